@@ -1,1 +1,1 @@
-"""Estimates that need more than a ratio: the Length Reweighting Error, the law of its errors, and smooth curves."""
+"""Statistics: Length Reweighting Error with intervals, law of errors of acceptances, smooth curves, anytime tests."""

@@ -1,10 +1,10 @@
 """Tests of a mean that allow for any number of looks: a log that grows may be examined after each rollout.
 
-A bet b on terms x whose mean, given the terms before, is at most 0 multiplies its stake by 1 + b x at each term. While
-no term lies below -1/b the stake is a supermartingale that stays at or above 0. By Ville's inequality it ever exceeds
-1/alpha with probability at most alpha, for any number of terms and whatever the tail above (Waudby-Smith and Ramdas
-2024, arXiv:2010.09686). The evidence is the mean stake of several bets. A bet that a term has brought to 0 is lost for
-good. A test that needs a bound which the terms do not have is not made: it would have no level.
+The test is whether terms x have a mean above 0. A bet of size b starts with a stake of 1 and multiplies it by 1 + b x
+at each term. If the mean is at most 0 and no term lies below -1/b, the stake ever exceeds 1/alpha with probability at
+most alpha (Ville's inequality), for any number of terms and any upper tail (Waudby-Smith and Ramdas 2024,
+arXiv:2010.09686). The evidence is the mean stake of bets of several sizes. A bet whose stake reaches 0 is lost for
+good. Where terms have no such bound no test is made, because its error probability would not be known.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from fspo.stats.intervals import CONFIDENCE
 
 Floats = NDArray[np.float64]
 BETS: Floats = np.power(4.0, -np.arange(8.0))
-"""Sizes of the bets against a mean, as multiples of the largest bet that the bound of the terms allows."""
+"""Sizes b of the bets that a mean is above 0, as multiples of the largest size that the bound of the terms allows."""
 TOGETHER = 8
-"""Number of terms whose factors 1 + b x are multiplied before a logarithm is taken."""
+"""Number of factors 1 + b x that are multiplied before a logarithm is taken, which is faster than one for each."""
 
 
 @dataclass
 class AnytimeMean:
-    """Sums of terms x, added rollout by rollout, and the bets that their mean is above 0, or below 0.
+    """Tests at any time whether terms x, added rollout by rollout, have a mean above or below 0, by bets on either.
 
     Attributes
     ----------
     level : float
-        Probability with which evidence against a true mean 0 is ever found, in either direction.
+        Largest probability that evidence against a true mean of 0 is ever found, in one direction or the other.
     lowest : float
-        The terms are at or above -lowest; 1 for weights less 1.
+        Bound of the terms: all are at or above -lowest. It is 1 for terms exp(S) - 1.
     highest : float, optional
-        The terms are at or below it. Without such a bound (None) nothing is ever said of a mean below 0, because rare
-        large terms that have not come yet may carry the mean.
+        Bound of the terms from above. Without it (None) a mean below 0 is not tested, because rare large terms that
+        have not been seen yet may raise the mean.
     bets : float array (K,)
-        Multiples of 1/lowest, or of 1/highest, that are bet.
+        Sizes of the bets, as multiples of 1/lowest for a mean above 0 and of 1/highest for one below.
     above, below : int, optional
         The rollout after which there was first enough evidence that the mean is above, or below, 0.
     """
@@ -89,8 +89,8 @@ class AnytimeMean:
     def interval(self, level: float = CONFIDENCE) -> tuple[float, float, float]:
         """Return the mean and the ends of an interval that covers the true mean at every look.
 
-        The interval is of Robbins' normal mixture (Howard, Ramdas, McAuliffe and Sekhon 2021, arXiv:1810.08240): it
-        holds for many terms with a variance, and not for heavy tails. No verdict depends on it.
+        It is Robbins' normal-mixture interval (Howard, Ramdas, McAuliffe and Sekhon 2021, arXiv:1810.08240), which
+        holds for many terms of finite variance, not for heavy tails. The tests do not use it.
         """
         if not self.count or not self.rho > 0:
             return self.mean, math.nan, math.nan
@@ -107,6 +107,6 @@ def stakes(x: Floats, bets: Floats) -> Floats:
 
 
 def mixed(stake: Floats) -> float:
-    """Return the logarithm of the mean of stakes whose logarithms (K,) are given."""
+    """Return the logarithm of the mean stake of K bets, from the logarithms (K,) of their stakes."""
     largest = float(stake.max())
     return largest + math.log(float(np.exp(stake - largest).mean())) if math.isfinite(largest) else -math.inf

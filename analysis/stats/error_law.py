@@ -1,10 +1,11 @@
 """How far estimated acceptances may be from the true ones, for any candidate for the true ones.
 
-Estimates from few rejections have skewed errors, whose size depends on the truth and whose covariance is itself poorly
-known. So the covariance is kept in Pearson units (errors over ``sqrt(a (1-a))``), where it depends only on the design
-and on dependence within prompts. Bins in which few prompts show a rejection borrow it from a model with one
-intra-prompt correlation. The size and the skewness of the errors are those of the candidate. Shares of weight and mean
-multipliers in [0, 1] are treated like indicators, of as many rows as their weights are worth.
+An acceptance a that is estimated from few rejections has a skewed error, whose size depends on the true a and whose
+covariance is poorly known. So the covariance is kept in Pearson units (errors over ``sqrt(a (1-a))``), where it depends
+only on the numbers of rows and on dependence within prompts. Bins in which few prompts show a rejection take it from a
+model in which two responses to a prompt have one correlation. Size and skewness of the errors follow from the candidate
+(acceptances that might be the true ones). Shares of weight and mean multipliers in [0, 1] are treated like shares of
+rows, of an effective number of rows.
 """
 
 from __future__ import annotations
@@ -24,11 +25,12 @@ DRAWS = 2048
 BIN_CLUSTERS = 10
 """Clusters with rows in a bin below which LRE leaves the bin out: there its interval failed in docs/coverage.md."""
 MOST_LEFT_OUT = 0.1
-"""Share of the rows in bins that are left out, above which LRE is not estimated."""
+"""If bins with few clusters, which are left out, hold more than this share of the rows, LRE is not estimated."""
 PSEUDO_ROWS = 2.0
-"""Rows with the mean acceptance that are added to each bin, because an acceptance of exactly 0 or 1 has no logit."""
+"""Number of imaginary rows, accepted at the mean rate, that are added to each bin, because 0 and 1 have no logit."""
 FULL_CORRELATION = 1.0
-"""Imaginary prompts added to the estimate of the intra-prompt correlation, in each of which all rows agree."""
+"""Number of imaginary prompts, with all their rows accepted or all rejected, that are added to the estimate of the
+correlation between responses to one prompt, so that few rejections do not suggest independence."""
 MOST_SKEW = 3.0
 LARGEST_RATE = 1e100
 """Largest weight acceptance that is used: squares of larger ones overflow float64. Only collapsed runs reach it."""
@@ -48,7 +50,7 @@ def standard_draws(dimension: int, number: int = DRAWS, seed: int = SEED) -> tup
 
 @lru_cache(maxsize=64)
 def _t_factor(dimension: int, df: float) -> Floats:
-    """Return factors (number, 1) that turn normal draws into multivariate t draws."""
+    """Return factors (number, 1) that turn normal draws into multivariate t draws with ``df`` degrees of freedom."""
     return np.sqrt(df / sps.chi2.ppf(standard_draws(dimension)[1], df))[:, None]
 
 
@@ -74,21 +76,23 @@ class ErrorLaw:
     Attributes
     ----------
     p, a : array (K,)
-        Estimated shares of rows, and acceptances, of the usable bins.
+        Share of the rows in each usable bin (enough clusters), and the bin's acceptance, as estimated.
     smooth : array (K,)
-        Acceptances after adding ``PSEUDO_ROWS`` at the mean; strictly inside (0, 1) for indicators.
+        Acceptances after adding ``PSEUDO_ROWS`` rows of mean acceptance to each bin; strictly inside (0, 1) for shares.
     covariance : array (2K, 2K)
         Covariance of the errors of a, in Pearson units, and of p.
     binary : bool
-        True for acceptances of indicators and shares of weight. Otherwise errors are normal, whatever the truth.
+        True for shares of rows and of weight, whose errors depend on the true share. Otherwise errors are normal and
+        do not depend on the true values.
     df : float
         Degrees of freedom of the covariance, by Satterthwaite's rule; at most the number of clusters less 1.
     showing : int
-        Number of prompts that show the rarer outcome.
+        Number of prompts with a response of the rarer outcome (accepted or rejected).
     noise : float
-        Sampling variance contained in the plug-in ``sum p r^2``, estimated from the clusters alone.
+        Bias of the plug-in LRE_2^2, ``sum p r^2`` with r = a / mean a - 1, by sampling variance; from the clusters
+        alone.
     correlation : float
-        Intra-prompt correlation of the model; NaN where the model is not used.
+        Correlation of the outcomes of two responses to one prompt; NaN for acceptances that are no shares.
     """
 
     p: Floats
@@ -117,8 +121,8 @@ class ErrorLaw:
 
     @cached_property
     def _parts(self) -> tuple[Floats, Floats, Floats]:
-        """Return standard deviations (K,), standardised errors of the acceptances (K, M), and simulated shares of rows
-        (K, M).
+        """Return standard deviations of the acceptances' errors (K,), M simulated errors over them (K, M), and M
+        simulated shares of rows (K, M).
         """
         k = len(self)
         errors = np.ascontiguousarray(self.errors.T)
@@ -132,8 +136,8 @@ class ErrorLaw:
         size = (scale * sd)[:, None]
         if not self.binary:
             return a[:, None] + size * z
-        # The skewness is that of a share of 1/sd^2 rows: in Pearson units, sd^2 is one over a bin's effective number of
-        # rows.
+        # Take the skewness of a share of n rows, where n = 1/sd^2 is the bin's effective number of rows, because sd is
+        # in Pearson units.
         skewness = np.clip((1 - 2 * a) * sd / np.maximum(scale, 1e-9), -MOST_SKEW, MOST_SKEW)
         found = skewed(z, skewness[:, None])
         found *= size
@@ -141,11 +145,11 @@ class ErrorLaw:
         return np.clip(found, 0.0, 1.0, out=found)
 
     def draws(self, a: Floats) -> tuple[Floats, Floats]:
-        """Return simulated estimates of p and a (M, K) that the same design would give if ``a`` (K,) were the truth."""
+        """Return M simulated estimates of shares of rows and of acceptances, both (M, K), if ``a`` (K,) were true."""
         return self._parts[2].T, self._rates(a).T
 
     def plug_ins(self, a: Floats) -> Floats:
-        """Return LRE_2^2, without bias correction, of each of the M simulated estimates for the truth ``a``."""
+        """Return LRE_2^2 (M,), not bias-corrected, of M simulated estimates if ``a`` (K,) were the true acceptances."""
         shares, found = self._parts[2], self._rates(a)
         mean = np.sum(shares * found, axis=0)
         with np.errstate(invalid="ignore", divide="ignore"):
@@ -162,9 +166,9 @@ def usable(found: Ratios) -> np.ndarray:
 
 
 def error_law(found: Ratios) -> tuple[ErrorLaw | None, str]:
-    """Return the law of the errors in the bins with enough clusters, or None, and a reason.
+    """Return the law of the errors of acceptances in bins with enough clusters, or None if there is too little data.
 
-    The reason says why there is no law, or which share of the rows was left out.
+    The text beside it says why there is no law, or which share of the rows was left out.
     """
     bins = found.rows.shape[1]
     used = usable(found)
@@ -175,7 +179,8 @@ def error_law(found: Ratios) -> tuple[ErrorLaw | None, str]:
     if dropped > MOST_LEFT_OUT:
         return None, f"too little data: {reason}"
     if not found.binary and bool(np.all(np.abs(found.influence) <= ROUNDING * np.abs(np.nan_to_num(found.value)))):
-        # No row is cut. The acceptances are all 1 without spread, as if they were shares of rows that are all kept.
+        # No row is cut, so every acceptance is 1 without spread. Treat it as a share of rows that are all kept, because
+        # a share of 1 still has an interval.
         if not np.all(np.abs(found.value[found.count > 0] - 1) <= ROUNDING):
             return None, "no cluster differs from another, so nothing shows how far the rates may be from the truth"
         value = np.where(found.count > 0, 1.0, np.nan)
@@ -222,10 +227,11 @@ def error_law(found: Ratios) -> tuple[ErrorLaw | None, str]:
 
 
 def worth(rows: Floats, sums: Floats, base: Floats) -> tuple[Floats, Floats]:
-    """Return how many rows, and accepted rows, (C, K) the shares ``sums / base`` of weight are worth.
+    """Return effective numbers of rows and of accepted rows (C, K): a share of weight ``sums / base`` varies like a
+    share of that many rows.
 
-    Only the sums of weights by cluster are known, so the weights within a cluster are taken as equal. Indicators keep
-    their numbers of rows.
+    Only the sums of weights by cluster are known, so weights within a cluster are taken as equal. If all weights are 1,
+    the numbers are those of the rows.
     """
     # Squares of weights near 0 underflow. So scale each bin by a power of two, which is exact, to sums near 1.
     power = -np.frexp(base.max(0))[1]
@@ -240,8 +246,9 @@ def cut_size(lost: Floats, showing: int) -> float:
     """Return which share of a row's weight a cut takes: 1 where rows are dropped, less where weights are held at the
     edge.
 
-    Shares of size s vary s times as much as indicators of the same mean. A cell that lost several rows looks like one
-    of a larger size, and one prompt of full size is added, so the result is rather too large than too small.
+    If a cut takes the share s, an acceptance varies s times as much as one of the same mean whose cuts take all. A
+    cluster that lost several rows in a bin looks like a larger s, and one prompt with s = 1 is added, so s is rather
+    too large than too small.
     """
     total = float(lost.sum())
     found = min(float(np.sum(lost**2)) / total, 1.0) if total > 0 else 1.0
@@ -249,8 +256,8 @@ def cut_size(lost: Floats, showing: int) -> float:
 
 
 def degrees(influence: Floats) -> float:
-    """Return the degrees of freedom, by Satterthwaite, of a variance estimated by summing squared influences of
-    clusters.
+    """Return the degrees of freedom (Satterthwaite) of a variance that is estimated as the sum of squared influences,
+    one for each cluster.
 
     The result is rounded, at least 4, and at most the number of clusters less 1.
     """
@@ -264,7 +271,8 @@ def degrees(influence: Floats) -> float:
 
 
 def _errors(covariance: Floats, df: float, k: int) -> Floats:
-    """Return simulated errors (M, 2K): standardised errors of a in the first K columns, then errors of p."""
+    """Return M simulated errors (M, 2K): of the K acceptances, over their standard deviations, then of the K shares of
+    rows."""
     found = (standard_draws(2 * k)[0] @ symmetric_root(covariance)) * _t_factor(2 * k, df)
     sd = np.sqrt(np.diag(covariance)[:k])
     found[:, :k] /= np.where(sd > 0, sd, 1.0)
@@ -272,7 +280,8 @@ def _errors(covariance: Floats, df: float, k: int) -> Floats:
 
 
 def intra_correlation(accepted: Floats, rows: Floats, a: Floats, showing: int, size: float = 1.0) -> float:
-    """Return the correlation of two Pearson residuals of the same prompt, pooled over bins and pairs.
+    """Return the correlation of the outcomes of two responses to one prompt, each centred at its bin's acceptance and
+    divided by its standard deviation; over all pairs of responses and all bins.
 
     Parameters
     ----------
@@ -281,10 +290,11 @@ def intra_correlation(accepted: Floats, rows: Floats, a: Floats, showing: int, s
     a : array (K,), strictly inside (0, 1)
         Acceptance by bin.
     showing : int
-        Number of prompts that show the rarer outcome. ``FULL_CORRELATION`` prompts in full agreement are added, so that
-        a log with few rejections does not claim independence.
+        Number of prompts with a response of the rarer outcome. ``FULL_CORRELATION`` prompts in full agreement are
+        added, so that a log with few rejections does not claim independence.
     size : float
-        Share of a row that a cut takes (:func:`cut_size`); variances are this share of those of indicators.
+        Share of a row's weight that a cut takes (:func:`cut_size`), by which variances are smaller than those of a cut
+        that takes all.
     """
     variance = a * (1 - a)
     residual = ((accepted - rows * a) / np.sqrt(variance)).sum(1)

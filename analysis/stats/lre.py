@@ -1,10 +1,11 @@
 """Length Reweighting Error (LRE) with intervals (docs/theory.md section 3).
 
-LRE_2^2 is bias-corrected: the sampling variance that the plug-in ``sum p r^2`` contains is subtracted. Its interval
-inverts tests: a candidate for the true acceptances stays in the interval if the plug-in is not in a tail of its law
-under that candidate (:mod:`analysis.stats.error_law`). The candidates lie on a curve that runs from exact fairness
-through the estimate and keeps the mean acceptance. LRE_inf and LRE_1 are plug-ins, biased upwards, with intervals from
-simultaneous score bands on r. docs/coverage.md shows how often the intervals hold.
+For bins with shares of rows p and acceptances a, let r = a / mean a - 1. LRE_2^2 is bias-corrected: the sampling
+variance in the plug-in ``sum p r^2`` is subtracted. Its interval inverts tests: candidate acceptances stay in it if the
+plug-in is not in a tail of its law under them (:mod:`analysis.stats.error_law`). The candidates lie on a curve that
+runs from equal acceptances (exact fairness) through the estimate and keeps the mean acceptance. LRE_inf and LRE_1 are
+plug-ins, biased upwards, with intervals from simultaneous bands for r. docs/coverage.md shows how often the intervals
+hold.
 """
 
 from __future__ import annotations
@@ -24,18 +25,18 @@ from fspo.stats.intervals import CONFIDENCE
 
 NORMS = ("inf", "l1", "l2", "l2_squared")
 FARTHEST = 40.0
-"""Largest position on the curve of candidates, on either side of the estimate; there the curve is within e^-40 of its
-limit.
+"""Largest position on the curve of candidate acceptances, on either side of the estimate (position 0); there the curve
+is within e^-40 of its limit.
 """
 TAILS = (0.45, 0.3)
-"""How the interval's probability of error is shared between its two ends: the low end's test and the high end's test.
+"""Shares of the interval's probability of error, 1 - level, that the tests of its low end and of its high end get.
 """
 
 
 @dataclass(frozen=True)
 class LreEstimate:
-    """The estimate of one norm of LRE, its interval and its value without bias correction; ``reason`` says why it is
-    NaN.
+    """The estimate of LRE in one norm, its interval, and its value without bias correction (``plug_in``); ``reason``
+    says why they are NaN.
 
     ``wald_p`` is the p-value of the test that acceptance is constant, and ``detectable`` the LRE_2 that this test can
     detect (:func:`constant_test`). Both are the same for every norm.
@@ -89,16 +90,17 @@ class AcceptanceCurve:
     """Candidates for the true acceptances, all with the same mean: from equal acceptances through the estimate and
     beyond.
 
-    The parameter mu is -inf at exact fairness, 0 at the estimate and 1 at the farthest candidate. At each distance the
-    curve holds the candidate nearest to the estimate in the metric of the estimate's errors, ``v = (I - mu Sigma)^-1
-    v_hat``. There v are the deviations of the acceptances from their mean, times the root of the bins' shares (in
-    logits for indicators, so that candidates stay in (0, 1)). The curve is needed because the direction of a small LRE
-    is itself uncertain, most of all where errors are large.
+    Let v be the deviations of the acceptances from their mean (in logits for shares, so that candidates stay in (0,
+    1)), times the roots of the bins' shares of rows, and Sigma the covariance of the estimate of v over its largest
+    eigenvalue. The candidate at mu is ``v = (I - mu Sigma)^-1 v_hat``: of all with its norm it is nearest to the
+    estimate v_hat, in units of its errors. mu is -inf at exact fairness, 0 at the estimate, 1 at the farthest
+    candidate. A straight line through the estimate would not do, because the direction of a small deviation is itself
+    uncertain.
     """
 
     law: ErrorLaw
     root: Floats  # square roots of the bins' shares p
-    values: Floats  # eigenvalues of the matrix Sigma over the largest one
+    values: Floats  # eigenvalues of Sigma, the largest of which is 1
     vectors: Floats
     along: Floats  # components of the estimate along Sigma's eigenvectors
 
@@ -113,12 +115,12 @@ class AcceptanceCurve:
         values, vectors = np.linalg.eigh(lever @ law.covariance[:k, :k] @ lever.T)
         along = vectors.T @ deviation
         if not values[-1] > 0:
-            # a curve for errors of 0, as if S is 0 everywhere
+            # The errors are all 0, as in a log whose S is 0 everywhere; any eigenvalues give a curve.
             return AcceptanceCurve(law, root, np.ones(k), vectors, along)
         largest = values > (1 - 1e-9) * values[-1]
         if np.sqrt(np.sum(along[largest] ** 2)) < 1e-9 * np.sqrt(values[-1]):
-            # All estimated acceptances are equal, so the deviation has no direction. Take a fixed one, which does not
-            # depend on the signs of eigenvectors that eigh chose.
+            # All estimated acceptances are equal, so their deviation has no direction. Take a fixed direction, because
+            # eigh's eigenvectors have arbitrary signs and the interval would differ between machines.
             bend = root * (centre @ np.arange(k) ** 2.0)
             along += 1e-9 * np.sqrt(values[-1]) * np.where(largest, vectors.T @ bend, 0.0)
         return AcceptanceCurve(law, root, np.maximum(values / values[-1], 0.0), vectors, along)
@@ -127,7 +129,7 @@ class AcceptanceCurve:
         """Return the acceptances (K,) at a position of the curve: -inf is equal acceptances, 0 the estimate, +inf
         the far end."""
         mu = -float(np.expm1(-x))
-        # For large x, mu rounds to 1; the floor keeps the denominator of the largest eigenvalue above 0.
+        # For large x, mu rounds to 1; the floor keeps the denominator 1 - mu (at the largest eigenvalue, 1) above 0.
         left = np.maximum(1 - mu * np.maximum(self.values, 1e-9), 1e-15)
         kept = np.where(self.values > 1e-9, self.along / left, 0.0)
         moved = self.vectors @ kept / self.root
@@ -143,9 +145,9 @@ def squared_interval(
     Returns
     -------
     (low, high) : floats
-        If exact fairness is not rejected, ``low`` is at most 0: the plug-in less the upper quantile of its law under
-        fairness, so that the interval of a difference of two LRE_2^2 can use it. ``high`` is at least the mean of the
-        plug-in under fairness, so that a sample with little noise by chance does not claim too much precision.
+        If exact fairness (equal acceptances) is not rejected, ``low`` is not 0 but the plug-in less the upper quantile
+        of its law under fairness, at most 0, as intervals of a difference of two LRE_2^2 need. ``high`` is at least the
+        mean of the plug-in under fairness, so that a log with little noise by chance does not seem too precise.
     """
     plug_in, curve = float(squared(law.p, law.a)), AcceptanceCurve.of(law)
     low_tail, high_tail = (share * (1 - level) for share in TAILS)
@@ -162,8 +164,8 @@ def squared_interval(
 
 
 def _crossing(law: ErrorLaw, curve: Callable[[float], Floats], plug_in: float, q: float, start: float) -> float:
-    """Return LRE_2^2 of that candidate on the curve under which the estimated LRE_2^2 is the ``q`` quantile of all
-    estimates.
+    """Return LRE_2^2 of the candidate on the curve under which simulated estimates of LRE_2^2 have their ``q`` quantile
+    at the estimate ``plug_in``; the search begins at position ``start``.
     """
 
     def excess(x: float) -> float:
@@ -187,8 +189,8 @@ def _crossing(law: ErrorLaw, curve: Callable[[float], Floats], plug_in: float, q
 
 
 def levelled(moved: Floats, p: Floats, mean: float) -> Floats:
-    """Return acceptances (K,) in (0, 1) with the given mean over p, whose logits differ from each other as ``moved``
-    does."""
+    """Return acceptances (K,) in (0, 1) whose mean, weighted by p, is ``mean`` and whose logits are ``moved`` (K,) plus
+    a constant."""
     level = float(special.logit(mean))
     for _ in range(100):
         a = special.expit(level + moved)
@@ -203,16 +205,17 @@ def bands(law: ErrorLaw, level: float = CONFIDENCE) -> tuple[Floats, Floats, Flo
     """Return the relative acceptance r of each bin and its simultaneous limits, from score tests of ``a(l) = (1 + r)
     a_bar``.
 
-    The errors have the size that the candidate r implies. The critical value is the upper quantile, under exact
-    fairness, of the largest of the K statistics.
+    A value of r stays inside the limits if the bin's deviation from it is at most a critical value times the standard
+    error that r implies. The critical value is the upper quantile, if all acceptances are equal, of the largest such
+    ratio over the K bins.
     """
     p, k, mean = law.p, len(law), float(law.p @ law.a)
     own, others = np.eye(k), law.scale(law.smooth)
     r = law.a / mean - 1
 
     def error(rho: Floats) -> Floats:
-        """Return the standard error (..., K) of ``a_k - (1 + rho_k) a_bar`` if the candidate gives the true rate of
-        bin k."""
+        """Return the standard error (..., K) of the bin's acceptance less (1 + rho) times the mean acceptance, if the
+        relative acceptance of that bin is truly rho."""
         one = (1 + rho)[..., None]
         at = np.minimum(np.maximum(one * mean, 1e-12), 1 - 1e-12) if law.binary else law.a[:, None]
         sizes = np.where(own > 0, law.scale(at), others)
@@ -243,20 +246,20 @@ def bands(law: ErrorLaw, level: float = CONFIDENCE) -> tuple[Floats, Floats, Flo
 def constant_test(law: ErrorLaw) -> tuple[float, float]:
     """Test whether acceptance is equal in all bins, by a cluster-robust Wald statistic with Hotelling's F.
 
-    For indicators the covariance is that under exact fairness, as in a score test.
+    For acceptances that are shares of rows, the covariance is that of equal acceptances, as in a score test.
 
     Returns
     -------
     (p, detectable) : floats
-        The p-value, and the LRE_2 from which on a test at 5 % rejects with 80 % probability. It holds for any spread of
-        the deviation over the bins, because it is computed for the direction in which a deviation is hardest to see.
+        The p-value, and the LRE_2 from which on a test at 5 % rejects with at least 80 % probability, whichever bins
+        deviate: it is computed for the pattern of deviations over the bins that is hardest to see.
     """
     rank, k = len(law) - 1, len(law)
     if law.df - rank + 1 < 1:
         return float("nan"), float("nan")
     fair = np.full(k, float(law.p @ law.smooth)) if law.binary else law.a
-    # Compute the covariance at exact fairness. The mean of r over p is 0 by definition, so the covariance has rank K -
-    # 1 exactly.
+    # Compute the covariance of r at equal acceptances. The mean of r over bins, weighted by their shares of rows, is 0
+    # by definition, so the covariance has rank K - 1, and the test as many degrees of freedom.
     mean = float(law.p @ fair)
     lever = np.hstack([np.eye(k) / mean - np.outer(fair, law.p) / mean**2, -np.outer(fair, fair) / mean**2])
     covariance = lever @ law.covariance_at(fair) @ lever.T
@@ -270,7 +273,8 @@ def constant_test(law: ErrorLaw) -> tuple[float, float]:
 
 @lru_cache(maxsize=256)
 def _seen(above: int, below: float, level: float = CONFIDENCE, power: float = 0.8) -> float:
-    """Return the noncentrality at which an F test on these degrees of freedom rejects with probability ``power``."""
+    """Return the noncentrality with which an F test at 5 %, with ``above`` and ``below`` degrees of freedom, rejects
+    with probability ``power``."""
     critical = float(sps.f.ppf(level, above, below))
 
     def missing(noncentrality: float) -> float:

@@ -1,10 +1,10 @@
 """Acceptance as a smooth curve of length, beside the bins: the rows of table ``smooth``.
 
-The curve is a logistic regression of the indicator on a cubic spline of log(1 + L), with knots at quantiles. The number
-of knots depends on how many prompts show the rarer outcome and never on the fit, because a penalty chosen on the same
-data made bands too narrow (docs/coverage.md). The band holds at all shown lengths together (max-t). Its covariance is
-the clusters' sandwich with each cluster's scores divided by one minus its share of the information, as in a delete-one
-jackknife. Rows of one length have the same basis, so the fit works on counts by length.
+The curve is a logistic regression of acceptance (0 or 1) on a cubic spline of log(1 + L), with knots at quantiles. The
+number of knots depends on how many prompts have a response of the rarer outcome, not on the fit, because a penalty
+chosen on the same data made bands too narrow (docs/coverage.md). The band holds at all shown lengths together (max-t).
+Its covariance is a sandwich estimate over clusters, each cluster's score divided by one minus its share of the
+information, as in a delete-one jackknife. The fit needs only the numbers of accepted and of all rows at each length.
 """
 
 from __future__ import annotations
@@ -22,17 +22,19 @@ from fspo.stats.intervals import CONFIDENCE, simultaneous_half_widths, t_quantil
 
 POINTS = 25
 LEAST, MOST = 4, 8
-"""Fewest and most coefficients of a smooth curve. The number grows with the prompts that show the rarer outcome."""
+"""Fewest and most coefficients of a smooth curve; their number grows with the number of prompts that have a response of
+the rarer outcome (accepted or rejected)."""
 FEW = 20
 ENOUGH = 20
-"""Number of prompts with the rarer outcome below which no curve is fitted."""
+"""With fewer prompts than this that have a response of the rarer outcome, no curve is fitted."""
 INNER = 0.025
-"""Quantile of length at which the smooth curve begins; the curve ends at one minus this quantile."""
+"""The smooth curve is shown from this quantile of the lengths to one minus this quantile."""
 
 
 @dataclass(frozen=True)
 class Smooth:
-    """A fitted curve of acceptance: values and bands at ``length`` (P,), number of coefficients, and why it is NaN."""
+    """A fitted curve of acceptance at P lengths: values, ends of the simultaneous and the pointwise band, number of
+    coefficients, and why the values are NaN."""
 
     length: Floats
     estimate: Floats
@@ -45,7 +47,7 @@ class Smooth:
 
 
 def smooth_acceptance(y: ArrayLike, length: ArrayLike, cluster: Ints, level: float = CONFIDENCE) -> Smooth:
-    """Fit P(y = 1 | L) as a curve, with its simultaneous band.
+    """Fit the probability of y = 1 given the length as a curve, with its simultaneous band.
 
     Parameters
     ----------
@@ -112,13 +114,14 @@ def smooth_cells(values: Floats, rows: Any, hits: Any, level: float = CONFIDENCE
     leverage = rows @ (weight * np.einsum("li,ij,lj->l", design, bread, design))
     scores /= 1 - np.minimum(leverage, 0.9)[:, None]
     own = float(borrowed(rare))
-    # Few rejections say too little about their spread, so the binomial information replaces a part of the estimate.
+    # Few rejections show too little of how much clusters differ, so the estimate of the scores' covariance is averaged
+    # with the binomial one, which takes rows as independent.
     meat = own * (scores.T @ scores) + (1 - own) * (design * (counts * weight)[:, None]).T @ design
     shown_design = BSpline.design_matrix(np.clip(np.log1p(at), x[0], x[-1]), knots, 3).toarray()
     lever = shown_design @ bread
     covariance = lever @ meat @ lever.T
     line = shown_design @ beta
-    df = min(clusters, rare) - 1  # only prompts with the rarer outcome tell the spread
+    df = min(clusters, rare) - 1  # only prompts with the rarer outcome show the spread over clusters
     together = simultaneous_half_widths(covariance, df, level)
     alone = t_quantile(df, level) * np.sqrt(np.maximum(np.diag(covariance), 0.0))
     curves = [special.expit(line + shift) for shift in (0.0, -together, together, -alone, alone)]
@@ -126,7 +129,8 @@ def smooth_cells(values: Floats, rows: Any, hits: Any, level: float = CONFIDENCE
 
 
 def _distinct(values: Floats) -> tuple[Floats, Ints]:
-    """Return the sorted distinct values and each entry's position among them; small whole numbers need no sorting."""
+    """Return the sorted distinct values and the position of each entry among them; small whole numbers are not sorted,
+    which is faster."""
     if values.min() >= 0 and values.max() < 1e7 and np.all(values == np.floor(values)):
         whole = values.astype(np.int64)
         present = np.flatnonzero(np.bincount(whole))
@@ -139,7 +143,8 @@ def _distinct(values: Floats) -> tuple[Floats, Ints]:
 
 def _fit(design: Floats, counts: Floats, hits: Floats) -> tuple[Floats, Floats]:
     """Fit a logistic regression; return its coefficients and the inverse of its information matrix."""
-    # The ridge adds 1/50 of a row at the mean for each coefficient, so a stretch without rejections stays finite.
+    # A small ridge penalty (1/50) pulls the coefficients towards the mean acceptance, so that they stay finite where
+    # there are no rejections.
     ridge = 0.02 * np.eye(design.shape[1])
     start = np.full(design.shape[1], special.logit((hits.sum() + 0.5) / (counts.sum() + 1)))
     beta, bread = start, ridge

@@ -67,7 +67,7 @@ class SweepRow(NamedTuple):
 
 @dataclass(frozen=True)
 class Setting:
-    """One setting of the sweep: a rule, and functions that change rows and scored windows before it is applied."""
+    """One setting of the sweep: a rule, and functions that change rows and scored windows before the rule acts."""
 
     name: str
     value: str
@@ -78,7 +78,8 @@ class Setting:
 
 
 def settings(run: Run) -> Iterator[Setting]:
-    """Yield every setting of the sweep on the run's log, of clip rules or of corrections."""
+    """Yield every setting of the sweep on the run's log: settings of corrections if the engine or behaviour ratio is
+    analysed, else settings of clip rules."""
     corrections, known = run.ratio.on in CORRECTED, candidates(run.ratio.on)
     compared, named = (OF_SEQUENCES, "engine-sqrt") if corrections else (COMPARED, "fspo")
     base = known[named]
@@ -97,7 +98,7 @@ def settings(run: Run) -> Iterator[Setting]:
         yield Setting("drift", drift, named, replace(base, drift=drift))
     typical = float(np.median(run.rows.length))
     for gamma in (0.0, 0.25, 0.5, 0.75, 1.0):
-        # Keep fspo's half-width at the median length, so that only the exponent changes.
+        # Let the half-width at the median length be fspo's, so that only its growth with length changes.
         factor = typical ** (0.5 - gamma)
         ends = {"range_lo": base.range_lo * factor, "range_hi": base.range_hi * factor}
         yield Setting("gamma", f"{gamma:g}", "power", replace(base, shape="power", gamma=gamma, name="", **ends))
@@ -113,8 +114,8 @@ def settings(run: Run) -> Iterator[Setting]:
 
 
 def _weighted(power: float) -> Transform:
-    """Return a change of scored windows that multiplies each response's score by L^power, as another aggregation of the
-    loss does.
+    """Return a function that multiplies each response's score in a window by L^power, as another aggregation of the
+    loss over tokens and responses does.
     """
 
     def change(window: ScoredWindow) -> ScoredWindow:
@@ -138,9 +139,9 @@ def _smaller(size: int) -> RowsTransform:
 
 
 def _smaller_window(run: Run, size: int) -> Transform:
-    """Give scored windows the advantages of smaller groups, from all of the run's rows.
+    """Return a function that gives the responses of a window the advantages of groups of only ``size`` responses.
 
-    The advantages of a smaller group depend on its responses with A = 0 too, which have no scores.
+    They are computed from all rows of the run, because responses with A = 0, which have no scores, count in them too.
     """
     some = _smaller(size)(run.rows)
     names = row_names(some.rollout, some.step, some.response)

@@ -1,6 +1,6 @@
 """Make the table of a trained sweep: results of runs with one setting changed, beside the rule's unchanged runs.
 
-Intervals are over seeds where there are at least two. With one seed the interval is the run's, and the note says so.
+With two seeds or more, intervals are over seeds. With one seed the interval is within the run, as column note says.
 """
 
 from __future__ import annotations
@@ -109,8 +109,8 @@ def _estimates(runs: Sequence[Path]) -> dict[str, Estimate]:
 def held_out(training: pd.DataFrame) -> pd.DataFrame:
     """Return the final held-out reward by seed, with an interval over the held-out prompts.
 
-    The averaged evaluations use the same prompts, so their standard errors are averaged too, which is never too small
-    whatever their dependence.
+    The reward is the mean of several evaluations on the same prompts. Its standard error is the mean of theirs, which
+    is never too small, however the evaluations depend on each other.
     """
     rows = []
     for (run, seed), some in groups(select(training, phase="eval"), ["run", "seed"]):

@@ -1,7 +1,7 @@
 """Tables acceptance, clip_sides, lre, trend, smooth, ranges, ess: how often a rule accepts, by length (theory.md, 1-3).
 
-They are made from sums by group of clusters and bin (:mod:`analysis.rules.tally`), so their cost does not grow with the
-log.
+They are made from sums by group of clusters and bin (:mod:`analysis.rules.tally`), not from rows, so their cost does
+not grow with the log.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ from fspo.stats.slopes import Slope, no_slope, slope_of_sums
 
 MEASURES = ("band", "update", "weight")
 TREND_MARGIN = 0.01
-"""Equivalence margin of claim C1: the change of a(l) for each doubling of L that counts as none."""
+"""Equivalence margin of claim C1: a change of the acceptance of at most this for each doubling of the length counts as
+no change."""
 Measure = Annotated[
     str,
     "band: a_band, share in the band; update: a_upd, share that is not cut; weight: b, sum of M w over sum of w",
@@ -113,7 +114,7 @@ class TrendRow(NamedTuple):
 
     @staticmethod
     def of(case: CaseKey, measure: str, over: Slope, within: Slope) -> TrendRow:
-        """Make a table row from the slope over all rows and the slope within windows."""
+        """Make a row of the table trend from the slope over all rows and the mean slope within windows."""
         slope, inside = (Interval(s.slope, s.ci_low, s.ci_high) for s in (over, within))
         ninety = (over.ci90_low, over.ci90_high, over.p_value, over.tost_p, over.se)
         return TrendRow(case, measure, slope, *ninety, over.clusters, over.reason, inside)
@@ -165,7 +166,7 @@ class AcceptanceTables:
 
 @dataclass(frozen=True)
 class BinnedRows:
-    """Rows of one use with their bins, windows and cluster numbers."""
+    """Rows of one use (first or reused) with their bins, windows and cluster numbers, arrays (N,)."""
 
     rows: Rows
     bins: Ints
@@ -175,7 +176,7 @@ class BinnedRows:
 
     @staticmethod
     def of(rows: Rows, bins: Bins, window: Ints) -> BinnedRows:
-        """Put rows into their bins."""
+        """Find the bin of each row and the mean coordinate of each bin; ``window`` (N,) is the window of each row."""
         index = bins.index(rows.coordinate)
         k = len(bins)
         count = np.append(np.bincount(index, minlength=k), len(rows)).astype(float)
@@ -184,15 +185,15 @@ class BinnedRows:
         return BinnedRows(rows, index, window, dense(rows.cluster), mean)
 
     def take(self, keep: np.ndarray, bins: Bins) -> BinnedRows:
-        """Return the view of the rows that a mask selects."""
+        """Return the rows that a mask selects, with mean coordinates and cluster numbers of these rows alone."""
         return BinnedRows.of(self.rows.take(keep), bins, self.window[keep])
 
 
 def tables_of(run: Run, tally: Tally, uses: Sequence[str] = USES) -> AcceptanceTables:
     """Make the tables acceptance, clip_sides, lre, trend, smooth, ranges and ess from the sums over all windows.
 
-    Band acceptance does not depend on what happens outside, so counterfactual rows of it have outside = "drop", those
-    of corrections "mask".
+    Band acceptance does not depend on what happens outside the band, so its rows of counterfactual cases are written
+    once, with outside = "drop" (for corrections "mask").
     """
     tables, run_key = AcceptanceTables(), RunKey.of(run)
     for use in uses:
@@ -249,7 +250,8 @@ def _measure(
     view: Means,
     made: dict[tuple[int, str, str], AcceptanceTables],
 ) -> None:
-    """Add the rows of one case and measure to the tables; ``made`` keeps rows for later cases with the same sums."""
+    """Add the rows of one case and one kind of acceptance (``measure``) to the tables; ``made`` keeps them for cases
+    with the same sums."""
     counted = tally.twins.get(i, i) if measure == "update" else i
     place = counted, measure, case.subset
     column = sums.columns.get(place)
@@ -271,12 +273,13 @@ def _measure(
     tables.lre += of_case(rows.lre)
     tables.trend += of_case(rows.trend)
     tables.ess += of_case(rows.ess)
-    if counted == i:  # another case had the same sums
+    if counted == i:  # else the dropping case has the same curve, written once
         tables.smooth += of_case(rows.smooth)
 
 
 def _left_out(sums: Sums, i: int, rate: str, subset: str) -> str:
-    """Say which windows are missing from the rows of a case, and why the first of them is; "" if none is missing."""
+    """Say which share of the rows is missing because no range gives the case's target in some windows, and why in the
+    first of these; "" if none is missing."""
     windows, found = sums.no_range.get((i, rate), {}), sums.left_out.get((i, rate, subset))
     if found is None:
         return ""
@@ -288,7 +291,7 @@ def _left_out(sums: Sums, i: int, rate: str, subset: str) -> str:
 def _estimates(
     case: CaseKey, tally: Tally, sums: Sums, i: int, measure: str, column: ValueSums, view: Means
 ) -> AcceptanceTables:
-    """Make the table rows of one case and measure from its sums."""
+    """Make the table rows of one case and one kind of acceptance (``measure``) from the sums of its numerator."""
     bins, shared = tally.layout.bins, sums.counted(i, rate_of(measure), case.subset)
     weighted = measure == "weight"
     rows, base = shared.bases["one"], shared.bases[tally.cases[i].rule.weight if weighted else "one"]
@@ -319,7 +322,8 @@ def _estimates(
 
 
 def _ess(case: CaseKey, layout: Grouping, shared: SubsetSums, column: ValueSums | None, view: Means) -> list[EssRow]:
-    """Make rows of the table ess from the sums of clipped weights, or of the plain weights exp(S) without a column."""
+    """Make rows of the table ess from the sums ``column`` of clipped weights; if None, from those of the weights
+    exp(S)."""
     rows, plain = shared.bases["one"].d, shared.bases["sequence"]
     some = rows.sum(1) > 0
     weights, squares = (plain.d, plain.squares) if column is None else (column.y, column.squares)
@@ -337,7 +341,7 @@ def _lre_rows(case: CaseKey, measure: str, found: Ratios) -> list[LreRow]:
 
 
 def _unusual(tally: Tally, sums: Sums, i: int, measure: str, column: ValueSums, rows: Base, some: np.ndarray) -> int:
-    """Count the clusters in which some row's value is not 1 (a share) or not 0 (a side), the value of most rows."""
+    """Count the clusters with a row whose value (1: accepted, 0: cut) differs from the value of most rows."""
     if measure == "weight":
         column = sums.columns[tally.twins.get(i, i), "update", "nonzero"]
     count = rows.d[some].sum(1)
@@ -352,7 +356,8 @@ def _unusual(tally: Tally, sums: Sums, i: int, measure: str, column: ValueSums, 
 
 
 def _slopes(column: ValueSums, base: Base, some: np.ndarray, unusual: int) -> tuple[Slope, Slope]:
-    """Return the slope of acceptance on length over all rows, and the slope within windows."""
+    """Return the slope of acceptance on log2 of the length over all rows, and that within windows; ``unusual`` is the
+    number of clusters with a row of the rarer outcome."""
     s, y = base.d[some].sum(1), column.y[some].sum(1)
     total = float(s.sum())
     if not total > 0:
@@ -388,8 +393,8 @@ def acceptance_rows(
 ) -> list[AcceptanceRow]:
     """Make the rows of the table acceptance, by bin and overall.
 
-    With ``weights``, for weight acceptance, ``ess_share`` is filled: (sum x)^2 / (n sum x^2) of the clipped weights x
-    (T10).
+    For weight acceptance, ``weights`` holds the sums of the clipped weights x; then ``ess_share`` is filled, which is
+    (sum x)^2 / (n sum x^2) over the n rows of the bin (T10).
     """
     low, high = proportion_interval(found.value, found.variance, found.count, found.clusters)
     if not found.binary:

@@ -1,9 +1,9 @@
 """The table assumptions: whether a log meets what the theory assumes (docs/theory.md section 7), each in a sentence.
 
-An assumption holds if its interval lies inside the tolerance and fails if it lies outside. Otherwise there is too
-little data, and the table says how many more rows would decide at today's estimate, if the interval shrinks like one
-over the root of their number. Only rows at first use count, because the statements are about responses that the
-parameters were not yet updated on. All responses and those with A != 0 are judged separately.
+An assumption holds if the interval of the quantity that measures it lies inside a tolerance, and fails if it lies
+outside. Otherwise there is too little data, and the table says how many more rows would decide if the estimate stays
+and its interval shrinks like one over the root of the number of rows. Only rows at first use count, because the theory
+is about responses that the weights were not yet updated on. All responses and those with A != 0 are judged separately.
 """
 
 from __future__ import annotations
@@ -28,17 +28,18 @@ from fspo.stats.clusters import MIN_CLUSTERS, TOO_FEW, Ratios, dense, ratios
 from fspo.stats.intervals import sample_interval, simultaneous_half_widths, t_quantile
 
 EXPONENT_TOLERANCE = 0.05
-"""Largest distance of the exponent H from 1/2 at which the assumption counts as met."""
+"""Largest distance from 1/2 of the exponent H, in Var(S|L) ~ L^(2H), at which T1's assumption H = 1/2 counts as met."""
 LAW_TOLERANCE = 0.05
 """Largest distance of two distribution functions at which they count as equal; they are compared at 19 points."""
 DRIFT_TOLERANCE = 0.2
-"""Largest drift x_l, in sd's of S. It moves a symmetric band's acceptance by at most phi(1) x^2 = 0.01 (T3)."""
+"""Largest drift x, in standard deviations of S, that counts as none. It moves the acceptance of a symmetric band by at
+most x^2 times the normal density at 1, 0.01 (T3)."""
 DEPENDENCE_TOLERANCE = 0.1
-"""Tokens count as uncorrelated if Var(sum of exp(s_t) - 1) over its value for uncorrelated tokens differs from 1 by at
-most this.
+"""Tokens count as uncorrelated if the variance of sum (exp(s_t) - 1) over a response's tokens, divided by its value for
+uncorrelated tokens, differs from 1 by at most this.
 """
 WEIGHT_TOLERANCE = 0.05
-"""Largest distance of E[exp S] from 1 at which the assumption counts as met."""
+"""Largest distance from 1 of the mean of exp(S) at which the assumption that it is 1 (T9) counts as met."""
 ETA_TOLERANCE = 0.1
 """Largest eta of T7, the term that clipping inside lengths adds to rho, which must stay below 1."""
 MOST_TIMES = 1000.0
@@ -78,7 +79,7 @@ def judge(estimate: Interval, low: float, high: float, rows: int) -> tuple[str, 
     if above < low or below > high:
         return "fails", 0.0
     if low <= value <= high:
-        # By which factor the interval must shrink so that both ends lie inside the tolerance.
+        # The factor by which the interval must shrink so that both ends lie inside the tolerance.
         times = max(
             (value - below) / (value - low) if below < low and value > low else (math.inf if below < low else 0.0),
             (above - value) / (high - value) if above > high and value < high else (math.inf if above > high else 0.0),
@@ -95,7 +96,7 @@ def assumption_table(run: Run, bins: Bins, window_size: int, lemma: Sequence[Lem
     Parameters
     ----------
     lemma : rows of the table lemma
-        Rows with eta of the rule that trained, or without one of every rule; one value for each window or update.
+        Rows that hold eta (T7); used are those of the rule that trained, or of every rule if it has none.
     """
     keep = run.rows.used == 0
     table: list[AssumptionRow] = []
@@ -163,25 +164,26 @@ def _of_subset(run: Run, subset: str, view: BinnedRows, scale: Floats, number: i
 
 
 def _mean(found: Ratios, k: int) -> Interval:
-    """Return the mean of bin ``k``; unknown if all values are equal, because then nothing shows its error."""
+    """Return the mean of bin ``k`` with its interval; unknown if all values are equal, because then nothing shows how
+    far the mean may be from the true one."""
     return Interval(*map(float, mean_at(found, k))) if found.variance[k] > 0 else UNKNOWN
 
 
 def worst(values: Floats, covariance: Floats, df: int) -> Interval:
-    """Return the largest magnitude of several values (K,), with an interval from simultaneous bands."""
+    """Return the largest magnitude of several estimates (K,), with an interval from their simultaneous bands."""
     half = simultaneous_half_widths(covariance, max(df, 1))
     size = np.abs(values)
     return Interval(float(size.max()), float(np.max(np.maximum(size - half, 0.0))), float(np.max(size + half)))
 
 
 def _enough(seen: float, rows: int) -> bool:
-    """Return whether the bins with enough clusters hold enough rows for a statement about every bin."""
+    """Return whether bins with enough clusters, which hold ``seen`` of the ``rows``, suffice to speak of every bin."""
     return seen > 0 and seen >= (1 - MOST_LEFT_OUT) * rows
 
 
 def _worst_ratio(y: Floats, view: BinnedRows, number: int, unit: Floats, target: float = 0.0) -> Interval:
-    """Return the largest distance of a bin's mean of y from ``target``, over ``unit`` (K,), among bins with enough
-    clusters.
+    """Return the largest |mean of y in a bin - ``target``| / ``unit`` over the bins with enough clusters, with its
+    interval.
     """
     found = ratios(y, view.cluster, view.bins, number)
     used = np.flatnonzero((found.clusters[:number] >= MIN_CLUSTERS) & (unit > 0))
@@ -193,8 +195,8 @@ def _worst_ratio(y: Floats, view: BinnedRows, number: int, unit: Floats, target:
 
 
 def worst_drift(view: BinnedRows, number: int) -> Interval:
-    """Return the largest distance, over the bins, of the mean of S from -KL per token: |E[S|L] + L KL| / sd(S). At
-    first use S + k3 has mean 0 (T9).
+    """Return the largest |E[S|L] + L KL| / sd(S) over the bins, where KL is the divergence per token: how far the drift
+    is from -KL. It is measured by the mean of S plus the sum of k3, which is 0 at first use in theory (T9).
     """
     spread = np.array([view.rows.S[view.bins == k].std() if np.any(view.bins == k) else 0.0 for k in range(number)])
     y = view.rows.S + view.rows.k3_sum
@@ -225,11 +227,10 @@ def drift_by_sign(view: BinnedRows) -> Interval:
 
 def dependence(view: BinnedRows) -> Interval:
     """Return the variance of sum (exp(s_t) - 1) over a response's tokens, divided by the variance if tokens were
-    uncorrelated.
+    uncorrelated, ``sum E[(exp(s_t) - 1)^2]``.
 
-    The latter is ``sum E[(exp(s_t) - 1)^2]``. The log has only each response's sum of k3, and ``2 k3 = sum s^2 + ...``
-    stands in for the sum of squares; they differ by a share of the size of s. Neither sum is centred, because at first
-    use sum (exp(s_t) - 1) has mean 0.
+    The log lacks the sum of these squares. Twice the sum of k3(s_t) = exp(s_t) - 1 - s_t stands in for it, which is
+    equal to leading order in s_t. No mean is subtracted, because at first use sum (exp(s_t) - 1) has mean 0.
     """
     M, one_step = view.rows.S + view.rows.k3_sum, 2 * view.rows.k3_sum
     if not np.all(np.isfinite(M)) or not one_step.sum() > 0:
@@ -238,12 +239,11 @@ def dependence(view: BinnedRows) -> Interval:
 
 
 def law_distances(z: Floats, bins: np.ndarray, cluster: np.ndarray, number: int) -> dict[str, Interval]:
-    """Return how far the law of z is from the normal law, from one law for all bins, and from symmetry: largest
-    distances.
-
-    "normality" compares it with the normal law of the bin's sd, "one law" with the law over all bins, and "symmetry"
-    its lower with its upper tail. z is centred in its bin and scaled by the bin's sd; for "one law" by one sd for all
+    """Return the largest distances of the law of z (standardised S, (N,)) in a bin from other laws, over points and
     bins.
+
+    "normality": from the normal law; "symmetry": of the lower from the upper tail; both with z scaled by the bin's
+    standard deviation. "one law": from the law over all bins, with z scaled by one standard deviation for all bins.
     """
     names = ("normality", "one law", "symmetry")
     clusters = int(cluster.max()) + 1
@@ -267,8 +267,8 @@ def law_distances(z: Floats, bins: np.ndarray, cluster: np.ndarray, number: int)
         own = u[at] / u[at].std()
         under, over = own[:, None] <= GRID, own[:, None] >= -GRID
         density = np.exp(-(GRID**2) / 2) / np.sqrt(2 * np.pi)
-        # Errors of the estimated mean and sd move the distribution function as well: near a normal law by -phi(t) times
-        # these errors.
+        # Count that the mean and sd by which z is standardised are estimates: near a normal law their errors move the
+        # distribution function at t by -phi(t) and -t phi(t) times the errors.
         shift = density * own[:, None]
         stretch = density * GRID * (own[:, None] ** 2 - 1) / 2
         values["normality"].append(under.mean(0) - special.ndtr(GRID))
@@ -293,10 +293,11 @@ def _sums(cluster: np.ndarray, values: Floats, clusters: int) -> Floats:
 
 
 def eta_of(lemma: Sequence[LemmaRow]) -> tuple[Interval, int]:
-    """Return the mean eta over the first-use updates of the rule that trained, with Student's t, and their number.
+    """Return the mean of eta (T7) over the updates at first use, for the rule that trained, with Student's interval,
+    and the number of updates.
 
-    Rows over a window repeat its updates, and several rules share an update. So each update counts once, with the mean
-    over the rules.
+    Rows over a whole window are left out, because they repeat its updates. Without rows of the rule that trained, each
+    update counts once, with the mean over all rules.
     """
     rows = [r for r in lemma if r.case.use == "first" and r.updates == 1 and math.isfinite(r.eta)]
     trained = [r for r in rows if r.case.band.source == "trained"]

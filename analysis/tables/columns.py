@@ -43,7 +43,7 @@ UNKNOWN = Interval()
 
 
 class RunKey(NamedTuple):
-    """The columns of every table that name a run: name, rule and seed."""
+    """The columns of every table that name a run: run, trained rule and seed."""
 
     run: Annotated[str, "name of the run folder", "text"]
     trained_rule: Annotated[str, "label of the rule that trained", "text"]
@@ -101,7 +101,8 @@ class BinKey(NamedTuple):
 
 
 def mean_at(found: Ratios, k: int) -> Interval:
-    """Return the ratio of bin ``k`` with Student's t interval; the interval is NaN below ``MIN_CLUSTERS`` clusters."""
+    """Return the ratio (a mean) of bin ``k`` with Student's t interval, which is NaN below ``MIN_CLUSTERS``
+    clusters."""
     low, high = mean_interval(found.value[k], found.variance[k], found.clusters[k])
     return Interval(found.value[k], float(low), float(high))
 

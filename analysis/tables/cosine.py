@@ -1,14 +1,14 @@
 """The table cosine: alignment of the clipped with the true update of the same responses (docs/theory.md section 5).
 
-Every rule is a vector of coefficients on the same vectors A psi, so all rules share one matrix of inner products for
-each update: ``<g_clip, g> = c' K w``. For a window or a run, inner products and squared norms are summed over its
-updates before they are divided.
+In an update every rule is a vector c of coefficients M w on the same vectors A psi, so all rules share the matrix K of
+their inner products: the clipped update g_clip and the true update g have ``<g_clip, g> = c' K w``, where w are the
+weights. For a window or a run, inner products and squared norms are summed over its updates before they are divided.
 
 Intervals are a delete-one-cluster jackknife within updates, on Fisher's z for a cosine and on the plain scale for
 differences between rules on the same log. A cluster is a rollout's prompt; it stays one cluster if its responses are in
-several updates, by a split or a further epoch. The error of the sketch is added. The intervals are about the
-*same-batch* cosine at this number of responses an update. There g_clip and g share their noise, so it is higher than
-the cosine with a population (analysis.tables.population).
+several updates, because minibatches split a group or because of a further epoch. The error of the sketch is added. The
+intervals are about the *same-batch* cosine at this number of responses an update. g_clip and g share their noise, so it
+is higher than the cosine with a population (analysis.tables.population).
 
 For a correction (``--on engine`` or ``behaviour``) S is that ratio, and the vectors are ``e^S_update A psi``: the true
 update weights each response by both ratios, as T18 has it, and the clipped update leaves a response the factor M w of
@@ -213,13 +213,14 @@ class CosineTable:
 
 
 class _Use:
-    """The inner products of all rules and of the control's draws, over the updates of one use."""
+    """Collects the inner products of all rules, and of the random control's draws, update by update, for one use (first
+    or reused)."""
 
     def __init__(self, number: int) -> None:
         self.inner, self.left, self.right = Products(), Products(), Products()
         self.own_inner, self.own_left, self.own_right = Products(), Products(), Products()
         self.cluster_update: list[Ints] = []
-        self.prompt: list[Ints] = []  # by update, (2, C): rollout and prompt that each replicate leaves out
+        self.prompt: list[Ints] = []  # by update, (2, C): rollout and prompt of each cluster
         self.count, self.cluster_count, self.total = np.zeros(number + 1), np.zeros(number + 1), np.zeros(number + 1)
         self.cross: dict[str, list[Floats]] = {}
         self.reasons: dict[int, str] = {}
@@ -255,7 +256,8 @@ class _Use:
                     paired = c[:, [i if other is None else other for i, other in enumerate(others)]]
                     self.cross.setdefault(name, []).append(gram.inner(c[:, : len(others)], paired))
             if own_left is not None and own_right is not None:
-                # The gradient of exp(S/L) has a factor 1/L (docs/theory.md section 2).
+                # Divide the rules' own weights exp(S/L) by L, the factor that their gradient has (docs/theory.md
+                # section 2).
                 a, b = np.nan_to_num(own_left[at]) / length[:, None], np.nan_to_num(own_right[at]) / length[:, None]
                 self.own_inner.add(*gram.products(a, b))
                 self.own_left.add(*gram.products(a, a))
@@ -270,5 +272,5 @@ class _Use:
 
 
 def rows_weight(window: ScoredWindow) -> Floats:
-    """Return the common weight exp(S) (n,), with the exponent held at its limit."""
+    """Return the weight exp(S) (n,) that all rules are compared with, the exponent held at 20."""
     return importance_weight(window.rows.S)

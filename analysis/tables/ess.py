@@ -1,8 +1,8 @@
 """Table ess: effective sample size by length of the weights that a rule leaves, and their mean (docs/theory.md, T10).
 
-Intervals of the effective sample size R are a delete-one-cluster jackknife of log(1/R - 1), the logarithm of the
-weights' squared coefficient of variation: corrected for its bias, with Student's t of fewer degrees of freedom where
-few clusters decide (Satterthwaite). How often they hold: docs/coverage.md.
+R = (sum x)^2 / (n sum x^2) is the effective sample size of n weights x as a share of n. Its interval is a
+bias-corrected delete-one-cluster jackknife of log(1/R - 1), with Student's t, whose degrees of freedom are fewer where
+few clusters decide (Satterthwaite). How often intervals hold: docs/coverage.md.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from fspo.stats.intervals import t_quantile
 EXACT = "exact"
 """Name of the rule that keeps every response with its weight exp(S)."""
 EVEN = 0.7
-"""How evenly squared weights must be spread over clusters, relative to the responses, for an interval to be given."""
+"""An interval is given only if squared weights are spread over clusters at least this share as evenly as responses are
+(evenness: (sum of a cluster's parts)^2 over number times sum of squares)."""
 
 
 class EssRow(NamedTuple):
@@ -51,7 +52,7 @@ def ess_rows(
     clusters : int array (K+1,)
         Clusters with a response.
     mean : array (K+1,)
-        Mean coordinate.
+        Mean length, or other coordinate, of each bin and of all.
     """
     found = ratios_of_sums(rows, weights, rows, clusters=clusters)
     n, x, xx = (np.column_stack([v, v.sum(1)]) for v in (rows, weights, squares))
@@ -86,8 +87,8 @@ def effective_share(n: Floats, x: Floats, xx: Floats) -> tuple[Interval, str]:
         without = np.log((n.sum() - n) * (xx.sum() - xx) / (x.sum() - x) ** 2 - 1)
         variation, number = np.log(1 / share - 1), len(n)
         off = (without - without.mean()) ** 2
-        # The variance is the mean of the squared deviations ``off``. Its degrees of freedom are 2 mean^2 over the
-        # variance of that mean, at most G - 1.
+        # The jackknife's variance is a mean of squared deviations (``off``), one for each cluster. Its degrees of
+        # freedom are 2 mean^2 / (variance of that mean), at most the number of clusters less 1.
         freedom = min(number - 1.0, 2 * number / np.maximum(1 / _evenness(off) - 1, 0.0))
         half = float(t_quantile(freedom) * np.sqrt(off.sum() * (number - 1) / number))
     if not np.isfinite(half):
@@ -98,5 +99,6 @@ def effective_share(n: Floats, x: Floats, xx: Floats) -> tuple[Interval, str]:
 
 
 def _evenness(parts: Floats) -> float:
-    """Return (sum of parts)^2 over (number times sum of squares): 1 if all are equal, 1/number if one holds all."""
+    """Return (sum of parts)^2 / (number x sum of squared parts): 1 if all parts are equal, 1/number if one holds
+    all."""
     return float(parts.sum() ** 2 / (len(parts) * (parts**2).sum()))

@@ -65,7 +65,8 @@ def folder_name(partition: Partition = LENGTH, on: str = UPDATE.on) -> str:
 
 
 def options_of(partition: Partition, on: str) -> str:
-    """Return the options of ``python -m analysis`` that write the folder :func:`folder_name`."""
+    """Return the options with which ``python -m analysis`` writes into the folder of that name
+    (:func:`folder_name`)."""
     return ("" if on == UPDATE.on else f" --on {on}") + ("" if partition == LENGTH else f" --by {partition.name}")
 
 
@@ -91,7 +92,7 @@ def _is_table(path: Path) -> bool:
 
 
 def write_tables(folder: Path, tables: Mapping[str, pd.DataFrame], summary: Mapping[str, Any]) -> None:
-    """Write every table as CSV and Parquet, then summary.json: where it exists, the tables are complete."""
+    """Write every table as CSV and Parquet, and last summary.json, whose presence says that the tables are complete."""
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         (folder / SUMMARY).unlink(missing_ok=True)

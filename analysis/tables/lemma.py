@@ -1,8 +1,8 @@
 """The table lemma: T7 and T8 on every scored update and window, and the check of both (docs/theory.md section 5).
 
-On a finite log both theorems hold exactly for the empirical measure, up to rounding. So a violation is an error in the
-log or in the code, and the summary says so. What a reader learns from the table is rho, the slack, and how the lost
-alignment splits.
+On a finite log both theorems hold exactly, with means over its rows for expectations, up to rounding. So a violation is
+an error in the log or in the code, and summary.json says so. What a reader learns from the table is rho, the slack (the
+cosine less its bound), and how much alignment is lost across bins and inside them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from fspo.stats.clusters import totals
 from fspo.theory import CosineLemma, cosine_lemma
 
 TOLERANCE = 1e-8
-"""Largest residual of T8, and largest violation of T7, that counts as float64 rounding; relative to ||g||."""
+"""Largest residual of T8's identity, over the norm ||g|| of the true update, and largest violation of T7's bound that
+count as float64 rounding."""
 
 
 class LemmaRow(NamedTuple):
@@ -63,7 +64,8 @@ class LemmaRow(NamedTuple):
 
 @dataclass
 class StrataSums:
-    """Sums over the responses of one case, by update and bin: counts and weights (U, K), and gradients (U, K, D)."""
+    """Sums over responses by update and bin, for one case: numbers of responses, and of those that are kept, weights w
+    and M w (all (U, K)), and true and clipped gradients (U, K, D)."""
 
     count: Floats
     kept: Floats
@@ -89,7 +91,8 @@ class LemmaTable:
         weight = rows_weight(window)
         shape = (window.updates, number)
         places = [np.flatnonzero(window.update == u) for u in range(window.updates)]
-        # Keep the vectors of each update apart, with a mask of its rows in each bin, so that products stay small.
+        # For each update: its rows, their vectors in a basis of their span, and an indicator (K, n) of each row's bin.
+        # Updates are kept apart, so that matrix products stay small.
         parts = [(at, in_own_span(window.vectors[at]), np.eye(number)[:, window.bins[at]]) for at in places]
 
         def by_bin(values: Floats) -> Floats:
@@ -130,12 +133,14 @@ class LemmaTable:
 
 
 def filled(row: LemmaRow, case: Case, strata: StrataSums, at: Ints, direct: Floats) -> LemmaRow:
-    """Return the row filled with the lemma's numbers on the updates ``at``, or with the reason why there are none."""
+    """Return the row with the numbers of T7 and T8 on the updates ``at`` filled in, or the reason why there are
+    none."""
     try:
         lemma, mean = lemma_of(strata, at, drop=case.rule.clip.zeroes)
     except UserError as error:
         return row._replace(reason=str(error))
-    # Sum the clipped update over rows as well, and compare in T8's units: a_bar, and rounding with it, can reach 1e9.
+    # Compare the clipped update summed over bins with that summed over rows, over a_bar ||g|| as in T8: a_bar can reach
+    # 1e9, and rounding errors with it.
     through = strata.g_clip[at].sum(1)
     scale = mean * float(np.linalg.norm(strata.g[at].sum(1)))
     # np.maximum, unlike Python's max, returns NaN if one number is NaN.
@@ -163,10 +168,11 @@ def filled(row: LemmaRow, case: Case, strata: StrataSums, at: Ints, direct: Floa
 
 
 def integrity(table: Sequence[LemmaRow]) -> dict[str, Any]:
-    """Return the largest residual of T8, the number of violations of T7, and whether both are only rounding.
+    """Return, over the table lemma, the largest residual of T8's identity, the number of rows that violate T7's bound,
+    and whether both are only rounding (``pass``).
 
-    ``pass`` is None if no row was evaluated. An evaluated row counts as a violation if its residual is not finite, or
-    if it has a bound and no finite slack.
+    ``pass`` is None if no row was evaluated, and False if a residual is not finite. A row with a bound and without a
+    finite slack (cosine less bound) is a violation.
     """
     found = [row for row in table if not row.reason]
     residuals = np.array([row.identity_residual for row in found], np.float64)
@@ -199,7 +205,8 @@ def _stacked(parts: list[Floats]) -> Floats:
 
 
 def lemma_of(strata: StrataSums, at: Ints, *, drop: bool) -> tuple[CosineLemma, float]:
-    """Apply T7 and T8 to the direct sum of the updates ``at``, normalised by a_upd for drop and by b otherwise.
+    """Apply T7 and T8 to the direct sum of the updates ``at``. A bin's acceptance is the update acceptance (a_upd) for
+    rules that drop, else the weight acceptance (b).
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""The table lemma_summary: rho, cosine and other quantities of T7, averaged over updates, by rule and use.
+"""The table lemma_summary: rho, cosine and other quantities of T7 (docs/theory.md), averaged over updates.
 
 The table gives means over updates with Student's t, and the share of updates with a guarantee (rho < 1) with Wilson's
 interval. The clusters are rollouts, because updates of one rollout share its responses. An interval is about the mean
@@ -60,9 +60,8 @@ class LemmaSummaryRow(NamedTuple):
 def lemma_summary(table: Sequence[LemmaRow]) -> list[LemmaSummaryRow]:
     """Make the rows for each case, use and quantity from the rows of single updates in the table lemma.
 
-    ``count`` is the number of updates in an estimate, ``updates`` the number of all updates. An update on which the
-    lemma says nothing, because nothing is accepted, has no guarantee. There is no interval below ``MIN_CLUSTERS``
-    rollouts.
+    ``count`` is the number of updates with a value, ``updates`` that of all updates. An update in which nothing is
+    accepted counts as one without a guarantee. There is no interval with fewer than ``MIN_CLUSTERS`` rollouts.
     """
     groups: dict[str, list[LemmaRow]] = {}
     for row in table:
@@ -90,7 +89,8 @@ def _of_case(rows: Sequence[LemmaRow]) -> list[LemmaSummaryRow]:
 
 
 def _mean(values: np.ndarray, rollout: np.ndarray, within: tuple[float, float] | None) -> tuple[Interval, str]:
-    """Return the mean of values (U,) with its interval over rollouts (U,) as clusters, and why there is none.
+    """Return the mean of values (U,), one an update, with its interval, and why there is none; clusters are rollouts
+    (U,).
 
     ``within`` is the smallest and largest possible value, or None for a share, whose values are 0 and 1.
     """

@@ -23,7 +23,7 @@ from fspo.stats.intervals import CONFIDENCE, EQUIVALENCE, simultaneous_half_widt
 
 SIGNS = {"all": 0, "positive": 1, "negative": -1}
 GRID = special.ndtri(np.arange(1, 20) / 20)
-"""Points at which the law of z is compared with the normal law: twentieths of the normal law."""
+"""The 19 points at which the law of z (standardised S) is compared with the normal law: its quantiles 1/20 to 19/20."""
 
 Z = "z, S less its bin's mean over (root of sum S^2 / sum L of the update) sqrt(L)"
 Subset = Annotated[str, "all: every response; nonzero: responses whose advantage A is not 0", "text"]
@@ -90,7 +90,8 @@ class ScalingRow(NamedTuple):
 
 
 def update_scale(S: Floats, length: Floats, step: Ints) -> Floats:
-    """Return the root of sum S^2 / sum L over each row's update (N,), nats per root token; 1 where it would be 0."""
+    """Return for each row (N,) the root of sum S^2 / sum L over the rows of its update, nats per root token; 1 for
+    0."""
     code = dense(step)
     scale = np.sqrt(np.bincount(code, S * S) / np.bincount(code, length))
     return np.where(scale > 0, scale, 1.0)[code]
@@ -152,7 +153,7 @@ def standardized(S: Floats, L: Floats, scale: Floats, bins: Ints) -> Floats:
 
 
 def variance_interval(x: Floats, cluster: Ints, level: float = CONFIDENCE) -> Interval:
-    """Return the variance about the mean, with a cluster-aware interval that is built on the logarithm."""
+    """Return the variance of x (N,) with an interval computed for its logarithm, where clusters are the units."""
     cluster = dense(cluster)
     clusters = int(cluster.max()) + 1
     deviation = (x - x.mean()) ** 2
@@ -166,11 +167,11 @@ def variance_interval(x: Floats, cluster: Ints, level: float = CONFIDENCE) -> In
 
 
 def shape_of(z: Floats, cluster: Ints) -> ShapeColumns:
-    """Return skewness and excess kurtosis (influence-based intervals) and the distance of z's law from a normal law.
+    """Return skewness and excess kurtosis of z, with intervals, and the distance of its law from a normal law.
 
-    ``ks_distance`` is the largest |F(t) - Phi(t)| over the normal law's twentieths, after z is given unit variance. It
-    bounds how far the acceptance of a one-sided edge can be from the Gaussian model's. Its interval comes from
-    simultaneous bands and lies above 0 if normality is rejected.
+    ``ks_distance`` is the largest difference of the distribution functions of z, scaled to unit variance, and of the
+    normal law at the points ``GRID``: how far the acceptance of a one-sided edge can be from that of a normal S. Its
+    interval comes from simultaneous bands and lies above 0 if normality is rejected.
     """
     clusters = int(cluster.max()) + 1
     sd = float(z.std())
@@ -178,7 +179,7 @@ def shape_of(z: Floats, cluster: Ints) -> ShapeColumns:
         return ShapeColumns()
     u = (z - z.mean()) / sd
     m3, m4 = float(np.mean(u**3)), float(np.mean(u**4))
-    # Influence functions of the standardised moments, which allow for the estimated mean and variance.
+    # Influence of each row on skewness and kurtosis, counting that the mean and variance of z are estimates too.
     influences = (
         (m3, u**3 - m3 - 3 * u - 1.5 * m3 * (u**2 - 1)),
         (m4 - 3, u**4 - m4 - 4 * m3 * u - 2 * m4 * (u**2 - 1)),
@@ -192,8 +193,8 @@ def shape_of(z: Floats, cluster: Ints) -> ShapeColumns:
     below = (u[:, None] <= GRID).astype(np.float64)
     law = below.mean(0)
     density = np.exp(-(GRID**2) / 2) / np.sqrt(2 * np.pi)
-    # Errors of the estimated mean and sd move the distribution function as well: near a normal law by -phi(t) times
-    # these errors.
+    # Count that the mean and sd by which z is standardised are estimates: near a normal law their errors move the
+    # distribution function at t by -phi(t) and -t phi(t) times the errors.
     influence = below - law + density * u[:, None] + density * GRID * (u[:, None] ** 2 - 1) / 2
     sums = np.zeros((clusters, len(GRID)))
     np.add.at(sums, cluster, influence)
@@ -234,7 +235,9 @@ def _scaling(key: tuple[RunKey, str, str], view: BinnedRows, scale: Floats) -> l
 
 
 class Exponent(NamedTuple):
-    """The slope 2H of log Var(S|L) on log L, its interval for equivalence tests, and why it is NaN."""
+    """The slope 2H of log Var(S|L) on log L, with its interval, a 90 % interval for equivalence tests, and why it is
+    NaN.
+    """
 
     slope: Interval = UNKNOWN
     ci90_low: float = np.nan
@@ -245,8 +248,8 @@ class Exponent(NamedTuple):
 def exponent(y: Floats, L: Floats, cluster: Ints) -> Exponent:
     """Estimate the slope of log E[y|L] on log L by gamma quasi-likelihood, with cluster-robust errors.
 
-    It solves ``sum (1, x) (y / mu - 1) = 0`` with ``log mu = b0 + b1 x``. Every row has equal weight whatever its
-    length, and only the model of the mean is assumed.
+    With x = log L and a model ``log mu = b0 + b1 x`` of the mean of y, it solves ``sum (1, x) (y / mu - 1) = 0`` for b0
+    and the slope b1. So every row has equal weight whatever its length, and nothing but that model is assumed.
 
     Parameters
     ----------

@@ -1,7 +1,8 @@
 """The table noise_floor: how far numerics alone move S, by length bin and source of noise.
 
-``python -m fspo.train --noise-floor`` measures it. With unchanged weights S would be 0 in exact arithmetic. A clip
-rate, a Var(S)/L or a drift that is not above this floor says nothing about the policy.
+``python -m fspo.train --noise-floor`` measures it. With unchanged weights S would be 0 in exact arithmetic. If the
+share of clipped responses, the variance of S or the drift of a run is not above this floor, it says nothing about the
+policy.
 """
 
 from __future__ import annotations
@@ -44,9 +45,8 @@ class NoiseRow(NamedTuple):
 
 
 def read_noise(run: Run) -> tuple[GradLog | None, Notes]:
-    """Read the noise measurement in the run folder; None if there is none, or none of the ratio that is analysed.
-
-    The notes tell its damage.
+    """Read the noise measurement in the run folder, with notes about damaged files; None if there is none, or if
+    another ratio than S is analysed, which it does not measure.
     """
     columns = [
         "rollout",

@@ -52,9 +52,10 @@ class TrainingRow(NamedTuple):
 
 
 def over_time_rows(run: Run, bins: Bins, rows: Rows, outcome: CaseEffect | None) -> list[OverTimeRow]:
-    """Count cut and out-of-band responses of the rule that trained, by rollout and bin, first use and reuse together.
+    """Count the responses that the rule that trained cut, and those outside its band, by rollout and bin; rows at first
+    use and reused rows together.
 
-    ``estimate`` is out_of_band / count over all responses; ``cut`` counts responses whose gradient was cut.
+    ``estimate`` is the share of all responses outside the band; ``cut`` is the number of those whose gradient was cut.
 
     Parameters
     ----------

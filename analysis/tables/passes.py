@@ -24,7 +24,8 @@ from fspo.stats.bins import Bins
 
 @dataclass
 class Found:
-    """Results of one pass over the log: sums by use, rows of table over_time, counts of recomputed columns, notes."""
+    """Results of one pass over the log: sums for the acceptance tables by use (first, reused), rows of the table
+    over_time, numbers of rows in which recomputed columns differ, and notes."""
 
     uses: dict[str, Sums] = field(default_factory=dict)
     over_time: list[OverTimeRow] = field(default_factory=list)
@@ -32,7 +33,7 @@ class Found:
     notes: Notes = field(default_factory=Notes)
 
     def add(self, other: Found) -> None:
-        """Add the results of later chunks, except the sums in ``uses``."""
+        """Add the results of later chunks of the log, except the sums in ``uses``, which the tally adds."""
         self.over_time += other.over_time
         self.recomputed.merge(other.recomputed)
         self.notes += other.notes
@@ -56,7 +57,7 @@ class Pass:
         found.recomputed.add(rows, self.run)
 
     def share(self, chunks: Sequence[Chunk], step: Callable[[], None]) -> Found:
-        """Sum over some chunks of the log in this process; call ``step`` after each chunk."""
+        """Look through some chunks of the log in this process and return what was found; call ``step`` after each."""
         found = Found()
         for chunk in chunks:
             windows, notes = self.run.source.windows(chunk, self.size)

@@ -1,18 +1,19 @@
 """The table population: cosine and squared error of the clipped update as an estimate of a population's update.
 
-On one batch g_clip and g share their noise, which raises the cosine. Over pairs of responses to *different* prompts the
-mean of ``u_i v_j <psi_i, psi_j>`` is an unbiased inner product of the expected updates (docs/theory.md section 5,
-"Population cosine"). With the products within prompts it gives bias, variance and mean squared error of the update
-(T12). Inner products and squared norms are summed over the updates before they are divided.
+On one batch the clipped update and the true update share their noise, which raises their cosine. Let u_i and v_j be the
+coefficients (M w A or w A) of responses i and j. Over pairs of responses to *different* prompts the mean of
+``u_i v_j <psi_i, psi_j>`` is an unbiased inner product of the expected updates (docs/theory.md section 5, "Population
+cosine"). With the products within prompts it gives bias, variance and mean squared error of the update (T12). Inner
+products and squared norms are summed over the updates before they are divided.
 
 The references are ``population`` (w A psi of the same responses), ``capped`` (the same with w held at ``CAP``) and
 ``fresh`` (new responses at the same parameters with w = 1; both sides take leave-one-out advantages from the logged
 rewards). Only responses at first use count, because the expectations under the old policy hold for no others.
 
-Intervals are a delete-one-prompt jackknife on the plain scale. A prompt whose responses are in several updates is one
-prompt. a_bar, the scale of a direction, is estimated again without each prompt, because it moves with the products: a
-fixed a_bar made intervals up to 1.5 times too long, or too short by a third. The ratio is consistent, not unbiased. If
-the squared norm in the denominator cannot be told from 0, the result is NaN with the reason.
+Intervals are a delete-one-prompt jackknife of the ratio itself. A prompt whose responses are in several updates is one
+prompt. Errors of the direction divide the clipped update by its mean acceptance a_bar, which is estimated again without
+each prompt: a fixed a_bar made intervals up to 1.5 times too long, or too short by a third. The ratio is consistent,
+not unbiased. If the squared norm in the denominator cannot be told from 0, the result is NaN with the reason.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ from fspo.stats.intervals import t_quantile
 CAP = 2.0
 """Largest weight w in the reference ``capped``."""
 ERRORS = ("bias2", "variance", "mse", "bias2_direction", "variance_direction", "mse_direction")
-"""Names of T12's errors, which are relative to the variance of the update without clipping: below 1, clipping helps."""
+"""Names of the errors of an update (T12), all over the variance of the unclipped update: if mse is below 1, clipping
+helps. Those with "direction" are of the clipped update over its mean acceptance."""
 
 
 class PopulationRow(NamedTuple):
@@ -77,7 +79,7 @@ class _Pool:
 
     parts: dict[str, Products] = field(default_factory=dict)
     update: list[Ints] = field(default_factory=list)
-    # For each update, rollout and prompt that each of the C replicates leaves out, (2, C).
+    # For each update: the rollout and prompt of each of its C prompts (2, C), one of which each replicate leaves out.
     prompt: list[Ints] = field(default_factory=list)
     rows: list[Floats] = field(default_factory=list)
     clusters: Floats | None = None
@@ -88,7 +90,8 @@ class _Pool:
     ) -> None:
         for name, (total, without) in found.items():
             gone = np.isnan(total)
-            # If no pair is left without a prompt, nothing shows that prompt's influence, so the value with it is used.
+            # If no pair of different prompts is left without a prompt, that prompt's influence is unknown and counts as
+            # 0.
             without = np.where(np.isnan(without), total, without)
             self.parts.setdefault(name, Products()).add(np.where(gone, 0.0, total), np.where(gone, 0.0, without))
         some = next(iter(found.values()))[1]
@@ -126,10 +129,10 @@ class PopulationTable:
         self.left_out: Counter[str] = Counter()
         self._pools: dict[str, _Pool] = {}
         self._reasons: dict[int, str] = {}
-        self._cut: dict[int, int] = {}  # by case, number of updates in which it kept no response
+        self._cut: dict[int, int] = {}  # by case's number: updates in which the case kept no response
 
     def add(self, window: ScoredWindow) -> None:
-        """Add the scores of one window at first use; ignore windows of reused rows."""
+        """Add the scores of one window if they are at first use; scores of reused rows are ignored."""
         if window.use != "first":
             return
         rows, number = window.rows, len(self.bins)
@@ -170,13 +173,14 @@ class PopulationTable:
         fresh = window.fresh.get(int(window.rows.step[at][0]))
         if fresh is None:
             return
-        # A prompt has leave-one-out advantages for all its rows or for none, so the prompts that are kept are complete.
+        # Leave out rows without a leave-one-out advantage. A prompt has one for all its rows or for none, so prompts
+        # stay complete.
         swap = window.rows.leave_one_out[at] / window.rows.A[at]
         known = np.isfinite(swap)
         self.left_out["fresh_rows_without_advantage"] += int(np.sum(~known))
         at, c, swap = at[known], c[known], swap[known]
         number, rows = len(self.bins), window.rows.take(at)
-        # left out: it has no pair of different prompts
+        # With one prompt on a side there is no pair of different prompts, so the update is left out.
         if min(len(np.unique(rows.prompt)), len(np.unique(fresh.prompt))) < 2:
             self.left_out["fresh_updates_left_out"] += 1
             return
@@ -256,13 +260,15 @@ class PopulationTable:
     def _sketch_error(
         self, pool: _Pool, k: int, i: int, quantity: str, values: dict[str, tuple[Floats, Floats]]
     ) -> float:
-        """Return the error that sketching adds to a mean, which resampling prompts does not show."""
+        """Return the standard error that sketching adds to a quantity of the table beside the jackknife over
+        prompts."""
         if quantity != "cosine":
             if quantity.startswith("variance"):
                 # The jackknife over prompts already shows the sketch error of a variance, which is made from each
                 # prompt's vectors.
                 return 0.0
-            # Sketching gives a squared norm the relative error sqrt(2 / width), independently in each update.
+            # A squared bias is a squared norm, to which sketching gives the relative error sqrt(2 / width),
+            # independently in each update.
             here = {name: found[0][k, i if found[0].shape[1] > 1 else 0] for name, found in values.items()}
             direction = quantity.endswith("_direction")
             bias = here["bias2_direction"] if direction else here["left"] - 2 * here["inner"] + here["right"]
@@ -280,12 +286,13 @@ class PopulationTable:
 
 
 def _scale(accepted: Floats, whole: Floats, cluster: Ints) -> tuple[Floats, Floats]:
-    """Return 1 / a_bar of an update (R,), and without each prompt (C, R); NaN if nothing is accepted.
+    """Return one over the mean acceptance of an update by rule (R,), and without each prompt (C, R); NaN if nothing is
+    accepted.
 
     Parameters
     ----------
     accepted, whole : arrays (n, R)
-        a_bar is the sum of ``accepted`` over the sum of ``whole``.
+        Numerator and denominator of the acceptance of each response; the mean is the quotient of their sums.
     cluster : int array (n,), dense
     """
     number = int(cluster.max()) + 1
@@ -300,18 +307,21 @@ def _scale(accepted: Floats, whole: Floats, cluster: Ints) -> tuple[Floats, Floa
 
 
 def _terms(gram: PairGram, c: Floats, w: Floats, scale: tuple[Floats, Floats]) -> dict[str, tuple[Floats, Floats]]:
-    """Return the means, over pairs of different prompts, of the inner products of clipped gradients c and reference
-    gradients w, <c, w>, <c, c> and <w, w>, and the variances; ``scale`` comes from :func:`_scale`.
+    """Return the mean inner products, over pairs of responses to different prompts, of clipped with reference gradients
+    ("inner"), clipped with clipped ("left") and reference with reference ("right"), and variances and biases (T12).
+
+    ``c`` and ``w`` are the coefficients of the vectors in either; ``scale`` is one over the acceptance
+    (:func:`_scale`).
     """
     inner, left, right = gram.between(c, w), gram.between(c, c), gram.between(w, w)
     variance = gram.variance(c, left)
     whole, without = scale[0], scale[1][:, None, :]
 
     def scaled(of: Callable[[int, Floats], Floats]) -> tuple[Floats, Floats]:
-        """Return an estimate that contains the factor 1 / a_bar, and replicates in which that factor changes too.
+        """Return a quantity that contains the factor 1 / a_bar, and its replicates, in which a_bar changes too.
 
-        1 / a_bar is not linear and depends on the products. That biases each update's estimate by about one over its
-        number of prompts, however many updates are pooled. The replicates show the bias (Quenouille), and it is
+        The factor is no linear function of the data, which biases the quantity by about one over the number of an
+        update's prompts, however many updates are pooled. The bias is estimated from the replicates (Quenouille) and
         subtracted.
         """
         found, moving = of(0, whole), of(1, without)
@@ -332,7 +342,8 @@ def _terms(gram: PairGram, c: Floats, w: Floats, scale: tuple[Floats, Floats]) -
 def _ratio(
     quantity: str, values: dict[str, tuple[Floats, Floats]]
 ) -> tuple[tuple[Floats, Floats], tuple[Floats, Floats]]:
-    """Return numerator and denominator of one quantity of the table, pooled over updates and for every replicate."""
+    """Return numerator and denominator of one quantity of the table, each summed over updates and for every
+    replicate."""
 
     def each(f: Any) -> tuple[Floats, Floats]:
         parts = [{name: pair[s] for name, pair in values.items()} for s in (0, 1)]

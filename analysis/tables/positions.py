@@ -1,8 +1,8 @@
 """Table positions: token log-ratios by their position in the response, and what token and prefix rules keep of them.
 
-A log has no token log-ratios unless the trainer was asked for them (``log.tokens``); with them, rules on tokens and on
-prefixes can be evaluated counterfactually like rules on sequences. The engine ratio of tokens is known where the
-staleness D of the response is 0; other responses are left out with ``--on engine``.
+A log holds token log-ratios only if the training option ``log.tokens`` was set; with them, rules on tokens and on
+prefixes can be evaluated counterfactually like rules on sequences. With ``--on engine`` responses with staleness are
+left out, because only their behaviour ratio D + E is known token by token.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class PositionRow(NamedTuple):
 
 @dataclass(frozen=True)
 class Tokens:
-    """The tokens of some rows, one behind another: arrays (T,)."""
+    """The tokens of several rows of the log, joined in arrays (T,)."""
 
     row: Ints  # index of the token's row
     position: Ints  # place of the token in its response, from 1
@@ -63,7 +63,7 @@ class Tokens:
 
     @staticmethod
     def of(lists: list[Floats]) -> Tokens:
-        """Join the rows' token log-ratios, none of them empty."""
+        """Join the lists of token log-ratios, one a row and none of them empty."""
         lengths = np.array([len(x) for x in lists], np.int64)
         row, x = np.repeat(np.arange(len(lists)), lengths), np.concatenate(lists)
         position = np.arange(len(x)) - np.repeat(np.cumsum(lengths) - lengths, lengths) + 1
@@ -77,7 +77,8 @@ class Tokens:
 
 
 def rules_on_tokens(run: Run) -> list[Case]:
-    """Return the token and prefix rules that act on the analysed ratio, and the run's own if it is one."""
+    """Return the presets that are rules on tokens or prefixes and act on the analysed ratio, and first the run's own
+    rule if it is such a rule."""
     on = run.ratio.on
     known = CORRECTIONS if on in CORRECTED else {name: p.rule for name, p in PRESETS.items()}
     cases = [Case(replace(rule, on=on), name, "given") for name, rule in known.items() if rule.level != "sequence"]
@@ -88,7 +89,8 @@ def rules_on_tokens(run: Run) -> list[Case]:
 
 @dataclass
 class _Sums:
-    """Sums over tokens by group of clusters and bin, arrays (G, K)."""
+    """Sums over tokens by group of clusters and bin (G, K): their number, coordinate, log-ratio x and x^2, and for each
+    rule the number of tokens kept."""
 
     count: Floats
     coordinate: Floats

@@ -1,7 +1,7 @@
 """The table reuse: what happens to S when responses are used again, by times used and by updates since the rollout.
 
-Expectations under the old policy hold only for responses at first use (docs/theory.md section 1). From the second epoch
-on the mean of exp S is no longer 1, so these rows describe and do not test.
+Expectations under the old policy hold only for responses at first use (docs/theory.md section 1). In reused rows the
+mean of exp(S) need not be 1 (T9), so this table describes a run and tests no statement.
 """
 
 from __future__ import annotations

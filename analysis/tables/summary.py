@@ -31,7 +31,7 @@ FIELDS = {
 }
 """Columns of the log, and the fields of `analysis.log.rows.Rows` that hold them."""
 DIFFERING = 1e-3
-"""Largest share of rows in which a column of a sound log may differ from what the other columns make of it."""
+"""Largest share of rows in which a column of a sound log may differ from its value recomputed from other columns."""
 
 
 def summarize(
@@ -44,7 +44,9 @@ def summarize(
     checked: RecomputedCounts,
     notes: Notes,
 ) -> dict[str, Any]:
-    """Return the content of summary.json; ``notes`` are the notes of all steps."""
+    """Return the content of summary.json; ``notes`` are the notes (damage, warnings, counts) of all steps of the
+    analysis.
+    """
     warnings = list(notes.warnings)
     shares = checked.shares()
     integrity = {**integrity, **{f"{name}_mismatch_share": share for name, share in shares.items()}}
@@ -108,8 +110,8 @@ class RecomputedCounts:
         done |= {"behaviour_log_ratio": np.zeros(len(rows)), "log_ratio": rows.S, ratio or "log_ratio": rows.S}
         done |= {k3_sum: rows.k3_sum} if k3_sum != "total_k3_sum" and "k3_sum" in run.logged else {}
         rules = (None, run.rule) if run.ratio.header == "correction" else (run.rule, None)
-        # Drifts and uses are recomputed only where the rows of every step are complete: not for other ratios, which
-        # count once for each response, nor for other partitions, which leave rows out.
+        # Drift and times_used can be recomputed only if the rows of every step are complete. They are not for another
+        # ratio than S, of which one row a response counts, nor for another partition, which leaves rows out.
         for name, (compared, wrong) in recompute(
             done, *rules, steps=on == "update" and run.partition == LENGTH
         ).items():

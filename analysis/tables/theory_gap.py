@@ -1,13 +1,14 @@
 """The table theory_gap: measured less theoretical share of responses in the band, split into causes.
 
-The theory is T1's. Given L, S is N(m_L, sigma^2 L), with the rule's drift m_L and one sigma for each update. The band
-has the measured width and is symmetric about m_L. Each of these ingredients is then replaced by a measured one:
+The theory is T1's: given L, S is normal with the mean m_L, the centre of the rule's band, and variance sigma^2 L, one
+sigma for each update, and the band has the logged width and is symmetric about m_L. One after the other, five
+ingredients of this model are replaced by measured ones:
 
 - asymmetry: the two edges that the band really has;
 - drift: the mean of S in the bin;
-- H: the standard deviation of S in the bin, over sigma sqrt(L);
+- H: the standard deviation of S in the bin, instead of sigma sqrt(L);
 - tails: the law of the standardised S, all bins together, instead of the normal law;
-- dependence on A: mean and standard deviation of S by the sign of A in the bin;
+- dependence on A: mean and standard deviation of S in the bin separately for each sign of A;
 - rest: the remainder, from a law that changes with length in more than mean and spread.
 
 The part of an ingredient is its Shapley value: the mean gain over all orders of replacing the ingredients. So the parts
@@ -36,7 +37,8 @@ from fspo.stats.intervals import t_quantile
 INGREDIENTS = ("asymmetry", "drift", "H", "tails", "dependence on A")
 GROUPS = 20
 MOST_ROWS = 100_000
-"""Largest number of rows that are used; from more rows, complete clusters are drawn at random."""
+"""Largest number of rows that are used, roughly; if there are more, clusters are drawn at random with all their
+rows."""
 
 
 class GapRow(NamedTuple):
@@ -80,7 +82,7 @@ def gap_table(run: Run, bins: Bins, window_size: int) -> list[GapRow]:
     root, sign = np.sqrt(rows.length), np.sign(rows.A).astype(np.int64) + 1
 
     def split(at: np.ndarray) -> dict[str, Floats]:
-        """Return the parts of the gap on the rows ``at``, with the sigma of each update estimated from these rows."""
+        """Return the parts of the gap from the rows that the mask ``at`` selects; sigma is estimated from them too."""
         unit = update_scale(rows.S[at], rows.length[at], rows.step[at]) * root[at]
         S, low, high = ((x[at] - centre[at]) / unit for x in (rows.S, lo, hi))
         return parts(S, low, high, view.bins[at], sign[at], len(bins))
@@ -104,8 +106,8 @@ def gap_table(run: Run, bins: Bins, window_size: int) -> list[GapRow]:
                 left = np.array([w[name][k] for w in without])
                 se = float(np.sqrt(np.sum((left - left.mean()) ** 2) * (n - 1) / n))
                 if name in ("measured", "gap", "rest") and whole["measured"][k] in (0, 1):
-                    # All rows agree, so leaving clusters out does not change the measured share and cannot show its
-                    # error.
+                    # All rows are in the band, or none. Leaving clusters out then does not change the measured share,
+                    # so an error that depends on the number of clusters is added.
                     se = float(np.hypot(se, np.sqrt(flat_variance(met))))
                 half = t_quantile(max(n - 1, 1)) * se
             key = RunKey.of(run), BinKey.of(bins, k, view.mean[k]), name, int(at.sum())
@@ -121,7 +123,7 @@ def parts(S: Floats, lo: Floats, hi: Floats, bins: Ints, sign: Ints, number: int
     S, lo, hi : arrays (N,)
         Log-ratio and edges of the band, less the rule's drift, over sigma sqrt(L).
     bins, sign : int arrays (N,)
-        Bin, and sign of A plus 1.
+        Bin, and the sign of A plus 1 (0, 1 or 2).
     """
     counts = np.bincount(bins, minlength=number)
 
@@ -169,7 +171,7 @@ def parts(S: Floats, lo: Floats, hi: Floats, bins: Ints, sign: Ints, number: int
 
 
 def _moments(values: Floats, code: Ints) -> tuple[Floats, Floats]:
-    """Return for each row (N,) the mean and the standard deviation of the values of all rows with the same code."""
+    """Return for each row (N,) the mean and the standard deviation of the values over all rows with the same code."""
     counts = np.maximum(np.bincount(code), 1)
     mean = (np.bincount(code, values) / counts)[code]
     return mean, np.sqrt(np.bincount(code, (values - mean) ** 2) / counts)[code]
