@@ -203,8 +203,9 @@ def drawdown(rows: pd.DataFrame) -> float:
 
 
 def trains_as_well(tables: Tables) -> Claim:
-    """Judge C5: final reward and deepest fall of the reward are not worse under fspo than under a rival, paired by
-    seed."""
+    """Judge C5: final reward and deepest fall of the reward are not worse under fspo than under rloo and gspo, paired
+    by seed.
+    """
     parts: dict[str, Estimate] = {}
     measures: dict[str, tuple[dict[str, Any], Callable[[pd.DataFrame], float]]] = {
         "final held-out reward": ({"name": metric.HELD_OUT_REWARD, "phase": "eval"}, final_reward),
@@ -302,8 +303,8 @@ def evaluate_claims(tables: Tables, on: Ratio = "update") -> list[Claim]:
 def with_power(claim: Claim) -> Claim:
     """Return the claim with ``details["power"]``: which difference these runs could have detected.
 
-    ``detectable`` is the smallest true difference from 0 that a two-sided test at 1 - CONFIDENCE detects with 80 %
-    probability. It is computed from the longer side of the interval (Student's t over seeds where there are several).
+    ``detectable`` is the smallest true difference from 0 that a two-sided test of level 1 - CONFIDENCE detects with
+    80 % probability. It is computed from the longer side of the interval (Student's t where there are several seeds).
     ``parts`` gives the same number for each estimate in the claim's details.
     """
     parts = {name: _detectable(part) for name, part in _estimates(claim.details, ())}

@@ -108,7 +108,7 @@ def combine(rows: pd.DataFrame, value: str, low: str, high: str, level: float = 
 
 
 def _known_mean(rows: pd.DataFrame, column: str) -> float:
-    """Return the mean of the entries that are not NaN; NaN if there are none."""
+    """Return the mean of a column over the rows in which it is not NaN; NaN if there are none."""
     known = rows[column].to_numpy(np.float64)
     known = known[~np.isnan(known)]
     return float(known.mean()) if len(known) else NAN

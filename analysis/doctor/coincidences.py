@@ -18,7 +18,7 @@ from analysis.log.rows import numbered, repeated
 from analysis.stats.anytime import AnytimeMean
 
 MARKS = 32
-"""Number of rows of each rollout that are remembered to recognise a copied rollout."""
+"""Number of rows of each rollout that are remembered, to recognise a later rollout that copies it."""
 HELD, LEAST_HELD = 0.005, 5
 """Least values that are reported: the share of rows that have exactly the log's greatest (or least) S, and the number
 of prompts of these rows. Rows of fewer prompts may be responses of equal text, which is no defect.
@@ -35,8 +35,8 @@ BY_LENGTH = 0.97
 
 @dataclass
 class Coincidences:
-    """Counts and sums over rows from which copied rows, extreme S, sorted minibatches and advantages by length are
-    found. ``add`` takes complete rollouts in order.
+    """Counts and sums over rows, by which the checks find copied rows, S held at a limit, minibatches sorted by length
+    and advantages that depend on length. ``add`` takes complete rollouts in order.
     """
 
     judged: int = 0

@@ -190,7 +190,7 @@ class Doctor:
         self.notes += [line for line in lines if line not in self.notes]
 
     def _headers(self, files: list[LogFile]) -> None:
-        """Compare the header and name of each new log file with those of earlier files, and note what differs."""
+        """Compare the header and name of each new log file with those of earlier ones; ``files`` gets what differs."""
         for file in files:
             number = rollout_of(file.path)
             self.ranks[number] += 1
@@ -203,7 +203,7 @@ class Doctor:
                 self.files.setdefault("files whose rows are of another rollout than their name", number)
 
     def _files(self) -> dict[str, int]:
-        """Return the defects of the log's files, among them rollouts that lack the file of a process."""
+        """Return the defects of the log's files with their first rollouts; a process's missing file is one too."""
         if not self.ranks:
             return self.files
         counts = Counter(self.ranks.values())

@@ -23,21 +23,22 @@ from fspo.rules import importance_weight
 LEVEL = 0.01
 """Largest probability that a sound run gets a finding from any of the ``TESTS`` tests, however often it is examined.
 
-Tests that a mean weight is above 1 or E[S] above 0 keep it for every law of S. Nothing is said of a mean weight below
-1: weights too rare to be in the log yet may make up for it. Tests of k1 = -S against k3 (sum of e^s - 1 - s over a
-response's tokens) keep it if k3 + S lies between -LOST and GAINED; as GAINED is large, they call -E[S] too large only
-in logs of about a million rows and more. Not among the tests are the checks before_update, direction, engine, drift,
-numerics and sorted_minibatches: they compare with fixed thresholds.
+Tests that a mean weight is above 1 or E[S] above 0 hold this level for every distribution of S. Nothing is said of a
+mean weight below 1: weights too rare to be in the log yet may make up for it. Tests of k1 = -S against k3 (sum of e^s -
+1 - s over a response's tokens) hold the level if k3 + S lies between -LOST and GAINED; as GAINED is large, they call
+-E[S] too large only in logs of about a million rows and more. Not among the tests are the checks before_update,
+direction, engine, drift, numerics and sorted_minibatches: they compare with fixed thresholds.
 """
 TESTS = 10
 """Number of tests, each of which gets an equal part of ``LEVEL``."""
 EACH = LEVEL / TESTS
 LOST = 4.0
-"""Bound of k3 + S from below, with the sign turned. k3 + S is the sum of e^s - 1 over a response's tokens, so at the
-bound about this many tokens have become impossible.
+"""The tests take k3 + S of a response to be at least -LOST. It is the sum of e^s - 1 over the response's tokens, so it
+comes near -LOST if that many tokens have become impossible.
 """
 GAINED = 2.0**17
-"""Bound of k3 + S from above: e^s - 1 of one token that was drawn from 131,072 equally likely ones and is certain now.
+"""The tests take k3 + S of a response to be at most this: e^s - 1 of a token that is certain now and was one of 131,072
+equally likely ones.
 """
 WEIGHT_MARGIN = 0.01
 """Smallest distance of a mean weight from 1 that is reported."""
@@ -138,7 +139,7 @@ class Line:
 
     @property
     def one_sided(self) -> bool:
-        """Whether x lies on one side of 0: beyond 0 it reaches at most 2 % as far as on that side."""
+        """Whether x lies on one side of 0: its largest size on the other side is at most 2 % of that on this side."""
         return min(-self.least, self.most) <= 0.02 * max(-self.least, self.most)
 
     def evidence(self, name: str) -> tuple[Evidence, ...]:
@@ -167,7 +168,7 @@ class Laws:
     token: AnytimeMean = field(default_factory=lambda: AnytimeMean(EACH, LOST, GAINED))
     longer: AnytimeMean = field(default_factory=lambda: AnytimeMean(EACH))
     shorter: AnytimeMean = field(default_factory=lambda: AnytimeMean(EACH))
-    # Sums of how far log lengths lie above, and below, the mean of the same group's other responses.
+    # Sums over responses of how far log length lies above, and below, the mean of the same group's other responses.
     apart: Floats = field(default_factory=lambda: np.zeros(2))
     push: AnytimeMean = field(default_factory=lambda: AnytimeMean(EACH))
     before: Line = field(default_factory=Line)

@@ -91,7 +91,7 @@ class Selection:
         return least, P[0] + P[-1]
 
     def answer(self) -> Answer:
-        """Say whether groups with equal rewards are missing."""
+        """Say whether groups with equal rewards are missing from the log, that is, groups were selected."""
         name = "selection"
         least, seen = self.missing()
         if self.groups < LEAST_GROUPS:

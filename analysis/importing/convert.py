@@ -168,7 +168,7 @@ class Converter:
             rows |= self._ruled(rows)
 
     def _count(self, rows: Mapping[str, Any], n: int) -> None:
-        """Count the rows in which each ratio is known."""
+        """Count, for the import's report, the rows in which each log-ratio is known."""
         missing = np.full(n, np.nan)
         of = {ratio: np.asarray(rows.get(c.log_ratio, missing)) for ratio, c in RATIO_COLUMNS.items()}
         of["total"] = of["update"] + of["behaviour"]

@@ -1,4 +1,4 @@
-"""Import a source into a run folder, which is written beside the target and renamed when it is complete."""
+"""Import another trainer's log into a run folder, which is written beside the target and renamed when complete."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def import_run(
     Parameters
     ----------
     progress : callable
-        Called with the number of rows of each chunk.
+        Called after each chunk of a table with the number of its rows.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Find the files of a source, and tell what kind each of them is."""
+"""Find the files of another trainer's log in a folder, and tell what kind each of them is."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Read Parquet, CSV and JSON lines files in chunks of rows, and TensorBoard files event by event.
 
-If part of a file cannot be read, one line for the file is added to ``damage``, and the rest of the file is returned.
+If part of a file cannot be read, a line on it is added to the caller's list ``damage``, and the rest is returned.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def first_row(path: Path) -> dict[str, Any]:
 
 
 def unreadable(path: Path, error: Exception | str) -> UserError:
-    """Return the UserError for a damaged file."""
+    """Return the UserError that names a damaged file."""
     return UserError(f"{path} cannot be read: {_reason(error)}; repair it or move it away")
 
 

@@ -3,9 +3,9 @@
 Two sums over many tokens are equal to the last bit by chance in next to no case. A few equal rows are responses of one
 text, and stay. Where at least ``COPIES`` of the rows equal one of another prompt, or at least ``SAME_PROMPT`` of the
 rows stand in pairs under one prompt, rows were counted twice: the copies add nothing and make intervals too narrow, so
-an analysis leaves them out and counts them. Torn rows are left out too (`fspo.gradlog`); files of two runs are refused
-(`analysis.log.loading`), because nobody can say which of the two was meant. All other defects leave rows that were
-trained on: they stay, and ``python -m analysis doctor`` names them.
+an analysis leaves them out and counts them. Rows of torn files are left out too (`fspo.gradlog`); a log with files of
+two runs is refused (`analysis.log.loading`), because nobody can say which run was meant. Rows with any other defect
+were trained on, so they stay, and ``python -m analysis doctor`` names the defect.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 LONG = 8
 """Length in tokens from which on two responses whose S and other sums are equal to the last bit count as copies."""
 COPIES = 0.03
-"""If at least this share of the rows has a copy under another prompt, rows were counted twice."""
+"""If at least this share of the judged rows has a copy under another prompt, such copies are left out."""
 SAME_PROMPT = 0.9
-"""If at least this share of the rows has a copy under the same prompt, rows were counted twice. A smaller share may be
-responses of equal text.
+"""If at least this share of the judged rows has a copy under the same prompt, such copies are left out. A smaller share
+may be responses of equal text.
 """
 LEAST = 50
 """Least number of judged rows from which the shares ``COPIES`` and ``SAME_PROMPT`` are looked at."""

@@ -61,7 +61,7 @@ class Run:
         Columns that have a value in the log. Those that say what the run's own rule did are named like the fields of
         ``rows``.
     counts : mapping of str to int
-        How many rows of each kind the log has; of a streamed run, how many the sample has.
+        Number of rows by kind (the counts of ``summary.json``) in the log; of a streamed run, in the sample.
     notes : Notes
         Warnings and damage that loading met. Later steps of an analysis return notes of their own beside these.
     stream : Stream, optional
@@ -91,7 +91,7 @@ class Run:
 
     @property
     def source(self) -> InMemory | Stream:
-        """The log as chunks that never split a window of rollouts."""
+        """The log as an object that gives it in chunks, none of which splits a window of rollouts."""
         return self.stream or InMemory(self.rows, self.counts)
 
     @property

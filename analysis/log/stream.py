@@ -31,7 +31,7 @@ UNUSED = ("reward", "rule")
 
 @dataclass(frozen=True)
 class Chunk:
-    """The successive rollouts ``first`` to ``last`` of the log, and the row groups of files that hold them."""
+    """The successive rollouts ``first`` to ``last`` of the log, and the row groups of Parquet files that hold them."""
 
     first: int
     last: int
@@ -77,7 +77,10 @@ class Stream:
 
     @staticmethod
     def of(files: Sequence[LogFile], partition: Partition, ratio: LoggedRatio = UPDATE) -> Stream:
-        """Read the rollouts from the files' footers, or from the rollout column where a row group holds several."""
+        """Make the stream of a log's files.
+
+        Its rollouts are read from the files' footers, or from the column rollout where a row group holds several.
+        """
         rows: dict[int, float] = {}
         for file in files:
             for number, group in enumerate(file.groups):
