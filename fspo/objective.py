@@ -507,9 +507,9 @@ def _clip_columns(applied: Applied, mask: Tensor, advantages: Tensor, m: Tensor 
 
 
 def _mismatch_columns(s: Tensor, mask: Tensor, mismatch: Mismatch | None) -> dict[str, Tensor]:
-    """Return for each response the sums of token log-ratios, k3 and squares of the mismatch's known ratios.
+    """Return the columns of `Records` on the mismatch, for those of its ratios that are known.
 
-    The names are those of the columns of `Records`.
+    For each response these are the log-ratio and the sums over tokens of k3 and of the squared token log-ratio.
     """
     if mismatch is None:
         return {}

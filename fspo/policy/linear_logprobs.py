@@ -19,7 +19,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 TILE = {"cpu": 2**20}
-"""Number of logits in one tile, by device type: 4 MiB fit a CPU's caches. Other devices use `TILE_ELSEWHERE`."""
+"""Number of logits in one tile, by device type: 4 MiB of float32, which a CPU's caches hold. Other devices use
+`TILE_ELSEWHERE`."""
 TILE_ELSEWHERE = 2**24
 
 
@@ -35,7 +36,10 @@ class Listener(Protocol):
         ...
 
     def tile(self, delta: Float[Tensor, "rows columns"], rows: slice, columns: slice) -> None:
-        """Take d(loss)/d(output of the layer) of some tokens and vocabulary entries; the next tile overwrites it."""
+        """Take one tile ``delta`` of the gradient of the logits: tokens ``rows``, vocabulary entries ``columns``.
+
+        The memory of ``delta`` is used again for the next tile.
+        """
 
     def finish(self) -> None:
         """Finish the backward pass after the last tile."""
@@ -123,7 +127,7 @@ class _Logits:
         self._buffer = hidden.new_empty(self.rows * self.columns, dtype=self.wide)
 
     def operand(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-        """Convert a factor of a matrix product to the type in which products are computed."""
+        """Convert a matrix (hidden states or weights) to the type in which `_Logits` multiplies matrices."""
         return x.to(self.dtype) if self.mixed else x.to(self.dtype).to(self.wide)
 
     def blocks(self) -> Iterator[tuple[slice, Float[Tensor, "columns H"]]]:

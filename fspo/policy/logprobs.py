@@ -169,8 +169,8 @@ def token_log_probs(
     predicting = mask[:, 1:]
     columns = predicting.any(0).nonzero().squeeze(-1)
     if columns.numel() == 0:
-        # Compute one position even without a response token: in data-parallel training every process must make a
-        # gradient.
+        # Compute one position even if no row has a response token: in data-parallel training the other processes would
+        # wait for this one's gradient.
         columns = torch.zeros(1, dtype=torch.int64, device=mask.device)
     asked = _Asked(predicting, columns, batch["input_ids"][mask], temperature, entropy, logits, tokens, scores)
     values, entropies = asked.of(model, batch)
@@ -259,7 +259,10 @@ class _Asked:
     def answer(
         self, head: nn.Module, forward: Callable[[Tensor], Tensor], hidden: Float[Tensor, "N H"]
     ) -> tuple[Tensor, Any]:
-        """Return log-probs and entropies from hidden states (N, H) while the output layer's forward runs."""
+        """Return what the output layer answers in place of logits: log-probs and entropies of the wanted tokens.
+
+        ``hidden`` (N, H) are the layer's inputs at these tokens, ``forward`` is its own forward method.
+        """
         vocabulary = _vocabulary(head)
         tile = tile_shape(len(self.targets), vocabulary, hidden.device, self.logits)
         if self.tokens is not None:

@@ -15,7 +15,7 @@ from fspo.policy.score_hooks import unwrap
 from fspo.policy.scores import Batch, exact_scores, score
 
 MEMORY_LIMIT = 8 * 2**30
-"""Most bytes of exact gradients that `coverage` may hold."""
+"""Largest number of bytes that the exact gradients of a batch may take in `coverage`."""
 
 
 @dataclass
@@ -117,7 +117,7 @@ def _split(exact: Float[torch.Tensor, "B P"], sizes: dict[str, int]) -> list[tup
 
 
 def pair_cosines(gram: Float64[np.ndarray, "B B"]) -> Float64[np.ndarray, " pairs"]:
-    """Return the cosines of all pairs i < j, from inner products (n, n)."""
+    """Return the cosines between all pairs i < j of n vectors (scores or sketches), from inner products (n, n)."""
     norms = np.sqrt(np.diag(gram))
     return (gram / np.outer(norms, norms))[np.triu_indices(len(gram), 1)]
 

@@ -219,9 +219,10 @@ class ScoreHooks:
     def listener(
         self, head: nn.Module, hidden: Float[torch.Tensor, "N H"], rows: Int64[torch.Tensor, " N"]
     ) -> HeadListener | None:
-        """Return a listener for an output layer that computes log-probs tile by tile; None if it is not scored.
+        """Return a listener that scores an output layer which computes log-probs tile by tile.
 
-        See `fspo.policy.linear_logprobs` for the calls that a listener receives.
+        It is None if the layer has no trainable parameter or no gradient is taken. The calls that a listener receives
+        are described by `fspo.policy.linear_logprobs.Listener`.
 
         Parameters
         ----------

@@ -54,9 +54,10 @@ class Scores:
 
 @contextmanager
 def _without_dropout(model: nn.Module) -> Iterator[None]:
-    """Put the model in eval mode for the block, but keep the flag that gradient checkpointing reads.
+    """Put the model in eval mode for the block, without switching gradient checkpointing off.
 
-    The training flag of each module is restored afterwards.
+    Layers with gradient checkpointing and no dropout stay in train mode, because checkpointing works only there. The
+    training flag of each module is restored afterwards.
     """
     modes = [(module, module.training) for module in model.modules()]
     model.eval()

@@ -26,7 +26,8 @@ class ReproductionSizes:
 
     Attributes
     ----------
-    rules, seeds : what is trained
+    rules, seeds : tuples
+        Every rule is trained once with every seed.
     rollouts, calibration_rollouts : int
         Length of each run, and of the shared unclipped run.
     jobs, threads : int
@@ -36,9 +37,9 @@ class ReproductionSizes:
     checks : str
         Statements whose checks run, separated by commas; empty for all.
     draws : int
-        Responses of each simulated point of the theory's maps.
+        Responses drawn for each simulated point of the maps of the theory (``python -m proofs_check.maps``).
     maps : str
-        Parts of the maps, separated by commas; empty for all.
+        Parts of these maps to compute, separated by commas; empty for all.
     sweep : bool
         Whether the sweep of settings is trained too.
     swept : tuple of str

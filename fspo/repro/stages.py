@@ -58,7 +58,7 @@ def run_module(module: str, *arguments: str, quiet: bool = False, passing: Seque
     Raises
     ------
     UserError
-        For a status that is not one of ``passing``.
+        If the exit status is none of those in ``passing``.
     """
     command = [sys.executable, "-m", module, *arguments]
     status = subprocess.run(command, check=False, stdout=subprocess.DEVNULL if quiet else sys.stderr).returncode

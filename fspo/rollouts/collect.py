@@ -70,12 +70,14 @@ class Collector:
     def prompts(
         self, split: Literal["train", "eval"], indices: np.ndarray, ids: np.ndarray, *, none_fits: bool = False
     ) -> Prompts:
-        """Encode the prompts of the examples at ``indices``; ``ids`` are their numbers over the run.
+        """Encode the prompts of a split's examples at ``indices`` as token ids, and leave out those that are too long.
+
+        ``ids`` are the numbers that the prompts get in the run.
 
         Raises
         ------
         UserError
-            If every prompt is too long, unless ``none_fits`` allows it.
+            If every prompt is too long and ``none_fits`` is False.
         """
         found = Prompts([], [], ids)
         keep = []

@@ -160,7 +160,7 @@ def draw_audit(
 
 
 def has_signal(batch: RolloutBatch) -> np.ndarray:
-    """Return whether the rewards of each group differ, (P,) bool by rising prompt number.
+    """Return for each of P groups, by rising prompt number, whether its rewards differ, (P,) bool.
 
     Responses whose verification failed are left out.
     """

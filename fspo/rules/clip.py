@@ -92,12 +92,13 @@ class Clip(NamedTuple):
     ``outside``  cut                                                       weight of a row that is cut
     ============ ========================================================= ===========================
     drop         above the band with A > 0; below it, or dual, with A < 0  0 (PPO's min)
-    truncate     the same rows                                             held at the edge
+    truncate     the rows that "drop" cuts                                 held at the edge
     cap          above the band, whatever the sign of A                    held at the edge
     mask         above or below the band, whatever the sign of A           0
     ============ ========================================================= ===========================
 
-    A row with A = 0 is never cut, because it has no gradient under any rule; nor is a row whose S is NaN.
+    A row is a response, or a token or prefix under a rule by tokens or prefixes. A row with A = 0 is never cut, because
+    it has no gradient under any rule; nor is a row whose S is NaN.
 
     Attributes
     ----------
@@ -113,7 +114,7 @@ class Clip(NamedTuple):
     weight: Weight
 
     def side(self, S: Float[Array, "*rows"], A: Float[Array, "*rows"], edges: Edges) -> Int8[Array, "*rows"]:
-        """Return which edge cuts each row: int8, -1 the lower, +1 the upper, 2 the dual edge, 0 none."""
+        """Return which edge of the band cuts each response: int8, -1 lower, +1 upper, 2 dual edge, 0 none."""
         xp = array_namespace(S)
         above = edges.hi < S
         if self.outside == "cap":
@@ -138,21 +139,22 @@ class Clip(NamedTuple):
         return importance_weight(exponent(self.edge(S, side, edges), n, self.weight))
 
     def clipped_weight(self, side: Int8[Array, "*rows"], edge_weight: Float[Array, "*rows"]) -> Float[Array, "*rows"]:
-        """Return M*w, the importance weight that the clip leaves to each response: 0 or the weight at the edge."""
+        """Return M*w, the weight that the clip leaves to each response: its own, or if it is cut 0 or the edge's."""
         xp = array_namespace(edge_weight)
         return xp.where(side != 0, xp.zeros_like(edge_weight), edge_weight) if self.zeroes else edge_weight
 
     def excess(
         self, over: Float[Array, "*rows"], under: Float[Array, "*rows"], A: Float[Array, "*rows"]
     ) -> Float[Array, "*rows"]:
-        """Return the smallest factor on both half-widths at which each row is not cut.
+        """Return each response's excess: the smallest factor on both half-widths at which the response is not cut.
 
-        This inverts `side`: a row is cut by the band scaled by f if and only if its excess is above f.
+        A band whose half-widths are multiplied by f cuts the response if and only if f is below the excess.
 
         Parameters
         ----------
         over, under : arrays (N,)
-            Factors at which S lies on the upper and on the lower edge: ``(S - m_L) / above``, ``(m_L - S) / below``.
+            Factors at which S lies on the upper and on the lower edge: ``(S - m_L) / above``, ``(m_L - S) / below``,
+            with ``above`` and ``below`` the half-widths on either side of the centre m_L.
         A : array (N,)
             Advantages other than 0.
         """
@@ -167,7 +169,7 @@ class Clip(NamedTuple):
     def apply(
         self, S: Float[Array, "*rows"], n: Float[Array, "*rows"], A: Float[Array, "*rows"], edges: Edges
     ) -> Applied:
-        """Clip rows: compute sides, multipliers and weights. All arrays have one shape and one floating dtype."""
+        """Clip responses (or tokens): return sides, multipliers and weights. All arrays have one shape and type."""
         xp = array_namespace(S)
         side = self.side(S, A, edges)
         own, at_edge = (exponent(x, n, self.weight) for x in (S, self.edge(S, side, edges)))
@@ -191,7 +193,7 @@ class Clip(NamedTuple):
 
     @property
     def zeroes(self) -> bool:
-        """Whether a row that is cut loses all its weight (drop, mask); otherwise the weight is held at the edge."""
+        """Whether a response that is cut loses all its weight (drop, mask); else it keeps the weight of the edge."""
         return self.outside in ("drop", "mask")
 
     def _dual_edge(self, edges: Edges) -> Float[Array, "*rows"]:

@@ -22,10 +22,10 @@ class TokenMeans(NamedTuple):
     makes them from sums over tokens.
     """
 
-    k3: Float[Array, " ..."] | float  # mean of k3, nats
-    sigma2: Float[Array, " ..."] | float  # mean of s_t^2, nats squared
-    positive: Float[Array, " ..."] | float = 0.0  # mean log-ratio of responses with A > 0, nats
-    negative: Float[Array, " ..."] | float = 0.0  # mean log-ratio of responses with A < 0, nats
+    k3: Float[Array, " ..."] | float  # mean over tokens of k3 = exp(s_t) - 1 - s_t, nats
+    sigma2: Float[Array, " ..."] | float  # mean over tokens of s_t^2, nats squared
+    positive: Float[Array, " ..."] | float = 0.0  # mean of s_t over the tokens of responses with A > 0
+    negative: Float[Array, " ..."] | float = 0.0  # mean of s_t over the tokens of responses with A < 0
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class DriftStats:
         return DriftStats(*sums, *by_sign)
 
     def __add__(self, other: DriftStats) -> DriftStats:
-        """Return the sums over the tokens of both operands."""
+        """Return the sums over the tokens of two parts of a minibatch together."""
         return DriftStats(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
 
     @property
@@ -145,7 +145,7 @@ def drift_stats(
 def token_sums(
     log_ratios: Float[Array, "B T"], mask: Bool[Array, "B T"]
 ) -> tuple[Float[Array, " B"], Float[Array, " B"], Float[Array, " B"]]:
-    """Return for each response (B,) the sum of k3 (`token_k3`), the sum of s**2 and the number of tokens."""
+    """Return for each response (B,) the sums over its tokens of k3 (`token_k3`) and of s_t**2, and their number."""
     xp = array_namespace(log_ratios)
     s = xp.where(mask, log_ratios, xp.zeros_like(log_ratios))
     return xp.sum(token_k3(s), axis=-1), xp.sum(s * s, axis=-1), xp.sum(xp.astype(mask, s.dtype), axis=-1)

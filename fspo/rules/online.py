@@ -136,8 +136,8 @@ class OnlineRule:
         self.learn(excess, lengths)
 
     def learn(self, excess: Float[np.ndarray, " N"], lengths: Real[np.ndarray, " N"]) -> None:
-        """Learn from one update's responses as `observe` does, if the excess of each over the starting rule's band is
-        known.
+        """Learn from one update's responses, given their excesses: the factors that bring the edge of the starting
+        rule's band to each of them. `observe` computes these and calls this.
 
         Parameters
         ----------

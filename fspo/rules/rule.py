@@ -288,7 +288,9 @@ class Rule:
         m: Real[Array, "#*rows"] | float | None = None,
         logged: tuple[Float[Array, "#*rows"], Float[Array, "#*rows"]] | None = None,
     ) -> Applied:
-        """Clip each row: find its side, multiplier and weights (docs/theory.md section 2, "Active side").
+        """Clip responses (or tokens, or prefixes): return their sides, multipliers and weights, as an `Applied`.
+
+        docs/theory.md section 2, "Active side", says which of them are cut.
 
         Parameters
         ----------

@@ -1,1 +1,4 @@
-"""Sampling of responses by one of several engines; all but vLLM draw the same tokens from the same keyed uniforms."""
+"""Sampling of responses by one of several engines.
+
+All engines but vLLM draw the same tokens, because the random numbers depend only on seed, response and position.
+"""

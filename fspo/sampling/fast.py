@@ -63,15 +63,15 @@ class CacheLayer(CacheLayerMixin):
             buffer[place, :, : self.length] = buffer[origin, :, : self.length]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Return (key length, offset) for the attention mask of the next ``query_length`` tokens."""
+        """Return what transformers asks for to build the next tokens' attention mask: number of keys, and offset 0."""
         return self.length + query_length, 0
 
     def get_seq_length(self) -> int:
-        """Return the number of positions that are stored."""
+        """Return the number of token positions whose keys and values are stored."""
         return self.length
 
     def get_max_length(self) -> int:
-        """Return the number of positions that fit in the buffers."""
+        """Return the number of token positions that the buffers have room for."""
         return self.capacity
 
 

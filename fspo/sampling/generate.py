@@ -59,8 +59,8 @@ def run_generate(
                 max_new_tokens=config.max_new_tokens, do_sample=False, eos_token_id=eos, pad_token_id=pad
             ),
             logits_processor=LogitsProcessorList([picker]),
-            # Under FSDP2, transformers would wait for all processes at each token. In this pass each process holds all
-            # weights, and a process may have fewer batches than another, or none.
+            # Under FSDP2, transformers would by default wait for all processes at each token. That would hang here:
+            # each process holds all weights and samples alone, and one may have fewer batches than another, or none.
             synced_gpus=False,
         )
     tokens = output[:, ids.shape[1] :].cpu().numpy()

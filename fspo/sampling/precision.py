@@ -30,7 +30,7 @@ def lowered(model: PreTrainedModel, precision: Precision) -> PreTrainedModel:
         head = model.get_output_embeddings()
         linear = (m.weight for m in model.modules() if isinstance(m, nn.Linear) and m is not head)
         values = {p: p for p in model.parameters()} | {p: _int8(p.detach()) for p in linear}
-    # deepcopy takes these tensors in place of the parameters, so the parameters are not copied in the model's type.
+    # Give deepcopy the lowered tensors as the parameters' copies, so that it makes no copies in the model's own type.
     memo = {id(p): p if value is p else nn.Parameter(value, requires_grad=False) for p, value in values.items()}
     return copy.deepcopy(model, memo)
 

@@ -10,7 +10,7 @@ from transformers.utils import logging
 
 
 def save_model(model: PreTrainedModel, folder: Path, **options: Any) -> None:
-    """Save a model with its ``save_pretrained`` and these options, without showing a progress bar."""
+    """Save a model by its method ``save_pretrained`` with the keywords ``options``, without showing a progress bar."""
     bars = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:

@@ -1,1 +1,1 @@
-"""Statistics of clustered rows: ratios and slopes with their intervals, and bins of length."""
+"""Statistics of responses that depend on each other in clusters: ratios, slopes, their intervals, bins of length."""

@@ -56,7 +56,7 @@ def proportion_interval(
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         centre = (p + t2 / (2 * size)) / (1 + t2 / size)
         half = np.sqrt(t2) / (1 + t2 / size) * np.sqrt(p * (1 - p) / size + t2 / (4 * size**2))
-    # If p is 0 or 1, the end of the interval at p is exactly p; rounding would move it.
+    # If the share p is 0 or 1, set the interval's end there to exactly p, which rounding would miss.
     low, high = np.where(p == 0, 0.0, np.clip(centre - half, 0, 1)), np.where(p == 1, 1.0, np.clip(centre + half, 0, 1))
     few = c < MIN_CLUSTERS
     return np.where(few, np.nan, low), np.where(few, np.nan, high)

@@ -80,16 +80,18 @@ def cosine_lemma(p: ArrayLike, a: ArrayLike, g: ArrayLike, clipped: ArrayLike) -
     p : array (K,)
         Share of each stratum among responses with A != 0 (normalised here).
     a : array (K,)
-        Acceptance of each stratum, by which its clipped gradient is normalised: a_upd for drop, b for truncate and cap.
+        Acceptance of each stratum, by which its clipped gradient is normalised: the update acceptance for drop, the
+        weight acceptance for truncate and cap.
     g : array (K, D)
         Mean gradient of each stratum, g_l = E[w A psi | stratum].
     clipped : array (K, D)
-        Mean clipped gradient, E[M w A psi | stratum] = a(l) (g_l + delta_l); must be 0 where a(l) = 0.
+        Mean clipped gradient of each stratum, E[M w A psi | stratum]; must be 0 where the acceptance a is 0.
 
     Raises
     ------
     UserError
-        If a_bar = 0, g = 0, an entry is not finite, shapes differ, or a stratum with a = 0 has a clipped gradient.
+        If nothing is accepted, the mean of g is 0, an entry is not finite, shapes differ, or a stratum with a = 0 has
+        a clipped gradient.
     """
     p, r, mean = relative_acceptance(p, a)
     a = np.asarray(a, np.float64)

@@ -29,7 +29,9 @@ class LRE:
 
 
 def relative_acceptance(p: ArrayLike, a: ArrayLike) -> tuple[Floats, Floats, float]:
-    """Return the length shares p (normalised), the relative acceptance a(l)/a_bar - 1, and the mean acceptance a_bar.
+    """Return the shares p of the lengths (sum 1), each length's acceptance relative to the mean, and the mean a_bar.
+
+    The relative acceptance of a length l is a(l)/a_bar - 1.
 
     Raises
     ------

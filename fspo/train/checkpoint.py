@@ -134,7 +134,7 @@ def export(run: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
     target = run / MODEL
     tensors: dict[str, torch.Tensor] = trainable(model)
     if not hasattr(model, "peft_config"):
-        # named_parameters and named_buffers list tied tensors only once; state_dict lists them twice.
+        # Save tied tensors once: named_parameters and named_buffers list them once, state_dict lists them twice.
         once = dict(model.named_parameters()) | dict(model.named_buffers())
         tensors = {name: once[name] for name in model.state_dict() if name in once}
     tensors = whole_state(tensors, writes)

@@ -79,7 +79,7 @@ def _alone(updater: Updater, batch: RolloutBatch, shard: Shard) -> torch.Tensor:
 def _moved(updater: Updater, batch: RolloutBatch, shard: Shard, rows: np.ndarray) -> torch.Tensor:
     """Compute the log-probs of the responses ``rows`` as one batch, and return them (n, T) as in the shard.
 
-    So padding and neighbours in the batch are other ones than in the shard, the microbatch that holds the responses.
+    The shard is the microbatch that holds the responses; in the new batch their padding and neighbours are others.
     """
     tensors = updater.tensors(batch, rows)
     values, _ = updater.log_probs(tensors)

@@ -77,7 +77,7 @@ class Trainer:
         self.is_main = self.accelerator.is_main_process
         self.rule = config.rule.rule()
         claim_folder(self.accelerator, config)
-        # Weights that the model's files lack are drawn from torch's generator. Nothing else draws from it.
+        # Seed torch's generator: weights that the model's files lack are drawn from it. Nothing else draws from it.
         set_seed(config.seed)
         self.task = task or make_task(config.task.name, config.task.options)
         if config.eval.every and self.task.size("eval") == 0:

@@ -182,9 +182,9 @@ class Updater:
 
     @torch.no_grad()
     def drift_stats(self, shards: Sequence[Shard]) -> DriftStats:
-        """Compute the drift statistics of the minibatch, over all processes, at the present parameters.
+        """Compute the sums over a minibatch's tokens from which the rule's drift is estimated, over all processes.
 
-        This is an additional forward pass: the band's centre must be known before the pass that makes the gradient.
+        It takes a forward pass at the present parameters: the band's centre must be known before the gradient's pass.
         """
         sums = DriftStats()
         for shard in shards:
@@ -196,9 +196,9 @@ class Updater:
         return self.over_processes(sums)
 
     def correction_stats(self, shards: Sequence[Shard]) -> DriftStats | None:
-        """Compute the drift statistics of the correction's ratio over the minibatch; None if it has no drift.
+        """Compute the sums from which the correction's drift is estimated, over a minibatch; None if it has no drift.
 
-        Updates do not change this ratio, so no forward pass is needed.
+        Updates do not change the log-ratio that a correction is on, so no forward pass is needed.
         """
         if self.correction is None or not self.correction.needs_stats:
             return None
