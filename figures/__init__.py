@@ -1,9 +1,9 @@
 """Publication figures: a module for each takes tables and returns a matplotlib Figure, without computing statistics.
 
-The folders ``of_runs`` and ``of_theory`` hold them and list their names. Each module has ``TITLE``, ``CAPTION``,
-``caption(tables)``, ``figure(tables, style)`` and an ax-level function that takes computed arrays. Where TITLE speaks
-of length, ``TITLE_BY`` is the title for bins of another quantity, with ``{label}`` for its name. ``draw_all`` draws
-them all.
+The folders ``of_runs`` and ``of_theory`` hold these modules and list their names. Each has ``TITLE``, ``CAPTION``,
+``caption(tables)``, ``figure(tables, style)`` and a function that draws given arrays into one axes. Where TITLE speaks
+of length, ``TITLE_BY`` is the title for bins of another quantity, with ``{label}`` for its name. ``draw_all`` draws all
+figures.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DrawnFigure:
-    """The result for one figure: its files and caption, or the reason why it was not drawn.
+    """What became of one figure: its files and caption, or the reason why it was not drawn.
 
-    ``name`` is the name of the files: that of the module, with the partition if the bins are not of length. ``numbers``
-    is a CSV file of the drawn rows; figures of the theory have none, because their tables are CSV files already.
+    ``name`` is the name of the files, from `file_name`. ``numbers`` is a CSV file of the drawn rows; figures of the
+    theory have none, because their tables are CSV files already.
     """
 
     name: str
@@ -39,7 +39,9 @@ class DrawnFigure:
 
 
 def find_module(name: str) -> ModuleType:
-    """Return the module that draws a figure, in the folder that lists its name."""
+    """Return the module that draws the figure ``name``, from the folder (``of_runs`` or ``of_theory``) that lists
+    it.
+    """
     return import_module(f"{(of_theory if name in of_theory.FIGURES else of_runs).__name__}.{name}")
 
 
@@ -51,8 +53,9 @@ def file_name(module: str, tables: Tables) -> str:
 
 
 def heading(module: ModuleType, tables: Tables) -> str:
-    """Return the module's TITLE; for a partition other than length its TITLE_BY, or TITLE with the partition's
-    label. It names the log-ratio where this is not the update's."""
+    """Return a figure's title: the module's TITLE, or for bins of another quantity than length its TITLE_BY, or TITLE
+    with that quantity's label. It names the log-ratio where this is not the update's, S.
+    """
     title = module.TITLE
     if not tables.by_length:
         title = getattr(module, "TITLE_BY", title + " (bins: {label})").format(label=tables.partition.label)
@@ -60,7 +63,7 @@ def heading(module: ModuleType, tables: Tables) -> str:
 
 
 def of_ratio(tables: Tables) -> str:
-    """Return the caption's sentence on the log-ratio that the figure is about; none for the update's."""
+    """Return the caption's sentence on the log-ratio that the figure is about; "" for the update's, S."""
     if tables.on == "update":
         return ""
     return f" Log-ratio: {tables.symbol} ({tables.on}), each response once, at first use."

@@ -1,6 +1,7 @@
 """The command ``python -m figures RUN [RUN ...] --output DIR --width WIDTH``: draw publication figures from tables.
 
-``python -m figures --theory DIR`` draws those of the theory, ``--trained-sweep FILE`` that of a trained sweep.
+``--theory DIR`` draws the theory's figures from the tables of ``python -m proofs_check.maps``, ``--trained-sweep FILE``
+that of a sweep in which every setting was trained (paper_repro.py).
 """
 
 from __future__ import annotations
@@ -38,12 +39,16 @@ _NO_CAPTIONS = "[]\n"
 
 
 def captions_file(folder: Path, by: str = "") -> Path:
-    """Return the path of ``captions.json``, or for example of ``captions-by-entropy-on-engine.json``."""
+    """Return the path of the figures' captions: ``captions.json``, or for example
+    ``captions-by-entropy-on-engine.json`` for bins of entropy and the engine's log-ratio.
+    """
     return folder / f"captions{by}.json"
 
 
 def write_captions(results: list[DrawnFigure], path: Path) -> None:
-    """Write for each figure its name, title, caption (or why it was not drawn) and the file of its numbers."""
+    """Write a JSON file with each figure's name, title, caption (or why it was not drawn) and the file of its
+    numbers.
+    """
     fields = [
         {"name": r.name, "title": r.title, "caption": r.caption, "skipped": r.skipped}
         | ({"numbers": r.numbers.name} if r.numbers else {})
@@ -123,8 +128,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 @contextmanager
 def _begun(captions: Path) -> Iterator[None]:
-    """Write empty captions before any figure, so that the folder of a killed process is recognised later.
-    If nothing was drawn, the captions are removed, and the folder too if it was made for them.
+    """Write empty captions before any figure is drawn, so that the folder of a killed process is recognised later as
+    this command's. If nothing was drawn, remove the captions, and the folder too if it was made for them.
     """
     new, folder = not captions.exists(), captions.parent
     made = not folder.exists()

@@ -21,14 +21,16 @@ from figures.style import OUTSIDE_COLORS, OUTSIDE_MARKERS, Look, Style, rule_lab
 
 
 def new_axes(ax: Axes | None) -> Axes:
-    """Return the given axes; without them, the axes of a new figure."""
+    """Return the given axes; without any, the axes of a new figure."""
     return Figure(layout="constrained").subplots() if ax is None else ax
 
 
 def whiskers(
     ax: Axes, x: ArrayLike, y: ArrayLike, low: ArrayLike, high: ArrayLike, *, along: str = "y", **look: Any
 ) -> Any:
-    """Draw points with intervals ``low .. high`` along one axis; an interval that is not finite is left out."""
+    """Draw points with intervals ``low .. high`` in the direction ``along`` ("x" or "y"); an interval whose end is not
+    finite is left out.
+    """
     x, y, low, high = (np.asarray(v, float) for v in (x, y, low, high))
     color = look.get("color", "black")
     lines = ax.vlines if along == "y" else ax.hlines
@@ -57,7 +59,7 @@ def outside_legend(shown: Iterable[str]) -> tuple[list[Line2D], list[str]]:
 
 
 def draw_law(ax: Axes, law: ComputedLaw, markersize: float, **curve: Any) -> None:
-    """Draw a rule's curve, and its simulated points with their intervals."""
+    """Draw a rule's computed curve, and its simulated points with their intervals."""
     points = law.points
     look = {"color": points.look.color, "marker": points.look.marker, "markersize": markersize}
     ax.plot(law.x, law.y, color=points.look.color, linestyle=points.look.linestyle, zorder=2, **curve)
@@ -65,7 +67,7 @@ def draw_law(ax: Axes, law: ComputedLaw, markersize: float, **curve: Any) -> Non
 
 
 def cell_axes(ax: Axes) -> None:
-    """Format axes of coloured cells: no grid, no frame, no tick marks."""
+    """Format axes of a map of coloured cells: no grid, no frame, no tick marks."""
     ax.tick_params(length=0)
     ax.grid(False)
     for spine in ax.spines.values():
@@ -86,7 +88,9 @@ def length_axis(ax: Axes, lengths: ArrayLike, most: int = 6) -> None:
 
 
 def bin_axis(ax: Axes, partition: Partition, values: ArrayLike, most: int = 6) -> None:
-    """Format and label an axis of the bins' coordinate: base-2 logarithmic for length, linear for another partition."""
+    """Format and label the x axis for bins: base-2 logarithmic for bins of length, linear for bins of another quantity.
+    ``values``: the bins' places.
+    """
     values = np.asarray(values, float)
     if partition == LENGTH:
         length_axis(ax, values, most)
@@ -98,12 +102,16 @@ def bin_axis(ax: Axes, partition: Partition, values: ArrayLike, most: int = 6) -
 
 
 def axis_label(partition: Partition) -> str:
-    """Return the label of a partition for an axis, broken into lines if it is long, because panels are narrow."""
+    """Return the axis label of the quantity that is binned, broken into lines if it is long, because panels are
+    narrow.
+    """
     return partition.label if partition == LENGTH else fill(partition.label, 24)
 
 
 def beside(values: ArrayLike, offset: float, partition: Partition, span: float) -> np.ndarray:
-    """Return coordinates shifted by ``offset``, so that points of several rules in one bin stand side by side."""
+    """Return the bins' places shifted by ``offset`` (as powers of 2 for length, else as parts of ``span``), so that
+    points of several rules in one bin stand side by side.
+    """
     values = np.asarray(values, float)
     return values * 2.0**offset if partition == LENGTH else values + offset * span / 5
 
@@ -115,8 +123,9 @@ def few_words(ax: Axes, x: float, y: float, text: str, **where: Any) -> None:
 
 
 def decade_axis(axis: Any, values: ArrayLike) -> None:
-    """Make an axis base-10 logarithmic over the positive values, with at most six labelled powers of ten.
-    If only one power is in range, 2 and 5 are labelled too."""
+    """Make an axis base-10 logarithmic over the positive ``values``, with at most six labelled powers of ten. If fewer
+    than two powers are in range, 2 and 5 times a power are labelled too.
+    """
     values = np.asarray(values, float)
     values = values[np.isfinite(values) & (values > 0)]
     low, high = values.min() / 1.4, values.max() * 1.4
@@ -139,7 +148,9 @@ def visible(text: str) -> int:
 
 
 def legend_columns(labels: Sequence[str], style: Style) -> int:
-    """Return the number of columns for a legend that fits the figure's width, with its rows filled evenly."""
+    """Return the number of columns for a legend of ``labels`` that fits the figure's width, with rows of nearly equal
+    size.
+    """
     longest = max(visible(text) for text in labels)
     most = max(1, min(len(labels), int(style.width / (0.38 + 0.046 * longest))))
     return -(-len(labels) // -(-len(labels) // most))
@@ -157,7 +168,9 @@ def panel_grid(
     heights: Sequence[float] = (),
     **options: Any,
 ) -> tuple[Figure, list[Axes]]:
-    """Return a figure with ``panels`` axes in rows of at most ``most``, and one legend above them."""
+    """Return a figure with ``panels`` axes in rows of at most ``most`` (or of ``columns``, if given), and one legend
+    above them. Heights are in inches.
+    """
     fixed = columns > 0
     columns = columns or style.columns(panels, most)
     rows = -(-panels // columns)
@@ -179,7 +192,9 @@ def panel_grid(
 def panels_above(
     style: Style, panels: int, panel_height: float, room: float, handles: Sequence[Any], labels: Sequence[str]
 ) -> tuple[Figure, list[Axes], SubplotSpec]:
-    """Return a grid of panels, at most three in a row, and a place of ``room`` inches below it for more panels."""
+    """Return a figure with ``panels`` axes, at most three in a row, these axes, and an empty place of ``room`` inches
+    below them for more panels.
+    """
     columns = style.columns(panels, 3)
     rows = -(-panels // columns)
     legend_rows = -(-len(labels) // legend_columns(labels, style))
@@ -192,7 +207,7 @@ def panels_above(
 
 
 def label_left(axes: Sequence[Axes], text: str) -> None:
-    """Write a y label on the first panel of each row."""
+    """Write ``text`` as y label on the first panel of each row."""
     for ax in axes:
         spec = ax.get_subplotspec()
         if spec is not None and spec.is_first_col():
@@ -200,7 +215,7 @@ def label_left(axes: Sequence[Axes], text: str) -> None:
 
 
 def title_grid(axes: Sequence[Axes], columns: int, rows: Sequence[str], names: Sequence[str]) -> None:
-    """Write titles over panels that are ordered by ``rows``, then by ``names``; row names stand at the left edge."""
+    """Write titles over a grid of panels: ``names`` above the columns, and ``rows`` as bold labels at the left edge."""
     for i, ax in enumerate(axes):
         if i < columns or columns < len(names):
             ax.set_title(names[i % len(names)])
@@ -217,12 +232,12 @@ def percent_axis(axis: Any) -> None:
 
 
 def spread(count: int, step: float) -> np.ndarray:
-    """Return ``count`` offsets around 0, ``step`` apart."""
+    """Return ``count`` offsets around 0, ``step`` apart, by which the points of several rules are moved apart."""
     return (np.arange(count) - (count - 1) / 2) * step
 
 
 def rule_rows(ax: Axes, labels: Sequence[str]) -> None:
-    """Make one row for each label, the first on top, with faint lines between rows."""
+    """Make the y axis a list: one row for each label, the first on top, with faint lines between rows."""
     ax.set_ylim(len(labels) - 0.5, -0.5)
     ax.set_yticks(range(len(labels)), labels)
     ax.tick_params(axis="y", length=0)
@@ -232,7 +247,9 @@ def rule_rows(ax: Axes, labels: Sequence[str]) -> None:
 
 
 def from_zero(axes: Sequence[Axes]) -> None:
-    """Give all axes one x range, from 0 (with room for a marker there) to the largest value that is drawn."""
+    """Give all axes one x range, from 0 (with room for a marker there) to the largest value that is drawn in any of
+    them.
+    """
     right = max(float(ax.dataLim.x1) for ax in axes)
     right = right if np.isfinite(right) and right > 0 else 1.0
     for ax in axes:
@@ -240,7 +257,7 @@ def from_zero(axes: Sequence[Axes]) -> None:
 
 
 def few_ticks(axis: Any, count: int = 4) -> None:
-    """Set at most ``count`` intervals between round ticks, fewer where many digits make the labels wide."""
+    """Put round ticks on an axis, with at most ``count`` intervals, fewer where many digits make the labels wide."""
     axis.axes.autoscale_view()
     low, high = axis.get_view_interval()
     relative = (high - low) / max(abs(low), abs(high), 1e-300)

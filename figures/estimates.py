@@ -16,7 +16,9 @@ ENDS = ("ci_low", "ci_high")
 
 @dataclass(frozen=True)
 class Estimates:
-    """One rule's estimates with intervals, arrays (K,), and the coordinates ``at`` where they are drawn."""
+    """One rule's estimates with intervals, arrays (K,), its colour and marker, and the places ``at`` on the axis where
+    they are drawn.
+    """
 
     rule: str
     look: Look
@@ -28,7 +30,7 @@ class Estimates:
 
 @dataclass(frozen=True)
 class ComputedLaw:
-    """One rule's computed curve, arrays (K,), and simulated points beside it."""
+    """One rule's curve from a formula, arrays x, y (K,), and simulated points of the same quantity."""
 
     x: NDArray[np.float64]
     y: NDArray[np.float64]
@@ -38,13 +40,17 @@ class ComputedLaw:
 def estimates_of(
     rows: Frame, rule: str, look: Look, at: str, value: str = "estimate", ends: Sequence[str] = ENDS
 ) -> Estimates:
-    """Return the rows that have a value as `Estimates`, in the order of the column ``at``."""
+    """Return as `Estimates` the table rows that have a value in column ``value``, ordered by the column ``at``, which
+    places them on the axis. ``ends``: columns of the interval.
+    """
     rows = rows[rows[value].notna()].sort_values(at)
     return Estimates(rule, look, *(rows[name].to_numpy(float) for name in (at, value, *ends)))
 
 
 def by_run(rows: Frame, at: str, rule: str = "rule") -> list[Estimates]:
-    """Return `Estimates` of each run of each rule, in drawing order; ``rule`` is the column that names the rule."""
+    """Return `Estimates` of each run of each rule, in the order of legends. ``at`` is the column of places on the axis,
+    ``rule`` the one that names the rule.
+    """
     return [
         estimates_of(part, name, look, at)
         for name, look in looks(rows[rule]).items()

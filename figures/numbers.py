@@ -11,8 +11,9 @@ from figures.tables import Frame, PanelRows, Tables
 
 
 def numbers(module: ModuleType, tables: Tables) -> Frame | None:
-    """Return the rows that a figure's module draws, with a column ``panel`` if there are several panels; None
-    without rows."""
+    """Return the table rows that a figure's module draws, with a column ``panel`` if there are several panels; None if
+    it draws none.
+    """
     select = getattr(module, "rows", None) or getattr(module, "select", None)
     parts = [] if select is None else _parts(select(tables))
     if not parts:

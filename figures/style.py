@@ -35,7 +35,7 @@ WIDTHS: dict[str, float] = {
         "jmlr": figsizes.jmlr2001,
     }.items()
 } | {
-    "acl-column": 219.09 / _POINTS_PER_INCH,  # \columnwidth and \textwidth of acl.sty; tueplots has no ACL
+    "acl-column": 219.09 / _POINTS_PER_INCH,  # \columnwidth and \textwidth of acl.sty; the package tueplots has no ACL
     "acl-full": 455.24 / _POINTS_PER_INCH,
 }
 """Width in inches of a figure at each named venue."""
@@ -85,7 +85,9 @@ _SPARE = (
     Look("#6699CC", "p", "-"),
 )
 OF_SHAPES = {"exact": "none", "product": "rloo", "geometric": "gspo", "sqrt": "fspo", "sqrt-kl": "fspo-kl"}
-"""Bands of corrections, each with the clip rule that has the same shape and so the same look."""
+"""Shapes by which analyses name the bands of corrections, each with the preset that has the same shape: it is drawn in
+that preset's look.
+"""
 OUTSIDE_MARKERS = {"drop": "o", "mask": "o", "truncate": "s", "cap": "D"}
 OUTSIDE_COLORS = {"drop": "#0072B2", "mask": "#0072B2", "truncate": "#D55E00", "cap": "#882255"}
 RANDOM_LABEL = "random drop"
@@ -112,8 +114,9 @@ def looks(rules: Iterable[str]) -> dict[str, Look]:
 
 
 def band_of(rule: str) -> str:
-    """Return the first preset with the same band as ``rule``; presets may differ only in the weight or outside the
-    band."""
+    """Return the first preset with the same band as the preset ``rule``. Presets with one band differ in the weight,
+    the dual clip or what happens outside.
+    """
     from fspo.rules import PRESETS
 
     def key(name: str) -> object:
@@ -150,16 +153,18 @@ class Style:
 
     @property
     def narrow(self) -> bool:
-        """Whether figures of this width fill one column of a two-column page."""
+        """Whether figures of this width fill one column of a page with two columns."""
         return self.width < 4.5
 
     def columns(self, panels: int, most: int = 4) -> int:
-        """Return how many panels fit side by side, each at least 1.45 inches wide."""
+        """Return in how many columns panels stand: at most ``most``, each at least 1.45 inches wide."""
         return max(1, min(panels, most, int(self.width / 1.45)))
 
     @property
     def rc(self) -> dict[str, Any]:
-        """Matplotlib settings: all text >= ``SMALLEST_FONT``, fonts that ship with Matplotlib, type 42."""
+        """Matplotlib settings: no text below ``SMALLEST_FONT`` points, fonts that ship with Matplotlib, embedded as
+        TrueType.
+        """
         return {
             "font.family": "STIXGeneral",
             "mathtext.fontset": "stix",

@@ -21,8 +21,8 @@ from fspo.rules import Ratio
 NAMES = (*TABLES, "sweep")
 """Tables that ``python -m analysis`` and ``python -m analysis sweep`` write (docs/theory.md names the quantities)."""
 OF_OWN_RULE = ("over_time", "theory_gap")
-"""Tables of what the run's own rule on the analysed ratio did: with ``--on engine`` or ``--on behaviour`` the
-correction, else the clip rule.
+"""Tables of what the run's own rule did: the clip rule, or with ``--on engine`` or ``--on behaviour``, where the
+log-ratio is the engine's or the behaviour's, the correction.
 """
 THEORY_NAMES = (
     "acceptance_laws",
@@ -40,8 +40,9 @@ TOO_LITTLE = "too little data"
 
 
 Frame = Any
-"""A pandas DataFrame or Series. It is typed Any, because pandas' annotations are too wide to check selections of
-rows."""
+"""A pandas DataFrame or Series. It is typed Any, because pandas' type annotations do not allow to check how rows are
+selected.
+"""
 
 
 class NothingToDraw(Exception):
@@ -50,8 +51,9 @@ class NothingToDraw(Exception):
 
 @dataclass(frozen=True)
 class PanelRows:
-    """Rows that one panel compares: title, rows, and the run whose log all rules share ("" if each run has its own
-    log)."""
+    """Rows of a table that one panel compares, with the panel's title. They are of several rules on the log of one
+    ``run``, or, where ``run`` is "", of each run's own rule on its own log.
+    """
 
     title: str
     rows: Frame
@@ -81,26 +83,30 @@ class Tables:
 
     @property
     def symbol(self) -> str:
-        """How captions write the log-ratio that the tables are about, for example "D + E"."""
+        """How captions write the log-ratio that the tables are about (see ``on``), for example "D + E"."""
         return WORDS[self.on].text
 
     @property
     def math(self) -> str:
-        """How axis labels write that log-ratio, between dollar signs (mathtext), for example "D+E"."""
+        """How axis labels write the log-ratio that the tables are about, between dollar signs (mathtext), for example
+        "D+E".
+        """
         return WORDS[self.on].math
 
     @property
     def by_length(self) -> bool:
-        """Whether responses are put into bins by length, and not by another partition."""
+        """Whether responses are binned by length, and not by another column of the log."""
         return self.partition == LENGTH
 
     @property
     def bin_word(self) -> str:
-        """Return the words for a bin's coordinate in a caption: "length", or the name of another partition."""
+        """Return the words for what responses are binned by in a caption: "length", or the name of another
+        partition.
+        """
         return "length" if self.by_length else f"“{self.partition.label}”"
 
     def only_by_length(self, why: str) -> None:
-        """Raise NothingToDraw(why) unless responses are put into bins by length."""
+        """Raise NothingToDraw(why) unless responses are binned by length."""
         if not self.by_length:
             raise NothingToDraw(why)
 
@@ -112,7 +118,7 @@ class Tables:
 
 
 def load_theory(folder: Path) -> Tables:
-    """Read the tables of the theory.
+    """Read the theory's tables, which ``python -m proofs_check.maps`` wrote into ``folder``.
 
     Raises
     ------
@@ -131,7 +137,7 @@ def load_theory(folder: Path) -> Tables:
 
 
 def load_trained_sweep(file: Path) -> Tables:
-    """Read the table of a trained sweep (analysis.sweeps.trained).
+    """Read the table of the trained sweep (one setting changed, then trained), which paper_repro.py writes.
 
     Raises
     ------
@@ -146,7 +152,8 @@ def load_trained_sweep(file: Path) -> Tables:
 
 
 def load(runs: Sequence[Path], by: str = LENGTH.name, on: str = UPDATE.on) -> Tables:
-    """Read ``RUN/analysis`` of each run, or the folder of the partition ``by`` and the log-ratio ``on``.
+    """Read the analysis tables of each run: from ``RUN/analysis``, or from the folder of the partition ``by`` and the
+    log-ratio ``on``.
 
     Raises
     ------
@@ -173,7 +180,7 @@ def load(runs: Sequence[Path], by: str = LENGTH.name, on: str = UPDATE.on) -> Ta
         for name, frame in found.items():
             if frame is not None and not frame.empty:
                 own: dict[str, Any] = {"run": label}
-                if "trained_rule" not in frame:  # table sweep has no column trained_rule
+                if "trained_rule" not in frame:  # of the tables only ``sweep`` lacks this column
                     said = summaries.get(label, {})
                     own |= {"trained_rule": said.get("rule"), "seed": said.get("seed")}
                 elif name in OF_OWN_RULE and summaries.get(label, {}).get("own_rule"):
@@ -201,7 +208,9 @@ def _read(folder: Path, name: str, cure: str) -> Frame | None:
 
 
 def prefer(frame: Frame, column: str, *values: str | float) -> Frame:
-    """Return the rows whose ``column`` has the first of ``values`` that occurs; all rows if the column is absent."""
+    """Return the rows whose ``column`` has the first of ``values`` that occurs in it; all rows if the column is
+    absent.
+    """
     if column not in frame:
         return frame
     for value in values:
@@ -212,14 +221,14 @@ def prefer(frame: Frame, column: str, *values: str | float) -> Frame:
 
 
 def need(frame: Frame, why: str) -> Frame:
-    """Return the frame, or raise NothingToDraw(why) if it has no rows."""
+    """Return the frame if it has rows, else raise NothingToDraw(why)."""
     if frame.empty:
         raise NothingToDraw(why)
     return frame
 
 
 def reasons(frame: Frame) -> str:
-    """Return the distinct reasons that a table gives for its missing values, for a message."""
+    """Return the distinct reasons that a table gives for its missing values, at most three, as text for a message."""
     if "reason" not in frame:
         return "no reason given"
     texts = sorted({str(r) for r in frame["reason"].dropna() if str(r)})
@@ -227,7 +236,7 @@ def reasons(frame: Frame) -> str:
 
 
 def plain_outside(frame: Frame) -> Frame:
-    """Return the rows with the first treatment outside the band, in the order of ``OUTSIDE_MARKERS``, that occurs: drop
+    """Return the rows of one choice outside the band, the first in the order of ``OUTSIDE_MARKERS`` that occurs: drop
     for clip rules, mask for corrections.
     """
     return prefer(frame, "outside", *OUTSIDE_MARKERS)
@@ -247,8 +256,9 @@ def drawable(frame: Frame, columns: Sequence[str] = ("estimate",)) -> Frame:
 
 
 def shared_log(frame: Frame) -> Frame:
-    """Return the rows of the run on whose log rules are compared: the unclipped run, else the one with the lowest
-    seed."""
+    """Return the rows of one run, on whose log rules are compared: an unclipped run, else the run with the lowest
+    seed.
+    """
     order = frame[["run", "trained_rule", "seed"]].drop_duplicates()
     order = order.assign(clipped=order["trained_rule"] != "none")
     run = order.sort_values(["clipped", "seed", "run"], kind="stable")["run"].iloc[0]
@@ -256,7 +266,9 @@ def shared_log(frame: Frame) -> Frame:
 
 
 def views(frame: Frame) -> list[PanelRows]:
-    """Return the ways in which a table compares rules, in the order in which a figure shows them as panels."""
+    """Return the comparisons of rules that a table holds, one for each panel: at each target acceptance (else with the
+    presets' ranges) all rules on one run's log, and as trained, each rule on its own run's log.
+    """
     frame = frame[frame["rule"] != "none"]
     found: list[PanelRows] = []
     for source, title in (("matched", ""), ("given", "given range")):
@@ -281,7 +293,7 @@ def views(frame: Frame) -> list[PanelRows]:
 
 
 def view_words(found: Sequence[PanelRows]) -> str:
-    """Return words for a caption: from which logs the panels are."""
+    """Return words for a caption on whose log the rules of the panels are compared."""
     shared = next((view.run for view in found if view.run), "")
     words = [f"All rules on the log of run {shared}"] if shared else []
     if any(not view.run for view in found):
@@ -291,12 +303,14 @@ def view_words(found: Sequence[PanelRows]) -> str:
 
 
 def first_use(frame: Frame) -> Frame:
-    """Return first-use rows if there are any (docs/theory.md section 1), else rows of any use."""
+    """Return the rows of responses at first use if there are any (docs/theory.md section 1), else rows of any use."""
     return prefer(frame, "use", "first", "all", "reused")
 
 
 def lemma_updates(tables: Tables) -> tuple[Frame, str]:
-    """Return the rows of table lemma at first use (single updates if there are any), and words for what one row is."""
+    """Return the rows of table lemma at first use, those of single updates if there are any, else of windows, and words
+    for what one row is.
+    """
     rows = first_use(tables["lemma"])
     if "updates" in rows and (rows["updates"] == 1).any():
         return rows[rows["updates"] == 1], "for each scored update"
@@ -304,7 +318,7 @@ def lemma_updates(tables: Tables) -> tuple[Frame, str]:
 
 
 def noise_by_run(tables: Tables, column: str) -> list[tuple[str, Frame, Frame]]:
-    """Return, by run, the noise floor's rows with a value in ``column``: over all lengths, and by bin."""
+    """Return, for each run, the rows of table noise_floor with a value in ``column``: over all lengths, and by bin."""
     rows = tables.frames.get("noise_floor")
     found = [] if rows is None else [(str(run), part[part[column].notna()]) for run, part in rows.groupby("run")]
     split = [(run, own[own["bin"] < 0], own[own["bin"] >= 0].sort_values("bin", kind="stable")) for run, own in found]
@@ -312,7 +326,7 @@ def noise_by_run(tables: Tables, column: str) -> list[tuple[str, Frame, Frame]]:
 
 
 def count_words(counts: Frame) -> str:
-    """Return a count, or its range, as words for a caption."""
+    """Return the positive ``counts`` as words for a caption: the one number, or the least and the largest."""
     counts = counts[counts > 0]
     if counts.empty:
         return "0"

@@ -20,6 +20,8 @@ FIGURES = (
 )
 """Names of the figures from the tables of ``python -m analysis``, in the order of a paper."""
 TRAINED = ("sensitivity_trained",)
-"""Names of the figures from the table of a trained sweep, which paper_repro.py writes."""
+"""Names of the figures from the table of the trained sweep (one setting changed, then trained), which paper_repro.py
+writes.
+"""
 STUDIES = ("sketch_error",)
-"""Names of the figures from tables that scripts in ``studies/`` write."""
+"""Names of the figures from tables that scripts of the folder ``studies`` write."""

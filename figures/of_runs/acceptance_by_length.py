@@ -65,8 +65,9 @@ SMOOTH = (
 APART = " Small panels: each other rule alone, {view}; grey line: {reference} there."
 OWN = " Hollow: as trained, on the log of the rule's own run{against}."
 FRONT = COMPARED
-"""The rules that the paper compares. If there are many rules, these share the large panels, and each other has a
-small one."""
+"""The rules that the paper compares. If there are more than TOGETHER rules, these share the large panels, and each
+other rule has a small one.
+"""
 TOGETHER = 5
 """Largest number of rules whose curves share a panel."""
 FLOOR = (
@@ -80,7 +81,9 @@ FLOOR_LOOK: dict[str, Any] = {
 
 
 def select(tables: Tables) -> list[PanelRows]:
-    """Return the rows of band acceptance of all responses at first use, by bin and overall, one PanelRows a panel."""
+    """Return the table rows of band acceptance of all responses at first use, by bin and over all bins: one PanelRows
+    for each target acceptance, and one for rules as trained.
+    """
     rows = tables["acceptance"]
     rows = first_use(prefer(rows[rows["measure"] == "band"], "subset", "all", "nonzero"))
     found = views(need(rows, "no rows of band acceptance"))
@@ -88,7 +91,7 @@ def select(tables: Tables) -> list[PanelRows]:
     kept = []
     for view in found:
         part = view.rows
-        if view.run:  # on a shared log, rules that differ only outside the band have the same band acceptance
+        if view.run:  # on one log, rules that differ only outside the band have the same band acceptance: keep one
             part = pd.concat([plain_outside(p) for _, p in part.groupby("rule")])
             part = part[[band_of(rule) == rule or band_of(rule) not in set(part["rule"]) for rule in part["rule"]]]
         kept.append(replace(view, rows=part))
@@ -102,8 +105,9 @@ def plot_acceptance(
     noise: Sequence[ShareFloor] = (),
     smooth: Sequence[Series] | None = None,
 ) -> Axes:
-    """Draw acceptance against length for several rules: curves, smooth bands, points side by side, noise floor in
-    grey."""
+    """Draw acceptance against length for several rules: theory's curves, measured points side by side, smooth curves
+    with their bands, and in grey what numerical noise leaves in the band.
+    """
     ax = new_axes(ax)
     rules = list(dict.fromkeys(s.rule for s in data))
     step = min(0.07, 0.5 / len(rules))
@@ -116,7 +120,7 @@ def plot_acceptance(
     for floor in noise:
         ax.axhspan(floor.low, floor.high, color=FLOOR_COLOR, alpha=0.13, linewidth=0, zorder=0.8)
         ax.plot(floor.length, floor.estimate, **FLOOR_LOOK)
-    # A smooth band is wide where there are few responses, so it must not set the scale of the axis.
+    # The band of a smooth curve is wide where there are few responses, so the y range is fixed before it is drawn.
     ax.autoscale_view()
     low, high = ax.get_ylim()
     for s in smoothed(data) if smooth is None else smooth:
@@ -128,15 +132,16 @@ def plot_acceptance(
 
 
 def smoothed(data: Sequence[Series]) -> list[Series]:
-    """Return the curves of at most three rules, so that the bands around smooth curves do not overlap in a panel."""
+    """Return the data of at most three rules that have a smooth curve: the bands of more would cover each other."""
     having = [s for s in data if len(s.smooth)]
     rules = sorted({s.rule for s in having}, key=lambda r: (FRONT.index(r) if r in FRONT else len(FRONT), r))
     return [s for s in having if s.rule in rules[: len(FRONT)]]
 
 
 def layout(panels: Sequence[tuple[PanelRows, list[Series]]]) -> tuple[list[str], list[Small], str]:
-    """Return the rules of the large panels, and the small panels with their title if there are too many rules for
-    one panel."""
+    """Return the rules of the large panels, the small panels, and the title of the small ones. There are small panels,
+    one for each other rule, only if more than TOGETHER rules are shown.
+    """
     rules = list(looks(s.rule for _, data in panels for s in data))
     if len(rules) <= TOGETHER:
         return rules, [], ""
@@ -161,7 +166,7 @@ def layout(panels: Sequence[tuple[PanelRows, list[Series]]]) -> tuple[list[str],
 
 
 def caption(tables: Tables) -> str:
-    """Return the caption of acceptance by length, with sample sizes and noise floor."""
+    """Return the caption of acceptance by length, with numbers of responses and the sources of numerical noise."""
     found = select(tables)
     panels = _panels(found, tables)
     front, small, title = layout(panels)
@@ -193,13 +198,13 @@ def _apart(small: Sequence[Small], title: str, front: Sequence[str]) -> str:
 
 
 def _reference(front: Sequence[str]) -> str:
-    """Return the rule with which every small panel is compared."""
+    """Return the rule that every small panel shows in grey beside its own."""
     return FRONT[-1] if FRONT[-1] in front else front[-1]
 
 
 def _kept(data: Sequence[Series], front: Sequence[str]) -> list[Series]:
-    """Return the series of the rule with which the small panels compare; large panels show smooth bands of this rule
-    alone.
+    """Return the data of the rule of `_reference`. Where there are small panels, the large ones show smooth bands of
+    this rule alone.
     """
     return [s for s in data if s.rule == _reference(front)]
 
@@ -209,8 +214,9 @@ def _panels(found: Sequence[PanelRows], tables: Tables) -> list[tuple[PanelRows,
 
 
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw acceptance by length: a large panel for each way to compare rules, small ones if there are many rules
-    (T1, T2)."""
+    """Draw acceptance by length (T1, T2): a large panel for each target acceptance and one for rules as trained, and
+    small panels, one for each further rule, if there are many.
+    """
     panels = _panels(select(tables), tables)
     if not panels:
         raise NothingToDraw("no bin has a finite acceptance")

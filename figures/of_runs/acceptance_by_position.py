@@ -21,13 +21,15 @@ CAPTION = (
 
 
 def select(tables: Tables) -> Frame:
-    """Return the rows of bins of positions and of bins of responses; the column ``by`` says which."""
+    """Return the rows of table positions: shares of tokens kept, by bins of the token's position and by bins of
+    responses; the column ``by`` says which.
+    """
     rows = tables["positions"]
     return drawable(rows[(rows["bin"] >= 0) & (rows["count"] > 0)])
 
 
 def caption(tables: Tables) -> str:
-    """Return the caption with its numbers."""
+    """Return the caption of tokens kept by position, with the numbers of tokens."""
     rows = select(tables)
     return CAPTION.format(
         S=tables.symbol, by=tables.bin_word, n=count_words(rows.loc[rows["by"] == "position", "count"])
@@ -35,7 +37,9 @@ def caption(tables: Tables) -> str:
 
 
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw a panel by position and a panel by response, the rules side by side (docs/theory.md section 2)."""
+    """Draw the share of tokens kept in two panels, by the token's position and by the response's length; rules stand
+    side by side (docs/theory.md section 2).
+    """
     rows = select(tables)
     with style.context():
         fig, axes = panel_grid(style, 2, 1.6, *rule_legend(looks(rows["rule"])))

@@ -1,6 +1,4 @@
-"""Arrays for the figure of acceptance by length: measured shares, the law's curve, the smooth curve, the noise
-floor.
-"""
+"""Data for the figure of acceptance by length: measured shares, theory's curve, smooth curve, numerical noise."""
 
 from __future__ import annotations
 
@@ -19,7 +17,9 @@ from fspo.theory import band_acceptance, matching_sigma
 
 @dataclass(frozen=True)
 class Series:
-    """One rule's measured acceptance by length bin, with the curve that theory gives (empty if there is none)."""
+    """One rule's measured acceptance by length bin with intervals, and theory's curve of it (empty if there is
+    none).
+    """
 
     rule: str
     look: Look
@@ -30,13 +30,14 @@ class Series:
     curve_length: NDArray[np.float64]
     curve: NDArray[np.float64]
     smooth: NDArray[np.float64] = field(default_factory=lambda: np.empty((0, 4)))
-    """Coordinate, lower and upper end of the band, and value of the smooth curve, (P, 4)."""
+    """The smooth curve of acceptance at P lengths, (P, 4): length, lower and upper end of its band, value."""
 
 
 @dataclass(frozen=True)
 class ShareFloor:
-    """Share of a run's responses that one source of numerical noise puts out of the band: by bin, arrays (K,), and
-    overall."""
+    """Share of a run's responses that one source of numerical noise leaves in the band at unchanged weights: by length
+    bin, arrays (K,), and over all responses the interval ``low .. high``.
+    """
 
     run: str
     source: str
@@ -49,7 +50,8 @@ class ShareFloor:
 def theory_curve(
     rule: str, lengths: NDArray[np.float64], shares: NDArray[np.float64], overall: float, at: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Return the acceptance that T1 and T2 give a preset at lengths ``at``, under S ~ N(m_L, sigma^2 L).
+    """Return the acceptance that T1 and T2 give a preset at lengths ``at`` if S is normal with the band's centre as its
+    mean and variance sigma^2 L.
 
     sigma is chosen so that the mean acceptance is ``overall``.
 
@@ -76,8 +78,9 @@ _CASE = ("run", "rule", "outside", "source", "target", "subset", "use", "measure
 
 
 def smooth_band(tables: Tables, case: Frame) -> NDArray[np.float64]:
-    """Return coordinate, lower and upper end, and value of a case's smooth curve, (P, 4); empty if the tables have
-    none."""
+    """Return the smooth curve of acceptance of one case, (P, 4): place on the axis, lower and upper end of its band,
+    value; empty if the tables have none. ``case``: a table row with the case's run, rule, source and target.
+    """
     rows = tables.frames.get("smooth")
     if rows is None:
         return np.empty((0, 4))
@@ -88,9 +91,9 @@ def smooth_band(tables: Tables, case: Frame) -> NDArray[np.float64]:
 
 
 def floors(tables: Tables) -> list[ShareFloor]:
-    """Return the noise floor of each run that has one.
+    """Return, for each run and source of numerical noise, the share of responses that the noise leaves in the band.
 
-    Sources of noise that put no response out of the band are merged.
+    Sources that put no response out of the band are merged into one.
     """
     found = []
     for run, whole, by_bin in noise_by_run(tables, "out_of_band"):
@@ -107,7 +110,7 @@ def floors(tables: Tables) -> list[ShareFloor]:
 
 
 def series(rows: Frame, tables: Tables) -> list[Series]:
-    """Return the measured acceptance by length of each run and rule in one panel."""
+    """Return the measured acceptance by length bin, with curves, of each run and rule among the rows of one panel."""
     known = looks(rows["rule"])
     found = []
     for rule, look in known.items():

@@ -20,11 +20,13 @@ REFERENCE = "#b9b9b9"
 SMALL_WIDTH, SMALL_HEIGHT = 1.05, 1.0
 """Width and height of a small panel in inches."""
 WIDEST = 0.5
-"""Share of a panel's height above which the band of a smooth curve is too wide to show the curve's shape."""
+"""Part of a panel's height; where the band of a smooth curve is wider than this, the curve is left out."""
 
 
 def plot_smooth(s: Series, ax: Axes, height: float) -> None:
-    """Draw a smooth curve of acceptance and its band, unless the band is too wide for a panel of this height."""
+    """Draw a smooth curve of acceptance and its band, except where the band is wider than WIDEST of the panel's height
+    (given in units of the y axis).
+    """
     if not len(s.smooth):
         return
     at, below, above, value = s.smooth.T
@@ -36,20 +38,24 @@ def plot_smooth(s: Series, ax: Axes, height: float) -> None:
 
 @dataclass(frozen=True)
 class Small:
-    """What a small panel shows: one rule on the shared log and on its own run's log, and another rule to compare
-    with."""
+    """What a small panel shows: one rule on the log on which all rules are compared (``shared``), the same rule on the
+    log of the run that it trained (``trained``), and another rule beside it (``reference``).
+    """
 
     rule: str
     shared: list[Series]
     trained: list[Series]
     reference: list[Series]
     named: bool
-    """Whether the title says that the points are of a run's own responses, because other panels show a shared log."""
+    """Whether the title says "trained": the points are of the rule's own run, while other panels show one log for all
+    rules.
+    """
 
 
 def plot_small(small: Small, ax: Axes, partition: Partition) -> None:
-    """Draw the acceptance of one rule: points, intervals, law and smooth band; hollow points are from the rule's own
-    run."""
+    """Draw the acceptance of one rule: points with intervals and theory's curve, and in grey another rule. Points are
+    hollow where they are from the log of the run that the rule trained.
+    """
     place = np.concatenate([s.length for s in (*small.shared, *small.trained, *small.reference)])
     for s in small.reference:
         ax.plot(s.length, s.estimate, color=REFERENCE, linewidth=1.6, zorder=1.5)
@@ -77,7 +83,9 @@ def plot_small(small: Small, ax: Axes, partition: Partition) -> None:
 def small_panels(
     fig: Figure, below: SubplotSpec, columns: int, small: Sequence[Small], title: str, partition: Partition
 ) -> None:
-    """Draw the small panels in a grid below the large ones, all with one y range, under a common title."""
+    """Draw the small panels in ``columns`` columns in the place ``below``, with their smooth curves, one y range and a
+    common label of the axes.
+    """
     grid = below.subgridspec(-(-len(small) // columns), columns)
     first: Axes | None = None
     for i, panel in enumerate(small):

@@ -26,7 +26,7 @@ CAPTION = (
 )
 ONE = f"Shaded: cluster-aware {PERCENT} intervals of the {{lowest}} and the {{highest}} bin."
 ENDS = {True: ("shortest", "longest"), False: ("lowest", "highest")}
-"""Names of the first and the last bin: for length (True), and for another partition (False)."""
+"""Names of the first and the last bin: of lengths (key True), and of another quantity (key False)."""
 SEVERAL = "Every seed is a thin line ({seeds} seeds)."
 
 
@@ -42,14 +42,16 @@ class ShareLine:
 
 
 def select(tables: Tables) -> Frame:
-    """Return the rows by bin of runs that trained with a rule that clips."""
+    """Return the rows of table over_time (share out of the band by window of rollouts) by bin, of runs that trained
+    with a rule that clips.
+    """
     rows = tables["over_time"]
     rows = need(rows[(rows["bin"] >= 0) & (rows["trained_rule"] != "none")], "only unclipped runs: nothing is out")
     return drawable(rows)
 
 
 def bin_labels(rows: Frame, by_length: bool = True) -> dict[int, str]:
-    """Return the name of each bin: its range, or only its rank if the runs have different bins."""
+    """Return the name of each bin: its range, or only its number if the runs have different bins."""
     found = rows[["bin", "bin_lo", "bin_hi"]].drop_duplicates().sort_values("bin")
     if found["bin"].is_unique:
         if by_length:
@@ -66,7 +68,7 @@ def bin_colors(bins: Sequence[int]) -> dict[int, tuple[float, float, float, floa
 
 
 def lines(rows: Frame) -> list[ShareLine]:
-    """Return the line of each run and bin in one panel."""
+    """Return the share out of the band over rollouts, one line for each run and bin among the rows of one panel."""
     found = []
     for (_, number), part in rows.sort_values("window").groupby(["run", "bin"]):
         columns = (part[name].to_numpy(float) for name in ("window", "estimate", "ci_low", "ci_high"))
@@ -75,7 +77,9 @@ def lines(rows: Frame) -> list[ShareLine]:
 
 
 def plot_rates(data: Sequence[ShareLine], bins: Sequence[int], *, intervals: bool, ax: Axes | None = None) -> Axes:
-    """Draw the share out of the band against the rollout, a line for each run and bin."""
+    """Draw the share out of the band against the rollout, a line for each run and bin. ``intervals``: shade those of
+    the first and the last bin.
+    """
     ax = new_axes(ax)
     colors = bin_colors(bins)
     for line in data:
@@ -131,7 +135,7 @@ def figure(tables: Tables, style: Style) -> Figure:
 
 
 def show_lowest_ticks(axes: Sequence[Axes]) -> None:
-    """Show rollout labels below the lowest panel of each column, for a grid whose last row is not full."""
+    """Show rollout labels below the lowest panel of each column, also where the grid's last row is not full."""
     lowest: dict[int, Axes] = {}
     for ax in axes:
         spec = ax.get_subplotspec()

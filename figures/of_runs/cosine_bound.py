@@ -41,7 +41,7 @@ CAPTION = (
 
 @dataclass(frozen=True)
 class Points:
-    """Rho and cosine of one rule's updates, arrays (K,)."""
+    """The cosine lemma's rho and the cosine of clipped and true update, for each of one rule's updates, arrays (K,)."""
 
     rule: str
     look: Look
@@ -50,8 +50,8 @@ class Points:
 
 
 def select(tables: Tables) -> tuple[list[PanelRows], str]:
-    """Return the updates with finite rho and cosine, one PanelRows for each panel, and the words for what one row of
-    the table is.
+    """Return the rows of table lemma that have rho and cosine, one PanelRows for each target acceptance and one for
+    rules as trained, and words for what a row is: one update, or one window.
     """
     rows, unit = lemma_updates(tables)
     trained = rows["source"] == "trained"
@@ -64,7 +64,7 @@ def select(tables: Tables) -> tuple[list[PanelRows], str]:
 
 
 def points(view: PanelRows) -> list[Points]:
-    """Return rho and cosine of the updates of each rule."""
+    """Return rho and cosine of each rule's updates in one panel."""
     found = []
     for rule, look in looks(view.rows["rule"]).items():
         part = view.rows[view.rows["rule"] == rule]
@@ -73,18 +73,20 @@ def points(view: PanelRows) -> list[Points]:
 
 
 def means(tables: Tables, view: PanelRows) -> Frame:
-    """Return the mean rho and cosine (table lemma_summary) for the cases and runs that a view shows."""
+    """Return the rows of table lemma_summary with the mean rho and the mean cosine, for the cases and runs of one
+    panel.
+    """
     table = tables.frames.get("lemma_summary")
     if table is None or table.empty:
         return pd.DataFrame()
     table = first_use(table[table["quantity"].isin(["rho", "cosine"])])
     names = ["run", "rule", "outside", "source", "target"]
     shown = view.rows[names].drop_duplicates()
-    return table.merge(shown, on=names)  # pandas' merge matches missing targets with each other
+    return table.merge(shown, on=names)  # pandas' merge takes two missing targets for equal, as is wanted here
 
 
 def plot_means(found: Frame, drawn: Mapping[str, Look], ax: Axes) -> None:
-    """Draw a cross for each case: the interval of the mean rho along x, that of the mean cosine along y."""
+    """Draw a cross for each case: along x the interval of its mean rho, along y that of its mean cosine."""
     if found.empty:
         return
     for key, own in found.groupby(["run", "rule", "outside", "source", "target"], sort=False, dropna=False):
@@ -98,19 +100,21 @@ def plot_means(found: Frame, drawn: Mapping[str, Look], ax: Axes) -> None:
 
 
 def rows(tables: Tables) -> list[PanelRows]:
-    """Return what the figure draws: the updates of every panel, and the means over them."""
+    """Return all table rows that the figure draws: the updates of every panel, then their means."""
     found, _ = select(tables)
     crosses = [PanelRows(f"{view.title}: means over updates", means(tables, view), view.run) for view in found]
     return [*found, *(view for view in crosses if len(view.rows))]
 
 
 def without_guarantee(view: PanelRows) -> tuple[int, int]:
-    """Return for how many of the view's updates the lemma gives no bound (rho >= 1), and how many updates there are."""
+    """Return for how many of a panel's updates the lemma gives no bound (rho >= 1), and how many updates it shows."""
     return int((~view.rows["guaranteed"].astype(bool)).sum()), len(view.rows)
 
 
 def plot_bound(data: Sequence[Points], ax: Axes | None = None, lowest: float = 0.0) -> Axes:
-    """Draw cosine against rho and the lemma's bound, and shade the region where there is no bound."""
+    """Draw cosine against rho and the lemma's bound sqrt(1 - rho^2), and shade rho >= 1, where there is no bound.
+    ``lowest``: the lower end of the y axis.
+    """
     ax = new_axes(ax)
     rho = np.concatenate([p.rho for p in data])
     low, high = float(rho.min()), float(rho.max())
@@ -143,7 +147,9 @@ def caption(tables: Tables) -> str:
 
 
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw cosine against rho, one panel for each way to compare rules (docs/theory.md T7)."""
+    """Draw the updates' cosine against rho, one panel for each target acceptance and one for rules as trained
+    (docs/theory.md T7).
+    """
     found, _ = select(tables)
     drawn = looks(rule for view in found for rule in view.rows["rule"])
     lowest = min(0.0, *(float(view.rows["cosine"].min()) for view in found))

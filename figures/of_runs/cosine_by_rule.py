@@ -31,8 +31,9 @@ PARTS = {"estimate": ("ci_low", "ci_high", "all"), "worst_bin": ("worst_ci_low",
 
 @dataclass(frozen=True)
 class Cosines:
-    """Cosines of one panel with intervals, arrays (K,), each with its rule and treatment outside; and the control's
-    value."""
+    """Cosines of clipped and true update in one panel with intervals, arrays (K,), each with its rule and what that
+    does outside the band; ``control`` is the cosine if as many responses are dropped at random.
+    """
 
     rule: tuple[str, ...]
     outside: tuple[str, ...]
@@ -43,7 +44,9 @@ class Cosines:
 
 
 def select(tables: Tables) -> list[PanelRows]:
-    """Return cosines over all lengths under the weight exp(S), with the rows of the random control (rule "random")."""
+    """Return the rows of table cosine over all lengths, with the weight exp(S) for every rule, one PanelRows for each
+    target acceptance and one for rules as trained. Dropping at random is the rule "random".
+    """
     rows = tables["cosine"]
     rows = rows[(rows["bin"] < 0) & (rows["weight"] == "sequence")]
     rows = first_use(need(rows, "no rows with the common weight exp(S)"))
@@ -52,8 +55,8 @@ def select(tables: Tables) -> list[PanelRows]:
 
 
 def cosines(view: PanelRows, column: str) -> Cosines:
-    """Return the finite cosines of one panel, for all lengths (``estimate``) or for the worst bin (``worst_bin``), with
-    intervals where the table has them.
+    """Return the finite cosines of one panel from a ``column`` of its rows: over all lengths (``estimate``) or in the
+    bin where it is least (``worst_bin``). Intervals are NaN where the table has none.
     """
     rows = view.rows
     if column not in rows:
@@ -69,13 +72,15 @@ def cosines(view: PanelRows, column: str) -> Cosines:
 
 
 def part_words(part: str, tables: Tables) -> str:
-    """Return the title of a panel: "all lengths" for ``estimate``, the words for the worst bin for ``worst_bin``."""
+    """Return words for a panel's title: "all lengths" for the column ``estimate``, words for the worst bin for
+    ``worst_bin``.
+    """
     words = PARTS[part][2]
     return "all lengths" if words == "all" and tables.by_length else words
 
 
 def plot_cosines(data: Cosines, rules: Sequence[str], ax: Axes | None = None) -> Axes:
-    """Draw cosines with intervals: a row for each rule, with its treatments drop, truncate and cap below each other."""
+    """Draw cosines with intervals: a row for each rule, with drop, truncate and cap below each other in it."""
     ax = new_axes(ax)
     here = [o for o in OUTSIDE_MARKERS if o in data.outside]
     shift = dict(zip(here, spread(len(here), 0.24), strict=True))
@@ -109,7 +114,9 @@ def caption(tables: Tables) -> str:
 
 
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw cosines by rule: panels for all lengths and for the worst bin, for each way to compare rules (T7)."""
+    """Draw cosines by rule, over all lengths and in the worst bin: for each a panel for every target acceptance and one
+    for rules as trained (T7).
+    """
     found = select(tables)
     rules = [r for r in looks(band_of(rule) for view in found for rule in view.rows["rule"]) if r != "random"]
     parts = [p for p in PARTS if p in tables["cosine"]]

@@ -42,8 +42,9 @@ REFERENCES = {"same_batch": "same batch", "population": "population", "capped": 
 
 
 def select(tables: Tables) -> list[PanelRows]:
-    """Return cosines with every stand-in for the true update, over all responses, one PanelRows for each way to compare
-    rules."""
+    """Return cosines of the clipped update with four estimates of the true one, over all responses: one PanelRows for
+    each target acceptance and one for rules as trained.
+    """
     tables.only_by_length("it is of all responses together: draw it without --by")
     same, others = tables["cosine"], tables["population"]
     same = same[(same["weight"] == "sequence") & ~same["control"].astype(bool) & (same["rule"] != "random")]
@@ -63,14 +64,16 @@ def select(tables: Tables) -> list[PanelRows]:
 
 
 def measured(found: Sequence[PanelRows]) -> list[str]:
-    """Return the stand-ins for the true update that have an estimate in some view, in drawing order."""
+    """Return the estimates of the true update (``REFERENCES``) with which some panel has a cosine, in drawing order."""
     rows = pd.concat([view.rows for view in found])
     known = set(rows.loc[rows["estimate"].notna(), "reference"])
     return [name for name in REFERENCES if name in known]
 
 
 def missing_words(rows: Frame) -> str:
-    """Say that an estimate is missing, and how many times more responses it would need if the table says so."""
+    """Return words for a cosine that is missing, with how many times more responses it would need if the table says
+    so.
+    """
     if rows.empty:
         return "not measured"
     found = [re.search(r"about ([\d.]+) times", str(reason)) for reason in rows["reason"].dropna()]
@@ -82,7 +85,7 @@ def missing_words(rows: Frame) -> str:
 
 
 def caption(tables: Tables) -> str:
-    """Return the caption of cosines by stand-in for the true update, with the reasons for missing ones."""
+    """Return the caption of cosines with four estimates of the true update, with the reasons for missing ones."""
     found = select(tables)
     gone = pd.concat([view.rows[view.rows["estimate"].isna()] for view in found])
     missing = f" Without an estimate: {reasons(gone)}." if len(gone) else ""
@@ -90,7 +93,9 @@ def caption(tables: Tables) -> str:
 
 
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw cosines: a column for each stand-in for the true update, a row for each way to compare rules (section 5)."""
+    """Draw cosines with the true update (section 5): a column for each estimate of it, a row of panels for each target
+    acceptance and one for rules as trained.
+    """
     found = select(tables)
     names = measured(found)
     panels = [(view, reference) for view in found for reference in names]
@@ -101,7 +106,7 @@ def figure(tables: Tables, style: Style) -> Figure:
             plot_cosines(data, rules, ax)
             rows = view.rows[view.rows["reference"] == reference]
             if not np.isfinite(data.estimate).any():
-                # The reason why there is no estimate, broken into at most two lines; more would be spaced unevenly.
+                # Break the reason for the missing estimate into at most two lines; more would be spaced unevenly.
                 words = missing_words(rows).replace(", ", ",\n")
                 few_words(ax, 0.5, 0.5, words, transform=ax.transAxes)
                 ax.set_xticks([])

@@ -35,7 +35,9 @@ SIGNS = {
 
 @dataclass(frozen=True)
 class Drifts:
-    """Drift per token of several runs for one sign of A: rule, value, interval and k3, arrays (R,)."""
+    """Mean log-ratio per token of R runs over the responses with one sign of A (or all): value, interval, the rule that
+    trained, and the mean k3 per token (an estimate of KL), arrays (R,).
+    """
 
     sign: str
     rule: tuple[str, ...]
@@ -47,7 +49,9 @@ class Drifts:
 
 @dataclass(frozen=True)
 class DriftFloor:
-    """Drift per token, with interval, that one source of numerical noise makes in a run."""
+    """Mean log-ratio per token, with interval, that one source of numerical noise makes in a run at unchanged
+    weights.
+    """
 
     run: str
     source: str
@@ -58,7 +62,9 @@ class DriftFloor:
 
 
 def floors(tables: Tables) -> list[DriftFloor]:
-    """Return the noise floor of each run that has one, for the noise source with the largest drift."""
+    """Return, for each run that measured it, the drift that numerical noise makes, of the noise source with the largest
+    one.
+    """
     found: list[DriftFloor] = []
     for run, whole, _ in noise_by_run(tables, "drift_per_token"):
         worst = whole.loc[whole["drift_per_token"].abs().idxmax()]
@@ -68,7 +74,9 @@ def floors(tables: Tables) -> list[DriftFloor]:
 
 
 def select(tables: Tables) -> Frame:
-    """Return drifts of three kinds: over all responses, over those with A > 0, and over those with A < 0."""
+    """Return the rows of table scaling with drifts: over all responses, over those with A > 0, and over those with A <
+    0.
+    """
     tables.only_by_length("it has no bins: draw it without --by")
     rows = first_use(tables["scaling"])
     rows = rows[rows["subset"] == "all"] if (rows["subset"] == "all").any() else rows
@@ -76,7 +84,7 @@ def select(tables: Tables) -> Frame:
 
 
 def drifts(rows: Frame, sign: str) -> Drifts:
-    """Return the drifts for one sign of A, ordered by rule and run."""
+    """Return the drifts of all runs for one sign of A, ordered by rule and run."""
     part = rows[rows["sign"] == sign].sort_values(["trained_rule", "run"])
     if "k3_per_token" not in part:
         part = part.assign(k3_per_token=np.nan)
@@ -87,8 +95,9 @@ def drifts(rows: Frame, sign: str) -> Drifts:
 def plot_drifts(
     data: Sequence[Drifts], rules: Sequence[str], ax: Axes | None = None, noise: Sequence[DriftFloor] = ()
 ) -> Axes:
-    """Draw drifts in 1e-3 nats: a row for each trained rule, in it all, A > 0 and A < 0 below each other; noise in
-    grey."""
+    """Draw drifts in 1e-3 nats per token: a row for each rule that trained, in it those of all responses, of A > 0 and
+    of A < 0 below each other; grey marks are -k3, grey strips the drift by numerical noise.
+    """
     ax = new_axes(ax)
     for floor in noise:
         if floor.rule in rules:
@@ -115,7 +124,7 @@ def plot_drifts(
 
 
 def caption(tables: Tables) -> str:
-    """Return the caption of the drifts, with sample sizes and noise floor."""
+    """Return the caption of the drifts, with numbers of responses and the drift that numerical noise makes."""
     rows = select(tables)
     words = [f"{floor.run}, {floor.source}: {floor.drift:.1e}" for floor in floors(tables)]
     noise = FLOOR.format("; ".join(words)) if words else ""

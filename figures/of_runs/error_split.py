@@ -1,5 +1,5 @@
-"""The error of the clipped update split by cause: changed weights of lengths (e_len), clipping inside a length
-(e_in) (T8).
+"""The error of the clipped update split by cause (T8): shares of lengths that changed (e_len), and clipping inside a
+length (e_in).
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ COMPONENTS = {
 
 @dataclass(frozen=True)
 class Split:
-    """How far one rule moves each of its K updates from the true update, by cause, over that update's norm: by
-    reweighting lengths (``e_len``) and by clipping inside a length (``e_in``); arrays (K,).
+    """How far one rule moves each of its K updates from the true update, as a share of the true update's norm, (K,): by
+    changed shares of lengths (``e_len``) and by clipping inside a length (``e_in``).
     """
 
     rule: str
@@ -43,8 +43,8 @@ class Split:
 
 
 def select(tables: Tables) -> tuple[list[tuple[str, PanelRows]], str]:
-    """Return one PanelRows for each way to compare rules and each treatment outside the band, and the words for what
-    one row of the table is.
+    """Return titled PanelRows, one for each target acceptance and what rules do outside the band, and words for what a
+    row of table lemma is: one update, or one window.
     """
     rows, unit = lemma_updates(tables)
     rows = drawable(rows, ("e_len", "e_in"))
@@ -63,7 +63,7 @@ def select(tables: Tables) -> tuple[list[tuple[str, PanelRows]], str]:
 
 
 def splits(rows: Frame) -> list[Split]:
-    """Return the errors of each rule's updates, by cause."""
+    """Return the two parts of the error of each rule's updates, from rows of table lemma."""
     found = []
     for rule in looks(rows["rule"]):
         part = rows[rows["rule"] == rule]
@@ -72,13 +72,15 @@ def splits(rows: Frame) -> list[Split]:
 
 
 def scatter_heights(count: int) -> NDArray[np.float64]:
-    """Return ``count`` heights in (-0.12, 0.12) that fill a strip evenly, from the golden-ratio sequence."""
+    """Return ``count`` heights in (-0.12, 0.12) at which points of one row are drawn, so that they cover each other
+    little (golden-ratio sequence).
+    """
     golden = np.arange(1, count + 1, dtype=np.float64) * 0.6180339887498949
     return 0.24 * np.remainder(golden, 1.0) - 0.12
 
 
 def plot_split(data: Sequence[Split], rules: Sequence[str], ax: Axes | None = None) -> Axes:
-    """Draw the parts of the error: a row for each rule, with e_len above and e_in below."""
+    """Draw both parts of the updates' errors: a row for each rule, with points of e_len above those of e_in."""
     ax = new_axes(ax)
     for split in data:
         row = list(rules).index(split.rule)
@@ -95,7 +97,7 @@ def plot_split(data: Sequence[Split], rules: Sequence[str], ax: Axes | None = No
 
 
 def caption(tables: Tables) -> str:
-    """Return the caption of the split error, with the number of updates."""
+    """Return the caption of the updates' split error, with the number of updates."""
     panels, unit = select(tables)
     sizes = sorted({len(split.e_in) for _, view in panels for split in splits(view.rows)})
     n = str(sizes[0]) if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
@@ -106,8 +108,9 @@ def caption(tables: Tables) -> str:
 def arrange(
     panels: list[tuple[str, PanelRows]], style: Style
 ) -> tuple[list[tuple[str, PanelRows]], int, list[list[int]]]:
-    """Return the panels in drawing order, the number of panels in a row, and the groups of panels with a common x
-    range."""
+    """Return the panels in drawing order, the number of panels in a row, and the groups of panels that get one x range:
+    those of one target acceptance.
+    """
     ways = list(dict.fromkeys(view.title for _, view in panels))
     by_way = [[item for item in panels if item[1].title == way] for way in ways]
     size = len(by_way[0])
@@ -123,8 +126,9 @@ def arrange(
 
 
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw the split error: a panel for each way to compare rules and each of drop, truncate, cap (docs/theory.md
-    T8)."""
+    """Draw the updates' split error: a panel for each target acceptance and each of drop, truncate, cap (docs/theory.md
+    T8).
+    """
     panels, columns, groups = arrange(select(tables)[0], style)
     rules = list(looks(rule for _, view in panels for rule in view.rows["rule"]))
     height = max(0.6, 0.26 * len(rules)) + 0.4

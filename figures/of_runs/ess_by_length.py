@@ -57,8 +57,8 @@ compares are drawn.
 
 
 def select(tables: Tables) -> list[PanelRows]:
-    """Return effective sample sizes by bin, one PanelRows for each way to compare the rules, and last those of the
-    unclipped weights ("exact").
+    """Return effective sample sizes by bin: one PanelRows for each target acceptance, one for rules as trained, and
+    last that of the unclipped weights ("exact").
     """
     rows = first_use(tables["ess"])
     rows = drawable(rows[rows["bin"] >= 0])
@@ -73,7 +73,7 @@ def select(tables: Tables) -> list[PanelRows]:
 
 
 def plot_estimates(data: Sequence[Estimates], partition: Partition = LENGTH, ax: Axes | None = None) -> Axes:
-    """Draw estimates with intervals against the coordinate of their bins; rules stand side by side."""
+    """Draw estimates with intervals against the length (or other quantity) of their bins; rules stand side by side."""
     ax = new_axes(ax)
     rules = list(dict.fromkeys(d.rule for d in data))
     shift = dict(zip(rules, spread(len(rules), min(0.07, 0.5 / len(rules))), strict=True))
@@ -87,7 +87,7 @@ def plot_estimates(data: Sequence[Estimates], partition: Partition = LENGTH, ax:
 
 
 def caption(tables: Tables) -> str:
-    """Return the caption of effective sample sizes, with sample sizes."""
+    """Return the caption of effective sample sizes, with the numbers of responses."""
     *found, exact = select(tables)
     return CAPTION.format(
         what=view_words(found), n=count_words(exact.rows["count"]), by=tables.bin_word, S=tables.symbol
@@ -95,8 +95,8 @@ def caption(tables: Tables) -> str:
 
 
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw a panel of effective sample sizes for each way to compare rules, and one of the mean weight (docs/theory.md
-    T9, T10).
+    """Draw effective sample sizes by length, a panel for each target acceptance and one for rules as trained, and a
+    panel of the mean weight (docs/theory.md T9, T10).
     """
     *found, exact = select(tables)
     weights = exact.rows.drop(columns=["estimate", "ci_low", "ci_high"]).rename(

@@ -33,7 +33,7 @@ VIEW_MARKERS: tuple[tuple[str, Any], ...] = (("o", "full"), ("o", "none"), ("D",
 
 @dataclass(frozen=True)
 class RuleDots:
-    """LRE of several rules in one comparison: rule, value and interval, arrays (K,)."""
+    """LRE of K rules at one target acceptance, or as trained (``label``): rule, value and interval, arrays (K,)."""
 
     label: str
     rule: tuple[str, ...]
@@ -43,7 +43,9 @@ class RuleDots:
 
 
 def select(tables: Tables) -> list[PanelRows]:
-    """Return the drawn rows of LRE_2 and LRE_inf, one PanelRows for each way to compare rules."""
+    """Return the rows of table lre for LRE_2 and LRE_inf: one PanelRows for each target acceptance and one for rules as
+    trained.
+    """
     rows = tables["lre"]
     rows = rows[rows["norm"].isin(list(NORMS))]
     band = prefer(rows[rows["measure"] == "band"], "subset", "all", "nonzero")
@@ -56,14 +58,16 @@ def select(tables: Tables) -> list[PanelRows]:
 
 
 def dots(view: PanelRows, measure: str, norm: str) -> RuleDots:
-    """Return one comparison's finite estimates for one kind of acceptance and one norm."""
+    """Return the finite LREs of one PanelRows for one kind of acceptance (``measure``) and one of LRE_2 and LRE_inf
+    (``norm``).
+    """
     part = view.rows[(view.rows["measure"] == measure) & (view.rows["norm"] == norm) & view.rows["estimate"].notna()]
     columns = (part[name].to_numpy(float) for name in ("estimate", "ci_low", "ci_high"))
     return RuleDots(view.title, tuple(part["rule"]), *columns)
 
 
 def plot_lre(data: Sequence[RuleDots], rules: Sequence[str], ax: Axes | None = None) -> Axes:
-    """Draw LRE: a row for each rule, with one dot for each way to compare rules, below each other."""
+    """Draw LRE: a row for each rule, in it one dot for each target acceptance and one as trained, below each other."""
     ax = new_axes(ax)
     known = looks(rules)
     shift = spread(len(data), 0.24)
@@ -82,7 +86,7 @@ def plot_lre(data: Sequence[RuleDots], rules: Sequence[str], ax: Axes | None = N
 
 
 def caption(tables: Tables) -> str:
-    """Return the caption of LRE by rule, which says from which logs the panels are."""
+    """Return the caption of LRE by rule, which says on which run's log the rules are compared."""
     found = select(tables)
     gone = sorted({str(rule) for view in found for rule in view.rows.loc[view.rows["estimate"].isna(), "rule"]})
     missing = f" Without an estimate in some panel: {', '.join(gone)}." if gone else ""
@@ -91,8 +95,9 @@ def caption(tables: Tables) -> str:
 
 
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw LRE by rule: a column for each kind of acceptance, a row of panels for each norm (docs/theory.md section
-    3)."""
+    """Draw LRE by rule (docs/theory.md section 3): a column for each kind of acceptance, a row of panels each for LRE_2
+    and LRE_inf.
+    """
     found = select(tables)
     rules = list(looks(rule for view in found for rule in view.rows["rule"]))
     norms = [n for n in NORMS if any((view.rows["norm"] == n).any() for view in found)]

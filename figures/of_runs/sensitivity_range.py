@@ -33,15 +33,17 @@ QUANTITIES = {
 
 
 def range_factor(rule: str, value: str) -> float:
-    """Return the swept range ``value`` ("lo hi") as a multiple of the preset's upper half-width in log space."""
+    """Return how many times the preset's upper half-width the swept range is; ``value`` is the table's text "lo hi"."""
     band, high = CORRECTIONS[rule] if rule in CORRECTIONS else PRESETS[rule].rule, float(value.split()[1])
     ratio = high / band.range_hi if band.shape in ("sqrt", "power") else np.log1p(high) / np.log1p(band.range_hi)
-    # The table gives ranges with few digits, so more digits of the factor would be rounding error.
+    # The table rounds ranges to few digits, so the factor is rounded too.
     return float(f"{ratio:.2g}")
 
 
 def select(tables: Tables) -> Frame:
-    """Return the rows of the sweep in which the range was changed, for one log, with a column ``factor``."""
+    """Return the rows of one log's table sweep in which the range was changed, with its multiple of the preset's in a
+    new column ``factor``.
+    """
     tables.only_by_length("the sweep is by length: draw it without --by")
     rows = need(tables["sweep"].query("setting == 'range'"), "the sweep has no ranges")
     rows = rows[rows["quantity"].isin(list(QUANTITIES)) & rows["rule"].isin([*PRESETS, *CORRECTIONS])]
@@ -52,7 +54,9 @@ def select(tables: Tables) -> Frame:
 
 
 def plot_sensitivity(data: Sequence[Estimates], ax: Axes | None = None) -> Axes:
-    """Draw a quantity against the factor on the range (base-2 axis), with intervals; rules stand side by side."""
+    """Draw a quantity with intervals against the multiple of the preset's range (base-2 axis); rules stand side by
+    side.
+    """
     ax = new_axes(ax)
     shift = 2 ** spread(len(data), min(0.16, 0.6 / len(data)))
     for curve, move in zip(data, shift, strict=True):
@@ -78,7 +82,9 @@ def caption(tables: Tables) -> str:
 
 
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw the sweep over ranges, a panel for each quantity (docs/theory.md sections 3 and 5, T12)."""
+    """Draw the sweep over ranges: a panel each for acceptance, LRE, cosine and squared error (docs/theory.md sections 3
+    and 5, T12).
+    """
     rows = select(tables)
     shown = [q for q in QUANTITIES if rows.loc[rows["quantity"] == q, "estimate"].notna().any()]
     with style.context():

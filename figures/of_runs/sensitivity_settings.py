@@ -40,12 +40,14 @@ SETTINGS = {
     "group": ("group size", set()),
     "minibatch": ("update no.", set()),
 }
-"""Label of each setting, and the values that the preset fspo has."""
+"""Label of each setting that the sweep changes, and the value of it that the preset fspo has."""
 
 
 @dataclass(frozen=True)
 class SettingEstimates:
-    """The estimates of one quantity, one for each setting and value, arrays (K,), with NaN if there is none."""
+    """The estimates of one quantity with intervals, one for each setting and value of it, arrays (K,), NaN if there is
+    none. ``own``: whether the preset fspo has that value.
+    """
 
     estimate: NDArray[np.float64]
     low: NDArray[np.float64]
@@ -54,7 +56,9 @@ class SettingEstimates:
 
 
 def select(tables: Tables) -> tuple[Frame, list[tuple[str, str]]]:
-    """Return the rows of one log's sweep except those on ranges, and (setting, value) in drawing order."""
+    """Return the rows of one log's table sweep in which another setting than the range was changed, and the pairs
+    (setting, value) in drawing order.
+    """
     tables.only_by_length("the sweep is by length: draw it without --by")
     if tables.on in CORRECTED:
         raise NothingToDraw("it is about clip rules: the table sweep.csv has the settings of corrections")
@@ -67,14 +71,16 @@ def select(tables: Tables) -> tuple[Frame, list[tuple[str, str]]]:
 
 
 def values(rows: Frame, order: Sequence[tuple[str, str]], quantity: str) -> SettingEstimates:
-    """Return one panel's numbers in the order in which the panel lists settings and values."""
+    """Return the estimates of one quantity, in the order of the pairs (setting, value) in ``order``."""
     part = rows[rows["quantity"] == quantity].set_index(["setting", "value"])
     columns = [part[name].reindex(order).to_numpy(float) for name in ("estimate", "ci_low", "ci_high")]
     return SettingEstimates(*columns, own=np.array([value in SETTINGS[setting][1] for setting, value in order]))
 
 
 def plot_settings(data: SettingEstimates, order: Sequence[tuple[str, str]], ax: Axes | None = None) -> Axes:
-    """Draw a row for each value of each setting, with lines between settings; a row without an estimate says so."""
+    """Draw the estimates in rows, one for each value of each setting, with lines between settings. In a row without an
+    estimate stands "too little data".
+    """
     ax = new_axes(ax)
     y = np.arange(len(order), dtype=np.float64)
     color = looks(["fspo"])["fspo"].color
@@ -83,7 +89,7 @@ def plot_settings(data: SettingEstimates, order: Sequence[tuple[str, str]], ax: 
         look = {"color": color, "marker": "o", "fillstyle": fill}
         whiskers(ax, data.estimate[at], y[at], data.low[at], data.high[at], along="x", **look)
     rule_rows(ax, [value for _, value in order])
-    for line in list(ax.lines):  # remove the grid lines between rows, so that only lines between settings remain
+    for line in list(ax.lines):  # remove the lines between rows; those between settings follow
         if line.get_color() == "#e3e3e3":
             line.remove()
     for i in range(1, len(order)):
@@ -104,7 +110,9 @@ def caption(tables: Tables) -> str:
 
 
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw the sweep over settings: a column for each quantity, a row for each value of each setting."""
+    """Draw the sweep over settings: a column each for acceptance, LRE, cosine and squared error, a row for each value
+    of each setting.
+    """
     rows, order = select(tables)
     shown = [q for q in QUANTITIES if rows.loc[rows["quantity"] == q, "estimate"].notna().any()]
     columns = 2 if style.narrow else len(shown)
@@ -121,7 +129,7 @@ def figure(tables: Tables, style: Style) -> Figure:
             if quantity == "mse":
                 ax.axvline(1.0, color="#9a9a9a", linewidth=0.8, zorder=1.5)
         for ax in axes[::columns]:
-            # The first row of a setting begins with the name of the setting.
+            # The label of a setting's first row begins with the name of the setting.
             first = [i == 0 or order[i][0] != order[i - 1][0] for i in range(len(order))]
             names = [f"{SETTINGS[s][0]}: {v}" if new else v for (s, v), new in zip(order, first, strict=True)]
             ax.set_yticks(range(len(order)), names)

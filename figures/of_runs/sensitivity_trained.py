@@ -43,19 +43,19 @@ QUANTITIES = {
 
 
 def rows(tables: Tables) -> Frame:
-    """Return the table of the trained sweep."""
+    """Return the table of the trained sweep: one row for each changed setting, its value and rule."""
     found = tables["trained_sweep"]
     drawable(found, ("reward",))
     return found
 
 
 def order(table: Frame) -> list[tuple[str, str]]:
-    """Return (setting, value) in the order in which the table first names them."""
+    """Return the pairs (setting, value) in the order in which the table first names them."""
     return [(str(s), str(v)) for s, v in table[["setting", "value"]].drop_duplicates().to_numpy()]
 
 
 def plot_variants(table: Frame, places: Sequence[tuple[str, str]], quantity: str, ax: Axes | None = None) -> Axes:
-    """Draw a quantity: a row for each setting and value, with the rules below each other."""
+    """Draw a quantity after training: a row for each changed setting and its value, with the rules below each other."""
     ax = new_axes(ax)
     known = looks(table["rule"])
     shift = spread(len(known), 0.24)
@@ -86,7 +86,7 @@ def caption(tables: Tables) -> str:
 
 
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw the trained sweep: a column for each quantity, a row for each value of each setting."""
+    """Draw the trained sweep: a column for each measured quantity, a row for each value of each changed setting."""
     table = rows(tables)
     places = order(table)
     shown = [q for q in QUANTITIES if table[q].notna().any()]

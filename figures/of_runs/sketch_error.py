@@ -36,7 +36,7 @@ OTHER = Look("#882255", "v", (0, (2.5, 1.2)))
 
 
 def select(tables: Tables) -> Frame:
-    """Return the rows of table sketch_error that have finite errors."""
+    """Return the rows of table sketch_error (error of a cosine from sketches, by width) that have a finite error."""
     rows = drawable(tables["sketch_error"], ("rmse", "hashing"))
     rows = rows[rows["cosine"].isin(PANELS) & (rows["rmse"] > 0)]
     if rows.empty:
@@ -45,7 +45,9 @@ def select(tables: Tables) -> Frame:
 
 
 def errors(rows: Frame) -> list[Estimates]:
-    """Return the errors of one panel for each number of projection columns, without projection first."""
+    """Return the errors of one panel by the sketch's width: `Estimates` for each number of columns of the random
+    projection, first without projection.
+    """
     return [
         estimates_of(part, label(int(k)), LOOKS.get(int(k), OTHER), "width", "rmse")
         for k, part in rows.groupby("projection")
@@ -53,8 +55,9 @@ def errors(rows: Frame) -> list[Estimates]:
 
 
 def plot_errors(data: Sequence[Estimates], width: NDArray, hashing: NDArray, ax: Axes | None = None) -> Axes:
-    """Draw errors with intervals on logarithmic axes, and the line that hashing alone would give over ``width``
-    (W,)."""
+    """Draw errors with intervals against the sketch's width on logarithmic axes, and as a line the error that hashing
+    alone would make at each of ``width``.
+    """
     ax = new_axes(ax)
     ax.plot(width, hashing, color="#b5b5b5", linewidth=2.4, zorder=1.5, solid_capstyle="round")
     shift = 2 ** spread(len(data), 0.06)
@@ -70,7 +73,7 @@ def plot_errors(data: Sequence[Estimates], width: NDArray, hashing: NDArray, ax:
 
 
 def label(projection: int) -> str:
-    """Return the words for a projection in the legend."""
+    """Return the legend's words for a random projection with so many columns; 0 stands for none."""
     return f"$k={projection}$" if projection else "no projection"
 
 
@@ -81,7 +84,7 @@ def caption(tables: Tables) -> str:
 
 
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw the sketch errors, one panel for each kind of cosine."""
+    """Draw the errors of cosines from sketches, one panel for each kind of cosine."""
     rows = select(tables)
     kinds = [name for name in PANELS if (rows["cosine"] == name).any()]
     with style.context():

@@ -41,14 +41,18 @@ WORDS = {"gap": "measured − theory", "H": "H (spread)"}
 
 
 def select(tables: Tables) -> Frame:
-    """Return the rows by bin of table theory_gap: the gap in acceptance and those of its parts that are drawn."""
+    """Return the rows by bin of table theory_gap: measured less theoretical acceptance (the gap), and the parts of it
+    by cause.
+    """
     rows = tables["theory_gap"]
     rows = rows[(rows["bin"] >= 0) & rows["part"].isin(list(PARTS))]
     return drawable(need(rows, "no rule with a band on whole sequences has trained"))
 
 
 def plot_part(data: Sequence[Estimates], partition: Partition = LENGTH, ax: Axes | None = None) -> Axes:
-    """Draw one part of the gap against length, with intervals, rules side by side; at the line 0 there is no gap."""
+    """Draw the gap between measured and theoretical acceptance, or one part of it, against length, with intervals;
+    rules stand side by side.
+    """
     ax = new_axes(ax)
     rules = list(dict.fromkeys(d.rule for d in data))
     shift = dict(zip(rules, spread(len(rules), min(0.12, 0.7 / len(rules))), strict=True))
@@ -64,12 +68,14 @@ def plot_part(data: Sequence[Estimates], partition: Partition = LENGTH, ax: Axes
 
 
 def caption(tables: Tables) -> str:
-    """Return the caption of the gap between theory and data, with sample sizes."""
+    """Return the caption of the gap between measured and theoretical acceptance, with the numbers of responses."""
     return CAPTION.format(by=tables.bin_word, S=tables.symbol, n=count_words(select(tables)["count"]))
 
 
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw a panel for the gap and one for each of its parts, all on one scale (docs/theory.md T1)."""
+    """Draw a panel for the gap between measured and theoretical acceptance and one for each of its parts, all on one
+    scale (docs/theory.md T1).
+    """
     rows = select(tables)
     with style.context():
         handles, labels = rule_legend(looks(rows["trained_rule"]))

@@ -31,7 +31,9 @@ PANELS = {
 
 @dataclass(frozen=True)
 class MetricCurve:
-    """One run's values of one metric by rollout, arrays (K,); the standard error is NaN if none was logged."""
+    """One run's values of one logged metric by rollout, arrays (K,); the standard error is NaN where none was
+    logged.
+    """
 
     rule: str
     look: Look
@@ -41,7 +43,7 @@ class MetricCurve:
 
 
 def select(tables: Tables) -> Frame:
-    """Return the rows of reward, held-out reward with its standard errors, and response length."""
+    """Return the rows of table training for reward, held-out reward with its standard errors, and response length."""
     tables.only_by_length("it has no bins: draw it without --by")
     if tables.on != "update":
         raise NothingToDraw("it is about no log-ratio: draw it without --on")
@@ -52,7 +54,7 @@ def select(tables: Tables) -> Frame:
 
 
 def curves(rows: Frame, name: str) -> list[MetricCurve]:
-    """Return the values of one metric for each run."""
+    """Return the values by rollout of the metric ``name``, one `MetricCurve` for each run."""
     found = []
     errors = rows[rows["name"] == name + metric.STDERR]
     rows = rows[rows["name"] == name]

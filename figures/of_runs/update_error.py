@@ -24,11 +24,15 @@ CAPTION = (
 )
 QUANTITIES = {"bias2": "bias$^2$", "variance": "variance", "mse": "MSE", "mse_direction": "MSE, direction"}
 UNCLIPPED = {"bias2": 0.0, "variance": 1.0, "mse": 1.0, "mse_direction": 1.0}
-"""Bias, variance and error of the update without clipping, relative to the variance of that update."""
+"""Squared bias, variance and errors of the update without clipping, over its own mean squared error: where the panels'
+reference lines stand.
+"""
 
 
 def select(tables: Tables) -> list[PanelRows]:
-    """Return the errors over all responses, one PanelRows for each way to compare rules."""
+    """Return the update's squared bias, variance and errors over all responses: one PanelRows for each target
+    acceptance and one for rules as trained.
+    """
     tables.only_by_length("it is of all responses together: draw it without --by")
     rows = tables["population"]
     rows = rows[(rows["bin"] < 0) & (rows["reference"] == "population") & rows["quantity"].isin(list(QUANTITIES))]
@@ -37,19 +41,19 @@ def select(tables: Tables) -> list[PanelRows]:
 
 
 ROW, LEAST, BESIDES = 0.16, 0.45, 0.42
-"""Inches for one rule's row, for the lowest panel, and for titles and labels around a row of panels."""
+"""Heights in inches: of one rule's row, of the lowest panel, and of titles and labels around a row of panels."""
 
 
 def rules_of(view: PanelRows) -> list[str]:
-    """Return the rules of one comparison in drawing order."""
+    """Return the rules of one PanelRows in drawing order; presets with the same band count as one."""
     return list(looks(band_of(rule) for rule in view.rows["rule"]))
 
 
 def outside_grid(
     found: Sequence[PanelRows], names: Sequence[str], style: Style, more: Sequence[tuple[Line2D, str]] = ()
 ) -> tuple[Figure, list[Axes], int]:
-    """Return a figure with a panel for each way to compare rules and each name, its axes, and the number of panels in a
-    row.
+    """Return a figure with one panel for each PanelRows and each of ``names`` (its columns), the axes, and the number
+    of panels in a row.
     """
     columns = min(2, len(names)) if style.narrow else len(names)
     here = [o for o in OUTSIDE_MARKERS if any((view.rows["outside"] == o).any() for view in found)]
@@ -67,14 +71,16 @@ def outside_grid(
         sharey="row",
     )
     for i in reversed(range(len(axes))):
-        # Remove the last axes if an odd number of panels stands in two columns.
+        # Where two columns hold an odd number of names, the last place stays empty: remove its axes.
         if i % (lines * columns) >= len(names):
             axes.pop(i).remove()
     return fig, axes, columns
 
 
 def outsides(view: PanelRows, column: str, name: str) -> Cosines:
-    """Return one panel's finite estimates: the rows of ``view`` whose ``column`` is ``name``."""
+    """Return one panel's finite estimates as `Cosines`, which holds any quantity by rule: those rows of ``view`` whose
+    ``column`` is ``name``.
+    """
     rows = view.rows[(view.rows[column] == name) & view.rows["estimate"].notna()]
     values = (rows[c].to_numpy(float) for c in ("estimate", "ci_low", "ci_high"))
     return Cosines(tuple(band_of(r) for r in rows["rule"]), tuple(rows["outside"]), *values, control=float("nan"))
@@ -90,8 +96,8 @@ def caption(tables: Tables) -> str:
 
 
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw a column for each of squared bias, variance, squared error and error of the direction, a row for each way to
-    compare rules (T12).
+    """Draw a column for each of squared bias, variance, squared error and error of the direction, a row of panels for
+    each target acceptance and one for rules as trained (T12).
     """
     found = select(tables)
     panels = [(view, quantity) for view in found for quantity in QUANTITIES]

@@ -25,13 +25,16 @@ CAPTION = (
 )
 FLOOR = " Dotted: mean square of S that numerics alone make at unchanged weights, of the source that makes most{}."
 IN_SIGHT = 1e-3
-"""Share of the smallest measured variance; a lower noise floor is only named, because drawing it would flatten the
-figure."""
+"""Smallest noise floor that is drawn, as a share of the smallest measured variance; a lower one is only named in the
+caption, because drawing it would flatten the figure.
+"""
 
 
 @dataclass(frozen=True)
 class Variances:
-    """One run's variance of S by length bin, arrays (K,), with the fitted line (NaN: no fit)."""
+    """One run's variance of S by length bin with intervals, arrays (K,), and the slope and intercept of the line fitted
+    to its logarithm (NaN: no fit).
+    """
 
     rule: str
     look: Look
@@ -58,7 +61,9 @@ class NoiseLevel:
 
 @dataclass(frozen=True)
 class Exponents:
-    """Fitted exponents 2H of several runs: rule, value and interval, arrays (R,)."""
+    """Fitted exponents 2H of Var(S|L), which grows like L^2H, in R runs: rule that trained, value and interval, arrays
+    (R,).
+    """
 
     rule: tuple[str, ...]
     slope: NDArray[np.float64]
@@ -100,7 +105,9 @@ def select(tables: Tables) -> tuple[list[Variances], Exponents]:
 
 
 def noise_of(tables: Tables) -> list[NoiseLevel]:
-    """Return the noise floor of each run that has one, for the noise source with the largest mean square."""
+    """Return, for each run that measured it, the mean square of S that numerical noise makes by length bin, of the
+    noise source with the largest one.
+    """
     found: list[NoiseLevel] = []
     column = "mean_square_per_token"
     for run, whole, by_bin in noise_by_run(tables, column):
@@ -114,7 +121,7 @@ def noise_of(tables: Tables) -> list[NoiseLevel]:
 
 
 def in_sight(noise: NoiseLevel, data: Sequence[Variances]) -> bool:
-    """Return whether a noise floor is near enough to the measured variances to be drawn."""
+    """Return whether a noise floor reaches IN_SIGHT of the smallest measured variance, so that it is drawn."""
     lowest = min(float(v.variance.min()) for v in data)
     return noise.square.size > 0 and float(noise.square.max()) >= IN_SIGHT * lowest
 
@@ -122,7 +129,9 @@ def in_sight(noise: NoiseLevel, data: Sequence[Variances]) -> bool:
 def plot_variances(
     data: Sequence[Variances], ax: Axes | None = None, noise: Sequence[NoiseLevel] = (), symbol: str = "S"
 ) -> Axes:
-    """Draw variances, fitted lines, a reference line of slope 1 and noise floors on logarithmic axes."""
+    """Draw variances of S against length, fitted lines, a reference line of slope 1 and noise floors on logarithmic
+    axes.
+    """
     ax = new_axes(ax)
     rules = list(dict.fromkeys(v.rule for v in data))
     shift = dict(zip(rules, 2 ** spread(len(rules), min(0.05, 0.3 / len(rules))), strict=True))
@@ -151,8 +160,9 @@ def plot_variances(
 
 
 def plot_exponents(data: Exponents, rules: Sequence[str], ax: Axes | None = None) -> Axes:
-    """Draw fitted exponents: a row for each rule that trained, a mark for each run; the line at 1 is what sqrt bands
-    need."""
+    """Draw fitted exponents 2H of Var(S|L): a row for each rule that trained, a mark for each run; sqrt bands need 1,
+    where a line stands.
+    """
     ax = new_axes(ax)
     for number, (rule, look) in enumerate(looks(rules).items()):
         at = np.array([r == rule for r in data.rule], bool)
@@ -167,7 +177,7 @@ def plot_exponents(data: Exponents, rules: Sequence[str], ax: Axes | None = None
 
 
 def caption(tables: Tables) -> str:
-    """Return the caption of the variances, with sample sizes and noise floor."""
+    """Return the caption of the variances, with numbers of responses and the sources of numerical noise."""
     data, _ = select(tables)
     rows = _usual(tables["moments"])
     found = noise_of(tables)

@@ -28,7 +28,9 @@ TITLES = {"no drift error": "no drift", "drift -sigma^2/2": "drift $\\mu=-\\sigm
 
 
 def laws(tables: Tables) -> dict[str, list[ComputedLaw]]:
-    """Return the curves to draw by panel: acceptance against length for each rule, with simulated points."""
+    """Return, for each panel (a drift of the tokens), each rule's acceptance against length: curve and simulated
+    points.
+    """
     table = tables["acceptance_laws"]
     known = looks(table["rule"])
     found: dict[str, list[ComputedLaw]] = {}

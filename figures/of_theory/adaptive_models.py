@@ -1,6 +1,4 @@
-"""How unequal the shares kept stay (LRE) where a band is adjusted until it meets a target, by log-ratio model (T14,
-T15).
-"""
+"""How unequally bands that follow a target accept lengths after learning (LRE), by log-ratio model (T14, T15)."""
 
 from __future__ import annotations
 
@@ -40,7 +38,7 @@ class ModelDots:
 
 
 def dots(rows: Frame, rule: str, models: Sequence[str]) -> ModelDots:
-    """Return one rule's LRE_inf under each of the given models; NaN where the table has no row."""
+    """Return one rule's LRE_inf under each of the log-ratio ``models``; NaN where the table has no row."""
     own = rows[rows["rule"] == rule].set_index("words").reindex(list(models))
     arrays = (own[name].to_numpy(float) for name in ("lre_inf", "lre_inf_low", "lre_inf_high"))
     return ModelDots(rule, *arrays)
@@ -68,7 +66,9 @@ def caption(tables: Tables) -> str:
 
 
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw LRE_inf by model and rule, one panel for each kind of centre of the band (docs/theory.md T14, T15)."""
+    """Draw LRE_inf by log-ratio model and rule, one panel each for bands around the drift and around 0 (docs/theory.md
+    T14, T15).
+    """
     table = need(tables["adaptive_models"], "no model")
     models, rules = list(dict.fromkeys(table["words"])), list(dict.fromkeys(table["rule"]))
     drifts = [drift for drift in CENTRES if (table["drift"] == drift).any()]

@@ -33,8 +33,10 @@ BLUE, ORANGE = "#0072B2", "#D55E00"
 
 @dataclass(frozen=True)
 class Distances:
-    """Arrays over length for one law of token log-ratios: the Berry-Esseen bound, the distance of the worst band and of
-    the band u = 1 from the Gaussian acceptance, and simulated distances."""
+    """For one law of token log-ratios, arrays over length: the Berry-Esseen bound (``envelope``), and how far
+    acceptance is from its Gaussian value for the worst band, for the band of one standard deviation (``unit``), and in
+    simulations of the latter.
+    """
 
     law: str
     rho3: float
@@ -49,7 +51,7 @@ class Distances:
 
 
 def distances(table: Frame) -> list[Distances]:
-    """Return the distances from Gaussian acceptance for each token law of the table."""
+    """Return, for each token law of the table, how far acceptance is from its Gaussian value."""
     found = []
     for law in table["law"].unique():
         own = table[table["law"] == law].sort_values("length")
@@ -63,7 +65,9 @@ def distances(table: Frame) -> list[Distances]:
 
 
 def plot_distances(data: Distances, ax: Axes | None = None, lowest: float = 1e-5) -> Axes:
-    """Draw the bound, the exact distances and the simulated points against length; both axes are logarithmic."""
+    """Draw against length the Berry-Esseen bound and the distances of acceptance from its Gaussian value, exact and
+    simulated; both axes are logarithmic, cut off below ``lowest``.
+    """
     ax = new_axes(ax)
     ax.plot(data.length, data.envelope, color="black", linewidth=1.0, zorder=2.2)
     ax.plot(data.length, data.worst, color=BLUE, zorder=2.3)
@@ -84,7 +88,9 @@ def caption(tables: Tables) -> str:
 
 
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw the distance from Gaussian acceptance, one panel for each token law (docs/theory.md T5)."""
+    """Draw how far acceptance is from its Gaussian value, one panel for each law of token log-ratios (docs/theory.md
+    T5).
+    """
     found = distances(tables["berry_esseen"])
     with style.context():
         handles = [

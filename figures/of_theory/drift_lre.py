@@ -1,4 +1,6 @@
-"""LRE by the error of the assumed drift: computed values with proved limits, and the bounds of T3."""
+"""LRE where a band's assumed drift is wrong, by the size of the error: computed values with proved limits, and T3's
+bounds.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ BLUE, RED, GREEN = "#0072B2", "#D55E00", "#117733"
 
 @dataclass(frozen=True)
 class BoundCurve:
-    """LRE and its bounds for one pair of ranges: arrays (K,) over the drift error; NaN where T3 gives no bound."""
+    """LRE and T3's bounds for one pair of ranges u_lo, u_hi (in standard deviations of S): arrays (K,) over the largest
+    drift error; NaN where T3 gives no bound.
+    """
 
     u_lo: float
     u_hi: float
@@ -44,7 +48,7 @@ class BoundCurve:
     two_sided: NDArray[np.float64]
 
     def title(self, style: Style) -> str:
-        """Return the title of the panel: the ranges, and whether drift errors have one sign or both."""
+        """Return the panel's title: the two ranges, and whether drift errors have one sign or both."""
         signs = "both signs" if self.mixed else "one sign"
         return f"$u_-={self.u_lo:g}$, $u_+={self.u_hi:g}${chr(10) if style.narrow else ', '}{signs}"
 
@@ -62,7 +66,9 @@ def curves(table: Frame) -> list[BoundCurve]:
 
 
 def plot_drift(data: BoundCurve, ax: Axes | None = None) -> Axes:
-    """Draw LRE and the two bounds of T3 against the drift error; a bound far above LRE is cut off."""
+    """Draw LRE and T3's two bounds (drift errors of one sign, of both signs) against the largest drift error. The y
+    axis follows LRE, so a bound far above it is cut off.
+    """
     ax = new_axes(ax)
     ax.fill_between(data.x, data.near_low, data.near_high, color=BLUE, alpha=0.2, linewidth=0, zorder=1.5)
     ax.fill_between(data.x, data.low, data.high, color=BLUE, linewidth=0, zorder=2)
@@ -76,7 +82,7 @@ def plot_drift(data: BoundCurve, ax: Axes | None = None) -> Axes:
 
 
 def caption(tables: Tables) -> str:
-    """Return the caption of the figure of drift errors, with how close the bounds come to LRE."""
+    """Return the caption of the figure of drift errors, with the largest ratio of LRE to its bound."""
     table = tables["drift_lre"]
     found = curves(table)
     width = max(float(np.max(((c.high - c.low) / c.high)[c.x > 0])) for c in found)

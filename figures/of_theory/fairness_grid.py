@@ -24,14 +24,16 @@ CAPTION = (
 )
 RULE = "fspo"
 TIE = 1e-3
-"""Rules whose LRE is within this distance of the least count as equally fair; the figure then shows fspo, or else the
-first of ``LINES``."""
+"""Rules whose LRE is within this distance of the least one count as equally fair. Of these the figure shows fspo, or
+else the first in the order of ``LINES``.
+"""
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Two departures from the model: values along x (M,) and y (N,), LRE of fspo (N, M) and the fairest rule of each
-    cell."""
+    """Two departures from the Gaussian model at once: their values along x (M,) and y (N,), LRE of fspo (N, M), and the
+    rule with the least LRE in each cell.
+    """
 
     factor: str
     factor_2: str
@@ -43,7 +45,9 @@ class Grid:
 
 
 def grids(tables: Tables) -> tuple[list[Grid], float]:
-    """Return a grid for each pair of departures in the table, and the mean acceptance that all rules have."""
+    """Return a grid for each pair of departures from the Gaussian model in the table, and the mean acceptance that all
+    rules have.
+    """
     table = tables["fairness_map"]
     rows = table[table["factor_2"].notna() & table["rule"].isin(LINES) & (table["method"] == "closed")]
     if rows.empty:
@@ -77,8 +81,9 @@ def grids(tables: Tables) -> tuple[list[Grid], float]:
 
 
 def plot_grid(data: Grid, norm: Normalize, ax: Axes | None = None) -> Any:
-    """Draw LRE of fspo as coloured cells and the fairest rule as a marker in each; return the cells for a colour
-    bar."""
+    """Draw LRE of fspo as coloured cells, and in each cell the marker of the rule with the least LRE. Return the cells,
+    from which a colour bar is drawn.
+    """
     ax = new_axes(ax)
     known = line_looks(rule for row in data.fairest for rule in row)
     mesh = ax.pcolormesh(data.lre, cmap="cividis", norm=norm, edgecolors="white", linewidth=0.3)
@@ -99,7 +104,7 @@ def plot_grid(data: Grid, norm: Normalize, ax: Axes | None = None) -> Any:
 
 
 def caption(tables: Tables) -> str:
-    """Return the caption of the grids, with the share of cells in which fspo is the fairest rule."""
+    """Return the caption of the grids, with the share of cells in which fspo has the least LRE."""
     found, target = grids(tables)
     shares = []
     for grid in found:
@@ -112,7 +117,9 @@ def caption(tables: Tables) -> str:
 
 
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw a grid of LRE for each pair of departures from the model."""
+    """Draw LRE of fspo and the rule with the least LRE, one panel for each pair of departures from the Gaussian
+    model.
+    """
     found, _ = grids(tables)
     drawn = line_looks(rule for grid in found for row in grid.fairest for rule in row)
     with style.context():

@@ -32,12 +32,16 @@ CAPTION = (
 )
 LINES = ("fixed", "power-0.25", "fspo", "power-0.75", "linear", "fspo-kl", "fspo-gaussian", "fspo-tilted")
 OF_PRESET = {"fixed": "rloo", "linear": "gspo", "power-0.75": "power"}
-"""Rules of the map and the presets with the same exponent of length, whose colour and marker they are drawn in."""
+"""Preset in whose colour and marker a rule of the map is drawn, because its band grows with the same power of the
+length.
+"""
 
 
 @dataclass(frozen=True)
 class Factor:
-    """How the axis of one departure from the model is drawn: label, quantity, scale, and ticks (empty: automatic)."""
+    """How the axis of one departure from the Gaussian model is drawn: label, the kind of acceptance whose LRE is shown,
+    scale, and ticks (empty: automatic).
+    """
 
     label: str
     measure: str = "band"
@@ -61,14 +65,15 @@ MEASURES = {"band": "$a$", "update": "$a_{upd}$", "weight": "$b$"}
 
 
 def line_looks(rules: Iterable[str]) -> dict[str, Look]:
-    """Return colour and marker of the named rules, in the order of ``LINES``."""
+    """Return colour and marker of the named rules of the map, in the order of ``LINES``."""
     names = set(rules)
     return {rule: next(iter(looks([OF_PRESET.get(rule, rule)]).values())) for rule in LINES if rule in names}
 
 
 def one_factor(tables: Tables) -> Frame:
-    """Return the rows with one departure from the model, at the highest acceptance at which all quantities are
-    known."""
+    """Return the rows of table fairness_map with a single departure from the Gaussian model, at the highest mean
+    acceptance for which all three kinds of acceptance have rows.
+    """
     table = tables["fairness_map"]
     rows = table[table["factor_2"].isna() & table["rule"].isin(LINES)]
     shared = [t for t, part in rows.groupby("target") if set(part["measure"]) == set(rows["measure"])]
@@ -78,7 +83,9 @@ def one_factor(tables: Tables) -> Frame:
 
 
 def lines(tables: Tables) -> dict[str, list[ComputedLaw]]:
-    """Return, for each departure from the model, the curves of LRE of all rules."""
+    """Return, for each departure from the Gaussian model, LRE of every rule against its size: curve and simulated
+    points.
+    """
     table = one_factor(tables)
     known = line_looks(table["rule"])
     found: dict[str, list[ComputedLaw]] = {}
@@ -98,7 +105,7 @@ def lines(tables: Tables) -> dict[str, list[ComputedLaw]]:
 
 
 def plot_factor(data: Sequence[ComputedLaw], factor: Factor, ax: Axes | None = None) -> Axes:
-    """Draw the LRE of each rule against the size of one departure from the model."""
+    """Draw LRE of each rule against the size of one departure from the Gaussian model."""
     ax = new_axes(ax)
     for line in data:
         draw_law(ax, line, markersize=2.4, linewidth=0.9)
@@ -139,7 +146,9 @@ def _atanh(x: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def caption(tables: Tables) -> str:
-    """Return the caption of the map, with the common acceptance and the reason why a rule's curve ends early."""
+    """Return the caption of the map, with the rules' common mean acceptance and the reason why a rule's curve ends
+    early.
+    """
     table = one_factor(tables)
     lines(tables)
     lost = table[table["lre_inf"].isna() & table["note"].notna()]
@@ -160,7 +169,7 @@ def caption(tables: Tables) -> str:
 
 
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw LRE of the rules, one panel for each departure from the model."""
+    """Draw LRE of the rules, one panel for each departure from the Gaussian model."""
     found = lines(tables)
     drawn = line_looks(line.points.rule for data in found.values() for line in data)
     with style.context():

@@ -30,8 +30,9 @@ CRITERIA = {"mse": "update as it is", "mse_direction": "direction"}
 
 @dataclass(frozen=True)
 class Best:
-    """Least relative errors (K,), one for each model, of bands with the same treatment outside (drop, truncate or
-    cap)."""
+    """Least mean squared errors, over those without clipping, (K,): one for each model, of all bands with one choice
+    outside (drop, truncate or cap), for any exponent of the length and for 1/2.
+    """
 
     outside: str
     any_gamma: NDArray[np.float64]
@@ -39,7 +40,9 @@ class Best:
 
 
 def select(tables: Tables) -> Frame:
-    """Return the least errors of the criteria that are drawn, at the figure's number of prompts."""
+    """Return the rows of table mse_best for the two errors that are drawn (``CRITERIA``), at the figure's number of
+    prompts.
+    """
     table = tables["mse_best"]
     table = prefer(table[table["criterion"].isin(CRITERIA)], "n", TYPICAL_PROMPTS, table["n"].max())
     if table.empty:
@@ -48,7 +51,9 @@ def select(tables: Tables) -> Frame:
 
 
 def best(rows: Frame, models: Sequence[str]) -> list[Best]:
-    """Return the least error of each treatment outside the band, divided by the error without clipping."""
+    """Return, for each of drop, truncate and cap, the least error under each model, divided by the error without
+    clipping.
+    """
     found = []
     for outside in OF_CLIP_RULES:
         own = rows[rows["outside"] == outside].set_index("model").reindex(list(models))
@@ -85,7 +90,9 @@ def caption(tables: Tables) -> str:
 
 
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw the least error by model, one panel for each criterion (docs/theory.md T12)."""
+    """Draw the least error by model, one panel each for the update as it is and for its direction (docs/theory.md
+    T12).
+    """
     rows = select(tables)
     models = list(dict.fromkeys(rows["model"]))
     criteria = [name for name in CRITERIA if (rows["criterion"] == name).any()]

@@ -30,7 +30,9 @@ CENTRES = {-1.0: "centre $-KL$", 0.0: "centre 0", 1.0: "centre $+KL$"}
 
 @dataclass(frozen=True)
 class Cells:
-    """One panel: acceptances (M,), exponents (N,), and mean squared errors (N, M) relative to no clipping."""
+    """One panel, a choice outside the band and a centre of it: acceptances (M,), exponents of the length (N,), and mean
+    squared errors over that without clipping (N, M).
+    """
 
     outside: str
     centre: float
@@ -40,13 +42,15 @@ class Cells:
 
     @property
     def least(self) -> tuple[float, float, float]:
-        """Return the least relative error, and the exponent and the acceptance of its cell."""
+        """Return the panel's least relative error, and the exponent and the acceptance of the band that has it."""
         i, j = np.unravel_index(np.nanargmin(self.relative), self.relative.shape)
         return float(self.relative[i, j]), float(self.gamma[i]), float(self.acceptance[j])
 
 
 def cells(tables: Tables) -> tuple[list[Cells], str, int]:
-    """Return a panel for each treatment outside and each centre, the log-ratio model, and the number of prompts."""
+    """Return a panel for each choice outside the band and each centre, the name of the policy's model, and the number
+    of prompts.
+    """
     table = tables["mse_map"]
     table = prefer(table, "model", MODEL, *table["model"].unique())
     table = prefer(table, "n", TYPICAL_PROMPTS, table["n"].max())
@@ -68,8 +72,9 @@ def cells(tables: Tables) -> tuple[list[Cells], str, int]:
 
 
 def plot_cells(data: Cells, norm: LogNorm, ax: Axes | None = None, filled: bool = False) -> Any:
-    """Draw relative errors as coloured cells, a cross where clipping raises the error, a star at the least error;
-    return the cells for a colour bar."""
+    """Draw relative errors as coloured cells, a cross where clipping raises the error, a star at the least error
+    (``filled``: in colour). Return the cells, from which a colour bar is drawn.
+    """
     ax = new_axes(ax)
     mesh = ax.pcolormesh(data.relative, cmap="cividis_r", norm=norm, edgecolors="white", linewidth=0.2)
     shape = data.relative.shape
@@ -99,8 +104,9 @@ def caption(tables: Tables) -> str:
 
 
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw the errors: a row of panels for each treatment outside the band, a column for each centre (docs/theory.md
-    T12)."""
+    """Draw the relative errors: a row of panels for each choice outside the band, a column for each centre
+    (docs/theory.md T12).
+    """
     found, _, _ = cells(tables)
     outsides, centres = list(dict.fromkeys(c.outside for c in found)), list(dict.fromkeys(c.centre for c in found))
     least = min(found, key=lambda panel: panel.least[0])

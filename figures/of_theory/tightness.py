@@ -1,4 +1,6 @@
-"""Angles between clipped and unclipped update, against the bound of the cosine lemma and its sharp form T7s."""
+"""Angles between clipped and true update, against the bound of the cosine lemma (T7) and the case T7s that reaches
+it.
+"""
 
 from __future__ import annotations
 
@@ -29,14 +31,16 @@ SOURCES = {
     "optimised": ("optimised", "#D55E00", "s"),
     "T7s": ("T7s", "#0072B2", "o"),
 }
-"""The ways of making test gradients: key in the table, then label, colour and marker in the figure."""
+"""The ways of making strata with test gradients: name in the table, then label, colour and marker in the figure."""
 SMALLEST = 1e-4
 """Least rho that is drawn. Below it, the computed angle is only rounding error."""
 
 
 @dataclass(frozen=True)
 class Cloud:
-    """Points of one way of making gradients: arrays (K,), all with SMALLEST <= rho < 1."""
+    """The lemma's rho, and cosine and sine of the angle between clipped and true update, for strata made in one way:
+    arrays (K,), all with SMALLEST <= rho < 1.
+    """
 
     source: str
     rho: NDArray[np.float64]
@@ -45,7 +49,7 @@ class Cloud:
 
 
 def clouds(tables: Tables) -> list[Cloud]:
-    """Return the points, by how their gradients were made, for which the lemma gives a bound (rho < 1)."""
+    """Return the points of each way of making strata, those for which the lemma gives a bound (rho < 1)."""
     table = tables["tightness"]
     found = []
     for source in SOURCES:
@@ -58,7 +62,7 @@ def clouds(tables: Tables) -> list[Cloud]:
 
 
 def plot_cosine(data: Sequence[Cloud], ax: Axes | None = None) -> Axes:
-    """Draw the cosine of clipped and unclipped update against rho, and the lemma's lower bound."""
+    """Draw the cosine of the angle between clipped and true update against rho, and the lemma's lower bound."""
     ax = new_axes(ax)
     at = np.linspace(0, 1, 400)[:-1]
     ax.plot(at, [cosine_bound(r) or 0.0 for r in at], color="black", linewidth=1.0, zorder=2.2)
@@ -72,7 +76,9 @@ def plot_cosine(data: Sequence[Cloud], ax: Axes | None = None) -> Axes:
 
 
 def plot_sine(data: Sequence[Cloud], ax: Axes | None = None) -> Axes:
-    """Draw the sine of the angle against rho, and the bound sine <= rho; both axes are logarithmic."""
+    """Draw the sine of the angle between clipped and true update against rho, and the bound sine <= rho; both axes are
+    logarithmic.
+    """
     ax = new_axes(ax)
     ax.plot([SMALLEST, 1], [SMALLEST, 1], color="black", linewidth=1.0, zorder=2.2)
     for cloud in data:
@@ -94,7 +100,7 @@ def _points(ax: Axes, cloud: Cloud, y: NDArray[np.float64]) -> None:
 
 
 def caption(tables: Tables) -> str:
-    """Return the caption of the figure of angles, with the number of points and how nearly they reach the bound."""
+    """Return the caption of the figure of angles, with the numbers of points and how nearly they reach the bound."""
     table, data = tables["tightness"], clouds(tables)
     counts, reached = [], []
     for cloud in data:
@@ -106,7 +112,9 @@ def caption(tables: Tables) -> str:
 
 
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw the cosine in the left panel and the sine in the right one (docs/theory.md T7, T7s)."""
+    """Draw angles between clipped and true update: the cosine in the left panel, the sine in the right one
+    (docs/theory.md T7, T7s).
+    """
     data = clouds(tables)
     with style.context():
         looks = [SOURCES[cloud.source] for cloud in data]

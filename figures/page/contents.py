@@ -22,12 +22,14 @@ from fspo.stats.intervals import PERCENT
 
 OWN_SECTION = dict.fromkeys(("sensitivity_range", "sensitivity_settings", "sensitivity_trained"), "sensitivity")
 OWN_SECTION |= {"theory_gap": "gap"}
-"""Figures for which the report has a separate section."""
+"""Figures that stand in a separate section of the report, each with the name of that section."""
 Row = dict[str, Any]
 
 
 def pictures(folder: Path, captions: Sequence[Mapping[str, Any]], section: str = "") -> list[Picture]:
-    """Return the drawn figures of ``captions.json`` that belong to a section ("": to no section)."""
+    """Return the drawn figures of ``captions`` whose place is the section; "" stands for all figures without a
+    section.
+    """
     return [
         Picture(
             folder / f"{f['name']}.png", f["title"], f["caption"], folder / f["numbers"] if "numbers" in f else None
@@ -43,7 +45,7 @@ def skipped(captions: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def warnings(run: Path) -> list[str]:
-    """Return the warnings and the damage that a run's analysis reports about its log."""
+    """Return the analysis's warnings about a run, and the parts of its log that could not be read, one line each."""
     summary = json.loads((run / ANALYSIS / SUMMARY).read_text(encoding="utf-8"))
     return [f"{run.name}: {line}" for line in (*summary["damage"], *summary["warnings"])]
 
@@ -56,8 +58,9 @@ def read_all(runs: Sequence[Path], name: str) -> Frame:
 
 
 def assumptions(runs: Sequence[Path]) -> Section:
-    """Return the section on the theory's assumptions: a verdict for each assumption and run, and the reasons
-    (section 7)."""
+    """Return the report's section on the theory's assumptions (docs/theory.md section 7): a verdict for each assumption
+    and run, and the reasons.
+    """
     table = read_all(runs, "assumptions")
     notes = ["What the theory assumes of S (docs/theory.md section 7): a verdict and an estimate for each run."]
     tables: list[tuple[str, list[Row]]] = []
@@ -77,7 +80,9 @@ def assumptions(runs: Sequence[Path]) -> Section:
 
 
 def theory_gap(runs: Sequence[Path], figures: Sequence[Picture]) -> Section:
-    """Return the section on the gap between measured and theoretical acceptance, with its parts, by run."""
+    """Return the report's section on the gap between measured and theoretical acceptance, with its parts by cause, by
+    run.
+    """
     table = read_all(runs, "theory_gap")
     rows: list[Row] = []
     if len(table):
@@ -94,7 +99,9 @@ def _interval(row: Any) -> str:
 
 
 def cosine_lemma(runs: Sequence[Path]) -> Section:
-    """Return the section on the cosine lemma (T7): its terms and its bound by run and rule, averaged over updates."""
+    """Return the report's section on the cosine lemma (T7): its terms and its bound by run and rule, averaged over
+    updates.
+    """
     table = read_all(runs, "lemma_summary")
     table = table[table["use"] == "first"] if len(table) else table
     if table.empty:
@@ -132,14 +139,16 @@ def _lemma_row(key: Row, own: Frame) -> Row:
 
 
 def _with_interval(row: Any) -> str:
-    """Return an estimate with its interval, or with the reason why it has none."""
+    """Return a row's estimate with its interval as text, or with the reason why it has no interval."""
     if pd.isna(row["ci_low"]):
         return f"{row['estimate']:.3f} ({row['reason']})"
     return _interval(row)
 
 
 def sensitivity(trained: Path | None, figures: Sequence[Picture]) -> Section:
-    """Return the section with the sweeps' figures, and the table of the trained sweep if there is one."""
+    """Return the report's section on changed settings: the sweeps' figures, and the table of the trained sweep if there
+    is one.
+    """
     if trained is None:
         note = "Counterfactual sweeps of one log alone: --sweep true trains with each setting changed."
         return Section("Sensitivity", [note], figures=figures)
@@ -158,7 +167,9 @@ def sensitivity(trained: Path | None, figures: Sequence[Picture]) -> Section:
 
 
 def reuse(runs: Sequence[Path]) -> list[Row]:
-    """Return a row for each run and number of earlier uses: the effect of further epochs on the same responses."""
+    """Return a table row for each run and number of earlier uses of a response: what further epochs on the same
+    responses do to acceptance, weights and drift.
+    """
     table = read_all(runs, "reuse")
     if table.empty:
         return []
@@ -174,7 +185,7 @@ def reuse(runs: Sequence[Path]) -> list[Row]:
 
 
 def noise(runs: Sequence[Path]) -> list[Row]:
-    """Return a row for each run and noise source: what numerics alone do to S over all lengths."""
+    """Return a table row for each run and source of numerical noise: what it alone does to S, over all lengths."""
     table = read_all(runs, "noise_floor")
     if table.empty:
         return []
@@ -193,8 +204,9 @@ def _with_ends(row: Mapping[Any, Any], name: str) -> str:
 
 
 def doctor(diagnoses: Sequence[Mapping[str, Any]]) -> Section:
-    """Return the section on the doctor's findings, worst first, with counts of checks that are clear or could not be
-    made."""
+    """Return the report's section on the doctor's findings about runs, worst first, with the number of clear checks and
+    the checks that could not be made.
+    """
     rank = {"critical": 0, "warning": 1, "info": 2}
     found: list[Row] = []
     counts: list[Row] = []
@@ -230,7 +242,9 @@ def summary(
     diagnoses: Sequence[Mapping[str, Any]],
     runs: Sequence[Path],
 ) -> list[str]:
-    """Return the first lines of the report: claims, theory checks, logs, the doctor's findings."""
+    """Return the first lines of the report: how many claims, theory checks and logs hold, and in how many runs the
+    doctor found something.
+    """
     verdicts = [str(claim["verdict"]) for claim in claims]
     counted = ", ".join(f"{verdicts.count(v)} {v}" for v in dict.fromkeys(verdicts))
     held = "all hold" if checks["exit_status"] == 0 else "SOME FAIL (see Theory)"
@@ -247,7 +261,7 @@ def summary(
 
 
 def check_rows(checks: Mapping[str, Any]) -> list[Row]:
-    """Return one table row for each theory check."""
+    """Return one table row for each theory check: id, method, verdict, margin and control."""
     wanted = ("id", "method", "verdict", "margin", "control")
     return [{name: row.get(name) for name in wanted} for row in checks["rows"]]
 

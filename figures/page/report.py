@@ -26,11 +26,11 @@ VERDICTS = {
     "not supported": ("✗", "failing"),
     "inconclusive": ("?", "open"),
 }
-"""Symbol and CSS class of the badge for each verdict. Any other verdict is shown as it is."""
+"""Symbol and CSS class of the badge for each verdict of a claim. A verdict without an entry gets a plain badge."""
 _CLAIM_FIELDS = ("id", "statement", "verdict", "estimand", "estimate", "ci_low", "ci_high", "margin", "test")
 _LONG_TABLE = 30
 _MOST_ROWS = 250
-"""Largest number of rows of a figure's numbers on the page; longer tables stay in their CSV files."""
+"""Largest number of rows in the table of a figure's numbers on the page; longer tables stay in their CSV files."""
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ def plain(value: Any) -> str:
 
 
 def estimate_text(fields: Mapping[str, Any]) -> str:
-    """Return ``estimate [ci_low, ci_high]``, or "" if there is no estimate."""
+    """Return the text ``estimate [ci_low, ci_high]`` from fields of these names, or "" if there is no estimate."""
     if plain(fields.get("estimate")) == "–":
         return ""
     text = plain(fields["estimate"])
@@ -165,7 +165,9 @@ def estimate_text(fields: Mapping[str, Any]) -> str:
 
 
 def badge(verdict: str) -> dict[str, str]:
-    """Return symbol, words and CSS class of a verdict. Symbol and words show the verdict without colour."""
+    """Return symbol, words and CSS class of the badge of a verdict. Symbol and words show the verdict without
+    colour.
+    """
     symbol, kind = VERDICTS.get(verdict, ("•", "other"))
     return {"symbol": symbol, "text": verdict, "kind": kind}
 
@@ -192,7 +194,7 @@ def _claim(claim: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _detail(name: str, value: Any, lines: list[tuple[str, str]], tables: list[dict[str, Any]]) -> None:
-    """Add a field of a claim to ``tables`` if it holds a list of mappings, else to ``lines``."""
+    """Add a field of a claim to ``tables`` if it holds rows (mappings), else as text to ``lines``."""
     if value is None or value == "" or (isinstance(value, (list, tuple, dict)) and not value):
         return
     if isinstance(value, Mapping) and all(isinstance(row, Mapping) for row in value.values()):
@@ -212,7 +214,7 @@ def _detail(name: str, value: Any, lines: list[tuple[str, str]], tables: list[di
 
 
 def _with_interval(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row in which value (or estimate), low and high are joined in one field."""
+    """Return a table row in which the estimate and the ends of its interval stand in one field as text."""
     for value, low, high in (("value", "low", "high"), ("estimate", "ci_low", "ci_high")):
         if {value, low, high} <= set(row):
             text = estimate_text({"estimate": row[value], "ci_low": row[low], "ci_high": row[high]})
@@ -262,8 +264,8 @@ def _sample(sample: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _sections(sections: Sequence[Section], figures: int) -> list[dict[str, Any]]:
-    """Return the sections that are not empty, with figures numbered on from ``figures``, the number of figures before
-    them.
+    """Return the page's sections that are not empty. Their figures are numbered from ``figures`` + 1 on, ``figures``
+    being the number of figures before them.
     """
     found = []
     for section in sections:
@@ -288,7 +290,9 @@ def _picture(picture: Picture, number: int) -> dict[str, Any]:
 
 
 def _numbers(file: Path | None) -> dict[str, Any]:
-    """Return the numbers of a figure as a table; a column with only one value becomes words above the table."""
+    """Return the numbers of a figure as a table of the page; a column that holds one value only becomes words above the
+    table.
+    """
     if file is None:
         return {"numbers": None}
     try:
