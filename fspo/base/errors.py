@@ -36,7 +36,7 @@ def run_cli(main: Callable[[], int | None]) -> NoReturn:
         print("interrupted: finished work is kept; run the same command again to go on", file=sys.stderr)
         sys.exit(130)
     except BrokenPipeError:
-        # Python flushes stdout again when it exits, and a closed pipe would raise then
+        # Python flushes stdout again when it exits, and would raise for the closed pipe: so stdout becomes /dev/null.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(128 + 13)
     sys.exit(status or 0)

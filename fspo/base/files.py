@@ -60,9 +60,10 @@ def reading(path: Path) -> Iterator[None]:
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """Yield a temporary path beside ``path``; rename it to ``path`` when the block ends, remove it if the block fails.
+    """Yield a temporary path beside ``path``; when the ``with`` block ends, rename the file to ``path``.
 
-    Missing folders are created. A killed process leaves ``.part-PID-NAME`` behind, a name that no reader looks for.
+    If the block fails, the temporary file is removed. Missing folders are created. A killed process leaves
+    ``.part-PID-NAME`` behind, a name that no reader looks for.
 
     Raises
     ------
@@ -82,7 +83,7 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def whole_folder(path: Path, *others: type[Exception]) -> Iterator[Path]:
-    """Yield an empty temporary folder beside ``path``; when the block ends, it replaces the folder at ``path``.
+    """Yield an empty temporary folder beside ``path``; when the ``with`` block ends, it replaces the one at ``path``.
 
     If the block fails, the temporary folder is removed and an old folder at ``path`` stays. A killed process leaves
     ``.part-PID-NAME`` behind, which :func:`remove_parts` removes.
@@ -151,7 +152,7 @@ def refuse_foreign(folder: Path, ours: Mapping[str, Callable[[Path], bool]], wri
     """Raise UserError if ``writer`` would overwrite files in the folder that it did not write.
 
     A folder that is missing or empty may be used. Any other folder must hold at least one file with a name that the
-    writer uses, and each file with such a name must pass its test.
+    writer uses, and each file with such a name must pass the test in ``ours`` for that name.
 
     Parameters
     ----------
@@ -180,12 +181,12 @@ def refuse_foreign(folder: Path, ours: Mapping[str, Callable[[Path], bool]], wri
 
 
 def refuse_foreign_file(path: Path, own: Callable[[Path], bool], writer: str) -> None:
-    """Raise UserError unless the file at ``path`` is missing or passes the test ``own``: ``writer`` wrote it.
+    """Raise UserError unless the file at ``path`` is missing, or the function ``own`` says that ``writer`` wrote it.
 
     Raises
     ------
     UserError
-        If ``path`` is a folder, or a file that fails the test.
+        If ``path`` is a folder, or a file that ``writer`` did not write.
     """
     if path.is_dir():
         raise UserError(f"{path} is a folder: name a file")

@@ -88,7 +88,7 @@ def _file_text(path: str, cls: type) -> str:
         text = Path(path).read_text(encoding="utf-8")
     except UnicodeDecodeError:
         raise UserError(f"the configuration file {path!r} is no text in UTF-8: give the path of a YAML file") from None
-    except (OSError, ValueError) as error:  # open raises ValueError for a name with a NUL character
+    except (OSError, ValueError) as error:  # ValueError: the name holds a NUL character
         why = getattr(error, "strerror", None) or error
         raise UserError(f"cannot read the configuration file {path!r} ({why}): give the path of a YAML file") from error
     root = _check_yaml(text, path)
@@ -170,7 +170,7 @@ def _check_group(node: yaml.MappingNode, cls: type, where: str, prefix: str = ""
 def _check_values(cls: type, namespace: Any, prefix: str = "") -> None:
     """Raise UserError for values that jsonargparse accepts wrongly.
 
-    They are a plain value for a group of options (``batch: 3``), and null for an option that needs a value.
+    Wrongly accepted are a plain value for a group of options (``batch: 3``), and null for an option that needs a value.
     """
     for name, hint in get_type_hints(cls).items():
         if getattr(namespace, name) is None and type(None) not in get_args(hint):

@@ -87,7 +87,7 @@ class RuleConfig:
         range, the range and the exponent, or a factor for each bin of lengths. Any preset with a band on responses can
         be adapted; token and prefix rules cannot.
     target : float, optional
-        The acceptance to reach.
+        The acceptance that ``adapt`` is to reach.
     target_rate : {"band", "update"}, optional
         Which acceptance the target is: the share of all responses that lie in the band, or the share of the responses
         with A != 0 that are not cut.

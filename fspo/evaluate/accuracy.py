@@ -75,7 +75,7 @@ def pass_at_k(n: ArrayLike, c: ArrayLike, k: int) -> Floats:
     if (good < 0).any() or (good > size).any():
         raise UserError("more correct responses than responses, or fewer than none: correct the counts")
     wrong = size - good
-    some = wrong >= k  # otherwise every subset of k responses contains a correct one
+    some = wrong >= k  # with fewer wrong responses, each subset of k contains a correct one
     left = np.where(some, wrong - k, 0.0)
     log_none = gammaln(wrong + 1) - gammaln(left + 1) - gammaln(size + 1) + gammaln(size - k + 1)
     return np.where(good == 0, 0.0, np.where(some, 1 - np.exp(log_none), 1.0))
@@ -95,7 +95,7 @@ def rate(values: ArrayLike, prompt: ArrayLike) -> dict[str, float]:
 
 
 def measures(answers: Answers) -> list[dict[str, Any]]:
-    """Return rows ``measure, value, ci_lo, ci_hi``: one for avg@n, then one for pass@k with each k > 1 of `budgets`.
+    """Return rows ``measure, value, ci_lo, ci_hi``: for avg@n and for pass@k at each k > 1 that `budgets` gives.
 
     avg@n is the share of correct responses; n is the least number of responses to a prompt.
 
@@ -147,9 +147,8 @@ def length_bins(all_answers: Sequence[Answers], number: int = DEFAULT_BINS) -> B
 def by_length(answers: Answers, bins: Bins) -> list[dict[str, Any]]:
     """Return one row for each length bin: accuracy with its interval, numbers of truncated responses and of failures.
 
-    A failure is a response on which the verifier gave no verdict.
-
-    Prompts that were too long to be asked belong to no bin.
+    A failure is a response on which the verifier gave no verdict. Prompts that were too long to be
+    asked belong to no bin.
     """
     asked = answers.length > 0
     at, cluster = bins.index(answers.length[asked]), dense(answers.prompt[asked])

@@ -1,7 +1,7 @@
 """Files of a gradient log: names, versions, row groups, and reading of all files and row groups that are undamaged.
 
-A file that cannot be read, or has another major version, is left out and named in one line of damage. If a part of a
-file is broken, its undamaged row groups are read. Only the footers of the files are read until rows are asked for.
+A file that cannot be read, or has another major version, is left out, and the list of damage names it in one line. If a
+part of a file is broken, its undamaged row groups are read. Until rows are asked for, only the footers are read.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 NAME = re.compile(r"rollout-(\d{8})-rank-(\d{4})\.parquet")
 FEW_VALUES = tuple(name for name, column in gradschema.LOG_COLUMNS.items() if column.kind == "string")
-"""Columns of text with few distinct values; they are read as dictionary codes to save memory."""
+"""The log's columns of text, which have few distinct values: they are read as dictionary codes to save memory."""
 
 
 def file_name(rollout: int, rank: int) -> str:

@@ -202,7 +202,7 @@ class GradLog:
 
     @staticmethod
     def joined(logs: Sequence[GradLog]) -> GradLog:
-        """Return one GradLog with the rows of several; its header is that of the first."""
+        """Return one GradLog with the rows of all ``logs``, in their order, and the header of the first."""
         damage = [line for log in logs for line in log.damage]
         return GradLog(_joined([log.table for log in logs]), logs[0].metadata, damage)
 

@@ -68,8 +68,8 @@ class MetricsFile:
         if not self.path.exists():
             return
 
-        # The evaluation after rollout r - 1 has the number r and is made before the checkpoint, so it is kept. The
-        # evaluation before any training (number 0) precedes every checkpoint, so a run from the start repeats it.
+        # The evaluation after rollout r - 1 has the number r. It is made before the checkpoint from which a run resumes
+        # at r, so it is kept. The evaluation before any training (number 0) is repeated by a run from the start.
         def repeated(row: dict[str, Any]) -> bool:
             number = row.get("rollout")
             evaluated = row.get("phase") == "eval" and number == rollout > 0

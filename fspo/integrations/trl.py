@@ -37,8 +37,8 @@ class FSPOTrainer(LoggedTrainer):
     """`trl.GRPOTrainer` with the loss of a clip rule; it also writes the gradient log.
 
     The loss of an update is minus the sum of the objective's terms over all its microbatches and processes, divided by
-    one denominator: that of the generation batch times the update's share of it. So the loss does not depend on which
-    responses share a microbatch.
+    the number of responses (or of tokens, by the aggregation) in the generation batch times the update's share of the
+    batch. So the loss does not depend on which responses share a microbatch.
 
     Parameters
     ----------
@@ -147,7 +147,7 @@ class FSPOTrainer(LoggedTrainer):
         if training:
             if self.memory.needed and PREFIX + "response_id" in inputs:
                 self.memory.add(inputs[PREFIX + "response_id"].cpu().numpy(), records, advantages)
-                if self.accelerator.sync_gradients:  # the update's last microbatch is done
+                if self.accelerator.sync_gradients:  # this was the update's last microbatch
                     self.memory.end_update(moved=since > 0)
             self.log_microbatch(inputs, records, entropy, scores)
         return loss
@@ -171,7 +171,7 @@ class FSPOTrainer(LoggedTrainer):
         total = inputs.get(PREFIX + "denominator")
         if not self.model.training or total is None:
             return denominator_for(self.objective_config, mask) * accumulation
-        share = accumulation / self.args.first_pass  # the part of a generation batch that belongs to one update
+        share = accumulation / self.args.first_pass  # share of a generation batch that one update uses
         return float(total) / self.accelerator.num_processes * share
 
     def _report(self, mode: str, records: Records, entropy: Tensor, rule: Rule) -> None:

@@ -29,7 +29,7 @@ class Versioned(np.ndarray):
 
 
 class VersionedQueue:
-    """The queue of a rollout worker; the token ids of each sample carry the sample's version."""
+    """The queue of a rollout worker; each sample's token ids carry the version of the weights that drew them."""
 
     def __init__(self, samples: Any) -> None:
         self.samples = samples
@@ -62,7 +62,7 @@ class ObservedAsync(AsyncGRPOTrainer):
             rule=rule,
             metadata={"seed": self.args.seed},
         )
-        self._published: dict[int, int] = {}  # version of the weights: updates done before it was sent
+        self._published: dict[int, int] = {}  # updates done before each version was sent
         self._responses = 0
         self._outputs: Any = None
         self.add_callback(Begin(self))
@@ -76,7 +76,7 @@ class ObservedAsync(AsyncGRPOTrainer):
         if self.accelerator.is_main_process:
             self.rollout_queue = VersionedQueue(self.rollout_queue)
         loader = super().get_train_dataloader()
-        reader = getattr(loader, "base_dataloader", loader)  # accelerate may have wrapped the loader
+        reader = getattr(loader, "base_dataloader", loader)  # the loader inside accelerate's wrapper, if there is one
         collate = reader.collate_fn
         reader.collate_fn = lambda rows: collate(rows) | self._described(rows[0])
         return loader
@@ -117,7 +117,7 @@ class ObservedAsync(AsyncGRPOTrainer):
         return loss
 
     def _log(self, inputs: dict[str, Any], log_probs: Tensor, entropy: Tensor) -> None:
-        """Add the log's rows of one microbatch."""
+        """Add the rows of one microbatch to the gradient log; ``log_probs`` and ``entropy`` are those of its tokens."""
         selected, step, log = inputs["token_index"] >= 0, self.state.global_step, self.log_rows
         index, response = inputs["token_index"][selected], inputs["segment_id"][selected]
         present = inputs[PREFIX + "present"].bool()

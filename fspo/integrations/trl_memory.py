@@ -1,6 +1,6 @@
 """What an update inside TRL passes on to the next one: the drift, and the range of a band that follows a target.
 
-TRL passes the loss one microbatch at a time. The rows of an update are collected here, over all processes and in the
+TRL passes the loss one microbatch at a time. The responses of an update are collected here from all processes, in the
 order of their response numbers, so that every process computes the same state.
 """
 
@@ -59,11 +59,12 @@ class UpdateMemory:
     def end_update(self, *, moved: bool) -> None:
         """After an update's last microbatch, learn the drift and the range of the next update from all its responses.
 
-        ``moved`` says that an earlier update of this rollout has changed the weights, so that S is not 0.
+        ``moved`` says that an earlier update of this rollout has changed the weights. Without one every S is 0, and the
+        range learns nothing.
         """
         rows = np.concatenate([part for own in gather_object([self._parts]) for part in own], 1)
         self._parts = []
-        rows = rows[:, rows[3] > 0]  # a truncated response that TRL has masked out has no token
+        rows = rows[:, rows[3] > 0]  # leaves out truncated responses of which TRL has masked all tokens
         _, A, S, n, k3, square = rows[:, np.argsort(rows[0], kind="stable")]
         if moved:
             self.online.observe(S, n, A, self.centre(A))
@@ -79,7 +80,7 @@ class UpdateMemory:
         Raises
         ------
         UserError
-            If the folder holds no such state, or it cannot be read.
+            If the folder holds no state of an adaptive band, or the state cannot be read.
         """
         path = Path(checkpoint) / FILE
         try:

@@ -33,7 +33,7 @@ FORWARD = [
         "compute_aux_loss",
     )
 ]  # fmt: skip
-"""Names of further inputs of the model (images and the like), which TRL passes to it from its batches."""
+"""Names of the model's inputs beside text (images and the like), which TRL passes to the model from its batches."""
 
 
 def observe(trainer: type, *, score_every: int = 0) -> type:
@@ -86,7 +86,7 @@ class Begin(TrainerCallback):
 
 
 class LoggedTrainer(GRPOTrainer):
-    """`trl.GRPOTrainer` that carries what the gradient log needs from the rollout to the loss, and writes the log."""
+    """`trl.GRPOTrainer` that writes the gradient log; it carries rewards and response numbers from rollout to loss."""
 
     args: GRPOConfig
     model: torch.nn.Module  # type: ignore[assignment]
@@ -214,7 +214,7 @@ class _ObservedTrainer(LoggedTrainer):
             if getattr(self.args, name) != off:
                 warnings.warn(f"the logged multiplier is the clip's: {name} cuts further tokens", stacklevel=2)
         corrects = self.use_vllm and self.vllm_importance_sampling_correction
-        self.corrected = corrects and self.loss_type != "vespo"  # vespo's weight contains the correction's factor
+        self.corrected = corrects and self.loss_type != "vespo"  # vespo corrects inside its own weight
         correction = correction_of(self.args) if self.corrected else None
         if self.corrected and correction is None:
             warnings.warn(

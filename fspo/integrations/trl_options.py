@@ -35,9 +35,9 @@ class FSPOConfig(GRPOConfig):
 
     Three defaults differ from TRL's: ``vllm_importance_sampling_correction=False`` and
     ``use_bias_correction_kl=False``, because TRL's corrections would change responses before the rule or beside it,
-    and ``disable_dropout=True``, because dropout makes S random. ``beta`` weighs the plain k3 estimate of
-    KL(new||reference), aggregated like the rule's terms: "response" sums it over a response's tokens, where TRL's
-    losses take means.
+    and ``disable_dropout=True``, because dropout makes S random. ``beta`` weighs the penalty on
+    KL(new||reference): its estimate k3 (exp(d) - 1 - d, d the reference's log-probability less the new one) is
+    aggregated like the rule's terms: "response" sums it over a response's tokens, where TRL's losses take means.
 
     Parameters
     ----------
@@ -115,7 +115,7 @@ class FSPOConfig(GRPOConfig):
         return CorrectionConfig(self.correction, **{n: getattr(self, f"correction_{n}") for n in names}).rule()
 
     def objective(self) -> ObjectiveConfig:
-        """Return the aggregation and the weight of the KL term."""
+        """Return the options of the objective: the aggregation, and the weight of the penalty on KL(new||reference)."""
         return self._parts().objective()
 
     @property
@@ -129,12 +129,7 @@ class FSPOConfig(GRPOConfig):
         return self.first_pass * self.num_iterations
 
     def check(self) -> None:
-        """Raise UserError for options that contradict the rule.
-
-        Raises
-        ------
-        UserError
-        """
+        """Raise UserError for options of TRL that contradict the rule or would keep it from being applied."""
         rule, objective = self.clip_rule(), self.objective()
         defaults = {f.name: f.default for f in fields(GRPOConfig)}
         for name, ours in _REPLACED.items():

@@ -45,7 +45,7 @@ def clip_of(args: Any) -> Rule | None:
         return None
     try:
         return Rule("token", **parts) if token else Rule("linear", weight="geometric", **parts)
-    except UserError:  # no rule: an edge lies on the wrong side of ratio 1
+    except UserError:  # Rule refuses an edge on the wrong side of ratio 1
         return None
 
 
@@ -66,5 +66,5 @@ def correction_of(args: Any) -> Rule | None:
     below, above = 1.0 if low is None else 1 - low, math.inf if high is None else high - 1
     try:
         return replace(CORRECTIONS[preset], range_lo=below, range_hi=above, outside=outside, name=f"trl-{mode}")
-    except UserError:  # no rule: an edge lies on the wrong side of ratio 1
+    except UserError:  # Rule refuses an edge on the wrong side of ratio 1
         return None

@@ -142,7 +142,8 @@ def fspo_loss(
     old_log_prob, log_prob, advantages, response_mask : Tensor (B, T)
         As verl passes them; an advantage is one number for each response, repeated over its tokens.
     loss_agg_mode : str
-        Name of verl's aggregation, with verl's global denominators. A sequence rule takes "seq-mean-token-mean" alone.
+        Name of verl's aggregation, whose denominators count all processes. A sequence rule takes "seq-mean-token-mean"
+        alone.
     config : ActorConfig
     rollout_is_weights : Tensor, optional
         Factor for each token from verl's correction or from ours; it multiplies the value and gradient of the token.

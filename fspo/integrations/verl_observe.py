@@ -72,9 +72,7 @@ def watch_actors(run: str | None) -> None:
 
 
 class _ObservedWorker:
-    """What `watch_actors` adds to verl's training worker: it numbers a rollout's responses and logs every call of the
-    loss.
-    """
+    """Mixin for verl's training worker, put in by `watch_actors`: numbers responses and logs every call of the loss."""
 
     run: str | None
     _log: _ActorLog | None = None
@@ -140,7 +138,7 @@ class _ActorLog:
             header["correction"] = correction.to_dict()
         self.label = f"verl-{policy_loss.get('loss_mode', None)}" if policy_loss is not None else "verl"
         self.writer = GradLogWriter(run, rank=self.rank, metadata=header)
-        # An update takes mini_batch_size responses of all ranks; verl then passes over the rollout `epochs` times.
+        # An update takes mini_batch_size responses, over all ranks; verl passes over each rollout `epochs` times.
         self.per_update = max(int(tu.get(data, "mini_batch_size", self.n * world)) // world, 1)
         self.updates = self.n // self.per_update * int(tu.get(data, "epochs", 1))
         self.seen = 0

@@ -192,7 +192,7 @@ def load_tokenizer(name_or_path: str | Path) -> PreTrainedTokenizerBase:
         return even_tokens.build_tokenizer(shape_of(str(name_or_path)).vocab_size)
     with _readable(name_or_path):
         tokenizer = AutoTokenizer.from_pretrained(name_or_path, padding_side="left")
-    # If the vocabulary's file is missing, the library still gives a tokenizer, which knows only special tokens.
+    # If the vocabulary's file is missing, transformers still gives a tokenizer, which knows only special tokens.
     if set(tokenizer.get_vocab().values()) <= set(tokenizer.all_special_ids):
         raise UserError(
             f"cannot load the tokenizer of {str(name_or_path)!r}: its files (tokenizer.json) are missing; save the "

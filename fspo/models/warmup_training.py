@@ -33,7 +33,7 @@ from fspo.tasks.chain_add import (
 )
 
 RECIPE = 1  # part of the cache's key: raise it when a change here changes the trained weights
-_IGNORED = -100  # label of tokens without a loss: the default ignore_index of torch's cross_entropy
+_IGNORED = -100  # label of prompt and padding tokens: cross_entropy gives it no loss
 _LEARNING_RATE_FLOOR = 0.05
 _RAMP_STEPS = 100
 

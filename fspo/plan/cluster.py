@@ -16,7 +16,7 @@ CALIBRATION_ROLLOUTS = 20
 
 
 def cluster_commands(rules: Sequence[str], seeds: Sequence[int], out: str, target: float, width: str) -> list[str]:
-    """Return the shell lines of a reproduction, from the unclipped run on which ranges are set to the figures.
+    """Return the shell commands of a reproduction: the unclipped run on which all ranges are set, training, figures.
 
     Parameters
     ----------

@@ -10,9 +10,9 @@ from fspo.plan.models import Sizes
 
 
 def longest_microbatch(config: TrainConfig) -> tuple[int, int, int]:
-    """Return the number of responses, prompt tokens and response tokens of the largest microbatch.
+    """Return the number of responses in the largest microbatch, and the tokens of each prompt and of each response.
 
-    Every prompt and every response in it has the greatest length that the options allow.
+    Every prompt and every response has the greatest length that the options allow.
     """
     prompt, response = config.task.max_prompt_tokens, config.sampling.max_new_tokens
     return max(1, config.batch.tokens // (prompt + response)), prompt, response

@@ -101,9 +101,9 @@ def fake_model(
 
 
 def padded_rows(rows: int, prompt: int, response: int, pad: int = 0) -> dict[str, torch.Tensor]:
-    """Make a microbatch of ``rows`` prompts and responses of these lengths; one response is a token shorter.
+    """Make a microbatch of ``rows`` prompts of ``prompt`` tokens with responses of ``response`` tokens.
 
-    The shorter response makes the microbatch padded with ``pad``, as a real one is.
+    One response is a token shorter, so that the microbatch is padded with token ``pad``, as a real one is.
     """
     lengths = [response] * (rows - 1) + [max(1, response - (rows > 1))]
     return make_batch([[1] * prompt] * rows, [[1] * n for n in lengths], pad)

@@ -239,7 +239,7 @@ def _gathered(machine: MachineConfig, model: Sizes, compute: torch.dtype, own: t
 
 
 def _buckets(machine: MachineConfig, model: Sizes, own: torch.dtype, compute: torch.dtype) -> int:
-    """Return the bytes of gradients that are being averaged over processes at one moment."""
+    """Return the bytes of the copies of gradients that are being averaged over processes at one moment."""
     if machine.gpus == 1:
         return 0
     if machine.sharding == "ddp":  # DDP keeps a second copy of all gradients in its buckets
@@ -284,7 +284,7 @@ def _hooks(config: TrainConfig, model: torch.nn.Module, tokens: int, compute: to
 def host_and_disk(config: TrainConfig, model: Sizes) -> dict[str, float]:
     """Return the host memory and disk that a run needs, GiB.
 
-    Each process reads all weights at the start. The first process gathers all tensors of a checkpoint.
+    Each process reads all weights at the start. For a checkpoint the first process gathers all weights and moments.
     """
     dtype = DTYPES[config.model.dtype]
     copies = 2 if config.rule.kl_coef > 0 else 1

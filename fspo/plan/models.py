@@ -1,4 +1,4 @@
-"""Models without weights, on torch's meta device, and the numbers of their parameters."""
+"""Models on torch's meta device, which have shapes but no weights, and the numbers of their parameters."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def meta_model(
     gradient_checkpointing: bool = False,
     lora: LoraOptions | None = None,
 ) -> PreTrainedModel:
-    """Make the model on torch's meta device, where every module and shape exists and no memory is used."""
+    """Make the model on torch's meta device, where tensors have shapes but take no memory."""
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config, dtype=DTYPES[dtype])
         return ready_for_training(model, "the model", gradient_checkpointing=gradient_checkpointing, lora=lora)

@@ -22,12 +22,12 @@ MOST_GPUS = 1024
 
 @dataclass(frozen=True)
 class Change:
-    """One option of a planned run, set to another value.
+    """A change of one option of a planned run, or of a few options that belong together.
 
     Attributes
     ----------
     text : str
-        The change as it is written on the command line.
+        The changed options as they are written on the command line.
     config, machine : TrainConfig, MachineConfig
         The configuration after the change.
     """
@@ -95,7 +95,7 @@ def cures(config: TrainConfig, machine: MachineConfig) -> list[str] | None:
             return None
         done.append(best[0].text)
         config, machine, now = best[0].config, best[0].machine, best[1]
-    # An option that was changed several times is reported with its last value.
+    # Report an option that several steps have changed once, with its last value.
     last = {text.split()[0]: text for text in done}
     return list(last.values()) if now.fits else None
 
