@@ -77,7 +77,8 @@ class Reproduction:
         return 0 if checks["exit_status"] == 0 else 1
 
     def check_theory(self) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        """Check the theory, write its maps and draw them; return the checks' report and the rows of captions.json.
+        """Run the theory checks, compute the maps of the theory and draw them; return the checks' report and the rows
+        of the figures' captions.json.
 
         A failed check is reported and does not stop the later stages.
         """
@@ -102,7 +103,7 @@ class Reproduction:
 
         sources = ("fspo.models.warmup", "fspo.models.warmup_training", "fspo.tasks.chain_add", "fspo.models.load")
         found = self.stages.run("warm-up", {"source": source_digest(*sources)}, work)[1]
-        return found if Path(found).is_dir() else work()  # the cache may have been emptied since the stage ran
+        return found if Path(found).is_dir() else work()  # warm up again if the cached model was deleted
 
     def calibrate(self, shared: Job) -> dict[str, Any]:
         """Calibrate every rule's range to the same band acceptance on the unclipped run."""
@@ -123,7 +124,7 @@ class Reproduction:
         job = next((job for job in runs if job.run.name.startswith("fspo-seed")), runs[0])
 
         def work() -> None:
-            shutil.rmtree(job.run / NOISE, ignore_errors=True)  # remove an old measurement, or a part of one
+            shutil.rmtree(job.run / NOISE, ignore_errors=True)  # remove an old or unfinished measurement
             run_module("fspo.train", "--config", str(job.run / CONFIG), "--noise-floor")
 
         return self.stages.run("noise-floor", {"run": job.key, "source": source_digest("fspo")}, work)[0]

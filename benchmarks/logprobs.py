@@ -83,7 +83,8 @@ def peak_bytes(step: Callable[[], object]) -> int:
 
 
 def measure(dtype: str, tokens: int, features: int, rounds: int, ways: dict[str, Way]) -> dict[str, object]:
-    """Compare the ways of computing log-probs at one shape: seconds, ratios, peak bytes and errors of each."""
+    """Time each way of computing log-probs at one number of tokens and one type; return seconds, ratios between ways,
+    peak bytes and errors."""
     draw = torch.Generator().manual_seed(0)
     hidden = torch.randn(tokens, features, generator=draw).to(getattr(torch, dtype)).requires_grad_()
     weight = (3 / features**0.5 * torch.randn(VOCABULARY, features, generator=draw)).to(hidden.dtype).requires_grad_()

@@ -79,7 +79,7 @@ def watch(command: Sequence[str], memory: Callable[[int], int], pause: float, **
     memory : function of a process id
         Bytes of that process; OSError where it has ended. They are added up over the command's processes.
     options
-        Of ``subprocess.Popen``.
+        Further arguments of ``subprocess.Popen``.
     """
     before, start, peak = os.times(), time.perf_counter(), 0
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, **options)

@@ -226,7 +226,8 @@ def summarise(runs: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, Any]
 
 
 def compare(table: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Add the ratios of this project's trainer to TRL, for each measure against TRL's best setting."""
+    """Add to the rows of this project's trainer how many times faster than TRL it is and its share of TRL's memory;
+    each measure is compared with the TRL setting that is best at it."""
     peers = [side for side in table if side.startswith("trl")]
     for side in [s for s in table if s.startswith("fspo")] if peers else []:
         row = table[side]

@@ -49,7 +49,7 @@ def main(output: str, rollouts: int = 3) -> None:
         optim=OptimConfig(learning_rate=2e-4, warmup_updates=0),
         eval=EvalConfig(every=0),
     )
-    # Without the arguments model and tokenizer the trainer loads what the option model.name_or_path names.
+    # To train a model of your own, pass model and tokenizer; without them the option model.name_or_path is loaded.
     model, tokenizer = build_embedded_model(0), load_tokenizer("embedded")
     Trainer(config, model=model, tokenizer=tokenizer, task=Digits()).train()
 

@@ -38,7 +38,7 @@ LENGTH_SHARE = 0.6
 """Share of the variance of log-length that lies between prompts; the rest lies between responses to one prompt."""
 MARGIN = 0.01
 DISAGREES = 1e-3
-"""Probability that the check with --quick calls a page wrong whose numbers are right."""
+"""Probability with which --quick reports that a page disagrees with new simulations although its numbers are right."""
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "coverage.md"
 
 

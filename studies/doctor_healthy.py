@@ -22,7 +22,8 @@ from fspo.gradlog.metrics_file import MetricsFile
 from fspo.rules import PRESETS, DriftStats, Preset, Rule, preset, token_k3
 
 KINDS, TOKENS = 6, 12
-"""Number of kinds of prompts; number of tokens, of which token 0 ends a response."""
+"""Number of kinds of prompts in a simulated run; number of tokens in its vocabulary, of which token 0 ends a
+response."""
 END = 0
 
 

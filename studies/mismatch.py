@@ -171,7 +171,7 @@ def span(low: float, high: float) -> str:
 
 
 def _tokens(tables: dict[str, pd.DataFrame]) -> list[dict[str, Any]]:
-    """Return the standard deviation of a token's log-ratio by its position in the response."""
+    """Return the standard deviation of token log-ratios by range of positions in the response."""
     found = tables["positions"].query("by == 'position' and bin >= 0 and reason == ''").drop_duplicates("bin")
     return [
         {"bin": span(row["bin_lo"], row["bin_hi"]), "tokens": int(row["count"]), "sd": float(row["sd_log_ratio"])}
@@ -180,7 +180,8 @@ def _tokens(tables: dict[str, pd.DataFrame]) -> list[dict[str, Any]]:
 
 
 def alike(run: Path, on: Ratio) -> Interval:
-    """Return the variance of the ratio over the mean sum of its tokens' squares: 1 where tokens err independently."""
+    """Return the variance of the log-ratio ``on`` over the mean, by response, of the sum of its tokens' squared
+    log-ratios, with its interval: 1 if tokens err independently."""
     ratio, squares = RATIO_COLUMNS[on].log_ratio, RATIO_COLUMNS[on].sum_sq
     log = read_log(run, columns=[ratio, squares, "times_used", "rollout", "prompt_id"]).table.to_pandas()
     log = log[(log.times_used == 0) & (log[squares] > 0)]

@@ -53,7 +53,7 @@ PROMPTS = TYPICAL_PROMPTS
 REFERENCE = ("fspo", "drop")
 MODEL_BANDS = ("rloo", "gspo", "fspo", "fspo-kl", "fspo-tilted", "power", "fspo-adaptive")
 LEAST_RANGE = 10
-"""Number of rollouts, at the start of a trained run, that its mean acceptance leaves out."""
+"""Number of rollouts at the start of a trained run that the run's mean acceptance leaves out, while ranges settle."""
 Row = dict[str, Any]
 
 
@@ -69,8 +69,8 @@ def kept(folder: Path, name: str, key: str, work: Callable[[], list[Row]]) -> li
 
 
 def log_rows(path: Path) -> list[Row]:
-    """Return, for every case matched on one log, the squared error of its update (T12, relative to no clipping) and its
-    same-batch cosine."""
+    """Return, for each case (band and treatment outside) at equal update acceptance on one log, the errors of its
+    update (T12, relative to no clipping) and its same-batch cosine."""
     run = load_run(path)
     bins = Bins((1, int(run.rows.length.max()) + 1))
     cases = [case for case in make_cases(BANDS, TARGETS, run.rows) if case.source == "matched"]
@@ -109,7 +109,8 @@ def model_rule(name: str, policy: Policy, rng: np.random.Generator) -> Rule:
 
 
 def model_rows(model: str) -> list[Row]:
-    """Return bias, variance and cosine of every band and treatment outside in one model, at equal band acceptance."""
+    """Return, for each band and treatment outside at equal band acceptance in one exactly known model, the mean squared
+    error of the update, over that without clipping, and its cosine."""
     policy = MODELS[model][1]()
     rng = np.random.default_rng(0)
     free = policy.moments(Rule("none"), 0.0)
@@ -144,7 +145,7 @@ def median_interval(values: Sequence[float]) -> tuple[float, float, float]:
     nothing else.
     """
     x = np.sort(np.asarray(values, np.float64))
-    # Rank, among the sorted values, of the lower end of the sign test's interval; 0: too few values for an interval.
+    # The sign test's interval begins at the value of this rank among the sorted values; 0: too few values.
     rank = int(sps.binom.ppf((1 - CONFIDENCE) / 2, x.size, 0.5))
     middle = float(np.median(x)) if x.size else math.nan
     return (middle, float(x[rank - 1]), float(x[x.size - rank])) if rank else (middle, math.nan, math.nan)

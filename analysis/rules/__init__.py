@@ -1,1 +1,1 @@
-"""What clip rules do to the rows of a log, computed row by row or summed by length bin."""
+"""What clip rules and corrections do to the rows of a gradient log, computed row by row or summed by length bin."""

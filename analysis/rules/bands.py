@@ -1,4 +1,5 @@
-"""Place a band on the rows of a window, and evaluate it at its given range and at every target at the same time."""
+"""Place a band on the rows of a window, and find which rows it cuts at its given range and at the ranges that meet each
+target acceptance, all in one pass."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ class Band:
 
     @staticmethod
     def of(cases: Sequence[Case]) -> list[Band]:
-        """Collect the bands of the counterfactual cases, in the order of the cases."""
+        """Sort the counterfactual cases by band; return the bands in the order in which the cases name them."""
         found: dict[str, Band] = {}
         for i, case in enumerate(cases):
             if case.source != "trained":
@@ -64,7 +65,7 @@ class Band:
         None if there is no such case.
         """
         key = case.key | {"outside": "drop"}
-        # Compare the cases' keys as text, because a missing target is NaN, which does not equal NaN.
+        # Compare the columns that name a case as text, because a missing target is NaN, which does not equal NaN.
         same = (i for i, other in self.members.get("drop", []) if repr(other.key) == repr(key))
         return next(same, None)
 
@@ -82,7 +83,7 @@ class Placed:
     centre : array (N,)
         Centre m_L, nats; 0 where the band has no drift.
     over, under : array (N,)
-        Factors on the half-widths that would put the upper edge, and the lower edge, exactly at S.
+        Factors by which the half-widths would have to be multiplied for the upper edge, or the lower edge, to lie at S.
     """
 
     rule: Rule
@@ -148,12 +149,12 @@ class Candidates:
         self.edges = Edges(centre - factor * placed.below[at], centre + factor * placed.above[at], centre)
 
     def by_factor(self, chosen: np.ndarray) -> list[Ints]:
-        """Return, for each factor on the half-widths, the index array of the candidates that a mask (R,) selects."""
+        """Return, for each factor on the half-widths, the row numbers of the candidates that a mask (R,) selects."""
         before = np.append(0, np.cumsum(chosen))[self._ends]
         return np.split(self._at[chosen], before[:-1])
 
     def cut(self, clip: Clip, part: Part) -> CutRows:
-        """Return the candidates that the clip cuts."""
+        """Return the candidates that the clip cuts when the half-widths are multiplied by their factors."""
         side = clip.side(self.S, self.A, self.edges)
         cut = side != 0
         edges = self.edges if cut.all() else Edges(*(x[cut] for x in self.edges))
@@ -162,7 +163,7 @@ class Candidates:
 
 @dataclass(frozen=True)
 class CutRows:
-    """Rows (R,) that a clip cuts, stored for several widths of the band, one width after another."""
+    """Rows (R,) that a clip cuts at several widths of the band, joined in one array, width after width."""
 
     cuts: Cuts
     side: Ints
@@ -186,7 +187,7 @@ class Factors:
         self.found: dict[float, tuple[float, Rule] | UserError] = {}
         rule, targets = placed.rule, sorted({case.target for _, case in members if case.source == "matched"})
         if not len(excess):
-            targets = []  # no row counts in this window, so no range is needed and no row is left out
+            targets = []  # no row of the window counts: skip calibration, which would fail
         try:
             factors: list[float | UserError] = list(excess_quantiles(excess, targets, rule.label)) if targets else []
         except UserError:
@@ -198,8 +199,8 @@ class Factors:
                 self.found[target] = error
 
     def note(self, members: Sequence[Member], rate: str, sums: Sums) -> list[tuple[int, float]]:
-        """Record the range of each case in this window, or why it has none; return the cases that have one, each with
-        its factor on the half-widths.
+        """Record in ``sums`` the range of each case in this window, or why no range meets its target; return the
+        numbers of the cases that have a range, each with its factor on the half-widths.
         """
         out: list[tuple[int, float]] = []
         for i, case in members:

@@ -31,7 +31,7 @@ EXAMPLES = """examples:
 
 
 class CalibratedRange(NamedTuple):
-    """The range that gives a preset a wanted band acceptance: an entry of ``calibrate``'s JSON file, by preset name.
+    """The range that gives a preset a wanted band acceptance; the JSON file holds one such entry for each preset.
 
     Written by ``python -m analysis calibrate RUN --output FILE``. docs/theory.md section 2.
     """

@@ -135,7 +135,7 @@ def first_of(group: NDArray[np.int64], number: int) -> NDArray[np.int64]:
 
 
 def _by_rollout(rollout: NDArray[np.int64], r: Floats) -> Floats:
-    """Return the variance of all rewards of each row's rollout (N,)."""
+    """Return for each row (N,) the variance of all rewards r in its rollout."""
     code = numbered(rollout)
     count = np.bincount(code)
     mean = np.bincount(code, r) / count

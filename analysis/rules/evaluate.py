@@ -2,12 +2,12 @@
 
 A case is a band (shape and drift), what happens outside it, and a source of its range. The source is "trained" (the
 rule that trained, at its logged drift), "given" (a preset at its published parameters) or "matched" (the range is
-calibrated in each window to a target acceptance: band acceptance for band tables, update acceptance on the rows with
-A != 0 for update tables; docs/theory.md section 2).
+calibrated in each window to a target acceptance: to a band acceptance where band acceptance is measured, else to an
+update acceptance on the rows with A != 0; docs/theory.md section 2).
 
 The cases depend on the ratio that is analysed (`candidates`). Clip rules act on the update's ratio S and on the total.
-Corrections act on the engine's and the behaviour's: those of CORRECTIONS on sequences as published, and the band of
-each shape at matched acceptance (SHAPES).
+On the engine and the behaviour ratio act corrections: the published ones (`CORRECTIONS`) that act on sequences, and a
+band of each shape at matched acceptance (`SHAPES`).
 
 A band whose range follows a target is replayed (:mod:`analysis.rules.replay`). Its "given" case is what the trainer
 would have done at the preset's target. Its "matched" case takes the shape from the replay and calibrates the scale in
@@ -46,7 +46,8 @@ BANDS = tuple(
     for name, (rule, _, _) in PRESETS.items()
     if rule.level == "sequence" and rule.shape != "none" and rule.outside == "drop"
 )
-"""Presets with a band on whole responses. fspo-truncate and fspo-cap are missing, because their band is fspo's."""
+"""Presets whose bands are compared, all on whole responses. fspo-truncate and fspo-cap are left out, because their band
+is fspo's: they are fspo's cases with another treatment outside."""
 SHAPES: dict[str, Rule] = {
     "product": replace(CORRECTIONS["mis"], name="product"),
     "geometric": replace(CORRECTIONS["geo-mask"], weight="sequence", name="geometric"),
@@ -75,7 +76,8 @@ def candidates(on: Ratio) -> dict[str, Rule]:
 
 @dataclass(frozen=True)
 class Case:
-    """A rule, the source of its range, and the target acceptance of a matched range."""
+    """A rule that is evaluated: a band and what happens outside it, the source of its range, and the target acceptance
+    of a matched range."""
 
     rule: Rule
     name: str
@@ -227,7 +229,7 @@ def lacking(rule: Rule) -> str:
 
 
 def narrow(outcome: CaseEffect, which: Ints) -> CaseEffect:
-    """Return what the case does to the rows ``which`` (M,) alone."""
+    """Return the part of what a case does that concerns the rows with the numbers ``which`` (M,)."""
     names = ("side", "in_band", "weight", "clipped_weight", "multiplier")
     return CaseEffect(**{f: getattr(outcome, f)[which] for f in names}, ranges=outcome.ranges, reason=outcome.reason)
 

@@ -1,8 +1,8 @@
-"""How rows are divided while a log is read: groups of clusters, bins, and narrow cells of the length.
+"""How rows are sorted for sums while a log is read: by group of clusters, by bin, and by narrow cell of the length.
 
 With at most ``MOST_CLUSTERS`` clusters, each cluster is a group. With more, a fixed hash pools clusters into
-``POOLED`` groups, so memory does not grow with the log. Unions of independent clusters are independent, so linearised
-covariances and the jackknife stay right, on ``POOLED`` - 1 degrees of freedom.
+``POOLED`` groups, so memory does not grow with the log. Groups of independent clusters are independent too, so
+covariances and the jackknife are computed over groups as over clusters, with ``POOLED`` - 1 degrees of freedom.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Recompute columns of a gradient log from its other columns, and say which rows differ.
+"""Recompute columns of a gradient log from its other columns, and say in which rows the logged value differs.
 
-The rule of the log's header gives edges, sides, multipliers and weights (docs/theory.md section 2). The sums over a
-response's tokens bound each other, whatever the tokens are. The doctor and the integrity check of ``summary.json`` both
-call these functions.
+The rule in the log's header gives edges, sides, multipliers and weights (docs/theory.md section 2). The sums of s_t,
+its square and k3 over a response's tokens bound each other, whatever the tokens are. The doctor and the integrity check
+of ``summary.json`` both call these functions.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ DRIFT_TOLERANCE = 0.02
 """Largest relative difference of a logged drift from the recomputed one that counts as rounding. It is wide because the
 trainer may take the drift's sums from another forward pass than the log's."""
 SUM_TOLERANCE = 1e-3
-"""Largest relative violation of an inequality between sums over tokens: the trainer may add them in float32."""
+"""Largest relative violation of an inequality between sums over tokens that counts as rounding, because the trainer may
+add them in float32."""
 
 
 class Compared(NamedTuple):
@@ -104,10 +105,10 @@ def recompute(
 
 
 def ratio(columns: Columns, which: str) -> Floats:
-    """Return one of the four log-ratios of each row (N,), nats; NaN where the log does not hold it."""
+    """Return one of the log-ratios update, engine, behaviour and total of each row (N,), nats; NaN if not logged."""
     if which in ("total", "behaviour"):
         behaviour = _get(columns, "behaviour_log_ratio")
-        if not np.isfinite(behaviour).any():  # a log of version 1.0 has the engine's ratio alone
+        if not np.isfinite(behaviour).any():  # a log of format version 1.0 holds no behaviour ratio
             behaviour = _get(columns, "engine_log_ratio")
         return behaviour if which == "behaviour" else _get(columns, "log_ratio") + behaviour
     return _get(columns, "log_ratio" if which == "update" else "engine_log_ratio")
@@ -171,7 +172,7 @@ def _drift(columns: Columns, rule: Rule) -> Compared:
         mean(S, sign > 0),
         mean(S, sign < 0),
     ]
-    if rule.drift_source == "lagged":  # the centre comes from the previous step of the rollout
+    if rule.drift_source == "lagged":  # lagged: the centre is that of the previous step of the rollout
         rollout = np.zeros(number, np.int64)
         rollout[batch] = columns["rollout"]
         known = np.diff(rollout, prepend=rollout[:1] - 1) == 0

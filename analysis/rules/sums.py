@@ -1,4 +1,5 @@
-"""Sums over the rows of a log by group of clusters and by bin: sums that all rules share, and sums of one rule."""
+"""Sums over the rows of a log by group of clusters and by bin, from which acceptances are computed: sums that are the
+same for all rules, and sums of what one rule accepts."""
 
 from __future__ import annotations
 
@@ -53,7 +54,7 @@ class ValueSums:
 
     @staticmethod
     def of(groups: int, bins: int, pairs: int, weights: bool) -> ValueSums:
-        """Return sums that are all 0; ``weights`` says whether the numerators are weights."""
+        """Return sums over no rows, all 0; ``weights`` says whether the numerators are weights, not 0 or 1."""
         by_group = np.zeros(groups), np.zeros(groups)
         squares = np.zeros((groups if weights else 0, bins))
         return ValueSums(np.zeros((groups, bins)), *by_group, squares, np.zeros(pairs, np.int64))
@@ -89,7 +90,7 @@ class SubsetSums:
             plus(self.bases.setdefault(kind, Base.of(*base.d.shape)), base)
 
     def without(self, other: SubsetSums) -> SubsetSums:
-        """Return the sums less ``other``, which are sums over a part of the rows."""
+        """Return the sums over the rows that remain if those that ``other`` sums over are left out."""
         bases = {
             kind: Base(**{name: values - getattr(other.bases[kind], name) for name, values in vars(base).items()})
             for kind, base in self.bases.items()
@@ -108,12 +109,12 @@ class Sums:
     """All sums over the rows of one use: "first" or "reused"."""
 
     subsets: dict[str, SubsetSums]
-    columns: dict[tuple[int, str, str], ValueSums] = field(
-        default_factory=dict
-    )  # sums of an acceptance's numerator by case, kind of acceptance and subset of rows
-    sides: dict[tuple[int, str], Floats] = field(default_factory=dict)  # number of cut rows by case and side
+    # By case, kind of acceptance and subset of rows: sums of the acceptance's numerator.
+    columns: dict[tuple[int, str, str], ValueSums] = field(default_factory=dict)
+    # By case and side (low, high, dual): number of rows that are cut there, by group and bin.
+    sides: dict[tuple[int, str], Floats] = field(default_factory=dict)
     unlike: Floats = field(default_factory=lambda: np.zeros(0))  # number of rows, by group, whose logged M is not 1
-    # Calibrated ranges by case and kind of acceptance, for each window.
+    # By case and kind of acceptance: the range (lo, hi) in each window, which its first rollout names.
     ranges: dict[tuple[int, str], dict[int, tuple[float, float]]] = field(default_factory=dict)
     no_range: dict[tuple[int, str], dict[int, str]] = field(default_factory=dict)
     """By case and kind of acceptance: the windows (named by their first rollout) in which no range gives the target,
@@ -153,7 +154,7 @@ class Part:
         return self._summed(kind)[0]
 
     def _summed(self, kind: str) -> tuple[Base, Floats]:
-        """Return the sums of a weight by group and bin, and by group alone (G,); ``kind`` names the weight."""
+        """Return the sums `Base` of the weight that ``kind`` names, and the sums of the weight by group alone (G,)."""
         if kind not in self._bases:
             w, (y, xy, squares) = self.weight(kind), self.dense(self.weight(kind))
             xx = totals(self.group, self.groups, w * self.x * self.x)

@@ -43,7 +43,8 @@ class Tally:
     def __init__(self, run: Run, layout: Grouping, cases: Sequence[Case]) -> None:
         self.layout, self.cases = layout, list(cases)
         logged = not any(c.source == "trained" for c in cases) and "multiplier" in run.logged
-        # For a correction the log holds the factor M w, from which no acceptance follows.
+        # Corrections are left out: the log holds their factor M w, from which M, and so the acceptance, does not
+        # follow.
         self.logged = logged and run.rule is not None and run.ratio.on not in CORRECTED
         self.logged_band = "band_accept" in run.logged
         self.trained = [(i, case) for i, case in enumerate(cases) if case.source == "trained"]
@@ -144,8 +145,8 @@ class Tally:
             part.binary([self._column(sums, i, "band", subset) for i in cases], Cuts(part, cuts))
 
     def _weights(self, sums: Sums, cases: Sequence[int], part: Part, cuts: Cuts, clipped: Floats) -> None:
-        """Add the sums of update and weight acceptance for some cases, from the rows that each case cuts and their
-        clipped weights.
+        """Add the sums of update and weight acceptance for some cases: ``cuts`` holds the rows that each case cuts, and
+        ``clipped`` the weights that it leaves them.
         """
         if cases[0] not in self.twins:
             part.binary([self._column(sums, i, "update", "nonzero") for i in cases], cuts)
@@ -163,7 +164,7 @@ class Tally:
                     sums.sides[i, name] = sums.sides[i, name] + count if (i, name) in sums.sides else count
 
     def _done(self, i: int, done: CaseEffect, sums: Sums, whole: Part, acting: Part, nonzero: Ints) -> None:
-        """Add what the rule that trained did to the rows of a window."""
+        """Add the sums of what the rule that trained did to the rows of a window."""
         for rate in RATES:
             if done.reason:
                 sums.reasons.setdefault((i, rate), done.reason)
@@ -178,7 +179,8 @@ class Tally:
         self._sides(sums, [i], cuts, done.side[nonzero[cut]])
 
     def _logged(self, rows: Rows, sums: Sums, whole: Part, acting: Part, nonzero: Ints) -> None:
-        """Add the logged columns of a token or prefix rule: rows whose tokens all lie in the band, and the mean M."""
+        """Add the sums of logged columns, for a run trained by a token or prefix rule: which rows have all tokens in
+        the band, and M."""
         both = ((whole, "all", slice(None)), (acting, "nonzero", nonzero))
         for part, subset, at in both if self.logged_band else ():
             cuts = Cuts(part, [np.flatnonzero(~rows.band_accept[at])])

@@ -44,13 +44,15 @@ class Products:
         self.without.append(without)
 
     def replicates(self) -> tuple[Floats, Floats]:
-        """Return the sum over updates (K+1, ...) and its delete-one-cluster replicates (sum C_u, K+1, ...)."""
+        """Return the products summed over updates (K+1, ...), and the same sum with each cluster of each update
+        deleted, (all clusters, K+1, ...)."""
         total = np.sum(self.total, axis=0)
         return total, np.concatenate([total - t + w for t, w in zip(self.total, self.without, strict=True)])
 
 
 class UpdateGram:
-    """The Gram matrix of one update's vectors A psi, summed by bin and cluster."""
+    """The matrix of inner products of one update's vectors A psi, from which those of clipped updates are made, by bin
+    and with each cluster deleted."""
 
     def __init__(self, vectors: Floats, bins: Ints, cluster: Ints, number: int) -> None:
         self.number = number
@@ -187,7 +189,8 @@ class Judge:
     quantile: float
 
     def positive(self, value: float, replicates: Floats, what: str) -> str:
-        """Say why a squared norm cannot be a denominator; return "" if it can."""
+        """Say why an estimated squared norm cannot be a denominator (it is not clearly above 0); return "" if it
+        can."""
         half = self.quantile * float(jackknife_se(replicates, self.update, self.prompt))
         if not value > 0:
             return f"the squared norm of {what} is estimated as {value:.2g}, not positive: too few responses"
@@ -308,7 +311,7 @@ class CosineColumns:
         if not np.isfinite(half):
             return value, float("nan"), float("nan")
         low, high = np.tanh(z - half), np.tanh(z + half)
-        # Limit the cosine below 1, so that Fisher's z of it stays finite.
+        # Include the cosine itself: it is held below 1 before arctanh, so the ends could miss a cosine of 1.
         return value, min(value, float(low)), max(value, float(high))
 
     def undefined(self, k: int, columns: Sequence[int]) -> str:
@@ -326,7 +329,8 @@ class CosineColumns:
     def difference(
         self, k: int, one: int, other: int, name: str = "", level: float = CONFIDENCE
     ) -> tuple[float, float, float]:
-        """Return the cosine of column ``one`` less that of its reference ``other``, with the paired interval."""
+        """Return, in bin ``k``, the cosine of rule ``one`` less that of its reference rule ``other``, with an interval
+        for the paired difference."""
         gap = float(self.value[k, one] - self.value[k, other])
         replicates = self.replicates[:, k, one] - self.replicates[:, k, other]
         noise = self.sketch.difference_error(self._bin(k, one), one, self._bin(k, other), other, name)

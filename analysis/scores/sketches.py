@@ -1,9 +1,9 @@
 """Read the scores of the logged responses window by window, as vectors A psi.
 
-Each rollout has a new projection and each update its parameters, so vectors of different updates are never added. The
-update of a window or run is the direct sum of its updates' vectors: inner products and squared norms of the updates
-are summed first and then divided once (docs/theory.md section 5, "Population cosine"). Only rows with a score and
-A != 0 are read (section 1).
+Each rollout has a new random projection and each update other weights, so vectors of different updates are never added.
+The update of a window or run is the direct sum of its updates' vectors: inner products and squared norms of the updates
+are summed first and then divided once (docs/theory.md section 5, "Population cosine"). Only rows with a score and A !=
+0 are read (section 1).
 """
 
 from __future__ import annotations

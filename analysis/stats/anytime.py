@@ -100,7 +100,8 @@ class AnytimeMean:
 
 
 def stakes(x: Floats, bets: Floats) -> Floats:
-    """Return the logarithm of the product of max(1 + b x, 0) over terms (N,), for each bet b (K,)."""
+    """Return the logarithm of the factor by which terms x (N,) multiply the stake of each bet b (K,): the product of
+    max(1 + b x, 0)."""
     x = np.append(x, np.zeros(-len(x) % TOGETHER)).reshape(TOGETHER, -1)
     with np.errstate(divide="ignore"):
         return np.array([np.log(np.multiply.reduce(np.maximum(1 + b * x, 0))).sum() for b in bets])

@@ -23,7 +23,7 @@ from fspo.stats.intervals import SEED, symmetric_root
 
 DRAWS = 2048
 BIN_CLUSTERS = 10
-"""Clusters with rows in a bin below which LRE leaves the bin out: there its interval failed in docs/coverage.md."""
+"""LRE leaves out a bin with rows of fewer clusters than this, because its interval then failed in docs/coverage.md."""
 MOST_LEFT_OUT = 0.1
 """If bins with few clusters, which are left out, hold more than this share of the rows, LRE is not estimated."""
 PSEUDO_ROWS = 2.0
@@ -39,7 +39,8 @@ ROUNDING = 1e-12
 
 @lru_cache(maxsize=16)
 def standard_draws(dimension: int, number: int = DRAWS, seed: int = SEED) -> tuple[Floats, Floats]:
-    """Return quasi-random standard normals (number, dimension) and uniforms (number,), the same in every call."""
+    """Return quasi-random (Sobol) standard normal numbers (number, dimension) and uniform ones (number,), the same in
+    every call."""
     points = qmc.Sobol(dimension + 1, rng=seed).random(number)
     points = np.clip(points, 1e-9, 1 - 1e-9)
     normals, uniforms = special.ndtri(points[:, :-1]), points[:, -1]
@@ -233,7 +234,8 @@ def worth(rows: Floats, sums: Floats, base: Floats) -> tuple[Floats, Floats]:
     Only the sums of weights by cluster are known, so weights within a cluster are taken as equal. If all weights are 1,
     the numbers are those of the rows.
     """
-    # Squares of weights near 0 underflow. So scale each bin by a power of two, which is exact, to sums near 1.
+    # Scale the weights of each bin to sums near 1, because squares of small ones underflow; by a power of two, which is
+    # exact.
     power = -np.frexp(base.max(0))[1]
     sums, base = np.ldexp(sums, power), np.ldexp(base, power)
     with np.errstate(invalid="ignore", divide="ignore"):

@@ -53,7 +53,7 @@ class LreEstimate:
 
 
 def lre_estimates(found: Ratios, level: float = CONFIDENCE) -> list[LreEstimate]:
-    """Return the LRE in each norm, with intervals, from acceptances by bin and cluster."""
+    """Return the LRE in each norm of ``NORMS``, with intervals, from sums of acceptance by cluster and bin."""
     law, reason = error_law(found)
     nan = float("nan")
     if law is None:
@@ -156,8 +156,8 @@ def squared_interval(
     low = _crossing(law, curve, plug_in, 1 - low_tail, -1.0) if above < plug_in else min(plug_in - above, 0.0)
     high = _crossing(law, curve, plug_in, high_tail, 1.0) if fair[int(high_tail * len(fair))] <= plug_in else 0.0
     if law.binary and law.showing < BORROW:
-        # With few rejections the direction of the deviation is unknown. So also test candidates in which one bin
-        # accepts as little as its interval allows, and all others are equal.
+        # With few rejections it is unknown which bins deviate. So the high end also covers candidates in which one bin
+        # accepts as little as its limits allow and all other bins are equal.
         _, fewest, _ = bands(law, level) if limits is None else limits
         high = max(high, float(np.max(fewest**2 * law.p / (1 - law.p))))
     return low, max(high, float(np.mean(fair)), low)

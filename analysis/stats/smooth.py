@@ -72,7 +72,7 @@ def smooth_cells(values: Floats, rows: Any, hits: Any, level: float = CONFIDENCE
     values : array (V,), increasing
         Distinct lengths, or the mean lengths of narrow cells.
     rows, hits : scipy.sparse.csr_matrix (C, V)
-        Numbers of rows, and of rows with y = 1.
+        Numbers of rows, and of rows with y = 1, by cluster and length.
     """
     counts, hit_counts = np.asarray(rows.sum(0)).ravel(), np.asarray(hits.sum(0)).ravel()
     total = float(counts.sum())

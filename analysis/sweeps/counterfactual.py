@@ -47,8 +47,8 @@ RowsTransform = Callable[[Rows], Rows]
 class SweepRow(NamedTuple):
     """Effect that another setting would have had on the same log: one row for each setting, value, rule and quantity.
 
-    First use only. Written by ``python -m analysis sweep RUN``, with ``--on`` for another ratio than the update's.
-    docs/theory.md sections 1 to 3 and 5, T12.
+    Only responses at first use count. Written by ``python -m analysis sweep RUN``, with ``--on`` for another ratio than
+    the update's. docs/theory.md sections 1 to 3 and 5, T12.
     """
 
     run: Annotated[str, "name of the run folder", "text"]

@@ -27,7 +27,8 @@ Z = 1.959964
 class TrainedSweepRow(NamedTuple):
     """Results of training with one setting changed: one row for each rule and changed setting.
 
-    Quantities are of the rule that trained, on the log of its run. Written by ``paper_repro.py --sweep true``.
+    Acceptance, trend, LRE and cosine are those of the rule that trained, on its run's own log. Written by
+    ``paper_repro.py --sweep true``.
     """
 
     setting: Annotated[str, "setting that was changed", "text"]

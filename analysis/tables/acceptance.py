@@ -45,7 +45,7 @@ Clusters = Annotated[int, "clusters, prompts of one rollout, with a row", "clust
 
 
 class AcceptanceRow(NamedTuple):
-    """How often a rule accepts: one row for each rule, set of rows, measure and bin.
+    """How often a rule accepts: one row for each rule, set of rows, kind of acceptance (measure) and bin.
 
     Written for every run. docs/theory.md sections 1 and 2, T1, T2, T10.
     """
@@ -76,7 +76,7 @@ class ClipSideRow(NamedTuple):
 
 
 class LreRow(NamedTuple):
-    """Length Reweighting Error of a rule: one row for each rule, set of rows, measure and norm.
+    """Length Reweighting Error of a rule: one row for each rule, set of rows, kind of acceptance (measure) and norm.
 
     Written for every run. docs/theory.md section 3.
     """
@@ -92,10 +92,11 @@ class LreRow(NamedTuple):
 
 
 class TrendRow(NamedTuple):
-    """Straight-line trend of acceptance over length: one row for each rule, set of rows and measure.
+    """Straight-line trend of acceptance over length: one row for each rule, set of rows and kind of acceptance
+    (measure).
 
-    Written for every run. docs/theory.md section 3. The unit of slopes is for each doubling of the length; of another
-    partition (``--by``) for each standard deviation of its coordinate.
+    Written for every run. docs/theory.md section 3. A slope is the change of the acceptance for each doubling of the
+    length; with another partition (``--by``), for each standard deviation of its coordinate.
     """
 
     case: CaseKey
@@ -121,7 +122,7 @@ class TrendRow(NamedTuple):
 
 
 class SmoothRow(NamedTuple):
-    """Acceptance as a smooth curve of length: one row for each rule, set of rows, measure and point of the curve.
+    """Acceptance as a smooth curve of length: one row for each rule, set of rows, kind of acceptance and shown length.
 
     Written for every run. docs/theory.md section 3. A curve equal to that of another rule is written once.
     """
@@ -137,7 +138,7 @@ class SmoothRow(NamedTuple):
 
 
 class RangeRow(NamedTuple):
-    """The range a rule had in a window: one row for each rule, rate and window.
+    """The range that a rule had in a window: one row for each rule, kind of acceptance (rate) and window.
 
     Written for every run. docs/theory.md section 2.
     """
@@ -213,7 +214,8 @@ def tables_of(run: Run, tally: Tally, uses: Sequence[str] = USES) -> AcceptanceT
                     ranges, missing = sums.ranges.get((i, rate), {}), sums.no_range.get((i, rate), {})
                     tables.ranges += [RangeRow(band, use, rate, window, *ends, "") for window, ends in ranges.items()]
                     tables.ranges += [RangeRow(band, use, rate, w, np.nan, np.nan, why) for w, why in missing.items()]
-                for subset in SUBSETS if measure == "band" else SUBSETS[1:]:  # update and weight acceptance need A != 0
+                # Update and weight acceptance are defined only for rows with A != 0.
+                for subset in SUBSETS if measure == "band" else SUBSETS[1:]:
                     key = CaseKey(band, subset, use)
                     _measure(tables, key, measure, tally, sums, i, views[subset], made)
             if drop and (i, "update") not in sums.reasons:
@@ -364,7 +366,8 @@ def _slopes(column: ValueSums, base: Base, some: np.ndarray, unusual: int) -> tu
         return no_slope("all weights are 0"), no_slope("all weights are 0")
     x, xx, xy = base.x[some], base.xx[some], column.xy[some]
     mean_x, mean_y = float(x.sum()) / total, float(y.sum()) / total
-    # Subtract the mean of y first: if y is the same in all rows, the sum of (x - mean x)(y - mean y) is then exactly 0.
+    # Subtract the mean of y first: if the acceptance y is the same in all rows, the slope's numerator, the sum of
+    # (x - mean x)(y - mean y), is then exactly 0.
     centred = (xy - mean_y * x) - mean_x * (y - mean_y * s)
     over = (x - mean_x * s, xx - 2 * mean_x * x + mean_x**2 * s, centred)
     within = (base.within_x[some], base.within_xx[some], column.within[some])

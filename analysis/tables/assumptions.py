@@ -30,7 +30,7 @@ from fspo.stats.intervals import sample_interval, simultaneous_half_widths, t_qu
 EXPONENT_TOLERANCE = 0.05
 """Largest distance from 1/2 of the exponent H, in Var(S|L) ~ L^(2H), at which T1's assumption H = 1/2 counts as met."""
 LAW_TOLERANCE = 0.05
-"""Largest distance of two distribution functions at which they count as equal; they are compared at 19 points."""
+"""Largest difference of two distribution functions, over the 19 points ``GRID``, at which two laws count as equal."""
 DRIFT_TOLERANCE = 0.2
 """Largest drift x, in standard deviations of S, that counts as none. It moves the acceptance of a symmetric band by at
 most x^2 times the normal density at 1, 0.01 (T3)."""
@@ -41,7 +41,8 @@ uncorrelated tokens, differs from 1 by at most this.
 WEIGHT_TOLERANCE = 0.05
 """Largest distance from 1 of the mean of exp(S) at which the assumption that it is 1 (T9) counts as met."""
 ETA_TOLERANCE = 0.1
-"""Largest eta of T7, the term that clipping inside lengths adds to rho, which must stay below 1."""
+"""Largest eta that counts as near 0. In T7, eta is what clipping inside lengths adds to rho, and rho < 1 guarantees a
+positive cosine."""
 MOST_TIMES = 1000.0
 
 
@@ -209,7 +210,8 @@ def worst_weight(view: BinnedRows, number: int) -> Interval:
 
 
 def drift_by_sign(view: BinnedRows) -> Interval:
-    """Return the drift per token at A > 0 less that at A < 0, times the mean length, over the sd of S."""
+    """Return (drift per token at A > 0 less that at A < 0) x mean length / standard deviation of S, with its
+    interval."""
     rows = view.rows
     at = rows.A != 0
     if not (np.any(rows.A > 0) and np.any(rows.A < 0)) or not rows.S.std() > 0:

@@ -236,7 +236,8 @@ class _Use:
         own: list[Any],
         references: dict[str, list[int | None]],
     ) -> None:
-        """Add every update of a window: ``coefficients`` (n, R) are the rules' M w, ``weight`` (n, 1) is w."""
+        """Add the inner products of every update of a window; ``coefficients`` (n, R) are the M w of the R rules and
+        random draws, ``weight`` (n, 1) is w, ``own`` what rules do at their own weight."""
         k = self.number
         own_left = np.column_stack([f.clipped_weight for f in own]) if own else None
         own_right = np.column_stack([f.weight for f in own]) if own else None

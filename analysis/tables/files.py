@@ -1,4 +1,4 @@
-"""Write and read tables on disk: RUN/analysis/NAME.csv and NAME.parquet, each written completely before its rename."""
+"""Write and read tables: RUN/analysis/NAME.csv and NAME.parquet, each under its name only when it is complete."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ TABLES: dict[str, Any] = {
     "positions": PositionRow,
     "training": TrainingRow,
 }
-"""The tables of an analysed run: file name to the named tuple that each row is."""
+"""The tables of an analysed run: name of the table's file to the named tuple whose fields are its columns."""
 
 
 def folder_name(partition: Partition = LENGTH, on: str = UPDATE.on) -> str:

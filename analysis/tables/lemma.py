@@ -32,8 +32,8 @@ count as float64 rounding."""
 class LemmaRow(NamedTuple):
     """T7 and T8 on a scored update: one row for each rule, use and update, and one for each window of several updates.
 
-    Empty for a run without scores. Every rule takes the common weight exp(S). docs/theory.md section 5,
-    T7, T8.
+    Empty for a run without scores. Every rule takes the common weight exp(S). The symbols rho, kappa, eta are those of
+    docs/theory.md section 5, T7, T8.
     """
 
     case: CaseKey
@@ -118,7 +118,7 @@ class LemmaTable:
                 g,
                 vectors_by_bin(found.clipped_weight),
             )
-            # The clipped update of each of the U scored updates, summed over rows: (U, D).
+            # For each update of the window, its clipped update summed over rows, not over bins: (U, D).
             direct = _stacked([found.clipped_weight[at] @ vectors for at, vectors, _ in parts])
             for u in range(window.updates):
                 row = LemmaRow(*key, first[u], 1, 1, steps[u])
@@ -143,7 +143,7 @@ def filled(row: LemmaRow, case: Case, strata: StrataSums, at: Ints, direct: Floa
     # 1e9, and rounding errors with it.
     through = strata.g_clip[at].sum(1)
     scale = mean * float(np.linalg.norm(strata.g[at].sum(1)))
-    # np.maximum, unlike Python's max, returns NaN if one number is NaN.
+    # Use np.maximum, because Python's max would hide a NaN.
     residual = float(np.maximum(lemma.identity_residual, np.linalg.norm(through - direct) / scale))
     bound = np.nan if lemma.bound is None else lemma.bound
     return row._replace(

@@ -36,7 +36,7 @@ QUANTITIES = {
 """Columns of the table lemma that are averaged, each with the least and the greatest value that it can have."""
 SHARE = "guaranteed"
 NO_GUARANTEE = "no guarantee"
-"""Reason given if no update has a bound: with rho >= 1, T7 promises nothing."""
+"""Reason given for a missing mean bound: no update has rho < 1, without which T7 gives no bound of the cosine."""
 
 
 class LemmaSummaryRow(NamedTuple):

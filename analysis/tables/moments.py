@@ -1,8 +1,9 @@
 """The tables moments and scaling: mean, variance and law of S by length, as docs/theory.md section 7 assumes them.
 
 The rows of several updates and windows are pooled, and S spreads as training goes on. So normality and the exponent H
-are measured on ``z = (S - mean of its bin) / (scale_s sqrt(L))``, where ``scale_s`` is the root of sum S^2 / sum L over
-the rows of the same update. That removes the spread of each update and leaves the shape over lengths.
+are measured on z, which is S / (scale_s sqrt(L)) less its mean in the bin, where ``scale_s`` is the root of
+sum S^2 / sum L over the rows of the same update. That removes the spread of each update and leaves the shape over
+lengths.
 """
 
 from __future__ import annotations
@@ -145,7 +146,7 @@ def _moments(key: tuple[RunKey, str, str], view: BinnedRows, scale: Floats, bins
 
 
 def standardized(S: Floats, L: Floats, scale: Floats, bins: Ints) -> Floats:
-    """Return z (N,): S / (scale sqrt(L)), less its mean in the bin."""
+    """Return z (N,), standardised S: S / (scale sqrt(L)), less its mean in the bin."""
     z = S / (scale * np.sqrt(L))
     count = np.bincount(bins)
     mean = np.divide(np.bincount(bins, z), count, out=np.zeros(len(count)), where=count > 0)
@@ -265,7 +266,7 @@ def exponent(y: Floats, L: Floats, cluster: Ints) -> Exponent:
         return Exponent(reason="all responses have one length")
     if not y.mean() > 0:
         return Exponent(reason="S does not vary")
-    if not x[y > 0].min() < 0 < x[y > 0].max():  # the equation for the slope has no finite solution
+    if not x[y > 0].min() < 0 < x[y > 0].max():  # then no finite slope solves the equation
         return Exponent(reason="S varies only at lengths on one side of their mean")
     b = np.array([np.log(y.mean()), 0.0])
     design = np.column_stack([np.ones_like(x), x])

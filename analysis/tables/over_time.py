@@ -22,7 +22,7 @@ from fspo.stats.intervals import proportion_interval
 class OverTimeRow(NamedTuple):
     """How often the rule that trained clipped: one row for each rollout and bin, first use and reuse together.
 
-    Empty if neither the rule that trained nor its logged columns are known. docs/theory.md section 2.
+    Empty if the log neither names the rule that trained nor holds the columns of what it did. docs/theory.md section 2.
     """
 
     run: RunKey
@@ -68,7 +68,7 @@ def over_time_rows(run: Run, bins: Bins, rows: Rows, outcome: CaseEffect | None)
         if outcome.reason:
             return []
         out_of_band, cut = ~outcome.in_band, outcome.side != 0
-    # Without a recomputed outcome, take the logged columns of the run's own rule.
+    # If what the rule that trained did was not recomputed, take it from the log's columns.
     elif {"band_accept", "multiplier"} <= run.logged:
         out_of_band, cut = ~rows.band_accept, rows.multiplier < 1
     else:

@@ -41,7 +41,7 @@ from fspo.stats.clusters import MIN_CLUSTERS, TOO_FEW
 from fspo.stats.intervals import t_quantile
 
 CAP = 2.0
-"""Largest weight w in the reference ``capped``."""
+"""Largest weight w in the reference ``capped``: the true update with weights held at this number."""
 ERRORS = ("bias2", "variance", "mse", "bias2_direction", "variance_direction", "mse_direction")
 """Names of the errors of an update (T12), all over the variance of the unclipped update: if mse is below 1, clipping
 helps. Those with "direction" are of the clipped update over its mean acceptance."""
@@ -50,7 +50,8 @@ helps. Those with "direction" are of the clipped update over its mean acceptance
 class PopulationRow(NamedTuple):
     """The clipped update as an estimate of a population's: one row for each rule, reference, quantity and bin.
 
-    First use only. Empty for a run without scores. docs/theory.md section 5 ("Population cosine"), T12.
+    Only responses at first use count. Empty for a run without scores. docs/theory.md section 5 ("Population cosine"),
+    T12.
     """
 
     case: CaseKey
@@ -302,7 +303,7 @@ def _scale(accepted: Floats, whole: Floats, cluster: Ints) -> tuple[Floats, Floa
     above_without, below_without = above - member @ accepted, below - member @ whole
     with np.errstate(invalid="ignore", divide="ignore"):
         found = np.where(above > 0, below / above, np.nan)
-        # If the accepted sum without a prompt is as small as rounding, it counts as 0.
+        # If nearly all that is accepted is of one prompt, what remains without it is rounding error and counts as 0.
         return found, np.where(above_without > 1e-12 * above, below_without / above_without, np.nan)
 
 

@@ -36,7 +36,7 @@ MOST_TOKENS = 2**24
 class PositionRow(NamedTuple):
     """Tokens that a token or prefix rule keeps: one row for each rule and bin of positions or responses.
 
-    First use only. Written where the log has token log-ratios; else empty. docs/theory.md section 2.
+    Only responses at first use count. Written if the log has token log-ratios; else empty. docs/theory.md section 2.
     """
 
     band: RuleKey
@@ -99,7 +99,7 @@ class _Sums:
     kept: list[Floats] = field(default_factory=list)
 
     def add(self, parts: Sequence[Floats]) -> None:
-        """Add the sums over other tokens, in the order of the fields."""
+        """Add the same sums over other tokens, given in the order of the fields."""
         for total, more in zip((self.count, self.coordinate, self.x, self.xx, *self.kept), parts, strict=True):
             total += more
 

@@ -119,7 +119,7 @@ class RecomputedCounts:
             self.differs[name] = self.differs.get(name, 0) + int(np.count_nonzero(wrong))
 
     def merge(self, other: RecomputedCounts) -> None:
-        """Add the counts over other rows."""
+        """Add the numbers of compared and differing rows from another part of the log."""
         for mine, theirs in ((self.rows, other.rows), (self.differs, other.differs)):
             for name, count in theirs.items():
                 mine[name] = mine.get(name, 0) + count

@@ -44,8 +44,8 @@ rows."""
 class GapRow(NamedTuple):
     """Measured less theoretical band acceptance of the rule that trained, in parts: one row for each bin and part.
 
-    First use only. Written for a rule on whole sequences whose band has edges; else empty. docs/theory.md sections 4
-    and 7, T1, T3, T5.
+    Only responses at first use count. Written for a rule on whole sequences whose band has edges; else empty.
+    docs/theory.md sections 4 and 7, T1, T3, T5.
     """
 
     run: RunKey
@@ -89,7 +89,7 @@ def gap_table(run: Run, bins: Bins, window_size: int) -> list[GapRow]:
 
     whole = split(np.ones(len(rows), bool))
     group = np.random.default_rng(1).permutation(clusters)[view.cluster] % GROUPS
-    # With too few clusters there are no replicates, and every number of the table is NaN.
+    # With fewer than MIN_CLUSTERS clusters there are no replicates, and every number of the table is NaN.
     present = np.unique(group) if clusters >= MIN_CLUSTERS else np.zeros(0, np.int64)
     without = [split(group != g) for g in present]
     n = len(present)
