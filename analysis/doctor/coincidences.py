@@ -13,7 +13,7 @@ import numpy as np
 from analysis.doctor.findings import Answer, Evidence, Severity, clear, found, not_checked
 from analysis.doctor.laws import EACH
 from analysis.doctor.patient import MIN_ROWS, Floats, Rows
-from analysis.log.copies import COPIES, LONG, SAME_PROMPT, find_copies, marks
+from analysis.log.copies import COPIES, LEAST, LONG, SAME_PROMPT, find_copies, marks
 from analysis.log.rows import numbered, repeated
 from analysis.stats.anytime import AnytimeMean
 
@@ -40,6 +40,7 @@ class Coincidences:
     """
 
     judged: int = 0
+    mixed: int = 0
     copies: int = 0
     same_prompt: int = 0
     copied: dict[int, int] = field(default_factory=dict)  # For each copied rollout, the earlier rollout that it copies.
@@ -78,6 +79,7 @@ class Coincidences:
         keys = (rows[c] for c in ("rollout", "step", "prompt_id", "response_id", "length"))
         copies = find_copies(*keys, *sums)
         self.judged += int(copies.judged.sum())
+        self.mixed += int(copies.mixed.sum())
         self.copies += int(copies.prompts.sum())
         self.same_prompt += int(copies.pairs.sum())
         for name, which in (("copies", copies.prompts), ("same", copies.pairs)):
@@ -171,10 +173,11 @@ class Coincidences:
         name = "counted_twice"
         if self.judged < MIN_ROWS:
             return not_checked(name, f"{self.judged} rows of {LONG} tokens or more with S other than 0")
-        copies, same = self.copies / self.judged, self.same_prompt / self.judged
+        copies = self.copies / self.judged
+        same = self.same_prompt / self.mixed if self.mixed >= LEAST else 0.0
         evidence = (
             Evidence("rows equal to the last bit to one of another prompt in the same step", copies, unit="share"),
-            Evidence("rows with copies of another id, in pairs", same, unit="share"),
+            Evidence("rows with copies of another id, in pairs, where a group's rows differ", same, unit="share"),
             Evidence("rollouts that copy an earlier one", float(len(self.copied))),
         )
         if copies < COPIES and same < SAME_PROMPT and not self.copied:

@@ -152,9 +152,18 @@ class Line:
             Evidence(f"{law}: part for each token", b, b - 2 * b_error, b + 2 * b_error, "nats"),
         )
 
-    def systematic(self) -> bool:
-        """Whether the mean of x + k3 differs from 0 by more than noise explains."""
+    def systematic(self, apart: float = 0.0) -> bool:
+        """Whether the mean of x + k3 differs from 0 by more than noise explains.
+
+        Parameters
+        ----------
+        apart : float
+            Root mean square, nats per root token, of e = log q - log mu where mu and not q drew the responses. As
+            E_mu[e^e (e^x - 1)] = 0 for each token, |E_mu[e^x - 1]| is at most rms(e) rms(x) (Cauchy-Schwarz, to second
+            order), so as much of ``b`` has an innocent cause: noise of q whose draws it did not make.
+        """
         a, b, a_error, b_error = self.fit()
+        b = math.copysign(max(abs(b) - apart * self.rms, 0.0), b) if apart > 0 else b
         size = max(abs(a), abs(b) * self.L / max(self.n, 1)) > OFFSET and self.n >= MIN_ROWS
         return size and (abs(a) > 5 * a_error or abs(b) > 5 * b_error)
 
@@ -179,6 +188,8 @@ class Laws:
     lengths: dict[int, tuple[int, float]] = field(default_factory=dict)
     # How far the mean log length of followed prompts moves in one rollout: sum over rollouts, number of rollouts.
     shift: Floats = field(default_factory=lambda: np.zeros(2))
+    # For logs in which no prompt comes twice: sums over rollouts of 1, its number t, t^2, mean log length y and t y.
+    general: Floats = field(default_factory=lambda: np.zeros(5))
 
     def add(self, rows: Rows, fair: Mask) -> None:
         """Add the rows (N,) of complete rollouts; ``fair`` (N,): those that no selection by outcome can have picked."""
@@ -233,13 +244,32 @@ class Laws:
             self.lengths[prompt] = rollout, here
         for changes in moved.values():
             self.shift += (abs(sum(changes) / len(changes)), 1)
+        for rollout in np.unique(rows["rollout"]):
+            t, level = float(rollout), float(z[first & (rows["rollout"] == rollout)].mean())
+            self.general += (1, t, t * t, level, t * level)
         with np.errstate(invalid="ignore", divide="ignore"):
             return np.where(n[group] > 1, z - (total[group] - z) / (n[group] - 1), np.nan)
+
+    def _shift(self) -> float:
+        """Return how far a prompt's mean log length moves in a rollout; 0 where the log does not show it.
+
+        Where no prompt came twice it is the slope of the rollouts' mean log length.
+        """
+        if self.shift[1]:
+            return float(self.shift[0] / self.shift[1])
+        n, t, square, y, product = self.general.tolist()
+        spread = n * square - t * t
+        return abs(n * product - t * y) / spread if spread > 0 else 0.0
 
     @property
     def _noise(self) -> float:
         """Return a bound of what numerical noise of S, if as large as before any update, adds to the mean weight."""
         return 2 * math.expm1(min(self.before.rms**2 * self.before.L / self.before.n, 1.0)) if self.before.n else 0.0
+
+    @property
+    def _unlike_before(self) -> bool:
+        """Whether S before the first update is more than noise, given how far the sampler was from the old log-probs."""
+        return self.before.systematic(self.mismatch.rms if self.mismatch.n else 0.0)
 
     def answers(self) -> list[Answer]:
         """Return one answer for each law."""
@@ -249,7 +279,7 @@ class Laws:
         name, line = "before_update", self.before
         if not line.n:
             return not_checked(name, "no row before the first update of a rollout")
-        if not line.systematic():
+        if not self._unlike_before:
             return clear(name, "S is 0 before the first update, or noise around 0", *line.evidence("S before"))
         return found(
             name,
@@ -266,7 +296,7 @@ class Laws:
         evidence = Evidence("mean weight at first use (law: 1)", 1 + mean, 1 + low, 1 + high)
         if law.count < 30:
             return not_checked(name, FEW.format(law.count))
-        if law.above is None or mean < WEIGHT_MARGIN + self._noise or self.before.systematic():
+        if law.above is None or mean < WEIGHT_MARGIN + self._noise or self._unlike_before:
             return clear(name, "E[e^S] is not above 1 at first use (T9); of a mean below 1 nothing is said", evidence)
         return found(
             name,
@@ -289,7 +319,7 @@ class Laws:
         )
         since = law.above if mean > 0 else law.below
         noise = self._noise * law.count / self.k3
-        if since is None or abs(mean) < TOKEN_MARGIN + noise or self.before.systematic():
+        if since is None or abs(mean) < TOKEN_MARGIN + noise or self._unlike_before:
             return clear(name, "-E[S] = E[k3] at first use (T9): both estimate one KL", *evidence)
         return found(
             name,
@@ -311,16 +341,16 @@ class Laws:
             [v * law.count / h for v in law.interval()[1:]]
             for law, h in zip((self.longer, self.shorter), self.apart, strict=True)
         ]
-        shift = float(self.shift[0] / self.shift[1]) if self.shift[1] else 0.0
+        shift = self._shift()
         evidence = (
             Evidence("mean weight of responses longer than their mates", 1 + longer, *(1 + e for e in ends[0])),
             Evidence("mean weight of responses shorter than their mates", 1 + shorter, *(1 + e for e in ends[1])),
-            Evidence("change of a prompt's mean log length in a rollout", shift),
+            Evidence(f"change of {'a prompt' if self.shift[1] else 'a rollout'}'s mean log length in a rollout", shift),
         )
         allowed = WEIGHT_MARGIN + self._noise + 2 * shift * self.longer.count / float(self.apart.min())
         rise = longer - shorter
         since = self.longer.above if rise > 0 else self.shorter.above
-        if since is None or abs(rise) < allowed or self.before.systematic():
+        if since is None or abs(rise) < allowed or self._unlike_before:
             return clear(name, "among responses to one prompt weights do not depend on the length (T9)", *evidence)
         return found(
             name,
@@ -341,7 +371,7 @@ class Laws:
             Evidence("mean S at first use (law: -KL, below 0)", mean, unit="nats"),
             Evidence("sum of S at first use", self.S, unit="nats"),
         )
-        if law.above is None or mean < WEIGHT_MARGIN or self.before.systematic():
+        if law.above is None or mean < WEIGHT_MARGIN or self._unlike_before:
             return clear(name, "E[S] is not above 0 at first use", *evidence)
         return found(
             name,

@@ -3,9 +3,10 @@
 Two sums over many tokens are equal to the last bit by chance in next to no case. A few equal rows are responses of one
 text, and stay. Where at least ``COPIES`` of the rows equal one of another prompt, or at least ``SAME_PROMPT`` of the
 rows stand in pairs under one prompt, rows were counted twice: the copies add nothing and make intervals too narrow, so
-an analysis leaves them out and counts them. Rows of torn files are left out too (`fspo.gradlog`); a log with files of
-two runs is refused (`analysis.log.loading`), because nobody can say which run was meant. Rows with any other defect
-were trained on, so they stay, and ``python -m analysis doctor`` names the defect.
+an analysis leaves them out and counts them. A group of one text alone says nothing of pairs, because a policy that has
+collapsed makes such groups too. Rows of torn files are left out too (`fspo.gradlog`); a log with files of two runs is
+refused (`analysis.log.loading`), because nobody can say which run was meant. Rows with any other defect were trained
+on, so they stay, and ``python -m analysis doctor`` names the defect.
 """
 
 from __future__ import annotations
@@ -16,13 +17,15 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from analysis.log.rows import numbered
+
 LONG = 8
 """Length in tokens from which on two responses whose S and other sums are equal to the last bit count as copies."""
 COPIES = 0.03
 """If at least this share of the judged rows has a copy under another prompt, such copies are left out."""
 SAME_PROMPT = 0.9
-"""If at least this share of the judged rows has a copy under the same prompt, such copies are left out. A smaller share
-may be responses of equal text.
+"""If at least this share of the ``mixed`` rows has a copy under the same prompt, such copies are left out. A smaller
+share may be responses of equal text.
 """
 LEAST = 50
 """Least number of judged rows from which the shares ``COPIES`` and ``SAME_PROMPT`` are looked at."""
@@ -38,15 +41,19 @@ class Copies(NamedTuple):
     ----------
     judged : bool array (N,)
         Rows of at least ``LONG`` tokens with a log-ratio other than 0.
+    mixed : bool array (N,)
+        Judged rows whose step and prompt hold rows that differ.
     prompts : bool array (N,)
         Rows that equal a row of another prompt in the same step.
     pairs : bool array (N,)
-        Rows that stand in the same step under an even number of ids (two, four, ...), the row's own id included.
+        Rows of ``mixed`` that stand in the same step under an even number of ids (two, four, ...), the row's own id
+        included.
     again : bool array (N,)
         Rows that are to be left out: copies, if so many are copies that rows were counted twice.
     """
 
     judged: Mask
+    mixed: Mask
     prompts: Mask
     pairs: Mask
     again: Mask
@@ -75,8 +82,10 @@ def find_copies(
     found.judged[judged] = True
     key = marks(*(x[judged].astype(np.float64) for x in (rollout, step, length, *numbers)))
     twice = pd.Series(key).duplicated(keep=False).to_numpy()
+    found.mixed[judged] = True
     if not twice.any():
         return found
+    found.mixed[judged] = _differing(numbered(rollout[judged], step[judged], prompt[judged]), key)
     rows = judged[twice]
     rows = rows[np.argsort(response[rows], kind="stable")]
     place = np.searchsorted(judged, rows)
@@ -87,11 +96,19 @@ def find_copies(
     many = pd.DataFrame({"group": group, "prompt": prompt[rows], "response": response[rows]}).groupby("group").nunique()
     prompts, ids = (many[name].to_numpy()[group] for name in ("prompt", "response"))
     found.prompts[rows] = prompts > 1
-    found.pairs[rows] = (ids > 1) & (ids % 2 == 0)
+    paired = (ids > 1) & (ids % 2 == 0)
+    found.pairs[rows] = paired & found.mixed[rows]
     if len(judged) >= LEAST:
         if found.prompts.sum() >= COPIES * len(judged):
             found.again[rows] = prompt[rows] != prompt[first[group]]
-        if found.pairs.sum() >= SAME_PROMPT * len(judged):
+        if found.mixed.sum() >= LEAST and found.pairs.sum() >= SAME_PROMPT * found.mixed.sum():
             rank = pd.Series(group).groupby(group).cumcount().to_numpy()
-            found.again[rows] |= (ids > 1) & (ids % 2 == 0) & (2 * rank >= np.bincount(group)[group])
+            found.again[rows] |= paired & (2 * rank >= np.bincount(group)[group])
     return found
+
+
+def _differing(group: Ints, key: NDArray[np.uint64]) -> Mask:
+    """Return whether the group of each row (N,) holds two different keys."""
+    some = np.zeros(int(group.max()) + 1, np.uint64)
+    some[group] = key
+    return np.bincount(group, key != some[group])[group] > 0

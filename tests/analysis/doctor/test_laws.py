@@ -16,6 +16,7 @@ from analysis.doctor.mismatch import Mismatch
 from analysis.doctor.patient import Rows
 from analysis.doctor.planted import Plan, write_run
 from analysis.doctor.selection import Selection
+from analysis.log.copies import find_copies
 from analysis.stats.anytime import AnytimeMean, stakes
 from fspo.gradlog import GradLogWriter, read_log
 from fspo.rules import correction
@@ -239,6 +240,22 @@ def test_stale_rows_without_their_ratio_are_left_out_of_the_laws(tmp_path, stale
     assert stale or {"mean_weight", "drift_sign"} <= found.keys()
 
 
+@pytest.mark.parametrize("mixed", [0.0, 0.02])
+def test_groups_of_one_text_are_not_counted_twice(tmp_path, mixed):
+    """A policy that has collapsed gives one text to a prompt; a few groups have another text or two."""
+
+    def s(rng, place):
+        one = np.repeat(0.05 * rng.standard_normal(len(place) // 4), 4)
+        return np.where(rng.random(len(one)) < mixed, 0.05 * rng.standard_normal(len(one)), one)
+
+    length = np.full(400, 60)
+    run = write(tmp_path / "run", log_ratio=s, length=length, prompt_id=np.arange(400) // 4)
+    assert "counted_twice" not in findings(run)
+    log = read_log(run)
+    names = ("rollout", "step", "prompt_id", "response_id", "length", "log_ratio")
+    assert not find_copies(*(log.column(name) for name in names)).again.any()
+
+
 def test_responses_of_one_length_are_no_pile(tmp_path):
     assert "length_pile" not in findings(write(tmp_path / "fixed", length=60, truncated=False))
 
@@ -325,13 +342,40 @@ def rows_of(n, group=8, **columns):
 def test_weights_by_length_are_compared_among_responses_to_one_prompt(inside):
     """Long responses of a prompt have a larger weight; or all responses to the prompts with long responses have one."""
     rng, n = np.random.default_rng(8), 16000
-    center = np.repeat(rng.uniform(4, 8, n // 8), 8) + 2 * (np.arange(n) * 10 // n % 2)  # rollouts differ in length
+    center = np.tile(np.repeat(rng.uniform(4, 8, n // 80), 8), 10)
+    center += 2 * np.isin(np.arange(n) * 10 // n, (2, 7))  # rollouts differ in length, and do not get longer
     apart = 0.3 * rng.standard_normal(n)
     excess = 0.2 * apart if inside else 0.1 * (center - center.mean())
     S = 0.1 * rng.standard_normal(n) - 0.005 + np.log1p(excess)
     laws = Laws()
     laws.add(rows_of(n, length=np.round(np.exp(center + apart)), log_ratio=S), np.ones(n, bool))
     assert ("weight_by_length" in [answer.id for answer in laws.answers() if answer.found]) == inside
+
+
+@pytest.mark.parametrize("growing", [True, False])
+def test_weights_may_rise_with_the_length_where_responses_get_longer(growing):
+    """No prompt comes twice, and weights rise by .018 for each step of log length, as where lengths shift by that."""
+    rng, n = np.random.default_rng(8), 16000
+    center = np.tile(np.repeat(rng.uniform(4, 8, n // 80), 8), 10) + 0.018 * growing * (np.arange(n) * 10 // n)
+    apart = 0.3 * rng.standard_normal(n)
+    S = 0.1 * rng.standard_normal(n) - 0.005 + np.log1p(0.2 * apart)
+    laws = Laws()
+    laws.add(rows_of(n, length=np.round(np.exp(center + apart)), log_ratio=S), np.ones(n, bool))
+    assert ("weight_by_length" in [answer.id for answer in laws.answers() if answer.found]) != growing
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_noise_of_old_log_probs_that_drew_nothing_is_no_other_model(own):
+    """The sampler's, the old and the new log-probs have independent noise; or the old ones are those that drew."""
+    rng, n, sigma = np.random.default_rng(4), 8000, 0.01
+    L = rng.integers(200, 2000, n).astype(float)
+    engine, noise = (sigma * np.sqrt(L) * rng.standard_normal(n) for _ in range(2))
+    E = 0 * L if own else engine - sigma**2 / 2 * L
+    S = np.sqrt(2) * noise  # of mean 0, where k3 is sigma^2 L: lawful if old log-probs have half of the noise
+    made = {"updates_since_rollout": 0 * L, "length": L, "log_ratio": S, "k3_sum": sigma**2 * L}
+    laws = Laws()
+    laws.add(rows_of(n, engine_log_ratio=E, **made), np.ones(n, bool))
+    assert ("before_update" in [answer.id for answer in laws.answers() if answer.found]) == own
 
 
 def engine(E, L, k3, **options):
