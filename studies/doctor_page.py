@@ -71,10 +71,11 @@ def page(results: dict[str, Any]) -> str:
         "",
         "Checks of rows recompute columns from each other. Laws are tests of means; one level of "
         f"{LEVEL:.0%} is shared by all of a report and by every look at a log that grows "
-        "(`analysis/stats/anytime.py`). It holds whatever the tails are, at a price: a mean weight below 1 is not "
-        "tested, and k1 against k3 on one side only in logs of about a million rows (`analysis/doctor/laws.py`), so "
+        "(`analysis/stats/anytime.py`). For a mean weight and for E[S] it holds whatever the tails are, at a price: a "
+        "mean weight below 1 is not tested, and k1 against k3 on one side only in logs of about a million rows (`analysis/doctor/laws.py`), so "
         "an S that is too small passes. `before_update`, `direction`, `engine`, `drift`, `numerics` and "
-        "`sorted_minibatches` compare with thresholds of their own. Where groups were selected by their outcome, laws "
+        "`sorted_minibatches` compare with thresholds of their own; `weight_by_length` allows for a shift of lengths "
+        "that it estimates from the log. Where groups were selected by their outcome, laws "
         "are tested on responses whose mates differ in their rewards. T numbers and sections are those of "
         "[theory.md](theory.md).",
         "",

@@ -27,7 +27,8 @@ Tests that a mean weight is above 1 or E[S] above 0 hold this level for every di
 mean weight below 1: weights too rare to be in the log yet may make up for it. Tests of k1 = -S against k3 (sum of e^s -
 1 - s over a response's tokens) hold the level if k3 + S lies between -LOST and GAINED; as GAINED is large, they call
 -E[S] too large only in logs of about a million rows and more. Not among the tests are the checks before_update,
-direction, engine, drift, numerics and sorted_minibatches: they compare with fixed thresholds.
+direction, engine, drift, numerics and sorted_minibatches: they compare with fixed thresholds. weight_by_length holds
+the level as far as its estimate of how far lengths shift is right.
 """
 TESTS = 10
 """Number of tests, each of which gets an equal part of ``LEVEL``."""
@@ -268,7 +269,7 @@ class Laws:
 
     @property
     def _unlike_before(self) -> bool:
-        """Whether S before the first update is more than noise, given how far the sampler was from the old log-probs."""
+        """Whether S before the first update is more than noise, given how far sampler and old log-probs lie apart."""
         return self.before.systematic(self.mismatch.rms if self.mismatch.n else 0.0)
 
     def answers(self) -> list[Answer]:
