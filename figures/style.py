@@ -17,7 +17,7 @@ from fspo.base.errors import unknown_name
 from fspo.base.files import whole_file
 
 SMALLEST_FONT = 6.5
-"""Points; at its printed width, no text of a figure is smaller."""
+"""Size in points of the smallest text in a figure at its printed width."""
 DPI = 300
 _POINTS_PER_INCH = 72.27
 

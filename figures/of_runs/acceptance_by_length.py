@@ -81,8 +81,8 @@ FLOOR_LOOK: dict[str, Any] = {
 
 
 def select(tables: Tables) -> list[PanelRows]:
-    """Return the table rows of band acceptance of all responses at first use, by bin and over all bins: one PanelRows
-    for each target acceptance, and one for rules as trained.
+    """Return the rows of band acceptance of all responses at first use, by bin and over all bins, grouped by large
+    panel: one for each target acceptance, one for the runs' own rules.
     """
     rows = tables["acceptance"]
     rows = first_use(prefer(rows[rows["measure"] == "band"], "subset", "all", "nonzero"))
@@ -139,8 +139,8 @@ def smoothed(data: Sequence[Series]) -> list[Series]:
 
 
 def layout(panels: Sequence[tuple[PanelRows, list[Series]]]) -> tuple[list[str], list[Small], str]:
-    """Return the rules of the large panels, the small panels, and the title of the small ones. There are small panels,
-    one for each other rule, only if more than TOGETHER rules are shown.
+    """Return the rules of the large panels, the small panels, and the title of the small ones. With more than TOGETHER
+    rules those of FRONT share the large panels and each other rule has a small one, else there are no small ones.
     """
     rules = list(looks(s.rule for _, data in panels for s in data))
     if len(rules) <= TOGETHER:
@@ -214,8 +214,8 @@ def _panels(found: Sequence[PanelRows], tables: Tables) -> list[tuple[PanelRows,
 
 
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw acceptance by length (T1, T2): a large panel for each target acceptance and one for rules as trained, and
-    small panels, one for each further rule, if there are many.
+    """Draw acceptance by length (T1, T2): a large panel for each target acceptance and one for the runs' own rules, and
+    small panels, one for each further rule, if there are more than TOGETHER rules.
     """
     panels = _panels(select(tables), tables)
     if not panels:

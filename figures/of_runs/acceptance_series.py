@@ -35,8 +35,8 @@ class Series:
 
 @dataclass(frozen=True)
 class ShareFloor:
-    """Share of a run's responses that one source of numerical noise leaves in the band at unchanged weights: by length
-    bin, arrays (K,), and over all responses the interval ``low .. high``.
+    """Share of a run's responses that stay in the band although one source of numerical noise moves S at unchanged
+    weights: by length bin, arrays (K,), and over all responses as the interval ``low .. high``.
     """
 
     run: str

@@ -1,4 +1,4 @@
-"""Small panels of acceptance by length, one for each rule, all on one scale."""
+"""Small panels of the figure of acceptance by length, one for each rule, all on one scale."""
 
 from __future__ import annotations
 

@@ -50,8 +50,8 @@ class Points:
 
 
 def select(tables: Tables) -> tuple[list[PanelRows], str]:
-    """Return the rows of table lemma that have rho and cosine, one PanelRows for each target acceptance and one for
-    rules as trained, and words for what a row is: one update, or one window.
+    """Return the rows of table lemma that have rho and cosine, grouped by panel (each target acceptance, the runs' own
+    rules), and words for what a row is: one update, or one window.
     """
     rows, unit = lemma_updates(tables)
     trained = rows["source"] == "trained"
@@ -112,8 +112,8 @@ def without_guarantee(view: PanelRows) -> tuple[int, int]:
 
 
 def plot_bound(data: Sequence[Points], ax: Axes | None = None, lowest: float = 0.0) -> Axes:
-    """Draw cosine against rho and the lemma's bound sqrt(1 - rho^2), and shade rho >= 1, where there is no bound.
-    ``lowest``: the lower end of the y axis.
+    """Draw cosine against rho and the lemma's bound sqrt(1 - rho^2), and shade rho >= 1, where there is no bound. The y
+    axis begins at ``lowest`` or at the least cosine.
     """
     ax = new_axes(ax)
     rho = np.concatenate([p.rho for p in data])
@@ -147,7 +147,7 @@ def caption(tables: Tables) -> str:
 
 
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw the updates' cosine against rho, one panel for each target acceptance and one for rules as trained
+    """Draw the updates' cosine against rho, one panel for each target acceptance and one for the runs' own rules
     (docs/theory.md T7).
     """
     found, _ = select(tables)

@@ -44,8 +44,8 @@ class Cosines:
 
 
 def select(tables: Tables) -> list[PanelRows]:
-    """Return the rows of table cosine over all lengths, with the weight exp(S) for every rule, one PanelRows for each
-    target acceptance and one for rules as trained. Dropping at random is the rule "random".
+    """Return the rows of table cosine over all lengths, with the weight exp(S) for every rule, grouped by panel: one
+    for each target acceptance, one for the runs' own rules. Dropping at random is the rule "random".
     """
     rows = tables["cosine"]
     rows = rows[(rows["bin"] < 0) & (rows["weight"] == "sequence")]
@@ -115,7 +115,7 @@ def caption(tables: Tables) -> str:
 
 def figure(tables: Tables, style: Style) -> Figure:
     """Draw cosines by rule, over all lengths and in the worst bin: for each a panel for every target acceptance and one
-    for rules as trained (T7).
+    for the runs' own rules (T7).
     """
     found = select(tables)
     rules = [r for r in looks(band_of(rule) for view in found for rule in view.rows["rule"]) if r != "random"]
@@ -125,7 +125,7 @@ def figure(tables: Tables, style: Style) -> Figure:
     if style.narrow and len(parts) == 2:
         panels, columns = [(view, part) for view in found for part in parts], 2
     height = max(0.6, 0.24 * len(rules)) + 0.45
-    between = "\n" if style.narrow else " "  # break the title where long rule names narrow the panel
+    between = "\n" if style.narrow else " "  # long rule names make panels narrow, so the title is broken there
     with style.context():
         here = [o for o in OUTSIDE_MARKERS if any((view.rows["outside"] == o).any() for view in found)]
         handles, labels = outside_legend(here)

@@ -42,8 +42,8 @@ REFERENCES = {"same_batch": "same batch", "population": "population", "capped": 
 
 
 def select(tables: Tables) -> list[PanelRows]:
-    """Return cosines of the clipped update with four estimates of the true one, over all responses: one PanelRows for
-    each target acceptance and one for rules as trained.
+    """Return cosines of the clipped update with four estimates of the true one, over all responses, grouped by panel:
+    one for each target acceptance, one for the runs' own rules.
     """
     tables.only_by_length("it is of all responses together: draw it without --by")
     same, others = tables["cosine"], tables["population"]
@@ -64,7 +64,9 @@ def select(tables: Tables) -> list[PanelRows]:
 
 
 def measured(found: Sequence[PanelRows]) -> list[str]:
-    """Return the estimates of the true update (``REFERENCES``) with which some panel has a cosine, in drawing order."""
+    """Return the estimates of the true update (names of ``REFERENCES``) with which at least one panel has a cosine, in
+    drawing order.
+    """
     rows = pd.concat([view.rows for view in found])
     known = set(rows.loc[rows["estimate"].notna(), "reference"])
     return [name for name in REFERENCES if name in known]
@@ -94,7 +96,7 @@ def caption(tables: Tables) -> str:
 
 def figure(tables: Tables, style: Style) -> Figure:
     """Draw cosines with the true update (section 5): a column for each estimate of it, a row of panels for each target
-    acceptance and one for rules as trained.
+    acceptance and one for the runs' own rules.
     """
     found = select(tables)
     names = measured(found)

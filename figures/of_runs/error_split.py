@@ -43,8 +43,8 @@ class Split:
 
 
 def select(tables: Tables) -> tuple[list[tuple[str, PanelRows]], str]:
-    """Return titled PanelRows, one for each target acceptance and what rules do outside the band, and words for what a
-    row of table lemma is: one update, or one window.
+    """Return titled groups of rows of table lemma, one for each target acceptance and what rules do outside the band,
+    and words for what a row is: one update, or one window.
     """
     rows, unit = lemma_updates(tables)
     rows = drawable(rows, ("e_len", "e_in"))

@@ -57,8 +57,8 @@ compares are drawn.
 
 
 def select(tables: Tables) -> list[PanelRows]:
-    """Return effective sample sizes by bin: one PanelRows for each target acceptance, one for rules as trained, and
-    last that of the unclipped weights ("exact").
+    """Return effective sample sizes by bin, grouped by panel: one for each target acceptance, one for the runs' own
+    rules, and last the unclipped weights ("exact").
     """
     rows = first_use(tables["ess"])
     rows = drawable(rows[rows["bin"] >= 0])
@@ -95,7 +95,7 @@ def caption(tables: Tables) -> str:
 
 
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw effective sample sizes by length, a panel for each target acceptance and one for rules as trained, and a
+    """Draw effective sample sizes by length, a panel for each target acceptance and one for the runs' own rules, and a
     panel of the mean weight (docs/theory.md T9, T10).
     """
     *found, exact = select(tables)

@@ -33,7 +33,9 @@ VIEW_MARKERS: tuple[tuple[str, Any], ...] = (("o", "full"), ("o", "none"), ("D",
 
 @dataclass(frozen=True)
 class RuleDots:
-    """LRE of K rules at one target acceptance, or as trained (``label``): rule, value and interval, arrays (K,)."""
+    """LRE of K rules at one target acceptance, or of the runs' own rules (``label`` says which): rule, value and
+    interval, arrays (K,).
+    """
 
     label: str
     rule: tuple[str, ...]
@@ -43,8 +45,8 @@ class RuleDots:
 
 
 def select(tables: Tables) -> list[PanelRows]:
-    """Return the rows of table lre for LRE_2 and LRE_inf: one PanelRows for each target acceptance and one for rules as
-    trained.
+    """Return the rows of table lre for LRE_2 and LRE_inf, grouped by comparison: one for each target acceptance, one
+    for the runs' own rules.
     """
     rows = tables["lre"]
     rows = rows[rows["norm"].isin(list(NORMS))]
@@ -58,7 +60,7 @@ def select(tables: Tables) -> list[PanelRows]:
 
 
 def dots(view: PanelRows, measure: str, norm: str) -> RuleDots:
-    """Return the finite LREs of one PanelRows for one kind of acceptance (``measure``) and one of LRE_2 and LRE_inf
+    """Return the finite LREs of one group of `select`, for one kind of acceptance (``measure``) and LRE_2 or LRE_inf
     (``norm``).
     """
     part = view.rows[(view.rows["measure"] == measure) & (view.rows["norm"] == norm) & view.rows["estimate"].notna()]
@@ -67,7 +69,9 @@ def dots(view: PanelRows, measure: str, norm: str) -> RuleDots:
 
 
 def plot_lre(data: Sequence[RuleDots], rules: Sequence[str], ax: Axes | None = None) -> Axes:
-    """Draw LRE: a row for each rule, in it one dot for each target acceptance and one as trained, below each other."""
+    """Draw LRE: a row for each rule, in it one dot for each target acceptance and one as the run's own rule, below each
+    other.
+    """
     ax = new_axes(ax)
     known = looks(rules)
     shift = spread(len(data), 0.24)

@@ -89,7 +89,7 @@ def plot_settings(data: SettingEstimates, order: Sequence[tuple[str, str]], ax: 
         look = {"color": color, "marker": "o", "fillstyle": fill}
         whiskers(ax, data.estimate[at], y[at], data.low[at], data.high[at], along="x", **look)
     rule_rows(ax, [value for _, value in order])
-    for line in list(ax.lines):  # remove the lines between rows; those between settings follow
+    for line in list(ax.lines):  # remove all lines between rows; the lines between settings are drawn next
         if line.get_color() == "#e3e3e3":
             line.remove()
     for i in range(1, len(order)):

@@ -30,8 +30,8 @@ reference lines stand.
 
 
 def select(tables: Tables) -> list[PanelRows]:
-    """Return the update's squared bias, variance and errors over all responses: one PanelRows for each target
-    acceptance and one for rules as trained.
+    """Return the update's squared bias, variance and errors over all responses, grouped by panel: one for each target
+    acceptance, one for the runs' own rules.
     """
     tables.only_by_length("it is of all responses together: draw it without --by")
     rows = tables["population"]
@@ -45,15 +45,15 @@ ROW, LEAST, BESIDES = 0.16, 0.45, 0.42
 
 
 def rules_of(view: PanelRows) -> list[str]:
-    """Return the rules of one PanelRows in drawing order; presets with the same band count as one."""
+    """Return the rules of one group of table rows in drawing order; presets with the same band count as one."""
     return list(looks(band_of(rule) for rule in view.rows["rule"]))
 
 
 def outside_grid(
     found: Sequence[PanelRows], names: Sequence[str], style: Style, more: Sequence[tuple[Line2D, str]] = ()
 ) -> tuple[Figure, list[Axes], int]:
-    """Return a figure with one panel for each PanelRows and each of ``names`` (its columns), the axes, and the number
-    of panels in a row.
+    """Return a figure with a row of panels for each comparison in ``found``, which has one panel for each of ``names``,
+    its axes, and the number of panels in a row.
     """
     columns = min(2, len(names)) if style.narrow else len(names)
     here = [o for o in OUTSIDE_MARKERS if any((view.rows["outside"] == o).any() for view in found)]
@@ -97,7 +97,7 @@ def caption(tables: Tables) -> str:
 
 def figure(tables: Tables, style: Style) -> Figure:
     """Draw a column for each of squared bias, variance, squared error and error of the direction, a row of panels for
-    each target acceptance and one for rules as trained (T12).
+    each target acceptance and one for the runs' own rules (T12).
     """
     found = select(tables)
     panels = [(view, quantity) for view in found for quantity in QUANTITIES]

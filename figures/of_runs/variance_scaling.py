@@ -48,8 +48,9 @@ class Variances:
 
 @dataclass(frozen=True)
 class NoiseLevel:
-    """How far numerics alone move S in one run: mean square of S by length bin, arrays (K,), for the strongest
-    source of noise."""
+    """Mean square of S that numerical noise makes in one run at unchanged weights, by length bin, arrays (K,), for the
+    source of noise that makes most.
+    """
 
     run: str
     source: str
@@ -138,7 +139,7 @@ def plot_variances(
     length = np.concatenate([v.length for v in data])
     variance = np.concatenate([v.variance for v in data])
     ends = np.array([length.min() / 1.15, length.max() * 1.15])
-    # Put the reference line of slope 1 a little below the lowest point.
+    # The reference line of slope 1 stands a little below the lowest point.
     anchor = float(np.exp(np.log(variance / length).min() - 0.35))
     ax.plot(ends, anchor * ends, color="#9a9a9a", linewidth=1.6, zorder=1.5)
     for v in data:

@@ -204,8 +204,8 @@ def _with_ends(row: Mapping[Any, Any], name: str) -> str:
 
 
 def doctor(diagnoses: Sequence[Mapping[str, Any]]) -> Section:
-    """Return the report's section on the doctor's findings about runs, worst first, with the number of clear checks and
-    the checks that could not be made.
+    """Return the report's section on the findings of the doctor, which looks for problems in runs: worst first, with
+    the number of clear checks and the checks that could not be made.
     """
     rank = {"critical": 0, "warning": 1, "info": 2}
     found: list[Row] = []

@@ -55,8 +55,9 @@ def fair_from_edges(rng: np.random.Generator, gamma: float = 0.5, with_drift: bo
 
 
 def _converse_slack(u: Span, v: Span, drift_error: float) -> arb:
-    """Return a ball that holds, for all parameters in a box, (acceptance at length l2 less that at l1)/v, with v = (1/2
-    - gamma) log(l2/l1). The band's half-width grows like l^gamma; ``u`` is that at l1 in standard deviations of S.
+    """Return a ball that holds, for all parameters in a box, (acceptance at length l1 less that at l2)/v up to a
+    constant, with v = (1/2 - gamma) log(l2/l1). The band's half-width grows like l^gamma; ``u`` is that at l1 in
+    standard deviations of S.
     """
     if drift_error == 0:
         return -scale_change(u, v)

@@ -63,9 +63,9 @@ def lemma_forms(rng: np.random.Generator, factor: int = 1) -> Outcome:
 
 
 def sharp_equality(rng: np.random.Generator, orthogonal: bool = True) -> Outcome:
-    """Check T7s, two strata at which T7's bound is an equality: with accepted lengths reweighted by +-eps and stratum
-    gradients g +- v, the error of the clipped update is eps v, its norm is rho |g|, and the cosine with the true update
-    g satisfies cos^2 = 1 - rho^2.
+    """Check T7s, two strata at which T7's bound is an equality: accepted lengths are reweighted by 1 +- eps, and the
+    strata's gradients are g +- v. The error of the clipped update is then eps v, its norm is rho |g|, and the cosine
+    with the true update g satisfies cos^2 = 1 - rho^2.
     """
     eps, rho = _symbols("epsilon rho", positive=True)
     # The true update g is (1, 0). The error e = eps v of the clipped update has norm rho and is orthogonal to g + e.
@@ -173,8 +173,8 @@ def ratio_limits(rng: np.random.Generator, growth: str = "1/8") -> Outcome:
             sp.erf((b - mu * n) / (sigma * sp.sqrt(2 * n))) / 2 - sp.erf((-b - mu * n) / (sigma * sp.sqrt(2 * n))) / 2
             for n in (l, m)
         ]
-        # The limit of a(l1)/a(l2) as b -> 0 is the ratio of their derivatives in b, because both acceptances are 0 at b
-        # = 0.
+        # The limit of the ratio of both acceptances as the half-width b -> 0 is the ratio of their derivatives in b,
+        # because both are 0 at b = 0.
         slopes: list[Expr] = [sp.diff(a, b).subs(b, 0) for a in acceptance]
         left_overs += [*(a.subs(b, 0) for a in acceptance), slopes[0] / slopes[1] - stated]
     # The lower edge of the linear band less the mean of S, in standard deviations, at the threshold -log(1 - eps) =

@@ -81,8 +81,8 @@ def _lre_agrees(p: np.ndarray, value: np.ndarray, exact: list[arb]) -> Outcome:
     first = sum((q * abs(y) for q, y in zip(shares, r, strict=True)), arb(0)) / total
     norms = inside([1 + lre.inf, 1 + lre.l1, 1 + lre.l2], [1 + largest, 1 + first, 1 + square.sqrt()], 1e-11)
     kept = [q * a / (mean * total) for q, a in zip(shares, exact, strict=True) if q > 0]
-    # Judge the error of the shares q = p (1 + r) of accepted responses relative to p + q: where a length is nearly
-    # never accepted, q is rounded like p.
+    # Judge the error of accepted responses' shares of the lengths, q = p (1 + r) with p the shares of all responses,
+    # relative to p + q: where a length is nearly never accepted, q is rounded like p.
     rounding = [q / total for q in shares if q > 0]
     found = theory.accepted_lengths(p, value)[p > 0].tolist()
     shifted = [float((x + arb(y)).mid()) for x, y in zip(rounding, found, strict=True)]

@@ -1,12 +1,14 @@
 """T3 and T4 (how far a wrong drift or scale moves acceptance), proved over boxes of parameters by interval arithmetic.
 
-The slack of a bound is the bound less what it bounds; a proof shows that the slack is >= 0. T3 and T4 attain their
-bounds at single points, near which subdividing boxes would never end. Near these points the slack is written as K times
-a positive form, and the balls prove K > 0. With h(t) = t phi(t), K(t) = (phi(1) - h(t))/(t - 1)^2:
+Symbols: u a range and x the drift error, in standard deviations of S; v the error of the log scale; Phi, phi the normal
+distribution function and density; h(t) = t phi(t). The slack of a bound is the bound less what it bounds; a proof shows
+that the slack is >= 0. T3 and T4 attain their bounds at single points, near which subdividing boxes would never end.
+Near these points the slack is written as K times a positive form, K(t) = (phi(1) - h(t))/(t - 1)^2, and the balls prove
+K > 0:
 
-- T3: the slack is phi(1)/2 + rho(u, x) = int_0^1 (1-s) [phi(1) - h(u + s x)] ds with rho = (Phi(u+x) - Phi(u) - phi(u)
-x)/x^2; it
-  is at least the least K times a^2/2 + a x/3 + x^2/12, a = u - 1, which is positive definite.
+- T3: the slack is phi(1)/2 + rho(u, x) = int_0^1 (1-s) [phi(1) - h(u + s x)] ds
+  with rho = (Phi(u+x) - Phi(u) - phi(u) x)/x^2; it is at least the least K times
+  a^2/2 + a x/3 + x^2/12, a = u - 1, which is positive definite.
 - T4: the slack is phi(1) + e(u, v) = int_0^1 [phi(1) - h(u e^(-s v))] ds with e = (Phi(u e^-v) - Phi(u))/v.
 
 In boxes away from these points the slack is computed from the error function. Outside all boxes no computation is

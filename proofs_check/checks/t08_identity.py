@@ -65,7 +65,7 @@ def residual(logged: ScoredUpdate, source: ScoredUpdate, bins: np.ndarray, drop_
     stated = lemma.lre.mean_acceptance * (total + lemma.e_len + (0.0 if drop_inner else lemma.e_in))
     true, true_clipped, size = direct(source)
     gaps = np.array([np.linalg.norm(total - true), np.linalg.norm(stated - true_clipped)])
-    return float(gaps.max()) / size  # NaN if one of them is NaN
+    return float(gaps.max()) / size  # a NaN among them makes the maximum NaN
 
 
 def _decades(allowed: float, error: float) -> float:

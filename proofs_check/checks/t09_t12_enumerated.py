@@ -126,12 +126,11 @@ def sign_identity(rng: np.random.Generator, crossed: bool = False) -> Outcome:
             }
             positive = float(mass[1].sum() / (mass[1].sum() + mass[-1].sum()))
             high, low = (tail["low"], tail["high"]) if crossed else (tail["high"], tail["low"])
-            # as a control (``crossed``), lower and upper tail are exchanged and the tail beyond the dual clip is left
-            # out
+            # as a control (``crossed``), exchange lower and upper tail and leave out the tail beyond the dual clip
             beyond = 0.0 if crossed else tail["dual"]
             stated = theory.update_acceptance(positive, high, low, beyond)
             outcomes.append(abs(float(stated) - a[k]))
-    error = float(np.max(outcomes))  # NaN if one of them is NaN
+    error = float(np.max(outcomes))  # a NaN among them makes the maximum NaN
     return Outcome(math.log10(1e-11 / max(error, 1e-17)), "decades", note=f"largest error {error:.1e}")
 
 
