@@ -132,7 +132,9 @@ class Row:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Return Holm's step-down adjusted p-values, in the given order (Holm 1979). NaN stays NaN and counts as a test."""
+    """Return p-values adjusted by Holm's step-down method, in the given order (Holm 1979). NaN stays NaN, but counts in
+    the number of tests.
+    """
     order = sorted((i for i, p in enumerate(p_values) if not math.isnan(p)), key=lambda i: p_values[i])
     adjusted, running = [math.nan] * len(p_values), 0.0
     for rank, i in enumerate(order):

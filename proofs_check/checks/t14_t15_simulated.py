@@ -45,8 +45,8 @@ def unfairness(found: Learnt) -> Outcome:
     """
     count, k = found.accepted.shape
     _, r, mean = relative_acceptance(np.full(k, 1 / k), found.accepted.mean(axis=0))
-    # What each run adds to its length's relative acceptance (influence), times the mean acceptance; errors follow from
-    # it.
+    # Influence: how much each run adds to the relative acceptance of a length, times the mean acceptance. Its spread
+    # over runs gives the standard error.
     own = found.accepted - (1 + r) * found.accepted.mean(axis=1, keepdims=True)
     error = own.std(axis=0, ddof=1) / math.sqrt(count) / mean
     tails = stats.t.sf((np.abs(r) - TOLERANCE) / error, count - 1)

@@ -1,5 +1,6 @@
-"""T16: means of the ratio to the law that drew, with equal and with truncated supports, and of wrong log-probs
-(section 6)."""
+"""T16: the mean of e^R, R the log-ratio of a policy to the law that drew, with equal and with truncated supports, and
+where the reported log-probs are wrong (section 6).
+"""
 
 from __future__ import annotations
 
@@ -138,9 +139,9 @@ def wrong_log_probs(rng: np.random.Generator, claim: str = "stated") -> Outcome:
 def first_use(
     rng: np.random.Generator, seen: str = "fresh", ratio: str = "behaviour", batches: int = 1_500, size: int = 32
 ) -> Outcome:
-    """Check T16 through training: after a step the mean of e^E is the stated mass on the very responses of the step,
-    that of e^(D+E) on fresh responses only. The mass is the policy's probability of what the sampler can draw: it has
-    noise in its logits and top-p .8. The sampling weights become the old weights by a step on one batch.
+    """Check T16 through training: old weights come from the sampling weights by a step on one batch. The mean of e^E
+    over that very batch is the sampling policy's probability of what the sampler can draw; the mean of e^(D+E) is the
+    old policy's probability of it on fresh responses only. The sampler adds noise to the logits and keeps top-p .8.
     """
     responses = all_responses(2, 4)
     sampling = 0.5 * rng.standard_normal((4, 3, 3))
@@ -196,7 +197,8 @@ def laws(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, int]:
 
 
 def masses_by_length(table: np.ndarray, drawn: np.ndarray) -> list[Any]:
-    """Return the probability of each length 1..T, over responses of symbols that can be drawn, by forward recursion.
+    """Return the probability of each length 1..T under a policy, over the responses that consist of counted symbols, by
+    forward recursion.
 
     Parameters
     ----------
@@ -216,9 +218,9 @@ def masses_by_length(table: np.ndarray, drawn: np.ndarray) -> list[Any]:
 
 
 def means_attack(rng: np.random.Generator, claim: str = "mass") -> Outcome:
-    """Check T16 (a) and (b): hypothesis finds no policy P and sampler Q that break one of two means of e^R under Q: at
-    a length, P's over Q's probability of the drawable responses of that length; overall 1, if e^R is divided by each
-    token's k, P's probability of the drawable symbols. Both sides have 50 digits.
+    """Check T16 (a) and (b): hypothesis finds no policy P and sampler Q for which one of two means under Q is wrong.
+    The mean of e^R at a length is P's over Q's probability of the responses of that length that Q can draw. The mean of
+    e^R over all tokens' k is 1, k being P's probability of the next symbols that Q can draw. Both sides have 50 digits.
     """
 
     def excess(example: tuple[np.ndarray, np.ndarray, int]) -> float:

@@ -238,9 +238,10 @@ def discrete_laws(draw: st.DrawFn) -> tuple[list[int], list[int], int, int, floa
 
 
 def exponent_attack(rng: np.random.Generator, gap_allowed: bool = True, reversed_sign: bool = False) -> Outcome:
-    """Check T17 (a) for laws of a few values that spread like L^H, in exact counts: a band of half-width c L^gamma,
-    gamma != H, accepts two lengths equally exactly where no value lies between their edges; else the longer one more if
-    gamma > H, less if gamma < H. A control (``gap_allowed=False``) denies the first.
+    """Check T17 (a) for laws of a few values that spread like L^H, in exact counts. A band of half-width c L^gamma
+    accepts two lengths equally exactly if gamma = H or no value lies between their edges; else it accepts the longer
+    one more if gamma > H, less if gamma < H. With ``gap_allowed=False`` (a control) the claim leaves the values between
+    the edges out.
     """
 
     def excess(example: tuple[list[int], list[int], int, int, float, float, int, int]) -> float:

@@ -40,9 +40,10 @@ def bias_parts(p: Floats, lengths: np.ndarray, c: Floats, u: Floats) -> tuple[Fl
     Parameters
     ----------
     p, lengths, c : arrays (N,)
-        Probability of each response that can be drawn, its length, and f - e^Y.
+        Probability of each response that can be drawn, its length, and the factor that it got less the one that it
+        should have (e to the ignored log-ratio).
     u : array (N, D)
-        The update's terms without the factor, e^X A psi.
+        The responses' gradients without that factor: e to the used log-ratio, times A psi.
     """
     between, inside, bound = np.zeros(u.shape[1]), np.zeros(u.shape[1]), 0.0
     for length in np.unique(lengths):
@@ -72,9 +73,9 @@ def true_update(chain: Chain, step: float = 1e-5) -> Floats:
 
 
 def bias(rng: np.random.Generator, sign: float = 1.0, weighted: bool = True, inner: bool = True) -> Outcome:
-    """Check T18 (a): an update that ignores D + E, or multiplies responses by a correction's factor, differs from the
-    true update by a part from the lengths plus a part from inside them, which stays within T18's bound. The true update
-    is the gradient of the expected advantage.
+    """Check T18 (a): the error of an update that ignores D + E, or multiplies responses by a correction's factor, is
+    the sum of a part from the lengths and a part from inside them. The second part is within T18's bound. The true
+    update is the gradient of the expected advantage.
     """
     gaps, slack = [], []
     for sampler in SAMPLERS:

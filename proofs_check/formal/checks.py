@@ -47,7 +47,8 @@ def prove(rng: np.random.Generator, module: str, theorems: Sequence[str], change
         note = f"coqc {coq.version} refuses the proof of {answer.theorem or 'no theorem'}: {answer.error}"
         outside = change is not None and not answer.theorem
         return Outcome(math.nan if outside else -math.inf, _UNIT, note=note, parameters=parameters)
-    # Search every script for words that give up a goal. Such a word counts even in a lemma that nothing uses.
+    # Search every script for words such as ``Admitted``, which assume a claim without proof. Such a word counts even in
+    # a lemma that nothing uses.
     words = [f"{name}.v: {word}" for name, script in texts.items() for word in given_up(script)]
     words += [] if text is None else [f"{module}.v, changed: {word}" for word in given_up(text)]
     foreign = [f"a proof rests on {axiom}" for axiom in answer.foreign]

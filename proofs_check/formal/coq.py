@@ -171,8 +171,9 @@ def _version(program: str, root: Path | None) -> str:
 
 
 def _environment(coq: Coq, scratch: Path) -> Mapping[str, str]:
-    """Return the environment variables with which an unpacked Coq finds its files; settings for findlib go to
-    ``scratch``."""
+    """Return the environment variables with which an unpacked Coq finds its files. Settings for findlib, which looks up
+    OCaml libraries for Coq, are written into the folder ``scratch``.
+    """
     environment = dict(os.environ)
     if coq.root is None:
         return environment

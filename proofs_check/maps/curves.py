@@ -120,7 +120,7 @@ def drift_lre(rng: np.random.Generator, draws: int) -> Iterator[Row]:
             # error nearest to it, and least at an end of [least, x] (T3).
             at = np.array([least, x, min(max((u_lo - u_hi) / 2, least), x)])
             a = theory.interval_probability(-u_lo + at, u_hi + at)
-            # LRE is largest where nearly all weight lies on the length that is accepted least.
+            # LRE is largest where nearly all responses have the length that is accepted least.
             worst_p = np.where(np.arange(3) == np.argmin(a), 1.0, 1e-15)
             low, high = lre_enclosure(u_lo, u_hi, least, x)
             near_low, near_high = lre_enclosure(near[0], near[1], least, x, pieces=4 if draws < 5_000 else 12)

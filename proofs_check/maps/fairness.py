@@ -52,11 +52,9 @@ def acceptance(setting: MapPoint, rule: Rule, measure: Measure) -> Floats | None
 
     ``weight`` is the mean of w in the band (others count 0) over the mean of w, whatever the sign of A (T13).
 
-    ``weight`` is E[w; band | l] / E[w | l], a two-sided drop (T13).
-
     Returns
     -------
-    array (K,), or None where E[w | l] is infinite.
+    array (K,), or None where the mean of w at a length is infinite.
     """
     positive, negative, share = setting.positive, setting.negative, setting.share
     lo, hi = rule.band(setting.lengths, rule.centre(setting.means))

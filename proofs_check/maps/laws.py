@@ -1,7 +1,7 @@
 """Laws of S given the length, for the fairness map: probabilities of bands, and samples to test them.
 
-Every law gives, for K lengths at once, P(lo <= S <= hi | l) and the weighted mass E[e^S; lo <= S <= hi | l]
-(docs/theory.md sections 1 and 4).
+Every law gives, for K lengths at once, the probability that lo <= S <= hi and the mean of e^S over such S (others count
+0) (docs/theory.md sections 1 and 4).
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ class Student:
     _splines: tuple[CubicSpline, ...] = field(init=False, repr=False)
     _units: Floats = field(init=False, repr=False)
 
-    # End of the table of the sum's law, in units of the sum's scale. Beyond it the tail is taken as l times the tail of
-    # one token, scaled to agree at this point.
+    # End of the table of the sum's distribution, in units of the sum's scale. Beyond it the tail is that of a single
+    # token times a factor with which both agree at this point.
     _EDGE = 60.0
 
     def __post_init__(self) -> None:

@@ -35,7 +35,7 @@ NOISE_DIMS = 64
 
 @dataclass(frozen=True)
 class Moments:
-    """Exact moments of one response's clipped gradient M w A psi and of its weights.
+    """Exact moments of the clipped gradient M w A psi of one response, and of weights by length.
 
     Attributes
     ----------

@@ -142,7 +142,7 @@ def setting(
                 raise unknown_name("factor", name, tuple(_BASE))
             point[name] = new
     lengths = lengths_on(point["length_ratio"])
-    # Position of each length between the shortest (-1/2) and the longest (1/2), on a log scale.
+    # Place of each length between the shortest (-1/2) and the longest (1/2) on a logarithmic scale.
     middle = np.log(lengths / MIDDLE) / np.log(lengths[-1] / lengths[0])
     share = 0.5 - point["sign_share"] * middle
     model, positive, negative, means = _laws(point, lengths, share)

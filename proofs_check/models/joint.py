@@ -79,7 +79,9 @@ class ShiftedLengths:
         return np.broadcast_to(self.sigma**2 * (n - 1), np.shape(lengths))
 
     def length_ratio(self, lengths: ArrayLike) -> Floats:
-        """Return p_new(l)/p_old(l), which by T9 is E_old[exp S | L = l]."""
+        """Return p_new(l)/p_old(l), the ratio of the probabilities of length l. By T9 it is the old policy's mean of
+        e^S at l.
+        """
         n = checked_lengths(lengths, whole=True)
         return np.broadcast_to(np.exp((n - 1) * self._going_on + self._stopping), np.shape(lengths))
 

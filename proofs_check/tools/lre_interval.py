@@ -19,9 +19,6 @@ def simulated_lre(p: Floats, kept: Floats, weight: Floats) -> dict[str, Any]:
     method, at Sidak's level over the lengths. Those of LRE_inf and LRE_2 follow from them, so both are covered together
     with at least the stated confidence.
 
-    The intervals of r(l) are Student's from the rows' influence on r(l) (delta method), at Sidak's level over the
-    lengths; those of LRE follow from them, so they cover both LREs together with at least the stated confidence.
-
     Parameters
     ----------
     p : array (K,)
