@@ -120,7 +120,7 @@ def from_rollout(run: Path, first: int) -> Path:
 
 
 def measured(text: str, run: Path, on: Ratio) -> dict[str, Any]:
-    """Analyse a log on one ratio and return the numbers that docs/mismatch.md shows."""
+    """Analyse the log of a run on the ratio ``on`` and return the numbers that docs/mismatch.md shows of it."""
     options, bins = Options(edges=EDGES, on=on), Bins(EDGES)
     loaded = load_run(run, on=on)
     tables, summary = analyse(loaded, bins, options)

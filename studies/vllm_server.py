@@ -29,7 +29,9 @@ class Running:
     Attributes
     ----------
     url : str
+        Address to which requests are sent.
     process : subprocess.Popen
+        The server's process.
     """
 
     url: str

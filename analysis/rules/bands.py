@@ -120,7 +120,7 @@ class Placed:
         return np.maximum(self.over, self.under)
 
     def rejected(self, factors: Sequence[float]) -> list[Ints]:
-        """Return, for each factor, the indices of the rows outside the band whose half-widths are that much larger."""
+        """Return, for each factor, the numbers of the rows outside the band if its half-widths are multiplied by it."""
         some = Candidates(self, slice(None), self.excess, factors)
         return some.by_factor(~((some.edges.lo <= some.S) & (some.edges.hi >= some.S)))
 

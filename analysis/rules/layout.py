@@ -29,8 +29,9 @@ class Grouping:
     Attributes
     ----------
     bins : Bins
+        Bins of length, or of another coordinate.
     groups : int
-        Number of groups.
+        Number of groups of clusters.
     pooled : bool
         Whether a group holds several clusters.
     reference : float

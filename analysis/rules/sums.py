@@ -213,8 +213,8 @@ class Part:
         y, by_group = base.d - cuts.by_key(lost), s - cuts.by_group(lost)
         xy = base.x - cuts.by_group(cuts.x * lost)
         squares = base.squares - cuts.by_key(before * before - clipped * clipped)
-        # If little of a bin's sum is left, sum the rest row by row, because the difference of two sums would lose
-        # digits.
+        # Where a cut leaves little of a bin's squared weights, sum again over all rows, because the difference of two
+        # nearly equal sums loses digits.
         small = np.any(squares.sum(1) < SMALL * base.squares.sum(0), axis=1)
         for j in np.flatnonzero(small):
             left = w.copy()

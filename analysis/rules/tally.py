@@ -37,7 +37,9 @@ class Tally:
     run : Run
         The run that is analysed; its logged columns and its rule are used.
     layout : Grouping
+        How rows are sorted into groups of clusters, bins and cells.
     cases : sequence of Case
+        The rules that are evaluated.
     """
 
     def __init__(self, run: Run, layout: Grouping, cases: Sequence[Case]) -> None:

@@ -17,7 +17,7 @@ class PairGram:
     left, right : arrays (n, D), (m, D)
         Vectors of the two sides; pass the same array twice for one set of responses.
     left_bins, right_bins, left_cluster, right_cluster : int arrays
-        Length bins 0..number-1, and prompts 0..clusters-1 with the same numbers on both sides.
+        Length bin (0..number-1) and prompt (0..clusters-1) of each vector; a prompt has the same number on both sides.
     """
 
     def __init__(

@@ -25,7 +25,8 @@ as 0. A cosine that differs from 1 or -1 by at most this much is 1 or -1: the tw
 
 @dataclass
 class Products:
-    """Inner products of one rule (or one draw of the random control), with their values after deleting each cluster.
+    """Inner products of two updates (such as the clipped and the true one), with their values after deleting each
+    cluster.
 
     Attributes
     ----------

@@ -53,7 +53,7 @@ class AnytimeMean:
     rho: float = 0.0
     above: int | None = None
     below: int | None = None
-    rising: Floats = field(default_factory=lambda: np.zeros(1))  # logarithm of each bet's stake
+    rising: Floats = field(default_factory=lambda: np.zeros(1))  # log stakes of bets that the mean is above 0
     falling: Floats = field(default_factory=lambda: np.zeros(1))
 
     def add(self, x: Floats, rollout: NDArray[np.int64]) -> None:

@@ -102,7 +102,7 @@ class AcceptanceCurve:
     root: Floats  # square roots of the bins' shares p
     values: Floats  # eigenvalues of Sigma, the largest of which is 1
     vectors: Floats
-    along: Floats  # components of the estimate along Sigma's eigenvectors
+    along: Floats  # components of v_hat along Sigma's eigenvectors
 
     @staticmethod
     def of(law: ErrorLaw) -> AcceptanceCurve:

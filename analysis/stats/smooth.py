@@ -53,7 +53,8 @@ def smooth_acceptance(y: ArrayLike, length: ArrayLike, cluster: Ints, level: flo
     ----------
     y : array (N,), 0 or 1
     length : array (N,), tokens, or another partition's coordinate
-    cluster : int array (N,), dense
+    cluster : int array (N,)
+        Number of each row's cluster, from 0 without gaps.
     """
     y, length = np.asarray(y, np.float64), np.asarray(length, np.float64)
     if len(y) == 0:

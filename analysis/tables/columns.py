@@ -51,7 +51,7 @@ class RunKey(NamedTuple):
 
     @staticmethod
     def of(run: Run) -> RunKey:
-        """Return the key of a run."""
+        """Return the columns that name a run, with their values."""
         return RunKey(run.name, run.trained_rule, run.seed)
 
 
@@ -71,7 +71,7 @@ class RuleKey(NamedTuple):
 
     @staticmethod
     def of(run: RunKey, case: Case) -> RuleKey:
-        """Return the key of a rule that is evaluated on a run."""
+        """Return the columns that name a run and a rule that is evaluated on it, with their values."""
         return RuleKey(run, **case.key)
 
 
@@ -95,7 +95,7 @@ class BinKey(NamedTuple):
 
     @staticmethod
     def of(bins: Bins, k: int, mean: float) -> BinKey:
-        """Return the key of bin ``k``; -1 and K both stand for all bins."""
+        """Return the columns that name bin ``k``, with their values; -1 and K both stand for all bins."""
         k = -1 if k == len(bins) else k
         return BinKey(k, *bins.limits(k), mean)
 

@@ -77,7 +77,9 @@ class CosineTable:
     Parameters
     ----------
     key : RunKey
+        The columns that name the run in every row.
     bins : Bins
+        Bins of length, or of another coordinate.
     cases : list of Case
         The rules, with the one that trained among them if it is defined on sequences.
     targets : sequence of float

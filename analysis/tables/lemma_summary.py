@@ -40,7 +40,8 @@ NO_GUARANTEE = "no guarantee"
 
 
 class LemmaSummaryRow(NamedTuple):
-    """The lemma's quantities over a run's scored updates: one row for each rule, use and quantity.
+    """Quantities of T7 (rho, eta, cosine, ...), averaged over a run's scored updates: one row for each rule, use and
+    quantity.
 
     Empty for a run without scores. docs/theory.md section 5, T7.
     """

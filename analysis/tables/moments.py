@@ -256,8 +256,10 @@ def exponent(y: Floats, L: Floats, cluster: Ints) -> Exponent:
     ----------
     y : array (N,), >= 0
         Squared deviations of S.
-    L : array (N,), tokens
-    cluster : int array (N,), dense
+    L : array (N,)
+        Lengths, tokens.
+    cluster : int array (N,)
+        Number of each row's cluster, from 0 without gaps.
     """
     x = np.log(L)
     centre = x.mean()

@@ -109,7 +109,9 @@ class PopulationTable:
     Parameters
     ----------
     key : RunKey
+        The columns that name the run in every row.
     bins : Bins
+        Bins of length, or of another coordinate.
     cases : list of Case
         The rules. Each takes the common weight exp(S); the unclipped rule is added as ``none``, or as ``exact`` where
         ``none`` is the case that leaves a mismatch alone.
@@ -294,7 +296,8 @@ def _scale(accepted: Floats, whole: Floats, cluster: Ints) -> tuple[Floats, Floa
     ----------
     accepted, whole : arrays (n, R)
         Numerator and denominator of the acceptance of each response; the mean is the quotient of their sums.
-    cluster : int array (n,), dense
+    cluster : int array (n,)
+        Number of each response's prompt, from 0 without gaps.
     """
     number = int(cluster.max()) + 1
     member = np.zeros((number, len(cluster)))
