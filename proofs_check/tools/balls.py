@@ -118,8 +118,8 @@ def acceptance(u_lo: arb, u_hi: arb, x: arb) -> arb:
 def sqrt_band_acceptance(
     c_lo: arb | float, c_hi: arb | float, mu: arb, sigma: arb, length: float, drift: arb | None = None
 ) -> arb:
-    """Return the probability that S ~ N(mu l, sigma^2 l), l = ``length``, lies in the sqrt band around drift l: between
-    -c_lo sqrt(l) and c_hi sqrt(l) nats from it.
+    """Return the probability that S ~ N(mu l, sigma^2 l) with l = ``length`` lies in the sqrt band: at most c_lo
+    sqrt(l) nats below and c_hi sqrt(l) above the centre, ``drift`` times l (0 without a drift).
     """
     root, centre = arb(length).sqrt(), (0 if drift is None else drift) * arb(length)
     edges = (centre - c_lo * root, centre + c_hi * root)
@@ -280,12 +280,13 @@ def lre_enclosure(
 ) -> tuple[float, float]:
     """Enclose the largest LRE_inf over all shares of the lengths, with proved bounds (section 3, T3).
 
-    The lengths' drift errors run over [x_min, x_max]; then sup_p LRE_inf = max a / min a - 1.
+    The lengths' drift errors (centre of the band less the mean of S, in standard deviations of S) run over
+    [x_min, x_max]. The largest LRE_inf is then the largest over the least acceptance, less 1.
 
     Parameters
     ----------
     u_lo, u_hi : float or pair
-        Standardised ranges c/sigma, or intervals of them.
+        Lower and upper range in standard deviations of S, or intervals of them.
     x_min, x_max : float
         Least and largest drift error (dimensionless).
     pieces : int

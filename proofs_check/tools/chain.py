@@ -1,4 +1,6 @@
-"""A tabular policy whose responses another law drew: the four ratios of docs/theory.md section 1 on all responses."""
+"""A tabular policy whose responses another law drew: the four ratios of docs/theory.md section 1 on all responses.
+Shapes: N responses, T positions, V symbols beside the end symbol.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +14,12 @@ from fspo.theory import Floats
 from proofs_check.tools.policy import PolicyResponses, all_responses, next_symbol, scores, token_log_probs
 
 SAMPLERS: tuple[dict[str, Any], ...] = ({}, {"temperature": 0.7}, {"top_p": 0.8}, {"top_k": 2, "temperature": 1.3})
-"""Samplers of the enumerated checks, as options of `make_chain`: temperature, top-p and top-k."""
+"""The ways in which the enumerated checks sample, as options of `make_chain`: temperature, top-p and top-k."""
 
 
 def truncated(theta: Floats, top_p: float = 1.0, top_k: int | None = None) -> Floats:
-    """Return logits, (T, V + 1, V + 1), that are -inf for every symbol that truncated sampling leaves out.
+    """Return logits, (T, V + 1, V + 1) by position, previous and next symbol, that are -inf for every symbol that
+    truncated sampling leaves out.
 
     Parameters
     ----------
@@ -38,7 +41,8 @@ def truncated(theta: Floats, top_p: float = 1.0, top_k: int | None = None) -> Fl
 
 @dataclass(frozen=True)
 class Chain:
-    """The law that draws and the policies of the sampling, the old and the new weights, with all N responses.
+    """The law that draws, and the policies of the sampling, the old and the new weights, with all N responses. Logits
+    are by position, previous and next symbol.
 
     Attributes
     ----------

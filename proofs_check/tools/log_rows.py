@@ -25,7 +25,7 @@ class ScoredUpdate:
     ----------
     rule : Rule
     drift : float or array (N,)
-        m of the update, nats per token; by row where it depends on the sign of A.
+        Centre of the band per token, nats; by row where it depends on the sign of A.
     S, n, A : arrays (N,)
     psi : array (N, D)
     edges : pair of arrays (N,), optional
