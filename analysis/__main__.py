@@ -6,6 +6,7 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
+import pandas as pd
 from tqdm import tqdm
 
 from analysis.claims.catalogue import claims_about, evaluate_claims, write_claims
@@ -14,6 +15,7 @@ from analysis.log.ratio import WORDS, known_ratio
 from analysis.rules.evaluate import BANDS, TARGETS, candidates
 from analysis.run import Options, analyse_runs
 from analysis.tables.files import folder_name, read_tables
+from analysis.tables.printed import printed
 from fspo.base.command_line import CommandParser
 from fspo.base.errors import UserError, run_cli
 from fspo.base.files import json_with, refuse_foreign_file
@@ -77,7 +79,7 @@ def build_parser() -> CommandParser:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command of ``COMMANDS``; or analyse run folders, print a line for each, and judge the claims on request."""
+    """Run a command of ``COMMANDS``; or analyse run folders, print a table for each and judge the claims on request."""
     arguments = sys.argv[1:] if arguments is None else arguments
     if arguments and arguments[0] in COMMANDS:
         return import_module(COMMANDS[arguments[0]]).main(arguments[1:])
@@ -126,6 +128,8 @@ def main(arguments: list[str] | None = None) -> int:
         for line in [*summary["damage"], *summary["warnings"]]:
             print(f"  {line}")
         folder = path / folder_name(find_partition(args.by), on)
+        for line in printed(pd.read_parquet(folder / "acceptance.parquet"), find_partition(args.by), on):
+            print(f"  {line}")
         print(f"  tables: {folder} (acceptance.csv: what each rule keeps of each bin)")
     for claim in claims:
         print(f"{claim.id} {claim.verdict}: {claim.statement}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
@@ -86,6 +87,9 @@ class Report:
         out += [f"  note: {note}" for note in self.notes]
         out += [f"  not read: {line}" for line in self.ignored]
         out += [f"  cannot be computed: {what}: no {wanting}" for what, wanting in self.missing().items()]
+        on = next((f" --on {name}" for name in ("engine", "behaviour") if self.known.get(name)), "")
+        if self.rows:
+            out.append(f"next: python -m analysis {shlex.quote(self.run)}{on}")
         return out
 
 

@@ -116,7 +116,8 @@ def import_run(
         if report.rows and not told_by & (report.columns | report.derived).keys():
             raise UserError(
                 f"{source} has neither lengths nor log-ratios, so nothing could be told by length: name their "
-                "columns with --columns '{length: COLUMN, log_ratio: COLUMN}', or give --tokenizer"
+                "columns with --columns '{length: COLUMN, log_ratio: COLUMN}' or, where tokens' log-probabilities are "
+                "there, '{old: COLUMN, sampler: COLUMN}', or give --tokenizer"
             )
         if not report.rows and not report.metric_lines:
             empty = f"{source} holds neither a response nor a scalar: its files are empty, name others"
@@ -239,8 +240,11 @@ def _derived(convert: Converter, options: ImportOptions, report: Report) -> None
             "no advantages, and no rewards of groups to make them of: the analysis leaves these rows out; name columns "
             "with --columns '{advantage: COLUMN}', or '{reward: COLUMN, prompt_id: COLUMN}' (or --group-size)"
         )
-    wanting = [name for name in ("length", "log_ratio") if name not in used and name not in report.derived]
-    if wanting:
+    found = used.keys() | report.derived.keys()
+    wanting = [name for name in ("length", "log_ratio") if name not in found]
+    if wanting == ["log_ratio"] and "behaviour_log_ratio" in found:
+        report.notes.append("no log_ratio: S is not known, and D + E is (--on behaviour)")
+    elif wanting:
         report.notes.append(
             f"no {' and no '.join(wanting)}: nothing can be told by length; name the columns with --columns"
         )

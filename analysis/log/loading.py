@@ -162,7 +162,8 @@ def load_run(path: str | Path, partition: Partition = LENGTH, on: str = UPDATE.o
     if rule is not None and rule.level != "sequence" and ratio.on in CORRECTED:
         warnings.append(
             f"the run's correction {rule.label!r} acts on tokens and has no row of responses: the table positions says "
-            "which tokens it keeps, by length too, where the run logged them (--log.tokens true)"
+            "which tokens it keeps, by length too, where the log has each token's ratios (this trainer: --log.tokens "
+            "true; runs watched inside TRL and verl have none)"
         )
     others = [file.path.name for file in files if file.metadata.get("rule") != metadata.get("rule")]
     if others:

@@ -209,7 +209,11 @@ def _clip(columns: Columns, rule: Rule, prefix: str, x: Floats) -> Iterator[tupl
     for name, value in factors.items():
         logged = _get(columns, name)
         compared = (usable if name == "weight" else clear) & np.isfinite(logged)
-        yield name, Compared(compared, compared & ~same_weight(logged, np.asarray(value, np.float64)))
+        same = same_weight(logged, np.asarray(value, np.float64))
+        if prefix:  # verl gives a response that its correction rejects A = 0: the factor is the one before that
+            before = rule.apply(x, n, np.ones_like(A), m, (lo, hi)).clipped_weight
+            same |= (A == 0) & same_weight(logged, np.asarray(before, np.float64))
+        yield name, Compared(compared, compared & ~same)
 
 
 def _followed(columns: Columns, rule: Rule, n: Floats, m: Floats, width: Floats) -> tuple[Floats, Floats]:

@@ -460,3 +460,18 @@ def test_a_response_counts_once_in_its_group_however_often_it_was_used(tmp_path)
 def test_without_advantages_and_groups_the_cure_is_said(tmp_path):
     report, _ = imported(tmp_path, {name: GROUPS[name] for name in ("step", "length", "log_ratio", "reward")})
     assert any(note.startswith("no advantages") and "--group-size" in note for note in report.notes)
+
+
+def test_a_table_of_two_log_probabilities_names_the_next_command(tmp_path, capsys):
+    columns = {"prompt": ["a", "a", "b", "b"], "reward": [1, 0, 0, 1]}
+    columns |= {
+        "trainer": [[-1.0, -2.0], [-1.0], [-2.0], [-1.0, -1.0]],
+        "engine": [[-1.1, -2.0], [-1.2], [-2.0], [-1, -1]],
+    }
+    table, run = write(tmp_path / "mine.csv", columns), tmp_path / "run"
+    with pytest.raises(UserError, match=r"\{old: COLUMN, sampler: COLUMN\}"):
+        main(["import", str(table), "--out", str(run)])
+    assert main(["import", str(table), "--out", str(run), "--columns", "{old: trainer, sampler: engine}"]) == 0
+    out = capsys.readouterr().out
+    assert "nothing can be told by length" not in out
+    assert out.endswith(f"next: python -m analysis {run} --on behaviour\n")

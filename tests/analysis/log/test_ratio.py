@@ -179,3 +179,36 @@ def test_without_versions_the_engine_ratio_is_not_known(tmp_path):
         pq.write_table(pq.read_table(path).drop_columns(["engine_log_ratio"]), path)
     with pytest.raises(UserError, match=r"^--on engine: the log has D \+ E and not E alone.*--on behaviour"):
         load_run(run, on="engine")
+
+
+def test_a_rejected_response_whose_advantage_verl_zeroed_fails_no_check(tmp_path):
+    plan = Plan(engine=0.05, rollouts=1, correction=correction("mis", on="engine", range_hi=0.1), width=0)
+    run = write_log(tmp_path / "run", plan)
+    file = next((run / "gradlog").glob("*.parquet"))
+    table = pq.read_table(file)
+    factor = table["correction_weight"].to_numpy()
+    advantage = np.where(factor == 0, 0.0, table["advantage"].to_numpy()).astype(np.float32)
+    assert (factor == 0).mean() > 0.1
+    place = table.column_names.index("advantage")
+    pq.write_table(table.set_column(place, table.schema.field(place), pa.array(advantage)), file)
+    options = Options(rules=(), targets=(0.9,), on="engine")
+    loaded = load_run(run, on="engine")
+    found = analyse(loaded, shared_bins([loaded], options), options)[1]["integrity"]
+    assert found["correction_weight_mismatch_share"] == 0.0
+
+
+def test_the_printed_table_says_which_lengths_each_rule_cuts(tmp_path, capsys):
+    plan = Plan(engine=0.05, rollouts=4, correction=correction("mis", on="engine"), width=0)
+    run = write_log(tmp_path / "run", plan)
+    assert main([str(run), "--bins", "3", "--on", "engine", "--draws", "2"]) == 0
+    lines = [line.split("  ") for line in capsys.readouterr().out.splitlines()]
+    rows = [cells for cells in lines if len(cells) > 3 and ", " in cells[2]]
+    shares = {cells[2]: [float(x) for x in cells[-1].split()] for cells in rows}
+    table = read_tables([run], on="engine")["acceptance"].query("use == 'first' and subset == 'all'")
+    table = table.query("measure == 'band'")
+    names = [("mis", "trained", "the run's own"), ("geo-mask", "given", "preset"), ("product", "matched", "85% of all")]
+    for rule, source, words in names:
+        rows = table[(table["rule"] == rule) & (table["source"] == source) & (table["target"].fillna(0.85) == 0.85)]
+        rows = rows.set_index("bin")["estimate"]
+        assert shares[f"{rule}, {words}"] == [round(rows[i], 2) for i in (0, 1, 2, -1)]
+    assert not any("95%" in name for name in shares)

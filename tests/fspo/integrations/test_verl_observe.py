@@ -381,6 +381,18 @@ def test_two_commands_give_the_table_by_length(tmp_path):
     assert table["bin_lo"].nunique() == 2
 
 
+def test_the_table_has_a_row_of_verls_own_rejection(tmp_path, capsys):
+    """verl gives a response that it rejects the advantage 0; the printed shares count it all the same."""
+    correction = {"rollout_rs": "seq_mean_k1", "rollout_rs_threshold": "0.95_1.05"}
+    trained(tmp_path / "run", rollouts=6, correction=correction)
+    log = read_log(tmp_path / "run")
+    rejected = log.column("correction_weight") == 0
+    assert not log.column("advantage")[rejected].any()
+    assert main([str(tmp_path / "run"), "--on", "behaviour"]) == 0
+    row = next(line for line in capsys.readouterr().out.splitlines() if "verl-rs-seq_mean_k1, the run's own" in line)
+    assert float(row.split()[-1]) == pytest.approx(1 - rejected.mean(), abs=0.006)
+
+
 def test_watching_twice_is_watching_once(tmp_path):
     for name in ("a", "b"):
         watch_actors(str(tmp_path / name))

@@ -1,0 +1,42 @@
+"""The few lines of the table ``acceptance`` that ``python -m analysis`` prints: which lengths each rule cuts."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from analysis.log.partition import Partition
+from analysis.log.ratio import UPDATE
+
+ORDER = {"trained": 0, "given": 1, "matched": 2}
+"""Place of a source among the lines."""
+
+
+def printed(acceptance: pd.DataFrame, partition: Partition, on: str) -> list[str]:
+    """Return lines with the share in the band, by bin: of the rule that trained and of each rule at the least matched
+    acceptance; on the ratios of corrections also of each preset with its own range.
+    """
+    table = acceptance.loc[(acceptance["measure"] == "band") & (acceptance["subset"] == "all")]
+    table = table.loc[(table["use"] == "first") & table["estimate"].notna()]
+    least = table["target"].min()
+    words = {"trained": "the run's own", "given": "preset", "matched": f"{least:.0%} of all"}
+    bins: dict[int, float] = {}
+    shares: dict[tuple[int, str], dict[int, str]] = {}
+    for row in table.to_dict("records"):
+        source = row["source"]
+        if (source == "given" and on == UPDATE.on) or (source == "matched" and row["target"] != least):
+            continue
+        bins[row["bin"]] = row["bin_lo"]
+        name = (ORDER[source], f"{row['rule']}, {words[source]}")
+        shares.setdefault(name, {})[row["bin"]] = f"{row['estimate']:.2f}"
+    if not shares:
+        return []
+    numbers = [*sorted(number for number in bins if number >= 0), -1]
+    lines = [(f"{partition.name} from", [*(f"{bins[number]:g}" for number in numbers[:-1]), "all"])]
+    for name in sorted(shares, key=lambda name: name[0]):
+        lines.append((name[1], [shares[name].get(number, "-") for number in numbers]))
+    left = max(len(name) for name, _ in lines)
+    wide = max(len(cell) for _, cells in lines for cell in cells)
+    return [
+        "share inside the band, first uses; another acceptance, intervals, shares not cut: acceptance.csv",
+        *(f"  {name:<{left}}  " + " ".join(f"{cell:>{wide}}" for cell in cells) for name, cells in lines),
+    ]
