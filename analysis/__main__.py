@@ -128,7 +128,8 @@ def main(arguments: list[str] | None = None) -> int:
         for line in [*summary["damage"], *summary["warnings"]]:
             print(f"  {line}")
         folder = path / folder_name(find_partition(args.by), on)
-        for line in printed(pd.read_parquet(folder / "acceptance.parquet"), find_partition(args.by), on):
+        acceptance, ess = (pd.read_parquet(folder / f"{name}.parquet") for name in ("acceptance", "ess"))
+        for line in printed(acceptance, ess, find_partition(args.by), on):
             print(f"  {line}")
         print(f"  tables: {folder} (acceptance.csv: what each rule keeps of each bin)")
     for claim in claims:

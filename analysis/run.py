@@ -24,6 +24,7 @@ from analysis.tables.acceptance import AcceptanceTables, tables_of
 from analysis.tables.assumptions import assumption_table
 from analysis.tables.columns import RunKey, frame
 from analysis.tables.cosine import CosineTable
+from analysis.tables.ess import factor_rows
 from analysis.tables.files import TABLES, check_folder, folder_name, write_tables
 from analysis.tables.lemma import LemmaTable, integrity
 from analysis.tables.lemma_summary import lemma_summary
@@ -128,6 +129,7 @@ def analyse(
     tally, found = look_through(run, bins, cases, options.window, lambda share: progress("acceptance", share))
     run = replace(run, counts=found.notes.counts)  # counts of the complete log, not only of the sampled rows
     rows |= _tables(run, tally)
+    rows["ess"] += factor_rows(run, bins)
     progress("acceptance", 0.0)
     everything = [*([trained] if trained else []), *cases, *uncorrected(run.ratio.on)]
     width, width_from = effective_width(run)

@@ -329,7 +329,7 @@ def _ess(case: CaseKey, layout: Grouping, shared: SubsetSums, column: ValueSums 
     rows, plain = shared.bases["one"].d, shared.bases["sequence"]
     some = rows.sum(1) > 0
     weights, squares = (plain.d, plain.squares) if column is None else (column.y, column.squares)
-    return ess_rows(case, layout, rows[some], weights[some], squares[some], shared.clusters, view.mean)
+    return ess_rows(case, layout.bins, rows[some], weights[some], squares[some], shared.clusters, view.mean)
 
 
 def _lre_rows(case: CaseKey, measure: str, found: Ratios) -> list[LreRow]:

@@ -11,10 +11,13 @@ from typing import Annotated, NamedTuple
 
 import numpy as np
 
+from analysis.log.loading import Run
+from analysis.log.ratio import CORRECTED
 from analysis.log.rows import Floats
-from analysis.rules.layout import Grouping
-from analysis.tables.columns import UNKNOWN, BinKey, CaseKey, Interval, mean_at
-from fspo.stats.clusters import MIN_CLUSTERS, TOO_FEW, ratios_of_sums
+from analysis.rules.evaluate import Case
+from analysis.tables.columns import UNKNOWN, BinKey, CaseKey, Interval, RuleKey, RunKey, mean_at
+from fspo.stats.bins import Bins
+from fspo.stats.clusters import MIN_CLUSTERS, TOO_FEW, dense, ratios_of_sums
 from fspo.stats.intervals import t_quantile
 
 EXACT = "exact"
@@ -41,7 +44,7 @@ class EssRow(NamedTuple):
 
 
 def ess_rows(
-    case: CaseKey, layout: Grouping, rows: Floats, weights: Floats, squares: Floats, clusters: np.ndarray, mean: Floats
+    case: CaseKey, bins: Bins, rows: Floats, weights: Floats, squares: Floats, clusters: np.ndarray, mean: Floats
 ) -> list[EssRow]:
     """Make a row for each bin and for all bins.
 
@@ -57,8 +60,8 @@ def ess_rows(
     found = ratios_of_sums(rows, weights, rows, clusters=clusters)
     n, x, xx = (np.column_stack([v, v.sum(1)]) for v in (rows, weights, squares))
     out: list[EssRow] = []
-    for k in range(len(layout.bins) + 1):
-        key = case, BinKey.of(layout.bins, k, float(mean[k])), int(found.count[k]), int(clusters[k])
+    for k in range(len(bins) + 1):
+        key = case, BinKey.of(bins, k, float(mean[k])), int(found.count[k]), int(clusters[k])
         if clusters[k] < MIN_CLUSTERS:
             out.append(EssRow(*key, UNKNOWN, UNKNOWN, TOO_FEW))
             continue
@@ -66,6 +69,32 @@ def ess_rows(
         share, why = effective_share(n[some, k], x[some, k], xx[some, k])
         out.append(EssRow(*key, share, mean_at(found, k), why))
     return out
+
+
+def factor_rows(run: Run, bins: Bins) -> list[EssRow]:
+    """Make rows of the factors that the run's own correction on tokens left, as logged (``correction_weight``).
+
+    A factor on tokens is no function of a response's sums, so no case computes it. Empty for corrections on sequences,
+    which have their cases, and for runs without a correction on the analysed ratio.
+    """
+    if run.rule is None or run.rule.level == "sequence" or run.ratio.on not in CORRECTED:
+        return []
+    rows = run.rows.take(np.flatnonzero(np.isfinite(run.rows.multiplier)))
+    if len(rows) == 0:
+        return []
+    cluster, at = dense(rows.cluster), bins.index(rows.coordinate)
+    groups, number = int(cluster.max()) + 1, len(bins)
+
+    def sums(x: Floats) -> Floats:
+        return np.bincount(cluster * number + at, x, groups * number).reshape(groups, number)
+
+    count, coordinate = sums(np.ones(len(rows))), sums(rows.coordinate)
+    clusters = np.append((count > 0).sum(0), groups)
+    n, total = (np.append(x.sum(0), x.sum()) for x in (count, coordinate))
+    mean = np.divide(total, n, out=np.full(number + 1, np.nan), where=n > 0)
+    case = CaseKey(RuleKey.of(RunKey.of(run), Case(run.rule, run.rule.label, "trained")), "all", "first")
+    squares = sums(rows.multiplier**2)
+    return ess_rows(case, bins, count, sums(rows.multiplier), squares, clusters, mean)
 
 
 def effective_share(n: Floats, x: Floats, xx: Floats) -> tuple[Interval, str]:
@@ -101,4 +130,5 @@ def effective_share(n: Floats, x: Floats, xx: Floats) -> tuple[Interval, str]:
 def _evenness(parts: Floats) -> float:
     """Return (sum of parts)^2 / (number x sum of squared parts): 1 if all parts are equal, 1/number if one holds
     all."""
+    parts = parts / parts.max()  # squares of parts near the least float would be 0
     return float(parts.sum() ** 2 / (len(parts) * (parts**2).sum()))

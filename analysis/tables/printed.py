@@ -5,15 +5,17 @@ from __future__ import annotations
 import pandas as pd
 
 from analysis.log.partition import Partition
-from analysis.log.ratio import UPDATE
+from analysis.log.ratio import CORRECTED, UPDATE
 
 ORDER = {"trained": 0, "given": 1, "matched": 2}
 """Place of a source among the lines."""
 
 
-def printed(acceptance: pd.DataFrame, partition: Partition, on: str) -> list[str]:
+def printed(acceptance: pd.DataFrame, ess: pd.DataFrame, partition: Partition, on: str) -> list[str]:
     """Return lines with the share in the band, by bin: of the rule that trained and of each rule at the least matched
     acceptance; on the ratios of corrections also of each preset with its own range.
+
+    A correction on tokens has no share of responses: its line is the mean of the factors that it left, of table ess.
     """
     table = acceptance.loc[(acceptance["measure"] == "band") & (acceptance["subset"] == "all")]
     table = table.loc[(table["use"] == "first") & table["estimate"].notna()]
@@ -30,6 +32,10 @@ def printed(acceptance: pd.DataFrame, partition: Partition, on: str) -> list[str
         shares.setdefault(name, {})[row["bin"]] = f"{row['estimate']:.2f}"
     if not shares:
         return []
+    own = ess.loc[(ess["source"] == "trained") & ~ess["rule"].isin(table.loc[table["source"] == "trained", "rule"])]
+    for row in own.loc[own["mean_weight"].notna()].to_dict("records") if on in CORRECTED else ():
+        name = (ORDER["trained"], f"{row['rule']}, the run's own: mean factor")
+        shares.setdefault(name, {})[row["bin"]] = f"{row['mean_weight']:.2f}"
     numbers = [*sorted(number for number in bins if number >= 0), -1]
     lines = [(f"{partition.name} from", [*(f"{bins[number]:g}" for number in numbers[:-1]), "all"])]
     for name in sorted(shares, key=lambda name: name[0]):

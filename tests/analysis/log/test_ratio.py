@@ -148,13 +148,13 @@ def test_the_corrections_are_cases_as_published_and_the_shapes_are_matched():
     assert {case.rule.on for case in make_cases(targets=(0.9,), on="total")} == {"total"}
 
 
-def test_a_correction_on_tokens_has_no_share_of_responses(simulate):
+def test_a_correction_on_tokens_has_mean_factors_and_no_share_of_responses(simulate, capsys):
     """The logged factor of tis exceeds 1, so it is no acceptance; a warning names the table that tokens have."""
     run = simulate(engine=0.02, rollouts=2)
     for path in sorted((run / "gradlog").iterdir()):
         table = pq.read_table(path)
         header = {"rule": preset("fspo").rule.to_dict(), "correction": CORRECTIONS["tis"].to_dict()}
-        factor = pa.array(np.full(len(table), 1.01, np.float32))
+        factor = pa.array((1.5 - 0.01 * np.log2(table["length"].to_numpy())).astype(np.float32))
         table = table.set_column(table.column_names.index("correction_weight"), "correction_weight", factor)
         pq.write_table(table.replace_schema_metadata({**table.schema.metadata, b"fspo.run": json.dumps(header)}), path)
     assert main([str(run), "--on", "behaviour", "--draws", "2"]) == 0
@@ -163,6 +163,20 @@ def test_a_correction_on_tokens_has_no_share_of_responses(simulate):
     assert found["estimate"].dropna().max() <= 1
     summary = json.loads((run / "analysis-on-behaviour" / "summary.json").read_text())
     assert any("'tis' acts on tokens" in line for line in summary["warnings"])
+    ess = pd.read_parquet(run / "analysis-on-behaviour" / "ess.parquet")
+    own = ess[ess["source"] == "trained"].set_index("bin")
+    log = pd.read_parquet(run / "gradlog")
+    first = log[log["times_used"] == 0]
+    assert set(own["rule"]) == {"tis"}
+    for number, row in own.iterrows():
+        ends = "both" if number in (-1, own.index.max()) else "left"
+        inside = first[first["length"].between(row["bin_lo"], row["bin_hi"], inclusive=ends)]
+        assert row["count"] == len(inside) > 0
+        factor = 1.5 - 0.01 * np.log2(inside["length"])
+        assert row["mean_weight"] == pytest.approx(factor.mean(), rel=1e-6)
+        assert row["estimate"] == pytest.approx(factor.mean() ** 2 / (factor**2).mean(), rel=1e-6)
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "the run's own: mean factor" in line]
+    assert line.split()[-1] == f"{own.loc[-1, 'mean_weight']:.2f}"
 
 
 def test_a_run_without_a_correction_says_so_and_where_its_tables_are(tmp_path, capsys):

@@ -22,7 +22,7 @@ CASES = {
     "mis": ("--correction.preset", "mis"),
     "engine-sqrt": WIDE,
     "geometric": (
-        *WIDE,
+        *("--correction.preset", "engine-sqrt", "--correction.range_hi", "0.3"),
         "--correction.weight",
         "geometric",
         "--correction.outside",
