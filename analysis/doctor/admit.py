@@ -94,7 +94,8 @@ class Kept:
 
 
 def columns_of(log: GradLog, notes: list[str]) -> dict[str, NDArray[Any]]:
-    """Return the columns ``READ`` but the phase as float64 (N,), NaN where null; the identifiers ``IDS`` as integers.
+    """Return the columns named in ``READ``, except phase, as float64 (N,), NaN where null; those in ``IDS`` (numbers of
+    rollout, step, prompt and response) as integers.
 
     The columns times_used and updates_since_rollout are counted from steps and responses where the log lacks them.
     """

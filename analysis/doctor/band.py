@@ -43,8 +43,9 @@ def drift(p: Patient) -> Answer:
         return not_checked(name, "the log names no band on S")
     bins = quantile_bins(rows.L, BINS)
     index = bins.index(rows.L)
-    # The length bin and side of the band with the highest score so far: (score, bin, side, share of responses beyond
-    # that edge). A score above 1 is reported: more than half are beyond, or E[S] is more than FAR half-widths off.
+    # The length bin and side of the band that look worst so far: (badness, bin, side, share of responses beyond that
+    # edge). Badness above 1 is reported: more than half of the responses are beyond, or E[S] is more than FAR
+    # half-widths from the centre.
     worst: tuple[float, int, str, Evidence] | None = None
     for k in range(len(bins)):
         at = index == k

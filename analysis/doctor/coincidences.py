@@ -46,7 +46,8 @@ class Coincidences:
     copied: dict[int, int] = field(default_factory=dict)  # For each copied rollout, the earlier rollout that it copies.
     # For the hash of a remembered row, the rollout in which the row stands.
     marks: dict[int, int] = field(default_factory=dict)
-    # For the greatest and the least S: its value, number of rows and of prompts that have it, first rollout.
+    # For the greatest and the least S: its value, the numbers of rows and of prompts that have it, and the first
+    # rollout that has it.
     held: dict[str, tuple[float, int, int, int]] = field(default_factory=dict)
     coarse: Counter[str] = field(default_factory=Counter)
     zero: int = 0
@@ -100,7 +101,9 @@ class Coincidences:
             self.marks |= {m: int(rollout) for m in here if m not in self.marks}
 
     def _held(self, rows: Rows) -> None:
-        """Count the rows with exactly the greatest or the least S so far, and those whose S a 16-bit float can hold."""
+        """Count the rows that have exactly the greatest or the least S so far (S may be held at a limit), and the rows
+        whose S a 16-bit float can hold (S may be rounded).
+        """
         S = rows.S
         for end, x in (("greatest", float(S.max())), ("least", float(S.min()))):
             at = np.asarray(x == S)

@@ -59,8 +59,8 @@ SHARED = (
     ("recomputed", "coincidences"),
     ("laws", "selection", "mismatch", "tokens", "kept", "notes"),
 )
-"""Fields of ``Doctor`` that a pass over the log updates. For a large log two processes make a pass each, one for each
-tuple of fields.
+"""Fields of ``Doctor`` that a pass over the log updates, in two tuples: for a large log two processes make a pass each,
+one for each tuple.
 """
 TOGETHER = (*SHARED[0], *SHARED[1])
 
@@ -190,7 +190,7 @@ class Doctor:
         self.notes += [line for line in lines if line not in self.notes]
 
     def _headers(self, files: list[LogFile]) -> None:
-        """Compare the header and name of each new log file with those of earlier ones; ``files`` gets what differs."""
+        """Compare each new log file's header and name with those of earlier files; enter what differs in ``files``."""
         for file in files:
             number = rollout_of(file.path)
             self.ranks[number] += 1

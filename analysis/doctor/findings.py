@@ -36,7 +36,7 @@ class Evidence:
     value: float
     low: float = math.nan
     high: float = math.nan
-    unit: str = ""  # "share" (printed in percent) or another unit
+    unit: str = ""  # unit of the number; "share" is printed in percent
 
     def __str__(self) -> str:
         if self.unit == "share":

@@ -44,11 +44,15 @@ equally likely ones.
 WEIGHT_MARGIN = 0.01
 """Smallest distance of a mean weight from 1 that is reported."""
 TOKEN_MARGIN = 0.1
-"""Smallest difference of E[k1] = -E[S] and E[k3], relative to E[k3], that is reported."""
+"""Smallest difference of E[k1] = -E[S] and E[k3], relative to E[k3], that is reported. k3 is the sum of e^s - 1 - s
+over a response's token log-ratios s.
+"""
 NEGLIGIBLE = 1e-3
 """Root mean square of D + E over sqrt(L), nats, up to which the laws are tested on S alone, above it on S + D + E."""
 OFFSET = 0.02
-"""Of a log-ratio x that ought to be 0 but for noise: smallest mean of x + k3, nats, that is reported."""
+"""Of a log-ratio x that ought to be 0 but for noise: smallest mean of x + k3, nats, that is reported (k3: sum of
+e^s - 1 - s over the token log-ratios s of x).
+"""
 
 PROMPTS = 4096
 """About how many prompts are followed from rollout to rollout, to see how far their responses' mean length shifts."""
@@ -159,9 +163,9 @@ class Line:
         Parameters
         ----------
         apart : float
-            Root mean square, nats per root token, of e = log q - log mu where mu and not q drew the responses. As
-            E_mu[e^e (e^x - 1)] = 0 for each token, |E_mu[e^x - 1]| is at most rms(e) rms(x) (Cauchy-Schwarz, to second
-            order), so as much of ``b`` has an innocent cause: noise of q whose draws it did not make.
+            Root mean square, nats per root token, of d = log q - log mu, if a law mu other than q drew the responses.
+            A slope ``b`` of up to rms(d) rms(x) is then no defect: as E_mu[e^d (e^x - 1)] = 0 for each token, the mean
+            of e^x - 1 can be that far from 0 (Cauchy-Schwarz, to second order).
         """
         a, b, a_error, b_error = self.fit()
         b = math.copysign(max(abs(b) - apart * self.rms, 0.0), b) if apart > 0 else b
@@ -189,7 +193,8 @@ class Laws:
     lengths: dict[int, tuple[int, float]] = field(default_factory=dict)
     # How far the mean log length of followed prompts moves in one rollout: sum over rollouts, number of rollouts.
     shift: Floats = field(default_factory=lambda: np.zeros(2))
-    # For logs in which no prompt comes twice: sums over rollouts of 1, its number t, t^2, mean log length y and t y.
+    # For logs in which no prompt comes twice, the sums from which a line through the mean log length y of rollout
+    # number t is fitted (its slope is how far lengths shift): sums over rollouts of 1, t, t^2, y and t y.
     general: Floats = field(default_factory=lambda: np.zeros(5))
 
     def add(self, rows: Rows, fair: Mask) -> None:
@@ -203,7 +208,7 @@ class Laws:
         apart = self.mismatch.n and self.mismatch.rms > NEGLIGIBLE
         x, k3 = (S + E, rows["total_k3_sum"]) if apart else (S, rows["k3_sum"])
         lag = rows["policy_version"] - since - rows["behaviour_version"]
-        # left out: with D unknown, S alone obeys no law (T16)
+        # Stale rows without a behaviour ratio are left out: where the staleness D is unknown, S obeys no law (T16).
         stale = (lag > 0) & ~np.isfinite(rows["behaviour_log_ratio"])
         fresh = fair & (since >= 1) & ~(used > 0) & np.isfinite(x) & (rows["length"] >= 1) & ~stale
         x, k3, at = x[fresh], k3[fresh], rollout[fresh]
@@ -264,7 +269,7 @@ class Laws:
 
     @property
     def _noise(self) -> float:
-        """Return a bound of what numerical noise of S, if as large as before any update, adds to the mean weight."""
+        """Return the most that numerical noise of S, if as large as before any update, adds to the mean weight."""
         return 2 * math.expm1(min(self.before.rms**2 * self.before.L / self.before.n, 1.0)) if self.before.n else 0.0
 
     @property
@@ -273,7 +278,7 @@ class Laws:
         return self.before.systematic(self.mismatch.rms if self.mismatch.n else 0.0)
 
     def answers(self) -> list[Answer]:
-        """Return one answer for each law."""
+        """Return one answer for each check of this module."""
         return [self._before(), self._weight(), self._token(), self._by_length(), self._drift(), self._direction()]
 
     def _before(self) -> Answer:

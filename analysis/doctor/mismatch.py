@@ -64,8 +64,8 @@ class Mismatch:
     contradicting: int = 0
 
     def add(self, rows: Rows, fair: Mask) -> None:
-        """Add the rows (N,) of complete rollouts, one of each response; ``fair`` (N,) marks those that no selection by
-        outcome can have picked.
+        """Add complete rollouts, each response by the first of its rows (N,); ``fair`` (N,) marks the rows that no
+        selection by outcome can have picked.
         """
         first = rows.first & (rows["length"] >= 1)
         c = rows.columns

@@ -44,7 +44,8 @@ CURES = {
 WRONG_GROUPS = 0.01
 """Share of groups up to which nothing is reported although no estimator makes their advantages from their rewards."""
 USUAL = 0.9
-"""Where at least this share of the rollouts has one number of rows, steps or files, rollouts with fewer are reported.
+"""Where at least this share of the rollouts has the same number of rows, steps or files, rollouts with fewer are
+reported.
 """
 CONSTANT = ("length", "reward", "advantage", "truncated", "engine_log_ratio", "prompt_id")
 """Columns whose value must be the same in all rows of a response."""
@@ -52,7 +53,7 @@ CONSTANT = ("length", "reward", "advantage", "truncated", "engine_log_ratio", "p
 
 @dataclass
 class Recomputed:
-    """Counts of rows whose columns differ from what follows from others. ``add`` takes complete rollouts in order.
+    """Counts of rows with a logged value that other columns contradict. ``add`` takes complete rollouts in order.
 
     Parameters
     ----------

@@ -17,7 +17,9 @@ from analysis.doctor.patient import Floats, Mask, Rows
 from fspo.stats.clusters import totals
 
 MISSED = 10
-"""A selection is named only if at least this many groups with equal rewards are expected from the other groups."""
+"""A selection is named only if, judging by the groups with unequal rewards, at least this many groups with equal
+rewards must have been sampled.
+"""
 RARE = 0.01
 """Groups with equal rewards count as missing if they are at most this share of all groups."""
 LEAST_GROUPS = 30
@@ -69,7 +71,7 @@ class Selection:
             pairs, counts = np.unique(np.stack([n[judged], k]), axis=1, return_counts=True)
             self.solved.update({(int(a), int(b)): int(c) for a, b, c in zip(*pairs, counts, strict=True)})
         mates = _equal(n[group] - 1, total[group] - reward, square[group] - reward**2)
-        return ~(mates & (n >= 3)[group])  # a response without a reward is fair: NaN is not equal
+        return ~(mates & (n >= 3)[group])  # true without a reward too: NaN is equal to nothing
 
     def missing(self) -> tuple[float, int]:
         """Return how many groups with equal rewards there must be at least, and how many there are.

@@ -26,7 +26,8 @@ class TokenLaw:
     """
 
     rows: int = 0
-    wrong: dict[str, int] = field(default_factory=dict)  # by defect of a row's list: number of rows
+    # Number of rows by what is wrong with the row's list of token log-ratios.
+    wrong: dict[str, int] = field(default_factory=dict)
     since: int | None = None
     mean: AnytimeMean = field(default_factory=lambda: AnytimeMean(EACH, 1.0, GAINED))
     # By octave of the position: number of tokens, sum and sum of squares of e^s - 1.

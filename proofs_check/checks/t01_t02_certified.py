@@ -55,9 +55,9 @@ def fair_from_edges(rng: np.random.Generator, gamma: float = 0.5, with_drift: bo
 
 
 def _converse_slack(u: Span, v: Span, drift_error: float) -> arb:
-    """Return a ball that holds, for all parameters in a box, (acceptance at length l1 less that at l2)/v up to a
-    constant, with v = (1/2 - gamma) log(l2/l1). The band's half-width grows like l^gamma; ``u`` is that at l1 in
-    standard deviations of S.
+    """Return a ball that holds, up to a constant factor, (acceptance at length l1 less that at l2)/v for all u and v in
+    a box, with v = (1/2 - gamma) log(l2/l1). The band's half-width grows like l^gamma and is u standard deviations of S
+    at l1; its centre is ``drift_error`` standard deviations off at l2.
     """
     if drift_error == 0:
         return -scale_change(u, v)

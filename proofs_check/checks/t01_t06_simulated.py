@@ -99,9 +99,9 @@ def drift_inside(rng: np.random.Generator, factor: float = 1.0, draws: int = 1_0
 
 
 def scale_inside(rng: np.random.Generator, factor: float = 1.0, draws: int = 1_000_000) -> Outcome:
-    """Check T4 (a wrong scale): where the scale of S at length l is sigma (l/l0)^beta and not sigma, shares of drawn S
-    in the band differ from the share at scale sigma by at most T4's bound, 2 phi(1) |log((l/l0)^beta)| with phi the
-    normal density.
+    """Check T4 (a wrong scale): where the scale of S at length l is sigma (l/l0)^beta and not sigma (l0 a fixed
+    length), shares of drawn S in the band differ from the share at scale sigma by at most T4's bound, 2 phi(1)
+    |log((l/l0)^beta)| with phi the normal density.
 
     The ranges are one standard deviation of S, where acceptance nearly reaches the bound.
     """

@@ -102,9 +102,9 @@ def sums_over_lengths(u_lo: arb, u_hi: arb, step: arb, length: int, power: int) 
     """Return intervals that hold the mean acceptance, LRE_inf and LRE_2 over the lengths 1..length, with shares
     proportional to l^-power.
 
-    The band reaches from -u_lo to u_hi standard deviations of S, and its centre is off by step * sqrt(l). A sum over n
-    lengths around c is enclosed by Taylor's formula to fourth order: sum F(l) = n F(c) + F''(c)/2 sum (l-c)^2 +
-    F''''/24 sum (l-c)^4, where F'''' is taken somewhere in the block; odd orders cancel.
+    The band reaches from -u_lo to u_hi standard deviations of S, and its centre is off by step * sqrt(l). The sum of a
+    function F over n lengths around c is enclosed by Taylor's formula to fourth order: sum F(l) = n F(c) + F''(c)/2 sum
+    (l-c)^2 + F''''/24 sum (l-c)^4, where F'''' is taken somewhere among these lengths; odd orders cancel.
     """
     reference = balls.acceptance(u_lo, u_hi, step)
     total, first, second = arb(0), arb(0), arb(0)
@@ -123,8 +123,8 @@ def sums_over_lengths(u_lo: arb, u_hi: arb, step: arb, length: int, power: int) 
 
 
 def _terms(u_lo: arb, u_hi: arb, step: arb, at: arb, power: int, reference: arb) -> list[list[arb]]:
-    """Return power series around the length ``at`` of the shares p, of p (a - reference) and of p (a - reference)^2,
-    with a the acceptance, five coefficients each.
+    """Return the first five Taylor coefficients, around the length ``at``, of the shares p, of p (a - reference) and of
+    p (a - reference)^2, with a the acceptance and ``reference`` a number near it.
     """
     l = arb_series([at, 1], prec=5)
     x, root = l.sqrt() * step, arb(2).sqrt()

@@ -132,8 +132,9 @@ def ar1_exact(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
 
 
 def _ar1_slack(alpha: Span, inverse: Span, length: int, factor: float) -> arb:
-    """Return factor/(1 - |alpha|) - l tau_l/|alpha|, >= 0 where T6's rate holds, at one length l. alpha is the
-    coefficient of the AR(1) tokens, tau_l the error of the log scale of S; ``length`` 0 stands for all l > 100.
+    """Return factor/(1 - |alpha|) - l tau_l/|alpha|, >= 0 where T6's rate holds with the constant ``factor``, at one
+    length l. alpha is the coefficient of the AR(1) tokens, tau_l the error of the log scale of S; ``length`` 0 stands
+    for all l > 100.
     """
     a = alpha.ball
     power = a**length if length else (abs(a) ** 100).union(-(abs(a) ** 100))
@@ -168,8 +169,8 @@ def edge_supremum(rng: np.random.Generator, drift: float = -0.5, scale: float = 
     """Check T10 (size of the weights): the upper edge of the sqrt band around -sigma^2 L/2 is at most u^2/2 nats for
     every length L, scale sigma and range c_hi = u sigma.
 
-    With L = (u v/sigma)^2 the edge over u^2 is v + drift v^2, proved to be at most 1/2 + 1e-9 for v in [0, 3]; beyond,
-    it falls. float64's largest weight at the edge lies in the proved interval.
+    With L = (u v/sigma)^2 the edge over u^2 is v - v^2/2 (controls have another ``drift`` than -1/2), proved to be at
+    most 1/2 + 1e-9 for v in [0, 3]; beyond, it falls. float64's largest weight at the edge lies in the proved interval.
     """
 
     def slack(v: Span) -> arb:

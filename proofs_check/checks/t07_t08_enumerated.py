@@ -52,7 +52,7 @@ def identity(rng: np.random.Generator, drop_inner: bool = False) -> Outcome:
         right = p @ g + lemma.e_len + (0.0 if drop_inner else lemma.e_in)
         size = np.abs(left).max() + np.abs(lemma.e_len).max() + np.abs(lemma.e_in).max()
         errors.append(float(np.abs(left - right).max() / size))
-    largest = float(np.max(errors))  # a NaN among them makes the maximum NaN
+    largest = float(np.max(errors))  # a NaN among the errors makes the maximum NaN
     return Outcome(math.log10(1e-12 / max(largest, 1e-17)), "decades", note=f"max relative error {largest:.1e}")
 
 
@@ -76,7 +76,7 @@ def exact_policy(rng: np.random.Generator, claim: LemmaBound = STATED, policies:
 
 
 def _with_identity(tally: Judged, residuals: list[float]) -> Outcome:
-    largest = float(np.max(residuals))  # a NaN among them makes the maximum NaN
+    largest = float(np.max(residuals))  # a NaN among the residuals makes the maximum NaN
     note = f"identity residual {largest:.0e}"
     if not largest <= 1e-12:
         return Outcome(-largest, "identity residual", note=note)

@@ -36,7 +36,7 @@ Tamper = Callable[[ScoredUpdate, np.random.Generator], ScoredUpdate]
 
 
 def untouched(update: ScoredUpdate, rng: np.random.Generator) -> ScoredUpdate:
-    """Return the logged update as it is: no control."""
+    """Return the logged update unchanged: the check itself uses this where its controls spoil the update."""
     del rng
     return update
 
@@ -65,7 +65,7 @@ def residual(logged: ScoredUpdate, source: ScoredUpdate, bins: np.ndarray, drop_
     stated = lemma.lre.mean_acceptance * (total + lemma.e_len + (0.0 if drop_inner else lemma.e_in))
     true, true_clipped, size = direct(source)
     gaps = np.array([np.linalg.norm(total - true), np.linalg.norm(stated - true_clipped)])
-    return float(gaps.max()) / size  # a NaN among them makes the maximum NaN
+    return float(gaps.max()) / size  # a NaN among the two gaps makes the maximum NaN
 
 
 def _decades(allowed: float, error: float) -> float:

@@ -211,7 +211,8 @@ def sign_attack(
                 n, A = np.full(z.size, length), np.full(z.size, sign)
                 total += share * int(mass @ (rule.apply(S, n, A, -k3 / 8).multiplier == 1))
             kept.append(total)
-        # Integer counts that differ exceed 0.5, equal ones do not. A positive result is a counterexample.
+        # Accepted counts are whole numbers. Less 1/2, their spread over the lengths is positive only if two lengths
+        # differ, which is a counterexample.
         return max(kept) - min(kept) - 0.5
 
     return search(rng, symmetric_laws(), excess, 100, "counts apart")

@@ -130,7 +130,7 @@ def sign_identity(rng: np.random.Generator, crossed: bool = False) -> Outcome:
             beyond = 0.0 if crossed else tail["dual"]
             stated = theory.update_acceptance(positive, high, low, beyond)
             outcomes.append(abs(float(stated) - a[k]))
-    error = float(np.max(outcomes))  # a NaN among them makes the maximum NaN
+    error = float(np.max(outcomes))  # a NaN among the errors makes the maximum NaN
     return Outcome(math.log10(1e-11 / max(error, 1e-17)), "decades", note=f"largest error {error:.1e}")
 
 

@@ -112,9 +112,9 @@ def learnt_acceptance(
 
 
 def rank_bounds(rng: np.random.Generator, correction: int = 1) -> Outcome:
-    """Check T15 (conformal bands): of n past values the code takes the k-th smallest with target <= k/(n+1) < target +
-    1/(n+1), in exact fractions. Without T15's correction (a control) it gets one value less, so that k is about n times
-    the target.
+    """Check T15 (conformal bands): of n past excesses (factors on the band that just accept a response) the code takes
+    the k-th smallest with target <= k/(n+1) < target + 1/(n+1), in exact fractions. Without T15's correction (a
+    control) it gets one excess less, so that k is about n times the target.
     """
     slack = []
     for n in (1, 2, 9, 19, 40, 99, 128, 512):
@@ -122,7 +122,7 @@ def rank_bounds(rng: np.random.Generator, correction: int = 1) -> Outcome:
             target = Fraction(int(rng.integers(1, 1000)), 1000)
             k = conformal_quantile(np.arange(1, n + correction), float(target))
             if k == math.inf:
-                slack.append(target - Fraction(n, n + 1))  # target > n/(n + 1): all n past values are too small
+                slack.append(target - Fraction(n, n + 1))  # target > n/(n + 1): all n excesses are too small
                 continue
             chance = Fraction(int(k), n + 1)
             # The second inequality is strict. Targets are whole thousandths, so a true one holds by at least 1/1000 of

@@ -56,8 +56,8 @@ def parts(chain: Chain) -> tuple[tuple[Floats, Floats], ...]:
 
 
 def prefixes(chain: Chain) -> Iterator[tuple[int, int, np.ndarray]]:
-    """Yield position, previous symbol and the rows of the continuing responses, for each beginning of a response that
-    the law that draws can draw.
+    """For each beginning of a response that the law that draws can draw, yield the position of the next symbol, the
+    symbol before it, and the indices of the responses that begin so.
     """
     symbols = chain.responses.symbols
     for t in range(symbols.shape[1]):
@@ -197,15 +197,15 @@ def laws(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, int]:
 
 
 def masses_by_length(table: np.ndarray, drawn: np.ndarray) -> list[Any]:
-    """Return the probability of each length 1..T under a policy, over the responses that consist of counted symbols, by
-    forward recursion.
+    """Return, for each length 1..T, a policy's probability of the responses of that length that a sampler can draw,
+    by forward recursion.
 
     Parameters
     ----------
     table : object array (T, V + 1, V + 1)
         Probability of the next symbol by position and previous symbol; symbol V ends a response and precedes the first.
     drawn : bool array (T, V + 1, V + 1)
-        The symbols that count.
+        Which next symbols the sampler can draw, by position and previous symbol.
     """
     reached = np.array([mp.mpf(0)] * (table.shape[1] - 1) + [mp.mpf(1)], dtype=object)
     masses = []
@@ -213,7 +213,7 @@ def masses_by_length(table: np.ndarray, drawn: np.ndarray) -> list[Any]:
         ends = reached @ np.where(counted, step, mp.mpf(0))
         masses.append(ends[-1])
         reached = np.append(ends[:-1], mp.mpf(0))
-    masses[-1] += reached.sum()  # responses that were cut off at the last position
+    masses[-1] += reached.sum()  # add the responses that are cut off at the last position
     return masses
 
 

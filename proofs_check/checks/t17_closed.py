@@ -54,7 +54,7 @@ def changing(z: Floats, length: float) -> Floats:
 
 def accepted(rule: Rule, lengths: Floats, law: Law, H: float, m: float) -> Floats:
     """Return the share of responses that the rule's band accepts at each length l, where (R - m l)/l^H has the law
-    ``law``. The band lies around m l, or around 0 if the rule has no drift.
+    ``law``: R is the log-ratio and m l its mean. The band lies around m l, or around 0 if the rule has no drift.
     """
     lo, hi = rule.band(lengths, m if rule.needs_stats else None)
     return np.array(

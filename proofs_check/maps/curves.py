@@ -117,7 +117,7 @@ def drift_lre(rng: np.random.Generator, draws: int) -> Iterator[Row]:
         for x in np.linspace(0, 1.2, count).tolist():
             least = -x if mixed else 0.0
             # Acceptance is largest at the drift error (u_lo - u_hi)/2, u_lo and u_hi the ranges, or at the allowed
-            # error nearest to it, and least at an end of [least, x] (T3).
+            # error nearest to it, and least at the smallest or the largest allowed error (T3).
             at = np.array([least, x, min(max((u_lo - u_hi) / 2, least), x)])
             a = theory.interval_probability(-u_lo + at, u_hi + at)
             # LRE is largest where nearly all responses have the length that is accepted least.
@@ -135,8 +135,8 @@ def drift_lre(rng: np.random.Generator, draws: int) -> Iterator[Row]:
 
 
 def lemma_row(source: str, case: Strata) -> Row:
-    """Return T7's rho for these strata, and the cosine and sine of the angle between clipped and true update.
-    ``source``: how they were made.
+    """Return one row of the table about T7: rho of the strata ``case``, and the cosine and sine of the angle between
+    their clipped and true update. ``source``: how the strata were made.
 
     The sine is computed by itself, because 1 - cosine^2 would lose digits at small angles.
     """

@@ -25,8 +25,8 @@ Row = dict[str, Any]
 
 
 def _power(name: str, gamma: float, **options: Any) -> Rule:
-    """Return a band of half-width c L^gamma around 0 or a drift. c is such that at the length ``MIDDLE`` the half-width
-    is one standard deviation of S; `rows_of` scales it later.
+    """Return a band of half-width c L^gamma, around 0 unless ``options`` name a drift. c is such that at the length
+    ``MIDDLE`` the half-width is one standard deviation of S; `rows_of` scales it later.
     """
     c = SIGMA * MIDDLE ** (0.5 - gamma)
     return Rule("power", c, c, gamma=gamma, name=name, **options)

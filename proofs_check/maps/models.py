@@ -55,7 +55,8 @@ def _location(name: str, headers: Floats | None = None, shares: Floats | None = 
     positive = options.pop("positive", np.full(lengths.size, 0.5))
     h = np.ones(1) if headers is None else headers
     q = np.ones(1) if shares is None else shares
-    # headers (factors on a response's mean log-ratios, see LocationPolicy) without shares: one for each length
+    # If headers (factors on a response's mean log-ratios, see LocationPolicy) come without shares, as many as there are
+    # lengths, all responses of a length have the same header.
     if h.size == lengths.size and shares is None and headers is not None:
         return LocationPolicy(name, lengths, h, np.full(lengths.size, 1 / lengths.size), positive, **options)
     p = np.repeat(q / lengths.size, lengths.size)

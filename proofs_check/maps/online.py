@@ -42,7 +42,7 @@ def write(out: Path, seed: int = 0, draws: int = 20_000, progress: bool = True) 
     Parameters
     ----------
     draws : int
-        With fewer than 16,000 there are fewer than RUNS independent runs, at least 4.
+        Sets the number of independent runs of each model: a thousandth of it, at least 4 and at most ``RUNS``.
 
     Raises
     ------

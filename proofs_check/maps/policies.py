@@ -156,7 +156,7 @@ class LocationPolicy:
         S = tau * z - tau**2 / 2
         w = np.exp(S)
         across = math.sqrt(1 - self.overlap**2)
-        # Z's component orthogonal to Delta, in the plane of v: the reward is 1 where it exceeds t.
+        # t: the reward is 1 where Z's component orthogonal to Delta, in the plane of v and Delta, exceeds it.
         t = (ndtri(1 - self.positive)[:, None] - self.overlap * z) / across
         phi, below, above = np.exp(-(t**2) / 2) / math.sqrt(2 * math.pi), ndtr(t), ndtr(-t)
         mean_reward = float(self.p @ self.positive)
@@ -165,8 +165,8 @@ class LocationPolicy:
         J = self.lengths.size
         g, g_clip, second = np.zeros(2), np.zeros(2), 0.0
         kept, weight, clipped, square = np.zeros((4, J))
-        # For reward 1 and for reward 0: the advantage, and moments of order 0, 1 and 2 of that component of Z over the
-        # half line where this reward is given.
+        # For reward 1 and for reward 0: the advantage, and moments of order 0, 1 and 2 of Z's component orthogonal to
+        # Delta over the half line on which this reward is given.
         for A, m0, m1, m2 in (
             (1 - mean_reward, above, phi, above + t * phi),
             (-mean_reward, below, -phi, below - t * phi),

@@ -20,7 +20,7 @@ CENTRES = (-1.0, -0.5, 0.0, 0.5, 1.0)
 ACCEPTANCES = (0.1, 0.2, 0.3, 0.5, 0.7, 0.8, 0.85, 0.9, 0.95, 0.98, 0.99)
 PROMPTS = (32, TYPICAL_PROMPTS, 8192)
 BY_LENGTH = 0.85
-"""Mean band acceptance of the bands in the table price_by_length."""
+"""Target to which each band in the table price_by_length is scaled: its mean band acceptance."""
 CRITERIA = ("mse", "mse_direction", "mse_scaled")
 Row = dict[str, Any]
 

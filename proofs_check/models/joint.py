@@ -117,7 +117,7 @@ class AdvantageDrift:
     pull : float
         Drift that is added for A > 0 and subtracted for A < 0, nats per token; 0 makes S independent of A.
     positive : float in (0, 1)
-        Share of A > 0 at length l0.
+        Share of A > 0 at the length ``l0``, 100 tokens by default.
     trend : float
         How the logit of that share changes with log l.
     """

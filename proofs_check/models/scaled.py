@@ -163,7 +163,9 @@ class ScaledStudent(ScaleFamily):
 
 @dataclass(frozen=True)
 class Heteroscedastic(ScaleFamily):
-    """N(mu l, sigma_l^2 l) with sigma_l = sigma (l/l0)^beta: a scale that drifts with the length (T4)."""
+    """S of length l is N(mu l, sigma_l^2 l) with sigma_l = sigma (l/l0)^beta: a scale that drifts with the length (T4)
+    and is sigma at the length l0.
+    """
 
     beta: float = 0.1
     l0: float = 100.0

@@ -190,7 +190,7 @@ class MarkovTokens(_Tokens):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_open("share", self.share, 0, 1, "it is the probability of state 1")
-        # Otherwise one of the chain's probabilities of leaving a state would lie outside [0, 1].
+        # With a lower persistence one of the chain's probabilities of leaving a state would exceed 1.
         low = -min(self.share / (1 - self.share), (1 - self.share) / self.share)
         check_open("persistence", self.persistence, low - 1e-12, 1, "both states' leaving probabilities are <= 1")
         check_open("mean_part", self.mean_part, -1e-300, 1, "the rest of the variance is the tokens' noise")

@@ -225,7 +225,7 @@ def certify(slack: Callable[..., arb], boxes: Sequence[Box], cap: int = 30_000) 
     slack : function of one Span for each side
         Returns a ball that contains the slack at every point of the box; a ball with NaN decides nothing.
     boxes : sequence of Box
-        Sides (lo, hi). A box is cut across the side that is longest relative to its first box.
+        Sides (lo, hi). A box is halved across the side that has kept the largest part of its first length.
     cap : int
         Most boxes that are computed before the proof is given up.
     """

@@ -63,7 +63,7 @@ def frequencies(counts: ArrayLike, trials: ArrayLike, expected: ArrayLike, wante
     inside = np.clip(expected, 0, 1)
     tails = np.minimum(binom.cdf(counts, trials, inside), binom.sf(counts - 1, trials, inside))
     p_value = bonferroni(2 * tails)
-    # Where ``expected`` is NaN this condition is False, but the p-value is NaN already.
+    # A stated probability outside [0, 1] is false. One that is NaN is not caught here: its p-value is NaN already.
     if np.any(np.abs(expected - inside) > 1e-12):
         p_value = 0.0
     observed = counts / trials

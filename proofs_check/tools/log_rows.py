@@ -88,7 +88,7 @@ def sample_updates(rng: np.random.Generator, rows: int = 600) -> list[ScoredUpda
         bandit = make_bandit(rng, max_length=5, step=0.15)
         at = rng.choice(bandit.p_old.size, rows, p=bandit.p_old / bandit.p_old.sum())
         S, n = bandit.log_ratio[at], bandit.lengths[at]
-        # Multiples of 1/16 fit into float32, the log's type, without rounding.
+        # Round advantages to multiples of 1/16, which float32, the log's type, holds exactly.
         A = np.round(bandit.advantages[at] * 16) / 16
         wide = 0.02 if name == "gspo" else 0.1
         rule = preset(name, range_lo=wide, range_hi=wide, outside=outside).rule

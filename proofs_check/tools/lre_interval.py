@@ -23,7 +23,8 @@ def simulated_lre(p: Floats, kept: Floats, weight: Floats) -> dict[str, Any]:
     ----------
     p : array (K,)
     kept, weight : arrays (N, K)
-        One row per draw; rows are independent, columns need not be.
+        For each draw and length: what of the draw's weight is accepted, and its weight (1 if responses are
+        counted). Draws are independent, lengths need not be.
     """
     n, k = kept.shape
     mean_weight = weight.mean(axis=0)

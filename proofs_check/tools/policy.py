@@ -189,8 +189,9 @@ def strata(
     """Return share, true gradient, clipped gradient and acceptance of each length, over all responses or sampled
     ``rows``.
 
-    Only responses with A != 0 count; the shares are not normalised to 1. Unless ``normaliser`` names it, the acceptance
-    is the update acceptance for drop and the weight acceptance for truncate and cap (docs/theory.md sections 1 and 5).
+    Only responses with A != 0 count; the shares add up to less than 1. Unless ``normaliser`` names its kind, the
+    acceptance is the update acceptance for drop and the weight acceptance for truncate and cap (docs/theory.md sections
+    1 and 5).
     """
     drawn = bandit.p_old if rows is None else np.bincount(rows, minlength=bandit.advantages.size) / len(rows)
     keep = np.flatnonzero((bandit.advantages != 0) & (drawn > 0))
