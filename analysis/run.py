@@ -127,7 +127,7 @@ def analyse(
     cases = make_cases(options.bands, options.targets, None if run.streamed else run.rows, states, run.ratio.on)
     trained = trained_case(run)
     tally, found = look_through(run, bins, cases, options.window, lambda share: progress("acceptance", share))
-    run = replace(run, counts=found.notes.counts)  # counts of the complete log, not only of the sampled rows
+    run = replace(run, counts=found.notes.counts)  # counts of the complete log; run.rows may be a sample
     rows |= _tables(run, tally)
     rows["ess"] += factor_rows(run, bins)
     progress("acceptance", 0.0)
@@ -183,7 +183,7 @@ def _scored(
     many = run.counts.get("scores_taken", 0) >= MANY_SCORES and cores() > 1
     shares = [("cosine", "population"), ("lemma",)] if many else [tuple(tables)]
     found = in_processes([partial(collect, names) for names in shares])
-    _, counts, notes = found[0]  # the same in all processes, so the first one's stand for all
+    _, counts, notes = found[0]  # every process read all scores, so their counts and notes are equal
     return {name: rows for part, *_ in found for name, rows in part.items()}, counts, notes
 
 

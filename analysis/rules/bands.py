@@ -18,8 +18,8 @@ from fspo.rules import Clip, Edges, Rule, excess_quantiles, scaled
 Member = tuple[int, Case]
 NO_ADVANTAGE = UserError("every response of this window has A = 0: no update acceptance is to be matched")
 ROUNDING = 1e-9
-"""Relative margin for comparing excesses with a factor on the half-widths: far above rounding errors, far below the
-differences between rows that matter to a calibration."""
+"""A row's excess is the factor on the half-widths at which the band just accepts it. Two such factors count as equal if
+their relative difference is at most this: far above rounding errors, far below differences that move a calibration."""
 
 
 @dataclass
@@ -42,7 +42,7 @@ class Band:
 
     @staticmethod
     def of(cases: Sequence[Case]) -> list[Band]:
-        """Sort the counterfactual cases by band; return the bands in the order in which the cases name them."""
+        """Group the counterfactual cases by band; return the bands in the order in which the cases name them."""
         found: dict[str, Band] = {}
         for i, case in enumerate(cases):
             if case.source != "trained":
@@ -110,7 +110,7 @@ class Placed:
                 below[at], above[at] = rule.half_widths(rows.length[at])
         centre = band.rule.sum_centre(rows.length, m)
         centred = rows.S - centre
-        # A band that follows no target has the same range in all windows, so its range is noted once, for window -1.
+        # A band that follows no target has one range in all windows, which the table ranges gets once, as window -1.
         window = -1 if band.states is None else first
         return Placed(rule, window, rows, below, above, centre, centred / above, centred / -below)
 
@@ -126,7 +126,7 @@ class Placed:
 
 
 class Candidates:
-    """Rows that a band may cut if its half-widths are multiplied by one of M factors, joined for all factors (R,).
+    """Rows that a band may cut if its half-widths are multiplied by one of M factors; one array (R,) for all factors.
 
     A row is a candidate unless its excess (the factor at which it is just accepted) is clearly below the factor. The
     rule then decides on each candidate, so rounding of the excess never decides. Rows whose S is NaN are candidates.
@@ -154,7 +154,7 @@ class Candidates:
         return np.split(self._at[chosen], before[:-1])
 
     def cut(self, clip: Clip, part: Part) -> CutRows:
-        """Return the candidates that the clip cuts when the half-widths are multiplied by their factors."""
+        """Return the candidates that the clip cuts; each is judged with the half-widths multiplied by its factor."""
         side = clip.side(self.S, self.A, self.edges)
         cut = side != 0
         edges = self.edges if cut.all() else Edges(*(x[cut] for x in self.edges))
@@ -163,7 +163,7 @@ class Candidates:
 
 @dataclass(frozen=True)
 class CutRows:
-    """Rows (R,) that a clip cuts at several widths of the band, joined in one array, width after width."""
+    """Rows that a clip cuts at several widths of the band; one array (R,) holds those of each width in turn."""
 
     cuts: Cuts
     side: Ints

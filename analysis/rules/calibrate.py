@@ -19,8 +19,8 @@ from fspo.base.files import refuse_foreign_file, write_text
 from fspo.rules import COMPARED, CORRECTIONS, TRAINING_ACCEPTANCE, Ratio, Rule, calibrate, correction, preset
 
 FLOAT32 = 1e-5
-"""Root mean square of (log-ratio / sqrt(L)), nats, below which a mismatch is taken for float32 rounding: a vLLM sampler
-makes 1e-6 in float32 and 1e-2 in bfloat16 (docs/mismatch.md)."""
+"""Root mean square of (log-ratio / sqrt(L)), nats, below which a mismatch is taken for float32 rounding. Between a vLLM
+sampler and the trainer it is 1e-6 in float32 and 1e-2 in bfloat16 (docs/mismatch.md)."""
 
 OF_SEQUENCES = tuple(name for name, rule in CORRECTIONS.items() if rule.level == "sequence")
 
@@ -158,7 +158,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         refuse_foreign_file(Path(options.output), _is_calibration, "python -m analysis calibrate")
     on = known_ratio(options.on)
     group = "correction" if on in CORRECTED else "rule"
-    if on not in CORRECTED:  # a clip bounds S, but not the mismatch E or D + E
+    if on not in CORRECTED:  # a clip bounds S; the mismatch E or D + E it leaves as it is
         refuse_clipped(options.run, on)
     rules = options.rules if options.rules is not None else OF_SEQUENCES if on in CORRECTED else COMPARED
     ranges = calibrate_run(options.run, rules, options.target, on)

@@ -53,8 +53,8 @@ def estimator_fit(columns: Columns, size: int = 0) -> EstimatorFit:
     """Judge, for each group, which estimators or defects explain its advantages, from one row of each response.
 
     Groups are left out that have a reward or an advantage that is not finite, fewer than two responses, another number
-    of responses than ``size`` (if it is given), or only advantages of 0. A truncated response may have A = 0 in any
-    group, because trainers can drop it after they have compared the group.
+    of responses than ``size`` (if it is given), or only advantages of 0. A truncated response (cut off at the length
+    limit) may have A = 0 in any group, because trainers can drop it after they have compared the group.
     """
     first = np.flatnonzero(~repeated(columns["rollout"], columns["response_id"]))
     rollout, L = columns["rollout"][first], np.maximum(columns["length"][first].astype(np.float64), 1.0)
@@ -84,11 +84,11 @@ def estimator_fit(columns: Columns, size: int = 0) -> EstimatorFit:
 
         def line(y: Floats) -> tuple[Floats, Floats, NDArray[np.bool_]]:
             """Fit y as a line in the centred reward, in each group; return slope, intercept, and whether y lies on the
-            line in all rows but those with A = 0 off the group's mean."""
+            line. Rows with A = 0 whose reward is not the mean are left out: the trainer may have dropped them."""
             size = np.maximum(total(kept), 1)
             from_mean = x - (total(kept * x) / size)[group]
             slope = total(kept * from_mean * y) / total(kept * from_mean**2)
-            # If all rewards that count are equal, take the line through the group's mean.
+            # If the rows that are fitted have equal rewards, take the line through 0 at the group's mean reward.
             slope = np.where(np.isfinite(slope), slope, total(kept * y) / total(kept * x))
             intercept = total(kept * y) / size - slope * total(kept * x) / size
             off = largest(kept * np.abs(y - slope[group] * x - intercept[group]))
@@ -115,7 +115,7 @@ def estimator_fit(columns: Columns, size: int = 0) -> EstimatorFit:
             for name, slopes in zip(SLOPES, values, strict=True)
         }
         lines = {BY_LENGTH: A / L, OVER_LENGTH: A * L}
-        mixed = largest(L) > 1.02 * (total(L) / count)  # lengths differ, so A may depend on L
+        mixed = largest(L) > 1.02 * (total(L) / count)  # only where lengths differ can A be seen to depend on L
         for name, y in lines.items():
             _, at, on = line(y)
             fits[name] = ~straight & ~equal & mixed & on & ~missing & (np.abs(at) <= TOLERANCE * largest(np.abs(y)))

@@ -229,7 +229,7 @@ def lacking(rule: Rule) -> str:
 
 
 def narrow(outcome: CaseEffect, which: Ints) -> CaseEffect:
-    """Return the part of what a case does that concerns the rows with the numbers ``which`` (M,)."""
+    """Return the effect of a case on some rows alone: those with the numbers ``which`` (M,)."""
     names = ("side", "in_band", "weight", "clipped_weight", "multiplier")
     return CaseEffect(**{f: getattr(outcome, f)[which] for f in names}, ranges=outcome.ranges, reason=outcome.reason)
 
@@ -252,5 +252,6 @@ def measured(outcome: CaseEffect, measure: str) -> tuple[Floats, Floats]:
 
 
 def rate_of(measure: str) -> Rate:
-    """Return the kind of acceptance (band or update) whose target a matched range meets, in a table of ``measure``."""
+    """Return the acceptance, band or update, that matched ranges are calibrated to where ``measure`` is measured: band
+    for band acceptance, update for update and weight acceptance."""
     return "band" if measure == "band" else "update"

@@ -77,7 +77,7 @@ class Grouping:
         return self.groups * len(self.values) if self.pooled else len(self.pairs)
 
     def group(self, rows: Rows) -> Ints:
-        """Return the group of each row (N,)."""
+        """Return the number of the group of clusters that each row (N,) belongs to."""
         return hashed(rows.rollout, rows.prompt, self.groups) if self.pooled else rows.cluster
 
     def pair(self, coordinate: Floats, group: Ints) -> Ints:
@@ -93,7 +93,7 @@ class Grouping:
 
 
 def hashed(rollout: Ints, prompt: Ints, number: int) -> Ints:
-    """Hash each (rollout, prompt) (N,) to a number in 0..number-1, evenly and always in the same way."""
+    """Hash each cluster, a (rollout, prompt) (N,), to a group 0..number-1, evenly and always in the same way."""
     with np.errstate(over="ignore"):
         mixed = rollout.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
         mixed += prompt.astype(np.uint64) * np.uint64(0xC2B2AE3D27D4EB4F)

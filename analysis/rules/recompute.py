@@ -1,8 +1,8 @@
 """Recompute columns of a gradient log from its other columns, and say in which rows the logged value differs.
 
-The rule in the log's header gives edges, sides, multipliers and weights (docs/theory.md section 2). The sums of s_t,
-its square and k3 over a response's tokens bound each other, whatever the tokens are. The doctor and the integrity check
-of ``summary.json`` both call these functions.
+The rule in the log's header gives edges, sides, multipliers and weights (docs/theory.md section 2). Over a response's
+tokens the sums of s_t, of s_t^2 and of k3 = exp(s_t) - 1 - s_t bound each other, whatever the s_t are. The doctor
+(``python -m analysis doctor``) and the integrity check of ``summary.json`` both call these functions.
 """
 
 from __future__ import annotations
@@ -150,8 +150,8 @@ def _used(columns: Columns) -> Compared:
 
 
 def _drift(columns: Columns, rule: Rule) -> Compared:
-    """Compare the logged drift with the one computed from the minibatch's sums of k3, squares and S; a minibatch is the
-    rows of one step and one rollout.
+    """Compare the logged drift with the one computed from a minibatch's sums over tokens: of s_t, s_t^2 and
+    k3 = exp(s_t) - 1 - s_t. A minibatch is the rows of one step and one rollout.
     """
     logged, since = _get(columns, "drift"), _get(columns, "updates_since_rollout")
     if not rule.needs_stats or np.isnan(logged).all():
@@ -172,7 +172,7 @@ def _drift(columns: Columns, rule: Rule) -> Compared:
         mean(S, sign > 0),
         mean(S, sign < 0),
     ]
-    if rule.drift_source == "lagged":  # lagged: the centre is that of the previous step of the rollout
+    if rule.drift_source == "lagged":  # the drift of a step is made from the rollout's previous step
         rollout = np.zeros(number, np.int64)
         rollout[batch] = columns["rollout"]
         known = np.diff(rollout, prepend=rollout[:1] - 1) == 0
@@ -210,7 +210,7 @@ def _clip(columns: Columns, rule: Rule, prefix: str, x: Floats) -> Iterator[tupl
         logged = _get(columns, name)
         compared = (usable if name == "weight" else clear) & np.isfinite(logged)
         same = same_weight(logged, np.asarray(value, np.float64))
-        if prefix:  # verl gives a response that its correction rejects A = 0: the factor is the one before that
+        if prefix:  # verl sets A = 0 where its correction rejects; it logs the factor at the A before
             before = rule.apply(x, n, np.ones_like(A), m, (lo, hi)).clipped_weight
             same |= (A == 0) & same_weight(logged, np.asarray(before, np.float64))
         yield name, Compared(compared, compared & ~same)

@@ -23,7 +23,7 @@ difference of the sums before and of what is cut it would lose digits.
 @dataclass
 class Base:
     """Sums over rows by group of clusters (G): of a weight w and of w^2, also by bin (K), and of w x and w x^2, where x
-    is log2 of the length (``Rows.trend``). The fields ``within`` have x centred at its weighted mean in the window.
+    is log2 of the length (``Rows.trend``), in ``within_x`` and ``within_xx`` less its weighted mean in the window.
     """
 
     d: Floats  # (G, K) sums of the weight w
@@ -131,7 +131,7 @@ class Sums:
 
 
 class Part:
-    """The rows of one subset (all, A != 0) in one window, and the sums of each kind of weight over these rows."""
+    """The rows of one subset (all, A != 0) in one window, and sums over them of a weight: 1, exp(S) or exp(S/L)."""
 
     def __init__(self, layout: Grouping, S: Floats, L: Floats, group: Ints, bins: Ints, x: Floats, pair: Ints) -> None:
         self.groups, self.number = layout.groups, len(layout.bins)
@@ -173,7 +173,7 @@ class Part:
         return by_key, totals(self.group, self.groups, self.x * y), squares
 
     def add(self, columns: Sequence[ValueSums], kind: str, y: Floats, by_group: Floats, xy: Floats) -> None:
-        """Add the sums of M different numerators y to M columns of sums, one to each.
+        """Add sums over the part's rows of M numerators y (such as those of M ranges) to M ``ValueSums``, one to each.
 
         Parameters
         ----------
@@ -196,7 +196,7 @@ class Part:
             column.within += within[j]
 
     def binary(self, columns: Sequence[ValueSums], cuts: Cuts) -> None:
-        """Add to each of M columns the sums of an indicator: 0 in the rows of one of the M cuts, 1 in all others."""
+        """Add to each of M ``ValueSums`` the sums of y, which is 0 in the rows of its cut (a set of rows), else 1."""
         base, s = self._summed("one")
         self.add(columns, "one", base.d - cuts.counts, s - cuts.by_group(), base.x - cuts.by_group(cuts.x))
         for column, cut in zip(columns, cuts.cuts, strict=True):
@@ -204,8 +204,8 @@ class Part:
                 np.add.at(column.rejected, self.pair[cut], 1)
 
     def weighted(self, columns: Sequence[ValueSums], kind: str, cuts: Cuts, clipped: Floats) -> None:
-        """Add to each of M columns the sums of a clipped weight: ``clipped`` (R,) in the rows of one of the M cuts, the
-        weight that ``kind`` names in all other rows.
+        """Add to each of M ``ValueSums`` the sums of a clipped weight: ``clipped`` (R,) in the rows of its cut (a set
+        of rows), the weight that ``kind`` names in all other rows.
         """
         (base, s), w = self._summed(kind), self.weight(kind)
         before = w[cuts.at]

@@ -97,8 +97,8 @@ class _Group:
 
 
 class _Side:
-    """Left or right side of all pairs of responses: the rows of each bin with their prompts; the last group holds the
-    rows of all bins.
+    """Left or right side of all pairs of responses: for each bin, and last for all bins together, the rows and their
+    prompts.
     """
 
     def __init__(self, bins: Ints, cluster: Ints, number: int, clusters: int) -> None:

@@ -124,7 +124,8 @@ def pooled_cosines(inner: Products, left: Products, right: Products) -> tuple[li
     lefts, rights = left.replicates(), right.replicates()
     for i, num in enumerate(inner.replicates()):
         a, b = lefts[i], rights[i]
-        # i = 0: norms over all clusters, which count if above 0; i = 1: norms with one cluster deleted
+        # Squared norms over all clusters (i = 0) must be above 0, those with one cluster deleted (i = 1) above the
+        # share ROUNDING of these; else the cosine is NaN.
         some_left, some_right = a > i * ROUNDING * lefts[0], b > i * ROUNDING * rights[0]
         with np.errstate(invalid="ignore", divide="ignore"):
             square = a * b
@@ -229,7 +230,8 @@ class SketchTerms:
     left: Floats
     right: Floats
     width: float
-    # By name of a reference: inner products of each rule's clipped update with the reference's, (U, K+1, R).
+    # By name of a rule that the others are compared with: inner products of each rule's clipped update with that
+    # rule's, (U, K+1, R).
     cross: dict[str, Floats] = field(default_factory=dict)
 
     def _at(self, k: int, column: int) -> tuple[Floats, Floats, Floats]:
@@ -312,7 +314,7 @@ class CosineColumns:
         if not np.isfinite(half):
             return value, float("nan"), float("nan")
         low, high = np.tanh(z - half), np.tanh(z + half)
-        # Include the cosine itself: it is held below 1 before arctanh, so the ends could miss a cosine of 1.
+        # Widen the interval to hold the cosine: arctanh needs it below 1, so the ends could miss a cosine of 1.
         return value, min(value, float(low)), max(value, float(high))
 
     def undefined(self, k: int, columns: Sequence[int]) -> str:

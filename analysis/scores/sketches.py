@@ -127,7 +127,7 @@ class ScoredWindows:
             rollouts = int(known.rollout.min()), int(known.rollout.max())
             try:
                 both = read_log(self.run.path, columns=wanted, rollouts=rollouts, phases=("train", "audit"))
-            except UserError as error:  # only the sketches are damaged: the other columns were read before
+            except UserError as error:  # note the damage and go on: only sketches are lost, other columns are read
                 self.notes += Notes(damage=(f"the sketches of rollouts {rollouts[0]} to {rollouts[1]}: {error}",))
                 continue
             self.notes += Notes(damage=tuple(both.damage))
@@ -136,7 +136,8 @@ class ScoredWindows:
     def _window(self, first: int, known: Rows, both: GradLog) -> Iterator[ScoredWindow]:
         """Yield a window's scored rows, first those at first use, then reused ones.
 
-        ``known`` are the window's usable rows, ``both`` its rows with the columns of scores, audits included.
+        ``known`` are the window's training rows, checked before. ``both`` are the rows of the window's rollouts, read
+        again with the columns of scores, and with the rows of audits.
         """
         if "score_unit" not in both:
             return

@@ -90,8 +90,8 @@ class ErrorLaw:
     showing : int
         Number of prompts with a response of the rarer outcome (accepted or rejected).
     noise : float
-        Bias of the plug-in LRE_2^2, ``sum p r^2`` with r = a / mean a - 1, by sampling variance; from the clusters
-        alone.
+        Bias of the plug-in LRE_2^2, ``sum p r^2`` with r = a / mean a - 1: what sampling variance adds to it on
+        average, estimated from the spread over clusters.
     correlation : float
         Correlation of the outcomes of two responses to one prompt; NaN for acceptances that are no shares.
     """
@@ -122,8 +122,8 @@ class ErrorLaw:
 
     @cached_property
     def _parts(self) -> tuple[Floats, Floats, Floats]:
-        """Return standard deviations of the acceptances' errors (K,), M simulated errors over them (K, M), and M
-        simulated shares of rows (K, M).
+        """Return standard deviations of the acceptances' errors (K,), M simulated errors of each acceptance divided by
+        its standard deviation (K, M), and M simulated shares of rows (K, M).
         """
         k = len(self)
         errors = np.ascontiguousarray(self.errors.T)

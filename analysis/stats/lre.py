@@ -202,8 +202,8 @@ def levelled(moved: Floats, p: Floats, mean: float) -> Floats:
 
 
 def bands(law: ErrorLaw, level: float = CONFIDENCE) -> tuple[Floats, Floats, Floats]:
-    """Return the relative acceptance r of each bin and its simultaneous limits, from score tests of ``a(l) = (1 + r)
-    a_bar``.
+    """Return the relative acceptance r of each bin (its acceptance over the mean acceptance, less 1) and simultaneous
+    limits of all r, which come from score tests of each value that r may have.
 
     A value of r stays inside the limits if the bin's deviation from it is at most a critical value times the standard
     error that r implies. The critical value is the upper quantile, if all acceptances are equal, of the largest such

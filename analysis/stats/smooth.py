@@ -3,8 +3,9 @@
 The curve is a logistic regression of acceptance (0 or 1) on a cubic spline of log(1 + L), with knots at quantiles. The
 number of knots depends on how many prompts have a response of the rarer outcome, not on the fit, because a penalty
 chosen on the same data made bands too narrow (docs/coverage.md). The band holds at all shown lengths together (max-t).
-Its covariance is a sandwich estimate over clusters, each cluster's score divided by one minus its share of the
-information, as in a delete-one jackknife. The fit needs only the numbers of accepted and of all rows at each length.
+Its covariance is a sandwich estimate from the clusters' gradients of the log-likelihood, each divided by one minus the
+cluster's share of the information, as in a delete-one jackknife. The fit needs only the numbers of accepted and of all
+rows at each length.
 """
 
 from __future__ import annotations
@@ -115,8 +116,8 @@ def smooth_cells(values: Floats, rows: Any, hits: Any, level: float = CONFIDENCE
     leverage = rows @ (weight * np.einsum("li,ij,lj->l", design, bread, design))
     scores /= 1 - np.minimum(leverage, 0.9)[:, None]
     own = float(borrowed(rare))
-    # Few rejections show too little of how much clusters differ, so the estimate of the scores' covariance is averaged
-    # with the binomial one, which takes rows as independent.
+    # Few rejections show too little of how much clusters differ. So the covariance of the clusters' gradients of the
+    # log-likelihood is averaged with the binomial one, which takes rows as independent.
     meat = own * (scores.T @ scores) + (1 - own) * (design * (counts * weight)[:, None]).T @ design
     shown_design = BSpline.design_matrix(np.clip(np.log1p(at), x[0], x[-1]), knots, 3).toarray()
     lever = shown_design @ bread

@@ -87,7 +87,7 @@ def settings(run: Run) -> Iterator[Setting]:
         for factor in FACTORS:
             try:
                 rule = scaled(known[name], factor)
-            except UserError:  # the factor would make eps_lo 1 or more
+            except UserError:  # multiplied by the factor, the range eps_lo would be 1 or more
                 continue
             yield Setting("range", f"{rule.range_lo:.3g} {rule.range_hi:.3g}", name, rule)
     for dual in () if corrections else (None, 1.5, 2.0, 3.0):
@@ -98,7 +98,7 @@ def settings(run: Run) -> Iterator[Setting]:
         yield Setting("drift", drift, named, replace(base, drift=drift))
     typical = float(np.median(run.rows.length))
     for gamma in (0.0, 0.25, 0.5, 0.75, 1.0):
-        # Let the half-width at the median length be fspo's, so that only its growth with length changes.
+        # At the median length let the half-width equal that of fspo, so that only its growth with length changes.
         factor = typical ** (0.5 - gamma)
         ends = {"range_lo": base.range_lo * factor, "range_hi": base.range_hi * factor}
         yield Setting("gamma", f"{gamma:g}", "power", replace(base, shape="power", gamma=gamma, name="", **ends))

@@ -1,6 +1,7 @@
 """Make the table of a trained sweep: results of runs with one setting changed, beside the rule's unchanged runs.
 
-With two seeds or more, intervals are over seeds. With one seed the interval is within the run, as column note says.
+With two seeds or more, intervals are over seeds. With one seed they are those within its run, which say nothing
+about other seeds; the column ``note`` says so.
 """
 
 from __future__ import annotations

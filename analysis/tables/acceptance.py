@@ -252,8 +252,8 @@ def _measure(
     view: Means,
     made: dict[tuple[int, str, str], AcceptanceTables],
 ) -> None:
-    """Add the rows of one case and one kind of acceptance (``measure``) to the tables; ``made`` keeps them for cases
-    with the same sums."""
+    """Add the rows of one case and one kind of acceptance (``measure``) to the tables. ``made`` holds the rows
+    made so far: a truncating case takes its update acceptance from the dropping case that cuts the same rows."""
     counted = tally.twins.get(i, i) if measure == "update" else i
     place = counted, measure, case.subset
     column = sums.columns.get(place)
@@ -275,7 +275,7 @@ def _measure(
     tables.lre += of_case(rows.lre)
     tables.trend += of_case(rows.trend)
     tables.ess += of_case(rows.ess)
-    if counted == i:  # else the dropping case has the same curve, written once
+    if counted == i:  # a curve that the dropping case shares is written there
         tables.smooth += of_case(rows.smooth)
 
 
@@ -324,8 +324,8 @@ def _estimates(
 
 
 def _ess(case: CaseKey, layout: Grouping, shared: SubsetSums, column: ValueSums | None, view: Means) -> list[EssRow]:
-    """Make rows of the table ess from the sums ``column`` of clipped weights; if None, from those of the weights
-    exp(S)."""
+    """Make rows of the table ess for the weights that a rule leaves, whose sums ``column`` holds; without ``column``,
+    for the weights exp(S) of all responses."""
     rows, plain = shared.bases["one"].d, shared.bases["sequence"]
     some = rows.sum(1) > 0
     weights, squares = (plain.d, plain.squares) if column is None else (column.y, column.squares)

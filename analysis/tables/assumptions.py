@@ -80,7 +80,7 @@ def judge(estimate: Interval, low: float, high: float, rows: int) -> tuple[str, 
     if above < low or below > high:
         return "fails", 0.0
     if low <= value <= high:
-        # The factor by which the interval must shrink so that both ends lie inside the tolerance.
+        # By this factor the interval must shrink for both of its ends to lie inside the tolerance.
         times = max(
             (value - below) / (value - low) if below < low and value > low else (math.inf if below < low else 0.0),
             (above - value) / (high - value) if above > high and value < high else (math.inf if above > high else 0.0),
@@ -178,7 +178,8 @@ def worst(values: Floats, covariance: Floats, df: int) -> Interval:
 
 
 def _enough(seen: float, rows: int) -> bool:
-    """Return whether bins with enough clusters, which hold ``seen`` of the ``rows``, suffice to speak of every bin."""
+    """Return whether bins with enough clusters hold so large a part, ``seen``, of all ``rows`` that a judgement of them
+    stands for every bin."""
     return seen > 0 and seen >= (1 - MOST_LEFT_OUT) * rows
 
 
@@ -270,7 +271,7 @@ def law_distances(z: Floats, bins: np.ndarray, cluster: np.ndarray, number: int)
         under, over = own[:, None] <= GRID, own[:, None] >= -GRID
         density = np.exp(-(GRID**2) / 2) / np.sqrt(2 * np.pi)
         # Count that the mean and sd by which z is standardised are estimates: near a normal law their errors move the
-        # distribution function at t by -phi(t) and -t phi(t) times the errors.
+        # distribution function at t by -phi(t) and -t phi(t) times the errors (phi: the normal density).
         shift = density * own[:, None]
         stretch = density * GRID * (own[:, None] ** 2 - 1) / 2
         values["normality"].append(under.mean(0) - special.ndtr(GRID))

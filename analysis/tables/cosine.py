@@ -222,7 +222,7 @@ class _Use:
         self.inner, self.left, self.right = Products(), Products(), Products()
         self.own_inner, self.own_left, self.own_right = Products(), Products(), Products()
         self.cluster_update: list[Ints] = []
-        self.prompt: list[Ints] = []  # by update, (2, C): rollout and prompt of each cluster
+        self.prompt: list[Ints] = []  # for each update, (2, C): rollout and prompt of each of its C clusters
         self.count, self.cluster_count, self.total = np.zeros(number + 1), np.zeros(number + 1), np.zeros(number + 1)
         self.cross: dict[str, list[Floats]] = {}
         self.reasons: dict[int, str] = {}
@@ -239,7 +239,7 @@ class _Use:
         references: dict[str, list[int | None]],
     ) -> None:
         """Add the inner products of every update of a window; ``coefficients`` (n, R) are the M w of the R rules and
-        random draws, ``weight`` (n, 1) is w, ``own`` what rules do at their own weight."""
+        random draws, ``weight`` (n, 1) is w = exp(S), ``own`` what rules with the weight exp(S/L) do at that weight."""
         k = self.number
         own_left = np.column_stack([f.clipped_weight for f in own]) if own else None
         own_right = np.column_stack([f.weight for f in own]) if own else None

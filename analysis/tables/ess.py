@@ -23,8 +23,8 @@ from fspo.stats.intervals import t_quantile
 EXACT = "exact"
 """Name of the rule that keeps every response with its weight exp(S)."""
 EVEN = 0.7
-"""An interval is given only if squared weights are spread over clusters at least this share as evenly as responses are
-(evenness: (sum of a cluster's parts)^2 over number times sum of squares)."""
+"""An interval is given only if the evenness of the clusters' sums of squared weights is at least this share of that of
+their numbers of responses. Evenness is (sum over clusters)^2 over (number of clusters x sum of squares)."""
 
 
 class EssRow(NamedTuple):

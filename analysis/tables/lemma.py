@@ -139,11 +139,11 @@ def filled(row: LemmaRow, case: Case, strata: StrataSums, at: Ints, direct: Floa
         lemma, mean = lemma_of(strata, at, drop=case.rule.clip.zeroes)
     except UserError as error:
         return row._replace(reason=str(error))
-    # Compare the clipped update summed over bins with that summed over rows, over a_bar ||g|| as in T8: a_bar can reach
-    # 1e9, and rounding errors with it.
+    # Divide the difference of the clipped update summed over bins and summed over rows by a_bar ||g||, as T8 does: the
+    # mean acceptance a_bar of weights can reach 1e9, and rounding errors grow with it.
     through = strata.g_clip[at].sum(1)
     scale = mean * float(np.linalg.norm(strata.g[at].sum(1)))
-    # Use np.maximum, because Python's max would hide a NaN.
+    # Use np.maximum, because Python's max may drop a NaN, which is a violation.
     residual = float(np.maximum(lemma.identity_residual, np.linalg.norm(through - direct) / scale))
     bound = np.nan if lemma.bound is None else lemma.bound
     return row._replace(
@@ -210,7 +210,8 @@ def lemma_of(strata: StrataSums, at: Ints, *, drop: bool) -> tuple[CosineLemma, 
 
     Returns
     -------
-    CosineLemma, a_bar
+    CosineLemma, float
+        The quantities of T7 and T8, and the mean acceptance a_bar over bins.
     """
     count = strata.count[at].sum(0)
     some = count > 0

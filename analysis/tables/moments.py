@@ -91,8 +91,8 @@ class ScalingRow(NamedTuple):
 
 
 def update_scale(S: Floats, length: Floats, step: Ints) -> Floats:
-    """Return for each row (N,) the root of sum S^2 / sum L over the rows of its update, nats per root token; 1 for
-    0."""
+    """Return for each row (N,) the root of sum S^2 / sum L over the rows of its update, nats per root token; 1 where S
+    is 0 in the whole update, so that dividing by it is safe."""
     code = dense(step)
     scale = np.sqrt(np.bincount(code, S * S) / np.bincount(code, length))
     return np.where(scale > 0, scale, 1.0)[code]
@@ -195,7 +195,7 @@ def shape_of(z: Floats, cluster: Ints) -> ShapeColumns:
     law = below.mean(0)
     density = np.exp(-(GRID**2) / 2) / np.sqrt(2 * np.pi)
     # Count that the mean and sd by which z is standardised are estimates: near a normal law their errors move the
-    # distribution function at t by -phi(t) and -t phi(t) times the errors.
+    # distribution function at t by -phi(t) and -t phi(t) times the errors (phi: the normal density).
     influence = below - law + density * u[:, None] + density * GRID * (u[:, None] ** 2 - 1) / 2
     sums = np.zeros((clusters, len(GRID)))
     np.add.at(sums, cluster, influence)

@@ -91,8 +91,8 @@ class _Pool:
     ) -> None:
         for name, (total, without) in found.items():
             gone = np.isnan(total)
-            # If no pair of different prompts is left without a prompt, that prompt's influence is unknown and counts as
-            # 0.
+            # If deleting one prompt leaves no pair of different prompts, the influence of that prompt is unknown and
+            # counts as 0.
             without = np.where(np.isnan(without), total, without)
             self.parts.setdefault(name, Products()).add(np.where(gone, 0.0, total), np.where(gone, 0.0, without))
         some = next(iter(found.values()))[1]
@@ -314,8 +314,8 @@ def _terms(gram: PairGram, c: Floats, w: Floats, scale: tuple[Floats, Floats]) -
     """Return the mean inner products, over pairs of responses to different prompts, of clipped with reference gradients
     ("inner"), clipped with clipped ("left") and reference with reference ("right"), and variances and biases (T12).
 
-    ``c`` and ``w`` are the coefficients of the vectors in either; ``scale`` is one over the acceptance
-    (:func:`_scale`).
+    ``c`` and ``w`` are the coefficients of the vectors in the clipped and the reference gradient; ``scale`` is one
+    over the mean acceptance (:func:`_scale`).
     """
     inner, left, right = gram.between(c, w), gram.between(c, c), gram.between(w, w)
     variance = gram.variance(c, left)

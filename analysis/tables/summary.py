@@ -110,8 +110,8 @@ class RecomputedCounts:
         done |= {"behaviour_log_ratio": np.zeros(len(rows)), "log_ratio": rows.S, ratio or "log_ratio": rows.S}
         done |= {k3_sum: rows.k3_sum} if k3_sum != "total_k3_sum" and "k3_sum" in run.logged else {}
         rules = (None, run.rule) if run.ratio.header == "correction" else (run.rule, None)
-        # Drift and times_used can be recomputed only if the rows of every step are complete. They are not for another
-        # ratio than S, of which one row a response counts, nor for another partition, which leaves rows out.
+        # Drift and times_used can be recomputed only if the rows of every step are complete. Rows are
+        # missing for a ratio other than S (one row of each response is read) and for a partition other than length.
         for name, (compared, wrong) in recompute(
             done, *rules, steps=on == "update" and run.partition == LENGTH
         ).items():

@@ -121,7 +121,7 @@ def parts(S: Floats, lo: Floats, hi: Floats, bins: Ints, sign: Ints, number: int
     Parameters
     ----------
     S, lo, hi : arrays (N,)
-        Log-ratio and edges of the band, less the rule's drift, over sigma sqrt(L).
+        Log-ratio and edges of the band, less the band's centre, over sigma sqrt(L).
     bins, sign : int arrays (N,)
         Bin, and the sign of A plus 1 (0, 1 or 2).
     """
@@ -171,7 +171,8 @@ def parts(S: Floats, lo: Floats, hi: Floats, bins: Ints, sign: Ints, number: int
 
 
 def _moments(values: Floats, code: Ints) -> tuple[Floats, Floats]:
-    """Return for each row (N,) the mean and the standard deviation of the values over all rows with the same code."""
+    """Return for each row (N,) the mean and the standard deviation of the values over the rows of its group, which
+    ``code`` (N,) numbers: a bin, or a bin and a sign of A."""
     counts = np.maximum(np.bincount(code), 1)
     mean = (np.bincount(code, values) / counts)[code]
     return mean, np.sqrt(np.bincount(code, (values - mean) ** 2) / counts)[code]
