@@ -327,7 +327,7 @@ def aggregate(
     config: ObjectiveConfig,
     denominator: float | None = None,
 ) -> Float[Tensor, ""]:
-    """Sum the terms of a batch and divide by the denominator; return the objective as a 0-d tensor.
+    """Sum the surrogate terms of a batch and divide by the denominator; return the objective as a 0-d tensor.
 
     ========== ============================= =================================================================
     name       formula                       length
@@ -475,7 +475,7 @@ def objective(
 
 
 def _clip_columns(applied: Applied, mask: Tensor, advantages: Tensor, m: Tensor | float | None) -> dict[str, Tensor]:
-    """Return what a rule did to each response (sides, weights, edges, cuts), by the column names of `Records`."""
+    """Return what a rule did to each response: side, weights, edges, numbers of cuts, by the columns of `Records`."""
     per_token = applied.side.ndim == 2
     active = (advantages != 0) & mask.any(-1)
     active = active[:, None] & mask if per_token else active

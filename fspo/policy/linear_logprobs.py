@@ -31,7 +31,7 @@ class Listener(Protocol):
     def begin(self, vocabulary: int, dtype: torch.dtype) -> bool:
         """Prepare for a backward pass; return True if it needs only the scores and no parameter's gradient.
 
-        Autograd does not tell a function which gradients the caller will use, so the listener must know.
+        The gradient of the output layer's weight is then not computed. Autograd cannot tell this, the listener can.
         """
         ...
 
@@ -46,7 +46,7 @@ class Listener(Protocol):
 
 
 def tile_shape(tokens: int, vocabulary: int, device: torch.device, logits: int | None = None) -> tuple[int, int]:
-    """Return the numbers of tokens and vocabulary entries of a tile with at most ``logits`` logits.
+    """Return the shape of a tile with at most ``logits`` logits: its numbers of tokens and of vocabulary entries.
 
     A tile is square, or, where there are fewer tokens than a square has rows, all tokens by more vocabulary entries.
     """
@@ -131,7 +131,7 @@ class _Logits:
         return x.to(self.dtype) if self.mixed else x.to(self.dtype).to(self.wide)
 
     def blocks(self) -> Iterator[tuple[slice, Float[Tensor, "columns H"]]]:
-        """Yield the blocks of the vocabulary, each with the output layer's weights for that block."""
+        """Yield the vocabulary in blocks of successive entries, each with the output layer's weights for its block."""
         for start in range(0, len(self.weight), self.columns):
             block = slice(start, min(start + self.columns, len(self.weight)))
             yield block, self.operand(self.weight[block])

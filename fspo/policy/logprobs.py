@@ -48,14 +48,15 @@ class HeadReader(Protocol):
     def listener(self, head: nn.Module, hidden: Float[Tensor, "N H"], rows: Int64[Tensor, " N"]) -> Listener | None:
         """Return the listener for the gradient of the logits of N tokens; None if no score is taken.
 
-        ``hidden`` (N, H) are the layer's inputs at these tokens; ``rows`` (N,) numbers the response of each token.
+        ``hidden`` (N, H) are the output layer's inputs for the tokens; ``rows`` (N,) is the number, within the batch,
+        of the response that each token belongs to.
         """
         ...
 
     def flat_rows(self, rows: Int64[Tensor, " N"]) -> AbstractContextManager[None]:
         """Return a context in which the output layer's input is N flattened tokens (N, H), not (B, T, H).
 
-        ``rows`` (N,) numbers the response of each token.
+        ``rows`` (N,) is the number, within the batch, of the response that each token belongs to.
         """
         ...
 
@@ -240,9 +241,10 @@ class _Asked:
         return values + 0.0 * features.sum() if len(values) == 0 else values, entropies
 
     def selected(self, features: Float[Tensor, "B _ F"], keeps: bool) -> Float[Tensor, "N F"]:
-        """Return hidden states or logits (N, F) at the N positions that predict a response token.
+        """Select hidden states or logits (N, F) at the N positions that predict a response token.
 
-        ``features`` are the model's at the positions ``columns`` alone if ``keeps``, else at every position.
+        They are taken from ``features`` (B, positions, F), which the model gave at the positions `columns` alone if
+        ``keeps`` is true, else at every position.
         """
         return (features if keeps else features[:, self.columns])[self.predicting[:, self.columns]]
 
@@ -261,7 +263,7 @@ class _Asked:
     ) -> tuple[Tensor, Any]:
         """Return what the output layer answers in place of logits: log-probs and entropies of the wanted tokens.
 
-        ``hidden`` (N, H) are the layer's inputs at these tokens, ``forward`` is its own forward method.
+        ``hidden`` (N, H) are the inputs of the layer ``head`` at the wanted tokens, ``forward`` is its forward method.
         """
         vocabulary = _vocabulary(head)
         tile = tile_shape(len(self.targets), vocabulary, hidden.device, self.logits)

@@ -35,8 +35,8 @@ class Coverage:
     pair_cosine_rmse : float
         Root mean square error of the sketches' cosines over all pairs i < j. NaN for fewer than 2 good responses.
     subset_cosine_rmse : float
-        Root mean square error of cos(sum of all scores, sum of a random part of them), with random weights of both
-        signs, over 64 draws that drop 15 % of the responses (as a clipped update does). NaN as above.
+        Root mean square error of the sketches' cosine between a sum of all scores with random weights of both signs
+        and the same sum without a random 15 % of the responses (a clipped update); 64 draws. NaN as above.
     exact_pair_cosines, sketch_pair_cosines : ndarray, shape (pairs,), float64
         Cosines of the pairs i < j, from exact gradients and from sketches.
     """

@@ -259,7 +259,7 @@ class ScoreHooks:
         if right is None:
             return left.new_zeros(self._batch, left.shape[1]).index_add_(0, labels, left)
         total = left.new_zeros(self._batch, left.shape[1], right.shape[1])
-        for row in labels.unique().tolist():  # short loop: few responses share a chunk
+        for row in labels.unique().tolist():  # a short loop, because few responses have tokens in one chunk
             own = labels == row
             total[row] = left[own].T @ right[own]
         return total

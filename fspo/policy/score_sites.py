@@ -106,8 +106,8 @@ class HeadListener:
 
 @dataclass(frozen=True)
 class Site:
-    """A module with hooks: its kind, the names of its trainable parameters (None: frozen or absent), and projection
-    keys."""
+    """A module whose score is read by hooks: its kind, its name, the names of its trainable weight and bias (None if
+    frozen or absent), and the keys of the two random projections of its weight's gradient (rows and columns)."""
 
     kind: str  # "linear", "conv1d", "embedding" or "scale"
     name: str
@@ -164,7 +164,7 @@ def find_sites(model: nn.Module, names: dict[int, str]) -> dict[nn.Module, Site]
 
 @lru_cache(maxsize=1)
 def shared_sketcher(shapes: tuple[tuple[str, tuple[int, ...]], ...], *draw: Any) -> Sketcher:
-    """Return a `Sketcher` for gradient parts of these shapes, ``draw`` being its other arguments.
+    """Return a `Sketcher` for gradient parts of the shapes ``shapes``; ``draw`` are the other arguments of `Sketcher`.
 
     The last one made is cached, so that all passes of a rollout share its projections.
     """
@@ -172,7 +172,7 @@ def shared_sketcher(shapes: tuple[tuple[str, tuple[int, ...]], ...], *draw: Any)
 
 
 def thinned(x: Shaped[torch.Tensor, "*rows F"]) -> Shaped[torch.Tensor, " ..."]:
-    """Return about `CHECKED_TOKENS` tokens of an activation, of the first response if it is (B, tokens, ...)."""
+    """Return an activation at about `CHECKED_TOKENS` evenly spaced tokens; of (B, tokens, ...) the first response's."""
     step = max(1, x.shape[x.dim() > 2] // CHECKED_TOKENS)
     return x[:1, ::step] if x.dim() > 2 else x[::step]
 

@@ -70,9 +70,9 @@ class Sketcher:
         k, the columns of each projection; a side with at most k entries is not projected. None projects
         nothing: the sketch is the gradient itself, hashed or (width None) not.
     seed, rollout : int
-        The random numbers depend on these and on the names.
+        The random numbers depend on these and on the parts' names.
     device : torch.device or str
-        Device of the tables.
+        Device of the projections, buckets and signs.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Sketcher:
         self._table = cache(self._make_table)
 
     def side(self, length: int) -> int:
-        """Return how many rows (or columns) of a matrix part the projection leaves of ``length``: at most k."""
+        """Return to how many rows (or columns) the projection brings a matrix part that has ``length``: at most k."""
         return length if self.projection is None else min(length, self.projection)
 
     def _matrix(self, key: str, length: int, dtype: torch.dtype) -> Float[torch.Tensor, "{length} k"] | None:

@@ -15,7 +15,9 @@ from fspo.rules.clip import Array
 from fspo.rules.rule import EPS_SHAPES, Rate, Rule, checked_rows
 
 TRAINING_ACCEPTANCE = 0.65
-"""Default share of responses that a calibrated band accepts on the one unclipped run that all ranges are set on."""
+"""Default target of a calibration: the share of an unclipped run's responses that the calibrated band accepts.
+
+The ranges of all rules that are compared are set on the same unclipped run."""
 _MAX_LOG_RANGE = 700.0  # largest half-width in nats, because exp of a much larger number overflows float64
 
 
@@ -84,7 +86,7 @@ def calibrate(
     m: Real[Array, "#*rows"] | float | None = None,
     rate: Rate = "band",
 ) -> Rule:
-    """Scale the rule's range so that it accepts the share ``target`` of the given responses.
+    """Return the rule with both half-widths scaled so that its band accepts the share ``target`` of the responses.
 
     Parameters
     ----------
@@ -132,9 +134,10 @@ def excess_quantile(excess: Real[np.ndarray, " N"], target: float, label: str = 
 
 
 def excess_quantiles(excess: Real[np.ndarray, " N"], targets: Sequence[float], label: str = "") -> list[float]:
-    """Return the factors of `excess_quantile` for several targets.
+    """Return for each target acceptance the factor on both half-widths at which that share of responses is accepted.
 
-    A factor lies midway between two neighbouring excesses. Rows with equal excess are accepted together.
+    A factor lies midway between the excesses (`standardized_excess`) of two responses. Responses with equal excess are
+    accepted together.
 
     Raises
     ------
@@ -156,7 +159,8 @@ def excess_quantiles(excess: Real[np.ndarray, " N"], targets: Sequence[float], l
     for k, target in zip(ranks, targets, strict=True):
         here = ordered[k - 1]
         upper = ordered[k] if k < size and ordered[k] > here else here * (1 + 1e-9)
-        # Take the middle between two neighbouring excesses: rounding then cannot change which responses are accepted.
+        # Take the middle between the excesses of the last response that the band accepts and of the first that it
+        # does not: rounding then cannot change which responses are accepted.
         factor = float((here + upper) / 2)
         if not factor > 0:
             raise UserError(

@@ -16,11 +16,11 @@ Array = Any  # a numpy array or a torch tensor
 Outside = Literal["drop", "truncate", "cap", "mask"]
 Weight = Literal["sequence", "geometric", "none"]
 CUTTING_ALIKE: tuple[tuple[Outside, ...], ...] = (("drop", "truncate"), ("cap",), ("mask",))
-"""Values of ``outside`` in groups: the values of one group cut the same responses, but leave them other weights."""
+"""Values of `Clip.outside` in groups. All values of a group cut the same responses, but leave them other weights."""
 OF_CLIP_RULES: tuple[Outside, ...] = ("drop", "truncate", "cap")
-"""Values of ``outside`` that tables compare for clip rules."""
+"""Values of `Clip.outside` with which tables and figures evaluate each clip rule."""
 OF_CORRECTIONS: tuple[Outside, ...] = ("mask", "cap")
-"""Values of ``outside`` that tables compare for corrections."""
+"""Values of `Clip.outside` with which tables and figures evaluate each correction of the mismatch."""
 
 MAX_EXPONENT = 20.0
 """Largest exponent of an importance weight: a larger one is replaced by it before ``exp`` (docs/theory.md section 2).

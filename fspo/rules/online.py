@@ -33,9 +33,13 @@ LEAST_SPREAD = 0.5
 
 If the lengths in the first update are nearly equal, a smaller divisor would make later steps too large."""
 MEMORY = 512
-"""Number of past responses whose excess (`standardized_excess`) the conformal rule keeps in each bin of lengths."""
+"""Number of past responses whose excess (`standardized_excess`) ``fspo-conformal`` keeps in each bin of lengths.
+
+The rule makes the bin's factor on the half-widths from these excesses."""
 EACH_ROLLOUT = 128
-"""Largest number of responses of one rollout and bin whose excess is kept; they are spread over its updates."""
+"""Largest number of responses of one rollout in one bin of lengths whose excess is kept for the next band.
+
+The responses are taken from all updates on the rollout."""
 
 
 @dataclass
@@ -53,9 +57,10 @@ class OnlineState:
         Mean and standard deviation (at least ``LEAST_SPREAD``) of log n in the first update: z = (log n - centre) /
         spread.
     scores : dict of str -> list of float
-        For the conformal rule: excesses of past rollouts' rows by bin of lengths, oldest first.
+        For ``fspo-conformal``: excesses (`standardized_excess`) of past rollouts' responses by bin of lengths, oldest
+        first.
     pending : dict of str -> list of float
-        Excesses of the present rollout's rows by bin of lengths.
+        Excesses of the present rollout's responses by bin of lengths.
     """
 
     updates: int = 0
@@ -136,8 +141,9 @@ class OnlineRule:
         self.learn(excess, lengths)
 
     def learn(self, excess: Float[np.ndarray, " N"], lengths: Real[np.ndarray, " N"]) -> None:
-        """Learn from one update's responses, given their excesses: the factors that bring the edge of the starting
-        rule's band to each of them. `observe` computes these and calls this.
+        """Learn from one update's responses. `observe` computes their excesses and calls this method.
+
+        A response's excess is the factor on the template's half-widths at which its S lies on the band's edge.
 
         Parameters
         ----------
@@ -163,9 +169,9 @@ class OnlineRule:
             self._rule = None
 
     def end_rollout(self) -> None:
-        """Store the present rollout's excesses among those of past rollouts, from which the next band is made.
+        """Store the excesses of the present rollout's responses beside those of past rollouts.
 
-        Of each bin of lengths the oldest beyond `MEMORY` are forgotten.
+        The next band is made from all of them. Each bin of lengths keeps its newest `MEMORY` excesses.
         """
         s = self._state
         for name, new in s.pending.items():
@@ -202,17 +208,17 @@ class OnlineRule:
 
     @cached_property
     def _widest(self) -> float:
-        """Logarithm of the factor that brings the template's larger half-width at n = 1 to MAX_HALF_WIDTH."""
+        """Log of the largest factor on the half-widths; it brings the larger half-width at n = 1 to MAX_HALF_WIDTH."""
         return math.log(MAX_HALF_WIDTH / max(float(w[0]) for w in self.template.half_widths(np.ones(1))))
 
     def _bounded(self, log_factor: float) -> float:
-        """Return exp(log factor), held between the least and the greatest factor that the half-widths may have."""
+        """Return exp(``log_factor``), held between the least and the largest factor allowed on the half-widths."""
         return math.exp(min(max(log_factor, LEAST_LOG_FACTOR), self._widest))
 
     def _factors(self) -> tuple[tuple[float, float], ...]:
         scores = {int(name): np.asarray(found, np.float64) for name, found in self._state.scores.items()}
         pooled = conformal_quantile(np.concatenate(list(scores.values())), self._target)
-        last = max(scores) + 1  # a bin for longer responses than any so far: pooled factor
+        last = max(scores) + 1  # a bin for responses longer than any seen; its factor is that of all bins pooled
         found = []
         for bin_ in range(last + 1):
             factor = conformal_quantile(scores.get(bin_, ()), self._target)

@@ -69,9 +69,9 @@ responses with e^{E/L} within .001 of 1. icepop: token weights, kept in [.5, 5].
 where E lies in a sqrt band around -KL."""
 
 RIVALS = ("rloo", "gspo")
-"""The presets that the paper compares fspo with."""
+"""The presets that the paper's comparison puts beside fspo."""
 COMPARED = (*RIVALS, "fspo")
-"""The three presets that the paper compares."""
+"""The presets in the paper's comparison: fspo and its rivals."""
 
 
 def preset(name: str, **changes: Any) -> Preset:

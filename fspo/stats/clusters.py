@@ -21,8 +21,8 @@ MIN_CLUSTERS = 5
 """Least number of clusters for an estimate; with fewer, a table holds NaN and the reason."""
 TOO_FEW = f"fewer than {MIN_CLUSTERS} clusters"
 BORROW = 10.0
-"""Number of clusters with the rarer outcome (accepted or clipped) at which a share's observed covariance and the
-covariance of a model have equal weight (`borrowed`)."""
+"""Number of clusters with the rarer outcome (accepted or clipped) at which two covariances of the acceptances by bin
+have equal weight (`borrowed`): the observed one, and that of a model."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,9 @@ class Ratios:
 def totals(
     code: Integer[np.ndarray, " N"], number: int, values: ArrayLike | None = None
 ) -> Float64[np.ndarray, " {number}"]:
-    """Return the sum of the values (N,) of the rows with each code 0..number-1; without values, the number of rows."""
+    """Return for each code 0..number-1 the sum of ``values`` over the rows with that code, (number,).
+
+    ``code`` and ``values`` hold one entry for each of N rows. Without values, rows are counted."""
     return np.asarray(np.bincount(code, values, number), np.float64)
 
 
@@ -120,10 +122,10 @@ def ratios_of_sums(
     Parameters
     ----------
     rows, ys, ds : array (C, K)
-        Number of rows, and sums of numerators and of denominators, by cluster and bin. An entry may stand for several
-        clusters together.
+        Number of rows, sum of their numerators and sum of their denominators, by cluster and bin. A row of these
+        arrays may also hold the sums over several clusters together.
     clusters : int array (K+1,), optional
-        Number of clusters with a row; needed if entries stand for several clusters.
+        Number of clusters with a row in each bin and overall; needed if arrays hold several clusters in one row.
     """
     sums, base = ys, ds
     ys = np.column_stack([ys, ys.sum(1)])
@@ -136,8 +138,8 @@ def ratios_of_sums(
         influence = np.where(total > 0, (ys - value * ds) / total, 0.0)
     met: Ints = np.sum(counts > 0, axis=0) if clusters is None else clusters
     present = max(len(ys), 2)
-    # Scale each influence to the change that deleting the cluster would make. Otherwise clusters of unequal size make
-    # intervals too short.
+    # Scale each cluster's influence value to the change of the ratio if the cluster were deleted. Unscaled values make
+    # intervals too short where clusters differ in size.
     influence = influence / (1 - leverage) * (present - 1) / present
     with np.errstate(over="ignore"):  # a collapsed run's sums of weights are near 0, and ratios overflow
         variance = np.sum(influence**2, axis=0) * present / (present - 1)
@@ -148,9 +150,9 @@ def ratios_of_sums(
 
 
 def flat_variance(clusters: ArrayLike) -> Any:
-    """Return a variance for a share that is 0 (or 1) in all of ``clusters`` clusters, so that its observed one is 0.
+    """Return a variance for a share that is 0 (or 1) in each of ``clusters`` clusters; the observed variance is 0 then.
 
-    It is that of a proportion over clusters with two successes and two failures added to the observed ones.
+    It is the variance of a proportion of clusters after two successes and two failures are added.
     """
     met = np.asarray(clusters, np.float64)
     share = 2 / (met + 4)
@@ -158,9 +160,9 @@ def flat_variance(clusters: ArrayLike) -> Any:
 
 
 def borrowed(rare: ArrayLike) -> Float64[Any, "*K"]:
-    """Return the weight of a share's observed covariance if ``rare`` clusters show the rarer of its two outcomes.
+    """Return the weight of the observed covariance of shares, in a mean of it and the covariance that a model gives.
 
-    The weight, from 0 to 1, rises with ``rare``; one minus it is the weight of the covariance of a model.
+    The weight rises from 0 to 1 with ``rare``, the number of clusters with the rarer outcome (accepted or clipped).
     """
     rare = np.asarray(rare, np.float64)
     return rare / (rare + BORROW)

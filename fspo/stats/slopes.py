@@ -15,7 +15,10 @@ from fspo.stats.intervals import EQUIVALENCE, t_quantile
 
 @dataclass(frozen=True)
 class Slope:
-    """A regression slope with cluster-robust intervals at ``CONFIDENCE`` and ``EQUIVALENCE`` (ci90), and two tests."""
+    """A regression slope with cluster-robust intervals, at levels ``CONFIDENCE`` and ``EQUIVALENCE`` (ci90), and tests.
+
+    One test is of the hypothesis that the slope is 0, the other of the hypothesis that it is beyond a margin around 0.
+    """
 
     slope: float
     se: float
@@ -88,11 +91,12 @@ def slope_of_sums(
     Parameters
     ----------
     wx, wxx, wxy : array (C,)
-        Sums of w x, w x^2 and w x y, with x and y centred at their means (of the stratum).
+        Sums of w x, w x^2 and w x y over each cluster's rows: w the weight, x the regressor and y the outcome of a
+        row, x and y centred at their means over the row's stratum.
     weight : float
-        Sum of w.
+        Sum of w over all rows.
     unusual : int
-        Number of clusters that hold a value of y other than the median of all y.
+        Number of clusters with a row whose y differs from the median of y over all rows.
     """
     clusters, spread = len(wx), float(np.sum(wxx))
     if clusters < MIN_CLUSTERS:

@@ -63,7 +63,7 @@ class TrainState:
 
 
 Version = tuple[int, Tensors]
-"""A past version of the weights: the number of updates after which the model had it, and its trainable parameters."""
+"""A past version of the weights: the number of updates made before it, and its trainable parameters by name."""
 
 
 _PAST = "past-{:08d}.safetensors"

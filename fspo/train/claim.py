@@ -31,7 +31,9 @@ if TYPE_CHECKING:
     from accelerate import Accelerator
 
 _OF_EVERY_RUN = {"output", "rollouts", "seed", "model", "task", "rule", "batch", "optim"}
-"""Options that every version of the trainer writes to config.yaml; a folder whose config.yaml has all is a run's."""
+"""Options that every version of the trainer writes to config.yaml.
+
+A folder whose config.yaml has all of them counts as the folder of a run."""
 _MAY_CHANGE = {
     "resume",
     "rollouts",

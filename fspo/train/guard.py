@@ -22,11 +22,13 @@ CAUSES = {
     "weight": f"the importance weight of a response that is not clipped exceeds e^{MAX_EXPONENT:.0f}",
     "gradient": "the gradient is not finite",
 }
-"""Reasons to skip an update, in words, by name. The metric ``skipped/NAME`` counts updates by their first reason."""
+"""Reasons to skip an update: name -> words. The metric ``skipped/NAME`` counts updates by the first reason found."""
 
 
 def find(accelerator: Accelerator, records: Sequence[Record]) -> str | None:
-    """Return why an update must be skipped, "loss" or "weight" (`CAUSES`), judged on all processes' rows; else None."""
+    """Return why an update must be skipped, or None: "loss" or "weight", whose meanings `CAUSES` gives.
+
+    ``records`` are this process's; the answer counts the responses of all processes."""
     broken, exploded = 0, 0
     for record in records:
         rows, live = record.rows, record.advantages != 0

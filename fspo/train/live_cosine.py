@@ -58,9 +58,9 @@ def _add(total: dict[str, np.ndarray], part: dict[str, np.ndarray]) -> None:
 
 
 def strata_sums(rows: dict[str, np.ndarray], psi: np.ndarray, edges: tuple[int, ...]) -> dict[str, np.ndarray]:
-    """Compute the sums of weights and gradients that T7 needs, over scored responses with A != 0, by length bin.
+    """Sum 1, M, w, M w, w A psi and M w A psi over scored responses with A != 0, by length bin.
 
-    The sums of several shards and processes can be added.
+    The cosine lemma (docs/theory.md T7) is computed from these. Sums of several shards and processes can be added.
 
     Parameters
     ----------

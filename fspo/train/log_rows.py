@@ -30,7 +30,7 @@ RECORDED_IF_KNOWN = (
     "staleness_log_ratio",
     *(f"correction_{name}" for name in ("lo", "hi", "drift", "side", "weight")),
 )
-"""Columns of the gradient log, of mismatch and correction, that are null where `fspo.objective.Records` lacks them."""
+"""Columns of the gradient log on mismatch and correction, copied from `fspo.objective.Records`; null if unknown."""
 
 
 class UpdateColumns(NamedTuple):
@@ -50,7 +50,7 @@ class UpdateColumns(NamedTuple):
 
 
 class ResponseColumns(NamedTuple):
-    """Columns of the gradient log that are known of n responses before any update: arrays (n,)."""
+    """Columns of the gradient log that are known before any update, each as an array over n responses, (n,)."""
 
     prompt_id: np.ndarray
     response_id: np.ndarray
@@ -61,7 +61,7 @@ class ResponseColumns(NamedTuple):
 
 
 def responses_of(batch: RolloutBatch, shard: Shard) -> ResponseColumns:
-    """Collect, for the responses of a shard, the log columns that are known before any update."""
+    """Collect the gradient log's columns that are known before any update, for the responses of one shard."""
     rows = shard.micro.rows
     return ResponseColumns(
         prompt_id=batch.prompt_ids[rows],

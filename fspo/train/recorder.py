@@ -74,7 +74,7 @@ class ScoreLog:
         return ScoreHooks(self.model, width=scores.width, projection=scores.projection).sketcher.width
 
     def wanted(self, rollout: int, since: int) -> bool:
-        """Whether the responses' scores are taken at a rollout's update, ``since`` being the updates of it before."""
+        """Whether the responses' scores are taken at the update that ``since`` updates on the same rollout precede."""
         log = self.config.log
         return bool(log.score_every) and rollout % log.score_every == 0 and since in self.config.scored_updates()
 
@@ -98,9 +98,10 @@ class ScoreLog:
         return due and self.wanted(rollout, since) and since == max(self.config.scored_updates())
 
     def scored(self, rollout: int, shards: list[Shard]) -> list[Shard]:
-        """Return the shards with the scores of their responses; a shard of responses without a gradient gets none.
+        """Take the scores of the responses in a minibatch's shards; return the shards with the scores filled in.
 
-        If the scores leave out trainable parameters, a warning says so once in a run.
+        A shard whose responses have no gradient (A = 0) gets no scores. If the scores leave out trainable parameters,
+        a warning says so once in a run.
         """
         config = self.config
         found = score_shards(
@@ -151,9 +152,9 @@ class ScoreLog:
         return values | {metric.COSINE_ERROR: found.pair_cosine_rmse}
 
     def audit(self, fresh: RolloutBatch, shards: list[Shard], step: int) -> None:
-        """Score and log the fresh responses of an audit.
+        """Score the responses that were sampled to audit an update, and write them to the gradient log.
 
-        The present weights have just sampled them, so S = 0 and w = 1.
+        The present weights have just sampled these responses, so S = 0 and w = 1.
         """
         scored = self.scored(fresh.rollout, shards)
         records = [self.updater.fresh_record(shard) for shard in scored if not shard.micro.dummy]
@@ -213,7 +214,7 @@ def score_shards(
     rollout: int,
     logits: int | None = None,
 ) -> list[Shard]:
-    """Return the shards with the scores of every response with A != 0.
+    """Take the scores of the responses with A != 0 in a minibatch's shards; return the shards with these filled in.
 
     ``model`` is the model before accelerate wraps it.
     """
@@ -231,7 +232,7 @@ def _kind(value: Any) -> str:
 
 
 def _user_value(value: Any, kind: str) -> Any:
-    """Convert a value of a task's column to the column's type; None if it does not fit, since a task may mix types."""
+    """Convert a value of a log column that the task adds to the column's type; None if it cannot be converted."""
     if value is None:
         return None
     if kind == "string":

@@ -1,4 +1,4 @@
-"""Log-probabilities and gradients of the clipped objective, computed by one process on its share of a minibatch.
+"""Log-probabilities and gradients of the clipped objective, computed by one process on its part of a minibatch.
 
 A *shard* is a microbatch with its tensors and old log-probs. Old and new log-probs come from the same forward pass over
 the same shard, so S = 0 exactly before the first update.
