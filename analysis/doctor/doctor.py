@@ -93,7 +93,7 @@ class Doctor:
     notes: list[str] = field(default_factory=list)
     files: dict[str, int] = field(default_factory=dict)
     read_files: set[str] = field(default_factory=set)
-    ranks: Counter[int] = field(default_factory=Counter)  # by rollout: number of its files, one for each process
+    ranks: Counter[int] = field(default_factory=Counter)  # number of log files of each rollout, one from each process
     header: Mapping[str, Any] | None = None
     scalars: bool = False  # whether metrics.jsonl held a number at the last call of findings
 

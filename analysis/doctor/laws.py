@@ -72,12 +72,12 @@ class Line:
 
     n: float = 0.0
     x: float = 0.0
-    y: float = 0.0  # sum of y = x + k3
-    over: float = 0.0  # sum of 1 / L
+    y: float = 0.0  # sum over rows of y = x + k3
+    over: float = 0.0  # sum over rows of 1 / L
     L: float = 0.0
     y_over: float = 0.0
-    square_over: float = 0.0  # sum of y^2 / L
-    size: float = 0.0  # sum of x^2 / L
+    square_over: float = 0.0  # sum over rows of y^2 / L, y = x + k3
+    size: float = 0.0  # sum over rows of x^2 / L
     least: float = math.inf
     most: float = -math.inf
     first: int | None = None  # the first rollout with an x that is not 0

@@ -237,8 +237,8 @@ def scale_bound(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
 
 
 def _scaled(u_lo: Span, u_hi: Span, v: Span) -> arb:
-    """Enclose the acceptance under the scale sigma e^-v over a box of ranges, in units of sigma, and of v. It rises in
-    both ranges and in v.
+    """Enclose the acceptance under the scale sigma e^-v over a box of ranges, in units of sigma, and of v. Acceptance
+    rises in both ranges and in v.
     """
     ends = ((u_lo.lo, u_hi.lo, v.lo.exp()), (u_lo.hi, u_hi.hi, v.hi.exp()))
     low, high = (balls.normal_probability(-below * scale, above * scale) for below, above, scale in ends)

@@ -240,8 +240,8 @@ def discrete_laws(draw: st.DrawFn) -> tuple[list[int], list[int], int, int, floa
 def exponent_attack(rng: np.random.Generator, gap_allowed: bool = True, reversed_sign: bool = False) -> Outcome:
     """Check T17 (a) for laws of a few values that spread like L^H, in exact counts. A band of half-width c L^gamma
     accepts two lengths equally exactly if gamma = H or no value lies between their edges; else it accepts the longer
-    one more if gamma > H, less if gamma < H. With ``gap_allowed=False`` (a control) the claim leaves the values between
-    the edges out.
+    one more if gamma > H, less if gamma < H. With ``gap_allowed=False`` (a control) the claim leaves out the exception
+    that no value lies between the edges.
     """
 
     def excess(example: tuple[list[int], list[int], int, int, float, float, int, int]) -> float:

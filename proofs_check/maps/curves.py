@@ -106,7 +106,8 @@ def drift_lre(rng: np.random.Generator, draws: int) -> Iterator[Row]:
     """Yield rows of T3: the largest LRE_inf over all shares of lengths whose band is off centre by at most x standard
     deviations of S, and T3's bounds.
 
-    ``low``, ``high`` enclose it at the stated ranges, ``near_low``, ``near_high`` for all ranges within NEAR of them.
+    Columns ``low`` and ``high`` enclose this LRE at the stated ranges, ``near_low`` and ``near_high`` at all ranges
+    whose relative distance from these is at most NEAR.
     ``one_sided``, ``two_sided`` are T3's bounds for drift errors of one and of both signs, empty where T3 gives none.
     """
     del rng

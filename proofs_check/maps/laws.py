@@ -101,7 +101,7 @@ class Student:
             return 0.5 + np.exp(log_phi) @ kernel.T / math.pi
 
         middle = np.array([self.at])
-        # Distribution function of the sum of ``at`` tokens of scale 1, in units of at^exponent.
+        # Distribution function of the sum of ``at`` tokens of scale 1, over its width at^exponent.
         first = CubicSpline(x, cdf(middle**exponent, middle)[0])
         found = float(first.solve(0.75, extrapolate=False)[0]) * self.at**exponent
         object.__setattr__(self, "token_scale", quartile * self.sigma * math.sqrt(self.at) / found)

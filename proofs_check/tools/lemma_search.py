@@ -76,7 +76,7 @@ def random_strata(rng: np.random.Generator) -> Strata:
         a[np.argmax(p)] = 1.0
     centre = rng.standard_normal(D)
     noise = rng.standard_normal((K, D))
-    if kind == 2:  # the gradients of these strata are nearly parallel or nearly opposed
+    if kind == 2:  # the strata's gradients are nearly parallel or nearly opposed
         noise = rng.choice([-1.0, 1.0], (K, 1)) * rng.standard_normal(D) + 10 ** rng.uniform(-9, -1) * noise
     g = centre + 10 ** rng.uniform(-2, 1) * noise
     delta = 10 ** rng.uniform(-4, 0.5) * rng.standard_normal((K, D)) * (rng.random() < 0.7)
