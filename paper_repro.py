@@ -46,8 +46,8 @@ class Reproduction:
 
     def run(self) -> int:
         """Run all stages; return 0 if the theory checks pass and the report is written."""
-        # Refuse to overwrite a folder of other files. Here the folder of the theory checks need only exist, because
-        # `check_output` tests what is in it.
+        # Refuse to overwrite a folder of other files. It is ours if it has a file of stages or a folder ``checks``;
+        # `check_output` then refuses a folder ``checks`` of other files.
         refuse_foreign(self.out, {"stages": is_stages, "checks": Path.exists}, "python paper_repro.py")
         check_output(self.out / "checks")
         checks, theory = self.check_theory()
@@ -152,7 +152,8 @@ class Reproduction:
         return self.stages.run("sweep-analysis", inputs, work)[0]
 
     def draw(self, name: str, inputs: dict[str, Any], *arguments: str) -> list[dict[str, Any]]:
-        """Draw figures into the folder ``name``; return the rows of captions.json."""
+        """Draw figures into the folder ``name``; return name, title and caption of each, as captions.json holds
+        them."""
         folder, width = self.out / name, {"width": self.options.width}
         command = (*arguments, "--output", str(folder), "--width", self.options.width)
         return self.stages.module(name, inputs | width, "figures", *command, result=folder / "captions.json")[1]

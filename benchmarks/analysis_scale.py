@@ -39,14 +39,14 @@ SIGMA = 0.015
 CORES = 2
 GOALS = {"seconds": 30.0, "mib": 2048.0, "scored_seconds": 60.0, "seconds_a_rule": 1.0, "doctor_over_analysis": 1.2}
 RULES = ("fspo", "rloo", "gspo", "fspo-kl", "fspo-gaussian", "fspo-tilted", "fspo-signed", "power")
-"""Rules of the analysis that is timed. Each is applied with every treatment outside the band, at its preset's range and
-at two target acceptances, which makes nine cases for each band."""
+"""The rules that the timed analysis compares. Each is applied with every treatment outside the band, at its preset's
+range and at two target acceptances, which makes nine cases for each band."""
 
 
 def write_rollout(writer: GradLogWriter, rollout: int, prompts: int, width: int, rng: np.random.Generator) -> None:
     """Write the simulated rows of one rollout to a log; with ``width`` > 0 every row gets a random sketch that wide.
 
-    Each update adds to S of every response a normal number of variance L SIGMA^2.
+    Each update adds to the log-ratio S of a response of length L a normal number of variance L SIGMA^2.
     """
     rule, n = preset("fspo").rule, prompts * GROUP
     prompt = np.repeat(rng.permutation(100_000)[:prompts], GROUP)
@@ -168,7 +168,7 @@ def measure(folder: Path, most: int, scored: int, width: int) -> dict[str, Any]:
         run = run if run.exists() else smaller(run, whole, rows)
         number = {"rows": rows // A_ROLLOUT * A_ROLLOUT}
         by_rows.append(number | timed(run))
-        doctor.append(number | timed("doctor", run))  # at once, under the same load
+        doctor.append(number | timed("doctor", run))  # right after the analysis, so that both meet the same load
     few, all_rules = (timed(whole, "--rules", json.dumps(rules)) for rules in (RULES[:1], RULES))
     a_rule = {name: (all_rules[name] - few[name]) / (len(RULES) - 1) for name in ("seconds", "cpu_seconds")}
     results: dict[str, Any] = {

@@ -19,7 +19,7 @@ from fspo.base.command_line import CommandParser
 from fspo.base.errors import UserError, run_cli
 
 ROOT = Path(__file__).parents[1]
-WALL_GOAL, MEMORY_GOAL = 120.0, 2048.0  # the suite's goals: wall seconds, MiB of peak memory
+WALL_GOAL, MEMORY_GOAL = 120.0, 2048.0  # goals for a run of all checks: wall seconds, MiB of peak memory
 
 
 def own_share(pid: int) -> int:

@@ -3,10 +3,10 @@
     python benchmarks/logprobs.py [--tokens 256,1024] [--hidden 256] [--dtypes float32,bfloat16] [--rounds 3]
 
 Each way goes from the same hidden states and output weight to log-probs of given tokens, forward and backward (both
-gradients). Times are CPU seconds of one thread, ways taking turns; ratios are medians over rounds of two passes of one
-round. Peak memory is what PyTorch's allocator reports to the profiler, above what was there before. Errors are against
-float64 for targets drawn from the policy. `torch.nn.functional.linear_cross_entropy` is timed with --torch: its chunks
-are an order of magnitude slower on a CPU.
+gradients). Times are CPU seconds of one thread. The ways take turns; the ratio of two ways is taken in each round, and
+its median over rounds is reported. Peak memory is what PyTorch's allocator reports to the profiler, above what was
+there before. Errors are against float64 for targets drawn from the policy. `torch.nn.functional.linear_cross_entropy`
+is timed only with --torch, because it is ten times slower on a CPU.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""One update of Qwen3-8B's shape with random weights on one GPU: tokens/s, memory, share of the gradient log, FLOP/s.
+"""One update of Qwen3-8B's shape with random weights on one GPU: tokens/s, memory, cost of the log, FLOP/s.
 
     python benchmarks/qwen3_8b_update.py                    # 8 responses x 4,096 tokens, 8-bit AdamW, bfloat16
     python benchmarks/qwen3_8b_update.py --tiny --out FILE  # the same code at a tiny shape, on a CPU
 
 Old log-probs, the score pass, the update (forward, backward, optimizer step) and a short rollout are timed apart, each
 the median of several rounds after a warm-up. FLOP/s are set against the rate of a large matrix product on the same card
-in the same process. `model` FLOPs are 6 for each parameter and token, and attention; `hardware` adds recomputation.
+in the same process. `model` counts 6 FLOPs for each parameter and token, and those of attention; `hardware` adds
+recomputed activations.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from fspo.train.recorder import score_shards
 from fspo.train.updates import Updater
 
 MINIBATCHES = 8
-"""Number of updates in a rollout, as in the presets for this model; one of them is scored."""
+"""Number of updates in a rollout, as in the presets for this model; scores are taken of the responses of one update."""
 AIMS = {"gradient_log_share": 0.02, "share_of_matmul_rate": 0.40}
 
 

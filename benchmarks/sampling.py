@@ -1,4 +1,5 @@
-"""How fast log-ratio models draw S given L, and a rule counts the draws, compared with numpy's standard_normal.
+"""How fast log-ratio models draw S given L, alone and with a count of the draws in a band, against numpy's normal
+draws.
 
     python benchmarks/sampling.py [--draws 16777216] [--rounds 7] [--many 100000000]
 
@@ -126,7 +127,7 @@ def main() -> None:
     options = parser.parse_args()
     if min(options.draws // (4 * CHUNK), options.rounds, options.many // 10**4) < 1:
         raise UserError(f"--draws needs at least {4 * CHUNK}, --rounds 1 and --many 10000")
-    scaled = scaling(options.many)  # memory is measured first, while the process is small
+    scaled = scaling(options.many)  # memory is measured first, because later measurements raise the process's peak
     found, together = rates(options.draws, options.rounds), parallel(options.many // 2)
     base = found["standard_normal(out=)"]
     for name, rate in found.items():

@@ -2,10 +2,11 @@
 
     python benchmarks/scores_real_shapes.py [--dtypes bfloat16,float32] [--rows 4] [--columns 128] [--rounds 5]
 
-Passes over the same batch take turns: a training pass (forward, full backward with weight gradients), a pass to the
-embeddings alone without hooks, a score pass, and a training pass that carries the score hooks along (a "live path").
-Times are CPU seconds of one thread; a ratio is the median over rounds of two passes of the same round. The
-vocabulary has 256 entries, so that the layer is all that counts (one decoder layer is 99 % of the parameters).
+Passes over the same batch take turns: a training pass (forward, full backward with weight gradients), a pass whose
+backward stops at the embeddings and makes no weight gradients, a score pass, and a training pass that carries the score
+hooks along (a "live path"). Times are CPU seconds of one thread; the ratio of two passes is taken in each round, and
+its median is reported. The vocabulary has 256 entries, so that the layer is all that counts (one decoder layer is 99 %
+of the parameters).
 """
 
 from __future__ import annotations
@@ -124,10 +125,11 @@ def live_path(ratio: float, saved: float, minibatches: int = 4, epochs: int = 2)
     """Estimate which share of a rollout step is saved if the training pass takes the scores, so that no score pass is
     needed.
 
-    ``ratio`` is the cost of a score pass in training passes, ``saved`` the share of it that is saved. For the embedded
-    model the score pass's share of a step was measured (`trl_rollout_step.json`). For the 8B shapes a step is counted
-    as M/3 training passes over one of M minibatches (old log-probs), M x epochs (updates) and one score pass. Sampling,
-    which lowers that share, is left out in one estimate and counted in another.
+    ``ratio`` is the cost of a score pass over that of a training pass, ``saved`` the share of a score pass that is
+    saved. For the embedded model the score pass's share of a step was measured (`trl_rollout_step.json`). For the 8B
+    shapes, with M minibatches a rollout, the unit is a training pass over one minibatch: a step is M/3 of them for old
+    log-probs, M x epochs for updates, and one score pass. Sampling, which lowers that share, is left out in one
+    estimate and counted in another.
     """
     shares: dict[str, float] = {}
     measured = RESULTS / "trl_rollout_step.json"

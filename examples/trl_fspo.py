@@ -5,7 +5,7 @@
     python -m analysis out/trl
 
 The embedded model, with random weights, is rewarded for digits. For a run of your own put your model, data and reward
-function here; 4 updates a generation are what gives S something to clip.
+function here. Each generation is used for 4 updates: in the first of them S is 0, so only later ones clip.
 """
 
 import argparse

@@ -109,8 +109,8 @@ def axis_label(partition: Partition) -> str:
 
 
 def beside(values: ArrayLike, offset: float, partition: Partition, span: float) -> np.ndarray:
-    """Return the bins' places shifted by ``offset`` (as powers of 2 for length, else as parts of ``span``), so that
-    points of several rules in one bin stand side by side.
+    """Return the bins' places shifted by ``offset`` (bins of length: times 2^offset; else: plus offset * span / 5,
+    ``span`` being the distance from first to last bin), so that points of several rules in one bin stand side by side.
     """
     values = np.asarray(values, float)
     return values * 2.0**offset if partition == LENGTH else values + offset * span / 5

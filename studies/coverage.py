@@ -3,7 +3,7 @@
 A simulated prompt shifts the length and the acceptance of all its responses. The acceptance of each bin is set, so the
 true LRE is known. ``python studies/coverage.py`` takes ten minutes on one core; its seed is fixed.
 
-    python studies/coverage.py --quick    # half a minute: do fewer logs of the smaller designs agree with the page?
+    python studies/coverage.py --quick    # half a minute: simulate few logs, report what the page contradicts
 """
 
 # ruff: noqa: E501  (the page's tables are as wide as they are)
@@ -58,7 +58,7 @@ class Design:
     # Correlation, between two responses to one prompt, of the hidden normal variables that decide whether each is
     # accepted.
     correlation: float
-    pattern: str  # trend: acceptance falls evenly over the bins; one: only the last bin accepts less
+    pattern: str  # how bins differ: trend: acceptance falls evenly over them; one: only the last accepts less
     lre: float
 
     def shares(self) -> Floats:
@@ -215,8 +215,9 @@ WEIGHTS = {
     "exact, prompts differ": (lambda E: np.exp(E), lambda v: np.exp(-v)),
     "at most 2": (lambda E: np.minimum(np.exp(E), 2.0), None),
 }
-"""Laws of weights for the table of effective sample sizes: the weight as a function of a normal E with variance v, and
-its true effective share R of v (None: by integration). In the last two, half of v is common to a prompt's responses."""
+"""Laws of weights for the table of effective sample sizes: the weight as a function of a normal log-ratio E, and its
+true effective share as a function of E's variance v (None: by integration). In the last two, half of v is common to a
+prompt's responses."""
 
 
 def ess_row(name: str, clusters: int, variance: float, replicates: int) -> tuple[str, float]:

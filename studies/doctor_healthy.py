@@ -292,7 +292,8 @@ def write_world(run: Path, world: World, seed: int) -> Path:
 
 
 def clipped(rule: Rule, tokens: np.ndarray, drawn: Drawn, A: np.ndarray, at: np.ndarray) -> dict[str, Any]:
-    """Return the log's columns of S and of what the rule does to the responses ``at``; ``tokens`` (T,): log-ratios."""
+    """Return the log's columns of S and of the clip for the responses of indices ``at``; ``tokens`` (T,): log-ratios of
+    all tokens."""
     S, square, k3 = (drawn.sums(x)[at] for x in (tokens, tokens**2, token_k3(tokens)))
     L = drawn.length[at].astype(float)
     m = rule.centre(DriftStats.of(k3, square, L, S, A[at]), A[at])
@@ -316,7 +317,8 @@ def clipped(rule: Rule, tokens: np.ndarray, drawn: Drawn, A: np.ndarray, at: np.
 def by_engine(
     drawn: Drawn, tokens: np.ndarray, mismatch: np.ndarray, at: np.ndarray, differs: bool
 ) -> dict[str, np.ndarray]:
-    """Return the log's columns of the mismatch for the responses ``at``; no columns unless the sampler ``differs``."""
+    """Return the log's columns of the mismatch for the responses of indices ``at``; none unless the sampler
+    ``differs``."""
     if not differs:
         return {}
     out = {"engine_log_ratio": drawn.sums(mismatch)[at], "staleness_log_ratio": np.zeros(len(at))}

@@ -118,7 +118,8 @@ def _summary(results: dict[str, Any]) -> list[str]:
 
 
 def _counts(alarms: dict[str, dict[str, str]], severity: Severity) -> list[tuple[str, int, int]]:
-    """Return for each kind of run its name, the number of runs with a finding of at least this severity, and of all."""
+    """Return for each kind of healthy run its name, how many have a finding of ``severity`` or a worse one, and how
+    many there are."""
     out = []
     for kind in ("simulated", "trained"):
         runs = [found for name, found in alarms.items() if name.startswith(kind)]

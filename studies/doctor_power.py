@@ -5,7 +5,7 @@
 1. False alarms: the healthy runs of studies/doctor_healthy.py, 200 simulated and 32 trained; FOLDER holds the trained
    ones, and those that it lacks are trained (half an hour on two cores).
 2. Unseen defects: the 40 of studies/doctor_defects.py, on simulated logs of several seeds and on trained ones, and what
-   rldoctor says of the scalars of the same logs, where it is installed (its stored answers are kept where it is not).
+   rldoctor, another program, says of the scalars of the same logs, if it is installed (else its stored answers stay).
 3. Power: some defects at several severities, over simulated logs of 20 seeds.
 
 Finished parts are in studies/results/doctor_power.json and are not computed again without --again.
@@ -68,7 +68,8 @@ def false_alarms(folder: Path, runs: Path) -> Iterator[tuple[str, dict[str, str]
 
 
 def spoilt(folder: Path, runs: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Let the doctor examine logs that the forty defects spoil, and rldoctor the scalars of the same logs."""
+    """Spoil logs with the forty defects; yield what the doctor, and rldoctor on the scalars, find beyond the sound
+    log."""
     bases = {f"simulated {seed}": write_world(folder / str(seed), BASE, seed) for seed in SIMULATED}
     bases |= {f"trained {name}": runs / name for name in TRAINED_BASES}
     for base, run in bases.items():
@@ -88,7 +89,8 @@ def spoilt(folder: Path, runs: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def power(folder: Path, runs: Path) -> Iterator[tuple[str, dict[str, int]]]:
-    """Count, for each severity of each defect, the logs in which the doctor finds more than in the unspoilt log."""
+    """Count, for each severity of each defect, the spoilt logs in which the doctor makes a finding that it does not
+    make in the sound log."""
     bases = [write_world(folder / str(seed), SHORT, FIRST_OF_POWER + seed) for seed in range(SEEDS)]
     before = [set(said(base)) for base in bases]
     for name, (severities, make) in SEVERITIES.items():

@@ -142,13 +142,14 @@ def measured(text: str, run: Path, on: Ratio) -> dict[str, Any]:
 
 
 def _cells(table: pd.DataFrame, name: str = "estimate") -> list[list[float]]:
-    """Return for each row of a table the column ``name`` with the two ends of its interval."""
+    """Return, for each row of a table, the value in column ``name`` and the two ends of its interval."""
     prefix = "" if name in ("estimate", "slope", "slope_2H") else f"{name}_"
     return table[[name, f"{prefix}ci_low", f"{prefix}ci_high"]].astype(float).values.tolist()
 
 
 def _by_length(tables: dict[str, pd.DataFrame]) -> list[dict[str, Any]]:
-    """Return mean length, sd of the ratio, mean weight and effective sample size by length bin, at the end over all."""
+    """Return mean length, sd of the log-ratio, mean weight and effective sample size for each length bin, last for all
+    lengths."""
     moments = tables["moments"].query("subset == 'all' and use == 'first'").sort_values("bin", key=_last)
     ess = _cells(tables["ess"].query(f"use == 'first' and rule == '{EXACT}'").sort_values("bin", key=_last))
     return [

@@ -49,16 +49,18 @@ from proofs_check.maps.settings import TYPICAL_PROMPTS
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "which_rule.md"
 PROMPTS = TYPICAL_PROMPTS
-"""Number of responses in one update of an exact model; the variance of one response's gradient is divided by it."""
+"""Number of independent responses in an update of an exactly known model; it divides the variance of one gradient."""
 REFERENCE = ("fspo", "drop")
 MODEL_BANDS = ("rloo", "gspo", "fspo", "fspo-kl", "fspo-tilted", "power", "fspo-adaptive")
 LEAST_RANGE = 10
-"""Number of rollouts at the start of a trained run that the run's mean acceptance leaves out, while ranges settle."""
+"""Rollouts at the start of a trained run that its mean acceptance leaves out, because learnt ranges still change
+there."""
 Row = dict[str, Any]
 
 
 def kept(folder: Path, name: str, key: str, work: Callable[[], list[Row]]) -> list[Row]:
-    """Return the rows of one part of the study: computed by ``work``, or read if the folder has them for this key."""
+    """Return the rows of one part of the study: read if ``folder`` stores them for its inputs ``key``, else from
+    ``work``."""
     path = folder / f"{name}-{digest(key)[:12]}.json"
     if path.is_file():
         return json.loads(path.read_text())

@@ -1,4 +1,4 @@
-"""Figures drawn from the tables of runs, one module for each; other modules here are parts of one figure."""
+"""Figures drawn from the tables of runs, one module for each; the other modules here draw parts of a figure."""
 
 FIGURES = (
     "acceptance_by_length",

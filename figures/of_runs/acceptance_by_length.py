@@ -106,7 +106,7 @@ def plot_acceptance(
     smooth: Sequence[Series] | None = None,
 ) -> Axes:
     """Draw acceptance against length for several rules: theory's curves, measured points side by side, smooth curves
-    with their bands, and in grey what numerical noise leaves in the band.
+    with confidence bands, and in grey the share that stays in the rule's band under numerical noise alone.
     """
     ax = new_axes(ax)
     rules = list(dict.fromkeys(s.rule for s in data))
@@ -120,7 +120,8 @@ def plot_acceptance(
     for floor in noise:
         ax.axhspan(floor.low, floor.high, color=FLOOR_COLOR, alpha=0.13, linewidth=0, zorder=0.8)
         ax.plot(floor.length, floor.estimate, **FLOOR_LOOK)
-    # The band of a smooth curve is wide where there are few responses, so the y range is fixed before it is drawn.
+    # The confidence band of a smooth curve is wide where there are few responses, so the y range is fixed before it is
+    # drawn.
     ax.autoscale_view()
     low, high = ax.get_ylim()
     for s in smoothed(data) if smooth is None else smooth:
@@ -132,7 +133,8 @@ def plot_acceptance(
 
 
 def smoothed(data: Sequence[Series]) -> list[Series]:
-    """Return the data of at most three rules that have a smooth curve: the bands of more would cover each other."""
+    """Return the data of at most three rules with smooth curves; confidence bands of more rules would hide each
+    other."""
     having = [s for s in data if len(s.smooth)]
     rules = sorted({s.rule for s in having}, key=lambda r: (FRONT.index(r) if r in FRONT else len(FRONT), r))
     return [s for s in having if s.rule in rules[: len(FRONT)]]
@@ -198,14 +200,12 @@ def _apart(small: Sequence[Small], title: str, front: Sequence[str]) -> str:
 
 
 def _reference(front: Sequence[str]) -> str:
-    """Return the rule that every small panel shows in grey beside its own."""
+    """Return the reference rule, which every small panel shows in grey beside the panel's own rule."""
     return FRONT[-1] if FRONT[-1] in front else front[-1]
 
 
 def _kept(data: Sequence[Series], front: Sequence[str]) -> list[Series]:
-    """Return the data of the rule of `_reference`. Where there are small panels, the large ones show smooth bands of
-    this rule alone.
-    """
+    """Return the data of the reference rule. With small panels, only this rule is smoothed in the large ones."""
     return [s for s in data if s.rule == _reference(front)]
 
 

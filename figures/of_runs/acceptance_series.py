@@ -30,7 +30,8 @@ class Series:
     curve_length: NDArray[np.float64]
     curve: NDArray[np.float64]
     smooth: NDArray[np.float64] = field(default_factory=lambda: np.empty((0, 4)))
-    """The smooth curve of acceptance at P lengths, (P, 4): length, lower and upper end of its band, value."""
+    """The smooth curve of acceptance at P lengths, (P, 4): length, lower and upper end of its confidence band,
+    value."""
 
 
 @dataclass(frozen=True)
@@ -78,8 +79,9 @@ _CASE = ("run", "rule", "outside", "source", "target", "subset", "use", "measure
 
 
 def smooth_band(tables: Tables, case: Frame) -> NDArray[np.float64]:
-    """Return the smooth curve of acceptance of one case, (P, 4): place on the axis, lower and upper end of its band,
-    value; empty if the tables have none. ``case``: a table row with the case's run, rule, source and target.
+    """Return the smooth curve of acceptance of one case, (P, 4): place on the axis, lower and upper end of its
+    confidence band, value; empty if the tables have none. ``case``: a table row with the case's run, rule, source and
+    target.
     """
     rows = tables.frames.get("smooth")
     if rows is None:

@@ -20,12 +20,12 @@ REFERENCE = "#b9b9b9"
 SMALL_WIDTH, SMALL_HEIGHT = 1.05, 1.0
 """Width and height of a small panel in inches."""
 WIDEST = 0.5
-"""Part of a panel's height; where the band of a smooth curve is wider than this, the curve is left out."""
+"""Part of a panel's height; where the confidence band of a smooth curve is wider than this, the curve is left out."""
 
 
 def plot_smooth(s: Series, ax: Axes, height: float) -> None:
-    """Draw a smooth curve of acceptance and its band, except where the band is wider than WIDEST of the panel's height
-    (given in units of the y axis).
+    """Draw a smooth curve of acceptance and its confidence band, except where the band is wider than the part WIDEST of
+    the panel's height (``height``, in units of the y axis).
     """
     if not len(s.smooth):
         return

@@ -26,7 +26,8 @@ CAPTION = (
 )
 ONE = f"Shaded: cluster-aware {PERCENT} intervals of the {{lowest}} and the {{highest}} bin."
 ENDS = {True: ("shortest", "longest"), False: ("lowest", "highest")}
-"""Names of the first and the last bin: of lengths (key True), and of another quantity (key False)."""
+"""What the caption calls the first and the last bin: under True for bins of length, under False for another
+quantity."""
 SEVERAL = "Every seed is a thin line ({seeds} seeds)."
 
 
@@ -77,8 +78,8 @@ def lines(rows: Frame) -> list[ShareLine]:
 
 
 def plot_rates(data: Sequence[ShareLine], bins: Sequence[int], *, intervals: bool, ax: Axes | None = None) -> Axes:
-    """Draw the share out of the band against the rollout, a line for each run and bin. ``intervals``: shade those of
-    the first and the last bin.
+    """Draw the share out of the band against the rollout, a line for each run and bin. With ``intervals``, shade the
+    intervals of the first and the last bin.
     """
     ax = new_axes(ax)
     colors = bin_colors(bins)

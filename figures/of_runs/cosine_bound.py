@@ -1,4 +1,5 @@
-"""Cosine between clipped and true update against rho, and the cosine lemma's lower bound sqrt(1 - rho^2) (T7)."""
+"""Cosine between clipped and true update against rho, the cosine lemma's bound on the clipped update's relative error
+(T7)."""
 
 from __future__ import annotations
 
@@ -41,7 +42,8 @@ CAPTION = (
 
 @dataclass(frozen=True)
 class Points:
-    """The cosine lemma's rho and the cosine of clipped and true update, for each of one rule's updates, arrays (K,)."""
+    """The cosine lemma's rho (T7: it bounds the clipped update's relative error) and the cosine of clipped and true
+    update, for each of one rule's K updates."""
 
     rule: str
     look: Look
@@ -50,8 +52,8 @@ class Points:
 
 
 def select(tables: Tables) -> tuple[list[PanelRows], str]:
-    """Return the rows of table lemma that have rho and cosine, grouped by panel (each target acceptance, the runs' own
-    rules), and words for what a row is: one update, or one window.
+    """Return the rows of table lemma that have the cosine lemma's rho (T7) and the cosine, grouped by panel (each
+    target acceptance, the runs' own rules), and words for what a row is: one update, or one window.
     """
     rows, unit = lemma_updates(tables)
     trained = rows["source"] == "trained"
@@ -64,7 +66,7 @@ def select(tables: Tables) -> tuple[list[PanelRows], str]:
 
 
 def points(view: PanelRows) -> list[Points]:
-    """Return rho and cosine of each rule's updates in one panel."""
+    """Return the cosine lemma's rho (T7) and the cosine of each rule's updates in one panel."""
     found = []
     for rule, look in looks(view.rows["rule"]).items():
         part = view.rows[view.rows["rule"] == rule]
@@ -73,8 +75,8 @@ def points(view: PanelRows) -> list[Points]:
 
 
 def means(tables: Tables, view: PanelRows) -> Frame:
-    """Return the rows of table lemma_summary with the mean rho and the mean cosine, for the cases and runs of one
-    panel.
+    """Return the rows of table lemma_summary with the means over updates of the cosine lemma's rho (T7) and of the
+    cosine, for the cases and runs of one panel.
     """
     table = tables.frames.get("lemma_summary")
     if table is None or table.empty:
@@ -82,11 +84,12 @@ def means(tables: Tables, view: PanelRows) -> Frame:
     table = first_use(table[table["quantity"].isin(["rho", "cosine"])])
     names = ["run", "rule", "outside", "source", "target"]
     shown = view.rows[names].drop_duplicates()
-    return table.merge(shown, on=names)  # pandas' merge takes two missing targets for equal, as is wanted here
+    return table.merge(shown, on=names)  # as a run's own rule has no target: merge takes NaN for equal to NaN
 
 
 def plot_means(found: Frame, drawn: Mapping[str, Look], ax: Axes) -> None:
-    """Draw a cross for each case: along x the interval of its mean rho, along y that of its mean cosine."""
+    """Draw a cross for each case: along x the interval of its mean rho (T7), along y the interval of its mean
+    cosine."""
     if found.empty:
         return
     for key, own in found.groupby(["run", "rule", "outside", "source", "target"], sort=False, dropna=False):
@@ -107,13 +110,14 @@ def rows(tables: Tables) -> list[PanelRows]:
 
 
 def without_guarantee(view: PanelRows) -> tuple[int, int]:
-    """Return for how many of a panel's updates the lemma gives no bound (rho >= 1), and how many updates it shows."""
+    """Return for how many of a panel's updates the cosine lemma gives no bound (rho >= 1), and how many updates it
+    shows."""
     return int((~view.rows["guaranteed"].astype(bool)).sum()), len(view.rows)
 
 
 def plot_bound(data: Sequence[Points], ax: Axes | None = None, lowest: float = 0.0) -> Axes:
-    """Draw cosine against rho and the lemma's bound sqrt(1 - rho^2), and shade rho >= 1, where there is no bound. The y
-    axis begins at ``lowest`` or at the least cosine.
+    """Draw cosine against the cosine lemma's rho (T7), its lower bound sqrt(1 - rho^2), and shade rho >= 1, which has
+    no bound. The y axis begins at ``lowest`` or at the least cosine.
     """
     ax = new_axes(ax)
     rho = np.concatenate([p.rho for p in data])
@@ -139,7 +143,7 @@ def plot_bound(data: Sequence[Points], ax: Axes | None = None, lowest: float = 0
 
 
 def caption(tables: Tables) -> str:
-    """Return the caption of cosine against rho, with the number of updates without a bound."""
+    """Return the caption of cosine against the cosine lemma's rho (T7), with the number of updates without a bound."""
     found, unit = select(tables)
     counts = [(view.title, *without_guarantee(view)) for view in found]
     words = "; ".join(f"{title}: {none} of {total}" for title, none, total in counts)
@@ -147,8 +151,8 @@ def caption(tables: Tables) -> str:
 
 
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw the updates' cosine against rho, one panel for each target acceptance and one for the runs' own rules
-    (docs/theory.md T7).
+    """Draw the updates' cosine against the cosine lemma's rho, one panel for each target acceptance and one for the
+    runs' own rules (docs/theory.md T7).
     """
     found, _ = select(tables)
     drawn = looks(rule for view in found for rule in view.rows["rule"])

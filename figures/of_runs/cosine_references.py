@@ -1,5 +1,5 @@
-"""Cosine of the clipped update with four stand-ins for the true one: same batch, population, capped, fresh (section
-5).
+"""Cosine of the clipped update with four estimates of the true one: from the same batch, from pairs of different
+prompts, with capped weights, from a fresh rollout (docs/theory.md section 5).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Mean log-ratio per token (drift), overall and by the sign of the advantage, beside -KL (section 7, T11)."""
+"""Mean log-ratio per token (drift), overall and by the sign of the advantage, beside minus the KL per token (T11)."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def plot_drifts(
     data: Sequence[Drifts], rules: Sequence[str], ax: Axes | None = None, noise: Sequence[DriftFloor] = ()
 ) -> Axes:
     """Draw drifts in 1e-3 nats per token: a row for each rule that trained, in it those of all responses, of A > 0 and
-    of A < 0 below each other; grey marks are -k3, grey strips the drift by numerical noise.
+    of A < 0 below each other; grey marks are minus k3 (an estimate of KL), grey strips the drift by numerical noise.
     """
     ax = new_axes(ax)
     for floor in noise:

@@ -63,7 +63,8 @@ def select(tables: Tables) -> tuple[list[tuple[str, PanelRows]], str]:
 
 
 def splits(rows: Frame) -> list[Split]:
-    """Return the two parts of the error of each rule's updates, from rows of table lemma."""
+    """Return, from rows of table lemma, both parts of the errors of each rule's updates: between and inside lengths
+    (T8)."""
     found = []
     for rule in looks(rows["rule"]):
         part = rows[rows["rule"] == rule]
@@ -80,7 +81,8 @@ def scatter_heights(count: int) -> NDArray[np.float64]:
 
 
 def plot_split(data: Sequence[Split], rules: Sequence[str], ax: Axes | None = None) -> Axes:
-    """Draw both parts of the updates' errors: a row for each rule, with points of e_len above those of e_in."""
+    """Draw both parts of the updates' errors: a row for each rule, with points of e_len (by changed shares of lengths)
+    above those of e_in (by clipping inside a length)."""
     ax = new_axes(ax)
     for split in data:
         row = list(rules).index(split.rule)
@@ -126,8 +128,8 @@ def arrange(
 
 
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw the updates' split error: a panel for each target acceptance and each of drop, truncate, cap (docs/theory.md
-    T8).
+    """Draw the updates' errors in two parts, by changed shares of lengths and by clipping inside a length: a panel for
+    each target acceptance and each of drop, truncate, cap (docs/theory.md T8).
     """
     panels, columns, groups = arrange(select(tables)[0], style)
     rules = list(looks(rule for _, view in panels for rule in view.rows["rule"]))

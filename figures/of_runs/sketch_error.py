@@ -56,7 +56,7 @@ def errors(rows: Frame) -> list[Estimates]:
 
 def plot_errors(data: Sequence[Estimates], width: NDArray, hashing: NDArray, ax: Axes | None = None) -> Axes:
     """Draw errors with intervals against the sketch's width on logarithmic axes, and as a line the error that hashing
-    alone would make at each of ``width``.
+    alone would make at the widths ``width``.
     """
     ax = new_axes(ax)
     ax.plot(width, hashing, color="#b5b5b5", linewidth=2.4, zorder=1.5, solid_capstyle="round")

@@ -24,8 +24,8 @@ CAPTION = (
 )
 QUANTITIES = {"bias2": "bias$^2$", "variance": "variance", "mse": "MSE", "mse_direction": "MSE, direction"}
 UNCLIPPED = {"bias2": 0.0, "variance": 1.0, "mse": 1.0, "mse_direction": 1.0}
-"""Squared bias, variance and errors of the update without clipping, over its own mean squared error: where the panels'
-reference lines stand.
+"""Squared bias, variance and errors of the update without clipping, in units of its mean squared error: each panel has
+a reference line at this value of its quantity.
 """
 
 
@@ -52,8 +52,8 @@ def rules_of(view: PanelRows) -> list[str]:
 def outside_grid(
     found: Sequence[PanelRows], names: Sequence[str], style: Style, more: Sequence[tuple[Line2D, str]] = ()
 ) -> tuple[Figure, list[Axes], int]:
-    """Return a figure with a row of panels for each comparison in ``found``, which has one panel for each of ``names``,
-    its axes, and the number of panels in a row.
+    """Return a figure with a row of panels for each comparison of rules in ``found``, one panel for each quantity in
+    ``names``; its axes; and the number of panels in a row.
     """
     columns = min(2, len(names)) if style.narrow else len(names)
     here = [o for o in OUTSIDE_MARKERS if any((view.rows["outside"] == o).any() for view in found)]
@@ -71,7 +71,7 @@ def outside_grid(
         sharey="row",
     )
     for i in reversed(range(len(axes))):
-        # Where two columns hold an odd number of names, the last place stays empty: remove its axes.
+        # In two columns an odd number of quantities leaves the last place empty: remove its axes.
         if i % (lines * columns) >= len(names):
             axes.pop(i).remove()
     return fig, axes, columns

@@ -66,7 +66,7 @@ def distances(table: Frame) -> list[Distances]:
 
 def plot_distances(data: Distances, ax: Axes | None = None, lowest: float = 1e-5) -> Axes:
     """Draw against length the Berry-Esseen bound and the distances of acceptance from its Gaussian value, exact and
-    simulated; both axes are logarithmic, cut off below ``lowest``.
+    simulated; both axes are logarithmic; distances below ``lowest`` are not shown.
     """
     ax = new_axes(ax)
     ax.plot(data.length, data.envelope, color="black", linewidth=1.0, zorder=2.2)

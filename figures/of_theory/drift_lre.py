@@ -48,13 +48,14 @@ class BoundCurve:
     two_sided: NDArray[np.float64]
 
     def title(self, style: Style) -> str:
-        """Return the panel's title: the two ranges, and whether drift errors have one sign or both."""
+        """Return the panel's title: the ranges below and above the centre in standard deviations of S, and whether
+        drift errors have one sign or both."""
         signs = "both signs" if self.mixed else "one sign"
         return f"$u_-={self.u_lo:g}$, $u_+={self.u_hi:g}${chr(10) if style.narrow else ', '}{signs}"
 
 
 def curves(table: Frame) -> list[BoundCurve]:
-    """Return LRE against drift error for each pair of ranges in the table."""
+    """Return LRE and T3's bounds against drift error for each pair of ranges in the table."""
     found = []
     names = ("x", "lre", "low", "high", "near_low", "near_high", "one_sided", "two_sided")
     for case in table["case"].unique():
@@ -67,7 +68,7 @@ def curves(table: Frame) -> list[BoundCurve]:
 
 def plot_drift(data: BoundCurve, ax: Axes | None = None) -> Axes:
     """Draw LRE and T3's two bounds (drift errors of one sign, of both signs) against the largest drift error. The y
-    axis follows LRE, so a bound far above it is cut off.
+    axis fits the values of LRE, so a bound far above them is cut off.
     """
     ax = new_axes(ax)
     ax.fill_between(data.x, data.near_low, data.near_high, color=BLUE, alpha=0.2, linewidth=0, zorder=1.5)

@@ -25,7 +25,7 @@ CAPTION = (
 RULE = "fspo"
 TIE = 1e-3
 """Rules whose LRE is within this distance of the least one count as equally fair. Of these the figure shows fspo, or
-else the first in the order of ``LINES``.
+else the one that legends list first (``LINES``).
 """
 
 

@@ -30,8 +30,8 @@ CRITERIA = {"mse": "update as it is", "mse_direction": "direction"}
 
 @dataclass(frozen=True)
 class Best:
-    """Least mean squared errors, over those without clipping, (K,): one for each model, of all bands with one choice
-    outside (drop, truncate or cap), for any exponent of the length and for 1/2.
+    """Least mean squared error of the update over all bands with one choice outside (drop, truncate or cap), divided by
+    the error without clipping: for K models, over all exponents of the length and with exponent 1/2 alone.
     """
 
     outside: str
@@ -40,8 +40,8 @@ class Best:
 
 
 def select(tables: Tables) -> Frame:
-    """Return the rows of table mse_best for the two errors that are drawn (``CRITERIA``), at the figure's number of
-    prompts.
+    """Return the rows of table mse_best for the errors of the update and of its direction, at the number of prompts
+    that the figure shows.
     """
     table = tables["mse_best"]
     table = prefer(table[table["criterion"].isin(CRITERIA)], "n", TYPICAL_PROMPTS, table["n"].max())
@@ -63,7 +63,8 @@ def best(rows: Frame, models: Sequence[str]) -> list[Best]:
 
 
 def plot_best(data: Sequence[Best], models: Sequence[str], ax: Axes | None = None) -> Axes:
-    """Draw the least relative errors: a row for each model, and in it drop, truncate and cap below each other."""
+    """Draw the least errors, as shares of the error without clipping: a row for each model, and in it drop, truncate
+    and cap below each other."""
     ax = new_axes(ax)
     rows = np.arange(len(models))
     for shift, item in zip((-0.25, 0.0, 0.25), data, strict=True):

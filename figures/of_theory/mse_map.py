@@ -30,8 +30,8 @@ CENTRES = {-1.0: "centre $-KL$", 0.0: "centre 0", 1.0: "centre $+KL$"}
 
 @dataclass(frozen=True)
 class Cells:
-    """One panel, a choice outside the band and a centre of it: acceptances (M,), exponents of the length (N,), and mean
-    squared errors over that without clipping (N, M).
+    """One panel, for one choice outside the band and one centre of the band: the bands' acceptances (M,), their
+    exponents of the length (N,), and the update's mean squared errors, divided by that without clipping (N, M).
     """
 
     outside: str
@@ -42,7 +42,8 @@ class Cells:
 
     @property
     def least(self) -> tuple[float, float, float]:
-        """Return the panel's least relative error, and the exponent and the acceptance of the band that has it."""
+        """Return the panel's least error over that without clipping, and exponent and acceptance of the band that has
+        it."""
         i, j = np.unravel_index(np.nanargmin(self.relative), self.relative.shape)
         return float(self.relative[i, j]), float(self.gamma[i]), float(self.acceptance[j])
 
@@ -72,8 +73,8 @@ def cells(tables: Tables) -> tuple[list[Cells], str, int]:
 
 
 def plot_cells(data: Cells, norm: LogNorm, ax: Axes | None = None, filled: bool = False) -> Any:
-    """Draw relative errors as coloured cells, a cross where clipping raises the error, a star at the least error
-    (``filled``: in colour). Return the cells, from which a colour bar is drawn.
+    """Draw errors over that without clipping as coloured cells, a cross where clipping raises the error, a star at the
+    least error (orange if ``filled``, else white). Return the cells, from which a colour bar is drawn.
     """
     ax = new_axes(ax)
     mesh = ax.pcolormesh(data.relative, cmap="cividis_r", norm=norm, edgecolors="white", linewidth=0.2)
@@ -104,8 +105,8 @@ def caption(tables: Tables) -> str:
 
 
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw the relative errors: a row of panels for each choice outside the band, a column for each centre
-    (docs/theory.md T12).
+    """Draw the errors over that without clipping: a row of panels for each choice outside the band, a column for each
+    centre (docs/theory.md T12).
     """
     found, _, _ = cells(tables)
     outsides, centres = list(dict.fromkeys(c.outside for c in found)), list(dict.fromkeys(c.centre for c in found))

@@ -31,15 +31,15 @@ SOURCES = {
     "optimised": ("optimised", "#D55E00", "s"),
     "T7s": ("T7s", "#0072B2", "o"),
 }
-"""The ways of making strata with test gradients: name in the table, then label, colour and marker in the figure."""
+"""The ways in which the check of T7 makes strata and their gradients: name in the table to label, colour and marker."""
 SMALLEST = 1e-4
-"""Least rho that is drawn. Below it, the computed angle is only rounding error."""
+"""Least value of the cosine lemma's rho (T7) that is drawn. Below it, the computed angle is only rounding error."""
 
 
 @dataclass(frozen=True)
 class Cloud:
-    """The lemma's rho, and cosine and sine of the angle between clipped and true update, for strata made in one way:
-    arrays (K,), all with SMALLEST <= rho < 1.
+    """The cosine lemma's rho (T7), and cosine and sine of the angle between clipped and true update, for K sets of
+    strata made in one way: arrays (K,), all with SMALLEST <= rho < 1.
     """
 
     source: str
@@ -49,7 +49,7 @@ class Cloud:
 
 
 def clouds(tables: Tables) -> list[Cloud]:
-    """Return the points of each way of making strata, those for which the lemma gives a bound (rho < 1)."""
+    """Return rho, cosine and sine for each way of making strata, where the cosine lemma gives a bound (rho < 1, T7)."""
     table = tables["tightness"]
     found = []
     for source in SOURCES:
@@ -62,7 +62,8 @@ def clouds(tables: Tables) -> list[Cloud]:
 
 
 def plot_cosine(data: Sequence[Cloud], ax: Axes | None = None) -> Axes:
-    """Draw the cosine of the angle between clipped and true update against rho, and the lemma's lower bound."""
+    """Draw the cosine of the angle between clipped and true update against the cosine lemma's rho, and its lower bound
+    (T7)."""
     ax = new_axes(ax)
     at = np.linspace(0, 1, 400)[:-1]
     ax.plot(at, [cosine_bound(r) or 0.0 for r in at], color="black", linewidth=1.0, zorder=2.2)
@@ -76,8 +77,8 @@ def plot_cosine(data: Sequence[Cloud], ax: Axes | None = None) -> Axes:
 
 
 def plot_sine(data: Sequence[Cloud], ax: Axes | None = None) -> Axes:
-    """Draw the sine of the angle between clipped and true update against rho, and the bound sine <= rho; both axes are
-    logarithmic.
+    """Draw the sine of the angle between clipped and true update against the cosine lemma's rho (T7), and the bound
+    sine <= rho; both axes are logarithmic.
     """
     ax = new_axes(ax)
     ax.plot([SMALLEST, 1], [SMALLEST, 1], color="black", linewidth=1.0, zorder=2.2)

@@ -99,8 +99,8 @@ def _interval(row: Any) -> str:
 
 
 def cosine_lemma(runs: Sequence[Path]) -> Section:
-    """Return the report's section on the cosine lemma (T7): its terms and its bound by run and rule, averaged over
-    updates.
+    """Return the report's section on the cosine lemma (T7): the terms of the error rho and the bound on the cosine, by
+    run and rule, averaged over updates.
     """
     table = read_all(runs, "lemma_summary")
     table = table[table["use"] == "first"] if len(table) else table
@@ -242,8 +242,8 @@ def summary(
     diagnoses: Sequence[Mapping[str, Any]],
     runs: Sequence[Path],
 ) -> list[str]:
-    """Return the first lines of the report: how many claims, theory checks and logs hold, and in how many runs the
-    doctor found something.
+    """Return the first lines of the report: how many claims have each verdict, whether all theory checks pass, how many
+    logs pass the integrity checks, and in how many runs the doctor found something.
     """
     verdicts = [str(claim["verdict"]) for claim in claims]
     counted = ", ".join(f"{verdicts.count(v)} {v}" for v in dict.fromkeys(verdicts))

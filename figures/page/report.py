@@ -54,7 +54,7 @@ class Section:
     notes : sequence of str
         Sentences, as a list.
     tables : sequence of (heading, rows)
-        Rows are mappings; the columns are the keys in the order of their first appearance. Long ones are folded.
+        Rows are mappings; the columns are the keys in the order of their first appearance. Long tables are folded.
     figures : sequence of Picture
     """
 
