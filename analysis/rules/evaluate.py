@@ -54,8 +54,8 @@ SHAPES: dict[str, Rule] = {
     "sqrt": replace(CORRECTIONS["engine-sqrt"], drift="none", name="sqrt"),
     "sqrt-kl": replace(CORRECTIONS["engine-sqrt"], name="sqrt-kl"),
 }
-"""Bands of corrections, compared at matched acceptance with one weight: product is the band of the correction mis
-(fixed), geometric that of geo-mask (linear), sqrt-kl that of engine-sqrt, and sqrt the same without a drift."""
+"""Bands of corrections, compared at matched acceptance with one weight: product is the band of the preset mis (fixed
+width), geometric that of geo-mask (linear), sqrt-kl that of engine-sqrt, and sqrt the last without its drift."""
 UNCORRECTED = "none"
 """Name of the case that corrects nothing: it leaves every response the factor 1."""
 
@@ -101,7 +101,7 @@ class CaseEffect:
     weight: Floats
     clipped_weight: Floats
     multiplier: Floats
-    ranges: dict[int, tuple[float, float]]  # (range_lo, range_hi) by the window's first rollout
+    ranges: dict[int, tuple[float, float]]  # (range_lo, range_hi) in each window, by its first rollout
     reason: str = ""
 
 

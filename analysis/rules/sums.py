@@ -106,12 +106,12 @@ class SubsetSums:
 
 @dataclass
 class Sums:
-    """All sums over the rows of one use: "first" or "reused"."""
+    """All sums from which acceptances are computed, over the rows of one use: "first" or "reused"."""
 
     subsets: dict[str, SubsetSums]
     # By case, kind of acceptance and subset of rows: sums of the acceptance's numerator.
     columns: dict[tuple[int, str, str], ValueSums] = field(default_factory=dict)
-    # By case and side (low, high, dual): number of rows that are cut there, by group and bin.
+    # By case and side (low, high, dual): number of rows that are cut there, by group of clusters and bin.
     sides: dict[tuple[int, str], Floats] = field(default_factory=dict)
     unlike: Floats = field(default_factory=lambda: np.zeros(0))  # number of rows, by group, whose logged M is not 1
     # By case and kind of acceptance: the range (lo, hi) in each window, which its first rollout names.

@@ -25,7 +25,8 @@ SMOOTHED = {"all": "band", "nonzero": "update"}
 """The kind of acceptance that is fitted as a smooth curve, by subset of rows: all, or those with A != 0 ("nonzero")."""
 RATES: tuple[Rate, Rate] = ("band", "update")
 LOGGED = -1
-"""Key, in place of a case's number, for the sums of the logged columns of a run trained by a token or prefix rule."""
+"""Where sums are kept by case: the key of the sums of logged columns, which stand for a token or prefix rule that
+trained the run; such a rule is no case."""
 
 
 class Tally:

@@ -29,8 +29,7 @@ FARTHEST = 40.0
 is within e^-40 of its limit.
 """
 TAILS = (0.45, 0.3)
-"""Shares of the interval's probability of error, 1 - level, that the tests of its low end and of its high end get.
-"""
+"""Shares of the interval's probability of error (1 less its level) given to the tests of its low and its high end."""
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,8 @@ class SweepRow(NamedTuple):
 
 @dataclass(frozen=True)
 class Setting:
-    """One setting of the sweep: a rule, and functions that change rows and scored windows before the rule acts."""
+    """One setting of the sweep: a rule, and functions that change the log's rows and windows of scores before the rule
+    acts, as smaller groups do."""
 
     name: str
     value: str

@@ -33,7 +33,7 @@ class Found:
     notes: Notes = field(default_factory=Notes)
 
     def add(self, other: Found) -> None:
-        """Add the results of later chunks of the log, except the sums in ``uses``, which the tally adds."""
+        """Add the results of later chunks of the log, except the sums in ``uses``, which ``Tally.merge`` adds."""
         self.over_time += other.over_time
         self.recomputed.merge(other.recomputed)
         self.notes += other.notes
@@ -57,7 +57,7 @@ class Pass:
         found.recomputed.add(rows, self.run)
 
     def share(self, chunks: Sequence[Chunk], step: Callable[[], None]) -> Found:
-        """Look through some chunks of the log in this process and return what was found; call ``step`` after each."""
+        """Read some chunks of the log in this process and return what was found; call ``step`` after each chunk."""
         found = Found()
         for chunk in chunks:
             windows, notes = self.run.source.windows(chunk, self.size)

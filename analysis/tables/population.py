@@ -132,7 +132,7 @@ class PopulationTable:
         self.left_out: Counter[str] = Counter()
         self._pools: dict[str, _Pool] = {}
         self._reasons: dict[int, str] = {}
-        self._cut: dict[int, int] = {}  # by case's number: updates in which the case kept no response
+        self._cut: dict[int, int] = {}  # for each case, by number: in how many updates it kept no response
 
     def add(self, window: ScoredWindow) -> None:
         """Add the scores of one window if they are at first use; scores of reused rows are ignored."""
@@ -282,8 +282,8 @@ class PopulationTable:
             for name in ("inner", "left", "right")
         )
         variance = float(cosine_covariance((n, a), (n, a), a, b, self.width))
-        # Noise in the products of single updates may make the computed variance of a cosine 0. Return at least the
-        # variance that the same number of equal updates would have.
+        # The variance computed from noisy inner products of single updates may be 0. Return at least the variance of
+        # the cosine of as many updates with equal inner products.
         cosine = float(n.sum() / math.sqrt(a.sum() * b.sum()))
         return math.sqrt(max(variance, (1 - cosine**2) ** 2 / (self.width * len(n))))
 

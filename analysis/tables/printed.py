@@ -8,14 +8,14 @@ from analysis.log.partition import Partition
 from analysis.log.ratio import CORRECTED, UPDATE
 
 ORDER = {"trained": 0, "given": 1, "matched": 2}
-"""Place of a source among the lines."""
+"""Order of the printed lines, by where the rule's range is from: first the run's own, then a preset's, then matched."""
 
 
 def printed(acceptance: pd.DataFrame, ess: pd.DataFrame, partition: Partition, on: str) -> list[str]:
-    """Return lines with the share in the band, by bin: of the rule that trained and of each rule at the least matched
-    acceptance; on the ratios of corrections also of each preset with its own range.
+    """Return a line for each rule, with the share of responses in its band by bin: for the rule that trained, for each
+    rule matched to the least target, and, where corrections are analysed, for each preset at its own range.
 
-    A correction on tokens has no share of responses: its line is the mean of the factors that it left, of table ess.
+    For a correction on tokens that share is not defined: its line has the mean of the factors that it left (table ess).
     """
     table = acceptance.loc[(acceptance["measure"] == "band") & (acceptance["subset"] == "all")]
     table = table.loc[(table["use"] == "first") & table["estimate"].notna()]
