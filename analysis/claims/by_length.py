@@ -40,7 +40,7 @@ LRE_MARGIN = 0.05
 """Largest LRE_inf that counts as 0: no bin of lengths has an acceptance more than 5 % above or below the mean."""
 CONSTANT, SEEN = "test of a constant acceptance", "LRE_2 seen with 80 % probability, worst run"
 """Keys in the details of C1, C7 and M1: the test that all bins of lengths have one acceptance, and the LRE_2 that this
-test detects with 80 % probability in the worst run.
+test detects with 80 % probability, of the run in which that is largest.
 """
 _SLOPE = "slope"
 

@@ -128,7 +128,8 @@ def _cosines(tables: Tables) -> dict[str, Any]:
 def _seen_bins(moments: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of the table moments for length bins with an estimated variance of S.
 
-    Runs in which the bins without an estimate hold many rows are left out, because claim C4 is about every bin.
+    A run is left out if more than the share MOST_LEFT_OUT of its rows lies in bins without this estimate, because
+    claim C4 is about every bin.
     """
     bins = moments.loc[moments["bin"].to_numpy(int) >= 0]
     known = np.isfinite(bins["var_S"].to_numpy(float))

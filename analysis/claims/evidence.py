@@ -155,11 +155,11 @@ def absolute(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def worst_by_run(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return for each run the largest of its K magnitudes, with an interval that is never too short.
+    """Return for each run the largest estimate (column value, not negative) of its K rows.
 
-    The high end is the largest of the K high ends. The largest of the K low ends lies above the largest true magnitude
-    up to K times too often, so each low end is first moved down to level 1 - (1 - CONFIDENCE)/K (Bonferroni), but not
-    below 0.
+    The interval is never too short. Its high end is the largest of the K high ends. The largest of the K low ends lies
+    above the largest true value up to K times too often, so each low end is first moved down to level
+    1 - (1 - CONFIDENCE)/K (Bonferroni), but not below 0.
     """
     number = rows.groupby(["run", "seed"], dropna=False)["value"].transform("count").to_numpy(float)
     tail = (1 - CONFIDENCE) / 2
@@ -173,10 +173,10 @@ def worst_by_run(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def combine_largest(rows: pd.DataFrame) -> Estimate:
-    """Combine the runs' largest magnitudes (:func:`worst_by_run`) like :func:`combine`, but with a lower low end.
+    """Combine the runs' largest estimates (:func:`worst_by_run`) like :func:`combine`, but with a lower low end.
 
-    Noise alone makes the largest of several magnitudes positive, to the same degree in every seed, so the spread over
-    seeds does not show it. Therefore the low end is at most the mean of the runs' low ends.
+    Noise alone makes the largest of several absolute values positive, to the same degree in every seed, so the spread
+    over seeds does not show it. Therefore the low end is at most the mean of the runs' low ends.
     """
     found = combine(rows, "value", "low", "high")
     return replace(found, low=min(found.low, _known_mean(rows, "low"))) if found.seeds >= 2 else found

@@ -30,7 +30,8 @@ _VERL_UID = re.compile(r"(.+)_\d+_\d+")
 
 
 def choose_columns(available: Iterable[str], given: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Map our column names to the table's columns ``available``: to those ``given``, else to the first known alias.
+    """Map our column names to names in ``available``, the table's columns: to the name in ``given``, else to the first
+    name that another trainer is known to use for the column.
 
     Raises
     ------
@@ -89,8 +90,8 @@ class Converter:
     estimator: Estimator = "grpo"
     grouped: bool = True  # whether the rows tell which responses answer one prompt
     rows: int = 0
-    known: Counter[str] = field(default_factory=Counter)  # by log-ratio: number of rows in which it is known
-    # by our column name: whether the table holds number, list or text
+    known: Counter[str] = field(default_factory=Counter)  # for each log-ratio: number of rows that have it
+    # For each column, by our name: whether its values in the table are numbers, lists or texts.
     kinds: dict[str, str] = field(default_factory=dict)
     notes: dict[str, None] = field(default_factory=dict)  # sentences for the import's report, in order, each once
 
@@ -187,8 +188,8 @@ class Converter:
             flat, row = values.lists()
             keep = _mask(got, flat, path, chosen)
             version = np.full(len(values), np.nan)
-            # The list is reversed for the version of the first token: of several assignments to one row the last one
-            # stays.
+            # Each token's version is written to its response's row, so the last one written stays. In reversed order
+            # that is the version of the first token.
             order = slice(None, None, -1) if name == "behaviour_version" else slice(None)
             version[row[keep][order]] = flat[keep][order]
         return version * (self.updates_per_rollout if chosen[name].lower() in ROLLOUT_VERSIONS else 1)
@@ -358,13 +359,14 @@ class _Part(NamedTuple):
     tokens: Floats | None
 
     def plus(self, other: _Part, sign: int = 1) -> _Part:
-        """Return the sum of this part and the other, or with ``sign`` -1 their difference."""
+        """Return the sum (with ``sign`` -1 the difference) of two log-probabilities or log-ratios of the responses."""
         tokens = None if self.tokens is None or other.tokens is None else self.tokens + sign * other.tokens
         return _Part(self.total + sign * other.total, tokens)
 
     def where(self, rows: np.ndarray, row: Ints, other: float) -> _Part:
-        """Return the part with the number ``other`` for responses outside the mask ``rows`` (N,); ``row`` is each
-        token's response.
+        """Return the same values, but ``other`` in place of the values of responses outside the mask ``rows`` (N,).
+
+        ``row`` says for each token to which response it belongs.
         """
         tokens = None if self.tokens is None else np.where(rows[row], self.tokens, other)
         return _Part(np.where(rows, self.total, other), tokens)
@@ -459,5 +461,5 @@ def _load_tokenizer(path: str) -> Any:
         raise UserError(f"--tokenizer {path}: no tokenizer.json there; name the model's folder or that file")
     try:
         return Tokenizer.from_file(str(file))
-    except Exception as error:  # the package tokenizers raises nothing narrower
+    except Exception as error:  # the package tokenizers raises plain Exception
         raise UserError(f"--tokenizer {file} cannot be read: {error}") from error

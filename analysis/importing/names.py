@@ -14,7 +14,7 @@ ROLLOUT_VERSIONS = ("min_global_steps", "max_global_steps")
 """Columns in which verl counts versions of the weights in rollouts; all other columns with versions count updates."""
 
 COLUMNS: dict[str, tuple[str, ...]] = {
-    # The key is our name; the value lists names of other trainers, the most specific first, upper and lower case alike.
+    # Our name of a column: the names that other trainers have for it, the most specific first; case does not matter.
     "rollout": ("rollout", "rollout_id", "generation_step"),
     "step": ("step", "global_step", "training_step", "train_step", "iteration"),
     "phase": ("phase",),
@@ -53,9 +53,10 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "mask": ("response_mask", "completion_mask", "loss_mask", "action_mask", "mask"),
     "entropy": ("entropy", "entropies"),
 }
-"""Columns of tables of responses. ``new``, ``old`` and ``sampler`` are log-probabilities by the new weights, the old
-weights and the sampler; they, ``log_ratio`` and ``entropy`` are a number or a list over tokens. ``tokens`` are the ids
-of prompt and response; those before the first token that ``mask`` keeps identify the prompt.
+"""For our name of a column, its names in other trainers' tables with a row for each response. ``new``, ``old`` and
+``sampler`` are log-probabilities by the new weights, the old weights and the sampler; they, ``log_ratio`` and
+``entropy`` are a number or a list over tokens. ``tokens`` are the ids of prompt and response; those before the first
+token that ``mask`` keeps identify the prompt.
 """
 
 COPIED = tuple(
@@ -134,7 +135,7 @@ a batch, so they say nothing by length.
 Lower-case letters are log-ratios of a token, capitals of a response (docs/log_format.md).
 """
 _SPELT = {"mismatch/mismatch_": "rollout_corr/", "mismatch/": "rollout_corr/", "actor/rollout_corr/": "rollout_corr/"}
-"""Beginnings of names of verl's mismatch scalars in other releases, and the beginnings that ``MISMATCH`` has."""
+"""How names of verl's mismatch scalars begin in some releases: the beginning that ``MISMATCH`` has in its place."""
 
 FOREIGN = "imported/"
 """Prefix under which a scalar without a counterpart here keeps its original name."""

@@ -29,10 +29,10 @@ class Report:
 
     source: str
     run: str
-    files: dict[str, list[str]] = field(default_factory=dict)  # names of the files that were read, by kind
+    files: dict[str, list[str]] = field(default_factory=dict)  # for each kind of file: names of those read
     rows: int = 0
     rollouts: int = 0
-    known: dict[str, int] = field(default_factory=dict)  # by log-ratio: number of rows in which it is known
+    known: dict[str, int] = field(default_factory=dict)  # for each log-ratio: number of rows that have it
     # For each column of the gradient log, the column of the table that was copied.
     columns: dict[str, str] = field(default_factory=dict)
     # For each column of the gradient log that was computed: from which columns of the table.
@@ -44,7 +44,7 @@ class Report:
     different_metrics: dict[str, str] = field(default_factory=dict)
     unknown_metrics: list[str] = field(default_factory=list)
     metric_lines: int = 0
-    not_stored: Counter[str] = field(default_factory=Counter)  # by metric: number of values that were no numbers
+    not_stored: Counter[str] = field(default_factory=Counter)  # for each metric: how many of its values were no numbers
     notes: list[str] = field(default_factory=list)
     ignored: list[str] = field(default_factory=list)
     damage: list[str] = field(default_factory=list)  # one line for each file that could not be read completely

@@ -30,7 +30,7 @@ BUFFER = 500_000
 """Number of rows that may wait in memory until all rows of their rollout have come, so that a rollout becomes one file.
 Of a table not sorted by rollout, a rollout may need several files.
 """
-_MAX_PARTS = 10_000  # parts of one rollout; a file's name has four digits for the number of its part
+_MAX_PARTS = 10_000  # most files of one rollout: file names have four digits for their number
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def import_run(
     with whole_folder(target) as part:
         _import_table(sources, part, rule, options, report, progress)
         import_scalars(sources, part, options.updates_per_rollout, report)
-        # Texts of responses are enough: TRL's completions hold texts and rewards, but neither lengths nor log-ratios.
+        # A table with texts of responses alone is imported too: TRL's completions hold neither lengths nor log-ratios.
         told_by = {"length", "log_ratio", "behaviour_log_ratio", "response"}
         if report.rows and not told_by & (report.columns | report.derived).keys():
             raise UserError(
@@ -281,7 +281,7 @@ def _only_number(chunk: Chunk, spare: list[str], sources: Sources) -> str | None
 
 
 def _user_columns(chunk: Chunk, spare: list[str]) -> dict[str, str]:
-    """Return the names and Arrow types of the unused columns ``spare`` that are kept: numbers and short texts."""
+    """Return names and Arrow types of those unused columns ``spare`` that the log gets too: numbers and short texts."""
     kinds = {"number": "float64", "text": "string"}
     found = {name: as_values(chunk[name]) for name in spare}
     return {n: kinds[v.kind] for n, v in found.items() if v.kind == "number" or (v.kind == "text" and _short(v.array))}

@@ -23,7 +23,7 @@ def import_scalars(sources: Sources, run: Path, updates_per_rollout: int, report
     for step, name, value in _scalars(sources, report):
         phase, plain, stored, why = metric_name(name)
         if stored in lines[phase, step]:
-            continue  # a source read earlier, such as trainer_state.json, gave this value
+            continue  # keep the value of the source read first, such as trainer_state.json
         lines[phase, step][stored] = value
         if why == "":
             report.metrics[plain if phase == "train" else f"{phase}/{plain}"] = stored

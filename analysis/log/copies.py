@@ -1,12 +1,12 @@
 """Responses that stand in a log twice under other ids, because the rows of a process were gathered and logged again.
 
 Two sums over many tokens are equal to the last bit by chance in next to no case. A few equal rows are responses of one
-text, and stay. Where at least ``COPIES`` of the rows equal one of another prompt, or at least ``SAME_PROMPT`` of the
-rows stand in pairs under one prompt, rows were counted twice: the copies add nothing and make intervals too narrow, so
-an analysis leaves them out and counts them. A group of one text alone says nothing of pairs, because a policy that has
-collapsed makes such groups too. Rows of torn files are left out too (`fspo.gradlog`); a log with files of two runs is
-refused (`analysis.log.loading`), because nobody can say which run was meant. Rows with any other defect were trained
-on, so they stay, and ``python -m analysis doctor`` names the defect.
+text, and stay. Where a share of at least ``COPIES`` of the rows equal a row of another prompt, or of at least
+``SAME_PROMPT`` stand in pairs under one prompt, rows were counted twice: the copies add nothing and make intervals too
+narrow, so an analysis leaves them out and counts them. A group whose responses all have one text is not looked at for
+pairs, because a policy that has collapsed makes such groups too. Rows of torn files are left out too (`fspo.gradlog`);
+a log with files of two runs is refused (`analysis.log.loading`), because nobody can say which run was meant. Rows with
+any other defect were trained on, so they stay, and ``python -m analysis doctor`` names the defect.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from analysis.log.rows import numbered
 LONG = 8
 """Length in tokens from which on two responses whose S and other sums are equal to the last bit count as copies."""
 COPIES = 0.03
-"""If at least this share of the judged rows has a copy under another prompt, such copies are left out."""
+"""If at least this share of the judged rows (those of ``LONG`` tokens or more, with S other than 0) has a copy under
+another prompt, such copies are left out."""
 SAME_PROMPT = 0.9
-"""If at least this share of the ``mixed`` rows has a copy under the same prompt, such copies are left out. A smaller
-share may be responses of equal text.
+"""If at least this share of the judged rows in groups of different rows has a copy under the same prompt, such copies
+are left out. A smaller share may be responses of equal text.
 """
 LEAST = 50
-"""Least number of judged rows from which the shares ``COPIES`` and ``SAME_PROMPT`` are looked at."""
+"""Least number of rows whose share is compared with ``COPIES`` or ``SAME_PROMPT``; of fewer rows none is left out."""
 ODD = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F)
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -60,7 +61,7 @@ class Copies(NamedTuple):
 
 
 def marks(*numbers: NDArray[np.float64]) -> NDArray[np.uint64]:
-    """Return a hash of the given numbers for each row (N,): equal rows have equal hashes."""
+    """Return a hash of each row (N,) of the columns ``numbers``; rows that are equal in all columns have one hash."""
     mark = np.zeros(len(numbers[0]), np.uint64)
     for x in numbers:
         mark = (mark ^ np.ascontiguousarray(x, np.float64).view(np.uint64)) * np.uint64(ODD[0])
@@ -92,7 +93,7 @@ def find_copies(
     group = pd.factorize(key[place])[0]
     count = int(group.max()) + 1
     first = np.zeros(count, np.int64)
-    first[group[::-1]] = rows[::-1]  # of equal rows, the one with the least id
+    first[group[::-1]] = rows[::-1]  # among equal rows, that with the least response id stays
     many = pd.DataFrame({"group": group, "prompt": prompt[rows], "response": response[rows]}).groupby("group").nunique()
     prompts, ids = (many[name].to_numpy()[group] for name in ("prompt", "response"))
     found.prompts[rows] = prompts > 1
@@ -108,7 +109,7 @@ def find_copies(
 
 
 def _differing(group: Ints, key: NDArray[np.uint64]) -> Mask:
-    """Return whether the group of each row (N,) holds two different keys."""
+    """Return for each row (N,) whether the rows with the same number in ``group`` have two or more different keys."""
     some = np.zeros(int(group.max()) + 1, np.uint64)
     some[group] = key
     return np.bincount(group, key != some[group])[group] > 0

@@ -36,8 +36,8 @@ SAMPLED = {
     "calibrate": "all",
     "sweep": "first",
 }
-"""Results of a streamed log that are made from a sample of its rows: from all sampled rows ("all") or those at
-"first" use."""
+"""Which results (by name) are made, where a log is streamed, from a sample of its rows alone, and from which of these
+rows: "all", or those at "first" use."""
 COUNTED = {
     "updates_since_rollout": "counted from each rollout's first step (where all rollouts have one step and S is not "
     "0, every row counts as after an update)",
@@ -58,8 +58,8 @@ class Run:
     rows : Rows
         All rows that can be analysed; of a streamed run, the rows of a sample of rollouts, each rollout complete.
     logged : frozenset of str
-        Columns that have a value in the log. Those that say what the run's own rule did are named like the fields of
-        ``rows``.
+        Names of the columns that have a value in the log. A column that says what the run's own rule did stands under
+        the name of the field of ``rows`` that holds it, for example ``multiplier``.
     counts : mapping of str to int
         Number of rows by kind (the counts of ``summary.json``) in the log; of a streamed run, in the sample.
     notes : Notes
@@ -80,7 +80,7 @@ class Run:
     score_options: dict[str, Any] = field(default_factory=dict)  # how scores were taken, as the log's header says
     partition: Partition = LENGTH
     stream: Stream | None = None
-    sampled: dict[str, Any] = field(default_factory=dict)  # which results come from how many sampled rows
+    sampled: dict[str, Any] = field(default_factory=dict)  # of a streamed log: results, and sampled rows behind them
     ratio: LoggedRatio = UPDATE  # the log-ratio that ``rows.S`` holds
     clip_rule: Rule | None = None
 

@@ -140,15 +140,17 @@ class LoggedRatio:
         return self.on != "update"
 
     def fields(self, logged: Iterable[str]) -> frozenset[str]:
-        """Return the names ``logged``, but name columns that say what the run's own rule on the ratio did like the
-        fields of `analysis.log.rows.Rows`, and leave out those of other rules.
+        """Translate names of logged columns to names of fields of `analysis.log.rows.Rows`.
+
+        This concerns columns that say what a rule did: those of the run's rule on this ratio get the field's name,
+        those of its other rules are left out. All other names are returned unchanged.
         """
         found = {field for field, column in self.done.items() if column in logged}
         return frozenset(found | (set(logged) - {*_CLIP.values(), *_CORRECTION.values()}))
 
     def of(self, log: GradLog) -> Floats:
         """Return the ratio of each row (N,), nats; NaN where a part of it is not known."""
-        unknown = np.full(len(log), np.nan)  # stands for a column that a part of the log lacks
+        unknown = np.full(len(log), np.nan)  # in place of a column that this part of the log lacks
         parts = [log.column(name) if name in log or not self.once else unknown for name in self.parts]
         return parts[0] if len(parts) == 1 else parts[0] + parts[1]
 

@@ -41,7 +41,7 @@ class Rows:
     leave_one_out: Floats  # reward minus the mean reward of the other responses to the prompt; NaN if there are none
     k3_sum: Floats  # sum of k3 = e^s - 1 - s over the response's tokens, nats; NaN if not logged
     k3: Floats  # mean k3 per token over the row's minibatch, nats
-    sigma2: Floats
+    sigma2: Floats  # mean s^2 per token over the row's minibatch, s the token log-ratio
     k3_lagged: Floats  # mean k3 per token over the previous minibatch, nats
     sigma2_lagged: Floats
     by_sign: Floats  # mean log-ratio per token of those rows of the minibatch whose A has the same sign; 0 where A = 0
@@ -83,8 +83,8 @@ class Rows:
             k3, sigma2, by_sign = self.k3_lagged, self.sigma2_lagged, self.by_sign_lagged
         else:
             k3, sigma2, by_sign = self.k3, self.sigma2, self.by_sign
-        # ``by_sign`` is, for each row, the mean over the rows with its sign of A. So it may be given as the mean for
-        # either sign: the rule takes the one of the row's own sign.
+        # TokenMeans holds a mean log-ratio for A > 0 and one for A < 0, and a rule reads that of the row's own sign.
+        # ``by_sign`` is for each row the mean of its own sign, so the same array serves as both.
         return rule.centre(TokenMeans(k3, sigma2, by_sign, by_sign), self.A)
 
     def edges(self, rule: Rule) -> tuple[Floats, Floats]:
@@ -111,8 +111,8 @@ class LearningRows:
 
 
 DENSE = 4
-"""`numbered` looks keys up in a table of their range, which is faster than hashing, where that range is at most this
-many times the number of rows.
+"""`numbered` uses a table with one entry for each possible key, which is faster than hashing, if the table has at most
+this many times as many entries as there are rows.
 """
 
 

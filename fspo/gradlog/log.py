@@ -295,7 +295,7 @@ def read_files(
 
 
 def _of_one_width(tables: list[pa.Table], names: Sequence[str], damage: list[str]) -> list[pa.Table]:
-    """Keep the sketches of the width and type that most rows have, and drop the sketches of the other tables.
+    """Keep the sketches of the width and type that most rows have, and drop those of tables (files) with another.
 
     One column cannot hold sketches of different widths. A line of damage names each file whose sketches are dropped.
     """

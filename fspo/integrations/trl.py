@@ -171,7 +171,7 @@ class FSPOTrainer(LoggedTrainer):
         total = inputs.get(PREFIX + "denominator")
         if not self.model.training or total is None:
             return denominator_for(self.objective_config, mask) * accumulation
-        share = accumulation / self.args.first_pass  # share of a generation batch that one update uses
+        share = accumulation / self.args.first_pass  # part of a generation batch's responses in one update
         return float(total) / self.accelerator.num_processes * share
 
     def _report(self, mode: str, records: Records, entropy: Tensor, rule: Rule) -> None:

@@ -62,7 +62,7 @@ class ObservedAsync(AsyncGRPOTrainer):
             rule=rule,
             metadata={"seed": self.args.seed},
         )
-        self._published: dict[int, int] = {}  # updates done before each version was sent
+        self._published: dict[int, int] = {}  # for each version of the weights: updates done when it was sent
         self._responses = 0
         self._outputs: Any = None
         self.add_callback(Begin(self))

@@ -93,7 +93,7 @@ class LoggedTrainer(GRPOTrainer):
     score_every: int = 0
 
     def open_log(self, rule: Rule | None, correction: Rule | None) -> None:
-        """Make the log's writer for the loss's rule and correction, None for one that no rule of ours describes."""
+        """Make the log's writer for the loss's clip rule and correction, None for one that this project cannot name."""
         self._rewards: Tensor | None = None
         self.log_rows = TrlLog(
             str(self.args.output_dir),
@@ -214,7 +214,7 @@ class _ObservedTrainer(LoggedTrainer):
             if getattr(self.args, name) != off:
                 warnings.warn(f"the logged multiplier is the clip's: {name} cuts further tokens", stacklevel=2)
         corrects = self.use_vllm and self.vllm_importance_sampling_correction
-        self.corrected = corrects and self.loss_type != "vespo"  # vespo corrects inside its own weight
+        self.corrected = corrects and self.loss_type != "vespo"  # vespo has the correction in its loss weight
         correction = correction_of(self.args) if self.corrected else None
         if self.corrected and correction is None:
             warnings.warn(

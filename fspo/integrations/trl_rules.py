@@ -39,13 +39,13 @@ def clip_of(args: Any) -> Rule | None:
         parts |= {"range_hi": high - 1, "outside": "cap"}
     elif loss in PPO_LOSSES:
         parts |= {"range_lo": min(args.epsilon, 1.0), "range_hi": high}
-        if args.delta is not None:  # delta bounds the ratio; our dual clip is a multiple of the upper half-width
+        if args.delta is not None:  # delta bounds the ratio; our dual is a multiple of the upper half-width
             parts["dual"] = math.log(args.delta) / math.log1p(high)
     else:
         return None
     try:
         return Rule("token", **parts) if token else Rule("linear", weight="geometric", **parts)
-    except UserError:  # Rule refuses an edge on the wrong side of ratio 1
+    except UserError:  # a band that leaves out ratio 1 is no rule of ours
         return None
 
 
@@ -66,5 +66,5 @@ def correction_of(args: Any) -> Rule | None:
     below, above = 1.0 if low is None else 1 - low, math.inf if high is None else high - 1
     try:
         return replace(CORRECTIONS[preset], range_lo=below, range_hi=above, outside=outside, name=f"trl-{mode}")
-    except UserError:  # Rule refuses an edge on the wrong side of ratio 1
+    except UserError:  # a band that leaves out ratio 1 is no rule of ours
         return None

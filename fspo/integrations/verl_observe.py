@@ -52,7 +52,7 @@ class ObservedLossConfig(PolicyLossConfig):
     """
 
     observe: str | None = None
-    rollout_correction: Any = None  # None, because verl's default is a correction that the user did not ask for
+    rollout_correction: Any = None  # verl's own default would name a correction that the user did not set
 
     def __post_init__(self) -> None:
         if self.observe is not None:

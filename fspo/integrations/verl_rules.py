@@ -36,7 +36,7 @@ def clip_of(config: Any) -> Rule | None:
         if mode == "gspo":
             return Rule("linear", low, high, weight="geometric", name=name)
         return Rule("token", low, high, dual=math.log(bound) / math.log1p(high), on=on, name=name)
-    except (UserError, ValueError, ZeroDivisionError):  # Rule refuses an edge on the wrong side of ratio 1
+    except (UserError, ValueError, ZeroDivisionError):  # a band that leaves out ratio 1 is no rule of ours
         return None
 
 

@@ -144,7 +144,7 @@ def ready_for_training(
     if gradient_checkpointing:
         if not model.supports_gradient_checkpointing:
             raise UserError(f"{name} cannot checkpoint gradients: set gradient_checkpointing to false")
-        # transformers 5.22 renamed this method, and warns where the old name is called
+        # transformers 5.22 renamed this method and warns of the old name, so the new name is called where it exists
         enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
         enable({"use_reentrant": False})
     if lora is not None:
@@ -257,7 +257,7 @@ def _add_lora(model: PreTrainedModel, options: LoraOptions) -> PreTrainedModel:
     model.enable_input_require_grads()
     try:
         with local_seed(options.seed), warnings.catch_warnings():
-            # peft uses a property by its name of before transformers 5.22, and transformers warns of that name.
+            # peft uses an old name of a property. transformers 5.22 warns of it; no user can act on that: hide it.
             warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
             return cast("PreTrainedModel", get_peft_model(model, config))
     except ValueError as error:

@@ -31,7 +31,7 @@ def refuse(config: TrainConfig, machine: MachineConfig, model: Sizes) -> None:
 
 
 def positions_warning(config: TrainConfig, shape: PretrainedConfig) -> list[str]:
-    """Return a warning if the longest prompt and response together exceed the model's positions, else an empty list."""
+    """Return a warning if the longest prompt and response together exceed the model's context, else an empty list."""
     limit = getattr(shape, "max_position_embeddings", None)
     prompt, response = config.task.max_prompt_tokens, config.sampling.max_new_tokens
     if limit is None or prompt + response <= limit:
