@@ -119,7 +119,7 @@ class Reproduction:
 
     def measure_noise(self, runs: Sequence[Job]) -> str:
         """Measure the noise floor (what numerics alone do to S) on the first run of fspo, or of all if fspo was not
-        trained; return the stage's key.
+        trained; return the stage's key, which changes with its inputs.
         """
         job = next((job for job in runs if job.run.name.startswith("fspo-seed")), runs[0])
 
@@ -131,7 +131,7 @@ class Reproduction:
 
     def train_sweep(self, training: Training, ranges: dict[str, Any], done: Sequence[Job]) -> str:
         """Train rules with one setting changed and write the table of these runs (trained_sweep.csv), with the length
-        bins of the main runs; return the stage's key.
+        bins of the main runs; return the stage's key, which changes with its inputs.
         """
         from analysis.sweeps.trained import Entry, write_trained_sweep
 

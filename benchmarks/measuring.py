@@ -1,6 +1,6 @@
 """Timing, memory of processes, the machine's description and the results' file, shared by all benchmarks.
 
-This module imports only the standard library, so that measured memory contains no imports of the benchmark.
+This module imports only the standard library, so that importing it adds little to the memory that a benchmark measures.
 """
 
 from __future__ import annotations

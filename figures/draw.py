@@ -232,7 +232,8 @@ def percent_axis(axis: Any) -> None:
 
 
 def spread(count: int, step: float) -> np.ndarray:
-    """Return ``count`` offsets around 0, ``step`` apart, by which the points of several rules are moved apart."""
+    """Return ``count`` offsets around 0, ``step`` apart: the points of each rule are shifted by one, so that they stand
+    side by side."""
     return (np.arange(count) - (count - 1) / 2) * step
 
 

@@ -267,7 +267,7 @@ def shared_log(frame: Frame) -> Frame:
 
 def views(frame: Frame) -> list[PanelRows]:
     """Return the comparisons of rules that a table holds, one for each panel: at each target acceptance (else with the
-    presets' ranges) all rules on one run's log, and as trained, each rule on its own run's log.
+    presets' ranges) all rules on one run's log; and each run's own rule, as it trained, on its own log.
     """
     frame = frame[frame["rule"] != "none"]
     found: list[PanelRows] = []

@@ -175,7 +175,8 @@ def log_softmax(table: np.ndarray) -> np.ndarray:
 
 
 def draw(table: np.ndarray, kinds: np.ndarray, limit: int, rng: np.random.Generator) -> Drawn:
-    """Sample a response to each of N prompts of the given kinds from a table of logits (kind and last token, token)."""
+    """Sample a response to each of N prompts of the given kinds from a table of logits: a row for each kind and last
+    token, a column for each next token."""
     n, edges = len(kinds), np.exp(log_softmax(table)).cumsum(-1)
     tokens, states = np.zeros((n, limit), np.int64), np.zeros((n, limit), np.int64)
     length, last, alive = np.full(n, limit), np.zeros(n, np.int64), np.arange(n)
@@ -193,7 +194,8 @@ def draw(table: np.ndarray, kinds: np.ndarray, limit: int, rng: np.random.Genera
 
 
 def first_table(world: World, rng: np.random.Generator) -> np.ndarray:
-    """Return the first policy's logits (kind and last token, token), under which the kinds have their mean lengths."""
+    """Return the first policy's table of logits (a row for each kind and last token, a column for each next token),
+    under which responses to each kind of prompt have the mean length that the world sets."""
     table = (2.5 if world.peaked else 1.0) * rng.standard_normal((KINDS, TOKENS, TOKENS))
     means = np.geomspace(*world.lengths, KINDS)[:, None]
     table[..., END] = np.log(np.exp(table[..., 1:]).sum(-1) / (means - 1))
@@ -216,7 +218,8 @@ def gradient(drawn: Drawn, table: np.ndarray, each: np.ndarray) -> np.ndarray:
 
 
 def move(world: World, slope: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Return the change of the table of logits in one update along the gradient ``slope``, in the world's step size."""
+    """Return the change of the table of logits in one update along the gradient ``slope``, by the world's way of moving
+    (``steps``) and its size (``RATES``)."""
     step = slope if world.steps == "gradient" else np.sign(slope)
     if world.steps == "heavy":
         step = step * np.abs(rng.standard_t(2, step.shape))

@@ -166,8 +166,8 @@ def _alarms(alarms: dict[str, dict[str, str]], results: dict[str, Any]) -> list[
 
 
 def _first_list(results: dict[str, Any]) -> list[str]:
-    """Return a paragraph on the false alarms of the simulated runs' first seeds, before two checks were mended: stored
-    results that the study does not compute again."""
+    """Return a paragraph on the false alarms that the doctor gave on the first simulated runs, before two checks were
+    corrected; they are read from stored results, because the study does not compute them again."""
     if "first list" not in results:
         return []
     _, wrong, of = _counts(results["first list"], ALARM)[0]

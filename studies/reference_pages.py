@@ -178,7 +178,7 @@ PAGES = {"tables.md": tables_page, "log_format.md": log_format_page, "import.md"
 
 
 def main() -> None:
-    """Write docs/tables.md and docs/log_format.md."""
+    """Write docs/tables.md, docs/log_format.md and docs/import.md."""
     CommandParser(prog="python studies/reference_pages.py", description=__doc__ or "").parse_args()
     for name, page in PAGES.items():
         write_text(DOCS / name, page())

@@ -141,8 +141,9 @@ def smoothed(data: Sequence[Series]) -> list[Series]:
 
 
 def layout(panels: Sequence[tuple[PanelRows, list[Series]]]) -> tuple[list[str], list[Small], str]:
-    """Return the rules of the large panels, the small panels, and the title of the small ones. With more than TOGETHER
-    rules those of FRONT share the large panels and each other rule has a small one, else there are no small ones.
+    """Return the rules of the large panels, the small panels, and the title of the small ones. If there are too many
+    rules for one panel, those that the paper compares share the large panels and each other rule has a small one, else
+    there are no small ones.
     """
     rules = list(looks(s.rule for _, data in panels for s in data))
     if len(rules) <= TOGETHER:

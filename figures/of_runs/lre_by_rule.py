@@ -60,7 +60,7 @@ def select(tables: Tables) -> list[PanelRows]:
 
 
 def dots(view: PanelRows, measure: str, norm: str) -> RuleDots:
-    """Return the finite LREs of one group of `select`, for one kind of acceptance (``measure``) and LRE_2 or LRE_inf
+    """Return the finite LREs of one comparison of rules, for one kind of acceptance (``measure``) and LRE_2 or LRE_inf
     (``norm``).
     """
     part = view.rows[(view.rows["measure"] == measure) & (view.rows["norm"] == norm) & view.rows["estimate"].notna()]

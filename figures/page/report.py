@@ -84,9 +84,9 @@ def write_report(
     title : str
         Heading.
     claims : sequence of mappings
-        ``id``, ``statement``, ``verdict`` ("supported", "not supported", "inconclusive"); ``estimand``,
-        ``estimate``, ``ci_low``, ``ci_high``, ``margin``, ``test`` where they exist. A field that holds a list of
-        mappings is shown as a table, any other one as a line.
+        ``id``, ``statement``, ``verdict`` ("supported", "not supported", "inconclusive"); ``estimand``, ``estimate``,
+        ``ci_low``, ``ci_high``, ``margin``, ``test`` where they exist. A field that holds a list of mappings is shown
+        as a table, any other field as a line.
     figures : sequence of Picture
         After the summary.
     sections : sequence of Section
