@@ -286,7 +286,7 @@ OF_MISMATCH: tuple[Callable[[Tables], Claim], ...] = (masks_by_length,)
 
 
 def claims_about(on: Ratio) -> tuple[Callable[[Tables], Claim], ...]:
-    """Return the functions that judge the claims about a log-ratio; there are no claims about the total S + D + E."""
+    """Return the functions that judge the claims about the log-ratio ``on``; the total S + D + E has no claims."""
     return CLAIMS if on == "update" else OF_MISMATCH if on in CORRECTED else ()
 
 

@@ -47,7 +47,7 @@ WORDS: dict[Ratio, Words] = {
 RATIOS = tuple(columns.log_ratio for columns in RATIO_COLUMNS.values() if columns.log_ratio)
 """The columns of the gradient log that hold a response's log-ratio: update, engine or behaviour."""
 CORRECTED: tuple[Ratio, ...] = ("engine", "behaviour")
-"""The ratios that corrections act on; clip rules act on the others."""
+"""The log-ratios that corrections act on, E and D + E; clip rules act on S and S + D + E."""
 _CLIP = {name: name for name in ("lo", "hi", "drift", "band_accept", "side", "multiplier", "weight")}
 _CORRECTION = {name: f"correction_{name}" for name in ("lo", "hi", "drift", "side")} | {
     "multiplier": "correction_weight"

@@ -46,7 +46,7 @@ class InMemory:
     counts: Mapping[str, int]
 
     def chunks(self, size: int) -> list[Chunk]:
-        """Return the complete log as one chunk, whatever the number ``size`` of rollouts in a window."""
+        """Return one chunk that holds the complete log; the number ``size`` of rollouts in a window plays no part."""
         del size
         return [Chunk(0, np.iinfo(np.int64).max)]  # one chunk from the first to the last possible rollout
 

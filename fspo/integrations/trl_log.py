@@ -26,7 +26,7 @@ PREFIX = "fspo_"
 """Prefix of the tensors that are added to TRL's batches, so that they are shuffled together with the responses."""
 
 OF_THE_RULE = ("lo", "hi", "drift", "drift_source", "band_accept", "side", "multiplier", "weight")
-"""Columns of the gradient log that say what the clip rule did; null where none of our rules is applied."""
+"""Columns of the gradient log that say what the clip rule did; null where the loss applies no rule of this project."""
 
 
 def keep_steps_before(run: str | Path, step: int) -> int:

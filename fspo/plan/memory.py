@@ -112,7 +112,9 @@ def _forward(
     logits: int | None,
     entropy: bool,
 ) -> tuple[int, int]:
-    """Return the peak bytes of the pass that computes old log-probs, in the two parts of `_activations`."""
+    """Return the peak bytes of the pass that computes old log-probs, in two parts: with 8 tokens in the vocabulary, and
+    what the full vocabulary adds to that.
+    """
     whole, bare = (
         forward_pass(
             config, padded_rows(*microbatch), dtype=dtype, temperature=temperature, entropy=entropy, logits=logits
