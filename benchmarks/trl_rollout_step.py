@@ -51,7 +51,7 @@ def now() -> tuple[float, float]:
 
 
 def run_fspo(model: str, rollouts: int, threads: int, folder: str, score_every: int) -> dict[str, Any]:
-    """Train with this project's trainer and time each rollout; the timed work is that of :func:`run_trl`."""
+    """Train with this project's trainer and time each rollout; the same work is timed as for TRL's trainer."""
     from fspo import config as c
     from fspo.config import SamplingConfig
     from fspo.train.trainer import Trainer

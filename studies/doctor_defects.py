@@ -112,7 +112,8 @@ def rough(c: Columns, sigma: np.ndarray | float, rng: Rng, engine: bool = False)
 
 
 def zeroed(c: Columns, which: np.ndarray) -> Columns:
-    """Set S, its sum of squares and its sum of k3 to 0 in the rows that the mask ``which`` selects."""
+    """Set S and the sums of squares and of k3 over its token log-ratios to 0 in the rows that the mask ``which``
+    selects."""
     c = c | {name: np.where(which, 0.0, c[name]) for name in ("log_ratio", "sum_sq_log_ratio", "k3_sum")}
     total = RATIO_COLUMNS["total"]
     if total.sum_sq in c:
@@ -172,12 +173,12 @@ def kept(c: Columns, which: np.ndarray) -> Columns:
 
 
 def joined(c: Columns, more: Columns) -> Columns:
-    """Append the rows ``more`` to the rows of ``c``."""
+    """Append the rows of the log's columns ``more`` to those of the columns ``c``."""
     return {name: np.concatenate([x, more[name]]) for name, x in c.items()}
 
 
 def copies(c: Columns, which: np.ndarray, *, prompts: bool) -> Columns:
-    """Append copies of the rows ``which`` with new response ids and, with ``prompts``, new prompt ids."""
+    """Append copies of the rows ``which`` with new response ids and, if ``prompts`` is true, new prompt ids."""
     more = kept(c, which)
     more["response_id"] = more["response_id"] + 10**6
     if prompts:

@@ -46,7 +46,7 @@ def cosines(gram: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def root_with_interval(squares: np.ndarray) -> tuple[float, float, float]:
-    """Return the root of the mean of squared errors, one for each independent draw of the sketch, with its interval."""
+    """Return the root mean squared error, with interval, from the squared errors of independent draws of the sketch."""
     mean, low, high = sample_interval(squares)
     return float(np.sqrt(mean)), float(np.sqrt(max(low, 0.0))), float(np.sqrt(high))
 

@@ -78,7 +78,7 @@ TASKS = ("chain-add", *PLAIN)
 
 
 def train(folder: Path, task: str, seed: int, step_size: float) -> None:
-    """Train one run: 10 rollouts of 256 responses with 4 updates each; three updates of a rollout have scores."""
+    """Train one run: 10 rollouts of 256 responses with 4 updates each; scores are logged in three of the four."""
     config = TrainConfig(
         output=str(folder),
         rollouts=ROLLOUTS,

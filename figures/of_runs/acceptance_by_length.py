@@ -81,8 +81,8 @@ FLOOR_LOOK: dict[str, Any] = {
 
 
 def select(tables: Tables) -> list[PanelRows]:
-    """Return the rows of band acceptance of all responses at first use, by bin and over all bins, grouped by large
-    panel: one for each target acceptance, one for the runs' own rules.
+    """Return the table rows that give band acceptance, over all responses at first use, by bin and over all bins,
+    grouped by large panel: one for each target acceptance, one for the runs' own rules.
     """
     rows = tables["acceptance"]
     rows = first_use(prefer(rows[rows["measure"] == "band"], "subset", "all", "nonzero"))

@@ -83,8 +83,8 @@ def plot_small(small: Small, ax: Axes, partition: Partition) -> None:
 def small_panels(
     fig: Figure, below: SubplotSpec, columns: int, small: Sequence[Small], title: str, partition: Partition
 ) -> None:
-    """Draw the small panels in ``columns`` columns in the place ``below``, with their smooth curves, one y range and a
-    common label of the axes.
+    """Draw the small panels in ``columns`` columns in the place ``below`` the large ones, with smooth curves, one y
+    range and common axis labels.
     """
     grid = below.subgridspec(-(-len(small) // columns), columns)
     first: Axes | None = None

@@ -62,9 +62,7 @@ class DriftFloor:
 
 
 def floors(tables: Tables) -> list[DriftFloor]:
-    """Return, for each run that measured it, the drift that numerical noise makes, of the noise source with the largest
-    one.
-    """
+    """Return, for each run with a measured noise floor, the drift that its largest source of numerical noise makes."""
     found: list[DriftFloor] = []
     for run, whole, _ in noise_by_run(tables, "drift_per_token"):
         worst = whole.loc[whole["drift_per_token"].abs().idxmax()]

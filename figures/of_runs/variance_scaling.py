@@ -106,8 +106,8 @@ def select(tables: Tables) -> tuple[list[Variances], Exponents]:
 
 
 def noise_of(tables: Tables) -> list[NoiseLevel]:
-    """Return, for each run that measured it, the mean square of S that numerical noise makes by length bin, of the
-    noise source with the largest one.
+    """Return, for each run with a measured noise floor, the mean square of S by length bin that its strongest source of
+    numerical noise makes.
     """
     found: list[NoiseLevel] = []
     column = "mean_square_per_token"

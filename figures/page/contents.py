@@ -27,8 +27,8 @@ Row = dict[str, Any]
 
 
 def pictures(folder: Path, captions: Sequence[Mapping[str, Any]], section: str = "") -> list[Picture]:
-    """Return the drawn figures of ``captions`` whose place is the section; "" stands for all figures without a
-    section.
+    """Return the drawn figures of ``captions`` that belong to the report's section ``section``; "" stands for all
+    figures without a section.
     """
     return [
         Picture(
