@@ -138,7 +138,7 @@ class Sketcher:
         )
 
     def zeros(self, rows: int, dtype: torch.dtype) -> Float[torch.Tensor, "{rows} D"]:
-        """Return the sketch of `rows` zero gradients, shape (rows, width)."""
+        """Return zeros (rows, width), the sketches of some responses, to which `add` adds the parts of a gradient."""
         return torch.zeros(rows, self.width, dtype=dtype, device=self.device)
 
     def add(self, total: Float[torch.Tensor, "B D"], name: str, part: Float[torch.Tensor, " B *part"]) -> None:

@@ -15,7 +15,7 @@ from fspo.config import TrainConfig
 from fspo.rules import COMPARED, RIVALS, preset, scaled
 
 SWEPT = ("fspo", *RIVALS)
-"""Rules of which the trained sweep varies one setting at a time: fspo and the rules that it is compared with."""
+"""Rules that the sweep trains with one setting changed at a time: fspo and the rules that it is compared with."""
 QUICK_RULES = (*COMPARED, "fspo-kl", "fspo-truncate")
 ALL_RULES = (*QUICK_RULES, "fspo-cap", "fspo-gaussian", "fspo-tilted", "power", "grpo", "ctpo", "none")
 
@@ -88,7 +88,7 @@ PRESETS = {
 
 @dataclass(frozen=True)
 class Variant:
-    """A rule with one setting changed, as the trained sweep runs it.
+    """A rule with one setting changed, as the sweep of a reproduction trains it.
 
     Attributes
     ----------
@@ -150,7 +150,7 @@ def variants(sizes: ReproductionSizes, ranges: Mapping[str, Mapping[str, Any]]) 
         for variant in _around(rule, ranges.get(rule, {}), numbers):
             place = (rule, variant.setting, *([variant.value] if sizes.every_value else []))
             reason = variant.reason or _refused(rule, sizes.options | variant.options)
-            # Unless the sweep trains every value of a setting, the last value alone is kept.
+            # Unless the sweep trains every value of a setting, a later value replaces the one before it here.
             found[place] = replace(variant, reason=reason)
     return list(found.values())
 
@@ -182,7 +182,7 @@ def _around(rule: str, fit: Mapping[str, Any], sizes: Mapping[str, int]) -> Iter
     constant = {"rule.aggregation": "constant", "rule.constant_length": sizes["tokens"]}
     yield Variant(rule, "aggregation", "constant", constant)
     prompts, responses, minibatches = (sizes[name] for name in ("prompts", "responses", "minibatches"))
-    # Half the responses to twice the prompts, or the reverse: a rollout keeps its size and only the group size differs.
+    # Half as many responses to twice as many prompts, or the reverse: only the group size changes, not the rollout's.
     half = {"batch.responses": responses // 2, "batch.prompts": 2 * prompts}
     double = {"batch.responses": 2 * responses, "batch.prompts": prompts // 2}
     yield Variant(rule, "group", "half", half, _odd(responses, "responses a prompt"))

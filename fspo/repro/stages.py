@@ -37,7 +37,7 @@ _SOURCES = (".py", ".v", ".j2", ".yaml")
 
 
 def source_digest(*packages: str) -> str:
-    """Return one hash of all source files (Python, Coq proofs, templates, YAML) of these packages or modules."""
+    """Return one hash of all source files (Python, Coq, templates, YAML) of the named packages or modules."""
     from importlib.util import find_spec
 
     found = hashlib.sha256()
@@ -68,7 +68,7 @@ def run_module(module: str, *arguments: str, quiet: bool = False, passing: Seque
 
 
 def provenance(command: Sequence[str], seeds: Sequence[int]) -> dict[str, Any]:
-    """Return how a report was made: its command, seeds, versions of Python and packages, and number of CPU cores."""
+    """Return how a report was made: command line, seeds, versions of Python and packages, number of CPU cores."""
     packages = ("torch", "transformers", "accelerate", "numpy", "fspo")
     versions = {name: version(name) for name in packages}
     said = {"command": " ".join(["python", *command]), "seeds": list(seeds), "python": platform.python_version()}
@@ -138,7 +138,7 @@ class Stages:
 
 @dataclass(frozen=True)
 class Job:
-    """A training process: its run folder, what it depends on and its command line after ``-m fspo.train``."""
+    """A training process: run folder, hash of its inputs, command line after ``-m fspo.train``, number of rollouts."""
 
     run: Path
     key: str
@@ -152,13 +152,13 @@ def rollouts_done(run: Path) -> int:
 
 
 def is_finished(job: Job) -> bool:
-    """Return whether the job's run folder has a final model, and the job's inputs are those that it was made from."""
+    """Return whether a job is done: its run folder has a final model and was made from the inputs that the job has."""
     stamp = job.run / "key.txt"
     return (job.run / MODEL).is_dir() and stamp.exists() and stamp.read_text().strip() == job.key
 
 
 def prepare(job: Job) -> None:
-    """Make or reuse the job's run folder. One that was made from other inputs is moved aside, never deleted."""
+    """Make the job's run folder, or reuse it. A folder made from other inputs is moved aside, never deleted."""
     stamp = job.run / "key.txt"
     if job.run.exists() and not (stamp.exists() and stamp.read_text().strip() == job.key):
         old = stamp.read_text().strip() if stamp.exists() else f"unknown-{int(time.time())}"

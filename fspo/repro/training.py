@@ -13,7 +13,7 @@ from fspo.repro.presets import ReproductionSizes, Variant, variants
 from fspo.repro.stages import Job, run_jobs, source_digest
 
 Ranges = Mapping[str, Mapping[str, Any]]
-"""By the name of a rule: its ``range_lo`` and ``range_hi``, calibrated on the shared unclipped run."""
+"""Calibrated ``range_lo`` and ``range_hi`` by name of the rule; all are calibrated on one unclipped run."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Training:
         return self.job("none", self.sizes.seeds[0], self.sizes.calibration_rollouts, {}, threads)
 
     def rules(self, ranges: Ranges) -> list[Job]:
-        """Return a training job for every rule and seed, except rule "none" at the first seed, the shared run's."""
+        """Return a training job for every rule and seed, except rule "none" with the first seed, which is `shared`."""
         return [
             self.job(rule, seed, self.sizes.rollouts, ranges)
             for seed in self.sizes.seeds

@@ -64,7 +64,7 @@ class RolloutBatch:
         return np.array([len(p) + len(r) for p, r in zip(self.prompts, self.responses, strict=True)], np.int64)
 
     def take(self, rows: np.ndarray) -> RolloutBatch:
-        """Return the responses at ``rows``, which is a mask (N,) or row numbers."""
+        """Return a batch of the responses at ``rows``, a mask (N,) or row numbers."""
         at = np.arange(len(self))[rows]
         return replace(
             self,

@@ -34,7 +34,7 @@ _STREAMS: dict[Stream, int] = {"train": 0, "eval": 1, "audit": 2}
 
 @dataclass
 class Prompts:
-    """P prompts as token ids, with the examples that a verifier needs to judge responses."""
+    """P prompts as token ids, each with its example, from which a verifier judges responses."""
 
     examples: list[Example]
     tokens: list[list[int]]

@@ -41,7 +41,7 @@ class Counts:
         return {name: list(pair) for name, pair in self._pairs.items()}
 
     def get(self, name: str) -> float:
-        """Return numerator / count of one metric; NaN if the count is 0."""
+        """Return numerator / count of the named metric; NaN if the count is 0."""
         numerator, count = self._pairs.get(name, (0.0, 0.0))
         return numerator / count if count else math.nan
 

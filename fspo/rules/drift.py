@@ -16,10 +16,10 @@ DriftSource = Literal["two_pass", "lagged"]
 
 
 class TokenMeans(NamedTuple):
-    """Means per token of a minibatch, from which `Rule.centre` makes a band's centre: numbers, or arrays (N,) by row.
+    """Means over a minibatch's tokens, from which `Rule.centre` makes a band's centre: numbers, or arrays (N,) by row.
 
-    It serves where the means are known without tokens, for example from the law of a log-ratio model. `DriftStats`
-    makes them from sums over tokens.
+    It serves where the means are known without any tokens, for example from the law of a log-ratio model. Where tokens
+    are known, `DriftStats` makes the means from sums over them.
     """
 
     k3: Float[Array, " ..."] | float  # mean over tokens of k3 = exp(s_t) - 1 - s_t, nats
@@ -94,22 +94,22 @@ class DriftStats:
 
     @property
     def k3(self) -> float:
-        """Mean k3 per token, nats."""
+        """Mean over tokens of k3 = exp(s_t) - 1 - s_t, nats."""
         return _mean(self.k3_sum, self.num_tokens)
 
     @property
     def sigma2(self) -> float:
-        """Mean squared log-ratio per token, nats squared."""
+        """Mean over tokens of the squared token log-ratio s_t**2, nats squared."""
         return _mean(self.sum_sq, self.num_tokens)
 
     @property
     def positive(self) -> float:
-        """Mean log-ratio per token over the responses with A > 0, nats."""
+        """Mean of the token log-ratios s_t over the tokens of responses with A > 0, nats."""
         return _mean(self.positive_sum, self.positive_tokens)
 
     @property
     def negative(self) -> float:
-        """Mean log-ratio per token over the responses with A < 0, nats."""
+        """Mean of the token log-ratios s_t over the tokens of responses with A < 0, nats."""
         return _mean(self.negative_sum, self.negative_tokens)
 
 

@@ -146,9 +146,9 @@ def run_fast(
 
 
 def _survivors(alive: np.ndarray) -> np.ndarray:
-    """Return the numbers of the unfinished rows in an order in which few rows of the cache move.
+    """Return the numbers of the unfinished rows in an order in which few rows of the key-value cache must be moved.
 
-    The last unfinished rows take the places of finished ones.
+    The last unfinished rows take the places of finished ones; the others stay where they are.
     """
     count = int(alive.sum())
     keep = np.arange(count)

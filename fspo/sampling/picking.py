@@ -78,8 +78,8 @@ class Noise:
     def at(self, position: int, rows: np.ndarray, device: torch.device) -> torch.Tensor:
         """Return the uniform numbers of the responses ``rows`` at one token position, float64 (len(rows),).
 
-        They are drawn for a block of positions at once, for the rows asked for first. Later calls in the block may ask
-        for fewer rows only.
+        The first call in a block of positions draws the numbers of the whole block, for the rows that it names. Later
+        calls in the block may name only some of these rows.
         """
         block, column = divmod(position, _NOISE_BLOCK)
         if block != self.block:

@@ -47,9 +47,9 @@ REQUEST_PROMPTS = 32
 """Number of prompts in one request to the server; all requests of a rollout are sent at once."""
 
 _locks: dict[Path, FileLock] = {}
-"""By folder of weights: the lock that keeps other processes from writing there while this one does."""
+"""Folder of weights -> the lock that keeps other processes from writing there while this process runs."""
 _sent: dict[Server, str] = {}
-"""By server: the digest of the weights that it loaded last; equal weights are not sent again."""
+"""Server -> digest of the weights that it loaded last; weights with that digest are not sent again."""
 
 
 @dataclass(frozen=True)

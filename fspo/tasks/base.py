@@ -75,7 +75,7 @@ class Rewards:
             raise UserError(f"reward of response {bad} is {self.values[bad]}: a task must return finite rewards")
 
     def count(self, status: str) -> int:
-        """Return how many verifications ended with a status ("ok", "timeout" or "error")."""
+        """Return for how many responses the verification ended with ``status``: "ok", "timeout" or "error"."""
         return self.status.count(status)
 
 

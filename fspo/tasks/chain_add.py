@@ -89,9 +89,9 @@ def _pairs(evaluation: bool) -> tuple[tuple[int, int], ...]:
 
 
 def _problem(config: ChainAddConfig, stream: str, seed: int, index: int) -> tuple[int, int, int, np.ndarray]:
-    """Draw one example: number of additions n, start x and addend d, and further uniform numbers.
+    """Draw one example: return its number of additions n, start x and addend d, and further uniform numbers.
 
-    The further ones, four for each step, serve the supervised response of stream "warmup"; other streams get none.
+    Stream "warmup" gets four further numbers for each step, from which its supervised response is made; others none.
     """
     if index < 0:
         raise UserError(f"chain-add example {index} does not exist: use an index of 0 or more")

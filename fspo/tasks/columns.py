@@ -81,7 +81,7 @@ def cell(row: Mapping[str, Any], column: str) -> Any:
 
 
 def _spelt(row: Mapping[str, Any], column: str) -> str | None:
-    """Return the name of a column in the row's spelling (upper or lower case); None if the row lacks it."""
+    """Return the name of a column as the row spells it, upper and lower case being equal; None if the row lacks it."""
     for name in (column, *(name for name in row if isinstance(name, str) and name.lower() == column.lower())):
         try:
             cell(row, name)

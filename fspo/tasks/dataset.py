@@ -90,7 +90,7 @@ def _as_answer(value: Any) -> str | None:
 
 
 class _Reader:
-    """Turns rows into examples, one by one; the first row that is an object tells the layout of the columns."""
+    """Turns rows of a data set into examples; the first row that is a JSON object tells which columns hold what."""
 
     def __init__(self, config: DatasetConfig) -> None:
         self.config = config

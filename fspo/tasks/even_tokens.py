@@ -2,7 +2,7 @@
 
 A model with random weights knows no language, so its tokenizer writes token ids as numbers: "17 4 902". The rewards of
 two responses differ nearly always, so every group has advantages and every update moves the weights. Training on this
-task shows that a model's shape runs; it teaches the model nothing of use.
+task tests that a model of a given shape can be trained; it teaches the model nothing of use.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from fspo.tasks.verify import make_extractor
 
 ANSWER_TAG = "regex:<answer>\\s?(.*?)\\s?</answer>"
 MAX_REDRAWS = 200
-REDRAW_STRIDE = 7919  # step (a prime number) from an index that cannot be used to the one tried in its place
+REDRAW_STRIDE = 7919  # an example at index i that cannot be used is replaced by the one at i plus this prime
 CACHED_ENTRIES = 4096
 
 

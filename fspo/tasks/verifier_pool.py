@@ -28,7 +28,9 @@ from fspo.tasks.base import Rewards
 log = logging.getLogger("fspo.tasks.verify")
 
 START_GRACE_S = 120.0
-"""Seconds that workers get to start: if no call ends within its time limit and these seconds, the pool is broken."""
+"""Seconds that worker processes get to start.
+
+A pool in which no call ends within the time limit of a call plus these seconds counts as broken."""
 MAX_LOGGED_MESSAGES = 20
 
 Verify = Callable[..., Any]
@@ -41,7 +43,7 @@ _setup_error = ""
 def _set_up_worker(factory: Callable[..., Verify], args: tuple, memory_limit_gib: float | None) -> None:
     """Build the verifier in a worker process, before the time limit of the first call begins.
 
-    A failure is stored, and every later call reports it.
+    If that fails, the error is stored, and every later verification of this worker fails with it.
     """
     global _verify, _setup_error
     try:
@@ -57,7 +59,7 @@ def _limit_memory(gib: float) -> None:
         import resource
 
         pages = int(Path("/proc/self/statm").read_text().split()[0])
-    except (ImportError, OSError):  # not Linux: memory stays unlimited, time does not
+    except (ImportError, OSError):  # not Linux: memory cannot be limited
         return
     limit = pages * resource.getpagesize() + int(gib * 2**30)
     _, hard = resource.getrlimit(resource.RLIMIT_AS)

@@ -42,9 +42,10 @@ def scale_error_bound(tau: float) -> float:
 
 
 def lre_bound(bound: float, a_0: float, *, one_sided: bool) -> float | None:
-    """Return the bound on LRE_inf if every acceptance a(l) is within B (``bound``) of a_0; None if B >= a_0.
+    """Return a bound on LRE_inf if the acceptance at every length is within B (``bound``) of a constant a_0.
 
-    It is B/(a_0 - B) if the errors behind the deviations have one sign (``one_sided``), else 2B/(a_0 - B) (T3, T4).
+    It is B/(a_0 - B) if the errors of the band's centre, or of the spread of S, have one sign at all lengths
+    (``one_sided``), else 2B/(a_0 - B); None if B >= a_0 (docs/theory.md T3, T4).
     """
     bound = number("B", bound, 0, infinite=True, why="it bounds |a(l) - a_0|")
     a_0 = number("a_0", a_0, 0, 1, above=True, why="an acceptance")

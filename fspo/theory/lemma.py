@@ -27,8 +27,8 @@ class CosineLemma:
     """The quantities of docs/theory.md T7 and T8 for one set of strata: cosine, its bound, and the error by cause.
 
     T8 says g_clip = a_bar (g + e_len + e_in): clipped update, mean acceptance, true update, error by length reweighting
-    and error inside lengths. ``identity_residual`` is by how much this fails, relative to ||g||: 0 up to rounding, or
-    code or log have an error. ``bound`` is None if T7 gives no guarantee.
+    and error inside lengths. ``identity_residual`` is the norm of the difference of both sides, relative to ||g||; if
+    it exceeds rounding, code or log have an error. ``bound`` is None if T7 gives no guarantee.
     """
 
     cosine: float
@@ -46,12 +46,12 @@ class CosineLemma:
 
     @property
     def e_len_ratio(self) -> float:
-        """||e_len|| / ||g||: error of the clipped update that length reweighting alone makes, relative to ||g||."""
+        """||e_len|| / ||g||: error of the clipped update by length reweighting alone, relative to the true update."""
         return float(np.linalg.norm(self.e_len)) / self.g_norm
 
     @property
     def e_in_ratio(self) -> float:
-        """||e_in|| / ||g||: error that clipping makes among responses of one length, relative to ||g||."""
+        """||e_in|| / ||g||: error that clipping makes among responses of one length, relative to the true update."""
         return float(np.linalg.norm(self.e_in)) / self.g_norm
 
 

@@ -1,6 +1,6 @@
 """The metrics ``grad_cosine/*``: the cosine between the true and the clipped update of a scored minibatch.
 
-They are statement T7 evaluated while the run trains (docs/theory.md section 5, live form).
+The cosine and its bound by statement T7 are computed while the run trains (docs/theory.md section 5, live form).
 """
 
 from __future__ import annotations

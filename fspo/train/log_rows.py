@@ -92,7 +92,7 @@ def log_rows(
     drift : (n,) or float, optional
         Centre of the rule's band, nats per token.
     tokens : dict of lists of n arrays, optional
-        Token log-ratios of each response, by column.
+        Column of the gradient log -> token log-ratios of each of the n responses.
     scores : Scores, optional
         Scores of the same n responses; without them the log's score_status is "not_taken".
     user : dict of lists, optional

@@ -47,8 +47,8 @@ def add_update_rows(counts: Counts, rows: dict[str, np.ndarray], edges: tuple[in
     counts.add(metric.OUT_OF_BAND, (~rows["band_accept"]).sum(), n)
     counts.add("weight_capped", rows["capped"].sum(), n)
     live = rows["advantage"] != 0
-    # For each response, 1 if it is not clipped (token rules: the share of its tokens), whatever is done outside the
-    # band. The mean is the acceptance E[M] of a rule that drops.
+    # ``kept`` is 1 for a response that is not clipped, else 0 (token rules: the share of its tokens that are not). Its
+    # mean is an acceptance: E[M] if the rule drops what it clips.
     kept = 1 - (rows["cut_low"] + rows["cut_high"] + rows["cut_dual"]) / np.maximum(rows["count"], 1)
     for i, mask in enumerate(length_bins(rows["length"], edges)):
         if not mask.any():

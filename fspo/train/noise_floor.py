@@ -77,9 +77,9 @@ def _alone(updater: Updater, batch: RolloutBatch, shard: Shard) -> torch.Tensor:
 
 
 def _moved(updater: Updater, batch: RolloutBatch, shard: Shard, rows: np.ndarray) -> torch.Tensor:
-    """Compute the log-probs of the responses ``rows`` as one batch, and return them (n, T) as in the shard.
+    """Compute the log-probs of the n responses ``rows`` of a shard again, in a batch of only these: (n, T).
 
-    The shard is the microbatch that holds the responses; in the new batch their padding and neighbours are others.
+    Padding, and the responses beside them, are other than in the shard; the result has the shard's token positions.
     """
     tensors = updater.tensors(batch, rows)
     values, _ = updater.log_probs(tensors)
@@ -220,7 +220,7 @@ def _log(
 
 
 def _stats(updater: Updater, shards: list[Shard], values: list[torch.Tensor]) -> DriftStats:
-    """Compute the sums from which the rule's drift is estimated, over the tokens of all processes."""
+    """Compute the sums over the tokens of all processes' responses from which the rule's drift is estimated."""
     sums = DriftStats()
     for shard, new in zip(shards, values, strict=True):
         s = ratio_tokens(updater.rule.on, new.double() - shard.old.double(), shard.mismatch)

@@ -56,7 +56,7 @@ def make_optimizer(parameters: Iterable[nn.Parameter], config: OptimConfig, *, a
 
 
 def moment_bytes(numbers: int, dtype: torch.dtype, name: str) -> int:
-    """Return the bytes of both moments of a tensor with ``numbers`` entries.
+    """Return how many bytes both Adam moments of a parameter with ``numbers`` entries take.
 
     For a sharded tensor, ``numbers`` counts the part that one process holds.
     """

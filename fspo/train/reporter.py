@@ -98,7 +98,7 @@ class Reporter:
         return {f"time/{name}": seconds for name, seconds in self.seconds.items()}
 
     def divide(self, counts: Counts) -> dict[str, float]:
-        """Add the numerators and counts of all processes and divide their sums; return the metrics by name."""
+        """Add the metrics' numerators and counts of all processes and divide their sums; return the metrics by name."""
         merged = Counts()
         for pairs in gather_object([counts.pairs()]):
             merged.merge(pairs)

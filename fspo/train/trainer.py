@@ -308,7 +308,7 @@ class Trainer:
     def _stats(self, shards: list[Shard], since: int) -> DriftStats | None:
         if not self.rule.needs_stats:
             return None
-        if since == 0 and self.rule.on == "update":  # every S is 0, so the sums are
+        if since == 0 and self.rule.on == "update":  # before the first update every S is 0, so every sum is 0
             return DriftStats()
         if self.rule.drift_source == "lagged":
             return DriftStats(**(self.state.lagged or {}))

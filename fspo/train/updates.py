@@ -210,9 +210,9 @@ class Updater:
         return self.over_processes(sums)
 
     def lagged_stats(self, records: Sequence[Record]) -> DriftStats:
-        """Compute the drift statistics of a minibatch, over all processes, from its records.
+        """Compute the drift statistics of a minibatch, over all processes, from the records of its update.
 
-        A rule with lagged drift uses them for the next minibatch.
+        A rule with lagged drift takes the centre of its band in the next minibatch from them.
         """
         sums = DriftStats()
         for record in records:
@@ -220,7 +220,7 @@ class Updater:
         return self.over_processes(sums)
 
     def global_rows(self, records: Sequence[Record]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Gather the rule's log-ratio (nats), length (tokens) and A of the minibatch's responses, (n,) each.
+        """Gather log-ratio (nats), length (tokens) and advantage of a minibatch's n responses from all processes, (n,).
 
         The responses of all processes are sorted by row number, so every process gets the same arrays, however the
         rows were divided into microbatches.

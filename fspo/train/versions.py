@@ -33,7 +33,7 @@ class Versions:
         self._kept = [(v, {name: local(shard_like(x, like[name])).cpu() for name, x in one.items()}) for v, one in past]
 
     def add(self, version: int) -> None:
-        """Copy the present weights as version ``version``, the number of updates done.
+        """Keep a copy of the present weights under ``version``, the number of updates made so far.
 
         Copies of older weights that no rollout will sample from any more are dropped.
         """
