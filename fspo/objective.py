@@ -50,13 +50,13 @@ class Mismatch(NamedTuple):
         mask: Shaped[Tensor, "B T"],
         version: Float[Tensor, "B T"] | None = None,
     ) -> Mismatch:
-        """Compare the old log-probs with the sampler's; all are tensors (B, T), nats.
+        """Make the `Mismatch` between the old log-probs ``old`` and those of ``sampler``, both (B, T), nats.
 
         Parameters
         ----------
         version : Tensor (B, T), optional
-            Log-probs under the weights that sampled, by the trainer's own numerics: ``old`` if the weights are the
-            same. Without them staleness and engine cannot be told apart, and only their sum is known.
+            Log-probs that the trainer computes with the weights that sampled: ``old`` if these are the old weights.
+            Without them only the sum of staleness and engine log-ratio is known.
         """
         mask = mask.to(torch.bool)
         old, sampler = old.detach().double(), sampler.detach().double()

@@ -142,7 +142,7 @@ class ScoreHooks:
         """
         if not torch.is_grad_enabled():
             return None
-        if self._backward:  # gradient checkpointing runs the layer again
+        if self._backward:  # gradient checkpointing runs the layer again; its output was kept before
             return output.detach().requires_grad_()
         ids = args[0]
         if module is self._embedding:
@@ -165,7 +165,7 @@ class ScoreHooks:
         """Forward hook of a Linear: project its input now, and the gradient of its output in the backward pass."""
         if not torch.is_grad_enabled() or not output.requires_grad or output is args[0]:
             return None
-        if module is self._listening:  # the output layer returned log-probs; its `listener` scores it
+        if module is self._listening:  # the output layer made log-probs; a `listener` takes its score
             self._listening = None
             return None
         site, x, labels = self._sites[module], args[0], self._flat_rows

@@ -119,7 +119,7 @@ class Site:
 
 def _kind(module: nn.Module) -> str | None:
     """Return how a module's parameters are scored ("linear", "conv1d", "embedding", "scale"); None if not at all."""
-    forward = type(module).forward  # a subclass of Linear with its own forward is no Linear here
+    forward = type(module).forward  # a subclass of Linear with a forward of its own may compute another formula
     if forward is nn.Linear.forward:
         return "linear"
     if forward is Conv1D.forward:

@@ -44,7 +44,7 @@ def pick_tokens(
     logits = logits.float()
     if temperature == 0 or uniforms is None:
         best = logits.max(-1)
-        return best.indices, best.values * 0.0  # log-prob 0; NaN if the best logit is not finite
+        return best.indices, best.values * 0.0  # greedy: log-prob 0, or NaN if the largest logit is not finite
     step = max(1, PICK_ELEMENTS // logits.shape[-1])
     parts = [
         _inverse_cdf(part / temperature, at, top_p)

@@ -196,7 +196,7 @@ def load_function(path: str) -> Callable[..., Any]:
     """
     module_name, _, name = path.partition(":")
     here = os.getcwd()
-    if here not in sys.path and "" not in sys.path:  # let a console script import from the working folder
+    if here not in sys.path and "" not in sys.path:  # a console script does not look for modules in the working folder
         sys.path.insert(0, here)
     try:
         function = getattr(importlib.import_module(module_name), name)
