@@ -109,7 +109,7 @@ def measure(shape: str, folder: Path, rollouts: int) -> dict[str, Any]:
 
 def main(args: list[str] | None = None) -> int:
     """Measure every shape and write the results."""
-    parser = CommandParser(prog="python benchmarks/random_shapes.py", description=__doc__)
+    parser = CommandParser(prog="python benchmarks/random_shapes.py", description=__doc__ or "")
     parser.add_argument("--shapes", type=list[str], default=["Qwen3-8B-Base"], help="names of shapes")
     parser.add_argument("--rollouts", type=int, default=3, help="rollouts of each run, 2 or more")
     parser.add_argument("--folder", type=str, default=None, help="keep the runs here; removed by default")
