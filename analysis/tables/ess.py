@@ -86,7 +86,7 @@ def factor_rows(run: Run, bins: Bins) -> list[EssRow]:
     groups, number = int(cluster.max()) + 1, len(bins)
 
     def sums(x: Floats) -> Floats:
-        return np.bincount(cluster * number + at, x, groups * number).reshape(groups, number)
+        return np.bincount(cluster * number + at, x, groups * number).reshape(groups, number).astype(np.float64)
 
     count, coordinate = sums(np.ones(len(rows))), sums(rows.coordinate)
     clusters = np.append((count > 0).sum(0), groups)
