@@ -13,7 +13,7 @@ from analysis.rules.evaluate import Case
 from analysis.rules.replay import pieces
 from analysis.rules.sums import Cuts, Part, Sums
 from fspo.base.errors import UserError
-from fspo.rules import Clip, Edges, Rule, excess_quantiles, scaled
+from fspo.rules import CUTTING_ALIKE, Clip, Edges, Rule, excess_quantiles, scaled
 
 Member = tuple[int, Case]
 NO_ADVANTAGE = UserError("every response of this window has A = 0: no update acceptance is to be matched")
@@ -61,12 +61,15 @@ class Band:
         return [member for members in self.members.values() for member in members]
 
     def twin(self, case: Case) -> int | None:
-        """Return the number of the case that differs from ``case`` only in that it drops responses outside the band;
-        None if there is no such case.
+        """Return the number of the case that cuts the same rows as ``case`` and leaves them no weight; None if there is
+        no such case, or ``case`` leaves them none itself.
         """
-        key = case.key | {"outside": "drop"}
+        if case.rule.clip.zeroes:
+            return None
+        alike = next(ways for ways in CUTTING_ALIKE if case.rule.outside in ways)
         # Compare the columns that name a case as text, because a missing target is NaN, which does not equal NaN.
-        same = (i for i, other in self.members.get("drop", []) if repr(other.key) == repr(key))
+        keys = [repr(case.key | {"outside": way}) for way in alike]
+        same = (i for i, other in self.zeroing if repr(other.key) in keys)
         return next(same, None)
 
 

@@ -52,13 +52,9 @@ class Tally:
         self.logged_band = "band_accept" in run.logged
         self.trained = [(i, case) for i, case in enumerate(cases) if case.source == "trained"]
         self.bands = Band.of(self.cases)
-        self.twins = {
-            i: twin
-            for band in self.bands
-            for i, case in band.members.get("truncate", [])
-            if (twin := band.twin(case)) is not None
-        }
-        """For each truncating case, the dropping case that cuts the same rows and so has the same update acceptance."""
+        self.twins = {i: twin for band in self.bands for i, case in band.all if (twin := band.twin(case)) is not None}
+        """For each truncating case, the dropping case that cuts the same rows and so has the same update acceptance
+        (`Band.twin`)."""
         self.uses: dict[str, Sums] = {}
 
     def add(self, first: int, rows: Rows, trained: CaseEffect | None) -> None:

@@ -26,6 +26,7 @@ from figures.tables import (
     view_words,
     views,
 )
+from fspo.rules import ZEROING
 from fspo.stats.intervals import PERCENT
 from fspo.theory import cosine_bound
 
@@ -58,7 +59,7 @@ def select(tables: Tables) -> tuple[list[PanelRows], str]:
     rows, unit = lemma_updates(tables)
     trained = rows["source"] == "trained"
     rows = pd.concat([rows[~trained], rows[trained]])
-    rows = rows[rows["outside"].isin(["drop", "mask"])]
+    rows = rows[rows["outside"].isin(ZEROING)]
     if rows.empty:
         raise NothingToDraw("no rule that drops has scored updates")
     rows = drawable(rows, ("rho", "cosine"))

@@ -5,7 +5,6 @@ from fspo.rules.calibration import (
     calibrate,
     excess_quantile,
     excess_quantiles,
-    scaled,
     standardized_excess,
 )
 from fspo.rules.clip import (
@@ -13,6 +12,7 @@ from fspo.rules.clip import (
     MAX_EXPONENT,
     OF_CLIP_RULES,
     OF_CORRECTIONS,
+    ZEROING,
     Applied,
     Clip,
     Edges,
@@ -36,7 +36,7 @@ from fspo.rules.presets import (
     correction,
     preset,
 )
-from fspo.rules.rule import Adapt, Drift, Rate, Ratio, Rule, Shape
+from fspo.rules.rule import Adapt, Drift, Rate, Ratio, Rule, Shape, scaled
 
 __all__ = [
     "COMPARED",
@@ -48,6 +48,7 @@ __all__ = [
     "PRESETS",
     "RIVALS",
     "TRAINING_ACCEPTANCE",
+    "ZEROING",
     "Adapt",
     "Aggregation",
     "Applied",

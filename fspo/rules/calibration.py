@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 from jaxtyping import Float64, Real
@@ -12,13 +10,12 @@ from jaxtyping import Float64, Real
 from fspo.base.arguments import as_numbers, number
 from fspo.base.errors import UserError
 from fspo.rules.clip import Array
-from fspo.rules.rule import EPS_SHAPES, Rate, Rule, checked_rows
+from fspo.rules.rule import Rate, Rule, checked_rows, scaled
 
 TRAINING_ACCEPTANCE = 0.65
 """Default target of a calibration: the share of an unclipped run's responses that the calibrated band accepts.
 
 The ranges of all rules that are compared are set on the same unclipped run."""
-_MAX_LOG_RANGE = 700.0  # largest half-width in nats, because exp of a much larger number overflows float64
 
 
 def standardized_excess(
@@ -52,29 +49,6 @@ def standardized_excess(
         return np.maximum(over, under)
     moves = A != 0
     return rule.clip.excess(over[moves], under[moves], A[moves])
-
-
-def scaled(rule: Rule, factor: float) -> Rule:
-    """Return the rule with both half-widths multiplied by ``factor`` in log space; their ratio stays.
-
-    Raises
-    ------
-    UserError
-        If the factor is not positive and finite, or if no eps gives so wide a band.
-    """
-    factor = number("factor", factor, 0, above=True)
-    if rule.shape == "none":
-        return rule
-    if rule.shape in EPS_SHAPES:
-        lo = 1.0 if rule.range_lo == 1 else -math.expm1(factor * math.log1p(-rule.range_lo))
-        log_hi = factor * math.log1p(rule.range_hi)
-        if not ((lo < 1 or rule.range_lo == 1) and log_hi < _MAX_LOG_RANGE):
-            raise UserError(
-                f"rule {rule.label!r} would need a half-width of {log_hi:.3g} nats, more than an eps can express: "
-                "look for log-ratios that are broken, or ask for a lower acceptance"
-            )
-        return replace(rule, range_lo=lo, range_hi=math.expm1(log_hi))
-    return replace(rule, range_lo=factor * rule.range_lo, range_hi=factor * rule.range_hi)
 
 
 def calibrate(

@@ -12,11 +12,16 @@ from typing import Any, Literal, NamedTuple
 from array_api_compat import array_namespace
 from jaxtyping import Bool, Float, Int8, Real
 
+from fspo.base.errors import UserError
+
 Array = Any  # a numpy array or a torch tensor
 Outside = Literal["drop", "truncate", "cap", "mask"]
 Weight = Literal["sequence", "geometric", "none"]
 CUTTING_ALIKE: tuple[tuple[Outside, ...], ...] = (("drop", "truncate"), ("cap",), ("mask",))
 """Values of `Clip.outside` in groups. All values of a group cut the same responses, but leave them other weights."""
+ZEROING: tuple[Outside, ...] = ("drop", "mask")
+"""Values of `Clip.outside` with which a response that is cut loses all its weight; with the others it keeps the edge's.
+"""
 OF_CLIP_RULES: tuple[Outside, ...] = ("drop", "truncate", "cap")
 """Values of `Clip.outside` with which tables and figures evaluate each clip rule."""
 OF_CORRECTIONS: tuple[Outside, ...] = ("mask", "cap")
@@ -113,6 +118,17 @@ class Clip(NamedTuple):
     dual: float | None
     weight: Weight
 
+    def check(self, label: str) -> None:
+        """Raise UserError if the parts do not go together; the message begins with ``label``."""
+        if self.dual is not None and not self.dual > 1:
+            raise UserError(f"{label}: dual={self.dual} must be > 1; common values are 2 to 10")
+        if self.dual is not None and self.outside == "cap":
+            raise UserError(f"{label}: 'cap' already bounds A < 0; drop the dual clip or use 'truncate'")
+        if self.dual is not None and self.outside == "mask":
+            raise UserError(f"{label}: 'mask' already cuts A < 0 above the band; drop the dual clip")
+        if self.weight == "none" and not self.zeroes:
+            raise UserError(f"{label}: {self.outside!r} holds a weight, and weight is 'none'; use 'mask'")
+
     def side(self, S: Float[Array, "*rows"], A: Float[Array, "*rows"], edges: Edges) -> Int8[Array, "*rows"]:
         """Return which edge of the band cuts each response: int8, -1 lower, +1 upper, 2 dual edge, 0 none."""
         xp = array_namespace(S)
@@ -193,8 +209,8 @@ class Clip(NamedTuple):
 
     @property
     def zeroes(self) -> bool:
-        """Whether a response that is cut loses all its weight (drop, mask); else it keeps the weight of the edge."""
-        return self.outside in ("drop", "mask")
+        """Whether a response that is cut loses all its weight; else it keeps the weight of the edge."""
+        return self.outside in ZEROING
 
     def _dual_edge(self, edges: Edges) -> Float[Array, "*rows"]:
         assert self.dual is not None

@@ -9,14 +9,14 @@ computes with numpy arrays and with torch tensors.
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
 from array_api_compat import array_namespace
 from jaxtyping import Float, Float64, Real
 
-from fspo.base.arguments import as_numbers, one_shape
+from fspo.base.arguments import as_numbers, number, one_shape
 from fspo.base.errors import UserError, unknown_name
 from fspo.rules.clip import Applied, Array, Clip, Edges, Outside, Weight
 from fspo.rules.drift import DriftSource, DriftStats, TokenMeans
@@ -43,6 +43,7 @@ _CHOICES = {
     "adapt": get_args(Adapt),
     "target_rate": get_args(Rate),
 }
+_MAX_LOG_RANGE = 700.0  # largest half-width in nats, because exp of a much larger number overflows float64
 _EXPONENTS = {"fixed": 0.0, "linear": 1.0, "sqrt": 0.5, "token": 1.0, "prefix": 0.5}
 
 
@@ -130,14 +131,7 @@ class Rule:
             raise UserError(f"rule {self.label!r}: gamma belongs to shape 'power' and to no other; set both or neither")
         if self.gamma is not None and not 0 <= self.gamma <= 2:
             raise UserError(f"rule {self.label!r}: gamma={self.gamma} must lie in [0, 2]; 0.5 is FSPO's")
-        if self.dual is not None and not self.dual > 1:
-            raise UserError(f"rule {self.label!r}: dual={self.dual} must be > 1; common values are 2 to 10")
-        if self.dual is not None and self.outside == "cap":
-            raise UserError(f"rule {self.label!r}: 'cap' already bounds A < 0; drop the dual clip or use 'truncate'")
-        if self.dual is not None and self.outside == "mask":
-            raise UserError(f"rule {self.label!r}: 'mask' already cuts A < 0 above the band; drop the dual clip")
-        if self.weight == "none" and self.outside in ("truncate", "cap"):
-            raise UserError(f"rule {self.label!r}: {self.outside!r} holds a weight, and weight is 'none'; use 'mask'")
+        self.clip.check(f"rule {self.label!r}")
         if self.weight == "geometric" and self.shape in ("token", "prefix"):
             raise UserError(f"rule {self.label!r}: a geometric weight needs a sequence shape; use 'sequence'")
         if self.drift != "none" and self.shape in ("none", "token", "prefix"):
@@ -333,6 +327,29 @@ class Rule:
         if accepted.size == 0:
             raise UserError("no rows, or none with A != 0: an acceptance needs at least one")
         return float(np.mean(accepted))
+
+
+def scaled(rule: Rule, factor: float) -> Rule:
+    """Return the rule with both half-widths multiplied by ``factor`` in log space; their ratio stays.
+
+    Raises
+    ------
+    UserError
+        If the factor is not positive and finite, or if no eps gives so wide a band.
+    """
+    factor = number("factor", factor, 0, above=True)
+    if rule.shape == "none":
+        return rule
+    if rule.shape in EPS_SHAPES:
+        lo = 1.0 if rule.range_lo == 1 else -math.expm1(factor * math.log1p(-rule.range_lo))
+        log_hi = factor * math.log1p(rule.range_hi)
+        if not ((lo < 1 or rule.range_lo == 1) and log_hi < _MAX_LOG_RANGE):
+            raise UserError(
+                f"rule {rule.label!r} would need a half-width of {log_hi:.3g} nats, more than an eps can express: "
+                "look for log-ratios that are broken, or ask for a lower acceptance"
+            )
+        return replace(rule, range_lo=lo, range_hi=math.expm1(log_hi))
+    return replace(rule, range_lo=factor * rule.range_lo, range_hi=factor * rule.range_hi)
 
 
 def checked_rows(

@@ -35,7 +35,7 @@ def live_cosine(
     total: dict[str, np.ndarray] = {}
     for part in gather_object([strata]):
         _add(total, part)
-    return live_lemma(total, drop=rule.outside == "drop")[1] if total else {}
+    return live_lemma(total, drop=rule.clip.zeroes)[1] if total else {}
 
 
 def _of_shard(
