@@ -32,6 +32,7 @@ from fspo.base.errors import UserError, run_cli
 from fspo.base.options import parse
 from fspo.config import TrainConfig
 from fspo.config.machine import MachineConfig
+from fspo.gradlog import metric_names as metric
 from fspo.gradlog.files import log_paths
 from fspo.gradlog.metrics_file import MetricsFile
 from fspo.gradlog.run_folder import CHECKPOINTS, MODEL
@@ -84,8 +85,8 @@ def measure(shape: str, folder: Path, rollouts: int) -> dict[str, Any]:
         for command in ("analysis", "doctor")
     }  # fmt: skip
     lines = MetricsFile(straight).of_phase("train")
-    phases = {key: [line[key] for line in lines] for key in lines[0] if key.startswith(("time/", "step_time"))}
-    scored = sum(phases["time/scores"]) / sum(phases["step_time"])
+    phases = {key: [line[key] for line in lines] for key in lines[0] if key.startswith((metric.TIME, metric.STEP_TIME))}
+    scored = sum(phases[metric.TIME + "scores"]) / sum(phases[metric.STEP_TIME])
     rows = [pq.read_table(path, columns=["length", "log_ratio"]) for path in log_paths(straight)]
     length, log_ratio = (np.concatenate([t[name].to_numpy() for t in rows]) for name in ("length", "log_ratio"))
     config = parse(TrainConfig, words, prog="", description="")

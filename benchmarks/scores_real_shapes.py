@@ -24,6 +24,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from fspo.base.command_line import CommandParser
 from fspo.base.errors import run_cli, unknown_name
+from fspo.gradlog import metric_names as metric
 from fspo.policy.logprobs import make_batch, token_log_probs
 from fspo.policy.scores import ScoreHooks, score
 
@@ -135,7 +136,7 @@ def live_path(ratio: float, saved: float, minibatches: int = 4, epochs: int = 2)
     measured = RESULTS / "trl_rollout_step.json"
     if measured.exists():
         side = json.loads(measured.read_text())["sides"]["fspo"]
-        shares["embedded model, measured"] = side["parts"]["time/scores"] / side["wall_s"]
+        shares["embedded model, measured"] = side["parts"][metric.TIME + "scores"] / side["wall_s"]
     passes = minibatches / 3 + minibatches * epochs
     shares["8B shapes, without sampling"] = ratio / (passes + ratio)
     sampling = 0.25

@@ -54,6 +54,7 @@ def run_fspo(model: str, rollouts: int, threads: int, folder: str, score_every: 
     """Train with this project's trainer and time each rollout; the same work is timed as for TRL's trainer."""
     from fspo import config as c
     from fspo.config import SamplingConfig
+    from fspo.gradlog import metric_names as metric
     from fspo.train.trainer import Trainer
 
     imports = peak_mib()
@@ -67,7 +68,7 @@ def run_fspo(model: str, rollouts: int, threads: int, folder: str, score_every: 
         def _rollout(self, rollout: int) -> dict[str, float]:
             clocks.append(now())
             values = super()._rollout(rollout)
-            parts.append({k: v for k, v in values.items() if k.startswith("time/") or k in KEPT})
+            parts.append({k: v for k, v in values.items() if k.startswith(metric.TIME) or k in KEPT})
             if rollout == rollouts - 1:
                 clocks.append(now())
             return values
@@ -242,6 +243,8 @@ def compare(table: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 def show(table: dict[str, dict[str, Any]]) -> str:
     """Return seconds, memory, length and reward of the compared trainers as a table in text."""
+    from fspo.gradlog import metric_names as metric
+
     heads = ("wall s", "CPU s", "peak MiB", "imports", "tokens", "reward")
     lines = [f"{'side':16s}" + "".join(f"{head:>9s}" for head in heads)]
     for side, row in table.items():
@@ -260,7 +263,7 @@ def show(table: dict[str, dict[str, Any]]) -> str:
                 f"{side}: {' and '.join(speeds)} (one number a round); {row['memory_ratio']:.2f} of the peak memory of "
                 "the leanest TRL side"
             )
-            inside = {k.removeprefix("time/"): v for k, v in row["parts"].items() if k.startswith("time/")}
+            inside = {k.removeprefix(metric.TIME): v for k, v in row["parts"].items() if k.startswith(metric.TIME)}
             rest = row["wall_s"] - sum(inside.values())
             shares = ", ".join(f"{k} {v:.2f} s ({v / row['wall_s']:.0%})" for k, v in (inside | {"rest": rest}).items())
             lines.append(f"  of {row['wall_s']:.2f} s: {shares}")

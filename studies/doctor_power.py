@@ -123,7 +123,7 @@ def scalars_of(run: Path) -> list[dict[str, Any]]:
             {
                 "step": int(step),
                 metric.REWARD: here["reward"].mean(),
-                "reward_std": here["reward"].std(),
+                metric.REWARD_STD: here["reward"].std(),
                 metric.EQUAL_REWARDS: np.mean(here["advantage"] == 0),
                 metric.MEAN_LENGTH: here["length"].mean(),
                 "completions/max_length": here["length"].max(),
@@ -131,7 +131,7 @@ def scalars_of(run: Path) -> list[dict[str, Any]]:
                 metric.CLIPPED: np.mean(here["side"] != 0),
                 metric.CLIPPED_LOW: np.mean(here["side"] == -1),
                 metric.CLIPPED_HIGH: np.mean(here["side"] == 1),
-                "kl": here["k3_sum"].sum() / max(here["length"].sum(), 1),
+                metric.KL: here["k3_sum"].sum() / max(here["length"].sum(), 1),
                 metric.GRAD_NORM: float(np.sqrt(np.sum(x[c["step"] == step] ** 2 * here["length"])))
                 / len(here["side"]),
                 "loss": -float(np.mean(x[c["step"] == step])),

@@ -230,6 +230,7 @@ def test_the_help_names_every_task_and_every_way_outside_the_band():
 
 def test_documents_name_the_cap_of_the_exponent():
     assert f"exponent is held at {MAX_EXPONENT:.0f}" in page("docs/glossary.md")
+    assert f"is capped at {MAX_EXPONENT:.0f} before the exponential" in page("docs/theory.md")
     assert f"e^{MAX_EXPONENT:.0f}" in page("README.md")
     assert f"e^{MAX_EXPONENT:.0f}" in (OptimConfig.__doc__ or "")
 

@@ -14,7 +14,6 @@ from analysis.importing import convert, names
 from analysis.log import usable
 from fspo.gradlog.schema import LOG_COLUMNS
 from fspo.rules import COMPARED, PRESETS
-from fspo.train import log_rows as trained
 from proofs_check.tools import log_rows as checked
 
 ROOT = Path(__file__).parents[1]
@@ -174,9 +173,23 @@ def test_lists_of_rules_name_presets_and_repeat_none_that_has_a_name():
 
 def test_lists_of_log_columns_name_columns_of_the_schema():
     others = {"prompt", "response", "tokens", "new", "old", "sampler", "mask"}  # what an import makes columns of
-    for listed in (admit.READ, admit.IDS, usable.ROW_COLUMNS, usable.LEARNT, trained.RECORDED, checked.NEEDED):
+    for listed in (admit.READ, admit.IDS, usable.ROW_COLUMNS, usable.LEARNT, checked.NEEDED):
         assert set(listed) <= set(LOG_COLUMNS)
     assert set(convert.COPIED) <= set(names.COLUMNS) & set(LOG_COLUMNS)
     assert set(names.COLUMNS) - set(LOG_COLUMNS) == others
     numbers = [LOG_COLUMNS[name].kind for name in convert.COPIED]
     assert all(kind.startswith(("int", "float", "bool")) for kind in numbers)
+
+
+def test_no_metric_is_named_where_it_is_counted():
+    """The names stand in fspo/gradlog/metric_names.py; `Counts.add` is given one of them."""
+    calls = [
+        (path, node)
+        for path in sorted((ROOT / "fspo").rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "counts.add"
+    ]
+    assert len(calls) > 20
+    assert [
+        f"{path}:{node.lineno}" for path, node in calls if isinstance(node.args[0], ast.Constant | ast.JoinedStr)
+    ] == []

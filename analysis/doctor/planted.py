@@ -191,7 +191,7 @@ def _metrics(
     grad_norm = float(np.sqrt(np.sum(x * x * L) + (0.05 * np.sum(np.abs(x)) * np.sqrt(L.mean())) ** 2))
     values = {
         metric.REWARD: everyone["reward"].mean(),
-        "reward_std": everyone["reward"].std(ddof=1),
+        metric.REWARD_STD: everyone["reward"].std(ddof=1),
         metric.EQUAL_REWARDS: np.mean(everyone["groups"].std(1) == 0),
         metric.MEAN_LENGTH: everyone["length"].mean(),
         "completions/max_length": everyone["length"].max(),

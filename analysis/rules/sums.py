@@ -141,7 +141,9 @@ class Part:
         self._bases: dict[str, tuple[Base, Floats]] = {}
 
     def weight(self, kind: str) -> Floats:
-        """Return the weight w (n,) that ``kind`` names: 1 ("one"), or exp(S) or exp(S/L), the exponent held at 20."""
+        """Return the weight w (n,) that ``kind`` names: 1 ("one"), or exp(S) or exp(S/L) with the exponent held at
+        MAX_EXPONENT.
+        """
         if kind not in self._weights:
             if kind == "one":
                 self._weights[kind] = np.ones(len(self.S))

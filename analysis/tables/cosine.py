@@ -275,5 +275,5 @@ class _Use:
 
 
 def rows_weight(window: ScoredWindow) -> Floats:
-    """Return the weight exp(S) (n,) that all rules are compared with, the exponent held at 20."""
+    """Return the weight exp(S) (n,) that all rules are compared with, the exponent held at MAX_EXPONENT."""
     return importance_weight(window.rows.S)

@@ -17,7 +17,7 @@ from analysis.log.loading import Run
 from analysis.log.rows import SUBSETS, USES, Floats, Ints, windows
 from analysis.tables.acceptance import BinnedRows, Clusters, Count, Reason
 from analysis.tables.columns import UNKNOWN, BinKey, Interval, RunKey, mean_at
-from fspo.rules import importance_weight
+from fspo.rules import MAX_EXPONENT, importance_weight
 from fspo.stats.bins import Bins
 from fspo.stats.clusters import MIN_CLUSTERS, TOO_FEW, dense, ratios
 from fspo.stats.intervals import CONFIDENCE, EQUIVALENCE, simultaneous_half_widths, t_quantile
@@ -61,7 +61,9 @@ class MomentRow(NamedTuple):
     drift_per_token: Annotated[Interval, "sum of S over sum of L", "nats per token"]
     var_S: Annotated[Interval, "variance of S about the bin's mean", "nats squared"]
     k3_per_token: Annotated[float, "sum of k3 over sum of L: the estimate of KL(old||new)", "nats per token"]
-    mean_weight: Annotated[Interval, "mean of exp(S), the exponent at most 20; 1 at first use (T9)", "number"]
+    mean_weight: Annotated[
+        Interval, f"mean of exp(S), the exponent at most {MAX_EXPONENT:g}; 1 at first use (T9)", "number"
+    ]
     shape: ShapeColumns
     reason: Reason
 
@@ -236,7 +238,7 @@ def _scaling(key: tuple[RunKey, str, str], view: BinnedRows, scale: Floats) -> l
 
 
 class Exponent(NamedTuple):
-    """The slope 2H of log Var(S|L) on log L, with its interval, a 90 % interval for equivalence tests, and why it is
+    """The slope 2H of log Var(S|L) on log L, with its interval, an interval at the level EQUIVALENCE, and why it is
     NaN.
     """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -34,10 +35,10 @@ QUANTITIES = {
 
 def range_factor(rule: str, value: str) -> float:
     """Return how many times the preset's upper half-width the swept range is; ``value`` is the table's text "lo hi"."""
-    band, high = CORRECTIONS[rule] if rule in CORRECTIONS else PRESETS[rule].rule, float(value.split()[1])
-    ratio = high / band.range_hi if band.shape in ("sqrt", "power") else np.log1p(high) / np.log1p(band.range_hi)
+    band = CORRECTIONS[rule] if rule in CORRECTIONS else PRESETS[rule].rule
+    swept, preset = (r.half_widths(np.ones(1))[1][0] for r in (replace(band, range_hi=float(value.split()[1])), band))
     # The table rounds ranges to few digits, so the factor is rounded too.
-    return float(f"{ratio:.2g}")
+    return float(f"{swept / preset:.2g}")
 
 
 def select(tables: Tables) -> Frame:

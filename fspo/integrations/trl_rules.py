@@ -39,12 +39,11 @@ def clip_of(args: Any) -> Rule | None:
         parts |= {"range_hi": high - 1, "outside": "cap"}
     elif loss in PPO_LOSSES:
         parts |= {"range_lo": min(args.epsilon, 1.0), "range_hi": high}
-        if args.delta is not None:  # delta bounds the ratio; our dual is a multiple of the upper half-width
-            parts["dual"] = math.log(args.delta) / math.log1p(high)
     else:
         return None
     try:
-        return Rule("token", **parts) if token else Rule("linear", weight="geometric", **parts)
+        rule = Rule("token", **parts) if token else Rule("linear", weight="geometric", **parts)
+        return rule if loss == "cispo" or args.delta is None else rule.with_dual_at(args.delta)
     except UserError:  # a band that leaves out ratio 1 is no rule of ours
         return None
 

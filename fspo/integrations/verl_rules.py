@@ -35,7 +35,7 @@ def clip_of(config: Any) -> Rule | None:
     try:
         if mode == "gspo":
             return Rule("linear", low, high, weight="geometric", name=name)
-        return Rule("token", low, high, dual=math.log(bound) / math.log1p(high), on=on, name=name)
+        return Rule("token", low, high, on=on, name=name).with_dual_at(bound)
     except (UserError, ValueError, ZeroDivisionError):  # a band that leaves out ratio 1 is no rule of ours
         return None
 

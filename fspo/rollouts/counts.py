@@ -67,7 +67,7 @@ def add_rollout(counts: Counts, batch: RolloutBatch, groups: GroupStats) -> None
     squares = np.bincount(group, (batch.rewards - (np.bincount(group, batch.rewards) / size)[group]) ** 2)
     several = size > 1
     counts.add(metric.REWARD, batch.rewards.sum(), n)
-    counts.add("reward_std", np.sqrt(squares[several] / (size[several] - 1)).sum(), several.sum())
+    counts.add(metric.REWARD_STD, np.sqrt(squares[several] / (size[several] - 1)).sum(), several.sum())
     counts.add(metric.EQUAL_REWARDS, groups.num_zero_std_groups, groups.num_groups)
     counts.add(metric.MEAN_LENGTH, batch.lengths.sum(), n)
     counts.add(metric.TRUNCATED, batch.truncated.sum(), n)
@@ -88,7 +88,7 @@ def add_drops(
         All reasons that can occur; one that did not occur gets the share 0.
     """
     for reason in reasons:
-        counts.add(f"dropped/{reason}", (why == reason).sum(), len(why))
+        counts.add(metric.DROPPED + reason, (why == reason).sum(), len(why))
     for i, mask in enumerate(length_bins(lengths, edges)):
         if mask.any():
-            counts.add(f"length_bin/{i}/dropped", (why[mask] != "").sum(), mask.sum())
+            counts.add(metric.in_bin(i, metric.BIN_DROPPED), (why[mask] != "").sum(), mask.sum())

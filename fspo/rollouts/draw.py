@@ -19,6 +19,7 @@ from transformers import PreTrainedModel
 from fspo.advantages import GroupStats
 from fspo.base.errors import UserError
 from fspo.config import TrainConfig
+from fspo.gradlog import metric_names as metric
 from fspo.rollouts.batches import RolloutBatch, join
 from fspo.rollouts.collect import ALONE, Collector, Prompts, dropped, give_advantages
 from fspo.rollouts.counts import Counts, add_drops, add_rollout
@@ -60,7 +61,7 @@ class DrawnRollout:
     def count(self, counts: Counts, config: TrainConfig) -> None:
         """Add the metrics of the rollout to ``counts``: rewards, lengths, and what was left out."""
         add_rollout(counts, self.batch, self.groups)
-        counts.add("prompts/too_long", self.too_long, self.passed)
+        counts.add(metric.TOO_LONG, self.too_long, self.passed)
         reasons: list[str] = [*config.batch.drop, *([ALONE] if "failed" in config.batch.drop else [])]
         lengths, why = [self.batch.lengths], [dropped(self.batch, config.batch.drop)]
         if config.batch.redraws:
@@ -68,9 +69,9 @@ class DrawnRollout:
             lengths += [part.lengths for part in self.redrawn]
             why += [np.full(len(part), NO_SIGNAL) for part in self.redrawn]
             every = [self.batch, *self.redrawn]
-            counts.add("reward_sampled", sum(part.rewards.sum() for part in every), sum(map(len, every)))
-            counts.add("redrawn/groups", sum(len(np.unique(part.prompt_ids)) for part in self.redrawn))
-            counts.add("redrawn/rounds", self.rounds)
+            counts.add(metric.REWARD_SAMPLED, sum(part.rewards.sum() for part in every), sum(map(len, every)))
+            counts.add(metric.REDRAWN_GROUPS, sum(len(np.unique(part.prompt_ids)) for part in self.redrawn))
+            counts.add(metric.REDRAWN_ROUNDS, self.rounds)
         if reasons:
             add_drops(counts, np.concatenate(lengths), np.concatenate(why), reasons, config.log.length_edges)
 

@@ -201,6 +201,17 @@ class Rule:
             return scale * below, scale * math.log1p(self.range_hi)
         return scale * self.range_lo, scale * self.range_hi
 
+    def with_dual_at(self, ratio: float) -> Rule:
+        """Return the rule with a dual clip where exp(S) at n = 1 is ``ratio``: `dual` is a multiple of the upper
+        half-width.
+
+        Raises
+        ------
+        UserError
+            If ``ratio`` lies inside the band.
+        """
+        return replace(self, dual=math.log(ratio) / float(self.half_widths(np.ones(1))[1][0]))
+
     def _factor(self, xp: Any, n: Float[Array, "*rows"]) -> Float[Array, "*rows"]:
         found = xp.ones_like(n)
         for length, factor in self.factors:

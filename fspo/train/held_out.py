@@ -44,13 +44,13 @@ def evaluate(
     values = {
         metric.HELD_OUT_REWARD: float(batch.rewards.mean()),
         metric.HELD_OUT_STDERR: float(batch.rewards.std(ddof=1) / np.sqrt(n)) if n > 1 else float("nan"),
-        "eval/count": n,
+        metric.HELD_OUT_COUNT: n,
         metric.EVAL + metric.MEAN_LENGTH: float(batch.lengths.mean()),
         metric.EVAL + metric.TRUNCATED: float(batch.truncated.mean()),
-        "eval/verifier_failed": float((batch.reward_status != "ok").mean()),
+        metric.HELD_OUT_FAILED: float((batch.reward_status != "ok").mean()),
     }
     for i, mask in enumerate(length_bins(batch.lengths, length_edges)):
         if mask.any():
-            values[f"eval/length_bin/{i}/reward"] = float(batch.rewards[mask].mean())
-            values[f"eval/length_bin/{i}/count"] = int(mask.sum())
+            values[metric.EVAL + metric.in_bin(i, metric.BIN_REWARD)] = float(batch.rewards[mask].mean())
+            values[metric.EVAL + metric.in_bin(i, metric.BIN_COUNT)] = int(mask.sum())
     return values

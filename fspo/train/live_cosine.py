@@ -11,6 +11,7 @@ import numpy as np
 from accelerate.utils import gather_object
 
 from fspo.base.errors import UserError
+from fspo.gradlog import metric_names as metric
 from fspo.objective import ObjectiveConfig
 from fspo.policy.scores import Scores
 from fspo.rollouts.counts import length_bins
@@ -97,10 +98,10 @@ def live_lemma(sums: dict[str, np.ndarray], *, drop: bool) -> tuple[CosineLemma 
         lemma = cosine_lemma(count, a, g, clipped)
     except UserError:
         return None, {}
-    values = {"grad_cosine/global": lemma.cosine, "grad_cosine/rho": lemma.rho}
+    values = {metric.GRAD_COSINE: lemma.cosine, metric.GRAD_RHO: lemma.rho}
     if lemma.bound is not None:
-        values["grad_cosine/bound"] = lemma.bound
+        values[metric.GRAD_BOUND] = lemma.bound
     for i, one, other in zip(np.flatnonzero(keep), g, clipped, strict=True):
         if (norm := np.linalg.norm(one) * np.linalg.norm(other)) > 0:
-            values[f"length_bin/{i}/grad_cosine"] = float(one @ other / norm)
+            values[metric.in_bin(int(i), metric.BIN_GRAD_COSINE)] = float(one @ other / norm)
     return lemma, values

@@ -7,30 +7,10 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from fspo.gradlog.schema import RATIO_COLUMNS
+from fspo.gradlog.schema import LOG_COLUMNS
 from fspo.policy.scores import Scores
 from fspo.rollouts.batches import RolloutBatch
 from fspo.train.updates import Shard
-
-RECORDED = (
-    "length",
-    "log_ratio",
-    "sum_sq_log_ratio",
-    "k3_sum",
-    "lo",
-    "hi",
-    "band_accept",
-    "side",
-    "multiplier",
-    "weight",
-)
-"""Columns of the gradient log that are copied from `fspo.objective.Records`."""
-RECORDED_IF_KNOWN = (
-    *(name for on in ("engine", "behaviour", "total") for name in RATIO_COLUMNS[on] if name),
-    "staleness_log_ratio",
-    *(f"correction_{name}" for name in ("lo", "hi", "drift", "side", "weight")),
-)
-"""Columns of the gradient log on mismatch and correction, copied from `fspo.objective.Records`; null if unknown."""
 
 
 class UpdateColumns(NamedTuple):
@@ -88,7 +68,7 @@ def log_rows(
     Parameters
     ----------
     records : dict of (n,) arrays
-        From `fspo.objective.Records.to_numpy`.
+        From `fspo.objective.Records.to_numpy`; those that have the name of a column of the log are copied.
     drift : (n,) or float, optional
         Centre of the rule's band, nats per token.
     tokens : dict of lists of n arrays, optional
@@ -102,8 +82,7 @@ def log_rows(
         **update._asdict(),
         "policy_version": update.step,
         **responses._asdict(),
-        **{name: records[name] for name in RECORDED},
-        **{name: records[name] for name in RECORDED_IF_KNOWN if name in records},
+        **{name: values for name, values in records.items() if name in LOG_COLUMNS},
         **(tokens or {}),
         "drift": drift,
         "score_status": "not_taken" if scores is None else np.array(scores.status),

@@ -22,6 +22,8 @@ from fspo.rules import Rule
 from fspo.theory import lre
 from fspo.train.updates import Record
 
+_MEAN_SQUARE = "seq_log_ratio/mean_square"  # summed, but not written: the standard deviation is made of it
+
 
 def add_update_rows(counts: Counts, rows: dict[str, np.ndarray], edges: tuple[int, ...], *, moved: bool) -> None:
     """Add the responses of one update to the metrics: shares that are clipped, S, and both by length bin.
@@ -42,10 +44,10 @@ def add_update_rows(counts: Counts, rows: dict[str, np.ndarray], edges: tuple[in
         return
     n, S = len(rows["log_ratio"]), rows["log_ratio"]
     counts.add(metric.LOG_RATIO_MEAN, S.sum(), n)
-    counts.add("seq_log_ratio/mean_square", (S**2).sum(), n)
+    counts.add(_MEAN_SQUARE, (S**2).sum(), n)
     counts.add(metric.LOG_RATIO_DRIFT, S.sum(), rows["length"].sum())
     counts.add(metric.OUT_OF_BAND, (~rows["band_accept"]).sum(), n)
-    counts.add("weight_capped", rows["capped"].sum(), n)
+    counts.add(metric.CAPPED, rows["capped"].sum(), n)
     live = rows["advantage"] != 0
     # ``kept`` is 1 for a response that is not clipped, else 0 (token rules: the share of its tokens that are not). Its
     # mean is an acceptance: E[M] if the rule drops what it clips.
@@ -54,10 +56,10 @@ def add_update_rows(counts: Counts, rows: dict[str, np.ndarray], edges: tuple[in
         if not mask.any():
             continue
         size, here = mask.sum(), mask & live
-        counts.add(f"length_bin/{i}/out_of_band", (~rows["band_accept"][mask]).sum(), size)
-        counts.add(f"length_bin/{i}/clip_low", rows["cut_low"][here].sum(), rows["count"][here].sum())
-        counts.add(f"length_bin/{i}/clip_high", rows["cut_high"][here].sum(), rows["count"][here].sum())
-        counts.add(f"length_bin/{i}/kept", kept[here].sum(), here.sum())
+        counts.add(metric.in_bin(i, metric.BIN_OUT_OF_BAND), (~rows["band_accept"][mask]).sum(), size)
+        counts.add(metric.in_bin(i, metric.BIN_CLIPPED_LOW), rows["cut_low"][here].sum(), rows["count"][here].sum())
+        counts.add(metric.in_bin(i, metric.BIN_CLIPPED_HIGH), rows["cut_high"][here].sum(), rows["count"][here].sum())
+        counts.add(metric.in_bin(i, metric.BIN_KEPT), kept[here].sum(), here.sum())
 
 
 def add_update(
@@ -94,9 +96,9 @@ def add_update(
             counts.add(metric.CORRECTION_CUT, rows["correction_cut"].sum(), rows["correction_count"].sum())
             counts.add(metric.CORRECTION_WEIGHT, rows["correction_weight"][live].sum(), live.sum())
         if config.rule.kl_coef > 0:
-            counts.add("kl", rows["kl"].sum(), rows["length"].sum())
+            counts.add(metric.KL, rows["kl"].sum(), rows["length"].sum())
         if record.drift is not None and rule.needs_stats and since > 0:
-            counts.add("drift_per_token", record.drift.sum(), len(record.drift))
+            counts.add(metric.DRIFT, record.drift.sum(), len(record.drift))
 
 
 def finished(counts: Counts, edges: tuple[int, ...]) -> dict[str, float]:
@@ -106,25 +108,25 @@ def finished(counts: Counts, edges: tuple[int, ...]) -> dict[str, float]:
     section 3) are computed from the sums and added.
     """
     pairs, values = counts.pairs(), counts.values()
-    square = values.pop("seq_log_ratio/mean_square", None)
+    square = values.pop(_MEAN_SQUARE, None)
     if square is not None:
         values[metric.LOG_RATIO_STD] = math.sqrt(max(square - values[metric.LOG_RATIO_MEAN] ** 2, 0.0))
-    for measure, column in (("lre_band", "out_of_band"), ("lre_update", "kept")):
-        named = [pairs.get(f"length_bin/{i}/{column}", [0.0, 0.0]) for i in range(len(edges))]
+    for measure, column in ((metric.LRE_BAND, metric.BIN_OUT_OF_BAND), (metric.LRE_UPDATE, metric.BIN_KEPT)):
+        named = [pairs.get(metric.in_bin(i, column), [0.0, 0.0]) for i in range(len(edges))]
         found = np.array([pair for pair in named if pair[1]])
         if not len(found):
             continue
         p, share = found[:, 1], found[:, 0] / found[:, 1]
         try:
-            error = lre(p, 1 - share if column == "out_of_band" else share)
+            error = lre(p, 1 - share if column == metric.BIN_OUT_OF_BAND else share)
         except UserError:  # no response was accepted, so LRE is not defined; the clip ratios show why
             continue
-        values |= {f"{measure}/inf": error.inf, f"{measure}/l1": error.l1, f"{measure}/l2": error.l2}
+        values |= {measure + norm: value for norm, value in (("inf", error.inf), ("l1", error.l1), ("l2", error.l2))}
     for i, lower in enumerate(edges):
-        if f"length_bin/{i}/out_of_band" in pairs:
-            values[f"length_bin/{i}/count"] = pairs[f"length_bin/{i}/out_of_band"][1]
-            values[f"length_bin/{i}/length_lo"] = lower
+        if metric.in_bin(i, metric.BIN_OUT_OF_BAND) in pairs:
+            values[metric.in_bin(i, metric.BIN_COUNT)] = pairs[metric.in_bin(i, metric.BIN_OUT_OF_BAND)][1]
+            values[metric.in_bin(i, metric.BIN_LENGTH_LO)] = lower
             if i + 1 < len(edges):
-                values[f"length_bin/{i}/length_hi"] = edges[i + 1]
-        values.pop(f"length_bin/{i}/kept", None)
+                values[metric.in_bin(i, metric.BIN_LENGTH_HI)] = edges[i + 1]
+        values.pop(metric.in_bin(i, metric.BIN_KEPT), None)
     return values

@@ -148,7 +148,7 @@ class ScoreLog:
             rollout=batch.rollout,
         )
         share = found.share[np.isfinite(found.share)]
-        values = {"score/coverage": float(share.mean())} if len(share) else {}
+        values = {metric.COVERAGE: float(share.mean())} if len(share) else {}
         return values | {metric.COSINE_ERROR: found.pair_cosine_rmse}
 
     def audit(self, fresh: RolloutBatch, shards: list[Shard], step: int) -> None:

@@ -95,7 +95,7 @@ class Reporter:
 
     def times(self) -> dict[str, float]:
         """Return the wall time of each part as a metric ``time/NAME``, seconds."""
-        return {f"time/{name}": seconds for name, seconds in self.seconds.items()}
+        return {metric.TIME + name: seconds for name, seconds in self.seconds.items()}
 
     def divide(self, counts: Counts) -> dict[str, float]:
         """Add the metrics' numerators and counts of all processes and divide their sums; return the metrics by name."""

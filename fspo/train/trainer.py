@@ -193,7 +193,7 @@ class Trainer:
         self.state = replace(self.state, rollout=rollout + 1, online=online)
         self.versions.add(self.state.step)
         values = self.reporter.divide(counts) | {metric.NUM_TOKENS: self.state.num_tokens} | live
-        values |= {"step_time": time.perf_counter() - began} | self.reporter.times()
+        values |= {metric.STEP_TIME: time.perf_counter() - began} | self.reporter.times()
         self.reporter.write("train", rollout, self.state.step, values)
         self.reporter.rollout_done(self.rule.label, values)
         return values
@@ -297,7 +297,7 @@ class Trainer:
         if self.is_main and rule.adapt != "none":
             for name in ("range_lo", "range_hi", "gamma"):
                 if (value := getattr(rule, name)) is not None:
-                    counts.add(f"rule/{name}", value)
+                    counts.add(metric.ADAPTED + name, value)
         self.state = replace(self.state, step=step + 1)
         if cause != "loss" and self.rule.needs_stats and self.rule.drift_source == "lagged":
             self.state = replace(self.state, lagged=asdict(self.updater.lagged_stats(records)))
@@ -334,9 +334,9 @@ class Trainer:
         if self.is_main:
             counts.add(metric.GRAD_NORM, norm if cause is None else 0.0, cause is None)
             counts.add(metric.LEARNING_RATE, rate)
-            counts.add("skipped_updates", cause is not None)
+            counts.add(metric.SKIPPED_UPDATES, cause is not None)
             for name in guard.CAUSES:
-                counts.add(f"skipped/{name}", cause == name)
+                counts.add(metric.SKIPPED + name, cause == name)
         if cause is not None:
             guard.stop_if_many(self.state.skipped, config.max_skipped_updates, self.state.step, cause)
         return cause
@@ -360,7 +360,9 @@ class Trainer:
                 step=self.state.step,
                 length_edges=self.config.log.length_edges,
             )
-        self.reporter.write("eval", done, self.state.step, values | {"time/eval": self.reporter.seconds["eval"]})
+        self.reporter.write(
+            "eval", done, self.state.step, values | {metric.TIME + "eval": self.reporter.seconds["eval"]}
+        )
         return values
 
     def _checkpoint(self) -> None:

@@ -11,7 +11,8 @@ reward less its mean. Then E[w A psi] is the exact gradient of the new policy's 
 factors are half-line moments of a normal law, so one quadrature over z remains, split at the edges of the band.
 
 The weight w of the true update is e^S, not capped. The clipped weight comes from ``rule.apply``, which caps the
-exponent at 20: with long steps (models ``far`` and ``heavy``) that cap bounds the variance of the unclipped update.
+exponent at MAX_EXPONENT: with long steps (models ``far`` and ``heavy``) that cap bounds the variance of the unclipped
+update.
 """
 
 from __future__ import annotations
