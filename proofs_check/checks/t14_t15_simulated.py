@@ -9,6 +9,7 @@ from functools import partial
 import numpy as np
 from scipy import stats
 
+from fspo.rules import Rule
 from fspo.rules.online import EACH_ROLLOUT, MEMORY, OnlineRule
 from fspo.theory import Floats, relative_acceptance
 from proofs_check.frame import Check, Method, Outcome
@@ -35,6 +36,8 @@ TOLERANCE = 0.01
 that still learns has a small error.
 """
 BINS: Floats = np.unique(np.floor(np.log2(LENGTHS)))
+UPDATES, ROWS = 8, 48
+"""Updates of a rollout, and rows of each, in the check of a random update."""
 PAST = MEMORY // EACH_ROLLOUT
 """Number of rollouts after which the conformal rule's memory is full."""
 
@@ -121,6 +124,29 @@ def conformal_bins(
     return together(outcomes, f"largest gap of a bin {max(gaps):.4f} over {len(models)} models")
 
 
+def random_update(rng: np.random.Generator, learnt: int = UPDATES * ROWS, runs: int = 60) -> Outcome:
+    """Check T15 about a row of a random update: S grows over the eight updates of a rollout, and of a rollout's rows
+    more than the memory's share of one rollout. New rollouts are accepted with mean k/(n+1) over their updates.
+
+    ``learnt`` (a control) is the number of a rollout's first rows that the rule sees.
+    """
+    accepted = np.empty((runs, 1))
+    lengths, scale = np.full(UPDATES * ROWS, 64.0), np.sqrt(np.repeat(np.arange(UPDATES) + 1.0, ROWS))
+    for run in range(runs):
+        online = OnlineRule(Rule("sqrt", 0.03, 0.03, adapt="bins", target=TARGET))
+        kept = []
+        for rollout in range(PAST + 4):
+            S = 0.02 * scale * np.sqrt(lengths) * rng.standard_normal(lengths.size)
+            if rollout < PAST:
+                online.observe(S[:learnt], lengths[:learnt], np.ones(learnt))
+                online.end_rollout()
+            else:
+                kept.append(online.rule.apply(S, lengths, np.ones_like(S)).in_band.mean())
+        accepted[run] = np.mean(kept)
+    promised = math.ceil((MEMORY + 1) * TARGET) / (MEMORY + 1)
+    return mean_is(accepted, [promised], wanted=0.03, runs=runs)
+
+
 OTHERS = tuple(name for name in MODELS if name not in (*FAIR, *POWER))
 
 CHECKS = (
@@ -168,5 +194,12 @@ CHECKS = (
             "learnt exponent, AR(1)": partial(conformal_bins, models=("ar1",), rule="fspo-adaptive"),
             "one range, scale grows like l^.15": partial(conformal_bins, models=("heteroscedastic",), rule="fspo-auto"),
         },
+    ),
+    Check(
+        "T15",
+        Method.SIMULATED,
+        "a row of a random update at k/(n+1) although S grows over a rollout",
+        random_update,
+        {"the first rows of a rollout alone": partial(random_update, learnt=EACH_ROLLOUT)},
     ),
 )

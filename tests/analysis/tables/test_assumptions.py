@@ -96,7 +96,7 @@ def eta(rows):
 def test_eta_over_units_by_hand():
     update = {"use": "first", "source": "trained", "weight": "sequence", "updates": 1, "window": 0}
     rows = [update | {"step": i, "eta": e} for i, e in enumerate((0.1, 0.2, 0.3, 0.4, 0.5))]
-    rows.append({"use": "reused", "source": "trained", "weight": "sequence", "eta": 9.0})
+    rows.append(update | {"use": "reused", "step": 5, "eta": 9.0})
     (value, low, high), number = eta(rows)
     half = sps.t.ppf(0.975, 4) * np.std([0.1, 0.2, 0.3, 0.4, 0.5], ddof=1) / np.sqrt(5)
     assert (value, low, high, number) == pytest.approx((0.3, 0.3 - half, 0.3 + half, 5))

@@ -15,6 +15,7 @@ from analysis.scores.products import jackknife_se
 from analysis.scores.sketches import Fresh, ScoredWindow, ScoredWindows
 from analysis.tables.columns import RunKey
 from analysis.tables.population import ERRORS, PopulationRow, PopulationTable
+from fspo.advantages import ESTIMATORS, advantages
 from fspo.gradlog import GradLogWriter
 from fspo.rules import Rule, preset
 from fspo.stats.bins import Bins
@@ -168,6 +169,24 @@ def test_inner_products_are_unbiased_on_an_exact_policy():
         assert np.all(errors < true_g @ true_g / 4), name  # else the check would say nothing
         # old with old, old with fresh, fresh with fresh: the unclipped update's every product is ||g||^2
         assert np.all(np.abs(values.mean(axis=0) - true_g @ true_g) < errors), name
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_the_fresh_reference_has_leave_one_out_advantages_whatever_estimator_trained(estimator):
+    bandit = make_bandit(np.random.default_rng(4), vocabulary=2, max_length=3, step=0.2)
+    psi = scores(bandit.new, bandit.responses)
+    window = policy_window(bandit, psi, np.random.default_rng(5), 6, 4, psi.shape[1])
+    A = advantages(window.rows.reward, window.rows.prompt, estimator)[0]
+    vectors = window.vectors * (A / window.rows.A)[:, None]
+    other = replace(window, rows=replace(window.rows, A=A), vectors=vectors)
+    tables = [PopulationTable(NO_RUN, Bins((1, 10)), [Case(Rule("sqrt", 0.05, 0.1), "x", "given")]) for _ in range(2)]
+    for table, one in zip(tables, (window, other), strict=True):
+        table.add(one)
+    for name in ("inner", "left", "right"):
+        one, two = (table._pools["fresh"].parts[name].total[0] for table in tables)
+        assert np.allclose(one, two)
+    one, two = (table._pools["population"].parts["right"].total[0] for table in tables)
+    assert np.allclose(one, two) == (estimator == "rloo")
 
 
 def test_population_cosine_is_not_flattered_and_its_interval_covers():

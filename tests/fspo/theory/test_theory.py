@@ -308,6 +308,27 @@ def test_t7s_is_sharp(eps, k):
     assert found.cosine < cosine_bound(0.99 * found.rho)  # the control: any smaller rho would promise too much
 
 
+def test_each_of_the_three_terms_of_rho_can_be_the_least():
+    """T7's rho takes the least: r = e, e, -e with deviations of norms 3, 1, 1, across the true update or along it."""
+    p, a = [0.25, 0.25, 0.5], 1 + np.array([0.1, 0.1, -0.1])
+    moved = np.array([3.0, -1.0, -1.0])
+    for at, (kappa, kappa_c, kappa_c2), least in (
+        (1, (0.25 * math.sqrt(10) + 0.75 * math.sqrt(2), 1.5, math.sqrt(3)), 1.5),  # LRE_inf kappa_c
+        (0, (1.0, 1.5, math.sqrt(3)), 1.0),  # LRE_inf kappa
+    ):
+        g = np.array([[1.0, 0.0]] * 3)
+        g[:, at] += moved
+        found = cosine_lemma(p, a, g, a[:, None] * g)
+        assert (found.kappa, found.kappa_c, found.kappa_c2) == pytest.approx((kappa, kappa_c, kappa_c2))
+        assert found.lre.inf == pytest.approx(0.1)
+        assert found.rho == pytest.approx(0.1 * least)
+    # one rare bin is reweighted, and another deviates: LRE_2 kappa_c2
+    g = np.array([[1.0, 0.0], [1.0, 1.0], [1.0, -1.0]])
+    found = cosine_lemma([0.02, 0.49, 0.49], [2.0, 1.0, 1.0], g, np.array([2.0, 1.0, 1.0])[:, None] * g)
+    assert found.rho == pytest.approx(found.lre.l2 * found.kappa_c2)
+    assert found.rho < found.lre.inf * min(found.kappa, found.kappa_c)
+
+
 def test_cosine_lemma_by_hand():
     # p = (1/2, 1/2), g = (2, 0), (0, 2), total (1, 1), |g| = sqrt 2; a = (.8, .4), a_bar .6, r = (1/3, -1/3)
     g = np.array([[2.0, 0.0], [0.0, 2.0]])

@@ -1,0 +1,122 @@
+"""T8: the clipped gradient M w A psi of every response of a small policy, as docs/theory.md section 2 defines it in
+words, against the rule objects and against the gradient of the trainer's loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any, get_args
+
+import numpy as np
+
+from fspo.rules import Drift, Rule, drift_stats
+from fspo.theory import Floats
+from proofs_check.frame import Check, Method, Outcome
+from proofs_check.tools import defined
+from proofs_check.tools.compare import close, worst
+from proofs_check.tools.policy import Bandit, make_bandit, token_log_probs
+
+CLIPS = (("drop", None), ("drop", 1.5), ("truncate", None), ("truncate", 1.5), ("cap", None), ("mask", None))
+"""What happens outside the band, and the dual clip."""
+Coefficients = Callable[[Rule, Bandit], Floats]
+Multiplier = Callable[..., float]
+
+
+def by_rules(rule: Rule, bandit: Bandit) -> Floats:
+    """Return M w A of each response (N,) from the rule object."""
+    s, A = bandit.token_log_ratios, bandit.advantages
+    m = rule.centre(drift_stats(s, bandit.responses.symbols >= 0, A), A)
+    return rule.apply(bandit.log_ratio, bandit.lengths, A, m).clipped_weight * A
+
+
+def by_loss(rule: Rule, bandit: Bandit) -> Floats:
+    """Return M w A of each response (N,): minus the derivative of ``fspo.objective``'s loss by the log-probability of
+    each of its tokens, times the number of responses.
+    """
+    import torch
+
+    from fspo.objective import objective
+
+    new, old = (torch.tensor(token_log_probs(theta, bandit.responses)) for theta in (bandit.new, bandit.old))
+    mask = torch.tensor(bandit.responses.symbols >= 0)
+    A = torch.tensor(bandit.advantages)
+    stats = objective(new, old, mask, A, Rule("none")).records.drift_stats(A)
+    new.requires_grad_()
+    objective(new, old, mask, A, rule, m=rule.centre(stats, A)).loss.backward()
+    assert new.grad is not None
+    found = -len(A) * new.grad
+    if not bool(torch.all(torch.where(mask, found == found[:, :1], found == 0))):
+        raise ValueError("the tokens of a response do not share one coefficient, or a masked token has one")
+    return found[:, 0].numpy()
+
+
+def section_2(
+    rng: np.random.Generator,
+    found: Coefficients = by_rules,
+    read: dict[str, str] | None = None,
+    multiplier: Multiplier = defined.multiplier,
+) -> Outcome:
+    """Check that the coefficient M w A of every response is section 2's, for each drift and each way to clip.
+
+    ``read`` (a control) names the drift that is read in the place of another.
+    """
+    bandit = make_bandit(rng, vocabulary=3, max_length=5, step=0.3)
+    bandit = replace(bandit, advantages=rng.choice([-1.5, -0.5, 0.0, 0.5, 2.0], len(bandit.advantages)))
+    s, S, A, n = bandit.token_log_ratios, bandit.log_ratio, bandit.advantages, bandit.lengths
+    outcomes, unseen = [], set()
+    for name in get_args(Drift):
+        m = defined.drift((read or {}).get(name, name), s, n, A, np.ones(len(A))) * n
+        for outside, dual in CLIPS:
+            rule: Any = Rule("sqrt", 0.1, 0.12, drift=name, outside=outside, dual=dual)  # type: ignore[arg-type]
+            lo, hi = m - 0.1 * np.sqrt(n), m + 0.12 * np.sqrt(n)
+            M = np.array([multiplier(outside, dual, *row) for row in zip(S, A, lo, hi, m, strict=True)])
+            expected = M * np.exp(S) * A
+            outcomes.append(close(found(rule, bandit)[A != 0] + 1, expected[A != 0] + 1, 1e-9))
+            cut = np.array([defined.multiplier(outside, dual, *row) for row in zip(S, A, lo, hi, m, strict=True)]) != 1
+            if not (np.any(cut & (A > 0)) and np.any(cut & (A < 0))):
+                unseen.add(rule.label)
+    if unseen:
+        return Outcome(float("nan"), note=f"no response, or of one sign of A alone, is cut by {sorted(unseen)}")
+    return worst(*outcomes, note=f"{len(outcomes)} rules, {len(A)} responses")
+
+
+def dual_at_the_upper_edge(outside: str, dual: float | None, *row: float) -> float:
+    """Return M with the weight of the upper edge where the dual clip cuts (a control)."""
+    S, A, _, hi, _ = row
+    M = defined.multiplier(outside, dual, *row)
+    return M if dual is None or outside == "drop" or not (A < 0 and hi < S and M < 1) else float(np.exp(hi - S))
+
+
+def cap_by_sign(outside: str, dual: float | None, *row: float) -> float:
+    """Return M where cap leaves responses with A < 0 alone (a control)."""
+    return 1.0 if outside == "cap" and row[1] < 0 else defined.multiplier(outside, dual, *row)
+
+
+def at_most_1(*row: Any) -> float:
+    """Return M, but at most 1 (a control)."""
+    return min(1.0, defined.multiplier(*row))
+
+
+def _controls(found: Coefficients) -> dict[str, partial[Outcome]]:
+    wrong = partial(section_2, found=found)
+    return {
+        "drift gaussian read from k3": partial(wrong, read={"gaussian": "kl"}),
+        "drift tilted with gaussian's sign": partial(wrong, read={"tilted": "gaussian"}),
+        "dual clip truncated at the upper edge": partial(wrong, multiplier=dual_at_the_upper_edge),
+        "cap on A > 0 alone": partial(wrong, multiplier=cap_by_sign),
+        "no M above 1": partial(wrong, multiplier=at_most_1),
+    }
+
+
+CHECKS = (
+    Check("T8", Method.ENUMERATED, "rules: M w A of each response is section 2's", section_2, _controls(by_rules)),
+    Check(
+        "T8",
+        Method.ENUMERATED,
+        "loss of fspo.objective: its gradient is section 2's M w A psi",
+        partial(section_2, found=by_loss),
+        _controls(by_loss),
+    ),
+)

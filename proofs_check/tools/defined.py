@@ -1,0 +1,55 @@
+"""What docs/theory.md section 2 says of one response, in plain numbers: the drift, and the multiplier M of a clip.
+
+``fspo.rules`` computes the same with arrays; nothing here calls it, so that the two can be compared.
+"""
+
+from __future__ import annotations
+
+import math
+
+from fspo.theory import Floats
+
+
+def drift(name: str, s: Floats, lengths: Floats, A: Floats, mass: Floats) -> Floats:
+    """Return the centre m of the band of each response (N,), nats per token.
+
+    Parameters
+    ----------
+    name : str
+        none, kl, gaussian, tilted or signed.
+    s : array (N, T)
+        Token log-ratios, 0 after the end.
+    lengths, A, mass : arrays (N,)
+        Lengths, advantages, and the weight with which each response counts in a mean over tokens.
+    """
+    tokens = mass @ lengths
+    k3 = sum(mass[i] * (math.exp(x) - 1 - x) for i, row in enumerate(s) for x in row) / tokens
+    square = sum(mass[i] * x * x for i, row in enumerate(s) for x in row) / tokens
+    constant = {"none": 0.0, "kl": -k3, "gaussian": -square / 2, "tilted": square / 2}
+    if name in constant:
+        return 0 * A + constant[name]
+    S, out = s.sum(axis=1), 0 * A
+    for side in (A > 0, A < 0):
+        out[side] = (mass[side] @ S[side]) / (mass[side] @ lengths[side])
+    return out
+
+
+def multiplier(outside: str, dual: float | None, S: float, A: float, lo: float, hi: float, centre: float) -> float:
+    """Return M of a response with the weight e^S, whose band is [lo, hi] around ``centre``."""
+    dual_edge = math.inf if dual is None else centre + dual * (hi - centre)
+    if A == 0:
+        return 1.0
+    if outside == "cap":
+        return min(1.0, math.exp(hi - S))
+    if outside == "mask":
+        return float(lo <= S <= hi)
+    edge = None
+    if A > 0 and hi < S:
+        edge = hi
+    elif A < 0 and lo > S:
+        edge = lo
+    elif A < 0 and dual_edge < S:
+        edge = dual_edge
+    if edge is None:
+        return 1.0
+    return 0.0 if outside == "drop" else math.exp(edge - S)
