@@ -67,7 +67,7 @@ def section_2(
     s, S, A, n = bandit.token_log_ratios, bandit.log_ratio, bandit.advantages, bandit.lengths
     outcomes, unseen = [], set()
     for name in get_args(Drift):
-        m = defined.drift((read or {}).get(name, name), s, n, A, np.ones(len(A))) * n
+        m = defined.drift((read or {}).get(name) or name, s, n, A, np.ones(len(A))) * n
         for outside, dual in CLIPS:
             rule: Any = Rule("sqrt", 0.1, 0.12, drift=name, outside=outside, dual=dual)  # type: ignore[arg-type]
             lo, hi = m - 0.1 * np.sqrt(n), m + 0.12 * np.sqrt(n)

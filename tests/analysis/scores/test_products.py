@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from scipy import stats as sps
 
 from analysis.scores.products import CosineColumns, Products, UpdateGram
 
@@ -35,6 +36,30 @@ def test_parallel_updates_have_an_interval_of_one_point(width: float, negate: bo
         found = columns(0.0, width, seed, negate)
         for k in range(BINS + 1):
             assert found.interval(k, [0]) == pytest.approx((exact, exact, exact), abs=1e-14)
+
+
+def test_a_difference_of_cosines_has_the_jackknifes_interval() -> None:
+    """Leave out one cluster after the other, compute both cosines anew, and take Student's t on C - 1 degrees."""
+    rng = np.random.default_rng(5)
+    vectors, cluster = rng.normal(size=(24, 3)) + 1, np.arange(24) % CLUSTERS
+    left, right = rng.uniform(0.3, 1.0, size=(24, 2)), np.ones((24, 1))
+    gram = UpdateGram(vectors, np.zeros(24, np.int64), cluster, 1)
+    products = []
+    for a, b in ((left, right), (left, left), (right, right)):
+        products.append(Products())
+        products[-1].add(*gram.products(a, b))
+    found = CosineColumns.of(*products, np.zeros(CLUSTERS, np.int64)).difference(1, 0, 1)
+
+    def gap(keep: np.ndarray) -> float:
+        g = vectors[keep].sum(0)
+        clipped = left[keep].T @ vectors[keep]
+        one, two = clipped @ g / np.linalg.norm(clipped, axis=1) / np.linalg.norm(g)
+        return one - two
+
+    without = np.array([gap(cluster != c) for c in range(CLUSTERS)])
+    half = sps.t.ppf(0.975, CLUSTERS - 1) * np.sqrt((CLUSTERS - 1) * without.var())
+    value = gap(np.full(24, True))
+    assert found == pytest.approx((value, value - half, value + half))
 
 
 def test_updates_that_are_not_parallel_have_an_interval() -> None:

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import statsmodels.api as sm
 from scipy import stats as sps
 
 from analysis.log.loading import load_run
@@ -65,6 +66,23 @@ def test_exponent_covers_the_truth(truth):
         found = exponent(y, L, np.arange(800) // 8)
         hits += found.slope.low <= truth <= found.slope.high
     assert hits / 150 > 0.95 - 3 * np.sqrt(0.95 * 0.05 / 150)
+
+
+def test_exponent_is_statsmodels_gamma_regression():
+    rng = np.random.default_rng(7)
+    cluster = np.repeat(np.arange(80), 5)
+    L = np.exp(rng.uniform(np.log(4), np.log(400), 400))
+    y = L**1.2 * rng.gamma(2, size=400) * np.exp(0.4 * rng.normal(size=80))[cluster]
+    model = sm.GLM(y, sm.add_constant(np.log(L)), family=sm.families.Gamma(sm.families.links.Log()))
+    theirs = model.fit(
+        method="newton", cov_type="cluster", cov_kwds={"groups": cluster, "use_correction": False}, tol=1e-12
+    )
+    ours = exponent(y, L, cluster)
+    assert ours.slope.value == pytest.approx(theirs.params[1])
+    se = theirs.bse[1] * np.sqrt(80 / 79)
+    for ends, level in ((ours.slope[1:], 0.95), ((ours.ci90_low, ours.ci90_high), 0.90)):
+        half = sps.t.ppf((1 + level) / 2, 79) * se
+        assert ends == pytest.approx((theirs.params[1] - half, theirs.params[1] + half), rel=1e-6)
 
 
 def test_exponent_of_exact_powers_is_exact():

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import statsmodels.api as sm
 from scipy import stats as sps
 
 from fspo.stats.clusters import dense, ratios, sum_by
@@ -27,6 +28,20 @@ def test_ratio_and_variance_by_hand():
     assert found.variance[0] == pytest.approx(3 / 2 * 2 / 36)
     assert found.clusters.tolist() == [3, 3]
     assert found.count.tolist() == [6, 6]
+
+
+@pytest.mark.parametrize("by_length", [False, True])
+def test_the_variance_of_a_ratio_is_the_delete_one_jackknifes(by_length):
+    """Clusters of 1 to 30 rows, two bins and both together: leave each cluster out and divide again."""
+    rng = np.random.default_rng(8)
+    cluster = np.repeat(np.arange(12), np.arange(12) ** 2 // 4 + 1)
+    bins, y = rng.integers(0, 2, len(cluster)), rng.normal(1, 1, len(cluster)) + rng.normal(0, 1, 12)[cluster]
+    d = rng.uniform(1, 9, len(cluster)) if by_length else np.ones(len(cluster))
+    found = ratios(y, cluster, bins, 2, d)
+    for k in range(3):
+        at = bins == k if k < 2 else np.full(len(y), True)
+        without = np.array([y[at & (cluster != c)].sum() / d[at & (cluster != c)].sum() for c in range(12)])
+        assert found.variance[k] == pytest.approx(11 / 12 * np.sum((without - y[at].sum() / d[at].sum()) ** 2))
 
 
 def test_one_row_a_cluster_is_the_textbook_variance():
@@ -83,6 +98,25 @@ def test_slope_against_a_plain_sandwich():
     assert found.slope == pytest.approx(beta[1])
     assert found.se == pytest.approx(np.sqrt((bread @ meat @ bread)[1, 1] * 30 / 29))
     assert found.ci90_low > found.ci_low
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_slope_and_ratio_are_those_of_statsmodels(weighted):
+    rng = np.random.default_rng(9)
+    cluster = np.repeat(np.arange(30), 6)
+    x, w = rng.normal(size=180), rng.uniform(0.5, 2, 180) if weighted else np.ones(180)
+    y = 0.3 * x + rng.normal(size=30)[cluster] + rng.normal(size=180)
+    robust = {"cov_type": "cluster", "cov_kwds": {"groups": cluster, "use_correction": False}}
+    theirs = sm.WLS(y, sm.add_constant(x), weights=w).fit(**robust, use_t=True)
+    ours = cluster_slope(y, x, cluster, w, margin=0.1)
+    se = theirs.bse[1] * np.sqrt(30 / 29)  # CR1
+    assert (ours.slope, ours.se) == pytest.approx((theirs.params[1], se))
+    for ends, level in (((ours.ci_low, ours.ci_high), 0.95), ((ours.ci90_low, ours.ci90_high), 0.90)):
+        half = sps.t.ppf((1 + level) / 2, 29) * se
+        assert ends == pytest.approx((theirs.params[1] - half, theirs.params[1] + half))
+    found = ratios(y, cluster, np.zeros(180, int), 1)  # clusters of one size, so that leverage changes nothing
+    mean = sm.OLS(y, np.ones(180)).fit(**robust)
+    assert (found.value[0], found.variance[0]) == pytest.approx((mean.params[0], mean.bse[0] ** 2 * 30 / 29))
 
 
 def test_tost_by_hand():
