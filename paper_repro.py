@@ -12,8 +12,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from jsonargparse import ArgumentParser
+
 from fspo.base.errors import run_cli, unknown_name
 from fspo.base.files import refuse_foreign
+from fspo.base.options import make_parser, parse
 from fspo.gradlog.run_folder import ANALYSIS, CONFIG, NOISE, SUMMARY
 from fspo.repro.options import ReproductionOptions
 from fspo.repro.presets import PRESETS, QUICK_RULES
@@ -24,12 +27,12 @@ from proofs_check.maps.output import check_output
 DESCRIPTION = """Reproduce the claims about FSPO on this machine, each with an interval and a verdict.
 
 examples:
-  python paper_repro.py                          the quick preset: 15 minutes on two cores
-  python paper_repro.py --preset full            12 rules, 5 seeds: about two days on two cores, resumable; its
+  fspo reproduce                          the quick preset: 15 minutes on two cores
+  fspo reproduce --preset full            12 rules, 5 seeds: about two days on two cores, resumable; its
                                                  sweep of settings as long again (--sweep false leaves it out)
-  python paper_repro.py --preset quick --sweep true   retrain fspo, rloo, gspo with one setting changed at a time
-  python paper_repro.py --preset full --rules '[rloo,gspo,fspo]' --seeds '[0,1,2,3,4]'
-  python paper_repro.py --preset 8b              check the 8B configuration and print a cluster's commands
+  fspo reproduce --preset quick --sweep true   retrain fspo, rloo, gspo with one setting changed at a time
+  fspo reproduce --preset full --rules rloo,gspo,fspo --seeds 0,1,2,3,4
+  fspo reproduce --preset 8b              check the 8B configuration and print a cluster's commands
 
 A killed run goes on where it stopped: start the same command again.
 """
@@ -39,8 +42,8 @@ TRAINED_SWEEP = "trained_sweep.csv"
 class Reproduction:
     """The stages of one reproduction, in order."""
 
-    def __init__(self, options: ReproductionOptions) -> None:
-        self.options, self.sizes = options, options.sizes()
+    def __init__(self, options: ReproductionOptions, words: Sequence[str]) -> None:
+        self.options, self.sizes, self.words = options, options.sizes(), words
         self.out = Path(options.output) / options.preset
         self.stages = Stages(self.out / "stages")
 
@@ -48,7 +51,7 @@ class Reproduction:
         """Run all stages; return 0 if the theory checks pass and the report is written."""
         # Refuse to overwrite a folder of other files. It is ours if it has a file of stages or a folder ``checks``;
         # `check_output` then refuses a folder ``checks`` of other files.
-        refuse_foreign(self.out, {"stages": is_stages, "checks": Path.exists}, "python paper_repro.py")
+        refuse_foreign(self.out, {"stages": is_stages, "checks": Path.exists}, "fspo reproduce")
         check_output(self.out / "checks")
         checks, theory = self.check_theory()
         training = Training(self.out, self.sizes, self.warm_up())
@@ -170,7 +173,7 @@ class Reproduction:
             **parts,
             trained_sweep=self.out / TRAINED_SWEEP if self.sizes.sweep else None,
             stages=self.stages.report,
-            provenance=provenance(["paper_repro.py", *sys.argv[1:]], self.sizes.seeds),
+            provenance=provenance(["fspo", "reproduce", *self.words], self.sizes.seeds),
         )
         for claim in claims:
             print(f"{claim['id']:4} {claim['verdict']:14} {claim['statement']}")
@@ -187,12 +190,17 @@ class Reproduction:
         return {"keys": [job.key for job in runs], "noise": noise, "source": source_digest(*packages, *GROUND_FLOOR)}
 
 
+def build_parser() -> ArgumentParser:
+    """Return the parser of ``fspo reproduce``."""
+    return make_parser(ReproductionOptions, "fspo reproduce", DESCRIPTION)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse the options and run the reproduction."""
+    words = sys.argv[1:] if arguments is None else arguments
+    options = parse(ReproductionOptions, words, build_parser())
     from figures.style import WIDTHS
-    from fspo.base.options import parse
 
-    options = parse(ReproductionOptions, arguments, prog="python paper_repro.py", description=DESCRIPTION)
     if options.width not in WIDTHS:
         raise unknown_name("--width", options.width, tuple(WIDTHS))
     if options.preset == "8b":
@@ -201,7 +209,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         rules, seeds = options.rules or QUICK_RULES, options.seeds or PRESETS["full"].seeds
         print(*cluster_commands(rules, seeds, f"{options.output}/8b", options.target, options.width), sep="\n")
         return 0
-    return Reproduction(options).run()
+    return Reproduction(options, words).run()
 
 
 if __name__ == "__main__":

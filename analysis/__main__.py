@@ -1,4 +1,4 @@
-"""The command ``python -m analysis RUN [RUN ...]``, and its further commands such as ``python -m analysis doctor``."""
+"""The command ``fspo analyse RUN [RUN ...]``; ``python -m analysis`` also takes the name of another command."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ COMMANDS = {
     "import": "analysis.importing.command",
     "sweep": "analysis.sweeps.counterfactual",
 }
-"""Commands, each with its module. The first argument names a command or a run folder; a folder that is called like a
-command is given as, say, ./import.
+"""Other commands of this package, each with its module. The first argument of ``python -m analysis`` names a command
+or a run folder; a folder that is called like a command is given as, say, ./import.
 """
 EXAMPLES = """examples:
-  python -m analysis out/quick/runs/fspo-seed0
-  python -m analysis RUN_A RUN_B RUN_C --claims claims.json
-  python -m analysis RUN --edges "[1,16,64,257]" --rules "[rloo,gspo,fspo]" --targets "[0.9]"
-  python -m analysis RUN --by difficulty   # or entropy, reward, time, user.COLUMN
-  python -m analysis RUN --on engine   # the mismatch between sampler and trainer, and what corrections of it cut
-  python -m analysis sweep RUN   # other ranges, drifts, dual clips ... on the same log
-  python -m analysis calibrate RUN   # ranges that give every rule one acceptance, from an unclipped run
-  python -m analysis import --help   # read the logs of TRL, verl or TensorBoard, or a table of responses
-  python -m analysis doctor --help   # what is wrong with a run, with evidence and a cure
+  fspo analyse out/quick/runs/fspo-seed0
+  fspo analyse RUN_A RUN_B RUN_C --claims claims.json
+  fspo analyse RUN --edges 1,16,64,257 --rules rloo,gspo,fspo --targets 0.9
+  fspo analyse RUN --by difficulty   # or entropy, reward, time, user.COLUMN
+  fspo analyse RUN --on engine   # the mismatch between sampler and trainer, and what corrections of it cut
+  fspo sweep RUN   # other ranges, drifts, dual clips ... on the same log
+  fspo calibrate RUN   # ranges that give every rule one acceptance, from an unclipped run
+  fspo import --help   # read the logs of TRL, verl or TensorBoard, or a table of responses
+  fspo doctor --help   # what is wrong with a run, with evidence and a cure
 """
 
 
 def build_parser() -> CommandParser:
-    """Return the parser of ``python -m analysis``."""
+    """Return the parser of ``fspo analyse``."""
     p = CommandParser(
-        prog="python -m analysis",
+        prog="fspo analyse",
         description="Diagnose run folders by response length: tables in RUN/analysis, one set of bins for all runs.\n"
         "Exit status 0; 1: a log fails its integrity check (the tables are written); 2: bad input.",
         examples=EXAMPLES,
@@ -79,10 +79,15 @@ def build_parser() -> CommandParser:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command of ``COMMANDS``; or analyse run folders, print a table for each and judge the claims on request."""
+    """Run a command of ``COMMANDS``, or analyse run folders; return the exit status."""
     arguments = sys.argv[1:] if arguments is None else arguments
     if arguments and arguments[0] in COMMANDS:
         return import_module(COMMANDS[arguments[0]]).main(arguments[1:])
+    return analyse_command(arguments)
+
+
+def analyse_command(arguments: list[str] | None = None) -> int:
+    """Analyse run folders, print a table for each, judge the claims on request and return the exit status."""
     args = build_parser().parse_args(arguments)
     options = Options(
         bins=args.bins,
@@ -103,7 +108,7 @@ def main(arguments: list[str] | None = None) -> int:
     if args.claims is not None and not set(TARGETS) <= set(options.targets):
         raise UserError(f"--claims compares rules at the acceptances {list(TARGETS)}: leave --targets as it is")
     if args.claims is not None:
-        refuse_foreign_file(Path(args.claims), json_with("id", "statement", "verdict"), "python -m analysis --claims")
+        refuse_foreign_file(Path(args.claims), json_with("id", "statement", "verdict"), "fspo analyse --claims")
     with tqdm(
         total=4 * len(args.runs),
         desc="analysis",

@@ -1,4 +1,4 @@
-"""Measure time and memory of `python -m analysis` by rows, by rules and with sketches, and those of the doctor by rows.
+"""Measure time and memory of `fspo analyse` by rows, by rules and with sketches, and those of the doctor by rows.
 
     python benchmarks/analysis_scale.py [--rows 10000000] [--scored 100000] [--folder KEEP]
 
@@ -125,7 +125,7 @@ def resident(pid: int) -> int:
 
 
 def timed(*arguments: str | Path) -> dict[str, float]:
-    """Run `python -m analysis` with these arguments; return wall seconds, CPU seconds and highest resident memory."""
+    """Run `fspo analyse` with these arguments; return wall seconds, CPU seconds and highest resident memory."""
     load, command = os.getloadavg()[0], [sys.executable, "-m", "analysis", *map(str, arguments)]
     took = watch(command, resident, 0.1, env={**os.environ, "OMP_NUM_THREADS": "1"})
     if took.status:
@@ -172,7 +172,7 @@ def measure(folder: Path, most: int, scored: int, width: int) -> dict[str, Any]:
     few, all_rules = (timed(whole, "--rules", json.dumps(rules)) for rules in (RULES[:1], RULES))
     a_rule = {name: (all_rules[name] - few[name]) / (len(RULES) - 1) for name in ("seconds", "cpu_seconds")}
     results: dict[str, Any] = {
-        "what": "python -m analysis RUN, all default rules, wall seconds, start of Python included",
+        "what": "fspo analyse RUN, all default rules, wall seconds, start of Python included",
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "rules": RULES,
         "by_rows": by_rows,

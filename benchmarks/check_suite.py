@@ -1,4 +1,4 @@
-"""Wall time and peak memory of all checks of the theory, ``python -m proofs_check``, with their controls.
+"""Wall time and peak memory of all checks of the theory, ``fspo check``, with their controls.
 
     python benchmarks/check_suite.py [--jobs 2] [--seed 0]
 
@@ -43,7 +43,7 @@ def main() -> int:
         suite = watch([*command, "--out", folder], own_share, 0.25, cwd=ROOT)
         report = Path(folder) / "proofs_check.json"
         if not report.exists():
-            raise UserError("the suite wrote no report: run python -m proofs_check to see why")
+            raise UserError("the suite wrote no report: run fspo check to see why")
         rows = json.loads(report.read_text(encoding="utf-8"))["rows"]
     verdicts = [row["verdict"] for row in rows]
     slowest = sorted(rows, key=lambda row: -row["seconds"])[:5]

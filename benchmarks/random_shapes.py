@@ -89,7 +89,7 @@ def measure(shape: str, folder: Path, rollouts: int) -> dict[str, Any]:
     scored = sum(phases[metric.TIME + "scores"]) / sum(phases[metric.STEP_TIME])
     rows = [pq.read_table(path, columns=["length", "log_ratio"]) for path in log_paths(straight)]
     length, log_ratio = (np.concatenate([t[name].to_numpy() for t in rows]) for name in ("length", "log_ratio"))
-    config = parse(TrainConfig, words, prog="", description="")
+    config = parse(TrainConfig, words)
     planned = plan(config, replace(MachineConfig(), device="cpu", gpus=1))
     return {
         "rollouts": rollouts,

@@ -1,9 +1,9 @@
 """FSPO with this repository's trainer and a task of your own: a real run of seconds on a CPU.
 
     python examples/own_trainer.py out/own 3   # the run folder, the number of rollouts
-    python -m analysis out/own
+    fspo analyse out/own
 
-Tasks that come with the repository need no code: ``python -m fspo.train --output out/own --rule.preset fspo``.
+Tasks that come with the repository need no code: ``fspo train --output out/own --rule.preset fspo``.
 """
 
 import argparse

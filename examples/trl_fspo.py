@@ -2,7 +2,7 @@
 
     pip install 'fspo[trl]'
     python examples/trl_fspo.py out/trl 8   # the run folder, the number of updates
-    python -m analysis out/trl
+    fspo analyse out/trl
 
 The embedded model, with random weights, is rewarded for digits. For a run of your own put your model, data and reward
 function here. Each generation is used for 4 updates: in the first of them S is 0, so only later ones clip.

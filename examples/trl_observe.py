@@ -1,9 +1,9 @@
-"""Log a TRL run that keeps its own loss. One more line of code writes the gradient log, from which `python -m analysis`
+"""Log a TRL run that keeps its own loss. One more line of code writes the gradient log, from which `fspo analyse`
 tells which lengths a correction would cut.
 
     pip install 'fspo[trl]'
     python examples/trl_observe.py out/watched 6   # the run folder, the number of updates
-    python -m analysis out/watched --on behaviour
+    fspo analyse out/watched --on behaviour
 
 Here the embedded model samples in bfloat16 and trains in float32, in seconds on a CPU. With vLLM (use_vllm=True) leave
 rollout_func out: TRL then passes vLLM's log-probabilities, and its own correction is logged.

@@ -1,6 +1,6 @@
-"""The command ``python -m figures RUN [RUN ...] --output DIR --width WIDTH``: draw publication figures from tables.
+"""The command ``fspo figures RUN [RUN ...] --output DIR --width WIDTH``: draw publication figures from tables.
 
-``--theory DIR`` draws the theory's figures from the tables of ``python -m proofs_check.maps``, ``--trained-sweep FILE``
+``--theory DIR`` draws the theory's figures from the tables of ``fspo maps``, ``--trained-sweep FILE``
 that of a sweep in which every setting was trained (paper_repro.py).
 """
 
@@ -18,20 +18,20 @@ from fspo.base.errors import UserError, run_cli
 from fspo.base.files import json_with, refuse_foreign, write_text
 
 EXAMPLES = """examples:
-  python -m figures runs/fspo-seed0
+  fspo figures runs/fspo-seed0
       all figures of one analysed run, in runs/fspo-seed0/figures at NeurIPS width
-  python -m figures runs/* --output figures-icml --width icml-column
+  fspo figures runs/* --output figures-icml --width icml-column
       all runs of a comparison, for one column of an ICML paper
-  python -m figures runs/none-seed0 --only '[lre_by_rule,cosine_by_rule]'
+  fspo figures runs/none-seed0 --only lre_by_rule,cosine_by_rule
       two figures alone
-  python -m figures RUN --by difficulty
-      the same figures with bins of difficulty, from what python -m analysis RUN --by difficulty wrote
-  python -m figures RUN --on engine
-      the same figures of the mismatch between sampler and trainer, from python -m analysis RUN --on engine
-  python -m figures --trained-sweep out/full/trained_sweep.csv
+  fspo figures RUN --by difficulty
+      the same figures with bins of difficulty, from what fspo analyse RUN --by difficulty wrote
+  fspo figures RUN --on engine
+      the same figures of the mismatch between sampler and trainer, from fspo analyse RUN --on engine
+  fspo figures --trained-sweep out/full/trained_sweep.csv
       what training with one setting changed came to, in out/full/figures
-  python -m figures --theory out/proofs_check
-      the theory's figures, from what python -m proofs_check.maps wrote, in out/proofs_check/figures
+  fspo figures --theory out/proofs_check
+      the theory's figures, from what fspo maps wrote, in out/proofs_check/figures
 """
 
 
@@ -65,23 +65,23 @@ def check_output(folder: Path) -> None:
     UserError
         If ``folder`` is such a folder, or a file.
     """
-    refuse_foreign(folder, {"captions*.json": json_with("name", "title", "skipped")}, "python -m figures")
+    refuse_foreign(folder, {"captions*.json": json_with("name", "title", "skipped")}, "fspo figures")
 
 
 def build_parser() -> CommandParser:
-    """Return the parser of ``python -m figures``."""
+    """Return the parser of ``fspo figures``."""
     from analysis.log.partition import PARTITIONS
     from analysis.log.ratio import UPDATE, WORDS
     from figures.style import WIDTHS
 
     parser = CommandParser(
-        prog="python -m figures",
+        prog="fspo figures",
         description="Draw publication figures (PDF and PNG) from the analysis tables of one or more runs, or from "
         "the tables of the theory.",
         examples=EXAMPLES,
     )
-    parser.add_argument("runs", nargs="*", metavar="RUN", help="run folder that python -m analysis was run on")
-    parser.add_argument("--theory", type=Path | None, help="folder that python -m proofs_check.maps wrote to")
+    parser.add_argument("runs", nargs="*", metavar="RUN", help="run folder that fspo analyse was run on")
+    parser.add_argument("--theory", type=Path | None, help="folder that fspo maps wrote to")
     parser.add_argument("--trained-sweep", type=Path | None, help="trained_sweep.csv of a reproduction")
     parser.add_argument(
         "--by", type=str, default="length", help=f"what the bins are of: {', '.join(PARTITIONS)}, or user.COLUMN"
@@ -105,7 +105,7 @@ def main(arguments: list[str] | None = None) -> int:
     swept = values.trained_sweep
     folders = [*runs, *([values.theory] if values.theory else []), *([swept.parent] if swept else [])]
     if not folders:
-        raise UserError("name at least one run folder (python -m figures RUN), --theory FOLDER or --trained-sweep FILE")
+        raise UserError("name at least one run folder (fspo figures RUN), --theory FOLDER or --trained-sweep FILE")
     output = values.output or (folders[0] / "figures" if len(folders) == 1 else Path("figures-out"))
     measured = load(runs, values.by, values.on) if runs else Tables({})
     theory = load_theory(values.theory) if values.theory else Tables({})
@@ -120,7 +120,7 @@ def main(arguments: list[str] | None = None) -> int:
         for item in results:
             print(f"skipped  {item.name}: {item.skipped}" if item.skipped else f"drawn    {item.pdf} and .png")
         if all(item.skipped for item in results):
-            cure = "run python -m analysis on a longer run" if runs else "run python -m proofs_check.maps again"
+            cure = "run fspo analyse on a longer run" if runs else "run fspo maps again"
             raise UserError(f"nothing could be drawn (reasons above): {cure}")
         write_captions(results, captions)
     return 0

@@ -19,7 +19,7 @@ from fspo.gradlog.run_folder import SUMMARY
 from fspo.rules import Ratio
 
 NAMES = (*TABLES, "sweep")
-"""Tables that ``python -m analysis`` and ``python -m analysis sweep`` write (docs/theory.md names the quantities)."""
+"""Tables that ``fspo analyse`` and ``fspo sweep`` write (docs/theory.md names the quantities)."""
 OF_OWN_RULE = ("over_time", "theory_gap")
 """Tables of what the run's own rule did: the clip rule, or with ``--on engine`` or ``--on behaviour``, where the
 log-ratio is the engine's or the behaviour's, the correction.
@@ -34,7 +34,7 @@ THEORY_NAMES = (
     "mse_best",
     "adaptive_models",
 )
-"""Tables that ``python -m proofs_check.maps`` writes."""
+"""Tables that ``fspo maps`` writes."""
 
 TOO_LITTLE = "too little data"
 
@@ -118,7 +118,7 @@ class Tables:
 
 
 def load_theory(folder: Path) -> Tables:
-    """Read the theory's tables, which ``python -m proofs_check.maps`` wrote into ``folder``.
+    """Read the theory's tables, which ``fspo maps`` wrote into ``folder``.
 
     Raises
     ------
@@ -126,7 +126,7 @@ def load_theory(folder: Path) -> Tables:
         If the folder does not exist or holds none of them.
     """
     folder = Path(folder)
-    cure = f"run python -m proofs_check.maps --out {folder} first"
+    cure = f"run fspo maps --out {folder} first"
     if not folder.is_dir():
         raise UserError(f"folder {folder} does not exist: {cure}")
     found = {name: _read(folder, name, cure) for name in THEORY_NAMES}
@@ -144,7 +144,7 @@ def load_trained_sweep(file: Path) -> Tables:
     UserError
         If it is missing or cannot be read.
     """
-    cure = "run python paper_repro.py with --sweep true"
+    cure = "run fspo reproduce with --sweep true"
     found = _read(file.parent, file.stem, cure)
     if found is None:
         raise UserError(f"no table {file}: {cure} first")
@@ -162,13 +162,13 @@ def load(runs: Sequence[Path], by: str = LENGTH.name, on: str = UPDATE.on) -> Ta
     """
     runs, partition, ratio = [Path(run) for run in runs], find_partition(by), known_ratio(on)
     if not runs:
-        raise UserError("name at least one run folder: python -m figures RUN")
+        raise UserError("name at least one run folder: fspo figures RUN")
     labels = _labels(runs)
     parts: dict[str, list[Frame]] = {}
     summaries = {}
     for run, label in zip(runs, labels, strict=True):
         folder = run / folder_name(partition, ratio)
-        cure = f"run python -m analysis {run}{options_of(partition, ratio)}"
+        cure = f"run fspo analyse {run}{options_of(partition, ratio)}"
         if not run.is_dir():
             raise UserError(f"run folder {run} does not exist: name a folder that fspo.train has written")
         found = {name: _read(folder, name, f"{cure} again") for name in NAMES}

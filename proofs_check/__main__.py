@@ -1,4 +1,4 @@
-"""The command ``python -m proofs_check``: run the checks of the theory, print their table and write the report."""
+"""The command ``fspo check``: run the checks of the theory, print their table and write the report."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from proofs_check.run import run_checks
 from proofs_check.tools.log_rows import log_damage
 
 EXAMPLES = """examples:
-  python -m proofs_check
+  fspo check
       every check and its controls; the table on the terminal, the report in out/proofs_check
-  python -m proofs_check --only T3,T7 --method simulated --jobs 2
-  python -m proofs_check --list
-  python -m proofs_check --only T7,T8 --log runs/mine
+  fspo check --only T3,T7 --method simulated --jobs 2
+  fspo check --list
+  fspo check --only T7,T8 --log runs/mine
       T7 and T8 also on the gradient log of a run of your own (training rows at first use with scores)
-  FSPO_NO_DOWNLOAD=1 python -m proofs_check
+  FSPO_NO_DOWNLOAD=1 fspo check
       never fetch Coq: without it on the PATH or in the cache the machine-proved checks are "not run"
 """
 
@@ -63,9 +63,9 @@ def run_suite(
 
 
 def build_parser() -> CommandParser:
-    """Return the parser of ``python -m proofs_check``."""
+    """Return the parser of ``fspo check``."""
     parser = CommandParser(
-        prog="python -m proofs_check",
+        prog="fspo check",
         description="Check the statements of docs/theory.md. Exit status 0: all pass and every control fails; "
         "1: not so, or a part of the log of --log cannot be read; 2: bad input.",
         examples=EXAMPLES,

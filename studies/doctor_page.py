@@ -62,7 +62,7 @@ def page(results: dict[str, Any]) -> str:
         "Written by `python -m studies.doctor_power --runs FOLDER`; its answers are in "
         "`studies/results/doctor_power.json`.",
         "",
-        "`python -m analysis doctor RUN` reads a gradient log and says what cannot be true of a sound run. Each "
+        "`fspo doctor RUN` reads a gradient log and says what cannot be true of a sound run. Each "
         "finding has a cure, its evidence and the rollout from which on it holds. Where there is no gradient log it "
         f"reads the scalars, and asks {PACKAGE} about them if that is installed.",
         "",

@@ -1,4 +1,4 @@
-"""How often `python -m analysis doctor` is right, and what it does not see: writes docs/doctor.md.
+"""How often `fspo doctor` is right, and what it does not see: writes docs/doctor.md.
 
     python -m studies.doctor_power --runs FOLDER [--only false_alarms] [--again]
 

@@ -2,7 +2,7 @@
 
 Trains the embedded model with responses from other laws than the trainer's: bfloat16 and int8 weights, top-p, a vLLM
 server in bfloat16 (and in float32, the control), weights of earlier rollouts. Each log is analysed by
-``python -m analysis`` on the ratio that its run adds. Runs that are done are kept under --output; a run that was
+``fspo analyse`` on the ratio that its run adds. Runs that are done are kept under --output; a run that was
 stopped goes on. ``make test-vllm`` makes the server's environment (variable VLLM_ENV: an environment elsewhere).
 
     python -m studies.mismatch --output out/mismatch     # an hour on an idle core
@@ -104,7 +104,7 @@ def trained(name: str, source: Source, output: Path, threads: int) -> Path:
         if server is not None:
             arguments += ["--sampling.engine", "vllm", "--sampling.vllm_url", server.url]
             arguments += ["--sampling.vllm_weights", str(folder)]
-        Trainer(parse(TrainConfig, arguments, prog="mismatch", description="")).train()
+        Trainer(parse(TrainConfig, arguments)).train()
     return run
 
 

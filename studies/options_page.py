@@ -13,6 +13,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from fspo.__main__ import COMMANDS
+from fspo.base.command_line import dashed
 from fspo.base.files import write_text
 from fspo.base.options import make_parser
 from fspo.config import LoraOptions, TrainConfig
@@ -21,24 +23,15 @@ from fspo.repro.options import ReproductionOptions
 from fspo.train.__main__ import NOISE_FLOOR
 
 PAGE = Path(__file__).parents[1] / "docs" / "options.md"
-PARSERS = {
-    "python -m fspo.evaluate": "fspo.evaluate.__main__",
-    "python -m analysis": "analysis.__main__",
-    "python -m analysis sweep": "analysis.sweeps.counterfactual",
-    "python -m analysis calibrate": "analysis.rules.calibrate",
-    "python -m analysis import": "analysis.importing.command",
-    "python -m analysis doctor": "analysis.doctor.command",
-    "python -m proofs_check": "proofs_check.__main__",
-    "python -m proofs_check.maps": "proofs_check.maps.__main__",
-    "python -m figures": "figures.__main__",
-}
-"""Commands and the modules whose function ``build_parser`` defines their options."""
+CLASSES = {"train": TrainConfig, "plan": PlanConfig, "reproduce": ReproductionOptions}
+"""The configuration classes of commands that have one; they know the range of each number."""
 INTRODUCTION = """# Options
 
 Written by `make pages` from the dataclasses and parsers of the code; a test compares them.
 
-`python -m fspo.train` and `python -m fspo.plan` read a YAML file (`--config FILE`) and the command line, which wins:
-`--batch.prompts 32` is `batch: {prompts: 32}` in the file. A number in brackets is the range: `(` and `)` leave the end
+`fspo train` and `fspo plan` read a YAML file (`--config FILE`) and the command line, which wins:
+`--sampling.top-p 0.9` is `sampling: {top_p: 0.9}` in the file. A list is written with commas, `--rules rloo,fspo`, a
+mapping as `--columns reward=accuracy,log_ratio=my_S`. A number in brackets is the range: `(` and `)` leave the end
 out, `[` and `]` hold it. `null` leaves an optional value out.
 """
 Row = tuple[str, str, str, str]
@@ -75,7 +68,7 @@ def ranges(cls: type, prefix: str = "") -> dict[str, str]:
     """Return the allowed range of each numeric option of a configuration class, by the option's dotted name."""
     found: dict[str, str] = {}
     hints = get_type_hints(cls)
-    for field in fields(cls):
+    for field in fields(cls) if is_dataclass(cls) else ():
         if "range" in field.metadata:
             found[prefix + field.name] = str(field.metadata["range"])
         if is_dataclass(hints[field.name]):
@@ -93,7 +86,7 @@ def rows(parser: argparse.ArgumentParser, bounds: dict[str, str], prefix: str = 
         # Skip jsonargparse's action that reads a group of options from a file, because it is no option.
         if type(action).__name__ == "_ActionConfigLoad":
             continue
-        name = f"--{prefix}{named[0][2:]}" if named else str(action.metavar or action.dest)
+        name = dashed(f"--{prefix}{named[0][2:]}") if named else str(action.metavar or action.dest)
         kind = " ".join(f"`{choice}`" for choice in action.choices) if action.choices else type_text(hint)
         if action.dest in bounds:
             number, _, others = kind.partition(" or ")
@@ -108,33 +101,26 @@ def table(found: list[Row]) -> str:
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
-def configured(cls: type, title: str) -> list[Row]:
-    """Return option, type, default and meaning of each field of a configuration class."""
-    return list(rows(make_parser(cls, title, ""), ranges(cls)))
-
-
 def page() -> str:
     """Return the text of docs/options.md."""
-    train = configured(TrainConfig, "python -m fspo.train")
+    shown: dict[str, list[Row]] = {}
+    for name, command in COMMANDS.items():
+        shown[name] = list(rows(import_module(command.module).build_parser(), ranges(CLASSES.get(name, object))))
     lora = [
         row
         for row in rows(make_parser(LoraOptions, "lora", ""), ranges(LoraOptions), "model.lora.")
         if row[0] != "`--model.lora.config`"
     ]
-    place = next(i for i, row in enumerate(train) if row[0] == "`--model.lora`")
-    train[place + 1 : place + 1] = lora
+    place = next(i for i, row in enumerate(shown["train"]) if row[0] == "`--model.lora`")
+    shown["train"][place + 1 : place + 1] = lora
     measure = "measure what numerics alone do to S, in OUTPUT/noise, instead of training"
-    train.append((f"`{NOISE_FLOOR}`", "flag", "", measure))
-    known = {row[0] for row in train}
-    plan = [row for row in configured(PlanConfig, "python -m fspo.plan") if row[0] not in known]
-    parts = [
-        INTRODUCTION,
-        "## python -m fspo.train\n\n" + table(train),
-        "\n## python -m fspo.plan\n\nThe options of `python -m fspo.train`, and:\n\n" + table(plan),
-    ]
-    for title, module in PARSERS.items():
-        parts.append(f"\n## {title}\n\n" + table(list(rows(import_module(module).build_parser(), {}))))
-    parts.append("\n## python paper_repro.py\n\n" + table(configured(ReproductionOptions, "python paper_repro.py")))
+    shown["train"].append((f"`{NOISE_FLOOR}`", "flag", "", measure))
+    known = {row[0] for row in shown["train"]}
+    shown["plan"] = [row for row in shown["plan"] if row[0] not in known]
+    parts = [INTRODUCTION]
+    for name, found in shown.items():
+        said = "The options of `fspo train`, and:\n\n" if name == "plan" else ""
+        parts.append(f"\n## fspo {name}\n\n{said}{table(found)}")
     return "\n".join(parts) + "\n"
 
 

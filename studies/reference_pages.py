@@ -66,7 +66,7 @@ def tables_page() -> str:
         "# Tables\n",
         "Every column of every table, with its meaning and unit. Empty cells are missing numbers; the column `reason` "
         "says why.\n\n" + GENERATED,
-        "`python -m analysis RUN` writes `RUN/analysis/NAME.csv` and the same as `NAME.parquet`, `--by X` writes "
+        "`fspo analyse RUN` writes `RUN/analysis/NAME.csv` and the same as `NAME.parquet`, `--by X` writes "
         "`RUN/analysis-by-X/`, `--on R` writes `RUN/analysis-on-R/`, in which S stands for that ratio (engine: E; "
         "behaviour: D + E; total: S + D + E), every response counts once, at first use, and corrections take the place "
         "of clip rules. A table without rows has its columns still. Estimates have intervals `ci_low`, `ci_high`"
@@ -79,7 +79,7 @@ def tables_page() -> str:
         "## Of other commands\n",
         *(section(f"### {name}", row) for name, row in ELSEWHERE.items()),
         "## Of the theory's maps\n",
-        "`python -m proofs_check.maps` writes them as CSV; meanings name the unit where there is one.\n",
+        "`fspo maps` writes them as CSV; meanings name the unit where there is one.\n",
         *(
             f"### {name}\n\n{grid(('column', 'meaning'), ((f'`{c}`', m) for c, m in t.items()))}"
             for name, t in MAPS.items()
@@ -139,7 +139,7 @@ def import_page() -> str:
     scalars += [(f"`{theirs}`", f"`{known.FOREIGN}{theirs}`", why) for theirs, why in kept.items()]
     return f"""# Other trainers' logs
 
-`python -m analysis import SOURCE --out RUN` makes a run folder of another trainer's output folder or of one file:
+`fspo import SOURCE --out RUN` makes a run folder of another trainer's output folder or of one file:
 tables with one row for each response (Parquet, CSV, JSON lines), scalars (JSON lines, CSV, TensorBoard) and
 `trainer_state.json`. It prints which columns it used, which ratios it could make and which diagnostics lack what.
 {GENERATED}
@@ -154,7 +154,7 @@ Columns that the table has | what the log gets
 `policy_version` and `behaviour_version` as well | E where the old weights have the version that sampled: D is 0 there
 
 Of lists of tokens the log also gets sums of squares and of k3 (`--tokens true`: the log-ratios of each token). What
-cannot be made is null. `python -m analysis RUN --on behaviour` then analyses that ratio.
+cannot be made is null. `fspo analyse RUN --on behaviour` then analyses that ratio.
 
 - TRL: `sampling_per_token_logps`, `old_per_token_logps` and `per_token_logps` with `completion_mask`.
 - verl: `rollout_log_probs`, `old_log_probs`, `log_probs` with `response_mask`; `min_global_steps` and

@@ -334,8 +334,8 @@ the interval says how much it depends on the model, and a p-value is no more tha
 TRAINED = f"""{TRAINING}
 Short runs on two-core hardware: each rule's range follows the same band acceptance (`--rule.adapt range`), all else
 is equal and paired by seed; band acceptance is averaged from rollout {LEAST_RANGE} on. Means over seeds; in brackets
-Student's {PERCENT} interval: the fewer the seeds, the larger a difference that it cannot exclude. Each run: `python -m
-fspo.train --rule.preset RULE --rule.advantage grpo --rule.adapt range --rule.target 0.85 --rollouts 20`; the range
+Student's {PERCENT} interval: the fewer the seeds, the larger a difference that it cannot exclude. Each run: `fspo
+train --rule.preset RULE --rule.advantage grpo --rule.adapt range --rule.target 0.85 --rollouts 20`; the range
 follows from behind, so the acceptance is not quite the target.
 """
 CLOSE = "What such short runs of a small model cannot show is how rules differ over thousands of updates.\n"

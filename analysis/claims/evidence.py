@@ -21,7 +21,7 @@ NAN = float("nan")
 class Claim:
     """One claim with its estimate, interval and verdict: an entry of claims.json.
 
-    Written by ``python -m analysis RUN ... --claims FILE``. docs/theory.md section 11.
+    Written by ``fspo analyse RUN ... --claims FILE``. docs/theory.md section 11.
     """
 
     id: Annotated[str, "C1 to C7; M1 with --on engine or behaviour", "text"]

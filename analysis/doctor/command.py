@@ -1,32 +1,25 @@
-"""The command ``python -m analysis doctor RUN``: examine runs and print the findings."""
+"""The command ``fspo doctor RUN``: examine runs and print the findings."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-from tqdm import tqdm
-
-from analysis.doctor.examine import CHECKS, examine
-from analysis.doctor.findings import check_threshold
-from analysis.tables.files import write_json
 from fspo.base.command_line import CommandParser
-from fspo.base.files import json_with, refuse_foreign_file
-from fspo.stats.intervals import PERCENT
 
 EXAMPLES = """examples:
-  python -m analysis doctor out/quick/runs/fspo-seed0
-  python -m analysis doctor RUN --target 0.9 --fail-on acceptance --json findings.json
+  fspo doctor out/quick/runs/fspo-seed0
+  fspo doctor RUN --target 0.9 --fail-on acceptance --json findings.json
 """
 
 
 def build_parser() -> CommandParser:
-    """Return the parser of ``python -m analysis doctor``."""
+    """Return the parser of ``fspo doctor``."""
     p = CommandParser(
-        prog="python -m analysis doctor",
-        description=f"Look for what is wrong with runs: findings with evidence ({PERCENT} intervals) and a cure.\n"
+        prog="fspo doctor",
+        description="Look for what is wrong with runs: findings with evidence (intervals) and a cure.\n"
         "Exit status 0: nothing at or above --fail-on; 1: something; 2: no run that can be read.\n"
-        f"Checks: {', '.join(CHECKS)}.",
+        "docs/doctor.md lists the checks, and what each sees; --verbose shows the answer of every check.",
         examples=EXAMPLES,
     )
     p.add_argument("runs", nargs="+", type=str, metavar="RUN", help="run folder, or another trainer's log of scalars")
@@ -40,9 +33,16 @@ def build_parser() -> CommandParser:
 def main(arguments: list[str]) -> int:
     """Examine runs, print the findings and return the exit status."""
     args = build_parser().parse_args(arguments)
+    from tqdm import tqdm  # pandas and scipy come with the checks: help and errors do not wait for them
+
+    from analysis.doctor.examine import CHECKS, examine
+    from analysis.doctor.findings import check_threshold
+    from analysis.tables.files import write_json
+    from fspo.base.files import json_with, refuse_foreign_file
+
     check_threshold(args.fail_on, list(CHECKS))
     if args.json is not None:
-        refuse_foreign_file(Path(args.json), json_with("run", "findings"), "python -m analysis doctor")
+        refuse_foreign_file(Path(args.json), json_with("run", "findings"), "fspo doctor")
     diagnoses = []
     for run in tqdm(args.runs, desc="doctor", unit="run", disable=not sys.stderr.isatty()):
         diagnoses.append(examine(run, args.target))

@@ -1,4 +1,4 @@
-"""The command ``python -m analysis import SOURCE``: turn another trainer's log into a run folder."""
+"""The command ``fspo import SOURCE``: turn another trainer's log into a run folder."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from analysis.importing.run import AVERAGES, ImportOptions, import_run, rule_nam
 from fspo.base.command_line import CommandParser
 
 EXAMPLES = """examples:
-  python -m analysis import trl-output                        # trainer_state.json, completions/, TensorBoard files
-  python -m analysis import rollouts.parquet --rule gspo --updates-per-rollout 8
-  python -m analysis import log.csv --columns '{log_ratio: my_S, reward: accuracy}' --out out/theirs
-  python -m analysis import RUN/token_exports --out out/prime # prime-rl; then: python -m analysis out/prime --on total
+  fspo import trl-output                        # trainer_state.json, completions/, TensorBoard files
+  fspo import rollouts.parquet --rule gspo --updates-per-rollout 8
+  fspo import log.csv --columns '{log_ratio: my_S, reward: accuracy}' --out out/theirs
+  fspo import RUN/token_exports --out out/prime # prime-rl; then: fspo analyse out/prime --on total
 """
 
 
 def build_parser() -> CommandParser:
-    """Return the parser of ``python -m analysis import``."""
+    """Return the parser of ``fspo import``."""
     names = (f"{ours} ({', '.join(COLUMNS[ours])})" for ours in TOKENS)
     p = CommandParser(
-        prog="python -m analysis import",
+        prog="fspo import",
         description="Make a run folder (a gradient log without sketches, and metrics.jsonl) from another trainer's\n"
         "logs: TRL's and verl's, TensorBoard files, prime-rl's token exports, or any table (Parquet, CSV, JSON lines)\n"
         "with one row a response. Log-probabilities, one a token or summed, make S, new less old, and D + E, old less\n"

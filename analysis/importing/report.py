@@ -89,7 +89,7 @@ class Report:
         out += [f"  cannot be computed: {what}: no {wanting}" for what, wanting in self.missing().items()]
         on = next((f" --on {name}" for name in ("engine", "behaviour") if self.known.get(name)), "")
         if self.rows:
-            out.append(f"next: python -m analysis {shlex.quote(self.run)}{on}")
+            out.append(f"next: fspo analyse {shlex.quote(self.run)}{on}")
         return out
 
 

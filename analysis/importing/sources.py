@@ -65,7 +65,7 @@ def find_sources(source: str | Path) -> Sources:
     if not path.is_dir():
         raise UserError(f"{path} does not exist: name a trainer's output folder or one of its log files")
     if (path / GRADLOG).is_dir():
-        raise UserError(f"{path} holds a gradient log already: run `python -m analysis {path}`")
+        raise UserError(f"{path} holds a gradient log already: run `fspo analyse {path}`")
     found = Sources()
     for file in sorted(path.rglob("*"), key=_order):
         if not file.is_file() or file.name.startswith("."):

@@ -6,7 +6,7 @@ text, and stay. Where a share of at least ``COPIES`` of the rows equal a row of 
 narrow, so an analysis leaves them out and counts them. A group whose responses all have one text is not looked at for
 pairs, because a policy that has collapsed makes such groups too. Rows of torn files are left out too (`fspo.gradlog`);
 a log with files of two runs is refused (`analysis.log.loading`), because nobody can say which run was meant. Rows with
-any other defect were trained on, so they stay, and ``python -m analysis doctor`` names the defect.
+any other defect were trained on, so they stay, and ``fspo doctor`` names the defect.
 """
 
 from __future__ import annotations

@@ -232,7 +232,7 @@ def _nothing(counts: Mapping[str, int], ratio: LoggedRatio) -> str:
     if counts["rows_without_S"] == counts["rows"] and not ratio.once:
         return (
             "S is missing in every row (log_ratio is NaN): log each response's sum of log-ratios, or the new and the "
-            "old log-probabilities of its tokens, from which import makes S (python -m analysis import --help)"
+            "old log-probabilities of its tokens, from which import makes S (fspo import --help)"
         )
     if counts["rows_not_finite"] == counts["rows"]:
         return (

@@ -112,7 +112,7 @@ class LoggedRatio:
         if columns.log_ratio not in logged:
             raise UserError(
                 f"--on {ratio}: the log has no {columns.log_ratio}: let the trainer write the sampler's "
-                "log-probabilities, or import them (python -m analysis import --help)"
+                "log-probabilities, or import them (fspo import --help)"
             )
         parts = (columns.log_ratio,)
         if ratio == "total":

@@ -1,4 +1,4 @@
-"""``python -m analysis calibrate RUN``: calibrate the ranges of rules to one band acceptance on one unclipped run."""
+"""``fspo calibrate RUN``: calibrate the ranges of rules to one band acceptance on one unclipped run."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ sampler and the trainer it is 1e-6 in float32 and 1e-2 in bfloat16 (docs/mismatc
 OF_SEQUENCES = tuple(name for name, rule in CORRECTIONS.items() if rule.level == "sequence")
 
 EXAMPLES = """examples:
-  python -m analysis calibrate out/quick/runs/none-seed0 --rules '[rloo,gspo,fspo]' --target 0.65
-  python -m analysis calibrate RUN --on engine --target 0.95   # ranges of corrections, from any run
+  fspo calibrate out/quick/runs/none-seed0 --rules rloo,gspo,fspo --target 0.65
+  fspo calibrate RUN --on engine --target 0.95   # ranges of corrections, from any run
 """
 
 
 class CalibratedRange(NamedTuple):
     """The range that gives a preset a wanted band acceptance; the JSON file holds one such entry for each preset.
 
-    Written by ``python -m analysis calibrate RUN --output FILE``. docs/theory.md section 2.
+    Written by ``fspo calibrate RUN --output FILE``. docs/theory.md section 2.
     """
 
     range_lo: Annotated[float, "c_lo of the calibrated band", "nats; the rule's shape says times which power of L"]
@@ -107,7 +107,7 @@ def refuse_clipped(run: str | Path, on: str = UPDATE.on) -> None:
     if loaded.clip_rule is not None and loaded.clip_rule.shape != "none":
         raise UserError(
             f"{run} was trained with rule {loaded.trained_rule!r}, which clips and so keeps S small: calibrate on an "
-            "unclipped run, which python -m fspo.train --rule.preset none makes"
+            "unclipped run, which fspo train --rule.preset none makes"
         )
 
 
@@ -130,9 +130,9 @@ def _is_calibration(path: Path) -> bool:
 
 
 def build_parser() -> CommandParser:
-    """Return the parser of ``python -m analysis calibrate``."""
+    """Return the parser of ``fspo calibrate``."""
     parser = CommandParser(
-        prog="python -m analysis calibrate",
+        prog="fspo calibrate",
         description="Calibrate clip ranges on an unclipped run, so that rules are compared at one acceptance.",
         examples=EXAMPLES,
     )
@@ -155,7 +155,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Print, for each rule, the training options that set the calibrated range."""
     options = build_parser().parse_args(arguments)
     if options.output is not None:
-        refuse_foreign_file(Path(options.output), _is_calibration, "python -m analysis calibrate")
+        refuse_foreign_file(Path(options.output), _is_calibration, "fspo calibrate")
     on = known_ratio(options.on)
     group = "correction" if on in CORRECTED else "rule"
     if on not in CORRECTED:  # a clip bounds S; the mismatch E or D + E it leaves as it is

@@ -2,7 +2,7 @@
 
 The rule in the log's header gives edges, sides, multipliers and weights (docs/theory.md section 2). Over a response's
 tokens the sums of s_t, of s_t^2 and of k3 = exp(s_t) - 1 - s_t bound each other, whatever the s_t are. The doctor
-(``python -m analysis doctor``) and the integrity check of ``summary.json`` both call these functions.
+(``fspo doctor``) and the integrity check of ``summary.json`` both call these functions.
 """
 
 from __future__ import annotations

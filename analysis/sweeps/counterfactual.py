@@ -1,4 +1,4 @@
-"""``python -m analysis sweep RUN``: what another setting would have done to the same log, one setting at a time.
+"""``fspo sweep RUN``: what another setting would have done to the same log, one setting at a time.
 
 The sweep is counterfactual. The responses, their S, A and scores are the log's; only the rule changes, or the way in
 which an update is made up. A trained sweep needs runs with the other setting (``paper_repro.py --preset full``).
@@ -47,7 +47,7 @@ RowsTransform = Callable[[Rows], Rows]
 class SweepRow(NamedTuple):
     """Effect that another setting would have had on the same log: one row for each setting, value, rule and quantity.
 
-    Only responses at first use count. Written by ``python -m analysis sweep RUN``, with ``--on`` for another ratio than
+    Only responses at first use count. Written by ``fspo sweep RUN``, with ``--on`` for another ratio than
     the update's. docs/theory.md sections 1 to 3 and 5, T12.
     """
 
@@ -238,13 +238,12 @@ def _row(run: Run, setting: Setting, quantity: str, estimate: Interval, reason: 
 
 
 def build_parser() -> CommandParser:
-    """Return the parser of ``python -m analysis sweep``."""
+    """Return the parser of ``fspo sweep``."""
     p = CommandParser(
-        prog="python -m analysis sweep",
+        prog="fspo sweep",
         description="What other ranges, drifts, exponents, dual clips, outsides, aggregations, group sizes and "
         "minibatches would have done to a run's own log, into RUN/analysis/sweep.csv.",
-        examples="examples:\n  python -m analysis sweep out/quick/runs/none-seed0\n"
-        '  python -m analysis sweep RUN_A RUN_B --only "[range,outside]"\n',
+        examples="examples:\n  fspo sweep out/quick/runs/none-seed0\n  fspo sweep RUN_A RUN_B --only range,outside\n",
     )
     p.add_argument("runs", nargs="+", type=str, metavar="RUN", help="run folder that holds gradlog/")
     p.add_argument("--on", type=str, default=UPDATE.on, help=f"log-ratio that the rules act on: {', '.join(WORDS)}")

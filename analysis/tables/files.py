@@ -65,7 +65,7 @@ def folder_name(partition: Partition = LENGTH, on: str = UPDATE.on) -> str:
 
 
 def options_of(partition: Partition, on: str) -> str:
-    """Return the options with which ``python -m analysis`` writes into the folder of that name
+    """Return the options with which ``fspo analyse`` writes into the folder of that name
     (:func:`folder_name`)."""
     return ("" if on == UPDATE.on else f" --on {on}") + ("" if partition == LENGTH else f" --by {partition.name}")
 
@@ -81,7 +81,7 @@ def check_folder(folder: Path) -> None:
     ours: dict[str, Callable[[Path], bool]] = {SUMMARY: json_with("run", "counts", "integrity")}
     for name in TABLES:
         ours |= {f"{name}.csv": begins_with(",".join(RunKey._fields)), f"{name}.parquet": _is_table}
-    refuse_foreign(folder, ours | {"sweep.csv": begins_with("run,setting,value,rule")}, "python -m analysis")
+    refuse_foreign(folder, ours | {"sweep.csv": begins_with("run,setting,value,rule")}, "fspo analyse")
 
 
 def _is_table(path: Path) -> bool:
@@ -138,7 +138,7 @@ def read_tables(
         folder = Path(run) / folder_name(partition, on)
         if not (folder / SUMMARY).is_file():
             raise UserError(
-                f"{run} has no finished analysis: run `python -m analysis {run}{options_of(partition, on)}` first"
+                f"{run} has no finished analysis: run `fspo analyse {run}{options_of(partition, on)}` first"
             )
         for name in TABLES:
             parts[name].append(pd.read_parquet(folder / f"{name}.parquet"))

@@ -1,6 +1,6 @@
 """The table noise_floor: how far numerics alone move S, by length bin and source of noise.
 
-``python -m fspo.train --noise-floor`` measures it. With unchanged weights S would be 0 in exact arithmetic. If the
+``fspo train --noise-floor`` measures it. With unchanged weights S would be 0 in exact arithmetic. If the
 share of clipped responses, the variance of S or the drift of a run is not above this floor, it says nothing about the
 policy.
 """
@@ -29,7 +29,7 @@ SOURCE = "user.source"
 class NoiseRow(NamedTuple):
     """What numerics alone do to S, with the same weights: one row for each source of noise and bin.
 
-    Written where ``python -m fspo.train --noise-floor`` measured it (RUN/noise); else empty. docs/theory.md section 7.
+    Written where ``fspo train --noise-floor`` measured it (RUN/noise); else empty. docs/theory.md section 7.
     """
 
     run: RunKey

@@ -1,4 +1,4 @@
-"""The few lines of the table ``acceptance`` that ``python -m analysis`` prints: which lengths each rule cuts."""
+"""The few lines of the table ``acceptance`` that ``fspo analyse`` prints: which lengths each rule cuts."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def summarize(
             integrity["pass"] = False
             warnings.append(
                 f"ERROR: the logged {name} differs in {share:.1%} of the rows from what follows from "
-                f"{FOLLOWS_FROM[name]}: see `python -m analysis doctor RUN`"
+                f"{FOLLOWS_FROM[name]}: see `fspo doctor RUN`"
             )
     if scored["first"] == 0:
         warnings.append("no scores of first-use responses with A != 0: the tables cosine and lemma hold no such rows")

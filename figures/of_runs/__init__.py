@@ -18,7 +18,7 @@ FIGURES = (
     "sensitivity_settings",
     "training_curves",
 )
-"""Names of the figures from the tables of ``python -m analysis``, in the order of a paper."""
+"""Names of the figures from the tables of ``fspo analyse``, in the order of a paper."""
 TRAINED = ("sensitivity_trained",)
 """Names of the figures from the table of the trained sweep (one setting changed, then trained), which paper_repro.py
 writes.

@@ -1,4 +1,4 @@
-"""Figures drawn from the tables of ``python -m proofs_check.maps``, one module for each."""
+"""Figures drawn from the tables of ``fspo maps``, one module for each."""
 
 FIGURES = (
     "acceptance_laws",

@@ -298,7 +298,7 @@ def _numbers(file: Path | None) -> dict[str, Any]:
     try:
         frame = pd.read_csv(file, keep_default_na=False, na_values=[""])
     except (OSError, ValueError):
-        raise UserError(f"the numbers {file} of a figure cannot be read: run python -m figures again") from None
+        raise UserError(f"the numbers {file} of a figure cannot be read: run fspo figures again") from None
     rows: list[dict[str, Any]] = [{str(k): v for k, v in row.items()} for row in frame.to_dict("records")]
     same = [name for name in map(str, frame.columns) if len(rows) > 1 and len({plain(row[name]) for row in rows}) == 1]
     told = {_words(name): rows[0][name] for name in same}
@@ -312,9 +312,9 @@ def _embedded(file: Path) -> dict[str, Any]:
     try:
         content = file.read_bytes()
     except OSError:
-        raise UserError(f"figure {file} is missing: run python -m figures again") from None
+        raise UserError(f"figure {file} is missing: run fspo figures again") from None
     if content[:8] != b"\x89PNG\r\n\x1a\n":
-        raise UserError(f"figure {file} is no PNG: run python -m figures again")
+        raise UserError(f"figure {file} is no PNG: run fspo figures again")
     width, height = struct.unpack(">II", content[16:24])
     image = base64.b64encode(content).decode()
     return {"image": image, "width": width, "height": height}

@@ -1,10 +1,16 @@
-"""The argument parser of all commands: its help keeps the line breaks of examples, its errors are one line."""
+"""The argument parser of all commands: one way to write names and lists, help that keeps the line breaks of examples,
+errors of one line.
+"""
 
 from __future__ import annotations
 
 import re
-from argparse import RawDescriptionHelpFormatter
-from typing import Any, NoReturn
+import sys
+from argparse import Action, RawDescriptionHelpFormatter
+from argparse import ArgumentParser as PlainParser
+from collections.abc import Sequence
+from types import UnionType
+from typing import Any, NoReturn, Union, get_args, get_origin
 
 from jsonargparse import ArgumentParser, DefaultHelpFormatter
 
@@ -15,7 +21,13 @@ WRONG_VALUE = re.compile(r'Parser key "([\w.\-]+)": (.*)(?:Got value|Given value
 
 
 class HelpFormatter(DefaultHelpFormatter, RawDescriptionHelpFormatter):
-    """Format help as jsonargparse does (types and defaults), and keep the line breaks of descriptions and examples."""
+    """Format help as jsonargparse does (types and defaults), keep the line breaks of descriptions and examples, and
+    write options with dashes.
+    """
+
+    def _format_action_invocation(self, action: Action) -> str:
+        text = super()._format_action_invocation(action)
+        return re.sub(r"--[\w.]+", lambda option: dashed(option[0]), text)
 
 
 class CommandParser(ArgumentParser):
@@ -35,6 +47,10 @@ class CommandParser(ArgumentParser):
         options = {"formatter_class": HelpFormatter, "allow_abbrev": False, "epilog": examples or None} | options
         super().__init__(prog=prog, description=description, **options)
 
+    def parse_args(self, args: Sequence[str] | None = None, *others: Any, **options: Any) -> Any:
+        """Parse a command line (by default the program's) after `rewritten`."""
+        return super().parse_args(rewritten(self, sys.argv[1:] if args is None else args), *others, **options)
+
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Raise a UserError that points to ``--help``."""
         message = " ".join(message.split())
@@ -50,6 +66,50 @@ def wrong_value(key: str, why: str, value: str) -> str | None:
     wanted = [kind for pair in kinds for kind in pair if kind and kind != "NoneType"]
     if not wanted:
         return None
-    if wanted[0] in {"list", "tuple"}:
-        return f"{key} is {value!r}: give a list in brackets, such as '[{value.strip('[]() ')}]'"
     return f"{key} is {value!r}: give a value of type {' or '.join(wanted)}"
+
+
+def dashed(option: str) -> str:
+    """Return an option's name as help and documents write it: ``--optim.learning-rate`` for the field
+    ``optim.learning_rate`` of a configuration.
+    """
+    return option.replace("_", "-")
+
+
+def rewritten(parser: PlainParser, words: Sequence[str]) -> list[str]:
+    """Return a command line as the parser declares its names and reads its lists.
+
+    A name may have dashes or underscores. A list is written with commas, ``rloo,fspo``, and a mapping as
+    ``log_ratio=my_S,reward=accuracy``; jsonargparse wants brackets and braces, which are left where they stand.
+    """
+    known = {dashed(name): name for name in parser._option_string_actions}
+    found: list[str] = []
+    action: Action | None = None
+    for word in words:
+        name, equals, value = word.partition("=")
+        if action is not None:
+            found.append(_bracketed(action, word))
+            action = None
+        elif name.startswith("--") and dashed(name) in known:
+            name = known[dashed(name)]
+            action = parser._option_string_actions[name]
+            found.append(f"{name}={_bracketed(action, value)}" if equals else name)
+            action = None if equals or action.nargs is not None else action
+        elif name.startswith("--") and "." in name:  # below a group whose fields the parser does not list
+            found.append("--" + name[2:].replace("-", "_") + equals + value)
+        else:
+            found.append(word)
+    return found
+
+
+def _bracketed(action: Action, value: str) -> str:
+    hint = getattr(action, "_typehint", None)
+    kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    origins = [get_origin(kind) for kind in kinds]
+    if value.startswith(("[", "{")) or (value == "null" and type(None) in kinds):
+        return value
+    if list in origins or tuple in origins:
+        return f"[{value}]"
+    if dict in origins and "=" in value:
+        return "{" + value.replace("=", ": ") + "}"
+    return value

@@ -1,11 +1,15 @@
-"""The error class for bad input, and the wrapper of commands that prints it without a traceback."""
+"""The error class for bad input, the extra that brings a missing package, and the wrapper of commands that prints both
+without a traceback.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable
 from difflib import get_close_matches
+from importlib.metadata import PackageNotFoundError, requires
 from typing import NoReturn
 
 
@@ -20,10 +24,31 @@ def unknown_name(kind: str, name: str, known: list[str] | tuple[str, ...]) -> Us
     return UserError(f"unknown {kind} {name!r}: {hint}choose from {', '.join(known)}")
 
 
+_DISTRIBUTIONS = {"flint": "python-flint", "z3": "z3-solver", "yaml": "pyyaml"}
+"""Packages on the index by the name under which they are imported, where the two differ."""
+
+
+def extra_with(module: str) -> str | None:
+    """Return the first extra of this project that installs the package of a module; None if none does."""
+    name = module.partition(".")[0]
+    wanted = _DISTRIBUTIONS.get(name, name.replace("_", "-"))
+    try:
+        lines = requires("fspo") or []
+    except PackageNotFoundError:  # the code is used from its folder, without an installation
+        return None
+    for line in lines:
+        package = re.match(r"[\w.\-]+", line)
+        extra = re.search(r"extra == ['\"]([\w\-]+)['\"]", line)
+        if package and extra and package[0].lower() == wanted.lower():
+            return extra[1]
+    return None
+
+
 def run_cli(main: Callable[[], int | None]) -> NoReturn:
     """Run a command-line entry point and exit with its status.
 
-    A UserError becomes one line on stderr and exit status 2. If the reader of the output ends first, as in
+    A UserError becomes one line on stderr and exit status 2, and so does a package that is missing because the extra
+    that brings it was not installed. If the reader of the output ends first, as in
     ``... | head``, the command ends silently with status 141, as shell tools do.
     """
     try:
@@ -31,6 +56,12 @@ def run_cli(main: Callable[[], int | None]) -> NoReturn:
         sys.stdout.flush()
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except ModuleNotFoundError as error:
+        extra = extra_with(error.name or "")
+        if extra is None:
+            raise
+        print(f"error: {error.name} is not installed: pip install 'fspo[{extra}]'", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         print("interrupted: finished work is kept; run the same command again to go on", file=sys.stderr)

@@ -16,7 +16,7 @@ from typing import Any, TypeVar, get_args, get_type_hints
 import yaml
 from jsonargparse import ArgumentError, ArgumentParser
 
-from fspo.base.command_line import WRONG_VALUE, HelpFormatter, wrong_value
+from fspo.base.command_line import WRONG_VALUE, HelpFormatter, rewritten, wrong_value
 from fspo.base.errors import UserError, unknown_name
 from fspo.base.files import write_text
 
@@ -38,8 +38,15 @@ def make_parser(cls: type, prog: str, description: str) -> ArgumentParser:
     return parser
 
 
-def parse(cls: type[ConfigT], args: Sequence[str] | None, *, prog: str, description: str) -> ConfigT:
+def parse(cls: type[ConfigT], args: Sequence[str] | None, parser: ArgumentParser | None = None) -> ConfigT:
     """Build a configuration dataclass from a command line with an optional ``--config FILE``.
+
+    Parameters
+    ----------
+    args : sequence of str, optional
+        The command line; by default the program's.
+    parser : ArgumentParser, optional
+        From `make_parser`, with the command's name and help, which ``--help`` alone shows.
 
     Raises
     ------
@@ -47,8 +54,8 @@ def parse(cls: type[ConfigT], args: Sequence[str] | None, *, prog: str, descript
         For an unknown option (the message suggests the nearest known one), a wrong type, an impossible value, or a
         file that is not a mapping of options or names one twice.
     """
-    words = _checked_words(sys.argv[1:] if args is None else args, cls)
-    parser = make_parser(cls, prog, description)
+    parser = parser or make_parser(cls, "", "")
+    words = _checked_words(rewritten(parser, sys.argv[1:] if args is None else args), cls)
     try:
         namespace = parser.parse_args(words)
         namespace.pop("config", None)

@@ -1,6 +1,6 @@
 """Evaluation of finished models on benchmarks.
 
-``python -m fspo.evaluate --benchmarks math500,aime24 --models A B`` samples k responses to each prompt and writes one
+``fspo evaluate A B --benchmarks math500,aime24`` samples k responses to each prompt and writes one
 table for all models: the mean accuracy (avg@k) and the probability that one of k responses is correct (pass@k), with
 intervals over prompts; the share of truncated responses; and a second table of accuracy by length.
 """
@@ -13,27 +13,25 @@ from fspo.base.command_line import CommandParser
 from fspo.base.errors import UserError, unknown_name
 from fspo.config import ENGINES, Dtype, SamplingConfig
 from fspo.config.evaluation import AnswerConfig
-from fspo.stats.intervals import PERCENT
 from fspo.tasks.sets import BENCHMARKS
 
 EXAMPLES = """examples:
-  python -m fspo.evaluate --benchmarks math500,aime24,aime25 --models Qwen/Qwen3-1.7B-Base out/fspo out/rloo
-  python -m fspo.evaluate --benchmarks math500@4,aime24@32 --models out/fspo --max_new_tokens 8192
-  python -m fspo.evaluate --benchmarks aime25 --models out/fspo --data-dir benchmarks_on_disk
-  python -m fspo.evaluate --benchmarks mine.jsonl --models out/fspo --temperature 0 --samples 1
-  torchrun --nproc_per_node 8 -m fspo.evaluate --benchmarks math500 --models out/fspo
+  fspo evaluate Qwen/Qwen3-1.7B-Base out/fspo out/rloo --benchmarks math500,aime24,aime25
+  fspo evaluate out/fspo --benchmarks math500@4,aime24@32 --max-new-tokens 8192
+  fspo evaluate out/fspo --benchmarks aime25 --data-dir benchmarks_on_disk
+  fspo evaluate out/fspo --benchmarks mine.jsonl --temperature 0 --samples 1
+  torchrun --nproc_per_node 8 -m fspo.evaluate out/fspo --benchmarks math500
 The same command again goes on where it stopped, and adds models and benchmarks to the answers in --output.
 """
 
 
 def build_parser() -> CommandParser:
-    """Build the parser of ``python -m fspo.evaluate``."""
+    """Build the parser of ``fspo evaluate``."""
     p = CommandParser(
-        prog="python -m fspo.evaluate",
+        prog="fspo evaluate",
         description="Sample k responses to each prompt of benchmarks, judge them by math-verify, and write one table "
-        f"for all models: avg@k and pass@k with {PERCENT} intervals (a prompt is a cluster), the paired difference "
-        "from the first model, truncation, accuracy by length. The sampler draws from the model's own distribution "
-        "at the "
+        "for all models: avg@k and pass@k with intervals (a prompt is a cluster), the paired difference from the first "
+        "model, truncation, accuracy by length. The sampler draws from the model's own distribution at the "
         "temperature, without top-p or top-k.",
         examples=EXAMPLES,
     )
@@ -43,23 +41,23 @@ def build_parser() -> CommandParser:
         required=True,
         help=f"names ({', '.join(BENCHMARKS)}) or jsonl/parquet files, with commas; NAME@K asks for K responses",
     )
-    p.add_argument("--models", type=str, nargs="+", required=True, help="run folders, model folders or hub names")
+    p.add_argument("models", type=str, nargs="+", metavar="MODEL", help="run folder, model folder or hub name")
     p.add_argument("--data-dir", type=str | None, default=None, help="folder with NAME.jsonl, NAME.parquet or NAME/")
     p.add_argument("--output", type=str, default="out/evaluation", help="answers and tables")
     p.add_argument("--samples", type=int, default=AnswerConfig.samples, help="responses a prompt")
     p.add_argument("--temperature", type=float, default=AnswerConfig.temperature, help="0 is greedy")
-    p.add_argument("--max_new_tokens", type=int, default=AnswerConfig.max_new_tokens, help="longest response")
+    p.add_argument("--max-new-tokens", type=int, default=AnswerConfig.max_new_tokens, help="longest response")
     p.add_argument(
-        "--max_prompt_tokens",
+        "--max-prompt-tokens",
         type=int,
         default=AnswerConfig.max_prompt_tokens,
         help="longer prompts are counted, and count as wrong",
     )
-    p.add_argument("--batch_size", type=int, default=64, help="responses sampled at once by a process")
+    p.add_argument("--batch-size", type=int, default=64, help="responses sampled at once by a process")
     p.add_argument("--engine", type=str, default="auto", help=f"sampling engine: {', '.join(ENGINES)}")
     p.add_argument("--dtype", type=str | None, default=None, help="float32 or bfloat16 (the default on a GPU)")
-    p.add_argument("--attn_implementation", type=str | None, default=None, help="as in transformers")
-    p.add_argument("--chat_template", type=bool | None, default=None, help="force the chat template on or off")
+    p.add_argument("--attn-implementation", type=str | None, default=None, help="as in transformers")
+    p.add_argument("--chat-template", type=bool | None, default=None, help="force the chat template on or off")
     p.add_argument("--suffix", type=str | None, default=None, help="put after each prompt, instead of the benchmark's")
     p.add_argument("--seed", type=int, default=AnswerConfig.seed, help="of the noise; every model sees the same")
     p.add_argument("--texts", type=bool, default=True, help="keep the responses' text")
@@ -75,7 +73,7 @@ def main(arguments: list[str] | None = None) -> int:
     if args.dtype not in (None, *get_args(Dtype)):
         raise unknown_name("dtype", args.dtype, get_args(Dtype))
     if not args.output.strip() or not all(model.strip() for model in args.models):
-        raise UserError("--output or one of --models is empty: give a folder")
+        raise UserError("--output or a model is empty: give a folder")
     from fspo.evaluate.run import evaluate
 
     evaluate(args, wanted, sampling)

@@ -33,7 +33,7 @@ def evaluate(args: Any, wanted: list[tuple[str, AnswerConfig]], sampling: Sampli
     Parameters
     ----------
     args : namespace
-        Parsed command line of ``python -m fspo.evaluate``.
+        Parsed command line of ``fspo evaluate``.
     wanted : list of (benchmark, AnswerConfig)
         Benchmarks, each with its sampling settings.
     sampling : SamplingConfig
@@ -42,7 +42,7 @@ def evaluate(args: Any, wanted: list[tuple[str, AnswerConfig]], sampling: Sampli
     output = Path(args.output)
     labels = {model: _label(model) for model in dict.fromkeys(args.models)}
     if len(set(labels.values())) < len(labels):
-        raise UserError("two of --models have the same name: give their folders different names")
+        raise UserError("two models have the same name: give their folders different names")
     tasks = _tasks(args, [name for name, _ in wanted])
     try:
         found: dict[tuple[str, str], Answers] = {}

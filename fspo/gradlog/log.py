@@ -43,7 +43,7 @@ class GradLogWriter:
         Store unit vectors of the scores as float32 (full gradients) rather than float16 (sketches).
     metadata : mapping
         Plain values kept in each file's header. They should include ``{"rule": rule.to_dict()}``, because the tables of
-        `python -m analysis` need the rule that trained.
+        `fspo analyse` need the rule that trained.
     user_columns : mapping
         Columns beyond the schema: name of each (without its prefix ``user.``) to the name of its Arrow type.
     """

@@ -28,11 +28,11 @@ MODEL = "model"
 NOISE = "noise"
 """Folder of a noise-floor measurement; it is a run folder with a gradient log."""
 ANALYSIS = "analysis"
-"""Folder of the tables of `python -m analysis`; for a partition other than by length its name ends in ``-by-NAME``."""
+"""Folder of the tables of `fspo analyse`; for a partition other than by length its name ends in ``-by-NAME``."""
 SUMMARY = "summary.json"
 """File in the folder of the tables: the run's rule and size, checks of its log, warnings and damage."""
 IMPORT = "import.json"
-"""File in a run folder made by `python -m analysis import`: what was read of another trainer's log."""
+"""File in a run folder made by `fspo import`: what was read of another trainer's log."""
 
 
 def saved_config(run: str | Path) -> dict[str, Any]:

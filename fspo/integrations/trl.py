@@ -6,7 +6,7 @@
 >>> args = FSPOConfig("out", rule="fspo", steps_per_generation=4)
 >>> FSPOTrainer(model, reward_funcs=reward, args=args, train_dataset=data).train()
 
-The gradient log of the run is written under ``output_dir``; ``python -m analysis out`` analyses it.
+The gradient log of the run is written under ``output_dir``; ``fspo analyse out`` analyses it.
 """
 
 from __future__ import annotations

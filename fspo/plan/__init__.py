@@ -1,1 +1,1 @@
-"""``python -m fspo.plan``: find out before a run whether it fits a machine, and how many tokens an update has."""
+"""``fspo plan``: find out before a run whether it fits a machine, and how many tokens an update has."""

@@ -34,12 +34,12 @@ def cluster_commands(rules: Sequence[str], seeds: Sequence[int], out: str, targe
     UserError
         If the configuration of the 8B model is not valid.
     """
-    config = parse(TrainConfig, ["--config", str(ROOT / CONFIG)], prog="", description="")
+    config = parse(TrainConfig, ["--config", str(ROOT / CONFIG)])
     launch = f"accelerate launch --config_file {SHARDED} -m fspo.train --config {CONFIG}"
     shared = f"{out}/runs/none-seed0"
-    calibrate = f"python -m analysis calibrate {shared} --target {target} --rules"
+    calibrate = f"fspo calibrate {shared} --target {target} --rules"
     trained = [
-        f"{launch} $({calibrate} '[{rule}]') --seed {seed} --output {out}/runs/{rule}-seed{seed}"
+        f"{launch} $({calibrate} {rule}) --seed {seed} --output {out}/runs/{rule}-seed{seed}"
         for seed in seeds
         for rule in rules
     ]
@@ -50,6 +50,6 @@ def cluster_commands(rules: Sequence[str], seeds: Sequence[int], out: str, targe
         "# 2. every rule and seed, at the range that step 1 gives its rule",
         *trained,
         "# 3. tables, claims, figures",
-        f"python -m analysis {out}/runs/* --claims {out}/claims.json",
-        f"python -m figures {out}/runs/* --output {out}/figures --width {width}",
+        f"fspo analyse {out}/runs/* --claims {out}/claims.json",
+        f"fspo figures {out}/runs/* --output {out}/figures --width {width}",
     ]

@@ -47,7 +47,7 @@ def changes(config: TrainConfig, machine: MachineConfig, phase: str) -> Iterator
         size = min(config.sampling.batch_size, -(-config.batch.prompts * config.batch.responses // machine.gpus))
         while size > 1:
             size = (size + 1) // 2
-            yield Change(f"--sampling.batch_size {size}", _set(config, "sampling", batch_size=size), machine)
+            yield Change(f"--sampling.batch-size {size}", _set(config, "sampling", batch_size=size), machine)
     elif phase != "optimizer step":
         _, prompt, response = longest_microbatch(config)
         tokens = config.batch.tokens
@@ -56,12 +56,12 @@ def changes(config: TrainConfig, machine: MachineConfig, phase: str) -> Iterator
             yield Change(f"--batch.tokens {tokens}", _set(config, "batch", tokens=tokens), machine)
         if not config.model.gradient_checkpointing:
             changed = _set(config, "model", gradient_checkpointing=True)
-            yield Change("--model.gradient_checkpointing true", changed, machine)
+            yield Change("--model.gradient-checkpointing true", changed, machine)
     if machine.sharding == "ddp" and machine.gpus > 1:
         yield Change("--machine.sharding fsdp2", config, replace(machine, sharding="fsdp2"))
     if config.optim.name == "adamw" and config.model.lora is None:
         changed = _set(_set(config, "optim", name="adamw8bit"), "model", dtype="bfloat16")
-        text = "--optim.name adamw8bit --model.dtype bfloat16 --machine.mixed_precision no"
+        text = "--optim.name adamw8bit --model.dtype bfloat16 --machine.mixed-precision no"
         yield Change(text, changed, replace(machine, mixed_precision="no"))
     if config.model.lora is None:
         yield Change("--model.lora '{rank: 16}'", _set(config, "model", lora=LoraOptions()), machine)

@@ -1,4 +1,4 @@
-"""The options of ``python paper_repro.py``."""
+"""The options of ``fspo reproduce``."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Sizes of a reproduction, and the settings that its trained sweep changes, one at a time.
 
-``paper_repro.py`` uses them. The sweep over an existing log is ``python -m analysis sweep``.
+``paper_repro.py`` uses them. The sweep over an existing log is ``fspo sweep``.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class ReproductionSizes:
     jobs, threads : int
         Training processes beside each other and threads of each.
     options : dict
-        Further options of ``python -m fspo.train``.
+        Further options of ``fspo train``.
     checks : str
         Statements whose checks run, separated by commas; empty for all.
     draws : int
-        Responses drawn for each simulated point of the maps of the theory (``python -m proofs_check.maps``).
+        Responses drawn for each simulated point of the maps of the theory (``fspo maps``).
     maps : str
         Parts of these maps to compute, separated by commas; empty for all.
     sweep : bool
@@ -97,7 +97,7 @@ class Variant:
     setting, value : str
         What is changed, and to what; ``("base", "as calibrated")`` for the rule's own runs.
     options : dict
-        The options of ``python -m fspo.train`` that differ from the rule's own run.
+        The options of ``fspo train`` that differ from the rule's own run.
     reason : str
         Why it cannot be trained; empty if it can.
     """
@@ -110,7 +110,7 @@ class Variant:
 
     @property
     def changed(self) -> str:
-        """Return the options of ``python -m fspo.train`` that differ from the rule's own run: ``rule.dual=2.0``."""
+        """Return the options of ``fspo train`` that differ from the rule's own run: ``rule.dual=2.0``."""
         return " ".join(f"{name}={value}" for name, value in self.options.items())
 
     @property
@@ -156,10 +156,10 @@ def variants(sizes: ReproductionSizes, ranges: Mapping[str, Mapping[str, Any]]) 
 
 
 def _refused(rule: str, options: Mapping[str, Any]) -> str:
-    """Return why ``python -m fspo.train`` refuses a preset with these options, or "" if it accepts them."""
+    """Return why ``fspo train`` refuses a preset with these options, or "" if it accepts them."""
     words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
     try:
-        parse(TrainConfig, ["--rule.preset", rule, *words], prog="python -m fspo.train", description="")
+        parse(TrainConfig, ["--rule.preset", rule, *words])
     except UserError as error:
         return f"not trained: {error}"
     return ""

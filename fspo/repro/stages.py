@@ -52,6 +52,13 @@ def source_digest(*packages: str) -> str:
     return found.hexdigest()[:16]
 
 
+def environment() -> dict[str, str]:
+    """Return the environment variables of a child process that imports this process's packages, whatever the current
+    folder holds: an ``analysis`` or ``figures`` of somebody else, or none."""
+    paths = [*filter(None, [os.environ.get("PYTHONPATH")]), str(Path(__file__).parents[2])]
+    return os.environ | {"PYTHONPATH": os.pathsep.join(paths), "PYTHONSAFEPATH": "1"}
+
+
 def run_module(module: str, *arguments: str, quiet: bool = False, passing: Sequence[int] = (0,)) -> int:
     """Run ``python -m module``, with its output on stderr (``quiet``: discarded), and return its exit status.
 
@@ -61,7 +68,8 @@ def run_module(module: str, *arguments: str, quiet: bool = False, passing: Seque
         If the exit status is none of those in ``passing``.
     """
     command = [sys.executable, "-m", module, *arguments]
-    status = subprocess.run(command, check=False, stdout=subprocess.DEVNULL if quiet else sys.stderr).returncode
+    out = subprocess.DEVNULL if quiet else sys.stderr
+    status = subprocess.run(command, check=False, stdout=out, env=environment()).returncode
     if status not in passing:
         raise UserError(f"python -m {module} stopped with status {status} (its message is above)")
     return status
@@ -71,7 +79,7 @@ def provenance(command: Sequence[str], seeds: Sequence[int]) -> dict[str, Any]:
     """Return how a report was made: command line, seeds, versions of Python and packages, number of CPU cores."""
     packages = ("torch", "transformers", "accelerate", "numpy", "fspo")
     versions = {name: version(name) for name in packages}
-    said = {"command": " ".join(["python", *command]), "seeds": list(seeds), "python": platform.python_version()}
+    said = {"command": " ".join(command), "seeds": list(seeds), "python": platform.python_version()}
     return said | versions | {"cores": os.cpu_count()}
 
 
@@ -193,7 +201,7 @@ def run_jobs(
     waiting = [job for job in jobs if not is_finished(job)]
     running: list[tuple[Job, subprocess.Popen[bytes]]] = []
     bar = tqdm(total=sum(job.rollouts for job in jobs), desc=description, unit="rollout", dynamic_ncols=True)
-    environment = os.environ | {"OMP_WAIT_POLICY": "PASSIVE", "TQDM_DISABLE": "1"}
+    variables = environment() | {"OMP_WAIT_POLICY": "PASSIVE", "TQDM_DISABLE": "1"}
     try:
         while waiting or running:
             while waiting and len(running) < at_once:
@@ -202,7 +210,7 @@ def run_jobs(
                 command = [sys.executable, "-m", "fspo.train", *job.arguments, "--resume", "true"]
                 with (job.run / "train.log").open("ab") as log:
                     started = subprocess.Popen(
-                        command, stdout=log, stderr=subprocess.STDOUT, env=environment, preexec_fn=end_with_parent
+                        command, stdout=log, stderr=subprocess.STDOUT, env=variables, preexec_fn=end_with_parent
                     )
                 running.append((job, started))
             time.sleep(0.5)

@@ -35,7 +35,7 @@ class Bins:
 
     def __post_init__(self) -> None:
         if len(self.edges) < 2:
-            raise UserError(f"edges {list(self.edges)}: give at least two, for example --edges '[1,16,64,257]'")
+            raise UserError(f"edges {list(self.edges)}: give at least two, for example --edges 1,16,64,257")
         if len(self) > MOST_BINS:
             raise UserError(f"{len(self)} bins are too many: give at most {MOST_BINS + 1} edges")
         if not all(a < b for a, b in zip(self.edges, self.edges[1:], strict=False)):

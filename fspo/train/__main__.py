@@ -1,4 +1,4 @@
-"""The command that trains a policy: ``accelerate launch -m fspo.train --config FILE`` or ``python -m fspo.train
+"""The command that trains a policy: ``accelerate launch -m fspo.train --config FILE`` or ``fspo train
 ...``.
 """
 
@@ -6,6 +6,10 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from jsonargparse import ArgumentParser
 
 # Let idle OpenMP threads sleep: threads that spin can slow another process on the same CPU by a factor of a hundred.
 # OpenMP reads this variable once, so it is set before torch loads.
@@ -14,10 +18,10 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 EXAMPLES = """Train a language model with a sequence-level clip rule and log every response.
 
 examples:
-  python -m fspo.train --output out/fspo --rule.preset fspo
-  python -m fspo.train --config out/fspo/config.yaml --resume true --rollouts 60
-  python -m fspo.train --model.name_or_path Qwen/Qwen3-0.6B --task.name gym:chain_sum --rule.preset fspo-kl
-  python -m fspo.train --config out/fspo/config.yaml --noise-floor
+  fspo train --output out/fspo --rule.preset fspo
+  fspo train --config out/fspo/config.yaml --resume true --rollouts 60
+  fspo train --model.name-or-path Qwen/Qwen3-0.6B --task.name gym:chain_sum --rule.preset fspo-kl
+  fspo train --config out/fspo/config.yaml --noise-floor
       one rollout at learning rate 0: what numerics alone do to S, into out/fspo/noise
   torchrun --nproc_per_node 2 -m fspo.train --output out/two --threads 1
   accelerate launch --config_file fspo/presets/accelerate/fsdp2.yaml -m fspo.train --config run.yaml
@@ -29,6 +33,14 @@ NOISE_FLOOR = "--noise-floor"
 It is no setting of a run, so it is not part of the run's configuration."""
 
 
+def build_parser() -> ArgumentParser:
+    """Return the parser of ``fspo train``, but for the flag `NOISE_FLOOR`."""
+    from fspo.base.options import make_parser
+    from fspo.config import TrainConfig
+
+    return make_parser(TrainConfig, "fspo train", EXAMPLES)
+
+
 def main(args: list[str] | None = None) -> int:
     """Parse the command line, then train or measure the noise floor; return the exit status."""
     from fspo.base.options import parse
@@ -36,14 +48,12 @@ def main(args: list[str] | None = None) -> int:
 
     words = list(sys.argv[1:] if args is None else args)
     noise_floor = NOISE_FLOOR in words
-    config = parse(
-        TrainConfig, [w for w in words if w != NOISE_FLOOR], prog="python -m fspo.train", description=EXAMPLES
-    )
+    config = parse(TrainConfig, [w for w in words if w != NOISE_FLOOR], build_parser())
     if noise_floor:
         from fspo.train.noise_floor import measure
 
         folder = measure(config)
-        print(f"done: {folder} (next: python -m analysis {config.output})", file=sys.stderr)
+        print(f"done: {folder} (next: fspo analyse {config.output})", file=sys.stderr)
         return 0
     from fspo.train.trainer import Trainer
 
@@ -62,7 +72,7 @@ def main(args: list[str] | None = None) -> int:
         print("stopped: another process of this run ended; its own line says why", file=sys.stderr)
         return 1
     if trainer.is_main:
-        print(f"done: {config.output} (next: python -m analysis {config.output})", file=sys.stderr)
+        print(f"done: {config.output} (next: fspo analyse {config.output})", file=sys.stderr)
     return 0
 
 

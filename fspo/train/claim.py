@@ -117,7 +117,7 @@ def _refuse_foreign(run: Path) -> None:
     """
     marked: dict[str, Callable[[Path], bool]] = {MARK: Path.is_file}
     older: dict[str, Callable[[Path], bool]] = {CONFIG: _is_config, LOCK: Path.is_file}
-    refuse_foreign(run, marked if (run / MARK).is_file() else older, "python -m fspo.train", "--output")
+    refuse_foreign(run, marked if (run / MARK).is_file() else older, "fspo train", "--output")
 
 
 def _is_config(path: Path) -> bool:

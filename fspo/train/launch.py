@@ -89,7 +89,7 @@ def model_source(config: TrainConfig, accelerator: Accelerator) -> str | Path:
         return config.model.name_or_path
     if config.task.name != "chain-add":
         raise UserError(
-            "the embedded model knows task 'chain-add' alone: name a pretrained model with --model.name_or_path"
+            "the embedded model knows task 'chain-add' alone: name a pretrained model with --model.name-or-path"
         )
     found: Path | None = None
     if accelerator.is_main_process:

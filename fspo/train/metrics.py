@@ -3,7 +3,7 @@
 A metric has the name that it has in TRL if it means the same as there. ``clip_ratio/{low,high,region}_mean`` are shares
 of the responses with A != 0, over all updates. ``clip_ratio/out_of_band``, ``length_bin/*``, ``lre_*`` and
 ``seq_log_ratio/*`` leave out the first update after a rollout, because S = 0 there. ``grad_cosine/*`` compares the
-clipped update of the rule that trains with the unclipped update under the same weight; `python -m analysis` uses one
+clipped update of the rule that trains with the unclipped update under the same weight; `fspo analyse` uses one
 weight for all rules.
 """
 

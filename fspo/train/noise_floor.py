@@ -3,8 +3,8 @@
 The weights do not change, so the log-ratio S is 0 in exact arithmetic. A measured S that is not 0 comes from padding,
 the composition of a batch, the chunked output layer, lower precision, the training pass or another sampler. If a run's
 clip rate is no higher than the clip rate of these S, it says nothing about the rule.
-``python -m fspo.train --config RUN/config.yaml --noise-floor`` measures it on the run's own model and task and writes
-``RUN/noise/gradlog``, which ``python -m analysis`` draws beside the run.
+``fspo train --config RUN/config.yaml --noise-floor`` measures it on the run's own model and task and writes
+``RUN/noise/gradlog``, which ``fspo analyse`` draws beside the run.
 """
 
 from __future__ import annotations

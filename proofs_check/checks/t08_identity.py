@@ -1,7 +1,7 @@
 """Check T8 (split of the error) and T7 (cosine lemma) on a gradient log, where T8 holds up to rounding (docs/theory.md
 section 5, live form).
 
-The suite writes logs with ``fspo.gradlog`` from responses of a tabular policy; ``python -m proofs_check --log RUN``
+The suite writes logs with ``fspo.gradlog`` from responses of a tabular policy; ``fspo check --log RUN``
 checks a user's run. T8's update, put together from bins of rows by ``theory.cosine_lemma``, is compared with the sum
 over all rows.
 """

@@ -1,4 +1,4 @@
-"""The command ``python -m proofs_check.maps``: write tables of fairness, of the price of clipping, and of theory
+"""The command ``fspo maps``: write tables of fairness, of the price of clipping, and of theory
 curves.
 """
 
@@ -22,22 +22,22 @@ MOST_DRAWS = 10_000_000
 CURVES, ONLINE = "curves", "online"
 """Names on the command line of two parts of the output: theory curves, and the table of bands that follow a target."""
 EXAMPLES = """examples:
-  python -m proofs_check.maps
+  fspo maps
       every table, in out/proofs_check
-  python -m proofs_check.maps --only price --jobs 2
-  python -m proofs_check.maps --only curves
+  fspo maps --only price --jobs 2
+  fspo maps --only curves
       acceptance laws, LRE against drift error, tightness of T7, Berry-Esseen
-  python -m proofs_check.maps --only online
+  fspo maps --only online
       bands that follow a target, under every log-ratio model: adaptive_models.csv, the table in docs/theory.md
-  python -m proofs_check.maps --only fairness --draws 100000
+  fspo maps --only fairness --draws 100000
       tighter simulated intervals
 """
 
 
 def build_parser() -> CommandParser:
-    """Return the parser of ``python -m proofs_check.maps``."""
+    """Return the parser of ``fspo maps``."""
     parser = CommandParser(
-        prog="python -m proofs_check.maps",
+        prog="fspo maps",
         description="Map where each rule is fair and what its clipping costs; write tidy CSV tables.",
         examples=EXAMPLES,
     )

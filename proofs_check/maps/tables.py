@@ -1,4 +1,4 @@
-"""Columns of the tables that ``python -m proofs_check.maps`` writes, each explained once, and the function that writes.
+"""Columns of the tables that ``fspo maps`` writes, each explained once, and the function that writes.
 
 Figures and papers read the CSV files; only this module defines the columns.
 """

@@ -1,4 +1,4 @@
-"""The example scripts run as they stand, and `python -m analysis` reads what they write.
+"""The example scripts run as they stand, and `fspo analyse` reads what they write.
 
 `examples/verl_fspo.yaml` is read by verl itself in tests/fspo/integrations/test_verl.py.
 """
@@ -61,6 +61,6 @@ def test_a_watched_trl_run_says_which_lengths_corrections_cut(tmp_path):
 
 def test_the_vllm_runs_options_are_read():
     """tests/fspo/sampling/test_vllm.py trains with them against a real server."""
-    config = parse(TrainConfig, ["--config", str(EXAMPLES / "vllm_run.yaml")], prog="", description="")
+    config = parse(TrainConfig, ["--config", str(EXAMPLES / "vllm_run.yaml")])
     assert (config.sampling.engine, config.correction.rule().label) == ("vllm", "engine-sqrt")
     assert not config.warnings()

@@ -1,4 +1,4 @@
-"""Tables as ``python -m analysis`` writes them, drawn from the theory with noise, the awkward cases included."""
+"""Tables as ``fspo analyse`` writes them, drawn from the theory with noise, the awkward cases included."""
 
 from __future__ import annotations
 

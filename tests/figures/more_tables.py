@@ -95,7 +95,7 @@ def noise_floor(rng, who: dict, places: list[dict]) -> pd.DataFrame:
 
 
 def sweep(rng, run: str, spoil: bool) -> pd.DataFrame:
-    """As ``python -m analysis sweep`` writes it: the run's rule and seed stand in summary.json alone."""
+    """As ``fspo sweep`` writes it: the run's rule and seed stand in summary.json alone."""
     out: list[dict] = []
 
     def add(setting: str, value: str, rule: str, numbers: dict[str, float]) -> None:

@@ -49,7 +49,7 @@ def test_figures_of_another_ratio_say_so(tmp_path):
     assert [text.get_text() for text in fig.legends[0].get_texts()] == [*SHAPES, "mis"]
     # the panel is named by the correction, and not by fspo, which clipped
     assert find_module("clip_over_training").figure(tables, Style()).axes[0].get_title("left") == "mis"
-    with pytest.raises(UserError, match=r"run python -m analysis .* --on behaviour first"):
+    with pytest.raises(UserError, match=r"run fspo analyse .* --on behaviour first"):
         load([run], on="behaviour")
 
 
@@ -72,7 +72,7 @@ def test_missing_tables_exit_2_with_one_line(tmp_path):
     )
     assert done.returncode == 2
     assert done.stderr.splitlines() == [
-        f"error: no analysis tables in {tmp_path}/run/analysis: run python -m analysis {tmp_path}/run first"
+        f"error: no analysis tables in {tmp_path}/run/analysis: run fspo analyse {tmp_path}/run first"
     ]
 
 
@@ -115,5 +115,5 @@ def test_a_damaged_table_is_named(tmp_path):
     folder = tmp_path / "fspo" / "analysis"
     folder.mkdir(parents=True)
     (folder / "lre.parquet").write_bytes(b"PAR1 not really")
-    with pytest.raises(UserError, match=r"lre.*python -m analysis"):
+    with pytest.raises(UserError, match=r"lre.*fspo analyse"):
         load([tmp_path / "fspo"])

@@ -48,7 +48,7 @@ print("status", status, *[m for m in {heavy} if m in sys.modules])
     ids=["help", "wrong name", "out of range", "wrong type", "not finite"],
 )
 def test_help_and_a_refused_option_import_nothing_heavy(command, words, status):
-    needed = ["--benchmarks", "math500", "--models", "m"] if command == "fspo.evaluate" else []
+    needed = ["m", "--benchmarks", "math500"] if command == "fspo.evaluate" else []
     code = COMMAND.format(heavy=HEAVY)
     found = subprocess.run([sys.executable, "-c", code, command, *needed, *words], capture_output=True, text=True)
     assert found.stdout.splitlines()[-1] == f"status {status}", found.stdout[-500:] + found.stderr

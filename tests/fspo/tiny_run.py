@@ -78,7 +78,7 @@ def model(seed: int = 0, dtype: torch.dtype = torch.float32, layers: int = 1, vo
 
 def config(output: Path | str, *arguments: str) -> TrainConfig:
     """The tiny run's configuration; later arguments win."""
-    return parse(TrainConfig, [*ARGUMENTS, "--output", str(output), *arguments], prog="tiny", description="")
+    return parse(TrainConfig, [*ARGUMENTS, "--output", str(output), *arguments])
 
 
 def trainer(output: Path | str, *arguments: str, net: Any = None, task: Any = None) -> Any:

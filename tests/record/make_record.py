@@ -5,7 +5,7 @@
     python -m tests.record.make_record --write --keep R   # write record.json anew and keep the raw outputs in R
 
 The record is made by commands and read from files: short training runs (their logs, metrics and final weights), the
-tables of ``python -m analysis`` on them and on the small logs in ``logs/``, ``calibrate``, ``sweep``, ``doctor``, the
+tables of ``fspo analyse`` on them and on the small logs in ``logs/``, ``calibrate``, ``sweep``, ``doctor``, the
 noise floor, and the margins of the theory's checks. A column is kept as the digest of its bytes and as sums, so that a
 difference can be located and compared with a tolerance. Nothing of the packages is imported, so modules may move.
 """

@@ -474,4 +474,4 @@ def test_a_table_of_two_log_probabilities_names_the_next_command(tmp_path, capsy
     assert main(["import", str(table), "--out", str(run), "--columns", "{old: trainer, sampler: engine}"]) == 0
     out = capsys.readouterr().out
     assert "nothing can be told by length" not in out
-    assert out.endswith(f"next: python -m analysis {run} --on behaviour\n")
+    assert out.endswith(f"next: fspo analyse {run} --on behaviour\n")

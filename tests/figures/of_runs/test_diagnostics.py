@@ -258,7 +258,7 @@ def test_figures_of_another_partition_are_legible(by_difficulty, monkeypatch, na
 
 def test_a_partition_that_was_not_analysed_names_the_command(case_runs, tmp_path):
     run = str(case_runs("one")[0])
-    with pytest.raises(UserError, match=r"python -m analysis .* --by entropy first"):
+    with pytest.raises(UserError, match=r"fspo analyse .* --by entropy first"):
         main([run, "--by", "entropy", "--output", str(tmp_path)])
     with pytest.raises(UserError, match="did you mean 'entropy'"):
         main([run, "--by", "entropi", "--output", str(tmp_path)])

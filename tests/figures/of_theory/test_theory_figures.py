@@ -1,4 +1,4 @@
-"""The theory's figures draw the tables that ``python -m proofs_check.maps`` writes, legibly, or say why not."""
+"""The theory's figures draw the tables that ``fspo maps`` writes, legibly, or say why not."""
 
 from __future__ import annotations
 
@@ -279,7 +279,7 @@ def test_runs_and_theory_together(folder, case_runs, tmp_path):
     ("arguments", "message"),
     [
         ([], "name at least one run folder"),
-        (["--theory", "{none}"], r"does not exist: run python -m proofs_check\.maps --out"),
+        (["--theory", "{none}"], r"does not exist: run fspo maps --out"),
         (["--theory", "{empty}"], "no tables of the theory"),
         (["--theory", "{damaged}"], r"cannot read .*tightness.*proofs_check\.maps"),
         (["--theory", "{folder}", "--only", "[tightnes]"], "did you mean 'tightness'"),

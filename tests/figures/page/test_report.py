@@ -162,7 +162,7 @@ def test_values_as_text():
 def test_an_empty_report_and_bad_figures(tmp_path):
     path = write_report(tmp_path / "r.html", title="empty", claims=[], figures=[])
     assert "Claims" not in "".join(read(path.read_text()).text)
-    with pytest.raises(UserError, match="is missing: run python -m figures again"):
+    with pytest.raises(UserError, match="is missing: run fspo figures again"):
         write_report(tmp_path / "r.html", title="t", claims=[], figures=[Picture(tmp_path / "no.png", "", "")])
     (tmp_path / "no.png").write_text("hello")
     with pytest.raises(UserError, match="is no PNG"):

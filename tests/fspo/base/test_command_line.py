@@ -1,4 +1,6 @@
-"""One line and exit status 2 for what a user gets wrong; help keeps its examples' lines."""
+"""One line and exit status 2 for what a user gets wrong; help keeps its examples' lines; one way to write lists and
+names.
+"""
 
 import runpy
 import subprocess
@@ -6,6 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from fspo.base.command_line import rewritten
+from fspo.base.errors import UserError
+from fspo.base.options import make_parser, parse
+from fspo.config import TrainConfig
 
 ROOT = Path(__file__).parents[3]
 COMMANDS = {
@@ -37,7 +44,7 @@ def test_help_and_an_unknown_option(
 ) -> None:
     command = [sys.executable, *COMMANDS[name]]
     examples = shown(COMMANDS[name], monkeypatch, capsys).split("\nexamples:\n")[1].splitlines()
-    assert examples[0].startswith("  python")
+    assert examples[0].startswith("  fspo ")
     refused = subprocess.run([*command, "--no-such-option", "3"], cwd=ROOT, capture_output=True, text=True, check=False)
     assert refused.returncode == 2
     assert refused.stdout == ""
@@ -46,9 +53,28 @@ def test_help_and_an_unknown_option(
     assert "no-such-option" in line
 
 
-def test_a_value_where_a_list_is_wanted_names_the_brackets() -> None:
-    command = [sys.executable, "-m", "analysis", "some_run", "--rules", "rloo,fspo"]
-    refused = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert refused.returncode == 2
-    (line,) = refused.stderr.splitlines()
-    assert line.startswith("error: --rules is 'rloo,fspo': give a list in brackets, such as '[rloo,fspo]'")
+def test_lists_have_commas_and_names_dashes_in_every_command() -> None:
+    given = ["--optim.learning-rate", "0.001", "--batch.drop=truncated,failed", "--log.length-edges", "1,9"]
+    config = parse(TrainConfig, [*given, "--trackers", "tensorboard"])
+    assert config.optim.learning_rate == 0.001
+    assert (config.batch.drop, config.log.length_edges) == (("truncated", "failed"), (1, 9))
+    assert config.trackers == ("tensorboard",)
+    bracketed = parse(TrainConfig, ["--optim.learning_rate", "0.001", "--batch.drop", "[truncated,failed]"])
+    assert bracketed.batch.drop == ("truncated", "failed")
+    assert parse(TrainConfig, ["--model.lora", "{rank: 4}", "--trackers", "null"]).trackers is None
+    from analysis.__main__ import build_parser
+    from analysis.importing.command import build_parser as of_import
+
+    args = build_parser().parse_args(["RUN", "--rules", "rloo,fspo", "--targets", "0.9", "--edges", "1,16"])
+    assert (args.runs, args.rules, args.targets, args.edges) == (["RUN"], ["rloo", "fspo"], [0.9], [1.0, 16.0])
+    args = of_import().parse_args(["x.csv", "--columns", "log_ratio=my_S,reward=score", "--updates_per_rollout", "2"])
+    assert args.columns == {"log_ratio": "my_S", "reward": "score"}
+    assert args.updates_per_rollout == 2
+    with pytest.raises(UserError, match=r"--targets is .*rloo"):
+        build_parser().parse_args(["RUN", "--targets", "rloo"])
+
+
+def test_a_flag_takes_no_word_and_unknown_names_stay() -> None:
+    parser = make_parser(TrainConfig, "x", "")
+    words = ["--help", "--no-such", "a,b", "--batch.drop"]
+    assert rewritten(parser, words) == words

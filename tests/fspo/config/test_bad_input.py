@@ -170,7 +170,7 @@ EVALUATE = [
     (["--dtype", "float16"], "unknown dtype 'float16'"),
     (["--engine", "fsat"], "did you mean 'fast'"),
     (["--output", ""], "is empty"),
-    (["--models", ""], "is empty"),
+    ([""], "is empty"),
     (["--benchmarks", "math500@²"], "write NAME@K"),
     (["--benchmarks", "math500@" + "9" * 50], "write NAME@K"),
     (["--benchmarks", ""], "--benchmarks is empty"),
@@ -188,9 +188,9 @@ def test_refused_evaluations(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    given = ["--benchmarks", "math500", "--models", "m"]
-    given = [word for pair in zip(given[::2], given[1::2], strict=True) if pair[0] not in words for word in pair]
-    assert message in refused(evaluate.main, [*given, *words], tmp_path, capsys)
+    given = [] if "--benchmarks" in words else ["--benchmarks", "math500"]
+    model = [] if words == [""] else ["m"]
+    assert message in refused(evaluate.main, [*model, *words, *given], tmp_path, capsys)
 
 
 @pytest.mark.parametrize(

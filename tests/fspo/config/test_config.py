@@ -13,7 +13,7 @@ from fspo.rules import CORRECTIONS, PRESETS
 
 
 def made(*arguments: str) -> TrainConfig:
-    return parse(TrainConfig, list(arguments), prog="fspo.train", description="")
+    return parse(TrainConfig, list(arguments))
 
 
 def test_the_command_line_wins_over_the_file(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""``python -m fspo.evaluate``: real tiny models on small files in the benchmarks' own formats."""
+"""``fspo evaluate``: real tiny models on small files in the benchmarks' own formats."""
 
 import json
 import re
@@ -49,7 +49,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(place: Path, output: str, *more: str, models: tuple[str, ...] = ("base", "run")) -> Path:
-    words = ["--models", *(str(place / m) for m in models), "--data-dir", str(place / "disk")]
+    words = [*(str(place / m) for m in models), "--data-dir", str(place / "disk")]
     assert evaluate.main([*words, "--output", str(place / output), *COMMON, *more]) == 0
     return place / output
 
@@ -148,7 +148,7 @@ def test_answers_of_other_settings_are_not_mixed(place: Path, whole: Path) -> No
 
 def test_other_weights_are_another_model(place: Path, tmp_path: Path) -> None:
     saved_model(tmp_path / "base")
-    words = ["--models", str(tmp_path / "base"), "--benchmarks", str(place / "disk" / "math500.jsonl")]
+    words = [str(tmp_path / "base"), "--benchmarks", str(place / "disk" / "math500.jsonl")]
     words += ["--output", str(tmp_path / "out"), *COMMON]
     assert evaluate.main([*words, "--texts", "false"]) == 0
     assert "responses" not in lines(tmp_path / "out", "math500")[0]
@@ -182,7 +182,7 @@ def test_samples_of_a_benchmark_and_greedy(place: Path) -> None:
     ],
 )
 def test_bad_input_is_one_line(place: Path, tmp_path: Path, words: list[str], message: str) -> None:
-    arguments = ["--models", str(place / "base"), "--data-dir", str(place / "disk"), "--output", str(tmp_path / "o")]
+    arguments = [str(place / "base"), "--data-dir", str(place / "disk"), "--output", str(tmp_path / "o")]
     with pytest.raises(UserError, match=re.escape(message)):
         evaluate.main([*arguments, *words])
 
@@ -193,7 +193,7 @@ def test_neither_hub_nor_file(
     monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setenv("HF_HOME", str(tmp_path))
-    words = ["--models", str(place / "base"), "--benchmarks", "aime25", "--data-dir", str(place / "disk")]
+    words = [str(place / "base"), "--benchmarks", "aime25", "--data-dir", str(place / "disk")]
     with pytest.raises(SystemExit) as stopped:
         run_cli(lambda: evaluate.main([*words, "--output", str(tmp_path / "o")]))
     assert stopped.value.code == 2
@@ -232,7 +232,7 @@ def test_adapters_of_a_run_are_evaluated_on_their_model(tmp_path: Path) -> None:
     file = tmp_path / "mine.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in MATH500))
     names = ("base", "adapters", "merged")
-    words = ["--models", *(str(tmp_path / name) for name in names), "--benchmarks", f"{file}@1", *COMMON]
+    words = [*(str(tmp_path / name) for name in names), "--benchmarks", f"{file}@1", *COMMON]
     assert evaluate.main([*words, "--temperature", "0", "--output", str(tmp_path / "out")]) == 0
     texts = {name: [row["responses"] for row in lines(tmp_path / "out", "mine", name)] for name in names}
     assert texts["adapters"] == texts["merged"] != texts["base"]

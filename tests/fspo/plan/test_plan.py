@@ -156,7 +156,7 @@ def test_qwen3_1_7b_ties_its_embeddings() -> None:
 
 
 def qwen(*arguments: str) -> TrainConfig:
-    return parse(TrainConfig, ["--model.name_or_path", "Qwen/Qwen3-8B-Base", *arguments], prog="", description="")
+    return parse(TrainConfig, ["--model.name_or_path", "Qwen/Qwen3-8B-Base", *arguments])
 
 
 def persistent(config: TrainConfig, machine: MachineConfig) -> int:

@@ -33,7 +33,7 @@ def test_accelerate_reads_its_files() -> None:
 @pytest.mark.parametrize(("name", "memory"), [("qwen3-8b", 80), ("qwen3-1.7b", 40)])
 def test_a_preset_fits_its_machine(name: str, memory: int) -> None:
     path = PRESETS / f"{name}.yaml"
-    config = parse(TrainConfig, ["--config", str(path)], prog="", description="")
+    config = parse(TrainConfig, ["--config", str(path)])
     assert set(yaml.safe_load(path.read_text())) <= set(TrainConfig.__dataclass_fields__)
     assert not config.warnings()
     assert plan(config, MachineConfig(gpus=8, memory=memory)).fits

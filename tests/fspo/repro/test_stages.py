@@ -93,7 +93,7 @@ def fake_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (package / "__init__.py").write_text("")
     (package / "train.py").write_text(TRAIN)
     monkeypatch.setenv("PYTHONPATH", str(package.parent))
-    monkeypatch.chdir(tmp_path)  # `python -m` looks in the current folder first
+    monkeypatch.chdir(tmp_path)
     return tmp_path
 
 

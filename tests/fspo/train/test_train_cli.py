@@ -1,4 +1,4 @@
-"""``python -m fspo.train`` as a user meets it: help, one clear line and exit status 2 for bad input."""
+"""``fspo train`` as a user meets it: help, one clear line and exit status 2 for bad input."""
 
 import json
 import os
@@ -81,7 +81,7 @@ def test_help_shows_examples_and_every_option(capsys: pytest.CaptureFixture[str]
         train.main(["--help"])
     assert stop.value.code == 0
     text = capsys.readouterr().out
-    assert "python -m fspo.train --output out/fspo --rule.preset fspo" in text
+    assert "fspo train --output out/fspo --rule.preset fspo" in text
     assert "torchrun --nproc_per_node 2 -m fspo.train" in text
     for option in ("--batch.prompts", "--log.scores.width", "--config", "--resume"):
         assert option in text
@@ -99,7 +99,7 @@ def test_a_model_on_disk_trains_on_a_data_set(tmp_path: Path, template: str | No
     more = ["--eval.every", "1", "--rule.preset", "fspo-truncate", "--rollouts", "3"]
     done = run(*arguments(tmp_path, *more, template=template))
     assert done.returncode == 0, done.stderr
-    assert f"next: python -m analysis {tmp_path / 'run'}" in done.stderr
+    assert f"next: fspo analyse {tmp_path / 'run'}" in done.stderr
     assert "Traceback" not in done.stderr
     assert "Writing model shards" not in done.stderr
     assert "reward" in done.stderr

@@ -1,0 +1,128 @@
+"""The command ``fspo NAME ...``: one name for all commands, of which each is imported when it runs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import NamedTuple, NoReturn
+
+from fspo import __version__
+from fspo.base.errors import run_cli, unknown_name
+
+
+class Command(NamedTuple):
+    """A command: its module and the module's function, one line for the list of commands, and an example."""
+
+    module: str
+    summary: str
+    example: str
+    function: str = "main"
+
+
+GROUPS: dict[str, dict[str, Command]] = {
+    "you have a run, or a log of another trainer": {
+        "import": Command("analysis.importing.command", "make a run folder of another log", "rollouts.csv --out RUN"),
+        "doctor": Command("analysis.doctor.command", "what is wrong with a run, and the cure", "RUN"),
+        "analyse": Command("analysis.__main__", "tables by response length", "RUN", "analyse_command"),
+        "figures": Command("figures.__main__", "publication figures from the tables", "RUN --width neurips"),
+        "calibrate": Command("analysis.rules.calibrate", "ranges that give all rules one acceptance", "RUN"),
+        "sweep": Command("analysis.sweeps.counterfactual", "what other settings would have done", "RUN"),
+    },
+    "you want to train": {
+        "plan": Command("fspo.plan.__main__", "memory of a run before it starts", "--config run.yaml"),
+        "train": Command("fspo.train.__main__", "train with a clip rule, log each response", "--output RUN"),
+        "evaluate": Command("fspo.evaluate.__main__", "benchmarks of finished models", "RUN --benchmarks math500"),
+    },
+    "you want the theory": {
+        "check": Command("proofs_check.__main__", "check every statement of docs/theory.md", "--only T3,T7"),
+        "maps": Command("proofs_check.maps.__main__", "where each rule is fair, as tables", "--only fairness"),
+    },
+    "you review the paper": {
+        "reproduce": Command("paper_repro", "every claim, with a verdict and a report", "--preset quick"),
+    },
+}
+"""The commands by what their user is about to do."""
+COMMANDS = {name: command for group in GROUPS.values() for name, command in group.items()}
+COMPLETION = "--print-completion"
+USAGE = f"""usage: fspo COMMAND ...   (fspo COMMAND --help shows its options)
+
+Train language models with fair clip rules, and see by response length what any clip rule does.
+{{commands}}
+A list is written with commas: --rules rloo,gspo,fspo. A command whose packages are missing names the extra to install.
+  fspo --version
+  fspo {COMPLETION} bash    completion; bash: eval "$(fspo {COMPLETION} bash)", zsh: the same with zsh
+"""
+
+
+def usage() -> str:
+    """Return the text of ``fspo --help``: a line for each command with an example."""
+    lines = []
+    for title, commands in GROUPS.items():
+        lines.append(f"\n{title}:")
+        for name, command in commands.items():
+            lines.append(f"  {name:10} {command.summary:42} fspo {name} {command.example}")
+    return USAGE.format(commands="\n".join(lines))
+
+
+def completion(shell: str) -> str:
+    """Return the shell's script that completes names of commands, their options and files.
+
+    Raises
+    ------
+    UserError
+        If ``shell`` is not one that shtab knows.
+    """
+    import argparse
+
+    import shtab
+
+    if shell not in shtab.SUPPORTED_SHELLS:
+        raise unknown_name("shell", shell, shtab.SUPPORTED_SHELLS)
+    root = argparse.ArgumentParser(prog="fspo")
+    below = root.add_subparsers()
+    for name, command in COMMANDS.items():
+        parser = import_module(command.module).build_parser()
+        part = below.add_parser(name, help=command.summary, parents=[parser], add_help=False)
+        for action in part._actions:
+            if action.option_strings:
+                action.option_strings = [option.replace("_", "-") for option in action.option_strings]
+            if action.nargs != 0 and not action.choices:
+                action.complete = shtab.FILE  # type: ignore[attr-defined]
+    return shtab.complete(root, shell)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the list of commands, or hand over to one, and return its exit status.
+
+    Raises
+    ------
+    UserError
+        If no command has the given name.
+    """
+    name, *words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    if name in ("-h", "--help"):
+        print(usage(), end="")
+        return 0
+    if name == "--version":
+        print(f"fspo {__version__}")
+        return 0
+    if name == COMPLETION:
+        print(completion(words[0] if words else ""))
+        return 0
+    if name not in COMMANDS:
+        raise unknown_name("command", name, tuple(COMMANDS))
+    command = COMMANDS[name]
+    return getattr(import_module(command.module), command.function)(words)
+
+
+def script() -> NoReturn:
+    """Run the console script ``fspo``."""
+    from fspo.base.processes import end_with_launcher
+
+    end_with_launcher()
+    run_cli(main)
+
+
+if __name__ == "__main__":
+    script()

@@ -1,0 +1,97 @@
+"""The command ``fspo``: its commands, what its help imports, completion, a folder with packages of the same names."""
+
+import os
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from fspo.__main__ import COMMANDS, completion, main
+from fspo.base.errors import UserError, extra_with, run_cli
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = [sys.executable, "-P", "-c", "import sys; sys.argv[0] = 'fspo'; from fspo.__main__ import script; script()"]
+"""What the console script runs; -P: unlike python -c, it does not put the current folder on the module path."""
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT)}
+
+
+def fspo(*words: str, folder: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*SCRIPT, *words], cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+
+
+def test_help_lists_every_command_with_an_example_that_its_parser_takes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == main(["--help"]) == 0
+    text = capsys.readouterr().out
+    assert all(len(line) <= 120 for line in text.splitlines())
+    for name, command in COMMANDS.items():
+        assert f"fspo {name} {command.example}\n" in text
+        parser = import_module(command.module).build_parser()
+        assert parser.prog == f"fspo {name}"
+        words = [word for word in command.example.split() if not word.endswith(".yaml") and word != "--config"]
+        parser.parse_args(words)
+    with pytest.raises(UserError, match=r"unknown command 'analyze': did you mean 'analyse'\?"):
+        main(["analyze"])
+
+
+@pytest.mark.parametrize("words", [("--help",), ("doctor", "--help")])
+def test_help_imports_no_package_that_takes_long_to_load(words: tuple[str, ...]) -> None:
+    code = f"""
+import sys
+from fspo.__main__ import main
+try:
+    main({list(words)!r})
+except SystemExit:
+    pass
+print("loaded", *sorted({{"numpy", "scipy", "pandas", "pyarrow", "matplotlib", "torch"}} & sys.modules.keys()))
+"""
+    done = subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True, check=True)
+    assert "usage: fspo" in done.stdout
+    assert done.stdout.splitlines()[-1] == "loaded"
+
+
+def test_a_folder_with_packages_of_the_same_names_is_no_hindrance(tmp_path: Path) -> None:
+    for name in ("analysis", "figures", "fspo", "proofs_check"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("raise ImportError('a package of the user')\n")
+    done = fspo("doctor", "no-such-run", folder=tmp_path)
+    refused = "error: no-such-run is no folder: give a run folder, or make one with `fspo import`\n"
+    assert (done.returncode, done.stderr) == (2, refused)
+    done = fspo("check", "--list", "--only", "T1", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    code = "from fspo.repro.stages import run_module; run_module('analysis', '--help')"
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "usage: fspo analyse" in done.stderr
+
+
+def test_completion_in_bash_knows_commands_and_options(tmp_path: Path) -> None:
+    script = tmp_path / "completion"
+    script.write_text(completion("bash"))
+    ask = f"""source {script}
+complete_words() {{ COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=(); _shtab_fspo; echo "${{COMPREPLY[@]}}"; }}
+complete_words fspo do
+complete_words fspo doctor RUN --fail
+complete_words fspo train --optim.learning
+"""
+    done = subprocess.run(["bash", "-c", ask], capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["doctor", "--fail-on", "--optim.learning-rate"], done.stderr
+    assert "_shtab_fspo" in completion("zsh")
+    with pytest.raises(UserError, match="unknown shell 'cmd': choose from bash, zsh"):
+        completion("cmd")
+
+
+def test_a_missing_extra_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert extra_with("trl.trainer") == "trl"
+    assert extra_with("json") is None
+
+    def needs() -> int:
+        raise ModuleNotFoundError("No module named 'trl'", name="trl")
+
+    with pytest.raises(SystemExit) as stop:
+        run_cli(needs)
+    assert stop.value.code == 2
+    assert capsys.readouterr().err == "error: trl is not installed: pip install 'fspo[trl]'\n"
