@@ -19,6 +19,7 @@ from fspo.config import OptimConfig, TaskConfig
 from fspo.config.rule import CorrectionConfig, RuleConfig
 from fspo.rules import CORRECTIONS, PRESETS, Outside, Rule
 from fspo.rules.clip import MAX_EXPONENT
+from fspo.stats.intervals import PERCENT
 from fspo.tasks import _BUILDERS
 from fspo.tasks.sets import TRAINING_SETS
 from proofs_check.catalogue import CHECKS, STATEMENTS
@@ -226,6 +227,11 @@ def test_the_help_names_every_task_and_every_way_outside_the_band():
     ways = "{" + ", ".join(f'"{way}"' for way in get_args(Outside)) + "}"
     for config in (Rule, RuleConfig, CorrectionConfig):
         assert f"outside : {ways}" in (config.__doc__ or "")
+
+
+def test_documents_name_the_confidence_level():
+    pages = "".join(map(page, ("README.md", "docs/theory.md", "docs/glossary.md")))
+    assert set(re.findall(r"(\d+ %) intervals?", pages)) == {PERCENT}
 
 
 def test_documents_name_the_cap_of_the_exponent():

@@ -25,7 +25,7 @@ from fspo.config import TrainConfig
 from fspo.distributed.layout import asked_for
 from fspo.gradlog.run_folder import CONFIG, MODEL, NOISE
 from fspo.models.shapes import EMBEDDED
-from fspo.objective import objective, ratio_tokens
+from fspo.objective import log_ratios, objective, ratio_tokens
 from fspo.rollouts.batches import RolloutBatch, plan_microbatches
 from fspo.rollouts.counts import Counts
 from fspo.rules import DriftStats, drift_stats
@@ -223,6 +223,6 @@ def _stats(updater: Updater, shards: list[Shard], values: list[torch.Tensor]) ->
     """Compute the sums over the tokens of all processes' responses from which the rule's drift is estimated."""
     sums = DriftStats()
     for shard, new in zip(shards, values, strict=True):
-        s = ratio_tokens(updater.rule.on, new.double() - shard.old.double(), shard.mismatch)
+        s = ratio_tokens(updater.rule.on, log_ratios(new.double(), shard.old, shard.mask), shard.mismatch)
         sums += drift_stats(s, shard.mask, shard.advantages.double())
     return updater.over_processes(sums)

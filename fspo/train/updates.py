@@ -191,7 +191,7 @@ class Updater:
             new, _ = self.log_probs(shard.batch)
             # A dummy also runs forward, because with sharded weights every process must run the same number of passes.
             if not shard.micro.dummy:
-                s = ratio_tokens(self.rule.on, new - shard.old, shard.mismatch)
+                s = ratio_tokens(self.rule.on, log_ratios(new, shard.old, shard.mask), shard.mismatch)
                 sums += drift_stats(s, shard.mask, shard.advantages.double())
         return self.over_processes(sums)
 
