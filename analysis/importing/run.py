@@ -263,8 +263,9 @@ def _chunks(sources: Sources, damage: list[str]) -> Iterator[tuple[Path, Chunk]]
 
 
 def _present(given: Mapping[str, str], chunk: Chunk) -> dict[str, str]:
-    """Return the entries of ``given`` (our name to the table's) whose column the chunk has: a later file may lack one,
-    and its rows get null there.
+    """Return the entries of ``given`` (name of our column -> name of the table's column) whose column this chunk has.
+
+    A later file of a table may lack a column that the first has; our column is then null in its rows.
     """
     have = {str(name).lower() for name in chunk}
     return {ours: theirs for ours, theirs in given.items() if theirs.lower() in have}

@@ -45,15 +45,19 @@ class Products:
         self.without.append(without)
 
     def replicates(self) -> tuple[Floats, Floats]:
-        """Return the products summed over updates (K+1, ...), and the same sum with each cluster of each update
-        deleted, (all clusters, K+1, ...)."""
+        """Return the products summed over updates (K+1, ...), and the sum again without one cluster of one update, for
+        each cluster of each update: (all clusters, K+1, ...).
+        """
         total = np.sum(self.total, axis=0)
         return total, np.concatenate([total - t + w for t, w in zip(self.total, self.without, strict=True)])
 
 
 class UpdateGram:
-    """The matrix of inner products of one update's vectors A psi, from which those of clipped updates are made, by bin
-    and with each cluster deleted."""
+    """Inner products of the vectors A psi of one update's n responses, as a matrix (n, n).
+
+    An update is a weighted sum of these vectors, so the inner product of any two updates follows from the matrix and
+    their weights: over all responses, by bin, and with each cluster deleted.
+    """
 
     def __init__(self, vectors: Floats, bins: Ints, cluster: Ints, number: int) -> None:
         self.number = number
@@ -69,7 +73,8 @@ class UpdateGram:
         self._by_both[cluster * number + bins, np.arange(n)] = 1.0
 
     def products(self, left: Floats, right: Floats) -> tuple[Floats, Floats]:
-        """Return inner products of two updates: sums of the vectors times ``left`` (n, R) and ``right`` (n, R or 1).
+        """Return the inner products of R pairs of updates, whose weights of the n vectors are ``left`` (n, R) and
+        ``right`` (n, R or 1).
 
         Returns
         -------
@@ -95,7 +100,9 @@ class UpdateGram:
         return total, without * grow
 
     def inner(self, left: Floats, right: Floats) -> Floats:
-        """Return the inner products of :meth:`products` (K+1, R) alone, without those with each cluster deleted."""
+        """Return the inner products by bin and over all bins (K+1, R), like :meth:`products`, which also deletes
+        clusters.
+        """
         gram, _, gram_b, _ = self._grams
         by_bin = (self._by_both @ (left * (gram_b @ right))).reshape(self.clusters, self.number, -1).sum(0)
         return np.concatenate([by_bin, np.sum(left * (gram @ right), axis=0)[None]])
@@ -107,17 +114,26 @@ class UpdateGram:
 
 
 def pooled_cosines(inner: Products, left: Products, right: Products) -> tuple[list[Floats], list[NDArray[np.bool_]]]:
-    """Compute cosines, by bin and overall (K+1, R), from inner products and squared norms summed over updates, and the
-    same with each cluster deleted (C, K+1, R); NaN where a summed squared norm is not positive.
+    """Compute the cosine of two updates for each of R rules, in each of K bins and over all bins.
 
-    With a cluster deleted, a squared norm of at most the share ``ROUNDING`` of the whole one counts as 0. Cosines
-    within ``ROUNDING`` of 1 or -1 are rounded to it.
+    Inner products and squared norms are summed over a run's updates before they are divided. Each cosine is computed
+    once from all C clusters, and C times with one cluster deleted. It is NaN where a squared norm is not positive. With
+    a cluster deleted, a squared norm of at most the share ``ROUNDING`` of that of all clusters counts as 0. A cosine
+    within ``ROUNDING`` of 1 or -1 becomes 1 or -1.
+
+    Parameters
+    ----------
+    inner : Products
+        Inner products of the rules' clipped updates with the true update.
+    left, right : Products
+        Squared norms of the clipped updates, and of the true update.
 
     Returns
     -------
     cosines : [array (K+1, R), array (C, K+1, R)]
+        From all clusters, and with each deleted.
     nothing_left : [bool array (K+1, R), bool array (C, K+1, R)]
-        True where the norm of ``left`` is 0 and that of ``right`` is not.
+        True where the clipped update is 0 and the true update is not: the rule left no gradient.
     """
     cosines: list[Floats] = []
     nothing_left: list[NDArray[np.bool_]] = []

@@ -125,8 +125,9 @@ class AcceptanceCurve:
         return AcceptanceCurve(law, root, np.maximum(values / values[-1], 0.0), vectors, along)
 
     def __call__(self, x: float) -> Floats:
-        """Return the acceptances (K,) at a position of the curve: -inf is equal acceptances, 0 the estimate, +inf
-        the far end."""
+        """Return the candidate acceptances (K,) at position x: equal ones at -inf, the estimated ones at 0, and ever
+        more unequal ones for x > 0.
+        """
         mu = -float(np.expm1(-x))
         # For large x, mu rounds to 1; the floor keeps the denominator 1 - mu (at the largest eigenvalue, 1) above 0.
         left = np.maximum(1 - mu * np.maximum(self.values, 1e-9), 1e-15)
@@ -163,8 +164,11 @@ def squared_interval(
 
 
 def _crossing(law: ErrorLaw, curve: Callable[[float], Floats], plug_in: float, q: float, start: float) -> float:
-    """Return LRE_2^2 of the candidate on the curve under which simulated estimates of LRE_2^2 have their ``q`` quantile
-    at the estimate ``plug_in``; the search begins at position ``start``.
+    """Return one end of the interval of LRE_2^2: the LRE_2^2 of the candidate that the test just does not reject.
+
+    The candidates are the acceptances at the positions x of ``curve``. The test simulates estimates of LRE_2^2 under a
+    candidate; it does not reject as long as the simulations' ``q`` quantile has not passed the log's own estimate
+    ``plug_in``. The search over x begins at ``start``.
     """
 
     def excess(x: float) -> float:

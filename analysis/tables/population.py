@@ -263,8 +263,9 @@ class PopulationTable:
     def _sketch_error(
         self, pool: _Pool, k: int, i: int, quantity: str, values: dict[str, tuple[Floats, Floats]]
     ) -> float:
-        """Return the standard error that sketching adds to a quantity of the table beside the jackknife over
-        prompts."""
+        """Return the part of a quantity's standard error that is due to sketching and that the jackknife over prompts
+        does not show.
+        """
         if quantity != "cosine":
             if quantity.startswith("variance"):
                 # The jackknife over prompts already shows the sketch error of a variance, which is made from each

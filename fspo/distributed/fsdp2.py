@@ -60,7 +60,10 @@ class Fsdp2:
         return nullcontext()
 
     def settle(self) -> None:
-        """Free gathered parameters. A pass without gradients leaves some, which a backward pass is expected to free."""
+        """Free the parameters that were gathered from all processes for a forward pass.
+
+        FSDP2 leaves some of them for the backward pass to free, which does not run after a pass without gradients.
+        """
         for part in self.parts:
             part.reshard()
 

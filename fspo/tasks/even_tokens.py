@@ -31,16 +31,17 @@ _PURPOSES = {"train": 0x7B01, "eval": 0x7B02}
 
 @dataclass(frozen=True)
 class EvenTokensConfig:
-    """Options of even-tokens.
+    """Options of the task even-tokens, in which the reward is the share of even token ids in the response.
 
     Attributes
     ----------
     seed : int
-        Seed of the prompts.
+        Seed from which the prompts are drawn.
     prompt_tokens : int
         Number of token ids in each prompt.
     vocabulary : int
-        Prompts hold ids from 1 to vocabulary - 1.
+        Number of token ids that the model knows. A prompt holds ids from 1 to vocabulary - 1, because id 0 ends a
+        response.
     """
 
     seed: int = 0
@@ -58,7 +59,7 @@ class EvenTokensConfig:
 
 
 class EvenTokens:
-    """The task even-tokens. Both splits are endless."""
+    """The task even-tokens; it has any number of examples for training and for evaluation."""
 
     name = NAME
 
@@ -66,7 +67,7 @@ class EvenTokens:
         self.config = config or EvenTokensConfig()
 
     def size(self, split: Split) -> int | None:
-        """Return None, because both splits are endless."""
+        """Return None: the splits "train" and "eval" are endless."""
         check_split(split)
         return None
 

@@ -55,7 +55,8 @@ def make_accelerator(config: TrainConfig) -> Accelerator:
         )
     except (ValueError, ImportError) as error:
         raise UserError(f"cannot start accelerate: {' '.join(str(error).split())}") from error
-    # All processes join before one of them can stop with an error, so that all of them print the same message.
+    # Wait until all processes have connected. Otherwise one of them could stop with an error first, and the others
+    # would print that the connection failed instead of that error.
     accelerator.wait_for_everyone()
     wanted = config.processes or int(os.environ.get("WORLD_SIZE", "1"))
     if accelerator.num_processes != wanted:

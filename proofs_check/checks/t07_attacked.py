@@ -56,8 +56,10 @@ def random_search(rng: np.random.Generator, claim: LemmaBound = STATED, cases: i
 
 
 def _free(K: int, D: int, with_delta: bool, even: bool) -> tuple[Unpack, int]:
-    """Return a map from an optimiser's n parameters to K strata with vectors of dimension D, and n. Shares (unless
-    equal), acceptances, true gradients and, with ``with_delta``, errors delta inside the strata are all free.
+    """Return a function that makes K strata from n numbers, and n: an optimiser varies the numbers.
+
+    The numbers are the strata's shares (with ``even`` all shares are equal), acceptances and true gradients in
+    dimension D, and with ``with_delta`` also the errors delta inside the strata.
     """
 
     def unpack(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -70,8 +72,10 @@ def _free(K: int, D: int, with_delta: bool, even: bool) -> tuple[Unpack, int]:
 
 
 def _inside(rng: np.random.Generator, n: int) -> tuple[Unpack, int]:
-    """Return a map from an optimiser's n parameters to strata, and n: 8 to 200 random strata, moved along n random
-    directions by as much as the parameters say.
+    """Return a function that makes strata from n numbers, and n: an optimiser varies the numbers.
+
+    It draws 8 to 200 random strata and n random directions once, and then moves the strata along each direction by one
+    of the numbers. So large problems have few parameters.
     """
     K, D = int(rng.integers(8, 201)), int(rng.integers(2, 65))
     unpack, size = _free(K, D, with_delta=bool(rng.random() < 0.5), even=False)

@@ -43,13 +43,15 @@ PAST = MEMORY // EACH_ROLLOUT
 
 
 def unfairness(found: Learnt) -> Outcome:
-    """Test that the acceptance after learning, over its mean over lengths, differs from 1 by at most TOLERANCE at every
-    length, by one-sided t-tests over runs, Bonferroni-corrected over lengths.
+    """Test that a band that has learnt is fair: at every length, the acceptance divided by the mean acceptance over
+    lengths differs from 1 by at most TOLERANCE.
+
+    Each length has a one-sided t-test over independent runs; the p-values are Bonferroni-corrected over lengths.
     """
     count, k = found.accepted.shape
     _, r, mean = relative_acceptance(np.full(k, 1 / k), found.accepted.mean(axis=0))
-    # Influence: how much each run adds to the relative acceptance of a length, times the mean acceptance. Its spread
-    # over runs gives the standard error.
+    # One number for each run and length: what the run adds to the estimated relative acceptance of the length, times
+    # the mean acceptance. The spread of these numbers over runs gives the standard error.
     own = found.accepted - (1 + r) * found.accepted.mean(axis=1, keepdims=True)
     error = own.std(axis=0, ddof=1) / math.sqrt(count) / mean
     tails = stats.t.sf((np.abs(r) - TOLERANCE) / error, count - 1)
@@ -57,8 +59,8 @@ def unfairness(found: Learnt) -> Outcome:
 
 
 def untrended(found: Learnt, trend: float = 0.0) -> Outcome:
-    """Test that, after learning, the mean acceptance is the target and that its covariance with log length is ``trend``
-    (0: acceptance does not depend on length).
+    """Test two numbers of a band that has learnt: its mean acceptance is the target, and the covariance of acceptance
+    and log length is ``trend`` (with 0, acceptance has no trend over lengths).
     """
     return mean_is(found.trend, [TARGET, trend], wanted=0.03)
 
@@ -125,10 +127,11 @@ def conformal_bins(
 
 
 def random_update(rng: np.random.Generator, learnt: int = UPDATES * ROWS, runs: int = 60) -> Outcome:
-    """Check T15 about a row of a random update: S grows over the eight updates of a rollout, and of a rollout's rows
-    more than the memory's share of one rollout. New rollouts are accepted with mean k/(n+1) over their updates.
+    """Check T15 where S grows over the eight updates of a rollout: over the updates of a new rollout, the mean
+    acceptance is k/(n+1).
 
-    ``learnt`` (a control) is the number of a rollout's first rows that the rule sees.
+    A rollout has more rows than the rule's memory keeps of it, so the rule must choose them from all updates. A control
+    sets ``learnt``, the number of rows that the rule sees, lower: it then sees the first rows of a rollout alone.
     """
     accepted = np.empty((runs, 1))
     lengths, scale = np.full(UPDATES * ROWS, 64.0), np.sqrt(np.repeat(np.arange(UPDATES) + 1.0, ROWS))

@@ -84,8 +84,8 @@ class Student:
     _splines: tuple[CubicSpline, ...] = field(init=False, repr=False)
     _units: Floats = field(init=False, repr=False)
 
-    # End of the table of the sum's distribution, in units of the sum's scale. Beyond it the tail is that of a single
-    # token times a factor with which both agree at this point.
+    # The distribution of the sum is tabulated up to this many times the sum's scale. Beyond it the tail is a single
+    # token's tail times a constant, which makes table and tail equal at this point.
     _EDGE = 60.0
 
     def __post_init__(self) -> None:

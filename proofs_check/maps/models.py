@@ -46,7 +46,9 @@ def _softmax(name: str, trained: bool) -> SoftmaxPolicy:
 
 
 SOFTMAX_KL = 0.3
-"""KL(old||new) of the softmax policies, nats per response. It is close to the other models' mean, sigma^2 L/2."""
+"""KL(old||new) of the softmax policies, nats per response: about as large as that of the other models, sigma^2 L/2 on
+average over their lengths.
+"""
 
 
 def _location(name: str, headers: Floats | None = None, shares: Floats | None = None, **options: Any) -> LocationPolicy:

@@ -1,8 +1,8 @@
 """Policies for which the mean and the second moment of the update can be computed exactly under any rule.
 
-`LocationPolicy` is the main one. A response has L tokens x_t in R^D and a header h (1 unless stated) whose law
-is the same under both policies; x_t ~ N(h theta, I) under the old policy and N(h (theta + Delta), I) under the new one.
-With Z = sum (x_t - h theta)/sqrt(L), z its component along Delta, sigma = |Delta| and tau = sigma h sqrt(L),
+`LocationPolicy` is the main one. A response has L tokens x_t in R^D and a header h, a number (1 unless stated) whose
+law is the same under both policies; x_t ~ N(h theta, I) under the old policy and N(h (theta + Delta), I) under the
+new one. With Z = sum (x_t - h theta)/sqrt(L), z its component along Delta, sigma = |Delta| and tau = sigma h sqrt(L),
 
     S = tau z - tau^2/2,     psi = h sqrt(L) Z - h^2 L Delta,     E[e^S | L, h] = 1 .
 
@@ -91,21 +91,26 @@ class Policy(Protocol):
 
 @dataclass(frozen=True)
 class LocationPolicy:
-    """A policy with Gaussian tokens, see the module's docstring. A stratum is a pair of length and header.
+    """A policy whose tokens are normal vectors: N(h theta, I), and N(h (theta + Delta), I) after a step Delta.
+
+    The header h is a number that all tokens of a response share, so it scales the response's log-ratios. A stratum is a
+    pair of length and header. The reward is 1 if the response lies far enough in a direction v. The head of this file
+    gives the formulas.
 
     Attributes
     ----------
     lengths, headers, p, positive : arrays (J,)
-        L, h, share, and P(reward = 1) under the old policy, of each stratum.
+        Length L, header h, share of responses, and P(reward = 1) under the old policy, of each of J strata.
     sigma : float
-        |Delta|, nats per root token at h = 1.
+        Length |Delta| of the step, nats per root token at h = 1.
     overlap : float
-        Cosine of the reward's direction and the step, in (-1, 1).
+        Cosine of v, the reward's direction, and the step Delta, in (-1, 1).
     blind : bool
         Take the gradient only along directions that the step did not move: with overlap 0, A psi is then
         independent of S given L, T13's hypothesis.
     dims : int
-        D >= 2. The D - 2 directions beside Delta and v carry noise alone.
+        Number D >= 2 of a token's entries. Scores have only noise in the D - 2 directions that are orthogonal to Delta
+        and v.
     """
 
     name: str

@@ -50,9 +50,9 @@ def with_precision(bits: int) -> Callable[[Callable[..., Any]], Callable[..., An
 
 
 class Span(NamedTuple):
-    """One side of a box of parameters: all values from ``lo`` to ``hi``.
+    """An interval of one parameter, from ``lo`` to ``hi``; a box has one for each of its parameters.
 
-    A monotone function's values at both ends enclose its values at all others.
+    If a function is monotone, its values at both ends enclose its values at all other points of the interval.
     """
 
     lo: arb
@@ -60,22 +60,25 @@ class Span(NamedTuple):
 
     @property
     def ball(self) -> arb:
-        """Return a ball that contains all values of the box's side."""
+        """Return a ball that contains the interval."""
         return self.lo.union(self.hi)
 
     @property
     def width(self) -> float:
-        """Return the length of the box's side."""
+        """Return the length of the interval, ``hi - lo``."""
         return float(self.hi - self.lo)
 
 
 def span(lo: float, hi: float | None = None) -> Span:
-    """Return a box's side from one or two floats, which balls represent without rounding. One value gives width 0."""
+    """Make the interval from ``lo`` to ``hi``, or the point ``lo``; balls represent floats without rounding."""
     return Span(arb(lo), arb(lo if hi is None else hi))
 
 
 def outward(low: arb, high: arb | None = None) -> tuple[float, float]:
-    """Return floats below and above a ball (or below one ball and above another), rounded outwards."""
+    """Return two floats, one at most the least number of the ball ``low`` and one at least the largest of ``high``.
+
+    Without ``high``, both are about ``low``: an interval of floats that contains the ball.
+    """
     lower, upper = low.lower(), (low if high is None else high).upper()
     return math.nextafter(float(lower), -math.inf), math.nextafter(float(upper), math.inf)
 
