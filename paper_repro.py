@@ -67,7 +67,7 @@ class Reproduction:
         # Exit status 1 of a command is no failure of its stage: it says that a log failed its integrity check, or that
         # the doctor found something, and the report tells it.
         command, passing = (*runs, "--claims", str(claims_file)), (0, 1)
-        _, claims = module("analysis", inputs, "analysis", *command, result=claims_file, passing=passing)
+        _, judged = module("analysis", inputs, "analysis", *command, result=claims_file, passing=passing)
         swept, _ = module("sweep", self._from([shared], "", "analysis"), "analysis", "sweep", runs[0], quiet=True)
         command = ("doctor", *runs, "--json", str(doctor_file))
         _, diagnoses = module("doctor", inputs, "analysis", *command, result=doctor_file, quiet=True, passing=passing)
@@ -75,7 +75,13 @@ class Reproduction:
         inputs = self._from(jobs, noise, "analysis", "figures") | {"sweep": swept, "trained_sweep": trained}
         shown = ("--trained-sweep", str(self.out / TRAINED_SWEEP)) if trained else ()
         figures = self.draw("figures", inputs, *runs, *shown)
-        found = {"checks": checks, "theory": theory, "claims": claims, "figures": figures, "diagnoses": diagnoses}
+        found = {
+            "checks": checks,
+            "theory": theory,
+            "claims": judged["claims"],
+            "figures": figures,
+            "diagnoses": diagnoses,
+        }
         self.write(runs=[job.run for job in jobs], ranges=ranges, **found)
         return 0 if checks["exit_status"] == 0 else 1
 

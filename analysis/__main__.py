@@ -9,7 +9,8 @@ from pathlib import Path
 import pandas as pd
 from tqdm import tqdm
 
-from analysis.claims.catalogue import claims_about, evaluate_claims, write_claims
+from analysis.claims.catalogue import claims_about, digest_of_catalogue
+from analysis.claims.judge import evaluate_claims, is_claims, write_claims
 from analysis.log.partition import PARTITIONS, find_partition
 from analysis.log.ratio import WORDS, known_ratio
 from analysis.rules.evaluate import BANDS, TARGETS, candidates
@@ -18,7 +19,7 @@ from analysis.tables.files import folder_name, read_tables
 from analysis.tables.printed import printed
 from fspo.base.command_line import CommandParser
 from fspo.base.errors import UserError, run_cli
-from fspo.base.files import json_with, refuse_foreign_file
+from fspo.base.files import refuse_foreign_file
 from fspo.stats.bins import DEFAULT_BINS
 
 COMMANDS = {
@@ -101,14 +102,14 @@ def analyse_command(arguments: list[str] | None = None) -> int:
         on=args.on,
     )
     on = known_ratio(args.on)
-    if args.claims is not None and not claims_about(on):
+    if args.claims is not None and not claims_about(on)[0]:
         raise UserError(f"--claims has none about the ratio {on}: leave --on as it is, or use engine or behaviour")
     if args.claims is not None and args.by != Options.by:
         raise UserError("--claims are about lengths: leave --by as it is")
     if args.claims is not None and not set(TARGETS) <= set(options.targets):
         raise UserError(f"--claims compares rules at the acceptances {list(TARGETS)}: leave --targets as it is")
     if args.claims is not None:
-        refuse_foreign_file(Path(args.claims), json_with("id", "statement", "verdict"), "fspo analyse --claims")
+        refuse_foreign_file(Path(args.claims), is_claims, "fspo analyse --claims")
     with tqdm(
         total=4 * len(args.runs),
         desc="analysis",
@@ -122,9 +123,11 @@ def analyse_command(arguments: list[str] | None = None) -> int:
             bar.update(share)
 
         summaries = analyse_runs(args.runs, options, progress)
-    claims = evaluate_claims(read_tables(args.runs, on=on), on) if args.claims is not None else []
+    claims = []
     if args.claims is not None:
-        write_claims(Path(args.claims), claims)
+        tables = read_tables(args.runs, on=on)
+        claims = evaluate_claims(tables, on)
+        write_claims(Path(args.claims), claims, tables)
     for path, summary in summaries.items():
         passed = summary["integrity"]["pass"]
         state = "not checked: no scores" if passed is None else "sound" if passed else "INTEGRITY CHECK FAILED"
@@ -139,6 +142,8 @@ def analyse_command(arguments: list[str] | None = None) -> int:
         print(f"  tables: {folder} (acceptance.csv: what each rule keeps of each bin)")
     for claim in claims:
         print(f"{claim.id} {claim.verdict}: {claim.statement}")
+    if claims:
+        print(f"catalogue of claims: {digest_of_catalogue()}")
     return 1 if any(summary["integrity"]["pass"] is False for summary in summaries.values()) else 0
 
 

@@ -12,7 +12,7 @@ from inspect import getdoc
 from pathlib import Path
 from typing import Any
 
-from analysis.claims.evidence import Claim
+from analysis.claims.judge import Claim
 from analysis.importing import names as known
 from analysis.rules.calibrate import CalibratedRange
 from analysis.sweeps.counterfactual import SweepRow

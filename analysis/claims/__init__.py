@@ -1,1 +1,1 @@
-"""The claims C1 to C7 and M1: what each estimates, its margin, and how it is judged."""
+"""The claims about training: a catalogue of atoms and headlines, their numbers, and their verdicts."""

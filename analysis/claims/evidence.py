@@ -1,60 +1,180 @@
-"""Combine a claim's numbers over runs and seeds, and make a verdict of the claim's parts."""
+"""The numbers that an atom is judged by, their p-values, and the verdicts of atoms and headlines.
+
+An atom says that its estimand lies above or below a margin, or within it on both sides of 0. It is judged by one
+number for each log, or by one mean over seeds. Each number has two p-values: ``p_for`` of the hypothesis that the atom
+is false for this log, ``p_against`` of the hypothesis that it is true. A number that is missing has p-values of 1.
+
+- An atom is *supported* if the largest ``p_for`` is at most ``ALPHA``. It says something of every log, so it is false
+  if it is false for one log; the p-value of that log is at most ``ALPHA`` with probability at most ``ALPHA``, and the
+  largest of all is no smaller (intersection-union test). No correction for the number of logs is needed, and a log
+  without a number leaves the atom without support.
+- An atom of n numbers is *refuted* if n times the smallest ``p_against`` is at most ``ALPHA`` (union-intersection test
+  with Bonferroni's bound, which is the first step of Holm's method, whatever the dependence of the logs).
+- A headline of k atoms is supported if all are, and refuted if k times the smallest p-value against an atom (n times
+  the smallest ``p_against`` of its numbers) is at most ``ALPHA``, by the same two arguments.
+
+So each verdict, of an atom or of a headline, is wrong with probability at most ``ALPHA``. With one log this is the
+reading of the 95 % interval: supported if it lies on the right side of the margin, refuted if on the wrong side.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Annotated, Any, Literal
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
+from scipy import special
 from scipy import stats as sps
 
-from fspo.stats.intervals import CONFIDENCE, sample_interval
+from fspo.stats.intervals import CONFIDENCE, t_quantile
 
-Verdict = Literal["supported", "not supported", "inconclusive"]
+Verdict = Literal["supported", "refuted", "inconclusive"]
+Relation = Literal["above", "below", "within"]
 Tables = Mapping[str, pd.DataFrame]
 NAN = float("nan")
+ALPHA = (1 - CONFIDENCE) / 2
+"""Largest probability that a verdict is wrong: that of one end of an interval."""
+MIN_SEEDS = 3
+"""Fewest seeds over which a mean is judged."""
+
+
+class Measured(NamedTuple):
+    """An estimate with standard errors towards smaller and larger values, and their degrees of freedom."""
+
+    value: float
+    se_low: float
+    se_high: float
+    df: float = np.inf
+
+    @staticmethod
+    def of_interval(value: float, low: float, high: float) -> Measured:
+        """Make an estimate from an interval: each side is read as that of a normal law, with an error of its own."""
+        z = t_quantile(np.inf)
+        return Measured(value, (value - low) / z, (high - value) / z)
+
+    def __neg__(self) -> Measured:
+        return Measured(-self.value, self.se_high, self.se_low, self.df)
+
+    def plus(self, other: Measured, covariance: float = NAN) -> Measured:
+        """Return the sum with another estimate from the same log.
+
+        The errors have the given covariance. Where it is unknown, their standard errors are added, which is never too
+        little, however the errors depend on each other.
+        """
+
+        def error(a: float, b: float) -> float:
+            return a + b if np.isnan(covariance) else float(np.sqrt(max(a * a + b * b + 2 * covariance, 0.0)))
+
+        ends = error(self.se_low, other.se_low), error(self.se_high, other.se_high)
+        return Measured(self.value + other.value, *ends, min(self.df, other.df))
+
+    def above(self, margin: float) -> float:
+        """Return the p-value of the hypothesis that the truth is at most ``margin``."""
+        return _tail(self.value - margin, self.se_low, self.df)
+
+    def below(self, margin: float) -> float:
+        """Return the p-value of the hypothesis that the truth is at least ``margin``."""
+        return _tail(margin - self.value, self.se_high, self.df)
+
+
+def _tail(distance: float, error: float, df: float) -> float:
+    if not (np.isfinite(distance) and error >= 0):
+        return 1.0
+    return float(special.stdtr(df, -distance / error)) if error > 0 else float(distance <= 0)
 
 
 @dataclass(frozen=True)
-class Claim:
-    """One claim with its estimate, interval and verdict: an entry of claims.json.
+class Number:
+    """What one log, or the mean over seeds, says about an atom: estimate, interval, p-values, or why it is missing."""
 
-    Written by ``fspo analyse RUN ... --claims FILE``. docs/theory.md section 11.
-    """
-
-    id: Annotated[str, "C1 to C7; M1 with --on engine or behaviour", "text"]
-    statement: Annotated[str, "what is claimed", "text"]
-    estimand: Annotated[str, "what estimate is about", "text"]
-    margin: Annotated[float, "margin of the claim's test, fixed before any run", "the estimand's"]
-    estimate: Annotated[float, "the estimand's estimate over runs and seeds", "the estimand's"]
-    ci_low: Annotated[float, "lower end of its interval", "the estimand's"]
-    ci_high: Annotated[float, "upper end of its interval", "the estimand's"]
-    verdict: Annotated[Verdict, "supported, not supported or inconclusive", "text"]
-    details: Annotated[
-        dict[str, Any],
-        "the estimates behind it, by name, and the power of the test",
-        "JSON",
-    ] = field(default_factory=dict)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the claim as plain values for claims.json."""
-        return asdict(self)
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A number with its interval, and from how many seeds and runs it comes."""
-
+    name: str
     value: float = NAN
     low: float = NAN
     high: float = NAN
-    seeds: int = 0
-    runs: int = 0
+    p_for: float = 1.0
+    p_against: float = 1.0
+    reason: str = ""
 
-    def __neg__(self) -> Estimate:
-        return Estimate(-self.value, -self.high, -self.low, self.seeds, self.runs)
+    def to_dict(self) -> dict[str, Any]:
+        """Return the number as plain values for claims.json."""
+        found = {"value": self.value, "low": self.low, "high": self.high}
+        return found | {"p for": self.p_for, "p against": self.p_against, "reason": self.reason}
+
+
+def number(name: str, found: Measured | str, relation: Relation, margin: float) -> Number:
+    """Judge one estimate; a text in its place says why there is none."""
+    if isinstance(found, str):
+        return Number(name, reason=found)
+    if not np.isfinite(found.value) or np.isnan(found.se_low + found.se_high):
+        return Number(name, found.value, reason="no interval" if np.isfinite(found.value) else "no number")
+    above, below = found.above, found.below
+    if relation == "within":
+        # The estimate cannot be beyond both margins; two tests are made, so the smaller p-value counts twice.
+        p_for, p_against = max(above(-margin), below(margin)), 2 * min(above(margin), below(-margin))
+    else:
+        p_for, p_against = above(margin), below(margin)
+        if relation == "below":
+            p_for, p_against = p_against, p_for
+    t = t_quantile(found.df)
+    ends = found.value - t * found.se_low, found.value + t * found.se_high
+    return Number(name, found.value, *ends, p_for, min(p_against, 1.0))
+
+
+def lead_in_size(name: str, gap: Measured | str, total: Measured | str) -> Number:
+    """Judge |r| - |o| > 0 for two estimates r and o, from their difference ``gap``, r - o, and their sum ``total``.
+
+    |r| > |o| exactly if r - o and r + o have one sign. Both signs are tried, each by an intersection-union test, so the
+    smaller p-value counts twice. The interval holds with the same correction: its ends come from those of r - o and
+    r + o, each at half the probability of error.
+    """
+    if isinstance(gap, str) or isinstance(total, str):
+        return Number(name, reason=gap if isinstance(gap, str) else str(total))
+    t = t_quantile(gap.df, 1 - ALPHA)
+    (g_low, g_high), (s_low, s_high) = ((m.value - t * m.se_low, m.value + t * m.se_high) for m in (gap, total))
+    if not np.isfinite(g_low + g_high + s_low + s_high):
+        return Number(name, reason="no number")
+    p_for = 2 * min(max(gap.above(0), total.above(0)), max(gap.below(0), total.below(0)))
+    p_against = 2 * min(max(gap.below(0), total.above(0)), max(gap.above(0), total.below(0)))
+    value = max(min(gap.value, total.value), min(-gap.value, -total.value))
+    low = max(min(g_low, s_low), min(-g_high, -s_high))
+    high = min(max(g_high, -s_low), max(-g_low, s_high))
+    return Number(name, value, low, high, min(p_for, 1.0), min(p_against, 1.0))
+
+
+def over_seeds(values: Mapping[float, float]) -> Measured | str:
+    """Return the mean over seeds with Student's error; a seed without a value leaves no mean."""
+    missing = [f"{seed:g}" for seed, value in values.items() if not np.isfinite(value)]
+    if missing:
+        return f"no number for seed {', '.join(missing)}"
+    if len(values) < MIN_SEEDS:
+        return f"{len(values)} of at least {MIN_SEEDS} seeds"
+    x = np.array([*values.values()])
+    error = float(x.std(ddof=1) / np.sqrt(len(x)))
+    return Measured(float(x.mean()), error, error, len(x) - 1)
+
+
+def p_values(numbers: Sequence[Number]) -> tuple[float, float]:
+    """Return the p-values for and against an atom from those of its numbers: the largest, and Bonferroni's."""
+    if not numbers:
+        return 1.0, 1.0
+    against = min(found.p_against for found in numbers)
+    return max(found.p_for for found in numbers), min(len(numbers) * against, 1.0)
+
+
+def verdict_of(p_for: float, p_against: float) -> Verdict:
+    """Return the verdict of an atom or a headline from its p-values."""
+    return "supported" if p_for <= ALPHA else "refuted" if p_against <= ALPHA else "inconclusive"
+
+
+def deciding(numbers: Sequence[Number]) -> Number:
+    """Return the number that decides an atom: the clearest against it where it is refuted, else the weakest for it."""
+    if not numbers:
+        return Number("")
+    if verdict_of(*p_values(numbers)) == "refuted":
+        return min(numbers, key=lambda found: found.p_against)
+    return max(numbers, key=lambda found: (found.p_for, bool(found.reason)))
 
 
 def select(table: pd.DataFrame, **where: Any) -> pd.DataFrame:
@@ -77,72 +197,27 @@ def groups(rows: pd.DataFrame, columns: list[str]) -> Iterator[tuple[tuple[Any, 
         yield tuple(values), some
 
 
-def seed_means(rows: pd.DataFrame, value: str) -> dict[float, float]:
-    """Return the mean of a column over the rows of each seed; rows with an unknown seed are left out."""
-    return {
-        float(seed): float(some[value].to_numpy(float).mean())
-        for (seed,), some in groups(rows, ["seed"])
-        if seed == seed
-    }
+class Log(NamedTuple):
+    """An analysed log: name of the run folder, rule that trained, seed."""
+
+    run: str
+    rule: str
+    seed: float
 
 
-def combine(rows: pd.DataFrame, value: str, low: str, high: str, level: float = CONFIDENCE) -> Estimate:
-    """Combine the rows of several runs into one estimate, with an interval over seeds where there are at least two.
-
-    ``value``, ``low`` and ``high`` name the columns of the rows' estimates and intervals. With one seed, the runs are
-    averaged and so are their half-widths. Runs of one seed share prompts and sampling noise, so they depend on each
-    other, and averaged half-widths are never too short, whatever the dependence.
-    """
-    if len(rows):
-        rows = rows.loc[np.isfinite(rows.reindex(columns=[value, low, high]).to_numpy(np.float64)).all(axis=1)]
-    if not len(rows):
-        return Estimate()
-    seed = rows["seed"].to_numpy(np.float64)
-    values = rows[value].to_numpy(np.float64)
-    codes = np.unique(np.where(np.isnan(seed), -1.0, seed), return_inverse=True)[1]
-    means = np.bincount(codes, values) / np.bincount(codes)
-    if len(means) >= 2:
-        return Estimate(*sample_interval(means, level), len(means), len(rows))
-    mean = float(values.mean())
-    return Estimate(mean, _known_mean(rows, low), _known_mean(rows, high), 1, len(rows))
+def logs_of(tables: Tables) -> list[Log]:
+    """Return every analysed log that has a row in any table."""
+    keys = [t[["run", "trained_rule", "seed"]].drop_duplicates() for t in tables.values() if len(t)]
+    found = pd.concat(keys).drop_duplicates().itertuples(index=False) if keys else ()
+    return [Log(str(run), str(rule), float(seed)) for run, rule, seed in found]
 
 
-def _known_mean(rows: pd.DataFrame, column: str) -> float:
-    """Return the mean of a column over the rows in which it is not NaN; NaN if there are none."""
-    known = rows[column].to_numpy(np.float64)
-    known = known[~np.isnan(known)]
-    return float(known.mean()) if len(known) else NAN
-
-
-def difference(one: pd.DataFrame, other: pd.DataFrame, value: str, low: str, high: str) -> Estimate:
-    """Return the estimate from the rows ``one`` less that from ``other``, which belong to two rules.
-
-    With two common seeds or more, the difference is taken seed by seed. Else its interval is made of those of the two
-    estimates (MOVER: squared half-widths are added).
-    """
-    a, b = combine(one, value, low, high), combine(other, value, low, high)
-    if not (np.isfinite(a.value) and np.isfinite(b.value)):
-        return Estimate()
-    left, right = seed_means(one, value), seed_means(other, value)
-    gaps = np.array([left[seed] - right[seed] for seed in left if seed in right])
-    if len(gaps) >= 2:
-        return Estimate(*sample_interval(gaps), len(gaps), a.runs + b.runs)
-    gap = a.value - b.value
-    low_gap = gap - np.hypot(a.value - a.low, b.high - b.value)
-    high_gap = gap + np.hypot(a.high - a.value, b.value - b.low)
-    return Estimate(gap, float(low_gap), float(high_gap), 1, a.runs + b.runs)
-
-
-def verdict_of(holds: Sequence[bool], refuted: Sequence[bool]) -> Verdict:
-    """Return "supported" if all parts of a claim hold, "not supported" if one is refuted, else "inconclusive"."""
-    if any(refuted):
-        return "not supported"
-    return "supported" if holds and all(holds) else "inconclusive"
-
-
-def plain(parts: Mapping[str, Estimate]) -> dict[str, Any]:
-    """Return estimates, given by name, as dicts of plain values for JSON."""
-    return {name: asdict(part) for name, part in parts.items()}
+def row_of(rows: pd.DataFrame, log: Log) -> dict[str, Any] | str:
+    """Return the one row of a log, or say why there is none."""
+    some = rows.loc[rows["run"] == log.run] if len(rows) else rows
+    if len(some) != 1:
+        return "several logs have this name" if len(some) else "no row in the table"
+    return {str(name): value for name, value in some.iloc[0].items()}
 
 
 def absolute(rows: pd.DataFrame) -> pd.DataFrame:
@@ -161,28 +236,12 @@ def worst_by_run(rows: pd.DataFrame) -> pd.DataFrame:
     above the largest true value up to K times too often, so each low end is first moved down to level
     1 - (1 - CONFIDENCE)/K (Bonferroni), but not below 0.
     """
-    number = rows.groupby(["run", "seed"], dropna=False)["value"].transform("count").to_numpy(float)
+    amount = rows.groupby(["run", "seed"], dropna=False)["value"].transform("count").to_numpy(float)
     tail = (1 - CONFIDENCE) / 2
-    widen = sps.norm.isf(tail / np.maximum(number, 1)) / sps.norm.isf(tail)
+    widen = sps.norm.isf(tail / np.maximum(amount, 1)) / sps.norm.isf(tail)
     low = np.maximum(rows["value"] - widen * (rows["value"] - rows["low"]), 0.0)
     return (
         rows.assign(low=low)
         .groupby(["run", "seed"], dropna=False, as_index=False)
         .agg(value=("value", "max"), low=("low", "max"), high=("high", "max"))
     )
-
-
-def combine_largest(rows: pd.DataFrame) -> Estimate:
-    """Combine the runs' largest estimates (:func:`worst_by_run`) like :func:`combine`, but with a lower low end.
-
-    Noise alone makes the largest of several absolute values positive, to the same degree in every seed, so the spread
-    over seeds does not show it. Therefore the low end is at most the mean of the runs' low ends.
-    """
-    found = combine(rows, "value", "low", "high")
-    return replace(found, low=min(found.low, _known_mean(rows, "low"))) if found.seeds >= 2 else found
-
-
-def least_of(parts: Mapping[str, Estimate]) -> Estimate:
-    """Return the smallest of the estimates that are not NaN."""
-    finite = [p for p in parts.values() if np.isfinite(p.value)]
-    return min(finite, key=lambda p: p.value) if finite else Estimate()

@@ -14,12 +14,13 @@ from typing import Annotated, NamedTuple
 import numpy as np
 import pandas as pd
 
-from analysis.claims.catalogue import final_reward
-from analysis.claims.evidence import Estimate, combine, groups, select
+from analysis.claims.evidence import groups, select
+from analysis.claims.quantities import final_reward
 from analysis.tables.columns import UNKNOWN, Interval, columns, frame
 from analysis.tables.files import read_tables
 from fspo.base.files import whole_file
 from fspo.gradlog import metric_names as metric
+from fspo.stats.intervals import sample_interval
 
 NAME = "trained_sweep"
 Z = 1.959964
@@ -66,6 +67,29 @@ class Entry:
     reason: str = ""
 
 
+@dataclass(frozen=True)
+class Estimate:
+    """A number with its interval, and from how many seeds it comes."""
+
+    value: float = np.nan
+    low: float = np.nan
+    high: float = np.nan
+    seeds: int = 0
+
+
+def combine(rows: pd.DataFrame, value: str) -> Estimate:
+    """Return the mean of a column over the rows, one a seed, with Student's interval; of one seed its run's interval.
+
+    Rows without a number are left out, and the column ``note`` says so.
+    """
+    names = [value, "ci_low", "ci_high"]
+    numbers = rows.reindex(columns=names).to_numpy(np.float64)
+    numbers = numbers[np.isfinite(numbers).all(axis=1)]
+    if len(numbers) >= 2:
+        return Estimate(*sample_interval(numbers[:, 0]), len(numbers))
+    return Estimate(*numbers[0].tolist(), 1) if len(numbers) else Estimate()
+
+
 def trained_sweep(entries: Sequence[Entry]) -> pd.DataFrame:
     """Return a row for each entry: every estimate with the ends of its interval, and a note.
 
@@ -98,13 +122,12 @@ def _estimates(runs: Sequence[Path]) -> dict[str, Estimate]:
     own = {"source": "trained", "use": "first"}
     band = {**own, "measure": "band", "subset": "all"}
     cosine = {**own, "bin": -1, "control": False, "weight": "sequence", "reference": "same_batch"}
-    ends = ("ci_low", "ci_high")
     return {
-        "reward": combine(held_out(tables["training"]), "estimate", *ends),
-        "acceptance": combine(select(tables["acceptance"], **band, bin=-1), "estimate", *ends),
-        "trend": combine(select(tables["trend"], **band), "slope", *ends),
-        "lre_2": combine(select(tables["lre"], **band, norm="l2"), "estimate", *ends),
-        "cosine": combine(select(tables["cosine"], **cosine), "estimate", *ends),
+        "reward": combine(held_out(tables["training"]), "estimate"),
+        "acceptance": combine(select(tables["acceptance"], **band, bin=-1), "estimate"),
+        "trend": combine(select(tables["trend"], **band), "slope"),
+        "lre_2": combine(select(tables["lre"], **band, norm="l2"), "estimate"),
+        "cosine": combine(select(tables["cosine"], **cosine), "estimate"),
     }
 
 

@@ -23,7 +23,7 @@ from fspo.base.files import write_text
 
 VERDICTS = {
     "supported": ("✓", "supported"),
-    "not supported": ("✗", "failing"),
+    "refuted": ("✗", "failing"),
     "inconclusive": ("?", "open"),
 }
 """Symbol and CSS class of the badge for each verdict of a claim. A verdict without an entry gets a plain badge."""
@@ -84,7 +84,7 @@ def write_report(
     title : str
         Heading.
     claims : sequence of mappings
-        ``id``, ``statement``, ``verdict`` ("supported", "not supported", "inconclusive"); ``estimand``, ``estimate``,
+        ``id``, ``statement``, ``verdict`` ("supported", "refuted", "inconclusive"); ``estimand``, ``estimate``,
         ``ci_low``, ``ci_high``, ``margin``, ``test`` where they exist. A field that holds a list of mappings is shown
         as a table, any other field as a line.
     figures : sequence of Picture

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from analysis.__main__ import main
+from analysis.claims.catalogue import ATOMS, HEADLINES
 from analysis.log.loading import load_run
 from analysis.log.rows import windows
 from analysis.rules.evaluate import Case, evaluate, measured
@@ -300,7 +301,8 @@ def test_command_line(simulate, tmp_path, capsys):
     claims = tmp_path / "claims.json"
     assert main([str(run), "--rules", "[fspo]", "--draws", "2", "--edges", "[1,40,400]", "--claims", str(claims)]) == 0
     assert "log sound" in capsys.readouterr().out
-    assert [c["id"] for c in json.loads(claims.read_text())] == ["C1", "C2", "C3", "C4", "C5", "C6", "C7"]
+    judged = json.loads(claims.read_text())
+    assert [c["id"] for c in judged["claims"]] == [part.id for part in (*HEADLINES, *ATOMS)]
     assert json.loads((run / "analysis" / "summary.json").read_text())["edges"] == [1, 40, 400]
 
 

@@ -62,8 +62,8 @@ TOLERATED = 1e-9
 ABSOLUTE = 1e-12
 PROOFS = "T1,T2,T9,T10,T11,T13"
 """Statements whose checks are quick; ``--proofs all`` compares those of all statements where they were recorded."""
-TIMES = ("time/", "step_time", "seconds", "wall")
-"""How the names of times begin, as metrics and as keys of JSON files."""
+TIMES = ("time/", "step_time", "seconds", "wall", "commit")
+"""How the names of times and of the commit begin, as metrics and as keys of JSON files."""
 
 BLAS_KERNELS = "Haswell"
 """numpy's BLAS chooses its float64 kernels by processor, and their sums differ in the last digits. The commands of the

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from analysis.__main__ import main
-from analysis.claims.evidence import Claim
+from analysis.claims.judge import Claim
 from analysis.rules.calibrate import CalibratedRange
 from analysis.sweeps.counterfactual import SweepRow
 from analysis.sweeps.trained import Entry, TrainedSweepRow, write_trained_sweep
@@ -77,7 +77,7 @@ def test_every_table_that_a_run_writes_has_the_declared_columns_and_rows(run, tm
         assert tuple(table.columns) == names(row), name
         assert tuple(pd.read_csv(run / "analysis" / f"{name}.csv").columns) == names(row), name
         assert len(table), f"{name} is empty"
-    for claim in json.loads(claims.read_text()):
+    for claim in json.loads(claims.read_text())["claims"]:
         assert tuple(claim) == names(Claim)
 
 

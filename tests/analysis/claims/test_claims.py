@@ -1,368 +1,318 @@
-"""Each claim on made tables: it can be supported, it can fail, and it knows when it cannot tell."""
+"""Each atom on made tables, and on logs: it can be supported, it can fail, and it knows when it cannot tell."""
+
+import json
 
 import numpy as np
-import pandas as pd
 import pytest
-from scipy import stats as sps
 
-from analysis.claims.catalogue import evaluate_claims, write_claims
-from analysis.claims.evidence import combine, combine_largest, difference, select, worst_by_run
+from analysis.claims.catalogue import ATOMS, DEVELOPMENT_SEEDS, HEADLINES, MASK_HEADLINES, digest_of_catalogue
+from analysis.claims.judge import commit, evaluate_claims, write_claims
 from analysis.log.loading import load_run
-from analysis.rules.evaluate import trained_case
+from analysis.rules.evaluate import make_cases
 from analysis.stats.lre import lre_estimates
 from analysis.tables.acceptance import LreRow, TrendRow, tables_of
-from analysis.tables.files import TABLES
 from analysis.tables.passes import look_through
-from fspo.rules import Rule
+from fspo.rules import COMPARED, RIVALS, Rule
 from fspo.stats.bins import make_bins
 from fspo.stats.clusters import ratios
 from fspo.stats.slopes import cluster_slope
-from tests.analysis.rows import records, table
+from tests.analysis.claims.made import NAN, interval, on, own, ranges, slope, tables, training
+from tests.analysis.rows import records
 
-NAN = float("nan")
-
-
-def tables(**found):
-    return {name: table(row, found.get(name, [])) for name, row in TABLES.items()}
+LOGS = ("rloo-11", "gspo-11", "fspo-11")
 
 
-def verdicts(**found):
+def judged(**found):
     return {c.id: c for c in evaluate_claims(tables(**found))}
 
 
-def interval(value, half):
-    return {"estimate": value, "ci_low": value - half, "ci_high": value + half}
-
-
-def trend(rule, slope, half, seed=0):
-    key = {"run": f"{rule}-{seed}", "trained_rule": rule, "seed": seed, "rule": rule, "source": "trained"}
-    key |= {"outside": "drop", "target": NAN, "subset": "all", "use": "first", "measure": "band"}
-    return key | {
-        "slope": slope,
-        "ci_low": slope - half,
-        "ci_high": slope + half,
-        "ci90_low": slope - 0.84 * half,
-        "ci90_high": slope + 0.84 * half,
-    }
-
-
-def worst_bin(value, half, seed=0, **changes):
-    return [lre("fspo", value, half, seed) | {"norm": n, "wald_p": 0.3, "detectable": 0.03} | changes for n in NORMS]
-
-
-NORMS = ("inf", "l2")
+def verdict(name, **found):
+    return judged(**found)[name].verdict
 
 
 @pytest.mark.parametrize(
-    ("fspo", "rloo", "gspo", "worst", "verdict"),
+    ("name", "rule", "values", "found"),
     [
-        (0.002, -0.04, 0.05, 0.02, "supported"),
-        (0.02, -0.04, 0.05, 0.02, "not supported"),  # fspo's slope is outside the margin
-        (0.009, -0.04, 0.05, 0.02, "inconclusive"),  # near the margin
-        (0.002, 0.04, 0.05, 0.02, "not supported"),  # rloo's does not fall
-        (0.002, -0.04, -0.05, 0.02, "not supported"),  # gspo's does not rise
-        (0.002, -0.001, 0.05, 0.02, "inconclusive"),
-        (0.002, -0.04, 0.05, 0.10, "not supported"),  # no trend, but a bin that is accepted less
-        (0.002, -0.04, 0.05, 0.04, "inconclusive"),  # a bin that may be
+        ("85-rloo-falls", "rloo", (-0.08, -0.05, -0.02), "supported"),
+        ("85-rloo-falls", "rloo", (-0.08, -0.05, 0.0), "inconclusive"),
+        ("85-rloo-falls", "rloo", (-0.08, -0.05, 0.01), "refuted"),
+        ("85-gspo-rises", "gspo", (0.02, 0.02, 0.02), "supported"),
+        ("85-gspo-rises", "gspo", (0.02, -0.02, 0.02), "refuted"),
+        ("85-gspo-falls", "gspo", (-0.02, -0.02, -0.02), "supported"),
+        ("85-fspo-flat", "fspo", (0.004, -0.004, 0.0), "supported"),
+        ("85-fspo-flat", "fspo", (0.004, -0.004, 0.009), "inconclusive"),
+        ("85-fspo-flat", "fspo", (0.004, -0.004, 0.02), "refuted"),
+        ("85-fspo-adaptive-flat", "fspo-adaptive", (0.004, -0.004, 0.0), "supported"),
     ],
 )
-def test_c1(fspo, rloo, gspo, worst, verdict):
-    rows = [trend("fspo", fspo, 0.004), trend("rloo", rloo, 0.004), trend("gspo", gspo, 0.004)]
-    claim = verdicts(trend=rows, lre=worst_bin(worst, 0.02))["C1"]
-    assert claim.verdict == verdict
-    assert claim.estimate == fspo
-    assert claim.ci_low == pytest.approx(fspo - 0.004)
-    assert "LRE_2 of 0.03" in claim.details["power"]["sentence"]
+def test_a_trend_is_judged_on_every_log(name, rule, values, found):
+    rows = [on(log, rule) | slope(x) for log, x in zip(LOGS, values, strict=True)]
+    other = [on(log, rule, 0.95) | slope(0.5) for log in LOGS]  # the other target is another atom's
+    claim = judged(trend=[*rows, *other])[name]
+    assert claim.verdict == found
+    assert [n["value"] for n in claim.details["numbers"].values()] == list(values)
+    assert claim.estimate in values
 
 
-def test_c1_needs_its_rivals_and_the_whole_curve():
-    fair = trend("fspo", 0.0, 0.001)
-    assert verdicts(trend=[fair], lre=worst_bin(0.01, 0.01))["C1"].verdict == "inconclusive"
-    rivals = [trend("rloo", -0.04, 0.004), trend("gspo", 0.05, 0.004)]
-    assert verdicts(trend=[fair, *rivals])["C1"].verdict == "inconclusive"
-    assert verdicts(trend=[fair, *rivals], lre=worst_bin(0.01, 0.01))["C1"].verdict == "supported"
+def test_a_log_without_its_row_or_number_leaves_no_support():
+    rows = [on(log, "rloo") | slope(-0.08) for log in LOGS]
+    assert verdict("85-rloo-falls", trend=rows) == "supported"
+    assert verdict("85-rloo-falls", trend=rows[1:], lre=[own("rloo")]) == "inconclusive"
+    blank = [*rows[1:], on(LOGS[0], "rloo") | slope(NAN, NAN)]
+    claim = judged(trend=blank)["85-rloo-falls"]
+    assert claim.verdict == "inconclusive"
+    assert np.isnan(claim.estimate)
+    assert verdict("85-rloo-falls", trend=[*rows, rows[0]]) == "inconclusive"  # two logs of one name
 
 
-def test_c1_and_c7_refuse_a_hump_that_has_no_trend():
-    """The control of the trend alone: accepted more often at middle lengths, drawn and estimated as on a log."""
+@pytest.mark.parametrize(
+    ("fspo", "gspo", "found"),
+    [
+        (-0.01, -0.04, "supported"),
+        (-0.045, -0.007, "refuted"),
+        (-0.045, 0.007, "refuted"),
+        (0.01, -0.012, "inconclusive"),
+    ],
+)
+def test_sizes_of_trends_are_compared_on_one_log(fspo, gspo, found):
+    rows = [on(log, rule) | slope(x) for log in LOGS for rule, x in (("fspo", fspo), ("gspo", gspo))]
+    claim = judged(trend=rows)["85-trend-gspo"]
+    assert claim.verdict == found
+    assert claim.estimate == pytest.approx(abs(gspo) - abs(fspo))
+
+
+def test_lre_of_every_log():
+    def rows(fspo, rloo, worst):
+        some = [on(log, "fspo") | interval(fspo, 0.002) | {"norm": "l2_squared"} for log in LOGS]
+        some += [on(log, "rloo") | interval(rloo, 0.003) | {"norm": "l2_squared"} for log in LOGS]
+        some += [on(log, "fspo") | interval(x, 0.01) | {"norm": "inf"} for log, x in zip(LOGS, worst, strict=True)]
+        return some + [on(log, "fspo") | interval(0.02, 0.01) | {"norm": "l2"} for log in LOGS]
+
+    found = judged(lre=rows(0.01, 0.03, (0.02, 0.03, 0.02)))
+    assert found["85-lre-rloo"].verdict == found["85-fspo-bins"].verdict == "supported"
+    assert found["85-lre-rloo"].ci_low == pytest.approx(0.02 - 0.005)  # widths are added
+    found = judged(lre=rows(0.01, 0.014, (0.02, 0.045, 0.02)))
+    assert found["85-lre-rloo"].verdict == found["85-fspo-bins"].verdict == "inconclusive"
+    found = judged(lre=rows(0.02, 0.01, (0.02, 0.08, 0.02)))
+    assert found["85-lre-rloo"].verdict == found["85-fspo-bins"].verdict == "refuted"
+
+
+def test_a_hump_without_a_trend_is_not_fair():
+    """Accepted more often at middle lengths, drawn and estimated as on a log: the trend alone would call it flat."""
     rng = np.random.default_rng(3)
     place = rng.uniform(-1, 1, 40_000)
     cluster, length, bins = np.arange(40_000) // 8, 2 ** (6 + 2 * place), np.floor((place + 1) * 3).astype(int)
     accept = rng.random(40_000) < 0.85 + 0.1 * (1 - 3 * place**2)
-    slope = cluster_slope(accept, np.log2(length), cluster, margin=0.01)
-    assert -0.01 < slope.ci90_low < slope.ci90_high < 0.01  # equivalence of the trend alone would call it fair
-    fields = ("ci_low", "ci_high", "ci90_low", "ci90_high")
-    own = {"slope": slope.slope} | {name: getattr(slope, name) for name in fields}
-    found = [e.__dict__ for e in lre_estimates(ratios(accept, cluster, bins, 6, binary=True))]
-    flat = [e.__dict__ for e in lre_estimates(ratios(rng.random(40_000) < 0.85, cluster, bins, 6, binary=True))]
-    rivals = [trend("rloo", -0.04, 0.004), trend("gspo", 0.05, 0.004)]
-    matched = {"source": "matched", "target": 0.85}
-    for bent, verdict in ((found, "not supported"), (flat, "supported")):
-        rows = [trend("fspo", 0, 0) | own, *rivals, trend("fspo-adaptive", 0, 0) | own | matched]
-        curves = [lre("fspo", 0, 0) | e for e in bent] + [lre("fspo-adaptive", 0, 0) | matched | e for e in bent]
-        claims = verdicts(trend=rows, lre=curves)
-        assert claims["C1"].verdict == claims["C7"].verdict == verdict
+    fit = cluster_slope(accept, np.log2(length), cluster, margin=0.01)
+    trend = {"slope": fit.slope, "se": fit.se, "clusters": fit.clusters}
+    bent, flat = (
+        [e.__dict__ for e in lre_estimates(ratios(x, cluster, bins, 6, binary=True))]
+        for x in (accept, rng.random(40_000) < 0.85)
+    )
+    for curve, found in ((bent, "refuted"), (flat, "supported")):
+        rows = [on("fspo-11", "fspo") | e for e in curve]
+        claims = judged(trend=[on("fspo-11", "fspo") | trend], lre=rows)
+        assert claims["85-fspo-flat"].verdict == "supported"
+        assert claims["85-fspo-bins"].verdict == found
 
 
-def test_c1_on_logs_supports_sqrt_and_fails_a_linear_band_called_fspo(simulate):
-    """The control: the same code must refuse the claim for a band that grows like L."""
+def test_on_a_log_the_sqrt_band_is_flat_and_a_wider_one_called_fspo_is_not(simulate):
+    """The control: the same code must refuse the atoms for a band that grows like L^.75."""
+    run = load_run(simulate("none-11", rule=Rule("none"), rollouts=20, width=0, sigma=0.015))
+    cases = make_cases([*RIVALS, "fspo-gaussian", "power"], (0.85,))
+    made = tables_of(run, look_through(run, make_bins(run.rows.length, 6), cases, 5)[0])
+    found = {"trend": records(TrendRow, made.trend), "lre": records(LreRow, made.lre)}
 
-    def one(rule, name):
-        run = load_run(simulate(name, rule=rule, rollouts=40, width=0, sigma=0.015))
-        trained = trained_case(run)
-        assert trained is not None
-        found = tables_of(run, look_through(run, make_bins(run.rows.length, 6), [], 5)[0])
-        return {"trend": records(TrendRow, found.trend), "lre": records(LreRow, found.lre)}
+    def claims(called_fspo):
+        renamed = {called_fspo: "fspo"}
+        return judged(
+            **{n: [r | {"rule": renamed.get(r["rule"], r["rule"])} for r in rows] for n, rows in found.items()}
+        )
 
-    def verdict(*runs):
-        return verdicts(**{name: [row for run in runs for row in run[name]] for name in ("trend", "lre")})["C1"].verdict
-
-    rloo = one(Rule("fixed", 0.2, 0.2, name="rloo"), "rloo")
-    gspo = one(Rule("linear", 0.004, 0.004, name="gspo"), "gspo")
-    fair = one(Rule("sqrt", 0.03, 0.03, drift="gaussian", name="fspo"), "fspo")
-    unfair = one(Rule("linear", 0.004, 0.004, name="fspo"), "unfair")
-    assert verdict(fair, rloo, gspo) == "supported"
-    assert verdict(unfair, rloo, gspo) == "not supported"
-
-
-def lre(rule, value, half, seed=0):
-    key = {"run": f"{rule}-{seed}", "trained_rule": rule, "seed": seed, "rule": rule, "source": "trained"}
-    key |= {"outside": "drop", "subset": "all", "use": "first", "measure": "band", "norm": "l2_squared"}
-    return key | interval(value, half)
+    fair, unfair = claims("fspo-gaussian"), claims("power")
+    for name in ("85-fspo-flat", "85-rloo-falls", "85-gspo-rises", "85-trend-rloo", "85-trend-gspo", "85-lre-rloo"):
+        assert fair[name].verdict == "supported", name
+    assert unfair["85-fspo-flat"].verdict == "refuted"
+    assert fair["85-gspo-falls"].verdict == "refuted"
 
 
-@pytest.mark.parametrize(
-    ("rloo", "gspo", "verdict"),
-    [(0.05, 0.04, "supported"), (0.05, -0.01, "not supported"), (0.05, 0.011, "inconclusive")],
-)
-def test_c2(rloo, gspo, verdict):
-    claim = verdicts(lre=[lre("fspo", 0.01, 0.003), lre("rloo", rloo, 0.004), lre("gspo", gspo, 0.004)])["C2"]
-    assert claim.verdict == verdict
-    least = min(rloo, gspo) - 0.01
-    assert claim.estimate == pytest.approx(least)
-    assert claim.ci_low == pytest.approx(least - 0.005)  # MOVER: hypot(3, 4)
+SEEDS = (11, 12, 13, 14, 15)
+RUNS = [(rule, seed) for rule in COMPARED for seed in SEEDS]
 
 
-def cosine(rule, outside, target, **columns):
-    key = {"run": "r", "trained_rule": "fspo", "seed": 0, "rule": rule, "outside": outside, "source": "matched"}
-    key |= {"target": target, "weight": "sequence", "use": "first", "bin": -1, "control": False, "subset": "nonzero"}
-    row = {**key, **interval(0.9, 0.01)}
+def test_trends_of_own_runs_are_means_over_seeds_paired_and_as_published():
+    values = {"rloo": -0.08, "gspo": 0.04, "fspo": -0.045}
+    rows = [own(r, s) | slope(values[r] + 0.002 * (s - 13)) for r, s in RUNS]
+    found = judged(trend=rows, ranges=ranges(*RUNS))
+    assert found["own-rloo-falls"].verdict == found["own-gspo-rises"].verdict == "supported"
+    assert found["own-fspo-flat"].verdict == "refuted"
+    assert found["own-trend-rloo"].verdict == "supported"
+    assert found["own-trend-rloo"].estimate == pytest.approx(0.035)
+    # seed by seed the difference is .035 exactly, so all of the interval's width comes from the sum: none
+    assert found["own-trend-rloo"].ci_low == pytest.approx(0.035)
+    assert found["own-trend-gspo"].verdict == "inconclusive"
+    assert verdict("own-rloo-falls", trend=rows, ranges=ranges(*RUNS, factor=12)) == "inconclusive"
+    assert verdict("own-rloo-falls", trend=rows) == "inconclusive"
+    lost = [r for r in rows if r["run"] != "rloo-13"]
+    assert verdict("own-rloo-falls", trend=lost, ranges=ranges(*RUNS)) == "inconclusive"
+    few = [r for r in rows if r["seed"] < 13]
+    assert verdict("own-rloo-falls", trend=few, ranges=ranges(*RUNS)) == "inconclusive"
+
+
+def cosine(log, rule, outside, target, **columns):
+    row = on(log, rule, target) | {"outside": outside, "weight": "sequence", "bin": -1, "subset": "nonzero"}
     for name, (value, half) in columns.items():
         row |= {name: value, f"{name}_ci_low": value - half, f"{name}_ci_high": value + half}
     return row
 
 
 @pytest.mark.parametrize(
-    ("rloo", "worst", "verdict"),
-    [(-0.03, -0.04, "supported"), (0.03, -0.04, "not supported"), (-0.03, 0.005, "inconclusive")],
+    ("last", "found"), [(-0.04, "supported"), (0.04, "refuted"), (-0.005, "inconclusive"), (NAN, "inconclusive")]
 )
-def test_c3(rloo, worst, verdict):
+def test_the_cosine_s_lead_is_judged_in_every_log(last, found):
+    """fspo is ahead in two logs by .2: their mean hides the third."""
     rows = [
-        cosine("rloo", "drop", 0.95, diff_fspo=(rloo, 0.01), diff_fspo_worst=(-0.05, 0.01)),
-        cosine("gspo", "drop", 0.95, diff_fspo=(-0.05, 0.01), diff_fspo_worst=(worst, 0.01)),
+        cosine(log, "rloo", "drop", 0.95, diff_fspo=(x, 0.01), diff_fspo_worst=(-0.2, 0.01))
+        for log, x in zip(LOGS, (-0.2, -0.2, last), strict=True)
     ]
-    lemma = [
-        {"rule": "fspo", "source": "trained", "outside": "drop", "use": "first", "updates": 1, "target": NAN}
-        | {"guaranteed": rho < 1, "slack": 0.1, "rho": rho, "bound": 0.5}
-        for rho in (0.5, 0.8, 1.5, 2.0)
-    ]
-    claim = verdicts(cosine=rows, lemma=lemma)["C3"]
-    assert claim.verdict == verdict
-    assert claim.estimate == pytest.approx(min(-rloo, 0.05, -worst))
-    assert claim.details["T7"]["fspo, trained"]["share with a promise"] == 0.5
+    claims = judged(cosine=rows)
+    assert claims["95-cosine-rloo"].verdict == found
+    assert claims["95-worst-rloo"].verdict == "supported"
+    assert claims["C3"].verdict == ("refuted" if found == "refuted" else "inconclusive")  # gspo has no rows
 
 
-def assumptions(slope=1.0, distance=0.01, drift=0.0, half=0.01):
-    key = {"run": "r", "trained_rule": "fspo", "seed": 0, "subset": "all", "use": "first"}
-    scaling = {**key, "sign": "all", "slope_2H": slope, "ci_low": slope - 0.05, "ci_high": slope + 0.05}
-    scaling |= {"ci90_low": slope - 0.04, "ci90_high": slope + 0.04}
-    moments = {
-        **key,
-        "bin": 0,
-        "count": 100,
-        "bin_mean": 100.0,
-        "var_S": 0.04,
-        "k3_per_token": 1e-4,
-        "mean_S": -0.01 + drift * 0.2,
-    }
+@pytest.mark.parametrize(("last", "found"), [(0.05, "supported"), (-0.05, "refuted"), (0.005, "inconclusive")])
+def test_the_gain_of_the_edge_is_judged_in_every_log(last, found):
+    rows = [
+        cosine(log, "fspo", outside, target, diff_drop=(last if (log, outside) == (LOGS[2], "cap") else 0.1, 0.01))
+        for log in LOGS
+        for outside in ("truncate", "cap")
+        for target in (0.95, 0.85)
+    ]
+    claims = judged(cosine=rows)
+    assert claims["C6"].verdict == claims["85-cap"].verdict == found
+    assert claims["85-truncate"].verdict == "supported"
+    assert claims["C6"].status == "exploratory"
+
+
+def law(value=0.0, distance=0.01, drift=0.0, half=0.01, run="fspo-11"):
+    key = {"run": run, "trained_rule": "fspo", "seed": 11, "subset": "all", "use": "first"}
+    scaling = {**key, "sign": "all", "slope_2H": 1 + value, "ci_low": 0.95 + value, "ci_high": 1.05 + value}
+    moments = {**key, "bin": 0, "count": 100, "bin_mean": 100.0, "var_S": 0.04, "k3_per_token": 1e-4}
+    moments |= {"mean_S": -0.01 + drift * 0.2}
     moments |= {"mean_S_ci_low": moments["mean_S"] - 0.002, "mean_S_ci_high": moments["mean_S"] + 0.002}
     moments |= {"ks_distance": distance, "ks_ci_low": distance - half, "ks_ci_high": distance + half}
     return {"scaling": [scaling], "moments": [moments]}
 
 
 @pytest.mark.parametrize(
-    ("changes", "verdict"),
+    ("changes", "atom", "found"),
     [
-        ({}, "supported"),
-        ({"slope": 1.4}, "not supported"),
-        ({"slope": 1.08}, "inconclusive"),
-        ({"distance": 0.2}, "not supported"),
-        ({"distance": 0.045}, "inconclusive"),
-        ({"drift": 0.5}, "not supported"),
-        ({"drift": -0.5}, "not supported"),
+        ({}, "", "supported"),
+        ({"value": 0.4}, "log-variance", "refuted"),
+        ({"value": 0.08}, "log-variance", "inconclusive"),
+        ({"distance": 0.2}, "log-normal", "refuted"),
+        ({"distance": 0.045}, "log-normal", "inconclusive"),
+        ({"drift": 0.5}, "log-drift", "refuted"),
+        ({"drift": -0.5}, "log-drift", "refuted"),
     ],
 )
-def test_c4(changes, verdict):
-    assert verdicts(**assumptions(**changes))["C4"].verdict == verdict
+def test_the_gaussian_model(changes, atom, found):
+    claims = judged(**law(**changes))
+    assert claims["C4"].verdict == found
+    for name in ("log-variance", "log-normal", "log-drift"):
+        assert claims[name].verdict == (found if name == atom else "supported")
 
 
-def test_c4_says_nothing_of_bins_that_it_did_not_see():
-    """Half of the rows in a bin of too few prompts: the other bin alone does not support "in any bin"."""
-    found = assumptions()
+def test_the_gaussian_model_says_nothing_of_bins_or_logs_that_it_did_not_see():
+    """Half of the rows in a bin of too few prompts: the other bin alone does not support "in every bin"."""
+    one = law()
     blank = dict.fromkeys(("var_S", "mean_S", "mean_S_ci_low", "mean_S_ci_high", "ks_distance", "ks_ci_low"), NAN)
-    for count, verdict in ((100, "inconclusive"), (5, "supported")):
-        unseen = found["moments"][0] | blank | {"bin": 1, "ks_ci_high": NAN, "count": count}
-        claim = verdicts(scaling=found["scaling"], moments=[*found["moments"], unseen])["C4"]
-        assert claim.verdict == verdict
+    for count, found in ((100, "inconclusive"), (5, "supported")):
+        unseen = one["moments"][0] | blank | {"bin": 1, "ks_ci_high": NAN, "count": count}
+        assert verdict("C4", scaling=one["scaling"], moments=[*one["moments"], unseen]) == found
+    other = law(run="rloo-11")
+    both = {"scaling": one["scaling"] + other["scaling"], "moments": one["moments"]}
+    assert verdict("log-normal", **both) == "inconclusive"
 
 
-def training(rule, seed, final, fall=0.0):
-    key = {"run": f"{rule}-{seed}", "trained_rule": rule, "seed": seed}
-    curve = [0.3, 0.3 - fall, final, final, final]
-    rows = [
-        {**key, "rollout": i, "step": i, "phase": "train", "name": "reward", "value": v} for i, v in enumerate(curve)
-    ]
-    evaluations = [0.3, final, final]
-    where = {"phase": "eval", "name": "eval/reward"}
-    return rows + [{**key, "rollout": i, "step": i, **where, "value": v} for i, v in enumerate(evaluations)]
-
-
-def runs(seeds, fspo=0.8, fall=0.0):
+def runs(seeds=SEEDS, fspo=0.8, fall=0.0):
     rows = []
-    for seed in range(seeds):
-        shift = 0.001 * seed
+    for seed in seeds:
+        shift = 0.001 * (seed - seeds[0])
         rows += training("fspo", seed, fspo + shift, fall)
         rows += training("rloo", seed, 0.8 - shift) + training("gspo", seed, 0.8 + shift)
     return rows
 
 
 @pytest.mark.parametrize(
-    ("seeds", "fspo", "fall", "verdict"),
+    ("seeds", "fspo", "fall", "found"),
     [
-        (5, 0.8, 0.0, "supported"),
-        (4, 0.8, 0.0, "inconclusive"),
-        (5, 0.7, 0.0, "not supported"),
-        (5, 0.8, 0.2, "not supported"),
-        (4, 0.5, 0.2, "inconclusive"),
+        (SEEDS, 0.8, 0.0, "supported"),
+        (SEEDS[:2], 0.8, 0.0, "inconclusive"),
+        (SEEDS, 0.7, 0.0, "refuted"),
+        (SEEDS, 0.8, 0.2, "refuted"),
     ],
 )
-def test_c5(seeds, fspo, fall, verdict):
-    claim = verdicts(training=runs(seeds, fspo, fall))["C5"]
-    assert claim.verdict == verdict
-    assert claim.estimate == pytest.approx(fspo - 0.8, abs=1e-6)
+def test_training_is_paired_by_seed(seeds, fspo, fall, found):
+    assert verdict("C5", training=runs(seeds, fspo, fall), ranges=ranges(*RUNS)) == found
 
 
-@pytest.mark.parametrize(("cap", "verdict"), [(0.05, "supported"), (-0.05, "not supported"), (0.005, "inconclusive")])
-def test_c6(cap, verdict):
-    rows = [cosine("fspo", "truncate", t, diff_drop=(0.1, 0.01)) for t in (0.95, 0.85)]
-    rows += [cosine("fspo", "cap", 0.95, diff_drop=(0.1, 0.01)), cosine("fspo", "cap", 0.85, diff_drop=(cap, 0.01))]
-    claim = verdicts(cosine=rows)["C6"]
-    assert claim.verdict == verdict
-    assert claim.estimate == pytest.approx(min(cap, 0.1))
+def test_a_run_that_stopped_itself_is_not_forgotten():
+    """One of fspo's five runs collapses and stops: its missing rewards once left four good pairs."""
+    rows = [row for row in runs() if row["run"] != "fspo-13"]
+    stopped = rows + training("fspo", 13, 0.1, rollouts=2)
+    claims = judged(training=stopped, ranges=ranges(*RUNS))
+    assert claims["own-reward-rloo"].verdict == "inconclusive"
+    assert claims["own-ends"].verdict == claims["C5"].verdict == "refuted"
+    assert claims["own-ends"].estimate == 3
+    gone = judged(training=rows, ranges=ranges(*RUNS))  # without any line
+    assert gone["own-reward-rloo"].verdict == gone["own-ends"].verdict == gone["C5"].verdict == "inconclusive"
+    short = [row for row in runs() if row["run"] != "rloo-13"] + training("rloo", 13, 0.1, rollouts=2)
+    claims = judged(training=short, ranges=ranges(*RUNS))
+    assert (claims["own-ends"].verdict, claims["own-reward-rloo"].verdict) == ("supported", "inconclusive")
 
 
-@pytest.mark.parametrize(
-    ("slope", "half", "p", "low", "worst", "verdict"),
-    [
-        (0.004, 0.005, 0.3, 0.0, 0.02, "supported"),
-        (-0.03, 0.01, 0.3, 0.0, 0.02, "not supported"),
-        (0.004, 0.02, 0.3, 0.0, 0.02, "inconclusive"),
-        (0.004, 0.005, 0.001, 0.03, 0.02, "not supported"),  # no trend, but a bend
-        (0.004, 0.005, 0.03, 0.03, 0.02, "supported"),  # one of two logs: 0.06 over both
-        (0.004, 0.005, 0.001, 0.005, 0.02, "supported"),  # unequal beyond doubt, by less than the margin
-        (0.004, 0.005, 0.3, 0.0, 0.06, "inconclusive"),  # nothing found, but too little data to see 5 %
-        (0.004, 0.005, 0.3, 0.0, NAN, "inconclusive"),
-        (0.004, 0.005, NAN, NAN, NAN, "inconclusive"),
-    ],
-)
-def test_c7(slope, half, p, low, worst, verdict):
-    matched = {"source": "matched", "target": 0.85}
-    rows = [trend("fspo-adaptive", slope, half) | matched, trend("fspo", -0.05, 0.01) | matched]
-    equal = [lre("fspo-adaptive", 0.04, 0.04 - low) | matched | {"norm": "l2", "wald_p": p}]
-    if p == p:
-        equal.append(lre("fspo-adaptive", 0.01, 0.01, seed=1) | matched | {"norm": "l2", "wald_p": 0.5})
-    for seed in (0, 1):
-        high = worst + 0.001 * seed
-        ends = {"estimate": high - 0.01, "ci_low": 0.0, "ci_high": high}
-        equal.append(lre("fspo-adaptive", 0, 0, seed) | matched | ends | {"norm": "inf", "wald_p": NAN})
-    claim = verdicts(trend=[*rows, trend("fspo-adaptive", 0.5, 0.01)], lre=equal)["C7"]  # its own run is not meant
-    assert claim.verdict == verdict
-    assert claim.estimate == pytest.approx(slope)
-    assert len(claim.details["logs with unequal bins"]) == (p == 0.001 and low > 0.01)
+def test_a_headline_is_made_of_its_atoms_alone():
+    ids = [atom.id for atom in ATOMS]
+    assert len(set(ids)) == len(ids)
+    assert {name for headline in HEADLINES for name in headline.atoms} <= set(ids)
+    rows = [on(log, r) | slope(x) for log in LOGS for r, x in (("rloo", -0.08), ("gspo", 0.03), ("fspo", 0.001))]
+    rows += [row | {"target": 0.95} for row in rows]
+    ends = {"inf": interval(0.02, 0.01), "l2": interval(0.01, 0.01)}
+    bins = [on(log, "fspo", t) | e | {"norm": n} for log in LOGS for t in (0.85, 0.95) for n, e in ends.items()]
+    claim = judged(trend=rows, lre=bins)["C1"]
+    assert claim.verdict == "supported"
+    assert set(claim.details["atoms"]) == set(HEADLINES[0].atoms)
+    turned = [row | slope(-0.004) if row["rule"] == "gspo" and row["target"] == 0.95 else row for row in rows]
+    claims = judged(trend=turned, lre=bins)  # p = .023 in each of three logs: not enough for one of eight atoms
+    assert (claims["95-gspo-rises"].verdict, claims["C1"].verdict) == ("inconclusive", "inconclusive")
+    turned = [row | slope(-0.02) if row["rule"] == "gspo" and row["target"] == 0.95 else row for row in rows]
+    claim = judged(trend=turned, lre=bins)["C1"]
+    assert (claim.verdict, claim.estimate) == ("refuted", -0.02)
+    assert "95-gspo-rises" in claim.estimand
+
+
+def test_claims_on_seeds_of_development_are_exploratory():
+    rows = [on(f"rloo-{seed}", "rloo") | slope(-0.08) for seed in (11, DEVELOPMENT_SEEDS[0])]
+    assert judged(trend=rows[:1])["85-rloo-falls"].status == "confirmatory"
+    assert judged(trend=rows[:1])["85-gspo-falls"].status == "exploratory"  # chosen after looking
+    assert judged(trend=rows)["85-rloo-falls"].status == "exploratory"
+    assert judged(trend=[rows[0] | {"seed": NAN}])["85-rloo-falls"].status == "exploratory"
 
 
 def test_nothing_to_go_on_is_inconclusive_everywhere(tmp_path):
     claims = evaluate_claims(tables())
-    assert [c.id for c in claims] == ["C1", "C2", "C3", "C4", "C5", "C6", "C7"]
+    assert [c.id for c in claims] == [*(h.id for h in HEADLINES), *(a.id for a in ATOMS)]
     assert {c.verdict for c in claims} == {"inconclusive"}
-    write_claims(tmp_path / "out" / "claims.json", claims)
-    assert '"estimate": null' in (tmp_path / "out" / "claims.json").read_text()
+    assert next(c.id for c in evaluate_claims(tables(), "engine")) == MASK_HEADLINES[0].id
+    path = tmp_path / "out" / "claims.json"
+    write_claims(path, claims, tables(trend=[own("fspo", 12), own("rloo", 11)]))
+    found = json.loads(path.read_text())
+    assert (found["catalogue"], found["commit"], found["seeds"]) == (digest_of_catalogue(), commit(), [11, 12])
+    assert found["claims"][0]["estimate"] is None
 
 
-def test_seeds_are_the_outer_unit():
-    rows = pd.DataFrame([trend("fspo", s, 0.001, seed=i) for i, s in enumerate((0.0, 0.01, 0.02))])
-    found = combine(rows, "slope", "ci_low", "ci_high")
-    half = sps.t.ppf(0.975, 2) * 0.01 / np.sqrt(3)
-    assert (found.value, found.low, found.high) == pytest.approx((0.01, 0.01 - half, 0.01 + half))
-    assert found.seeds == 3
-
-
-def test_runs_of_one_seed_are_averaged_and_gain_no_precision():
-    """They share prompts and sampling noise: five copies of one run know no more than one."""
-    rows = pd.DataFrame([trend("fspo", s, half) for s, half in ((0.0, 0.002), (0.02, 0.004))])
-    found = combine(rows, "slope", "ci_low", "ci_high")
-    assert (found.value, found.low, found.high) == pytest.approx((0.01, 0.007, 0.013))
-    copies = pd.DataFrame([trend("fspo", 0.01, 0.003)] * 5)
-    found = combine(copies, "slope", "ci_low", "ci_high")
-    assert (found.low, found.high) == pytest.approx((0.007, 0.013))
-
-
-@pytest.mark.parametrize("seeds", [1, 5])
-def test_the_largest_of_many_noisy_magnitudes_is_covered(seeds):
-    """Eight bins of two units, each estimated with unit noise; the largest truth must lie in the interval."""
-    rng = np.random.default_rng(3)
-    truth, missed = 2.0, 0
-    for _ in range(400):
-        estimates = np.abs(truth + rng.normal(size=(seeds, 8)))
-        rows = pd.DataFrame(
-            [
-                {"run": str(s), "seed": s, "value": v, "low": max(v - 1.96, 0.0), "high": v + 1.96}
-                for s, run in enumerate(estimates)
-                for v in run
-            ]
-        )
-        missed += combine_largest(worst_by_run(rows)).low > truth
-    assert missed / 400 < 0.05
-
-
-def test_differences_are_paired_by_seed():
-    one = pd.DataFrame([lre("rloo", v, 0.5, seed=i) for i, v in enumerate((1.0, 2.0, 3.0))])
-    other = pd.DataFrame([lre("fspo", v, 0.5, seed=i) for i, v in enumerate((0.9, 1.9, 2.8))])
-    found = difference(one, other, "estimate", "ci_low", "ci_high")
-    gaps = np.array([0.1, 0.1, 0.2])
-    assert found.value == pytest.approx(gaps.mean())
-    assert found.high - found.value == pytest.approx(sps.t.ppf(0.975, 2) * gaps.std(ddof=1) / np.sqrt(3))
-
-
-def test_select_matches_floats_and_tells_missing_columns():
-    table = pd.DataFrame({"target": [0.95, 0.85, NAN], "x": [1, 2, 3]})
-    assert select(table, target=0.85)["x"].tolist() == [2]
-    assert len(select(table, nowhere=1)) == 0
-
-
-def test_power_is_that_of_the_interval_and_of_the_seeds():
-    from analysis.claims.catalogue import with_power
-    from analysis.claims.evidence import Claim
-
-    part = {"value": 0.1, "low": -0.4, "high": 0.6, "seeds": 3, "runs": 6}
-    alone = {"value": 0.0, "low": -1.96, "high": 1.96, "seeds": 1, "runs": 1}
-    claim = Claim("C9", "", "", 0.2, 0.1, -0.4, 0.6, "inconclusive", {"a": {"b": part}, "c": alone, "n": 3})
-    power = with_power(claim).details["power"]
-    assert set(power["parts"]) == {"a: b", "c"}
-    assert power["parts"]["c"] == pytest.approx(1.96 + 0.8416, rel=1e-3)
-    assert power["detectable"] == power["parts"]["a: b"]
-    # t on 2 degrees is in the half-width already, so the factor is below the normal law's 1.43
-    assert 0.5 < power["detectable"] < 1.43 * 0.5
-    assert "margin is 0.2" in power["sentence"]
-    blank = Claim("C9", "", "", 0.0, float("nan"), float("nan"), float("nan"), "inconclusive", {})
-    assert "Too little data" in with_power(blank).details["power"]["sentence"]
+def test_the_digest_is_of_the_frozen_catalogue():
+    """The day an estimand, margin or headline changes, freeze it anew before any run is judged, and say so."""
+    assert digest_of_catalogue() == "1fd918954a77b5ed"

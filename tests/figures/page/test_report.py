@@ -31,7 +31,7 @@ CLAIMS = [
         },
         "runs": [{"run": "fspo", "slope": 0.25, "note": EVIL}, {"run": "rloo", "slope": None}],
     },
-    {"id": "C2", "statement": EVIL, "verdict": "not supported", "estimate": 1.5},
+    {"id": "C2", "statement": EVIL, "verdict": "refuted", "estimate": 1.5},
     {"id": "C5", "statement": "training is as good", "verdict": "inconclusive", "reason": "1 seed"},
 ]
 
@@ -122,7 +122,7 @@ def test_figures_are_inside(page, picture):
 
 def test_claims_verdicts_and_numbers(page):
     text = re.sub(r"\s+", " ", " ".join(read(page).text))
-    for words in ("✓ supported", "✗ not supported", "? inconclusive"):
+    for words in ("✓ supported", "✗ refuted", "? inconclusive"):
         assert text.count(words) == 3  # tally, summary, the claim itself: in words, not by colour alone
     assert "−0.001235 [−0.0061, 0.0037]" in text
     order = ("Summary", "In short.", "Figure 1.", "acceptance is flat", "Findings", "Tables", "Runs")

@@ -1,0 +1,152 @@
+"""Judge the catalogue on the tables of several runs, and write claims.json."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+
+from analysis.claims.catalogue import DEVELOPMENT_SEEDS, Atom, Headline, claims_about, digest_of_catalogue
+from analysis.claims.evidence import Number, Tables, Verdict, deciding, logs_of, p_values, verdict_of
+from analysis.claims.quantities import Seen, numbers_of
+from analysis.tables.files import write_json
+from fspo.base.files import json_with
+from fspo.rules import Ratio
+from fspo.stats.intervals import detectable
+
+Status = Literal["confirmatory", "exploratory"]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One headline or atom with its estimate, interval and verdict: an entry of the list ``claims`` in claims.json.
+
+    Beside the list stand ``catalogue`` (hash of all estimands, margins and headlines), ``commit`` of the code, and the
+    ``seeds`` of the runs. Written by ``fspo analyse RUN ... --claims FILE``. docs/theory.md section 11.
+    """
+
+    id: Annotated[str, "C1 to C7, C1p, C2p; M1 with --on engine or behaviour; of an atom its name", "text"]
+    statement: Annotated[str, "what is claimed", "text"]
+    estimand: Annotated[str, "what estimate is about", "text"]
+    margin: Annotated[float, "margin of the deciding atom, fixed before any run", "the estimand's"]
+    estimate: Annotated[float, "the estimand in the log that decides the verdict, or its mean over seeds", "its own"]
+    ci_low: Annotated[float, "lower end of its interval", "the estimand's"]
+    ci_high: Annotated[float, "upper end of its interval", "the estimand's"]
+    verdict: Annotated[Verdict, "supported, refuted or inconclusive", "text"]
+    status: Annotated[Status, "exploratory: chosen after looking at runs, or judged on runs looked at", "text"]
+    p_for: Annotated[float, "p-value of the hypothesis that the claim is false", "probability"]
+    p_against: Annotated[float, "p-value of the hypothesis that the claim is true", "probability"]
+    details: Annotated[dict[str, Any], "an atom's numbers by log, a headline's atoms, and the power", "JSON"] = field(
+        default_factory=dict
+    )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the claim as plain values for claims.json."""
+        return asdict(self)
+
+
+def evaluate_claims(tables: Tables, on: Ratio = "update") -> list[Claim]:
+    """Judge every headline and atom about a ratio on the tables of several runs analysed on this ratio.
+
+    Returns
+    -------
+    list of Claim
+        The headlines, then the atoms.
+    """
+    headlines, atoms = claims_about(on)
+    seen = Seen(tables)
+    seeds = {log.seed for log in seen.logs}
+    looked_at = bool(seeds & set(DEVELOPMENT_SEEDS)) or any(np.isnan(seed) for seed in seeds)
+    judged = {atom.id: judge(atom, numbers_of(seen, atom), looked_at) for atom in atoms}
+    return [*(composed(headline, judged) for headline in headlines), *judged.values()]
+
+
+def judge(atom: Atom, numbers: Sequence[Number], looked_at: bool = False) -> Claim:
+    """Judge an atom by its numbers (:mod:`analysis.claims.evidence`)."""
+    p_for, p_against = p_values(numbers)
+    found = deciding(numbers)
+    sees = max((_sees(n) for n in numbers), default=np.nan)
+    sentence = "Too little data: these runs could not have seen any difference."
+    if np.isfinite(sees):
+        where = "the log with the widest interval" if len(numbers) > 1 else "these runs"
+        sentence = f"A true distance of {sees:.2g} from the margin {atom.margin:g} is seen in {where} with 80 % "
+        sentence += "probability."
+    return Claim(
+        atom.id,
+        atom.statement,
+        f"{atom.estimand}: {atom.relation} {atom.margin:g}",
+        atom.margin,
+        found.value,
+        found.low,
+        found.high,
+        verdict_of(p_for, p_against),
+        "exploratory" if atom.exploratory or looked_at else "confirmatory",
+        p_for,
+        p_against,
+        {"numbers": {n.name: n.to_dict() for n in numbers}, "power": {"sentence": sentence}},
+    )
+
+
+_PER_HALF_WIDTH = detectable(1.0)
+"""Distance that a normal interval of half-width 1 sees with 80 % probability."""
+
+
+def _sees(found: Number) -> float:
+    return _PER_HALF_WIDTH * max(found.high - found.value, found.value - found.low) if not found.reason else np.nan
+
+
+def composed(headline: Headline, judged: dict[str, Claim]) -> Claim:
+    """Make a headline from its atoms: supported if all are, refuted if one is at the level that all of them share."""
+    atoms = [judged[name] for name in headline.atoms]
+    p_for, p_against = max(a.p_for for a in atoms), min(len(atoms) * min(a.p_against for a in atoms), 1.0)
+    verdict = verdict_of(p_for, p_against)
+    first = min(atoms, key=lambda a: a.p_against) if verdict == "refuted" else max(atoms, key=lambda a: a.p_for)
+    return Claim(
+        headline.id,
+        headline.statement,
+        f"of {len(atoms)} atoms the one that decides, {first.id}: {first.estimand}",
+        first.margin,
+        first.estimate,
+        first.ci_low,
+        first.ci_high,
+        verdict,
+        "exploratory" if any(a.status == "exploratory" for a in atoms) else "confirmatory",
+        p_for,
+        p_against,
+        {"atoms": {a.id: {"verdict": a.verdict} | _interval(a) for a in atoms}, "power": first.details["power"]},
+    )
+
+
+def _interval(claim: Claim) -> dict[str, float]:
+    return {"estimate": claim.estimate, "ci_low": claim.ci_low, "ci_high": claim.ci_high}
+
+
+def write_claims(path: Path, claims: Sequence[Claim], tables: Tables) -> None:
+    """Write claims.json whole or not at all: if writing crashes, the file of the last analysis is still there."""
+    seeds = sorted({log.seed for log in logs_of(tables) if not np.isnan(log.seed)})
+    said = {"catalogue": digest_of_catalogue(), "commit": commit(), "seeds": seeds}
+    write_json(path, said | {"claims": [claim.to_dict() for claim in claims]})
+
+
+is_claims = json_with("catalogue", "commit", "seeds", "claims")
+"""Say whether a file is a claims.json."""
+
+
+def commit() -> str:
+    """Return the commit of the code, with ``+`` where files differ from it; "unknown" outside a git checkout."""
+    root = Path(__file__).resolve().parents[2]
+
+    def git(*arguments: str) -> str:
+        return subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=True).stdout
+
+    try:
+        if Path(git("rev-parse", "--show-toplevel").strip()) != root:  # installed inside another project's checkout
+            return "unknown"
+        changed = git("status", "--porcelain", "--untracked-files=no").strip()
+        return git("rev-parse", "HEAD").strip() + ("+" if changed else "")
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"

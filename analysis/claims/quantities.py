@@ -1,0 +1,277 @@
+"""The numbers of each atom, read from the tables of several runs.
+
+Each function returns one number for every log, or seed, that the atom is about. Where the tables do not hold it, the
+number is missing and says why: no log is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis.claims.catalogue import FAIR, Atom, Quantity
+from analysis.claims.evidence import (
+    NAN,
+    Log,
+    Measured,
+    Number,
+    Tables,
+    absolute,
+    lead_in_size,
+    logs_of,
+    number,
+    over_seeds,
+    row_of,
+    select,
+    worst_by_run,
+)
+from analysis.stats.error_law import MOST_LEFT_OUT
+from fspo.gradlog import metric_names as metric
+from fspo.rules import COMPARED, PRESETS
+
+Row = dict[str, Any] | str
+"""A row of a table, or why there is none."""
+OVER_SEEDS = "mean over seeds"
+_BAND = {"measure": "band", "subset": "all", "use": "first"}
+
+
+class Seen:
+    """The tables of several runs, their logs, and which runs had their rule's published range."""
+
+    def __init__(self, tables: Tables) -> None:
+        self.tables, self.logs = tables, logs_of(tables)
+        rows = select(tables["ranges"], source="trained", rate="band", use="first", window=-1)
+        self._ranges = {log.run: row_of(rows, log) for log in self.logs}
+
+    def not_published(self, log: Log) -> str:
+        """Say that a run's range is not that of its rule's preset; "" if it is."""
+        row, rule = self._ranges.get(log.run, "no run"), PRESETS[log.rule].rule
+        if isinstance(row, str):
+            return f"no range of its own: {row}"
+        same = np.allclose([row["range_lo"], row["range_hi"]], [rule.range_lo, rule.range_hi], rtol=1e-6, atol=0)
+        return "" if same else f"its range {row['range_lo']:.3g}, {row['range_hi']:.3g} is not the published one"
+
+
+def numbers_of(seen: Seen, atom: Atom) -> list[Number]:
+    """Return the numbers that an atom is judged by."""
+    return _QUANTITIES[atom.quantity](seen, atom)
+
+
+def final_reward(rows: pd.DataFrame) -> float:
+    """Return the mean held-out reward over the last fifth of the evaluations."""
+    values = rows.sort_values(["rollout", "step"])["value"].to_numpy(np.float64)
+    return float(values[-max(len(values) // 5, 1) :].mean())
+
+
+def drawdown(rows: pd.DataFrame) -> float:
+    """Return the deepest fall of the training reward below its running maximum."""
+    values = rows.sort_values(["rollout", "step"])["value"].to_numpy(np.float64)
+    return float(np.max(np.maximum.accumulate(values) - values))
+
+
+def _logs(seen: Seen, atom: Atom, rule: str) -> list[Log]:
+    """Return the logs that an atom is about: every one, or of the arm ``published`` the rule's own.
+
+    A seed with which another of the compared rules trained, and this one did not, has a log all the same, without rows.
+    """
+    logs = seen.logs
+    if atom.arm != "published":
+        return logs
+    seeds = dict.fromkeys(log.seed for log in logs if log.rule in COMPARED)
+    own = [log for log in logs if log.rule == rule]
+    missing = [seed for seed in seeds if seed not in {log.seed for log in own}]
+    return [*own, *(Log(f"{rule}, seed {seed:g}", rule, seed) for seed in missing)]
+
+
+def _rows(seen: Seen, table: str, atom: Atom, rule: str, **where: Any) -> list[tuple[Log, Row]]:
+    """Return a rule's row for each log of an atom: calibrated to the atom's target, or the rule's own as published."""
+    logs = _logs(seen, atom, rule)
+    if atom.arm == "matched":
+        found = {"source": "matched", "target": atom.target, "outside": atom.outside}
+        rows = select(seen.tables[table], rule=rule, **found, **where)
+        return [(log, row_of(rows, log)) for log in logs]
+    rows = select(seen.tables[table], rule=rule, source="trained", **where)
+    return [(log, seen.not_published(log) or row_of(rows, log)) for log in logs]
+
+
+def _by_seed(rows: list[tuple[Log, Row]], column: str) -> dict[float, float]:
+    """Return a column by seed; NaN where a log has no row, or two logs have one seed."""
+    seeds = [log.seed for log, _ in rows]
+    return {
+        log.seed: NAN if isinstance(row, str) or seeds.count(log.seed) > 1 else float(row[column]) for log, row in rows
+    }
+
+
+def _slope(row: Row) -> Measured | str:
+    if isinstance(row, str):
+        return row
+    return Measured(float(row["slope"]), float(row["se"]), float(row["se"]), float(row["clusters"]) - 1)
+
+
+def _interval(row: Row, name: str = "estimate") -> Measured | str:
+    if isinstance(row, str):
+        return row
+    stem = "" if name == "estimate" else f"{name}_"
+    return Measured.of_interval(*(float(row.get(c, NAN)) for c in (name, f"{stem}ci_low", f"{stem}ci_high")))
+
+
+def _mean(atom: Atom, values: Mapping[float, float]) -> list[Number]:
+    return [number(OVER_SEEDS, over_seeds(values), atom.relation, atom.margin)]
+
+
+def _gaps(left: Mapping[float, float], right: Mapping[float, float]) -> dict[float, float]:
+    return {seed: left.get(seed, NAN) - right.get(seed, NAN) for seed in left}
+
+
+def _trend(seen: Seen, atom: Atom) -> list[Number]:
+    rows = _rows(seen, "trend", atom, atom.rule, **_BAND)
+    if atom.arm == "published":
+        return _mean(atom, _by_seed(rows, "slope"))
+    return [number(log.run, _slope(row), atom.relation, atom.margin) for log, row in rows]
+
+
+def _lead_in_trend(seen: Seen, atom: Atom) -> list[Number]:
+    own, rival = (_rows(seen, "trend", atom, rule, **_BAND) for rule in (FAIR, atom.rival))
+    if atom.arm == "published":
+        mine, theirs = (_by_seed(rows, "slope") for rows in (own, rival))
+        total = _gaps(theirs, {seed: -value for seed, value in mine.items()})
+        return [lead_in_size(OVER_SEEDS, over_seeds(_gaps(theirs, mine)), over_seeds(total))]
+    out = []
+    for (log, row), (_, other) in zip(own, rival, strict=True):
+        one, two = _slope(other), _slope(row)
+        if isinstance(one, str) or isinstance(two, str) or isinstance(other, str):
+            out.append(Number(log.run, reason=one if isinstance(one, str) else str(two)))
+            continue
+        covariance = float(other.get("fspo_covariance", NAN))
+        out.append(lead_in_size(log.run, one.plus(-two, -covariance), one.plus(two, covariance)))
+    return out
+
+
+def _lre_inf(seen: Seen, atom: Atom) -> list[Number]:
+    """Judge LRE_inf in each log, and where it is refuted also by LRE_2, which is at most LRE_inf and known better."""
+    both = (_rows(seen, "lre", atom, atom.rule, **_BAND, norm=norm) for norm in ("inf", "l2"))
+    out = []
+    for (log, row), (_, two) in zip(*both, strict=True):
+        largest, mean = (number(log.run, _interval(r), atom.relation, atom.margin) for r in (row, two))
+        against = min(2 * min(largest.p_against, mean.p_against), 1.0)  # two tests of one hypothesis
+        out.append(Number(log.run, largest.value, largest.low, largest.high, largest.p_for, against, largest.reason))
+    return out
+
+
+def _lead_in_lre(seen: Seen, atom: Atom) -> list[Number]:
+    where = {**_BAND, "norm": "l2_squared"}
+    own, rival = (_rows(seen, "lre", atom, rule, **where) for rule in (FAIR, atom.rival))
+    if atom.arm == "published":
+        return _mean(atom, _gaps(*(_by_seed(rows, "estimate") for rows in (rival, own))))
+    out = []
+    for (log, row), (_, other) in zip(own, rival, strict=True):
+        one, two = _interval(other), _interval(row)
+        gap = one if isinstance(one, str) else two if isinstance(two, str) else one.plus(-two)
+        out.append(number(log.run, gap, atom.relation, atom.margin))
+    return out
+
+
+def _cosine(seen: Seen, atom: Atom, column: str = "diff_fspo", sign: int = -1) -> list[Number]:
+    """Judge a difference of cosines, which the table holds as the rule's less fspo's, or less that of drop."""
+    where = {"weight": "sequence", "use": "first", "bin": -1}
+    out = []
+    for log, row in _rows(seen, "cosine", atom, atom.rival or FAIR, **where):
+        found = _interval(row, column)
+        gap = found if isinstance(found, str) or sign > 0 else -found
+        out.append(number(log.run, gap, atom.relation, atom.margin))
+    return out
+
+
+def _exponent(seen: Seen, atom: Atom) -> list[Number]:
+    rows = select(seen.tables["scaling"], subset="all", use="first", sign="all")
+    out = []
+    for log in seen.logs:
+        row = row_of(rows, log)
+        found = _interval(row if isinstance(row, str) else row | {"estimate": row["slope_2H"]})
+        gap = found if isinstance(found, str) else found._replace(value=found.value - 1)
+        out.append(number(log.run, gap, atom.relation, atom.margin))
+    return out
+
+
+def _law(seen: Seen, atom: Atom) -> list[Number]:
+    """Judge the bin of lengths that is farthest from normal, or whose mean is farthest from -L KL, in each log."""
+    m = _seen_bins(select(seen.tables["moments"], subset="all", use="first"))
+    base = {"run": m["run"].to_numpy(), "seed": m["seed"].to_numpy(float)}
+    if atom.quantity == "distance from normal":
+        names = ("ks_distance", "ks_ci_low", "ks_ci_high")
+        values = [m[name].to_numpy(float) for name in names]
+    else:
+        sd, kl = np.sqrt(m["var_S"].to_numpy(float)), (m["k3_per_token"] * m["bin_mean"]).to_numpy(float)
+        values = [(m[name].to_numpy(float) + kl) / sd for name in ("mean_S", "mean_S_ci_low", "mean_S_ci_high")]
+    bins = pd.DataFrame(base | dict(zip(("value", "low", "high"), values, strict=True)))
+    rows = worst_by_run(absolute(bins)) if len(bins) else bins
+    out = []
+    for log in seen.logs:
+        row = row_of(rows, log)
+        found = row if isinstance(row, str) else Measured.of_interval(*(row[n] for n in ("value", "low", "high")))
+        out.append(number(log.run, found, atom.relation, atom.margin))
+    return out
+
+
+def _seen_bins(moments: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of the table moments for length bins with an estimated variance of S.
+
+    A run is left out if more than the share MOST_LEFT_OUT of its rows lies in bins without this estimate, because the
+    law of S is judged in every bin; it then has no number.
+    """
+    bins = moments.loc[moments["bin"].to_numpy(float) >= 0]
+    known = np.isfinite(bins["var_S"].to_numpy(float))
+    count = bins["count"].to_numpy(float)
+    seen = pd.DataFrame({"run": bins["run"].to_numpy(), "all": count, "seen": np.where(known, count, 0.0)})
+    sums = seen.groupby("run").transform("sum")
+    enough = sums["seen"].to_numpy(float) >= (1 - MOST_LEFT_OUT) * sums["all"].to_numpy(float)
+    return bins.loc[known & enough]
+
+
+def _ended(seen: Seen, atom: Atom) -> dict[Log, float]:
+    """Return by how many rollouts each run of the compared rules ended before the longest of them; NaN without lines
+    of training."""
+    rows = select(seen.tables["training"], phase="train")
+    last = {run: float(some["rollout"].max()) for run, some in rows.groupby("run")}
+    logs = dict.fromkeys(log for rule in COMPARED for log in _logs(seen, atom, rule))
+    longest = max((last[log.run] for log in logs if log.run in last), default=NAN)
+    return {log: longest - last.get(log.run, NAN) for log in logs}
+
+
+def _training(seen: Seen, atom: Atom, name: str, phase: str, reduce: Callable[[pd.DataFrame], float]) -> list[Number]:
+    """Judge a number of each run's training, fspo's less the rival's by seed. A run that ended early has none."""
+    rows = select(seen.tables["training"], name=name, phase=phase)
+    found: dict[str, dict[float, float]] = {FAIR: {}, atom.rival: {}}
+    for log, missed in _ended(seen, atom).items():
+        if log.rule in found:
+            some = rows.loc[rows["run"] == log.run]
+            whole = missed == 0 and len(some) and not seen.not_published(log) and log.seed not in found[log.rule]
+            found[log.rule][log.seed] = reduce(some) if whole else NAN
+    return _mean(atom, _gaps(found[FAIR], found[atom.rival]))
+
+
+def _missed(seen: Seen, atom: Atom) -> list[Number]:
+    """Judge how many rollouts each of fspo's runs missed: a count, which has no error."""
+    found = [(log, missed) for log, missed in _ended(seen, atom).items() if log.rule == FAIR]
+    return [number(log.run, Measured(missed, 0.0, 0.0), atom.relation, atom.margin) for log, missed in found]
+
+
+_QUANTITIES: dict[Quantity, Callable[[Tables, Atom], list[Number]]] = {
+    "trend": _trend,
+    "lead in trend": _lead_in_trend,
+    "LRE_inf": _lre_inf,
+    "lead in LRE_2^2": _lead_in_lre,
+    "lead in cosine": _cosine,
+    "lead in worst bin's cosine": partial(_cosine, column="diff_fspo_worst"),
+    "gain in cosine": partial(_cosine, column="diff_drop", sign=1),
+    "2H - 1": _exponent,
+    "distance from normal": _law,
+    "drift error": _law,
+    "reward": partial(_training, name=metric.HELD_OUT_REWARD, phase="eval", reduce=final_reward),
+    "fall": partial(_training, name=metric.REWARD, phase="train", reduce=drawdown),
+    "rollouts missed": _missed,
+}
