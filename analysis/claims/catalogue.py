@@ -143,7 +143,8 @@ def _atoms() -> Iterator[Atom]:
     yield from _length_atoms("published", NAN, "own", "Each rule in its own run as published")
     tag, target = "95", 0.95
     for rival in RIVALS:
-        for name, quantity in (("cosine", "lead in cosine"), ("worst", "lead in worst bin's cosine")):
+        kinds: dict[str, Quantity] = {"cosine": "lead in cosine", "worst": "lead in worst bin's cosine"}
+        for name, quantity in kinds.items():
             worst = " in the worst bin of lengths" if name == "worst" else ""
             words = f"Where every band keeps 95% of A != 0, fspo's cosine is higher than {rival}'s{worst}."
             yield Atom(f"{tag}-{name}-{rival}", words, "matched", quantity, "above", 0.0, rival=rival, target=target)

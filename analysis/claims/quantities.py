@@ -21,6 +21,7 @@ from analysis.claims.evidence import (
     Number,
     Tables,
     absolute,
+    groups,
     lead_in_size,
     logs_of,
     number,
@@ -236,7 +237,7 @@ def _ended(seen: Seen, atom: Atom) -> dict[Log, float]:
     """Return by how many rollouts each run of the compared rules ended before the longest of them; NaN without lines
     of training."""
     rows = select(seen.tables["training"], phase="train")
-    last = {run: float(some["rollout"].max()) for run, some in rows.groupby("run")}
+    last = {str(run): some["rollout"].to_numpy(float).max() for (run,), some in groups(rows, ["run"])}
     logs = dict.fromkeys(log for rule in COMPARED for log in _logs(seen, atom, rule))
     longest = max((last[log.run] for log in logs if log.run in last), default=NAN)
     return {log: longest - last.get(log.run, NAN) for log in logs}
@@ -260,7 +261,7 @@ def _missed(seen: Seen, atom: Atom) -> list[Number]:
     return [number(log.run, Measured(missed, 0.0, 0.0), atom.relation, atom.margin) for log, missed in found]
 
 
-_QUANTITIES: dict[Quantity, Callable[[Tables, Atom], list[Number]]] = {
+_QUANTITIES: dict[Quantity, Callable[[Seen, Atom], list[Number]]] = {
     "trend": _trend,
     "lead in trend": _lead_in_trend,
     "LRE_inf": _lre_inf,

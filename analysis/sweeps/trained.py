@@ -87,7 +87,7 @@ def combine(rows: pd.DataFrame, value: str) -> Estimate:
     numbers = numbers[np.isfinite(numbers).all(axis=1)]
     if len(numbers) >= 2:
         return Estimate(*sample_interval(numbers[:, 0]), len(numbers))
-    return Estimate(*numbers[0].tolist(), 1) if len(numbers) else Estimate()
+    return Estimate(*map(float, numbers[0][:3]), seeds=1) if len(numbers) else Estimate()
 
 
 def trained_sweep(entries: Sequence[Entry]) -> pd.DataFrame:
