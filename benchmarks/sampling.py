@@ -68,7 +68,7 @@ def cpu_seconds(step: Callable[[], object]) -> float:
 
 
 def draws_per_second(draws: int, step: Callable[[int], object]) -> float:
-    """Return how many draws the function ``step`` makes in a CPU second, if called to make ``draws`` of them."""
+    """Call ``step(draws)``, which makes that many draws, and return the number of draws per CPU second."""
     return draws / cpu_seconds(lambda: step(draws))
 
 

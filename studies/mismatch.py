@@ -181,8 +181,11 @@ def _tokens(tables: dict[str, pd.DataFrame]) -> list[dict[str, Any]]:
 
 
 def alike(run: Path, on: Ratio) -> Interval:
-    """Return the variance of the log-ratio ``on`` over the mean, by response, of the sum of its tokens' squared
-    log-ratios, with its interval: 1 if tokens err independently."""
+    """Return how much the errors of a response's tokens depend on each other, with its interval: 1 if not at all.
+
+    The number is the variance of the responses' log-ratio ``on``, divided by the mean over responses of the summed
+    squares of their token log-ratios.
+    """
     ratio, squares = RATIO_COLUMNS[on].log_ratio, RATIO_COLUMNS[on].sum_sq
     log = read_log(run, columns=[ratio, squares, "times_used", "rollout", "prompt_id"]).table.to_pandas()
     log = log[(log.times_used == 0) & (log[squares] > 0)]

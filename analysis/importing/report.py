@@ -64,7 +64,7 @@ class Report:
         return {**self.__dict__, "not_stored": dict(self.not_stored), "cannot_be_computed": self.missing()}
 
     def lines(self) -> list[str]:
-        """Return the lines that are printed on the terminal."""
+        """Return the report as lines of text, which the command ``import`` prints."""
         out = [f"{self.source} -> {self.run}"]
         for kind, names in self.files.items():
             shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

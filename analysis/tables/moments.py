@@ -196,8 +196,9 @@ def shape_of(z: Floats, cluster: Ints) -> ShapeColumns:
     below = (u[:, None] <= GRID).astype(np.float64)
     law = below.mean(0)
     density = np.exp(-(GRID**2) / 2) / np.sqrt(2 * np.pi)
-    # Count that the mean and sd by which z is standardised are estimates: near a normal law their errors move the
-    # distribution function at t by -phi(t) and -t phi(t) times the errors (phi: the normal density).
+    # z is standardised by an estimated mean and sd, so the influence has a term for the error of each: near a normal
+    # law the errors move the distribution function at t by -phi(t) and by -t phi(t) times their size (phi: the
+    # density).
     influence = below - law + density * u[:, None] + density * GRID * (u[:, None] ** 2 - 1) / 2
     sums = np.zeros((clusters, len(GRID)))
     np.add.at(sums, cluster, influence)

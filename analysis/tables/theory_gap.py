@@ -82,7 +82,9 @@ def gap_table(run: Run, bins: Bins, window_size: int) -> list[GapRow]:
     root, sign = np.sqrt(rows.length), np.sign(rows.A).astype(np.int64) + 1
 
     def split(at: np.ndarray) -> dict[str, Floats]:
-        """Return the parts of the gap from the rows that the mask ``at`` selects; sigma is estimated from them too."""
+        """Return the parts of the gap between measured and theoretical acceptance, from the rows that the mask ``at``
+        selects; sigma is estimated from the same rows.
+        """
         unit = update_scale(rows.S[at], rows.length[at], rows.step[at]) * root[at]
         S, low, high = ((x[at] - centre[at]) / unit for x in (rows.S, lo, hi))
         return parts(S, low, high, view.bins[at], sign[at], len(bins))

@@ -45,7 +45,9 @@ class UpdateMemory:
         return self.online.rule.centre(self.lagged, advantages)
 
     def begin_rollout(self) -> None:
-        """Begin a rollout: no update has trained on its responses yet, so the sums behind the centre are set to 0."""
+        """Begin a rollout: set the sums from which the band's centre is computed to 0, because no update has trained on
+        the rollout's responses yet.
+        """
         self.online.end_rollout()
         self.lagged = DriftStats()
         self._parts = []

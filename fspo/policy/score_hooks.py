@@ -203,7 +203,7 @@ class ScoreHooks:
 
     @contextmanager
     def flat_rows(self, rows: Int64[torch.Tensor, " N"]) -> Iterator[None]:
-        """During the block, take inputs (N, features) of the output layer as flattened tokens of the batch.
+        """Inside the ``with`` block, read inputs (N, features) of the output layer as N tokens of several responses.
 
         Parameters
         ----------

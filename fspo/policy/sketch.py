@@ -97,7 +97,9 @@ class Sketcher:
         self._table = cache(self._make_table)
 
     def side(self, length: int) -> int:
-        """Return to how many rows (or columns) the projection brings a matrix part that has ``length``: at most k."""
+        """Return the number of rows (or of columns) of a matrix after projection, where it has ``length`` before: at
+        most k.
+        """
         return length if self.projection is None else min(length, self.projection)
 
     def _matrix(self, key: str, length: int, dtype: torch.dtype) -> Float[torch.Tensor, "{length} k"] | None:

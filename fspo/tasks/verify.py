@@ -152,7 +152,10 @@ def _exact_factory(extract: str, case_sensitive: bool) -> Callable[..., float]:
 
 
 def math_factory(extract: str = "none") -> Callable[..., float]:
-    """Build a verifier that compares by math-verify, without its ``signal.alarm``: `VerifierPool` limits the time."""
+    """Build a verifier that compares answers with the package math-verify.
+
+    The package's own time limit (``signal.alarm``) is switched off, because `VerifierPool` limits the time.
+    """
     from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
 
     logging.getLogger("math_verify").setLevel(logging.ERROR)

@@ -38,7 +38,7 @@ class ScoreLog:
     ----------
     config : TrainConfig
     rule : Rule
-        The clip rule that trains; the correction is the updater's.
+        The clip rule that trains. The correction, if one runs, is taken from ``updater``.
     model : PreTrainedModel
         The model before accelerate wraps it.
     updater : Updater

@@ -171,9 +171,10 @@ def _scale_slack(u: Span, v: Span, factor: float = 1.0) -> arb:
 
 
 def _largest(u_lo: Span, u_hi: Span, low: arb, high: Span) -> arb:
-    """Enclose the supremum of LRE_inf over drift errors in [low, high], where ``high`` is itself an interval: the
-    supremum grows with high, so its values at both ends enclose it. ``u_lo``, ``u_hi``: ranges in standard deviations
-    of S.
+    """Return a ball that contains the largest LRE_inf over drift errors from ``low`` to h, for every h in ``high``.
+
+    The largest LRE_inf grows with h, so its values at both ends of ``high`` enclose it. ``u_lo`` and ``u_hi`` are the
+    band's ranges in standard deviations of S.
     """
     ends = [balls.largest_lre(u_lo, u_hi, Span(low, end)) for end in high]
     return ends[0].union(ends[1])

@@ -153,9 +153,9 @@ def beta_binomial(rng: np.random.Generator, rule: str = "conformal", past: float
         counts.append(applied.in_band.reshape(3, new).sum(1))
     p_values, means = [], np.mean(counts, axis=0) / new
     for column in np.array(counts).T:
-        place = law.cdf(column) - rng.random(runs) * (
-            law.cdf(column) - law.cdf(column - 1)
-        )  # randomised distribution function: uniform if the counts are beta-binomial
+        # A count is put at a random place between the distribution function's values just below it and at it. If the
+        # counts are beta-binomial, these places are uniform in [0, 1].
+        place = law.cdf(column) - rng.random(runs) * (law.cdf(column) - law.cdf(column - 1))
         p_values.append(kstest(place, "uniform").pvalue)
     spread = 4 * float(np.max(np.std(counts, axis=0))) / new / math.sqrt(runs)
     note = f"accepted {np.round(means, 3).tolist()}, stated {k / (n + 1):.3f}"

@@ -101,7 +101,8 @@ class Student:
             return 0.5 + np.exp(log_phi) @ kernel.T / math.pi
 
         middle = np.array([self.at])
-        # Distribution function of the sum of ``at`` tokens of scale 1, over its width at^exponent.
+        # Distribution function of the sum of ``at`` tokens of scale 1, after the sum is divided by its scale,
+        # ``at`` to the power ``exponent``.
         first = CubicSpline(x, cdf(middle**exponent, middle)[0])
         found = float(first.solve(0.75, extrapolate=False)[0]) * self.at**exponent
         object.__setattr__(self, "token_scale", quartile * self.sigma * math.sqrt(self.at) / found)
