@@ -1,13 +1,13 @@
 """Train models with random weights at real shapes on this machine's CPU: seconds of each phase, and memory beside the
 plan's.
 
-    python benchmarks/random_shapes.py                                    # Qwen3-8B's shape, 3 rollouts
-    python benchmarks/random_shapes.py --shapes '[Qwen3-0.6B-Base]' --folder KEEP
+    python benchmarks/random_shapes.py                                    # all cases
+    python benchmarks/random_shapes.py --cases '[Qwen3-8B-lora]' --folder KEEP
 
-Every shape runs `fspo/presets/qwen3-8b-random.yaml` (adapters of rank 8, bfloat16, gradient checkpointing, a score pass
-of every update) twice. The second run is killed by SIGKILL after its first checkpoint and resumed; its adapters must
-then have the bits of the first. Then the analysis and the doctor read the first run's log. Memory is the largest
-resident memory of the run; pages that its processes share count twice.
+Every case runs `fspo/presets/qwen3-8b-random.yaml` (bfloat16, gradient checkpointing, a score pass of every update)
+with the options of `CASES`. A second run, one rollout shorter, is killed after its first checkpoint and resumed.
+Its last checkpoint must then have the bits of the first run's. Then analysis, doctor and figures read the first run.
+Memory is the largest resident memory of one process.
 """
 
 from __future__ import annotations
@@ -19,39 +19,74 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
-from measuring import RESULTS, machine, watch, write_results
+import torch
+from measuring import RESULTS, family, machine, watch, write_results
+from safetensors import safe_open
 
 from fspo.base.command_line import CommandParser
-from fspo.base.errors import UserError, run_cli
+from fspo.base.errors import UserError, run_cli, unknown_name
 from fspo.base.options import parse
 from fspo.config import TrainConfig
 from fspo.config.machine import MachineConfig
 from fspo.gradlog import metric_names as metric
 from fspo.gradlog.files import log_paths
 from fspo.gradlog.metrics_file import MetricsFile
-from fspo.gradlog.run_folder import CHECKPOINTS, MODEL
+from fspo.gradlog.run_folder import CHECKPOINTS
 from fspo.models.shapes import RANDOM
 
 PRESET = Path(__file__).parents[1] / "fspo" / "presets" / "qwen3-8b-random.yaml"
-ADAPTERS = "adapter_model.safetensors"
+SHARDED = Path(__file__).parent / "sharded_train.py"
 PAGE = os.sysconf("SC_PAGE_SIZE")
+ALL_WEIGHTS = ("--model.lora", "null", "--optim.learning_rate", "1e-5")
 
 
-def resident(pid: int) -> int:
-    """Return the resident memory of a process, bytes."""
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE
+@dataclass(frozen=True)
+class Case:
+    """A shape, the options with which it is trained, and the number of processes over which FSDP2 shards it."""
+
+    shape: str
+    options: tuple[str, ...] = ()
+    processes: int = 1
+
+    def arguments(self, output: Path, rollouts: int) -> list[str]:
+        """Return the options of one run."""
+        words = ["--config", str(PRESET), "--model.name_or_path", RANDOM + self.shape, "--output", str(output)]
+        return [*words, *self.options, "--rollouts", str(rollouts), "--resume", "true", "--keep_checkpoints", "9"]
+
+    def command(self, output: Path, rollouts: int) -> list[str]:
+        """Return the command of one run."""
+        start = ["-m", "fspo.train"]
+        if self.processes > 1:
+            start = ["-m", "torch.distributed.run", "--nproc_per_node", str(self.processes), str(SHARDED)]
+        return [sys.executable, *start, *self.arguments(output, rollouts)]
 
 
-def arguments(shape: str, output: Path, rollouts: int) -> list[str]:
-    """Return the options of one run."""
-    words = ["--config", str(PRESET), "--model.name_or_path", RANDOM + shape, "--output", str(output)]
-    return [*words, "--rollouts", str(rollouts), "--resume", "true"]
+CASES = {
+    "Qwen3-8B-lora": Case("Qwen3-8B-Base"),
+    "Qwen3-1.7B-8bit": Case("Qwen3-1.7B-Base", (*ALL_WEIGHTS, "--optim.name", "adamw8bit")),
+    "Qwen3-0.6B-lora": Case("Qwen3-0.6B-Base"),
+    "Qwen3-0.6B-all": Case("Qwen3-0.6B-Base", ALL_WEIGHTS),
+    "Qwen3-0.6B-fsdp2": Case("Qwen3-0.6B-Base", (*ALL_WEIGHTS, "--threads", "1"), processes=2),
+}
+
+
+class Memory:
+    """The largest resident memory of each process that was looked at, bytes by process id."""
+
+    def __init__(self) -> None:
+        self.largest: dict[int, int] = {}
+
+    def __call__(self, pid: int) -> int:
+        """Return the resident memory of a process now, bytes."""
+        now = int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE
+        self.largest[pid] = max(now, self.largest.get(pid, 0))
+        return now
 
 
 def kill_after_a_checkpoint(command: list[str], run: Path) -> None:
@@ -61,70 +96,90 @@ def kill_after_a_checkpoint(command: list[str], run: Path) -> None:
         if process.poll() is not None:
             raise UserError(f"the run in {run} ended with status {process.returncode} before its first checkpoint")
         time.sleep(0.1)
-    process.send_signal(signal.SIGKILL)
+    for pid in family(process.pid):
+        os.kill(pid, signal.SIGKILL)
     process.wait()
 
 
-def measure(shape: str, folder: Path, rollouts: int) -> dict[str, Any]:
-    """Run one shape to its end, kill and resume it, and compare its memory with the plan."""
-    from fspo.plan.memory import plan
+def same_tensors(one: Path, other: Path) -> bool:
+    """Return whether two safetensors files hold the same bits, tensor by tensor."""
+    with safe_open(one, "pt") as ours, safe_open(other, "pt") as theirs:
+        names = list(ours.keys())
+        same = names == list(theirs.keys())
+        return same and all(torch.equal(ours.get_tensor(n), theirs.get_tensor(n)) for n in names)
 
-    straight, resumed = folder / shape / "straight", folder / shape / "resumed"
-    words = arguments(shape, straight, rollouts)
-    train = [sys.executable, "-m", "fspo.train"]
-    done = watch([*train, *words], resident, 0.1)
+
+def measure(name: str, case: Case, folder: Path, rollouts: int) -> dict[str, Any]:
+    """Run one case to its end, kill and resume it, and compare its memory with the plan."""
+    from fspo.plan.memory import plan
+    from fspo.train.checkpoint import list_checkpoints
+
+    straight, resumed = folder / name / "straight", folder / name / "resumed"
+    memory = Memory()
+    done = watch(case.command(straight, rollouts), memory, 0.1)
     if done.status:
         raise UserError(f"the run in {straight} ended with status {done.status}: see its message above")
-    again = [*train, *arguments(shape, resumed, rollouts)]
+    peak = max(memory.largest.values())
+    again = case.command(resumed, rollouts - 1)
     kill_after_a_checkpoint(again, resumed)
     subprocess.run(again, check=True, stdout=subprocess.DEVNULL)
-    same = (straight / MODEL / ADAPTERS).read_bytes() == (resumed / MODEL / ADAPTERS).read_bytes()
-    seconds = {
-        command: watch([sys.executable, "-m", "analysis", *([] if command == "analysis" else [command]), str(straight)],
-                       resident, 0.1).wall
-        for command in ("analysis", "doctor")
-    }  # fmt: skip
+    last = list_checkpoints(resumed)[-1]
+    same = all(same_tensors(file, straight / file.relative_to(resumed)) for file in last.rglob("*.safetensors"))
+    readers = {
+        "analysis": ["-m", "analysis", str(straight)],
+        "doctor": ["-m", "analysis", "doctor", str(straight)],
+        "figures": ["-m", "figures", str(straight)],
+    }
+    read = {reader: watch([sys.executable, *words], memory, 0.1) for reader, words in readers.items()}
+    log = log_paths(straight)
     lines = MetricsFile(straight).of_phase("train")
     phases = {key: [line[key] for line in lines] for key in lines[0] if key.startswith((metric.TIME, metric.STEP_TIME))}
     scored = sum(phases[metric.TIME + "scores"]) / sum(phases[metric.STEP_TIME])
-    rows = [pq.read_table(path, columns=["length", "log_ratio"]) for path in log_paths(straight)]
+    rows = [pq.read_table(path, columns=["length", "log_ratio"]) for path in log]
     length, log_ratio = (np.concatenate([t[name].to_numpy() for t in rows]) for name in ("length", "log_ratio"))
-    config = parse(TrainConfig, words)
-    planned = plan(config, replace(MachineConfig(), device="cpu", gpus=1))
+    config = parse(TrainConfig, case.arguments(straight, rollouts))
+    planned = plan(config, MachineConfig(device="cpu", gpus=case.processes))
     return {
+        "options": list(case.options),
+        "processes": case.processes,
         "rollouts": rollouts,
         "wall_seconds": done.wall,
         "cpu_seconds": done.cpu,
-        "peak_gib": done.peak / 2**30,
+        "peak_gib_of_a_process": peak / 2**30,
         "planned_gib": planned.peak / 2**30,
-        "peak_over_planned": done.peak / planned.peak,
+        "peak_over_planned": peak / planned.peak,
+        "planned_gib_by_phase": {phase: total / 2**30 for phase, total in planned.totals.items() if total},
         "seconds_of_phases_by_rollout": phases,
         "share_of_score_passes": scored,
         "resumed_to_the_same_bits": same,
         "rows": len(length),
         "lengths": [int(length.min()), int(length.max())],
         "largest_abs_log_ratio": float(np.abs(log_ratio).max()),
-        "seconds_of_analysis_and_doctor": seconds,
+        "log_bytes": sum(Path(path).stat().st_size for path in log),
+        "seconds_and_status_of_readers": {reader: [found.wall, found.status] for reader, found in read.items()},
     }
 
 
 def main(args: list[str] | None = None) -> int:
     """Measure every shape and write the results."""
     parser = CommandParser(prog="python benchmarks/random_shapes.py", description=__doc__ or "")
-    parser.add_argument("--shapes", type=list[str], default=["Qwen3-8B-Base"], help="names of shapes")
-    parser.add_argument("--rollouts", type=int, default=3, help="rollouts of each run, 2 or more")
+    parser.add_argument("--cases", type=list[str], default=list(CASES), help=f"any of {', '.join(CASES)}")
+    parser.add_argument("--rollouts", type=int, default=3, help="rollouts of each run, 3 or more")
     parser.add_argument("--folder", type=str, default=None, help="keep the runs here; removed by default")
     parser.add_argument("--out", type=str, default=str(RESULTS / "random_shapes.json"), help="file of the results")
     options = parser.parse_args(args)
-    if options.rollouts < 2:
-        raise UserError(f"--rollouts is {options.rollouts}: use 2 or more, so that a run can be killed between two")
+    if options.rollouts < 3:
+        raise UserError(f"--rollouts is {options.rollouts}: use 3 or more, so that a run can be killed between two")
     out = Path(options.out)
-    before = json.loads(out.read_text()) if out.exists() else {"shapes": {}}
-    found = dict(before["shapes"])
-    with tempfile.TemporaryDirectory() as scratch:
-        for shape in options.shapes:
-            found[shape] = measure(shape, Path(options.folder or scratch), options.rollouts)
-            write_results({"machine": machine("torch", "transformers", "peft"), "shapes": found}, out)
+    found = json.loads(out.read_text())["cases"] if out.exists() else {}
+    for name in options.cases:
+        if name not in CASES:
+            raise unknown_name("case", name, tuple(CASES))
+        with tempfile.TemporaryDirectory() as scratch:
+            measured = measure(name, CASES[name], Path(options.folder or scratch), options.rollouts)
+        described = machine("torch", "transformers", "peft", "accelerate", "torchao")
+        found[name] = {"machine": described, **measured}
+        write_results({"cases": found}, out)
     return 0
 
 

@@ -11,7 +11,6 @@ from typing import Any, cast
 
 import torch
 from torch.distributed.tensor import DTensor, distribute_tensor
-from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 Tensors = dict[str, torch.Tensor]
 
@@ -37,21 +36,15 @@ def holders(tensor: torch.Tensor) -> int:
     return tensor.device_mesh.size() if isinstance(tensor, DTensor) else 1
 
 
-def first_row(tensor: torch.Tensor) -> int:
-    """Return the number of the first row that this process holds."""
-    if not isinstance(tensor, DTensor):
-        return 0
-    return compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)[1][0]
+def part_like(like: torch.Tensor, rows: torch.Tensor, shape: torch.Size, stride: tuple[int, ...]) -> torch.Tensor:
+    """Return a tensor of the given full shape that is spread over the processes by rows as ``like`` is.
 
-
-def joined(rows: torch.Tensor, like: torch.Tensor, shape: torch.Size, stride: tuple[int, ...]) -> torch.Tensor:
-    """Gather a full tensor, which is spread over the processes by rows as the sharded tensor ``like`` is.
-
-    Each process gives ``rows``, its part of the tensor to be gathered.
+    Each process gives ``rows``, its part of the tensor, whose memory the result shares. If ``like`` is not sharded,
+    ``rows`` is the full tensor and is returned.
     """
-    assert isinstance(like, DTensor)
-    made = DTensor.from_local(rows, like.device_mesh, like.placements, run_check=False, shape=shape, stride=stride)
-    return whole(made)
+    if not isinstance(like, DTensor):
+        return rows
+    return DTensor.from_local(rows, like.device_mesh, like.placements, run_check=False, shape=shape, stride=stride)
 
 
 def shard_like(value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:

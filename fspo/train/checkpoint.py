@@ -1,31 +1,34 @@
 """Checkpoints: weights and optimizer moments as safetensors, counters as JSON, no pickle.
 
 A checkpoint is a folder ``checkpoints/step-00000010/{model.safetensors, optimizer.safetensors, state.json}``, with a
-file ``past-00000002.safetensors`` for each version of the weights that a later rollout samples from. It is written
-under another name and renamed when it is complete. Everything else that a run depends on (noise, order of the
-data, learning rate) follows from the configuration and from the numbers in state.json.
+file ``past-00000002.safetensors`` for each version of the weights that a later rollout samples from. With sharded
+weights (FSDP2) folders ``model``, ``optimizer`` and ``past-00000002`` stand in place of the files, and each process
+writes its shards there. Either kind is read by any number of processes. A checkpoint is written under another name and
+renamed when it is complete. Everything else that a run depends on (noise, order of the data, learning rate) follows
+from the configuration and from the numbers in state.json.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate.utils import broadcast_object_list, gather_object
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from fspo.base.errors import UserError
-from fspo.base.files import remove_folder, whole_folder
-from fspo.distributed.tensors import Tensors, put, shard_like, whole_state
+from fspo.base.files import remove_folder, whole_folder, writing
+from fspo.distributed import files
+from fspo.distributed.tensors import Tensors, holders, is_part, local, put, whole_state
 from fspo.gradlog.run_folder import CHECKPOINTS, MODEL
 from fspo.sampling.saving import save_model
-from fspo.train.optimizers import CODES, SCALE, low_moment, moment_parts
+from fspo.train.optimizers import CODES, SCALE, dequantized, empty_moment, moment_parts
 
 
 @dataclass
@@ -50,6 +53,8 @@ class TrainState:
         State of a band that is adapted to reach a target acceptance (fspo.rules.online.OnlineState).
     past : list of int
         Versions of the weights that the checkpoint keeps beside the present ones, the oldest first.
+    shards : int
+        Number of processes that wrote shards of the checkpoint; 0 if its files hold full tensors.
     """
 
     rollout: int = 0
@@ -60,13 +65,11 @@ class TrainState:
     lagged: dict[str, Any] | None = None
     online: dict[str, Any] | None = None
     past: list[int] = field(default_factory=list)
+    shards: int = 0
 
 
-Version = tuple[int, Tensors]
-"""A past version of the weights: the number of updates made before it, and its trainable parameters by name."""
-
-
-_PAST = "past-{:08d}.safetensors"
+_MODEL, _OPTIMIZER, _PAST = "model", "optimizer", "past-{:08d}"
+"""Names of a checkpoint's files or folders, without the files' ending."""
 
 
 def trainable(model: torch.nn.Module) -> Tensors:
@@ -81,49 +84,75 @@ def save(
     state: TrainState,
     keep: int,
     *,
-    past: Sequence[Version] = (),
+    past: Iterable[int] = (),
     writes: bool = True,
 ) -> Path:
     """Write a checkpoint, remove all checkpoints but the newest ``keep``, and return the new one's folder.
 
-    ``past`` are older versions of the weights, stored beside the present ones. Every process must call this, because
-    sharded tensors are gathered. Only the process with ``writes`` writes files.
+    Every process must call this. The process with ``writes`` writes all files but the shards of other processes.
+
+    Parameters
+    ----------
+    past : iterable of int
+        Numbers of older versions of the weights. At each of them the model must have that version's weights, which are
+        stored beside the present ones (`fspo.train.versions.Versions.past`).
+
+    Raises
+    ------
+    UserError
+        If a weight or a moment is infinite or NaN, or if the files cannot be written.
     """
     target = run / CHECKPOINTS / f"step-{state.step:08d}"
     parameters = trainable(model)
-    weights = whole_state(parameters, writes)
-    moments = whole_state(
-        {
-            f"{key}{piece}.{name}": tensor
-            for name, p in parameters.items()
-            for key, value in optimizer.state.get(p, {}).items()
-            for piece, tensor in moment_parts(value).items()
-        },
-        writes,
-    )
-    if not writes:
-        return target
-    _refuse_non_finite(weights | moments, target)
-    with whole_folder(target, SafetensorError) as made:
-        save_file(weights, made / "model.safetensors")
-        save_file(moments, made / "optimizer.safetensors")
-        for version, tensors in past:
-            save_file(tensors, made / _PAST.format(version))
-        state = replace(state, past=[version for version, _ in past])
-        (made / "state.json").write_text(json.dumps(asdict(state)), encoding="utf-8")
-    for old in list_checkpoints(run)[:-keep] if keep > 0 else []:
-        remove_folder(old)
+    moments = {
+        f"{key}{piece}.{name}": tensor
+        for name, p in parameters.items()
+        for key, value in optimizer.state.get(p, {}).items()
+        for piece, tensor in moment_parts(value).items()
+    }
+    shards = max((holders(p) for p in parameters.values() if is_part(p)), default=0)
+    _refuse_non_finite(parameters | moments, target)
+    with _made(target, shards > 0, writes) as made:
+        files.write(made / _MODEL, parameters, writes=writes)
+        files.write(made / _OPTIMIZER, moments, writes=writes)
+        kept = []
+        for version in past:
+            files.write(made / _PAST.format(version), parameters, writes=writes)
+            kept.append(version)
+        if writes:
+            state = replace(state, past=kept, shards=shards)
+            (made / "state.json").write_text(json.dumps(asdict(state)), encoding="utf-8")
+    if writes and keep > 0:
+        for old in list_checkpoints(run)[:-keep]:
+            remove_folder(old)
     return target
 
 
-def _refuse_non_finite(tensors: dict[str, torch.Tensor], target: Path) -> None:
-    """Raise UserError if a weight or a moment is infinite or NaN, because training has diverged then."""
-    for name, tensor in tensors.items():
-        if tensor.is_floating_point() and not torch.isfinite(tensor).all():
-            raise UserError(
-                f"training has diverged: {name} has values that are not finite, so {target} is not written; the "
-                "checkpoints before are kept. Lower optim.learning_rate or raise optim.warmup_updates"
-            )
+@contextmanager
+def _made(target: Path, shared: bool, writes: bool) -> Iterator[Path]:
+    """Yield the temporary folder in which a checkpoint is made; the process with ``writes`` makes and renames it.
+
+    The others get its name if they are to write to it (``shared``).
+    """
+    folders = [str(target)]
+    if not writes:
+        with writing(target, SafetensorError):
+            yield Path((broadcast_object_list(folders) if shared else folders)[0])
+        return
+    with whole_folder(target, SafetensorError) as made:
+        if shared:
+            broadcast_object_list([str(made)])
+        yield made
+
+
+def _refuse_non_finite(tensors: Mapping[str, torch.Tensor], target: Path) -> None:
+    """Raise UserError if a weight or a moment is infinite or NaN on any process, because training has diverged then."""
+    bad = [n for n, x in tensors.items() if x.is_floating_point() and not torch.isfinite(local(x)).all()]
+    if found := gather_object(bad):
+        raise UserError(
+            f"training has diverged: {found[0]} has values that are not finite, so {target} is not written; the "
+            "checkpoints before are kept. Lower optim.learning_rate or raise optim.warmup_updates"
+        )
 
 
 def export(run: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, writes: bool = True) -> Path:
@@ -137,10 +166,10 @@ def export(run: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
         # Save tied tensors once: named_parameters and named_buffers list them once, state_dict lists them twice.
         once = dict(model.named_parameters()) | dict(model.named_buffers())
         tensors = {name: once[name] for name in model.state_dict() if name in once}
+    _refuse_non_finite(tensors, target)
     tensors = whole_state(tensors, writes)
     if not writes:
         return target
-    _refuse_non_finite(tensors, target)
     with whole_folder(target, SafetensorError) as part:
         save_model(model, part, state_dict=tensors)
         tokenizer.save_pretrained(part)
@@ -156,18 +185,28 @@ def list_checkpoints(run: Path) -> list[Path]:
 def _reading(path: Path) -> Iterator[None]:
     try:
         yield
+    except UserError:
+        raise
     except (OSError, SafetensorError, ValueError, TypeError) as error:
         raise UserError(f"{path} is damaged ({error}): remove it to go on from the checkpoint before it") from error
 
 
-def load_past(path: Path, versions: Sequence[int]) -> list[Version]:
-    """Read older versions of the weights from a checkpoint, by their numbers of updates; UserError if damaged."""
-    with _reading(path):
-        return [(version, load_file(path / _PAST.format(version))) for version in versions]
-
-
-def load(path: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> TrainState:
+def load(
+    path: Path,
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    *,
+    at_past: Callable[[int], None] = lambda version: None,
+) -> TrainState:
     """Load a checkpoint's weights into the model and its moments into the optimizer; return the counters.
+
+    Every process must call this. Values go straight into the tensors of the model and of the optimizer.
+
+    Parameters
+    ----------
+    at_past : function of int, optional
+        It is called for each version of the weights that the checkpoint keeps, the oldest first, with the version's
+        number, while the model has its weights.
 
     Raises
     ------
@@ -175,26 +214,50 @@ def load(path: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -
         If the checkpoint is damaged or belongs to another model.
     """
     with _reading(path):
-        weights, moments = load_file(path / "model.safetensors"), load_file(path / "optimizer.safetensors")
         state = TrainState(**json.loads((path / "state.json").read_text(encoding="utf-8")))
         if state.lagged is not None:
             state.lagged.pop("source", None)  # checkpoints of fspo 0.1 have this entry; nothing uses it
+        names = (_MODEL, _OPTIMIZER, *(_PAST.format(version) for version in state.past))
+        weights, moments, *past = (files.listed(path / name, state.shards) for name in names)
     parameters = trainable(model)
-    wrong = set(weights) ^ set(parameters)
-    wrong |= {n for n in set(weights) & set(parameters) if weights[n].shape != parameters[n].shape}
-    if wrong:
-        raise UserError(f"{path} is a checkpoint of another model ({sorted(wrong)[0]} differs): use its own config")
-    for name, p in parameters.items():
-        put(p, weights[name])
-    for key, value in moments.items():
+    for found in (weights, *past):
+        wrong = found.keys() ^ parameters.keys()
+        wrong |= {n for n in found.keys() & parameters.keys() if found[n].shape != parameters[n].shape}
+        if wrong:
+            raise UserError(f"{path} is a checkpoint of another model ({sorted(wrong)[0]} differs): use its own config")
+    with _reading(path):
+        for version in state.past:
+            files.read(path / _PAST.format(version), parameters, state.shards)
+            at_past(version)
+        files.read(path / _MODEL, parameters, state.shards)
+        _load_moments(path / _OPTIMIZER, moments, parameters, optimizer, state.shards)
+    return state
+
+
+def _load_moments(
+    path: Path, listed: Tensors, parameters: Tensors, optimizer: torch.optim.Optimizer, shards: int
+) -> None:
+    """Make the optimizer's moments and fill them from files; ``listed`` names what the files hold."""
+    targets, quantized = {}, []
+    for key, like in listed.items():
         kind, _, name = key.partition(".")
         p = parameters[name]
         if kind.endswith(SCALE):
             continue
         if kind.endswith(CODES):
             kind = kind.removesuffix(CODES)
-            optimizer.state[p][kind] = low_moment(optimizer, p, kind, value, moments[f"{kind}{SCALE}.{name}"])
+            scale = f"{kind}{SCALE}.{name}"
+            moment = optimizer.state[p][kind] = empty_moment(optimizer, p, kind)
+            parts = moment_parts(moment)
+            if CODES not in parts:  # this process's part is too small for 8 bits
+                full = {CODES: like, SCALE: listed[scale]}
+                parts = {ending: torch.empty_like(x, device="cpu") for ending, x in full.items()}
+                quantized.append((kind, moment, parts))
+            targets |= {key: parts[CODES], scale: parts[SCALE]}
             continue
         # Adam keeps its step count, a tensor without dimensions, on the CPU; moments go to the parameter's device.
-        optimizer.state[p][kind] = value if value.ndim == 0 else shard_like(value, p)
-    return state
+        value = torch.empty_like(p, dtype=like.dtype) if like.ndim else torch.empty_like(like, device="cpu")
+        targets[key] = optimizer.state[p][kind] = value.detach()
+    files.read(path, targets, shards)
+    for kind, moment, parts in quantized:
+        put(moment, dequantized(parts[CODES], parts[SCALE], kind))

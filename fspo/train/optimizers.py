@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 
 from fspo.base.errors import UserError
 from fspo.config import OptimConfig
-from fspo.distributed.tensors import first_row, holders, is_part, joined, local, shard_like
+from fspo.distributed.tensors import holders, is_part, local, part_like
 
 BLOCK = 256
 """Number of consecutive entries of an 8-bit moment that share one float32 scale."""
@@ -120,37 +120,40 @@ blocks."""
 
 
 def moment_parts(value: Tensor) -> dict[str, Tensor]:
-    """Split an optimizer's moment into the plain tensors that a checkpoint holds, by the endings of their names.
+    """Split an optimizer's moment into the tensors that a checkpoint holds, by the endings of their names.
 
-    An 8-bit moment has two, its codes and scales. They are gathered if the moment is sharded, so every process must
-    call this. Any other moment is returned unchanged under the ending "".
+    An 8-bit moment has two, its codes and scales, which share its memory and are sharded as it is. Any other moment is
+    returned unchanged under the ending "".
     """
     own = local(value)
     if not hasattr(own, "codes"):
         return {"": value}
-    if not is_part(value):
-        return {CODES: own.codes, SCALE: own.scale}
-    # Move the codes to the CPU before the scales are gathered: a gathered tensor may be returned before its data have
-    # arrived, and the move waits for them.
-    codes = joined(own.codes, value, value.shape, value.stride()).cpu()
-    return {CODES: codes, SCALE: joined(own.scale, value, torch.Size([value.numel() // BLOCK]), (1,)).cpu()}
+    blocks = torch.Size([value.numel() // BLOCK])
+    return {
+        CODES: part_like(value, own.codes, value.shape, value.stride()),
+        SCALE: part_like(value, own.scale, blocks, (1,)),
+    }
 
 
-def low_moment(optimizer: Any, parameter: Tensor, kind: str, codes: Tensor, scale: Tensor) -> Tensor:
-    """Make an 8-bit moment from the unsharded codes and scales of a checkpoint, sharded like the parameter.
+def empty_moment(optimizer: Any, parameter: Tensor, kind: str) -> Tensor:
+    """Make an empty moment as torchao's 8-bit optimizer makes it at its first step.
 
-    With another number of processes, a shard may begin inside a block of the checkpoint. Its numbers are then
-    quantized again.
+    Raises
+    ------
+    UserError
+        If the parameter's shards have different sizes.
     """
-    made = getattr(optimizer, "optimizer", optimizer)._new_buffer(parameter, kind == "exp_avg")
-    own = local(made)
-    first = first_row(parameter) * codes[0].numel()
-    if hasattr(own, "codes") and first % BLOCK == 0:
-        own.codes.copy_(local(shard_like(codes, parameter)))
-        own.scale.copy_(scale[first // BLOCK :][: len(own.scale)])
-        return made
+    check_rows(parameter.shape[0], holders(parameter))
+    return getattr(optimizer, "optimizer", optimizer)._new_buffer(parameter, kind == "exp_avg")
+
+
+def dequantized(codes: Tensor, scale: Tensor, kind: str) -> Tensor:
+    """Return the values of an 8-bit moment from its full codes and scales, float32.
+
+    With another number of processes than that which wrote the checkpoint, a shard may be too small for 8 bits, or end
+    inside a block of entries that share a scale. It then takes the values.
+    """
     from torchao.optim.subclass_8bit import OptimState8bit  # type: ignore[import-not-found]
 
     qmap = OptimState8bit.zeros(codes.shape, kind == "exp_avg", BLOCK).qmap
-    own.copy_(local(shard_like(OptimState8bit(codes, scale, qmap, kind == "exp_avg").dequantize(), parameter)))
-    return made
+    return OptimState8bit(codes, scale, qmap, kind == "exp_avg").dequantize()

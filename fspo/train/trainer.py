@@ -32,7 +32,7 @@ from fspo.rules import DriftStats
 from fspo.rules.online import OnlineRule
 from fspo.tasks import Task, make_task
 from fspo.train import checkpoint, guard
-from fspo.train.checkpoint import TrainState, Version
+from fspo.train.checkpoint import TrainState
 from fspo.train.claim import check_log, claim_folder, release_folder, save_config
 from fspo.train.held_out import evaluate
 from fspo.train.launch import check_passes, load_policy, make_accelerator
@@ -91,8 +91,8 @@ class Trainer:
         self.model, self.optimizer = self.accelerator.prepare(raw, self.optimizer)
         self.layout = layout_of(raw)
         check_passes(self.layout.in_step, config)
-        self.state, past = self._restore()
-        self.versions = Versions(raw, config.batch.staleness, past)
+        self.versions = Versions(raw, config.batch.staleness)
+        self.state = self._restore()
         self.versions.add(self.state.step)
         self.online = OnlineRule(self.rule, self.state.online)
         if reference is not None:
@@ -125,16 +125,17 @@ class Trainer:
         self.reporter = Reporter(self.accelerator, config)
         save_config(self.accelerator, config)
 
-    def _restore(self) -> tuple[TrainState, list[Version]]:
+    def _restore(self) -> TrainState:
         found = checkpoint.list_checkpoints(self.run) if self.config.resume else []
-        state = checkpoint.load(found[-1], self.raw, self.optimizer) if found else TrainState()
-        past = checkpoint.load_past(found[-1], state.past) if found else []
+        state = TrainState()
+        if found:
+            state = checkpoint.load(found[-1], self.raw, self.optimizer, at_past=self.versions.add)
         check_log(self.run, state.rollout)
         if self.is_main and self.config.resume:
             MetricsFile(self.run).keep_before(state.rollout)
             gradlog.discard_from(self.run, state.rollout)
         self.accelerator.wait_for_everyone()
-        return state, past
+        return state
 
     def train(self) -> dict[str, float]:
         """Run all rollouts that are left and return the metrics of the last rollout and of the last evaluation."""
@@ -367,7 +368,7 @@ class Trainer:
 
     def _checkpoint(self) -> None:
         self.accelerator.wait_for_everyone()
-        past, keep = self.versions.past(self.is_main), self.config.keep_checkpoints
+        past, keep = self.versions.past(), self.config.keep_checkpoints
         checkpoint.save(self.run, self.raw, self.optimizer, self.state, keep, past=past, writes=self.is_main)
         self.accelerator.wait_for_everyone()
 

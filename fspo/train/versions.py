@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
 
 from fspo.distributed.layout import layout_of
-from fspo.distributed.tensors import Tensors, local, shard_like, whole_state
-from fspo.train.checkpoint import Version, trainable
+from fspo.distributed.tensors import Tensors, local
+from fspo.train.checkpoint import trainable
 
 
 class Versions:
@@ -23,14 +23,11 @@ class Versions:
         The model before accelerate wraps it.
     staleness : int
         Number of rollouts that the sampling weights are behind; with 0 no tensors are kept.
-    past : sequence of (int, dict), optional
-        Versions with full tensors that a checkpoint has kept, the oldest first.
     """
 
-    def __init__(self, model: torch.nn.Module, staleness: int, past: Sequence[Version] = ()) -> None:
+    def __init__(self, model: torch.nn.Module, staleness: int) -> None:
         self.model, self.staleness = model, staleness
-        like = trainable(model)
-        self._kept = [(v, {name: local(shard_like(x, like[name])).cpu() for name, x in one.items()}) for v, one in past]
+        self._kept: list[tuple[int, Tensors]] = []
 
     def add(self, version: int) -> None:
         """Keep a copy of the present weights under ``version``, the number of updates made so far.
@@ -66,21 +63,18 @@ class Versions:
         finally:
             self._put(self._kept[-1][1])
 
-    def past(self, keep: bool) -> list[Version]:
-        """Return, for a checkpoint, the past versions of the weights: full tensors on the process with ``keep``, and
-        on all others none.
+    def past(self) -> Iterator[int]:
+        """Put each past version of the weights into the model in turn and yield its number; then the present weights.
 
-        Every process must call it, because sharded tensors are gathered.
+        The consumer must take all versions and change no weights.
         """
-        found = []
-        for version, weights in self._kept[:-1]:
-            self._put(weights)
-            # Copy the tensors, because on a CPU full tensors share the model's memory.
-            full = whole_state(trainable(self.model), keep)
-            found.append((version, {name: value.clone() for name, value in full.items()}))
-        if found:
-            self._put(self._kept[-1][1])
-        return found
+        try:
+            for version, weights in self._kept[:-1]:
+                self._put(weights)
+                yield version
+        finally:
+            if self.stale:
+                self._put(self._kept[-1][1])
 
     def _put(self, weights: Tensors) -> None:
         layout_of(self.model).settle()

@@ -113,7 +113,10 @@ def arm(point: str, count: int) -> None:
     import shutil
 
     import pyarrow.parquet as pq
+    import safetensors.torch
+    from torch.distributed.checkpoint import HuggingFaceStorageWriter
 
+    from fspo.distributed import files
     from fspo.gradlog.metrics_file import MetricsFile
     from fspo.rollouts import collect
     from fspo.train import checkpoint, updates
@@ -133,7 +136,7 @@ def arm(point: str, count: int) -> None:
             file.truncate(path.stat().st_size // 2)
         die()
 
-    save_file, write_table, replace, rmtree = checkpoint.save_file, pq.write_table, os.replace, shutil.rmtree
+    save_file, write_table, replace, rmtree = files.save_file, pq.write_table, os.replace, shutil.rmtree
     computed = updates.objective
     collected, accumulated, written = collect.Collector.collect, updates.Updater.accumulate, MetricsFile.write
 
@@ -195,8 +198,12 @@ def arm(point: str, count: int) -> None:
         collect.Collector.collect = die_after(collected)  # type: ignore[method-assign]
     elif point == "update":
         updates.Updater.accumulate = die_after(accumulated)  # type: ignore[method-assign]
+    elif point == "shards":
+        safetensors.torch.save = die_after(safetensors.torch.save)
+    elif point == "full-shards":
+        HuggingFaceStorageWriter.write_data = full(HuggingFaceStorageWriter.write_data)  # type: ignore[method-assign]
     elif point == "checkpoint":
-        checkpoint.save_file = save_half  # type: ignore[assignment]
+        files.save_file = save_half  # type: ignore[assignment]
     elif point == "log":
         pq.write_table = write_half
     elif point == "metrics":
@@ -209,7 +216,7 @@ def arm(point: str, count: int) -> None:
     elif point == "nan":
         updates.objective = broken_loss
     elif point == "full-checkpoint":
-        checkpoint.save_file = full(save_file)
+        files.save_file = full(save_file)
     elif point == "full-log":
         pq.write_table = full(write_table)
     elif point == "full-metrics":

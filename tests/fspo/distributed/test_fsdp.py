@@ -3,15 +3,20 @@
 accelerate shards on accelerators alone: `tiny_run.shard` sets its state by hand, and all that follows is its own path.
 """
 
+import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import tiny_run
+import torch
 from safetensors.torch import load_file
 
+from fspo.base.errors import UserError
 from fspo.gradlog import read_log
 from fspo.models.load import build_embedded_model
+from fspo.train import checkpoint
 from fspo.train.checkpoint import list_checkpoints
 
 # Five prompts on two processes, one evaluation prompt (a process without any), a drift pass, audits and score passes,
@@ -84,15 +89,77 @@ def test_sharded_run_resumes_bit_by_bit(folder: Path) -> None:
     run, whole = folder / "2-2", folder / "2"
     assert tiny_run.metrics(run) == tiny_run.metrics(whole)
     assert read_log(run, phases=None).table.equals(read_log(whole, phases=None).table)
-    for name in ("model.safetensors", "optimizer.safetensors", "past-00000002.safetensors", "state.json"):
-        assert (list_checkpoints(run)[-1] / name).read_bytes() == (list_checkpoints(whole)[-1] / name).read_bytes()
+    same_files(list_checkpoints(run)[-1], list_checkpoints(whole)[-1])
 
 
-def test_checkpoints_of_both_kinds_hold_the_same_tensors(folder: Path) -> None:
-    for file in ("model.safetensors", "optimizer.safetensors"):
-        want, found = (load_file(list_checkpoints(folder / run)[-1] / file) for run in ("1-1", "2"))
-        assert {name: value.shape for name, value in want.items()} == {n: v.shape for n, v in found.items()}
-    assert any(name.startswith("exp_avg_sq.") for name in want)
+def same_files(one: Path, other: Path) -> None:
+    """Both folders hold the same files: the same bits of each tensor, the same bytes of other files.
+
+    (safetensors writes the entries of a file's metadata in any order.)
+    """
+
+    def content(path: Path) -> Any:
+        if path.suffix != ".safetensors":
+            return path.read_bytes()
+        return {name: (value.dtype, value.numpy().tobytes()) for name, value in load_file(path).items()}
+
+    ours, theirs = ({p.relative_to(top): content(p) for p in top.rglob("*") if p.is_file()} for top in (one, other))
+    assert ours == theirs
+
+
+def test_each_process_writes_its_rows(folder: Path) -> None:
+    """Each file of shards has half of the rows; joined by row they are the tensors of one process's checkpoint."""
+    plain, sharded = (list_checkpoints(folder / run)[-1] for run in ("1-1", "2"))
+    for name in ("model", "optimizer", "past-00000002"):
+        want = load_file(plain / f"{name}.safetensors")
+        halves = [load_file(file) for file in sorted((sharded / name).iterdir())]
+        assert len(halves) == 2
+        assert halves[0].keys() | halves[1].keys() == want.keys()
+        for key, value in want.items():
+            if value.ndim:
+                parts = [half[key] for half in halves]
+                assert [len(part) for part in parts] == [len(value) // 2, len(value) // 2]
+                np.testing.assert_allclose(torch.cat(parts), value, rtol=1e-2, atol=1e-5, err_msg=key)
+    assert any(key.startswith("exp_avg_sq.") for key in load_file(plain / "optimizer.safetensors"))
+
+
+@pytest.mark.parametrize("name", ["model", "past-00000002"])
+def test_a_lost_shard_is_named(folder: Path, tmp_path: Path, name: str) -> None:
+    damaged = Path(shutil.copytree(list_checkpoints(folder / "2")[-1], tmp_path / "step-00000004"))
+    sorted((damaged / name).iterdir())[-1].unlink()
+    net = build_embedded_model()
+    with pytest.raises(UserError, match=rf"is damaged \({name} has 1 of 2 files\): remove it to go on"):
+        checkpoint.load(damaged, net, torch.optim.AdamW(net.parameters()))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("point", "count", "whole"),
+    [("shards", 2, 0), ("shards", 3, 0), ("shards", 5, 1), ("before-rename", 2, 1)],
+)
+def test_a_kill_while_shards_are_written(folder: Path, tmp_path: Path, point: str, count: int, whole: int) -> None:
+    """Of each checkpoint a process writes three files: weights, moments, past weights; ``whole`` are complete."""
+    run = tmp_path / "run"
+    arguments = [*ARGUMENTS, *RESUME]
+    victim = 1 if point == "shards" else 0  # the first process renames
+    done = tiny_run.in_children([(run, arguments)], processes=2, sharded=True, kill=(point, count), rank_to_kill=victim)
+    assert done[victim] == -9, tiny_run.child_log(run, victim)
+    assert len(list_checkpoints(run)) == whole
+    assert tiny_run.in_children([(run, arguments)], processes=2, sharded=True) == [0, 0], tiny_run.child_log(run)
+    same_files(list_checkpoints(run)[-1], list_checkpoints(folder / "2")[-1])
+    same_files(run / "model", folder / "2" / "model")
+    assert not list(run.rglob(".part*"))
+
+
+@pytest.mark.slow
+def test_a_full_disk_of_one_process_stops_all(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    asked = [(run, [*ARGUMENTS, *HALF])]
+    done = tiny_run.in_children(asked, processes=2, sharded=True, kill=("full-shards", 1), rank_to_kill=1)
+    assert done == [2, 2]
+    for rank in (0, 1):
+        assert "cannot write" in tiny_run.child_log(run, rank)
+    assert not list_checkpoints(run)
 
 
 def test_sharded_weights_sample_a_version_behind(folder: Path) -> None:

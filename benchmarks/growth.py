@@ -1,0 +1,121 @@
+"""How the cost of a rollout grows with length, vocabulary, group size and number of score passes.
+
+    python benchmarks/growth.py [--rounds 5]
+
+A small model of random weights (4 layers of Qwen3's form, hidden size 256) runs on one CPU thread: sampling, the pass
+for old log-probs, the training pass of an update and a score pass, each over the same number of responses. One size is
+varied, the others stay. A slope is the power of the size with which CPU seconds grow, fitted over the larger half of
+the sizes; the passes of all sizes take turns. A rollout that makes U updates and K score passes, each over a U-th of
+its responses, then costs sampling + old log-probs + updates + K / U of a score pass over all responses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+import torch
+from measuring import RESULTS, machine, seconds, take_turns, write_results
+from scores_real_shapes import training_pass
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+from fspo.base.command_line import CommandParser
+from fspo.base.errors import run_cli
+from fspo.config import SamplingConfig
+from fspo.policy.logprobs import make_batch, token_log_probs
+from fspo.policy.scores import score
+from fspo.sampling.sample import sample
+
+PROMPT = 8
+BASE = {"length": 64, "vocabulary": 8192, "responses": 4}
+VARIED = {
+    "length": (32, 64, 128, 256, 512),
+    "vocabulary": (2048, 8192, 32_768, 131_072),
+    "responses": (2, 4, 8, 16, 32),
+}
+"""Tokens of a response, entries of the vocabulary, and responses to the one prompt (the group)."""
+
+
+def build(vocabulary: int) -> Qwen3ForCausalLM:
+    """Return the model with a vocabulary of the given size."""
+    config = Qwen3Config(
+        vocab_size=vocabulary,
+        hidden_size=256,
+        intermediate_size=768,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=64,
+        tie_word_embeddings=True,
+        pad_token_id=None,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
+    torch.manual_seed(0)
+    return Qwen3ForCausalLM(config).eval()
+
+
+def passes(length: int, vocabulary: int, responses: int) -> dict[str, Callable[[], object]]:
+    """Return the passes of a rollout at the given sizes, by name."""
+    model = build(vocabulary)
+    ids = np.random.default_rng(0).integers(1, vocabulary, (responses, PROMPT + length)).tolist()
+    batch = make_batch([ids[0][:PROMPT]] * responses, [row[PROMPT:] for row in ids], 0)
+
+    settings = SamplingConfig(max_new_tokens=length, batch_size=responses)
+
+    def old() -> None:
+        with torch.no_grad():
+            token_log_probs(model, batch)
+
+    def update() -> None:
+        model.zero_grad(set_to_none=True)
+        training_pass(model, batch)
+
+    def sampling() -> None:
+        keys = np.arange(responses, dtype=np.uint64)
+        no_end = vocabulary  # no token ends a response
+        sample(
+            model,
+            [ids[0][:PROMPT]] * responses,
+            keys,
+            seed=0,
+            rollout=0,
+            config=settings,
+            eos_token_id=no_end,
+            pad_token_id=0,
+        )
+
+    def scored() -> None:
+        model.zero_grad(set_to_none=True)
+        score(model, batch)
+
+    return {"sampling": sampling, "old log-probs": old, "update": update, "score pass": scored}
+
+
+def main() -> None:
+    """Time the passes at all sizes in turn and write seconds and slopes."""
+    parser = CommandParser(prog="python benchmarks/growth.py", description=__doc__ or "")
+    parser.add_argument("--rounds", type=int, default=5, help="timed rounds, of which the median counts")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    found: dict[str, object] = {}
+    for name, sizes in VARIED.items():
+        steps = {
+            f"{size} {kind}": partial(seconds, run)
+            for size in sizes
+            for kind, run in passes(**(BASE | {name: size})).items()
+        }
+        taken = {step: float(np.median(values)) for step, values in take_turns(steps, options.rounds, name).items()}
+        kinds = list(dict.fromkeys(step.split(" ", 1)[1] for step in taken))
+        cpu = {kind: [taken[f"{size} {kind}"] for size in sizes] for kind in kinds}
+        half = len(sizes) // 2
+        slopes = {k: float(np.polyfit(np.log(sizes[half:]), np.log(v[half:]), 1)[0]) for k, v in cpu.items()}
+        found[name] = {"sizes": list(sizes), "cpu_seconds": cpu, "slopes": slopes}
+        print(name, {kind: round(slope, 2) for kind, slope in slopes.items()})
+    results = {"base": BASE, "prompt": PROMPT, "rounds": options.rounds, "varied": found}
+    write_results(results | machine("torch", "transformers", "fspo"), RESULTS / "growth.json")
+
+
+if __name__ == "__main__":
+    run_cli(main)
