@@ -172,7 +172,7 @@ def plan(config: TrainConfig, machine: MachineConfig, shape: PretrainedConfig | 
         "update": static | gathered | {"gradients": gradients + _buckets(machine, model, own, compute)} | update,
         "optimizer step": static | {"gradients": gradients, "temporary": step},
     }
-    counts = token_counts(config, machine, model, rows) | host_and_disk(config, model)
+    counts = token_counts(config, machine, model, rows) | host_and_disk(config, machine, model)
     return MemoryPlan(model, phases, counts, capacity)
 
 
@@ -283,16 +283,19 @@ def _hooks(config: TrainConfig, model: torch.nn.Module, tokens: int, compute: to
     return {"sketches": tables + entries * 12 + kept + rows * sketcher.width * 4}
 
 
-def host_and_disk(config: TrainConfig, model: Sizes) -> dict[str, float]:
+def host_and_disk(config: TrainConfig, machine: MachineConfig, model: Sizes) -> dict[str, float]:
     """Return the host memory and disk that a run needs, GiB.
 
-    Each process reads all weights at the start. For a checkpoint the first process gathers all weights and moments.
+    Each process reads all weights at the start. A checkpoint's weights and moments are written one after the other. A
+    process with shards holds its part of the moments twice while they are written: the tensors and the file's bytes.
+    Without shards the first process holds all moments.
     """
     dtype = DTYPES[config.model.dtype]
     copies = 2 if config.rule.kl_coef > 0 else 1
     moments = sum(moment_bytes(int(torch.Size(s).numel()), dtype, config.optim.name) for s in model.shapes)
-    checkpoint = model.trainable * dtype.itemsize + moments
+    held = 2 * moments / machine.shards if machine.shards > 1 else moments
     return {
         "host memory of a process at the start, GiB": copies * model.total * dtype.itemsize / 2**30,
-        "host memory and disk of a checkpoint, GiB": checkpoint / 2**30,
+        "host memory of a process at a checkpoint, GiB": held / 2**30,
+        "disk of a checkpoint, GiB": (model.trainable * dtype.itemsize + moments) / 2**30,
     }

@@ -225,7 +225,8 @@ def test_a_score_pass_gathers_what_an_update_gathers_and_the_reference_is_spread
 def test_host_and_disk() -> None:
     found = plan(qwen(), MachineConfig()).tokens
     assert found["host memory of a process at the start, GiB"] == pytest.approx(4 * QWEN_8B / 2**30)
-    assert found["host memory and disk of a checkpoint, GiB"] == pytest.approx(12 * QWEN_8B / 2**30)
+    assert found["host memory of a process at a checkpoint, GiB"] == pytest.approx(2 * 8 / 8 * QWEN_8B / 2**30)
+    assert found["disk of a checkpoint, GiB"] == pytest.approx(12 * QWEN_8B / 2**30)
 
 
 def test_counts_of_a_step() -> None:
