@@ -78,7 +78,7 @@ PROOFS_FLOORS = (
 )
 """Rooms of proofs_check from the ground up. A room may import the floors below it and itself, but a check no other
 check. Above them all stand the commands, each ``__main__``."""
-ESTIMATORS = {"t08_enumerated": ("fspo.objective", "torch")}
+ESTIMATORS = {"t08_enumerated": ("fspo.objective", "torch"), "t08_t12_simulated": ("analysis",)}
 """Checks that run the code which trains or analyses, because a formula can be right and its estimator wrong; and what
 they import for it, inside functions, so that every other check runs where neither torch nor pandas is installed."""
 FORMULAS = [path.with_suffix("") for path in sources(PROOFS) if path.stem not in ESTIMATORS]

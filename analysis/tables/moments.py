@@ -271,7 +271,8 @@ def exponent(y: Floats, L: Floats, cluster: Ints) -> Exponent:
         return Exponent(reason="all responses have one length")
     if not y.mean() > 0:
         return Exponent(reason="S does not vary")
-    if not x[y > 0].min() < 0 < x[y > 0].max():  # then no finite slope solves the equation
+    varies = x[y > 1e-20 * y.mean()]  # at lengths of one and the same S, y is the square of a rounding error
+    if not varies.min() < 0 < varies.max():  # then no finite slope solves the equation
         return Exponent(reason="S varies only at lengths on one side of their mean")
     b = np.array([np.log(y.mean()), 0.0])
     design = np.column_stack([np.ones_like(x), x])

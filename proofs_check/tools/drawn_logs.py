@@ -1,0 +1,145 @@
+"""Gradient logs of a small policy's responses, and what their tables must hold: sums over all responses and groups."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fspo.advantages import advantages
+from fspo.gradlog import GradLogWriter
+from fspo.rules import Estimator, preset
+from fspo.theory import Floats
+from proofs_check.tools import defined
+from proofs_check.tools.policy import Bandit
+
+RULE = "fspo"
+"""The preset that the tables are asked about; its half-width is the range times sqrt(L)."""
+RANGE = 0.03
+CLIPS = ("drop", "truncate", "cap")
+LENGTHS = (1, 2, 3)
+GROUP = 3
+"""Responses to one prompt."""
+
+
+def clipped_weights(bandit: Bandit, outside: str) -> tuple[Floats, Floats]:
+    """Return M w of each response (2, N), for A < 0 and for A > 0, and whether the response is left alone (2, N)."""
+    n = bandit.lengths
+    rows = list(zip(bandit.log_ratio, -RANGE * np.sqrt(n), RANGE * np.sqrt(n), strict=True))
+    M = np.array([[defined.multiplier(outside, None, S, A, lo, hi, 0.0) for S, lo, hi in rows] for A in (-1.0, 1.0)])
+    return M * np.exp(bandit.log_ratio), M == 1
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Every group of ``GROUP`` responses that the old (or the new) policy can draw to a prompt.
+
+    Attributes
+    ----------
+    bandit : Bandit
+    reward : array (N,)
+        Reward of each response.
+    offset : array (GROUP,)
+        Added to the rewards by the place in the group; unlike numbers leave no two rewards equal.
+    """
+
+    bandit: Bandit
+    reward: Floats
+    offset: Floats
+
+    @cached_property
+    def members(self) -> np.ndarray:
+        """Responses of each group (M, GROUP), by number."""
+        return np.indices((self.reward.size,) * GROUP).reshape(GROUP, -1).T
+
+    def mass(self, law: Floats) -> Floats:
+        """Return the probability of each group (M,) from that of each response (N,)."""
+        return (law / law.sum())[self.members].prod(axis=1)
+
+    def advantage(self, estimator: str, members: np.ndarray | None = None) -> Floats:
+        """Return the advantages (M, GROUP): docs/train.md's formulas, written out here."""
+        r = self.reward[self.members if members is None else members] + self.offset
+        mean = r.mean(axis=1, keepdims=True)
+        gap = np.where(np.ptp(r, axis=1, keepdims=True) < 1e-12, 0.0, r - mean)
+        if estimator == "rloo":
+            return gap * GROUP / (GROUP - 1)
+        return gap / (np.std(r, axis=1, ddof=1, keepdims=True) + 1e-4) if estimator == "grpo" else gap
+
+    def sums(self, coefficients: Floats, A: Floats, by: Floats | None = None) -> Floats:
+        """Return the sum over each group (M, D) of coefficient times A psi; ``coefficients`` (2, N) for the signs of A,
+        or of ``by``.
+        """
+        positive = (A if by is None else by) > 0
+        picked = np.where(positive, coefficients[1][self.members], coefficients[0][self.members]) * A
+        return sum(picked[:, [i]] * self.bandit.psi[self.members[:, i]] for i in range(GROUP))  # type: ignore[return-value]
+
+
+def columns(bandit: Bandit, at: np.ndarray, A: Floats, with_scores: bool = True) -> dict[str, Any]:
+    """Return the columns of a log that follow from the responses ``at`` (N,) and their advantages (N,)."""
+    s, psi = bandit.token_log_ratios[at], bandit.psi[at]
+    norm = np.linalg.norm(psi, axis=1)
+    scored = (A != 0) & with_scores
+    return {
+        "length": bandit.responses.lengths[at],
+        "log_ratio": bandit.log_ratio[at],
+        "sum_sq_log_ratio": (s**2).sum(axis=1),
+        "k3_sum": (np.expm1(s) - s).sum(axis=1),
+        "advantage": A,
+        "score_status": np.where(scored, "ok", "not_taken"),
+        "score_norm": np.where(scored, norm, np.nan),
+        "score_unit": psi / norm[:, None],
+    }
+
+
+def writer(run: Path, bandit: Bandit) -> GradLogWriter:
+    """Return a writer of exact scores whose header names an unclipped run."""
+    return GradLogWriter(run, width=bandit.new.size, exact=True, metadata={"rule": preset("none").rule.to_dict()})
+
+
+def write_drawn(
+    run: Path,
+    groups: Groups,
+    estimator: Estimator,
+    rng: np.random.Generator,
+    prompts: int,
+    rollouts: int,
+    scored: bool = True,
+) -> None:
+    """Write a log of drawn groups: in each rollout one update at first use, its audit, and one of trained responses.
+
+    The trained responses have S of another law, which a table about first use must not see.
+    """
+    bandit, log = groups.bandit, writer(run, groups.bandit)
+    laws = [law / law.sum() for law in (bandit.p_old, bandit.p_new)]
+    prompt = np.repeat(np.arange(prompts), GROUP)
+    number = np.arange(prompts * GROUP)
+    for rollout in range(rollouts):
+        base = {"rollout": rollout, "prompt_id": rollout * prompts + prompt}
+        drawn, fresh = (rng.choice(law.size, number.size, p=law) for law in laws)
+        rewards = [groups.reward[at] + np.tile(groups.offset, prompts) for at in (drawn, fresh)]
+        A = advantages(rewards[0], prompt, estimator)[0]
+        first = (
+            base
+            | columns(bandit, drawn, A, scored)
+            | {"reward": rewards[0], "response_id": rollout * number.size + number}
+        )
+        step = {"step": 2 * rollout, "updates_since_rollout": 1, "times_used": 0, "phase": "train"}
+        log.append(first | step)
+        moved = {"log_ratio": first["log_ratio"] + 0.05 * np.sign(A), "step": 2 * rollout + 1}
+        log.append(first | step | moved | {"updates_since_rollout": 2, "times_used": 1})
+        audit = base | columns(bandit, fresh, advantages(rewards[1], prompt, "rloo")[0], scored)
+        audit |= {"log_ratio": np.zeros(number.size), "reward": rewards[1], "response_id": number, "phase": "audit"}
+        log.append(audit | {"step": 2 * rollout, "updates_since_rollout": 1, "times_used": 0})
+        log.flush(rollout)
+
+
+def write_counted(run: Path, bandit: Bandit, counts: np.ndarray) -> None:
+    """Write one update with each response ``counts`` (N,) times, each time to another prompt."""
+    at = np.repeat(np.arange(counts.size), counts)
+    number, log = np.arange(at.size), writer(run, bandit)
+    base = {"rollout": 0, "step": 1, "updates_since_rollout": 1, "times_used": 0, "phase": "train"}
+    log.append(base | columns(bandit, at, bandit.advantages[at]) | {"prompt_id": number, "response_id": number})
+    log.flush(0)
