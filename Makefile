@@ -15,7 +15,7 @@ TRL_TREE ?= .trl
 VLLM_ENV ?= .vllm
 READY := $(VENV)/ready
 
-.PHONY: help repro test test-slow test-trl-newest test-verl test-vllm proofs pages check bench bench-gpu clean
+.PHONY: help repro test test-slow test-trl-newest test-verl test-vllm proofs mutants pages check bench bench-gpu clean
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
@@ -65,6 +65,9 @@ $(VLLM_ENV)/ready:
 
 proofs: $(READY) ## every check of the theory, none may be left out
 	$(BIN)/python -m proofs_check --strict
+
+mutants: $(READY) ## small wrong changes of the code, each of which a named test must notice
+	$(BIN)/python -m tests.mutants.run
 
 pages: $(READY) ## write the pages of docs/ that list what the code declares
 	$(BIN)/python studies/reference_pages.py

@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy import optimize
 from scipy import stats as sps
 
 from analysis.stats.error_law import degrees, error_law, intra_correlation, skewed
-from analysis.stats.lre import constant_test, lre_estimates
+from analysis.stats.lre import AcceptanceCurve, constant_test, lre_estimates, squared, squared_interval
 from fspo.stats.clusters import ratios
 from fspo.theory import lre
 
@@ -152,6 +153,29 @@ def test_a_percentile_bootstrap_fails_at_fairness():
         found = ratios(accept[pick].ravel(), np.repeat(np.arange(100), 8), bins[pick].ravel(), BINS)
         values.append(lre(found.count[:BINS], found.value[:BINS]).l2)
     assert np.quantile(values, 0.025) > 0
+
+
+def test_the_ends_of_the_interval_leave_the_stated_tails():
+    """Were the truth at an end, 2.25 % (low end) or 1.5 % (high end) of all estimates would lie beyond the estimate."""
+    rng = np.random.default_rng(12)
+    cluster, bins = np.repeat(np.arange(400), 8), np.arange(3200) % 4
+    accept = rng.random(3200) < np.array([0.9, 0.8, 0.7, 0.55])[bins]
+    law, _ = error_law(ratios(accept, cluster, bins, 4, binary=True))
+    curve, plug_in = AcceptanceCurve.of(law), float(squared(law.p, law.a))
+    for end, sign, tail in zip(squared_interval(law), (1, -1), (0.0225, 0.015), strict=True):
+        x = optimize.brentq(lambda x, end=end: float(squared(law.p, curve(x))) - end, -10, 10)
+        assert np.mean(sign * law.plug_ins(curve(x)) > sign * plug_in) == pytest.approx(tail, abs=1.5 / 2048)
+
+
+@pytest.mark.parametrize(("rare", "estimated"), [(11, True), (12, False)])
+def test_bins_left_out_may_hold_a_tenth_of_the_rows(rare, estimated):
+    """50 rows in each of two bins of 10 clusters, and 11 (9.9 %) or 12 (10.7 %) rows in a bin of 3 clusters."""
+    cluster = np.concatenate([np.arange(100) % 10, np.arange(rare) % 3])
+    bins = np.concatenate([np.arange(100) // 50, np.full(rare, 2)])
+    accept = np.random.default_rng(1).random(len(bins)) < 0.7
+    law, reason = error_law(ratios(accept, cluster, bins, 3, binary=True))
+    assert (law is not None) == estimated
+    assert "of the rows" in reason
 
 
 def test_everything_accepted_is_fair_but_not_certain():

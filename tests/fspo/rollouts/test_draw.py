@@ -12,21 +12,34 @@ from fspo.models.load import load_tokenizer
 from fspo.rollouts.batches import join
 from fspo.rollouts.collect import Collector, dropped, give_advantages
 from fspo.rollouts.counts import Counts, add_drops, add_rollout
-from fspo.rollouts.draw import DrawnRollout, draw, has_signal
+from fspo.rollouts.draw import DrawnRollout, draw, draw_audit, has_signal
 from fspo.sampling.sample import SamplingConfig
 from tests.fspo.rollouts.test_batches import batch
 
 
-def drawn(*options: str, position: int = 0, **changes: Any) -> tuple[DrawnRollout, Any]:
-    config = tiny_run.config("unused", *options)
-    collector = Collector(
+def collector_of(config: Any) -> Collector:
+    return Collector(
         tiny_run.Digits(),
         load_tokenizer("embedded"),
         SamplingConfig(max_new_tokens=12),
         seed=config.seed,
         max_prompt_tokens=config.task.max_prompt_tokens,
     )
-    return draw(collector, tiny_run.model(), config, rollout=0, step=0, position=position), config
+
+
+def drawn(*options: str, position: int = 0, **changes: Any) -> tuple[DrawnRollout, Any]:
+    config = tiny_run.config("unused", *options)
+    return draw(collector_of(config), tiny_run.model(), config, rollout=0, step=0, position=position), config
+
+
+def test_an_audit_at_the_same_weights_draws_other_responses() -> None:
+    """With the rollout's noise it would draw the same ones, and share their errors."""
+    found, config = drawn()
+    collector = collector_of(config)
+    fresh = draw_audit(collector, tiny_run.model(), config, found.batch, np.arange(len(found.batch)), step=0)
+    assert fresh.response_ids.tolist() == found.batch.response_ids.tolist()
+    same = [np.array_equal(a, b) for a, b in zip(fresh.responses, found.batch.responses, strict=True)]
+    assert np.mean(same) < 0.5
 
 
 def test_without_redraws_the_stream_goes_by_in_order() -> None:

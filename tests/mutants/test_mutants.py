@@ -1,0 +1,43 @@
+"""The table of mutants fits the sources, and its runner tells a killed mutant from one that survives."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.mutants.run import ROOT, Mutant, read_mutants, run
+
+
+@pytest.mark.parametrize("mutant", read_mutants(), ids=lambda mutant: mutant.name)
+def test_the_text_of_a_mutant_stands_once_in_its_file_and_its_tests_exist(mutant: Mutant) -> None:
+    source = (ROOT / mutant.file).read_text(encoding="utf-8")
+    assert mutant.of(source) != source
+    for test in mutant.tests:
+        file, _, function = test.partition("::")
+        assert f"def {function.partition('[')[0]}(" in (ROOT / file).read_text(encoding="utf-8") or not function
+
+
+def test_names_are_unique() -> None:
+    names = [mutant.name for mutant in read_mutants()]
+    assert len(set(names)) == len(names)
+
+
+def test_a_real_run_kills_tells_survivors_and_goes_on(tmp_path: Path) -> None:
+    root = tmp_path / "repository"
+    root.mkdir()
+    (root / "code.py").write_text("MARGIN = 0.01\nNAME = 'margin'\n")
+    (root / "test_code.py").write_text("from code import MARGIN\n\n\ndef test_it():\n    assert MARGIN == 0.01\n")
+    subprocess.run(["git", "init", "-q", str(root)], check=True)
+    mutants = [
+        Mutant("margin", "code.py", "0.01", "0.02", ("test_code.py::test_it",)),
+        Mutant("name", "code.py", "'margin'", "'other'", ("test_code.py::test_it",)),
+    ]
+    state = tmp_path / "state" / "mutants.json"
+    assert run(mutants[:1], root, state) == {"margin": "test_code.py::test_it"}
+    assert run(mutants, root, state) == {"margin": "test_code.py::test_it", "name": ""}
+    assert (root / "code.py").read_text().startswith("MARGIN = 0.01")
+    again = mutants[0].__class__("margin", "code.py", "gone", "0.02", ())
+    assert run([again], root, state) == {"margin": "test_code.py::test_it"}  # known: not applied again
+    (root / "code.py").write_text("MARGIN = 0.02\n")
+    with pytest.raises(SystemExit, match="fails without any mutant"):
+        run(mutants[:1], root, state)
