@@ -13,9 +13,11 @@ VERL_TREE ?= .verl
 TRL_TREE ?= .trl
 # vLLM asks for an older transformers too, and the server is a process of its own: so is its environment.
 VLLM_ENV ?= .vllm
+# The wheel alone, as pip installs it: no torch, no package of an extra.
+WHEEL_ENV ?= .wheel
 READY := $(VENV)/ready
 
-.PHONY: help repro test test-slow test-trl-newest test-verl test-vllm proofs mutants pages check bench bench-gpu clean
+.PHONY: help repro test test-slow test-trl-newest test-verl test-vllm test-wheel proofs mutants pages check bench bench-gpu clean
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
@@ -63,6 +65,13 @@ $(VLLM_ENV)/ready:
 	$(VLLM_ENV)/bin/python -m pip uninstall -y torchvision torchaudio torchcodec
 	touch $@
 
+test-wheel: $(READY) ## the wheel in an environment without torch: demo, import, doctor, analysis, figures (downloads 150 MB)
+	rm -rf $(WHEEL_ENV)
+	$(PYTHON) -m venv $(WHEEL_ENV)
+	$(BIN)/python -m pip wheel --disable-pip-version-check --no-deps --wheel-dir $(WHEEL_ENV)/wheel .
+	$(WHEEL_ENV)/bin/python -m pip install --disable-pip-version-check $(WHEEL_ENV)/wheel/*.whl
+	WHEEL_ENV=$(abspath $(WHEEL_ENV)) $(BIN)/python -m pytest tests/test_wheel.py
+
 proofs: $(READY) ## every check of the theory, none may be left out
 	$(BIN)/python -m proofs_check --strict
 
@@ -86,4 +95,4 @@ bench-gpu: $(READY) ## an update at Qwen3-8B's shape, on a GPU
 	$(BIN)/python benchmarks/qwen3_8b_update.py
 
 clean: ## remove the virtual environments; results under out/ stay
-	rm -rf $(VENV) $(TRL_TREE) $(VERL_TREE) $(VLLM_ENV)
+	rm -rf $(VENV) $(TRL_TREE) $(VERL_TREE) $(VLLM_ENV) $(WHEEL_ENV)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from figures import DrawnFigure, draw_all, file_name, of_runs, of_theory
 from fspo.base.command_line import CommandParser
@@ -45,16 +46,18 @@ def captions_file(folder: Path, by: str = "") -> Path:
     return folder / f"captions{by}.json"
 
 
-def write_captions(results: list[DrawnFigure], path: Path) -> None:
-    """Write a JSON file with each figure's name, title, caption (or why it was not drawn) and the file of its
-    numbers.
-    """
-    fields = [
+def described(results: list[DrawnFigure]) -> list[dict[str, Any]]:
+    """Return each figure's name, title, caption (or why it was not drawn) and the file of its numbers."""
+    return [
         {"name": r.name, "title": r.title, "caption": r.caption, "skipped": r.skipped}
         | ({"numbers": r.numbers.name} if r.numbers else {})
         for r in results
     ]
-    write_text(path, json.dumps(fields, indent=2) + "\n")
+
+
+def write_captions(results: list[DrawnFigure], path: Path) -> None:
+    """Write `described` as a JSON file."""
+    write_text(path, json.dumps(described(results), indent=2) + "\n")
 
 
 def check_output(folder: Path) -> None:

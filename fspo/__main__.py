@@ -21,11 +21,15 @@ class Command(NamedTuple):
 
 
 GROUPS: dict[str, dict[str, Command]] = {
+    "you want to see what it does": {
+        "demo": Command("figures.demo", "two simulated runs, one of them sick", "--open"),
+    },
     "you have a run, or a log of another trainer": {
         "import": Command("analysis.importing.command", "make a run folder of another log", "rollouts.csv --out RUN"),
         "doctor": Command("analysis.doctor.command", "what is wrong with a run, and the cure", "RUN"),
         "analyse": Command("analysis.__main__", "tables by response length", "RUN", "analyse_command"),
         "figures": Command("figures.__main__", "publication figures from the tables", "RUN --width neurips"),
+        "report": Command("figures.page.command", "one page: findings, figures, assumptions", "RUN --open"),
         "calibrate": Command("analysis.rules.calibrate", "ranges that give all rules one acceptance", "RUN"),
         "sweep": Command("analysis.sweeps.counterfactual", "what other settings would have done", "RUN"),
     },

@@ -1,0 +1,112 @@
+"""The command ``fspo report RUN [RUN ...]``: write one page of findings, figures and assumptions of analysed runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from fspo.base.command_line import CommandParser
+from fspo.base.errors import UserError, run_cli
+
+EXAMPLES = """examples:
+  fspo report RUN                 RUN/report.html, after fspo analyse RUN
+  fspo report RUN_A RUN_B --output comparison.html
+  fspo report RUN --only acceptance_by_length,variance_scaling --open
+"""
+
+
+def build_parser() -> CommandParser:
+    """Return the parser of ``fspo report``."""
+    parser = CommandParser(
+        prog="fspo report",
+        description="Write one self-contained page about analysed runs: what the doctor found, figures with their "
+        "numbers, and which assumptions of the theory hold.",
+        examples=EXAMPLES,
+    )
+    parser.add_argument("runs", nargs="+", type=str, metavar="RUN", help="run folder that fspo analyse was run on")
+    parser.add_argument("--output", type=str | None, help="the page; RUN/report.html for one run, report.html for more")
+    parser.add_argument("--only", type=list[str], default=[], help="figures wanted; fspo figures --help names them")
+    parser.add_argument("--open", action="store_true", help="open the page in a browser")
+    return parser
+
+
+def write(runs: Sequence[Path], path: Path, only: Sequence[str] = ()) -> list[str]:
+    """Write the page about analysed runs, with its figures in the folder ``figures`` beside it.
+
+    Returns
+    -------
+    list of str
+        A line for each run with what the doctor found, the lines above the page's figures.
+
+    Raises
+    ------
+    UserError
+        If a run has no finished analysis, or ``path`` is a folder or a file that is no page of this command.
+    """
+    from analysis.doctor.examine import examine
+    from analysis.tables.files import read_tables
+    from figures import draw_all
+    from figures.__main__ import check_output, described, write_captions
+    from figures.page import contents
+    from figures.page.report import Section, write_report
+    from figures.tables import load
+    from fspo.base.files import begins_with, refuse_foreign_file
+
+    refuse_foreign_file(path, begins_with("<!DOCTYPE html>"), "fspo report")
+    read_tables(runs)  # refuses runs without a finished analysis
+    diagnoses = [examine(run).to_dict() for run in runs]
+    folder = path.parent / "figures"
+    check_output(folder)
+    drawn = draw_all(load([*runs]), folder, only=only)
+    write_captions(drawn, folder / "captions.json")
+    captions = described(drawn)
+    summary = []
+    for run in diagnoses:
+        found = [f"{answer['severity']} {answer['id']}: {answer['summary']}" for answer in run["findings"]]
+        summary.append(
+            f"{Path(run['run']).name}, {run['rows']} rows: " + ("; ".join(found) or "the doctor found nothing")
+        )
+    write_report(
+        path,
+        title=f"FSPO: {', '.join(run.name for run in runs)}",
+        summary=summary,
+        claims=[],
+        figures=contents.pictures(folder, captions),
+        sections=[
+            contents.doctor(diagnoses),
+            contents.assumptions(runs),
+            contents.theory_gap(runs, contents.pictures(folder, captions, "gap")),
+            Section("Notes", notes=[*(w for run in runs for w in contents.warnings(run)), *contents.skipped(captions)]),
+        ],
+    )
+    return summary
+
+
+def show(path: Path) -> None:
+    """Open a page in the user's browser.
+
+    Raises
+    ------
+    UserError
+        If there is no browser.
+    """
+    import webbrowser
+
+    if not webbrowser.open(path.resolve().as_uri()):
+        raise UserError(f"no browser could be started: open {path} yourself")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write the page, print its path and open it on request."""
+    args = build_parser().parse_args(arguments)
+    runs = [Path(run) for run in args.runs]
+    default = runs[0] / "report.html" if len(runs) == 1 else Path("report.html")
+    path = Path(args.output) if args.output else default
+    print(*write(runs, path, args.only), f"report: {path}", sep="\n")
+    if args.open:
+        show(path)
+    return 0
+
+
+if __name__ == "__main__":
+    run_cli(main)

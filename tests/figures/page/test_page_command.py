@@ -1,0 +1,39 @@
+"""``fspo report`` and ``fspo demo``: a page about runs, and what they refuse to overwrite."""
+
+from pathlib import Path
+
+import pytest
+
+from analysis.run import Options, analyse_runs
+from figures import demo
+from figures.page.command import main
+from fspo.base.errors import UserError
+from tests.analysis.conftest import Plan, write_log
+
+
+def test_a_page_about_one_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = write_log(tmp_path / "run", Plan(rollouts=2))
+    with pytest.raises(UserError, match=r"no finished analysis: run `fspo analyse .*run` first"):
+        main([str(run)])
+    analyse_runs([run], Options(draws=2, bins=3, targets=(0.9,), rules=("fspo",)))
+    assert main([str(run), "--only", "variance_scaling"]) == 0
+    page = (run / "report.html").read_text(encoding="utf-8")
+    out = capsys.readouterr().out.splitlines()
+    assert out[0].startswith("run, ")
+    assert out[-1] == f"report: {run}/report.html"
+    for heading in ("Findings", "Figures", "Assumptions"):
+        assert f">{heading}<" in page
+    assert "data:image/png;base64," in page
+    assert main([str(run), "--only", "variance_scaling"]) == 0  # its own page may be written again
+    (tmp_path / "mine.html").write_text("my page")
+    with pytest.raises(UserError, match="fspo report did not write it"):
+        main([str(run), "--output", str(tmp_path / "mine.html")])
+
+
+def test_the_demo_touches_no_folder_of_the_user(tmp_path: Path) -> None:
+    own = tmp_path / "healthy" / "gradlog"
+    own.mkdir(parents=True)
+    (own / "rollout.parquet").write_text("mine")
+    with pytest.raises(UserError, match="holds files, and none that fspo demo wrote"):
+        demo.main(["--output", str(tmp_path)])
+    assert (own / "rollout.parquet").read_text() == "mine"

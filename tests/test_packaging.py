@@ -1,0 +1,48 @@
+"""What pyproject.toml asks for: a core without torch, which other trainers' published requirements allow."""
+
+import re
+import tomllib
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+CORE = {r.name: r for r in map(Requirement, PROJECT["dependencies"])}
+EXTRAS = PROJECT["optional-dependencies"]
+PUBLISHED = {
+    "verl 0.9.1": ["numpy>=2.0.0", "pandas", "pyarrow>=19.0.0"],
+    "trl 1.16.0": ["jinja2", "numpy>=1.26.0", "pandas>=2.1.1", "psutil>=5.9.4", "pyarrow>=21.0.0", "pyyaml>=6.0.1"],
+    "openrlhf 0.11.2": ["tqdm"],
+    "ms-swift 4.6.0": ["matplotlib", "numpy", "pandas", "pyyaml>=5.4", "scipy", "tqdm"],
+    "areal 1.0.4": ["matplotlib", "pandas", "psutil", "pyyaml", "seaborn", "tqdm"],
+}
+"""Of the wheels' published requirements (Requires-Dist, without extras) those that the core has too."""
+
+
+@pytest.mark.parametrize("trainer", PUBLISHED)
+def test_the_core_fits_beside_other_trainers(trainer: str) -> None:
+    for line in PUBLISHED[trainer]:
+        theirs = Requirement(line)
+        ours = CORE[theirs.name]
+        known = [version(theirs.name), *re.findall(r"[\d.]+", f"{ours.specifier},{theirs.specifier}")]
+        assert any(v in ours.specifier and v in theirs.specifier for v in map(Version, known)), (
+            trainer,
+            line,
+            str(ours),
+        )
+
+
+def test_torch_and_what_needs_it_are_no_part_of_the_core() -> None:
+    heavy = {"torch", "transformers", "accelerate", "safetensors", "tokenizers", "sympy", "z3-solver", "hypothesis"}
+    assert not heavy & CORE.keys()
+    assert heavy - {"sympy", "z3-solver", "hypothesis"} <= {Requirement(r).name for r in EXTRAS["train"]}
+    assert {"sympy", "z3-solver", "hypothesis"} <= {Requirement(r).name for r in EXTRAS["proofs"]}
+
+
+def test_the_extras_of_the_tests_bring_all_others_but_those_that_clash() -> None:
+    """verl asks for an older transformers; torchao is imported by transformers wherever it is installed."""
+    brought = {name for r in EXTRAS["all"] + EXTRAS["test"] for name in Requirement(r).extras}
+    assert EXTRAS.keys() - brought == {"verl", "8bit", "test", "dev"}
