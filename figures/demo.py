@@ -15,7 +15,6 @@ SICK = "old_recomputed"
 ROLLOUTS, SEED = 6, 0
 MARK = "demo.json"
 """File by which a folder of this command is recognised, whose runs it may write again."""
-RULES = ("rloo", "gspo", "fspo")
 FIGURES = ("acceptance_by_length", "variance_scaling")
 
 
@@ -42,6 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from analysis.run import Options, analyse_runs
     from figures.page.command import show, write
     from fspo.base.files import json_with, refuse_foreign, write_text
+    from fspo.rules import COMPARED
 
     folder = Path(args.output)
     refuse_foreign(folder, {MARK: json_with("seed", "defect")}, "fspo demo", "--output")
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for run, plan in zip(runs, (Plan(), DEFECTS[SICK]), strict=True):
         shutil.rmtree(run, ignore_errors=True)
         write_run(run, replace(plan, rollouts=ROLLOUTS), SEED)
-    analyse_runs(runs, Options(rules=RULES, targets=(0.85, 0.95), draws=2))
+    analyse_runs(runs, Options(rules=COMPARED, targets=(0.85, 0.95), draws=2))
     page = folder / "report.html"
     print(*write(runs, page, FIGURES), f"report: {page}", sep="\n")
     print(f"next: fspo doctor {runs[1]} (evidence and cure); fspo import --help (a log of your own)")
