@@ -93,6 +93,24 @@ def ratio_tokens(on: Ratio, s: Float[Tensor, "B T"], mismatch: Mismatch | None) 
     return {"engine": mismatch.engine, "behaviour": mismatch.behaviour, "total": s + mismatch.behaviour}[on]
 
 
+def token_columns(
+    new: Float[Tensor, "B T"],
+    old: Float[Tensor, "B T"],
+    mask: Bool[Tensor, "B T"],
+    mismatch: Mismatch | None,
+) -> dict[str, list[np.ndarray]]:
+    """Return the gradient log's columns of token log-ratios, an array float32 (L,) for each of B responses.
+
+    ``new`` and ``old`` are log-probs (B, T), nats. Without ``mismatch`` only s_t is returned.
+    """
+    ratios = {"token_log_ratio": log_ratios(new.detach(), old, mask)}
+    if mismatch is not None:
+        ratios["token_behaviour_log_ratio"] = mismatch.behaviour
+    return {
+        name: [row[kept].float().cpu().numpy() for row, kept in zip(x, mask, strict=True)] for name, x in ratios.items()
+    }
+
+
 def ratio_sum(columns: Mapping[str, Any], on: Ratio) -> Any:
     """Return the log-ratio named ``on`` of each response (B,), nats, from the columns of `Records` (B,)."""
     if on == "total":

@@ -22,8 +22,9 @@ or by verl's ``algorithm.rollout_correction``, which leaves the same factors (qu
     mis: {rollout_is: sequence, rollout_is_threshold: "0.3333333333_3"}
     geo-mask: {rollout_rs: seq_mean_k1, rollout_rs_threshold: "0.9990009990_1.0010010010"}
 
-engine-sqrt is not available: a loss cannot centre its band, nor tell the engine from stale weights, because verl keeps
-no log-probs of the weights that sampled.
+verl has nothing like engine-sqrt, whose band is a sqrt band around -KL: ours alone makes it, from all responses of a
+rollout. verl keeps no log-probs of the weights that sampled, so E is known where the present weights sampled; in a run
+with stale responses set ``+actor_rollout_ref.actor.policy_loss.correction.on=behaviour``, which is D + E.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from verl.workers.config import ActorConfig
 
 from fspo.base.errors import UserError
 from fspo.config import ObjectiveConfig
-from fspo.integrations.fixed import PARTS, check_fixed, fixed_rule, one_each
+from fspo.integrations.fixed import PARTS, fixed_rule, one_each
 from fspo.integrations.verl_observe import ObservedLossConfig, watch_actors
 from fspo.objective import objective
 from fspo.rules import Rule, correction, preset
@@ -70,8 +71,9 @@ class FSPOLossConfig(ObservedLossConfig):
     range_lo, range_hi, gamma, drift, outside, dual : optional
         Parts to change in the preset (`fspo.rules.Rule`).
     correction : mapping, optional
-        ``preset``, one of `fspo.rules.CORRECTIONS`, and parts to change in it, as ``range_hi``. It acts on the
-        behaviour ratio, and needs ``actor_rollout_ref.rollout.calculate_log_probs``. None: no correction of ours.
+        ``preset``, one of `fspo.rules.CORRECTIONS`, and parts to change in it, as ``range_hi``. It needs
+        ``actor_rollout_ref.rollout.calculate_log_probs``. Its band is centred on the responses of the rollout, those
+        of all processes. None: no correction of ours.
     rollout_correction : optional
         Set it to ``${algorithm.rollout_correction}``, so that corrections of verl's that change S are refused here. A
         loss function cannot see them otherwise.
@@ -115,13 +117,8 @@ class FSPOLossConfig(ObservedLossConfig):
         if "preset" not in parts:
             raise UserError("policy_loss.correction has no preset: set policy_loss.correction.preset")
         found = correction(parts.pop("preset"), **parts)
-        if found is not None:
-            check_fixed(found, _SHOWS)
-            if found.on == "engine":
-                raise UserError(
-                    f"correction {found.label!r} on='engine' needs log-probs of the weights that sampled, which verl "
-                    "does not keep: set policy_loss.correction.on=behaviour"
-                )
+        if found is not None and found.adapt != "none":
+            raise UserError(f"correction {found.label!r}: adapt is for clip rules; set adapt=none")
         return found
 
 

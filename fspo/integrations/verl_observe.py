@@ -20,18 +20,33 @@ import torch
 from torch import Tensor
 from verl.utils import tensordict_utils as tu
 from verl.workers.config import PolicyLossConfig
-from verl.workers.utils.padding import no_padding_2_padding, response_to_nested
+from verl.workers.utils.padding import no_padding_2_padding
 
 from fspo.base.errors import UserError
 from fspo.base.keyed_noise import hashed
 from fspo.gradlog import GradLogWriter
 from fspo.gradlog.files import file_name, log_paths, rollout_of
-from fspo.gradlog.schema import LOG_COLUMNS
+from fspo.gradlog.schema import LOG_COLUMNS, USER_PREFIX
 from fspo.integrations.fixed import token_mean
+from fspo.integrations.verl_batch import (
+    FACTOR,
+    before_rejection,
+    gathered,
+    mean_factor,
+    padded,
+    rewards,
+    sampled_now,
+    versions,
+    weigh,
+    whole_mask,
+)
 from fspo.integrations.verl_rules import BYPASS, clip_of, correction_of
-from fspo.objective import Mismatch, apply_rule, objective
+from fspo.objective import Mismatch, objective, token_columns
 from fspo.rules import Rule
 
+_REMADE = "advantage_remade"
+"""User column of the log: whether A was made anew, because verl's rejection had made it 0."""
+_REWARDS = ("token_level_scores", "rm_scores")
 ROW = "fspo_row"
 """Name of a column that is added to verl's batch: the place of a response in its process's part of the rollout."""
 _OF_RULE = ("lo", "hi", "drift", "band_accept", "side", "multiplier", "weight")
@@ -47,11 +62,14 @@ class ObservedLossConfig(PolicyLossConfig):
     observe : str, optional
         Run folder that the gradient log is written to, one file for each rollout and data-parallel rank; processes on
         several machines need a shared file system. None: no log.
+    observe_tokens : bool
+        Log the token log-ratios of each response beside their sums.
     rollout_correction : optional
         Set it to ``${algorithm.rollout_correction}``, so that the log's header names verl's correction.
     """
 
     observe: str | None = None
+    observe_tokens: bool = False
     rollout_correction: Any = None  # verl's own default would name a correction that the user did not set
 
     def __post_init__(self) -> None:
@@ -78,13 +96,10 @@ class _ObservedWorker:
     _log: _ActorLog | None = None
 
     def set_loss_fn(self: Any, loss_fn: Callable[..., Any]) -> None:
-        """Wrap verl's loss function, so that each call is logged and uses our correction's weights, if one is set."""
+        """Wrap verl's loss function, so that each call is logged."""
         config = getattr(loss_fn, "keywords", {}).get("config") or getattr(loss_fn, "config", None)
-        correction = _ours(config)
 
         def heard(*args: Any, **kwargs: Any) -> Any:
-            if correction is not None:
-                kwargs["data"] = _weighed(kwargs["data"], correction)
             out = loss_fn(*args, **kwargs)
             if self._log is not None:
                 self._log.append(kwargs["model_output"], kwargs["data"])
@@ -94,9 +109,12 @@ class _ObservedWorker:
         super().set_loss_fn(heard)  # type: ignore[misc]
 
     def train_mini_batch(self: Any, data: Any) -> Any:
-        """Let verl make its updates on one rollout, and write their rows to the gradient log."""
+        """Let verl make its updates on one rollout, weighed by our correction, and write their rows to the log."""
+        correction, centre = _ours(self._actor_config), None
+        if correction is not None:
+            centre = weigh(data, correction, self.engine, _rollout(self.engine))
         if self.run is not None and self.engine.is_mp_src_rank_with_outputs():
-            self._log = _ActorLog(self.run, self.engine, self._actor_config, data)
+            self._log = _ActorLog(self.run, self.engine, self._actor_config, data, centre)
         try:
             return super().train_mini_batch(data)  # type: ignore[misc]
         finally:
@@ -114,6 +132,8 @@ class _ActorLog:
     ----------
     data : TensorDict
         This rank's responses of the rollout; the column `ROW` is added to it.
+    centre : Tensor (n,), optional
+        Centre of our correction's band, nats per token, for each of these responses; None without such a correction.
 
     Raises
     ------
@@ -121,23 +141,23 @@ class _ActorLog:
         At the first rollout, if the folder holds the log of another run.
     """
 
-    def __init__(self, run: str, engine: Any, config: Any, data: Any) -> None:
+    def __init__(self, run: str, engine: Any, config: Any, data: Any, centre: Tensor | None) -> None:
         self.rank, self.n = engine.get_data_parallel_rank(), len(data)
         world = engine.get_data_parallel_size()
-        # verl's learning-rate scheduler steps once for each rollout and is restored from a checkpoint, so its count is
-        # the rollout's number in a resumed run too.
-        self.rollout = int(engine.lr_scheduler.last_epoch)
+        self.rollout = _rollout(engine)
         _check_folder(run, self.rollout, self.rank)
         policy_loss = getattr(config, "policy_loss", None)
         self.rule = clip_of(config)
         self.bypass = policy_loss is not None and policy_loss.get("loss_mode", None) == BYPASS
         header: dict[str, Any] = {} if self.rule is None else {"rule": self.rule.to_dict()}
+        self.tokens = policy_loss is not None and bool(policy_loss.get("observe_tokens", False))
         verls = None if policy_loss is None else correction_of(policy_loss.get("rollout_correction", None))
-        correction = _ours(config) or verls
+        self.correction, self.centre = _ours(config), centre
+        correction = self.correction or verls
         if correction is not None:
             header["correction"] = correction.to_dict()
         self.label = f"verl-{policy_loss.get('loss_mode', None)}" if policy_loss is not None else "verl"
-        self.writer = GradLogWriter(run, rank=self.rank, metadata=header)
+        self.writer = GradLogWriter(run, rank=self.rank, metadata=header, user_columns={_REMADE: "bool"})
         # An update takes mini_batch_size responses, over all ranks; verl passes over each rollout `epochs` times.
         self.per_update = max(int(tu.get(data, "mini_batch_size", self.n * world)) // world, 1)
         self.updates = self.n // self.per_update * int(tu.get(data, "epochs", 1))
@@ -149,11 +169,31 @@ class _ActorLog:
         uid = tu.get(data, "uid")
         prompts = [str(u) for u in uid] if uid is not None else [str(p.tolist()) for p in data["prompts"].unbind()]
         self.prompt_id = np.array([hashed(p) for p in prompts])
-        # verl numbers the versions of the weights by rollouts. A negative number, or one above that of this rollout, is
-        # logged as unknown.
-        versions = [tu.get(data, name) or [None] * self.n for name in ("min_global_steps", "max_global_steps")]
-        self.versions = np.array([[np.nan if v is None else float(v) for v in column] for column in versions])
-        self.versions[(self.versions < 0) | (self.versions > self.rollout)] = np.nan
+        self.versions = versions(data, self.rollout)
+        self.reward = rewards(data, *_REWARDS)
+        self.advantages, self.remade = self._before_rejection(engine, data, prompts)
+
+    def _before_rejection(self, engine: Any, data: Any, prompts: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Return A of this rank's responses (n,), as it was before verl's rejection, and which A were made anew (n,).
+
+        A group may lie on several ranks, so advantages and rewards of all ranks are looked at together.
+        """
+        batch = padded(data, "response_mask", "advantages")
+        kept = batch["response_mask"].to(torch.bool)
+        A, differ = token_mean(batch["advantages"], kept)
+        if bool(differ.any()):
+            _logger.warning("fspo: advantages differ by token; the log's A is their mean over a response")
+        rejected = whole_mask(data, kept).any(1) & ~kept.any(1)
+        rewarded = rewards(data, "token_level_rewards", *_REWARDS)
+        rewarded = np.full(self.n, np.nan) if rewarded is None else rewarded
+        parts = gathered(engine, (self.rank, A.cpu().numpy(), rejected.cpu().numpy(), rewarded, prompts))
+        ranks, *columns = zip(*sorted(parts, key=lambda part: part[0]), strict=True)
+        made, remade = before_rejection(*(np.concatenate(column) for column in columns))
+        first = sum(len(column) for column in columns[0][: ranks.index(self.rank)])
+        mine = slice(first, first + self.n)
+        if left := int((rejected.cpu().numpy() & ~remade[mine]).sum()):
+            _logger.warning("fspo: A of %d rejected responses is logged as 0: no estimator of verl gives it", left)
+        return made[mine], remade[mine]
 
     def append(self, model_output: Any, data: Any) -> None:
         """Add the rows of one microbatch; the arguments are those that verl passes to its loss."""
@@ -169,54 +209,63 @@ class _ActorLog:
     def _append(self, model_output: Any, data: Any) -> None:
         place = data[ROW].cpu().numpy()
         new = no_padding_2_padding(model_output["log_probs"], data)
-        optional = ("rollout_log_probs", "rollout_is_weights", "token_level_scores")
-        names = ["response_mask", "old_log_probs", "advantages", *(name for name in optional if name in data)]
-        batch = data.select(*names).to_padded_tensor()
+        batch = padded(data, "response_mask", "old_log_probs", "rollout_log_probs", FACTOR)
         old, kept = batch["old_log_probs"], batch["response_mask"].to(torch.bool)
-        mask = kept if tu.get(data, "multi_turn", True) else _whole(data, kept)
-        advantages, differ = token_mean(batch["advantages"], kept)
-        if bool(differ.any()):
-            _logger.warning("fspo: advantages differ by token; the log's A is their mean over a response")
+        mask, advantages = whole_mask(data, kept), torch.from_numpy(self.advantages[place]).to(old.device)
         sampler, since = batch.get("rollout_log_probs", None), self.seen // self.per_update
         step = self.rollout * self.updates + since
         first, last = self.versions[:, place]
-        rows: dict[str, Any] = {}
         mismatch = None
         if sampler is not None:
-            same = torch.as_tensor((first == self.rollout) & (last == self.rollout) & (not self.bypass))
             mismatch = Mismatch.of(old, sampler, mask, old)
-            rows["correction_weight"] = _factor(batch.get("rollout_is_weights", None), kept, mask)
-        records = objective(new, old, mask, advantages, self.rule or Rule("none"), mismatch=mismatch).records
+        records = objective(
+            new,
+            old,
+            mask,
+            advantages,
+            self.rule or Rule("none"),
+            mismatch=mismatch,
+            correction=self.correction,
+            correction_m=None if self.centre is None else self.centre[torch.as_tensor(place)].to(old.device),
+        ).records
         found = {name: values for name, values in records.to_numpy().items() if name in LOG_COLUMNS}
         if sampler is not None:
+            known = sampled_now(self.versions[:, place], self.rollout) & (not self.bypass)
             for name in ("engine_log_ratio", "engine_sum_sq", "engine_k3_sum", "staleness_log_ratio"):
-                found[name] = np.where(same.numpy(), found[name], np.nan)
+                found[name] = np.where(known, found[name], np.nan)
+            found["correction_weight"] = mean_factor(batch.get(FACTOR, None), kept, mask)
+        tokens = token_columns(new, old, mask, mismatch) if self.tokens else {}
         if self.rule is None:
             found = {name: values for name, values in found.items() if name not in _OF_RULE}
-        scores = batch.get("token_level_scores", None)
         limit = tu.get(data, "max_response_len")
-        self.writer.append(
-            {
-                **rows,
-                **found,
-                "rollout": self.rollout,
-                "step": step,
-                "policy_version": step,
-                "updates_since_rollout": since,
-                "times_used": self.used[place],
-                "phase": "train",
-                "prompt_id": self.prompt_id[place],
-                "response_id": self.response_id[place],
-                "behaviour_version": _whole_numbers(first * self.updates),
-                "behaviour_version_last": _whole_numbers(last * self.updates),
-                "advantage": advantages.cpu().numpy(),
-                "reward": None if scores is None else scores.double().sum(1).cpu().numpy(),
-                "truncated": None if limit is None else found["length"] >= limit,
-                "rule": self.label if self.rule is None else self.rule.label,
-                "drift_source": "none",
-                "score_status": "not_taken",
+        rows = {
+            **tokens,
+            **found,
+            "rollout": self.rollout,
+            "step": step,
+            "policy_version": step,
+            "updates_since_rollout": since,
+            "times_used": self.used[place],
+            "phase": "train",
+            "prompt_id": self.prompt_id[place],
+            "response_id": self.response_id[place],
+            "behaviour_version": _whole_numbers(first * self.updates),
+            "behaviour_version_last": _whole_numbers(last * self.updates),
+            "advantage": self.advantages[place],
+            "reward": None if self.reward is None else self.reward[place],
+            "truncated": None if limit is None else found["length"] >= limit,
+            "rule": self.label if self.rule is None else self.rule.label,
+            "drift_source": "none",
+            "score_status": "not_taken",
+            f"{USER_PREFIX}{_REMADE}": self.remade[place],
+        }
+        if data["response_mask"].is_nested:  # verl's default trainer fills a batch up with responses without a token
+            real = mask.any(1).cpu().numpy()
+            rows = {
+                name: [x for x, is_real in zip(values, real, strict=True) if is_real] if np.ndim(values) else values
+                for name, values in rows.items()
             }
-        )
+        self.writer.append(rows)
         self.used[place] += 1
         self.seen += len(place)
 
@@ -228,32 +277,19 @@ class _ActorLog:
             _logger.warning("fspo: rollout %d is not logged: %r", self.rollout, error)
 
 
+def _rollout(engine: Any) -> int:
+    """Return the number of the present rollout.
+
+    verl's learning-rate scheduler steps once for each rollout and is restored from a checkpoint, so its count is the
+    rollout's number in a resumed run too.
+    """
+    return int(engine.lr_scheduler.last_epoch)
+
+
 def _ours(config: Any) -> Rule | None:
     """Return the correction by this project that a verl actor's configuration asks for; None if it asks for none."""
     found = getattr(getattr(config, "policy_loss", None), "correction_rule", None)
     return None if found is None else found()
-
-
-def _weighed(data: Any, correction: Rule) -> Any:
-    """Return verl's microbatch with our correction's factor for each token in verl's column ``rollout_is_weights``."""
-    if "rollout_is_weights" in data:
-        raise UserError(
-            f"algorithm.rollout_correction.rollout_is and policy_loss.correction {correction.label!r} would both weigh "
-            "a response: leave one out"
-        )
-    if "rollout_log_probs" not in data:
-        raise UserError(
-            f"policy_loss.correction {correction.label!r} needs the sampler's log-probs: set "
-            "actor_rollout_ref.rollout.calculate_log_probs=true"
-        )
-    batch = data.select("response_mask", "old_log_probs", "advantages", "rollout_log_probs").to_padded_tensor()
-    mask, old = batch["response_mask"].to(torch.bool), batch["old_log_probs"]
-    tokens = Mismatch.of(old, batch["rollout_log_probs"], mask).behaviour
-    factor = apply_rule(correction, tokens, mask, token_mean(batch["advantages"], mask)[0]).clipped_weight
-    factor = ((factor if factor.ndim == 2 else factor[:, None]) * mask).to(old.dtype)
-    out, like = data.copy(), data["response_mask"]
-    out["rollout_is_weights"] = response_to_nested(factor, like) if like.is_nested else factor
-    return out
 
 
 def _check_folder(run: str, rollout: int, rank: int) -> None:
@@ -266,22 +302,6 @@ def _check_folder(run: str, rollout: int, rank: int) -> None:
                     f"{path.parent} holds another run's gradient log: set policy_loss.observe to a new folder"
                 )
             path.unlink()
-
-
-def _whole(data: Any, like: Tensor) -> Tensor:
-    """Return the mask (B, T) of all response tokens, including those that a correction by verl has masked out."""
-    responses = data["responses"]
-    if responses.is_nested:
-        length = responses.offsets().diff()
-    else:
-        length = data["attention_mask"][:, data["prompts"].shape[1] :].sum(1)
-    return torch.arange(like.shape[1], device=like.device) < length[:, None].to(like.device)
-
-
-def _factor(weights: Tensor | None, kept: Tensor, mask: Tensor) -> np.ndarray:
-    """Return the mean factor (B,) that verl's correction left on the gradient of a response's tokens."""
-    factor = kept.double() if weights is None else weights.double() * kept
-    return (factor.sum(1) / mask.sum(1).clamp(min=1)).cpu().numpy()
 
 
 def _whole_numbers(values: np.ndarray) -> list[int | None]:

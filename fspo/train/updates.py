@@ -16,7 +16,7 @@ from accelerate.utils import gather_object
 
 from fspo.config import ObjectiveConfig
 from fspo.distributed.layout import layout_of
-from fspo.objective import Mismatch, denominator_for, log_ratios, objective, ratio_stats, ratio_sum, ratio_tokens
+from fspo.objective import Mismatch, denominator_for, objective, ratio_stats, ratio_sum, ratio_tokens, token_columns
 from fspo.policy.logprobs import make_batch, token_log_probs
 from fspo.policy.scores import Scores
 from fspo.rollouts.batches import Microbatch, RolloutBatch
@@ -293,17 +293,9 @@ class Updater:
                     self.accelerator.backward(loss * scale)
             if not shard.micro.dummy:
                 rows = records.to_numpy()
-                found.append(Record(shard, rows, rows["drift"], self._tokens(shard, new) if self.tokens else None))
+                tokens = token_columns(new, shard.old, shard.mask, shard.mismatch) if self.tokens else None
+                found.append(Record(shard, rows, rows["drift"], tokens))
         return found
-
-    @staticmethod
-    def _tokens(shard: Shard, new: torch.Tensor) -> dict[str, list[np.ndarray]]:
-        s = log_ratios(new.detach(), shard.old, shard.mask)
-        ratios = {"token_log_ratio": s, "token_behaviour_log_ratio": shard.mismatch.behaviour}
-        return {
-            name: [row[mask].float().cpu().numpy() for row, mask in zip(x, shard.mask, strict=True)]
-            for name, x in ratios.items()
-        }
 
     @torch.no_grad()
     def fresh_record(self, shard: Shard) -> Record:

@@ -18,6 +18,8 @@ from omegaconf import OmegaConf
 from verl import DataProto
 from verl.plugin.platform import platform_manager
 from verl.plugin.platform.platform_cuda import PlatformCUDA
+from verl.trainer.ppo.padding_utils import construct_minimal_padding_template
+from verl.trainer.ppo.ray_trainer import compute_advantage
 from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_and_add_to_batch
 from verl.utils import tensordict_utils as tu
 from verl.utils.config import omega_conf_to_dataclass
@@ -26,15 +28,17 @@ from verl.workers.engine.base import BaseEngine, BaseEngineCtx, EngineRegistry
 from verl.workers.engine.utils import postprocess_batch_func, prepare_micro_batches
 from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
 from verl.workers.utils.losses import ppo_loss
-from verl.workers.utils.padding import left_right_2_no_padding
+from verl.workers.utils.padding import left_right_2_no_padding, response_to_nested
 
 from analysis.__main__ import main
 from analysis.doctor.examine import examine
 from fspo.base.errors import UserError
 from fspo.gradlog import read_log
+from fspo.integrations.verl_batch import before_rejection
 from fspo.integrations.verl_observe import watch_actors
 from fspo.integrations.verl_rules import clip_of, correction_of
-from fspo.rules import Rule, preset
+from fspo.objective import Mismatch, objective
+from fspo.rules import Rule, correction, preset
 from tests.fspo.integrations.test_verl import ACTOR, OURS, ROOT, SEQUENCE, actor, parts
 
 VOCABULARY, PROMPT, WIDTH, GROUPS, EACH = 11, 3, 12, 8, 2
@@ -212,7 +216,7 @@ def trained(folder, *overrides, correction=None, rollouts=2, epochs=1, sampler=T
     for number in range(first, first + rollouts):
         batch, lengths = make(number, worker.engine.table.detach().clone(), correction, sampler)
         seen.append((batch, lengths))
-        data = left_right_2_no_padding(batch.to_tensordict())
+        data = left_right_2_no_padding(batch.to_tensordict()) if isinstance(batch, DataProto) else batch
         tu.assign_non_tensor(
             data, calculate_entropy=False, global_batch_size=ROWS // 2, mini_batch_size=ROWS // 2 * worker.engine.ranks,
             epochs=epochs, seed=1, dataloader_kwargs={"shuffle": True}, compute_loss=True,
@@ -357,7 +361,7 @@ def test_a_batch_that_cannot_be_logged_ends_the_log_and_not_the_run(tmp_path, ca
     def torn(*_):
         raise KeyError("old_log_probs")
 
-    monkeypatch.setattr("fspo.integrations.verl_observe._factor", torn)
+    monkeypatch.setattr("fspo.integrations.verl_observe.mean_factor", torn)
     alone, _ = trained(None)
     watched, _ = trained(tmp_path / "run")
     assert torch.equal(alone.table, watched.table)
@@ -391,6 +395,134 @@ def test_the_table_has_a_row_of_verls_own_rejection(tmp_path, capsys):
     assert main([str(tmp_path / "run"), "--on", "behaviour"]) == 0
     row = next(line for line in capsys.readouterr().out.splitlines() if "verl-rs-seq_mean_k1, the run's own" in line)
     assert float(row.split()[-1]) == pytest.approx(1 - rejected.mean(), abs=0.006)
+
+
+def nested(batch, plain):
+    """The same rollout as verl's default trainer hands it over (`AgentLoopWorkerTQ`, `PPOTrainer._compute_advantage`),
+    with a last group of verl's padding, which has no token."""
+    fields = []
+    for i in range(ROWS):
+        n = int(plain["response_mask"][i].sum())
+        row = {name: plain[name][i, :n] for name in ("responses", "response_mask", "rollout_log_probs")}
+        row |= {"prompts": plain["prompts"][i], "input_ids": plain["input_ids"][i, : PROMPT + n]}
+        row |= {"position_ids": plain["position_ids"][i, : PROMPT + n], "rm_scores": plain["token_level_scores"][i, :n]}
+        row |= {"loss_mask": row["response_mask"], "uid": batch.non_tensor_batch["uid"][i]}
+        version = int(batch.non_tensor_batch["min_global_steps"][i])
+        fields.append(row | {"extra_fields": {"min_global_steps": version, "max_global_steps": version}})
+    fields[-EACH:] = [construct_minimal_padding_template(fields[0], {}, 0)[0] | {"uid": "pad"} for _ in range(EACH)]
+    data = tu.list_of_dict_to_tensordict(fields)
+    like = data["response_mask"]
+    made = ["old_log_probs", "advantages", "response_mask"]
+    made += [name for name in ("rollout_is_weights",) if name in batch.batch]
+    for name in made:
+        data[name] = response_to_nested(batch.batch[name], like)
+    data["response_mask"] = response_to_nested(
+        torch.cat([batch.batch["response_mask"][:-EACH], torch.zeros(EACH, WIDTH, dtype=torch.int64)]), like
+    )
+    tu.assign_non_tensor(data, temperature=1.0)
+    return data
+
+
+ESTIMATORS = [("grpo", True), ("grpo", False), ("rloo", True)]
+
+
+def advantaged(layout, estimator):
+    """Make rollouts whose advantages verl's own code makes, after its own rejection; `whole` gets those without it."""
+    whole = []
+
+    def make(number, version, correction, sampler):
+        found = []
+        for rejection in (None, correction):
+            batch, lengths = drawn(number, version, None, sampler)
+            batch.batch["token_level_rewards"] = batch.batch["token_level_scores"]
+            plain = dict(batch.batch.items())
+            if rejection is not None:
+                batch, _ = compute_rollout_correction_and_add_to_batch(batch, rejection)
+            batch = compute_advantage(batch, estimator[0], norm_adv_by_std_in_grpo=estimator[1])
+            found.append(batch)
+        whole.append((found[0].batch["advantages"][:, 0], found[1].batch["response_mask"].any(1)))
+        return (nested(found[1], plain) if layout == "v1" else found[1]), lengths
+
+    return make, whole
+
+
+@pytest.mark.parametrize("layout", ["v0", "v1"])
+@pytest.mark.parametrize("estimator", ESTIMATORS, ids=str)
+def test_advantages_of_rejected_responses_are_made_anew(tmp_path, layout, estimator):
+    """By verl's own estimators and rejection: the log's A is the one that verl gives without the rejection."""
+    make, whole = advantaged(layout, estimator)
+    correction = {"rollout_rs": "seq_mean_k1", "rollout_rs_threshold": "0.9995_1.0006"}
+    trained(tmp_path / "run", correction=correction, make=make)
+    log, rows = read_log(tmp_path / "run"), ROWS - EACH * (layout == "v1")
+    assert len(log) == 2 * rows  # no rows of padding
+    for number, (A, kept) in enumerate(whole):
+        at = log.column("rollout") == number
+        place = log.column("response_id")[at] - number * ROWS
+        assert log.column("advantage")[at] == pytest.approx(A.numpy()[place], rel=1e-4, abs=1e-5)
+        rejected = ~kept.numpy()[place]
+        assert (log.column("user.advantage_remade")[at].astype(bool) == rejected).all()
+        assert ((log.column("correction_weight")[at] == 0) == rejected).all()
+        assert 0 < rejected.mean() < 1
+        assert np.abs(A.numpy()[place][rejected]).max() > 0.1
+    assert (log.column("length") > 0).all()
+    assert set(log.column("staleness_log_ratio")) == {0.0}
+    assert set(log.column("behaviour_version")) == {0, 2}
+    assert np.isfinite(log.column("reward")).all()
+
+
+def test_a_group_on_two_ranks_is_looked_at_together(tmp_path, monkeypatch):
+    make, whole = advantaged("v0", ESTIMATORS[0])
+    correction = {"rollout_rs": "seq_mean_k1", "rollout_rs_threshold": "0.9995_1.0006"}
+    parts = {}
+
+    def half(rank):
+        def made(*args):
+            batch, lengths = make(*args)
+            take = np.arange(rank, ROWS, 2)  # one response of each group
+            return batch.select_idxs(take), lengths[take]
+
+        return made
+
+    def told(engine, value):
+        parts[engine.rank] = value
+        return list(parts.values())
+
+    monkeypatch.setattr("fspo.integrations.verl_observe.gathered", told)
+    for run in ("first", "second"):  # in the second run each rank hears what the other said in the first
+        for rank in (0, 1):
+            trained(tmp_path / run, correction=correction, rollouts=1, make=half(rank), rank=rank, ranks=2)
+    log, (A, kept) = read_log(tmp_path / "second"), whole[0]
+    first = log.column("response_id") < ROWS // 2
+    place = 2 * (log.column("response_id") % (ROWS // 2)) + ~first
+    assert log.column("advantage") == pytest.approx(A.numpy()[place], rel=1e-4, abs=1e-5)
+    assert (log.column("user.advantage_remade").astype(bool) == ~kept.numpy()[place]).all()
+
+
+def test_advantages_that_no_estimator_gives_stay():
+    """A made by hand: other rewards, one group unlike GRPO, all kept A = 0."""
+    A, prompt = np.array([1.0, -1.0, 0.0, 2.0]), ["a", "a", "b", "b"]
+    rejected = np.array([False, False, True, False])
+    for reward in (None, np.array([1.0, 0.0, 1.0, 0.5])):
+        made, remade = before_rejection(A, rejected, reward, prompt)
+        assert made is A
+        assert not remade.any()
+    zero = np.zeros(4)
+    assert not before_rejection(zero, rejected, np.array([1.0, 1.0, 0.0, 1.0]), prompt)[1].any()
+    half = np.array([0.5, -0.5, 0.0, -0.25])  # the reward less its group's mean
+    made, remade = before_rejection(half, rejected, np.array([1.0, 0.0, 0.5, 0.0]), prompt)
+    assert made.tolist() == [0.5, -0.5, 0.25, -0.25]
+    assert remade.tolist() == [False, False, True, False]
+
+
+def test_token_log_ratios_are_logged_if_wanted(tmp_path):
+    trained(tmp_path / "run", *parts("observe_tokens=true"))
+    log = read_log(tmp_path / "run").table.to_pandas()
+    for column, total in (("token_log_ratio", "log_ratio"), ("token_behaviour_log_ratio", "behaviour_log_ratio")):
+        assert log[column].map(len).tolist() == log.length.tolist()
+        assert log[column].map(lambda x: x.astype(float).sum()).to_numpy() == pytest.approx(log[total], abs=1e-5)
+    assert log.token_log_ratio.map(lambda x: np.abs(x).max()).max() > 0.01
+    trained(tmp_path / "without", rollouts=1)
+    assert "token_log_ratio" not in read_log(tmp_path / "without")
 
 
 def test_watching_twice_is_watching_once(tmp_path):
@@ -450,6 +582,69 @@ def test_our_correction_trains_what_verls_does(tmp_path, ours, verls, observed):
         log = read_log(tmp_path / "run")
         assert Rule(**log.metadata["correction"]).name == ours[0].split("=")[1]
         assert len(set(np.round(log.column("correction_weight"), 6))) > 1
+
+
+@pytest.mark.parametrize("changes", [{}, {"drift": "signed", "on": "behaviour"}], ids=["kl", "signed"])
+def test_engine_sqrt_trains_what_the_objective_does(tmp_path, changes):
+    """Loss and gradient of each update by `fspo.objective` on whole minibatches; the centre is that of the rollout."""
+    ours = parts("correction.preset=engine-sqrt", *(f"correction.{name}={value}" for name, value in changes.items()))
+    watch = parts(f"observe={tmp_path / 'run'}")
+    engine, rollouts = trained(None, *OURS, SEQUENCE, *ours, *watch, make=few_rejected)
+    ActorRolloutRefWorker.actor_worker_cls = TrainingWorker
+    plain, _ = trained(None, *OURS, SEQUENCE, make=few_rejected)
+    log, chosen, clip = read_log(tmp_path / "run"), correction("engine-sqrt", **changes), preset("fspo").rule
+    weights = table().requires_grad_()
+    for number, (batch, _) in enumerate(rollouts):
+        mask, old = batch.batch["response_mask"].bool(), batch.batch["old_log_probs"]
+        A = batch.batch["advantages"][:, 0]
+        mismatch = Mismatch.of(old, batch.batch["rollout_log_probs"], mask, old)
+        e = mismatch.behaviour
+        signed = [e[A > 0].sum() / mask[A > 0].sum(), e[A < 0].sum() / mask[A < 0].sum()]
+        kl = (e.exp() - 1 - e).sum() / mask.sum()
+        m = torch.where(A > 0, *signed) if changes else -kl.expand(ROWS)
+        for step in (2 * number, 2 * number + 1):
+            torch.testing.assert_close(engine.before[step], weights.detach(), rtol=1e-5, atol=1e-6)
+            at = log.column("step") == step
+            place = torch.from_numpy(log.column("response_id")[at] - number * ROWS)
+            ids = torch.cat([batch.batch["prompts"], batch.batch["responses"]], 1)[place]
+            new = torch.stack([log_probs(weights, row)[PROMPT:] for row in ids])
+            part = Mismatch(mismatch.behaviour[place], mismatch.engine[place], mismatch.missing[place])
+            out = objective(
+                new, old[place], mask[place], A[place], clip, mismatch=part, correction=chosen, correction_m=m[place]
+            )
+            for name in ("lo", "hi", "drift", "side", "weight"):
+                found = getattr(out.records, f"correction_{name}").double().numpy()
+                assert log.column(f"correction_{name}")[at] == pytest.approx(found, rel=1e-5, abs=1e-6), name
+            (gradient,) = torch.autograd.grad(out.loss, weights)
+            with torch.no_grad():
+                weights -= 0.5 * gradient
+    torch.testing.assert_close(engine.table, weights.detach(), rtol=1e-5, atol=1e-6)
+    sides = set(log.column("correction_side"))
+    assert {-1, 0, 1} <= sides
+    assert (engine.table - plain.table).abs().max() > 1e-3
+
+
+def few_rejected(*args):
+    """A rollout whose sampler is so near that the sqrt band keeps some responses and cuts some on both sides."""
+    batch, lengths = rollout(*args)
+    old = batch.batch["old_log_probs"]
+    batch.batch["rollout_log_probs"] = (old + 0.5 * (batch.batch["rollout_log_probs"] - old)).clamp(max=0.0)
+    return batch, lengths
+
+
+def test_engine_sqrt_refuses_responses_of_other_weights(tmp_path):
+    """The second rollout was sampled by the weights of the first: E is unknown, D + E is not."""
+
+    def stale(number, *rest):
+        batch, lengths = rollout(number, *rest)
+        for name in ("min_global_steps", "max_global_steps"):
+            batch.non_tensor_batch[name] = np.array([0] * ROWS, dtype=object)
+        return batch, lengths
+
+    ours = (*OURS, SEQUENCE, *parts("correction.preset=engine-sqrt"))
+    with pytest.raises(UserError, match=rf"{ROWS} responses were sampled by earlier.*correction\.on=behaviour"):
+        trained(None, *ours, make=stale)
+    trained(None, *ours, *parts("correction.on=behaviour"), make=stale)
 
 
 def test_our_correction_without_what_it_needs_is_refused():

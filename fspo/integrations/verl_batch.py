@@ -1,0 +1,180 @@
+# pyright: reportMissingImports=false
+"""What a rollout that verl hands to its actor says: tokens, versions, rewards, A; and the factors of our correction.
+
+verl 0.9.1 has two trainers. The default one (``trainer.use_v1``) hands over nested tensors with the rewards in
+``rm_scores``, the versions in ``extra_fields`` and the mask before rejection in ``loss_mask``. The older one hands over
+padded tensors with ``token_level_scores``, ``min_global_steps`` and ``max_global_steps``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from verl.trainer.ppo.core_algos import get_adv_estimator_fn
+from verl.utils import tensordict_utils as tu
+from verl.workers.utils.padding import response_to_nested
+
+from fspo.base.errors import UserError
+from fspo.integrations.fixed import token_mean
+from fspo.objective import Mismatch, apply_rule, objective, ratio_tokens
+from fspo.rules import DriftStats, Rule
+
+FACTOR = "rollout_is_weights"
+"""verl's column of the factor that a correction leaves on each token."""
+_ESTIMATORS: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("grpo", {"norm_adv_by_std_in_grpo": True}),
+    ("grpo", {"norm_adv_by_std_in_grpo": False}),
+    ("rloo", {}),
+)
+"""Estimators of verl, with their options, that make A from the rewards of a group alone."""
+
+
+def padded(data: Any, *names: str) -> Any:
+    """Return the columns ``names`` that the batch ``data`` has, nested ones padded to tensors (B, T)."""
+    return data.select(*(name for name in names if name in data)).to_padded_tensor()
+
+
+def whole_mask(data: Any, kept: Tensor) -> Tensor:
+    """Return the mask (B, T) of the tokens that the policy drew, including those that verl's rejection masked.
+
+    ``kept`` (B, T) is the mask of the loss. verl's older trainer does not say which tokens of a conversation of
+    several turns are the policy's: there ``kept`` is returned.
+    """
+    if data["response_mask"].is_nested:
+        return padded(data, "loss_mask")["loss_mask"].to(torch.bool) if "loss_mask" in data else kept
+    if tu.get(data, "multi_turn", True):
+        return kept
+    length = data["attention_mask"][:, data["prompts"].shape[1] :].sum(1)
+    return torch.arange(kept.shape[1], device=kept.device) < length[:, None].to(kept.device)
+
+
+def versions(data: Any, rollout: int) -> np.ndarray:
+    """Return the numbers of the weights that sampled each response's first and last token, float64 (2, B).
+
+    verl numbers the versions of the weights by rollouts. A number that is missing, negative or above ``rollout`` is
+    returned as NaN, unknown.
+    """
+    fields, found = tu.get(data, "extra_fields"), []
+    for name in ("min_global_steps", "max_global_steps"):
+        column = tu.get(data, name)
+        if column is None:
+            column = [None] * len(data) if fields is None else [dict(field).get(name) for field in fields]
+        found.append([np.nan if value is None else float(value) for value in column])
+    numbers = np.array(found)
+    numbers[(numbers < 0) | (numbers > rollout)] = np.nan
+    return numbers
+
+
+def sampled_now(numbers: np.ndarray, rollout: int) -> np.ndarray:
+    """Return which responses (B,) the weights of this rollout sampled wholly; ``numbers`` are those of `versions`."""
+    return (numbers == rollout).all(0)
+
+
+def rewards(data: Any, *names: str) -> np.ndarray | None:
+    """Return each response's reward, float64 (B,): the sum over its tokens of the first of the columns in the batch."""
+    name = next((name for name in names if name in data), None)
+    return None if name is None else padded(data, name)[name].sum(1).double().cpu().numpy()
+
+
+def before_rejection(
+    advantages: np.ndarray, rejected: np.ndarray, reward: np.ndarray | None, prompt: list[str]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Make the advantages of rejected responses anew; verl multiplies advantages by a mask that is 0 there.
+
+    The rewards of a group give them by the one estimator of verl (`_ESTIMATORS`) that gives all other responses the
+    advantages that they have. Where no estimator does, or none of those has A != 0, rejected responses keep A = 0.
+
+    Parameters
+    ----------
+    advantages : array (N,)
+        Advantages of all responses of a rollout, those of all processes.
+    rejected : array (N,), bool
+        Which responses verl's rejection masked whole.
+    reward : array (N,), optional
+        Rewards from which the estimator made the advantages; None if verl does not hand them over.
+    prompt : list of N
+        Name of each response's prompt.
+
+    Returns
+    -------
+    advantages : array (N,)
+    remade : array (N,), bool
+        Which advantages were made anew.
+    """
+    none = np.zeros(len(advantages), np.bool_)
+    kept = ~rejected
+    if reward is None or not rejected.any() or not advantages[kept].any():
+        return advantages, none
+    tensor = torch.tensor(reward, dtype=torch.float32)[:, None]
+    index, fitting = np.array(prompt, dtype=object), []
+    for name, options in _ESTIMATORS:
+        made = get_adv_estimator_fn(name)(
+            token_level_rewards=tensor, response_mask=torch.ones_like(tensor), index=index, **options
+        )[0][:, 0].numpy()
+        if np.allclose(made[kept], advantages[kept], rtol=1e-3, atol=1e-4):
+            fitting.append(made.astype(np.float64))
+    if not fitting or any(not np.allclose(made, fitting[0], rtol=1e-3, atol=1e-4) for made in fitting):
+        return advantages, none
+    return np.where(rejected, fitting[0], advantages), rejected
+
+
+def gathered(engine: Any, value: Any) -> list[Any]:
+    """Return ``value`` of each data-parallel process of a verl engine, in the order of their ranks."""
+    group = engine.get_data_parallel_group()
+    found: list[Any] = [None] * torch.distributed.get_world_size(group)
+    torch.distributed.all_gather_object(found, value, group)
+    return found
+
+
+def weigh(data: Any, correction: Rule, engine: Any, rollout: int) -> Tensor | None:
+    """Put our correction's factor of each token into the rollout's column `FACTOR`; return its band's centre (B,).
+
+    The centre, nats per token (None without a drift), is made of the rollout's responses on all processes. Updates move
+    neither old nor sampling log-probs, so one computation holds for all of them.
+
+    Raises
+    ------
+    UserError
+        If verl weighs the responses too or hands over no log-probs of the sampler, or if the correction acts on the
+        engine ratio and other weights than those of this rollout sampled a response.
+    """
+    if FACTOR in data:
+        raise UserError(
+            f"algorithm.rollout_correction.rollout_is and policy_loss.correction {correction.label!r} would both weigh "
+            "a response: leave one out"
+        )
+    if "rollout_log_probs" not in data:
+        raise UserError(
+            f"policy_loss.correction {correction.label!r} needs the sampler's log-probs: set "
+            "actor_rollout_ref.rollout.calculate_log_probs=true"
+        )
+    batch = padded(data, "response_mask", "old_log_probs", "advantages", "rollout_log_probs")
+    mask, old = batch["response_mask"].to(torch.bool), batch["old_log_probs"]
+    A = token_mean(batch["advantages"], mask)[0]
+    mismatch = Mismatch.of(old, batch["rollout_log_probs"], mask, old)
+    stats = objective(old, old, mask, A, Rule("none"), mismatch=mismatch).records.drift_stats(A, correction.on)
+    stale = int((~sampled_now(versions(data, rollout), rollout) & mask.any(1).cpu().numpy()).sum())
+    parts = gathered(engine, (stats, stale))
+    if correction.on == "engine" and (stale := sum(part[1] for part in parts)):
+        raise UserError(
+            f"correction {correction.label!r} on='engine' needs log-probs of the weights that sampled, and {stale} "
+            "responses were sampled by earlier or unknown weights, of which verl keeps none: set "
+            "policy_loss.correction.on=behaviour"
+        )
+    centre = None
+    if correction.needs_stats:
+        centre = torch.zeros_like(A) + correction.centre(sum((part[0] for part in parts), DriftStats()), A)
+    factor = apply_rule(correction, ratio_tokens(correction.on, old, mismatch), mask, A, centre).clipped_weight
+    factor = ((factor if factor.ndim == 2 else factor[:, None]) * mask).to(old.dtype)
+    like = data["response_mask"]
+    data[FACTOR] = response_to_nested(factor, like) if like.is_nested else factor
+    return centre
+
+
+def mean_factor(weights: Tensor | None, kept: Tensor, mask: Tensor) -> np.ndarray:
+    """Return the mean factor (B,) that a correction left on the gradient of a response's tokens."""
+    factor = kept.double() if weights is None else weights.double() * kept
+    return (factor.sum(1) / mask.sum(1).clamp(min=1)).cpu().numpy()
