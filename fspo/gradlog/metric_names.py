@@ -57,7 +57,9 @@ MISSING = "sampling/missing_logp"
 CORRECTION_CUT = "correction/cut"
 """Share of the responses with A != 0 (of their tokens, if the correction is on tokens) that the correction cuts."""
 CORRECTION_WEIGHT = "correction/mean_weight"
-"""Mean over the responses with A != 0 of the factor by which the correction multiplies their gradient."""
+"""Mean over the responses with A != 0 of the factor by which the correction multiplies their gradient.
+
+Inside TRL each microbatch gives such a mean, and TRL averages over microbatches."""
 ENTROPY = "entropy"
 GRAD_NORM = "grad_norm"
 LEARNING_RATE = "learning_rate"

@@ -142,10 +142,10 @@ class FSPOTrainer(LoggedTrainer):
             mean = self._sum(aux_loss.detach()) / self.accelerator.num_processes
             self._metrics["train" if training else "eval"]["aux_loss"].append(mean.item())
         entropy = torch.where(mask, entropies.detach().float(), 0.0).sum(1)  # type: ignore[union-attr]
-        advantages = inputs["advantages"].double().cpu().numpy()
-        self._report("train" if training else "eval", records, entropy, rule)
+        self._report("train" if training else "eval", records, inputs["advantages"], entropy, rule)
         if training:
             if self.memory.needed and PREFIX + "response_id" in inputs:
+                advantages = inputs["advantages"].double().cpu().numpy()
                 self.memory.add(inputs[PREFIX + "response_id"].cpu().numpy(), records, advantages)
                 if self.accelerator.sync_gradients:  # this was the update's last microbatch
                     self.memory.end_update(moved=since > 0)
@@ -174,7 +174,7 @@ class FSPOTrainer(LoggedTrainer):
         share = accumulation / self.args.first_pass  # part of a generation batch's responses in one update
         return float(total) / self.accelerator.num_processes * share
 
-    def _report(self, mode: str, records: Records, entropy: Tensor, rule: Rule) -> None:
+    def _report(self, mode: str, records: Records, advantages: Tensor, entropy: Tensor, rule: Rule) -> None:
         """Add clip shares, acceptance and entropy to TRL's metrics.
 
         A clip share is of the responses with A != 0; under a rule on tokens, of the tokens of these responses.
@@ -194,10 +194,12 @@ class FSPOTrainer(LoggedTrainer):
         if self.beta != 0:
             found["kl"].append(kl / max(tokens, 1.0))
         if records.correction_cut is not None:
-            parts = [records.correction_cut, records.correction_count, records.correction_weight]
-            cut, count, weight = self._sum(torch.stack([part.sum().double() for part in parts])).tolist()
+            live = (advantages != 0) & (records.length > 0)
+            parts = [records.correction_cut, records.correction_count, records.correction_weight[live], live]
+            cut, count, weight, number = self._sum(torch.stack([part.sum().double() for part in parts])).tolist()
             found[CORRECTION_CUT].append(cut / max(count, 1.0))
-            found[CORRECTION_WEIGHT].append(weight / rows)
+            if number:
+                found[CORRECTION_WEIGHT].append(weight / number)
         if self.rule.needs_stats:
             found["fspo/drift_per_token"].append(records.drift.mean().item())
         if rule.adapt != "none":

@@ -18,7 +18,7 @@ from trl.experimental.async_grpo import AsyncGRPOTrainer
 
 from fspo.integrations.trl_log import PREFIX, TrlLog
 from fspo.integrations.trl_observe import Begin, LoggedTrainer
-from fspo.objective import Mismatch, objective
+from fspo.objective import Mismatch, objective, token_columns
 from fspo.rules import Rule
 
 
@@ -49,6 +49,7 @@ class ObservedAsync(AsyncGRPOTrainer):
     """AsyncGRPOTrainer with its own loss, which also writes the gradient log."""
 
     score_every: int = 0
+    tokens: bool = False
     model: torch.nn.Module  # type: ignore[assignment]
     begin_log = LoggedTrainer.begin_log
 
@@ -132,7 +133,8 @@ class ObservedAsync(AsyncGRPOTrainer):
         described = {name: x[present] for name, x in inputs.items() if name.startswith(PREFIX)}
         A = described[PREFIX + "advantage"].float()
         assert log.rule is not None
-        records = objective(new, new, mask, A, log.rule, mismatch=Mismatch.of(new, sampled, mask)).records
+        mismatch = Mismatch.of(new, sampled, mask)
+        records = objective(new, new, mask, A, log.rule, mismatch=mismatch).records
         if step != log.rollout:
             log.flush()
             log.rollout = log.start_step = step
@@ -144,6 +146,7 @@ class ObservedAsync(AsyncGRPOTrainer):
             entropy=by_response(entropy.flatten()[index]).sum(1) / lengths.clamp(min=1),
             scores=None,
             behaviour_version=described[PREFIX + "version"].cpu().numpy(),
+            tokens=token_columns(new, new, mask, mismatch) if self.tokens else None,
         )
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:

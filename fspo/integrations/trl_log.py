@@ -135,6 +135,7 @@ class TrlLog:
         entropy: Tensor | None,
         scores: Scores | None,
         behaviour_version: np.ndarray | None = None,
+        tokens: dict[str, list[np.ndarray]] | None = None,
     ) -> None:
         """Add the rows of one microbatch to the gradient log.
 
@@ -147,6 +148,8 @@ class TrlLog:
             Mean entropy of the policy over a response's tokens, nats.
         behaviour_version : array (B,), optional
             Number of updates done before the sampling weights; by default the number done before the rollout.
+        tokens : dict of lists of B arrays, optional
+            Columns of token log-ratios (`fspo.objective.token_columns`).
         """
         rule = self.rule or Rule("none", name=self.label)
         since = step - self.start_step
@@ -159,7 +162,7 @@ class TrlLog:
         source = rule.drift_source if rule.needs_stats else "none"
         update = UpdateColumns(self.rollout, step, self.start_step, rule.label, source, "train", since, times_used)
         found = records.to_numpy()
-        rows = log_rows(update, responses, found, drift=found["drift"], scores=scores)
+        rows = log_rows(update, responses, found, drift=found["drift"], tokens=tokens, scores=scores)
         unknown = OF_THE_RULE if self.rule is None else ()
         if behaviour_version is not None:
             rows["behaviour_version"] = behaviour_version

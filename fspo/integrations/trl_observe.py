@@ -11,6 +11,7 @@ import warnings
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers import TrainerCallback
@@ -20,7 +21,7 @@ from fspo.base.errors import UserError
 from fspo.integrations.trl_check import missing_methods
 from fspo.integrations.trl_log import PREFIX, TrlLog, keep_steps_before
 from fspo.integrations.trl_rules import FURTHER_CUTS, clip_of, correction_of
-from fspo.objective import Mismatch, Records, objective
+from fspo.objective import Mismatch, Records, objective, token_columns
 from fspo.policy.scores import Scores, score
 from fspo.rules import Rule
 
@@ -36,7 +37,7 @@ FORWARD = [
 """Names of the model's inputs beside text (images and the like), which TRL passes to the model from its batches."""
 
 
-def observe(trainer: type, *, score_every: int = 0) -> type:
+def observe(trainer: type, *, score_every: int = 0, tokens: bool = False) -> type:
     """Return a subclass of one of TRL's trainers that also writes the gradient log; it trains the same weights.
 
     The log has a row for each response and update: S, A, L, versions, the reward, whether the response was truncated
@@ -50,6 +51,8 @@ def observe(trainer: type, *, score_every: int = 0) -> type:
         `trl.GRPOTrainer`, `trl.experimental.async_grpo.AsyncGRPOTrainer` or a subclass of one.
     score_every : int
         Rollouts between score passes (`FSPOConfig`); 0 for never.
+    tokens : bool
+        Log the token log-ratios of each response beside their sums.
 
     Raises
     ------
@@ -62,12 +65,13 @@ def observe(trainer: type, *, score_every: int = 0) -> type:
 
         if score_every:
             warnings.warn("the score pass reads no packed batches: AsyncGRPOTrainer is logged without", stacklevel=2)
-        return type(f"Observed{trainer.__name__}", (ObservedAsync, trainer), {})
+        return type(f"Observed{trainer.__name__}", (ObservedAsync, trainer), {"tokens": tokens})
     if not (isinstance(trainer, type) and issubclass(trainer, GRPOTrainer)):
         raise UserError(f"observe takes a class, trl.GRPOTrainer or AsyncGRPOTrainer: {trainer!r} is none")
     for name in missing_methods():
         warnings.warn(f"TRL has no GRPOTrainer.{name} any more: the log lacks what the method gave", stacklevel=2)
-    return type(f"Observed{trainer.__name__}", (_ObservedTrainer, trainer), {"score_every": score_every})
+    options = {"score_every": score_every, "tokens": tokens}
+    return type(f"Observed{trainer.__name__}", (_ObservedTrainer, trainer), options)
 
 
 class Begin(TrainerCallback):
@@ -146,7 +150,12 @@ class LoggedTrainer(GRPOTrainer):
         return (length == 0) | ~torch.isin(last, ends)
 
     def log_microbatch(
-        self, inputs: dict[str, Any], records: Records, entropy: Tensor | None, scores: Scores | None
+        self,
+        inputs: dict[str, Any],
+        records: Records,
+        entropy: Tensor | None,
+        scores: Scores | None,
+        tokens: dict[str, list[np.ndarray]] | None = None,
     ) -> None:
         """Add the rows of one microbatch to the gradient log.
 
@@ -156,6 +165,8 @@ class LoggedTrainer(GRPOTrainer):
             TRL's microbatch.
         entropy : Tensor (B,), optional
             Sum of the policy's entropy over a response's tokens, nats.
+        tokens : dict, optional
+            Columns of token log-ratios (`fspo.objective.token_columns`).
         """
         if PREFIX + "response_id" not in inputs:  # a batch that TRL made without a rollout has no numbers to log
             return
@@ -167,6 +178,7 @@ class LoggedTrainer(GRPOTrainer):
             times_used=self._step % (first_pass * self.num_iterations) // first_pass,
             entropy=None if entropy is None else entropy / records.length.clamp(min=1),
             scores=scores,
+            tokens=tokens,
         )
 
     def take_scores(self, inputs: dict[str, Any]) -> Scores | None:
@@ -199,6 +211,7 @@ class _ObservedTrainer(LoggedTrainer):
     """A mixin that lets a trainer's loss run unchanged and keeps the log-probabilities that the loss computed."""
 
     corrected: bool
+    tokens: bool = False
     _seen: tuple[Tensor, Tensor | None, Any] | None = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -254,7 +267,8 @@ class _ObservedTrainer(LoggedTrainer):
             factor = torch.where(mask, factor, 0.0).sum(1) / records.length.clamp(min=1)
             records = replace(records, correction_weight=factor)
         entropy = None if seen[1] is None else torch.where(mask, seen[1].detach().float(), 0.0).sum(1)
-        self.log_microbatch({**inputs, "advantages": A}, records, entropy, scores)
+        tokens = token_columns(new, old, mask, sampled) if self.tokens else None
+        self.log_microbatch({**inputs, "advantages": A}, records, entropy, scores, tokens)
         return loss
 
 

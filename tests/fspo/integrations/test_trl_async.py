@@ -3,6 +3,7 @@
 import queue
 
 import numpy as np
+import pytest
 import torch
 from datasets import Dataset
 from trl.experimental.async_grpo import AsyncGRPOConfig, AsyncGRPOTrainer, async_grpo_trainer, packing
@@ -91,7 +92,7 @@ def test_the_weights_stay_and_the_log_has_the_ratio_to_the_sampler(tmp_path, mon
     monkeypatch.setattr(async_grpo_trainer, "VLLMClient", lambda *_: None)  # no server here
     monkeypatch.setattr(async_grpo_trainer, "get_peak_flops_per_device", lambda *_: None)  # asks CUDA
     plain, _ = train(tmp_path / "plain", AsyncGRPOTrainer)
-    watched, worker = train(tmp_path / "watched", observe(AsyncGRPOTrainer))
+    watched, worker = train(tmp_path / "watched", observe(AsyncGRPOTrainer, tokens=True))
     start = dict(build_embedded_model(0).named_parameters())
     for (name, theirs), ours in zip(plain.model.named_parameters(), watched.model.parameters(), strict=True):
         assert torch.equal(theirs, ours), name
@@ -107,6 +108,9 @@ def test_the_weights_stay_and_the_log_has_the_ratio_to_the_sampler(tmp_path, mon
     assert list(log.column("truncated")) == list(number % 3 == 0)
     assert list(log.column("behaviour_version")) == list(np.where(number < 2 * ROWS, 0, 1))
     assert not log.column("log_ratio").any()
+    tokens = log.table.column("token_behaviour_log_ratio").to_pylist()
+    assert [len(row) for row in tokens] == list(log.column("length"))
+    assert [sum(row) for row in tokens] == pytest.approx(log.column("behaviour_log_ratio"), abs=1e-4)
     assert "engine_log_ratio" not in log  # staleness and engine are not told apart
     first = step == 0
     with torch.no_grad():

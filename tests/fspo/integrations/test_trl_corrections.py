@@ -66,8 +66,16 @@ def test_a_run_with_our_correction_ends_at_the_weights_of_trls(tmp_path, mode):
 def test_the_correction_is_centred_on_its_generation_batch(tmp_path):
     with engine() as options:
         engine_sqrt = {"correction": "engine-sqrt", "correction_range_lo": 0.05, "correction_range_hi": 0.05}
-        train(tmp_path, FSPOTrainer, FSPOConfig, **OUR_CLIP, **engine_sqrt, **SGD, **options)
+        run = train(tmp_path, FSPOTrainer, FSPOConfig, **OUR_CLIP, **engine_sqrt, **SGD, **options)
     log = read_log(tmp_path)
+    weight, live = (
+        log.column("correction_weight").reshape(-1, 2, ROWS),
+        log.column("advantage").reshape(-1, 2, ROWS) != 0,
+    )
+    means = [[w[a].mean() for w, a in zip(*step, strict=True)] for step in zip(weight, live, strict=True)]
+    reported = [entry["correction/mean_weight"] for entry in run.state.log_history if "correction/cut" in entry]
+    assert reported == pytest.approx(np.mean(means, 1), rel=1e-6)  # of each update's two microbatches
+    assert np.mean(weight[live]) != pytest.approx(weight.mean(), rel=1e-3)
     first, rollout, n = log.column("times_used") == 0, log.column("rollout"), log.column("length")
     E, m = log.column("engine_log_ratio"), log.column("correction_drift")
     assert first.sum() == 4 * ROWS
