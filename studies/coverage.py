@@ -220,11 +220,24 @@ true effective share as a function of E's variance v (None: by integration). In 
 prompt's responses."""
 
 
-def ess_row(name: str, clusters: int, variance: float, replicates: int) -> tuple[str, float]:
-    """Return a row of the page's table of effective sample sizes, and the share of simulated logs whose interval misses
-    the true value."""
+EssDesign = tuple[str, int, float]
+"""A row of the table of effective sample sizes: a law of `WEIGHTS`, the number of prompts, the variance v of E."""
+
+
+def ess_designs() -> Iterator[EssDesign]:
+    """Yield the rows of the page's table of effective sample sizes."""
+    for name in WEIGHTS:
+        for clusters in (20, 60, 200):
+            for variance in (0.01, 0.05, 0.15, 0.25, 0.5, 1.0):
+                yield name, clusters, variance
+
+
+def simulate_ess(design: EssDesign, replicates: int, seed: int = SEED) -> tuple[float, int, int]:
+    """Return the true effective share of a design, the number of simulated logs with an interval, and the number of
+    those whose interval holds the true share."""
+    name, clusters, variance = design
     weight, exact = WEIGHTS[name]
-    rng = np.random.default_rng([SEED, clusters, int(1000 * variance), len(name)])
+    rng = np.random.default_rng([seed, clusters, int(1000 * variance), len(name)])
     if exact is None:
         nodes, mass = np.polynomial.hermite_e.hermegauss(200)
         w = weight(np.sqrt(variance) * nodes)
@@ -237,9 +250,21 @@ def ess_row(name: str, clusters: int, variance: float, replicates: int) -> tuple
         found, reason = effective_share(np.full(clusters, 8.0), w.sum(1), (w**2).sum(1))
         given += not reason
         held += not reason and found.low <= truth <= found.high
-    cells = [name, str(clusters), f"{variance:g}", f"{truth:.3f}", interval(given, replicates)]
-    cells += [interval(held, given), interval(given - held, replicates)]
-    return "| " + " | ".join(cells) + " |", (given - held) / replicates
+    return truth, given, held
+
+
+def ess_labels(design: EssDesign, truth: float) -> str:
+    """Return the cells that name a design, which begin its row in the page's table of effective sample sizes."""
+    name, clusters, variance = design
+    return f"| {name} | {clusters} | {variance:g} | {truth:.3f} | "
+
+
+def ess_row(design: EssDesign, replicates: int) -> tuple[str, float]:
+    """Return a row of the page's table of effective sample sizes, and the share of simulated logs whose interval misses
+    the true value."""
+    truth, given, held = simulate_ess(design, replicates)
+    cells = [interval(given, replicates), interval(held, given), interval(given - held, replicates)]
+    return ess_labels(design, truth) + " | ".join(cells) + " |", (given - held) / replicates
 
 
 def labels(design: Design) -> list[str]:
@@ -273,12 +298,7 @@ def page(replicates: int) -> str:
         for mean in (0.85, 0.97):
             cells = smooth_and_trend(prompts, responses, mean, replicates // 2)
             others.append("| " + " | ".join([f"{prompts} x {responses}", f"{mean:g}", *cells]) + " |")
-    sizes = [
-        ess_row(name, clusters, variance, replicates)
-        for name in WEIGHTS
-        for clusters in (20, 60, 200)
-        for variance in (0.01, 0.05, 0.15, 0.25, 0.5, 1.0)
-    ]
+    sizes = [ess_row(design, replicates) for design in ess_designs()]
     pooled = [interval(sum(h for h, _ in g), sum(n for _, n in g)) for g in (near, away)]
     least = [min((h / n for h, n in g), default=float("nan")) for g in (near, away)]
     most = max((h / n for h, n in away), default=float("nan"))
@@ -306,12 +326,10 @@ def page(replicates: int) -> str:
 def disagreements(text: str, chosen: Iterable[Design], replicates: int) -> list[str]:
     """Simulate new logs of some designs and return a line for each row of the page that they contradict.
 
-    A row is contradicted if Fisher's exact test rejects that the share of intervals that hold is the same on the page
-    and in the new logs, at the level ``DISAGREES`` divided by the number of rows.
+    A row is contradicted if `differ` says so of the share of intervals that hold, with a probability of at most
+    ``DISAGREES`` for any row.
     """
-    stated = re.search(r"([0-9]+) for each row of the first", text)
-    number = int(stated[1]) if stated else 0
-    chosen, found = list(chosen), []
+    number, chosen, found = stated_logs(text), list(chosen), []
     for design in tqdm(chosen, desc="rows"):
         start = "| " + " | ".join(labels(design)) + " | "
         row = next((r.removeprefix(start).split(" | ") for r in text.splitlines() if r.startswith(start)), None)
@@ -322,10 +340,45 @@ def disagreements(text: str, chosen: Iterable[Design], replicates: int) -> list[
         held = round(used * float(row[0].split()[0]))
         t = simulate(design, replicates, FRESH_SEED)
         hits = t.used - t.below - t.above
-        p = float(np.asarray(sps.fisher_exact([[held, used - held], [hits, t.used - hits]]))[1])
-        if p < DISAGREES / len(chosen):
+        if differ(held, used, hits, t.used, len(chosen)):
             found.append(f"{start}the page says {held} of {used} intervals hold, now {hits} of {t.used}")
     return found
+
+
+def ess_disagreements(text: str, chosen: Iterable[EssDesign], replicates: int) -> list[str]:
+    """Do as `disagreements` for the table of effective sample sizes.
+
+    Compared are the share of logs with an interval, and the share of intervals that hold.
+    """
+    number, chosen, found = stated_logs(text), list(chosen), []
+    for design in tqdm(chosen, desc="rows"):
+        truth, given, held = simulate_ess(design, replicates, FRESH_SEED)
+        start = ess_labels(design, truth)
+        row = next((r.removeprefix(start).split(" | ") for r in text.splitlines() if r.startswith(start)), None)
+        if row is None or not number:
+            found.append(f"{start}is not on the page")
+            continue
+        shown = round(number * float(row[0].split()[0]))
+        hold = round(shown * float(row[1].split()[0])) if shown else 0
+        for what, page_hits, page_of, hits, of in (
+            ("logs have an interval", shown, number, given, replicates),
+            ("intervals hold", hold, shown, held, given),
+        ):
+            if differ(page_hits, page_of, hits, of, 2 * len(chosen)):
+                found.append(f"{start}the page says {page_hits} of {page_of} {what}, now {hits} of {of}")
+    return found
+
+
+def stated_logs(text: str) -> int:
+    """Return the number of simulated logs for each row that the page states, or 0 if it states none."""
+    stated = re.search(r"([0-9]+) for each row of the first", text)
+    return int(stated[1]) if stated else 0
+
+
+def differ(page_hits: int, page_of: int, hits: int, of: int, tests: int) -> bool:
+    """Return whether Fisher's exact test rejects that two shares are the same, at `DISAGREES` over ``tests``."""
+    table = [[page_hits, page_of - page_hits], [hits, of - hits]]
+    return float(np.asarray(sps.fisher_exact(table))[1]) < DISAGREES / tests
 
 
 TEXT = """# How often the intervals hold
@@ -394,10 +447,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--replicates", type=int, default=400, help="simulated logs for each design")
     parser.add_argument("--output", type=Path, default=PAGE, help="where the page goes")
-    parser.add_argument("--quick", action="store_true", help="check the page with 100 logs of the smaller designs")
+    parser.add_argument(
+        "--quick", action="store_true", help="check both tables of intervals with new logs of their smaller designs"
+    )
     options = parser.parse_args()
     if options.quick:
-        found = disagreements(options.output.read_text(encoding="utf-8"), small_designs(), 100)
+        text = options.output.read_text(encoding="utf-8")
+        found = disagreements(text, small_designs(), 100)
+        found += ess_disagreements(text, (d for d in ess_designs() if d[1] == 20), 400)
         print("\n".join(found) or f"{options.output}: the rows that were simulated anew agree")
         return 1 if found else 0
     write_text(options.output, page(options.replicates))
