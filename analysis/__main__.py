@@ -130,9 +130,13 @@ def analyse_command(arguments: list[str] | None = None) -> int:
         write_claims(Path(args.claims), claims, tables)
     for path, summary in summaries.items():
         passed = summary["integrity"]["pass"]
-        state = "not checked: no scores" if passed is None else "sound" if passed else "INTEGRITY CHECK FAILED"
-        used = "rows_after_an_update" if args.on == Options.on else "rows_first_use"
-        print(f"{path}: {summary['counts'][used]} rows, rule {summary['rule']}, log {state}")
+        state = "sound" if passed else "INTEGRITY CHECK FAILED"
+        state = "without scores, so its cosines are not checked" if passed is None else state
+        used, which = ("rows_first_use", "at first use")
+        if on == Options.on:
+            used, which = ("rows_after_an_update", "after an update")
+        counts = summary["counts"]
+        print(f"{path}: {counts[used]} of {counts['rows']} rows ({which}), rule {summary['rule']}, log {state}")
         for line in [*summary["damage"], *summary["warnings"]]:
             print(f"  {line}")
         folder = path / folder_name(find_partition(args.by), on)

@@ -149,7 +149,7 @@ def load_run(path: str | Path, partition: Partition = LENGTH, on: str = UPDATE.o
     logged = ratio.fields(logged)
     rows, counts = usable(log, partition, stream.scale if stream else None, ratio)
     if len(rows) == 0:
-        raise UserError(f"{path}: {_nothing(counts, ratio)}")
+        raise UserError(f"{path}: {_nothing(counts, ratio, 'imported_from' in metadata)}")
     clip, own = header_rule(metadata), header_rule(metadata, ratio.header)
     rule = own if own is not None and own.on == ratio.on else None
     names = log.column("rule") if clip is None and "rule" in log else []
@@ -225,8 +225,11 @@ def logged_columns(files: list[LogFile], names: Sequence[str] = ROW_COLUMNS) -> 
     )
 
 
-def _nothing(counts: Mapping[str, int], ratio: LoggedRatio) -> str:
-    """Say why no row can be analysed, and what the user can do about it."""
+def _nothing(counts: Mapping[str, int], ratio: LoggedRatio, imported: bool) -> str:
+    """Say why no row can be analysed, and what the user can do about it.
+
+    ``imported`` says that the log was made from another trainer's table.
+    """
     if not counts["rows"]:
         return "the log holds no row of the phase train: let the trainer write its updates, or remove the empty files"
     if counts["rows_without_S"] == counts["rows"] and not ratio.once:
@@ -242,10 +245,13 @@ def _nothing(counts: Mapping[str, int], ratio: LoggedRatio) -> str:
     if ratio.once:
         return "no row at first use has a value of the column to bin by: choose another with --by"
     if counts["rows_before_an_update"] and counts["rows_without_coordinate"] == 0:
-        return (
-            "no row with an update since its rollout, so S is 0 everywhere; "
-            "train with more than one minibatch or epoch a rollout"
-        )
+        told = "no row with an update since its rollout, so S is 0 everywhere; "
+        if imported:
+            return told + (
+                "import rows of later updates too (--updates-per-rollout), or analyse the mismatch between "
+                "sampler and trainer with --on behaviour"
+            )
+        return told + "train with more than one minibatch or epoch a rollout"
     return "no row after an update has a value of the column to bin by: choose another with --by"
 
 

@@ -75,8 +75,8 @@ class Server:
         address = urlsplit(self.url)
         return (
             "VLLM_SERVER_DEV_MODE=1 python -m vllm.entrypoints.openai.api_server "
-            f"--model {shlex.quote(str(self.folder))} --logprobs-mode processed_logprobs --skip-tokenizer-init "
-            f"--host {address.hostname} --port {address.port or 80}"
+            f"--model {shlex.quote(str(self.folder))} --dtype bfloat16 --logprobs-mode processed_logprobs "
+            f"--skip-tokenizer-init --host {address.hostname} --port {address.port or 80}"
         )
 
     def ask(self, path: str, body: dict[str, Any] | None = None) -> Any:

@@ -131,10 +131,10 @@ def test_windows_by_hand():
         windows(np.array([0]), 0)
 
 
-def minimal(folder, n=64, rollouts=4, **columns):
+def minimal(folder, n=64, rollouts=4, metadata=None, **columns):
     """What another trainer must at least write: no scores, no rule, no k3."""
     rng = np.random.default_rng(0)
-    writer = GradLogWriter(folder)
+    writer = GradLogWriter(folder, metadata=metadata)
     for rollout in range(rollouts):
         for update in range(3):
             rows = {
@@ -284,8 +284,10 @@ def test_a_token_rule_that_trained_is_read_from_its_columns(simulate):
 
 
 def test_no_update_since_the_rollout_is_refused(tmp_path):
-    with pytest.raises(UserError, match="more than one minibatch"):
+    with pytest.raises(UserError, match="train with more than one minibatch"):
         load_run(minimal(tmp_path / "flat", updates_since_rollout=0))
+    with pytest.raises(UserError, match="import rows of later updates too"):
+        load_run(minimal(tmp_path / "table", metadata={"imported_from": "log.csv"}, updates_since_rollout=0))
 
 
 def test_runs_share_their_bins(simulate):
