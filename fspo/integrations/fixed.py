@@ -29,15 +29,6 @@ def fixed_rule(name: str, parts: Mapping[str, Any], shows: str) -> Rule:
         If the preset does not exist, or its band needs all responses of an update at once.
     """
     rule = preset(name, **{part: value for part, value in parts.items() if value is not None}).rule
-    check_fixed(rule, shows)
-    return rule
-
-
-def check_fixed(rule: Rule, shows: str) -> None:
-    """Raise UserError if the band of a rule or a correction needs all responses of an update at once.
-
-    ``shows`` says for the message what the trainer passes to a loss, as in `fixed_rule`.
-    """
     if rule.needs_stats:
         raise UserError(
             f"rule {rule.label!r} centres its band on the whole minibatch, of which {shows}: set drift=none"
@@ -47,6 +38,7 @@ def check_fixed(rule: Rule, shows: str) -> None:
             f"rule {rule.label!r} learns its band from whole updates, of which {shows}: "
             "take a preset with a fixed range"
         )
+    return rule
 
 
 def token_mean(advantages: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:

@@ -22,9 +22,9 @@ from trl import GRPOTrainer
 
 from fspo.base.errors import UserError
 from fspo.gradlog.metric_names import CORRECTION_CUT, CORRECTION_WEIGHT
+from fspo.integrations.memory import UpdateMemory
 from fspo.integrations.trl_check import OURS, check_release
 from fspo.integrations.trl_log import PREFIX
-from fspo.integrations.trl_memory import UpdateMemory
 from fspo.integrations.trl_observe import FORWARD, LoggedTrainer, loss_mask, mismatch, observe
 from fspo.integrations.trl_options import FSPOConfig
 from fspo.objective import Records, denominator_for, objective

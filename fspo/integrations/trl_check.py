@@ -15,8 +15,8 @@ from trl import GRPOTrainer
 
 from fspo.base.errors import UserError
 from fspo.config import ObjectiveConfig
+from fspo.integrations.memory import UpdateMemory
 from fspo.integrations.trl_log import PREFIX
-from fspo.integrations.trl_memory import UpdateMemory
 from fspo.rules import Aggregation, Rule
 
 REPLACED = (

@@ -7,8 +7,8 @@ workers included. Parts of the preset are changed through `FSPOLossConfig`:
     actor_rollout_ref.actor.policy_loss._target_=fspo.integrations.verl.FSPOLossConfig
     +actor_rollout_ref.actor.policy_loss.range_hi=0.05
 
-Written against verl 0.9. verl adds KL and entropy terms itself. Its loss functions see one microbatch and no prompt
-numbers, so rules with a drift and adaptive bands are not available here. The option ``observe`` names a run folder for
+Written against verl 0.9. verl adds KL and entropy terms itself. Its loss functions see one microbatch, so a rule with a
+drift takes it from the update before (``drift_source=lagged``). The option ``observe`` names a run folder for
 the gradient log; `ObservedLossConfig` has the log written of a run whose loss is verl's own.
 
 The mismatch between sampler and trainer is corrected beside the clip rule, by our presets (`fspo.rules.CORRECTIONS`),
@@ -39,7 +39,8 @@ from verl.workers.config import ActorConfig
 
 from fspo.base.errors import UserError
 from fspo.config import ObjectiveConfig
-from fspo.integrations.fixed import PARTS, fixed_rule, one_each
+from fspo.integrations.fixed import PARTS, one_each
+from fspo.integrations.memory import UpdateMemory, remembers
 from fspo.integrations.verl_observe import ObservedLossConfig, watch_actors
 from fspo.objective import objective
 from fspo.rules import Rule, correction, preset
@@ -47,7 +48,7 @@ from fspo.rules import Rule, correction, preset
 __all__ = ["FSPOLossConfig", "ObservedLossConfig", "fspo_loss"]
 
 NAME = "fspo"
-_SHOWS = "verl shows a loss one microbatch"
+_PARTS = (*PARTS, "drift_source", "adapt", "target", "target_rate")
 FAIR_MODE = "seq-mean-token-mean"
 """Name of verl's loss aggregation in which each response counts once, whatever its length."""
 _REPLACED = {
@@ -68,8 +69,8 @@ class FSPOLossConfig(ObservedLossConfig):
         Must be "fspo".
     rule : str
         Preset (`fspo.rules.PRESETS`).
-    range_lo, range_hi, gamma, drift, outside, dual : optional
-        Parts to change in the preset (`fspo.rules.Rule`).
+    range_lo, range_hi, gamma, drift, drift_source, outside, dual, adapt, target, target_rate : optional
+        Parts to change in the preset (`fspo.rules.Rule`). A rule with a drift needs ``drift_source=lagged``.
     correction : mapping, optional
         ``preset``, one of `fspo.rules.CORRECTIONS`, and parts to change in it, as ``range_hi``. It needs
         ``actor_rollout_ref.rollout.calculate_log_probs``. Its band is centred on the responses of the rollout, those
@@ -81,8 +82,8 @@ class FSPOLossConfig(ObservedLossConfig):
     Raises
     ------
     UserError
-        For another ``loss_mode``, a rule that does not exist or needs more than a microbatch at a time, or a rollout
-        correction that changes S.
+        For another ``loss_mode``, a rule that does not exist or needs its whole minibatch before the update, or a
+        rollout correction that changes S.
     """
 
     loss_mode: str = NAME
@@ -91,9 +92,16 @@ class FSPOLossConfig(ObservedLossConfig):
     range_hi: float | None = None
     gamma: float | None = None
     drift: str | None = None
+    drift_source: str | None = None
     outside: str | None = None
     dual: float | None = None
+    adapt: str | None = None
+    target: float | None = None
+    target_rate: str | None = None
     correction: Any = None
+
+    _mutable_fields = {"memory"}  # noqa: RUF012  (verl's own way to name them)
+    memory = None
 
     def __post_init__(self) -> None:
         if self.loss_mode != NAME:
@@ -101,15 +109,23 @@ class FSPOLossConfig(ObservedLossConfig):
                 f"policy_loss.loss_mode is {self.loss_mode!r}, under which FSPOLossConfig does nothing: set it to "
                 f"{NAME!r}"
             )
-        _check_correction(self.rollout_correction, self.clip_rule())
-        corrects = self.correction_rule() is not None
+        rule = self.clip_rule()
+        _check_correction(self.rollout_correction, rule)
+        hooked = self.correction_rule() is not None or remembers(rule)
         super().__post_init__()
-        if corrects and self.observe is None:
+        if hooked and self.observe is None:
             watch_actors(None)
 
     def clip_rule(self) -> Rule:
         """Return the clip rule: the preset with the parts that were changed."""
-        return fixed_rule(self.rule, {n: getattr(self, n) for n in PARTS}, _SHOWS)
+        parts = {name: getattr(self, name) for name in _PARTS}
+        rule = preset(self.rule, **{name: value for name, value in parts.items() if value is not None}).rule
+        if rule.needs_stats and rule.drift_source != "lagged":
+            raise UserError(
+                f"rule {rule.label!r} centres its band on the whole minibatch, of which verl shows a loss one "
+                "microbatch: set policy_loss.drift_source=lagged"
+            )
+        return rule
 
     def correction_rule(self) -> Rule | None:
         """Return the correction that ``correction`` asks for: its preset with the parts that were changed."""
@@ -161,17 +177,24 @@ def fspo_loss(
     rule = chosen.clip_rule() if isinstance(chosen, FSPOLossConfig) else preset(NAME).rule
     _check(rule, config, loss_agg_mode, rollout_is_weights)
     mask = response_mask.to(torch.bool)
+    A = one_each(advantages, mask, "set algorithm.adv_estimator to grpo, rloo or another that gives one")
+    memory: UpdateMemory | None = getattr(chosen, "memory", None)
+    if memory is not None:
+        rule = memory.online.rule
     aggregation, denominator = _aggregation(mask, loss_agg_mode, config.global_batch_info)
     loss, records = objective(
         log_prob,
         old_log_prob,
         mask,
-        one_each(advantages, mask, "set algorithm.adv_estimator to grpo, rloo or another that gives one"),
+        A,
         rule,
         ObjectiveConfig(aggregation),
+        m=None if memory is None else memory.centre(A),
         denominator=denominator,
         factor=rollout_is_weights,
     )
+    if memory is not None:
+        memory.add(memory.response_id, records, A.cpu().numpy())
     count = records.count.sum().clamp(min=1)
     return loss, {
         "actor/pg_clipfrac": ((records.cut_low + records.cut_high).sum() / count).item(),
@@ -199,11 +222,12 @@ def _check(rule: Rule, config: ActorConfig, mode: str, weights: Tensor | None) -
             f"actor.loss_agg_mode={mode!r} weighs whole responses by their length, which undoes rule {rule.label!r}: "
             f"set it to {FAIR_MODE!r}"
         )
-    if weights is None and isinstance(chosen := config.policy_loss, FSPOLossConfig) and chosen.correction_rule():
-        raise UserError(
-            "policy_loss.correction has not reached the loss, because verl's actor was made before this configuration "
-            "was read, or of another class: use algorithm.rollout_correction.rollout_is"
-        )
+    chosen = config.policy_loss
+    late = "has not reached the loss, because verl's actor was made before this configuration was read, or of another "
+    if isinstance(chosen, FSPOLossConfig) and weights is None and chosen.correction_rule():
+        raise UserError(f"policy_loss.correction {late}class: use algorithm.rollout_correction.rollout_is")
+    if isinstance(chosen, FSPOLossConfig) and chosen.memory is None and remembers(rule):
+        raise UserError(f"policy_loss.rule {rule.label!r} {late}class: use a rule without drift and with a fixed range")
     for name, ours in _REPLACED.items():
         if getattr(config, name) != ActorConfig.__dataclass_fields__[name].default:
             raise UserError(

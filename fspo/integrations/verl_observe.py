@@ -28,6 +28,7 @@ from fspo.gradlog import GradLogWriter
 from fspo.gradlog.files import file_name, log_paths, rollout_of
 from fspo.gradlog.schema import LOG_COLUMNS, USER_PREFIX
 from fspo.integrations.fixed import token_mean
+from fspo.integrations.memory import UpdateMemory, remembers
 from fspo.integrations.verl_batch import (
     FACTOR,
     before_rejection,
@@ -94,12 +95,23 @@ class _ObservedWorker:
 
     run: str | None
     _log: _ActorLog | None = None
+    _memory: UpdateMemory | None = None
+    _first = 0
+    _updates = 0
 
     def set_loss_fn(self: Any, loss_fn: Callable[..., Any]) -> None:
         """Wrap verl's loss function, so that each call is logged."""
         config = getattr(loss_fn, "keywords", {}).get("config") or getattr(loss_fn, "config", None)
+        policy_loss = getattr(config, "policy_loss", None)
+        rule = policy_loss.clip_rule() if hasattr(policy_loss, "memory") else None
+        if rule is not None and remembers(rule):
+            policy_loss.memory = self._memory = UpdateMemory(
+                rule, lambda parts: [part for own in gathered(self.engine, parts) for part in own]
+            )
 
         def heard(*args: Any, **kwargs: Any) -> Any:
+            if self._memory is not None:
+                self._memory.response_id = kwargs["data"][ROW].cpu().numpy() + self._first
             out = loss_fn(*args, **kwargs)
             if self._log is not None:
                 self._log.append(kwargs["model_output"], kwargs["data"])
@@ -110,6 +122,10 @@ class _ObservedWorker:
 
     def train_mini_batch(self: Any, data: Any) -> Any:
         """Let verl make its updates on one rollout, weighed by our correction, and write their rows to the log."""
+        data[ROW] = torch.arange(len(data))
+        self._updates, self._first = 0, self.engine.get_data_parallel_rank() * len(data)
+        if self._memory is not None:
+            self._memory.begin_rollout()
         correction, centre = _ours(self._actor_config), None
         if correction is not None:
             centre = weigh(data, correction, self.engine, _rollout(self.engine))
@@ -122,6 +138,30 @@ class _ObservedWorker:
                 self._log.flush()
                 self._log = None
 
+    def train_batch(self: Any, data: Any) -> Any:
+        """Let verl make one update, from which the next one learns its drift and its range."""
+        out = super().train_batch(data)  # type: ignore[misc]
+        if self._memory is not None:
+            self._memory.end_update(moved=self._updates > 0)
+        self._updates += 1
+        return out
+
+    def save_checkpoint(self: Any, local_path: str, *args: Any, **kwargs: Any) -> Any:
+        """Write verl's checkpoint, and into its folder what an adaptive band has learnt."""
+        out = super().save_checkpoint(local_path, *args, **kwargs)  # type: ignore[misc]
+        if self._adapts() and torch.distributed.get_rank() == 0:
+            self._memory.save(local_path)
+        return out
+
+    def load_checkpoint(self: Any, local_path: str | None, *args: Any, **kwargs: Any) -> Any:
+        """Load verl's checkpoint, and from its folder what an adaptive band has learnt."""
+        if self._adapts() and local_path is not None:
+            self._memory.load(local_path)
+        return super().load_checkpoint(local_path, *args, **kwargs)  # type: ignore[misc]
+
+    def _adapts(self) -> bool:
+        return self._memory is not None and self._memory.online.template.adapt != "none"
+
 
 class _ActorLog:
     """Collects and writes the gradient log's rows of one rollout on one data-parallel rank.
@@ -131,7 +171,7 @@ class _ActorLog:
     Parameters
     ----------
     data : TensorDict
-        This rank's responses of the rollout; the column `ROW` is added to it.
+        This rank's responses of the rollout, with the column `ROW`.
     centre : Tensor (n,), optional
         Centre of our correction's band, nats per token, for each of these responses; None without such a correction.
 
@@ -153,6 +193,7 @@ class _ActorLog:
         self.tokens = policy_loss is not None and bool(policy_loss.get("observe_tokens", False))
         verls = None if policy_loss is None else correction_of(policy_loss.get("rollout_correction", None))
         self.correction, self.centre = _ours(config), centre
+        self.memory: UpdateMemory | None = getattr(policy_loss, "memory", None)
         correction = self.correction or verls
         if correction is not None:
             header["correction"] = correction.to_dict()
@@ -164,7 +205,6 @@ class _ActorLog:
         self.seen = 0
         self.used = np.zeros(self.n, np.int64)
         self.broken = False
-        data[ROW] = torch.arange(self.n)
         self.response_id = (self.rollout * world + self.rank) * self.n + np.arange(self.n)
         uid = tu.get(data, "uid")
         prompts = [str(u) for u in uid] if uid is not None else [str(p.tolist()) for p in data["prompts"].unbind()]
@@ -218,12 +258,16 @@ class _ActorLog:
         mismatch = None
         if sampler is not None:
             mismatch = Mismatch.of(old, sampler, mask, old)
+        rule, m = self.rule, None
+        if self.memory is not None:
+            rule, m = self.memory.online.rule, self.memory.centre(advantages)
         records = objective(
             new,
             old,
             mask,
             advantages,
-            self.rule or Rule("none"),
+            rule or Rule("none"),
+            m=m,
             mismatch=mismatch,
             correction=self.correction,
             correction_m=None if self.centre is None else self.centre[torch.as_tensor(place)].to(old.device),
@@ -255,7 +299,7 @@ class _ActorLog:
             "reward": None if self.reward is None else self.reward[place],
             "truncated": None if limit is None else found["length"] >= limit,
             "rule": self.label if self.rule is None else self.rule.label,
-            "drift_source": "none",
+            "drift_source": rule.drift_source if rule is not None and rule.needs_stats else "none",
             "score_status": "not_taken",
             f"{USER_PREFIX}{_REMADE}": self.remade[place],
         }

@@ -225,8 +225,7 @@ def test_settings_that_undo_the_rule_are_refused(overrides, line):
     ("options", "line"),
     [
         ({"loss_mode": "vanilla"}, "loss_mode is 'vanilla'.*set it to 'fspo'"),
-        ({"rule": "fspo-kl"}, "set drift=none"),
-        ({"rule": "fspo-auto"}, "take a preset with a fixed range"),
+        ({"rule": "fspo-kl"}, r"set policy_loss\.drift_source=lagged"),
         ({"rule": "fsop"}, "did you mean 'fspo'"),
         ({"range_lo": 0.0}, "range_lo=0.0 must be > 0"),
         ({"rollout_correction": {"bypass_mode": True}}, "bypass_mode=True takes the sampler's log-probs"),
@@ -261,6 +260,11 @@ def test_the_example_refuses_a_rollout_correction(correction):
 def test_a_correction_that_does_not_reach_the_loss_is_refused():
     with pytest.raises(UserError, match=r"policy_loss\.correction has not reached the loss"):
         run("fspo", actor(*OURS, SEQUENCE, *parts("correction.preset=tis")), *batch(7, 0.1))
+
+
+def test_a_band_that_remembers_and_whose_actor_is_not_ours_is_refused():
+    with pytest.raises(UserError, match=r"policy_loss\.rule 'fspo-auto' has not reached the loss"):
+        run("fspo", actor(*OURS, SEQUENCE, *parts("rule=fspo-auto")), *batch(7, 0.1))
 
 
 def test_advantages_of_tokens_are_refused():

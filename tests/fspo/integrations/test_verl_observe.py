@@ -39,6 +39,7 @@ from fspo.integrations.verl_observe import watch_actors
 from fspo.integrations.verl_rules import clip_of, correction_of
 from fspo.objective import Mismatch, objective
 from fspo.rules import Rule, correction, preset
+from fspo.rules.online import OnlineRule
 from tests.fspo.integrations.test_verl import ACTOR, OURS, ROOT, SEQUENCE, actor, parts
 
 VOCABULARY, PROMPT, WIDTH, GROUPS, EACH = 11, 3, 12, 8, 2
@@ -82,6 +83,11 @@ class TableEngine(BaseEngine):
     def lr_scheduler_step(self):
         self.lr_scheduler.step()
         return 0.5
+
+    def save_checkpoint(self, *_):
+        pass
+
+    load_checkpoint = save_checkpoint
 
     def get_data_parallel_rank(self):
         return self.rank
@@ -194,7 +200,10 @@ def drawn(seed, version, correction, sampler):
     return batch, lengths
 
 
-def trained(folder, *overrides, correction=None, rollouts=2, epochs=1, sampler=True, first=0, make=rollout, **engine):
+def trained(
+    folder, *overrides, correction=None, rollouts=2, epochs=1, sampler=True, first=0, make=rollout, save=None,
+    load=None, **engine
+):  # fmt: skip
     """Train verl's worker on rollouts; return its engine and the rollouts."""
     options = [] if folder is None else [OBSERVED, f"+{ACTOR}policy_loss.observe={folder}"]
     if folder is not None and correction is not None:
@@ -212,6 +221,9 @@ def trained(folder, *overrides, correction=None, rollouts=2, epochs=1, sampler=T
     for _ in range(first):
         worker.engine.lr_scheduler.step()
     worker.set_loss_fn(partial(ppo_loss, config=config))
+    worker.engine.memory = getattr(config.policy_loss, "memory", None)
+    if load is not None:
+        worker.load_checkpoint(str(load))
     seen = []
     for number in range(first, first + rollouts):
         batch, lengths = make(number, worker.engine.table.detach().clone(), correction, sampler)
@@ -222,6 +234,8 @@ def trained(folder, *overrides, correction=None, rollouts=2, epochs=1, sampler=T
             epochs=epochs, seed=1, dataloader_kwargs={"shuffle": True}, compute_loss=True,
         )  # fmt: skip
         worker.train_mini_batch(data)
+    if save is not None:
+        worker.save_checkpoint(str(save))
     return worker.engine, seen
 
 
@@ -622,6 +636,62 @@ def test_engine_sqrt_trains_what_the_objective_does(tmp_path, changes):
     sides = set(log.column("correction_side"))
     assert {-1, 0, 1} <= sides
     assert (engine.table - plain.table).abs().max() > 1e-3
+
+
+REMEMBER = [
+    ("fspo-kl", "drift_source=lagged"), ("fspo-signed", "drift_source=lagged"), ("fspo-auto",), ("fspo-conformal",),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "changes"), [(name, rest) for name, *rest in REMEMBER], ids=[r[0] for r in REMEMBER])
+def test_a_band_that_remembers_trains_what_the_objective_does(tmp_path, name, changes):
+    """Drift and range of each update from the updates before it, by `OnlineRule` and by hand on whole minibatches."""
+    watch = parts(f"observe={tmp_path / 'run'}", f"rule={name}", *changes)
+    engine, rollouts = trained(None, *OURS, SEQUENCE, *watch, epochs=2)
+    log, online = read_log(tmp_path / "run"), OnlineRule(preset(name, **dict(c.split("=") for c in changes)).rule)
+    weights = table().requires_grad_()
+    column = log.column
+    for number, (batch, _) in enumerate(rollouts):
+        online.end_rollout()
+        mask, old = batch.batch["response_mask"].bool(), batch.batch["old_log_probs"]
+        drift = {1: 0.0, -1: 0.0}  # centre per token by the sign of A
+        for step in range(4 * number, 4 * number + 4):
+            at = column("step") == step
+            place = torch.from_numpy(column("response_id")[at] - number * ROWS)
+            A = batch.batch["advantages"][place, 0].double()
+            ids = torch.cat([batch.batch["prompts"], batch.batch["responses"]], 1)[place]
+            new = torch.stack([log_probs(weights, row)[PROMPT:] for row in ids])
+            m = torch.tensor([drift[int(x)] for x in A.sign()], dtype=torch.float64)
+            out = objective(new, old[place], mask[place], A, online.rule, m=m)
+            for part in ("lo", "hi", "drift", "side"):
+                found = getattr(out.records, part).double().numpy()
+                assert column(part)[at] == pytest.approx(found, rel=1e-4, abs=1e-6), (step, part)
+            s = ((new - old[place]) * mask[place]).detach().double()
+            n = mask[place].sum(1).double()
+            if step > 4 * number:
+                online.observe(s.sum(1), n, A, m)
+            if name == "fspo-kl":
+                drift = dict.fromkeys(drift, -float((s.exp() - 1 - s).sum() / n.sum()))
+            elif name == "fspo-signed":
+                drift = {sign: float(s[A.sign() == sign].sum() / n[A.sign() == sign].sum()) for sign in drift}
+            (gradient,) = torch.autograd.grad(out.loss, weights)
+            with torch.no_grad():
+                weights -= 0.5 * gradient
+    torch.testing.assert_close(engine.table, weights.detach(), rtol=1e-5, atol=1e-6)
+    varied = "drift" if "lagged" in str(changes) else "hi"
+    assert len(set(np.round(column(varied) / np.sqrt(column("length")), 9))) > 4
+    assert {0, 1} <= set(column("side"))
+
+
+def test_an_adaptive_band_goes_on_from_verls_checkpoint(tmp_path):
+    """Its state lies beside verl's own files; a fresh actor that loads them has the range of the first."""
+    config = (*OURS, SEQUENCE, *parts("rule=fspo-auto"))
+    engine, _ = trained(None, *config, epochs=2, save=tmp_path)
+    assert (tmp_path / "fspo_rule.json").exists()
+    learnt = engine.memory.online.rule
+    assert learnt.range_hi != preset("fspo-auto").rule.range_hi
+    fresh, _ = trained(None, *config, rollouts=0, load=tmp_path)
+    assert fresh.memory.online.rule == learnt
 
 
 def few_rejected(*args):

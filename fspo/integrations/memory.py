@@ -1,12 +1,13 @@
-"""What an update inside TRL passes on to the next one: the drift, and the range of a band that follows a target.
+"""What an update inside TRL or verl passes on to the next one: the drift, and the range of an adaptive band.
 
-TRL passes the loss one microbatch at a time. The responses of an update are collected here from all processes, in the
-order of their response numbers, so that every process computes the same state.
+These trainers pass the loss one microbatch at a time. The responses of an update are collected here from all processes,
+in the order of their response numbers, so that every process computes the same state.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,22 +23,38 @@ from fspo.rules.online import OnlineRule
 FILE = "fspo_rule.json"
 
 
+def remembers(rule: Rule) -> bool:
+    """Return whether the rule's band depends on the updates before."""
+    return rule.needs_stats or rule.adapt != "none"
+
+
 class UpdateMemory:
     """The responses of the present update, and what its rule has learnt from earlier updates: drift and range.
+
+    Parameters
+    ----------
+    rule : Rule
+        The clip rule that training starts from.
+    gather : callable
+        Returns, from the list of each process, the list of all processes.
 
     Attributes
     ----------
     online : OnlineRule
         The rule with what it has learnt; ``online.rule`` is the rule of the present update.
+    response_id : array (B,)
+        Numbers of the responses of the present microbatch, where the trainer does not hand them to the loss.
     lagged : DriftStats
         Sums over the responses of the previous update, from which the centre is made; 0 at the first update of a
         rollout, where every S is 0.
     """
 
-    def __init__(self, rule: Rule) -> None:
+    def __init__(self, rule: Rule, gather: Callable[[list[Any]], list[Any]] = gather_object) -> None:
+        self._gather = gather
         self.online = OnlineRule(rule)
         self.lagged = DriftStats()
-        self.needed = rule.needs_stats or rule.adapt != "none"
+        self.needed = remembers(rule)
+        self.response_id = np.zeros(0, np.int64)
         self._parts: list[np.ndarray] = []
 
     def centre(self, advantages: Any) -> Any:
@@ -64,9 +81,11 @@ class UpdateMemory:
         ``moved`` says that an earlier update of this rollout has changed the weights. Without one every S is 0, and the
         range learns nothing.
         """
-        rows = np.concatenate([part for own in gather_object([self._parts]) for part in own], 1)
-        self._parts = []
-        rows = rows[:, rows[3] > 0]  # leaves out truncated responses of which TRL has masked all tokens
+        parts, self._parts = [part for own in self._gather([self._parts]) for part in own], []
+        if not parts:  # no process of this group computes a loss: verl's pipeline stages but the last
+            return
+        rows = np.concatenate(parts, 1)
+        rows = rows[:, rows[3] > 0]  # leaves out responses of which the trainer has masked all tokens
         _, A, S, n, k3, square = rows[:, np.argsort(rows[0], kind="stable")]
         if moved:
             self.online.observe(S, n, A, self.centre(A))
