@@ -669,7 +669,7 @@ def test_a_band_that_remembers_trains_what_the_objective_does(tmp_path, name, ch
             s = ((new - old[place]) * mask[place]).detach().double()
             n = mask[place].sum(1).double()
             if step > 4 * number:
-                online.observe(s.sum(1), n, A, m)
+                online.observe(*(x.numpy() for x in (s.sum(1), n, A, m)))
             if name == "fspo-kl":
                 drift = dict.fromkeys(drift, -float((s.exp() - 1 - s).sum() / n.sum()))
             elif name == "fspo-signed":
