@@ -61,7 +61,7 @@ def versions(data: Any, rollout: int) -> np.ndarray:
     for name in ("min_global_steps", "max_global_steps"):
         column = tu.get(data, name)
         if column is None:
-            column = [None] * len(data) if fields is None else [dict(field).get(name) for field in fields]
+            column = [None] * len(data) if fields is None else [(field or {}).get(name) for field in fields]
         found.append([np.nan if value is None else float(value) for value in column])
     numbers = np.array(found)
     numbers[(numbers < 0) | (numbers > rollout)] = np.nan

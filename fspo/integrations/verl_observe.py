@@ -130,7 +130,12 @@ class _ObservedWorker:
         if correction is not None:
             centre = weigh(data, correction, self.engine, _rollout(self.engine))
         if self.run is not None and self.engine.is_mp_src_rank_with_outputs():
-            self._log = _ActorLog(self.run, self.engine, self._actor_config, data, centre)
+            try:
+                self._log = _ActorLog(self.run, self.engine, self._actor_config, data, centre)
+            except UserError:
+                raise
+            except Exception as error:  # an error in logging must not stop verl's run
+                _logger.warning("fspo: rollout %d is not logged: %r", _rollout(self.engine), error)
         try:
             return super().train_mini_batch(data)  # type: ignore[misc]
         finally:

@@ -380,6 +380,10 @@ def test_a_batch_that_cannot_be_logged_ends_the_log_and_not_the_run(tmp_path, ca
     watched, _ = trained(tmp_path / "run")
     assert torch.equal(alone.table, watched.table)
     assert "no further rows of rollout 0 are logged: KeyError" in caplog.text
+    monkeypatch.setattr("fspo.integrations.verl_observe.versions", torn)
+    watched, _ = trained(tmp_path / "other")
+    assert torch.equal(alone.table, watched.table)
+    assert "rollout 1 is not logged: KeyError" in caplog.text
 
 
 def test_losses_without_a_rule_of_ours_have_none_in_the_header(tmp_path):
