@@ -98,7 +98,7 @@ def token_columns(
     old: Float[Tensor, "B T"],
     mask: Bool[Tensor, "B T"],
     mismatch: Mismatch | None,
-) -> dict[str, list[np.ndarray]]:
+) -> dict[str, list[Float[np.ndarray, " ..."]]]:
     """Return the gradient log's columns of token log-ratios, an array float32 (L,) for each of B responses.
 
     ``new`` and ``old`` are log-probs (B, T), nats. Without ``mismatch`` only s_t is returned.
