@@ -16,7 +16,16 @@ from accelerate.utils import gather_object
 
 from fspo.config import ObjectiveConfig
 from fspo.distributed.layout import layout_of
-from fspo.objective import Mismatch, denominator_for, objective, ratio_stats, ratio_sum, ratio_tokens, token_columns
+from fspo.objective import (
+    Mismatch,
+    denominator_for,
+    log_ratios,
+    objective,
+    ratio_stats,
+    ratio_sum,
+    ratio_tokens,
+    token_columns,
+)
 from fspo.policy.logprobs import make_batch, token_log_probs
 from fspo.policy.scores import Scores
 from fspo.rollouts.batches import Microbatch, RolloutBatch
