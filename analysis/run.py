@@ -145,7 +145,7 @@ def analyse(
     rows["training"], of_training = training_table(run)
     tables = {name: frame(row, rows[name]) for name, row in TABLES.items()}
     notes = run.notes + found.notes + of_reading + of_noise + of_training + of_tokens
-    summary = summarize(run, bins, asdict(options), tables, integrity(rows["lemma"]), scored, found.recomputed, notes)
+    summary = summarize(run, bins, asdict(options), tables, integrity(rows["lemma"]), scored, notes)
     progress("tables")
     return tables, summary
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from analysis.doctor.patient import Patient, Rows
 from analysis.log.rows import appearances
 from analysis.log.usable import counted_updates
+from analysis.rules.recompute import numbers
 from fspo.gradlog import GradLog
 from fspo.gradlog.metrics_file import MetricsFile
 from fspo.gradlog.run_folder import METRICS, saved_config
@@ -94,27 +95,14 @@ class Kept:
 
 
 def columns_of(log: GradLog, notes: list[str]) -> dict[str, NDArray[Any]]:
-    """Return the columns named in ``READ``, except phase, as float64 (N,), NaN where null; those in ``IDS`` (numbers of
-    rollout, step, prompt and response) as integers.
+    """Return the columns named in ``READ``, except phase, as `analysis.rules.recompute.numbers` does, NaN (N,) if they
+    are not logged; those in ``IDS`` (numbers of rollout, step, prompt and response) as integers.
 
     The columns times_used and updates_since_rollout are counted from steps and responses where the log lacks them.
     """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    out: dict[str, NDArray[Any]] = {}
-    for name in READ:
-        if name == "phase":
-            continue
-        if name in IDS:
-            out[name] = log.column(name).astype(np.int64)
-        elif name not in log:
-            out[name] = np.full(len(log), np.nan)
-        else:
-            column = log.table[name]
-            if pa.types.is_boolean(column.type):
-                column = pc.cast(column, pa.int8())  # type: ignore[attr-defined]
-            out[name] = np.asarray(pc.cast(column, pa.float64()).to_numpy(), np.float64)  # type: ignore[attr-defined]
+    plain = [name for name in READ if name != "phase" and name not in IDS]
+    out: dict[str, NDArray[Any]] = {name: np.full(len(log), np.nan) for name in plain}
+    out |= {name: log.column(name).astype(np.int64) for name in IDS} | numbers(log, plain)
     if "times_used" not in log:
         out["times_used"] = appearances(out["rollout"], out["response_id"], out["step"]).astype(np.float64)
     if "updates_since_rollout" not in log:

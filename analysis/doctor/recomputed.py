@@ -14,7 +14,7 @@ from analysis.doctor.findings import Answer, Evidence, Severity, clear, found, n
 from analysis.doctor.patient import Ints, Mask, Rows
 from analysis.log.rows import numbered, repeated
 from analysis.rules.estimator_fit import SLOPES, WRONG, estimator_fit
-from analysis.rules.recompute import FOLLOWS_FROM, recompute
+from analysis.rules.recompute import FIRST, FOLLOWS_FROM, recompute
 from fspo.gradlog.schema import RATIO_COLUMNS
 from fspo.rules import Rule
 
@@ -76,18 +76,17 @@ class Recomputed:
     sizes: Counter[int] = field(default_factory=Counter)
     of_rollout: dict[str, Counter[int]] = field(default_factory=lambda: {"rows": Counter(), "steps": Counter()})
     odd: dict[str, dict[int, int]] = field(default_factory=lambda: {"rows": {}, "steps": {}})
-    last_rollout: int | None = None
-    last_step: int | None = None
-    last_response: int | None = None
+    last_rollout: int = FIRST[0]
+    last_step: int = FIRST[1]
+    last_response: int = -1
     starts: Counter[int] = field(default_factory=Counter)
 
     def add(self, rows: Rows) -> None:
         """Recompute the columns of complete rollouts, and count the rows in which the logged ones differ."""
         c, rollout = rows.columns, rows["rollout"]
-        for name, (compared, wrong) in recompute(c, self.rule, self.correction).items():
-            if name == "times_used" and self.imported:
-                continue
-            self._count(name, wrong, rollout, int(compared.sum()))
+        before = (self.last_rollout, self.last_step)
+        for name, done in recompute(c, self.rule, self.correction, imported=self.imported, before=before).items():
+            self._count(name, done.wrong, rollout, int(done.compared.sum()))
         self._advantages(rows)
         self._identity(rows)
         for number in np.unique(rollout):
@@ -126,7 +125,7 @@ class Recomputed:
 
     def _rollout(self, number: int, rows: Rows) -> None:
         """Compare one rollout's steps, versions and response numbers with each other and with the rollout before."""
-        step, since, rollout = rows["step"], rows["updates_since_rollout"], rows["rollout"]
+        step, rollout = rows["step"], rows["rollout"]
         first, last = int(step.min()), int(step.max())
         steps = len(np.unique(step))
         for name, value in (("rows", len(step)), ("steps", steps)):
@@ -136,17 +135,11 @@ class Recomputed:
         here = np.array([number])
         if self.imported:
             return
-        before = since == 0
-        start = int(step[before].min()) if before.any() else first
-        known = np.isfinite(since)
-        expected = step - start
-        wrong = known & (since != expected) if before.any() else np.zeros(len(step), bool)
-        self._count("updates_since_rollout", wrong, rollout, int(known.sum()))
         version = rows["policy_version"]
         known = np.isfinite(version)
         self._count("policy_version", known & (version != step), rollout, int(known.sum()))
         self._count("missing steps", one & (steps < last - first + 1), here, 1)
-        if self.last_rollout is not None and self.last_step is not None and self.last_response is not None:
+        if self.last_rollout != FIRST[0]:
             self._count("missing rollouts", one & (number > self.last_rollout + 1), here, 1)
             self._count("overlapping steps", one & (first <= self.last_step), here, 1)
             if number == self.last_rollout + 1:
@@ -154,8 +147,8 @@ class Recomputed:
             ids = int(rows["response_id"].min())
             self.starts[ids] += 1
             self._count("overlapping responses", one & (ids <= self.last_response), here, 1)
-        self.last_rollout, self.last_step = number, max(last, self.last_step or 0)
-        self.last_response = max(int(rows["response_id"].max()), self.last_response or 0)
+        self.last_rollout, self.last_step = number, max(last, self.last_step)
+        self.last_response = max(int(rows["response_id"].max()), self.last_response)
 
     def answers(self, files: dict[str, Any], *, selected: bool = False) -> list[Answer]:
         """Return one answer for each check of this module; ``files`` are the defects of the log's files, each with its

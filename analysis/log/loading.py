@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from analysis.log.partition import LENGTH, Partition
 from analysis.log.ratio import CORRECTED, RATIOS, UPDATE, LoggedRatio
 from analysis.log.rows import Rows
 from analysis.log.stream import InMemory, Stream
-from analysis.log.usable import ROW_COLUMNS, Scale, columns_of, usable
+from analysis.log.usable import ROW_COLUMNS, Scale, columns_of, nothing, usable
+from analysis.rules.recompute import differing
 from fspo.base.errors import UserError
 from fspo.gradlog import header_rule, read_files
 from fspo.gradlog.files import LogFile, log_files
@@ -135,10 +137,13 @@ def load_run(path: str | Path, partition: Partition = LENGTH, on: str = UPDATE.o
             f"({', '.join(f'{seed} in {name}' for seed, name in list(seeds.items())[:2])}): keep one run in a folder"
         )
     ratio = LoggedRatio.find(on, logged_columns(files, RATIOS), metadata)
+    clip, own = header_rule(metadata), header_rule(metadata, ratio.header)
+    imported = "imported_from" in metadata
+    recomputed = partial(differing, rule=clip, correction=header_rule(metadata, "correction"), imported=imported)
     columns = columns_of(partition, ratio)
     stream: Stream | None = None
     if sum(file.rows for file in files) > IN_MEMORY:
-        stream = Stream.of(files, partition, ratio)
+        stream = Stream.of(files, partition, ratio, recomputed)
         log, number = stream.sample()
         if partition.column in log and log.column(partition.column).dtype.kind in "OUS":
             stream = replace(stream, scale=Scale(1.0, stream.categories()))
@@ -147,10 +152,9 @@ def load_run(path: str | Path, partition: Partition = LENGTH, on: str = UPDATE.o
         log = read_files([(file, None) for file in files], columns, ("train",), damage)
         logged, number, damage = frozenset(c for c in columns if c in log), 0, log.damage
     logged = ratio.fields(logged)
-    rows, counts = usable(log, partition, stream.scale if stream else None, ratio)
+    rows, counts = usable(log, partition, stream.scale if stream else None, ratio, nothing if stream else recomputed)
     if len(rows) == 0:
-        raise UserError(f"{path}: {_nothing(counts, ratio, 'imported_from' in metadata)}")
-    clip, own = header_rule(metadata), header_rule(metadata, ratio.header)
+        raise UserError(f"{path}: {_nothing(counts, ratio, imported)}")
     rule = own if own is not None and own.on == ratio.on else None
     names = log.column("rule") if clip is None and "rule" in log else []
     label = clip.label if clip else str(names[0]) if len(names) else "unknown"

@@ -16,7 +16,7 @@ from analysis.log.notes import Notes
 from analysis.log.partition import Partition
 from analysis.log.ratio import UPDATE, LoggedRatio
 from analysis.log.rows import Ints, LearningRows, Rows, windows
-from analysis.log.usable import LEARNT, Scale, columns_of, learnt, usable
+from analysis.log.usable import LEARNT, Recompute, Scale, columns_of, learnt, nothing, usable
 from fspo.base.errors import UserError
 from fspo.gradlog import GradLog, read_files
 from fspo.gradlog.files import LogFile
@@ -74,10 +74,13 @@ class Stream:
     rows: np.ndarray
     scale: Scale | None = None
     ratio: LoggedRatio = UPDATE
+    recomputed: Recompute = nothing
 
     @staticmethod
-    def of(files: Sequence[LogFile], partition: Partition, ratio: LoggedRatio = UPDATE) -> Stream:
-        """Make the stream of a log's files.
+    def of(
+        files: Sequence[LogFile], partition: Partition, ratio: LoggedRatio = UPDATE, recomputed: Recompute = nothing
+    ) -> Stream:
+        """Make the stream of a log's files; ``recomputed`` is passed to `analysis.log.usable.usable`.
 
         Its rollouts are read from the files' footers, or from the column rollout where a row group holds several.
         """
@@ -95,7 +98,7 @@ class Stream:
                     rows[int(rollout)] = rows.get(int(rollout), 0.0) + group.rows / len(inside)
         numbers = sorted(rows)
         counts = np.array([rows[n] for n in numbers])
-        return Stream(tuple(files), partition, np.array(numbers), counts, ratio=ratio)
+        return Stream(tuple(files), partition, np.array(numbers), counts, ratio=ratio, recomputed=recomputed)
 
     def chunks(self, size: int) -> list[Chunk]:
         """Return the log's chunks in order; each is made of windows of ``size`` rollouts, none of them split."""
@@ -140,7 +143,7 @@ class Stream:
             log = self.read(chunk, columns)
         except UserError as error:
             return [], Notes(damage=(str(error),))
-        rows, counts = usable(log, self.partition, self.scale, self.ratio)
+        rows, counts = usable(log, self.partition, self.scale, self.ratio, self.recomputed)
         inside = self.rollouts[(self.rollouts >= chunk.first) & (self.rollouts <= chunk.last)]
         found = list(split(rows, inside[(np.searchsorted(inside, rows.rollout) // size) * size]))
         return found, Notes(damage=tuple(log.damage), counts=counts)

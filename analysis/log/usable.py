@@ -5,6 +5,7 @@ A row can be analysed if the log-ratio that the analysis is about (`analysis.log
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +41,16 @@ LEARNT = (
 """Columns that :func:`learnt` reads from the log."""
 
 
+Recompute = Callable[[GradLog], Mapping[str, int]]
+"""A function that compares the logged columns with recomputed ones and counts rows, by name of the count."""
+
+
+def nothing(log: GradLog) -> Mapping[str, int]:
+    """Compare no columns: a log's part that another call of `usable` counts."""
+    del log
+    return {}
+
+
 def columns_of(partition: Partition, ratio: LoggedRatio) -> tuple[str, ...]:
     """Return the columns of the log that :func:`usable` reads, each once."""
     return tuple(dict.fromkeys([*ROW_COLUMNS, *ratio.columns, *partition.columns]))
@@ -62,7 +73,11 @@ class Scale:
 
 
 def usable(
-    log: GradLog, partition: Partition, scale: Scale | None = None, ratio: LoggedRatio = UPDATE
+    log: GradLog,
+    partition: Partition,
+    scale: Scale | None = None,
+    ratio: LoggedRatio = UPDATE,
+    recomputed: Recompute = nothing,
 ) -> tuple[Rows, dict[str, int]]:
     """Return the rows that can be analysed, and the number of rows of each kind (counts of ``summary.json``).
 
@@ -75,8 +90,12 @@ def usable(
     ----------
     scale : Scale, optional
         Facts about the complete log, where ``log`` is only a part of it.
+    recomputed : callable
+        Gets the rows whose ratio and A are finite, without repeats and copies; the numbers of rows that it returns
+        (`analysis.rules.recompute.differing`) are added to the others.
     """
     log, counts = _sound(log, ratio)
+    counts |= recomputed(log)
     rows, updates = _rows(log, partition, scale, ratio)
     known = np.isfinite(rows.coordinate)
     moved = (updates >= 1) & known

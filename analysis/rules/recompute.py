@@ -7,13 +7,15 @@ tokens the sums of s_t, of s_t^2 and of k3 = exp(s_t) - 1 - s_t bound each other
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from analysis.log.rows import appearances, numbered
+from fspo.gradlog import GradLog
 from fspo.gradlog.schema import RATIO_COLUMNS
 from fspo.rules import Rule, TokenMeans, token_k3
 
@@ -64,12 +66,61 @@ FOLLOWS_FROM = {
     "correction_side": "the correction's ratio, A and the edges",
     "correction_weight": "the correction's ratio, A and the edges",
     "times_used": "the number of earlier steps in which the response stands",
+    "updates_since_rollout": "the number of steps since the rollout's first",
 }
 """By column: the text that says from which other columns it can be computed."""
+COUNTERS = ("times_used", "updates_since_rollout")
+"""Columns that follow from steps, and that the import of another trainer's table may have made up."""
+INPUTS = ("rollout", "step", "response_id", "length", "log_ratio", "advantage")
+"""Columns that `recompute` reads beside those of ``FOLLOWS_FROM``, in every log."""
+FACTORS = ("multiplier", "weight")
+"""Columns in which NaN, other than null, is a wrong value, because the rule gives every row a number."""
+FIRST = (-1, -1)
+"""Number and last step of the rollout before a log's first."""
+
+
+def numbers(log: GradLog, names: Iterable[str]) -> dict[str, NDArray[Any]]:
+    """Return columns of a log as float64 (N,), NaN where null; a NaN of ``FACTORS`` becomes inf, which equals no
+    recomputed value. Columns without a value are left out.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    out = {}
+    for name in names:
+        if name not in log:
+            continue
+        column = log.table[name]
+        if pa.types.is_boolean(column.type):
+            column = pc.cast(column, pa.int8())  # type: ignore[attr-defined]
+        out[name] = np.asarray(pc.cast(column, pa.float64()).to_numpy(), np.float64)  # type: ignore[attr-defined]
+        if name in FACTORS and np.isnan(out[name]).any():
+            nan = np.asarray(pc.fill_null(pc.is_nan(column), False))  # type: ignore[attr-defined]
+            out[name] = np.where(nan, np.inf, out[name])
+    return out
+
+
+def differing(
+    log: GradLog, rule: Rule | None, correction: Rule | None = None, *, imported: bool = False
+) -> dict[str, int]:
+    """Return the numbers of rows of complete rollouts in which a column was recomputed, as "NAME_compared", and in
+    which the logged value differs, as "NAME_differs". Parameters are those of `recompute`.
+    """
+    columns = numbers(log, (*INPUTS[3:], "engine_log_ratio", "staleness_log_ratio", *FOLLOWS_FROM))
+    columns |= {name: log.column(name).astype(np.int64, copy=False) for name in INPUTS[:3]}
+    out = {}
+    for name, found in recompute(columns, rule, correction, imported=imported).items():
+        out[f"{name}_compared"], out[f"{name}_differs"] = (int(np.count_nonzero(rows)) for rows in found)
+    return out
 
 
 def recompute(
-    columns: Columns, rule: Rule | None, correction: Rule | None = None, *, steps: bool = True
+    columns: Columns,
+    rule: Rule | None,
+    correction: Rule | None = None,
+    *,
+    imported: bool = False,
+    before: tuple[int, int] | None = None,
 ) -> dict[str, Compared]:
     """Recompute each column that follows from others (``FOLLOWS_FROM``) in the rows (N,) of complete rollouts.
 
@@ -77,8 +128,10 @@ def recompute(
     ----------
     rule, correction : Rule, optional
         The clip rule and the correction of the log's header. Bands on tokens and prefixes leave no edges in the log.
-    steps : bool
-        Whether the rows hold every response of each step, so that drift and times_used can be recomputed.
+    imported : bool
+        Whether another trainer's table was imported, so that the columns ``COUNTERS`` are not compared.
+    before : tuple of int, optional
+        Number and last step of the rollout before these rows (``FIRST`` at the start of a log), if they are known.
 
     Returns
     -------
@@ -88,7 +141,7 @@ def recompute(
     n = np.asarray(columns["length"], np.float64)
     found: dict[str, Compared] = {}
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        if steps and rule is not None and rule.level == "sequence" and rule.shape != "none":
+        if rule is not None and rule.level == "sequence" and rule.shape != "none":
             found["drift"] = _drift(columns, rule)
         if rule is not None and rule.level == "sequence":
             found |= dict(_clip(columns, rule, "", _ratio(columns, rule)))
@@ -99,8 +152,9 @@ def recompute(
             found |= dict(_sums(x, n, _get(columns, names.sum_sq), _get(columns, names.k3_sum), names))
         parts = _get(columns, "staleness_log_ratio") + _get(columns, "engine_log_ratio")
         found["behaviour_log_ratio"] = _close(_get(columns, "behaviour_log_ratio"), parts)
-    if steps and "times_used" in columns:
-        found["times_used"] = _used(columns)
+    if not imported:
+        made = {"times_used": _used, "updates_since_rollout": partial(_updates, before=before)}
+        found |= {name: make(columns) for name, make in made.items() if name in columns}
     return {name: found[name] for name in FOLLOWS_FROM if name in found and found[name].compared.any()}
 
 
@@ -147,6 +201,27 @@ def _used(columns: Columns) -> Compared:
         more[response[first]] = np.clip(used[first], 0, 1)
         expected += more[response]
     return _differs(used, expected, np.isfinite(used))
+
+
+def _updates(columns: Columns, before: tuple[int, int] | None) -> Compared:
+    """Compare ``updates_since_rollout`` with the number of steps since the rollout's first.
+
+    That step is the one whose rows say 0 updates. If there is none, it is the step after the last one of the rollout
+    before. Rollouts whose first logged step is a later one, because the log leaves out rows, are not compared; nor are
+    those with one step, which may be the number of a rollout.
+    """
+    since, step = _get(columns, "updates_since_rollout"), columns["step"]
+    rollout, code = np.unique(columns["rollout"], return_inverse=True)
+    least, none = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+    first, start, last = (np.full(len(rollout), x) for x in (none, none, least))
+    np.minimum.at(first, code, step)
+    np.maximum.at(last, code, step)
+    np.minimum.at(start, code, np.where(since == 0, step, none))
+    number, end = before or (least, least)
+    follows = rollout == np.append(number, rollout[:-1]) + 1
+    follows &= (first == np.append(end, last[:-1]) + 1) & (last > first)
+    start = np.where((start == none) & follows, first, start)
+    return _differs(since, (step - start[code]).astype(np.float64), np.isfinite(since) & (start < none)[code])
 
 
 def _drift(columns: Columns, rule: Rule) -> Compared:
@@ -208,7 +283,7 @@ def _clip(columns: Columns, rule: Rule, prefix: str, x: Floats) -> Iterator[tupl
     )
     for name, value in factors.items():
         logged = _get(columns, name)
-        compared = (usable if name == "weight" else clear) & np.isfinite(logged)
+        compared = (usable if name == "weight" else clear) & ~np.isnan(logged)
         same = same_weight(logged, np.asarray(value, np.float64))
         if prefix:  # verl sets A = 0 where its correction rejects; it logs the factor at the A before
             before = rule.apply(x, n, np.ones_like(A), m, (lo, hi)).clipped_weight

@@ -17,7 +17,6 @@ from analysis.rules.evaluate import Case, evaluate, trained_case
 from analysis.rules.layout import Grouping
 from analysis.rules.tally import Sums, Tally
 from analysis.tables.over_time import OverTimeRow, over_time_rows
-from analysis.tables.summary import RecomputedCounts
 from fspo.base.processes import cores, in_processes
 from fspo.stats.bins import Bins
 
@@ -25,17 +24,15 @@ from fspo.stats.bins import Bins
 @dataclass
 class Found:
     """Results of one pass over the log: sums for the acceptance tables by use (first, reused), rows of the table
-    over_time, numbers of rows in which recomputed columns differ, and notes."""
+    over_time, and notes."""
 
     uses: dict[str, Sums] = field(default_factory=dict)
     over_time: list[OverTimeRow] = field(default_factory=list)
-    recomputed: RecomputedCounts = field(default_factory=RecomputedCounts)
     notes: Notes = field(default_factory=Notes)
 
     def add(self, other: Found) -> None:
         """Add the results of later chunks of the log, except the sums in ``uses``, which ``Tally.merge`` adds."""
         self.over_time += other.over_time
-        self.recomputed.merge(other.recomputed)
         self.notes += other.notes
 
 
@@ -54,7 +51,6 @@ class Pass:
         outcome = None if self.trained is None else evaluate(self.trained, rows, rows.rollout, "update")
         self.tally.add(first, rows, outcome)
         found.over_time += over_time_rows(self.run, self.bins, rows, outcome)
-        found.recomputed.add(rows, self.run)
 
     def share(self, chunks: Sequence[Chunk], step: Callable[[], None]) -> Found:
         """Read some chunks of the log in this process and return what was found; call ``step`` after each chunk."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -10,26 +9,10 @@ import pandas as pd
 
 from analysis.log.loading import Run
 from analysis.log.notes import Notes
-from analysis.log.partition import LENGTH
-from analysis.log.rows import Rows
-from analysis.rules.recompute import FOLLOWS_FROM, recompute
+from analysis.rules.recompute import FOLLOWS_FROM
 from analysis.scores.sketches import LEFT_OUT
-from fspo.gradlog.schema import RATIO_COLUMNS, REQUIRED
 from fspo.stats.bins import Bins
 
-FIELDS = {
-    **{
-        name: name
-        for name in ("rollout", "step", "length", "k3_sum", "lo", "hi", "drift", "side", "multiplier", "weight")
-    },
-    "band_accept": "band_accept",
-    "response_id": "response",
-    "times_used": "used",
-    "updates_since_rollout": "updates",
-    "log_ratio": "S",
-    "advantage": "A",
-}
-"""Columns of the log, and the fields of `analysis.log.rows.Rows` that hold them."""
 DIFFERING = 1e-3
 """Largest share of rows in which a column of a sound log may differ from its value recomputed from other columns."""
 
@@ -41,14 +24,14 @@ def summarize(
     tables: dict[str, pd.DataFrame],
     integrity: dict[str, Any],
     scored: dict[str, Any],
-    checked: RecomputedCounts,
     notes: Notes,
 ) -> dict[str, Any]:
     """Return the content of summary.json; ``notes`` are the notes (damage, warnings, counts) of all steps of the
     analysis.
     """
     warnings = list(notes.warnings)
-    shares = checked.shares()
+    n = notes.counts
+    shares = {x: n[f"{x}_differs"] / n[f"{x}_compared"] for x in FOLLOWS_FROM if f"{x}_compared" in n}
     integrity = {**integrity, **{f"{name}_mismatch_share": share for name, share in shares.items()}}
     if integrity["pass"] is False:
         warnings.append("ERROR: T7 or T8 is violated beyond rounding: the log or the code is wrong")
@@ -85,48 +68,6 @@ def summarize(
         "ratio": {"on": run.ratio.on, "symbol": run.ratio.words.text, "rows": run.ratio.words.rows},
         "key_numbers": key_numbers(tables),
     }
-
-
-@dataclass
-class RecomputedCounts:
-    """Counts the rows whose columns differ from what follows from the other columns (`analysis.rules.recompute`).
-
-    Attributes
-    ----------
-    rows, differs : dict of str to int
-        Number of rows that were compared, and that differ, by column.
-    """
-
-    rows: dict[str, int] = field(default_factory=dict)
-    differs: dict[str, int] = field(default_factory=dict)
-
-    def add(self, rows: Rows, run: Run) -> None:
-        """Recompute, in the rows (N,) of complete rollouts, the log's columns about the analysed ratio and its rule,
-        and count where they differ.
-        """
-        on, columns = run.ratio.on, {name: getattr(rows, of) for name, of in FIELDS.items()}
-        done = {run.ratio.done.get(name, name): x for name, x in columns.items() if name in (*run.logged, *REQUIRED)}
-        ratio, _, k3_sum = RATIO_COLUMNS[on]
-        done |= {"behaviour_log_ratio": np.zeros(len(rows)), "log_ratio": rows.S, ratio or "log_ratio": rows.S}
-        done |= {k3_sum: rows.k3_sum} if k3_sum != "total_k3_sum" and "k3_sum" in run.logged else {}
-        rules = (None, run.rule) if run.ratio.header == "correction" else (run.rule, None)
-        # Drift and times_used can be recomputed only if the rows of every step are complete. Rows are
-        # missing for a ratio other than S (one row of each response is read) and for a partition other than length.
-        for name, (compared, wrong) in recompute(
-            done, *rules, steps=on == "update" and run.partition == LENGTH
-        ).items():
-            self.rows[name] = self.rows.get(name, 0) + int(np.count_nonzero(compared))
-            self.differs[name] = self.differs.get(name, 0) + int(np.count_nonzero(wrong))
-
-    def merge(self, other: RecomputedCounts) -> None:
-        """Add the numbers of compared and differing rows from another part of the log."""
-        for mine, theirs in ((self.rows, other.rows), (self.differs, other.differs)):
-            for name, count in theirs.items():
-                mine[name] = mine.get(name, 0) + count
-
-    def shares(self) -> dict[str, float]:
-        """Return the share of the compared rows that differ, by column."""
-        return {name: count / self.rows[name] for name, count in self.differs.items()}
 
 
 def key_numbers(tables: dict[str, pd.DataFrame]) -> dict[str, Any]:

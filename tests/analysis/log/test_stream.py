@@ -81,7 +81,6 @@ def test_a_streamed_log_gives_the_tables_of_the_whole(simulate, monkeypatch, pro
     ratio = got["trend"]["se"] / expected["trend"]["se"]
     assert 0.8 < np.nanmedian(ratio) < 1.25
     assert found.over_time == in_memory.over_time
-    assert found.recomputed == in_memory.recomputed
     assert found.notes.counts == in_memory.notes.counts == whole.counts
     assert found.notes == in_memory.notes
 

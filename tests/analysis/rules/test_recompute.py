@@ -92,6 +92,8 @@ def test_a_sound_log_differs_nowhere(name, correct):
         ("correction_weight", lambda x: np.ones_like(x)),
         ("correction_side", lambda x: np.zeros_like(x)),
         ("times_used", lambda x: np.zeros_like(x)),
+        ("updates_since_rollout", lambda x: x + 1),
+        ("updates_since_rollout", lambda x: np.zeros_like(x)),
     ],
 )
 def test_a_rewritten_column_is_named(column, change):

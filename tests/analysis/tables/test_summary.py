@@ -62,14 +62,22 @@ def test_edges_that_are_not_the_header_rules_are_named(simulate, factor: float, 
 
 @pytest.mark.parametrize(
     ("column", "value"),
-    [("multiplier", lambda x: x * 0 + 1), ("times_used", lambda x: x * 0), ("k3_sum", lambda x: -x)],
+    [
+        ("multiplier", lambda x, t: x * 0 + 1),
+        ("multiplier", lambda x, t: x * np.nan),
+        ("times_used", lambda x, t: x * 0),
+        ("updates_since_rollout", lambda x, t: x + 1),
+        ("k3_sum", lambda x, t: 10 * x),
+        ("sum_sq_log_ratio", lambda x, t: x * 0),
+        ("weight", lambda x, t: np.where(t["updates_since_rollout"].to_numpy() == 0, 1.5, x)),
+    ],
 )
 def test_a_rewritten_column_makes_a_log_unsound(simulate, column: str, value: Callable) -> None:
-    run = simulate(width=0)
+    run = simulate(width=0, rollouts=2)
     for file in (run / "gradlog").iterdir():
         table = pq.read_table(file)
         place = table.column_names.index(column)
-        new = pa.array(value(table[column].to_numpy()), table.schema.field(column).type)
+        new = pa.array(value(table[column].to_numpy(), table), table.schema.field(column).type)
         pq.write_table(table.set_column(place, column, new).cast(table.schema), file)
     summary = analyse_runs([run], FAST)[run]
     assert summary["integrity"]["pass"] is False
