@@ -24,9 +24,16 @@ HELD, LEAST_HELD = 0.005, 5
 of prompts of these rows. Rows of fewer prompts may be responses of equal text, which is no defect.
 """
 LENGTHS = 10
-"""The check length_pile judges a log only if at least this many different lengths lie below the greatest length."""
-PILE = 0.005
-"""Least share of responses that is reported as having exactly the greatest length and no mark as truncated."""
+"""The check length_pile judges a log only if at least this many different lengths lie below the token limit."""
+PILE, LEAST_PILE = 0.005, 10
+"""Least share and number of responses that are reported as having exactly the length of the token limit, or more, and
+no mark as truncated.
+"""
+MARKED = 3
+"""If at least so many responses are marked as truncated, and ``ONE_LIMIT`` of them have one length, that is the token
+limit.
+"""
+ONE_LIMIT = 0.9
 SORTED = 0.3
 """Least share of the variance of log length that is reported as lying between minibatches, beyond chance."""
 BY_LENGTH = 0.97
@@ -37,8 +44,14 @@ BY_LENGTH = 0.97
 class Coincidences:
     """Counts and sums over rows, by which the checks find copied rows, S held at a limit, minibatches sorted by length
     and advantages that depend on length. ``add`` takes complete rollouts in order.
+
+    Parameters
+    ----------
+    limit : int, optional
+        The token limit of responses, if the configuration says it.
     """
 
+    limit: int | None = None
     judged: int = 0
     mixed: int = 0
     copies: int = 0
@@ -226,28 +239,41 @@ class Coincidences:
         return clear(name, "S has all its digits and is held nowhere")
 
     def _pile(self) -> Answer:
+        """Check whether responses that the token limit cut off lack the mark.
+
+        Many responses of one length are a truncation only if that length is the token limit: answers of a fixed form
+        may have one length too.
+        """
         name = "length_pile"
         if not self.flagged or not len(self.lengths):
             return not_checked(name, "the log does not say which responses are truncated")
-        open_ = self.lengths - self.truncated
-        longest = int(np.flatnonzero(self.lengths).max())
-        different = int(np.count_nonzero(self.lengths[:longest]))
+        marked, limit = float(self.truncated.sum()), self.limit
+        if marked >= MARKED and self.truncated.max() >= ONE_LIMIT * marked:
+            limit = int(self.truncated.argmax())
+        if limit is None:
+            return not_checked(name, "neither the configuration nor responses marked as truncated show a token limit")
+        different = int(np.count_nonzero(self.lengths[:limit]))
         if different < LENGTHS:
-            return not_checked(name, f"{different} lengths below the greatest, {LENGTHS} are wanted")
-        at, total = float(open_[longest]), float(self.lengths.sum())
-        low = max(int(0.8 * longest), 1)
-        below = float(self.lengths[low:longest].mean()) if longest > low else math.inf
-        share = Evidence(
-            f"responses of exactly {longest} tokens, the most, not marked as truncated", at / total, unit="share"
+            return not_checked(name, f"{different} lengths below the token limit, {LENGTHS} are wanted")
+        unmarked, total = self.lengths - self.truncated, float(self.lengths.sum())
+        at, over = (float(unmarked[part].sum()) for part in (slice(limit, limit + 1), slice(limit + 1, None)))
+        low = int(0.8 * limit)
+        below = float(self.lengths[low:limit].sum()) / (limit - low)
+        pile = at >= 5 * below + 5 * math.sqrt(below)
+        evidence = tuple(
+            Evidence(f"responses of {what} {limit} tokens, the limit, not marked as truncated", n / total, unit="share")
+            for what, n in (("exactly", at), ("more than", over))
         )
-        if at < PILE * total or at < 10 or at < 5 * below + 5 * math.sqrt(below):
-            return clear(name, "no pile of ended responses at the greatest length", share)
+        wrong = over + at * pile
+        if wrong < max(PILE * total, LEAST_PILE):
+            return clear(name, "no pile of ended responses at the token limit, and none beyond", *evidence)
         return found(
             name,
             Severity.WARNING,
-            f"{at:.0f} responses have exactly {longest} tokens, the most of all, and are not marked as truncated",
-            "mark responses that meet the token limit (column truncated), and do not reward them as ended",
-            share,
+            f"{wrong:.0f} responses have {limit} tokens, the limit, or more, and are not marked as truncated",
+            "mark responses that meet the token limit (column truncated), do not reward them as ended, and count no "
+            "padding in the length",
+            *evidence,
         )
 
     def _sorted(self) -> Answer:

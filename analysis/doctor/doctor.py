@@ -112,7 +112,9 @@ class Doctor:
         imported = "imported_from" in metadata
         recomputed = Recomputed(rule, _rule(metadata, "correction"), _estimator(config), imported)
         kept = Kept(path, rule, aggregation_of(path, metadata), imported)
-        return Doctor(path, kept, recomputed, Mismatch(recomputed.correction, _one_program(config)), target=target)
+        mismatch = Mismatch(recomputed.correction, _one_program(config))
+        laws, coincidences = Laws(float32=_float32(config)), Coincidences(limit=_limit(config))
+        return Doctor(path, kept, recomputed, mismatch, laws, coincidences=coincidences, target=target)
 
     def read(self, *, complete: bool = True) -> None:
         """Read the log's files that were not read before, and add their rows.
@@ -161,6 +163,9 @@ class Doctor:
         rows = everything if train.all() else Rows({name: x[train] for name, x in columns.items()})
         if "kept" in names:
             self.kept.add(rows, everything.take(phase == "noise"), {name for name in READ if name in log})
+        if "laws" in names:
+            noise = everything.take((phase == "noise") & np.isfinite(everything.S))
+            self.laws.floor.add(noise.S, noise.L, noise["rollout"])
         if not len(rows):
             return
         if "recomputed" in names:
@@ -208,7 +213,8 @@ class Doctor:
             return self.files
         counts = Counter(self.ranks.values())
         usual, times = counts.most_common(1)[0]
-        lacking = sorted(number for number, count in self.ranks.items() if count < usual)
+        last = max(self.ranks)  # the run may have been stopped in its last rollout
+        lacking = sorted(number for number, count in self.ranks.items() if count < usual and number < last)
         if not lacking or times < USUAL * len(self.ranks):
             return self.files
         return self.files | {f"{len(lacking)} rollouts without the file of some process": lacking[0]}
@@ -229,13 +235,26 @@ def _estimator(config: Mapping[str, Any]) -> str | None:
     return rule.get("advantage") or (given.advantage if given else None)
 
 
+def _float32(config: Mapping[str, Any]) -> bool:
+    """Return whether the configuration says that the trainer's model computes in float32."""
+    model = config.get("model")
+    return isinstance(model, Mapping) and model.get("dtype") == "float32"
+
+
+def _limit(config: Mapping[str, Any]) -> int | None:
+    """Return the largest number of tokens that a response may have, as the configuration says; None if it does not."""
+    sampling = config.get("sampling")
+    limit = sampling.get("max_new_tokens") if isinstance(sampling, Mapping) else None
+    return limit if isinstance(limit, int) else None
+
+
 def _one_program(config: Mapping[str, Any]) -> bool:
     """Return whether the trainer sampled by its own program in float32, without top-p and without stale weights."""
-    sampling, model, size = (config.get(name) for name in ("sampling", "model", "batch"))
-    if not isinstance(sampling, Mapping) or not isinstance(model, Mapping) or not isinstance(size, Mapping):
+    sampling, size = (config.get(name) for name in ("sampling", "batch"))
+    if not isinstance(sampling, Mapping) or not isinstance(size, Mapping):
         return False
     return (
-        model.get("dtype") == "float32"
+        _float32(config)
         and sampling.get("engine") in ("auto", "fast", "generate")
         and sampling.get("precision", "same") == "same"
         and sampling.get("top_p", 1) == 1

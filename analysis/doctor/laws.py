@@ -47,8 +47,12 @@ TOKEN_MARGIN = 0.1
 """Smallest difference of E[k1] = -E[S] and E[k3], relative to E[k3], that is reported. k3 is the sum of e^s - 1 - s
 over a response's token log-ratios s.
 """
-NEGLIGIBLE = 1e-3
-"""Root mean square of D + E over sqrt(L), nats, up to which the laws are tested on S alone, above it on S + D + E."""
+FLOAT32 = 1e-3
+"""Root mean square of a log-ratio over sqrt(L), nats, below which two float32 programs differ. If D + E is as small,
+the laws are tested on S alone, else on S + D + E.
+"""
+FLOOR = 3.0
+"""Root mean square of S before the first update, as a multiple of the noise floor, from which on it is reported."""
 OFFSET = 0.02
 """Of a log-ratio x that ought to be 0 but for noise: smallest mean of x + k3, nats, that is reported (k3: sum of
 e^s - 1 - s over the token log-ratios s of x).
@@ -164,19 +168,30 @@ class Line:
         ----------
         apart : float
             Root mean square, nats per root token, of d = log q - log mu, if a law mu other than q drew the responses.
-            A slope ``b`` of up to rms(d) rms(x) is then no defect: as E_mu[e^d (e^x - 1)] = 0 for each token, the mean
-            of e^x - 1 can be that far from 0 (Cauchy-Schwarz, to second order).
+            A mean of x + k3 of up to L rms(d) rms(x) is then no defect: as E_mu[e^d (e^x - 1)] = 0 for each token, the
+            mean of e^x - 1 can be that far from 0 (Cauchy-Schwarz, to second order). Since it may be so at some
+            lengths alone, so much is taken off both parts of the line.
         """
         a, b, a_error, b_error = self.fit()
-        b = math.copysign(max(abs(b) - apart * self.rms, 0.0), b) if apart > 0 else b
-        size = max(abs(a), abs(b) * self.L / max(self.n, 1)) > OFFSET and self.n >= MIN_ROWS
-        return size and (abs(a) > 5 * a_error or abs(b) > 5 * b_error)
+        if self.n < MIN_ROWS:
+            return False
+        explained, mean = apart * self.rms, self.L / self.n
+        a, b = max(abs(a) - explained * mean, 0.0), max(abs(b) - explained, 0.0)
+        return max(a, b * mean) > OFFSET and (a > 5 * a_error or b > 5 * b_error)
 
 
 @dataclass
 class Laws:
-    """Tests of the laws (T9) on responses that no update had trained on. ``add`` takes complete rollouts in order."""
+    """Tests of the laws (T9) on responses that no update had trained on. ``add`` takes complete rollouts in order.
 
+    Parameters
+    ----------
+    float32 : bool
+        Whether the configuration says that the trainer computes in float32.
+    """
+
+    float32: bool = False
+    floor: Line = field(default_factory=Line)  # S of rows of the phase noise, scored twice with one version of weights
     weight: AnytimeMean = field(default_factory=lambda: AnytimeMean(EACH))
     likelihood: AnytimeMean = field(default_factory=lambda: AnytimeMean(EACH, bets=np.ones(1)))
     token: AnytimeMean = field(default_factory=lambda: AnytimeMean(EACH, LOST, GAINED))
@@ -205,7 +220,7 @@ class Laws:
         self.before.add(S[start], L[start], rollout[start], rows["k3_sum"][start])
         E = ratio(c, "behaviour")
         self.mismatch.add(E, L, rollout)
-        apart = self.mismatch.n and self.mismatch.rms > NEGLIGIBLE
+        apart = self.mismatch.n and self.mismatch.rms > FLOAT32
         x, k3 = (S + E, rows["total_k3_sum"]) if apart else (S, rows["k3_sum"])
         lag = rows["policy_version"] - since - rows["behaviour_version"]
         # Stale rows without a behaviour ratio are left out: where the staleness D is unknown, S obeys no law (T16).
@@ -274,8 +289,19 @@ class Laws:
 
     @property
     def _unlike_before(self) -> bool:
-        """Whether S before the first update is more than noise, given how far sampler and old log-probs lie apart."""
-        return self.before.systematic(self.mismatch.rms if self.mismatch.n else 0.0)
+        """Whether S before the first update is more than noise, given how far sampler and old log-probs lie apart.
+
+        If the log does not say how far, they count as apart as new and old log-probs: if the three have independent
+        noise, then the mean of x + k3 is -L times the variance of the old log-probs' noise, at most L rms(S)^2.
+        """
+        return self.before.systematic(self.mismatch.rms if self.mismatch.n else self.before.rms)
+
+    @property
+    def _floor(self) -> float:
+        """Return the most that noise can make of the root mean square of S / sqrt(L) before an update; inf: unknown."""
+        known = [FLOAT32] if self.float32 else []
+        known += [max(FLOOR * self.floor.rms, FLOAT32 / 10)] if self.floor.n >= MIN_ROWS else []
+        return min(known, default=math.inf)
 
     def answers(self) -> list[Answer]:
         """Return one answer for each check of this module."""
@@ -285,13 +311,24 @@ class Laws:
         name, line = "before_update", self.before
         if not line.n:
             return not_checked(name, "no row before the first update of a rollout")
-        if not self._unlike_before:
+        large = line.n >= MIN_ROWS and line.rms > self._floor
+        if not self._unlike_before and not large:
             return clear(name, "S is 0 before the first update, or noise around 0", *line.evidence("S before"))
+        known, why = bool(self.mismatch.n) or large, line.cause("the old log-probs")
+        if large and not self._unlike_before:
+            why = (
+                f"its root mean square is {line.rms:.2g} nats per root token, where noise makes {self._floor:.2g} at "
+                "most: old and new log-probs are of other weights, or dropout is on"
+            )
+        elif not known:
+            why = "the log has no E, so it does not say whether the old log-probs or the sampler's law is at fault"
         return found(
             name,
-            Severity.CRITICAL,
-            f"S is not 0 before the first update, where new and old weights are one: {line.cause('the old log-probs')}",
-            "compute old and new log-probabilities of the same tokens by the same code, at the sampling temperature",
+            Severity.CRITICAL if known else Severity.WARNING,
+            "S is not 0 before the first update, where new and old weights are one, and no noise of its size is like "
+            f"it: {why}",
+            "compute old and new log-probabilities of the same tokens by the same code, at the sampling temperature; "
+            "log the sampler's log-probabilities (engine_log_ratio)",
             *line.evidence("S before"),
             since=line.first,
         )

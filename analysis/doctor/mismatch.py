@@ -10,14 +10,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from analysis.doctor.findings import Answer, Evidence, Severity, clear, found, not_checked
-from analysis.doctor.laws import EACH, GAINED, LOST, WEIGHT_MARGIN, Line
+from analysis.doctor.laws import EACH, FLOAT32, GAINED, LOST, WEIGHT_MARGIN, Line
 from analysis.doctor.patient import MIN_ROWS, Floats, Mask, Rows
 from analysis.rules.recompute import ratio
 from analysis.stats.anytime import AnytimeMean
 from fspo.rules import Rule, exponent, importance_weight
 
-SMALL = 1e-3
-"""Root mean square of E / sqrt(L), nats, up to which nothing is said: two float32 programs differ by less."""
 LARGE = 0.1
 """Root mean square of E / sqrt(L), nats, above which it is reported whatever its cause: bfloat16 against float32 makes
 about .04.
@@ -130,7 +128,7 @@ class Mismatch:
                 broken.append(self.token.above if self.token.mean > 0 else self.token.below)
         since = [rollout for rollout in broken if rollout is not None]
         one_sided = line.one_sided and abs(line.x / line.n) > WEIGHT_MARGIN
-        if line.rms <= SMALL or not (since or one_sided):
+        if line.rms <= FLOAT32 or not (since or one_sided):
             return clear(
                 name, "E is near 0, or E[e^E] = 1; raw log-probs of truncated sampling would hide it", *evidence
             )
@@ -160,7 +158,7 @@ class Mismatch:
             *(Evidence(f"weight that the correction leaves, L from {at}", x, unit="share") for at, x in left.items()),
         )
         unbounded = self.correction is None and max((sd for _, sd in spread), default=0.0) > WIDE
-        if self.same and line.rms > SMALL:
+        if self.same and line.rms > FLOAT32:
             what = "sampler and trainer are one program at one precision, and E is not 0"
         elif line.rms > LARGE or (line.systematic() and line.rms > LARGE / 2):
             what = "sampler and trainer differ far beyond rounding"
@@ -170,7 +168,7 @@ class Mismatch:
             return clear(
                 name,
                 "sampler and trainer agree up to rounding"
-                if line.rms <= SMALL
+                if line.rms <= FLOAT32
                 else "sampler and trainer differ as programs of another precision do",
                 *evidence,
             )

@@ -36,11 +36,10 @@ def s_zero(p: Patient) -> Answer:
     if len(p.moved) == 0:
         return found(
             name,
-            Severity.WARNING,
-            "every row is at the parameters that sampled it: S is 0 up to rounding, so no rule ever clips and every "
-            "clip ratio is 0",
-            "set more than one minibatch or epoch a rollout (TRL: steps_per_generation above "
-            "gradient_accumulation_steps, or num_iterations above 1), or accept that training is on-policy",
+            Severity.INFO,
+            "training is on-policy: each rollout serves one update, so S is 0 up to rounding and no rule ever clips",
+            "nothing, if on-policy training is wanted; else set more than one minibatch or epoch a rollout (TRL: "
+            "steps_per_generation above gradient_accumulation_steps, or num_iterations above 1)",
             zero,
             Evidence("rows after an update", 0.0),
         )
@@ -70,7 +69,7 @@ def _never_clipped(p: Patient, name: str) -> Answer:
         if share is not None and not p.metric(rate).any():
             return found(
                 name,
-                Severity.WARNING,
+                Severity.INFO,
                 f"the clip ratio is exactly 0 in all {len(p.metric(rate))} lines: S is 0 (one update a rollout, or "
                 "old log-probabilities recomputed), or the band is wider than S ever is; scalars cannot tell which",
                 "log S for each response (columns old and new log-probabilities), import it and look again; with one "

@@ -45,7 +45,7 @@ WRONG_GROUPS = 0.01
 """Share of groups up to which nothing is reported although no estimator makes their advantages from their rewards."""
 USUAL = 0.9
 """Where at least this share of the rollouts has the same number of rows, steps or files, rollouts with fewer are
-reported.
+reported, but for the last one: its run may have been stopped.
 """
 CONSTANT = ("length", "reward", "advantage", "truncated", "engine_log_ratio", "prompt_id")
 """Columns whose value must be the same in all rows of a response."""
@@ -76,6 +76,7 @@ class Recomputed:
     sizes: Counter[int] = field(default_factory=Counter)
     of_rollout: dict[str, Counter[int]] = field(default_factory=lambda: {"rows": Counter(), "steps": Counter()})
     odd: dict[str, dict[int, int]] = field(default_factory=lambda: {"rows": {}, "steps": {}})
+    latest: dict[str, int] = field(default_factory=dict)  # numbers of rows and steps of the last rollout
     last_rollout: int = FIRST[0]
     last_step: int = FIRST[1]
     last_response: int = -1
@@ -131,6 +132,7 @@ class Recomputed:
         for name, value in (("rows", len(step)), ("steps", steps)):
             self.of_rollout[name][value] += 1
             self.odd[name].setdefault(value, number)
+            self.latest[name] = value
         one = np.ones(1, bool)
         here = np.array([number])
         if self.imported:
@@ -256,7 +258,7 @@ class Recomputed:
         for key, odd in self.odd.items():
             if key == "rows" and selected:
                 continue  # where groups are selected, a rollout with few groups of unequal rewards is rightly short
-            sizes = self.of_rollout[key]
+            sizes = self.of_rollout[key] - Counter([self.latest.get(key, 0)])
             usual, times = sizes.most_common(1)[0] if sizes else (0, 0)
             if times >= USUAL * sizes.total() and sizes.total() >= 5 and any(size < usual for size in sizes):
                 few = [size for size in sizes if size < usual]

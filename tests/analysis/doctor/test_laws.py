@@ -256,13 +256,111 @@ def test_groups_of_one_text_are_not_counted_twice(tmp_path, mixed):
     assert not find_copies(*(log.column(name) for name in names)).again.any()
 
 
+@pytest.mark.parametrize(
+    ("limit", "marked", "found"),
+    [
+        (None, None, False),  # a pile at 100 may be what the answers are
+        (200, None, False),
+        (100, None, True),
+        (90, None, True),  # longer than the limit
+        (None, 100, True),
+        (None, 200, False),
+    ],
+)
+def test_a_pile_of_lengths_is_a_truncation_only_at_the_token_limit(tmp_path, limit, marked, found):
+    """A fifth of the responses have 100 tokens, the most; the configuration or a few marks may show the limit."""
+
+    def length(rng, place):
+        made = np.minimum(rng.integers(40, 120, len(place)), 100)
+        made[:2] = marked or 50
+        return made
+
+    def truncated(rng, place):
+        return (np.arange(len(place)) < 2) & (marked is not None)
+
+    run = write(tmp_path, length=length, truncated=truncated)
+    if limit:
+        (run / "config.yaml").write_text(f"sampling: {{max_new_tokens: {limit}}}\n")
+    assert ("length_pile" in findings(run)) == found
+
+
 def test_responses_of_one_length_are_no_pile(tmp_path):
-    assert "length_pile" not in findings(write(tmp_path / "fixed", length=60, truncated=False))
+    run = write(tmp_path, length=60, truncated=False)
+    (run / "config.yaml").write_text("sampling: {max_new_tokens: 60}\n")
+    assert "length_pile" not in findings(run)
 
-    def limited(rng, place):
-        return np.minimum(rng.integers(40, 120, len(place)), 100)
 
-    assert "length_pile" in findings(write(tmp_path / "limited", length=limited, truncated=False))
+@pytest.mark.parametrize("stopped", [9, 7])
+def test_a_short_last_rollout_is_a_run_that_was_stopped(healthy, tmp_path, stopped):
+    """Half of the updates lack in the last rollout, which is healthy, or in an earlier one."""
+    short = rewritten(healthy, tmp_path, lambda c, r, i: kept(c, (i != stopped) | (c["updates_since_rollout"] < 4)), 0)
+    assert ("log" in findings(short)) == (stopped == 7)
+
+
+def test_a_stopped_process_lacks_the_last_file(healthy, tmp_path):
+    run = rewritten(healthy, tmp_path / "run", lambda c, r, i: c, 0)
+    log = read_log(run)
+    writer = GradLogWriter(run, rank=1, metadata=log.metadata)
+
+    def files_of_another_process(rollout):
+        part = log.where(log.column("rollout") == rollout)
+        writer.append({name: part.column(name) for name in part.table.column_names if name in part})
+        writer.flush(rollout)
+        doctor = Doctor.of(run, log.metadata)
+        doctor.read()
+        return doctor._files()
+
+    for rollout in range(8):
+        files_of_another_process(rollout)
+    assert files_of_another_process(8) == {}
+    sorted(file for file in (run / "gradlog").iterdir() if "0004" in file.name)[1].unlink()
+    assert files_of_another_process(9) == {"1 rollouts without the file of some process": 4}
+
+
+def test_an_on_policy_run_is_told_so_and_does_not_fail(tmp_path):
+    (found,) = examine(write_run(tmp_path, Plan(minibatches=1, epochs=1), 0)).findings
+    assert (found.id, found.severity) == ("s_zero", Severity.INFO)
+    assert "training is on-policy: each rollout serves one update" in found.summary
+
+
+def before(S, k3, L, E=None, **options):
+    """Return the check of S before the first update; E is the engine ratio, if it is logged."""
+    laws = Laws(**options)
+    made = {"updates_since_rollout": 0 * L, "length": L, "log_ratio": S, "k3_sum": k3}
+    laws.add(rows_of(len(L), **made | ({} if E is None else {"engine_log_ratio": E})), np.ones(len(L), bool))
+    return laws
+
+
+@pytest.mark.parametrize("engine", ["logged", "unknown"])
+def test_rounding_before_an_update_is_judged_by_what_the_log_says_of_the_sampler(engine):
+    """Sampler, old and new log-probs have independent noise of .03: E[S + k3] is -L .03^2, which E alone explains."""
+    rng, n, sigma = np.random.default_rng(4), 20000, 0.03
+    L = rng.integers(200, 2000, n).astype(float)
+    sampler, old, new = (sigma * rng.standard_normal(n) * np.sqrt(L) for _ in range(3))
+    S, k3 = new - old - 2 * sigma**2 * L, sigma**2 * L  # tokens s = n - o have mean -2 sigma^2 under the sampler's law
+    E = old - sampler - sigma**2 * L
+    assert not before(S, k3, L, E if engine == "logged" else None)._before().found
+    far = before(S + 0.01 * L, k3, L, E if engine == "logged" else None)._before()
+    assert far.found
+    assert far.severity == (Severity.CRITICAL if engine == "logged" else Severity.WARNING)
+    assert ("the log has no E, so it does not say" in far.summary) == (engine == "unknown")
+    assert ("another temperature" in far.summary) == (engine == "logged")
+
+
+@pytest.mark.parametrize(("noise", "found"), [(1e-4, False), (5e-3, True)])
+def test_small_s_before_an_update_is_seen_where_the_noise_floor_is_known(noise, found):
+    rng, n = np.random.default_rng(6), 2000
+    L = rng.integers(20, 200, n).astype(float)
+    S = noise * np.sqrt(L) * rng.standard_normal(n)
+    assert not before(S, noise**2 / 2 * L, L)._before().found
+    answer = before(S, noise**2 / 2 * L, L, float32=True)._before()
+    assert answer.found == found
+    assert not found or (answer.severity == Severity.CRITICAL and "dropout" in answer.summary)
+    laws = before(S, noise**2 / 2 * L, L)
+    laws.floor.add(S[:100] / 10, L[:100], np.zeros(100, np.int64))
+    assert laws._before().found == found
+    laws.floor.add(S, L, np.zeros(n, np.int64))
+    assert not laws._before().found
 
 
 @pytest.mark.parametrize("prompts", [1, 40])
