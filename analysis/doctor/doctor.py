@@ -112,7 +112,7 @@ class Doctor:
         imported = "imported_from" in metadata
         recomputed = Recomputed(rule, _rule(metadata, "correction"), _estimator(config), imported)
         kept = Kept(path, rule, aggregation_of(path, metadata), imported)
-        mismatch = Mismatch(recomputed.correction, _one_program(config))
+        mismatch = Mismatch(recomputed.correction, _one_program(config), imported)
         laws, coincidences = Laws(float32=_float32(config)), Coincidences(limit=_limit(config))
         return Doctor(path, kept, recomputed, mismatch, laws, coincidences=coincidences, target=target)
 

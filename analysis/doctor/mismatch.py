@@ -26,6 +26,11 @@ THIRD, HALF = 1 / 3, 0.5
 """Shares of the sum of weights that a correction leaves in an octave of lengths: less than ``THIRD`` is reported; with
 ``HALF`` or more in every octave, a large E that breaks no law is reported as harmless.
 """
+POSITIVE = 0.05
+"""The check sampler_law takes x + k3 of a response to be above 0 in at least this share of the responses of a sound
+run (x: E, or D + E; k3: sum of e^s - 1 - s over x's token log-ratios s). Its mean is 0 there. Truncated sampling makes
+it negative in all.
+"""
 STALE = 0.2
 """Root mean square of the staleness D of stale responses, nats, above which a run without a correction is reported."""
 OCTAVES = 24
@@ -42,14 +47,18 @@ class Mismatch:
         The correction that the run trained with.
     same : bool
         Whether the configuration says that sampler and trainer are one program at one precision, so that E is 0.
+    imported : bool
+        Whether another trainer's table was imported; its versions may count something else than updates.
     """
 
     correction: Rule | None = None
     same: bool = False
+    imported: bool = False
     engine: Line = field(default_factory=Line)
     weight: AnytimeMean = field(default_factory=lambda: AnytimeMean(EACH))
     token: AnytimeMean = field(default_factory=lambda: AnytimeMean(EACH, LOST, GAINED))
     k3: float = 0.0
+    below: AnytimeMean = field(default_factory=lambda: AnytimeMean(EACH))
     # For each octave of lengths: number of rows, sum and sum of squares of D + E.
     by_length: Floats = field(default_factory=lambda: np.zeros((OCTAVES, 3)))
     # For each octave of lengths: number of rows, sum of the weights after the correction, sum of the weights before it.
@@ -60,6 +69,10 @@ class Mismatch:
     lags: dict[int, Floats] = field(default_factory=dict)
     stale_since: int | None = None
     contradicting: int = 0
+    # Numbers of rows after an update, and of those with S other than 0; of stale responses with a known D, and of those
+    # with D exactly 0.
+    moved: Floats = field(default_factory=lambda: np.zeros(2))
+    still: Floats = field(default_factory=lambda: np.zeros(2))
 
     def add(self, rows: Rows, fair: Mask) -> None:
         """Add complete rollouts, each response by the first of its rows (N,); ``fair`` (N,) marks the rows that no
@@ -76,6 +89,10 @@ class Mismatch:
         self.weight.add((importance_weight(x) - 1)[drawn], rollout[drawn])
         self.token.add((k3 + x)[drawn], rollout[drawn])
         self.k3 += float(np.nansum(k3[drawn]))
+        known = np.isfinite(k3)  # where k3 is unknown the sign of a small x stands for that of x + k3
+        y = np.where(known, k3 + x, x)
+        signed = drawn & np.isfinite(y) & (y != 0) & (known | (np.abs(x) <= 1))
+        self.below.add(POSITIVE - (y[signed] > 0), rollout[signed])
         self._tally(self.by_length, octave, first & np.isfinite(behaviour), np.ones_like(L), behaviour, behaviour**2)
         weight = c["correction_weight"]
         if self.correction is not None:
@@ -89,6 +106,10 @@ class Mismatch:
         )
         known = first & np.isfinite(lag)
         self.contradicting += int(np.sum(known & (lag == 0) & np.isfinite(D) & (np.abs(D) > 1e-9)))
+        after = (rows["updates_since_rollout"] >= 1) & np.isfinite(rows.S)
+        self.moved += (after.sum(), np.sum(rows.S[after] != 0))
+        stale = known & (lag > 0) & np.isfinite(D)
+        self.still += (stale.sum(), np.sum(D[stale] == 0))
         for number in np.unique(lag[known]):
             d = D[known & (lag == number)]
             sums = self.lags.setdefault(int(number), np.zeros(3))
@@ -126,9 +147,10 @@ class Mismatch:
             evidence.append(Evidence("k1 over k3 of E (law: 1)", 1 - ends[0], 1 - ends[2], 1 - ends[1]))
             if abs(self.token.mean) > WEIGHT_MARGIN:
                 broken.append(self.token.above if self.token.mean > 0 else self.token.below)
+        if line.one_sided and abs(line.x / line.n) > WEIGHT_MARGIN:
+            broken.append(self.below.above)
         since = [rollout for rollout in broken if rollout is not None]
-        one_sided = line.one_sided and abs(line.x / line.n) > WEIGHT_MARGIN
-        if line.rms <= FLOAT32 or not (since or one_sided):
+        if line.rms <= FLOAT32 or not since:
             return clear(
                 name, "E is near 0, or E[e^E] = 1; raw log-probs of truncated sampling would hide it", *evidence
             )
@@ -140,7 +162,7 @@ class Mismatch:
             "let the sampler return processed log-probabilities of the tokens that it drew (temperature and top-p "
             "included), sum both over the same tokens, and set top_p 1 or correct for it",
             *evidence,
-            since=min(since, default=line.first),
+            since=min(since),
         )
 
     def _engine(self) -> Answer:
@@ -229,6 +251,10 @@ class Mismatch:
         if self.contradicting:
             summary = f"D is not 0 in {self.contradicting} responses that, by version, the present weights sampled"
             return found(name, Severity.WARNING, summary, version, *evidence)
+        unmoved = self.still[0] >= MIN_ROWS and self.still[1] == self.still[0]
+        if unmoved and 2 * self.moved[1] > self.moved[0] and not self.imported:
+            summary = "D is 0 in every response that, by version, older weights sampled, though updates move S"
+            return found(name, Severity.WARNING, summary, version, *evidence, since=self.stale_since)
         rms = math.sqrt(sum(s[2] for s in stale.values()) / max(number, 1))
         if rms > STALE and self.correction is None:
             return found(

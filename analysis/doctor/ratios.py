@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from analysis.doctor.findings import Answer, Evidence, Severity, clear, found, not_checked
-from analysis.doctor.patient import Patient, Rows, enough
+from analysis.doctor.patient import Ints, Patient, Rows, enough
+from analysis.log.rows import numbered
 from fspo.gradlog import metric_names as metric
 from fspo.stats.slopes import cluster_slope
 
@@ -16,6 +17,8 @@ RESET = 0.05
 """If the mean of S^2/L at an update is below this share of its mean at an earlier update of the rollout, the old
 log-probabilities were computed again.
 """
+LEAST_FROZEN = 8
+"""Least number of rows after an update with a gradient in a rollout that is reported as one in which nothing moves."""
 FLOOR_SHARE = 0.2
 """If at least this share of the clip ratio (responses out of the band) is there before any update, numerics cause it.
 """
@@ -57,9 +60,37 @@ def s_zero(p: Patient) -> Answer:
                 if v.size
             ),
         )
+    if len(frozen := _frozen(p)):
+        return found(
+            name,
+            Severity.CRITICAL,
+            f"S is exactly 0 in every row after updates of {len(frozen)} rollouts that had a gradient, and not in the "
+            "others: nothing moves there, or the old log-probabilities are recomputed",
+            "look at the learning rate and at the optimizer's state, after a resumption say",
+            zero,
+            since=int(frozen[0]),
+        )
     return clear(
         name, "S moves once an update was made", p.moved.share("rows after an update with S = 0", p.moved.S == 0)
     )
+
+
+def _frozen(p: Patient) -> Ints:
+    """Return the numbers of rollouts with S exactly 0 in every row after an update that had a gradient, from the first
+    rollout on in which S moved; none if metrics say that the learning rate was 0.
+    """
+    rows = p.finite
+    step, number = rows["step"], numbered(rows["rollout"])
+    factor = np.nan_to_num(rows["multiplier"], nan=1.0)
+    pulls = np.isfinite(rows["advantage"]) & (rows["advantage"] * factor != 0)
+    first = np.full(int(number.max(initial=-1)) + 1, np.iinfo(np.int64).max)
+    np.minimum.at(first, number[pulls], step[pulls])
+    after = (step > first[number]) & (rows["updates_since_rollout"] >= 1)
+    count, moves = (np.bincount(number[which], minlength=len(first)) for which in (after, after & (rows.S != 0)))
+    rollout = np.unique(rows["rollout"])
+    resting = [r for r, rate in p.metrics.get(metric.LEARNING_RATE, []) if rate == 0]
+    frozen = (count >= LEAST_FROZEN) & (moves == 0) & ~np.isin(rollout, resting)
+    return rollout[frozen & (np.cumsum(moves) > 0)]
 
 
 def _never_clipped(p: Patient, name: str) -> Answer:

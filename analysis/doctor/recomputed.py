@@ -13,7 +13,7 @@ import numpy as np
 from analysis.doctor.findings import Answer, Evidence, Severity, clear, found, not_checked
 from analysis.doctor.patient import Ints, Mask, Rows
 from analysis.log.rows import numbered, repeated
-from analysis.rules.estimator_fit import SLOPES, WRONG, estimator_fit
+from analysis.rules.estimator_fit import NO_LINE, SLOPES, WRONG, ZEROED, estimator_fit
 from analysis.rules.recompute import FIRST, FOLLOWS_FROM, recompute
 from fspo.gradlog.schema import RATIO_COLUMNS
 from fspo.rules import Rule
@@ -192,7 +192,7 @@ class Recomputed:
             if self.fits[n]
         ]
         bad = [n for n in WRONG if self.fits[n] > WRONG_GROUPS * self.groups]
-        if bad and not (self.imported and bad == [WRONG[-1]]):
+        if bad and not (self.imported and {*bad} <= {ZEROED, NO_LINE}):
             worst = max(bad, key=lambda n: self.fits[n])
             return found(
                 name,

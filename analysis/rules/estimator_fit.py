@@ -21,7 +21,8 @@ Floats = NDArray[np.float64]
 TOLERANCE = 2e-3
 """Largest distance of an advantage from the line through its group's advantages over rewards, as a share of the group's
 largest |A|, that counts as rounding: trainers may compute advantages in bfloat16, which has 3 digits."""
-SLOPES = (*ESTIMATORS, "scaled by the standard deviation of all rewards", "scaled by a constant")
+BIASED = "grpo with the biased standard deviation"
+SLOPES = (*ESTIMATORS, BIASED, "scaled by the standard deviation of all rewards", "scaled by a constant")
 NOT_CENTRED = "not centred in the group"
 BY_LENGTH = "times the length"
 OVER_LENGTH = "over the length"
@@ -53,8 +54,9 @@ def estimator_fit(columns: Columns, size: int = 0) -> EstimatorFit:
     """Judge, for each group, which estimators or defects explain its advantages, from one row of each response.
 
     Groups are left out that have a reward or an advantage that is not finite, fewer than two responses, another number
-    of responses than ``size`` (if it is given), or only advantages of 0. A truncated response (cut off at the length
-    limit) may have A = 0 in any group, because trainers can drop it after they have compared the group.
+    of responses than ``size`` (if it is given), or only advantages of 0 and equal rewards. A truncated response (cut
+    off at the length limit) may have A = 0 in any group, because trainers can drop it after they have compared the
+    group.
     """
     first = np.flatnonzero(~repeated(columns["rollout"], columns["response_id"]))
     rollout, L = columns["rollout"][first], np.maximum(columns["length"][first].astype(np.float64), 1.0)
@@ -75,7 +77,6 @@ def estimator_fit(columns: Columns, size: int = 0) -> EstimatorFit:
     r, A = (np.where(np.isfinite(v), v, 0.0) for v in (r, A))
     with np.errstate(invalid="ignore", divide="ignore"):
         scale = largest(np.abs(A))
-        judged = finite & (count >= 2) & ((count == size) | (size < 2)) & (scale > 0)
         x = r - (total(r) / count)[group]
         equal = largest(np.abs(x)) <= ROUNDING * np.maximum(largest(np.abs(r)), 1e-300) * 8
 
@@ -96,7 +97,8 @@ def estimator_fit(columns: Columns, size: int = 0) -> EstimatorFit:
 
         k, a, straight = line(A)
         allowed = zeroed & (columns["truncated"][first] == 1) if "truncated" in columns else np.zeros_like(zeroed)
-        missing = (total(zeroed & ~allowed) > 0) & straight
+        missing = (total(zeroed & ~allowed) > 0) & ~equal & (straight | (scale == 0))
+        judged = finite & (count >= 2) & ((count == size) | (size < 2)) & ((scale > 0) | missing)
         straight &= ~missing
         centred = np.abs(a) <= TOLERANCE * scale
         sound = straight & centred & (k > 0)
@@ -105,8 +107,9 @@ def estimator_fit(columns: Columns, size: int = 0) -> EstimatorFit:
         constant = np.median(k[judged & sound]) if np.any(judged & sound) else np.nan
         values = (  # for each estimator of SLOPES, the slopes k that it may give
             [count / np.maximum(count - 1, 1)],
-            [1 / (deviation + eps) for eps in (0.0, 1e-6, GRPO_EPS)] + [np.sqrt(count / (count - 1)) / deviation],
+            [1 / (deviation + eps) for eps in (0.0, 1e-6, GRPO_EPS)],
             [np.ones(number)],
+            [1 / (deviation * np.sqrt((count - 1) / count) + eps) for eps in (0.0, 1e-6, GRPO_EPS)],
             [1 / (everything + eps) for eps in (0.0, GRPO_EPS)],
             [np.full(number, constant)],
         )

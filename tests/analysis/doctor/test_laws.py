@@ -20,7 +20,7 @@ from analysis.log.copies import find_copies
 from analysis.stats.anytime import AnytimeMean, stakes
 from fspo.gradlog import GradLogWriter, read_log
 from fspo.rules import correction
-from studies.doctor_defects import add, after, kept, rewritten
+from studies.doctor_defects import add, after, kept, rewritten, zeroed
 from studies.doctor_healthy import World, write_world
 
 
@@ -345,6 +345,43 @@ def test_rounding_before_an_update_is_judged_by_what_the_log_says_of_the_sampler
     assert far.severity == (Severity.CRITICAL if engine == "logged" else Severity.WARNING)
     assert ("the log has no E, so it does not say" in far.summary) == (engine == "unknown")
     assert ("another temperature" in far.summary) == (engine == "logged")
+
+
+@pytest.mark.parametrize(("first", "rate"), [(6, 1e-5), (6, 0.0), (0, 1e-5)])
+def test_rollouts_in_which_nothing_moves_are_named(healthy, tmp_path, first, rate):
+    """From rollout 6 on S stays 0, or in the first three, as in a warm-up; the metrics may say that the rate is 0."""
+
+    def change(c, rng, rollout):
+        return zeroed(c, np.full(len(c["length"]), first <= rollout < (10 if first else 3)))
+
+    run = rewritten(healthy, tmp_path, change, 0)
+    (run / "metrics.jsonl").write_text(
+        "".join(json.dumps({"phase": "train", "rollout": i, "learning_rate": rate}) + "\n" for i in range(10))
+    )
+    found = findings(run)
+    assert ("s_zero" in found) == (first == 6 and rate > 0)
+    assert "s_zero" not in found or (found["s_zero"].since, found["s_zero"].severity) == (6, Severity.CRITICAL)
+
+
+@pytest.mark.parametrize(("D", "moves", "found"), [(0.0, True, True), (0.1, True, False), (0.0, False, False)])
+def test_stale_responses_have_a_staleness(tmp_path, D, moves, found):
+    def staleness(rng, place):
+        return D * rng.standard_normal(len(place))
+
+    made = {} if moves else {"log_ratio": np.zeros(400)}
+    run = write(tmp_path, staleness_log_ratio=staleness, policy_version=9, behaviour_version=7, **made)
+    assert ("staleness" in findings(run)) == found
+
+
+@pytest.mark.parametrize(("spread", "wanted"), [(0.0, True), (0.2, False)])
+def test_truncated_sampling_is_called_so_at_a_level(spread, wanted):
+    """E is -.002 for each token; or it has noise beside, so that E + k3 is above 0 in more than a response of twenty.
+    A response tells 1.05 at most, so 60 of them do not reach odds of 1000 and 600 do."""
+    rng = np.random.default_rng(1)
+    for n in (60, 600):
+        L = rng.integers(16, 64, n) * 1.0
+        E = -0.002 * L * (1 + 10 * spread * rng.standard_normal(n))
+        assert ("sampler_law" in engine(E, L, 2e-6 * L)) == (wanted and n == 600)
 
 
 @pytest.mark.parametrize(("noise", "found"), [(1e-4, False), (5e-3, True)])

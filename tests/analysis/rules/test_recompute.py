@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from analysis.rules.estimator_fit import WRONG, estimator_fit
+from analysis.rules.estimator_fit import BIASED, WRONG, estimator_fit
 from analysis.rules.recompute import FOLLOWS_FROM, recompute
 from fspo.advantages import ESTIMATORS, advantages
 from fspo.rules import DriftStats, correction, preset, token_k3
@@ -148,6 +148,7 @@ def test_each_estimator_is_recognised(estimator, kind):
         ("over the length", lambda A, L, rng: A / L),
         ("of the opposite sign", lambda A, L, rng: -A),
         ("0 for some responses that are not at the group's mean", lambda A, L, rng: A * (rng.random(N) < 0.7)),
+        ("0 for some responses that are not at the group's mean", lambda A, L, rng: 0 * A),
         ("no line in the reward of the group", lambda A, L, rng: rng.permutation(A)),
     ],
 )
@@ -157,6 +158,24 @@ def test_advantages_that_no_estimator_makes_are_named(name, change):
     fits = estimator_fit(columns | {"advantage": A}).fits
     assert fits[name].mean() > 0.9
     assert all(fits[other].mean() < 0.1 for other in ("rloo", "grpo", "dr_grpo"))
+
+
+def test_the_biased_standard_deviation_is_told_from_the_other():
+    r, columns = rewards("continuous")
+    groups = r.reshape(-1, GROUP)
+    A = ((groups - groups.mean(1, keepdims=True)) / groups.std(1, keepdims=True)).ravel()
+    fits = estimator_fit(columns | {"advantage": A}).fits
+    assert fits[BIASED].all()
+    assert not fits["grpo"].any()
+
+
+def test_groups_of_equal_rewards_need_no_advantage():
+    r, columns = rewards("continuous")
+    r = np.where(columns["prompt_id"] % 2, 0.3, r)
+    A = advantages(r, columns["prompt_id"], "grpo")[0]
+    fit = estimator_fit(columns | {"reward": r, "advantage": A})
+    assert len(fit.rollout) == N // GROUP // 2
+    assert fit.fits["grpo"].all()
 
 
 def test_truncated_responses_may_have_no_advantage():
