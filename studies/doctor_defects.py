@@ -1,6 +1,7 @@
-"""Forty ways to spoil a gradient log, and some of them at several severities, for the study of the doctor.
+"""Fifty ways to spoil a gradient log, and some of them at several severities, for the study of the doctor.
 
-They were written after the doctor's laws were fixed and not used to change them. Most are bugs that users of RL
+They were written after the doctor's laws were fixed: forty first, ten after checks were added for some that had passed
+unseen. Most of the forty are bugs that users of RL
 libraries reported; the address stands beside each. A defect changes the logged rows of a sound run as the bug would,
 and the columns that a trainer derives from the changed ones follow. Each names the checks that would name it rightly.
 """
@@ -285,6 +286,11 @@ def _late(c: Columns, i: int) -> Columns:
     return c | {"response_id": place(c) + (i - 6) * (int(place(c).max()) + 1)} if i >= 6 else c
 
 
+def _bfloat16(x: np.ndarray) -> np.ndarray:
+    """Round numbers (N,) towards 0 to a 16-bit float with the exponent of a float32."""
+    return (x.astype(np.float32).view(np.uint32) & 0xFFFF0000).astype(np.uint32).view(np.float32).astype(np.float64)
+
+
 def _best_half(c: Columns) -> Columns:
     """Keep only the half of each group with the higher rewards, and compute advantages within that half."""
     order = np.lexsort((c["response_id"], -c["reward"].astype(float), c["prompt_id"], c["step"]))
@@ -295,7 +301,7 @@ def _best_half(c: Columns) -> Columns:
     return rewarded(c, judged(c, c["reward"]))
 
 
-DEFECTS = (
+FORTY = (
     Defect(
         "the sampler returns log-probs from before its temperature",
         "sampler_law~temperature engine~temperature",
@@ -512,4 +518,72 @@ DEFECTS = (
         lambda c, r, i: _best_half(c),
     ),
 )
-"""The forty defects with which the doctor's study spoils sound logs."""
+"""The forty defects with which the doctor's study first spoilt sound logs."""
+
+
+def _padded(c: Columns) -> Columns:
+    """Return the columns with every length set to the longest of its group."""
+    group = group_of(c)
+    longest = np.zeros(int(group.max()) + 1, np.int64)
+    np.maximum.at(longest, group, c["length"])
+    return lengthened(c, longest[group])
+
+
+TEN = (
+    Defect(
+        "top-p without the share of the mass that it leaves in the sampler's log-probs",
+        "sampler_law~top-p engine~top-p",
+        lambda c, r, i: add(
+            c, -0.002 * c["length"] * per_response(c, r, lambda n: r.uniform(0.5, 1.5, n)), engine=True
+        ),
+    ),
+    Defect(
+        "advantages are held within 1.2 of 0",
+        "estimator",
+        lambda c, r, i: rewarded(c, np.clip(c["advantage"], -1.2, 1.2)),
+    ),
+    Defect(
+        "the lower edge is logged with the opposite sign",
+        "band",
+        lambda c, r, i: c | {"lo": -c["lo"]},
+    ),
+    Defect(
+        "log-probs are subtracted in bfloat16",
+        "values_of_s",
+        lambda c, r, i: again(c | {"log_ratio": _bfloat16(c["log_ratio"])}),
+    ),
+    Defect(
+        "k3 is averaged over the tokens and not added up",
+        "sums",
+        lambda c, r, i: c | {"k3_sum": c["k3_sum"] / c["length"]},
+    ),
+    Defect(
+        "E is logged with the opposite sign",
+        "sampler_law engine sums",
+        lambda c, r, i: c | {name: -c[name] for name in ("engine_log_ratio", "behaviour_log_ratio") if name in c},
+    ),
+    Defect(
+        "a response's length is that of the longest in its group",
+        "",
+        lambda c, r, i: _padded(c),
+    ),
+    Defect(
+        "the longest tenth is discarded before it is logged",
+        "dropped_sequences log",
+        lambda c, r, i: kept(c, c["length"] < np.quantile(c["length"], 0.9)),
+    ),
+    Defect(
+        "after each rollout the optimizer's first step is skipped",
+        "s_zero old_recomputed",
+        lambda c, r, i: zeroed(c, c["updates_since_rollout"] == 1),
+    ),
+    Defect(
+        "times_used counts all updates since the rollout",
+        "uses",
+        lambda c, r, i: c | {"times_used": c["updates_since_rollout"]},
+    ),
+)
+"""Ten more defects, written after the checks were changed for what they had missed of the forty, before any check saw
+them."""
+DEFECTS = (*FORTY, *TEN)
+"""All defects with which the doctor's study spoils sound logs."""

@@ -50,6 +50,9 @@ class World:
         Whether groups with equal rewards are dropped and others drawn (DAPO's dynamic sampling).
     graded : bool
         Whether the reward is a share in [0, 1], not 0 or 1 alone.
+    fresh : bool
+        Whether prompt ids grow over the run, so that none comes twice; else all rollouts have the same ids, for prompts
+        of kinds drawn anew.
     """
 
     rule: str = "fspo"
@@ -64,6 +67,7 @@ class World:
     engine: float = 0.0
     selected: bool = False
     graded: bool = False
+    fresh: bool = False
 
     @property
     def preset(self) -> Preset:
@@ -95,12 +99,13 @@ HEALTHY = tuple(
         engine=(0.0, 0.0, 0.005, 0.02)[i // 2 % 4],
         selected=i % 11 >= 8,
         graded=i % 5 == 4,
+        fresh=i // 7 % 2 == 1,
     )
     for i in range(200)
 )
 """The healthy simulated runs, fixed before any was examined. Run i has the seed ``FIRST_SEED`` + i. Trials
 of the simulation, in which the step sizes ``RATES`` were chosen, took seeds below 1000."""
-FIRST_SEED = 17000
+FIRST_SEED = 27000
 
 PRECISIONS = {70: "same", 71: "bfloat16"}
 """Seeds of the runs that the trainer makes, each with the precision of the program that samples."""
@@ -276,7 +281,7 @@ def write_world(run: Path, world: World, seed: int) -> Path:
                     "phase": "train",
                     "policy_version": step,
                     "behaviour_version": step - update,
-                    "prompt_id": prompt[at],
+                    "prompt_id": prompt[at] + world.fresh * rollout * 4 * world.prompts,
                     "response_id": responses + at,
                     "length": drawn.length[at],
                     "truncated": drawn.truncated[at],

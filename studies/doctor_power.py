@@ -4,11 +4,12 @@
 
 1. False alarms: the healthy runs of studies/doctor_healthy.py, 200 simulated and 32 trained; FOLDER holds the trained
    ones, and those that it lacks are trained (half an hour on two cores).
-2. Unseen defects: the 40 of studies/doctor_defects.py, on simulated logs of several seeds and on trained ones, and what
+2. Unseen defects: the 50 of studies/doctor_defects.py, on simulated logs of several seeds and on trained ones, and what
    rldoctor, another program, says of the scalars of the same logs, if it is installed (else its stored answers stay).
 3. Power: some defects at several severities, over simulated logs of 20 seeds.
 
-Finished parts are in studies/results/doctor_power.json and are not computed again without --again.
+Finished parts are in studies/results/doctor_power.json and are not computed again without --again. The answers of an
+unfinished part are in FOLDER/PART.jsonl, so that a study that was stopped goes on.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -33,7 +35,7 @@ from fspo.base.errors import run_cli
 from fspo.base.files import write_text
 from fspo.gradlog import metric_names as metric
 from fspo.gradlog import read_log
-from studies.doctor_defects import DEFECTS, SEVERITIES, rewritten
+from studies.doctor_defects import DEFECTS, SEVERITIES, Change, rewritten
 from studies.doctor_healthy import FIRST_SEED, HEALTHY, World, train_missing, write_world
 from studies.doctor_page import page
 
@@ -57,50 +59,63 @@ def said(run: Path) -> dict[str, str]:
     return {answer.id: (answer.severity or Severity.INFO).label for answer in examine(run).findings}
 
 
-def false_alarms(folder: Path, runs: Path) -> Iterator[tuple[str, dict[str, str]]]:
-    """Let the doctor examine every healthy run; yield the run's name with the findings, which are false alarms."""
+Parts = Iterator[tuple[str, Callable[[], dict[str, Any]]]]
+"""Names of a part's answers, each with the function that finds the answer."""
+
+
+def false_alarms(folder: Path, runs: Path) -> Parts:
+    """Let the doctor examine every healthy run: the answers are the findings, which are false alarms."""
+
+    def examined(world: World, seed: int) -> dict[str, str]:
+        with tempfile.TemporaryDirectory(dir=folder) as place:
+            return said(write_world(Path(place) / "run", world, seed))
+
     for i, world in enumerate(HEALTHY):
-        run = write_world(folder / "healthy", world, FIRST_SEED + i)
-        yield f"simulated {i}: {world.rule}, {world.steps}", said(run)
-        shutil.rmtree(run)
+        yield f"simulated {i}: {world.rule}, {world.steps}", partial(examined, world, FIRST_SEED + i)
     for run in train_missing(runs):
-        yield f"trained {run.name}", said(run)
+        yield f"trained {run.name}", partial(said, run)
 
 
-def spoilt(folder: Path, runs: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Spoil logs with the forty defects; yield what the doctor, and rldoctor on the scalars, find beyond the sound
+def spoilt(folder: Path, runs: Path) -> Parts:
+    """Spoil logs with the defects: the answers are what the doctor, and rldoctor on the scalars, find beyond the sound
     log."""
+
+    def examined(run: Path, before: dict[str, str], theirs: set[str], number: int) -> dict[str, Any]:
+        made = rewritten(run, folder / "spoilt", DEFECTS[number].change, number)
+        findings = [answer for answer in examine(made).findings if answer.id not in before]
+        others = sorted(set(rldoctor_says(made)) - theirs)
+        shutil.rmtree(made)
+        return {
+            "said": [answer.id for answer in findings],
+            "rightly": DEFECTS[number].named_by(findings),
+            PACKAGE: others,
+        }
+
     bases = {f"simulated {seed}": write_world(folder / str(seed), BASE, seed) for seed in SIMULATED}
     bases |= {f"trained {name}": runs / name for name in TRAINED_BASES}
     for base, run in bases.items():
         before, theirs = said(run), set(rldoctor_says(run))
-        for number, defect in enumerate(DEFECTS):
-            made = rewritten(run, folder / "spoilt", defect.change, number)
-            findings = [answer for answer in examine(made).findings if answer.id not in before]
-            yield (
-                f"{number} {base}",
-                {
-                    "said": [answer.id for answer in findings],
-                    "rightly": defect.named_by(findings),
-                    PACKAGE: sorted(set(rldoctor_says(made)) - theirs),
-                },
-            )
-            shutil.rmtree(made)
+        for number in range(len(DEFECTS)):
+            yield f"{number} {base}", partial(examined, run, before, theirs, number)
 
 
-def power(folder: Path, runs: Path) -> Iterator[tuple[str, dict[str, int]]]:
+def power(folder: Path, runs: Path) -> Parts:
     """Count, for each severity of each defect, the spoilt logs in which the doctor makes a finding that it does not
     make in the sound log."""
+
+    def seen(change: Change) -> dict[str, int]:
+        found = 0
+        for seed, base in enumerate(bases):
+            made = rewritten(base, folder / "made", change, seed)
+            found += bool(set(said(made)) - before[seed])
+            shutil.rmtree(made)
+        return {"found": found, "of": SEEDS}
+
     bases = [write_world(folder / str(seed), SHORT, FIRST_OF_POWER + seed) for seed in range(SEEDS)]
     before = [set(said(base)) for base in bases]
     for name, (severities, make) in SEVERITIES.items():
         for severity in severities:
-            found = 0
-            for seed, base in enumerate(bases):
-                made = rewritten(base, folder / "made", make(severity), seed)
-                found += bool(set(said(made)) - before[seed])
-                shutil.rmtree(made)
-            yield f"{name}: {severity:g}", {"found": found, "of": SEEDS}
+            yield f"{name}: {severity:g}", partial(seen, make(severity))
 
 
 def rldoctor_says(run: Path) -> list[str]:
@@ -140,7 +155,7 @@ def scalars_of(run: Path) -> list[dict[str, Any]]:
     return lines
 
 
-PARTS: dict[str, Callable[[Path, Path], Iterator[tuple[str, Any]]]] = {
+PARTS: dict[str, Callable[[Path, Path], Parts]] = {
     "false_alarms": false_alarms,
     "spoilt": spoilt,
     "power": power,
@@ -164,11 +179,16 @@ def main() -> None:
     for name in options.only:
         if name in results and not options.again:
             continue
-        with tempfile.TemporaryDirectory() as folder:
-            found = {}
-            for key, value in PARTS[name](Path(folder), options.runs):
-                found[key] = value
-                print(name, key, value, flush=True)
+        unfinished = options.runs / f"{name}.jsonl"
+        lines = unfinished.read_text().splitlines() if unfinished.exists() else []
+        found: dict[str, Any] = dict(map(json.loads, lines))
+        with tempfile.TemporaryDirectory() as folder, unfinished.open("a") as file:
+            for key, answer in PARTS[name](Path(folder), options.runs):
+                if key not in found:
+                    found[key] = answer()
+                    file.write(json.dumps([key, found[key]]) + "\n")
+                    file.flush()
+                    print(name, key, found[key], flush=True)
         installed = importlib.util.find_spec(MODULE) is not None
         if name == "spoilt" and not installed and name in results:
             found = {key: value | {PACKAGE: results[name][key][PACKAGE]} for key, value in found.items()}
@@ -176,6 +196,7 @@ def main() -> None:
             results[PACKAGE] = version(PACKAGE) if installed else ""
         results |= {name: found, f"{name} at": commit_of("../analysis/doctor")}
         write_text(RESULTS, json.dumps(results, indent=1) + "\n")
+        unfinished.unlink()
     write_text(PAGE, page(results))
 
 

@@ -82,6 +82,7 @@ class Line:
     y_over: float = 0.0
     square_over: float = 0.0  # sum over rows of y^2 / L, y = x + k3
     size: float = 0.0  # sum over rows of x^2 / L
+    spread: float = 0.0  # sum over rows of 2 k3 / L, which is about the mean square of the token log-ratios
     least: float = math.inf
     most: float = -math.inf
     first: int | None = None  # the first rollout with an x that is not 0
@@ -95,6 +96,7 @@ class Line:
             return
         y = x + k3
         unknown = ~np.isfinite(y)
+        twice = np.where(unknown, x * x, 2 * k3)
         if unknown.any():
             y[unknown] = np.expm1(np.minimum(x[unknown], 3.0))
         each = 1 / L
@@ -106,6 +108,7 @@ class Line:
         self.y_over += float(y @ each)
         self.square_over += float((y * y) @ each)
         self.size += float((x * x) @ each)
+        self.spread += float(twice @ each)
         self.least, self.most = min(self.least, float(x.min())), max(self.most, float(x.max()))
         if self.first is None and np.any(x):
             self.first = int(rollout[np.flatnonzero(x)[0]])
@@ -114,6 +117,11 @@ class Line:
     def rms(self) -> float:
         """Root mean square of x / sqrt(L), nats."""
         return math.sqrt(self.size / self.n) if self.n else math.nan
+
+    @property
+    def of_tokens(self) -> float:
+        """Root mean square of the token log-ratios s, nats; that of x / sqrt(L) where k3 is unknown."""
+        return math.sqrt(max(self.spread, 0.0) / self.n) if self.n else 0.0
 
     def fit(self) -> tuple[float, float, float, float]:
         """Return a and b of the line a + b L, fitted to x + k3 with weights 1/L, and the standard errors of a and b."""
@@ -167,15 +175,15 @@ class Line:
         Parameters
         ----------
         apart : float
-            Root mean square, nats per root token, of d = log q - log mu, if a law mu other than q drew the responses.
-            A mean of x + k3 of up to L rms(d) rms(x) is then no defect: as E_mu[e^d (e^x - 1)] = 0 for each token, the
-            mean of e^x - 1 can be that far from 0 (Cauchy-Schwarz, to second order). Since it may be so at some
-            lengths alone, so much is taken off both parts of the line.
+            Root mean square over tokens, nats, of d = log q - log mu, if a law mu other than q drew the responses. A
+            mean of x + k3 of up to L times that of d times that of s is then no defect: as E_mu[e^d (e^s - 1)] = 0 for
+            each token, the mean of e^s - 1 can be that far from 0 (Cauchy-Schwarz, to second order). Since it may be
+            so at some lengths alone, so much is taken off both parts of the line.
         """
         a, b, a_error, b_error = self.fit()
         if self.n < MIN_ROWS:
             return False
-        explained, mean = apart * self.rms, self.L / self.n
+        explained, mean = apart * self.of_tokens, self.L / self.n
         a, b = max(abs(a) - explained * mean, 0.0), max(abs(b) - explained, 0.0)
         return max(a, b * mean) > OFFSET and (a > 5 * a_error or b > 5 * b_error)
 
@@ -219,7 +227,7 @@ class Laws:
         start = since == 0
         self.before.add(S[start], L[start], rollout[start], rows["k3_sum"][start])
         E = ratio(c, "behaviour")
-        self.mismatch.add(E, L, rollout)
+        self.mismatch.add(E, L, rollout, rows["behaviour_k3_sum"])
         apart = self.mismatch.n and self.mismatch.rms > FLOAT32
         x, k3 = (S + E, rows["total_k3_sum"]) if apart else (S, rows["k3_sum"])
         lag = rows["policy_version"] - since - rows["behaviour_version"]
@@ -292,15 +300,15 @@ class Laws:
         """Whether S before the first update is more than noise, given how far sampler and old log-probs lie apart.
 
         If the log does not say how far, they count as apart as new and old log-probs: if the three have independent
-        noise, then the mean of x + k3 is -L times the variance of the old log-probs' noise, at most L rms(S)^2.
+        noise, then the mean of S + k3 is -L times the variance of the old log-probs' noise for each token.
         """
-        return self.before.systematic(self.mismatch.rms if self.mismatch.n else self.before.rms)
+        return self.before.systematic((self.mismatch if self.mismatch.n else self.before).of_tokens)
 
     @property
     def _floor(self) -> float:
         """Return the most that noise can make of the root mean square of S / sqrt(L) before an update; inf: unknown."""
         known = [FLOAT32] if self.float32 else []
-        known += [max(FLOOR * self.floor.rms, FLOAT32 / 10)] if self.floor.n >= MIN_ROWS else []
+        known += [max(FLOOR * self.floor.rms, FLOAT32)] if self.floor.n >= MIN_ROWS else []
         return min(known, default=math.inf)
 
     def answers(self) -> list[Answer]:
