@@ -10,9 +10,10 @@ from scipy import stats
 from analysis.doctor.doctor import ON_ALL_ROWS, ON_KEPT_ROWS
 from analysis.doctor.findings import Severity
 from analysis.doctor.laws import LEVEL
+from analysis.doctor.mismatch import POSITIVE
 from analysis.doctor.scalars import PACKAGE
 from fspo.stats.intervals import CONFIDENCE, PERCENT
-from studies.doctor_defects import DEFECTS, SEVERITIES
+from studies.doctor_defects import DEFECTS, FORTY, SEVERITIES
 
 LAWS = (
     ("$`E[e^S] = 1`$ at first use; above 1 is tested", "T9", "mean_weight"),
@@ -25,7 +26,8 @@ LAWS = (
         "section 1",
         "direction",
     ),
-    ("$`E_{mu}[e^E] = 1`$; below 1 where sampling was truncated", "T16", "sampler_law"),
+    ("$`E_{mu}[e^E] = 1`$; where sampling was truncated, $`e^E < 1`$ always", "T16", "sampler_law"),
+    ("D is not 0 where older weights sampled and updates move S", "section 1", "staleness"),
     ("edges, sides, multipliers, weights follow from rule, drift, S and A", "section 2", "band`, `clip"),
     ("Cauchy-Schwarz, Jensen and monotonicity bound the sums over tokens", "section 1", "sums"),
     ("A is a line in the group's reward through its mean", "section 1", "estimator"),
@@ -34,6 +36,8 @@ LAWS = (
 """Rows of the page's table of laws: a law, the statement of docs/theory.md that it is, and the checks that test it."""
 ALARM = Severity.WARNING
 """A finding of this severity or a worse one in a healthy run is a false alarm: the default of ``--fail-on``."""
+MENDED, NEW = range(len(FORTY)), range(len(FORTY), len(DEFECTS))
+"""Numbers of the defects that checks were mended for, and of those that were written afterwards."""
 
 
 WORTH = [
@@ -73,12 +77,12 @@ def page(results: dict[str, Any]) -> str:
         f"{LEVEL:.0%} is shared by all of a report and by every look at a log that grows "
         "(`analysis/stats/anytime.py`). For a mean weight and for E[S] it holds whatever the tails are, at a price: a "
         "mean weight below 1 is not tested, and k1 against k3 on one side only in logs of about a million rows "
-        "(`analysis/doctor/laws.py`), so an S that is too small passes. `before_update`, `direction`, `engine`, "
-        "`drift`, `numerics` and "
-        "`sorted_minibatches` compare with thresholds of their own; `weight_by_length` allows for a shift of lengths "
-        "that it estimates from the log. Where groups were selected by their outcome, laws "
-        "are tested on responses whose mates differ in their rewards. T numbers and sections are those of "
-        "[theory.md](theory.md).",
+        "(`analysis/doctor/laws.py`), so an S that is too small passes. `sampler_law` holds it for truncated "
+        f"sampling if E + k3 of a sound run is above 0 in at least {POSITIVE:.0%} of the responses. `before_update`, "
+        "`direction`, `engine`, `drift`, `numerics` and `sorted_minibatches` compare with thresholds of their own; "
+        "`weight_by_length` allows for a shift of lengths that it estimates from the log. Where groups were selected "
+        "by their outcome, laws are tested on responses whose mates differ in their rewards. T numbers and sections "
+        "are those of [theory.md](theory.md).",
         "",
         "| law | source | check |",
         "| --- | --- | --- |",
@@ -102,18 +106,22 @@ def _summary(results: dict[str, Any]) -> list[str]:
         parts = [f"{wrong} of {of} {kind} healthy runs" for kind, wrong, of in _counts(results["false_alarms"], ALARM)]
         lines.append(f"- **How often it is wrong.** It warns of something in {' and '.join(parts)}.")
     if "spoilt" in results:
-        counts = [sum(t) for t in zip(*_verdicts(results["spoilt"]).values(), strict=True)]
-        of = sum(counts)
-        lines.append(
-            f"- **What it sees.** In {of} logs that {len(DEFECTS)} defects spoilt it names the defect rightly in "
-            f"{counts[0] / of:.0%}, finds something else in {counts[1] / of:.0%} and nothing in {counts[2] / of:.0%}."
-        )
+        verdicts = list(_verdicts(results["spoilt"]).values())
+        parts = []
+        for what, part in (("ten new defects", NEW), ("the forty that it was mended for", MENDED)):
+            counts = [sum(t) for t in zip(*(verdicts[k] for k in part), strict=True)]
+            of = max(sum(counts), 1)
+            parts.append(
+                f"in {of} logs with {what} it names the defect rightly in {counts[0] / of:.0%}, finds something "
+                f"else in {counts[1] / of:.0%} and nothing in {counts[2] / of:.0%}"
+            )
+        lines.append(f"- **What it sees.** {'; '.join(parts)}.".replace("** in", "** In"))
         blind = [
             DEFECTS[k].says + ("" if DEFECTS[k].rightly else " (which contradicts nothing in a log)")
             for k, (named, other, _) in _verdicts(results["spoilt"]).items()
             if not named and not other
         ]
-        lines.append(f"- **What it never saw.** {'; '.join(blind) or 'None of the forty'}.")
+        lines.append(f"- **What it never saw.** {'; '.join(blind) or 'None'}.")
     return [*lines, ""] if lines else []
 
 
@@ -147,7 +155,8 @@ def _alarms(alarms: dict[str, dict[str, str]], results: dict[str, Any]) -> list[
         "runs (`studies/doctor_healthy.py`) were written before any of them was examined. A simulated run is a table "
         "of logits that is really sampled from and trained: ten rules, three kinds of updates (one makes heavy tails), "
         "peaked and flat policies, groups of 4, 8 and 16, mean lengths from 6 to 300 tokens, one or two epochs, with "
-        "and without a sampler of lower precision, with and without DAPO's selection of groups. A trained run is the "
+        "and without a sampler of lower precision, with and without DAPO's selection of groups, with prompt ids that "
+        "come back or grow over the run. A trained run is the "
         "trainer's, on chain-add with the embedded model: each preset twice, once sampled in bfloat16. Laws examined: "
         f"commit {results['false_alarms at']}.",
         "",
@@ -156,7 +165,7 @@ def _alarms(alarms: dict[str, dict[str, str]], results: dict[str, Any]) -> list[
         *rows,
         "",
         *(["Runs with a false alarm:", "", *which, ""] if which else []),
-        *_first_list(results),
+        *_earlier(results),
         *([f"Findings at `info`: {', '.join(f'`{c}` in {n} runs' for c, n in infos.items())}.", ""] if infos else []),
         "Tests run the doctor on short healthy runs of each integration and expect no finding at all: our trainer, "
         "`observe(GRPOTrainer)` and `FSPOTrainer` inside TRL (`tests/analysis/doctor/test_integrations.py`), verl's "
@@ -165,18 +174,17 @@ def _alarms(alarms: dict[str, dict[str, str]], results: dict[str, Any]) -> list[
     ]
 
 
-def _first_list(results: dict[str, Any]) -> list[str]:
-    """Return a paragraph on the false alarms that the doctor gave on the first simulated runs, before two checks were
-    corrected; they are read from stored results, because the study does not compute them again."""
-    if "first list" not in results:
+def _earlier(results: dict[str, Any]) -> list[str]:
+    """Return a paragraph on the false alarms with earlier seeds and laws, whose stored numbers the study does not
+    compute again."""
+    if "earlier" not in results:
         return []
-    _, wrong, of = _counts(results["first list"], ALARM)[0]
-    checks = Counter(c for found in results["first list"].values() for c, s in found.items() if s != "info")
+    parts = [
+        f"{wrong} of {of} simulated runs at commit {at}" for at, (wrong, of) in results["earlier"]["alarms"].items()
+    ]
     return [
-        f"With its first seeds, at commit {results['first list at']}, the simulated list had {wrong} of {of} false "
-        f"alarms ({', '.join(f'`{c}` {n}' for c, n in checks.items())}). `drift` had measured from an edge and not "
-        "from the centre; `log` took it for a gap where selection leaves a rollout short. Both were mended, and the "
-        "list was run again with other seeds.",
+        f"With earlier seeds and laws there were false alarms in {' and '.join(parts)}. Checks were mended after each "
+        "list, and the next list had other seeds.",
         "",
     ]
 
@@ -194,37 +202,62 @@ def _verdicts(spoilt: dict[str, dict[str, Any]], base: str = "") -> dict[int, tu
 
 
 def _spoilt(spoilt: dict[str, dict[str, Any]], results: dict[str, Any]) -> list[str]:
-    kinds = ("simulated", "trained")
-    verdicts = {kind: _verdicts(spoilt, kind) for kind in kinds}
-    rows, totals = [], []
-    for k, defect in enumerate(DEFECTS):
-        here = [v for name, v in spoilt.items() if name.startswith(f"{k} ")]
-        cells = [" / ".join(map(str, verdicts[kind][k])) for kind in kinds]
-        source = f" ({defect.source})" if defect.source else ""
-        rows.append(f"| {defect.says}{source} | {' | '.join(cells)} | {_said(here, 'said')} | {_said(here, PACKAGE)} |")
-    for kind in kinds:
-        named, other, none = (sum(t) for t in zip(*verdicts[kind].values(), strict=True))
-        totals.append(f"{kind} {named} / {other} / {none}")
     seen = sum(bool(v["said"]) for v in spoilt.values()), sum(bool(v[PACKAGE]) for v in spoilt.values())
     hopeless = sum(not d.rightly for d in DEFECTS)
+    earlier = results.get("earlier")
     return [
-        "## Forty defects that nobody planted for it",
+        "## Defects that nobody planted for it",
         "",
-        "`studies/doctor_defects.py`: most are bugs that users of RL libraries reported (repository and number beside "
-        "them). They and the checks that would name each rightly were written down before the doctor saw them, and "
-        f"no check was changed for them (laws: commit {results['spoilt at']}). {hopeless} of them contradict "
+        "`studies/doctor_defects.py`: most of the forty are bugs that users of RL libraries reported (repository and "
+        "number beside them). All defects, and the checks that would name each rightly, were written down before the "
+        f"doctor saw them (laws: commit {results['spoilt at']}). {hopeless} of them contradict "
         "nothing that a log holds. A defect rewrites the rows of a sound run; what a finding says of the untouched run "
         "does not count. Numbers: logs in which it is named rightly / seen under another name alone / unseen.",
         "",
+        "### Ten that are new to it",
+        "",
+        "They were written after the last check was changed; no check was changed for them.",
+        "",
+        *_table(spoilt, NEW),
+        "### The forty of before",
+        "",
+        "The checks were first examined with these as they are now with the ten"
+        + (
+            f" (commit {earlier['at']}: {', '.join(f'{k} {v}' for k, v in earlier['forty'].items())})"
+            if earlier
+            else ""
+        )
+        + ". Afterwards checks were added for six that had passed unseen, so the forty no longer say what the doctor "
+        "makes of a defect that nobody planted for it.",
+        "",
+        *_table(spoilt, MENDED),
+        f"{PACKAGE} {results[PACKAGE]} reads the scalars that a trainer logs of the same rows. In {seen[1]} of "
+        f"{len(spoilt)} logs it raises some new alarm, the doctor in {seen[0]}. The doctor itself looks for no trends "
+        "of entropy, KL, reward or length over a run; those it leaves to that package.",
+        "",
+    ]
+
+
+def _table(spoilt: dict[str, dict[str, Any]], part: range) -> list[str]:
+    """Return the table of what was said of some defects, by their numbers, with the sums over them."""
+    kinds = ("simulated", "trained")
+    verdicts = {kind: _verdicts(spoilt, kind) for kind in kinds}
+    rows, totals = [], []
+    for k in part:
+        here = [v for name, v in spoilt.items() if name.startswith(f"{k} ")]
+        cells = [" / ".join(map(str, verdicts[kind][k])) for kind in kinds]
+        source = f" ({DEFECTS[k].source})" if DEFECTS[k].source else ""
+        said = " | ".join(_said(here, who) for who in ("said", PACKAGE))
+        rows.append(f"| {DEFECTS[k].says}{source} | {' | '.join(cells)} | {said} |")
+    for kind in kinds:
+        named, other, none = (sum(t) for t in zip(*(verdicts[kind][k] for k in part), strict=True))
+        totals.append(f"{kind} {named} / {other} / {none}")
+    return [
         f"All: {'; '.join(totals)}.",
         "",
         f"| defect | simulated | trained | what the doctor said (logs) | {PACKAGE} on the scalars |",
         "| --- | --- | --- | --- | --- |",
         *rows,
-        "",
-        f"{PACKAGE} {results[PACKAGE]} reads the scalars that a trainer logs of the same rows. In {seen[1]} of "
-        f"{len(spoilt)} logs it raises some new alarm, the doctor in {seen[0]}. The doctor itself looks for no trends "
-        "of entropy, KL, reward or length over a run; those it leaves to that package.",
         "",
     ]
 

@@ -142,11 +142,16 @@ def truncation(p: Patient) -> Answer:
         evidence.append(kept.mean("mean reward of the others", np.nan_to_num(kept["reward"])))
     return found(
         name,
-        Severity.CRITICAL if share.low > MOSTLY_TRUNCATED else Severity.WARNING,
-        f"{share.value:.1%} of the responses are cut off at the token limit, which completions/clipped_ratio calls "
-        f"clipped{clipped}; their length is the limit's, so every curve over length ends in them",
+        Severity.INFO if inferred else Severity.CRITICAL if share.low > MOSTLY_TRUNCATED else Severity.WARNING,
+        (
+            f"{share.value:.1%} of the responses have the greatest length, and may be cut off at the token limit"
+            if inferred
+            else f"{share.value:.1%} of the responses are cut off at the token limit, which completions/clipped_ratio "
+            f"calls clipped{clipped}; their length is the limit's, so every curve over length ends in them"
+        ),
         "raise the token limit; else leave truncated responses out of the baseline and of the loss alike, and read "
-        "clip_ratio/*, not completions/clipped_ratio, for the rule",
+        "clip_ratio/*, not completions/clipped_ratio, for the rule"
+        + ("; log the column truncated" if inferred else ""),
         *evidence,
     )
 

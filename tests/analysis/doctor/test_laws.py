@@ -168,6 +168,28 @@ def test_a_growing_log_gets_the_answers_of_the_whole(healthy, tmp_path):
     assert grown.rows == len(read_log(run, columns=["rollout"]))
 
 
+def test_a_finding_of_a_growing_log_is_made_once_and_its_rollout_stays(healthy, tmp_path):
+    def change(c, rng, rollout):
+        c = add(c, 0.1 * after(c)) if rollout >= 2 else c
+        return c | {"multiplier": c["multiplier"] * np.float32(0.5 if rollout >= 4 else 1)}
+
+    run = rewritten(healthy, tmp_path / "run", change, 0)
+    files = sorted((run / "gradlog").iterdir())
+    waiting = [file.rename(tmp_path / file.name) for file in files]
+    doctor, since = Doctor.of(run, {"rule": Plan().rule.to_dict()}), {}
+    for number, file in enumerate(waiting):
+        file.rename(files[number])
+        doctor.read()
+        doctor.read()  # nothing new: nothing counts twice
+        assert doctor.kept.seen == number + 1
+        found = [(a.id, a.since) for a in doctor.findings().findings]
+        assert len(dict(found)) == len(found)
+        assert since.items() <= dict(found).items()
+        since = dict(found)
+    assert since["clip"] == 4
+    assert 2 <= since["mean_weight"] <= 4
+
+
 def test_a_large_log_gets_the_same_answers_from_two_processes(healthy, tmp_path, monkeypatch):
     def change(c, rng, rollout):
         return {name: x for name, x in add(c, 0.1 * after(c)).items() if name != "updates_since_rollout"}
