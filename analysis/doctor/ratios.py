@@ -40,7 +40,7 @@ def s_zero(p: Patient) -> Answer:
         return found(
             name,
             Severity.INFO,
-            "training is on-policy: each rollout serves one update, so S is 0 up to rounding and no rule ever clips",
+            "each rollout serves one update, so S is 0 up to rounding and no rule on S ever clips",
             "nothing, if on-policy training is wanted; else set more than one minibatch or epoch a rollout (TRL: "
             "steps_per_generation above gradient_accumulation_steps, or num_iterations above 1)",
             zero,

@@ -342,7 +342,7 @@ def test_a_stopped_process_lacks_the_last_file(healthy, tmp_path):
 def test_an_on_policy_run_is_told_so_and_does_not_fail(tmp_path):
     (found,) = examine(write_run(tmp_path, Plan(minibatches=1, epochs=1), 0)).findings
     assert (found.id, found.severity) == ("s_zero", Severity.INFO)
-    assert "training is on-policy: each rollout serves one update" in found.summary
+    assert "each rollout serves one update, so S is 0" in found.summary
 
 
 def before(S, k3, L, E=None, **options):
