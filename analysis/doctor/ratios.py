@@ -17,8 +17,10 @@ RESET = 0.05
 """If the mean of S^2/L at an update is below this share of its mean at an earlier update of the rollout, the old
 log-probabilities were computed again.
 """
-LEAST_FROZEN = 8
-"""Least number of rows after an update with a gradient in a rollout that is reported as one in which nothing moves."""
+LEAST_FROZEN, IN_SUCCESSION = 8, 3
+"""Least number of rows after an update with a gradient in a rollout that is reported as one in which nothing moves;
+least number of such rollouts one after the other.
+"""
 FLOOR_SHARE = 0.2
 """If at least this share of the clip ratio (responses out of the band) is there before any update, numerics cause it.
 """
@@ -76,21 +78,24 @@ def s_zero(p: Patient) -> Answer:
 
 
 def _frozen(p: Patient) -> Ints:
-    """Return the numbers of rollouts with S exactly 0 in every row after an update that had a gradient, from the first
-    rollout on in which S moved; none if metrics say that the learning rate was 0.
+    """Return the numbers of successive rollouts with S exactly 0 in every row after an update that had a gradient.
+
+    They come after the first rollout in which S moved. There are none if fewer than ``IN_SUCCESSION`` follow each
+    other: in a few rollouts the updates may concern other parameters than those that matter to the rows. Rollouts whose
+    learning rate is 0 by the metrics do not count.
     """
     rows = p.finite
     step, number = rows["step"], numbered(rows["rollout"])
-    factor = np.nan_to_num(rows["multiplier"], nan=1.0)
-    pulls = np.isfinite(rows["advantage"]) & (rows["advantage"] * factor != 0)
+    pulls = np.isfinite(rows["advantage"]) & (rows["advantage"] != 0) & (rows["multiplier"] != 0)
     first = np.full(int(number.max(initial=-1)) + 1, np.iinfo(np.int64).max)
     np.minimum.at(first, number[pulls], step[pulls])
     after = (step > first[number]) & (rows["updates_since_rollout"] >= 1)
     count, moves = (np.bincount(number[which], minlength=len(first)) for which in (after, after & (rows.S != 0)))
     rollout = np.unique(rows["rollout"])
     resting = [r for r, rate in p.metrics.get(metric.LEARNING_RATE, []) if rate == 0]
-    frozen = (count >= LEAST_FROZEN) & (moves == 0) & ~np.isin(rollout, resting)
-    return rollout[frozen & (np.cumsum(moves) > 0)]
+    frozen = (count >= LEAST_FROZEN) & (moves == 0) & ~np.isin(rollout, resting) & (np.cumsum(moves) > 0)
+    run = np.cumsum(~frozen)  # rollouts of one uninterrupted row of frozen ones share this number
+    return rollout[frozen & (np.bincount(run, frozen)[run] >= IN_SUCCESSION)]
 
 
 def _never_clipped(p: Patient, name: str) -> Answer:
