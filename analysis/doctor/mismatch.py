@@ -92,7 +92,7 @@ class Mismatch:
         known = np.isfinite(k3)  # where k3 is unknown the sign of a small x stands for that of x + k3
         y = np.where(known, k3 + x, x)
         signed = drawn & np.isfinite(y) & (y != 0) & (known | (np.abs(x) <= 1))
-        self.below.add(POSITIVE - (y[signed] > 0), rollout[signed])
+        self.below.add(np.where(y[signed] > 0, POSITIVE - 1, POSITIVE), rollout[signed])
         self._tally(self.by_length, octave, first & np.isfinite(behaviour), np.ones_like(L), behaviour, behaviour**2)
         weight = c["correction_weight"]
         if self.correction is not None:
