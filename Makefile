@@ -17,7 +17,7 @@ VLLM_ENV ?= .vllm
 WHEEL_ENV ?= .wheel
 READY := $(VENV)/ready
 
-.PHONY: help repro test test-slow test-trl-newest test-verl test-vllm test-wheel proofs mutants pages check bench bench-gpu clean
+.PHONY: help repro test test-slow test-trl-newest test-verl test-vllm test-wheel proofs mutants pages docs check bench bench-gpu clean
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
@@ -81,6 +81,9 @@ mutants: $(READY) ## small wrong changes of the code, each of which a named test
 pages: $(READY) ## write the pages of docs/ that list what the code declares
 	$(BIN)/python studies/reference_pages.py
 	$(BIN)/python studies/options_page.py
+
+docs: $(READY) ## the documents as a site with a search, in out/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 check: $(READY) ## ruff and pyright
 	$(BIN)/ruff check .

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from latex2mathml.converter import convert
 
+from fspo.__main__ import COMMANDS as COMMANDS_OF_FSPO
 from fspo.config import OptimConfig, TaskConfig
 from fspo.config.rule import CorrectionConfig, RuleConfig
 from fspo.rules import CORRECTIONS, PRESETS, Outside, Rule
@@ -99,13 +100,29 @@ def test_numbers_of_the_base_case_are_those_of_the_map():
         assert stated == pytest.approx([found[measure, rule] for rule in rules], abs=5e-4)
 
 
-def test_numbers_of_the_real_run_are_those_of_the_readme():
-    readme = page("README.md")
+def test_numbers_of_the_real_run_are_those_of_the_reproduction():
+    reported = page("docs/reproduce.md")
     table = "\n".join(line for line in section(10).splitlines() if line.startswith("|"))
     numbers = re.findall(r"[+-]?\d*\.\d+", re.sub(r"\$`.*?`\$", "", table))
     assert len(numbers) > 8
-    known = set(re.findall(r"[+-]?\d*\.\d+", readme))
-    assert set(numbers) <= known, f"not in README.md: {sorted(set(numbers) - known)}"
+    known = set(re.findall(r"[+-]?\d*\.\d+", reported))
+    assert set(numbers) <= known, f"not in docs/reproduce.md: {sorted(set(numbers) - known)}"
+
+
+def test_numbers_of_the_readme_are_those_of_the_reproduction():
+    found = re.search(r"^## What it found here$.*?(?=^## )", page("README.md"), re.M | re.S)
+    assert found
+    numbers = set(re.findall(r"[+-]?\d*\.\d+", found[0]))
+    assert len(numbers) > 5
+    missing = numbers - set(re.findall(r"[+-]?\d*\.\d+", page("docs/reproduce.md")))
+    assert not missing, f"not in docs/reproduce.md: {sorted(missing)}"
+
+
+def test_the_readme_is_one_screen_and_lists_every_page():
+    readme = page("README.md")
+    assert len(readme.splitlines()) <= 100
+    listed = readme.split("## Documents")[1]
+    assert {name for name in PAGES if name.startswith("docs/")} <= set(links(listed))
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -168,8 +185,10 @@ SUBCOMMANDS = ("calibrate", "doctor", "import", "sweep")
 
 
 def commands(text: str) -> list[list[str]]:
-    """The words of every ``python -m`` command and script named in a page, without their comments."""
-    found = re.findall(r"(python (?:-m )?[\w./]+[^`\n]*)", text)
+    """The words of every ``python -m`` command, script and ``fspo NAME`` in a page, without their comments."""
+    named = "|".join(COMMANDS_OF_FSPO)
+    found = re.findall(rf"(python (?:-m )?[\w./]+[^`\n]*|(?<![\w/.-])fspo (?:{named})\b[^`\n]*)", text)
+    found = [f"python -m {line}" if line.startswith("fspo") else line for line in found]
     return [shlex.split(line.replace("...", ""), comments=True) for line in found]
 
 
@@ -179,7 +198,7 @@ def programs() -> dict[tuple[str, ...], set[str]]:
     for name in PAGES:
         for words in commands(page(name)):
             program = tuple(words[1:3] if words[1] == "-m" else words[1:2])
-            if program[-1] == "analysis" and words[3:] and words[3] in SUBCOMMANDS:
+            if program[-1] == "fspo" or (program[-1] == "analysis" and words[3:] and words[3] in SUBCOMMANDS):
                 program = (*program, words[3])
             options = {word.split("=")[0] for word in words if word.startswith("--")}
             known.setdefault(program, set()).update(options)
@@ -211,10 +230,10 @@ def test_documents_speak_of_the_methods_and_the_commands_that_exist():
 
 
 def test_the_presets_are_listed_whole():
-    """In the README, and in the docstring that gives the option its help and its line in docs/options.md."""
-    readme = re.search(r"\(`--rule\.preset`\): `([^`]+)`", page("README.md"))
-    assert readme
-    assert sorted(readme[1].split()) == sorted(PRESETS)
+    """In docs/train.md, and in the docstring that gives the option its help and its line in docs/options.md."""
+    listed = re.search(r"\(`--rule\.preset`\): `([^`]+)`", page("docs/train.md"))
+    assert listed
+    assert sorted(listed[1].split()) == sorted(PRESETS)
     for config, names in ((RuleConfig, PRESETS), (CorrectionConfig, ("none", *CORRECTIONS))):
         help_text = re.search(r"preset : str\n(.*?)\n    \w+ :", config.__doc__ or "", re.S)
         assert help_text
@@ -237,7 +256,7 @@ def test_documents_name_the_confidence_level():
 def test_documents_name_the_cap_of_the_exponent():
     assert f"exponent is held at {MAX_EXPONENT:.0f}" in page("docs/glossary.md")
     assert f"is capped at {MAX_EXPONENT:.0f} before the exponential" in page("docs/theory.md")
-    assert f"e^{MAX_EXPONENT:.0f}" in page("README.md")
+    assert f"e^{MAX_EXPONENT:.0f}" in page("docs/train.md")
     assert f"e^{MAX_EXPONENT:.0f}" in (OptimConfig.__doc__ or "")
 
 

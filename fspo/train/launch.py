@@ -33,7 +33,7 @@ def make_accelerator(config: TrainConfig) -> Accelerator:
     Raises
     ------
     UserError
-        If accelerate would silently run independent copies (see the launch commands in README.md), if it would not
+        If accelerate would silently run independent copies (see the launch commands in docs/train.md), if it would not
         shard the model although FSDP was asked for, for DeepSpeed, or for a tracker that accelerate does not know or
         cannot load.
     """

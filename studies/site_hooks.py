@@ -1,0 +1,40 @@
+"""Hooks of `mkdocs.yml`: README.md as the first page, files outside docs/ as text pages, formulas as MathML."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from latex2mathml.converter import convert
+
+if TYPE_CHECKING:
+    from mkdocs.config.defaults import MkDocsConfig
+    from mkdocs.structure.files import Files
+    from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).parents[1]
+OUTSIDE = re.compile(r"\]\(\.\./([\w./-]+)\)")
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add README.md as `index.md`, and each file outside docs/ that a page links, as it is."""
+    from mkdocs.structure.files import File
+
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    linked = set(re.findall(r"\]\((?!docs/|https?:|#)([\w./-]+)\)", readme))
+    pages = [file.content_string for file in files.documentation_pages()]
+    for text in pages:
+        linked |= set(OUTSIDE.findall(text))
+    index = re.sub(r"\]\((?!docs/|https?:|#)([\w./-]+)\)", r"](files/\1)", readme).replace("](docs/", "](")
+    files.append(File.generated(config, "index.md", content=index))
+    for name in sorted(linked):
+        files.append(File.generated(config, f"files/{name}", content=(ROOT / name).read_text(encoding="utf-8")))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Turn GitHub's formulas into MathML and links to files outside docs/ into links to their copies."""
+    markdown = OUTSIDE.sub(r"](files/\1)", markdown)
+    markdown = re.sub(r"```math\n(.*?)\n```", lambda found: convert(found[1], display="block"), markdown, flags=re.S)
+    return re.sub(r"\$`(.+?)`\$", lambda found: convert(found[1]), markdown)
