@@ -102,11 +102,12 @@ def run(mutants: Sequence[Mutant], root: Path, state: Path) -> dict[str, str]:
     known = json.loads(state.read_text(encoding="utf-8")) if state.exists() else {}
     found: dict[str, str] = known.get("killed_by", {}) if known.get("sources") == digest else {}
     left = [mutant for mutant in mutants if mutant.name not in found]
+    sound: set[tuple[str, ...]] = set()
     with copied(root, files) as copy:
-        tests = sorted({test for mutant in left for test in mutant.tests})
-        if tests and (broken := fails(tests, copy)):
-            raise SystemExit(f"{broken} fails without any mutant")
         for mutant in tqdm(left, unit="mutant", disable=not left):
+            if mutant.tests not in sound and (broken := fails(mutant.tests, copy)):
+                raise SystemExit(f"{broken} fails without any mutant")
+            sound.add(mutant.tests)
             path = copy / mutant.file
             source = path.read_text(encoding="utf-8")
             path.write_text(mutant.of(source), encoding="utf-8")

@@ -236,6 +236,26 @@ def test_the_gaussian_model_says_nothing_of_bins_or_logs_that_it_did_not_see():
     assert verdict("log-normal", **both) == "inconclusive"
 
 
+def test_rows_of_responses_that_were_trained_on_decide_nothing():
+    """Every log has such rows too, and they say the contrary."""
+
+    def both(rows, **contrary):
+        return [found for row in rows for found in (row, row | {"use": "reused"} | contrary)]
+
+    trend = both([on(log, "rloo") | slope(-0.08) for log in LOGS], **slope(0.08))
+    trend += both([on(log, "fspo-adaptive") | slope(0.0) for log in LOGS], **slope(0.5))
+    lead = [cosine(log, "rloo", "drop", 0.95, diff_fspo=(-0.2, 0.01)) for log in LOGS]
+    against = {"diff_fspo": 0.2, "diff_fspo_ci_low": 0.19, "diff_fspo_ci_high": 0.21}
+    claims = judged(trend=trend, cosine=both(lead, **against))
+    for name in ("85-rloo-falls", "85-fspo-adaptive-flat", "95-cosine-rloo"):
+        assert claims[name].verdict == "supported", name
+    found = law()
+    bent = {"ks_distance": 0.5, "ks_ci_low": 0.4, "ks_ci_high": 0.6}
+    assert (
+        verdict("C4", scaling=both(found["scaling"], slope_2H=3), moments=both(found["moments"], **bent)) == "supported"
+    )
+
+
 def runs(seeds=SEEDS, fspo=0.8, fall=0.0):
     rows = []
     for seed in seeds:
