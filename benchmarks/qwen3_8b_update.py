@@ -156,9 +156,7 @@ def measure(options: Any) -> dict[str, Any]:
     rounds = options.rounds
     taken = {"update": median_seconds(update, device, rounds, "update")}
     memory = {"update": peak_bytes(device)}
-    taken["old_log_probs"] = median_seconds(
-        lambda: [updater.shard(batch, m) for m in plan], device, rounds, "old log-probs"
-    )
+    taken["old_log_probs"] = median_seconds(old_log_probs, device, rounds, "old log-probs")
     taken["score_pass"] = median_seconds(scores, device, rounds, "score pass")
     taken["rollout"] = median_seconds(rollout, device, rounds, "rollout")
     memory["all"] = peak_bytes(device)

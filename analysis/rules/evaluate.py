@@ -63,8 +63,8 @@ UNCORRECTED = "none"
 def candidates(on: Ratio) -> dict[str, Rule]:
     """Return the rules that a log's ratio ``on`` may be analysed with, by name.
 
-    On the total ratio, bands that follow a target are missing: a trainer learns them from reused rows too, and rows of
-    the total ratio hold each response at first use alone.
+    On the total ratio, bands that follow a target are missing: a trainer learns them from all its updates, but only
+    the rows at first use are analysed on the total ratio.
     """
     if on in CORRECTED:
         published = {name: rule for name, rule in CORRECTIONS.items() if rule.level == "sequence"}

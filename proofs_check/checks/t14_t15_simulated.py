@@ -1,4 +1,6 @@
-"""T14 and T15 by simulation under every log-ratio model: how equally bands that learnt a target keep all lengths."""
+"""T14 and T15 by simulation under every log-ratio model: are all lengths accepted alike by bands that learn their range
+or exponent?
+"""
 
 from __future__ import annotations
 

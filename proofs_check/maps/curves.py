@@ -218,7 +218,7 @@ def unit_band(law: str, length: int) -> float:
     root = math.sqrt(length)
     if law == "signs":
         k = np.arange(length + 1)
-        # With whole numbers no rounding puts a value of S that lies on the edge outside.
+        # Sums of whole numbers are exact, so a value of S on the band's edge is not rounded to the outside.
         inside = (2 * k - length) ** 2 <= length
         return float(binom.pmf(k, length, 0.5)[inside].sum())
     low, high = (EXPONENTIAL if law == "exponential" else STUDENT).cdf(np.array([-root, root]), length)
