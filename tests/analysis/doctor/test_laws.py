@@ -14,6 +14,7 @@ from analysis.doctor.findings import Severity
 from analysis.doctor.laws import Laws, Line
 from analysis.doctor.mismatch import Mismatch
 from analysis.doctor.patient import Rows
+from analysis.doctor.planted import Plan, write_run
 from analysis.doctor.selection import Selection
 from analysis.log.copies import find_copies
 from analysis.stats.anytime import AnytimeMean, stakes
@@ -21,7 +22,6 @@ from fspo.gradlog import GradLogWriter, read_log
 from fspo.rules import correction
 from studies.doctor_defects import add, after, kept, rewritten, zeroed
 from studies.doctor_healthy import World, write_world
-from tests.analysis.doctor.planted import Plan, write_run
 
 
 def findings(run):
