@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from statsmodels.stats.multitest import multipletests
 
 from fspo.base.errors import UserError
 from proofs_check import frame
@@ -89,6 +90,11 @@ def test_a_check_without_control_is_refused():
 def test_holm_by_hand():
     # sorted .01 .02 .03 .2: times 4, 3, 2, 1 = .04 .06 .06 .2
     np.testing.assert_allclose(holm([0.03, 0.01, 0.2, 0.02]), [0.06, 0.04, 0.2, 0.06])
+
+
+def test_holm_is_that_of_statsmodels():
+    p = np.random.default_rng(0).random(25) ** 3
+    np.testing.assert_allclose(holm(p), multipletests(p, method="holm")[1])
 
 
 def test_holm_keeps_nan_and_counts_it():
