@@ -193,7 +193,7 @@ class FSPOTrainer(LoggedTrainer):
         found["entropy"].append(entropies / max(tokens, 1.0))
         if self.beta != 0:
             found["kl"].append(kl / max(tokens, 1.0))
-        if records.correction_cut is not None:
+        if records.correction_cut is not None and records.correction_weight is not None:
             live = (advantages != 0) & (records.length > 0)
             parts = [records.correction_cut, records.correction_count, records.correction_weight[live], live]
             cut, count, weight, number = self._sum(torch.stack([part.sum().double() for part in parts])).tolist()

@@ -80,7 +80,7 @@ def rewards(data: Any, *names: str) -> np.ndarray | None:
 
 
 def before_rejection(
-    advantages: np.ndarray, rejected: np.ndarray, reward: np.ndarray | None, prompt: list[str]
+    advantages: np.ndarray, rejected: np.ndarray, reward: np.ndarray | None, prompt: np.ndarray | list[str]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Make the advantages of rejected responses anew; verl multiplies advantages by a mask that is 0 there.
 
@@ -95,7 +95,7 @@ def before_rejection(
         Which responses verl's rejection masked whole.
     reward : array (N,), optional
         Rewards from which the estimator made the advantages; None if verl does not hand them over.
-    prompt : list of N
+    prompt : array or list (N,)
         Name of each response's prompt.
 
     Returns

@@ -102,7 +102,7 @@ class _ObservedWorker:
     def set_loss_fn(self: Any, loss_fn: Callable[..., Any]) -> None:
         """Wrap verl's loss function, so that each call is logged."""
         config = getattr(loss_fn, "keywords", {}).get("config") or getattr(loss_fn, "config", None)
-        policy_loss = getattr(config, "policy_loss", None)
+        policy_loss: Any = getattr(config, "policy_loss", None)
         rule = policy_loss.clip_rule() if hasattr(policy_loss, "memory") else None
         if rule is not None and remembers(rule):
             policy_loss.memory = self._memory = UpdateMemory(
