@@ -34,11 +34,11 @@ from analysis.__main__ import main
 from analysis.doctor.examine import examine
 from fspo.base.errors import UserError
 from fspo.gradlog import read_log
-from fspo.integrations.verl_batch import before_rejection
+from fspo.integrations.verl_batch import before_rejection, weigh
 from fspo.integrations.verl_observe import watch_actors
 from fspo.integrations.verl_rules import clip_of, correction_of
 from fspo.objective import Mismatch, objective
-from fspo.rules import Rule, correction, preset
+from fspo.rules import CORRECTIONS, Rule, correction, preset
 from fspo.rules.online import OnlineRule
 from tests.fspo.integrations.test_verl import ACTOR, OURS, ROOT, SEQUENCE, actor, parts
 
@@ -642,6 +642,26 @@ def test_engine_sqrt_trains_what_the_objective_does(tmp_path, changes):
     sides = set(log.column("correction_side"))
     assert {-1, 0, 1} <= sides
     assert (engine.table - plain.table).abs().max() > 1e-3
+
+
+def test_the_centre_is_made_of_the_responses_of_all_ranks(monkeypatch):
+    batch, _ = rollout(0, table())
+    parts = {}
+
+    def told(engine, value):
+        parts[engine.rank] = value
+        return list(parts.values())
+
+    monkeypatch.setattr("fspo.integrations.verl_batch.gathered", told)
+
+    def centres(rows, rank):
+        data = left_right_2_no_padding(batch.select_idxs(rows).to_tensordict())
+        return weigh(data, CORRECTIONS["engine-sqrt"], types.SimpleNamespace(rank=rank), 0)
+
+    whole = centres(np.arange(ROWS), 0)[0]
+    halves = [centres(np.arange(rank, ROWS, 2), rank)[0] for rank in (0, 1, 0)]
+    torch.testing.assert_close(torch.stack(halves[1:]), whole.expand(2), rtol=1e-6, atol=0.0)
+    assert halves[0] != pytest.approx(float(whole), rel=1e-3)  # rank 0 alone
 
 
 REMEMBER = [
