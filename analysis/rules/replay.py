@@ -103,8 +103,10 @@ def by_step(rows: Rows) -> Iterator[tuple[int, Ints]]:
 
 
 def pieces(rule: Rule, states: Mapping[int, Rule] | None, rows: Rows) -> Iterator[tuple[Ints, Rule]]:
-    """Yield index arrays of rows, each with the rule in force for these rows: all rows and ``rule`` if there are no
-    ``states``, else one array for each run of steps with the same state of a replayed band.
+    """Yield parts of the rows, as index arrays, each with the rule that was in force for it.
+
+    Without ``states`` there is one part: all rows, with ``rule``. With the states of a replayed band there is a part
+    for each stretch of steps in which the state stays the same.
 
     A state sets only the band; the weight, what happens outside, the dual clip and the name are those of ``rule``.
     """

@@ -110,7 +110,9 @@ class Variant:
 
     @property
     def changed(self) -> str:
-        """Return the options of ``fspo train`` that differ from the rule's own run: ``rule.dual=2.0``."""
+        """Return as text the options of ``fspo train`` in which this run differs from the run of the unchanged rule,
+        such as ``rule.dual=2.0``.
+        """
         return " ".join(f"{name}={value}" for name, value in self.options.items())
 
     @property
