@@ -85,7 +85,8 @@ def before_rejection(
     """Make the advantages of rejected responses anew; verl multiplies advantages by a mask that is 0 there.
 
     The rewards of a group give them by the one estimator of verl (`_ESTIMATORS`) that gives all other responses the
-    advantages that they have. Where no estimator does, or none of those has A != 0, rejected responses keep A = 0.
+    advantages that they have. Where none does, or several that give rejected responses unlike advantages, these keep
+    A = 0.
 
     Parameters
     ----------
@@ -106,7 +107,7 @@ def before_rejection(
     """
     none = np.zeros(len(advantages), np.bool_)
     kept = ~rejected
-    if reward is None or not rejected.any() or not advantages[kept].any():
+    if reward is None or not rejected.any():
         return advantages, none
     tensor = torch.tensor(reward, dtype=torch.float32)[:, None]
     index, fitting = np.array(prompt, dtype=object), []

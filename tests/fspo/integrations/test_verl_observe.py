@@ -519,15 +519,15 @@ def test_a_group_on_two_ranks_is_looked_at_together(tmp_path, monkeypatch):
 
 
 def test_advantages_that_no_estimator_gives_stay():
-    """A made by hand: other rewards, one group unlike GRPO, all kept A = 0."""
+    """A made by hand: no rewards, rewards of other advantages, a group rejected whole that estimators differ in."""
     A, prompt = np.array([1.0, -1.0, 0.0, 2.0]), ["a", "a", "b", "b"]
     rejected = np.array([False, False, True, False])
     for reward in (None, np.array([1.0, 0.0, 1.0, 0.5])):
         made, remade = before_rejection(A, rejected, reward, prompt)
         assert made is A
         assert not remade.any()
-    zero = np.zeros(4)
-    assert not before_rejection(zero, rejected, np.array([1.0, 1.0, 0.0, 1.0]), prompt)[1].any()
+    whole = np.array([False, False, True, True])
+    assert not before_rejection(np.zeros(4), whole, np.array([1.0, 1.0, 0.0, 1.0]), prompt)[1].any()
     half = np.array([0.5, -0.5, 0.0, -0.25])  # the reward less its group's mean
     made, remade = before_rejection(half, rejected, np.array([1.0, 0.0, 0.5, 0.0]), prompt)
     assert made.tolist() == [0.5, -0.5, 0.25, -0.25]
