@@ -127,13 +127,14 @@ def log_probs(logits, ids):
 
 
 @pytest.fixture(scope="module", autouse=True)
-def cpu():
+def cpu(tmp_path_factory):
     """verl's worker in this process: its platform, its process group, its environment."""
     names = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29577"}
     earlier, platform = dict(os.environ), platform_manager._current_platform
     os.environ.update(names)
     platform_manager._current_platform = CpuPlatform()
-    torch.distributed.init_process_group("gloo", init_method="tcp://127.0.0.1:29577", rank=0, world_size=1)
+    store = f"file://{tmp_path_factory.mktemp('gloo') / 'store'}"  # a port may be taken by another run of the tests
+    torch.distributed.init_process_group("gloo", init_method=store, rank=0, world_size=1)
     yield
     torch.distributed.destroy_process_group()
     platform_manager._current_platform = platform
