@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -15,8 +16,8 @@ from analysis.log.partition import PARTITIONS, find_partition
 from analysis.log.ratio import WORDS, known_ratio
 from analysis.rules.evaluate import BANDS, TARGETS, candidates
 from analysis.run import Options, analyse_runs
-from analysis.tables.files import folder_name, read_tables
-from analysis.tables.printed import printed
+from analysis.tables.files import folder_name, options_of, read_tables
+from analysis.tables.printed import at_one_rate, printed
 from fspo.base.command_line import CommandParser
 from fspo.base.errors import UserError, run_cli
 from fspo.base.files import refuse_foreign_file
@@ -140,10 +141,12 @@ def analyse_command(arguments: list[str] | None = None) -> int:
         for line in [*summary["damage"], *summary["warnings"]]:
             print(f"  {line}")
         folder = path / folder_name(find_partition(args.by), on)
-        acceptance, ess = (pd.read_parquet(folder / f"{name}.parquet") for name in ("acceptance", "ess"))
-        for line in printed(acceptance, ess, find_partition(args.by), on):
+        partition, names = find_partition(args.by), ("acceptance", "ess", "trend", "lre")
+        tables = {name: pd.read_parquet(folder / f"{name}.parquet") for name in names}
+        for line in [*at_one_rate(tables, partition), *printed(tables["acceptance"], tables["ess"], partition, on)]:
             print(f"  {line}")
-        print(f"  tables: {folder} (acceptance.csv: what each rule keeps of each bin)")
+        print(f"  tables: {folder} (acceptance.csv: what each rule keeps of each bin; docs/tables.md explains all)")
+        print(f"  next: fspo figures {shlex.quote(str(path))}{options_of(partition, on)}")
     for claim in claims:
         print(f"{claim.id} {claim.verdict}: {claim.statement}")
     if claims:

@@ -1,6 +1,8 @@
-"""The few lines of the table ``acceptance`` that ``fspo analyse`` prints: which lengths each rule cuts."""
+"""The few lines of the tables that ``fspo analyse`` prints: rules at one clip rate, and the lengths each rule cuts."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import pandas as pd
 
@@ -40,9 +42,50 @@ def printed(acceptance: pd.DataFrame, ess: pd.DataFrame, partition: Partition, o
     lines = [(f"{partition.name} from", [*(f"{bins[number]:g}" for number in numbers[:-1]), "all"])]
     for name in sorted(shares, key=lambda name: name[0]):
         lines.append((name[1], [shares[name].get(number, "-") for number in numbers]))
+    said = "share inside the band, first uses; another acceptance, intervals, shares not cut: acceptance.csv"
+    return [said, *_columns(lines)]
+
+
+def at_one_rate(tables: Mapping[str, pd.DataFrame], partition: Partition) -> list[str]:
+    """Return the comparison of rules whose ranges clip the same share of all responses.
+
+    For each rule and target: the share clipped in the first and in the last bin, the trend of band acceptance for each
+    doubling of the length, and LRE_2. Empty if no rule could be matched.
+    """
+
+    def matched(name: str) -> pd.DataFrame:
+        table = tables[name]
+        of_bands = (table["measure"] == "band") & (table["subset"] == "all") & (table["use"] == "first")
+        return table.loc[of_bands & (table["source"] == "matched")]
+
+    shares, trends, errors = matched("acceptance"), matched("trend"), matched("lre")
+    errors = errors.loc[errors["norm"] == "l2"]
+    shares = shares.loc[shares["bin"].ge(0) & shares["estimate"].notna()]
+    if shares.empty:
+        return []
+    heads, rows = [], {str(rule): [] for rule in shares["rule"].unique()}
+    for target in sorted(shares["target"].unique(), reverse=True):
+        heads += [f"{1 - target:.0%} clipped: first bin", "last bin", "trend", "LRE"]
+        for rule, cells in rows.items():
+            own, trend, error = (
+                table.loc[(table["rule"] == rule) & (table["target"] == target)] for table in (shares, trends, errors)
+            )
+            ends = own.sort_values("bin")["estimate"]
+            cells += [f"{1 - ends.iloc[at]:.2f}" if len(ends) else "-" for at in (0, -1)]
+            for values in (trend["slope"].dropna(), error["estimate"].dropna()):
+                cells.append(f"{values.iloc[0]:.3f}" if len(values) else "-")
+    first, last = shares["bin"].min(), shares["bin"].max()
+    spans = [shares.loc[shares["bin"] == at, ["bin_lo", "bin_hi"]].iloc[0] for at in (first, last)]
+    names = " and ".join(f"{span['bin_lo']:g} to {span['bin_hi']:g}" for span in spans)
+    said = f"rules at one clip rate; first and last bin of {partition.name}: {names}; trend: acceptance, each doubling"
+    return [said, *_columns([("", heads), *rows.items()])]
+
+
+def _columns(lines: list[tuple[str, list[str]]]) -> list[str]:
+    """Return lines of a name and cells with the names and each column of cells aligned."""
     left = max(len(name) for name, _ in lines)
-    wide = max(len(cell) for _, cells in lines for cell in cells)
+    wide = [max(map(len, column)) for column in zip(*(cells for _, cells in lines), strict=True)]
     return [
-        "share inside the band, first uses; another acceptance, intervals, shares not cut: acceptance.csv",
-        *(f"  {name:<{left}}  " + " ".join(f"{cell:>{wide}}" for cell in cells) for name, cells in lines),
+        f"  {name:<{left}}  " + " ".join(f"{cell:>{width}}" for cell, width in zip(cells, wide, strict=True))
+        for name, cells in lines
     ]

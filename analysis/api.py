@@ -1,0 +1,100 @@
+"""The functions that ``import fspo`` offers for a log: from a run folder or a table to DataFrames."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pandas as pd
+
+from analysis.doctor.examine import examine
+from analysis.importing.run import ImportOptions, import_run
+from analysis.run import Options, analyse_runs
+from analysis.tables.files import read_tables
+from fspo.gradlog import read_log
+
+Source = str | Path | pd.DataFrame
+
+
+@contextmanager
+def _run_folder(source: Source, columns: Mapping[str, str] | None) -> Iterator[Path]:
+    """Yield a run folder: the given one, or one in a temporary folder that a table or another log was imported into."""
+    if not isinstance(source, pd.DataFrame) and (Path(source) / "gradlog").is_dir():
+        yield Path(source)
+        return
+    with TemporaryDirectory() as place:
+        run = Path(place) / "run"
+        if isinstance(source, pd.DataFrame):
+            table = Path(place) / "table.parquet"
+            source.to_parquet(table, index=False)
+            source = table
+        import_run(source, run, ImportOptions(columns=columns or {}))
+        yield run
+
+
+def load_run(source: Source, columns: Mapping[str, str] | None = None) -> pd.DataFrame:
+    """Return the rows of a gradient log, one for each response and update; docs/log_format.md explains the columns.
+
+    Parameters
+    ----------
+    source : path or DataFrame
+        A run folder; or another trainer's log, or a table with one row a response (docs/import.md), which is imported.
+    columns : mapping of str to str, optional
+        The table's column for some of our column names, where it has another name than docs/import.md lists.
+
+    Raises
+    ------
+    UserError
+        If nothing can be read.
+    """
+    with _run_folder(source, columns) as run:
+        table = read_log(run).table
+        return table.drop_columns([c for c in ("score_unit",) if c in table.column_names]).to_pandas()
+
+
+def analyse(source: Source, columns: Mapping[str, str] | None = None, **options: Any) -> dict[str, pd.DataFrame]:
+    """Return the tables of ``fspo analyse`` by name; docs/tables.md explains them and their columns.
+
+    Parameters
+    ----------
+    source, columns
+        As in `load_run`. Tables of a run folder are also written to it, as ``fspo analyse`` does.
+    options
+        Keyword arguments of `analysis.run.Options`: ``rules``, ``targets``, ``bins``, ``by``, ``on``, ...
+
+    Raises
+    ------
+    UserError
+        If the log or an option is bad.
+    """
+    from analysis.log.partition import find_partition
+    from analysis.log.ratio import known_ratio
+
+    wanted = Options(**options)
+    with _run_folder(source, columns) as run:
+        analyse_runs([run], wanted)
+        return read_tables([run], find_partition(wanted.by), known_ratio(wanted.on))
+
+
+def doctor(source: Source, columns: Mapping[str, str] | None = None, target: float | None = None) -> pd.DataFrame:
+    """Return the doctor's answers: a row for each check with the columns check, status, severity, summary and cure.
+
+    Parameters
+    ----------
+    source, columns
+        As in `load_run`.
+    target : float, optional
+        The band acceptance that the rule was meant to have.
+
+    Raises
+    ------
+    UserError
+        If there is nothing to examine.
+    """
+    with _run_folder(source, columns) as run:
+        answers = [answer.to_dict() for answer in examine(run, target).answers]
+    table = pd.DataFrame(answers)[["id", "status", "severity", "summary", "cure"]]
+    return table.rename(columns={"id": "check"})

@@ -1,0 +1,42 @@
+"""The lines that ``fspo analyse`` prints of the tables, from tables made by hand."""
+
+import pandas as pd
+
+from analysis.log.partition import LENGTH
+from analysis.tables.printed import at_one_rate
+
+MATCHED = {"source": "matched", "measure": "band", "subset": "all", "use": "first"}
+
+
+def rows(*found: dict[str, object]) -> pd.DataFrame:
+    return pd.DataFrame([MATCHED | row for row in found])
+
+
+def shares(rule: str, target: float, *kept: float) -> list[dict[str, object]]:
+    spans = [(1, 10), (10, 100), (100, 200)]
+    bins = [
+        {"rule": rule, "target": target, "bin": at, "bin_lo": low, "bin_hi": high, "estimate": value}
+        for at, ((low, high), value) in enumerate(zip(spans, kept, strict=True))
+    ]
+    whole = {"rule": rule, "target": target, "bin": -1, "bin_lo": 1, "bin_hi": 200, "estimate": target}
+    return [*reversed(bins), whole, bins[0] | {"use": "reused", "estimate": 0.5}, bins[0] | {"measure": "update"}]
+
+
+def test_rules_at_one_clip_rate() -> None:
+    acceptance = [*shares("rloo", 0.85, 1.0, 0.9, 0.5), *shares("rloo", 0.95, 1.0, 0.99, 0.75)]
+    acceptance += shares("fspo", 0.85, 0.84, 0.85, 0.86)
+    trend = [{"rule": "rloo", "target": 0.85, "slope": -0.1234}, {"rule": "fspo", "target": 0.85, "slope": 0.002}]
+    lre = [
+        {"rule": "rloo", "target": 0.85, "norm": "l2", "estimate": 0.176},
+        {"rule": "rloo", "target": 0.85, "norm": "l1", "estimate": 0.9},
+        {"rule": "fspo", "target": 0.85, "norm": "l2", "estimate": float("nan")},
+    ]
+    tables = {"acceptance": rows(*acceptance), "trend": rows(*trend), "lre": rows(*lre)}
+    first, heads, rloo, fspo = at_one_rate(tables, LENGTH)
+    assert "first and last bin of length: 1 to 10 and 100 to 200" in first
+    assert heads.split("  ")[-1].endswith("LRE")
+    assert heads.index("5% clipped") < heads.index("15% clipped")
+    assert rloo.split() == ["rloo", "0.00", "0.25", "-", "-", "0.00", "0.50", "-0.123", "0.176"]
+    assert fspo.split() == ["fspo", "-", "-", "-", "-", "0.16", "0.14", "0.002", "-"]
+    nothing = {name: table.assign(source="given") for name, table in tables.items()}
+    assert at_one_rate(nothing, LENGTH) == []
