@@ -61,7 +61,7 @@ def write_rollout(writer: GradLogWriter, rollout: int, prompts: int, width: int,
             walk += SIGMA * np.sqrt(length) * rng.standard_normal(n) - 0.5 * SIGMA**2 * length
         at = np.arange(size) + (update % MINIBATCHES) * size
         S, L, A = walk[at], length[at].astype(np.float64), advantage[at].astype(np.float64)
-        square = SIGMA**2 * L * update * rng.gamma(50, 1 / 50, size)
+        square = np.maximum(SIGMA**2 * L * update * rng.gamma(50, 1 / 50, size), 1.1 * S**2 / L)  # at least S^2 / L
         done = rule.apply(S, L, A)
         rows: dict[str, Any] = {
             "rollout": rollout,
