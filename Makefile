@@ -27,7 +27,7 @@ $(READY): pyproject.toml
 	$(BIN)/python -m pip install --disable-pip-version-check -e '.[dev]'
 	touch $@
 
-repro: $(READY) ## reproduce every claim: out/quick/report.html (PRESET=full for the long one)
+repro: $(READY) ## reproduce every claim: out/quick/report.html (PRESET=paper for the long one)
 	$(BIN)/python paper_repro.py --preset $(PRESET)
 
 test: check ## lint, types and all tests but the slow ones

@@ -19,7 +19,7 @@ from fspo.base.files import refuse_foreign
 from fspo.base.options import make_parser, parse
 from fspo.gradlog.run_folder import ANALYSIS, CONFIG, NOISE, SUMMARY
 from fspo.repro.options import ReproductionOptions
-from fspo.repro.presets import PRESETS, QUICK_RULES
+from fspo.repro.presets import PRESETS, SIX_RULES, ReproductionSizes
 from fspo.repro.stages import GROUND_FLOOR, Job, Stages, is_stages, provenance, run_jobs, run_module, source_digest
 from fspo.repro.training import Training
 from proofs_check.maps.output import check_output
@@ -28,10 +28,10 @@ DESCRIPTION = """Reproduce the claims about FSPO on this machine, each with an i
 
 examples:
   fspo reproduce                          the quick preset: 15 minutes on two cores
-  fspo reproduce --preset full            12 rules, 5 seeds: about two days on two cores, resumable; its
-                                                 sweep of settings as long again (--sweep false leaves it out)
+  fspo reproduce --preset paper           6 rules, 5 seeds, 60 rollouts: hours on two cores, resumable
   fspo reproduce --preset quick --sweep true   retrain fspo, rloo, gspo with one setting changed at a time
-  fspo reproduce --preset full --rules rloo,gspo,fspo --seeds 0,1,2,3,4
+  fspo reproduce --preset paper --rules rloo,gspo,fspo --rollouts 30
+  fspo reproduce --power true             what the claims could show with these sizes, before any run
   fspo reproduce --preset 8b              check the 8B configuration and print a cluster's commands
 
 A killed run goes on where it stopped: start the same command again.
@@ -57,7 +57,7 @@ class Reproduction:
         training = Training(self.out, self.sizes, self.warm_up())
         shared = training.shared()
         self.stages.run("shared-run", {"key": shared.key}, lambda: run_jobs([shared], 1, "shared unclipped run"))
-        ranges = self.calibrate(shared)
+        ranges = self.calibrate(shared) if self.options.ranges == "calibrated" else {}
         jobs = training.rules(ranges)
         self.stages.run("training", {"keys": [j.key for j in jobs]}, lambda: run_jobs(jobs, self.sizes.jobs))
         noise = self.measure_noise(jobs)
@@ -197,6 +197,26 @@ class Reproduction:
         return {"keys": [job.key for job in runs], "noise": noise, "source": source_digest(*packages, *GROUND_FLOOR)}
 
 
+def print_power(sizes: ReproductionSizes) -> None:
+    """Print what each atom of the claims could show with these sizes, and the hash of the catalogue of claims."""
+    from analysis.claims.catalogue import digest_of_catalogue
+    from analysis.claims.power import Design, power_table
+    from fspo.config import TrainConfig
+
+    given = TrainConfig()
+    prompts, minibatches = (
+        int(sizes.options.get(f"batch.{name}", getattr(given.batch, name))) for name in ("prompts", "minibatches")
+    )
+    # The first minibatch of a rollout is scored before any update: S is 0 there.
+    responses = sizes.rollouts * prompts * given.batch.responses * (minibatches - 1) // minibatches
+    held_out = int(sizes.options.get("eval.prompts", given.eval.prompts))
+    logs = len(sizes.rules) * len(sizes.seeds) + 1
+    design = Design(logs, len(sizes.seeds), sizes.rollouts, responses, held_out)
+    print(design)
+    print(power_table(design).to_string(index=False, float_format=lambda x: f"{x:.3g}", na_rep=""))
+    print(f"catalogue of claims: {digest_of_catalogue()}")
+
+
 def build_parser() -> ArgumentParser:
     """Return the parser of ``fspo reproduce``."""
     return make_parser(ReproductionOptions, "fspo reproduce", DESCRIPTION)
@@ -213,8 +233,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.preset == "8b":
         from fspo.plan.cluster import cluster_commands
 
-        rules, seeds = options.rules or QUICK_RULES, options.seeds or PRESETS["full"].seeds
+        rules, seeds = options.rules or SIX_RULES, options.seeds or PRESETS["paper"].seeds
         print(*cluster_commands(rules, seeds, f"{options.output}/8b", options.target, options.width), sep="\n")
+        return 0
+    if options.power:
+        print_power(options.sizes())
         return 0
     return Reproduction(options, words).run()
 

@@ -49,7 +49,7 @@ ESTIMANDS: dict[Quantity, str] = {
     "gain in cosine": "cosine of clipped and true update less that of drop, fspo's band, each at its own matched range",
     "2H - 1": "exponent of Var(S|L) ~ L^2H less 1, first-use rows",
     "distance from normal": "largest distance of the law of S given L from the normal law, over bins, first-use rows",
-    "drift error": "largest |E[S|L] + L KL| / sd(S) over bins, first-use rows",
+    "drift error": "largest |E[S|L] + L KL| / sd(S) over bins, KL one number for the log, first-use rows",
     "reward": "final held-out reward (mean of the last fifth of the evaluations), fspo's less the rival's",
     "fall": "deepest fall of the training reward below its running maximum, fspo's less the rival's",
     "rollouts missed": "rollouts by which fspo's run ended before the longest run of the comparison",

@@ -199,14 +199,23 @@ def _exponent(seen: Seen, atom: Atom) -> list[Number]:
 
 
 def _law(seen: Seen, atom: Atom) -> list[Number]:
-    """Judge the bin of lengths that is farthest from normal, or whose mean is farthest from -L KL, in each log."""
-    m = _seen_bins(select(seen.tables["moments"], subset="all", use="first"))
+    """Judge the bin of lengths that is farthest from normal, or whose mean is farthest from -L KL, in each log.
+
+    KL is one number for a log, the mean k3 of all its tokens: with each bin's own the mean of S + k3 is 0 (T9).
+    """
+    everything = select(seen.tables["moments"], subset="all", use="first")
+    m = _seen_bins(everything)
+    whole = select(everything, bin=-1)
+    k3 = dict(zip(whole["run"], whole["k3_per_token"], strict=True))
     base = {"run": m["run"].to_numpy(), "seed": m["seed"].to_numpy(float)}
     if atom.quantity == "distance from normal":
         names = ("ks_distance", "ks_ci_low", "ks_ci_high")
         values = [m[name].to_numpy(float) for name in names]
     else:
-        sd, kl = np.sqrt(m["var_S"].to_numpy(float)), (m["k3_per_token"] * m["bin_mean"]).to_numpy(float)
+        sd, kl = (
+            np.sqrt(m["var_S"].to_numpy(float)),
+            np.array([k3.get(run, NAN) for run in m["run"]]) * m["bin_mean"].to_numpy(float),
+        )
         values = [(m[name].to_numpy(float) + kl) / sd for name in ("mean_S", "mean_S_ci_low", "mean_S_ci_high")]
     bins = pd.DataFrame(base | dict(zip(("value", "low", "high"), values, strict=True)))
     rows = worst_by_run(absolute(bins)) if len(bins) else bins

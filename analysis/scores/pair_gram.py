@@ -64,7 +64,8 @@ class PairGram:
 
     def variance(self, left: Floats, between: tuple[Floats, Floats]) -> tuple[Floats, Floats]:
         """Return the variance (trace of the covariance) of the update mean_i left_i v_i over the vectors v_i, unbiased
-        for independent prompts (T12), and the same without each prompt.
+        for independent prompts (T12), and the same without each prompt. The prompts of the vectors are taken as given:
+        one whose rewards are all equal has none, and how many such prompts there are adds no variance.
 
         Parameters
         ----------

@@ -16,7 +16,7 @@ import numpy as np
 from scipy import special
 
 from analysis.log.loading import Run
-from analysis.log.rows import SUBSETS, Floats, windows
+from analysis.log.rows import SUBSETS, Floats, Rows, windows
 from analysis.stats.error_law import MOST_LEFT_OUT
 from analysis.tables.acceptance import BinnedRows
 from analysis.tables.columns import UNKNOWN, Interval, RunKey, mean_at
@@ -145,11 +145,12 @@ def _of_subset(run: Run, subset: str, view: BinnedRows, scale: Floats, number: i
     add("drift against -KL", worst_drift(view, number), -math.inf, drift, text)
     text = "the drift does not depend on the sign of A, in sd of S at the mean length (T11)"
     add("drift by sign of A", drift_by_sign(view), -drift, drift, text)
-    distances = law_distances(z, view.bins, cluster, number)
+    u = (S - band_centre(run, rows)) / (scale * np.sqrt(L))
+    distances = law_distances(z, u, view.bins, cluster, number)
     texts = {
         "normality": "S given L is normal, in every bin (T1 does not need it)",
-        "one law": "the law of S / sqrt(L) does not depend on L (T1)",
-        "symmetry": "S given L is symmetric (T11)",
+        "one law": "the law of (S - m_L) / sqrt(L) does not depend on L, m_L the band's centre (T1)",
+        "symmetry": "S given L is symmetric about the band's centre m_L (T11)",
     }
     for name, text in texts.items():
         add(name, distances[name], -math.inf, LAW_TOLERANCE, text)
@@ -196,12 +197,21 @@ def _worst_ratio(y: Floats, view: BinnedRows, number: int, unit: Floats, target:
     return worst((found.value[used] - target) / unit[used], influence.T @ influence * total / (total - 1), total - 1)
 
 
+def band_centre(run: Run, rows: Rows) -> Floats:
+    """Return the centre m_L (N,) of the band that trained, as logged; 0 where the rule has no drift, or another ratio
+    than the rule's is analysed. NaN where the log lacks it.
+    """
+    drifts = run.rule is not None and run.rule.needs_stats and run.rule.on == run.ratio.on
+    return rows.drift * rows.length if drifts else np.zeros(len(rows))
+
+
 def worst_drift(view: BinnedRows, number: int) -> Interval:
-    """Return the largest |E[S|L] + L KL| / sd(S) over the bins, where KL is the divergence per token: how far the drift
-    is from -KL. It is measured by the mean of S plus the sum of k3, which is 0 at first use in theory (T9).
+    """Return the largest |E[S|L] + L k| / sd(S) over the bins: how far the drift is from -KL, the centre of the drift
+    ``kl``. As in that rule k is one number for a minibatch, the mean k3 of its tokens; with each bin's own mean of k3
+    the sum would be 0 for any first-use log (T9).
     """
     spread = np.array([view.rows.S[view.bins == k].std() if np.any(view.bins == k) else 0.0 for k in range(number)])
-    y = view.rows.S + view.rows.k3_sum
+    y = view.rows.S + view.rows.k3 * view.rows.length
     return _worst_ratio(y, view, number, spread) if np.all(np.isfinite(y)) else UNKNOWN
 
 
@@ -241,16 +251,28 @@ def dependence(view: BinnedRows) -> Interval:
     return _mean(ratios(M**2, view.cluster, np.zeros(len(M), np.int64), 1, one_step), 0)
 
 
-def law_distances(z: Floats, bins: np.ndarray, cluster: np.ndarray, number: int) -> dict[str, Interval]:
-    """Return the largest distances of the law of z (standardised S, (N,)) in a bin from other laws, over points and
-    bins.
+def law_distances(z: Floats, u: Floats, bins: np.ndarray, cluster: np.ndarray, number: int) -> dict[str, Interval]:
+    """Return the largest distances of the law of S in a bin from other laws, over points and bins.
 
-    "normality": from the normal law; "symmetry": of the lower from the upper tail; both with z scaled by the bin's
-    standard deviation. "one law": from the law over all bins, with z scaled by one standard deviation for all bins.
+    Parameters
+    ----------
+    z : array (N,)
+        S over its scale and sqrt(L), less its mean in the bin.
+    u : array (N,)
+        S less the band's centre, over the same scale and sqrt(L).
+
+    Returns
+    -------
+    dict
+        "normality": of z from the normal law, z scaled by the bin's standard deviation. "symmetry": of the lower from
+        the upper tail of u, scaled likewise. "one law": of u from its law over all bins, with one scale for all bins.
     """
     names = ("normality", "one law", "symmetry")
     clusters = int(cluster.max()) + 1
-    u = z / z.std() if z.std() > 0 else z
+    if not np.all(np.isfinite(u)):
+        u = np.full(len(z), np.nan)
+    size = u.std()
+    u = u / size if size > 0 else u
     values: dict[str, list[Floats]] = {name: [] for name in names}
     steps: dict[str, list[Floats]] = {name: [] for name in names}
     below_all = u[:, None] <= GRID
@@ -259,7 +281,7 @@ def law_distances(z: Floats, bins: np.ndarray, cluster: np.ndarray, number: int)
     seen = 0
     for k in range(number):
         at = bins == k
-        if len(np.unique(cluster[at])) < MIN_CLUSTERS or not u[at].std() > 0:
+        if len(np.unique(cluster[at])) < MIN_CLUSTERS or not z[at].std() > 0:
             continue
         n = int(at.sum())
         seen += n
@@ -267,8 +289,8 @@ def law_distances(z: Floats, bins: np.ndarray, cluster: np.ndarray, number: int)
         law = below.mean(0)
         values["one law"].append(law - law_all)
         steps["one law"].append(_sums(cluster[at], below - law, clusters) / n - all_step)
-        own = u[at] / u[at].std()
-        under, over = own[:, None] <= GRID, own[:, None] >= -GRID
+        own = z[at] / z[at].std()
+        under = own[:, None] <= GRID
         density = np.exp(-(GRID**2) / 2) / np.sqrt(2 * np.pi)
         # Count that the mean and sd by which z is standardised are estimates: near a normal law their errors move the
         # distribution function at t by -phi(t) and -t phi(t) times the errors (phi: the normal density).
@@ -276,12 +298,15 @@ def law_distances(z: Floats, bins: np.ndarray, cluster: np.ndarray, number: int)
         stretch = density * GRID * (own[:, None] ** 2 - 1) / 2
         values["normality"].append(under.mean(0) - special.ndtr(GRID))
         steps["normality"].append(_sums(cluster[at], under - under.mean(0) + shift + stretch, clusters) / n)
-        tails = under.astype(np.float64) - over
+        centred = (u[at] / u[at].std())[:, None]
+        tails = (centred <= GRID).astype(np.float64) - (centred >= -GRID)
         values["symmetry"].append(tails.mean(0))
-        steps["symmetry"].append(_sums(cluster[at], tails - tails.mean(0) + 2 * shift, clusters) / n)
+        steps["symmetry"].append(_sums(cluster[at], tails - tails.mean(0), clusters) / n)
+    known = bool(np.all(np.isfinite(u)))
     out: dict[str, Interval] = {}
     for name in names:
-        if not _enough(seen, len(z)) or (name == "one law" and len(values[name]) < 2):
+        missing = (not known and name != "normality") or (name == "one law" and len(values[name]) < 2)
+        if missing or not _enough(seen, len(z)):
             out[name] = UNKNOWN
             continue
         influence = np.concatenate(steps[name], axis=1)

@@ -43,7 +43,7 @@ def write_page(
     theory, figures
         The rows of captions.json of the theory's figures and of the runs' figures.
     ranges : dict
-        Content of calibration.json, by rule.
+        Content of calibration.json, by rule; empty where the rules trained as published.
     trained_sweep : path, optional
         Table of the trained sweep, if there is one.
     stages : list of dict
@@ -72,7 +72,7 @@ def write_page(
             Section(
                 "Tables",
                 tables=[
-                    ("Calibrated ranges", [{"rule": name, **fit} for name, fit in ranges.items()]),
+                    *([("Calibrated ranges", [{"rule": n, **fit} for n, fit in ranges.items()])] if ranges else []),
                     ("Runs", [contents.run_row(run, ranges) for run in runs]),
                     ("Reuse: further epochs on the same responses", contents.reuse(runs)),
                     ("Noise floor: S at unchanged weights, all lengths", contents.noise(runs)),

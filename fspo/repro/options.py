@@ -17,7 +17,7 @@ class ReproductionOptions:
 
     Parameters
     ----------
-    preset : {"quick", "full", "smoke", "8b"}
+    preset : {"quick", "paper", "smoke", "8b"}
         Sizes; "smoke" only shows that every stage runs.
     output : str
         Results go to OUTPUT/PRESET.
@@ -31,22 +31,30 @@ class ReproductionOptions:
         Training processes beside each other.
     sweep : bool, optional
         Train variants of fspo, rloo and gspo too, one setting changed at a time: range, dual clip, outside,
-        aggregation, group size, minibatches. By default presets full (2 seeds) and smoke do.
+        aggregation, group size, minibatches. By default preset smoke alone does.
+    ranges : {"published", "calibrated"}
+        Whether each rule trains with the range of its preset, or with one calibrated to ``target``. The claims about
+        rules as published want the first.
     target : float
-        Band acceptance on the shared unclipped run that every rule is calibrated to.
+        Band acceptance on the shared unclipped run that calibrated ranges give.
     width : str
         Venue width of the figures.
+    power : bool
+        Only print what each claim could show with these sizes: the probability of support if nothing differs, and the
+        difference that is seen with 80 % probability.
     """
 
-    preset: Literal["quick", "full", "smoke", "8b"] = "quick"
+    preset: Literal["quick", "paper", "smoke", "8b"] = "quick"
     output: str = "out"
     rules: list[str] | None = None
     seeds: list[int] | None = None
     rollouts: int | None = None
     jobs: int | None = None
     sweep: bool | None = None
+    ranges: Literal["published", "calibrated"] = "published"
     target: float = TRAINING_ACCEPTANCE
     width: str = "neurips"
+    power: bool = False
 
     def __post_init__(self) -> None:
         if not self.output.strip():

@@ -13,7 +13,8 @@ from fspo.repro.presets import ReproductionSizes, Variant, variants
 from fspo.repro.stages import Job, run_jobs, source_digest
 
 Ranges = Mapping[str, Mapping[str, Any]]
-"""Calibrated ``range_lo`` and ``range_hi`` by name of the rule; all are calibrated on one unclipped run."""
+"""``range_lo`` and ``range_hi`` by name of the rule, calibrated on one unclipped run. A rule without trains as
+published."""
 
 
 @dataclass(frozen=True)

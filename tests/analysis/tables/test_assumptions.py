@@ -11,8 +11,11 @@ from analysis.log.loading import load_run
 from analysis.tables.assumptions import AssumptionRow, assumption_table, eta_of, judge, law_distances
 from analysis.tables.lemma import LemmaRow
 from analysis.tables.moments import GRID
+from fspo.rules import Rule, preset
 from fspo.stats.bins import Bins, make_bins
 from tests.analysis.rows import made, records
+
+KL = preset("fspo-kl").rule
 
 
 def test_verdicts_by_hand():
@@ -40,7 +43,7 @@ def report(path, **changes):
 
 
 def test_a_log_made_to_the_model_breaks_nothing(simulate):
-    found = report(simulate(rollouts=16, width=0))
+    found = report(simulate(rule=KL, rollouts=16, width=0))
     assert found["all", "exponent H"]["verdict"] == "holds"
     assert found["all", "drift by sign of A"]["verdict"] == "holds"
     assert found["all", "token dependence"]["verdict"] == "holds"
@@ -77,15 +80,45 @@ def test_what_is_broken_on_purpose_fails(fspo_run, name):
     assert found["all", name]["verdict"] == "fails", found["all", name]["sentence"]
 
 
+@pytest.mark.parametrize(("rule", "verdict"), [(Rule("sqrt", 0.03, 0.03, name="fspo"), "fails"), (KL, "holds")])
+def test_the_law_of_s_is_measured_from_the_centre_of_the_band(simulate, rule, verdict):
+    """S given L is N(-.002 L, .03^2 L): a band around 0 accepts long responses less, one around -.002 L does not."""
+    normal = np.random.default_rng(0).normal
+
+    def law(rows):
+        return 0.03 * np.sqrt(rows.length) * normal(size=len(rows)) - 0.002 * rows.length
+
+    run = load_run(simulate(rule=rule, rollouts=20, prompts=256, epochs=1, width=0))
+    changes = {"S": law(run.rows), "drift": np.full(len(run.rows), -0.002)}
+    rows = run.rows.__class__(**(run.rows.__dict__ | changes))
+    run = run.__class__(**(run.__dict__ | {"rows": rows}))
+    table = records(AssumptionRow, assumption_table(run, make_bins(rows.length, 4), 5, []))
+    found = {row["name"]: row["verdict"] for row in table if row["subset"] == "all"}
+    assert (found["one law"], found["symmetry"], found["normality"]) == (verdict, verdict, "holds")
+
+
+def test_the_drift_is_compared_with_one_k(simulate):
+    """KL per token rises with the length, and E[S|L] is minus its sum, as T9 says: no band with one k is centred."""
+    run = load_run(simulate(rule=KL, rollouts=16, width=0))
+    each = 0.002 * (run.rows.length > 60)
+    S = run.rows.S - run.rows.S.mean() - each * run.rows.length
+    k3 = np.full(len(S), float(np.sum(each * run.rows.length) / run.rows.length.sum()))
+    rows = run.rows.__class__(**(run.rows.__dict__ | {"S": S, "k3": k3, "k3_sum": each * run.rows.length}))
+    run = run.__class__(**(run.__dict__ | {"rows": rows}))
+    table = records(AssumptionRow, assumption_table(run, make_bins(rows.length, 4), 5, []))
+    found = {row["name"]: row["verdict"] for row in table if row["subset"] == "all"}
+    assert found["drift against -KL"] == "fails"
+
+
 def test_distances_of_a_known_law():
     rng = np.random.default_rng(0)
     z = rng.exponential(size=60_000) - 1
-    found = law_distances(z, np.zeros(len(z), int), np.arange(len(z)) // 8, 1)
+    found = law_distances(z, z, np.zeros(len(z), int), np.arange(len(z)) // 8, 1)
     exact = sps.expon.cdf(GRID + 1)
     assert found["normality"][0] == pytest.approx(np.max(np.abs(exact - special.ndtr(GRID))), abs=0.01)
     assert found["symmetry"][0] == pytest.approx(np.max(np.abs(exact - sps.expon.sf(1 - GRID))), abs=0.01)
     assert math.isnan(found["one law"][0])  # one bin says nothing of other lengths
-    found = law_distances(z, np.arange(len(z)) % 2, np.arange(len(z)) // 8, 2)
+    found = law_distances(z, z, np.arange(len(z)) % 2, np.arange(len(z)) // 8, 2)
     assert found["one law"][0] == pytest.approx(0, abs=0.01)
 
 

@@ -7,8 +7,9 @@ from functools import cache
 
 import pytest
 
+from analysis.claims.catalogue import DEVELOPMENT_SEEDS
 from fspo.config import TrainConfig
-from fspo.repro.presets import PRESETS, variants
+from fspo.repro.presets import JUDGING_SEEDS, PRESETS, variants
 
 FIT = {
     "fspo": {"range_lo": 0.02, "range_hi": 0.05},
@@ -18,7 +19,7 @@ FIT = {
 
 
 def found(**changes):
-    return {(v.rule, v.setting, v.value): v for v in variants(replace(PRESETS["full"], **changes), FIT)}
+    return {(v.rule, v.setting, v.value): v for v in variants(replace(PRESETS["paper"], **changes), FIT)}
 
 
 @cache
@@ -37,6 +38,11 @@ def test_each_rule_has_its_own_run_and_eleven_variants():
     assert list(refused) == [("gspo", "aggregation", "constant")]
     assert "divides by length twice" in refused["gspo", "aggregation", "constant"]
     assert not PRESETS["quick"].sweep
+
+
+def test_judging_seeds_are_none_of_those_that_were_looked_at():
+    assert not set(JUDGING_SEEDS) & set(DEVELOPMENT_SEEDS)
+    assert all(set(PRESETS[name].seeds) <= set(JUDGING_SEEDS) for name in ("quick", "paper"))
 
 
 def test_only_the_smoke_preset_leaves_checks_of_the_theory_out():
@@ -67,7 +73,7 @@ def test_what_cannot_be_trained_says_why():
     assert "batch.minibatches=6 exceeds batch.prompts=5" in odd["fspo", "minibatches", "double"].reason
     assert not odd["fspo", "range", "half"].reason
     wide = {"rloo": {"range_lo": 1 - 1e-12, "range_hi": 1e12}}  # 1 - 1e-24 is 1 in float64: no lower range
-    sizes = replace(PRESETS["full"], swept=("rloo",))
+    sizes = replace(PRESETS["paper"], swept=("rloo",))
     rloo = {v.value: v.reason for v in variants(sizes, wide) if v.setting == "range"}
     assert rloo["half"] == ""
     assert "more than an eps can express" in rloo["double"]

@@ -1,0 +1,122 @@
+"""What the claims could show with a design, before any run.
+
+For each atom: the probability of support if nothing differs, and the difference that is seen with 80 % probability.
+
+Standard errors follow from the numbers of responses, logs and seeds, and from planning values measured on earlier runs
+of the embedded task. Logs count as independent, which understates the probability that all of them support an atom.
+Cosines and the law of S have no such formula; their planning values are those of a log of 20 rollouts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy import optimize, special
+from scipy import stats as sps
+
+from analysis.claims.catalogue import ATOMS, Atom
+from analysis.claims.evidence import ALPHA, MIN_SEEDS, NAN, Relation
+from fspo.stats.bins import DEFAULT_BINS
+
+LENGTH_SPREAD = 1.4
+"""Standard deviation of the length on the embedded task, doublings."""
+OWN_ACCEPTANCE, SEED_SPREAD = 0.8, 0.005
+"""Acceptance of a rule as published, and standard deviation of its trend over seeds."""
+LRE_SIZE = 0.05
+"""LRE_2 at which the error of its square is computed."""
+FINAL_REWARD, REWARD_SPREAD, FALL_SPREAD = 0.9, 0.02, 0.03
+"""Final reward, and standard deviations over seeds of the reward and of its deepest fall."""
+OF_TWENTY_ROLLOUTS = {"lead in worst bin's cosine": 0.068, "2H - 1": 0.074}
+SEEN = 0.8
+
+
+@dataclass(frozen=True)
+class Design:
+    """Sizes of a reproduction: logs of every rule and seed, seeds, and of one log the rollouts and first-use responses
+    with S != 0; prompts of the held-out evaluation."""
+
+    logs: int
+    seeds: int
+    rollouts: int
+    responses: int
+    held_out: int
+
+
+def chance(truth: float, error: float, df: float, relation: Relation, margin: float, alpha: float = ALPHA) -> float:
+    """Return the probability that one number supports an atom, if its estimand is ``truth``.
+
+    The number is normal about the truth with standard error ``error``, which is itself estimated on ``df`` degrees of
+    freedom: the probability is averaged over the law of the estimated error.
+    """
+    t = float(sps.t.isf(alpha, df))
+    levels = (np.arange(2000) + 0.5) / 2000
+    root = np.ones(1) if np.isinf(df) else np.sqrt(sps.chi2.ppf(levels, df) / df)
+    if relation == "above":
+        return float(np.mean(special.ndtr((truth - margin) / error - t * root)))
+    if relation == "below":
+        return chance(-truth, error, df, "above", -margin, alpha)
+    inside = special.ndtr((margin - truth) / error - t * root) - special.ndtr((-margin - truth) / error + t * root)
+    return float(np.mean(np.maximum(inside, 0.0)))
+
+
+def error_of(atom: Atom, design: Design) -> float:
+    """Return the standard error of one of an atom's numbers; NaN if the design does not give it."""
+    share = OWN_ACCEPTANCE if np.isnan(atom.target) else atom.target
+    trend = np.sqrt(share * (1 - share) / design.responses) / LENGTH_SPREAD
+    relative = np.sqrt((1 - share) / share / design.responses)
+    seeds = np.sqrt(max(design.seeds, 1))
+    own, two = atom.arm == "published", np.sqrt(2)
+    reward = np.hypot(np.sqrt(FINAL_REWARD * (1 - FINAL_REWARD) / design.held_out), REWARD_SPREAD)
+    found: dict[str, float] = {
+        "trend": np.hypot(trend, SEED_SPREAD) / seeds if own else trend,
+        "lead in trend": two * (np.hypot(trend, SEED_SPREAD) / seeds if own else trend),
+        "LRE_inf": relative * np.sqrt(DEFAULT_BINS),
+        "lead in LRE_2^2": 4 * LRE_SIZE * (relative * two / seeds if own else 2 * relative),
+        "reward": two * reward / seeds,
+        "fall": two * FALL_SPREAD / seeds,
+    }
+    if atom.quantity in OF_TWENTY_ROLLOUTS:
+        return OF_TWENTY_ROLLOUTS[atom.quantity] * float(np.sqrt(20 / design.rollouts))
+    return float(found.get(atom.quantity, NAN))
+
+
+def power_of(atom: Atom, design: Design) -> dict[str, Any]:
+    """Return an atom's numbers, their error, P(supported | equal), and the truth that is seen with 80 % probability.
+
+    Seen is the truth at which the atom is supported, all its numbers being there; for an atom that nothing differs, the
+    size at which it is refuted. Both are counted from 0.
+    """
+    seeds = atom.arm == "published" and atom.quantity not in ("LRE_inf", "rollouts missed")
+    units = 1 if seeds else design.seeds if atom.arm == "published" else design.logs
+    df, error = (design.seeds - 1.0 if seeds else np.inf), error_of(atom, design)
+    row = {"atom": atom.id, "numbers": units, "error": error, "supported if equal": NAN, "seen with 80 %": NAN}
+    if seeds and design.seeds < MIN_SEEDS:
+        return row | {"supported if equal": 0.0}
+    if not np.isfinite(error):
+        return row
+    alpha = ALPHA / 2 if atom.quantity == "lead in trend" else ALPHA
+    if atom.quantity == "LRE_inf":
+        wide = float(sps.norm.isf(ALPHA / DEFAULT_BINS)) * error  # half-width of bands that hold in all bins
+        bin_ = max(2 * float(special.ndtr((atom.margin - wide) / error)) - 1, 0.0)
+        equal, seen = bin_ ** (DEFAULT_BINS * units), atom.margin + wide + float(special.ndtri(SEEN)) * error
+        return row | {"supported if equal": equal, "seen with 80 %": seen}
+    equal = chance(0.0, error, df, atom.relation, atom.margin, alpha) ** units
+    if atom.relation == "within":  # refuted: beyond one margin at half the level, in one of the numbers
+        seen = _truth(lambda x: chance(x, error, df, "above", atom.margin, ALPHA / 2 / units), error, atom.margin)
+    else:
+        sign = 1 if atom.relation == "above" else -1
+        seen = sign * _truth(lambda x: chance(x, error, df, "above", sign * atom.margin, alpha) ** units, error)
+    return row | {"supported if equal": equal, "seen with 80 %": seen}
+
+
+def _truth(found: Any, error: float, start: float = 0.0) -> float:
+    at: Any = optimize.brentq(lambda x: found(x) - SEEN, start - 60 * error - 1, start + 60 * error + 1)
+    return float(at)
+
+
+def power_table(design: Design) -> pd.DataFrame:
+    """Return one row for each atom about the update's ratio (:func:`power_of`)."""
+    return pd.DataFrame([power_of(atom, design) for atom in ATOMS])

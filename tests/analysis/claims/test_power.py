@@ -1,0 +1,53 @@
+"""Power before any run: against simulation with the judge itself, and against another library's formula."""
+
+import numpy as np
+import pytest
+from scipy import stats as sps
+
+from analysis.claims.catalogue import ATOMS
+from analysis.claims.evidence import ALPHA, Measured, number, p_values, verdict_of
+from analysis.claims.power import Design, chance, power_of, power_table
+
+ATOM = {atom.id: atom for atom in ATOMS}
+DESIGN = Design(logs=4, seeds=5, rollouts=20, responses=7680, held_out=256)
+
+
+@pytest.mark.parametrize("truth", [0.0, 0.5, 2.0])
+def test_a_one_sided_chance_is_that_of_the_noncentral_t(truth):
+    expected = sps.nct.sf(sps.t.isf(ALPHA, 4), 4, truth / 0.5)
+    assert chance(truth, 0.5, 4, "above", 0.0) == pytest.approx(expected, abs=2e-4)
+    assert chance(-truth, 0.5, 4, "below", 0.0) == pytest.approx(expected, abs=2e-4)
+
+
+def simulated(name, truth, runs=3000):
+    """Shares of supported and refuted, as the judge gives them, with the design's error in each number."""
+    atom, rng = ATOM[name], np.random.default_rng(0)
+    row = power_of(atom, DESIGN)
+    n, df = row["numbers"], 4 if atom.arm == "published" else np.inf
+    found = []
+    for x in rng.normal(truth, row["error"], (runs, n)):
+        error = row["error"] * (np.sqrt(rng.chisquare(df) / df) if np.isfinite(df) else 1.0)
+        numbers = [number("", Measured(float(v), error, error, df), atom.relation, atom.margin) for v in x]
+        found.append(verdict_of(*p_values(numbers)))
+    return found.count("supported") / runs, found.count("refuted") / runs
+
+
+@pytest.mark.parametrize("name", ["85-fspo-flat", "95-fspo-flat", "own-reward-rloo", "own-fspo-flat"])
+def test_the_chance_of_support_if_nothing_differs(name):
+    assert simulated(name, 0.0)[0] == pytest.approx(power_of(ATOM[name], DESIGN)["supported if equal"], abs=0.03)
+
+
+@pytest.mark.parametrize(("name", "which"), [("85-rloo-falls", 0), ("own-reward-gspo", 0), ("own-fspo-flat", 1)])
+def test_what_is_seen_is_seen_with_80_percent(name, which):
+    assert simulated(name, power_of(ATOM[name], DESIGN)["seen with 80 %"])[which] == pytest.approx(0.8, abs=0.03)
+
+
+def test_more_responses_see_less_and_a_single_seed_nothing():
+    more = Design(logs=4, seeds=5, rollouts=80, responses=4 * 7680, held_out=256)
+    for name in ("85-rloo-falls", "85-lre-rloo", "95-worst-rloo"):
+        few, many = (power_of(ATOM[name], d)["seen with 80 %"] for d in (DESIGN, more))
+        assert many == pytest.approx(few / 2, rel=1e-6)
+    one = Design(logs=4, seeds=1, rollouts=20, responses=7680, held_out=256)
+    table = power_table(one).set_index("atom")
+    assert table.loc["own-reward-rloo", "supported if equal"] == 0
+    assert len(table) == len(ATOMS)
