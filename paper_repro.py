@@ -200,7 +200,7 @@ class Reproduction:
 def print_power(sizes: ReproductionSizes) -> None:
     """Print what each atom of the claims could show with these sizes, and the hash of the catalogue of claims."""
     from analysis.claims.catalogue import digest_of_catalogue
-    from analysis.claims.power import Design, power_table
+    from analysis.claims.power import PlannedRuns, power_table
     from fspo.config import TrainConfig
 
     given = TrainConfig()
@@ -211,7 +211,7 @@ def print_power(sizes: ReproductionSizes) -> None:
     responses = sizes.rollouts * prompts * given.batch.responses * (minibatches - 1) // minibatches
     held_out = int(sizes.options.get("eval.prompts", given.eval.prompts))
     logs = len(sizes.rules) * len(sizes.seeds) + 1
-    design = Design(logs, len(sizes.seeds), sizes.rollouts, responses, held_out)
+    design = PlannedRuns(logs, len(sizes.seeds), sizes.rollouts, responses, held_out)
     print(design)
     print(power_table(design).to_string(index=False, float_format=lambda x: f"{x:.3g}", na_rep=""))
     print(f"catalogue of claims: {digest_of_catalogue()}")

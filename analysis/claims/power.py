@@ -34,7 +34,7 @@ SEEN = 0.8
 
 
 @dataclass(frozen=True)
-class Design:
+class PlannedRuns:
     """Sizes of a reproduction: logs of every rule and seed, seeds, and of one log the rollouts and first-use responses
     with S != 0; prompts of the held-out evaluation."""
 
@@ -62,7 +62,7 @@ def chance(truth: float, error: float, df: float, relation: Relation, margin: fl
     return float(np.mean(np.maximum(inside, 0.0)))
 
 
-def error_of(atom: Atom, design: Design) -> float:
+def error_of(atom: Atom, design: PlannedRuns) -> float:
     """Return the standard error of one of an atom's numbers; NaN if the design does not give it."""
     share = OWN_ACCEPTANCE if np.isnan(atom.target) else atom.target
     trend = np.sqrt(share * (1 - share) / design.responses) / LENGTH_SPREAD
@@ -83,7 +83,7 @@ def error_of(atom: Atom, design: Design) -> float:
     return float(found.get(atom.quantity, NAN))
 
 
-def power_of(atom: Atom, design: Design) -> dict[str, Any]:
+def power_of(atom: Atom, design: PlannedRuns) -> dict[str, Any]:
     """Return an atom's numbers, their error, P(supported | equal), and the truth that is seen with 80 % probability.
 
     Seen is the truth at which the atom is supported, all its numbers being there; for an atom that nothing differs, the
@@ -117,6 +117,6 @@ def _truth(found: Any, error: float, start: float = 0.0) -> float:
     return float(at)
 
 
-def power_table(design: Design) -> pd.DataFrame:
+def power_table(design: PlannedRuns) -> pd.DataFrame:
     """Return one row for each atom about the update's ratio (:func:`power_of`)."""
     return pd.DataFrame([power_of(atom, design) for atom in ATOMS])

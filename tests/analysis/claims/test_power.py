@@ -6,10 +6,10 @@ from scipy import stats as sps
 
 from analysis.claims.catalogue import ATOMS
 from analysis.claims.evidence import ALPHA, Measured, number, p_values, verdict_of
-from analysis.claims.power import Design, chance, power_of, power_table
+from analysis.claims.power import PlannedRuns, chance, power_of, power_table
 
 ATOM = {atom.id: atom for atom in ATOMS}
-DESIGN = Design(logs=4, seeds=5, rollouts=20, responses=7680, held_out=256)
+DESIGN = PlannedRuns(logs=4, seeds=5, rollouts=20, responses=7680, held_out=256)
 
 
 @pytest.mark.parametrize("truth", [0.0, 0.5, 2.0])
@@ -43,11 +43,11 @@ def test_what_is_seen_is_seen_with_80_percent(name, which):
 
 
 def test_more_responses_see_less_and_a_single_seed_nothing():
-    more = Design(logs=4, seeds=5, rollouts=80, responses=4 * 7680, held_out=256)
+    more = PlannedRuns(logs=4, seeds=5, rollouts=80, responses=4 * 7680, held_out=256)
     for name in ("85-rloo-falls", "85-lre-rloo", "95-worst-rloo"):
         few, many = (power_of(ATOM[name], d)["seen with 80 %"] for d in (DESIGN, more))
         assert many == pytest.approx(few / 2, rel=1e-6)
-    one = Design(logs=4, seeds=1, rollouts=20, responses=7680, held_out=256)
+    one = PlannedRuns(logs=4, seeds=1, rollouts=20, responses=7680, held_out=256)
     table = power_table(one).set_index("atom")
     assert table.loc["own-reward-rloo", "supported if equal"] == 0
     assert len(table) == len(ATOMS)
