@@ -1,9 +1,10 @@
 """Publication figures: a module for each takes tables and returns a matplotlib Figure, without computing statistics.
 
 The folders ``of_runs`` and ``of_theory`` hold these modules and list their names. Each has ``TITLE``, ``CAPTION``,
-``caption(tables)``, ``figure(tables, style)`` and a function that draws given arrays into one axes. Where TITLE speaks
-of length, ``TITLE_BY`` is the title for bins of another quantity, with ``{label}`` for its name. ``draw_all`` draws all
-figures.
+``caption(tables)``, whose second paragraph is details, ``figure(tables, style)``, and functions ``plot_...`` that draw
+a DataFrame into one axes. Those of runs have ``rows(tables)``, the table rows that are drawn, with the panel's title in
+a column ``panel``. Where TITLE speaks of length, ``TITLE_BY`` is the title for bins of another quantity, with
+``{label}`` for its name. ``draw_all`` draws all figures.
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ from typing import TYPE_CHECKING
 from figures import of_runs, of_theory
 
 if TYPE_CHECKING:
+    from figures.style import Style
     from figures.tables import Tables
 
 
 @dataclass(frozen=True)
 class DrawnFigure:
-    """What became of one figure: its files and caption, or the reason why it was not drawn.
+    """What became of one figure: its files, caption and details, or the reason why it was not drawn.
 
     ``name`` is the name of the files, from `file_name`. ``numbers`` is a CSV file of the drawn rows; figures of the
     theory have none, because their tables are CSV files already.
@@ -32,6 +34,7 @@ class DrawnFigure:
     name: str
     title: str
     caption: str = ""
+    details: str = ""
     pdf: Path | None = None
     png: Path | None = None
     numbers: Path | None = None
@@ -69,6 +72,45 @@ def of_ratio(tables: Tables) -> str:
     return f" Log-ratio: {tables.symbol} ({tables.on}), each response once, at first use."
 
 
+MOST_RULES = 5
+"""Largest number of rules in a figure, beside what clips nothing; the others are in supplement figures."""
+
+
+def parts(module: ModuleType, tables: Tables) -> list[tuple[str, Tables]]:
+    """Return the figures into which a module's figure is divided so that none has more than ``MOST_RULES`` rules: the
+    end of the file name, and the tables with these rules alone.
+
+    The main figure, whose end is "", has the rules that the paper compares (or the module's ``MAIN``), then rules that
+    trained. Supplements have the others, each beside fspo.
+    """
+    from figures.style import looks
+    from figures.tables import REFERENCES
+    from fspo.rules import COMPARED
+
+    if not hasattr(module, "rows"):
+        return [("", tables)]
+    rows = module.rows(tables)
+    column = "rule" if "rule" in rows else "trained_rule"
+    bands = rows["band" if "band" in rows else column]
+    trained = set(rows["trained_rule"]) if "trained_rule" in rows else set()
+    first = getattr(module, "MAIN", COMPARED)
+    names = [name for name in looks(bands) if name not in REFERENCES]
+    if len(names) <= MOST_RULES:
+        return [("", tables)]
+    names.sort(key=lambda name: (name not in first, name not in trained))  # stable: else the order of legends
+    groups = [names[:MOST_RULES]]
+    rest, size = names[MOST_RULES:], MOST_RULES - 1
+    groups += [["fspo", *rest[i : i + size]] for i in range(0, len(rest), size)]
+    return [
+        (f"{SUPPLEMENT}{i}" if i else "", tables.only(set(rows[column][bands.isin(group)])))
+        for i, group in enumerate(groups)
+    ]
+
+
+SUPPLEMENT = "-supplement-"
+"""What stands before the number of a supplement figure at the end of its file's name."""
+
+
 def draw_all(
     tables: Tables,
     output: Path,
@@ -103,11 +145,9 @@ def draw_all(
     """
     from tqdm import tqdm
 
-    from figures.numbers import numbers
-    from figures.style import Style, save
+    from figures.style import Style
     from figures.tables import NothingToDraw
     from fspo.base.errors import unknown_name
-    from fspo.base.files import whole_file
 
     style = Style(width)
     for name in only:
@@ -120,19 +160,29 @@ def draw_all(
         module = find_module(name)
         stem, title = file_name(name, tables), heading(module, tables)
         try:
-            caption, picture = module.caption(tables) + of_ratio(tables), module.figure(tables, style)
-            drawn = None if name in of_theory.FIGURES else numbers(module, tables)
+            for end, own in parts(module, tables):
+                results.append(_draw(module, own, style, Path(output), stem + end, title))
         except NothingToDraw as reason:
             results.append(DrawnFigure(stem, title, skipped=str(reason)))
-            continue
         # An older version of the analysis wrote the tables, without a column that the figure needs.
         except KeyError as missing:
             results.append(DrawnFigure(stem, title, skipped=f"its table has no {missing}; write the tables again"))
-            continue
-        pdf, png = save(picture, Path(output), stem, style)
-        table = None if drawn is None else Path(output) / f"{stem}.csv"
-        if table is not None and drawn is not None:
-            with whole_file(table) as part:
-                drawn.to_csv(part, index=False, float_format="%.6g")
-        results.append(DrawnFigure(stem, title, caption, pdf, png, table))
     return results
+
+
+def _draw(module: ModuleType, tables: Tables, style: Style, output: Path, stem: str, title: str) -> DrawnFigure:
+    from figures.style import save
+    from fspo.base.files import whole_file
+
+    caption, _, details = module.caption(tables).partition("\n\n")
+    pdf, png = save(module.figure(tables, style), output, stem, style)
+    numbers = None
+    if not module.__name__.startswith(of_theory.__name__):
+        rows = module.rows(tables).dropna(axis=1, how="all")
+        first = [name for name in ("panel",) if name in rows]
+        numbers = output / f"{stem}.csv"
+        with whole_file(numbers) as part:
+            rows[[*first, *(n for n in rows if n not in first)]].to_csv(part, index=False, float_format="%.6g")
+    if SUPPLEMENT in stem:
+        title = f"{title} (supplement {stem.rpartition('-')[2]})"
+    return DrawnFigure(stem, title, caption + of_ratio(tables), details, pdf, png, numbers)

@@ -1,23 +1,28 @@
-"""Small drawing helpers that several figures share: points with intervals, legends outside, length axes."""
+"""Draw tables with seaborn: curves, dots with intervals in rows, grids of panels, names of lines, axes."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from textwrap import fill
-from typing import Any
+from typing import Any, cast
 
+import matplotlib as mpl
 import numpy as np
+import seaborn as sns
+import seaborn.objects as so
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.gridspec import SubplotSpec
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
-from numpy.typing import ArrayLike
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator, ScalarFormatter
+from numpy.typing import ArrayLike, NDArray
 
 from analysis.log.partition import LENGTH, Partition
-from figures.estimates import ComputedLaw
-from figures.style import OUTSIDE_COLORS, OUTSIDE_MARKERS, Look, Style, rule_label
+from figures.style import GREY, OUTSIDE_COLORS, OUTSIDE_MARKERS, PALE, Look, Style, looks, rule_label
+from figures.tables import Frame
+
+ENDS = ("ci_low", "ci_high")
+"""Columns of the ends of an estimate's interval."""
 
 
 def new_axes(ax: Axes | None) -> Axes:
@@ -25,60 +30,328 @@ def new_axes(ax: Axes | None) -> Axes:
     return Figure(layout="constrained").subplots() if ax is None else ax
 
 
-def whiskers(
-    ax: Axes, x: ArrayLike, y: ArrayLike, low: ArrayLike, high: ArrayLike, *, along: str = "y", **look: Any
-) -> Any:
-    """Draw points with intervals ``low .. high`` in the direction ``along`` ("x" or "y"); an interval whose end is not
-    finite is left out.
+def intervals(data: Frame, ax: Axes, x: str, ends: Sequence[str], color: Any) -> None:
+    """Draw a bar from the first to the second of the columns ``ends`` at each row's ``x``; a row with an end that is
+    not finite has none.
     """
-    x, y, low, high = (np.asarray(v, float) for v in (x, y, low, high))
-    color = look.get("color", "black")
-    lines = ax.vlines if along == "y" else ax.hlines
-    known = np.isfinite(low) & np.isfinite(high)
-    at = x if along == "y" else y
-    lines(at[known], low[known], high[known], color=color, linewidth=look.pop("interval_width", 0.9), zorder=2.4)
-    look.setdefault("zorder", 2.6)
-    return ax.plot(x, y, linestyle=look.pop("linestyle", "none"), **look)[0]
+    told = np.isfinite(data[list(ends)].to_numpy(float)).all(axis=1)
+    part = data[told]
+    colors: Any = color if isinstance(color, str) else np.asarray(color)[told]
+    ax.vlines(part[x], part[ends[0]], part[ends[1]], colors=colors, linewidth=0.9, zorder=1.9)
 
 
-def rule_legend(drawn: Mapping[str, Look], marks: bool = True, lines: bool = True) -> tuple[list[Line2D], list[str]]:
-    """Return handles and labels for a legend of rules, which shows each rule's colour with its marker or its line
-    style."""
-    handles = [
-        Line2D([], [], color=k.color, marker=k.marker if marks else None, linestyle=k.linestyle if lines else "none")
-        for k in drawn.values()
-    ]
-    return handles, [rule_label(rule) for rule in drawn]
+def curves(
+    data: Frame,
+    ax: Axes | None = None,
+    *,
+    x: str,
+    y: str = "estimate",
+    hue: str = "rule",
+    units: str | None = None,
+    ends: Sequence[str] = ENDS,
+    known: Mapping[str, Look] | None = None,
+    marks: bool = True,
+    lines: bool = True,
+    step: float = 0.0,
+    partition: Partition = LENGTH,
+    **look: Any,
+) -> Axes:
+    """Draw a column of a table against another: a line with markers for each rule, and bars for the table's intervals.
+
+    Parameters
+    ----------
+    data : DataFrame
+        Rows to draw; those without a value in ``y`` are left out.
+    ax : Axes, optional
+        Where to draw; new axes if not given.
+    x, y, hue : str
+        Columns: place, value, and what has one look, such as the rule.
+    units : str, optional
+        Column that splits the rows of one ``hue`` into several lines, such as the run.
+    ends : pair of str
+        Columns of the interval; no bars are drawn if the table lacks them.
+    known : mapping, optional
+        Look of each value of ``hue``; `figures.style.looks` of rules if not given.
+    marks, lines : bool
+        Whether to draw markers and lines.
+    step : float
+        Distance between the points of two rules in one bin, see `beside`.
+    look
+        Further properties of the lines, as Matplotlib names them.
+    """
+    ax = new_axes(ax)
+    known = looks(data[hue]) if known is None else known
+    data = data[data[y].notna()]
+    if data.empty:
+        return ax
+    if step:
+        shift = dict(zip(known, spread(len(known), step), strict=True))
+        data = data.assign(**{x: beside(data[x], data[hue].map(shift), partition)})
+    if set(ends) <= set(data) and len(ends):
+        intervals(data, ax, x, ends, [known[value].color for value in data[hue]])
+    here = [value for value in known if (data[hue] == value).any()]
+    properties: dict[str, Any] = {"zorder": 2.5} | look | ({} if lines else {"linestyle": ""})
+    sns.lineplot(
+        data, x=x, y=y, hue=hue, style=hue, hue_order=here, style_order=here, units=units, estimator=None,
+        palette={value: known[value].color for value in here},
+        markers={value: known[value].marker for value in here} if marks else False,
+        dashes={value: known[value].dashes for value in here} if lines else False,
+        markeredgewidth=0.4, legend=False, ax=ax, **properties,
+    )  # fmt: skip
+    ax.set(xlabel=None, ylabel=None)
+    return ax
 
 
-def outside_legend(shown: Iterable[str]) -> tuple[list[Line2D], list[str]]:
-    """Return handles and labels for a legend of what happens outside the band: drop, truncate, cap."""
-    names = list(shown)
-    handles = [Line2D([], [], color=OUTSIDE_COLORS[o], marker=OUTSIDE_MARKERS[o], linestyle="none") for o in names]
-    return handles, names
+def dots(
+    data: Frame,
+    ax: Axes | None = None,
+    *,
+    rows: Sequence[str],
+    row: str,
+    x: str = "estimate",
+    by: str = "",
+    order: Sequence[str] = ("",),
+    ends: Sequence[str] = ENDS,
+    step: float = 0.24,
+    mapped: Mapping[str, tuple[str, Mapping[Any, Any]]] | None = None,
+    **look: Any,
+) -> Axes:
+    """Draw a column of a table as dots with the table's intervals: one row for each category, the first on top.
+
+    Parameters
+    ----------
+    data : DataFrame
+        Rows to draw; those without a finite value in ``x`` are left out.
+    ax : Axes, optional
+        Where to draw; new axes if not given.
+    rows : sequence of str
+        Categories from top to bottom: values of the column ``row``.
+    by, order : str, sequence of str
+        Column whose values ``order`` stand below each other in a row, ``step`` apart. Rows of the table that share a
+        place, such as several runs, are spread around it.
+    ends : pair of str
+        Columns of the interval; none are drawn if the table lacks them.
+    mapped : mapping
+        From a property of `seaborn.objects.Dot` (color, marker, fill) to a column and the property of each value.
+    look
+        Constant properties of the dots.
+    """
+    ax = new_axes(ax)
+    mapped = mapped or {}
+    data = data[np.isfinite(data[x].astype(float)) & data[row].isin(list(rows))]
+    if len(data):
+        shift = dict(zip(order, spread(len(order), step), strict=True))
+        place = data[row].map({name: i for i, name in enumerate(rows)}).astype(float)
+        place += data[by].map(shift).astype(float) if by else 0.0
+        same = data.assign(place=place).groupby("place")["place"]
+        at = place + (same.cumcount() - (same.transform("size") - 1) / 2) * np.minimum(
+            0.06, 0.2 / same.transform("size")
+        )
+        columns = {x, *(column for column, _ in mapped.values()), *(e for e in ends if e in data)}
+        variables: dict[str, Any] = {name: column for name, (column, _) in mapped.items()}
+        plot = so.Plot(data[sorted(columns)].assign(_place=at), x=x, y="_place", **variables)
+        if set(ends) <= set(data) and len(ends):
+            told = np.isfinite(data[list(ends)].to_numpy(float)).all(axis=1)
+            color = {"color": look["color"]} if "color" in look else {}
+            line, low, high = so.Range(linewidth=0.9, **color), *(data[e].where(told) for e in ends)
+            plot = plot.add(line, xmin=low, xmax=high, orient="y", legend=False, marker=None, fill=None)
+        dot: dict[str, Any] = {"pointsize": 3.8, "stroke": 0.8} | look
+        plot = plot.add(so.Dot(**dot), legend=False)
+        plot = plot.scale(**{name: so.Nominal(dict(values)) for name, (_, values) in mapped.items()})
+        theme: Any = mpl.rcParams.find_all("^(axes|font|grid|lines|[xy]tick)")
+        plot.theme(dict(theme)).on(ax).plot()
+    ax.set(xlabel=None, ylabel=None)
+    ax.set_ylim(len(rows) - 0.5, -0.5)
+    ax.set_yticks(range(len(rows)), [rule_label(name) for name in rows])
+    ax.tick_params(axis="y", length=0)
+    spec = ax.get_subplotspec()
+    if spec is not None and not spec.is_first_col() and len(ax.get_shared_y_axes().get_siblings(ax)) > 1:
+        ax.tick_params(labelleft=False)  # seaborn.objects had shown them again
+    ax.grid(False, axis="y")
+    for edge in range(1, len(rows)):
+        ax.axhline(edge - 0.5, color="#e3e3e3", linewidth=0.5, zorder=0.5)
+    return ax
 
 
-def draw_law(ax: Axes, law: ComputedLaw, markersize: float, **curve: Any) -> None:
-    """Draw a rule's computed curve, and its simulated points with their intervals."""
-    points = law.points
-    look = {"color": points.look.color, "marker": points.look.marker, "markersize": markersize}
-    ax.plot(law.x, law.y, color=points.look.color, linestyle=points.look.linestyle, zorder=2, **curve)
-    whiskers(ax, points.at, points.estimate, points.low, points.high, **look)
+def outside_dots(
+    data: Frame, rules: Sequence[str], ax: Axes | None = None, *, x: str = "estimate", **more: Any
+) -> Axes:
+    """Draw a table's column ``x`` in rows of rules (column ``band``), in each drop, truncate and cap (column
+    ``outside``) below each other. ``more``: as for `dots`.
+    """
+    here = [name for name in OUTSIDE_MARKERS if (data["outside"] == name).any()]
+    mapped = {"color": ("outside", OUTSIDE_COLORS), "marker": ("outside", OUTSIDE_MARKERS)}
+    ax = dots(data, ax, rows=rules, row="band", x=x, by="outside", order=here, mapped=mapped, **more)
+    few_ticks(ax.xaxis, 3)
+    return ax
 
 
-def cell_axes(ax: Axes) -> None:
-    """Format axes of a map of coloured cells: no grid, no frame, no tick marks."""
-    ax.tick_params(length=0)
-    ax.grid(False)
-    for spine in ax.spines.values():
-        spine.set_visible(False)
+def rule_marks(column: str, known: Mapping[str, Look]) -> dict[str, tuple[str, Mapping[Any, Any]]]:
+    """Return the argument ``mapped`` of `dots` that gives each rule of a column its colour and marker."""
+    return {name: (column, {rule: getattr(k, name) for rule, k in known.items()}) for name in ("color", "marker")}
+
+
+def spread(count: int, step: float) -> NDArray[np.float64]:
+    """Return ``count`` offsets around 0, ``step`` apart, so that points stand side by side."""
+    return (np.arange(count, dtype=np.float64) - (count - 1) / 2) * step
+
+
+def beside(values: ArrayLike, offset: ArrayLike, partition: Partition = LENGTH) -> NDArray[np.float64]:
+    """Return the bins' places shifted by ``offset`` (bins of length: times 2^offset; else: plus offset / 5 of the
+    distance from first to last bin), so that points of several rules in one bin stand side by side.
+    """
+    values, offset = np.asarray(values, float), np.asarray(offset, float)
+    return values * 2.0**offset if partition == LENGTH else values + offset * float(np.ptp(values)) / 5
+
+
+def few_words(ax: Axes, x: float, y: float, text: str, **where: Any) -> None:
+    """Write grey words inside a panel, such as the reason why a row is empty."""
+    box = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
+    ax.text(x, y, text, ha="center", va="center", fontsize=6.5, color=GREY, linespacing=1.1, bbox=box, **where)
+
+
+def reference(ax: Axes, value: float, along: str = "y", **look: Any) -> None:
+    """Draw a grey line at ``value`` of the axis ``along`` ("x" or "y"), with which the drawn values are compared."""
+    line = ax.axhline if along == "y" else ax.axvline
+    line(value, **({"color": PALE, "linewidth": 0.9, "zorder": 1.5} | look))
+
+
+# ---------------------------------------------------------------------------------------------- grids, legends, names
+
+
+def key(color: str = "#444444", marker: str | None = None, **look: Any) -> Line2D:
+    """Return a legend's mark of the given look; no line unless ``linestyle`` is given."""
+    properties: dict[str, Any] = {"linestyle": "none"} | look
+    return Line2D([], [], color=color, marker=marker, **properties)
+
+
+def rule_keys(known: Mapping[str, Look], marks: bool = True, lines: bool = True) -> dict[str, Line2D]:
+    """Return a legend's marks of rules by label: each rule's colour with its marker or its line style."""
+    return {
+        rule_label(rule): key(k.color, k.marker if marks else None, linestyle=k.linestyle if lines else "none")
+        for rule, k in known.items()
+    }
+
+
+def outside_keys(shown: Iterable[str]) -> dict[str, Line2D]:
+    """Return a legend's marks, by label, of those things that may happen outside the band which ``shown`` names."""
+    here = set(shown)
+    return {o: key(OUTSIDE_COLORS[o], marker) for o, marker in OUTSIDE_MARKERS.items() if o in here}
+
+
+def legend_columns(labels: Iterable[str], style: Style) -> int:
+    """Return the number of columns for a legend of ``labels`` that fits the figure's width, with rows of nearly equal
+    size.
+    """
+    printed = [len(re.sub(r"\\[a-zA-Z]+", "x", re.sub(r"[${}_^\s]", "", text))) for text in labels]
+    most = max(1, min(len(printed), int(style.width / (0.38 + 0.046 * max(printed)))))
+    return -(-len(printed) // -(-len(printed) // most))
+
+
+def panel_grid(
+    style: Style,
+    panels: int,
+    panel_height: float,
+    legend: Mapping[str, Any] | None = None,
+    *,
+    most: int = 3,
+    columns: int = 0,
+    heights: Sequence[float] = (),
+    **options: Any,
+) -> tuple[Figure, list[Axes]]:
+    """Return a figure with ``panels`` axes in rows of at most ``most`` (or of ``columns``, if given), and one legend
+    above them (its marks by label). Heights are in inches.
+    """
+    fixed = columns > 0
+    columns = columns or style.columns(panels, most)
+    rows = -(-panels // columns)
+    columns = columns if fixed else -(-panels // rows)
+    legend_rows = -(-len(legend) // legend_columns(legend, style)) if legend else 0
+    figure = style.new_figure(panel_height * rows + sum(heights) + 0.15 * legend_rows + 0.1)
+    ratios = {"height_ratios": list(heights)} if heights else {}
+    axes = list(figure.subplots(rows, columns, squeeze=False, gridspec_kw=ratios, **options).flat)
+    for ax in axes[panels:]:
+        ax.remove()
+    if legend:
+        ncols = legend_columns(legend, style)
+        figure.legend(list(legend.values()), list(legend), loc="outside upper center", ncols=ncols)
+    return figure, axes[:panels]
+
+
+def rule_grid(
+    style: Style, panels: int, height: float, known: Mapping[str, Look], more: Mapping[str, Any] | None = None,
+    marks: bool = True, **options: Any,
+) -> tuple[Figure, list[Axes]]:  # fmt: skip
+    """Return `panel_grid` for curves of rules: in a narrow figure with a legend of the rules, in a wide one with a
+    legend of ``more`` alone, because there `name_lines` writes the rules' names beside their curves.
+    """
+    return panel_grid(
+        style, panels, height, (rule_keys(known, marks) if style.narrow else {}) | dict(more or {}), **options
+    )
+
+
+def name_lines(
+    axes: Sequence[Axes], parts: Sequence[Frame], known: Mapping[str, Look], style: Style, *, x: str,
+    y: str = "estimate", hue: str = "rule",
+) -> None:  # fmt: skip
+    """Write each rule's name at the right of the last panel that shows the rule, as high as its curve ends, in a wide
+    figure. Call when the axes have their limits. ``parts``: the rows of each panel.
+    """
+    if style.narrow:
+        return
+    named: set[str] = set()
+    height_of_figure = cast(Figure, axes[0].figure).get_figheight()
+    for ax, part in reversed(list(zip(axes, parts, strict=True))):
+        shown = part[part[y].notna() & ~part[hue].isin(named)].sort_values(x).groupby(hue)[y].last()
+        named |= set(shown.index)
+        ends = (
+            ax.transAxes.inverted().transform(ax.transData.transform([(ax.get_xlim()[1], v) for v in shown]))[:, 1]
+            if len(shown)
+            else np.empty(0)
+        )
+        gap = 8.5 / 72 / (0.72 * ax.get_position().height * height_of_figure)
+        order = np.argsort(ends)
+        places = apart(np.clip(ends[order], 0, 1), gap)
+        if len(places):
+            places = places - max(places[-1] - 1, 0)  # the names stay beside the panel
+            places = places + max(-places[0], 0)
+        for at, rule in zip(places, shown.index[order], strict=True):
+            ax.annotate(rule_label(rule), (1.02, at), xycoords="axes fraction", color=known[rule].color, va="center",
+                        fontsize=7, annotation_clip=False)  # fmt: skip
+
+
+def apart(places: NDArray[np.float64], gap: float) -> NDArray[np.float64]:
+    """Return ascending ``places`` moved so that neighbours are at least ``gap`` apart, each group around its mean."""
+    groups = [[float(p)] for p in places]
+    means = [g[0] for g in groups]
+    i = 0
+    while i + 1 < len(groups):
+        half = gap * (len(groups[i]) + len(groups[i + 1])) / 2
+        if means[i + 1] - means[i] < half:
+            groups[i] += groups.pop(i + 1)
+            means[i : i + 2] = [float(np.mean(groups[i]))]
+            i = max(i - 1, 0)
+        else:
+            i += 1
+    return np.concatenate([m + spread(len(g), gap) for g, m in zip(groups, means, strict=True)] or [np.empty(0)])
+
+
+def label_left(axes: Sequence[Axes], text: str) -> None:
+    """Write ``text`` as y label on the first panel of each row."""
+    for ax in axes:
+        spec = ax.get_subplotspec()
+        if spec is not None and spec.is_first_col():
+            ax.set_ylabel(text)
+
+
+# ---------------------------------------------------------------------------------------------------------------- axes
 
 
 def length_axis(ax: Axes, lengths: ArrayLike, most: int = 6) -> None:
     """Make the x axis a base-2 logarithmic length axis with plain numbers, at most ``most`` tick labels."""
     lengths = np.asarray(lengths, float)
     ax.set_xscale("log", base=2)
-    low, high = lengths.min() / 1.25, lengths.max() * 1.25
+    low, high = np.nanmin(lengths) / 1.25, np.nanmax(lengths) * 1.25
     ax.set_xlim(low, high)
     powers = np.arange(np.ceil(np.log2(low)), np.floor(np.log2(high)) + 1)
     step = max(1, int(np.ceil(len(powers) / most)))
@@ -108,20 +381,6 @@ def axis_label(partition: Partition) -> str:
     return partition.label if partition == LENGTH else fill(partition.label, 24)
 
 
-def beside(values: ArrayLike, offset: float, partition: Partition, span: float) -> np.ndarray:
-    """Return the bins' places shifted by ``offset`` (bins of length: times 2^offset; else: plus offset * span / 5,
-    ``span`` being the distance from first to last bin), so that points of several rules in one bin stand side by side.
-    """
-    values = np.asarray(values, float)
-    return values * 2.0**offset if partition == LENGTH else values + offset * span / 5
-
-
-def few_words(ax: Axes, x: float, y: float, text: str, **where: Any) -> None:
-    """Write grey words inside a panel, such as the reason why a row or a panel is empty."""
-    box = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
-    ax.text(x, y, text, ha="center", va="center", fontsize=6.5, color="#6a6a6a", linespacing=1.1, bbox=box, **where)
-
-
 def decade_axis(axis: Any, values: ArrayLike) -> None:
     """Make an axis base-10 logarithmic over the positive ``values``, with at most six labelled powers of ten. If fewer
     than two powers are in range, 2 and 5 times a power are labelled too.
@@ -142,109 +401,9 @@ def decade_axis(axis: Any, values: ArrayLike) -> None:
     axis.set_minor_locator(NullLocator())
 
 
-def visible(text: str) -> int:
-    """Estimate how many characters of a label are printed, mathematics included."""
-    return len(re.sub(r"\\[a-zA-Z]+", "x", re.sub(r"[${}_^\s]", "", text)))
-
-
-def legend_columns(labels: Sequence[str], style: Style) -> int:
-    """Return the number of columns for a legend of ``labels`` that fits the figure's width, with rows of nearly equal
-    size.
-    """
-    longest = max(visible(text) for text in labels)
-    most = max(1, min(len(labels), int(style.width / (0.38 + 0.046 * longest))))
-    return -(-len(labels) // -(-len(labels) // most))
-
-
-def panel_grid(
-    style: Style,
-    panels: int,
-    panel_height: float,
-    handles: Sequence[Any] = (),
-    labels: Sequence[str] = (),
-    *,
-    most: int = 3,
-    columns: int = 0,
-    heights: Sequence[float] = (),
-    **options: Any,
-) -> tuple[Figure, list[Axes]]:
-    """Return a figure with ``panels`` axes in rows of at most ``most`` (or of ``columns``, if given), and one legend
-    above them. Heights are in inches.
-    """
-    fixed = columns > 0
-    columns = columns or style.columns(panels, most)
-    rows = -(-panels // columns)
-    columns = columns if fixed else -(-panels // rows)
-    legend_rows = 0
-    if labels:
-        legend_rows = -(-len(labels) // legend_columns(labels, style))
-    figure = style.new_figure(panel_height * rows + sum(heights) + 0.15 * legend_rows + 0.1)
-    ratios = {"height_ratios": list(heights)} if heights else {}
-    grid = figure.subplots(rows, columns, squeeze=False, gridspec_kw=ratios, **options)
-    axes = list(grid.flat)
-    for ax in axes[panels:]:
-        ax.remove()
-    if labels:
-        figure.legend(handles, labels, loc="outside upper center", ncols=legend_columns(labels, style))
-    return figure, axes[:panels]
-
-
-def panels_above(
-    style: Style, panels: int, panel_height: float, room: float, handles: Sequence[Any], labels: Sequence[str]
-) -> tuple[Figure, list[Axes], SubplotSpec]:
-    """Return a figure with ``panels`` axes, at most three in a row, these axes, and an empty place of ``room`` inches
-    below them for more panels.
-    """
-    columns = style.columns(panels, 3)
-    rows = -(-panels // columns)
-    legend_rows = -(-len(labels) // legend_columns(labels, style))
-    figure = style.new_figure(panel_height * rows + room + 0.15 * legend_rows + 0.1)
-    outer = figure.add_gridspec(2, 1, height_ratios=[panel_height * rows, room])
-    grid = outer[0].subgridspec(rows, columns)
-    axes = [figure.add_subplot(grid[i // columns, i % columns]) for i in range(panels)]
-    figure.legend(handles, labels, loc="outside upper center", ncols=legend_columns(labels, style))
-    return figure, axes, outer[1]
-
-
-def label_left(axes: Sequence[Axes], text: str) -> None:
-    """Write ``text`` as y label on the first panel of each row."""
-    for ax in axes:
-        spec = ax.get_subplotspec()
-        if spec is not None and spec.is_first_col():
-            ax.set_ylabel(text)
-
-
-def title_grid(axes: Sequence[Axes], columns: int, rows: Sequence[str], names: Sequence[str]) -> None:
-    """Write titles over a grid of panels: ``names`` above the columns, and ``rows`` as bold labels at the left edge."""
-    for i, ax in enumerate(axes):
-        if i < columns or columns < len(names):
-            ax.set_title(names[i % len(names)])
-        spec = ax.get_subplotspec()
-        if spec is not None and spec.is_first_col():
-            ax.set_ylabel(rows[i // len(names)], fontweight="bold", labelpad=4)
-    if axes and axes[0].figure is not None:
-        axes[0].figure.align_ylabels(axes)
-
-
 def percent_axis(axis: Any) -> None:
     """Format an axis of shares as percentages."""
-    axis.set_major_formatter(FuncFormatter(lambda v, _: f"{100 * v:.4g}"))
-
-
-def spread(count: int, step: float) -> np.ndarray:
-    """Return ``count`` offsets around 0, ``step`` apart: the points of each rule are shifted by one, so that they stand
-    side by side."""
-    return (np.arange(count) - (count - 1) / 2) * step
-
-
-def rule_rows(ax: Axes, labels: Sequence[str]) -> None:
-    """Make the y axis a list: one row for each label, the first on top, with faint lines between rows."""
-    ax.set_ylim(len(labels) - 0.5, -0.5)
-    ax.set_yticks(range(len(labels)), labels)
-    ax.tick_params(axis="y", length=0)
-    ax.grid(False, axis="y")
-    for edge in range(1, len(labels)):
-        ax.axhline(edge - 0.5, color="#e3e3e3", linewidth=0.5, zorder=0.5)
+    axis.set_major_formatter(FuncFormatter(lambda v, _: f"{100 * v:.4g}".replace("-", "\N{MINUS SIGN}")))
 
 
 def from_zero(axes: Sequence[Axes]) -> None:
@@ -267,3 +426,14 @@ def few_ticks(axis: Any, count: int = 4) -> None:
         inside = [tick for tick in locator.tick_values(low, high) if low <= tick <= high]
         locator = FixedLocator([inside[0], inside[-1]] if inside else [low])
     axis.set_major_locator(locator)
+    axis.set_major_formatter(ScalarFormatter())
+
+
+def cell_axes(ax: Axes) -> None:
+    """Format axes of a map of coloured cells, the first row of the table at the bottom: no grid, frame or tick
+    marks.
+    """
+    ax.set_ylim(*sorted(ax.get_ylim()))
+    ax.tick_params(length=0, rotation=0)
+    ax.grid(False)
+    sns.despine(ax=ax, left=True, bottom=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
@@ -43,33 +43,36 @@ WIDTHS: dict[str, float] = {
 
 @dataclass(frozen=True)
 class Look:
-    """How a rule is drawn in every figure: colour, marker and line style."""
+    """How a rule is drawn in every figure: colour, marker and the lengths of dashes and gaps (none: a solid line)."""
 
     color: str
     marker: str
-    linestyle: Any  # a line style of Matplotlib: a name, or offset and dashes
+    dashes: tuple[float, ...] = ()
+
+    @property
+    def linestyle(self) -> Any:
+        """The line style in Matplotlib's form."""
+        return (0, self.dashes) if self.dashes else "-"
 
 
-_LONG_DASH = (0, (7.0, 2.0))
-_DOTS = (0, (1.0, 1.6))
-_DASH_DOT_DOT = (0, (5.0, 1.5, 1.0, 1.5, 1.0, 1.5))
-_SHORT_DASH = (0, (2.5, 1.2))
+_SHORT_DASH, _DASH, _LONG_DASH = (2.5, 1.2), (4.0, 1.6), (7.0, 2.0)
+_DOTS, _DASH_DOT, _DASH_DOT_DOT = (1.0, 1.6), (5.0, 1.5, 1.0, 1.5), (5.0, 1.5, 1.0, 1.5, 1.0, 1.5)
 
 # Okabe and Ito's palette and Tol's muted one, which remain distinct under the common colour-vision deficiencies. Marker
 # and line style differ as well, so that a grey print can be read.
 LOOKS: dict[str, Look] = {
     "none": Look("#000000", "X", _DOTS),
-    "rloo": Look("#D55E00", "s", "--"),
-    "gspo": Look("#009E73", "^", "-."),
-    "fspo": Look("#0072B2", "o", "-"),
+    "rloo": Look("#D55E00", "s", _DASH),
+    "gspo": Look("#009E73", "^", _DASH_DOT),
+    "fspo": Look("#0072B2", "o"),
     "fspo-kl": Look("#56B4E9", "D", _LONG_DASH),
     "fspo-truncate": Look("#CC79A7", "v", _DASH_DOT_DOT),
     "fspo-cap": Look("#882255", "P", _SHORT_DASH),
-    "fspo-gaussian": Look("#332288", "<", "--"),
-    "fspo-tilted": Look("#88A0DC", ">", "-."),
-    "fspo-signed": Look("#117733", "8", "-."),
+    "fspo-gaussian": Look("#332288", "<", _DASH),
+    "fspo-tilted": Look("#88A0DC", ">", _DASH_DOT),
+    "fspo-signed": Look("#117733", "8", _DASH_DOT),
     "fspo-auto": Look("#6F9E3F", "H", _DOTS),
-    "fspo-adaptive": Look("#AA4499", "^", "-"),
+    "fspo-adaptive": Look("#AA4499", "^"),
     "fspo-conformal": Look("#44AA99", "s", _LONG_DASH),
     "power": Look("#B8860B", "h", _LONG_DASH),
     "grpo": Look("#E69F00", "p", _SHORT_DASH),
@@ -77,12 +80,12 @@ LOOKS: dict[str, Look] = {
     "random": Look("#7F7F7F", "*", _DOTS),
 }
 _SPARE = (
-    Look("#DDAA33", "8", "--"),
-    Look("#BB5566", "H", "-."),
+    Look("#DDAA33", "8", _DASH),
+    Look("#BB5566", "H", _DASH_DOT),
     Look("#999933", ">", _LONG_DASH),
     Look("#004488", "<", _SHORT_DASH),
     Look("#661100", "d", _DOTS),
-    Look("#6699CC", "p", "-"),
+    Look("#6699CC", "p"),
 )
 OF_SHAPES = {"exact": "none", "product": "rloo", "geometric": "gspo", "sqrt": "fspo", "sqrt-kl": "fspo-kl"}
 """Shapes by which analyses name the bands of corrections, each with the preset that has the same shape: it is drawn in
@@ -91,6 +94,8 @@ that preset's look.
 OUTSIDE_MARKERS = {"drop": "o", "mask": "o", "truncate": "s", "cap": "D"}
 OUTSIDE_COLORS = {"drop": "#0072B2", "mask": "#0072B2", "truncate": "#D55E00", "cap": "#882255"}
 RANDOM_LABEL = "random drop"
+GREY, PALE = "#6a6a6a", "#9a9a9a"
+"""Colours of what numerics alone do and of words in a panel; of lines that are a reference."""
 
 
 def looks(rules: Iterable[str]) -> dict[str, Look]:
@@ -130,6 +135,42 @@ def rule_label(rule: str) -> str:
     return RANDOM_LABEL if rule == "random" else rule
 
 
+_RC: dict[str, Any] = {
+    "mathtext.fontset": "stix",
+    "axes.formatter.useoffset": False,
+    "axes.linewidth": 0.6,
+    "axes.edgecolor": "#555555",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlelocation": "left",
+    "axes.titlepad": 4.0,
+    "axes.labelpad": 2.5,
+    "axes.grid": True,
+    "grid.color": "#e9e9e9",
+    "grid.linewidth": 0.5,
+    "lines.linewidth": 1.1,
+    "lines.markersize": 3.8,
+    "legend.frameon": False,
+    "legend.handlelength": 2.2,
+    "legend.handletextpad": 0.5,
+    "legend.columnspacing": 1.2,
+    "legend.borderaxespad": 0.3,
+    "savefig.dpi": DPI,
+    "figure.constrained_layout.use": True,
+    "figure.constrained_layout.h_pad": 0.02,
+    "figure.constrained_layout.w_pad": 0.02,
+    "figure.constrained_layout.hspace": 0.03,
+    "figure.constrained_layout.wspace": 0.03,
+    "pdf.fonttype": 42,
+    "svg.hashsalt": "fspo",
+} | {
+    f"{axis}tick.{name}": value
+    for axis in "xy"
+    for name, value in {"major.width": 0.6, "major.size": 2.5, "major.pad": 2.0, "color": "#555555"}.items()
+}
+"""What differs from seaborn's theme."""
+
+
 @dataclass(frozen=True)
 class Style:
     """A venue's width and the fonts that go with it.
@@ -160,72 +201,16 @@ class Style:
         """Return in how many columns panels stand: at most ``most``, each at least 1.45 inches wide."""
         return max(1, min(panels, most, int(self.width / 1.45)))
 
-    @property
-    def rc(self) -> dict[str, Any]:
-        """Matplotlib settings: no text below ``SMALLEST_FONT`` points, fonts that ship with Matplotlib, embedded as
-        TrueType.
-        """
-        return {
-            "font.family": "STIXGeneral",
-            "mathtext.fontset": "stix",
-            "font.size": 8.0,
-            "axes.labelsize": 8.0,
-            "axes.titlesize": 8.0,
-            "xtick.labelsize": 7.0,
-            "ytick.labelsize": 7.0,
-            "legend.fontsize": 7.0,
-            "legend.title_fontsize": 7.0,
-            "figure.titlesize": 8.5,
-            "axes.unicode_minus": True,
-            "axes.formatter.useoffset": False,
-            "axes.linewidth": 0.6,
-            "axes.spines.top": False,
-            "axes.spines.right": False,
-            "axes.titlelocation": "left",
-            "axes.titlepad": 4.0,
-            "axes.labelpad": 2.5,
-            "axes.axisbelow": True,
-            "axes.grid": True,
-            "grid.color": "#e3e3e3",
-            "grid.linewidth": 0.5,
-            "xtick.major.width": 0.6,
-            "ytick.major.width": 0.6,
-            "xtick.minor.width": 0.4,
-            "ytick.minor.width": 0.4,
-            "xtick.major.size": 2.5,
-            "ytick.major.size": 2.5,
-            "xtick.minor.size": 1.5,
-            "ytick.minor.size": 1.5,
-            "xtick.major.pad": 2.0,
-            "ytick.major.pad": 2.0,
-            "lines.linewidth": 1.1,
-            "lines.markersize": 3.6,
-            "lines.markeredgewidth": 0.6,
-            "legend.frameon": False,
-            "legend.handlelength": 2.2,
-            "legend.handletextpad": 0.5,
-            "legend.columnspacing": 1.2,
-            "legend.borderaxespad": 0.3,
-            "figure.dpi": 100.0,
-            "savefig.dpi": DPI,
-            "figure.facecolor": "white",
-            "figure.constrained_layout.use": True,
-            "figure.constrained_layout.h_pad": 0.02,
-            "figure.constrained_layout.w_pad": 0.02,
-            "figure.constrained_layout.hspace": 0.03,
-            "figure.constrained_layout.wspace": 0.03,
-            "pdf.fonttype": 42,
-            "ps.fonttype": 42,
-            "svg.hashsalt": "fspo",
-            "text.usetex": False,
-        }
-
     @contextmanager
     def context(self) -> Iterator[None]:
-        """Draw with Matplotlib's defaults and this style, whatever the user's settings are."""
+        """Draw with seaborn's theme for papers, whatever the user's settings are: no text below ``SMALLEST_FONT``
+        points, fonts that ship with Matplotlib, embedded as TrueType.
+        """
+        import seaborn as sns
+
         with mpl.rc_context():
             mpl.rcdefaults()
-            mpl.rcParams.update(cast(Any, self.rc))
+            sns.set_theme("paper", "ticks", font="STIXGeneral", font_scale=0.83, color_codes=False, rc=_RC)
             yield
 
     def new_figure(self, height: float) -> Figure:

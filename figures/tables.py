@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,10 @@ THEORY_NAMES = (
 )
 """Tables that ``fspo maps`` writes."""
 
+AS_TRAINED = "as trained"
 TOO_LITTLE = "too little data"
+REFERENCES = ("none", "random", "exact")
+"""What tables list among the rules although it clips nothing, or nothing by S."""
 
 
 Frame = Any
@@ -47,17 +51,6 @@ selected.
 
 class NothingToDraw(Exception):
     """Raised if the input of a figure is missing or empty; the message tells the user why."""
-
-
-@dataclass(frozen=True)
-class PanelRows:
-    """Rows of a table that one panel compares, with the panel's title. They are of several rules on the log of one
-    ``run``, or, where ``run`` is "", of each run's own rule on its own log.
-    """
-
-    title: str
-    rows: Frame
-    run: str
 
 
 @dataclass(frozen=True)
@@ -109,6 +102,15 @@ class Tables:
         """Raise NothingToDraw(why) unless responses are binned by length."""
         if not self.by_length:
             raise NothingToDraw(why)
+
+    def only(self, rules: Iterable[str]) -> Tables:
+        """Return the tables without the rows of other rules; what is no rule with a band (``REFERENCES``) stays."""
+        names = {*rules, *REFERENCES}
+        frames = {}
+        for name, frame in self.frames.items():
+            column = next((c for c in ("rule", "trained_rule") if c in frame), "")
+            frames[name] = frame[frame[column].isin(names)] if column else frame
+        return replace(self, frames=frames)
 
     def __getitem__(self, name: str) -> Frame:
         frame = self.frames.get(name)
@@ -265,41 +267,66 @@ def shared_log(frame: Frame) -> Frame:
     return frame[frame["run"] == run]
 
 
-def views(frame: Frame) -> list[PanelRows]:
-    """Return the comparisons of rules that a table holds, one for each panel: at each target acceptance (else with the
-    presets' ranges) all rules on one run's log; and each run's own rule, as it trained, on its own log.
+def views(frame: Frame) -> Frame:
+    """Return the rows of a table that compare rules, panel by panel, with the panel's title in a new column ``panel``:
+    at each target acceptance (else with the presets' ranges) all rules on one run's log; and each run's own rule, as it
+    trained, on its own log. The new column ``log`` is the run on whose log the panel compares rules, or "".
     """
     frame = frame[frame["rule"] != "none"]
-    found: list[PanelRows] = []
-    for source, title in (("matched", ""), ("given", "given range")):
-        rows = frame[frame["source"] == source]
-        if rows.empty or found:
-            continue
-        rows = shared_log(rows)
-        run = str(rows["run"].iloc[0])
-        if source == "given":
-            found.append(PanelRows(title, rows, run))
-            continue
+    matched, given = (frame[frame["source"] == source] for source in ("matched", "given"))
+    found: list[Frame] = []
+    if len(matched):
+        rows = shared_log(matched)
         for target in sorted({float(t) for t in rows["target"].dropna()}, reverse=True):
             at = rows[(rows["target"] - target).abs() < 1e-9]
             word = "masked" if (at["outside"] == "mask").any() else "clipped"
-            found.append(PanelRows(f"{percent(1 - target)} {word}", at, run))
+            found.append(at.assign(panel=f"{percent(1 - target)} {word}", log=at["run"]))
+    elif len(given):
+        rows = shared_log(given)
+        found.append(rows.assign(panel="given range", log=rows["run"]))
     trained = frame[frame["source"] == "trained"]
-    if not trained.empty:
-        found.append(PanelRows("as trained", trained, ""))
+    if len(trained):
+        found.append(trained.assign(panel=AS_TRAINED, log=""))
     if not found:
         raise NothingToDraw("no rows of a rule with a band")
-    return found
+    return pd.concat(found)
 
 
-def view_words(found: Sequence[PanelRows]) -> str:
-    """Return words for a caption on whose log the rules of the panels are compared."""
-    shared = next((view.run for view in found if view.run), "")
+def view_words(rows: Frame) -> str:
+    """Return words for a caption on whose log the rules of the panels are compared; ``rows`` from `views`."""
+    shared = next((log for log in rows["log"] if log), "")
     words = [f"All rules on the log of run {shared}"] if shared else []
-    if any(not view.run for view in found):
-        words.append("“as trained”: each run's own rule on its own log")
+    if (rows["log"] == "").any():
+        words.append(f"“{AS_TRAINED}”: each run's own rule on its own log")
     text = "; ".join(words)
     return text[:1].upper() + text[1:]
+
+
+def split(rows: Frame, column: str = "panel") -> dict[str, Frame]:
+    """Return the rows with each value of a column, in the order of the table."""
+    return {str(value): part for value, part in rows.groupby(column, sort=False)}
+
+
+def with_data(rows: Frame, names: Sequence[str]) -> tuple[Frame, str]:
+    """Return the rows of those panels (values of the columns ``names`` together) in which any estimate is known, and a
+    sentence on the panels that are left out, with the data that they need; "" if none is.
+    """
+    full = rows["estimate"].notna().groupby([rows[name] for name in names]).transform("any")
+    gone = rows[~full]
+    words = [f"{', '.join(key)} ({amount(part)})" for key, part in gone.groupby(list(names), sort=False)]
+    return rows[full], f" No panel: {'; '.join(words)}." if words else ""
+
+
+def amount(rows: Frame) -> str:
+    """Return words for estimates that are missing, with how many times more responses they would need if the table
+    says so.
+    """
+    found = [re.search(r"about ([\d.]+) times", str(reason)) for reason in rows["reason"].dropna()]
+    times = sorted({float(match[1]) for match in found if match})
+    if not times:
+        return f"{TOO_LITTLE}: {reasons(rows)}" if "reason" in rows and rows["reason"].any() else TOO_LITTLE
+    needed = f"{times[0]:g}" if len(times) == 1 else f"{times[0]:g} to {times[-1]:g}"
+    return f"{TOO_LITTLE}: {needed} times the responses needed"
 
 
 def first_use(frame: Frame) -> Frame:

@@ -4,36 +4,19 @@ T2).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.gridspec import SubplotSpec
-from matplotlib.lines import Line2D
 
 from analysis.log.partition import LENGTH, Partition
-from figures.draw import (
-    beside,
-    bin_axis,
-    label_left,
-    new_axes,
-    panel_grid,
-    panels_above,
-    percent_axis,
-    rule_legend,
-    spread,
-    whiskers,
-)
-from figures.of_runs.acceptance_series import Series, ShareFloor, floors, series
-from figures.of_runs.acceptance_small import REFERENCE, SMALL_HEIGHT, SMALL_WIDTH, Small, plot_smooth, small_panels
-from figures.style import Style, band_of, looks, rule_label
+from figures import draw
+from figures.of_runs.acceptance_series import floors, smooth_rows, theory_rows
+from figures.style import GREY, Style, band_of, looks, rule_label
 from figures.tables import (
+    Frame,
     NothingToDraw,
-    PanelRows,
     Tables,
     count_words,
     drawable,
@@ -41,6 +24,7 @@ from figures.tables import (
     need,
     plain_outside,
     prefer,
+    split,
     view_words,
     views,
 )
@@ -50,204 +34,131 @@ from fspo.stats.intervals import PERCENT
 TITLE = "Band acceptance by length"
 TITLE_BY = "Band acceptance (bins: {label})"
 CAPTION = (
-    "Share of responses whose sequence log-ratio lies in the band, by {by}. {what}. "
-    "Points: {by} bins at their mean (n = {n} responses for each rule and panel; rules side by side), "
-    f"bars: cluster-aware {PERCENT} intervals.{{apart}}{{curves}}{{smooth}}{{noise}}"
+    "Share of responses whose sequence log-ratio lies in the band, by {by}; a fair rule is flat. Points: {by} bins "
+    "with "
+    f"cluster-aware {PERCENT} intervals (n = {{n}} responses for each rule and panel).{{curves}} {{what}}."
+    "\n\nPoints stand at the bins' means, rules side by side.{details}{smooth}{noise}"
 )
-CURVES = (
-    " Curves: the Gaussian law of docs/theory.md T1 and T2 with no drift error, whose one parameter is set by the "
-    "rule's overall acceptance; no curve where a rule is no band on whole sequences."
+CURVES = " Curves: the Gaussian law of docs/theory.md T1 and T2 at the rule's overall acceptance."
+CURVE_DETAILS = (
+    " The law of docs/theory.md T1 and T2 has no drift error; its one parameter is set by the rule's overall "
+    "acceptance. There is no curve where a rule is no band on whole sequences."
 )
 SMOOTH = (
     f" Thin, shaded ({{}}): a smooth curve fitted without bins and its {PERCENT} band, which holds at all shown places "
     "together; left out where the band is wider than half of the panel."
 )
-APART = " Small panels: each other rule alone, {view}; grey line: {reference} there."
-OWN = " Hollow: as trained, on the log of the rule's own run{against}."
-FRONT = COMPARED
-"""The rules that the paper compares. If there are more than TOGETHER rules, these share the large panels, and each
-other rule has a small one.
-"""
-TOGETHER = 5
-"""Largest number of rules whose curves share a panel."""
 FLOOR = (
     f" Grey: what numerics alone leave in the band at unchanged weights, by bin; shaded: its {PERCENT} interval "
     "over all responses: {}."
 )
-FLOOR_COLOR = "#6a6a6a"
-FLOOR_LOOK: dict[str, Any] = {
-    "color": FLOOR_COLOR, "marker": "_", "markersize": 5, "linestyle": ":", "linewidth": 0.9, "zorder": 1.6,
-}  # fmt: skip
+FLOOR_LOOK: dict[str, Any] = {"color": GREY, "marker": "_", "markersize": 5, "linestyle": ":", "linewidth": 0.9}
+WIDEST = 0.5
+"""Part of a panel's height; where the confidence band of a smooth curve is wider than this, the curve is left out."""
 
 
-def select(tables: Tables) -> list[PanelRows]:
-    """Return the table rows that give band acceptance, over all responses at first use, by bin and over all bins,
-    grouped by large panel: one for each target acceptance, one for the runs' own rules.
+def rows(tables: Tables) -> Frame:
+    """Return the table rows that give band acceptance, over all responses at first use, by bin and over all bins: a
+    panel for each target acceptance, one for the runs' own rules.
     """
-    rows = tables["acceptance"]
-    rows = first_use(prefer(rows[rows["measure"] == "band"], "subset", "all", "nonzero"))
-    found = views(need(rows, "no rows of band acceptance"))
-    drawable(pd.concat([view.rows for view in found]))
+    found = tables["acceptance"]
+    found = first_use(prefer(found[found["measure"] == "band"], "subset", "all", "nonzero"))
+    found = views(need(found, "no rows of band acceptance"))
+    drawable(found)
     kept = []
-    for view in found:
-        part = view.rows
-        if view.run:  # on one log, rules that differ only outside the band have the same band acceptance: keep one
-            part = pd.concat([plain_outside(p) for _, p in part.groupby("rule")])
+    for part in split(found).values():
+        if part["log"].iloc[0]:  # on one log, rules that differ only outside the band have the same: keep one
+            part = pd.concat([plain_outside(own) for _, own in part.groupby("rule")])
             part = part[[band_of(rule) == rule or band_of(rule) not in set(part["rule"]) for rule in part["rule"]]]
-        kept.append(replace(view, rows=part))
-    return kept
+        kept.append(part)
+    return pd.concat(kept)
 
 
 def plot_acceptance(
-    data: Sequence[Series],
+    data: Frame,
     ax: Axes | None = None,
     partition: Partition = LENGTH,
-    noise: Sequence[ShareFloor] = (),
-    smooth: Sequence[Series] | None = None,
+    law: Frame | None = None,
+    smooth: Frame | None = None,
+    noise: Frame | None = None,
 ) -> Axes:
-    """Draw acceptance against length for several rules: theory's curves, measured points side by side, smooth curves
-    with confidence bands, and in grey the share that stays in the rule's band under numerical noise alone.
+    """Draw acceptance against length for several rules: measured points with intervals side by side.
+
+    Parameters
+    ----------
+    data : DataFrame
+        Columns ``run``, ``rule``, ``bin_mean``, ``estimate``, ``ci_low``, ``ci_high``: a row for each bin.
+    law, smooth, noise : DataFrame, optional
+        Theory's curves, smooth curves with confidence bands, and the share that stays in the rule's band under
+        numerical noise alone, as `figures.of_runs.acceptance_series` returns them.
     """
-    ax = new_axes(ax)
-    rules = list(dict.fromkeys(s.rule for s in data))
-    step = min(0.07, 0.5 / len(rules))
-    shift = dict(zip(rules, spread(len(rules), step), strict=True))
-    place = np.concatenate([s.length[np.isfinite(s.estimate)] for s in data])
-    for s in data:
-        at = beside(s.length, shift[s.rule], partition, float(np.ptp(place)))
-        ax.plot(s.curve_length, s.curve, color=s.look.color, linestyle=s.look.linestyle, zorder=2)
-        whiskers(ax, at, s.estimate, s.low, s.high, color=s.look.color, marker=s.look.marker)
-    for floor in noise:
-        ax.axhspan(floor.low, floor.high, color=FLOOR_COLOR, alpha=0.13, linewidth=0, zorder=0.8)
-        ax.plot(floor.length, floor.estimate, **FLOOR_LOOK)
-    # The confidence band of a smooth curve is wide where there are few responses, so the y range is fixed before it is
-    # drawn.
+    ax, known = draw.new_axes(ax), looks(data["rule"])
+    if law is not None and len(law):
+        draw.curves(law, ax, x="bin_mean", units="run", ends=(), known=known, marks=False, zorder=2)
+    step = min(0.07, 0.5 / len(known))
+    draw.curves(data, ax, x="bin_mean", units="run", known=known, lines=False, step=step, partition=partition)
+    for _, floor in () if noise is None else noise.groupby(["run", "name"], sort=False):
+        whole, bins = floor[floor["bin"] < 0].iloc[0], floor[floor["bin"] >= 0].sort_values("bin")
+        ax.axhspan(whole["low"], whole["high"], color=GREY, alpha=0.13, linewidth=0, zorder=0.8)
+        ax.plot(bins["bin_mean"], bins["estimate"], zorder=1.6, **FLOOR_LOOK)
     ax.autoscale_view()
+    # The confidence band of a smooth curve is wide where there are few responses: it must not set the y range.
     low, high = ax.get_ylim()
-    for s in smoothed(data) if smooth is None else smooth:
-        plot_smooth(s, ax, high - low)
+    for (rule, _), part in () if smooth is None else smooth.groupby(["rule", "run"], sort=False):
+        told = part["ci_high"] - part["ci_low"] <= WIDEST * (high - low)
+        below, above, value = (part[name].where(told) for name in ("ci_low", "ci_high", "estimate"))
+        color = known[str(rule)].color
+        ax.fill_between(part["coordinate"], below, above, color=color, alpha=0.16, linewidth=0, zorder=1.2)
+        ax.plot(part["coordinate"], value, color=color, linewidth=0.5, alpha=0.7, zorder=1.8)
     ax.set_ylim(low, high)
-    bin_axis(ax, partition, place)
-    percent_axis(ax.yaxis)
+    draw.bin_axis(ax, partition, data["bin_mean"][data["estimate"].notna()])
+    draw.percent_axis(ax.yaxis)
     return ax
 
 
-def smoothed(data: Sequence[Series]) -> list[Series]:
-    """Return the data of at most three rules with smooth curves; confidence bands of more rules would hide each
-    other."""
-    having = [s for s in data if len(s.smooth)]
-    rules = sorted({s.rule for s in having}, key=lambda r: (FRONT.index(r) if r in FRONT else len(FRONT), r))
-    return [s for s in having if s.rule in rules[: len(FRONT)]]
-
-
-def layout(panels: Sequence[tuple[PanelRows, list[Series]]]) -> tuple[list[str], list[Small], str]:
-    """Return the rules of the large panels, the small panels, and the title of the small ones. If there are too many
-    rules for one panel, those that the paper compares share the large panels and each other rule has a small one, else
-    there are no small ones.
+def smoothed(found: Frame, tables: Tables) -> Frame:
+    """Return the smooth curves of one rule, the last that the paper compares if it is there, because the confidence
+    bands of several rules would hide each other.
     """
-    rules = list(looks(s.rule for _, data in panels for s in data))
-    if len(rules) <= TOGETHER:
-        return rules, [], ""
-    own = list(dict.fromkeys(s.rule for view, data in panels if not view.run for s in data))
-    front = [rule for rule in rules if rule in FRONT or own == [rule]] or rules[: len(FRONT)]
-    shared = next(((view, data) for view, data in reversed(panels) if view.run), None)
-    trained = [s for view, data in panels if not view.run for s in data]
-    base = [] if shared is None else shared[1]
-    reference, small = _reference(front), []
-    for rule in (rule for rule in rules if rule not in front):
-        ours, theirs = ([s for s in data if s.rule == rule] for data in (base, trained))
-        small.append(
-            Small(
-                rule,
-                ours,
-                theirs,
-                [s for s in (base if ours else trained) if s.rule == reference],
-                bool(base and not ours),
-            )
-        )
-    return front, small, shared[0].title if shared else panels[-1][0].title
+    curves = smooth_rows(found, tables)
+    rules = list(looks(curves["rule"]))
+    return curves[curves["rule"] == (COMPARED[-1] if COMPARED[-1] in rules else rules[0] if rules else "")]
 
 
 def caption(tables: Tables) -> str:
     """Return the caption of acceptance by length, with numbers of responses and the sources of numerical noise."""
-    found = select(tables)
-    panels = _panels(found, tables)
-    front, small, title = layout(panels)
-    large = [s for _, data in panels for s in (_kept(data, front) if small else smoothed(data)) if len(s.smooth)]
-    shaded = looks(s.rule for s in (*large, *(s for p in small for s in p.shared or p.trained if len(s.smooth))))
-    counts = pd.concat([view.rows.loc[view.rows["bin"] < 0, "count"] for view in found])
-    noise = [f"{floor.run}, {floor.source}" for floor in floors(tables)]
-    named = ", ".join(map(rule_label, shaded))
+    found = rows(tables)
+    shaded = ", ".join(rule_label(rule) for rule in looks(smoothed(found, tables)["rule"]))
+    noise = floors(tables)[["run", "name"]].drop_duplicates()
+    words = "; ".join(f"{run}, {source}" for run, source in noise.itertuples(index=False))
     return CAPTION.format(
         what=view_words(found),
-        n=count_words(counts),
+        n=count_words(found.loc[found["bin"] < 0, "count"]),
         by=tables.bin_word,
-        apart=_apart(small, title, front),
         curves=CURVES if tables.by_length else "",
-        smooth=SMOOTH.format(named) if shaded else "",
-        noise=FLOOR.format("; ".join(noise)) if noise and not found[-1].run else "",
+        details=CURVE_DETAILS if tables.by_length else "",
+        smooth=SMOOTH.format(shaded) if shaded else "",
+        noise=FLOOR.format(words) if words and (found["log"] == "").any() else "",
     )
 
 
-def _apart(small: Sequence[Small], title: str, front: Sequence[str]) -> str:
-    if not small:
-        return ""
-    reference = rule_label(_reference(front))
-    alone = [rule_label(p.rule) for p in small if p.trained and not p.shared]
-    text = APART.format(view=title, reference=reference)
-    if any(p.shared for p in small) and any(p.trained for p in small):
-        text += OWN.format(against=f", as is {reference} beside {', '.join(alone)}" if alone else "")
-    return text
-
-
-def _reference(front: Sequence[str]) -> str:
-    """Return the reference rule, which every small panel shows in grey beside the panel's own rule."""
-    return FRONT[-1] if FRONT[-1] in front else front[-1]
-
-
-def _kept(data: Sequence[Series], front: Sequence[str]) -> list[Series]:
-    """Return the data of the reference rule. With small panels, only this rule is smoothed in the large ones."""
-    return [s for s in data if s.rule == _reference(front)]
-
-
-def _panels(found: Sequence[PanelRows], tables: Tables) -> list[tuple[PanelRows, list[Series]]]:
-    return [(view, data) for view in found if (data := series(view.rows, tables))]
-
-
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw acceptance by length (T1, T2): a large panel for each target acceptance and one for the runs' own rules, and
-    small panels, one for each further rule, if there are more than TOGETHER rules.
-    """
-    panels = _panels(select(tables), tables)
+    """Draw acceptance by length (T1, T2): a panel for each target acceptance and one for the runs' own rules."""
+    found = rows(tables)
+    law, smooth, noise = theory_rows(found, tables), smoothed(found, tables), floors(tables)
+    bins = found[(found["bin"] >= 0) & (found["count"] > 0)]
+    panels = {panel: part for panel, part in split(bins).items() if part["estimate"].notna().any()}
     if not panels:
         raise NothingToDraw("no bin has a finite acceptance")
-    front, small, title = layout(panels)
-    large = [(view, kept) for view, data in panels if (kept := [s for s in data if s.rule in front])]
-    drawn = looks(s.rule for _, data in large for s in data)
-    noise = floors(tables) if any(not view.run for view, _ in large) else []
+    known = looks(found["rule"])
+    own = {panel: part["log"].iloc[0] == "" for panel, part in panels.items()}
     with style.context():
-        handles, labels = rule_legend(drawn)
-        if noise:
-            handles.append(Line2D([], [], **FLOOR_LOOK))
-            labels.append("numerics alone")
-        if small:
-            handles.append(Line2D([], [], color=REFERENCE, linewidth=1.6))
-            labels.append(f"{rule_label(_reference(front))} (small panels)")
-        if any(p.trained for p in small) and any(p.shared for p in small):
-            handles.append(Line2D([], [], color="#333333", marker="o", fillstyle="none", linestyle="none"))
-            labels.append("as trained (small panels)")
-        below: SubplotSpec | None = None
-        if small:
-            rows = -(-len(small) // max(2, int(style.width / SMALL_WIDTH)))
-            fig, axes, below = panels_above(style, len(large), 1.6, SMALL_HEIGHT * rows + 0.2, handles, labels)
-        else:
-            fig, axes = panel_grid(style, len(large), 1.6, handles, labels)
-        for ax, (view, data) in zip(axes, large, strict=True):
-            own = () if view.run else noise
-            plot_acceptance(data, ax, tables.partition, own, _kept(data, front) if small else None).set_title(
-                view.title
-            )
-        label_left(axes, "in the band (%)")
-        if below is not None:
-            small_panels(fig, below, -(-len(small) // rows), small, title, tables.partition)
+        more = {"numerics alone": draw.key(**FLOOR_LOOK)} if len(noise) and any(own.values()) else {}
+        fig, axes = draw.rule_grid(style, len(panels), 1.6, known, more)
+        for ax, (panel, part) in zip(axes, panels.items(), strict=True):
+            curve, band = (frame[frame["panel"] == panel] for frame in (law, smooth))
+            floor = noise if own[panel] else None
+            plot_acceptance(part, ax, tables.partition, curve, band, floor).set_title(panel)
+        draw.label_left(axes, "in the band (%)")
+        draw.name_lines(axes, list(panels.values()), known, style, x="bin_mean")
     return fig

@@ -5,48 +5,48 @@ from __future__ import annotations
 from matplotlib.figure import Figure
 
 from analysis.log.partition import LENGTH
-from figures.draw import label_left, panel_grid, percent_axis, rule_legend
-from figures.estimates import by_run
+from figures import draw
 from figures.of_runs.ess_by_length import plot_estimates
 from figures.style import Style, looks
-from figures.tables import Frame, Tables, count_words, drawable
+from figures.tables import Frame, Tables, count_words, drawable, split
 from fspo.stats.intervals import PERCENT
 
 TITLE = "Tokens kept by position"
 CAPTION = (
     "Share of tokens that rules on tokens or prefixes do not cut, on {S} at first use (A ≠ 0; docs/theory.md section "
-    "2): left by the token's position in its response, right by the {by} of the response (n = {n} tokens a bin). "
+    "2): by the token's position in its response, and by the {by} of the response (n = {n} tokens a bin). "
     f"Bars: {PERCENT} intervals, clustered by prompt."
 )
 
 
-def select(tables: Tables) -> Frame:
+def rows(tables: Tables) -> Frame:
     """Return the rows of table positions: shares of tokens kept, by bins of the token's position and by bins of
-    responses; the column ``by`` says which.
+    responses; the column ``panel`` says which.
     """
-    rows = tables["positions"]
-    return drawable(rows[(rows["bin"] >= 0) & (rows["count"] > 0)])
+    found = tables["positions"]
+    return drawable(found[(found["bin"] >= 0) & (found["count"] > 0)]).rename(columns={"by": "panel"})
 
 
 def caption(tables: Tables) -> str:
     """Return the caption of tokens kept by position, with the numbers of tokens."""
-    rows = select(tables)
-    return CAPTION.format(
-        S=tables.symbol, by=tables.bin_word, n=count_words(rows.loc[rows["by"] == "position", "count"])
-    )
+    found = rows(tables)
+    counts = found.loc[found["panel"] == "position", "count"]
+    return CAPTION.format(S=tables.symbol, by=tables.bin_word, n=count_words(counts))
 
 
 def figure(tables: Tables, style: Style) -> Figure:
     """Draw the share of tokens kept in two panels, by the token's position and by the response's length; rules stand
     side by side (docs/theory.md section 2).
     """
-    rows = select(tables)
+    found = rows(tables)
+    known, panels = looks(found["rule"]), split(found)
     with style.context():
-        fig, axes = panel_grid(style, 2, 1.6, *rule_legend(looks(rows["rule"])))
-        for ax, by in zip(axes, ("position", "response"), strict=True):
-            part = rows[rows["by"] == by]
-            plot_estimates(by_run(part, "bin_mean"), LENGTH if by == "position" else tables.partition, ax)
-            percent_axis(ax.yaxis)
-        axes[0].set_xlabel("position of the token")
-        label_left(axes, "tokens kept (%)")
+        fig, axes = draw.rule_grid(style, len(panels), 1.6, known)
+        for ax, (panel, part) in zip(axes, panels.items(), strict=True):
+            plot_estimates(part, ax, LENGTH if panel == "position" else tables.partition)
+            draw.percent_axis(ax.yaxis)
+            if panel == "position":
+                ax.set_xlabel("position of the token")
+        draw.label_left(axes, "tokens kept (%)")
+        draw.name_lines(axes, list(panels.values()), known, style, x="bin_mean")
     return fig

@@ -2,31 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Any
 
-import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis.log.partition import LENGTH, Partition
 from analysis.tables.ess import EXACT
-from figures.draw import (
-    beside,
-    bin_axis,
-    few_ticks,
-    label_left,
-    new_axes,
-    panel_grid,
-    percent_axis,
-    rule_legend,
-    spread,
-    whiskers,
-)
-from figures.estimates import Estimates, by_run
+from figures import draw
 from figures.style import Style, looks
 from figures.tables import (
-    PanelRows,
+    Frame,
     Tables,
     count_words,
     drawable,
@@ -34,84 +21,78 @@ from figures.tables import (
     need,
     plain_outside,
     shared_log,
+    split,
     view_words,
     views,
 )
-from fspo.rules import COMPARED
 from fspo.stats.intervals import PERCENT
 
 TITLE = "Effective sample size by length"
 TITLE_BY = "Effective sample size (bins: {label})"
 CAPTION = (
-    "Effective over actual number of responses of the weights that each rule leaves, (Σ M w)² / (n Σ (M w)²), by {by} "
-    "(n = {n} responses with A ≠ 0 a bin). exact: every response is kept with its weight w = exp({S}). {what}. Last "
-    "panel: mean of w; it is 1 where the sampler's law is the one that the weights assume, and by {by} tells how "
-    f"lengths shift (docs/theory.md T9). Bars: {PERCENT} intervals (share: jackknife over prompts; none "
-    "where few prompts decide)."
+    "Effective over actual number of responses of the weights that each rule leaves, by {by} (n = {n} responses with A "
+    "≠ 0 a bin); exact: every response with its weight w = exp({S}). Last panel: mean of w, 1 where the sampler's law "
+    "is the "
+    f"one that the weights assume. Bars: {PERCENT} intervals. {{what}}."
+    "\n\nEffective number over n: (Σ M w)² / (n Σ (M w)²). The mean of w by {by} tells how lengths shift "
+    "(docs/theory.md T9). Intervals of the share: jackknife over prompts; none where few prompts decide."
 )
 WEIGHT = "mean weight"
-MOST = 5
-"""Largest number of rules in a panel, beside the unclipped weights ("exact"). With more rules only those that the paper
-compares are drawn.
-"""
 
 
-def select(tables: Tables) -> list[PanelRows]:
-    """Return effective sample sizes by bin, grouped by panel: one for each target acceptance, one for the runs' own
-    rules, and last the unclipped weights ("exact").
+def rows(tables: Tables) -> Frame:
+    """Return effective sample sizes by bin: a panel for each target acceptance, one for the runs' own rules, and last
+    the unclipped weights ("exact"), whose estimate is there the mean weight.
     """
-    rows = first_use(tables["ess"])
-    rows = drawable(rows[rows["bin"] >= 0])
-    found = []
-    for view in views(need(rows[rows["rule"] != EXACT], "no rule leaves a weight")):
-        part = plain_outside(view.rows) if view.run else view.rows
-        if part["rule"].nunique() > MOST:
-            part = part[part["rule"].isin(COMPARED)]
-        found.append(PanelRows(view.title, part, view.run))
-    exact = shared_log(rows[rows["rule"] == EXACT])
-    return [*found, PanelRows(WEIGHT, exact, str(exact["run"].iloc[0]))]
+    found = first_use(tables["ess"])
+    found = drawable(found[found["bin"] >= 0])
+    ruled = views(need(found[found["rule"] != EXACT], "no rule leaves a weight"))
+    parts = [plain_outside(part) if part["log"].iloc[0] else part for part in split(ruled).values()]
+    exact = shared_log(found[found["rule"] == EXACT])
+    parts = [p for part in parts for p in ((part, _titled(exact, part)) if part["log"].iloc[0] else (part,))]
+    weights = exact.assign(panel=WEIGHT, log=exact["run"], estimate=exact["mean_weight"])
+    ends = {end: exact[f"mean_weight_{end}"] for end in draw.ENDS}
+    return pd.concat([*parts, weights.assign(**ends)]).drop(columns=[n for n in found if n.startswith("mean_weight")])
 
 
-def plot_estimates(data: Sequence[Estimates], partition: Partition = LENGTH, ax: Axes | None = None) -> Axes:
-    """Draw estimates with intervals against the length (or other quantity) of their bins; rules stand side by side."""
-    ax = new_axes(ax)
-    rules = list(dict.fromkeys(d.rule for d in data))
-    shift = dict(zip(rules, spread(len(rules), min(0.07, 0.5 / len(rules))), strict=True))
-    place = np.concatenate([d.at for d in data])
-    for d in data:
-        at = beside(d.at, shift[d.rule], partition, float(np.ptp(place)))
-        look = {"color": d.look.color, "marker": d.look.marker, "linestyle": d.look.linestyle, "linewidth": 0.6}
-        whiskers(ax, at, d.estimate, d.low, d.high, **look)
-    bin_axis(ax, partition, place)
+def _titled(exact: Frame, part: Frame) -> Frame:
+    return exact.assign(panel=part["panel"].iloc[0], log=part["log"].iloc[0])
+
+
+def plot_estimates(
+    data: Frame, ax: Axes | None = None, partition: Partition = LENGTH, step: float = 0.07, **look: Any
+) -> Axes:
+    """Draw estimates with intervals (columns ``run``, ``rule``, ``bin_mean``, ``estimate``, ``ci_low``, ``ci_high``)
+    against the length (or other quantity) of their bins; rules stand side by side, ``step`` apart.
+    """
+    step = min(step, 7 * step / data["rule"].nunique())
+    look = {"linewidth": 0.6} | look
+    ax = draw.curves(data, ax, x="bin_mean", units="run", step=step, partition=partition, **look)
+    draw.bin_axis(ax, partition, data["bin_mean"])
     return ax
 
 
 def caption(tables: Tables) -> str:
     """Return the caption of effective sample sizes, with the numbers of responses."""
-    *found, exact = select(tables)
-    return CAPTION.format(
-        what=view_words(found), n=count_words(exact.rows["count"]), by=tables.bin_word, S=tables.symbol
-    )
+    found = rows(tables)
+    counts = found.loc[found["panel"] == WEIGHT, "count"]
+    words = view_words(found[found["panel"] != WEIGHT])
+    return CAPTION.format(what=words, n=count_words(counts), by=tables.bin_word, S=tables.symbol)
 
 
 def figure(tables: Tables, style: Style) -> Figure:
     """Draw effective sample sizes by length, a panel for each target acceptance and one for the runs' own rules, and a
     panel of the mean weight (docs/theory.md T9, T10).
     """
-    *found, exact = select(tables)
-    weights = exact.rows.drop(columns=["estimate", "ci_low", "ci_high"]).rename(
-        columns={"mean_weight": "estimate", "mean_weight_ci_low": "ci_low", "mean_weight_ci_high": "ci_high"}
-    )
+    found = rows(tables)
+    known, panels = looks(found["rule"]), split(found)
     with style.context():
-        drawn = looks([EXACT, *(rule for view in found for rule in view.rows["rule"])])
-        fig, axes = panel_grid(style, len(found) + 1, 1.6, *rule_legend(drawn))
-        plain = exact.rows if any(view.run for view in found) else exact.rows.iloc[:0]
-        for ax, view in zip(axes, found, strict=False):
-            rows = pd.concat([view.rows, plain]) if view.run else view.rows
-            plot_estimates(by_run(rows, "bin_mean"), tables.partition, ax).set_title(view.title)
-            percent_axis(ax.yaxis)
-        label_left(axes[:-1], "effective responses (%)")
-        plot_estimates(by_run(weights, "bin_mean"), tables.partition, axes[-1]).set_title(WEIGHT)
-        axes[-1].axhline(1.0, color="#9a9a9a", linewidth=0.8, zorder=1.5)
-        few_ticks(axes[-1].yaxis)
+        fig, axes = draw.rule_grid(style, len(panels), 1.6, known)
+        for ax, (panel, part) in zip(axes, panels.items(), strict=True):
+            plot_estimates(part, ax, tables.partition).set_title(panel)
+            draw.percent_axis(ax.yaxis)
+        draw.label_left(axes[:-1], "effective responses (%)")
+        draw.reference(axes[-1], 1.0)
+        draw.few_ticks(axes[-1].yaxis)
+        draw.name_lines(axes, list(panels.values()), known, style, x="bin_mean")
     return fig

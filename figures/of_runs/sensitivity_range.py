@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -10,20 +9,21 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from figures.draw import new_axes, panel_grid, percent_axis, rule_legend, spread, whiskers
-from figures.estimates import Estimates, by_run
+from figures import draw
 from figures.style import Style, looks
-from figures.tables import Frame, Tables, drawable, need, reasons, shared_log
+from figures.tables import Frame, Tables, drawable, need, shared_log, with_data
 from fspo.rules import CORRECTIONS, PRESETS
 from fspo.stats.intervals import PERCENT
 
 TITLE = "Effect of the clip range"
 CAPTION = (
-    "What each rule's range, as a multiple of its default (both edges in log space), would have done to the log of run "
-    "{run} (first use; counterfactual: the responses stay the log's): share in the band, its LRE_2 (docs/theory.md "
-    "section 3), same-batch cosine of the clipped and the true update (section 5), and mean squared error of the "
-    f"clipped update over that of the unclipped one (T12; below 1, clipping gains more than it costs). Bars: {PERCENT} "
-    "intervals; rules side by side.{missing}"
+    "What each rule's range, as a multiple of its default, would have done to the log of run {run}: share in the band, "
+    "its LRE_2 (docs/theory.md section 3), cosine of the clipped and the true update (section 5), and squared error of "
+    "the "
+    f"clipped update over that of the unclipped one (T12; below 1, clipping gains). Bars: {PERCENT} "
+    f"intervals.{{missing}}"
+    "\n\nBoth edges are multiplied in log space. First use; counterfactual: the responses stay the log's. The cosine "
+    "is of the same batch. Rules stand side by side; a point is missing where there is too little data."
 )
 QUANTITIES = {
     "band": "in the band (%)",
@@ -41,33 +41,29 @@ def range_factor(rule: str, value: str) -> float:
     return float(f"{swept / preset:.2g}")
 
 
-def select(tables: Tables) -> Frame:
+def rows(tables: Tables) -> Frame:
     """Return the rows of one log's table sweep in which the range was changed, with its multiple of the preset's in a
-    new column ``factor``.
+    new column ``factor`` and the quantity's words in ``panel``.
     """
     tables.only_by_length("the sweep is by length: draw it without --by")
-    rows = need(tables["sweep"].query("setting == 'range'"), "the sweep has no ranges")
-    rows = rows[rows["quantity"].isin(list(QUANTITIES)) & rows["rule"].isin([*PRESETS, *CORRECTIONS])]
-    rows = shared_log(need(rows, "the sweep has no range of a preset"))
-    drawable(rows)
-    factors = [range_factor(rule, value) for rule, value in zip(rows["rule"], rows["value"], strict=True)]
-    return rows.assign(factor=factors)
+    found = need(tables["sweep"].query("setting == 'range'"), "the sweep has no ranges")
+    found = found[found["quantity"].isin(list(QUANTITIES)) & found["rule"].isin([*PRESETS, *CORRECTIONS])]
+    found = shared_log(need(found, "the sweep has no range of a preset"))
+    drawable(found)
+    factors = [range_factor(rule, value) for rule, value in zip(found["rule"], found["value"], strict=True)]
+    return found.assign(factor=factors, panel=found["quantity"].map(QUANTITIES))
 
 
-def plot_sensitivity(data: Sequence[Estimates], ax: Axes | None = None) -> Axes:
-    """Draw a quantity with intervals against the multiple of the preset's range (base-2 axis); rules stand side by
-    side.
+def plot_sensitivity(data: Frame, ax: Axes | None = None) -> Axes:
+    """Draw a quantity with intervals (columns ``rule``, ``estimate``, ``ci_low``, ``ci_high``) against the multiple of
+    the preset's range (``factor``, base-2 axis); rules stand side by side.
     """
-    ax = new_axes(ax)
-    shift = 2 ** spread(len(data), min(0.16, 0.6 / len(data)))
-    for curve, move in zip(data, shift, strict=True):
-        look = {"color": curve.look.color, "marker": curve.look.marker, "linestyle": curve.look.linestyle}
-        whiskers(ax, curve.at * move, curve.estimate, curve.low, curve.high, linewidth=0.8, **look)
-    factors = np.unique(np.concatenate([c.at for c in data]))
+    step = min(0.16, 0.6 / data["rule"].nunique())
+    ax = draw.curves(data, ax, x="factor", step=step, linewidth=0.8)
+    factors = np.unique(data["factor"][data["estimate"].notna()])
     ax.set_xscale("log", base=2)
-    if factors.size:
-        ax.set_xlim(factors.min() / 1.35, factors.max() * 1.35)
-        ax.xaxis.set_major_locator(FixedLocator(list(factors)))
+    ax.set_xlim(factors.min() / 1.35, factors.max() * 1.35)
+    ax.xaxis.set_major_locator(FixedLocator(list(factors)))
     ax.xaxis.set_minor_locator(NullLocator())
     ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: {0.25: "¼", 0.5: "½"}.get(v, f"{v:g}")))
     ax.set_xlabel("range / default")
@@ -76,26 +72,24 @@ def plot_sensitivity(data: Sequence[Estimates], ax: Axes | None = None) -> Axes:
 
 def caption(tables: Tables) -> str:
     """Return the caption of the sweep over ranges, with the run whose log was used."""
-    rows = select(tables)
-    gone = rows[rows["estimate"].isna()]
-    missing = f" Left out where there is too little data ({reasons(gone)})." if len(gone) else ""
-    return CAPTION.format(run=rows["run"].iloc[0], missing=missing)
+    found = rows(tables)
+    return CAPTION.format(run=found["run"].iloc[0], missing=with_data(found, ["panel"])[1])
 
 
 def figure(tables: Tables, style: Style) -> Figure:
     """Draw the sweep over ranges: a panel each for acceptance, LRE, cosine and squared error (docs/theory.md sections 3
     and 5, T12).
     """
-    rows = select(tables)
-    shown = [q for q in QUANTITIES if rows.loc[rows["quantity"] == q, "estimate"].notna().any()]
+    found = with_data(rows(tables), ["panel"])[0]
+    shown, known = [q for q in QUANTITIES if (found["quantity"] == q).any()], looks(found["rule"])
+    parts = [found[found["quantity"] == quantity] for quantity in shown]
     with style.context():
-        handles, labels = rule_legend(looks(rows["rule"]))
-        columns = 2 if style.narrow else len(shown)
-        fig, axes = panel_grid(style, len(shown), 1.5, handles, labels, columns=columns)
-        for ax, quantity in zip(axes, shown, strict=True):
-            plot_sensitivity(by_run(rows[rows["quantity"] == quantity], "factor"), ax).set_title(QUANTITIES[quantity])
+        fig, axes = draw.rule_grid(style, len(shown), 1.5, known, columns=2 if style.narrow else len(shown))
+        for ax, part, quantity in zip(axes, parts, shown, strict=True):
+            plot_sensitivity(part, ax).set_title(QUANTITIES[quantity])
             if quantity == "band":
-                percent_axis(ax.yaxis)
+                draw.percent_axis(ax.yaxis)
             if quantity in ("cosine", "mse"):
-                ax.axhline(1.0, color="#9a9a9a", linewidth=0.8, zorder=1.5)
+                draw.reference(ax, 1.0)
+        draw.name_lines(axes, parts, known, style, x="factor")
     return fig

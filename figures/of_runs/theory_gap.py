@@ -2,90 +2,70 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis.log.partition import LENGTH, Partition
 from analysis.tables.theory_gap import INGREDIENTS
-from figures.draw import (
-    axis_label,
-    beside,
-    bin_axis,
-    label_left,
-    new_axes,
-    panel_grid,
-    percent_axis,
-    rule_legend,
-    spread,
-    whiskers,
-)
-from figures.estimates import Estimates, by_run
+from figures import draw
+from figures.of_runs.ess_by_length import plot_estimates
 from figures.style import Style, looks
 from figures.tables import Frame, Tables, count_words, drawable, need
 from fspo.stats.intervals import PERCENT
 
 TITLE = "Where theory and data differ"
 CAPTION = (
-    "First panel: measured less theoretical share in the band, each run's own rule on its own log, first use, by {by} "
-    "bin. The theory is docs/theory.md T1: {S} normal with the rule's own drift and variance σ²L, in a symmetric band. "
-    "The other panels add up to the first: what the band's asymmetry, the measured drift, the measured spread (H), the "
-    "measured law of the standardised {S} (tails) and its dependence on the sign of A each contribute (mean over all "
-    f"orders of putting them in), and the rest. n = {{n}} responses a bin. Bars: {PERCENT} intervals (jackknife "
-    "over prompts); rules side by side."
+    "First panel: measured less theoretical share in the band (docs/theory.md T1), each run's own rule on its own log, "
+    "by {by} bin. The other panels add up to it: what each departure from the theory contributes, and the rest. n = "
+    "{n} "
+    f"responses a bin. Bars: {PERCENT} intervals (jackknife over prompts)."
+    "\n\nFirst use. The theory: {S} normal with the rule's own drift and variance σ²L, in a symmetric band. The "
+    "departures: the band's asymmetry, the measured drift, the measured spread (H), the measured law of the "
+    "standardised {S} (tails) and its dependence on the sign of A; each is a mean over all orders of putting them in."
 )
 PARTS = ("gap", *INGREDIENTS, "rest")
 WORDS = {"gap": "measured − theory", "H": "H (spread)"}
 
 
-def select(tables: Tables) -> Frame:
+def rows(tables: Tables) -> Frame:
     """Return the rows by bin of table theory_gap: measured less theoretical acceptance (the gap), and the parts of it
-    by cause.
+    by cause (``panel``).
     """
-    rows = tables["theory_gap"]
-    rows = rows[(rows["bin"] >= 0) & rows["part"].isin(list(PARTS))]
-    return drawable(need(rows, "no rule with a band on whole sequences has trained"))
+    found = tables["theory_gap"]
+    found = found[(found["bin"] >= 0) & found["part"].isin(list(PARTS))]
+    found = drawable(need(found, "no rule with a band on whole sequences has trained"))
+    return found.assign(panel=found["part"].map(lambda part: WORDS.get(part, part))).drop(columns="part")
 
 
-def plot_part(data: Sequence[Estimates], partition: Partition = LENGTH, ax: Axes | None = None) -> Axes:
-    """Draw the gap between measured and theoretical acceptance, or one part of it, against length, with intervals;
-    rules stand side by side.
+def plot_part(data: Frame, ax: Axes | None = None, partition: Partition = LENGTH) -> Axes:
+    """Draw the gap between measured and theoretical acceptance, or one part of it (columns ``run``, ``trained_rule``,
+    ``bin_mean``, ``estimate``, ``ci_low``, ``ci_high``), against length; rules stand side by side.
     """
-    ax = new_axes(ax)
-    rules = list(dict.fromkeys(d.rule for d in data))
-    shift = dict(zip(rules, spread(len(rules), min(0.12, 0.7 / len(rules))), strict=True))
-    place = np.concatenate([d.at for d in data])
-    ax.axhline(0.0, color="#9a9a9a", linewidth=0.8, zorder=1.5)
-    for d in data:
-        look = {"color": d.look.color, "marker": d.look.marker, "markersize": 2.8, "interval_width": 0.8}
-        at = beside(d.at, shift[d.rule], partition, float(np.ptp(place)))
-        whiskers(ax, at, d.estimate, d.low, d.high, linestyle=d.look.linestyle, linewidth=0.5, **look)
-    bin_axis(ax, partition, place)
-    percent_axis(ax.yaxis)
+    data = data.assign(rule=data["trained_rule"])
+    ax = plot_estimates(data, ax, partition, step=0.11, linewidth=0.5, markersize=3.2)
+    draw.reference(ax, 0.0)
+    draw.percent_axis(ax.yaxis)
     return ax
 
 
 def caption(tables: Tables) -> str:
     """Return the caption of the gap between measured and theoretical acceptance, with the numbers of responses."""
-    return CAPTION.format(by=tables.bin_word, S=tables.symbol, n=count_words(select(tables)["count"]))
+    return CAPTION.format(by=tables.bin_word, S=tables.symbol, n=count_words(rows(tables)["count"]))
 
 
 def figure(tables: Tables, style: Style) -> Figure:
     """Draw a panel for the gap between measured and theoretical acceptance and one for each of its parts, all on one
     scale (docs/theory.md T1).
     """
-    rows = select(tables)
+    found = rows(tables)
+    columns = 2 if style.narrow else 4
     with style.context():
-        handles, labels = rule_legend(looks(rows["trained_rule"]))
-        columns = 2 if style.narrow else 4
-        fig, axes = panel_grid(style, len(PARTS), 1.3, handles, labels, columns=columns, sharey=True)
-        for ax, name in zip(axes, PARTS, strict=True):
-            data = by_run(rows[rows["part"] == name], "bin_mean", "trained_rule")
-            plot_part(data, tables.partition, ax).set_title(WORDS.get(name, name))
-            ax.set_xlabel("")
-        for ax in axes[-columns:]:
-            ax.set_xlabel("length $L$ (tokens)" if tables.by_length else axis_label(tables.partition))
-        label_left(axes, "percentage points")
+        legend = draw.rule_keys(looks(found["trained_rule"]))
+        fig, axes = draw.panel_grid(style, len(PARTS), 1.3, legend, columns=columns, sharey=True)
+        for i, (ax, part) in enumerate(zip(axes, PARTS, strict=True)):
+            title = WORDS.get(part, part)
+            plot_part(found[found["panel"] == title], ax, tables.partition).set_title(title)
+            label = "length $L$ (tokens)" if tables.by_length else draw.axis_label(tables.partition)
+            ax.set_xlabel(label if i >= len(PARTS) - columns else "")
+        draw.label_left(axes, "percentage points")
     return fig

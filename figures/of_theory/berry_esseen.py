@@ -2,80 +2,49 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from numpy.typing import NDArray
 
-from figures.draw import decade_axis, label_left, new_axes, panel_grid, whiskers
-from figures.style import Style
+from figures import draw
+from figures.style import Look, Style
 from figures.tables import Frame, Tables, count_words
 from fspo.stats.intervals import PERCENT
 
 TITLE = "Berry-Esseen envelope against the truth"
 CAPTION = (
-    "Distance of the sqrt band's acceptance from the Gaussian value, for independent tokens that are not Gaussian. "
-    "Black: the envelope 2 · 0.4748 ρ₃/√L of docs/theory.md T5. Blue: the true distance for the worst band at each "
-    "length; orange: for the band of one standard deviation (u = 1); both from exact laws. Points: {draws} simulated "
-    f"responses each (u = 1), with {PERCENT} Clopper-Pearson intervals; an interval that reaches the lower edge "
-    "includes 0. Worst band, largest share of the envelope: {shares}. Between the steps of a lattice the band u = 1 "
-    "jumps from "
-    "length to length. Skewed tokens and tokens on a lattice fall like 1/√L, as "
-    "the envelope does; symmetric continuous ones like 1/L."
+    "Distance of the sqrt band's acceptance from its Gaussian value, for independent tokens that are not Gaussian: the "
+    "worst band at each length and the band of one standard deviation (u = 1), below the envelope 2 · 0.4748 ρ₃/√L of "
+    "docs/theory.md T5. Worst band, largest share of the envelope: {shares}."
+    "\n\nCurves: exact laws. Points: {draws} simulated responses each (u = 1), with "
+    f"{PERCENT} Clopper-Pearson intervals; an interval that reaches the lower edge includes 0. Between the steps of a "
+    "lattice the band u = 1 jumps from length to length. Skewed tokens and tokens on a lattice fall like 1/√L, as the "
+    "envelope does; symmetric continuous ones like 1/L."
 )
 LAWS = {"exponential": "exponential", "signs": "$\\pm\\sigma$", "student": "Student $t_5$"}
 WORDS = {"exponential": "exponential", "signs": "±σ", "student": "Student t₅"}
-BLUE, ORANGE = "#0072B2", "#D55E00"
+CURVES = {
+    "envelope": Look("black", ""),
+    "worst": Look("#0072B2", ""),
+    "unit": Look("#D55E00", "s", (4.0, 1.6)),
+}
+LABELS = {"envelope": "envelope", "worst": "worst band", "unit": "band $u=1$"}
 
 
-@dataclass(frozen=True)
-class Distances:
-    """For one law of token log-ratios, arrays over length: the Berry-Esseen bound (``envelope``), and how far
-    acceptance is from its Gaussian value for the worst band, for the band of one standard deviation (``unit``), and in
-    simulations of the latter.
+def plot_distances(data: Frame, ax: Axes | None = None, lowest: float = 1e-5) -> Axes:
+    """Draw against length the Berry-Esseen bound and the distances of acceptance from its Gaussian value (columns
+    ``kind``, ``band``, ``length``, ``difference``, ``envelope``, ``ci_low``, ``ci_high``), exact and simulated; both
+    axes are logarithmic; distances below ``lowest`` are not shown.
     """
-
-    law: str
-    rho3: float
-    length: NDArray[np.float64]
-    envelope: NDArray[np.float64]
-    worst: NDArray[np.float64]
-    unit: NDArray[np.float64]
-    at: NDArray[np.float64]
-    simulated: NDArray[np.float64]
-    low: NDArray[np.float64]
-    high: NDArray[np.float64]
-
-
-def distances(table: Frame) -> list[Distances]:
-    """Return, for each token law of the table, how far acceptance is from its Gaussian value."""
-    found = []
-    for law in table["law"].unique():
-        own = table[table["law"] == law].sort_values("length")
-        exact, points = own[own["kind"] == "exact"], own[own["kind"] == "simulated"]
-        worst, unit = exact[exact["band"] == "worst"], exact[exact["band"] == "unit"]
-        arrays = (worst["length"], worst["envelope"], worst["difference"], unit["difference"])
-        drawn = (points[name] for name in ("length", "difference", "ci_low", "ci_high"))
-        columns = (column.to_numpy(float) for column in (*arrays, *drawn))
-        found.append(Distances(law, float(own["rho3"].iloc[0]), *columns))
-    return found
-
-
-def plot_distances(data: Distances, ax: Axes | None = None, lowest: float = 1e-5) -> Axes:
-    """Draw against length the Berry-Esseen bound and the distances of acceptance from its Gaussian value, exact and
-    simulated; both axes are logarithmic; distances below ``lowest`` are not shown.
-    """
-    ax = new_axes(ax)
-    ax.plot(data.length, data.envelope, color="black", linewidth=1.0, zorder=2.2)
-    ax.plot(data.length, data.worst, color=BLUE, zorder=2.3)
-    ax.plot(data.length, data.unit, color=ORANGE, linestyle="--", linewidth=0.9, zorder=2.3)
-    low = np.maximum(data.low, lowest)
-    whiskers(ax, data.at, data.simulated, low, data.high, color=ORANGE, marker="s", markersize=2.8)
-    decade_axis(ax.xaxis, data.length)
-    decade_axis(ax.yaxis, [1.4 * lowest, 3.0])
+    exact, points = data[data["kind"] == "exact"], data[data["kind"] == "simulated"]
+    bound = exact[exact["band"] == "worst"].assign(band="envelope", difference=lambda rows: rows["envelope"])
+    ax = draw.curves(
+        pd.concat([bound, exact]), ax, x="length", y="difference", hue="band", ends=(), known=CURVES, marks=False
+    )
+    points = points.assign(band="unit", ci_low=points["ci_low"].clip(lower=lowest))
+    draw.curves(points, ax, x="length", y="difference", hue="band", known=CURVES, lines=False, markersize=3.2)
+    draw.decade_axis(ax.xaxis, data["length"])
+    draw.decade_axis(ax.yaxis, [1.4 * lowest, 3.0])
     ax.set_xlabel("response length $L$ (tokens)")
     return ax
 
@@ -83,26 +52,26 @@ def plot_distances(data: Distances, ax: Axes | None = None, lowest: float = 1e-5
 def caption(tables: Tables) -> str:
     """Return the caption of the Berry-Esseen figure, with the share of the bound that each token law reaches."""
     table = tables["berry_esseen"]
-    shares = [f"{WORDS.get(d.law, d.law)} {np.max(d.worst / d.envelope):.2f}" for d in distances(table)]
-    return CAPTION.format(draws=count_words(table["draws"].dropna()), shares=", ".join(shares))
+    worst = table[(table["kind"] == "exact") & (table["band"] == "worst")]
+    reached = (worst["difference"] / worst["envelope"]).groupby(worst["law"], sort=False).max()
+    shares = ", ".join(f"{WORDS.get(law, law)} {share:.2f}" for law, share in reached.items())
+    return CAPTION.format(draws=count_words(table["draws"].dropna()), shares=shares)
 
 
 def figure(tables: Tables, style: Style) -> Figure:
     """Draw how far acceptance is from its Gaussian value, one panel for each law of token log-ratios (docs/theory.md
     T5).
     """
-    found = distances(tables["berry_esseen"])
+    table = tables["berry_esseen"]
+    parts = {str(law): part for law, part in table.groupby("law", sort=False)}
+    shown = table[(table["kind"] == "exact") & (table["band"] == "unit") & (table["difference"] > 0)]
     with style.context():
-        handles = [
-            Line2D([], [], color="black", linewidth=1.0),
-            Line2D([], [], color=BLUE),
-            Line2D([], [], color=ORANGE, linestyle="--", marker="s", markersize=2.8, linewidth=0.9),
-        ]
-        labels = ["envelope", "worst band", "band $u=1$"]
-        fig, axes = panel_grid(style, len(found), 1.6, handles, labels, most=3, sharey=True)
-        lowest = min(float(np.min(d.unit[d.unit > 0])) for d in found) / 1.5
-        for ax, data in zip(axes, found, strict=True):
-            title = f"{LAWS.get(data.law, data.law)} ($\\rho_3={data.rho3:.3g}$)"
-            plot_distances(data, ax, lowest).set_title(title)
-        label_left(axes, "$|a-a_{Gauss}|$")
+        legend = {
+            LABELS[name]: draw.key(look.color, look.marker, linestyle=look.linestyle) for name, look in CURVES.items()
+        }
+        fig, axes = draw.panel_grid(style, len(parts), 1.6, legend, most=3, sharey=True)
+        for ax, (law, part) in zip(axes, parts.items(), strict=True):
+            title = f"{LAWS.get(law, law)} ($\\rho_3={part['rho3'].iloc[0]:.3g}$)"
+            plot_distances(part, ax, float(shown["difference"].min()) / 1.5).set_title(title)
+        draw.label_left(axes, "$|a-a_{Gauss}|$")
     return fig

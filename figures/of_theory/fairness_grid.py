@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
-
 import numpy as np
+import seaborn as sns
 from matplotlib.axes import Axes
-from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
 
-from figures.draw import cell_axes, new_axes, panel_grid, rule_legend
+from figures import draw
 from figures.of_theory.fairness_map import FACTORS, LINES, MEASURES, line_looks
 from figures.style import Style
-from figures.tables import NothingToDraw, Tables, percent
+from figures.tables import Frame, NothingToDraw, Tables, percent
 
 TITLE = "Fairness map, two factors at a time"
 CAPTION = (
     "Colour: LRE∞ (docs/theory.md section 3) of fspo, whose band is centred at 0, over two departures from the base "
-    "case of the one-factor map, at {target} mean acceptance; closed forms, so there are no intervals. Marker: the "
-    "rule with the least LRE∞ in that cell; {tie}. fspo is fairest in {share}."
+    "case of the one-factor map, at {target} mean acceptance. Marker: the rule with the least LRE∞ in the cell. fspo "
+    "is fairest in {share}.\n\nClosed forms, so there are no intervals; {tie}."
 )
 RULE = "fspo"
 TIE = 1e-3
@@ -29,89 +25,50 @@ else the one that legends list first (``LINES``).
 """
 
 
-@dataclass(frozen=True)
-class Grid:
-    """Two departures from the Gaussian model at once: their values along x (M,) and y (N,), LRE of fspo (N, M), and the
-    rule with the least LRE in each cell.
-    """
-
-    factor: str
-    factor_2: str
-    measure: str
-    x: NDArray[np.float64]
-    y: NDArray[np.float64]
-    lre: NDArray[np.float64]
-    fairest: list[list[str]]
-
-
-def grids(tables: Tables) -> tuple[list[Grid], float]:
-    """Return a grid for each pair of departures from the Gaussian model in the table, and the mean acceptance that all
-    rules have.
+def grids(tables: Tables) -> tuple[Frame, float]:
+    """Return, for each pair of departures from the Gaussian model in the table and each pair of their values, fspo's
+    LRE (``lre_inf``) and the rule with the least one (``fairest``); and the mean acceptance that all rules have.
     """
     table = tables["fairness_map"]
     rows = table[table["factor_2"].notna() & table["rule"].isin(LINES) & (table["method"] == "closed")]
     if rows.empty:
         raise NothingToDraw("no rows with two factors")
     target = float(rows["target"].max())
-    found = []
-    order = [RULE, *(rule for rule in LINES if rule != RULE)]
-    for (factor, factor_2, measure), part in rows[rows["target"] == target].groupby(
-        ["factor", "factor_2", "measure"], sort=False
-    ):
-        values = {
-            rule: own.pivot(index="value_2", columns="value", values="lre_inf") for rule, own in part.groupby("rule")
-        }
-        own: Any = values[RULE]
-        names = [rule for rule in order if rule in values]
-        cube = np.stack([values[rule].to_numpy(float) for rule in names])
-        cube = np.where(np.isnan(cube), np.inf, cube)
-        first = np.argmax(cube <= cube.min(axis=0) + TIE, axis=0)
-        found.append(
-            Grid(
-                str(factor),
-                str(factor_2),
-                str(measure),
-                own.columns.to_numpy(float),
-                own.index.to_numpy(float),
-                own.to_numpy(float),
-                [[names[i] for i in row] for row in first],
-            )
-        )
-    return found, target
+    cell = ["factor", "factor_2", "measure", "value", "value_2"]
+    wide = rows[rows["target"] == target].pivot(index=cell, columns="rule", values="lre_inf")
+    wide = wide[[rule for rule in dict.fromkeys([RULE, *LINES]) if rule in wide]].fillna(np.inf)
+    fair = wide.le(wide.min(axis=1) + TIE, axis=0)
+    return wide.assign(lre_inf=wide[RULE], fairest=fair.idxmax(axis=1)).reset_index(), target
 
 
-def plot_grid(data: Grid, norm: Normalize, ax: Axes | None = None) -> Any:
-    """Draw LRE of fspo as coloured cells, and in each cell the marker of the rule with the least LRE. Return the cells,
-    from which a colour bar is drawn.
+def plot_grid(data: Frame, ax: Axes | None = None, highest: float | None = None) -> Axes:
+    """Draw LRE of fspo as coloured cells (columns ``value`` along x, ``value_2`` along y, ``lre_inf``), and in each
+    cell the marker of the rule with the least LRE (column ``fairest``). ``highest``: LRE of the lightest colour.
     """
-    ax = new_axes(ax)
-    known = line_looks(rule for row in data.fairest for rule in row)
-    mesh = ax.pcolormesh(data.lre, cmap="cividis", norm=norm, edgecolors="white", linewidth=0.3)
-    for i, row in enumerate(data.fairest):
-        for j, rule in enumerate(row):
-            look = known[rule]
-            ax.plot(
-                j + 0.5, i + 0.5, marker=look.marker, color=look.color, markersize=3.8, markeredgecolor="white",
-                markeredgewidth=0.5,
-            )  # fmt: skip
-    for axis, values in ((ax.xaxis, data.x), (ax.yaxis, data.y)):
+    ax = draw.new_axes(ax)
+    wide = data.pivot(index="value_2", columns="value", values="lre_inf")
+    sns.heatmap(wide, ax=ax, cmap="cividis", vmin=0, vmax=highest, cbar=False, linewidths=0.3, linecolor="white")
+    for rule, look in line_looks(data["fairest"]).items():
+        own = data[data["fairest"] == rule]
+        x, y = wide.columns.get_indexer(own["value"]) + 0.5, wide.index.get_indexer(own["value_2"]) + 0.5
+        edge = {"markeredgecolor": "white", "markeredgewidth": 0.5, "linestyle": "none"}
+        ax.plot(x, y, marker=look.marker, color=look.color, markersize=3.8, **edge)
+    for axis, values in ((ax.xaxis, wide.columns), (ax.yaxis, wide.index)):
         step = 2 if len(values) > 5 else 1
         axis.set_ticks(np.arange(0, len(values), step) + 0.5, [f"{v:.3g}" for v in values[::step]])
-    cell_axes(ax)
-    ax.set_xlabel(FACTORS[data.factor].label)
-    ax.set_ylabel(FACTORS[data.factor_2].label)
-    return mesh
+    draw.cell_axes(ax)
+    first = data.iloc[0]
+    ax.set(xlabel=FACTORS[first["factor"]].label, ylabel=FACTORS[first["factor_2"]].label)
+    return ax
 
 
 def caption(tables: Tables) -> str:
     """Return the caption of the grids, with the share of cells in which fspo has the least LRE."""
-    found, target = grids(tables)
-    shares = []
-    for grid in found:
-        cells = [rule for row in grid.fairest for rule in row]
-        shares.append(
-            f"{cells.count(RULE)} of {len(cells)} cells ({grid.factor} and {grid.factor_2})".replace("_", " ")
-        )
+    data, target = grids(tables)
+    shares = [
+        f"{(own['fairest'] == RULE).sum()} of {len(own)} cells ({one} and {other})".replace("_", " ")
+        for (one, other), own in data.groupby(["factor", "factor_2"], sort=False)
+    ]
     tie = f"differences below {TIE:g} count as none, fspo before all"
     return CAPTION.format(target=percent(target), tie=tie, share=", ".join(shares))
 
@@ -120,16 +77,14 @@ def figure(tables: Tables, style: Style) -> Figure:
     """Draw LRE of fspo and the rule with the least LRE, one panel for each pair of departures from the Gaussian
     model.
     """
-    found, _ = grids(tables)
-    drawn = line_looks(rule for grid in found for row in grid.fairest for rule in row)
+    data, _ = grids(tables)
+    parts = [part for _, part in data.groupby(["factor", "factor_2", "measure"], sort=False)]
+    finite = data["lre_inf"][np.isfinite(data["lre_inf"])]
     with style.context():
-        fig, axes = panel_grid(style, len(found), 1.75, *rule_legend(drawn, lines=False), most=3)
-        norm = Normalize(0, max(float(np.nanmax(grid.lre)) for grid in found))
-        mesh: Any = None
-        for ax, grid in zip(axes, found, strict=True):
-            mesh = plot_grid(grid, norm, ax)
-            ax.set_title(f"$LRE_\\infty$ of {MEASURES[grid.measure]}")
-        bar = fig.colorbar(mesh, ax=axes, shrink=0.9, aspect=18, pad=0.02)
+        fig, axes = draw.panel_grid(style, len(parts), 1.75, draw.rule_keys(line_looks(data["fairest"]), lines=False))
+        for ax, part in zip(axes, parts, strict=True):
+            plot_grid(part, ax, float(finite.max())).set_title(f"$LRE_\\infty$ of {MEASURES[part['measure'].iloc[0]]}")
+        bar = fig.colorbar(axes[0].collections[0], ax=axes, shrink=0.9, aspect=18, pad=0.02)
         bar.set_label(f"$LRE_\\infty$ of {RULE}")
         bar.outline.set_visible(False)
     return fig

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from numpy.typing import NDArray
 
-from figures.draw import draw_law, few_ticks, label_left, new_axes, panel_grid, rule_legend
-from figures.estimates import ComputedLaw, estimates_of
+from figures import draw
 from figures.style import Look, Style, looks, rule_label
 from figures.tables import Frame, NothingToDraw, Tables, percent
 from fspo.stats.intervals import PERCENT
@@ -21,16 +22,17 @@ from proofs_check.maps.settings import RATIO, SIGMA, lengths_on
 TITLE = "Fairness map, one factor at a time"
 CAPTION = (
     "LRE∞ (docs/theory.md section 3) of each rule against one departure from the base case, ranges matched to {target} "
-    "mean acceptance in every point. Base case: Gaussian log-ratios with drift −σ²/2, σ = {sigma:g}, {number} lengths "
-    "from {shortest:,.0f} to {longest:,.0f}, so that the drift error of an uncentred band reaches {error:.2f} at the "
-    "longest. Curves: closed forms "
-    f"through the points of the grid; root scale. Points: simulated responses with simultaneous {PERCENT} "
-    "intervals; they are plug-in values, so they lie above an LRE of 0. LRE∞ is of the band acceptance over all "
-    "responses; where "
-    "a_upd is named, of the update acceptance under drop (T11). "
-    "All bands are symmetric. {missing}Random drop has LRE 0."
+    "mean acceptance in every point; 0 is fair, as random drop is. Curves: closed forms; points: simulations, which "
+    "lie above an LRE of 0 because they are plug-in values. Where a_upd is named: of the update acceptance (T11)."
+    "\n\nBase case: Gaussian log-ratios with drift −σ²/2, σ = {sigma:g}, {number} lengths from {shortest:,.0f} to "
+    "{longest:,.0f}, so that the drift error of an uncentred band reaches {error:.2f} at the longest. Curves go "
+    "through "
+    f"the points of the grid; root scale. Points with simultaneous {PERCENT} intervals. LRE∞ is of the band acceptance "
+    "over all responses; a_upd under drop. All bands are symmetric. {missing}"
 )
 LINES = ("fixed", "power-0.25", "fspo", "power-0.75", "linear", "fspo-kl", "fspo-gaussian", "fspo-tilted")
+MAIN = ("fixed", "linear", "fspo", "fspo-kl", "power-0.75")
+"""Rules that the main figure shows, if it cannot show all."""
 OF_PRESET = {"fixed": "rloo", "linear": "gspo", "power-0.75": "power"}
 """Preset in whose colour and marker a rule of the map is drawn, because its band grows with the same power of the
 length.
@@ -70,45 +72,40 @@ def line_looks(rules: Iterable[str]) -> dict[str, Look]:
     return {rule: next(iter(looks([OF_PRESET.get(rule, rule)]).values())) for rule in LINES if rule in names}
 
 
-def one_factor(tables: Tables) -> Frame:
+def rows(tables: Tables) -> Frame:
     """Return the rows of table fairness_map with a single departure from the Gaussian model, at the highest mean
     acceptance for which all three kinds of acceptance have rows.
     """
     table = tables["fairness_map"]
-    rows = table[table["factor_2"].isna() & table["rule"].isin(LINES)]
-    shared = [t for t, part in rows.groupby("target") if set(part["measure"]) == set(rows["measure"])]
-    if rows.empty or not shared:
+    found = table[table["factor_2"].isna() & table["rule"].isin(LINES)]
+    shared = [t for t, part in found.groupby("target") if set(part["measure"]) == set(found["measure"])]
+    if found.empty or not shared:
         raise NothingToDraw("no rows with one factor")
-    return rows[rows["target"] == max(shared)]
+    return found[found["target"] == max(shared)]
 
 
-def lines(tables: Tables) -> dict[str, list[ComputedLaw]]:
-    """Return, for each departure from the Gaussian model, LRE of every rule against its size: curve and simulated
-    points.
-    """
-    table = one_factor(tables)
-    known = line_looks(table["rule"])
-    found: dict[str, list[ComputedLaw]] = {}
+def panels(tables: Tables) -> dict[str, Frame]:
+    """Return, for each departure from the Gaussian model, the rows of the rules with a closed form of LRE."""
+    table, found = rows(tables), {}
     for name, factor in FACTORS.items():
-        rows = table[(table["factor"] == name) & (table["measure"] == factor.measure)]
-        for rule, look in known.items():
-            own = rows[rows["rule"] == rule].sort_values("value")
-            closed, drawn = own[own["method"] == "closed"], own[own["method"] == "simulated"]
-            if not closed["lre_inf"].notna().any():
-                continue
-            x, y = (closed[column].to_numpy(float) for column in ("value", "lre_inf"))
-            points = estimates_of(drawn, rule, look, "value", "lre_inf", ("lre_inf_low", "lre_inf_high"))
-            found.setdefault(name, []).append(ComputedLaw(x, y, points))
+        own = table[(table["factor"] == name) & (table["measure"] == factor.measure)]
+        known = own[(own["method"] == "closed") & own["lre_inf"].notna()]["rule"]
+        if len(known):
+            found[name] = own[own["rule"].isin(known)]
     if not found:
         raise NothingToDraw("no factor has a finite LRE")
     return found
 
 
-def plot_factor(data: Sequence[ComputedLaw], factor: Factor, ax: Axes | None = None) -> Axes:
-    """Draw LRE of each rule against the size of one departure from the Gaussian model."""
-    ax = new_axes(ax)
-    for line in data:
-        draw_law(ax, line, markersize=2.4, linewidth=0.9)
+def plot_factor(data: Frame, factor: Factor, ax: Axes | None = None) -> Axes:
+    """Draw LRE of each rule (columns ``rule``, ``method``, ``lre_inf``, ``lre_inf_low``, ``lre_inf_high``) against the
+    size of one departure from the Gaussian model (``value``).
+    """
+    ax, known = draw.new_axes(ax), line_looks(data["rule"])
+    common: dict[str, Any] = {"x": "value", "y": "lre_inf", "known": known}
+    draw.curves(data[data["method"] == "closed"], ax, ends=(), marks=False, linewidth=0.9, **common)
+    ends = ("lre_inf_low", "lre_inf_high")
+    draw.curves(data[data["method"] == "simulated"], ax, ends=ends, lines=False, markersize=3.0, **common)
     if factor.scale == "log2":
         ax.set_xscale("log", base=2)
     elif factor.scale == "atanh":
@@ -116,10 +113,9 @@ def plot_factor(data: Sequence[ComputedLaw], factor: Factor, ax: Axes | None = N
     if factor.ticks:
         ax.xaxis.set_major_locator(FixedLocator(list(factor.ticks)))
         ax.xaxis.set_minor_locator(NullLocator())
-        ax.xaxis.set_major_formatter(FuncFormatter(_plain))
     else:
-        few_ticks(ax.xaxis, 3)
-        ax.xaxis.set_major_formatter(FuncFormatter(_plain))
+        draw.few_ticks(ax.xaxis, 3)
+    ax.xaxis.set_major_formatter(FuncFormatter(_plain))
     # a square-root axis shows differences near 0, which matter most
     ax.set_yscale("function", functions=(_root, _square))
     ax.yaxis.set_major_locator(FixedLocator([0, 0.05, 0.2, 0.5, 1]))
@@ -149,17 +145,16 @@ def caption(tables: Tables) -> str:
     """Return the caption of the map, with the rules' common mean acceptance and the reason why a rule's curve ends
     early.
     """
-    table = one_factor(tables)
-    lines(tables)
+    table = rows(tables)
+    panels(tables)
     lost = table[table["lre_inf"].isna() & table["note"].notna()]
     shown = [(name, factor.measure) for name, factor in FACTORS.items()]
     lost = lost[[pair in shown for pair in zip(lost["factor"], lost["measure"], strict=True)]]
     notes = sorted({f"{rule_label(r)}: {n}" for r, n in zip(lost["rule"], lost["note"], strict=True)})
-    missing = f"Where a curve ends: {'; '.join(notes)}. " if notes else ""
     lengths = lengths_on(RATIO)
     return CAPTION.format(
         target=percent(float(table["target"].iloc[0])),
-        missing=missing,
+        missing=f"Where a curve ends: {'; '.join(notes)}." if notes else "",
         sigma=SIGMA,
         number=len(lengths),
         shortest=lengths[0],
@@ -170,14 +165,15 @@ def caption(tables: Tables) -> str:
 
 def figure(tables: Tables, style: Style) -> Figure:
     """Draw LRE of the rules, one panel for each departure from the Gaussian model."""
-    found = lines(tables)
-    drawn = line_looks(line.points.rule for data in found.values() for line in data)
+    found = panels(tables)
+    every = pd.concat(found.values())
     with style.context():
         columns = min(len(found), 2 if style.narrow else 4)
-        fig, axes = panel_grid(style, len(found), 1.15, *rule_legend(drawn), columns=columns, sharey=True)
-        for ax, (name, data) in zip(axes, found.items(), strict=True):
-            plot_factor(data, FACTORS[name], ax)
-        top = max(float(np.nanmax([np.nanmax(line.y), *line.points.high])) for data in found.values() for line in data)
+        legend = draw.rule_keys(line_looks(every["rule"]))
+        fig, axes = draw.panel_grid(style, len(found), 1.15, legend, columns=columns, sharey=True)
+        for ax, (name, part) in zip(axes, found.items(), strict=True):
+            plot_factor(part, FACTORS[name], ax)
+        top = float(every[["lre_inf", "lre_inf_high"]].max().max())
         axes[0].set_ylim(-1e-3 * top, 1.1 * top)
-        label_left(axes, "$LRE_\\infty$")
+        draw.label_left(axes, "$LRE_\\infty$")
     return fig

@@ -2,55 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
-
 import numpy as np
+import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
 
-from figures.draw import cell_axes, new_axes
+from figures import draw
 from figures.style import OUTSIDE_MARKERS, Style
-from figures.tables import NothingToDraw, Tables, percent, prefer
+from figures.tables import Frame, NothingToDraw, Tables, percent, prefer
 from proofs_check.maps.settings import TYPICAL_PROMPTS
 
 TITLE = "Mean squared error of the clipped update"
 CAPTION = (
-    "Mean squared error (docs/theory.md T12) of the update with {n:,} prompts, as a share of its value without "
-    "clipping, over the band's exponent γ and its acceptance, for the centres −KL·L, 0 and +KL·L (T13) and for what "
-    "happens outside the band. Model “{model}”; exact moments, so there are no intervals. Star: the least value of a "
-    "panel; filled: of all. Cross: larger than without clipping. Least: {best}. The other models are in the "
-    "figure of the best bands."
+    "Mean squared error (docs/theory.md T12) of the update, as a share of its value without clipping, over the band's "
+    "exponent γ and its acceptance, for three centres (T13) and for what happens outside the band. Star: least value "
+    "of a panel; filled: of all. Cross: larger than without clipping. Least: {best}."
+    "\n\nModel “{model}”, {n:,} prompts; exact moments, so there are no intervals. Centres −KL·L, 0 and +KL·L. The "
+    "other models are in the figure of the best bands."
 )
 MODEL = "aligned"
 CENTRES = {-1.0: "centre $-KL$", 0.0: "centre 0", 1.0: "centre $+KL$"}
 
 
-@dataclass(frozen=True)
-class Cells:
-    """One panel, for one choice outside the band and one centre of the band: the bands' acceptances (M,), their
-    exponents of the length (N,), and the update's mean squared errors, divided by that without clipping (N, M).
-    """
-
-    outside: str
-    centre: float
-    acceptance: NDArray[np.float64]
-    gamma: NDArray[np.float64]
-    relative: NDArray[np.float64]
-
-    @property
-    def least(self) -> tuple[float, float, float]:
-        """Return the panel's least error over that without clipping, and exponent and acceptance of the band that has
-        it."""
-        i, j = np.unravel_index(np.nanargmin(self.relative), self.relative.shape)
-        return float(self.relative[i, j]), float(self.gamma[i]), float(self.acceptance[j])
-
-
-def cells(tables: Tables) -> tuple[list[Cells], str, int]:
-    """Return a panel for each choice outside the band and each centre, the name of the policy's model, and the number
-    of prompts.
+def cells(tables: Tables) -> Frame:
+    """Return the bands' rows of table mse_map for one model and number of prompts, with the error over that without
+    clipping in a new column ``relative``.
     """
     table = tables["mse_map"]
     table = prefer(table, "model", MODEL, *table["model"].unique())
@@ -58,81 +35,71 @@ def cells(tables: Tables) -> tuple[list[Cells], str, int]:
     free = table[table["outside"] == "none"]
     if free.empty:
         raise NothingToDraw("no row without clipping to compare with")
-    unclipped, found = float(free["mse"].iloc[0]), []
-    for outside in OUTSIDE_MARKERS:
-        for centre in CENTRES:
-            own = table[(table["outside"] == outside) & (table["centre"] == centre)]
-            if own.empty:
-                continue
-            grid: Any = own.pivot(index="gamma", columns="acceptance", values="mse")
-            columns, rows = grid.columns.to_numpy(float), grid.index.to_numpy(float)
-            found.append(Cells(outside, centre, columns, rows, grid.to_numpy(float) / unclipped))
-    if not found:
+    found = table[table["outside"].isin(list(OUTSIDE_MARKERS)) & table["centre"].isin(list(CENTRES))]
+    if found.empty:
         raise NothingToDraw("no row with a band")
-    return found, str(table["model"].iloc[0]), int(table["n"].iloc[0])
+    return found.assign(relative=found["mse"] / float(free["mse"].iloc[0]))
 
 
-def plot_cells(data: Cells, norm: LogNorm, ax: Axes | None = None, filled: bool = False) -> Any:
-    """Draw errors over that without clipping as coloured cells, a cross where clipping raises the error, a star at the
-    least error (orange if ``filled``, else white). Return the cells, from which a colour bar is drawn.
+def plot_cells(data: Frame, norm: LogNorm, ax: Axes | None = None, filled: bool = False) -> Axes:
+    """Draw errors over that without clipping (columns ``gamma``, ``acceptance``, ``relative``) as coloured cells, a
+    cross where clipping raises the error, a star at the least error (orange if ``filled``, else white).
     """
-    ax = new_axes(ax)
-    mesh = ax.pcolormesh(data.relative, cmap="cividis_r", norm=norm, edgecolors="white", linewidth=0.2)
-    shape = data.relative.shape
-    i, j = np.nonzero(data.relative > 1)
-    ax.plot(j + 0.5, i + 0.5, marker="x", markersize=3, linestyle="none", color="white")
-    _, gamma, acceptance = data.least
-    x, y = np.flatnonzero(data.acceptance == acceptance)[0], np.flatnonzero(data.gamma == gamma)[0]
-    ax.plot(
-        x + 0.5, y + 0.5, marker="*", markersize=6.5, linestyle="none", markeredgecolor="black",
-        color="#D55E00" if filled else "white", markeredgewidth=0.5, clip_on=False,
-    )  # fmt: skip
-    wanted = np.unique(np.linspace(0, shape[1] - 1, 4).round().astype(int)).tolist()
-    ax.set_xticks([j + 0.5 for j in wanted], [f"{100 * data.acceptance[j]:g}" for j in wanted])
-    ax.set_yticks(np.arange(0, shape[0], 2) + 0.5, [f"{g:g}" for g in data.gamma[::2]])
-    cell_axes(ax)
-    return mesh
+    ax = draw.new_axes(ax)
+    wide = data.pivot(index="gamma", columns="acceptance", values="relative")
+    sns.heatmap(wide, ax=ax, cmap="vlag", norm=norm, cbar=False, linewidths=0.2, linecolor="white")
+    values = wide.to_numpy(float)
+    i, j = np.nonzero(values > 1)
+    ax.plot(j + 0.5, i + 0.5, marker="x", markersize=2.5, linestyle="none", color="#333333")
+    y, x = np.unravel_index(np.nanargmin(values), values.shape)
+    star = {"markersize": 6.5, "markeredgecolor": "black", "markeredgewidth": 0.5, "clip_on": False}
+    ax.plot(x + 0.5, y + 0.5, marker="*", linestyle="none", color="#D55E00" if filled else "white", **star)
+    wanted = np.unique(np.linspace(0, len(wide.columns) - 1, 4).round().astype(int))
+    ax.set_xticks(wanted + 0.5, [f"{100 * wide.columns[j]:g}" for j in wanted])
+    ax.set_yticks(np.arange(0, len(wide), 2) + 0.5, [f"{g:g}" for g in wide.index[::2]])
+    draw.cell_axes(ax)
+    ax.set(xlabel=None, ylabel=None)
+    return ax
 
 
 def caption(tables: Tables) -> str:
     """Return the caption of the map of errors, with the band of least error."""
-    found, model, n = cells(tables)
-    best = min(found, key=lambda panel: panel.least[0])
-    value, gamma, acceptance = best.least
-    centre = {-1.0: "−KL", 0.0: "0", 1.0: "+KL"}[best.centre]
-    words = f"{value:.3f} ({best.outside}, γ = {gamma:g}, centre {centre}, {percent(acceptance)} accepted)"
-    return CAPTION.format(n=n, model=model.replace("_", " "), best=words)
+    found = cells(tables)
+    best = found.loc[found["relative"].idxmin()]
+    centre = {-1.0: "−KL", 0.0: "0", 1.0: "+KL"}[best["centre"]]
+    where = f"{best['outside']}, γ = {best['gamma']:g}, centre {centre}, {percent(best['acceptance'])} accepted"
+    model = str(best["model"]).replace("_", " ")
+    return CAPTION.format(n=int(best["n"]), model=model, best=f"{best['relative']:.3f} ({where})")
 
 
 def figure(tables: Tables, style: Style) -> Figure:
     """Draw the errors over that without clipping: a row of panels for each choice outside the band, a column for each
     centre (docs/theory.md T12).
     """
-    found, _, _ = cells(tables)
-    outsides, centres = list(dict.fromkeys(c.outside for c in found)), list(dict.fromkeys(c.centre for c in found))
-    least = min(found, key=lambda panel: panel.least[0])
-    low = least.least[0]
-    high = max(1.0, *(float(np.nanmax(c.relative)) for c in found))
+    found = cells(tables)
+    outsides = [name for name in OUTSIDE_MARKERS if (found["outside"] == name).any()]
+    centres = [centre for centre in CENTRES if (found["centre"] == centre).any()]
+    low, high = float(found["relative"].min()), max(1.0, float(found["relative"].max()))
+    far = max(high, 1 / low)  # white stands for 1
     with style.context():
-        fig = style.new_figure((1.05 if style.narrow else 1.2) * len(outsides) + 0.55)
-        grid = fig.subplots(len(outsides), len(centres), squeeze=False, sharex=True, sharey=True)
-        norm = LogNorm(low, high)
-        mesh: Any = None
-        for data in found:
-            i, j = outsides.index(data.outside), centres.index(data.centre)
-            ax = grid[i, j]
-            mesh = plot_cells(data, norm, ax, data is least)
-            ax.set_title(f"{data.outside}, {CENTRES[data.centre]}" if not style.narrow else data.outside)
-            if style.narrow and i == 0:
-                ax.set_title(f"{CENTRES[data.centre]}\n{data.outside}", linespacing=1.1)
-            if j == 0:
-                ax.set_ylabel("exponent $\\gamma$")
-            if i == len(outsides) - 1:
-                ax.set_xlabel("accepted (%)")
-        bar = fig.colorbar(mesh, ax=list(grid.flat), location="top", shrink=0.7, aspect=40, pad=0.02)
+        height = 1.05 if style.narrow else 1.2
+        fig, axes = draw.panel_grid(
+            style, len(outsides) * len(centres), height, columns=len(centres), sharex=True, sharey=True
+        )
+        fig.set_figheight(fig.get_figheight() + 0.45)
+        for i, ax in enumerate(axes):
+            outside, centre = outsides[i // len(centres)], centres[i % len(centres)]
+            part = found[(found["outside"] == outside) & (found["centre"] == centre)]
+            plot_cells(part, LogNorm(1 / far, far), ax, float(part["relative"].min()) == low)
+            narrow = f"{CENTRES[centre]}\n{outside}" if i < len(centres) else outside
+            ax.set_title(narrow if style.narrow else f"{outside}, {CENTRES[centre]}", linespacing=1.1)
+            ax.set_xlabel("accepted (%)")
+            ax.label_outer()
+        draw.label_left(axes, "exponent $\\gamma$")
+        bar = fig.colorbar(axes[0].collections[0], ax=axes, location="top", shrink=0.7, aspect=40, pad=0.02)
         bar.set_label("mean squared error / without clipping")
         bar.outline.set_visible(False)
-        ticks = [t for t in (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1, 2, 5, 10) if low <= t <= high]
+        ticks = [t for t in (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1, 2, 5, 10) if 1 / far <= t <= far]
         bar.set_ticks(ticks, labels=[f"{t:g}" for t in ticks])
         bar.ax.minorticks_off()
     return fig

@@ -4,111 +4,74 @@ it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 import numpy as np
+import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from numpy.typing import NDArray
 
-from figures.draw import decade_axis, new_axes, panel_grid
-from figures.style import Style
-from figures.tables import NothingToDraw, Tables
+from figures import draw
+from figures.style import Look, Style
+from figures.tables import Frame, NothingToDraw, Tables
 from fspo.theory import cosine_bound
 
 TITLE = "The cosine lemma is tight"
 CAPTION = (
-    "Angle between clipped and true update against ρ of docs/theory.md T7, one point for each set of strata. Left: "
-    "its cosine, with the bound √(1 − ρ²); right: its sine, with the same bound in the form sin ≤ ρ, for small "
-    "angles. All values are exact, so there are no intervals. {counts}. Points on the curve: T7s by construction, and "
-    "what an optimiser found when it turned the update as far as it could. Largest sin/ρ: {reached}."
+    "Angle between clipped and true update against ρ of docs/theory.md T7, one point for each set of strata: its "
+    "cosine with the bound √(1 − ρ²), and its sine with the same bound, sin ≤ ρ. Points on the curve: T7s by "
+    "construction, and what an optimiser found. Largest sin/ρ: {reached}."
+    "\n\nAll values are exact, so there are no intervals. {counts}. The optimiser turned the update as far as it could."
 )
 SOURCES = {
-    "random": ("random strata", "#7F7F7F", "."),
-    "policy": ("softmax policy", "#009E73", "^"),
-    "optimised": ("optimised", "#D55E00", "s"),
-    "T7s": ("T7s", "#0072B2", "o"),
+    "random": ("random strata", Look("#7F7F7F", ".")),
+    "policy": ("softmax policy", Look("#009E73", "^")),
+    "optimised": ("optimised", Look("#D55E00", "s")),
+    "T7s": ("T7s", Look("#0072B2", "o")),
 }
-"""The ways in which the check of T7 makes strata and their gradients: name in the table to label, colour and marker."""
+"""The ways in which the check of T7 makes strata and their gradients: name in the table to label and look."""
 SMALLEST = 1e-4
 """Least value of the cosine lemma's rho (T7) that is drawn. Below it, the computed angle is only rounding error."""
 
 
-@dataclass(frozen=True)
-class Cloud:
-    """The cosine lemma's rho (T7), and cosine and sine of the angle between clipped and true update, for K sets of
-    strata made in one way: arrays (K,), all with SMALLEST <= rho < 1.
-    """
-
-    source: str
-    rho: NDArray[np.float64]
-    cosine: NDArray[np.float64]
-    sine: NDArray[np.float64]
-
-
-def clouds(tables: Tables) -> list[Cloud]:
-    """Return rho, cosine and sine for each way of making strata, where the cosine lemma gives a bound (rho < 1, T7)."""
+def clouds(tables: Tables) -> Frame:
+    """Return the rows of table tightness where the cosine lemma gives a bound (rho < 1, T7), in drawing order."""
     table = tables["tightness"]
-    found = []
-    for source in SOURCES:
-        own = table[(table["source"] == source) & table["rho"].between(SMALLEST, 1.0, inclusive="left")]
-        if not own.empty:
-            found.append(Cloud(source, *(own[name].to_numpy(float) for name in ("rho", "cosine", "sine"))))
-    if not found:
+    found = table[table["source"].isin(list(SOURCES)) & table["rho"].between(SMALLEST, 1.0, inclusive="left")]
+    if found.empty:
         raise NothingToDraw("no strata with a guarantee (rho < 1)")
-    return found
+    return found.sort_values("source", key=lambda names: names.map(list(SOURCES).index), kind="stable")
 
 
-def plot_cosine(data: Sequence[Cloud], ax: Axes | None = None) -> Axes:
-    """Draw the cosine of the angle between clipped and true update against the cosine lemma's rho, and its lower bound
-    (T7)."""
-    ax = new_axes(ax)
-    at = np.linspace(0, 1, 400)[:-1]
-    ax.plot(at, [cosine_bound(r) or 0.0 for r in at], color="black", linewidth=1.0, zorder=2.2)
-    for cloud in data:
-        _points(ax, cloud, cloud.cosine)
-    ax.set_xlim(-0.02, 1.02)
-    ax.set_ylim(-0.03, 1.03)
-    ax.set_xlabel("$\\rho$")
-    ax.set_ylabel("cosine")
-    return ax
-
-
-def plot_sine(data: Sequence[Cloud], ax: Axes | None = None) -> Axes:
-    """Draw the sine of the angle between clipped and true update against the cosine lemma's rho (T7), and the bound
-    sine <= rho; both axes are logarithmic.
+def plot_angles(data: Frame, y: str, ax: Axes | None = None) -> Axes:
+    """Draw the cosine or the sine (``y``: "cosine" or "sine") of the angle between clipped and true update against the
+    cosine lemma's rho (columns ``source``, ``rho``), and the lemma's bound (T7); the axes of the sine are logarithmic.
     """
-    ax = new_axes(ax)
-    ax.plot([SMALLEST, 1], [SMALLEST, 1], color="black", linewidth=1.0, zorder=2.2)
-    for cloud in data:
-        _points(ax, cloud, cloud.sine)
-    decade_axis(ax.xaxis, [SMALLEST, 1])
-    decade_axis(ax.yaxis, [SMALLEST / 10, 1])
-    ax.set_xlabel("$\\rho$")
-    ax.set_ylabel("sine")
-    return ax
-
-
-def _points(ax: Axes, cloud: Cloud, y: NDArray[np.float64]) -> None:
-    _, color, marker = SOURCES[cloud.source]
-    many, above = cloud.source == "random", 0.1 * list(SOURCES).index(cloud.source)
-    ax.plot(
-        cloud.rho, y, linestyle="none", marker=marker, color=color, markersize=1.6 if many else 3.0,
-        alpha=0.5 if many else 0.85, markeredgewidth=0.3, rasterized=many, zorder=2.3 + above,
+    ax = draw.new_axes(ax)
+    rho = np.linspace(0, 1, 400)[:-1] if y == "cosine" else np.array([SMALLEST, 1.0])
+    bound = [cosine_bound(r) or 0.0 for r in rho] if y == "cosine" else rho
+    ax.plot(rho, bound, color="black", linewidth=1.0, zorder=2.2)
+    names = dict.fromkeys(data["source"])
+    sns.scatterplot(
+        data, x="rho", y=y, hue="source", style="source", palette={name: SOURCES[name][1].color for name in names},
+        markers={name: SOURCES[name][1].marker for name in names}, style_order=list(names), legend=False, ax=ax,
+        s=9, linewidth=0, alpha=0.75, rasterized=True, zorder=2.3,
     )  # fmt: skip
+    if y == "cosine":
+        ax.set(xlim=(-0.02, 1.02), ylim=(-0.03, 1.03))
+    else:
+        draw.decade_axis(ax.xaxis, [SMALLEST, 1])
+        draw.decade_axis(ax.yaxis, [SMALLEST / 10, 1])
+    ax.set(xlabel="$\\rho$", ylabel=y)
+    return ax
 
 
 def caption(tables: Tables) -> str:
     """Return the caption of the figure of angles, with the numbers of points and how nearly they reach the bound."""
-    table, data = tables["tightness"], clouds(tables)
+    table, shown = tables["tightness"], clouds(tables)
     counts, reached = [], []
-    for cloud in data:
-        label = SOURCES[cloud.source][0]
-        own = table[table["source"] == cloud.source]
+    for source, part in shown.groupby("source", sort=False):
+        own, label = table[table["source"] == source], SOURCES[str(source)][0]
         counts.append(f"{label}: {int((own['rho'] < 1).sum()):,} of {len(own):,} with ρ < 1")
-        reached.append(f"{label} {float(np.max(cloud.sine / cloud.rho)):.4f}")
+        reached.append(f"{label} {float((part['sine'] / part['rho']).max()):.4f}")
     return CAPTION.format(counts="; ".join(counts), reached=", ".join(reached))
 
 
@@ -118,10 +81,9 @@ def figure(tables: Tables, style: Style) -> Figure:
     """
     data = clouds(tables)
     with style.context():
-        looks = [SOURCES[cloud.source] for cloud in data]
-        handles = [Line2D([], [], color=color, marker=marker, linestyle="none") for _, color, marker in looks]
-        handles.append(Line2D([], [], color="black", linewidth=1.0))
-        fig, axes = panel_grid(style, 2, 1.9, handles, [*(label for label, _, _ in looks), "bound"], most=2)
-        plot_cosine(data, axes[0])
-        plot_sine(data, axes[1])
+        legend = {SOURCES[s][0]: draw.key(SOURCES[s][1].color, SOURCES[s][1].marker) for s in data["source"].unique()}
+        legend["bound"] = draw.key("black", linestyle="-", linewidth=1.0)
+        fig, axes = draw.panel_grid(style, 2, 1.9, legend, most=2)
+        for ax, y in zip(axes, ("cosine", "sine"), strict=True):
+            plot_angles(data, y, ax)
     return fig

@@ -12,6 +12,7 @@ import pandas as pd
 from analysis.sweeps.trained import QUANTITIES as TRAINED_QUANTITIES
 from analysis.tables.lemma_summary import NO_GUARANTEE, QUANTITIES, SHARE
 from analysis.tables.theory_gap import INGREDIENTS
+from figures import SUPPLEMENT
 from figures.page.report import Picture, Section, plain
 from figures.tables import Frame
 from fspo.base.files import json_lines
@@ -28,20 +29,26 @@ Row = dict[str, Any]
 
 def pictures(folder: Path, captions: Sequence[Mapping[str, Any]], section: str = "") -> list[Picture]:
     """Return the drawn figures of ``captions`` that belong to the report's section ``section``; "" stands for all
-    figures without a section.
+    figures without a section. Supplements are left out.
     """
     return [
         Picture(
-            folder / f"{f['name']}.png", f["title"], f["caption"], folder / f["numbers"] if "numbers" in f else None
+            folder / f"{f['name']}.png",
+            f["title"],
+            f["caption"],
+            folder / f["numbers"] if "numbers" in f else None,
+            f.get("details", ""),
         )
         for f in captions
-        if not f["skipped"] and OWN_SECTION.get(f["name"], "") == section
+        if not f["skipped"] and OWN_SECTION.get(f["name"], "") == section and SUPPLEMENT not in f["name"]
     ]
 
 
 def skipped(captions: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a line for each figure that was not drawn, with its reason."""
-    return [f"Not drawn: {f['title']}: {f['skipped']}" for f in captions if f["skipped"]]
+    """Return a line for each figure that was not drawn, with its reason, and one on the supplement figures."""
+    lines = [f"Not drawn: {f['title']}: {f['skipped']}" for f in captions if f["skipped"]]
+    more = [str(f["name"]) for f in captions if SUPPLEMENT in f["name"]]
+    return [*lines, f"Figures of further rules, as files beside the others: {', '.join(more)}."] if more else lines
 
 
 def warnings(run: Path) -> list[str]:

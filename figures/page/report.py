@@ -35,12 +35,15 @@ _MOST_ROWS = 250
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure on the page: PNG file, title, caption, and the CSV file of its numbers if there is one."""
+    """A figure on the page: PNG file, title, caption, the CSV file of its numbers if there is one, and the details,
+    which are folded.
+    """
 
     file: Path
     title: str
     caption: str
     numbers: Path | None = None
+    details: str = ""
 
 
 @dataclass(frozen=True)
@@ -286,6 +289,7 @@ def _sections(sections: Sequence[Section], figures: int) -> list[dict[str, Any]]
 
 def _picture(picture: Picture, number: int) -> dict[str, Any]:
     shown: dict[str, Any] = {"number": number, "title": picture.title, "caption": picture.caption}
+    shown["details"] = picture.details
     return shown | _embedded(Path(picture.file)) | _numbers(picture.numbers)
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.collections import LineCollection
+from matplotlib.collections import LineCollection, PathCollection
+from matplotlib.colors import to_hex
+from matplotlib.markers import MarkerStyle
 from matplotlib.text import Text
 
 from figures.style import SMALLEST_FONT
@@ -18,7 +20,28 @@ def marked(ax, **want) -> np.ndarray:
         look = {"color": line.get_color(), "marker": line.get_marker(), "fillstyle": line.get_fillstyle()}
         if line.get_marker() not in ("None", None, "") and all(look[k] == v for k, v in want.items()):
             rows.append(np.column_stack(line.get_data()).astype(float))
+    for dots in ax.collections:
+        if isinstance(dots, PathCollection):
+            rows.append(np.asarray(dots.get_offsets(), float)[_wanted(dots, **want)])
     return np.concatenate(rows) if rows else np.empty((0, 2))
+
+
+def _wanted(dots: PathCollection, color: str = "", marker: str = "", fillstyle: str = "") -> np.ndarray:
+    """Which points of a collection have the given look."""
+    count = len(dots.get_offsets())
+    fills, edges = (np.resize(c, (count, 4)) for c in (dots.get_facecolor(), dots.get_edgecolor()))
+    full = fills[:, 3] > 0
+    found = np.ones(count, bool)
+    if fillstyle:
+        found &= full == (fillstyle == "full")
+    if color:
+        found &= [to_hex(f if f[3] > 0 else e).upper() == color.upper() for f, e in zip(fills, edges, strict=True)]
+    if marker:
+        style = MarkerStyle(marker)
+        shape, paths = style.get_path().transformed(style.get_transform()), dots.get_paths()
+        same = [p.vertices.shape == shape.vertices.shape and np.allclose(p.vertices, shape.vertices) for p in paths]
+        found &= np.resize(same, count)
+    return found
 
 
 def bars(ax, axis: int) -> set[tuple[float, float]]:

@@ -45,7 +45,7 @@ def test_figures_of_another_ratio_say_so(tmp_path):
     fig = find_module("variance_scaling").figure(tables, Style())
     assert fig.axes[0].get_ylabel() == r"Var$(E\,|\,L)$"
     assert "Var(E|L)" in captions[3]["caption"]
-    fig = find_module("acceptance_by_length").figure(tables, Style())
+    fig = find_module("acceptance_by_length").figure(tables, Style("acl-column"))
     assert [text.get_text() for text in fig.legends[0].get_texts()] == [*SHAPES, "mis"]
     # the panel is named by the correction, and not by fspo, which clipped
     assert find_module("clip_over_training").figure(tables, Style()).axes[0].get_title("left") == "mis"

@@ -89,9 +89,10 @@ def test_references_without_an_estimate_are_left_out_and_named(case_tables):
     titles = [ax.get_title(loc="left") for ax in fig.axes]
     assert "population" in titles
     assert "fresh" not in titles
-    assert "about 2.5 times" in module("cosine_references").caption(tables)
+    words = "No panels: fresh (too little data: 2.5 times the responses needed)."
+    assert words in module("cosine_references").caption(tables)
     hollow = tables["population"].assign(estimate=np.nan, reason="about 2.5 times the responses are needed")
-    with pytest.raises(NothingToDraw, match=r"only the same batch .*population: too little data, 2\.5 times"):
+    with pytest.raises(NothingToDraw, match=r"only the same batch .*population: too little data: 2\.5 times"):
         module("cosine_references").figure(Tables({**tables.frames, "population": hollow}), Style())
 
 

@@ -9,11 +9,10 @@ import pandas as pd
 import pytest
 from matplotlib.collections import PolyCollection
 
-from figures import draw_all, find_module
+from figures import MOST_RULES, draw_all, find_module, parts
 from figures.of_runs import FIGURES
 from figures.of_runs.acceptance_series import theory_curve
-from figures.of_runs.acceptance_small import REFERENCE
-from figures.style import LOOKS, Style
+from figures.style import LOOKS, Style, band_of
 from figures.tables import NothingToDraw, Tables
 from tests.figures.looking import assert_legible, bars, marked, titled
 
@@ -51,29 +50,24 @@ def test_acceptance_draws_the_tables_numbers(case_tables):
     assert sorted(drawn) == sorted(trained["estimate"])  # both seeds
 
 
-def test_many_rules_have_small_panels_of_their_own(case_tables):
+def test_many_rules_are_divided_into_a_main_figure_and_supplements(case_tables):
     tables = case_tables("twelve")
-    fig = module("acceptance_by_length").figure(tables, Style())
     t = tables["acceptance"]
     rows = t[(t["measure"] == "band") & (t["subset"] == "all") & (t["bin"] >= 0)]
     rows = rows[(rows["source"] == "matched") & (rows["target"] == 0.85) & (rows["outside"] == "drop")]
-    large = titled(fig, "15 % clipped")
-    for rule, color in (("rloo", "#D55E00"), ("gspo", "#009E73"), ("fspo", "#0072B2")):
-        own = rows[rows["rule"] == rule].sort_values("bin")
-        np.testing.assert_array_equal(marked(large, color=color)[:, 1], own["estimate"])
-    assert len(marked(large)) == 3 * 5
-    titles = [ax.get_title(loc="left") for ax in fig.axes]
-    for rule in ("fspo-kl", "fspo-tilted", "power", "ctpo"):
-        own = rows[rows["rule"] == rule].sort_values("bin")
-        ax = fig.axes[titles.index(rule)]
-        np.testing.assert_array_equal(marked(ax, fillstyle="full", marker=LOOKS[rule].marker)[:, 1], own["estimate"])
-        assert ends(own) <= bars(ax, 1)
-        (grey,) = [line for line in ax.get_lines() if line.get_color() == REFERENCE]
-        again = rows[rows["rule"] == "fspo"].sort_values("bin")
-        np.testing.assert_array_equal(grey.get_ydata(), again["estimate"])
-    assert len({ax.get_ylim() for ax in fig.axes[titles.index("fspo-kl") :]}) == 1
-    text = module("acceptance_by_length").caption(tables)
-    assert "Small panels: each other rule alone, 15 % clipped; grey line: fspo there." in text
+    drawn = []
+    for number, (end, own) in enumerate(parts(module("acceptance_by_length"), tables)):
+        assert end == (f"-supplement-{number}" if number else "")
+        ax = titled(module("acceptance_by_length").figure(own, Style()), "15 % clipped")
+        shown = [rule for rule in LOOKS if len(marked(ax, color=LOOKS[rule].color))]
+        assert len(shown) <= MOST_RULES
+        assert {"rloo", "gspo", "fspo"} <= set(shown) if not number else "fspo" in shown
+        for rule in shown:
+            points = rows[rows["rule"] == rule].sort_values("bin")
+            np.testing.assert_array_equal(marked(ax, color=LOOKS[rule].color)[:, 1], points["estimate"])
+            assert ends(points) <= bars(ax, 1)
+        drawn += shown if not number else [rule for rule in shown if rule != "fspo"]
+    assert sorted(drawn) == sorted({band_of(rule) for rule in rows["rule"]} - {"none"})
 
 
 def test_theory_curve_against_the_closed_form():
@@ -275,23 +269,25 @@ def test_figures_are_legible_and_their_legend_names_each_thing_once(case_tables,
     skip_if_unclipped(name, case)
     style = Style(width)
     with style.context():
-        fig = module(name).figure(case_tables(case), style)
+        fig = module(name).figure(parts(module(name), case_tables(case))[-1][1], style)
         assert_legible(fig, style, monkeypatch)
-    if case in ("usual", "twelve"):
-        (legend,) = fig.legends
-        labels = [text.get_text() for text in legend.get_texts()]
+    if case == "usual":
+        labels = [text.get_text() for legend in fig.legends for text in legend.get_texts()]
+        named = [text.get_text() for ax in fig.axes for text in ax.texts]  # beside the curves of a wide figure
         assert len(labels) == len(set(labels))
-        if name == "acceptance_by_length" and case == "usual":
-            assert labels == ["rloo", "gspo", "fspo", "fspo-kl", "fspo-truncate", "numerics alone"]
-        if name == "training_curves" and case == "usual":
-            assert labels == ["none", "rloo", "gspo", "fspo", "fspo-kl", "fspo-truncate"]
+        if name in ("acceptance_by_length", "training_curves"):
+            rules = ["rloo", "gspo", "fspo", "fspo-kl", "fspo-truncate"]
+            more, rules = (["numerics alone"], rules) if name == "acceptance_by_length" else ([], ["none", *rules])
+            assert labels == ([*rules, *more] if width == "acl-column" else more)
+            assert sorted(named) == ([] if width == "acl-column" else sorted(rules))
 
 
 @pytest.mark.parametrize("name", FIGURES)
 @pytest.mark.parametrize("case", CASES)
 def test_captions_are_filled_in_and_cite_the_theory(case_tables, name, case):
     skip_if_unclipped(name, case)
-    text = module(name).caption(case_tables(case))
+    text = module(name).caption(parts(module(name), case_tables(case))[0][1])
+    assert len(text.partition("\n\n")[0]) <= 440  # four lines
     assert not set("{}$\\") & set(text)
     assert "docs/theory.md" in text
     assert "nan" not in text.split()

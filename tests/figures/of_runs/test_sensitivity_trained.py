@@ -12,6 +12,7 @@ from figures.page import contents
 from figures.style import Style, looks
 from figures.tables import NothingToDraw, load_trained_sweep
 from fspo.base.errors import UserError
+from tests.figures.looking import bars, marked
 
 PLACES = [("base", "as calibrated"), ("range", "half"), ("range", "double"), ("dual", "2")]
 
@@ -42,17 +43,14 @@ def test_points_and_bars_stand_at_the_tables_numbers(file):
     ]  # fmt: skip
     assert len(fig.axes) == 5
     for ax, name in zip(fig.axes, sensitivity_trained.QUANTITIES, strict=True):
-        points = [line for line in ax.lines if line.get_marker() not in ("None", "", None)]
-        for line in points:
-            (rule,) = [rule for rule, look in looks(["fspo", "rloo"]).items() if look.color == line.get_color()]
+        for rule, look in looks(["fspo", "rloo"]).items():
+            points = marked(ax, color=look.color, marker=look.marker)
             own = table[(table["rule"] == rule) & table[name].notna()]
-            np.testing.assert_array_equal(line.get_xdata(), own[name])
+            np.testing.assert_array_equal(points[:, 0], own[name])
             places = [PLACES.index((s, v)) for s, v in zip(own["setting"], own["value"], strict=True)]
-            assert np.round(np.asarray(line.get_ydata(), float)).astype(int).tolist() == places
-        assert len(points) == 2
-        ends = sorted(tuple(segment[:, 0]) for c in ax.collections for segment in c.get_segments())
-        known = table[table[name].notna()]
-        assert ends == sorted(zip(known[f"{name}_ci_low"], known[f"{name}_ci_high"], strict=True))
+            assert np.round(points[:, 1]).astype(int).tolist() == places
+        known = table[table[name].notna()][[f"{name}_ci_low", f"{name}_ci_high"]]
+        assert bars(ax, 0) == {tuple(pair) for pair in known.round(9).to_numpy()}
     assert [text.get_text() for text in fig.axes[4].texts] == ["too little data"]  # dual of both rules
     assert "Seeds of each row: 2." in sensitivity_trained.caption(tables)
     assert "missing" in sensitivity_trained.caption(tables)

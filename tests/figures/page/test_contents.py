@@ -160,16 +160,22 @@ def test_findings_worst_first_with_evidence_and_cure(runs):
 
 def test_figures_stand_in_their_sections(tmp_path):
     captions = [
-        {"name": "lre_by_rule", "title": "LRE", "caption": "c", "skipped": "", "numbers": "lre_by_rule.csv"},
+        {"name": "lre_by_rule", "title": "LRE", "caption": "c", "skipped": "", "numbers": "lre_by_rule.csv"}
+        | {"details": "more"},
+        {"name": "lre_by_rule-supplement-1", "title": "LRE (supplement 1)", "caption": "c", "skipped": ""},
         {"name": "sensitivity_range", "title": "Range", "caption": "c", "skipped": ""},
         {"name": "theory_gap", "title": "Gap", "caption": "", "skipped": "no band"},
     ]
     (first,) = contents.pictures(tmp_path, captions)
     assert (first.file, first.numbers) == (tmp_path / "lre_by_rule.png", tmp_path / "lre_by_rule.csv")
+    assert first.details == "more"
     (second,) = contents.pictures(tmp_path, captions, "sensitivity")
     assert (second.title, second.numbers) == ("Range", None)
     assert contents.pictures(tmp_path, captions, "gap") == []
-    assert contents.skipped(captions) == ["Not drawn: Gap: no band"]
+    assert contents.skipped(captions) == [
+        "Not drawn: Gap: no band",
+        "Figures of further rules, as files beside the others: lre_by_rule-supplement-1.",
+    ]
 
 
 def test_reuse_and_the_noise_floor_over_everything(runs):

@@ -76,7 +76,7 @@ def page(tmp_path, picture):
         tmp_path / "out" / "report.html",
         title=f"Report {EVIL}",
         claims=CLAIMS,
-        figures=[Picture(picture, "LRE by rule", f"caption {EVIL}", numbers)],
+        figures=[Picture(picture, "LRE by rule", f"caption {EVIL}", numbers, f"details {EVIL}")],
         sections=[
             Section("Findings", notes=[EVIL]),
             Section("Nothing to say"),
@@ -99,7 +99,7 @@ def read(page: str) -> Reader:
 def test_all_text_is_escaped(page):
     reader = read(page)
     assert "script" not in {tag for tag, _ in reader.tags}
-    assert "".join(reader.text).count("<script>alert('x')</script>") == 12  # shown as text, wherever it was given
+    assert "".join(reader.text).count("<script>alert('x')</script>") == 13  # shown as text, wherever it was given
 
 
 def test_nothing_is_fetched(page):
@@ -170,8 +170,10 @@ def test_an_empty_report_and_bad_figures(tmp_path):
     assert path.read_text().startswith("<!DOCTYPE html>")  # the whole report of before is still there
 
 
-def test_a_figure_is_followed_by_its_numbers(page):
+def test_a_figure_is_followed_by_its_details_and_numbers(page):
     text = re.sub(r"\s+", " ", " ".join(read(page).text))
+    assert "More about figure 1 details" in text
+    assert re.search(r"<details[^>]*><summary>More about figure 1</summary>", page)
     assert "The numbers of figure 1 (3 rows)" in text
     assert "In every row: target 0.95." in text
     assert "fspo 0.125 [0.0625, 0.25]" in text
