@@ -97,7 +97,7 @@ def test_exponent_of_exact_powers_is_exact():
         (np.ones(20), np.full(20, 7.0)),
         (np.zeros(20), np.arange(1.0, 21)),
         (np.repeat([1.0, 0.0], 10), np.repeat([4.0, 8.0], 10)),  # the slope would be minus infinity
-        (np.repeat([1.0, 1e-33], 10), np.repeat([4.0, 8.0], 10)),
+        (np.repeat([1e-33, 1.0], 10), np.repeat([4.0, 8.0], 10)),  # the square of a rounding error is no variance
     ],
 )
 def test_exponent_without_information_is_nan_with_a_reason(y, L):
