@@ -144,11 +144,10 @@ def _lead_in_trend(seen: Seen, atom: Atom) -> list[Number]:
     out = []
     for (log, row), (_, other) in zip(own, rival, strict=True):
         one, two = _slope(other), _slope(row)
-        if isinstance(one, str) or isinstance(two, str) or isinstance(other, str):
+        if isinstance(one, str) or isinstance(two, str):
             out.append(Number(log.run, reason=one if isinstance(one, str) else str(two)))
             continue
-        covariance = float(other.get("fspo_covariance", NAN))
-        out.append(lead_in_size(log.run, one.plus(-two, -covariance), one.plus(two, covariance)))
+        out.append(lead_in_size(log.run, one.plus(-two), one.plus(two)))
     return out
 
 
