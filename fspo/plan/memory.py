@@ -153,7 +153,7 @@ def plan(config: TrainConfig, machine: MachineConfig, shape: PretrainedConfig | 
     tokens = rows * (prompt + response)
     static = _static(config, machine, model, own)
     gradients = model.trainable * own.itemsize // split
-    gathered = _gathered(machine, model, compute, own)
+    gathered = _gathered(machine, model, compute, DTYPES[config.model.dtype])
     dtype: Dtype = "bfloat16" if compute == torch.bfloat16 else "float32"
     logits = config.batch.logits or tile(shape, machine)
     lora = str(config.model.lora) if config.model.lora else None
@@ -172,7 +172,7 @@ def plan(config: TrainConfig, machine: MachineConfig, shape: PretrainedConfig | 
         "update": static | gathered | {"gradients": gradients + _buckets(machine, model, own, compute)} | update,
         "optimizer step": static | {"gradients": gradients, "temporary": step},
     }
-    counts = token_counts(config, machine, model, rows) | host_and_disk(config, machine, model)
+    counts = token_counts(config, machine, model, rows) | host_and_disk(config, machine, model, own)
     return MemoryPlan(model, phases, counts, capacity)
 
 
@@ -198,10 +198,11 @@ def _few_tokens(shape: PretrainedConfig) -> PretrainedConfig:
 def _dtypes(config: TrainConfig, machine: MachineConfig) -> tuple[torch.dtype, torch.dtype]:
     """Return the type in which trained weights are kept, and the type in which forward and backward passes compute."""
     dtype = DTYPES[config.model.dtype]
+    own = dtype if config.model.lora is None else torch.float32  # peft keeps adapters in float32
     if machine.precision == "no":
-        return dtype, dtype
+        return own, dtype
     # With mixed precision under FSDP2, accelerate keeps the trained weights in float32.
-    return (torch.float32 if machine.shards > 1 else dtype), torch.bfloat16
+    return (torch.float32 if machine.shards > 1 else own), torch.bfloat16
 
 
 def _local(shape: tuple[int, ...], split: int) -> int:
@@ -228,14 +229,14 @@ def _static(config: TrainConfig, machine: MachineConfig, model: Sizes, own: torc
     return parts
 
 
-def _gathered(machine: MachineConfig, model: Sizes, compute: torch.dtype, own: torch.dtype) -> dict[str, int]:
+def _gathered(machine: MachineConfig, model: Sizes, compute: torch.dtype, kept: torch.dtype) -> dict[str, int]:
     """Return the bytes of the copies of weights that a pass makes, by gathering shards or by casting.
 
     With sharding the copies are two decoder layers (that in use and the next) and the output layer, which stays
     gathered. Without sharding all weights are copied to the dtype of the computation, if theirs is another.
     """
     if machine.shards == 1:
-        casts = machine.precision == "bf16" and own != compute
+        casts = machine.precision == "bf16" and kept != compute
         return {"gathered": model.total * compute.itemsize} if casts else {}
     return {"gathered": (2 * model.layer + model.head) * compute.itemsize}
 
@@ -283,19 +284,19 @@ def _hooks(config: TrainConfig, model: torch.nn.Module, tokens: int, compute: to
     return {"sketches": tables + entries * 12 + kept + rows * sketcher.width * 4}
 
 
-def host_and_disk(config: TrainConfig, machine: MachineConfig, model: Sizes) -> dict[str, float]:
+def host_and_disk(config: TrainConfig, machine: MachineConfig, model: Sizes, own: torch.dtype) -> dict[str, float]:
     """Return the host memory and disk that a run needs, GiB.
 
     Each process reads all weights at the start. A checkpoint's weights and moments are written one after the other. A
     process with shards holds its part of the moments twice while they are written: the tensors and the file's bytes.
-    Without shards the first process holds all moments.
+    Without shards the first process holds all moments. ``own`` is the type of the trained weights.
     """
     dtype = DTYPES[config.model.dtype]
     copies = 2 if config.rule.kl_coef > 0 else 1
-    moments = sum(moment_bytes(int(torch.Size(s).numel()), dtype, config.optim.name) for s in model.shapes)
+    moments = sum(moment_bytes(int(torch.Size(s).numel()), own, config.optim.name) for s in model.shapes)
     held = 2 * moments / machine.shards if machine.shards > 1 else moments
     return {
         "host memory of a process at the start, GiB": copies * model.total * dtype.itemsize / 2**30,
         "host memory of a process at a checkpoint, GiB": held / 2**30,
-        "disk of a checkpoint, GiB": (model.trainable * dtype.itemsize + moments) / 2**30,
+        "disk of a checkpoint, GiB": (model.trainable * own.itemsize + moments) / 2**30,
     }

@@ -229,6 +229,18 @@ def test_host_and_disk() -> None:
     assert found["disk of a checkpoint, GiB"] == pytest.approx(12 * QWEN_8B / 2**30)
 
 
+def test_adapters_are_kept_in_float32() -> None:
+    """peft makes them so in a bfloat16 model: 4 bytes for each weight and gradient, 8 for the two moments."""
+    options = ("--model.dtype", "bfloat16", "--model.lora", "{rank: 8}")
+    net = ready_for_training(tiny_run.model(dtype=torch.bfloat16), "it", lora=qwen(*options).model.lora)
+    assert {p.dtype for p in net.parameters() if p.requires_grad} == {torch.float32}
+    found = plan(qwen(*options), MachineConfig(gpus=1, mixed_precision="no"))
+    adapters = found.model.trainable
+    assert found.phases["update"]["weights"] == 2 * QWEN_8B + 4 * adapters
+    assert found.phases["update"]["gradients"] == 4 * adapters
+    assert found.phases["update"]["optimizer"] == 8 * adapters
+
+
 def test_counts_of_a_step() -> None:
     arguments = ("--batch.prompts", "128", "--batch.responses", "8", "--batch.minibatches", "8", "--batch.epochs", "2")
     config = qwen(*arguments, "--batch.tokens", "16384", "--task.max_prompt_tokens", "1024")
