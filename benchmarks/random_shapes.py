@@ -47,7 +47,7 @@ ALL_WEIGHTS = ("--model.lora", "null", "--optim.learning_rate", "1e-5")
 
 
 @dataclass(frozen=True)
-class Case:
+class MeasuredShape:
     """A shape, the options with which it is trained, and the number of processes over which FSDP2 shards it."""
 
     shape: str
@@ -68,11 +68,11 @@ class Case:
 
 
 CASES = {
-    "Qwen3-8B-lora": Case("Qwen3-8B-Base"),
-    "Qwen3-1.7B-8bit": Case("Qwen3-1.7B-Base", (*ALL_WEIGHTS, "--optim.name", "adamw8bit")),
-    "Qwen3-0.6B-lora": Case("Qwen3-0.6B-Base"),
-    "Qwen3-0.6B-all": Case("Qwen3-0.6B-Base", ALL_WEIGHTS),
-    "Qwen3-0.6B-fsdp2": Case("Qwen3-0.6B-Base", (*ALL_WEIGHTS, "--threads", "1"), processes=2),
+    "Qwen3-8B-lora": MeasuredShape("Qwen3-8B-Base"),
+    "Qwen3-1.7B-8bit": MeasuredShape("Qwen3-1.7B-Base", (*ALL_WEIGHTS, "--optim.name", "adamw8bit")),
+    "Qwen3-0.6B-lora": MeasuredShape("Qwen3-0.6B-Base"),
+    "Qwen3-0.6B-all": MeasuredShape("Qwen3-0.6B-Base", ALL_WEIGHTS),
+    "Qwen3-0.6B-fsdp2": MeasuredShape("Qwen3-0.6B-Base", (*ALL_WEIGHTS, "--threads", "1"), processes=2),
 }
 
 
@@ -109,7 +109,7 @@ def same_tensors(one: Path, other: Path) -> bool:
         return same and all(torch.equal(ours.get_tensor(n), theirs.get_tensor(n)) for n in names)
 
 
-def measure(name: str, case: Case, folder: Path, rollouts: int) -> dict[str, Any]:
+def measure(name: str, case: MeasuredShape, folder: Path, rollouts: int) -> dict[str, Any]:
     """Run one case to its end, kill and resume it, and compare its memory with the plan."""
     from fspo.plan.memory import plan
     from fspo.train.checkpoint import list_checkpoints

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from fspo.stats.intervals import t_quantile
 from fspo.theory import Floats
 from proofs_check.frame import Check, Method, Outcome
 from proofs_check.tools.compare import bonferroni, close
@@ -60,7 +61,7 @@ def covered(found: Mapping[str, dict[str, Any]], truth: Mapping[str, float], wan
     z, coarse = [], []
     for name, row in found.items():
         value, end = row["estimate"], row["ci_low"] if truth[name] < row["estimate"] else row["ci_high"]
-        se = abs(end - value) / norm.ppf(0.975)
+        se = abs(end - value) / t_quantile(np.inf)
         gap = abs(value - truth[name])
         z.append(float(np.divide(gap, se, out=np.full((), np.inf), where=se > 0)) if gap > 1e-9 else 0.0)
         coarse.append(4 * se / max(abs(truth[name]), 0.05))
