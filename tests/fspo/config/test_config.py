@@ -57,7 +57,7 @@ def test_saved_configuration_loads_again(tmp_path: Path) -> None:
         (["--rule.outside", "trunkate"], r"rule\.outside.*did you mean 'truncate'"),
         (["--model.dtype", "fp16"], r"float32.*bfloat16"),
         (["--batch.prompts", "many"], r"batch\.prompts is 'many': give a value of type int"),
-        (["--log.score_minibatches", "1"], r"log\.score_minibatches is '1': give a list in brackets, such as '\[1\]'"),
+        (["--log.score-minibatches", "x"], r"log\.score_minibatches is 'x': give a value of type int"),
         (["--model.lora.rank", "x"], r"model\.lora\.rank is 'x': give a value of type int"),
         (["--model.lora", "3"], r"model\.lora is '3'.*model\.lora\.<option>"),
         (["--batch.prompts", "0"], r"batch\.prompts is 0: use 1 or more"),
