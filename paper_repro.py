@@ -14,7 +14,7 @@ from typing import Any
 
 from jsonargparse import ArgumentParser
 
-from fspo.base.errors import run_cli, unknown_name
+from fspo.base.errors import UserError, run_cli, unknown_name
 from fspo.base.files import refuse_foreign
 from fspo.base.options import make_parser, parse
 from fspo.gradlog.run_folder import ANALYSIS, CONFIG, NOISE, SUMMARY
@@ -49,6 +49,8 @@ class Reproduction:
 
     def run(self) -> int:
         """Run all stages; return 0 if the theory checks pass and the report is written."""
+        if self.out.parent.is_file():
+            raise UserError(f"--output {self.out.parent} is a file: name a folder")
         # Refuse to overwrite a folder of other files. It is ours if it has a file of stages or a folder ``checks``;
         # `check_output` then refuses a folder ``checks`` of other files.
         refuse_foreign(self.out, {"stages": is_stages, "checks": Path.exists}, "fspo reproduce")
