@@ -96,5 +96,5 @@ def doctor(source: Source, columns: Mapping[str, str] | None = None, target: flo
     """
     with _run_folder(source, columns) as run:
         answers = [answer.to_dict() for answer in examine(run, target).answers]
-    table = pd.DataFrame(answers)[["id", "status", "severity", "summary", "cure"]]
+    table = pd.DataFrame(answers, columns=["id", "status", "severity", "summary", "cure"])
     return table.rename(columns={"id": "check"})

@@ -1,4 +1,4 @@
-"""`python -m fspo.train` with FSDP2 on a CPU, where accelerate would not shard.
+"""`fspo train` with FSDP2 on a CPU, where accelerate would not shard.
 
     torchrun --nproc_per_node 2 benchmarks/sharded_train.py --config fspo/presets/qwen3-8b-random.yaml ...
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "fspo"))
 
-import tiny_run
+import tiny_run  # pyright: ignore[reportMissingImports]
 
 from fspo.base.errors import run_cli
 from fspo.base.processes import end_with_launcher

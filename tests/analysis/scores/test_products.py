@@ -48,7 +48,8 @@ def test_a_difference_of_cosines_has_the_jackknifes_interval() -> None:
     for a, b in ((left, right), (left, left), (right, right)):
         products.append(Products())
         products[-1].add(*gram.products(a, b))
-    found = CosineColumns.of(*products, np.zeros(CLUSTERS, np.int64)).difference(1, 0, 1)
+    inner, own, true = products
+    found = CosineColumns.of(inner, own, true, np.zeros(CLUSTERS, np.int64)).difference(1, 0, 1)
 
     def gap(keep: np.ndarray) -> float:
         g = vectors[keep].sum(0)

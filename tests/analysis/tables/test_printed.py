@@ -14,11 +14,11 @@ def rows(*found: dict[str, object]) -> pd.DataFrame:
 
 def shares(rule: str, target: float, *kept: float) -> list[dict[str, object]]:
     spans = [(1, 10), (10, 100), (100, 200)]
-    bins = [
+    bins: list[dict[str, object]] = [
         {"rule": rule, "target": target, "bin": at, "bin_lo": low, "bin_hi": high, "estimate": value}
         for at, ((low, high), value) in enumerate(zip(spans, kept, strict=True))
     ]
-    whole = {"rule": rule, "target": target, "bin": -1, "bin_lo": 1, "bin_hi": 200, "estimate": target}
+    whole: dict[str, object] = {"rule": rule, "target": target, "bin": -1, "bin_lo": 1, "bin_hi": 200, "estimate": target}
     return [*reversed(bins), whole, bins[0] | {"use": "reused", "estimate": 0.5}, bins[0] | {"measure": "update"}]
 
 
