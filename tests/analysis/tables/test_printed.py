@@ -18,7 +18,8 @@ def shares(rule: str, target: float, *kept: float) -> list[dict[str, object]]:
         {"rule": rule, "target": target, "bin": at, "bin_lo": low, "bin_hi": high, "estimate": value}
         for at, ((low, high), value) in enumerate(zip(spans, kept, strict=True))
     ]
-    whole: dict[str, object] = {"rule": rule, "target": target, "bin": -1, "bin_lo": 1, "bin_hi": 200, "estimate": target}
+    whole: dict[str, object] = {"rule": rule, "target": target, "bin": -1, "estimate": target}
+    whole |= {"bin_lo": 1, "bin_hi": 200}
     return [*reversed(bins), whole, bins[0] | {"use": "reused", "estimate": 0.5}, bins[0] | {"measure": "update"}]
 
 
