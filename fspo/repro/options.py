@@ -41,7 +41,7 @@ class ReproductionOptions:
         Venue width of the figures.
     power : bool
         Only print what each claim could show with these sizes: the probability of support if nothing differs, and the
-        difference that is seen with 80 % probability.
+        difference that is seen with probability .8.
     """
 
     preset: Literal["quick", "paper", "smoke", "8b"] = "quick"
