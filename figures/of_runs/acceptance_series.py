@@ -64,7 +64,7 @@ def smooth_rows(rows: Frame, tables: Tables) -> Frame:
     """
     table = tables.frames.get("smooth")
     if table is None or table.empty:
-        return pd.DataFrame(columns=["panel", "rule"])
+        return pd.DataFrame(columns=["panel", "run", "rule"])
     case = ["run", "rule", "outside", "source", "target", "subset", "use", "measure"]
     shown = rows[[*case, "panel"]].drop_duplicates()
     found = table[table["estimate"].notna()].merge(shown, on=case)  # merge takes NaN for equal to NaN
