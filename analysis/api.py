@@ -14,7 +14,7 @@ from analysis.doctor.examine import examine
 from analysis.importing.run import ImportOptions, import_run
 from analysis.run import Options, analyse_runs
 from analysis.tables.files import read_tables
-from fspo.gradlog import read_log
+from fspo.gradlog import read_log, run_folder
 
 Source = str | Path | pd.DataFrame
 
@@ -22,7 +22,7 @@ Source = str | Path | pd.DataFrame
 @contextmanager
 def _run_folder(source: Source, columns: Mapping[str, str] | None) -> Iterator[Path]:
     """Yield a run folder: the given one, or one in a temporary folder that a table or another log was imported into."""
-    if not isinstance(source, pd.DataFrame) and (Path(source) / "gradlog").is_dir():
+    if not isinstance(source, pd.DataFrame) and (Path(source) / run_folder.GRADLOG).is_dir():
         yield Path(source)
         return
     with TemporaryDirectory() as place:

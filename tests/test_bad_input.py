@@ -96,7 +96,7 @@ def write_run(path: Path, rule: str) -> None:
             "length": rng.integers(1, 99, 64),
             "advantage": rng.choice([-1.0, 1], 64),
         }
-        writer.append(rows | {"log_ratio": step * rng.standard_normal(64), "phase": "train", "times_used": 0})
+        writer.append(rows | {"log_ratio": step * rng.standard_normal(64), "phase": "train", "times_used": step})
     writer.flush(0)
 
 
