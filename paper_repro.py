@@ -185,7 +185,7 @@ class Reproduction:
             provenance=provenance(["fspo", "reproduce", *self.words], self.sizes.seeds),
         )
         for claim in claims:
-            print(f"{claim['id']:4} {claim['verdict']:14} {claim['statement']}")
+            print(f"{claim['id']:22} {claim['verdict']:14} {claim['statement']}")
         held = "all hold" if checks["exit_status"] == 0 else "SOME FAIL"
         print(f"{len(checks['rows'])} theory checks: {held} ({self.out / 'checks'})")
         for line in page.damaged:

@@ -156,7 +156,7 @@ def test_the_cluster_preset_checks_its_configuration_and_prints_whole_commands(
     assert paper_repro.main(["--preset", "8b", "--rules", "[rloo,fspo]", "--seeds", "[3]"]) == 0
     lines = [line for line in capsys.readouterr().out.splitlines() if not line.startswith("#")]
     trained = [line for line in lines if line.startswith("accelerate launch")]
-    assert [("none" in t, "'[rloo]'" in t, "'[fspo]'" in t) for t in trained] == [
+    assert [("none" in t, "--rules rloo)" in t, "--rules fspo)" in t) for t in trained] == [
         (True, False, False),
         (True, True, False),  # the shared run's folder stands in the calibration
         (True, False, True),
