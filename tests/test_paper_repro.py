@@ -62,7 +62,7 @@ def test_all_stages_run_and_a_second_start_finds_them_done(tmp_path: Path, sweep
     assert {"acceptance_by_length", "sensitivity_range", "sensitivity_settings", "theory_gap", "update_error"} <= drawn
     assert ("sensitivity_trained" in drawn) == (sweep == "true")
     assert not any("write the tables again" in c["skipped"] for c in captions)
-    assert next("numerics alone" in c["caption"] for c in captions if c["name"] == "acceptance_by_length")
+    assert next("numerics alone" in c["details"] for c in captions if c["name"] == "acceptance_by_length")
     assert "The numbers of figure 1" in report
     done = (
         "checks",
