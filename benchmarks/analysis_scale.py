@@ -102,7 +102,7 @@ def write_rollout(writer: GradLogWriter, rollout: int, prompts: int, width: int,
 
 def write_log(run: Path, rows: int, width: int = 0, prompts: int = PROMPTS) -> Path:
     """Write the gradient log of a simulated run with about ``rows`` rows, and return its folder."""
-    run.mkdir(parents=True)
+    run.mkdir(parents=True, exist_ok=True)
     writer = GradLogWriter(run, width=width, metadata={"rule": preset("fspo").rule.to_dict(), "seed": 0})
     rng = np.random.default_rng(0)
     rollouts = max(1, rows // (prompts * GROUP * EPOCHS))
