@@ -200,7 +200,7 @@ def draw(table: np.ndarray, kinds: np.ndarray, limit: int, rng: np.random.Genera
 
 def first_table(world: World, rng: np.random.Generator) -> np.ndarray:
     """Return the first policy's table of logits (a row for each kind and last token, a column for each next token),
-    under which responses to each kind of prompt have the mean length that the world sets."""
+    under which the responses to each kind of prompt have the mean length that ``world.lengths`` asks for."""
     table = (2.5 if world.peaked else 1.0) * rng.standard_normal((KINDS, TOKENS, TOKENS))
     means = np.geomspace(*world.lengths, KINDS)[:, None]
     table[..., END] = np.log(np.exp(table[..., 1:]).sum(-1) / (means - 1))

@@ -1,9 +1,10 @@
-"""Which mask of a mismatch treats all lengths alike? Makes the runs and the numbers of docs/mismatch.md, and the page.
+"""Which correction of the mismatch between sampler and trainer accepts all lengths alike? Writes docs/mismatch.md.
 
 Trains the embedded model with responses from other laws than the trainer's: bfloat16 and int8 weights, top-p, a vLLM
 server in bfloat16 (and in float32, the control), weights of earlier rollouts. Each log is analysed by
-``fspo analyse`` on the ratio that its run adds. Runs that are done are kept under --output; a run that was
-stopped goes on. ``make test-vllm`` makes the server's environment (variable VLLM_ENV: an environment elsewhere).
+``fspo analyse`` on the ratio of that mismatch, ``engine`` or ``behaviour``. Runs that are done are kept under --output;
+a run that was stopped goes on. ``make test-vllm`` makes the server's environment; the variable VLLM_ENV names one that
+is elsewhere.
 
     python -m studies.mismatch --output out/mismatch     # an hour on an idle core
 """

@@ -58,7 +58,7 @@ class Seen:
 
 
 def numbers_of(seen: Seen, atom: Atom) -> list[Number]:
-    """Return the numbers that an atom is judged by."""
+    """Return the estimates of an atom's estimand with their intervals, one for each log or seed that decides it."""
     return _QUANTITIES[atom.quantity](seen, atom)
 
 

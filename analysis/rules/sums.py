@@ -48,7 +48,7 @@ class ValueSums:
 
     y: Floats  # (G, K) sums of the numerator y
     xy: Floats  # (G,) sums of x y
-    within: Floats  # (G,) sums of x y, both centred at their means in the window
+    within: Floats  # (G,) for each group of rows: sum of (x - mean of x) (y - mean of y) over the window
     squares: Floats  # (G, K) sums of y^2, for numerators that are weights; else empty
     rejected: Ints  # (P,) number of rows with y = 0 by (group, cell) pair, or empty
 

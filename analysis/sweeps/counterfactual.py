@@ -67,8 +67,8 @@ class SweepRow(NamedTuple):
 
 @dataclass(frozen=True)
 class Setting:
-    """One setting of the sweep: a rule, and functions that change the log's rows and windows of scores before the rule
-    acts, as smaller groups do."""
+    """One setting of the sweep: a rule, and functions that first change the log's rows and windows of scores. A setting
+    with smaller groups, for example, keeps a part of each group."""
 
     name: str
     value: str

@@ -172,7 +172,7 @@ def _mean(found: Ratios, k: int) -> Interval:
 
 
 def worst(values: Floats, covariance: Floats, df: int) -> Interval:
-    """Return the largest magnitude of several estimates (K,), with an interval from their simultaneous bands."""
+    """Return the largest magnitude of several estimates (K,), with an interval from their simultaneous intervals."""
     half = simultaneous_half_widths(covariance, max(df, 1))
     size = np.abs(values)
     return Interval(float(size.max()), float(np.max(np.maximum(size - half, 0.0))), float(np.max(size + half)))

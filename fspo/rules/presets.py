@@ -66,7 +66,7 @@ CORRECTIONS: dict[str, Rule] = {
 A correction leaves each response, or each token, the factor M w, which multiplies its gradient. tis: token weights
 min(e^{e_t}, 2), e_t the token's engine log-ratio. mis: sequence weights e^E, kept in [1/3, 3]. geo-mask: keeps
 responses with e^{E/L} within .001 of 1. icepop: token weights, kept in [.5, 5]. engine-sqrt: sequence weights, kept
-where E lies in a sqrt band around -KL."""
+where E lies within c sqrt(L) of its expected value, which is -L times the estimated KL of a token."""
 
 RIVALS = ("rloo", "gspo")
 """The presets that the paper's comparison puts beside fspo."""

@@ -36,7 +36,7 @@ def make_task(name: str, options: Mapping[str, Any] | None = None) -> Task:
         ``"chain-add"`` (embedded, see `fspo.tasks.chain_add`), ``"even-tokens"`` (for models with random weights, see
         `fspo.tasks.even_tokens`), ``"gym:<name>"`` (any reasoning-gym dataset, see `fspo.tasks.gym`), ``"dataset"``
         (jsonl, parquet or Hugging Face data, see `fspo.tasks.dataset`) or the name of a known training set
-        (`fspo.tasks.sets`), whose ``path`` may be a file.
+        (`fspo.tasks.sets`), which the option ``path`` reads from a local copy.
     options : mapping, optional
         Fields of the task's configuration class.
 

@@ -37,7 +37,7 @@ from proofs_check.tools.lre_interval import simulated_lre
 from proofs_check.tools.settings import MU, SIGMA, TARGET
 
 LENGTHS: Floats = np.array([m * 2.0**k for k in range(3, 9) for m in (1.0, 1.5)])
-"""Lengths of the simulated responses, with equal shares: 8 to 384 tokens, two in each power of two."""
+"""Lengths of the simulated responses, with equal shares: 8, 12, 16, 24 ... 384 tokens."""
 RULES = ("fspo", "fspo-auto", "fspo-adaptive", "fspo-conformal")
 ROWS, ROLLOUT = 240, 8
 """Number of responses in an update, and number of updates in a rollout."""

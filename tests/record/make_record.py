@@ -47,6 +47,7 @@ REMOVED: dict[str, str] = {
 }
 """Pattern of places (as ``fnmatch`` reads it, for example "*/acceptance/label") that are gone -> why."""
 CHANGED: dict[str, str] = {
+    "analysis/fspo/cosine/ci_low": "where both updates are one, rounding gave the interval [-1, 1] and not [1, 1]",
     **{f"{part}/*/training/*": "the sampler's mismatch has metrics" for part in ("analysis", "other")},
     **{
         f"noise/fspo/log/{name}": "the rows of the engine compare tokens, not sums spread evenly over them"
