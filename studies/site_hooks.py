@@ -29,12 +29,16 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     index = re.sub(r"\]\((?!docs/|https?:|#)([\w./-]+)\)", r"](files/\1)", readme).replace("](docs/", "](")
     files.append(File.generated(config, "index.md", content=index))
     for name in sorted(linked):
-        files.append(File.generated(config, f"files/{name}", content=(ROOT / name).read_text(encoding="utf-8")))
+        text = (ROOT / name).read_text(encoding="utf-8")
+        if name.endswith(".md"):  # its links to pages start at the root of the repository
+            text = text.replace("](docs/", f"]({'../' * (1 + name.count('/'))}")
+        files.append(File.generated(config, f"files/{name}", content=text))
     return files
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Turn GitHub's formulas into MathML and links to files outside docs/ into links to their copies."""
-    markdown = OUTSIDE.sub(r"](files/\1)", markdown)
+    if not page.file.src_uri.startswith("files/"):
+        markdown = OUTSIDE.sub(r"](files/\1)", markdown)
     markdown = re.sub(r"```math\n(.*?)\n```", lambda found: convert(found[1], display="block"), markdown, flags=re.S)
     return re.sub(r"\$`(.+?)`\$", lambda found: convert(found[1]), markdown)
