@@ -10,11 +10,15 @@ from latex2mathml.converter import convert
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
-    from mkdocs.structure.files import Files
+    from mkdocs.structure.files import File, Files
     from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[1]
-OUTSIDE = re.compile(r"\]\(\.\./([\w./-]+)\)")
+
+
+def outside(page: File) -> re.Pattern[str]:
+    """Return the pattern of a page's links to files outside docs/; its group is the path in the repository."""
+    return re.compile(rf"\]\((?:\.\./){{{page.src_uri.count('/') + 1}}}([\w./-]+)\)")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -23,9 +27,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     linked = set(re.findall(r"\]\((?!docs/|https?:|#)([\w./-]+)\)", readme))
-    pages = [file.content_string for file in files.documentation_pages()]
-    for text in pages:
-        linked |= set(OUTSIDE.findall(text))
+    for page in files.documentation_pages():
+        linked |= set(outside(page).findall(page.content_string))
     index = re.sub(r"\]\((?!docs/|https?:|#)([\w./-]+)\)", r"](files/\1)", readme).replace("](docs/", "](")
     files.append(File.generated(config, "index.md", content=index))
     for name in sorted(linked):
@@ -39,6 +42,6 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Turn GitHub's formulas into MathML and links to files outside docs/ into links to their copies."""
     if not page.file.src_uri.startswith("files/"):
-        markdown = OUTSIDE.sub(r"](files/\1)", markdown)
+        markdown = outside(page.file).sub(rf"]({'../' * page.file.src_uri.count('/')}files/\1)", markdown)
     markdown = re.sub(r"```math\n(.*?)\n```", lambda found: convert(found[1], display="block"), markdown, flags=re.S)
     return re.sub(r"\$`(.+?)`\$", lambda found: convert(found[1]), markdown)
