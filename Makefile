@@ -42,7 +42,7 @@ test-trl-newest: $(READY) ## FSPOTrainer and observe inside the newest TRL of th
 	PYTHONPATH=$(TRL_TREE) $(BIN)/python -m pytest $(wildcard tests/fspo/integrations/test_trl*.py)
 
 test-verl: $(VERL_TREE)/ready ## the plugin inside the real verl (downloads 100 MB, once)
-	PYTHONPATH=$(VERL_TREE) $(BIN)/python -m pytest tests/fspo/integrations/test_verl.py tests/fspo/integrations/test_verl_observe.py
+	PYTHONPATH=$(VERL_TREE) $(BIN)/python -m pytest $(wildcard tests/fspo/integrations/test_verl*.py)
 
 $(VERL_TREE)/ready: $(READY)
 	rm -rf $(VERL_TREE)

@@ -14,14 +14,13 @@ import torch
 
 pytest.importorskip("verl", reason="verl is not installed; `make test-verl` fetches it and runs these tests")
 
-from hydra import compose, initialize_config_dir, initialize_config_module
+from hydra import compose, initialize_config_dir
 from hydra.errors import InstantiationException
 from omegaconf import OmegaConf
 from tensordict import TensorDict
 from verl.trainer.ppo.core_algos import get_policy_loss_fn
 from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_and_rejection_mask
 from verl.utils.config import omega_conf_to_dataclass
-from verl.workers.engine_workers import ActorRolloutRefWorker
 from verl.workers.utils.losses import ppo_loss
 
 import fspo.integrations.verl
@@ -30,36 +29,12 @@ from fspo.integrations.verl import FSPOLossConfig
 from fspo.integrations.verl_rules import correction_of
 from fspo.objective import ObjectiveConfig, objective
 from fspo.rules import CORRECTIONS, preset
+from tests.fspo.integrations.verl_worker import ACTOR, OURS, ROOT, SEQUENCE, actor, parts
 
-ACTOR = "actor_rollout_ref.actor."
-ROOT = Path(__file__).parents[3]
-OURS = (
-    f"{ACTOR}policy_loss.loss_mode=fspo",
-    f"{ACTOR}policy_loss._target_=fspo.integrations.verl.FSPOLossConfig",
-)
-SEQUENCE = f"{ACTOR}loss_agg_mode=seq-mean-token-mean"
 MODES = ["token-mean", "token-sum", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"]
 GLOBAL = {"dp_size": 2, "batch_num_tokens": 91, "global_batch_size": 24, "loss_scale_factor": 40}
 
-
-@pytest.fixture(autouse=True)
-def unwatched():
-    earlier = ActorRolloutRefWorker.actor_worker_cls
-    yield
-    ActorRolloutRefWorker.actor_worker_cls = earlier
-
-
-def actor(*overrides, info=None):
-    """verl's actor configuration, from its own YAML files and command-line overrides."""
-    with initialize_config_module("verl.trainer.config", version_base=None):
-        config = compose("ppo_trainer", overrides=[f"{ACTOR}ppo_micro_batch_size_per_gpu=8", *overrides])
-    found = omega_conf_to_dataclass(config.actor_rollout_ref.actor)
-    found.global_batch_info.update(info or {})
-    return found
-
-
-def parts(*pairs):
-    return tuple(f"+{ACTOR}policy_loss.{pair}" for pair in pairs)
+pytestmark = pytest.mark.usefixtures("unwatched")
 
 
 def batch(seed, spread, *, size=8, width=10, holes=True):
