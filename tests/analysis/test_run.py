@@ -308,6 +308,13 @@ def test_command_line(simulate, tmp_path, capsys):
     assert json.loads((run / "analysis" / "summary.json").read_text())["edges"] == [1, 40, 400]
 
 
+def test_a_log_without_scores_is_not_called_sound(simulate, capsys):
+    run = simulate(rollouts=1, width=0)
+    assert main([str(run), "--rules", "fspo", "--draws", "2", "--edges", "1,40,400"]) == 0
+    first = capsys.readouterr().out.splitlines()[0]
+    assert first.endswith("rule fspo, log without scores, so its cosines are not checked")
+
+
 @pytest.mark.parametrize(
     ("arguments", "cure"),
     [

@@ -297,8 +297,11 @@ def test_no_server_is_one_line_that_says_how_to_start_it(tmp_path: Path) -> None
         sample(net(), PROMPTS, np.arange(40), seed=1, rollout=0, config=config, eos_token_id=1, pad_token_id=0)
     text = str(caught.value)
     assert text.startswith(f"no vLLM server answers at {nobody} (")
-    assert f"VLLM_SERVER_DEV_MODE=1 python -m vllm.entrypoints.openai.api_server --model {folder} " in text
-    assert f"--host 127.0.0.1 --port {nobody.rsplit(':')[-1]}`" in text
+    assert (
+        f"`VLLM_SERVER_DEV_MODE=1 python -m vllm.entrypoints.openai.api_server --model {folder} --dtype bfloat16 "
+        "--logprobs-mode processed_logprobs --skip-tokenizer-init --host 127.0.0.1 "
+        f"--port {nobody.rsplit(':')[-1]}`"
+    ) in text
     assert "\n" not in text
     from transformers import AutoModelForCausalLM
 
