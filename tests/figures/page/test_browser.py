@@ -6,11 +6,7 @@ import pytest
 
 from figures import draw_all
 from figures.page.report import Picture, Section, write_report
-from tests.figures.browser import find_browser, look_at
-
-BROWSER = find_browser()
-pytest.importorskip("playwright", reason="no playwright: pip install -e '.[browser]'")
-pytestmark = pytest.mark.skipif(BROWSER is None, reason="no Chromium on this machine (apt-get install chromium)")
+from tests.browser import accessibility, look
 
 LONG = "a-name-without-any-place-to-break-" * 6
 EVIL = "<script>console.error('run')</script><img src=http://evil.example/x.png>"
@@ -42,37 +38,45 @@ def report(case_tables, tmp_path_factory):
 
 
 @pytest.mark.parametrize("width", [1280, 390])
-def test_the_report_in_a_browser(report, width):
-    seen = look_at(report, width, str(BROWSER))
-    assert seen["problems"] == []
-    assert seen["asked"] == [report.resolve().as_uri()[:60]]
+def test_the_report_in_a_browser(report, page, width):
+    page.set_viewport_size({"width": width, "height": 900})
+    page.goto(report.as_uri())
+    seen = look(page)
+    assert seen["problems"] == page.said == []
+    assert page.asked == [report.as_uri()]
     assert seen["texts"] > 200
 
 
 @pytest.mark.parametrize("width", [1280, 390])
-def test_each_claim_shows_its_estimate_once_in_the_summary(report, width):
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=str(BROWSER), args=["--no-sandbox"])
-        tab = chromium.new_page(viewport={"width": width, "height": 900})
-        tab.goto(report.resolve().as_uri(), wait_until="load")
-        row = tab.locator("table").first.locator("tbody tr").first
-        shown = row.inner_text()  # what is hidden is not in it
-        box = row.get_by_text("0.5", exact=True).locator("visible=true").bounding_box()
-        chromium.close()
-    assert shown.count("0.5") == 1
-    assert box is not None
+def test_each_claim_shows_its_estimate_once_in_the_summary(report, page, width):
+    page.set_viewport_size({"width": width, "height": 900})
+    page.goto(report.as_uri())
+    row = page.locator("table").first.locator("tbody tr").first
+    assert row.inner_text().count("0.5") == 1  # what is hidden is not in it
+    box = row.get_by_text("0.5", exact=True).locator("visible=true").bounding_box()
     assert box["x"] + box["width"] <= width
 
 
-def test_the_look_sees_what_is_wrong(tmp_path):
-    page = tmp_path / "bad.html"
-    page.write_text(
+def test_the_look_sees_what_is_wrong(page, tmp_path):
+    bad = tmp_path / "bad.html"
+    bad.write_text(
         "<!DOCTYPE html><body style='margin:0'><p style='position:absolute;top:0;left:0'>one on top</p>"
         "<p style='position:absolute;top:2px;left:0'>of another</p><p style='position:absolute;left:380px;top:200px;"
-        "white-space:nowrap'>sticks out on the right</p><script>console.error('broken')</script>"
+        "white-space:nowrap'>sticks out on the right</p><p style='color:#eee'>too pale</p><img src='no.png' alt='a'>"
+        "<script>console.error('broken'); nothing()</script>"
     )
-    problems = " ".join(look_at(page, 390, str(BROWSER))["problems"])
-    for words in ("overlap: one on top | of another", "console error: broken", "cut off", "px wide"):
+    page.set_viewport_size({"width": 390, "height": 900})
+    page.goto(bad.as_uri())
+    problems = " ".join([*page.said, *look(page)["problems"], *accessibility(page)])
+    for words in (
+        "overlap: one on top | of another",
+        "console error: broken",
+        "page error: nothing is not defined",
+        "image not shown: a",
+        "cut off",
+        "px wide",
+        "color-contrast",
+        "html-has-lang",
+    ):
         assert words in problems
+    assert page.asked == [bad.as_uri(), (tmp_path / "no.png").as_uri()]
