@@ -62,7 +62,8 @@ def test_the_look_sees_what_is_wrong(page, tmp_path):
     bad.write_text(
         "<!DOCTYPE html><body style='margin:0'><p style='position:absolute;top:0;left:0'>one on top</p>"
         "<p style='position:absolute;top:2px;left:0'>of another</p><p style='position:absolute;left:380px;top:200px;"
-        "white-space:nowrap'>sticks out on the right</p><p style='color:#eee'>too pale</p><img src='no.png' alt='a'>"
+        "white-space:nowrap'>sticks out on the right</p><p style='color:#eee;margin-top:300px'>too pale</p>"
+        "<img src='no.png' alt='a'>"
         "<script>console.error('broken'); nothing()</script>"
     )
     page.set_viewport_size({"width": 390, "height": 900})
