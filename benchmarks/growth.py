@@ -18,11 +18,12 @@ import numpy as np
 import torch
 from measuring import RESULTS, machine, seconds, take_turns, write_results
 from scores_real_shapes import training_pass
-from transformers import Qwen3Config, Qwen3ForCausalLM
+from transformers import Qwen3ForCausalLM
 
 from fspo.base.command_line import CommandParser
 from fspo.base.errors import run_cli
 from fspo.config import SamplingConfig
+from fspo.models.shapes import small_qwen3
 from fspo.policy.logprobs import make_batch, token_log_probs
 from fspo.policy.scores import score
 from fspo.sampling.sample import sample
@@ -39,19 +40,7 @@ VARIED = {
 
 def build(vocabulary: int) -> Qwen3ForCausalLM:
     """Return the model with a vocabulary of the given size."""
-    config = Qwen3Config(
-        vocab_size=vocabulary,
-        hidden_size=256,
-        intermediate_size=768,
-        num_hidden_layers=4,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=64,
-        tie_word_embeddings=True,
-        pad_token_id=None,
-        bos_token_id=None,
-        eos_token_id=None,
-    )
+    config = small_qwen3(256, vocab_size=vocabulary, num_hidden_layers=4, tie_word_embeddings=True)
     torch.manual_seed(0)
     return Qwen3ForCausalLM(config).eval()
 

@@ -20,11 +20,15 @@ import torch
 from measuring import RESULTS, machine, seconds, take_turns, write_results
 from scores import input_step
 from torch import Tensor, nn
-from transformers import Qwen3Config, Qwen3ForCausalLM
+from transformers import PreTrainedModel
 
 from fspo.base.command_line import CommandParser
 from fspo.base.errors import run_cli, unknown_name
+from fspo.config import Dtype
 from fspo.gradlog import metric_names as metric
+from fspo.models.load import DTYPES, build_random_model
+from fspo.models.shapes import shape_of
+from fspo.plan.measure import shallow
 from fspo.policy.logprobs import make_batch, token_log_probs
 from fspo.policy.scores import ScoreHooks, score
 
@@ -33,32 +37,14 @@ HOOKS_LIMIT, PASS_LIMIT = 0.03, 0.8
 LIVE_LIMIT = 0.05
 """Share of a rollout step that must be saved before it is worth the code to take scores from the training pass itself.
 """
-DTYPES = ("bfloat16", "float32")
 PROMPT = 8
 
 
-def one_layer(dtype: torch.dtype) -> Qwen3ForCausalLM:
+def one_layer(dtype: Dtype) -> PreTrainedModel:
     """Return a model with the shapes of Qwen3-8B, but one decoder layer, a vocabulary of 256 and random weights."""
-    config = Qwen3Config(
-        vocab_size=256,
-        hidden_size=4096,
-        intermediate_size=12288,
-        num_hidden_layers=1,
-        num_attention_heads=32,
-        num_key_value_heads=8,
-        head_dim=128,
-        tie_word_embeddings=False,
-        pad_token_id=None,
-        bos_token_id=None,
-        eos_token_id=None,
-    )
-    torch.manual_seed(0)
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        return Qwen3ForCausalLM(config).train()
-    finally:
-        torch.set_default_dtype(before)
+    config = shallow(shape_of("Qwen3-8B-Base"), 1)
+    config.vocab_size = 256
+    return build_random_model(config, dtype, seed=0).train()
 
 
 def batch_of(rows: int, columns: int) -> dict[str, Tensor]:
@@ -93,9 +79,9 @@ PASSES: dict[str, Callable[[nn.Module, dict[str, Tensor]], object]] = {
 }
 
 
-def measure(dtype: str, rows: int, columns: int, rounds: int) -> dict[str, object]:
+def measure(dtype: Dtype, rows: int, columns: int, rounds: int) -> dict[str, object]:
     """Time the passes of ``PASSES`` in turn; return the median CPU seconds of each and the ratios between them."""
-    model, batch = one_layer(getattr(torch, dtype)), batch_of(rows, columns)
+    model, batch = one_layer(dtype), batch_of(rows, columns)
 
     def timed(step: Callable[[nn.Module, dict[str, Tensor]], object]) -> float:
         model.zero_grad(set_to_none=True)
@@ -153,7 +139,7 @@ def live_path(ratio: float, saved: float, minibatches: int = 4, epochs: int = 2)
 def main() -> None:
     """Measure what scores cost at the shapes of Qwen3-8B, print the ratios and write them to a file."""
     parser = CommandParser(prog="python benchmarks/scores_real_shapes.py", description=__doc__ or "")
-    parser.add_argument("--dtypes", default=",".join(DTYPES), help="comma-separated")
+    parser.add_argument("--dtypes", default="bfloat16,float32", help="comma-separated")
     parser.add_argument("--rows", type=int, default=4, help="responses in the batch")
     parser.add_argument("--columns", type=int, default=128, help="tokens of each, its prompt included")
     parser.add_argument("--rounds", type=int, default=5, help="timed rounds, of which the median counts")
@@ -162,7 +148,7 @@ def main() -> None:
     dtypes = options.dtypes.split(",")
     for name in dtypes:
         if name not in DTYPES:
-            raise unknown_name("dtype", name, DTYPES)
+            raise unknown_name("dtype", name, tuple(DTYPES))
     found = {name: measure(name, options.rows, options.columns, options.rounds) for name in dtypes}
     for name, result in found.items():
         print(f"{name}, {options.rows} rows x {options.columns} columns")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from fspo.base.errors import UserError
 
@@ -44,26 +44,41 @@ BUILT_IN: dict[str, dict[str, Any]] = {
 
 def embedded_config() -> Qwen3Config:
     """Return the configuration of the embedded model, a small Qwen3."""
-    from transformers import Qwen3Config
-
     from fspo.tasks.chain_add import build_tokenizer
 
     tokenizer = build_tokenizer()
-    return Qwen3Config(
-        vocab_size=len(tokenizer),
-        hidden_size=128,
-        intermediate_size=384,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=32,
-        max_position_embeddings=1024,
-        tie_word_embeddings=False,
-        attention_dropout=0.0,
-        pad_token_id=cast(int, tokenizer.pad_token_id),
-        eos_token_id=cast(int, tokenizer.eos_token_id),
-        bos_token_id=None,
-    )
+    pad, end = tokenizer.pad_token_id, tokenizer.eos_token_id
+    return small_qwen3(vocab_size=len(tokenizer), pad_token_id=pad, eos_token_id=end)
+
+
+def small_qwen3(width: int = 128, heads: int = 4, **changes: Any) -> Qwen3Config:
+    """Return the configuration of a small Qwen3: two layers, a vocabulary of 24 tokens, untied embeddings.
+
+    Parameters
+    ----------
+    width : int
+        Entries of a hidden state. The query heads together are as wide, the hidden layer of an MLP three times.
+    heads : int
+        Query heads, two for each head of keys and values.
+    changes
+        Other values of fields of ``Qwen3Config``.
+    """
+    from transformers import Qwen3Config
+
+    given: dict[str, Any] = {
+        "vocab_size": 24,
+        "hidden_size": width,
+        "intermediate_size": 3 * width,
+        "num_hidden_layers": 2,
+        "num_attention_heads": heads,
+        "num_key_value_heads": heads // 2,
+        "head_dim": width // heads,
+        "max_position_embeddings": 1024,
+        "tie_word_embeddings": False,
+        "pad_token_id": 0,
+        "eos_token_id": 1,
+    }
+    return Qwen3Config(**given | changes)
 
 
 def shape_of(name_or_path: str) -> PretrainedConfig:

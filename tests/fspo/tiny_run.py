@@ -53,24 +53,16 @@ class Digits:
         return Rewards(np.array([float("1" in r[:6]) for r in responses]), ["ok"] * len(responses))
 
 
-def model(seed: int = 0, dtype: torch.dtype = torch.float32, layers: int = 1, vocabulary: int = 24) -> Any:
+def model(
+    seed: int = 0, dtype: torch.dtype = torch.float32, layers: int = 1, vocabulary: int = 24, **changes: Any
+) -> Any:
     """A Qwen3 with hidden size 32; its initial weights are large enough for rewards and lengths to vary."""
-    from transformers import Qwen3Config, Qwen3ForCausalLM
+    from transformers import Qwen3ForCausalLM
 
-    config = Qwen3Config(
-        vocab_size=vocabulary,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=layers,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=16,
-        max_position_embeddings=256,
-        tie_word_embeddings=False,
-        initializer_range=0.2,
-        pad_token_id=0,
-        eos_token_id=1,
-    )
+    from fspo.models.shapes import small_qwen3
+
+    tiny = {"intermediate_size": 48, "num_hidden_layers": layers, "vocab_size": vocabulary, "initializer_range": 0.2}
+    config = small_qwen3(32, 2, **tiny | changes)
     with torch.random.fork_rng(devices=[]):
         torch.random.default_generator.manual_seed(seed)
         return Qwen3ForCausalLM(config).to(dtype).eval()

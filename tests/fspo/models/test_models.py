@@ -7,7 +7,6 @@ import torch
 from transformers import (
     GPT2Config,
     GPT2LMHeadModel,
-    Qwen3Config,
     Qwen3ForCausalLM,
     T5Config,
     T5ForConditionalGeneration,
@@ -23,23 +22,14 @@ from fspo.models.load import (
     load_tokenizer,
     switch_dropout_off,
 )
+from fspo.models.shapes import small_qwen3
 
 IDS = torch.arange(3, 23)[None]
 
 
 def tiny_qwen(vocabulary: int = 24) -> Qwen3ForCausalLM:
-    return Qwen3ForCausalLM(
-        Qwen3Config(
-            vocab_size=vocabulary,
-            hidden_size=16,
-            intermediate_size=16,
-            num_hidden_layers=1,
-            num_attention_heads=2,
-            num_key_value_heads=1,
-            head_dim=8,
-            attention_dropout=0.3,
-        )
-    )
+    changes = {"vocab_size": vocabulary, "num_hidden_layers": 1, "attention_dropout": 0.3}
+    return Qwen3ForCausalLM(small_qwen3(16, 2, **changes))
 
 
 def test_embedded_model_shape():

@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import Qwen3Config
 
 from fspo.base.errors import UserError
 from fspo.gradlog import read_log
 from fspo.models.load import eos_token_ids, load_model, load_tokenizer
-from fspo.models.shapes import shape_of
+from fspo.models.shapes import shape_of, small_qwen3
 from fspo.tasks import make_task
 from fspo.train import __main__ as train
 
@@ -22,16 +21,7 @@ VOCABULARY = 600
 
 @pytest.fixture
 def shape(tmp_path: Path) -> str:
-    Qwen3Config(
-        vocab_size=VOCABULARY,
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=8,
-        max_position_embeddings=128,
-    ).save_pretrained(tmp_path / "shape")
+    small_qwen3(16, 2, vocab_size=VOCABULARY).save_pretrained(tmp_path / "shape")
     return f"random:{tmp_path / 'shape'}"
 
 

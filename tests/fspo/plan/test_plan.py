@@ -18,7 +18,7 @@ from fspo.base.options import parse
 from fspo.config import TrainConfig
 from fspo.config.machine import MachineConfig
 from fspo.models.load import ready_for_training
-from fspo.models.shapes import shape_of
+from fspo.models.shapes import shape_of, small_qwen3
 from fspo.plan import __main__ as command
 from fspo.plan import report as planned
 from fspo.plan.machine import longest_microbatch, token_counts
@@ -35,19 +35,7 @@ ALONE = MachineConfig(gpus=1, memory=1.0, mixed_precision="no")
 
 def small(width: int, layers: int = 3, tied: bool = False) -> Qwen3Config:
     """An embedded-like shape."""
-    return Qwen3Config(
-        vocab_size=24,
-        hidden_size=width,
-        intermediate_size=3 * width,
-        num_hidden_layers=layers,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=width // 4,
-        max_position_embeddings=1024,
-        tie_word_embeddings=tied,
-        pad_token_id=0,
-        eos_token_id=1,
-    )
+    return small_qwen3(width, num_hidden_layers=layers, tie_word_embeddings=tied)
 
 
 def full_batch(rows: int, prompt: int, response: int) -> RolloutBatch:

@@ -25,6 +25,7 @@ from transformers import (
 from fspo.base.errors import UserError
 from fspo.base.keyed_noise import keyed_uniforms
 from fspo.models.load import LoraOptions, build_embedded_model, build_random_model, load_model, ready_for_training
+from fspo.models.shapes import small_qwen3
 from fspo.sampling import picking
 from fspo.sampling.fast import CacheLayer, _survivors
 from fspo.sampling.picking import Noise, pick_tokens
@@ -376,15 +377,7 @@ def test_diverged_model_is_named(engine, temperature):
 
 def test_the_first_step_copies_no_weight_for_each_prompt() -> None:
     """Adapters make the hidden states require gradients; torch then multiplied a slice by one weight copy a prompt."""
-    shape = Qwen3Config(
-        vocab_size=2_000,
-        hidden_size=128,
-        intermediate_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=8,
-    )
+    shape = small_qwen3(128, 2, vocab_size=2_000, intermediate_size=16, num_hidden_layers=1, head_dim=8)
     net = build_random_model(shape, "bfloat16", seed=0)
     net = ready_for_training(net, "it", gradient_checkpointing=True, lora=LoraOptions(rank=2)).eval()
     prompts = [[5, 7, 9, 20 + i] for i in range(16)]

@@ -18,14 +18,12 @@ import pandas as pd
 import pytest
 import tiny_run
 import torch
-from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from analysis.__main__ import main as analysis
 from analysis.doctor.examine import examine
 from fspo.base.errors import UserError
 from fspo.config import SamplingConfig
 from fspo.gradlog import read_log
-from fspo.models.load import local_seed
 from fspo.sampling import vllm
 from fspo.sampling.sample import Responses, sample
 from fspo.train.checkpoint import list_checkpoints
@@ -42,22 +40,7 @@ TOLERANCE = 2e-5
 
 def net(seed: int = 0) -> Any:
     """A small Qwen3 whose heads have the least size that vLLM's CPU kernels know; its responses vary."""
-    config = Qwen3Config(
-        vocab_size=24,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=32,
-        max_position_embeddings=256,
-        tie_word_embeddings=False,
-        initializer_range=0.2,
-        pad_token_id=0,
-        eos_token_id=1,
-    )
-    with local_seed(seed):
-        return Qwen3ForCausalLM(config).eval()
+    return tiny_run.model(seed, head_dim=32)
 
 
 def draw(
