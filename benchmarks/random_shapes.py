@@ -110,7 +110,11 @@ def same_tensors(one: Path, other: Path) -> bool:
 
 
 def measure(name: str, case: MeasuredShape, folder: Path, rollouts: int) -> dict[str, Any]:
-    """Run one case to its end, kill and resume it, and compare its memory with the plan."""
+    """Train one case twice, once straight and once killed and resumed, and read its log; return what was measured.
+
+    The result holds seconds of each phase, memory beside the plan's, whether both runs end with the same bits, and
+    seconds and exit status of analysis, doctor and figures on the straight run.
+    """
     from fspo.plan.memory import plan
     from fspo.train.checkpoint import list_checkpoints
 

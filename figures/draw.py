@@ -31,8 +31,10 @@ def new_axes(ax: Axes | None) -> Axes:
 
 
 def intervals(data: Frame, ax: Axes, x: str, ends: Sequence[str], color: Any) -> None:
-    """Draw a bar from the first to the second of the columns ``ends`` at each row's ``x``; a row with an end that is
-    not finite has none.
+    """Draw the interval of each row of a table as a vertical bar at the row's ``x``.
+
+    The bar reaches from the first to the second of the columns ``ends``. A row whose ends are not both finite gets no
+    bar.
     """
     told = np.isfinite(data[list(ends)].to_numpy(float)).all(axis=1)
     part = data[told]
@@ -56,7 +58,7 @@ def curves(
     partition: Partition = LENGTH,
     **look: Any,
 ) -> Axes:
-    """Draw a column of a table against another: a line with markers for each rule, and bars for the table's intervals.
+    """Draw the table's column ``y`` over ``x``: a line with markers for each rule, and the interval of each point.
 
     Parameters
     ----------
@@ -65,7 +67,7 @@ def curves(
     ax : Axes, optional
         Where to draw; new axes if not given.
     x, y, hue : str
-        Columns: place, value, and what has one look, such as the rule.
+        Columns of the horizontal and the vertical coordinate, and of what sets a line's colour and marker (the rule).
     units : str, optional
         Column that splits the rows of one ``hue`` into several lines, such as the run.
     ends : pair of str
@@ -116,7 +118,7 @@ def dots(
     mapped: Mapping[str, tuple[str, Mapping[Any, Any]]] | None = None,
     **look: Any,
 ) -> Axes:
-    """Draw a column of a table as dots with the table's intervals: one row for each category, the first on top.
+    """Draw the table's column ``x`` as dots with their intervals, in one row of the panel for each category.
 
     Parameters
     ----------
@@ -176,8 +178,10 @@ def dots(
 def outside_dots(
     data: Frame, rules: Sequence[str], ax: Axes | None = None, *, x: str = "estimate", **more: Any
 ) -> Axes:
-    """Draw a table's column ``x`` in rows of rules (column ``band``), in each drop, truncate and cap (column
-    ``outside``) below each other. ``more``: as for `dots`.
+    """Draw the table's column ``x`` as dots, in one row of the panel for each rule (column ``band``).
+
+    A rule's row has one dot for each choice outside the band (column ``outside``): drop, truncate and cap, from top to
+    bottom. ``more`` goes to `dots`.
     """
     here = [name for name in OUTSIDE_MARKERS if (data["outside"] == name).any()]
     mapped = {"color": ("outside", OUTSIDE_COLORS), "marker": ("outside", OUTSIDE_MARKERS)}

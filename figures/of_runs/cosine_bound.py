@@ -49,8 +49,9 @@ def rows(tables: Tables) -> Frame:
 
 
 def plot_bound(data: Frame, ax: Axes | None = None, means: Frame | None = None, lowest: float = 0.0) -> Axes:
-    """Draw cosine against the cosine lemma's rho (T7), its lower bound sqrt(1 - rho^2), and shade rho >= 1, which has
-    no bound.
+    """Draw each update's cosine over its rho, with the lower bound sqrt(1 - rho^2) of docs/theory.md T7.
+
+    Rho bounds the relative error of the clipped update. T7 says nothing where rho >= 1, so that part is shaded.
 
     Parameters
     ----------

@@ -44,8 +44,10 @@ def rows(tables: Tables) -> Frame:
 
 
 def plot_lre(data: Frame, rules: Sequence[str], panels: Sequence[str], ax: Axes | None = None) -> Axes:
-    """Draw LRE (columns ``rule``, ``panel``, ``estimate``, ``ci_low``, ``ci_high``): a row for each rule, in it the
-    comparisons ``panels`` below each other.
+    """Draw LRE as dots with intervals, in one row for each rule; a row has a dot for each of ``panels``, top to bottom.
+
+    ``data`` has the columns ``rule``, ``panel`` (target acceptance, or the runs' own rules), ``estimate``, ``ci_low``
+    and ``ci_high``.
     """
     shapes = {panel: VIEW_MARKERS[i % len(VIEW_MARKERS)] for i, panel in enumerate(panels)}
     mapped: dict[str, Any] = {"color": ("rule", {rule: look.color for rule, look in looks(rules).items()})}

@@ -32,9 +32,17 @@ LABELS = {"envelope": "envelope", "worst": "worst band", "unit": "band $u=1$"}
 
 
 def plot_distances(data: Frame, ax: Axes | None = None, lowest: float = 1e-5) -> Axes:
-    """Draw against length the Berry-Esseen bound and the distances of acceptance from its Gaussian value (columns
-    ``kind``, ``band``, ``length``, ``difference``, ``envelope``, ``ci_low``, ``ci_high``), exact and simulated; both
-    axes are logarithmic; distances below ``lowest`` are not shown.
+    """Draw over length how far acceptance is from its Gaussian value, and the Berry-Esseen bound on that distance.
+
+    Both axes are logarithmic.
+
+    Parameters
+    ----------
+    data : DataFrame
+        Columns ``kind`` ("exact" or "simulated"), ``band``, ``length``, ``difference`` (the distance), ``ci_low`` and
+        ``ci_high`` (its interval, of simulated rows), ``envelope`` (the bound, of exact rows).
+    lowest : float
+        Smaller distances are not shown.
     """
     exact, points = data[data["kind"] == "exact"], data[data["kind"] == "simulated"]
     bound = exact[exact["band"] == "worst"].assign(band="envelope", difference=lambda rows: rows["envelope"])

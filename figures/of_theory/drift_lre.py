@@ -29,9 +29,15 @@ LINES = {
 
 
 def plot_drift(data: Frame, ax: Axes | None = None) -> Axes:
-    """Draw LRE (columns ``lre``, ``low``, ``high``, ``near_low``, ``near_high``) and T3's two bounds (``one_sided``,
-    ``two_sided``) against the largest drift error (``x``). The y axis fits the values of LRE, so a bound far above them
-    is cut off.
+    """Draw LRE and T3's two bounds on it over the largest drift error.
+
+    The y axis fits the values of LRE, so a bound far above them is cut off.
+
+    Parameters
+    ----------
+    data : DataFrame
+        Columns ``x`` (largest drift error), ``lre`` with its certified ends at the stated ranges (``low``, ``high``)
+        and at all ranges near them (``near_low``, ``near_high``), and T3's bounds ``one_sided`` and ``two_sided``.
     """
     ax = draw.new_axes(ax)
     color = LINES["lre"][1].color

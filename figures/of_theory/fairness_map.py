@@ -98,8 +98,15 @@ def panels(tables: Tables) -> dict[str, Frame]:
 
 
 def plot_factor(data: Frame, factor: Factor, ax: Axes | None = None) -> Axes:
-    """Draw LRE of each rule (columns ``rule``, ``method``, ``lre_inf``, ``lre_inf_low``, ``lre_inf_high``) against the
-    size of one departure from the Gaussian model (``value``).
+    """Draw LRE_inf of each rule over the size of one departure from the Gaussian model.
+
+    Parameters
+    ----------
+    data : DataFrame
+        Columns ``rule``, ``method`` ("closed": drawn as lines, "simulated": as points), ``value`` (size of the
+        departure), ``lre_inf`` and the ends of its interval, ``lre_inf_low`` and ``lre_inf_high``.
+    factor : Factor
+        The departure.
     """
     ax, known = draw.new_axes(ax), line_looks(data["rule"])
     common: dict[str, Any] = {"x": "value", "y": "lre_inf", "known": known}

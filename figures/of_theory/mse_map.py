@@ -42,8 +42,10 @@ def cells(tables: Tables) -> Frame:
 
 
 def plot_cells(data: Frame, norm: LogNorm, ax: Axes | None = None, filled: bool = False) -> Axes:
-    """Draw errors over that without clipping (columns ``gamma``, ``acceptance``, ``relative``) as coloured cells, a
-    cross where clipping raises the error, a star at the least error (orange if ``filled``, else white).
+    """Draw each cell's squared error, divided by the error without clipping, as a colour.
+
+    A cross marks cells where clipping raises the error, a star the least error (orange if ``filled``, else white).
+    ``data`` has the columns ``gamma`` and ``acceptance``, which place a cell, and ``relative``, the quotient.
     """
     ax = draw.new_axes(ax)
     wide = data.pivot(index="gamma", columns="acceptance", values="relative")

@@ -59,7 +59,7 @@ class EvenTokensConfig:
 
 
 class EvenTokens:
-    """The task even-tokens; it has any number of examples for training and for evaluation."""
+    """The task even-tokens. Its prompts are drawn from a seed, so training and evaluation never run out of examples."""
 
     name = NAME
 
@@ -67,7 +67,7 @@ class EvenTokens:
         self.config = config or EvenTokensConfig()
 
     def size(self, split: Split) -> int | None:
-        """Return None: the splits "train" and "eval" are endless."""
+        """Return None, because both splits, "train" and "eval", have an example at every index."""
         check_split(split)
         return None
 

@@ -169,7 +169,7 @@ def test_an_adaptive_band_goes_on_from_verls_checkpoint(tmp_path):
 
 
 def few_rejected(*args):
-    """A rollout whose sampler is so near that the sqrt band keeps some responses and cuts some on both sides."""
+    """A rollout with small ratios to the sampler: the sqrt band keeps some responses and cuts others on both sides."""
     batch, lengths = rollout(*args)
     old = batch.batch["old_log_probs"]
     batch.batch["rollout_log_probs"] = (old + 0.5 * (batch.batch["rollout_log_probs"] - old)).clamp(max=0.0)
