@@ -22,7 +22,6 @@ from fspo.repro.options import ReproductionOptions
 from fspo.repro.presets import PRESETS, SIX_RULES, ReproductionSizes
 from fspo.repro.stages import GROUND_FLOOR, Job, Stages, is_stages, provenance, run_jobs, run_module, source_digest
 from fspo.repro.training import Training
-from proofs_check.maps.output import check_output
 
 DESCRIPTION = """Reproduce the claims about FSPO on this machine, each with an interval and a verdict.
 
@@ -51,6 +50,8 @@ class Reproduction:
         """Run all stages; return 0 if the theory checks pass and the report is written."""
         if self.out.parent.is_file():
             raise UserError(f"--output {self.out.parent} is a file: name a folder")
+        from proofs_check.maps.output import check_output  # the help does not wait for pandas
+
         # Refuse to overwrite a folder of other files. It is ours if it has a file of stages or a folder ``checks``;
         # `check_output` then refuses a folder ``checks`` of other files.
         refuse_foreign(self.out, {"stages": is_stages, "checks": Path.exists}, "fspo reproduce")
@@ -228,7 +229,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Parse the options and run the reproduction."""
     words = sys.argv[1:] if arguments is None else arguments
     options = parse(ReproductionOptions, words, build_parser())
-    from figures.style import WIDTHS
+    from figures.widths import WIDTHS
 
     if options.width not in WIDTHS:
         raise unknown_name("--width", options.width, tuple(WIDTHS))

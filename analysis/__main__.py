@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from importlib import import_module
 from pathlib import Path
 
-import pandas as pd
-from tqdm import tqdm
-
-from analysis.claims.catalogue import claims_about, digest_of_catalogue
-from analysis.claims.judge import evaluate_claims, is_claims, write_claims
 from analysis.log.partition import PARTITIONS, find_partition
 from analysis.log.ratio import WORDS, known_ratio
+from analysis.options import Options
 from analysis.rules.evaluate import BANDS, TARGETS, candidates
-from analysis.run import Options, analyse_runs
-from analysis.tables.files import folder_name, options_of, read_tables
-from analysis.tables.printed import at_one_rate, printed
-from fspo.base.command_line import CommandParser
+from fspo.base.command_line import CommandParser, next_step
 from fspo.base.errors import UserError, run_cli
 from fspo.base.files import refuse_foreign_file
 from fspo.stats.bins import DEFAULT_BINS
@@ -27,7 +19,7 @@ COMMANDS = {
     "calibrate": "analysis.rules.calibrate",
     "doctor": "analysis.doctor.command",
     "import": "analysis.importing.command",
-    "sweep": "analysis.sweeps.counterfactual",
+    "sweep": "analysis.sweeps.command",
 }
 """Other commands of this package, each with its module. The first argument of ``python -m analysis`` names a command
 or a run folder; a folder that is called like a command is given as, say, ./import.
@@ -91,6 +83,15 @@ def main(arguments: list[str] | None = None) -> int:
 def analyse_command(arguments: list[str] | None = None) -> int:
     """Analyse run folders, print a table for each, judge the claims on request and return the exit status."""
     args = build_parser().parse_args(arguments)
+    import pandas as pd  # the help does not wait for pandas, nor for what imports it
+    from tqdm import tqdm
+
+    from analysis.claims.catalogue import claims_about, digest_of_catalogue
+    from analysis.claims.judge import evaluate_claims, is_claims, write_claims
+    from analysis.run import analyse_runs
+    from analysis.tables.files import folder_name, options_of, read_tables
+    from analysis.tables.printed import at_one_rate, printed
+
     options = Options(
         bins=args.bins,
         edges=None if args.edges is None else tuple(args.edges),
@@ -146,11 +147,11 @@ def analyse_command(arguments: list[str] | None = None) -> int:
         for line in [*at_one_rate(tables, partition), *printed(tables["acceptance"], tables["ess"], partition, on)]:
             print(f"  {line}")
         print(f"  tables: {folder} (acceptance.csv: what each rule keeps of each bin; docs/tables.md explains all)")
-        print(f"  next: fspo figures {shlex.quote(str(path))}{options_of(partition, on)}")
     for claim in claims:
         print(f"{claim.id} {claim.verdict}: {claim.statement}")
     if claims:
-        print(f"catalogue of claims: {digest_of_catalogue()}")
+        print(f"catalogue of claims: {digest_of_catalogue()}; verdicts: {args.claims}")
+    print(next_step("figures", summaries, options_of(find_partition(args.by), on)))
     return 1 if any(summary["integrity"]["pass"] is False for summary in summaries.values()) else 0
 
 

@@ -12,7 +12,8 @@ import pandas as pd
 
 from analysis.doctor.examine import examine
 from analysis.importing.run import ImportOptions, import_run
-from analysis.run import Options, analyse_runs
+from analysis.options import Options
+from analysis.run import analyse_runs
 from analysis.tables.files import read_tables
 from fspo.gradlog import read_log, run_folder
 
@@ -63,7 +64,7 @@ def analyse(source: Source, columns: Mapping[str, str] | None = None, **options:
     source, columns
         As in `load_run`. Tables of a run folder are also written to it, as ``fspo analyse`` does.
     options
-        Keyword arguments of `analysis.run.Options`: ``rules``, ``targets``, ``bins``, ``by``, ``on``, ...
+        Keyword arguments of `analysis.options.Options`: ``rules``, ``targets``, ``bins``, ``by``, ``on``, ...
 
     Raises
     ------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,10 @@ import pandas as pd
 
 from analysis.log.loading import Run, load_run
 from analysis.log.notes import Notes
-from analysis.log.partition import LENGTH, find_partition
-from analysis.log.ratio import UPDATE, known_ratio
-from analysis.rules.evaluate import TARGETS, Case, candidates, make_cases, trained_case, uncorrected
+from analysis.log.partition import find_partition
+from analysis.log.ratio import known_ratio
+from analysis.options import Options
+from analysis.rules.evaluate import Case, candidates, make_cases, trained_case, uncorrected
 from analysis.rules.replay import replay_log
 from analysis.rules.tally import Tally
 from analysis.scores.sketch_error import effective_width
@@ -37,73 +38,15 @@ from analysis.tables.positions import position_table
 from analysis.tables.reuse import reuse_table
 from analysis.tables.summary import summarize
 from analysis.tables.theory_gap import gap_table
-from fspo.base.arguments import checked_count, checked_seed
 from fspo.base.errors import UserError
 from fspo.base.processes import Job, cores, in_processes
 from fspo.rules import Rule
-from fspo.stats.bins import DEFAULT_BINS, Bins, make_bins
+from fspo.stats.bins import Bins, make_bins
 
 MANY_SCORES = 20_000
 """Number of scores from which on two processes read them faster than one."""
-MOST_DRAWS = 10_000
 Progress = Callable[..., None]
 """Function that is called with the name of a part and the share of it that was done since the last call (default 1)."""
-
-
-@dataclass(frozen=True)
-class Options:
-    """Options of an analysis, the same for all runs and rules that are compared.
-
-    Parameters
-    ----------
-    bins : int
-        Number of quantile bins.
-    edges : list of numbers, optional
-        Edges of the bins, instead of quantiles (in tokens, for lengths).
-    window : int
-        Number of rollouts in a window. In each window matched ranges are calibrated anew, and the quantities of the
-        cosine lemma (docs/theory.md T7) are pooled.
-    rules : list of str, optional
-        Names of the bands that are evaluated counterfactually; by default all that the ratio has
-        (`analysis.rules.evaluate.candidates`).
-    targets : list of float
-        Acceptances that matched ranges are calibrated to.
-    draws : int
-        Number of times that responses are dropped at random, as a control of the cosines.
-    seed : int
-        Seed of the random drops.
-    by : str
-        What responses are binned by: a name of analysis.log.partition.PARTITIONS, or ``user.COLUMN``.
-    on : str
-        The log-ratio that is analysed (``fspo.rules.Ratio``).
-    """
-
-    bins: int = DEFAULT_BINS
-    edges: tuple[float, ...] | None = None
-    window: int = 5
-    rules: tuple[str, ...] | None = None
-    targets: tuple[float, ...] = TARGETS
-    draws: int = 32
-    seed: int = 0
-    by: str = LENGTH.name
-    on: str = UPDATE.on
-
-    def __post_init__(self) -> None:
-        if self.rules is None:
-            object.__setattr__(self, "rules", tuple(candidates(known_ratio(self.on))))
-        checked_count("--draws", self.draws, 1, MOST_DRAWS, "the random control keeps all draws in memory")
-        checked_count("--window", self.window, 1, 2**31, "a window has at least 1 rollout")
-        checked_seed("--seed", self.seed)
-        for name, given in (("--rules", self.bands), ("--targets", self.targets)):
-            if len(set(given)) < len(given):
-                raise UserError(f"{name} {list(given)}: name each once")
-
-    @property
-    def bands(self) -> tuple[str, ...]:
-        """The names of the bands that are evaluated: those of ``rules``, which holds all bands of the ratio if none
-        were given.
-        """
-        return self.rules or ()
 
 
 def shared_bins(runs: Sequence[Run], options: Options) -> Bins:

@@ -13,8 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from analysis.log.ratio import UPDATE
 from figures import DrawnFigure, draw_all, file_name, of_runs, of_theory
-from fspo.base.command_line import CommandParser
+from fspo.base.command_line import CommandParser, next_step
 from fspo.base.errors import UserError, run_cli
 from fspo.base.files import json_with, refuse_foreign, write_text
 
@@ -74,8 +75,8 @@ def check_output(folder: Path) -> None:
 def build_parser() -> CommandParser:
     """Return the parser of ``fspo figures``."""
     from analysis.log.partition import PARTITIONS
-    from analysis.log.ratio import UPDATE, WORDS
-    from figures.style import WIDTHS
+    from analysis.log.ratio import WORDS
+    from figures.widths import WIDTHS
 
     parser = CommandParser(
         prog="fspo figures",
@@ -101,9 +102,9 @@ def build_parser() -> CommandParser:
 
 def main(arguments: list[str] | None = None) -> int:
     """Draw the figures, print which were drawn and which skipped, and write the captions."""
-    from figures.tables import Tables, load, load_theory, load_trained_sweep
-
     values = build_parser().parse_args(arguments)
+    from figures.tables import Tables, load, load_theory, load_trained_sweep  # the help does not wait for pandas
+
     runs = [Path(run) for run in values.runs]
     swept = values.trained_sweep
     folders = [*runs, *([values.theory] if values.theory else []), *([swept.parent] if swept else [])]
@@ -126,6 +127,10 @@ def main(arguments: list[str] | None = None) -> int:
             cure = "run fspo analyse on a longer run" if runs else "run fspo maps again"
             raise UserError(f"nothing could be drawn (reasons above): {cure}")
         write_captions(results, captions)
+    drawn = sum(not item.skipped for item in results)
+    print(f"{drawn} figures drawn, {len(results) - drawn} skipped: {output} (captions: {captions.name})")
+    if runs and measured.by_length and values.on == UPDATE.on:
+        print(next_step("report", runs))
     return 0
 
 

@@ -38,7 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     import shutil
 
     from analysis.doctor.planted import DEFECTS, Plan, write_run
-    from analysis.run import Options, analyse_runs
+    from analysis.options import Options
+    from analysis.run import analyse_runs
     from figures.page.command import show, write
     from fspo.base.files import json_with, refuse_foreign, write_text
     from fspo.rules import COMPARED

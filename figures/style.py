@@ -11,34 +11,14 @@ from typing import Any
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
-from tueplots import figsizes
 
+from figures.widths import WIDTHS
 from fspo.base.errors import unknown_name
 from fspo.base.files import whole_file
 
 SMALLEST_FONT = 6.5
 """Size in points of the smallest text in a figure at its printed width."""
 DPI = 300
-_POINTS_PER_INCH = 72.27
-
-WIDTHS: dict[str, float] = {
-    name: preset()["figure.figsize"][0]
-    for name, preset in {
-        "neurips": figsizes.neurips2024,
-        "icml-column": figsizes.icml2024_half,
-        "icml-full": figsizes.icml2024_full,
-        "iclr": figsizes.iclr2024,
-        "aaai-column": figsizes.aaai2024_half,
-        "aaai-full": figsizes.aaai2024_full,
-        "colm": figsizes.colm2026,
-        "tmlr": figsizes.tmlr2023,
-        "jmlr": figsizes.jmlr2001,
-    }.items()
-} | {
-    "acl-column": 219.09 / _POINTS_PER_INCH,  # \columnwidth and \textwidth of acl.sty; the package tueplots has no ACL
-    "acl-full": 455.24 / _POINTS_PER_INCH,
-}
-"""Width in inches of a figure at each named venue."""
 
 
 @dataclass(frozen=True)

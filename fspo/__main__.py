@@ -31,7 +31,7 @@ GROUPS: dict[str, dict[str, Command]] = {
         "figures": Command("figures.__main__", "publication figures from the tables", "RUN --width neurips"),
         "report": Command("figures.page.command", "one page: findings, figures, assumptions", "RUN --open"),
         "calibrate": Command("analysis.rules.calibrate", "ranges that give all rules one acceptance", "RUN"),
-        "sweep": Command("analysis.sweeps.counterfactual", "what other settings would have done", "RUN"),
+        "sweep": Command("analysis.sweeps.command", "what other settings would have done", "RUN"),
     },
     "you want to train": {
         "plan": Command("fspo.plan.__main__", "memory of a run before it starts", "--config run.yaml"),

@@ -7,19 +7,13 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from tqdm import tqdm
-
-from fspo.base.arguments import checked_seed
 from fspo.base.command_line import CommandParser
 from fspo.base.errors import run_cli
-from proofs_check.catalogue import CHECKS
-from proofs_check.checks.t08_identity import MOST_ROLLOUTS, log_checks
-from proofs_check.frame import Check, Row, exit_status, select
-from proofs_check.maps.output import check_output
-from proofs_check.report import format_table, write_report
-from proofs_check.run import run_checks
-from proofs_check.tools.log_rows import log_damage
+
+if TYPE_CHECKING:  # the help does not wait for the checks
+    from proofs_check.frame import Check, Row
 
 EXAMPLES = """examples:
   fspo check
@@ -35,7 +29,7 @@ EXAMPLES = """examples:
 
 def run_suite(
     out: Path,
-    checks: Sequence[Check] = CHECKS,
+    checks: Sequence[Check],
     seed: int = 0,
     jobs: int = 1,
     strict: bool = False,
@@ -48,6 +42,13 @@ def run_suite(
     UserError
         If ``jobs < 1``, or if ``out`` is not a folder or holds files that this program did not write.
     """
+    from tqdm import tqdm
+
+    from proofs_check.frame import exit_status
+    from proofs_check.maps.output import check_output
+    from proofs_check.report import write_report
+    from proofs_check.run import run_checks
+
     check_output(out)
     start = time.perf_counter()
     with tqdm(total=len(checks), unit="check", disable=not progress, file=sys.stderr) as bar:
@@ -85,6 +86,13 @@ def build_parser() -> CommandParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse the command line, run the checks, print the table and return the exit status."""
     options = build_parser().parse_args(arguments)
+    from fspo.base.arguments import checked_seed
+    from proofs_check.catalogue import CHECKS
+    from proofs_check.checks.t08_identity import MOST_ROLLOUTS, log_checks
+    from proofs_check.frame import select
+    from proofs_check.report import format_table
+    from proofs_check.tools.log_rows import log_damage
+
     only = [name.strip() for name in options.only.split(",") if name.strip()]
     own = () if options.log is None else log_checks(options.log)
     chosen = select((*CHECKS, *own), only, options.method or None)

@@ -22,8 +22,9 @@ import torch
 
 from analysis.log.loading import load_run
 from analysis.log.rows import Rows
+from analysis.options import Options
 from analysis.rules.evaluate import TARGETS
-from analysis.run import Options, analyse
+from analysis.run import analyse
 from analysis.tables.columns import Interval
 from analysis.tables.ess import EXACT
 from fspo.base.errors import run_cli

@@ -228,15 +228,13 @@ def _ranges(p: Patient, rows: Rows, target: float) -> list[Evidence]:
     share = rows.share("", excess <= factor)
     ends = [_scaled(still, float(np.quantile(excess, np.clip(q, 0, 1)))) for q in (share.low, share.high)]
     unit = "nats per root token" if still.shape in ("sqrt", "prefix") else ""
-    label = "c" if still.shape in ("sqrt", "power", "prefix") else "eps"
+    names = ("range_lo", "range_hi")
+    both = fitted.range_lo == fitted.range_hi
     out = []
-    for side in ("lo", "hi"):
-        value = getattr(fitted, f"range_{side}")
-        if side == "hi" and fitted.range_lo == fitted.range_hi:
-            continue
-        low, high = (getattr(e, f"range_{side}") if e else np.nan for e in ends)
-        both = fitted.range_lo == fitted.range_hi
-        out.append(Evidence(f"{label if both else f'{label}_{side}'} for {target:.0%}", float(value), low, high, unit))
+    for name in names[: 1 if both else 2]:
+        low, high = (getattr(e, name) if e else np.nan for e in ends)
+        said = " and ".join(names) if both else name
+        out.append(Evidence(f"{said} for {target:.0%}", float(getattr(fitted, name)), low, high, unit))
     return out
 
 

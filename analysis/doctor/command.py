@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from fspo.base.command_line import CommandParser
+from fspo.base.command_line import CommandParser, next_step
 
 EXAMPLES = """examples:
   fspo doctor out/quick/runs/fspo-seed0
@@ -39,6 +39,7 @@ def main(arguments: list[str]) -> int:
     from analysis.doctor.findings import check_threshold
     from analysis.tables.files import write_json
     from fspo.base.files import json_with, refuse_foreign_file
+    from fspo.gradlog.files import log_paths
 
     check_threshold(args.fail_on, list(CHECKS))
     if args.json is not None:
@@ -50,4 +51,8 @@ def main(arguments: list[str]) -> int:
         write_json(Path(args.json), [d.to_dict() for d in diagnoses])
     for diagnosis in diagnoses:
         print("\n".join(diagnosis.lines(verbose=args.verbose)))
+    if args.json is not None:
+        print(f"all answers: {args.json}")
+    if logged := [run for run in args.runs if log_paths(Path(run))]:
+        print(next_step("analyse", logged))
     return int(any(d.fails(args.fail_on) for d in diagnoses))

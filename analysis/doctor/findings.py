@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, dataclass, field
 from enum import IntEnum
+from itertools import groupby
 from typing import Any
 
 from fspo.base.errors import UserError, unknown_name
@@ -156,23 +157,24 @@ class Diagnosis:
         """Return the lines that are printed on the terminal."""
         out = [f"{self.run}: {self.rows} rows, rule {self.rule}"]
         out += [f"  note: {note}" for note in self.notes]
-        for answer in self.findings:
-            assert answer.severity is not None
-            since = "" if answer.since is None else f" (from rollout {answer.since} on)"
-            out.append(f"  {answer.severity.label.upper()} {answer.id}: {answer.summary}{since}")
-            out += [f"    {evidence}" for evidence in answer.evidence]
-            out.append(f"    cure: {answer.cure}")
-        if not self.findings:
-            out.append("  nothing found")
-        passed = [a for a in self.answers if a.status == "clear"]
+        passed, left = ([a for a in self.answers if a.status == status] for status in ("clear", "not checked"))
         if verbose:
             for answer in passed:
                 out.append(f"  clear {answer.id}: {answer.summary}")
                 out += [f"    {evidence}" for evidence in answer.evidence]
         elif passed:
             out.append("  clear: " + ", ".join(a.id for a in passed))
-        out += [f"  not checked {a.id}: {a.summary}" for a in self.answers if a.status == "not checked"]
-        return out
+        for why, group in groupby(sorted(left, key=lambda a: a.summary), key=lambda a: a.summary):
+            out.append(f"  not checked {', '.join(a.id for a in group)}: {why}")
+        for answer in self.findings:
+            assert answer.severity is not None
+            since = "" if answer.since is None else f" (from rollout {answer.since} on)"
+            out.append(f"  {answer.severity.label.upper()} {answer.id}: {answer.summary}{since}")
+            out += [f"    {evidence}" for evidence in answer.evidence]
+            out.append(f"    cure: {answer.cure}")
+        number = len(self.findings)
+        result = f"{number} finding{'s' * (number > 1)}" if number else "nothing found"
+        return [*out, f"  {result}; checks that are clear: {len(passed)}, not made: {len(left)}"]
 
 
 def check_threshold(threshold: str, ids: list[str]) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
+
+from fspo.base.command_line import next_step
 
 NEEDS: dict[str, tuple[tuple[str, ...], ...]] = {
     # For each diagnostic the columns that it needs; if there are several tuples, any one of them is enough.
@@ -69,7 +70,10 @@ class Report:
         for kind, names in self.files.items():
             shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
             out.append(f"  read {kind}: {shown}")
-        out.append(f"  {self.rows} responses in {self.rollouts} rollouts, {self.metric_lines} lines of scalars")
+        out.append(
+            f"  {self.rows} responses in {self.rollouts} rollout{'s' * (self.rollouts != 1)}, "
+            f"{self.metric_lines} lines of scalars"
+        )
         if self.rows:
             known = ", ".join(f"{ratio} in {count}" for ratio, count in self.known.items())
             out.append(f"  ratios (--on): {known}")
@@ -89,7 +93,7 @@ class Report:
         out += [f"  cannot be computed: {what}: no {wanting}" for what, wanting in self.missing().items()]
         on = next((f" --on {name}" for name in ("engine", "behaviour") if self.known.get(name)), "")
         if self.rows:
-            out.append(f"next: fspo analyse {shlex.quote(self.run)}{on}")
+            out += [next_step("doctor", [self.run]), next_step("analyse", [self.run], on)]
         return out
 
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from analysis.log.rows import numbered
@@ -77,6 +76,8 @@ def find_copies(
     """Find the rows (N,) that agree in length and in all ``numbers`` (S, then other sums) with a row of another
     response in the same step.
     """
+    import pandas as pd
+
     number = len(step)
     found = Copies(*(np.zeros(number, bool) for _ in Copies._fields))
     judged = np.flatnonzero((length >= LONG) & (numbers[0] != 0) & np.isfinite(numbers[0]))

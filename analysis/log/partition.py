@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import pandas as pd
 
 from fspo.base.errors import UserError, unknown_name
 from fspo.gradlog import GradLog
@@ -132,6 +131,8 @@ def coordinates(
         known = log.table[partition.column].is_valid().to_numpy()
         return np.where(known, now - updates - sampled, np.nan), ()
     if values.dtype == object or values.dtype.kind in "US":
+        import pandas as pd  # the help of commands names the partitions, and does not wait for pandas
+
         texts = pd.Series(values).astype(str)
         names = list(categories) or sorted(texts.unique())
         if len(names) > MAX_CATEGORIES:

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from fspo.base.errors import UserError
 from fspo.rules import Rule, TokenMeans
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -118,6 +120,8 @@ this many times as many entries as there are rows.
 
 def row_names(rollout: Ints, step: Ints, response: Ints) -> pd.MultiIndex:
     """Return an index of rows (N,) by rollout, step and response, which together identify a row."""
+    import pandas as pd
+
     return pd.MultiIndex.from_arrays([np.asarray(x, np.int64) for x in (rollout, step, response)])
 
 
@@ -142,6 +146,8 @@ def numbered(*keys: Ints) -> Ints:
         taken = np.zeros(span, np.int64)
         taken[code] = 1
         return (np.cumsum(taken) - 1)[code]
+    import pandas as pd
+
     return pd.factorize(code, sort=True)[0].astype(np.int64)
 
 
@@ -150,6 +156,8 @@ def repeated(*keys: Ints) -> NDArray[np.bool_]:
     code = _combined(keys)
     if code is not None and np.all(code[1:] > code[:-1]):
         return np.zeros(len(code), bool)
+    import pandas as pd
+
     again = pd.Series(code).duplicated() if code is not None else pd.MultiIndex.from_arrays(list(keys)).duplicated()
     return np.asarray(again)
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from analysis.log.loading import load_run
 from analysis.log.ratio import CORRECTED, UPDATE, known_ratio
-from fspo.base.command_line import CommandParser
+from fspo.base.command_line import CommandParser, dashed, next_step
 from fspo.base.errors import UserError
 from fspo.base.files import refuse_foreign_file, write_text
 from fspo.rules import COMPARED, CORRECTIONS, TRAINING_ACCEPTANCE, Ratio, Rule, calibrate, correction, preset
@@ -36,8 +36,8 @@ class CalibratedRange(NamedTuple):
     Written by ``fspo calibrate RUN --output FILE``. docs/theory.md section 2.
     """
 
-    range_lo: Annotated[float, "c_lo of the calibrated band", "nats; the rule's shape says times which power of L"]
-    range_hi: Annotated[float, "c_hi of the calibrated band", "as range_lo"]
+    range_lo: Annotated[float, "lower range of the band", "nats; the rule's shape says times which power of L"]
+    range_hi: Annotated[float, "upper range of the band", "as range_lo"]
     target: Annotated[float, "wanted band acceptance over all responses", "share"]
     realised: Annotated[float, "band acceptance of the calibrated range on the run's rows", "share"]
     rows: Annotated[int, "rows of the run that were used", "rows"]
@@ -169,8 +169,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if on != UPDATE.on:
             found.append(f"--{group}.on {on}")
         if fit:
-            found += [f"--{group}.{end} {fit[end]:.9g}" for end in ("range_lo", "range_hi")]
+            found += [f"--{group}.{dashed(end)} {fit[end]:.9g}" for end in ("range_lo", "range_hi")]
         print(" ".join(found))
     if options.output is not None:
         write_calibration(Path(options.output), ranges)
+        print(f"ranges: {options.output}", file=sys.stderr)
+    for name, fit in ranges.items():
+        kept = f"{name} leaves {fit['realised']:.1%} of the {fit['rows']} rows alone at these ranges"
+        print(f"{kept} (wanted: {fit['target']:.1%})", file=sys.stderr)
+    print(next_step("train", [], " --output NEW_RUN and the options of one line above"), file=sys.stderr)
     return 0

@@ -6,36 +6,30 @@ which an update is made up. A trained sweep needs runs with the other setting (`
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import pandas as pd
-from tqdm import tqdm
 
-from analysis.log.loading import Run, load_run
+from analysis.log.loading import Run
 from analysis.log.notes import Notes
-from analysis.log.ratio import CORRECTED, UPDATE, WORDS
+from analysis.log.ratio import CORRECTED
 from analysis.log.rows import Rows, leave_one_out, row_names
+from analysis.options import Options
 from analysis.rules.calibrate import OF_SEQUENCES
 from analysis.rules.evaluate import Case, candidates, evaluate, measured
-from analysis.run import Options, shared_bins
 from analysis.scores.sketch_error import effective_width
 from analysis.scores.sketches import ScoredWindow, ScoredWindows
 from analysis.stats.lre import lre_estimates
 from analysis.tables.acceptance import Reason
-from analysis.tables.columns import UNKNOWN, Interval, RunKey, frame
+from analysis.tables.columns import UNKNOWN, Interval, RunKey
 from analysis.tables.cosine import CosineRow, CosineTable
-from analysis.tables.files import check_folder, folder_name
 from analysis.tables.population import PopulationTable
-from fspo.base.command_line import CommandParser
-from fspo.base.errors import UserError, unknown_name
-from fspo.base.files import whole_file
+from fspo.base.errors import UserError
 from fspo.rules import COMPARED, OF_CLIP_RULES, OF_CORRECTIONS, Rule, scaled
-from fspo.stats.bins import DEFAULT_BINS, Bins
+from fspo.stats.bins import Bins
 from fspo.stats.clusters import dense, ratios
 from fspo.stats.intervals import proportion_interval
 
@@ -88,7 +82,7 @@ def settings(run: Run) -> Iterator[Setting]:
         for factor in FACTORS:
             try:
                 rule = scaled(known[name], factor)
-            except UserError:  # multiplied by the factor, the range eps_lo would be 1 or more
+            except UserError:  # multiplied by the factor, range_lo would be 1 or more
                 continue
             yield Setting("range", f"{rule.range_lo:.3g} {rule.range_hi:.3g}", name, rule)
     for dual in () if corrections else (None, 1.5, 2.0, 3.0):
@@ -235,69 +229,3 @@ def _acceptances(run: Run, setting: Setting, rows: Rows, bins: Bins) -> list[Swe
 
 def _row(run: Run, setting: Setting, quantity: str, estimate: Interval, reason: str) -> SweepRow:
     return SweepRow(run.name, setting.name, setting.value, setting.preset, quantity, estimate, reason)
-
-
-def build_parser() -> CommandParser:
-    """Return the parser of ``fspo sweep``."""
-    p = CommandParser(
-        prog="fspo sweep",
-        description="What other ranges, drifts, exponents, dual clips, outsides, aggregations, group sizes and "
-        "minibatches would have done to a run's own log, into RUN/analysis/sweep.csv.",
-        examples="examples:\n  fspo sweep out/quick/runs/none-seed0\n  fspo sweep RUN_A RUN_B --only range,outside\n",
-    )
-    p.add_argument("runs", nargs="+", type=str, metavar="RUN", help="run folder that holds gradlog/")
-    p.add_argument("--on", type=str, default=UPDATE.on, help=f"log-ratio that the rules act on: {', '.join(WORDS)}")
-    p.add_argument("--bins", type=int, default=DEFAULT_BINS, help="quantile bins of length")
-    p.add_argument("--only", type=list[str], default=[], help="settings to print, of range, dual, outside, ...")
-    return p
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Sweep settings on the log of each run, write the table and print it."""
-    args = build_parser().parse_args(arguments)
-    for path in args.runs:
-        target = Path(path) / folder_name(on=args.on) / "sweep.csv"
-        check_folder(target.parent)
-        run = load_run(path, on=args.on)
-        if run.streamed:
-            print(f"{path}: {run.sampled['text']}", file=sys.stderr)
-        bins = shared_bins([run], Options(bins=args.bins, on=args.on))
-        names = list(dict.fromkeys(s.name for s in settings(run)))
-        for name in args.only:
-            if name not in names:
-                raise unknown_name("setting", name, names)
-        with tqdm(desc=f"sweep {run.name}", unit="part", disable=not sys.stderr.isatty()) as bar:
-
-            def progress(part: str, bar: tqdm = bar) -> None:
-                bar.set_postfix_str(part)
-                bar.update()
-
-            rows, of_reading = sweep(run, bins, progress)
-        table, notes = frame(SweepRow, rows), run.notes + of_reading
-        with whole_file(target) as part:
-            table.to_csv(part, index=False)
-        print(f"{path}: {target}")
-        for line in [*notes.damage, *notes.warnings]:
-            print(f"  {line}")
-        print(format_sweep(table, args.only or names))
-    return 0
-
-
-def format_sweep(table: pd.DataFrame, names: Sequence[str]) -> str:
-    """Return the sweep as text: a line for each setting, with estimates and intervals."""
-    quantities = list(dict.fromkeys(table["quantity"]))
-    lines = ["  ".join(f"{word:24}" for word in ("setting", "value", "rule", *quantities)).rstrip()]
-    for key, part in table.groupby(["setting", "value", "rule"], sort=False):
-        setting, value, rule = key if isinstance(key, tuple) else (key, "", "")
-        if setting not in names:
-            continue
-        cells = {row["quantity"]: _cell(row) for row in part.to_dict("records")}
-        words = [str(setting), str(value), str(rule), *(cells.get(q, "") for q in quantities)]
-        lines.append("  ".join(f"{word:24}" for word in words).rstrip())
-    return "\n".join(lines)
-
-
-def _cell(row: dict[Any, Any]) -> str:
-    if not np.isfinite(row["estimate"]):
-        return "-"
-    return f"{row['estimate']:.3f} [{row['ci_low']:.3f}, {row['ci_high']:.3f}]"

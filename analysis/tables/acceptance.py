@@ -147,8 +147,8 @@ class RangeRow(NamedTuple):
     use: Annotated[str, "first or reused", "text"]
     rate: Annotated[str, "acceptance that a matched range is calibrated to: band or update", "text"]
     window: Annotated[int, "first rollout of the window; -1: every window", "rollout"]
-    range_lo: Annotated[float, "c_lo of the rule's band", "nats; the rule's shape says times which power of L"]
-    range_hi: Annotated[float, "c_hi of the rule's band", "as range_lo"]
+    range_lo: Annotated[float, "lower range of the rule's band", "nats; the rule's shape says times which power of L"]
+    range_hi: Annotated[float, "upper range of the rule's band", "as range_lo"]
     reason: Annotated[str, "why the window has no range that gives the target; else empty", "text"]
 
 

@@ -5,10 +5,12 @@ errors of one line.
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 from argparse import Action, RawDescriptionHelpFormatter
 from argparse import ArgumentParser as PlainParser
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from types import UnionType
 from typing import Any, NoReturn, Union, get_args, get_origin
 
@@ -74,6 +76,11 @@ def dashed(option: str) -> str:
     ``optim.learning_rate`` of a configuration.
     """
     return option.replace("_", "-")
+
+
+def next_step(command: str, places: Iterable[str | Path], options: str = "") -> str:
+    """Return the last line that a command prints: the command to run next, on the files or folders ``places``."""
+    return " ".join(["next: fspo", command, *(shlex.quote(str(place)) for place in places)]) + options
 
 
 def rewritten(parser: PlainParser, words: Sequence[str]) -> list[str]:

@@ -32,7 +32,7 @@ update: S, new less old. engine: E, the sampling weights' log-probability by the
 behaviour: D + E, old less the sampler's, with D the staleness, old less the sampling weights'. total: S + D + E."""
 
 EPS_SHAPES = ("fixed", "linear", "token")
-"""Shapes whose range is an eps: the band on the ratio is [1 - eps_lo, 1 + eps_hi] at n = 1."""
+"""Shapes whose range is an eps: the band on the ratio is [1 - range_lo, 1 + range_hi] at n = 1."""
 _CHOICES = {
     "shape": get_args(Shape),
     "drift": get_args(Drift),
@@ -58,8 +58,8 @@ class Rule:
         ``power`` grow like n, sqrt(n) and n**gamma. ``token`` is a band on each token's log-ratio, ``prefix`` a sqrt
         band on prefix sums.
     range_lo, range_hi : float
-        Lower and upper range. ``fixed``, ``linear``, ``token``: eps, half-widths ``-log(1 - eps_lo)`` and
-        ``log(1 + eps_hi)`` nats; an eps_lo of 1 means no lower edge. ``sqrt``, ``power``, ``prefix``: c, half-width
+        Lower and upper range. ``fixed``, ``linear``, ``token``: eps, half-widths ``-log(1 - range_lo)`` and
+        ``log(1 + range_hi)`` nats; a range_lo of 1 means no lower edge. ``sqrt``, ``power``, ``prefix``: c, half-width
         ``c * n**gamma`` nats.
     gamma : float, optional
         Exponent of ``power``; refused for the other shapes.

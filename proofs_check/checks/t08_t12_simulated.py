@@ -39,7 +39,8 @@ Select = Callable[..., list[dict[str, Any]]]
 def tables(write: Callable[[Path], None]) -> Select:
     """Analyse a log that ``write`` writes; return a function that selects rows at first use of a table by columns."""
     from analysis.log.loading import load_run
-    from analysis.run import Options, analyse, shared_bins
+    from analysis.options import Options
+    from analysis.run import analyse, shared_bins
 
     with tempfile.TemporaryDirectory() as folder:
         write(Path(folder))

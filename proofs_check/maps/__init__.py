@@ -2,3 +2,6 @@
 
 ``fspo maps`` writes them; `proofs_check.maps.tables` explains every column.
 """
+
+PARTS = ("fairness", "price")
+"""The parts of the maps, which can be computed one without the other."""

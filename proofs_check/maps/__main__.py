@@ -8,14 +8,9 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from fspo.base.arguments import checked_count, checked_seed
-from fspo.base.command_line import CommandParser
+from fspo.base.command_line import CommandParser, next_step
 from fspo.base.errors import run_cli, unknown_name
-from proofs_check.maps import curves, online
-from proofs_check.maps.build import PARTS, build_tables
-from proofs_check.maps.output import check_output
-from proofs_check.maps.tables import write_table
-from proofs_check.run import MOST_JOBS
+from proofs_check.maps import PARTS
 
 MOST_DRAWS = 10_000_000
 """Most responses of each length that the command simulates; more would not fit into memory."""
@@ -57,6 +52,13 @@ def build_parser() -> CommandParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Build the chosen tables, write them, print their paths and return the exit status."""
     options = build_parser().parse_args(arguments)
+    from fspo.base.arguments import checked_count, checked_seed  # the help does not wait for pandas and scipy
+    from proofs_check.maps import curves, online
+    from proofs_check.maps.build import build_tables
+    from proofs_check.maps.output import check_output
+    from proofs_check.maps.tables import write_table
+    from proofs_check.run import MOST_JOBS
+
     check_output(options.out)
     checked_seed("--seed", options.seed)
     checked_count("--jobs", options.jobs, 1, MOST_JOBS, "the number of processes")
@@ -75,7 +77,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if ONLINE in only:
         found = online.write(options.out, options.seed, options.draws, not options.no_progress)
         files += [] if found is None else [found]
-    print(f"tables: {options.out}/ {', '.join(file.name for file in files)}")
+    print(f"tables: {options.out}/ {', '.join(file.name for file in files)} (docs/tables.md explains the columns)")
+    print(next_step("figures --theory", [options.out]))
     return 0
 
 

@@ -13,12 +13,11 @@ import pandas as pd
 from tqdm import tqdm
 
 from fspo.base.errors import UserError, unknown_name
-from proofs_check.maps import fairness, price
+from proofs_check.maps import PARTS, fairness, price
 from proofs_check.maps.models import MODELS
 from proofs_check.maps.settings import points
 from proofs_check.maps.tables import to_frame
 
-PARTS = ("fairness", "price")
 CHUNK = 8
 """Number of points (settings) of the fairness map that a process computes at a time."""
 Part = dict[str, list[dict]]

@@ -14,8 +14,9 @@ from analysis.__main__ import main
 from analysis.claims.catalogue import ATOMS, HEADLINES
 from analysis.log.loading import load_run
 from analysis.log.rows import windows
+from analysis.options import Options
 from analysis.rules.evaluate import Case, evaluate, measured
-from analysis.run import Options, analyse, analyse_runs, shared_bins
+from analysis.run import analyse, analyse_runs, shared_bins
 from analysis.tables.columns import names
 from analysis.tables.files import TABLES, read_tables, write_json
 from fspo.base.errors import UserError

@@ -9,8 +9,9 @@ import sys
 import pandas as pd
 import pytest
 
+from analysis.options import Options
 from analysis.rules.evaluate import SHAPES
-from analysis.run import Options, analyse_runs
+from analysis.run import analyse_runs
 from figures import find_module
 from figures.__main__ import main
 from figures.of_runs import FIGURES

@@ -90,7 +90,7 @@ def test_list_runs_nothing(tmp_path, capsys):
     [(made(1.0), 0), (made(-1.0), 1), (made(math.nan), 1), (made(1.0, control=1.0), 1), (made(1.0, math.nan), 1)],
 )
 def test_exit_status_of_the_command(monkeypatch, tmp_path, capsys, check, status):
-    monkeypatch.setattr(cli, "CHECKS", (check,))
+    monkeypatch.setattr("proofs_check.catalogue.CHECKS", (check,))
     assert cli.main(["--no-progress", "--jobs", "1", "--out", str(tmp_path)]) == status
     assert json.loads((tmp_path / "proofs_check.json").read_text())["exit_status"] == status
     if status:
@@ -100,7 +100,7 @@ def test_exit_status_of_the_command(monkeypatch, tmp_path, capsys, check, status
 
 def test_not_run_comes_last_and_counts_only_when_strict(monkeypatch, tmp_path, capsys):
     absent = Check("T1", Method.CLOSED, "absent", lambda rng: Outcome(not_run="no prover here"), made(1.0).controls)
-    monkeypatch.setattr(cli, "CHECKS", (absent, made(1.0)))
+    monkeypatch.setattr("proofs_check.catalogue.CHECKS", (absent, made(1.0)))
     arguments = ["--no-progress", "--jobs", "1", "--out", str(tmp_path)]
     assert cli.main(arguments) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -139,7 +139,7 @@ def test_json_is_strict():
 
 def test_proofs_check_needs_no_torch():
     code = (
-        "import sys, proofs_check.__main__; "
+        "import sys, proofs_check.__main__, proofs_check.catalogue; "
         "bad = {'torch', 'transformers', 'matplotlib', 'analysis'} & set(sys.modules); sys.exit(len(bad))"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)

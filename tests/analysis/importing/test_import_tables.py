@@ -21,7 +21,8 @@ from analysis.importing.convert import choose_columns
 from analysis.importing.run import ImportOptions, import_run
 from analysis.importing.tables import read_chunks
 from analysis.log.loading import load_run
-from analysis.run import Options, analyse
+from analysis.options import Options
+from analysis.run import analyse
 from analysis.run import shared_bins as bins_of
 from fspo.base.errors import UserError
 from fspo.gradlog import read_log

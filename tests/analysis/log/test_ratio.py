@@ -11,8 +11,9 @@ import pytest
 from analysis.__main__ import main
 from analysis.log.loading import load_run
 from analysis.log.ratio import LoggedRatio
+from analysis.options import Options
 from analysis.rules.evaluate import make_cases
-from analysis.run import Options, analyse, analyse_runs, shared_bins
+from analysis.run import analyse, analyse_runs, shared_bins
 from analysis.tables.files import read_tables
 from fspo.base.errors import UserError
 from fspo.rules import CORRECTIONS, correction, preset

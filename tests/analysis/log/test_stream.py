@@ -14,10 +14,11 @@ import analysis.rules.layout
 from analysis.log.loading import load_run
 from analysis.log.partition import find_partition
 from analysis.log.stream import Stream
+from analysis.options import Options
 from analysis.rules.calibrate import calibrate_run
 from analysis.rules.evaluate import make_cases
 from analysis.rules.layout import hashed
-from analysis.run import Options, analyse, shared_bins
+from analysis.run import analyse, shared_bins
 from analysis.sweeps.counterfactual import main as sweep_main
 from analysis.tables.acceptance import tables_of
 from analysis.tables.columns import frame

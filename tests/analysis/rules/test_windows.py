@@ -7,7 +7,8 @@ import pandas as pd
 import pytest
 
 from analysis.log.loading import Run, load_run
-from analysis.run import Options, analyse
+from analysis.options import Options
+from analysis.run import analyse
 from fspo.rules import OF_CLIP_RULES
 from fspo.stats.bins import Bins
 

@@ -7,7 +7,8 @@ import pytest
 from analysis.__main__ import main
 from analysis.log.loading import load_run
 from analysis.log.rows import leave_one_out
-from analysis.run import Options, shared_bins
+from analysis.options import Options
+from analysis.run import shared_bins
 from analysis.scores.sketches import ScoredWindows
 from analysis.sweeps.counterfactual import SweepRow, settings, sweep
 from analysis.tables.columns import frame, names

@@ -8,8 +8,9 @@ import pytest
 from scipy import stats as sps
 
 from analysis.log.loading import load_run
+from analysis.options import Options
 from analysis.rules.evaluate import Case, make_cases, trained_case, uncorrected
-from analysis.run import Options, analyse, shared_bins
+from analysis.run import analyse, shared_bins
 from analysis.scores.products import CosineColumns, Products, UpdateGram, collapsed, jackknife_se
 from analysis.scores.sketches import ScoredWindow, ScoredWindows
 from analysis.tables.columns import RunKey

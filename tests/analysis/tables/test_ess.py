@@ -5,7 +5,8 @@ import pandas as pd
 import pytest
 from scipy.stats import kurtosis
 
-from analysis.run import Options, analyse_runs
+from analysis.options import Options
+from analysis.run import analyse_runs
 from analysis.tables.columns import Interval
 from analysis.tables.ess import effective_share
 from analysis.tables.files import read_tables

@@ -8,8 +8,9 @@ import pytest
 
 from analysis.__main__ import main
 from analysis.log.loading import load_run
+from analysis.options import Options
 from analysis.rules.evaluate import Case
-from analysis.run import Options, analyse, shared_bins
+from analysis.run import analyse, shared_bins
 from analysis.tables.lemma import LemmaRow, StrataSums, filled, in_own_span, lemma_of
 from analysis.tables.lemma import integrity as integrity_of
 from fspo.base.errors import UserError

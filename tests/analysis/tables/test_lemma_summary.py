@@ -5,7 +5,8 @@ import pytest
 from scipy import stats as sps
 
 from analysis.log.loading import load_run
-from analysis.run import Options, analyse, shared_bins
+from analysis.options import Options
+from analysis.run import analyse, shared_bins
 from analysis.tables.lemma import LemmaRow
 from analysis.tables.lemma_summary import NO_GUARANTEE, LemmaSummaryRow
 from analysis.tables.lemma_summary import lemma_summary as summary_of

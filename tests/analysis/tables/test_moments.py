@@ -6,7 +6,8 @@ import statsmodels.api as sm
 from scipy import stats as sps
 
 from analysis.log.loading import load_run
-from analysis.run import Options, analyse, shared_bins
+from analysis.options import Options
+from analysis.run import analyse, shared_bins
 from analysis.tables.moments import exponent, shape_of, standardized, update_scale, variance_interval
 
 

@@ -8,8 +8,9 @@ from scipy import stats as sps
 
 from analysis.log.loading import load_run
 from analysis.log.rows import Rows, leave_one_out
+from analysis.options import Options
 from analysis.rules.evaluate import Case
-from analysis.run import Options, analyse, shared_bins
+from analysis.run import analyse, shared_bins
 from analysis.scores.pair_gram import PairGram
 from analysis.scores.products import jackknife_se
 from analysis.scores.sketches import Fresh, ScoredWindow, ScoredWindows

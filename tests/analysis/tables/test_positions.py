@@ -4,7 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.run import Options, analyse_runs
+from analysis.options import Options
+from analysis.run import analyse_runs
 from analysis.tables.files import read_tables
 from fspo.gradlog import GradLogWriter
 from fspo.rules import correction, preset

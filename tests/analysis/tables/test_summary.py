@@ -9,8 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from analysis.options import Options
 from analysis.rules.recompute import same_weight
-from analysis.run import Options, analyse_runs
+from analysis.run import analyse_runs
 
 FAST = Options(rules=("fspo",), draws=1)
 

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from analysis.run import Options, analyse_runs
+from analysis.options import Options
+from analysis.run import analyse_runs
 from figures import demo
 from figures.page.command import main
 from fspo.base.errors import UserError
