@@ -173,6 +173,19 @@ def test_nan_rows_are_counted_and_left_out(tmp_path):
     analyse(run, shared_bins([run], FEW), FEW)
 
 
+def test_the_analysis_and_the_doctor_count_the_same_rows(tmp_path, capsys):
+    bad = np.where(np.arange(64) < 5, np.nan, 1.0)
+    run = minimal(tmp_path / "run", advantage=bad, phase=["train"] * 60 + ["noise"] * 4)
+    assert main([str(run), "--rules", "fspo", "--draws", "2", "--bins", "2"]) == 0
+    analysed = capsys.readouterr().out
+    main(["doctor", str(run)])
+    examined = capsys.readouterr().out.splitlines()
+    assert analysed.startswith(f"{run}: 440 of 720 rows (after an update)")  # 55 finite of 60 train rows, 8 updates
+    assert examined[0].startswith(f"{run}: 720 rows")
+    assert analysed.splitlines()[-1] == f"next: fspo figures {run}"
+    assert examined[-1] == f"next: fspo analyse {run}"
+
+
 @pytest.mark.parametrize(
     "columns",
     [{"advantage": 0.0}, {"log_ratio": np.zeros(64)}, {"length": 7}, {"prompt_id": 0}, {"log_ratio": np.full(64, 1e4)}],

@@ -29,7 +29,10 @@ def test_all_figures_of_several_runs(case_runs, tmp_path, capsys):
     captions = json.loads((tmp_path / "captions.json").read_text())
     assert [c["name"] for c in captions] == list(FIGURES)
     assert all(c["caption"] and not c["skipped"] and c["numbers"] == f"{c['name']}.csv" for c in captions)
-    assert capsys.readouterr().out.count("drawn") == len(FIGURES)
+    lines = capsys.readouterr().out.splitlines()
+    assert sum(line.startswith("drawn ") for line in lines) == len(FIGURES)
+    assert lines[-2] == f"{len(FIGURES)} figures drawn, 0 skipped: {tmp_path} (captions: captions.json)"
+    assert lines[-1] == f"next: fspo report {' '.join(map(str, case_runs('usual')))}"
 
 
 def test_figures_of_another_ratio_say_so(tmp_path):

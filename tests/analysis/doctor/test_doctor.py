@@ -98,7 +98,7 @@ def test_healthy_runs_are_clear(tmp_path, name, seed):
 def test_a_finding_goes_when_its_cure_is_taken(tmp_path):
     defect = DEFECTS["acceptance"]
     found = answer(write_run(tmp_path / "bad", defect, 0), "acceptance", target=0.85)
-    c = evidence(found, "c for 85%")
+    c = evidence(found, "range_lo and range_hi for 85%")
     assert c.low < c.value < c.high
     cured = write_run(
         tmp_path / "good", replace(defect, rule=preset("fspo", range_lo=c.value, range_hi=c.value).rule), 1
@@ -114,7 +114,9 @@ def test_the_range_is_the_quantile_of_the_excess(tmp_path):
     S, L = rng.standard_normal(2000) * 5, np.full(2000, 100)
     rows = plain(2000, log_ratio=S, length=L)
     rule = preset("fspo").rule
-    c = evidence(answer(append(tmp_path, rows, rule=rule.to_dict()), "acceptance", target=0.9), "c for 90%")
+    c = evidence(
+        answer(append(tmp_path, rows, rule=rule.to_dict()), "acceptance", target=0.9), "range_lo and range_hi for 90%"
+    )
     assert c.value == pytest.approx(np.quantile(np.abs(S) / 10, 0.9), rel=0.01)
     # the interval of a quantile of 2000 independent draws by order statistics
     at = sps.binom.ppf([0.025, 0.975], 2000, 0.9).astype(int)
@@ -127,7 +129,7 @@ def test_an_asymmetric_band_keeps_its_ratio(tmp_path):
     rng = np.random.default_rng(1)
     rows = plain(log_ratio=rng.standard_normal(400))
     found = answer(append(tmp_path, rows, rule=rule.to_dict()), "acceptance", target=0.9)
-    assert evidence(found, "c_hi").value == pytest.approx(2 * evidence(found, "c_lo").value)
+    assert evidence(found, "range_hi").value == pytest.approx(2 * evidence(found, "range_lo").value)
 
 
 def test_the_rule_that_never_cuts_is_told_but_does_not_fail(tmp_path):

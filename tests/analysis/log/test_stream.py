@@ -19,7 +19,7 @@ from analysis.rules.calibrate import calibrate_run
 from analysis.rules.evaluate import make_cases
 from analysis.rules.layout import hashed
 from analysis.run import analyse, shared_bins
-from analysis.sweeps.counterfactual import main as sweep_main
+from analysis.sweeps.command import main as sweep_main
 from analysis.tables.acceptance import tables_of
 from analysis.tables.columns import frame
 from analysis.tables.files import TABLES

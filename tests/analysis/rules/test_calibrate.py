@@ -98,7 +98,9 @@ def test_a_correction_on_tokens_is_said_to_have_no_range(tmp_path, capsys) -> No
     assert main(["calibrate", str(run), "--on", "engine", "--rules", "[tis]"]) == 0
     written = capsys.readouterr()
     assert written.out == "--correction.preset tis --correction.on engine\n"
-    assert written.err == "tis: acts on tokens, so it has no range to calibrate on responses\n"
+    lines = written.err.splitlines()
+    assert lines[0] == "tis: acts on tokens, so it has no range to calibrate on responses"
+    assert lines[-1].startswith("next: fspo train")
 
 
 def test_rounding_is_no_mismatch_to_calibrate_on(tmp_path) -> None:
