@@ -34,5 +34,5 @@ class Notes:
 
     @property
     def lines(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The lines about damage, and the lines with warnings."""
+        """The pair (``damage``, ``warnings``)."""
         return self.damage, self.warnings

@@ -63,9 +63,10 @@ class PairGram:
         return np.stack(total), np.stack(without, axis=1)
 
     def variance(self, left: Floats, between: tuple[Floats, Floats]) -> tuple[Floats, Floats]:
-        """Return the variance (trace of the covariance) of the update mean_i left_i v_i over the vectors v_i, unbiased
-        for independent prompts (T12), and the same without each prompt. The prompts of the vectors are taken as given:
-        one whose rewards are all equal has none, and how many such prompts there are adds no variance.
+        """Return the variance (trace of the covariance) of the update mean_i left_i v_i over the n vectors v_i.
+
+        The estimate is unbiased for independent prompts (T12). It is the variance given the number of prompts with
+        vectors: a prompt whose rewards are all equal has none, and the chance that this happens is not counted.
 
         Parameters
         ----------
@@ -73,6 +74,11 @@ class PairGram:
             Coefficients of the vectors.
         between : pair of arrays
             The result of ``between(left, left)``.
+
+        Returns
+        -------
+        total (K+1, R), without (C, K+1, R)
+            The variance by bin and overall, and the variance without each of the C prompts.
         """
         total, without = [], []
         for k, a in enumerate(self._left.groups):

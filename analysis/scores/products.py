@@ -157,11 +157,11 @@ def _parallel(cosine: Floats) -> NDArray[np.bool_]:
 
 
 def collapsed(update: Ints) -> Ints:
-    """Return the number of the jackknife's stratum of each cluster (C,): its update, but all updates that have only one
-    cluster share a stratum.
+    """Return for each cluster (C,) the number of its stratum in the jackknife, from the cluster's ``update`` (C,).
 
-    A stratum of one cluster would show no variance although it has some. If just one update has only one cluster, that
-    cluster joins the largest stratum.
+    The clusters of one update are a stratum. A stratum of one cluster would show no variance although it has some, so
+    updates with a single cluster are put together; if there is just one such update, its cluster joins the largest
+    stratum.
     """
     update = dense(update)
     count = np.bincount(update)

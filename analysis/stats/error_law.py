@@ -56,8 +56,10 @@ def _t_factor(dimension: int, df: float) -> Floats:
 
 
 def skewed(z: Floats, skewness: Floats) -> Floats:
-    """Turn standard normal errors into errors with the given skewness, by Wilson and Hilferty's form of a Pearson
-    III law."""
+    """Transform standard normal errors ``z`` so that they have the given skewness; mean and variance stay near 0 and 1.
+
+    Wilson and Hilferty's cube gives a Pearson III law.
+    """
     size = np.maximum(np.abs(skewness), 1e-4)
     sign = np.where(skewness < 0, -1.0, 1.0)
     root = z * (size * sign / 6)

@@ -252,8 +252,11 @@ def _measure(
     view: Means,
     made: dict[tuple[int, str, str], AcceptanceTables],
 ) -> None:
-    """Add the rows of one case and one kind of acceptance (``measure``) to the tables. ``made`` holds the rows
-    made so far: a truncating case takes its update acceptance from the dropping case that cuts the same rows."""
+    """Add one case's rows for one kind of acceptance (``measure``: band, update or weight) to all tables of acceptance.
+
+    ``made`` holds the rows of earlier cases. A rule that truncates clips the same responses as the rule that drops, so
+    its update acceptance is taken from there.
+    """
     counted = tally.twins.get(i, i) if measure == "update" else i
     place = counted, measure, case.subset
     column = sums.columns.get(place)

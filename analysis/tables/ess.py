@@ -23,8 +23,9 @@ from fspo.stats.intervals import t_quantile
 EXACT = "exact"
 """Name of the rule that keeps every response with its weight exp(S)."""
 EVEN = 0.7
-"""An interval is given only if the evenness of the clusters' sums of squared weights is at least this share of that of
-their numbers of responses. Evenness is (sum over clusters)^2 over (number of clusters x sum of squares)."""
+"""Least evenness of the clusters' sums of squared weights, as a share of the evenness of their numbers of responses, at
+which the effective sample size gets an interval: below it, few clusters decide the estimate. `_evenness` defines the
+evenness of some numbers."""
 
 
 class EssRow(NamedTuple):
@@ -128,7 +129,8 @@ def effective_share(n: Floats, x: Floats, xx: Floats) -> tuple[Interval, str]:
 
 
 def _evenness(parts: Floats) -> float:
-    """Return (sum of parts)^2 / (number x sum of squared parts): 1 if all parts are equal, 1/number if one holds
-    all."""
+    """Return the evenness of G numbers, (their sum)^2 / (G x the sum of their squares): 1 if all are equal, 1/G if all
+    but one are 0.
+    """
     parts = parts / parts.max()  # squares of parts near the least float would be 0
     return float(parts.sum() ** 2 / (len(parts) * (parts**2).sum()))

@@ -65,8 +65,7 @@ def folder_name(partition: Partition = LENGTH, on: str = UPDATE.on) -> str:
 
 
 def options_of(partition: Partition, on: str) -> str:
-    """Return the options with which ``fspo analyse`` writes into the folder of that name
-    (:func:`folder_name`)."""
+    """Return the options of ``fspo analyse`` for this partition and log-ratio; the tables' folder is `folder_name`."""
     return ("" if on == UPDATE.on else f" --on {on}") + ("" if partition == LENGTH else f" --by {partition.name}")
 
 

@@ -170,7 +170,7 @@ def variance_interval(x: Floats, cluster: Ints, level: float = CONFIDENCE) -> In
 
 
 def shape_of(z: Floats, cluster: Ints) -> ShapeColumns:
-    """Return skewness and excess kurtosis of z, with intervals, and the distance of its law from a normal law.
+    """Return skewness and excess kurtosis of the numbers z (N,), with intervals, and their distance from a normal law.
 
     ``ks_distance`` is the largest difference of the distribution functions of z, scaled to unit variance, and of the
     normal law at the points ``GRID``: how far the acceptance of a one-sided edge can be from that of a normal S. Its

@@ -24,8 +24,8 @@ CAPTION = (
 )
 QUANTITIES = {"bias2": "bias$^2$", "variance": "variance", "mse": "MSE", "mse_direction": "MSE, direction"}
 UNCLIPPED = {"bias2": 0.0, "variance": 1.0, "mse": 1.0, "mse_direction": 1.0}
-"""Squared bias, variance and errors of the update without clipping, in units of its mean squared error: each panel has
-a reference line at this value of its quantity.
+"""Values of the quantities for the update without clipping, each over that update's mean squared error. A panel shows
+the value of its quantity as a reference line.
 """
 ROW, LEAST, BESIDES = 0.16, 0.45, 0.42
 """Heights in inches: of one rule's row, of the lowest panel, and of titles and labels around a row of panels."""

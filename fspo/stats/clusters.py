@@ -160,9 +160,11 @@ def flat_variance(clusters: ArrayLike) -> Any:
 
 
 def borrowed(rare: ArrayLike) -> Float64[Any, "*K"]:
-    """Return the weight of the observed covariance of shares, in a mean of it and the covariance that a model gives.
+    """Return how much an observed covariance counts where it is averaged with the covariance that a model gives.
 
-    The weight rises from 0 to 1 with ``rare``, the number of clusters with the rarer outcome (accepted or clipped).
+    The average is weight x observed + (1 - weight) x modelled. The weight rises from 0 to 1 with ``rare``, the number
+    of clusters with the rarer outcome (accepted or clipped), because few such clusters show too little of how much
+    clusters differ.
     """
     rare = np.asarray(rare, np.float64)
     return rare / (rare + BORROW)

@@ -56,8 +56,8 @@ def parts(chain: Chain) -> tuple[tuple[Floats, Floats], ...]:
 
 
 def prefixes(chain: Chain) -> Iterator[tuple[int, int, np.ndarray]]:
-    """For each beginning of a response that the law that draws can draw, yield the position of the next symbol, the
-    symbol before it, and the indices of the responses that begin so.
+    """Yield each prefix of the responses that the sampler can draw: the position of the symbol after the prefix, the
+    last symbol of the prefix, and the indices of the responses that begin with it.
     """
     symbols = chain.responses.symbols
     for t in range(symbols.shape[1]):
@@ -69,9 +69,9 @@ def prefixes(chain: Chain) -> Iterator[tuple[int, int, np.ndarray]]:
 
 
 def after_prefix(rng: np.random.Generator, mass: bool = True, reversed_kl: bool = False) -> Outcome:
-    """Check T16 (b): after each beginning of a response, the next token's log-ratio r has means k of e^r, -KL of r and
-    KL - (1 - k) of k3 = e^r - 1 - r, and -KL <= log k. k is P's probability of the symbols that the law Q can draw and
-    KL that of Q to P, from the tables of the next symbol.
+    """Check T16 (b) after each prefix of a response. Q is the law that draws the next symbol and P the policy's law of
+    it, r = log P - log Q of the drawn symbol, k the probability under P of the symbols that Q can draw, KL = KL(Q||P).
+    The mean of e^r is k, that of r is -KL, that of k3 = e^r - 1 - r is KL - (1 - k), and -KL <= log k.
     """
     outcomes, slack = [], []
     for sampler in SAMPLERS:
