@@ -6,7 +6,8 @@ from scipy import stats as sps
 
 from analysis.claims.catalogue import ATOMS
 from analysis.claims.evidence import ALPHA, Measured, number, p_values, verdict_of
-from analysis.claims.power import PlannedRuns, chance, power_of, power_table
+from analysis.claims.power import LENGTH_SPREAD, PlannedRuns, chance, error_of, power_of, power_table
+from fspo.stats.bins import DEFAULT_BINS
 
 ATOM = {atom.id: atom for atom in ATOMS}
 DESIGN = PlannedRuns(logs=4, seeds=5, rollouts=20, responses=7680, held_out=256)
@@ -51,3 +52,15 @@ def test_more_responses_see_less_and_a_single_seed_nothing():
     table = power_table(one).set_index("atom")
     assert table.loc["own-reward-rloo", "supported if equal"] == 0
     assert len(table) == len(ATOMS)
+
+
+def test_errors_of_a_log_are_those_of_drawn_responses():
+    """Trends and relative deviations of bins, of logs whose responses are accepted with one probability."""
+    rng, logs, a = np.random.default_rng(0), 2000, ATOM["85-fspo-flat"].target
+    kept = rng.random((logs, DESIGN.responses)) < a
+    length = rng.normal(0, LENGTH_SPREAD, DESIGN.responses)
+    slopes = kept @ (length - length.mean()) / length.var() / DESIGN.responses
+    assert error_of(ATOM["85-fspo-flat"], DESIGN) == pytest.approx(slopes.std(), rel=0.05)
+    bins = kept[:, : DESIGN.responses // DEFAULT_BINS * DEFAULT_BINS].reshape(logs, DEFAULT_BINS, -1).mean(2)
+    atom = next(x for x in ATOMS if x.quantity == "LRE_inf" and x.target == a)
+    assert error_of(atom, DESIGN) == pytest.approx((bins / a - 1).std(), rel=0.05)

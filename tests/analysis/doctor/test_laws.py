@@ -535,11 +535,11 @@ def test_noise_of_old_log_probs_that_drew_nothing_is_no_other_model(own):
     assert ("before_update" in [answer.id for answer in laws.answers() if answer.found]) == own
 
 
-def engine(E, L, k3, **options):
-    """Return the findings about E, by id."""
+def engine(E, L, k3, left=1.0, **options):
+    """Return the findings about E, by id; ``left`` is the factor that a correction left of each response."""
     mismatch = Mismatch(**options)
     rows = rows_of(
-        len(E), length=L, engine_log_ratio=E, engine_k3_sum=k3, behaviour_log_ratio=E, correction_weight=1 + 0 * E
+        len(E), length=L, engine_log_ratio=E, engine_k3_sum=k3, behaviour_log_ratio=E, correction_weight=left + 0 * E
     )
     mismatch.add(rows, np.ones(len(E), bool))
     return {answer.id: answer for answer in mismatch.answers() if answer.found}
@@ -557,6 +557,8 @@ def test_a_cause_of_the_engine_ratio_is_named_only_where_a_law_is_broken():
     kept = engine(noise, L, k3, correction=correction("tis"))
     assert "differ by noise" in kept["engine"].summary
     assert kept["engine"].severity == Severity.INFO
+    less = engine(noise, L, k3, correction=correction("tis"), left=0.4)  # a correction that leaves less than half
+    assert less["engine"].severity == Severity.WARNING
     assert "another temperature" in engine(noise + 0.02 * L, L, k3)["engine"].summary
     assert "a token less" in engine(noise / 5 - 0.4, L, k3 / 25, same=True)["engine"].summary
     assert "top-p" in engine(-0.02 * L * rng.uniform(0.5, 1.5, n), L, 0 * L)["sampler_law"].summary

@@ -148,15 +148,16 @@ def test_new_and_sampler_alone_are_parted_at_the_first_update_only(tmp_path):
     assert report.known == {"update": 2, "engine": 0, "behaviour": 2, "total": 2}
 
 
-def test_the_engine_is_parted_from_staleness_where_the_versions_are_equal(tmp_path):
+@pytest.mark.parametrize(("begun", "ended"), [(3, 4), (4, 5)])
+def test_the_engine_is_parted_from_staleness_where_the_versions_are_equal(tmp_path, begun, ended):
     versions = {"policy_version": [4, 4, 4], "updates_since_rollout": [0, 0, 2]}
-    versions |= {"behaviour_version": [4, 3, 2], "behaviour_version_last": [None, 4, 2]}
+    versions |= {"behaviour_version": [4, begun, 2], "behaviour_version_last": [None, ended, 2]}
     _, log = imported(tmp_path, TOKENS | {"rollout_log_probs": SAMPLER} | versions)
-    # old weights have version 4, 4 and 2; the second response was begun by version 3
+    # old weights have version 4, 4 and 2; of the second response another version sampled a part
     assert log.column("engine_log_ratio") == pytest.approx([-0.25, np.nan, 0.5], nan_ok=True)
     assert log.column("staleness_log_ratio") == pytest.approx([0.0, np.nan, 0.0], nan_ok=True)
     assert log.column("engine_sum_sq") == pytest.approx([0.3125, np.nan, 0.25], nan_ok=True)
-    assert log.table["behaviour_version_last"].to_pylist() == [None, 4, 2]
+    assert log.table["behaviour_version_last"].to_pylist() == [None, ended, 2]
 
 
 def test_versions_by_token_are_those_of_the_first_and_the_last_one(tmp_path):

@@ -6,11 +6,13 @@ import pytest
 from analysis.doctor.planted import Plan, write_run
 from analysis.log.copies import find_copies
 from analysis.log.rows import numbered
-from analysis.run import analyse_runs
+from analysis.run import Options, analyse_runs
 from analysis.tables.files import read_tables
 from fspo.base.errors import UserError
 from fspo.gradlog import GradLogWriter, read_log
 from fspo.gradlog.run_folder import GRADLOG
+
+FEW = Options(rules=("rloo", "fspo"), targets=(0.85,), draws=2)
 
 
 def counted_twice(run, rollouts, prompts, **metadata):
@@ -30,7 +32,7 @@ def test_a_process_that_was_counted_twice_narrows_no_interval(tmp_path, prompts)
     plan = Plan(rollouts=4)
     once, twice = (write_run(tmp_path / name, plan, 5) for name in ("once", "twice"))
     counted_twice(twice, 4, prompts)
-    found = analyse_runs([once, twice])
+    found = analyse_runs([once, twice], FEW)
     rows = [f["counts"] for f in found.values()]
     assert rows[1]["rows"] == 2 * rows[0]["rows"]
     assert rows[1]["rows_copied"] == rows[1]["rows_after_an_update"] == rows[0]["rows_after_an_update"]
@@ -53,6 +55,14 @@ def test_a_few_equal_texts_are_no_copies():
     more = find_copies(*keys, np.where(i < 16, 0.25, S))  # 4 %: all but the first prompt's four go
     assert np.flatnonzero(more.again).tolist() == list(range(4, 16))
     assert not find_copies(0 * i, i, *keys[2:], np.where(i < 16, 0.25, S)).prompts.any()  # steps differ
+
+
+def test_equal_texts_are_a_second_process_only_if_each_stands_under_an_even_number_of_ids():
+    i = np.arange(480)
+    keys = (0 * i, 0 * i, i // 6, i, np.full(len(i), 20))
+    texts = [0.1 + i // size / 977 for size in (3, 2)]  # each group holds two texts thrice, or three texts twice
+    assert not find_copies(*keys, texts[0]).again.any()
+    assert np.flatnonzero(find_copies(*keys, texts[1]).again).tolist() == np.flatnonzero(i % 2).tolist()
 
 
 def test_files_of_two_runs_are_refused(tmp_path):

@@ -1,5 +1,7 @@
 """The noise floor's table against planted noise."""
 
+import shutil
+
 import numpy as np
 import pytest
 
@@ -42,8 +44,6 @@ def plant(run, sigma, drift=-0.001, n=4000, prompts=500):
 
 
 def test_floor_by_bin_is_the_planted_one(fspo_run, tmp_path):
-    import shutil
-
     run = tmp_path / "run"
     shutil.copytree(fspo_run, run)
     length, S = plant(run, 0.02)
@@ -63,9 +63,18 @@ def test_floor_by_bin_is_the_planted_one(fspo_run, tmp_path):
     assert "low precision" in line
 
 
-def test_a_broken_measurement_is_named(fspo_run, tmp_path):
-    import shutil
+@pytest.mark.parametrize(("share", "warned"), [(0.09, False), (0.11, True)])
+def test_noise_of_a_tenth_of_the_runs_mean_square_is_warned_of(fspo_run, tmp_path, share, warned):
+    run = tmp_path / "run"
+    shutil.copytree(fspo_run, run)
+    first = load_run(run).rows.use("first")
+    sigma = np.sqrt(share * np.sum(first.S**2) / np.sum(first.length))
+    length, S = plant(run, sigma, drift=0.0, n=40_000)
+    assert np.sum(S**2) / np.sum(length) == pytest.approx(sigma**2, rel=0.05)
+    assert bool(noise_table(load_run(run), Bins((2, 300)))[1].warnings) == warned
 
+
+def test_a_broken_measurement_is_named(fspo_run, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(fspo_run, run)
     plant(run, 0.02)
@@ -79,8 +88,6 @@ def test_a_broken_measurement_is_named(fspo_run, tmp_path):
 
 
 def test_quiet_numerics_give_no_warning_and_no_measurement_no_table(fspo_run, tmp_path):
-    import shutil
-
     run = tmp_path / "run"
     shutil.copytree(fspo_run, run)
     assert noise_table(load_run(run), Bins((2, 300))) == ([], Notes())

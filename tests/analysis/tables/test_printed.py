@@ -3,7 +3,7 @@
 import pandas as pd
 
 from analysis.log.partition import LENGTH
-from analysis.tables.printed import at_one_rate
+from analysis.tables.printed import at_one_rate, printed
 
 MATCHED = {"source": "matched", "measure": "band", "subset": "all", "use": "first"}
 
@@ -41,3 +41,19 @@ def test_rules_at_one_clip_rate() -> None:
     assert fspo.split() == ["fspo", "-", "-", "-", "-", "0.16", "0.14", "0.002", "-"]
     nothing = {name: table.assign(source="given") for name, table in tables.items()}
     assert at_one_rate(nothing, LENGTH) == []
+
+
+def test_shares_by_bin_are_of_first_uses_at_the_least_target() -> None:
+    acceptance = [*shares("rloo", 0.95, 1.0, 0.99, 0.75), *shares("rloo", 0.85, 1.0, 0.9, 0.5)]
+    acceptance += [
+        row | {"rule": "fspo", "source": "trained", "target": None} for row in shares("", 0.8, 0.7, 0.8, 0.9)
+    ]
+    acceptance += [row | {"rule": "gspo", "source": "given", "target": None} for row in shares("", 0.6, 0.1, 0.2, 0.3)]
+    factors = pd.DataFrame(columns=["source", "rule", "bin", "mean_weight"])
+    _, heads, *lines = printed(rows(*acceptance), factors, LENGTH, "update")
+    assert heads.split() == ["length", "from", "1", "10", "100", "all"]
+    assert [line.split() for line in lines] == [
+        ["fspo,", "the", "run's", "own", "0.70", "0.80", "0.90", "0.80"],
+        ["rloo,", "85%", "of", "all", "1.00", "0.90", "0.50", "0.85"],
+    ]
+    assert printed(rows(*acceptance).iloc[:0], factors, LENGTH, "update") == []
