@@ -1,34 +1,40 @@
 """Fifty ways to spoil a gradient log, and some of them at several severities, for the study of the doctor.
 
 They were written after the doctor's laws were fixed: forty first, ten after checks were added for some that had passed
-unseen. Most of the forty are bugs that users of RL
-libraries reported; the address stands beside each. A defect changes the logged rows of a sound run as the bug would,
-and the columns that a trainer derives from the changed ones follow. Each names the checks that would name it rightly.
+unseen. Most of the forty are bugs that users of RL libraries reported; the address stands beside each. A defect changes
+the logged rows of a sound run as the bug would, by the functions of studies/log_changes.py, which recompute the columns
+that follow. Each names the checks that would name it rightly.
 """
 
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Callable
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from analysis.doctor.findings import Answer
-from fspo.advantages import advantages
-from fspo.gradlog.run_folder import CONFIG, GRADLOG, METRICS
-from fspo.gradlog.schema import RATIO_COLUMNS
-from fspo.rules import preset, token_k3
-from fspo.rules.rule import Ratio
-
-Columns = dict[str, np.ndarray]
-Rng = np.random.Generator
-Change = Callable[[Columns, Rng, int], Columns]
-"""A function that rewrites the logged rows of one rollout: (columns, random generator, rollout's number) to columns."""
+from studies.log_changes import (
+    Change,
+    Columns,
+    add,
+    after,
+    again,
+    copies,
+    group_of,
+    in_group,
+    joined,
+    judged,
+    kept,
+    lengthened,
+    per_group,
+    per_response,
+    place,
+    rewarded,
+    rough,
+    zeroed,
+)
 
 
 class Defect(NamedTuple):
@@ -56,156 +62,6 @@ class Defect(NamedTuple):
         """Return whether one of the doctor's findings is of a check that names the defect rightly (``rightly``)."""
         wanted = [part.partition("~")[::2] for part in self.rightly.split()]
         return any(a.id == name and re.search(words, a.summary) for a in findings for name, words in wanted)
-
-
-def after(c: Columns) -> np.ndarray:
-    """Return which rows (N,) were logged after at least one update on their rollout, so that S need not be 0."""
-    return c["updates_since_rollout"] > 0
-
-
-def again(c: Columns) -> Columns:
-    """Recompute what the clip did (side, multiplier, weight) from S, A and the logged edges, for a rule that drops."""
-    rule = preset("fspo").rule
-    done = rule.apply(c["log_ratio"], c["length"].astype(float), c["advantage"].astype(float), None, (c["lo"], c["hi"]))
-    new = {"side": done.side, "multiplier": done.multiplier, "weight": done.weight, "band_accept": done.in_band}
-    return c | {name: np.asarray(x).astype(c[name].dtype) for name, x in new.items()}
-
-
-def shifted(c: Columns, x: np.ndarray, which: Ratio) -> Columns:
-    """Add x (N,) to the log-ratio ``which``, spread evenly over the tokens; change only that ratio's own columns."""
-    names = RATIO_COLUMNS[which]
-    ratio = {"update": "log_ratio", "total": None}.get(which, f"{which}_log_ratio")
-    S = c[ratio] if ratio else c["log_ratio"] + c["behaviour_log_ratio"]
-    L = c["length"].astype(float)
-    each = x / L
-    out = {} if ratio is None else {ratio: S + x}
-    if names.sum_sq in c:
-        out[names.sum_sq] = c[names.sum_sq] + 2 * each * S + L * each**2
-        out[names.k3_sum] = np.exp(each) * (c[names.k3_sum] + L + S) - L - S - x
-    return c | out
-
-
-def add(c: Columns, x: np.ndarray, engine: bool = False) -> Columns:
-    """Add x (N,) to S, or to the engine's log-ratio E, and recompute every column that depends on it."""
-    total = shifted(c, x, "total") if "behaviour_log_ratio" in c else c
-    if engine:
-        return shifted(shifted(total, x, "engine"), x, "behaviour")
-    return again(shifted(total, x, "update"))
-
-
-def rough(c: Columns, sigma: np.ndarray | float, rng: Rng, engine: bool = False) -> Columns:
-    """Add normal noise of sd sigma and mean -sigma^2/2 to every token's log-ratio; so E[exp S] stays 1 (T9, T16)."""
-    L = c["length"].astype(float)
-    sigma = np.broadcast_to(sigma, L.shape)
-    # All rows of a response get the same noise of E, because its engine log-ratio does not change during training.
-    z = per_response(c, rng, rng.standard_normal) if engine else rng.standard_normal(len(L))
-    x = sigma * np.sqrt(L) * z - sigma**2 * L / 2
-    done = add(c, x, engine)
-    for which in ("engine", "behaviour", "total") if engine else ("update", "total"):
-        names = RATIO_COLUMNS[which]
-        if names.sum_sq in c:
-            S = done["log_ratio"] if which == "update" else done["behaviour_log_ratio"]
-            S = S + done["log_ratio"] if which == "total" else S
-            square, k3 = c[names.sum_sq] + sigma**2 * L, c[names.k3_sum] + sigma**2 * L / 2
-            done[names.sum_sq] = np.where(sigma > 0, np.maximum(square, 1.02 * S**2 / L), c[names.sum_sq])
-            done[names.k3_sum] = np.where(sigma > 0, np.maximum(k3, 1.02 * L * token_k3(S / L)), c[names.k3_sum])
-    return done
-
-
-def zeroed(c: Columns, which: np.ndarray) -> Columns:
-    """Set S and the sums of squares and of k3 over its token log-ratios to 0 in the rows that the mask ``which``
-    selects."""
-    c = c | {name: np.where(which, 0.0, c[name]) for name in ("log_ratio", "sum_sq_log_ratio", "k3_sum")}
-    total = RATIO_COLUMNS["total"]
-    if total.sum_sq in c:
-        c = c | {a: np.where(which, c[b], c[a]) for a, b in zip(total[1:], RATIO_COLUMNS["behaviour"][1:], strict=True)}
-    return again(c)
-
-
-def lengthened(c: Columns, length: np.ndarray) -> Columns:
-    """Set the lengths, and recompute the edges of a sqrt or power band and what the clip did."""
-    old, new = c["length"].astype(float), length.astype(float)
-    finite = np.isfinite(c["hi"]).all() and len(np.unique(old)) > 1
-    power = np.polyfit(np.log(old), np.log(c["hi"]), 1)[0] if finite and (c["hi"] > 0).all() else 0.0
-    factor = (new / old) ** power
-    return again(c | {"length": length.astype(c["length"].dtype), "lo": c["lo"] * factor, "hi": c["hi"] * factor})
-
-
-def judged(c: Columns, reward: np.ndarray, groups: np.ndarray | None = None) -> np.ndarray:
-    """Return the GRPO advantages (N,) of the rewards, compared inside ``groups`` (by default the logged prompts)."""
-    first = np.unique(c["response_id"], return_index=True, return_inverse=True)
-    index, inverse = first[1], first[2]
-    groups = c["prompt_id"] if groups is None else groups
-    return advantages(reward[index].astype(float), groups[index], "grpo")[0][inverse]
-
-
-def rewarded(c: Columns, A: np.ndarray) -> Columns:
-    """Set the advantages, and recompute what the clip did."""
-    return again(c | {"advantage": A.astype(c["advantage"].dtype)})
-
-
-def place(c: Columns) -> np.ndarray:
-    """Return for each row (N,) the number of its response, counted from 0 within the rollout in the order of ids."""
-    return np.unique(c["response_id"], return_inverse=True)[1]
-
-
-def group_of(c: Columns) -> np.ndarray:
-    """Return for each row (N,) the number of its group, counted from 0 within the rollout."""
-    return np.unique(c["prompt_id"], return_inverse=True)[1]
-
-
-def in_group(c: Columns) -> np.ndarray:
-    """Return for each row (N,) the number of its response, counted from 0 within the group."""
-    at, group = place(c), group_of(c)
-    start = np.full(int(group.max()) + 1, at.max() + 1)
-    np.minimum.at(start, group, at)
-    return at - start[group]
-
-
-def per_response(c: Columns, rng: Rng, draw: Callable[[int], np.ndarray]) -> np.ndarray:
-    """Draw a random value for each response, and return for each row (N,) the value of its response."""
-    at = place(c)
-    return draw(int(at.max()) + 1)[at]
-
-
-def kept(c: Columns, which: np.ndarray) -> Columns:
-    """Return the columns of the rows that the mask ``which`` selects."""
-    return {name: x[which] for name, x in c.items()}
-
-
-def joined(c: Columns, more: Columns) -> Columns:
-    """Append the rows of the log's columns ``more`` to those of the columns ``c``."""
-    return {name: np.concatenate([x, more[name]]) for name, x in c.items()}
-
-
-def copies(c: Columns, which: np.ndarray, *, prompts: bool) -> Columns:
-    """Append copies of the rows ``which`` with new response ids and, if ``prompts`` is true, new prompt ids."""
-    more = kept(c, which)
-    more["response_id"] = more["response_id"] + 10**6
-    if prompts:
-        more["prompt_id"] = more["prompt_id"] + 10**6
-    return joined(c, more)
-
-
-def rewritten(source: Path, target: Path, change: Change, seed: int) -> Path:
-    """Copy a run folder from ``source`` to ``target``; apply ``change`` to each file (rollout) of the gradient log."""
-    shutil.copytree(source / GRADLOG, target / GRADLOG)
-    for name in (METRICS, CONFIG):
-        if (source / name).exists():
-            shutil.copy(source / name, target / name)
-    for file in sorted((target / GRADLOG).iterdir()):
-        table = pq.read_table(file)
-        n = len(table)
-        columns = {f: table[f].to_numpy(zero_copy_only=False) for f in table.column_names if table[f].null_count < n}
-        rollout = int(columns["rollout"][0])
-        changed = change(columns, np.random.default_rng((seed, rollout)), rollout)
-        size = len(changed["rollout"])
-        arrays = [
-            pa.array(changed[f.name]).cast(f.type, safe=False) if f.name in changed else pa.nulls(size, f.type)
-            for f in table.schema
-        ]
-        pq.write_table(pa.Table.from_arrays(arrays, schema=table.schema), file)
-    return target
 
 
 SEVERITIES: dict[str, tuple[tuple[float, ...], Callable[[float], Change]]] = {
@@ -251,12 +107,6 @@ SEVERITIES: dict[str, tuple[tuple[float, ...], Callable[[float], Change]]] = {
     ),
 }
 """By defect (text): the severities at which it is tried, and a function from a severity to the change of the log."""
-
-
-def per_group(c: Columns, rng: Rng, draw: Callable[[int], np.ndarray]) -> np.ndarray:
-    """Draw a random value for each group, and return for each row (N,) the value of its group."""
-    group = group_of(c)
-    return draw(int(group.max()) + 1)[group]
 
 
 def _first(c: Columns, x: np.ndarray) -> np.ndarray:

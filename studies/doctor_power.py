@@ -35,9 +35,10 @@ from fspo.base.errors import run_cli
 from fspo.base.files import write_text
 from fspo.gradlog import metric_names as metric
 from fspo.gradlog import read_log
-from studies.doctor_defects import DEFECTS, SEVERITIES, Change, rewritten
+from studies.doctor_defects import DEFECTS, SEVERITIES
 from studies.doctor_healthy import FIRST_SEED, HEALTHY, World, train_missing, write_world
 from studies.doctor_page import page
+from studies.log_changes import Change, rewritten
 
 HERE = Path(__file__).parent
 PAGE, RESULTS = HERE.parent / "docs" / "doctor.md", HERE / "results" / "doctor_power.json"

@@ -9,10 +9,11 @@ from analysis.doctor.findings import Severity, found
 from analysis.rules.recompute import recompute
 from fspo.gradlog import read_log
 from fspo.rules import token_k3
-from studies.doctor_defects import DEFECTS, Defect, add, rewritten, rough
+from studies.doctor_defects import DEFECTS, Defect
 from studies.doctor_healthy import World, write_world
 from studies.doctor_page import page
 from studies.doctor_power import PAGE, RESULTS
+from studies.log_changes import add, rewritten, rough
 
 
 @pytest.fixture(scope="module")

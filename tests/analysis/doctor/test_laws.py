@@ -20,8 +20,8 @@ from analysis.log.copies import find_copies
 from analysis.stats.anytime import AnytimeMean, stakes
 from fspo.gradlog import GradLogWriter, read_log
 from fspo.rules import correction
-from studies.doctor_defects import add, after, kept, rewritten, zeroed
 from studies.doctor_healthy import World, write_world
+from studies.log_changes import add, after, kept, rewritten, zeroed
 
 
 def findings(run):
