@@ -16,10 +16,11 @@ from typing import Any
 
 import numpy as np
 
+from analysis.doctor.planted import clip_columns
 from fspo.advantages import advantages
 from fspo.gradlog import GradLogWriter
 from fspo.gradlog.metrics_file import MetricsFile
-from fspo.rules import PRESETS, DriftStats, Preset, Rule, preset, token_k3
+from fspo.rules import PRESETS, Preset, preset, token_k3
 
 KINDS, TOKENS = 6, 12
 """Number of kinds of prompts in a simulated run; number of tokens in its vocabulary, of which token 0 ends a
@@ -270,7 +271,9 @@ def write_world(run: Path, world: World, seed: int) -> Path:
             part = update % world.minibatches
             at = np.flatnonzero(prompt * world.minibatches // count == part)
             tokens = drawn.logprobs(table) - old
-            rows = clipped(rule, tokens, drawn, A, at) | by_engine(drawn, tokens, mismatch, at, world.engine > 0)
+            sums = [drawn.sums(x)[at] for x in (tokens, tokens**2, token_k3(tokens))]
+            rows = clip_columns(rule, sums[0], drawn.length[at].astype(float), A[at], *sums[1:])
+            rows |= by_engine(drawn, tokens, mismatch, at, world.engine > 0)
             writer.append(
                 {
                     **rows,
@@ -286,7 +289,6 @@ def write_world(run: Path, world: World, seed: int) -> Path:
                     "length": drawn.length[at],
                     "truncated": drawn.truncated[at],
                     "reward": reward[at],
-                    "advantage": A[at],
                 }
             )
             each = np.zeros(len(prompt))
@@ -297,29 +299,6 @@ def write_world(run: Path, world: World, seed: int) -> Path:
         writer.flush(rollout)
         responses += len(prompt)
     return run
-
-
-def clipped(rule: Rule, tokens: np.ndarray, drawn: Drawn, A: np.ndarray, at: np.ndarray) -> dict[str, Any]:
-    """Return the log's columns of S and of the clip for the responses of indices ``at``; ``tokens`` (T,): log-ratios of
-    all tokens."""
-    S, square, k3 = (drawn.sums(x)[at] for x in (tokens, tokens**2, token_k3(tokens)))
-    L = drawn.length[at].astype(float)
-    m = rule.centre(DriftStats.of(k3, square, L, S, A[at]), A[at])
-    done = rule.apply(S, L, A[at], m)
-    return {
-        "log_ratio": S,
-        "sum_sq_log_ratio": square,
-        "k3_sum": k3,
-        "rule": rule.label,
-        "lo": done.lo,
-        "hi": done.hi,
-        "drift": m,
-        "drift_source": "two_pass" if rule.needs_stats else "none",
-        "band_accept": done.in_band,
-        "side": done.side,
-        "multiplier": done.multiplier,
-        "weight": done.weight,
-    }
 
 
 def by_engine(

@@ -121,7 +121,7 @@ def write_run(run: Path, plan: Plan, seed: int) -> Path:
             tokens = walk - old + noise
             S, square, k3 = (np.add.reduceat(x, starts)[at] for x in (tokens, tokens**2, token_k3(tokens)))
             S[rng.random(len(at)) < plan.not_finite] = np.nan
-            rows = _rows(plan.rule, S, L, A[at], square, k3)
+            rows = clip_columns(plan.rule, S, L, A[at], square, k3)
             writer.append(
                 {
                     **rows,
@@ -151,10 +151,14 @@ def write_run(run: Path, plan: Plan, seed: int) -> Path:
     return run
 
 
-def _rows(
+def clip_columns(
     rule: Rule, S: np.ndarray, L: np.ndarray, A: np.ndarray, square: np.ndarray, k3: np.ndarray
 ) -> dict[str, Any]:
-    m = rule.centre(DriftStats.of(k3, square, L))
+    """Return the log's columns of S and of what ``rule`` does to it, for responses of lengths L and advantages A (N,).
+
+    ``square`` and ``k3`` (N,) are sums over each response's tokens: of the squared token log-ratio, and of k3.
+    """
+    m = rule.centre(DriftStats.of(k3, square, L, S, A), A)
     with np.errstate(invalid="ignore"):
         done = rule.apply(S, L, A, m)
     return {
