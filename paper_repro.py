@@ -20,7 +20,17 @@ from fspo.base.options import make_parser, parse
 from fspo.gradlog.run_folder import ANALYSIS, CONFIG, NOISE, SUMMARY
 from fspo.repro.options import ReproductionOptions
 from fspo.repro.presets import PRESETS, SIX_RULES, ReproductionSizes
-from fspo.repro.stages import GROUND_FLOOR, Job, Stages, is_stages, provenance, run_jobs, run_module, source_digest
+from fspo.repro.stages import (
+    GROUND_FLOOR,
+    Job,
+    Stages,
+    is_stages,
+    provenance,
+    rollouts_done,
+    run_jobs,
+    run_module,
+    source_digest,
+)
 from fspo.repro.training import Training
 
 DESCRIPTION = """Reproduce the claims about FSPO on this machine, each with an interval and a verdict.
@@ -59,11 +69,14 @@ class Reproduction:
         checks, theory = self.check_theory()
         training = Training(self.out, self.sizes, self.warm_up())
         shared = training.shared()
-        self.stages.run("shared-run", {"key": shared.key}, lambda: run_jobs([shared], 1, "shared unclipped run"))
+        stopped = self.train("shared-run", [shared], 1, "shared unclipped run")
         ranges = self.calibrate(shared) if self.options.ranges == "calibrated" else {}
         jobs = training.rules(ranges)
-        self.stages.run("training", {"keys": [j.key for j in jobs]}, lambda: run_jobs(jobs, self.sizes.jobs))
-        noise = self.measure_noise(jobs)
+        stopped |= self.train("training", jobs, self.sizes.jobs)
+        # A run that diverged is judged up to its end. Without a whole rollout it has nothing to judge, and the claims
+        # miss its seed.
+        jobs = [job for job in jobs if str(job.run) not in stopped or rollouts_done(job.run)]
+        noise = self.measure_noise([job for job in jobs if str(job.run) not in stopped] or jobs)
         jobs = [shared, *jobs]
         runs, inputs = [str(job.run) for job in jobs], self._from(jobs, noise, "analysis")
         module, claims_file, doctor_file = self.stages.module, self.out / "claims.json", self.out / "doctor.json"
@@ -86,6 +99,8 @@ class Reproduction:
             "diagnoses": diagnoses,
         }
         self.write(runs=[job.run for job in jobs], ranges=ranges, **found)
+        for run, why in stopped.items():
+            print(f"{Path(run).name} stopped itself after {rollouts_done(Path(run))} rollouts: {why}")
         return 0 if checks["exit_status"] == 0 else 1
 
     def check_theory(self) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -117,6 +132,14 @@ class Reproduction:
         sources = ("fspo.models.warmup", "fspo.models.warmup_training", "fspo.tasks.chain_add", "fspo.models.load")
         found = self.stages.run("warm-up", {"source": source_digest(*sources)}, work)[1]
         return found if Path(found).is_dir() else work()  # warm up again if the cached model was deleted
+
+    def train(self, name: str, jobs: Sequence[Job], at_once: int, words: str = "training") -> dict[str, str]:
+        """Train runs as a stage; return folder and last line of each run that diverged and stopped itself."""
+
+        def work() -> dict[str, str]:
+            return {str(run): why for run, why in run_jobs(jobs, at_once, words).items()}
+
+        return self.stages.run(name, {"keys": [job.key for job in jobs]}, work)[1]
 
     def calibrate(self, shared: Job) -> dict[str, Any]:
         """Calibrate every rule's range to the same band acceptance on the unclipped run."""

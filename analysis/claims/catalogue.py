@@ -52,7 +52,7 @@ ESTIMANDS: dict[Quantity, str] = {
     "drift error": "largest |E[S|L] + L KL| / sd(S) over bins, KL one number for the log, first-use rows",
     "reward": "final held-out reward (mean of the last fifth of the evaluations), fspo's less the rival's",
     "fall": "deepest fall of the training reward below its running maximum, fspo's less the rival's",
-    "rollouts missed": "rollouts by which fspo's run ended before the longest run of the comparison",
+    "rollouts missed": "rollouts by which the rule's run ended before the longest run of the comparison",
 }
 
 
@@ -152,7 +152,9 @@ def _atoms() -> Iterator[Atom]:
         yield Atom(f"own-reward-{rival}", words, "published", "reward", "above", -REWARD_MARGIN, rival=rival)
         words = f"fspo's training reward falls at most {REWARD_MARGIN:g} deeper than {rival}'s."
         yield Atom(f"own-fall-{rival}", words, "published", "fall", "below", REWARD_MARGIN, rival=rival)
-    yield Atom("own-ends", "No run of fspo ends early.", "published", "rollouts missed", "below", 0.5)
+    for rule, tag in ((FAIR, "own-ends"), *((rival, f"own-ends-{rival}") for rival in RIVALS)):
+        words = f"No run of {rule} ends early."
+        yield Atom(tag, words, "published", "rollouts missed", "below", 0.5, rule=rule)
     law = "S given L has a variance proportional to L."
     yield Atom("log-variance", law, "logs", "2H - 1", "within", 2 * EXPONENT_TOLERANCE)
     law = "S given L is normal in every bin of lengths."

@@ -264,8 +264,8 @@ def _training(seen: Seen, atom: Atom, name: str, phase: str, reduce: Callable[[p
 
 
 def _missed(seen: Seen, atom: Atom) -> list[Number]:
-    """Judge how many rollouts each of fspo's runs missed: a count, which has no error."""
-    found = [(log, missed) for log, missed in _ended(seen, atom).items() if log.rule == FAIR]
+    """Judge how many rollouts each of the rule's runs missed: a count, which has no error."""
+    found = [(log, missed) for log, missed in _ended(seen, atom).items() if log.rule == atom.rule]
     return [number(log.run, Measured(missed, 0.0, 0.0), atom.relation, atom.margin) for log, missed in found]
 
 

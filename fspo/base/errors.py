@@ -16,6 +16,15 @@ from typing import NoReturn
 class UserError(ValueError):
     """Bad input: one line that says what is wrong and names the cure."""
 
+    status = 2
+    """Exit status of the command."""
+
+
+class TrainingDiverged(UserError):
+    """Training ended itself because its weights or updates broke: a result of the run, not an error of its input."""
+
+    status = 3
+
 
 def unknown_name(kind: str, name: str, known: list[str] | tuple[str, ...]) -> UserError:
     """Build the error for a name that does not exist; its message suggests the nearest known name."""
@@ -47,16 +56,16 @@ def extra_with(module: str) -> str | None:
 def run_cli(main: Callable[[], int | None]) -> NoReturn:
     """Run a command-line entry point and exit with its status.
 
-    A UserError becomes one line on stderr and exit status 2, and so does a package that is missing because the extra
-    that brings it was not installed. If the reader of the output ends first, as in
-    ``... | head``, the command ends silently with status 141, as shell tools do.
+    A UserError becomes one line on stderr and its exit status: 2, of diverged training 3. A package that is missing
+    because the extra that brings it was not installed becomes one line and status 2. If the reader of the output ends
+    first, as in ``... | head``, the command ends silently with status 141, as shell tools do.
     """
     try:
         status = main()
         sys.stdout.flush()
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+        sys.exit(error.status)
     except ModuleNotFoundError as error:
         extra = extra_with(error.name or "")
         if extra is None:

@@ -19,7 +19,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from fspo.base.errors import UserError
+from fspo.base.errors import TrainingDiverged, UserError
 from fspo.base.files import digest_of, json_with, write_text
 from fspo.base.processes import end_with_parent
 from fspo.gradlog.metrics_file import MetricsFile
@@ -181,25 +181,34 @@ def prepare(job: Job) -> None:
 
 
 def run_jobs(
-    jobs: Sequence[Job], at_once: int, description: str = "training", stopped: dict[Path, str] | None = None
-) -> None:
+    jobs: Sequence[Job],
+    at_once: int,
+    description: str = "training",
+    passing: Sequence[int] = (TrainingDiverged.status,),
+) -> dict[Path, str]:
     """Run training processes, ``at_once`` at a time, with one progress bar; finished jobs are skipped.
 
     Parameters
     ----------
-    stopped : dict, optional
-        Takes the run folder and last line of each run that refuses to go on (status 2); the others then go on.
+    passing : sequence of int
+        Exit statuses after which the other processes go on: by default that of a run that diverged and stopped itself.
+
+    Returns
+    -------
+    dict
+        Run folder and last line of each process that ended with a status in ``passing``.
 
     Raises
     ------
     UserError
-        If a process fails. The others are ended (they resume next time), and the message shows the last line of its
-        log.
+        If a process ends with another status. The others are ended (they resume next time), and the message shows the
+        last line of its log.
     """
     from tqdm.auto import tqdm
 
     waiting = [job for job in jobs if not is_finished(job)]
     running: list[tuple[Job, subprocess.Popen[bytes]]] = []
+    stopped: dict[Path, str] = {}
     bar = tqdm(total=sum(job.rollouts for job in jobs), desc=description, unit="rollout", dynamic_ncols=True)
     variables = environment() | {"OMP_WAIT_POLICY": "PASSIVE", "TQDM_DISABLE": "1"}
     try:
@@ -222,7 +231,7 @@ def run_jobs(
                 if status != 0:
                     lines = (job.run / "train.log").read_text(encoding="utf-8", errors="replace").strip().splitlines()
                     last = lines[-1] if lines else "no output"
-                    if status == 2 and stopped is not None:
+                    if status in passing:
                         stopped[job.run] = last.removeprefix("error: ")
                         continue
                     raise UserError(
@@ -238,3 +247,4 @@ def run_jobs(
         for _, process in running:
             process.wait()
         bar.close()
+    return stopped

@@ -8,6 +8,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from fspo.base.errors import TrainingDiverged, UserError
 from fspo.base.files import digest_of
 from fspo.repro.presets import ReproductionSizes, Variant, variants
 from fspo.repro.stages import Job, run_jobs, source_digest
@@ -107,7 +108,8 @@ class Sweep:
     def train(self, at_once: int) -> tuple[list[Path], list[tuple[Variant, tuple[Path, ...], str]]]:
         """Train the runs of the sweep that are missing.
 
-        A setting under which training stops with status 2 is a result: its run is left out, and tried again next time.
+        A setting that the trainer refuses, or under which training diverges, is a result: its run is left out, and
+        tried again next time.
 
         Returns
         -------
@@ -116,8 +118,8 @@ class Sweep:
         variants : list of (variant, runs, reason)
             The finished runs of each variant, and why the variant's other runs are missing ("" if none is).
         """
-        stopped: dict[Path, str] = {}
-        run_jobs(self.jobs, at_once, "sweep", stopped)
+        refused = UserError.status, TrainingDiverged.status
+        stopped = run_jobs(self.jobs, at_once, "sweep", refused)
         found = []
         for variant, runs in self.planned:
             left = tuple(run for run in runs if run not in stopped)

@@ -22,7 +22,7 @@ from accelerate.utils import broadcast_object_list, gather_object
 from safetensors import SafetensorError
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from fspo.base.errors import UserError
+from fspo.base.errors import TrainingDiverged, UserError
 from fspo.base.files import remove_folder, whole_folder, writing
 from fspo.distributed import files
 from fspo.distributed.tensors import Tensors, holders, is_part, local, put, whole_state
@@ -146,10 +146,10 @@ def _made(target: Path, shared: bool, writes: bool) -> Iterator[Path]:
 
 
 def _refuse_non_finite(tensors: Mapping[str, torch.Tensor], target: Path) -> None:
-    """Raise UserError if a weight or a moment is infinite or NaN on any process, because training has diverged then."""
+    """Raise TrainingDiverged if a weight or a moment is infinite or NaN on any process."""
     bad = [n for n, x in tensors.items() if x.is_floating_point() and not torch.isfinite(local(x)).all()]
     if found := gather_object(bad):
-        raise UserError(
+        raise TrainingDiverged(
             f"training has diverged: {found[0]} has values that are not finite, so {target} is not written; the "
             "checkpoints before are kept. Lower optim.learning_rate or raise optim.warmup_updates"
         )

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from accelerate import Accelerator
 
-from fspo.base.errors import UserError
+from fspo.base.errors import TrainingDiverged
 from fspo.rules import MAX_EXPONENT
 from fspo.train.updates import Record
 
@@ -45,15 +45,15 @@ def find(accelerator: Accelerator, records: Sequence[Record]) -> str | None:
 
 
 def stop_if_many(skipped: int, limit: int, step: int, cause: str) -> None:
-    """Raise UserError, which ends the run, if more than ``limit`` updates were skipped.
+    """Raise TrainingDiverged, which ends the run, if more than ``limit`` updates were skipped.
 
     Raises
     ------
-    UserError
+    TrainingDiverged
         The message names the cause of the last skipped update.
     """
     if skipped > limit:
-        raise UserError(
+        raise TrainingDiverged(
             f"{skipped} updates were skipped, more than optim.max_skipped_updates={limit}; the last, update {step}: "
             f"{CAUSES[cause]}. Lower optim.learning_rate, raise optim.warmup_updates, or take a rule that clips; the "
             "checkpoints before are kept"

@@ -123,9 +123,7 @@ def test_a_failing_job_shows_its_last_line_and_names_its_log(fake_train: Path) -
 
 def test_a_run_that_refuses_to_go_on_stops_no_other_where_that_is_wanted(fake_train: Path) -> None:
     jobs = [job(fake_train / "runs" / "bad", "k", "--fail", "yes"), job(fake_train / "runs" / "good")]
-    stopped: dict[Path, str] = {}
-    run_jobs(jobs, at_once=1, stopped=stopped)
-    assert stopped == {jobs[0].run: "no such luck"}
+    assert run_jobs(jobs, at_once=1, passing=(2,)) == {jobs[0].run: "no such luck"}
     assert [is_finished(j) for j in jobs] == [False, True]
 
 

@@ -98,7 +98,7 @@ def test_exploding_weights_stop_the_run_with_their_cause(tmp_path: Path, capsys:
 
     with pytest.raises(SystemExit) as stop:
         run_cli(main)
-    assert stop.value.code == 2
+    assert stop.value.code == 3
     error = capsys.readouterr().err.splitlines()[-1]
     assert error.startswith("error: 4 updates were skipped, more than optim.max_skipped_updates=3")
     assert "the importance weight of a response that is not clipped exceeds e^20" in error
