@@ -68,6 +68,13 @@ def build_parser() -> CommandParser:
     p.add_argument("--targets", type=list[float], default=list(TARGETS), help="matched acceptances")
     p.add_argument("--draws", type=int, default=Options.draws, help="draws of the random-drop control")
     p.add_argument("--seed", type=int, default=Options.seed, help="seed of the control")
+    p.add_argument(
+        "--workers",
+        type=str,
+        default=None,
+        help="share a log of more than 300,000 rows among Dask workers: their number on this machine, or the address of "
+        "a scheduler; the tables are the same to rounding (extra cluster)",
+    )
     p.add_argument("--claims", type=str, default=None, help="write the verdicts of all claims to this JSON file")
     return p
 
@@ -124,7 +131,7 @@ def analyse_command(arguments: list[str] | None = None) -> int:
             bar.set_postfix_str(part)
             bar.update(share)
 
-        summaries = analyse_runs(args.runs, options, progress)
+        summaries = analyse_runs(args.runs, options, progress, args.workers)
     claims = []
     if args.claims is not None:
         tables = read_tables(args.runs, on=on)

@@ -15,6 +15,7 @@ from analysis.log.loading import Run, load_run
 from analysis.log.notes import Notes
 from analysis.log.partition import find_partition
 from analysis.log.ratio import known_ratio
+from analysis.log.workers import known_workers
 from analysis.options import Options
 from analysis.rules.evaluate import Case, candidates, make_cases, trained_case, uncorrected
 from analysis.rules.replay import replay_log
@@ -55,7 +56,11 @@ def shared_bins(runs: Sequence[Run], options: Options) -> Bins:
 
 
 def analyse(
-    run: Run, bins: Bins, options: Options, progress: Progress = lambda part, share=1.0: None
+    run: Run,
+    bins: Bins,
+    options: Options,
+    progress: Progress = lambda part, share=1.0: None,
+    workers: str | None = None,
 ) -> tuple[dict[str, pd.DataFrame], dict[str, Any]]:
     """Make all tables of one run, and its summary.
 
@@ -65,11 +70,13 @@ def analyse(
         A run from :func:`analysis.log.loading.load_run`.
     progress : callable
         Called with the name of a part and the share of it that was done since the last call.
+    workers : str, optional
+        Dask workers that read the rows of a streamed log (`analysis.log.workers.on_workers`).
     """
     states, rows = _before(run, bins, options)
     cases = make_cases(options.bands, options.targets, None if run.streamed else run.rows, states, run.ratio.on)
     trained = trained_case(run)
-    tally, found = look_through(run, bins, cases, options.window, lambda share: progress("acceptance", share))
+    tally, found = look_through(run, bins, cases, options.window, partial(progress, "acceptance"), workers)
     run = replace(run, counts=found.notes.counts)  # counts of the complete log; run.rows may be a sample
     rows |= _tables(run, tally)
     rows["ess"] += factor_rows(run, bins)
@@ -158,7 +165,10 @@ def _tables(run: Run, tally: Tally) -> TableRows:
 
 
 def analyse_runs(
-    paths: Sequence[str | Path], options: Options | None = None, progress: Progress = lambda part, share=1.0: None
+    paths: Sequence[str | Path],
+    options: Options | None = None,
+    progress: Progress = lambda part, share=1.0: None,
+    workers: str | None = None,
 ) -> dict[Path, dict[str, Any]]:
     """Analyse run folders with common bins, write RUN/analysis, and return the summaries by folder.
 
@@ -169,6 +179,8 @@ def analyse_runs(
     """
     options = options or Options()
     on = known_ratio(options.on)
+    if workers is not None:
+        known_workers(workers)
     make_cases(options.bands, options.targets, on=on)  # refuses unknown names of rules before any work
     partition = find_partition(options.by)
     if len({Path(path).resolve() for path in paths}) < len(paths):
@@ -179,7 +191,7 @@ def analyse_runs(
     bins = shared_bins(runs, options)
     summaries: dict[Path, dict[str, Any]] = {}
     for run in runs:
-        tables, summary = analyse(run, bins, options, progress)
+        tables, summary = analyse(run, bins, options, progress, workers)
         write_tables(run.path / folder_name(partition, on), tables, summary)
         summaries[run.path] = summary
     return summaries

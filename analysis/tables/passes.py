@@ -1,18 +1,21 @@
 """Read a log once, window by window: sums for the acceptance tables, clip rates over time, checks and counts.
 
-Several processes share the log's chunks, and their sums are added at the end. A log in memory is one chunk.
+Several processes, or the workers of a Dask cluster, share the log's chunks, and their sums are added at the end. A log
+in memory is one chunk.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from copy import copy
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from analysis.log.loading import Run, warnings_of
 from analysis.log.notes import Notes
 from analysis.log.rows import Rows
 from analysis.log.stream import Chunk
+from analysis.log.workers import on_workers
 from analysis.rules.evaluate import Case, evaluate, trained_case
 from analysis.rules.layout import Grouping
 from analysis.rules.tally import Sums, Tally
@@ -46,22 +49,23 @@ class Pass:
     tally: Tally
     trained: Case | None
 
-    def window(self, found: Found, first: int, rows: Rows) -> None:
-        """Add the rows of one window to ``found`` and to the tally."""
+    def window(self, found: Found, tally: Tally, first: int, rows: Rows) -> None:
+        """Add the rows of one window to ``found`` and to ``tally``."""
         outcome = None if self.trained is None else evaluate(self.trained, rows, rows.rollout, "update")
-        self.tally.add(first, rows, outcome)
+        tally.add(first, rows, outcome)
         found.over_time += over_time_rows(self.run, self.bins, rows, outcome)
 
-    def share(self, chunks: Sequence[Chunk], step: Callable[[], None]) -> Found:
+    def share(self, chunks: Sequence[Chunk], step: Callable[[], None] = lambda: None) -> Found:
         """Read some chunks of the log in this process and return what was found; call ``step`` after each chunk."""
-        found = Found()
+        found, tally = Found(), copy(self.tally)
+        tally.uses = {}
         for chunk in chunks:
             windows, notes = self.run.source.windows(chunk, self.size)
             found.notes += notes
             for first, rows in windows:
-                self.window(found, first, rows)
+                self.window(found, tally, first, rows)
             step()
-        found.uses = self.tally.uses
+        found.uses = tally.uses
         return found
 
 
@@ -71,6 +75,7 @@ def look_through(
     cases: Sequence[Case],
     size: int,
     progress: Callable[[float], None] = lambda _: None,
+    workers: str | None = None,
 ) -> tuple[Tally, Found]:
     """Read the complete log once; return sums and results, with notes about damage, counts and warnings.
 
@@ -82,23 +87,27 @@ def look_through(
         Number of rollouts in a window.
     progress : callable
         Called with the share of the log that was read since the last call.
+    workers : str, optional
+        Who reads the log, if not processes of this one's: see `analysis.log.workers.on_workers`.
     """
     trained = trained_case(run)
     tally = Tally(run, Grouping.of(run, bins), cases if trained is None else [trained, *cases])
     over = Pass(run, bins, size, tally, trained)
     chunks = run.source.chunks(size)
-    number = min(cores(), len(chunks))
-    shares = in_processes(
-        [
-            partial(over.share, chunks[i * len(chunks) // number : (i + 1) * len(chunks) // number])
-            for i in range(number)
-        ],
-        lambda: progress(1 / len(chunks)),
-    )
-    found = shares[0]
-    tally.uses = found.uses
-    for other in shares[1:]:
-        tally.merge(other.uses)
-        found.add(other)
+    shares: Iterable[Found]
+    if workers is None or run.stream is None:
+        number = min(cores(), len(chunks))
+        parts = [chunks[i * len(chunks) // number : (i + 1) * len(chunks) // number] for i in range(number)]
+        shares = in_processes([partial(over.share, part) for part in parts], lambda: progress(1 / len(chunks)))
+    else:
+        # The workers may stand in another folder, and a pass over a streamed log does not use the sampled rows.
+        files = tuple(replace(file, path=file.path.resolve()) for file in run.stream.files)
+        stream = replace(run.stream, files=files)
+        over = replace(over, run=replace(run, rows=run.rows.take(slice(0)), stream=stream))
+        shares = on_workers(workers, over.share, stream.chunks(size), [file.path for file in files], progress)
+    found = Found()
+    for share in shares:
+        tally.merge(share.uses)
+        found.add(share)
     found.notes += Notes(warnings=tuple(warnings_of(found.notes.counts, run.partition, run.ratio)))
     return tally, found

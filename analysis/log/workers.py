@@ -1,0 +1,110 @@
+"""Share the parts of a log among the workers of a Dask cluster, which may run on several machines.
+
+A worker reads its parts from the log's files, so every worker must see the files under the same path. Dask runs the
+parts of a worker that ends again on another one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import fspo
+from fspo.base.errors import UserError
+
+PARTS = 4
+"""Number of parts of a log for each worker. With more, less is lost if a worker ends; with fewer, fewer sums travel."""
+WAIT = 30
+"""Seconds within which a scheduler must answer and have a worker."""
+
+
+def known_workers(workers: str) -> int | str:
+    """Return the number of workers to start on this machine, or the address of a Dask scheduler.
+
+    Raises
+    ------
+    UserError
+        If the text is neither.
+    """
+    if workers.isdecimal() and int(workers) > 0:
+        return int(workers)
+    if ":" not in workers:
+        raise UserError(f"--workers {workers}: give a number from 1, or the address of a Dask scheduler (HOST:PORT)")
+    return workers
+
+
+def on_workers(
+    workers: str,
+    work: Callable[[Sequence[Any]], Any],
+    items: Sequence[Any],
+    files: Sequence[Path],
+    done: Callable[[float], None],
+) -> Iterator[Any]:
+    """Cut ``items`` into parts, do ``work`` on each part on a Dask worker, and yield the results in the order of parts.
+
+    Parameters
+    ----------
+    workers : str
+        Number of worker processes to start on this machine, or the address of a Dask scheduler.
+    work : callable
+        Function of some items. It is sent to every worker once, and must leave its own data unchanged.
+    files : sequence of path
+        Files that ``work`` reads.
+    done : callable
+        Called after each part with the share of the items that was done since the last call.
+
+    Raises
+    ------
+    UserError
+        If no scheduler or worker answers, a worker has another fspo or lacks a file, or a part
+        ends the worker that runs it again and again.
+    """
+    from distributed import CancelledError, Client, KilledWorker, LocalCluster
+
+    with ExitStack() as stack:
+        address: Any = known_workers(workers)
+        if isinstance(address, int):
+            quiet: dict[str, Any] = {"dashboard_address": None, "silence_logs": "CRITICAL"}
+            address = stack.enter_context(LocalCluster(n_workers=address, threads_per_worker=1, **quiet))
+        try:
+            client = stack.enter_context(Client(address, timeout=WAIT, set_as_default=False))
+            client.wait_for_workers(1, timeout=WAIT)
+        except OSError:  # TimeoutError too
+            raise UserError(
+                f"--workers {workers}: no Dask scheduler with a worker answers there within {WAIT} s: start both "
+                "(`dask scheduler`, `dask worker ADDRESS`), or give a number of workers"
+            ) from None
+        for worker, problem in client.run(partial(_problem, fspo.__version__, [str(path) for path in files])).items():
+            if problem:
+                raise UserError(f"--workers {workers}: the worker at {worker} {problem}")
+        number = min(PARTS * sum(client.nthreads().values()), len(items))
+        cuts = [i * len(items) // number for i in range(number + 1)]
+        parts = [items[start:stop] for start, stop in zip(cuts, cuts[1:], strict=False)]
+        shared = client.scatter(work, broadcast=True, hash=False)
+        futures = [client.submit(_do, shared, part, pure=False) for part in parts]
+        for place, part in enumerate(parts):
+            try:
+                yield futures[place].result()
+            except (KilledWorker, CancelledError) as error:
+                raise UserError(
+                    f"--workers {workers}: the workers ended while they read the log, most likely for want of memory "
+                    f"({type(error).__name__}): give each more, or take more of them"
+                ) from None
+            futures[place].release()
+            done(len(part) / len(items))
+
+
+def _do(work: Callable[[Sequence[Any]], Any], part: Sequence[Any]) -> Any:
+    return work(part)
+
+
+def _problem(version: str, files: Sequence[str]) -> str:
+    """Say why this worker cannot read the files as a client with this version of fspo would; "" if it can."""
+    if fspo.__version__ != version:
+        return f"has fspo {fspo.__version__}, and this process {version}: install one version on both"
+    missing = next((file for file in files if not os.access(file, os.R_OK)), None)
+    return f"cannot read {missing}: workers read the log's files under the same path as this process" if missing else ""
