@@ -6,6 +6,7 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
+from analysis.log.loading import IN_MEMORY
 from analysis.log.partition import PARTITIONS, find_partition
 from analysis.log.ratio import WORDS, known_ratio
 from analysis.options import Options
@@ -72,8 +73,8 @@ def build_parser() -> CommandParser:
         "--workers",
         type=str,
         default=None,
-        help="share a log of more than 300,000 rows among Dask workers: their number on this machine, or the address of "
-        "a scheduler; the tables are the same to rounding (extra cluster)",
+        help=f"share a log of more than {IN_MEMORY:,} rows among Dask workers (extra cluster): their number on this "
+        "machine, or a scheduler's address; the tables are the same to rounding",
     )
     p.add_argument("--claims", type=str, default=None, help="write the verdicts of all claims to this JSON file")
     return p

@@ -140,21 +140,23 @@ def _scored(
 def _before(run: Run, bins: Bins, options: Options) -> tuple[dict[str, dict[int, Rule]], TableRows]:
     """Make the tables moments, scaling, reuse and theory_gap; on a streamed log also replay bands that follow a target.
 
-    To replay is to let such a band learn its range from the log, update by update. A streamed log uses two processes.
+    To replay is to let such a band learn its range from the log, update by update. A streamed log uses three processes.
     """
 
     def described(_: Callable[[], None]) -> TableRows:
         moments, scaling = moment_tables(run, bins, options.window)
-        gap = gap_table(run, bins, options.window)
-        return {"moments": moments, "scaling": scaling, "reuse": reuse_table(run), "theory_gap": gap}
+        return {"moments": moments, "scaling": scaling, "reuse": reuse_table(run)}
+
+    def gap(_: Callable[[], None]) -> TableRows:
+        return {"theory_gap": gap_table(run, bins, options.window)}
 
     if run.stream is None:
-        return {}, described(lambda: None)
+        return {}, described(lambda: None) | gap(lambda: None)
     known = candidates(run.ratio.on)
     stream, rules = run.stream, {name: known[name] for name in options.bands}
     following = {name: rule for name, rule in rules.items() if rule.adapt != "none"}
-    states, tables = in_processes([lambda _: replay_log(following, stream, options.window), described])
-    return states, tables
+    states, tables, gaps = in_processes([lambda _: replay_log(following, stream, options.window), described, gap])
+    return states, tables | gaps
 
 
 def _tables(run: Run, tally: Tally) -> TableRows:

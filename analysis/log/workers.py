@@ -10,10 +10,12 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as version_of
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import fspo
 from fspo.base.errors import UserError
 
 PARTS = 4
@@ -71,19 +73,19 @@ def on_workers(
             quiet: dict[str, Any] = {"dashboard_address": None, "silence_logs": "CRITICAL"}
             address = stack.enter_context(LocalCluster(n_workers=address, threads_per_worker=1, **quiet))
         try:
-            client = stack.enter_context(Client(address, timeout=WAIT, set_as_default=False))
+            client: Any = stack.enter_context(Client(address, timeout=WAIT, set_as_default=False))
             client.wait_for_workers(1, timeout=WAIT)
         except OSError:  # TimeoutError too
             raise UserError(
                 f"--workers {workers}: no Dask scheduler with a worker answers there within {WAIT} s: start both "
                 "(`dask scheduler`, `dask worker ADDRESS`), or give a number of workers"
             ) from None
-        for worker, problem in client.run(partial(_problem, fspo.__version__, [str(path) for path in files])).items():
+        for worker, problem in client.run(partial(_problem, _version(), [str(path) for path in files])).items():
             if problem:
                 raise UserError(f"--workers {workers}: the worker at {worker} {problem}")
         number = min(PARTS * sum(client.nthreads().values()), len(items))
         cuts = [i * len(items) // number for i in range(number + 1)]
-        parts = [items[start:stop] for start, stop in zip(cuts, cuts[1:], strict=False)]
+        parts = [items[start:stop] for start, stop in pairwise(cuts)]
         shared = client.scatter(work, broadcast=True, hash=False)
         futures = [client.submit(_do, shared, part, pure=False) for part in parts]
         for place, part in enumerate(parts):
@@ -102,9 +104,16 @@ def _do(work: Callable[[Sequence[Any]], Any], part: Sequence[Any]) -> Any:
     return work(part)
 
 
+def _version() -> str:
+    try:
+        return version_of("fspo")
+    except PackageNotFoundError:
+        return "from a folder, without an installation"
+
+
 def _problem(version: str, files: Sequence[str]) -> str:
     """Say why this worker cannot read the files as a client with this version of fspo would; "" if it can."""
-    if fspo.__version__ != version:
-        return f"has fspo {fspo.__version__}, and this process {version}: install one version on both"
+    if _version() != version:
+        return f"has fspo {_version()}, and this process {version}: install one version on both"
     missing = next((file for file in files if not os.access(file, os.R_OK)), None)
     return f"cannot read {missing}: workers read the log's files under the same path as this process" if missing else ""

@@ -76,6 +76,11 @@ def gap_table(run: Run, bins: Bins, window_size: int) -> list[GapRow]:
         number = int(view.cluster.max()) + 1
         drawn = np.random.default_rng(0).random(number) < share
         view = view.take(drawn[view.cluster], bins)
+    # Sort the rows by edge, because `parts` looks up edges in sorted laws: near edges, one after the other, are found
+    # faster.
+    unit = update_scale(view.rows.S, view.rows.length, view.rows.step) * np.sqrt(view.rows.length)
+    order = np.lexsort((view.rows.edges(rule)[1] / unit, np.sign(view.rows.A), view.bins))
+    view = view.take(order, bins)
     rows, clusters = view.rows, int(view.cluster.max()) + 1
     lo, hi = rows.edges(rule)
     centre = rows.drift * rows.length if rule.needs_stats else np.zeros(len(rows))
