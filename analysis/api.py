@@ -12,6 +12,8 @@ import pandas as pd
 
 from analysis.doctor.examine import examine
 from analysis.importing.run import ImportOptions, import_run
+from analysis.log.partition import find_partition
+from analysis.log.ratio import known_ratio
 from analysis.options import Options
 from analysis.run import analyse_runs
 from analysis.tables.files import read_tables
@@ -71,9 +73,6 @@ def analyse(source: Source, columns: Mapping[str, str] | None = None, **options:
     UserError
         If the log or an option is bad.
     """
-    from analysis.log.partition import find_partition
-    from analysis.log.ratio import known_ratio
-
     wanted = Options(**options)
     with _run_folder(source, columns) as run:
         analyse_runs([run], wanted)
