@@ -43,6 +43,7 @@ test-trl-newest: $(READY) ## FSPOTrainer and observe inside the newest TRL of th
 
 test-verl: $(VERL_TREE)/ready ## the plugin inside the real verl (downloads 100 MB, once)
 	PYTHONPATH=$(VERL_TREE) $(BIN)/python -m pytest $(wildcard tests/fspo/integrations/test_verl*.py)
+	PYTHONPATH=$(VERL_TREE) $(BIN)/python -m pytest -k diagnose_verl tests/test_tutorials.py
 
 $(VERL_TREE)/ready: $(READY)
 	rm -rf $(VERL_TREE)

@@ -1,0 +1,109 @@
+"""This script writes docs/gallery.md: every figure, with its picture and its three lines of code.
+
+    python studies/gallery.py                                   # the page
+    python studies/gallery.py --runs out/* --theory out/maps    # and the pictures, docs/images/gallery/
+
+The pictures on the page are of six rollouts without a clip and five of fspo (`fspo train --rule.preset none --rollouts
+6`, ..., `fspo analyse`, `fspo sweep`) and of `fspo maps --draws 2000`. A test compares the page with the list of
+figures and runs its code.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from figures import find_module, heading, of_ratio, of_runs, of_theory, parts
+from figures.style import Style
+from figures.tables import NothingToDraw, Tables, load, load_theory, load_trained_sweep
+from fspo.base.command_line import CommandParser
+from fspo.base.errors import run_cli
+from fspo.base.files import whole_file, write_text
+from studies.reference_pages import DOCS
+
+PAGE = DOCS / "gallery.md"
+PICTURES = DOCS / "images" / "gallery"
+CAPTIONS = PICTURES / "captions.json"
+DPI = 110
+OF_RUNS = 'tables.load(["out/none", "out/fspo"])'
+MISSING = "No picture here: its table needs more than these runs have.\n\n"
+KINDS = {
+    "Of runs": (of_runs.FIGURES, "After `fspo analyse out/none out/fspo`.", OF_RUNS),
+    "Of a trained sweep": (
+        of_runs.TRAINED,
+        "After `fspo reproduce --sweep true`.",
+        'tables.load_trained_sweep(Path("out/quick/trained_sweep.csv"))',
+    ),
+    "Of the theory": (of_theory.FIGURES, "After `fspo maps`.", 'tables.load_theory("out/proofs_check")'),
+}
+"""Headings: the figures below each, what has to be run before, and the expression that reads their tables."""
+
+
+def code(name: str, source: str) -> str:
+    """Return the lines that draw a figure."""
+    path = "from pathlib import Path\n" if "Path(" in source else ""
+    return (
+        f"{path}from figures import draw_all, tables\n\nfound = {source}\n"
+        f'draw_all(found, "out/figures", only=["{name}"], modules=["{name}"])'
+    )
+
+
+def page() -> str:
+    """Return the text of docs/gallery.md."""
+    captions = json.loads(CAPTIONS.read_text(encoding="utf-8"))
+    found = [
+        "# Gallery\n\nEvery figure, as PDF, PNG and a CSV file of its numbers. `fspo figures RUN` draws them all, and "
+        "`fspo report RUN` puts them on a page with their captions. The pictures here are of six rollouts "
+        "without a clip and five of fspo on the embedded task, and of small maps of the theory: they show what a "
+        "figure looks like, and are no evidence.\n\nThis page is written by `python studies/gallery.py`.\n"
+    ]
+    for title, (names, before, source) in KINDS.items():
+        found.append(f"## {title}\n\n{before}\n")
+        for name in names:
+            module = find_module(name)
+            drawn = (
+                f"![{module.TITLE}](images/gallery/{name}.png)\n\n*{captions[name]}*\n\n"
+                if name in captions
+                else MISSING
+            )
+            found.append(f"### {name}\n\n{module.TITLE}.\n\n{drawn}```python\n{code(name, source)}\n```\n")
+    return "\n".join(found)
+
+
+def draw(tables: Tables, names: tuple[str, ...]) -> dict[str, str]:
+    """Draw the pictures of those figures whose tables are there; return the captions of these."""
+    style, captions = Style("neurips"), {}
+    for name in names:
+        module = find_module(name)
+        try:
+            first = parts(module, tables)[0][1]
+            figure, caption = module.figure(first, style), module.caption(first).partition("\n\n")[0]
+        except (NothingToDraw, KeyError) as reason:
+            print(f"no {heading(module, tables)}: {reason}")
+            continue
+        with style.context(), whole_file(PICTURES / f"{name}.png") as part:
+            figure.savefig(part, format="png", dpi=DPI, metadata={"Software": None})
+        captions[name] = caption + of_ratio(tables)
+    return captions
+
+
+def main() -> None:
+    """Write the page, after the pictures of the tables that the options name."""
+    parser = CommandParser(prog="python studies/gallery.py", description=__doc__ or "")
+    parser.add_argument("--runs", nargs="*", type=Path, default=[], help="analysed run folders")
+    parser.add_argument("--theory", type=Path | None, help="folder that fspo maps wrote to")
+    parser.add_argument("--trained-sweep", type=Path | None, help="trained_sweep.csv of a reproduction")
+    options = parser.parse_args()
+    captions: dict[str, str] = json.loads(CAPTIONS.read_text(encoding="utf-8")) if CAPTIONS.exists() else {}
+    if options.runs:
+        captions |= draw(load(options.runs), of_runs.FIGURES)
+    if options.theory:
+        captions |= draw(load_theory(options.theory), of_theory.FIGURES)
+    if options.trained_sweep:
+        captions |= draw(load_trained_sweep(options.trained_sweep), of_runs.TRAINED)
+    write_text(CAPTIONS, json.dumps(captions, indent=1, ensure_ascii=False, sort_keys=True) + "\n")
+    write_text(PAGE, page())
+
+
+if __name__ == "__main__":
+    run_cli(main)
