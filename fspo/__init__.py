@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import Any
 
 __version__ = "0.2.0"
-_PLACES = {
+PLACES = {
     "GradLogWriter": "fspo.gradlog",
     "Rule": "fspo.rules",
     "TrainConfig": "fspo.config",
@@ -19,13 +19,14 @@ _PLACES = {
     "load_run": "analysis.api",
     "preset": "fspo.rules",
 }
+"""The module of each name that is imported when it is first used."""
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _PLACES:
+    if name not in PLACES:
         raise AttributeError(f"module 'fspo' has no attribute {name!r}")
-    return getattr(import_module(_PLACES[name]), name)
+    return getattr(import_module(PLACES[name]), name)
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_PLACES])
+    return sorted([*globals(), *PLACES])

@@ -1,4 +1,4 @@
-"""This script writes docs/tables.md, docs/log_format.md and docs/import.md, which list what the code declares.
+"""This script writes docs/{python,tables,log_format,import}.md, which list what the code declares.
 
     python studies/reference_pages.py
 
@@ -12,6 +12,8 @@ from inspect import getdoc
 from pathlib import Path
 from typing import Any
 
+import figures
+import fspo
 from analysis.claims.judge import Claim
 from analysis.importing import names as known
 from analysis.rules.calibrate import CalibratedRange
@@ -19,6 +21,8 @@ from analysis.sweeps.counterfactual import SweepRow
 from analysis.sweeps.trained import TrainedSweepRow
 from analysis.tables.columns import BinKey, CaseKey, RuleKey, RunKey, columns, names
 from analysis.tables.files import TABLES
+from figures.style import Style, looks
+from figures.tables import load
 from fspo.base.command_line import CommandParser
 from fspo.base.errors import run_cli
 from fspo.base.files import write_text
@@ -174,11 +178,32 @@ has is taken.
 {grid(("theirs", "in metrics.jsonl", "meaning"), scalars)}"""
 
 
-PAGES = {"tables.md": tables_page, "log_format.md": log_format_page, "import.md": import_page}
+PYTHON = {f"fspo.{name}": getattr(fspo, name) for name in sorted(fspo.PLACES)} | {
+    "figures.draw_all": figures.draw_all,
+    "figures.tables.load": load,
+    "figures.style.Style": Style,
+    "figures.style.looks": looks,
+}
+"""What the page of the Python interface describes, by the name that a user writes."""
+
+
+def python_page() -> str:
+    """Return the text of docs/python.md; mkdocstrings fills in what follows ``:::`` when the site is built."""
+    parts = [
+        "# Python\n\nWhat `import fspo` offers, and the functions that draw figures. Each name is imported when it is "
+        f"first used; `import fspo` brings no torch.\n\n{GENERATED}"
+    ]
+    for name, thing in PYTHON.items():
+        first = (getdoc(thing) or "").split("\n\n")[0].replace("\n", " ")
+        parts.append(f"## {name}\n\n{first}\n\n::: {thing.__module__}.{thing.__name__}\n")
+    return "\n".join(parts)
+
+
+PAGES = {"python.md": python_page, "tables.md": tables_page, "log_format.md": log_format_page, "import.md": import_page}
 
 
 def main() -> None:
-    """Write docs/tables.md, docs/log_format.md and docs/import.md."""
+    """Write the pages."""
     CommandParser(prog="python studies/reference_pages.py", description=__doc__ or "").parse_args()
     for name, page in PAGES.items():
         write_text(DOCS / name, page())

@@ -43,5 +43,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     """Turn GitHub's formulas into MathML and links to files outside docs/ into links to their copies."""
     if not page.file.src_uri.startswith("files/"):
         markdown = outside(page.file).sub(rf"]({'../' * page.file.src_uri.count('/')}files/\1)", markdown)
+    if page.file.src_uri == "python.md":  # mkdocstrings writes the first sentence again
+        markdown = re.sub(r"^[^#\n:].*\n\n(?=:::)", "", markdown, flags=re.M)
     markdown = re.sub(r"```math\n(.*?)\n```", lambda found: convert(found[1], display="block"), markdown, flags=re.S)
     return re.sub(r"\$`(.+?)`\$", lambda found: convert(found[1]), markdown)
