@@ -1,33 +1,21 @@
 """The laws: what breaks each, from which rollout on, and the same answers rollout by rollout as at once."""
 
 import json
-from math import comb
 
 import numpy as np
 import pytest
 from scipy.stats import t as student
 
-from analysis.doctor.admit import READ
 from analysis.doctor.doctor import Doctor
 from analysis.doctor.examine import examine
 from analysis.doctor.findings import Severity
 from analysis.doctor.laws import Laws, Line
-from analysis.doctor.mismatch import Mismatch
-from analysis.doctor.patient import Rows
 from analysis.doctor.planted import Plan, write_run
-from analysis.doctor.selection import Selection
 from analysis.log.copies import find_copies
 from analysis.stats.anytime import AnytimeMean, stakes
 from fspo.gradlog import GradLogWriter, read_log
-from fspo.rules import correction
-from studies.doctor_healthy import World, write_world
 from studies.log_changes import add, after, kept, rewritten, zeroed
-
-
-def findings(run):
-    doctor = Doctor.of(run, read_log(run, columns=["rollout"]).metadata)
-    doctor.read()
-    return {answer.id: answer for answer in doctor.findings().findings}
+from tests.analysis.doctor.made import findings, rows_of
 
 
 @pytest.fixture(scope="module")
@@ -395,17 +383,6 @@ def test_stale_responses_have_a_staleness(tmp_path, D, moves, found):
     assert ("staleness" in findings(run)) == found
 
 
-@pytest.mark.parametrize(("spread", "wanted"), [(0.0, True), (0.2, False)])
-def test_truncated_sampling_is_called_so_at_a_level(spread, wanted):
-    """E is -.002 for each token; or it has noise beside, so that E + k3 is above 0 in more than a response of twenty.
-    A response tells 1.05 at most, so 60 of them do not reach odds of 1000 and 600 do."""
-    rng = np.random.default_rng(1)
-    for n in (60, 600):
-        L = rng.integers(16, 64, n) * 1.0
-        E = -0.002 * L * (1 + 10 * spread * rng.standard_normal(n))
-        assert ("sampler_law" in engine(E, L, 2e-6 * L)) == (wanted and n == 600)
-
-
 @pytest.mark.parametrize(("noise", "found"), [(1e-4, False), (5e-3, True)])
 def test_small_s_before_an_update_is_seen_where_the_noise_floor_is_known(noise, found):
     rng, n = np.random.default_rng(6), 2000
@@ -429,70 +406,6 @@ def test_equal_texts_of_one_prompt_do_not_hold_s(tmp_path, prompts):
         return np.where((np.arange(len(x)) < 5 * prompts) & (place > 0), 0.5, x)
 
     assert ("values_of_s" in findings(write(tmp_path / "run", 1, log_ratio=s))) == (prompts > 1)
-
-
-@pytest.mark.parametrize("selected", [True, False])
-def test_a_selection_by_outcome_is_named_and_breaks_no_law(selected):
-    """Responses become likelier by their own reward; groups with equal rewards may be dropped."""
-    rng, groups, size = np.random.default_rng(7), 4000, 8
-    p = np.repeat(rng.choice([0.1, 0.2], groups), size)
-    reward = (rng.random(groups * size) < p) * 1.0
-    later = p + 0.5 * p * (1 - p)
-    S = np.log(np.where(reward > 0, later / p, (1 - later) / (1 - p)))  # E[e^S] = 1 exactly
-    L = rng.integers(16, 512, len(S)) * 1.0
-    rows = rows_of(len(S), length=L, log_ratio=S, k3_sum=np.expm1(S) - S, reward=reward)
-    if selected:
-        solved = np.repeat(reward.reshape(-1, size).sum(1), size)
-        rows = rows.take((solved > 0) & (solved < size)).copy()
-    selection = Selection()
-    fair = selection.add(rows)
-    assert fair.sum() > 8_000
-
-    def broken(which):
-        laws = Laws()
-        laws.add(rows, which)
-        return [answer.id for answer in laws.answers() if answer.found]
-
-    assert broken(fair) == []
-    assert ("mean_weight" in broken(np.ones(len(rows), bool))) == selected
-    answer = selection.answer()
-    assert answer.found == selected
-    assert not selected or answer.severity == Severity.INFO
-
-
-def test_missing_groups_are_counted_from_the_others():
-    """P(k) of 8 with chance 1/2 or 1/10, by enumeration: no less groups than the bound has equal rewards."""
-    selection, n = Selection(groups=100, values={0.0, 1.0}), 8
-    for k in range(n + 1):
-        P = 0.5 * comb(n, k) / 2**n + 0.5 * comb(n, k) * 0.1**k * 0.9 ** (n - k)
-        selection.solved[n, k] = round(1e5 * P)
-    least, seen = selection.missing()
-    assert 0.5 * seen < least <= seen
-
-
-def test_laws_hold_for_responses_whose_mates_differ_in_their_rewards():
-    reward = np.array([0, 0, 0, 1, 1, 1, 0, 0, 1, 1, 1, 1, np.nan, 1, 0, 1.0])
-    n = len(reward)
-    columns = {name: np.full(n, np.nan) for name in READ}
-    i = np.arange(n)
-    columns |= {"rollout": 0 * i, "step": 0 * i, "prompt_id": np.r_[np.arange(14) // 4, 5, 5], "response_id": i}
-    fair = Selection().add(Rows(columns | {"reward": reward}))
-    # 0001: the single 1 decided; 1100: nobody; 1111: all; a group of 1 known reward and of 2: nothing can be told
-    assert fair.tolist() == [True, True, True, False] + [True] * 4 + [False] * 4 + [True] * 4
-
-
-def rows_of(n, group=8, **columns):
-    """Rows at first use after an update, in groups of ``group`` and 10 rollouts; columns that are not given are NaN."""
-    i = np.arange(n)
-    made = {name: np.full(n, np.nan) for name in READ}
-    made |= {
-        "rollout": i * 10 // n,
-        "step": i * 10 // n,
-        "prompt_id": i // group,
-        "response_id": i,
-        "cluster": i // group,
-    }
-    return Rows(made | {"updates_since_rollout": 0.0 * i + 1, "times_used": 0.0 * i} | columns)
 
 
 @pytest.mark.parametrize("inside", [True, False])
@@ -533,84 +446,3 @@ def test_noise_of_old_log_probs_that_drew_nothing_is_no_other_model(own):
     laws = Laws()
     laws.add(rows_of(n, engine_log_ratio=E, **made), np.ones(n, bool))
     assert ("before_update" in [answer.id for answer in laws.answers() if answer.found]) == own
-
-
-def engine(E, L, k3, left=1.0, **options):
-    """Return the findings about E, by id; ``left`` is the factor that a correction left of each response."""
-    mismatch = Mismatch(**options)
-    rows = rows_of(
-        len(E), length=L, engine_log_ratio=E, engine_k3_sum=k3, behaviour_log_ratio=E, correction_weight=left + 0 * E
-    )
-    mismatch.add(rows, np.ones(len(E), bool))
-    return {answer.id: answer for answer in mismatch.answers() if answer.found}
-
-
-def test_a_cause_of_the_engine_ratio_is_named_only_where_a_law_is_broken():
-    rng, n = np.random.default_rng(9), 8000
-    L = rng.integers(16, 64, n) * 1.0
-    noise = 0.15 * np.sqrt(L) * rng.standard_normal(n) - 0.15**2 / 2 * L
-    k3 = 0.15**2 / 2 * L
-    found = engine(noise, L, k3)
-    assert "differ by noise" in found["engine"].summary
-    assert found["engine"].severity == Severity.WARNING  # nothing bounds it
-    assert "sampler_law" not in found
-    kept = engine(noise, L, k3, correction=correction("tis"))
-    assert "differ by noise" in kept["engine"].summary
-    assert kept["engine"].severity == Severity.INFO
-    less = engine(noise, L, k3, correction=correction("tis"), left=0.4)  # a correction that leaves less than half
-    assert less["engine"].severity == Severity.WARNING
-    assert "another temperature" in engine(noise + 0.02 * L, L, k3)["engine"].summary
-    assert "a token less" in engine(noise / 5 - 0.4, L, k3 / 25, same=True)["engine"].summary
-    assert "top-p" in engine(-0.02 * L * rng.uniform(0.5, 1.5, n), L, 0 * L)["sampler_law"].summary
-
-
-@pytest.mark.parametrize(
-    ("defect", "said"),
-    [
-        (None, ""),
-        ("shifted", "E[e^s] of a token after its prefix is"),
-        ("missing", "have another number of tokens than the length"),
-        ("replaced", "do not add up to S"),
-    ],
-)
-def test_token_log_ratios_obey_the_law_at_each_position(tmp_path, defect, said):
-    """Tokens of chance 1/2 or so under old and new weights; new less old of the token before is a shift by one."""
-    rng, writer, n = np.random.default_rng(3), GradLogWriter(tmp_path), 200
-    for rollout in range(4):
-        lists, L = [], rng.integers(8, 60, n)
-        for size in L:
-            p = rng.uniform(0.2, 0.8, size)
-            later = p + 0.05 * rng.choice([-1, 1], size)
-            old, new = (np.log(np.where(drawn, q, 1 - q)) for drawn in [rng.random(size) < p] for q in (p, later))
-            lists.append(new - (np.append(old[0], old[:-1]) if defect == "shifted" else old))
-        S = [x.sum() for x in lists]
-        logged = [
-            x[:-1] if defect == "missing" else np.append(x[:-1], 0.5) if defect == "replaced" else x for x in lists
-        ]
-        rows = {"rollout": rollout, "step": 2 * rollout + 1, "updates_since_rollout": 1, "times_used": 0}
-        rows |= {"prompt_id": np.arange(n) // 4, "response_id": rollout * n + np.arange(n), "length": L}
-        rows |= {"log_ratio": S, "advantage": rng.standard_normal(n), "token_log_ratio": logged}
-        writer.append(rows)
-        writer.flush(rollout)
-    doctor = Doctor.of(tmp_path, {})
-    doctor.read()
-    answer = doctor.tokens.answer()
-    assert answer.found == (defect is not None)
-    assert said in answer.summary
-    if defect == "shifted":
-        assert "from position 2 on" in answer.summary
-        assert answer.since == 0
-    if defect is None:
-        assert doctor.tokens.rows == 800
-        assert answer.evidence[0].name == "mean of e^s from position 1 on (law: 1)"
-        assert answer.evidence[0].value == pytest.approx(1, abs=0.02)
-
-
-@pytest.mark.parametrize("selected", [True, False])
-def test_a_short_rollout_is_no_gap_where_groups_are_selected(tmp_path, selected):
-    """DAPO draws until it has enough groups with different rewards, or gives up."""
-    run = write_world(tmp_path / "sound", World(selected=selected, rollouts=12, lengths=(6, 40), group=4), 5)
-    short = rewritten(run, tmp_path / "short", lambda c, r, i: kept(c, (c["prompt_id"] != 3) | (i != 7)), 0)
-    found = findings(short)
-    assert ("selection" in found) == selected
-    assert ("log" in found) != selected

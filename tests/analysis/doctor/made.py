@@ -1,0 +1,28 @@
+"""Rows made for the doctor's laws, and the findings about a run."""
+
+import numpy as np
+
+from analysis.doctor.admit import READ
+from analysis.doctor.doctor import Doctor
+from analysis.doctor.patient import Rows
+from fspo.gradlog import read_log
+
+
+def findings(run):
+    doctor = Doctor.of(run, read_log(run, columns=["rollout"]).metadata)
+    doctor.read()
+    return {answer.id: answer for answer in doctor.findings().findings}
+
+
+def rows_of(n, group=8, **columns):
+    """Rows at first use after an update, in groups of ``group`` and 10 rollouts; columns that are not given are NaN."""
+    i = np.arange(n)
+    made = {name: np.full(n, np.nan) for name in READ}
+    made |= {
+        "rollout": i * 10 // n,
+        "step": i * 10 // n,
+        "prompt_id": i // group,
+        "response_id": i,
+        "cluster": i // group,
+    }
+    return Rows(made | {"updates_since_rollout": 0.0 * i + 1, "times_used": 0.0 * i} | columns)

@@ -1,0 +1,75 @@
+"""Groups that were selected by their rewards: what is named, and which rows the laws are tested on."""
+
+from math import comb
+
+import numpy as np
+import pytest
+
+from analysis.doctor.admit import READ
+from analysis.doctor.findings import Severity
+from analysis.doctor.laws import Laws
+from analysis.doctor.patient import Rows
+from analysis.doctor.selection import Selection
+from studies.doctor_healthy import World, write_world
+from studies.log_changes import kept, rewritten
+from tests.analysis.doctor.made import findings, rows_of
+
+
+@pytest.mark.parametrize("selected", [True, False])
+def test_a_selection_by_outcome_is_named_and_breaks_no_law(selected):
+    """Responses become likelier by their own reward; groups with equal rewards may be dropped."""
+    rng, groups, size = np.random.default_rng(7), 4000, 8
+    p = np.repeat(rng.choice([0.1, 0.2], groups), size)
+    reward = (rng.random(groups * size) < p) * 1.0
+    later = p + 0.5 * p * (1 - p)
+    S = np.log(np.where(reward > 0, later / p, (1 - later) / (1 - p)))  # E[e^S] = 1 exactly
+    L = rng.integers(16, 512, len(S)) * 1.0
+    rows = rows_of(len(S), length=L, log_ratio=S, k3_sum=np.expm1(S) - S, reward=reward)
+    if selected:
+        solved = np.repeat(reward.reshape(-1, size).sum(1), size)
+        rows = rows.take((solved > 0) & (solved < size)).copy()
+    selection = Selection()
+    fair = selection.add(rows)
+    assert fair.sum() > 8_000
+
+    def broken(which):
+        laws = Laws()
+        laws.add(rows, which)
+        return [answer.id for answer in laws.answers() if answer.found]
+
+    assert broken(fair) == []
+    assert ("mean_weight" in broken(np.ones(len(rows), bool))) == selected
+    answer = selection.answer()
+    assert answer.found == selected
+    assert not selected or answer.severity == Severity.INFO
+
+
+def test_missing_groups_are_counted_from_the_others():
+    """P(k) of 8 with chance 1/2 or 1/10, by enumeration: no less groups than the bound has equal rewards."""
+    selection, n = Selection(groups=100, values={0.0, 1.0}), 8
+    for k in range(n + 1):
+        P = 0.5 * comb(n, k) / 2**n + 0.5 * comb(n, k) * 0.1**k * 0.9 ** (n - k)
+        selection.solved[n, k] = round(1e5 * P)
+    least, seen = selection.missing()
+    assert 0.5 * seen < least <= seen
+
+
+def test_laws_hold_for_responses_whose_mates_differ_in_their_rewards():
+    reward = np.array([0, 0, 0, 1, 1, 1, 0, 0, 1, 1, 1, 1, np.nan, 1, 0, 1.0])
+    n = len(reward)
+    columns = {name: np.full(n, np.nan) for name in READ}
+    i = np.arange(n)
+    columns |= {"rollout": 0 * i, "step": 0 * i, "prompt_id": np.r_[np.arange(14) // 4, 5, 5], "response_id": i}
+    fair = Selection().add(Rows(columns | {"reward": reward}))
+    # 0001: the single 1 decided; 1100: nobody; 1111: all; a group of 1 known reward and of 2: nothing can be told
+    assert fair.tolist() == [True, True, True, False] + [True] * 4 + [False] * 4 + [True] * 4
+
+
+@pytest.mark.parametrize("selected", [True, False])
+def test_a_short_rollout_is_no_gap_where_groups_are_selected(tmp_path, selected):
+    """DAPO draws until it has enough groups with different rewards, or gives up."""
+    run = write_world(tmp_path / "sound", World(selected=selected, rollouts=12, lengths=(6, 40), group=4), 5)
+    short = rewritten(run, tmp_path / "short", lambda c, r, i: kept(c, (c["prompt_id"] != 3) | (i != 7)), 0)
+    found = findings(short)
+    assert ("selection" in found) == selected
+    assert ("log" in found) != selected
