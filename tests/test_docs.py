@@ -114,6 +114,11 @@ def test_numbers_of_the_readme_are_those_of_the_reproduction():
     assert found
     numbers = set(re.findall(r"[+-]?\d*\.\d+", found[0]))
     assert len(numbers) > 5
+    claims = dict(re.findall(r"^\| (C\d) .*? \| (\w+) \|", page("docs/reproduce.md"), re.M))
+    for finding in found[0].split("\n- ")[1:]:  # each links what holds it, and has the verdict of the claim it names
+        assert links(finding)
+        for claim in re.findall(r"\[(C\d)\]", finding):
+            assert f"*{claims[claim]}*" in " ".join(finding.split())
     missing = numbers - set(re.findall(r"[+-]?\d*\.\d+", page("docs/reproduce.md")))
     assert not missing, f"not in docs/reproduce.md: {sorted(missing)}"
 
