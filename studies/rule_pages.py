@@ -129,10 +129,8 @@ OWN_LOOP = """from fspo.objective import Mismatch, objective
 from fspo.rules import Rule, correction, preset
 
 mismatch = Mismatch.of(old, sampler, mask, version=old)  # old: the weights that sampled, by the trainer
-rule = correction("{name}")
-{centre}loss, records = objective(
-    new, old, mask, advantages, preset("fspo").rule, mismatch=mismatch, correction=rule{argument}
-)
+clip, rule = preset("fspo").rule, correction("{name}")
+{centre}loss, records = objective(new, old, mask, advantages, clip, mismatch=mismatch, correction=rule{argument})
 """
 """A correction in a training loop of one's own; ``new``, ``old``, ``sampler`` and ``mask`` are (B, T)."""
 OWN_CENTRE = """seen = objective(old, old, mask, advantages, Rule("none"), mismatch=mismatch).records
