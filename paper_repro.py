@@ -14,6 +14,7 @@ from typing import Any
 
 from jsonargparse import ArgumentParser
 
+from fspo.base.command_line import next_step
 from fspo.base.errors import UserError, run_cli, unknown_name
 from fspo.base.files import refuse_foreign
 from fspo.base.options import make_parser, parse
@@ -215,6 +216,8 @@ class Reproduction:
         for line in page.damaged:
             print(f"log of {line}")
         print(f"report: {page.path}")
+        if self.options.preset != "paper":
+            print(next_step("reproduce", [], " --preset paper"))
 
     @staticmethod
     def _from(runs: Sequence[Job], noise: str, *packages: str) -> dict[str, Any]:

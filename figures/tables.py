@@ -37,6 +37,19 @@ THEORY_NAMES = (
 )
 """Tables that ``fspo maps`` writes."""
 
+_OWN_RULE = "a log that names the rule that trained (imported logs: fspo import --rule)"
+_SCORES = "scores of responses, which fspo train logs (--log.score-every)"
+NEEDS = {
+    "positions": "log-ratios of tokens (fspo train --log.tokens true, fspo import --tokens true)",
+    "over_time": _OWN_RULE,
+    "theory_gap": _OWN_RULE,
+    "cosine": _SCORES,
+    "lemma": _SCORES,
+    "population": _SCORES,
+    "sweep": "fspo sweep RUN",
+    "training": "metrics.jsonl, a trainer's scalars by step",
+}
+"""What a table needs that a log may lack, by the table's name."""
 AS_TRAINED = "as trained"
 TOO_LITTLE = "too little data"
 REFERENCES = ("none", "random", "exact")
@@ -115,7 +128,8 @@ class Tables:
     def __getitem__(self, name: str) -> Frame:
         frame = self.frames.get(name)
         if frame is None or frame.empty:
-            raise NothingToDraw(f"table '{name}' is missing or empty")
+            cure = f": it needs {NEEDS[name]}" if name in NEEDS else ""
+            raise NothingToDraw(f"table '{name}' is missing or empty{cure}")
         return frame
 
 
@@ -172,7 +186,7 @@ def load(runs: Sequence[Path], by: str = LENGTH.name, on: str = UPDATE.on) -> Ta
         folder = run / folder_name(partition, ratio)
         cure = f"run fspo analyse {run}{options_of(partition, ratio)}"
         if not run.is_dir():
-            raise UserError(f"run folder {run} does not exist: name a folder that fspo.train has written")
+            raise UserError(f"{run} is no folder: give a run folder, or make one with `fspo import`")
         found = {name: _read(folder, name, f"{cure} again") for name in NAMES}
         if all(frame is None for frame in found.values()):
             raise UserError(f"no analysis tables in {folder}: {cure} first")

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fspo.base.command_line import CommandParser
+from fspo.base.command_line import CommandParser, next_step
 from fspo.base.errors import run_cli
 
 if TYPE_CHECKING:  # the help does not wait for the checks
@@ -107,6 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"report: {options.out}/proofs_check.json (.md, .tex)")
     for line in damage:
         print(f"left out of the log {options.log}, because it cannot be read: {line}")
+    print(next_step("maps", []))
     return max(status, int(bool(damage)))
 
 

@@ -169,7 +169,7 @@ cannot be made is null. `fspo analyse RUN --on behaviour` then analyses that rat
 
 ## Columns
 
-`--columns '{{log_ratio: my_S}}'` names what is missing here. Case is ignored; of several names the first that the table
+`--columns log_ratio=my_S` names what is missing here. Case is ignored; of several names the first that the table
 has is taken.
 
 {grid(("column", "names"), columns)}

@@ -16,7 +16,7 @@ from fspo.base.command_line import CommandParser
 EXAMPLES = """examples:
   fspo import trl-output                        # trainer_state.json, completions/, TensorBoard files
   fspo import rollouts.parquet --rule gspo --updates-per-rollout 8
-  fspo import log.csv --columns '{log_ratio: my_S, reward: accuracy}' --out out/theirs
+  fspo import log.csv --columns log_ratio=my_S,reward=accuracy --out out/theirs
   fspo import RUN/token_exports --out out/prime # prime-rl; then: fspo analyse out/prime --on total
 """
 

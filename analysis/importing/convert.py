@@ -200,7 +200,7 @@ class Converter:
             example = found.array[0].as_py() if len(found) else None
             raise UserError(
                 f"{path}: column {chosen[name]!r} is read as {name} and must hold numbers, not {str(example)[:40]!r}; "
-                f"rename it, or name the right one with --columns '{{{name}: COLUMN}}'"
+                f"rename it, or name the right one with --columns {name}=COLUMN"
             )
         return found.numbers()
 

@@ -116,8 +116,8 @@ def import_run(
         if report.rows and not told_by & (report.columns | report.derived).keys():
             raise UserError(
                 f"{source} has neither lengths nor log-ratios, so nothing could be told by length: name their "
-                "columns with --columns '{length: COLUMN, log_ratio: COLUMN}' or, where tokens' log-probabilities are "
-                "there, '{old: COLUMN, sampler: COLUMN}', or give --tokenizer"
+                "columns with --columns length=COLUMN,log_ratio=COLUMN or, where tokens' log-probabilities are "
+                "there, old=COLUMN,sampler=COLUMN, or give --tokenizer"
             )
         if not report.rows and not report.metric_lines:
             empty = f"{source} holds neither a response nor a scalar: its files are empty, name others"
@@ -209,7 +209,7 @@ def _derived(convert: Converter, options: ImportOptions, report: Report) -> None
             report.notes.append(
                 f"no old log-probabilities: they are {base} at a rollout's first update (--updates-per-rollout tells "
                 "which these are), where S is 0; later updates have neither ratio. If the trainer clips the ratio to "
-                f"the sampler's, say --columns '{{old: {used['sampler']}}}'"
+                f"the sampler's, say --columns old={used['sampler']}"
             )
         if not {"policy_version", "behaviour_version"} <= used.keys():
             report.notes.append("no versions of the weights: D + E is known, and neither D nor E alone")
@@ -238,7 +238,7 @@ def _derived(convert: Converter, options: ImportOptions, report: Report) -> None
     elif "advantage" not in used:
         report.notes.append(
             "no advantages, and no rewards of groups to make them of: the analysis leaves these rows out; name columns "
-            "with --columns '{advantage: COLUMN}', or '{reward: COLUMN, prompt_id: COLUMN}' (or --group-size)"
+            "with --columns advantage=COLUMN, or reward=COLUMN,prompt_id=COLUMN (or --group-size)"
         )
     found = used.keys() | report.derived.keys()
     wanting = [name for name in ("length", "log_ratio") if name not in found]
@@ -253,7 +253,7 @@ def _derived(convert: Converter, options: ImportOptions, report: Report) -> None
     if "response_id" not in used and "times_used" not in used:
         report.notes.append("no response id: every row counts as a response of its own, at first use")
     if "new" in used and not {"old", "sampler", "log_ratio"} & used.keys():
-        report.notes.append("no old log-probabilities, so no S: name their column with --columns '{old: COLUMN}'")
+        report.notes.append("no old log-probabilities, so no S: name their column with --columns old=COLUMN")
 
 
 def _chunks(sources: Sources, damage: list[str]) -> Iterator[tuple[Path, Chunk]]:

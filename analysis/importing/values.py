@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+NUMPY_NUMBER = re.compile(r"np\.(?:float|int)\d+\(([^()]*)\)")
+"""How a list of numpy's numbers writes each of them as text: ``np.float64(-0.25)``."""
 
 
 @dataclass(frozen=True)
@@ -124,6 +127,7 @@ def _json_lists(array: pa.Array) -> pa.Array | None:
     if not first.startswith("["):
         return None
     try:
-        return pa.array([None if not value else json.loads(value) for value in values], pa.list_(pa.float64()))
+        lists = [None if not value else json.loads(NUMPY_NUMBER.sub(r"\1", value)) for value in values]
+        return pa.array(lists, pa.list_(pa.float64()))
     except (ValueError, TypeError, pa.ArrowInvalid, pa.ArrowTypeError):
         return None

@@ -244,7 +244,7 @@ def _nothing(counts: Mapping[str, int], ratio: LoggedRatio, imported: bool) -> s
     if counts["rows_not_finite"] == counts["rows"]:
         return (
             f"no row has a finite {ratio.words.text} and A and a length of 1 or more: log the advantages (import: "
-            "--columns '{advantage: NAME}'), and look for log-probabilities or rewards that are NaN"
+            "--columns advantage=NAME), and look for log-probabilities or rewards that are NaN"
         )
     if ratio.once:
         return "no row at first use has a value of the column to bin by: choose another with --by"

@@ -135,6 +135,8 @@ def read_tables(
     parts: dict[str, list[pd.DataFrame]] = {name: [] for name in TABLES}
     for run in runs:
         folder = Path(run) / folder_name(partition, on)
+        if not Path(run).is_dir():
+            raise UserError(f"{run} is no folder: give a run folder, or make one with `fspo import`")
         if not (folder / SUMMARY).is_file():
             raise UserError(
                 f"{run} has no finished analysis: run `fspo analyse {run}{options_of(partition, on)}` first"

@@ -22,7 +22,7 @@ def printed(acceptance: pd.DataFrame, ess: pd.DataFrame, partition: Partition, o
     table = acceptance.loc[(acceptance["measure"] == "band") & (acceptance["subset"] == "all")]
     table = table.loc[(table["use"] == "first") & table["estimate"].notna()]
     least = table["target"].min()
-    words = {"trained": "the run's own", "given": "preset", "matched": f"{least:.0%} of all"}
+    words = {"trained": "the run's own", "given": "preset", "matched": f"{1 - least:.0%} clipped"}
     bins: dict[int, float] = {}
     shares: dict[tuple[int, str], dict[int, str]] = {}
     for row in table.to_dict("records"):

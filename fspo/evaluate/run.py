@@ -15,6 +15,7 @@ from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
 from tqdm.auto import tqdm
 
+from fspo.base.command_line import next_step
 from fspo.base.errors import UserError
 from fspo.base.files import whole_file, write_text
 from fspo.config import SamplingConfig
@@ -164,3 +165,4 @@ def _write(output: Path, found: dict[tuple[str, str], Answers]) -> None:
     write_text(output / "results.md", text)
     print(text, end="")
     print(f"tables: {output}/results.csv, results.md, length_bins.csv; answers: {output}/answers", file=sys.stderr)
+    print(next_step("evaluate", ["MODEL"], " --benchmarks NAMES adds models and benchmarks to them"), file=sys.stderr)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from jsonargparse import ArgumentParser
 
+from fspo.base.command_line import next_step
 from fspo.base.errors import UserError
 from fspo.base.files import write_text
 from fspo.base.options import make_parser, parse
@@ -40,6 +41,8 @@ def main(args: list[str] | None = None) -> int:
         if path.is_dir():
             raise UserError(f"--json {path} is a folder: name a file in it")
         write_text(path, json.dumps(values, indent=1) + "\n")
+    if fits:
+        print(next_step("train", [], " with the same options, but for --machine.* and --json"))
     return 0 if fits else 1
 
 

@@ -41,8 +41,29 @@ def build_parser() -> ArgumentParser:
     return make_parser(TrainConfig, "fspo train", EXAMPLES)
 
 
+def last_rollout(run: str) -> list[str]:
+    """Return a run's result as lines: the last rollout's reward, and the share of responses clipped, by length."""
+    from fspo.gradlog import metric_names as names
+    from fspo.gradlog.metrics_file import MetricsFile
+
+    rollouts = [line for line in MetricsFile(run).read()[0] if line["phase"] == "train"]
+    if not rollouts:
+        return []
+    last = rollouts[-1]
+    found = [f"rollout {last['rollout']}: reward {last[names.REWARD]:.3f}; clipped, of the responses with A != 0:"]
+    for i in range(len(last)):
+        low, high, below, above = (
+            last.get(names.in_bin(i, name))
+            for name in (names.BIN_LENGTH_LO, names.BIN_LENGTH_HI, names.BIN_CLIPPED_LOW, names.BIN_CLIPPED_HIGH)
+        )
+        if low is not None and below is not None and above is not None:
+            found.append(f"  length {low} to {'the longest' if high is None else high}: {below + above:.1%}")
+    return found
+
+
 def main(args: list[str] | None = None) -> int:
     """Parse the command line, then train or measure the noise floor; return the exit status."""
+    from fspo.base.command_line import next_step
     from fspo.base.options import parse
     from fspo.config import TrainConfig
 
@@ -53,7 +74,7 @@ def main(args: list[str] | None = None) -> int:
         from fspo.train.noise_floor import measure
 
         folder = measure(config)
-        print(f"done: {folder} (next: fspo analyse {config.output})", file=sys.stderr)
+        print(f"noise floor: {folder}", next_step("analyse", [config.output]), sep="\n", file=sys.stderr)
         return 0
     from fspo.train.trainer import Trainer
 
@@ -72,7 +93,8 @@ def main(args: list[str] | None = None) -> int:
         print("stopped: another process of this run ended; its own line says why", file=sys.stderr)
         return 1
     if trainer.is_main:
-        print(f"done: {config.output} (next: fspo analyse {config.output})", file=sys.stderr)
+        lines = [*last_rollout(config.output), f"run: {config.output}", next_step("analyse", [config.output])]
+        print(*lines, sep="\n", file=sys.stderr)
     return 0
 
 

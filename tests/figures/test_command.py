@@ -83,7 +83,7 @@ def test_missing_tables_exit_2_with_one_line(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["{none}"], "does not exist"),
+        (["{none}"], "is no folder: give a run folder"),
         (["{run}", "--width", "neurip"], "did you mean 'neurips'"),
         (["{run}", "--only", "[cosine_bond]"], "did you mean 'cosine_bound'"),
         (["{run}", "{run}"], "named twice"),

@@ -139,7 +139,7 @@ def test_new_and_sampler_alone_are_parted_at_the_first_update_only(tmp_path):
     assert log.column("behaviour_log_ratio") == pytest.approx([0.0, 0.25, 1.5])
     assert log.column("behaviour_sum_sq") == pytest.approx([0.0, 0.0625, 2.25])
     assert log.column("behaviour_sum_sq") == pytest.approx(log.column("total_sum_sq"))
-    assert any("S is 0" in note and "{old: rollout_log_probs}" in note for note in report.notes)
+    assert any("S is 0" in note and "--columns old=rollout_log_probs" in note for note in report.notes)
     report = import_run(tmp_path / "one.parquet", tmp_path / "two", ImportOptions(updates_per_rollout=2))
     log = read_log(tmp_path / "two")
     for name in ("log_ratio", "behaviour_log_ratio"):
@@ -471,9 +471,19 @@ def test_a_table_of_two_log_probabilities_names_the_next_command(tmp_path, capsy
         "engine": [[-1.1, -2.0], [-1.2], [-2.0], [-1, -1]],
     }
     table, run = write(tmp_path / "mine.csv", columns), tmp_path / "run"
-    with pytest.raises(UserError, match=r"\{old: COLUMN, sampler: COLUMN\}"):
+    with pytest.raises(UserError, match=r"old=COLUMN,sampler=COLUMN"):
         main(["import", str(table), "--out", str(run)])
-    assert main(["import", str(table), "--out", str(run), "--columns", "{old: trainer, sampler: engine}"]) == 0
+    assert main(["import", str(table), "--out", str(run), "--columns", "old=trainer,sampler=engine"]) == 0
     out = capsys.readouterr().out
     assert "nothing can be told by length" not in out
     assert out.endswith(f"next: fspo analyse {run} --on behaviour\n")
+
+
+def test_lists_of_numpys_numbers_in_a_csv_are_read(tmp_path):
+    """pandas writes a list of numpy's numbers as [np.float64(-0.5), ...]."""
+    table = tmp_path / "rows.csv"
+    tokens = [list(-np.arange(1.0, n + 3) / 8) for n in range(16)]
+    pd.DataFrame({"prompt_id": np.arange(16) // 4, "old": tokens, "new": tokens}).to_csv(table, index=False)
+    assert "np.float64(-0.125)" in table.read_text()
+    import_run(table, tmp_path / "run")
+    assert read_log(tmp_path / "run").column("length").tolist() == list(range(2, 18))

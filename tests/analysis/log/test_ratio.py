@@ -222,7 +222,11 @@ def test_the_printed_table_says_which_lengths_each_rule_cuts(tmp_path, capsys):
     shares = {cells[2]: [float(x) for x in cells[-1].split()] for cells in rows}
     table = read_tables([run], on="engine")["acceptance"].query("use == 'first' and subset == 'all'")
     table = table.query("measure == 'band'")
-    names = [("mis", "trained", "the run's own"), ("geo-mask", "given", "preset"), ("product", "matched", "85% of all")]
+    names = [
+        ("mis", "trained", "the run's own"),
+        ("geo-mask", "given", "preset"),
+        ("product", "matched", "15% clipped"),
+    ]
     for rule, source, words in names:
         rows = table[(table["rule"] == rule) & (table["source"] == source) & (table["target"].fillna(0.85) == 0.85)]
         rows = rows.set_index("bin")["estimate"]

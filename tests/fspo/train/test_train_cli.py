@@ -99,7 +99,10 @@ def test_a_model_on_disk_trains_on_a_data_set(tmp_path: Path, template: str | No
     more = ["--eval.every", "1", "--rule.preset", "fspo-truncate", "--rollouts", "3"]
     done = run(*arguments(tmp_path, *more, template=template))
     assert done.returncode == 0, done.stderr
-    assert f"next: fspo analyse {tmp_path / 'run'}" in done.stderr
+    result, shares, place, last = [line for line in done.stderr.splitlines() if line][-4:]
+    assert result.startswith("rollout 2: reward ")
+    assert shares.startswith("  length 1 to 16: ")
+    assert [place, last] == [f"run: {tmp_path / 'run'}", f"next: fspo analyse {tmp_path / 'run'}"]
     assert "Traceback" not in done.stderr
     assert "Writing model shards" not in done.stderr
     assert "reward" in done.stderr
