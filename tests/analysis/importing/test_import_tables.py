@@ -483,7 +483,9 @@ def test_lists_of_numpys_numbers_in_a_csv_are_read(tmp_path):
     """pandas writes a list of numpy's numbers as [np.float64(-0.5), ...]."""
     table = tmp_path / "rows.csv"
     tokens = [list(-np.arange(1.0, n + 3) / 8) for n in range(16)]
-    pd.DataFrame({"prompt_id": np.arange(16) // 4, "old": tokens, "new": tokens}).to_csv(table, index=False)
+    pd.DataFrame({"prompt_id": np.arange(16) // 4, "old_log_probs": tokens, "log_probs": tokens}).to_csv(
+        table, index=False
+    )
     assert "np.float64(-0.125)" in table.read_text()
     import_run(table, tmp_path / "run")
     assert read_log(tmp_path / "run").column("length").tolist() == list(range(2, 18))
