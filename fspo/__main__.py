@@ -27,6 +27,7 @@ GROUPS: dict[str, dict[str, Command]] = {
     "you have a run, or a log of another trainer": {
         "import": Command("analysis.importing.command", "make a run folder of another log", "rollouts.csv --out RUN"),
         "doctor": Command("analysis.doctor.command", "what is wrong with a run, and the cure", "RUN"),
+        "watch": Command("analysis.live.command", "a local page that follows runs as they train", "RUN"),
         "analyse": Command("analysis.__main__", "tables by response length", "RUN", "analyse_command"),
         "figures": Command("figures.__main__", "publication figures from the tables", "RUN --width neurips"),
         "report": Command("figures.page.command", "one page: findings, figures, assumptions", "RUN --open"),

@@ -38,7 +38,7 @@ KEPT = 300_000
 
 @dataclass
 class Kept:
-    """At most ``KEPT`` rows of a log, from evenly spread rollouts, with the run's folder, rule and aggregation."""
+    """At most ``most`` rows of a log, from evenly spread rollouts, with the run's folder, rule and aggregation."""
 
     path: Path
     rule: Rule | None
@@ -52,9 +52,10 @@ class Kept:
     parts: list[tuple[int, Rows, Rows]] = field(default_factory=list)
     valued: set[str] = field(default_factory=set)
     short: int = 0
+    most: int = KEPT
 
     def add(self, rows: Rows, noise: Rows, present: set[str]) -> None:
-        """Keep the rows of complete rollouts, of every ``stride``-th one if more than ``KEPT`` rows came; ``present``
+        """Keep the rows of complete rollouts, of every ``stride``-th one if more than ``most`` rows came; ``present``
         are the log's columns.
         """
         unknown = {"log_ratio", "advantage"} if self.imported else set()
@@ -69,7 +70,7 @@ class Kept:
                 self.parts.append((self.seen, *part))
                 self.held += len(part[0])
             self.seen += 1
-            while self.held > KEPT and len(self.parts) > 2:
+            while self.held > self.most and len(self.parts) > 2:
                 self.stride *= 2
                 self.parts = [part for part in self.parts if part[0] % self.stride == 0]
                 self.held = sum(len(part[1]) for part in self.parts)

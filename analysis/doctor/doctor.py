@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from analysis.doctor import band, batch, ratios
-from analysis.doctor.admit import READ, Kept, aggregation_of, columns_of
+from analysis.doctor.admit import KEPT, READ, Kept, aggregation_of, columns_of
 from analysis.doctor.coincidences import Coincidences
 from analysis.doctor.findings import Diagnosis
 from analysis.doctor.laws import Laws
@@ -98,8 +98,15 @@ class Doctor:
     scalars: bool = False  # whether metrics.jsonl held a number at the last call of findings
 
     @staticmethod
-    def of(run: str | Path, metadata: Mapping[str, Any] | None = None, target: float | None = None) -> Doctor:
+    def of(
+        run: str | Path, metadata: Mapping[str, Any] | None = None, target: float | None = None, most: int = KEPT
+    ) -> Doctor:
         """Make the doctor of a run folder from the header of its log (``metadata``) and a stated target acceptance.
+
+        Parameters
+        ----------
+        most : int
+            Largest number of rows kept for the checks that need many rows at once (`analysis.doctor.admit.KEPT`).
 
         Raises
         ------
@@ -111,7 +118,7 @@ class Doctor:
         config = saved_config(path)
         imported = "imported_from" in metadata
         recomputed = Recomputed(rule, _rule(metadata, "correction"), _estimator(config), imported)
-        kept = Kept(path, rule, aggregation_of(path, metadata), imported)
+        kept = Kept(path, rule, aggregation_of(path, metadata), imported, most=most)
         mismatch = Mismatch(recomputed.correction, _one_program(config), imported)
         laws, coincidences = Laws(float32=_float32(config)), Coincidences(limit=_limit(config))
         return Doctor(path, kept, recomputed, mismatch, laws, coincidences=coincidences, target=target)
@@ -129,7 +136,10 @@ class Doctor:
         files, damage = log_files(self.path)
         new = [file for file in files if file.path.name not in self.read_files]
         newest = max((rollout_of(file.path) for file in new), default=0)
-        new = [file for file in new if complete or rollout_of(file.path) < newest]
+        self.read_these([file for file in new if complete or rollout_of(file.path) < newest], damage)
+
+    def read_these(self, new: Sequence[LogFile], damage: Sequence[str] = ()) -> None:
+        """Read files of complete rollouts, all later than the rollouts read before, and note lines of ``damage``."""
         self._note(*(f"damaged: {line}" for line in damage))
         if not new:
             return
@@ -194,7 +204,7 @@ class Doctor:
     def _note(self, *lines: str) -> None:
         self.notes += [line for line in lines if line not in self.notes]
 
-    def _headers(self, files: list[LogFile]) -> None:
+    def _headers(self, files: Sequence[LogFile]) -> None:
         """Compare each new log file's header and name with those of earlier files; enter what differs in ``files``."""
         for file in files:
             number = rollout_of(file.path)

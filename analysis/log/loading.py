@@ -107,7 +107,12 @@ class Run:
             yield from self.source.windows(chunk, size)[0]
 
 
-def load_run(path: str | Path, partition: Partition = LENGTH, on: str = UPDATE.on) -> Run:
+def load_run(
+    path: str | Path,
+    partition: Partition = LENGTH,
+    on: str = UPDATE.on,
+    rollouts: tuple[int, int] | None = None,
+) -> Run:
     """Read a run folder's gradient log, without the score sketches.
 
     Parameters
@@ -118,6 +123,8 @@ def load_run(path: str | Path, partition: Partition = LENGTH, on: str = UPDATE.o
         The coordinate that the bins divide. Rows without a value of it are left out and counted.
     on : str
         The log-ratio that is analysed (``fspo.rules.Ratio``); the field S of the rows holds it.
+    rollouts : (first, last), optional
+        Inclusive range of the rollouts that are read, by the names of their files; all by default.
 
     Raises
     ------
@@ -128,7 +135,7 @@ def load_run(path: str | Path, partition: Partition = LENGTH, on: str = UPDATE.o
     path = Path(path)
     if not path.is_dir():
         raise UserError(f"{path} is no folder: give the run folder that holds gradlog/")
-    files, damage = log_files(path)
+    files, damage = log_files(path, rollouts)
     metadata = next((file.metadata for file in files if file.metadata), {})
     seeds = {file.metadata["seed"]: file.path.name for file in files if "seed" in file.metadata}
     if len(seeds) > 1:

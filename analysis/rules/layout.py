@@ -55,11 +55,13 @@ class Grouping:
     pairs: Ints
 
     @staticmethod
-    def of(run: Run, bins: Bins) -> Grouping:
-        """Divide the rows of a run into groups, bins and cells, by looking at the rows in memory."""
+    def of(run: Run, bins: Bins, *, grows: bool = False) -> Grouping:
+        """Divide the rows of a run into groups, bins and cells, by looking at the rows in memory; ``grows`` says that
+        rows of further clusters will come.
+        """
         rows = run.rows
         reference = float(np.mean(rows.trend))
-        if run.clusters <= MOST_CLUSTERS and not run.streamed:
+        if run.clusters <= MOST_CLUSTERS and not run.streamed and not grows:
             values, code = np.unique(rows.coordinate, return_inverse=True)
             pairs = np.unique(rows.cluster * len(values) + code.reshape(-1))
             return Grouping(bins, int(rows.cluster.max()) + 1, False, reference, values, np.zeros(0), pairs)

@@ -1,0 +1,1 @@
+"""Follow runs while they are written, and show them on a local page."""

@@ -1,0 +1,323 @@
+"""Follow a run's log as it grows: the rows of each rollout are read once, and sums are kept that all rollouts add to.
+
+Every number comes from a table of `analysis.tables` or from the doctor. They are made of the rows of one rollout
+(series over time) or of sums over all rollouts (acceptance), so the cost of a rollout does not grow with the run.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from analysis.doctor.admit import READ, columns_of
+from analysis.doctor.doctor import Doctor
+from analysis.doctor.findings import Diagnosis
+from analysis.log.loading import Run, load_run
+from analysis.log.partition import LENGTH, PARTITIONS, coordinates
+from analysis.log.rows import Floats, numbered
+from analysis.rules.evaluate import evaluate, trained_case
+from analysis.rules.layout import Grouping
+from analysis.rules.tally import Tally
+from analysis.scores.sketches import ScoredWindows
+from analysis.tables.acceptance import AcceptanceRow, tables_of
+from analysis.tables.columns import RunKey
+from analysis.tables.cosine import CosineTable
+from analysis.tables.moments import variance_interval
+from analysis.tables.over_time import OverTimeRow
+from analysis.tables.passes import Found, Pass
+from fspo.base.errors import UserError
+from fspo.gradlog import read_files
+from fspo.gradlog.files import LogFile, log_files, log_paths, rollout_of
+from fspo.rules import Ratio
+from fspo.stats.bins import Bins, quantile_bins
+from fspo.stats.clusters import MIN_CLUSTERS, dense, ratios
+
+SETTLED = 10.0
+"""Seconds after which the newest rollout is read although a file of it seems missing or is damaged."""
+PAUSED = 300.0
+"""Seconds without a new file after which the doctor is asked about all rollouts read."""
+DOCTOR_ROWS = 20_000
+"""Largest number of rows that the doctor keeps for the checks that need many rows at once."""
+SHOWN = 1500
+"""Largest number of responses of the newest rollout that are shown as points."""
+Signature = tuple[tuple[str, int, int], ...]
+"""Name, size in bytes and time of the last change (ns) of each file of a rollout."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the rows of one rollout show.
+
+    Attributes
+    ----------
+    rows : int
+        Number of rows of phase train.
+    seconds : float
+        CPU time that was spent on the rollout, seconds.
+    panels : dict of str to array (K+1,)
+        A value for each bin of lengths and, last, for all lengths; NaN where it is unknown.
+    over_time : list of OverTimeRow
+        The rollout's rows of the table over_time.
+    """
+
+    rollout: int
+    rows: int
+    seconds: float
+    panels: dict[str, Floats]
+    over_time: list[OverTimeRow] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Points:
+    """Responses of the newest rollout, arrays (N,): length, S, the band's edges and whether the rule cuts."""
+
+    length: Floats
+    S: Floats
+    lo: Floats
+    hi: Floats
+    cut: np.ndarray
+
+
+class Follower:
+    """Follows the log of one run.
+
+    >>> follower = Follower("RUN")
+    >>> follower.poll()                  # reads the rollouts that are new, and says whether anything changed
+    >>> follower.seen[-1].panels["clip"]
+
+    Parameters
+    ----------
+    path : path
+        Run folder; it need not exist yet.
+    bins : list of Bins
+        The bins that several followers share: empty until one of them puts in the quantile bins of its first rollout
+        with a row after an update.
+
+    Attributes
+    ----------
+    seen : list of Seen
+        The rollouts read, in order; a new list where the log was written anew.
+    starts : int
+        How many times the log was read from its beginning: once more where a part that was read has changed.
+    diagnosis : Diagnosis, optional
+        The doctor's last answers; ``asked`` is the number of rollouts that they are about.
+    first_found : dict of str to int
+        For each finding of the doctor, the number of the newest rollout when it first appeared.
+    """
+
+    def __init__(self, path: str | Path, bins: list[Bins] | None = None) -> None:
+        self.path = Path(path)
+        self._bins = [] if bins is None else bins
+        self.starts = 0
+        self.rows_read = 0
+        self._restart()
+
+    def _restart(self) -> None:
+        self.starts += 1
+        self.seen: list[Seen] = []
+        self.notes: list[str] = []
+        self.waiting = 0
+        self.run: Run | None = None
+        self.diagnosis: Diagnosis | None = None
+        self.asked = 0
+        self.first_found: dict[str, int] = {}
+        self._done: dict[int, Signature] = {}
+        self._tally: Tally | None = None
+        self._doctor: Doctor | None = None
+
+    @property
+    def bins(self) -> Bins | None:
+        """The bins of lengths; None until a rollout has been read that has a row after an update."""
+        return self._bins[0] if self._bins else None
+
+    def poll(self, budget: float = 0.5) -> bool:
+        """Read new rollouts for about ``budget`` seconds, at least one, and return whether anything changed.
+
+        Where files that were read have changed or are gone (a run that was resumed, a file that was repaired),
+        everything is read again.
+        """
+        until = time.monotonic() + budget
+        parts = self._parts()
+        changed = False
+        new = sorted(parts.keys() - self._done.keys())
+        late = bool(new and self._done) and new[0] < max(self._done)
+        if late or any(parts.get(number) != signature for number, signature in self._done.items()):
+            self._restart()
+            changed, new = True, sorted(parts)
+        self.waiting = len(new)
+        for number in new:
+            newest = number == max(parts)
+            if newest and not self._complete(parts[number]):
+                break
+            if not self._read(number, fresh=newest and _age(parts[number]) < SETTLED):
+                break
+            self._done[number] = parts[number]
+            self.waiting -= 1
+            changed = True
+            if time.monotonic() > until:
+                break
+        backlog = len(self.seen) - self.asked
+        paused = bool(parts) and _age(parts[max(parts)]) > PAUSED
+        if self._doctor is not None and backlog and (backlog >= len(self.seen) // 100 or paused):
+            self._ask()
+            changed = True
+        return changed
+
+    def acceptance(self) -> list[AcceptanceRow]:
+        """Return the rows of the table acceptance for the rule that trained, from the sums over all rollouts read."""
+        return [] if self._tally is None or self.run is None else tables_of(self.run, self._tally).acceptance
+
+    def points(self) -> Points | None:
+        """Return responses of the newest rollout that has a row after an update; None before there is one."""
+        if self.run is None:
+            return None
+        rows = self.run.rows
+        if len(rows) > SHOWN:
+            rows = rows.take(np.linspace(0, len(rows) - 1, SHOWN).astype(np.int64))
+        case = trained_case(self.run)
+        outcome = None if case is None else evaluate(case, rows, rows.rollout, "update")
+        if case is None or outcome is None or outcome.reason:
+            return Points(rows.length, rows.S, rows.lo, rows.hi, rows.multiplier < 1)
+        return Points(rows.length, rows.S, *rows.edges(case.rule), outcome.side != 0)
+
+    def _parts(self) -> dict[int, Signature]:
+        """Return the signature of the files of each rollout of the log."""
+        found: dict[int, list[tuple[str, int, int]]] = {}
+        for path in log_paths(self.path):
+            try:
+                stat = path.stat()
+            except OSError:  # removed since the folder was listed
+                continue
+            found.setdefault(rollout_of(path), []).append((path.name, stat.st_size, stat.st_mtime_ns))
+        return {number: tuple(files) for number, files in found.items()}
+
+    def _complete(self, files: Signature) -> bool:
+        """Return whether the newest rollout has a file from every process, as far as earlier rollouts show."""
+        usual = max(map(len, self._done.values()), default=0)
+        return 0 < usual <= len(files) or _age(files) >= SETTLED
+
+    def _read(self, number: int, *, fresh: bool) -> bool:
+        """Read a rollout; return False, and add nothing, where a ``fresh`` file of it cannot be read (yet)."""
+        began = time.process_time()
+        try:
+            files, damage = log_files(self.path, (number, number))
+        except UserError as error:
+            if not fresh:
+                self._note(str(error))
+            return not fresh
+        if damage and fresh:
+            return False
+        self._note(*(f"damaged: {line}" for line in damage))
+        try:
+            rows, panels, over_time = self._look(number, files)
+            if self._doctor is None:
+                metadata = next((file.metadata for file in files if file.metadata), {})
+                self._doctor = Doctor.of(self.path, metadata, most=DOCTOR_ROWS)
+            self._doctor.read_these(files, damage)
+        except UserError as error:
+            self._note(f"rollout {number}: {error}")
+            return True
+        self.seen.append(Seen(number, rows, time.process_time() - began, panels, over_time))
+        return True
+
+    def _look(self, number: int, files: Sequence[LogFile]) -> tuple[int, dict[str, Floats], list[OverTimeRow]]:
+        """Return the number of rows of a rollout, its panels and its rows of the table over_time."""
+        log = read_files([(file, None) for file in files], READ, ("train",))
+        self.rows_read += len(log)
+        run = self._load(number)
+        if run is not None:
+            if not self._bins:
+                self._bins.append(quantile_bins(run.rows.coordinate))
+            self.run = run
+        if self.bins is None:
+            return len(log), {}, []
+        bins, panels, over_time = self.bins, {}, []
+        columns = columns_of(log, [])
+        first = (columns["times_used"] == 0) & (columns["length"] >= 1)
+        place = bins.index(columns["length"][first])
+        cluster = numbered(columns["rollout"], columns["prompt_id"])
+        values = {"reward": columns["reward"]}
+        if all(name in log for name in PARTITIONS["staleness"].columns):
+            values["staleness"], _ = coordinates(log, PARTITIONS["staleness"], cluster)
+        for name, value in values.items():
+            known = np.isfinite(value[first])
+            if known.any():
+                here = numbered(cluster[first][known])
+                panels[name] = ratios(value[first][known], here, place[known], len(bins)).value
+        if run is not None:
+            over_time = self._add(run, number)
+            share = {row.place.bin: row.cut / row.count if row.count else np.nan for row in over_time}
+            if share:
+                panels["clip"] = np.array([share[k] for k in (*range(len(bins)), -1)])
+            panels["spread"] = self._spread(run)
+            panels |= dict(self._cosine(run))
+        for on in ("behaviour", "engine"):
+            other = self._load(number, on)
+            if other is not None:
+                panels[on] = self._spread(other)
+        return len(log), panels, over_time
+
+    def _load(self, number: int, on: Ratio = "update") -> Run | None:
+        """Return a rollout's rows for the analysis of a log-ratio; None where the log has no row of it."""
+        try:
+            return load_run(self.path, LENGTH, on, (number, number))
+        except UserError:
+            return None
+
+    def _add(self, run: Run, number: int) -> list[OverTimeRow]:
+        """Add a rollout to the sums, and return its rows of the table over_time."""
+        assert self.bins is not None
+        trained, found = trained_case(run), Found()
+        if self._tally is None:
+            self._tally = Tally(run, Grouping.of(run, self.bins, grows=True), [trained] if trained else [])
+        Pass(run, self.bins, 1, self._tally, trained).window(found, number, run.rows)
+        return found.over_time
+
+    def _spread(self, run: Run) -> Floats:
+        """Return the standard deviation of a log-ratio by bin, over the responses at first use."""
+        assert self.bins is not None
+        rows, number = run.rows.use("first"), len(self.bins)
+        place = self.bins.index(rows.coordinate)
+        parts = [np.flatnonzero(place == k) for k in range(number)] + [np.arange(len(rows))]
+        found = np.full(number + 1, np.nan)
+        for k, at in enumerate(parts):
+            cluster = dense(rows.cluster[at])
+            if len(at) and cluster.max() + 1 >= MIN_CLUSTERS:
+                found[k] = np.sqrt(variance_interval(rows.S[at], cluster).value)
+        return found
+
+    def _cosine(self, run: Run) -> Iterator[tuple[str, Floats]]:
+        """Yield the cosine of the clipped and the unclipped update by bin, where responses at first use have scores."""
+        trained = trained_case(run)
+        if trained is None or not run.counts.get("scores_taken"):
+            return
+        assert self.bins is not None
+        table = CosineTable(RunKey.of(run), self.bins, [trained], (), 1, 0)
+        for window in ScoredWindows(run, self.bins, 1):
+            table.add(window)
+        found = {
+            row.place.bin: row.estimate.value
+            for row in table.rows()
+            if row.case.use == "first" and not row.control and row.weight == "sequence"
+        }
+        if found:
+            yield "cosine", np.array([found[k] for k in (*range(len(self.bins)), -1)])
+
+    def _ask(self) -> None:
+        assert self._doctor is not None
+        self.diagnosis, self.asked = self._doctor.findings(), len(self.seen)
+        now = self.seen[-1].rollout
+        found = [answer.id for answer in self.diagnosis.findings]
+        self.first_found = {name: self.first_found.get(name, now) for name in found}
+
+    def _note(self, *lines: str) -> None:
+        self.notes += [line for line in lines if line not in self.notes]
+
+
+def _age(files: Signature) -> float:
+    """Return the seconds since the last change of a rollout's files."""
+    return time.time() - max(changed for _, _, changed in files) / 1e9
