@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from fspo.base.errors import UserError
 from fspo.config import TrainConfig
 from fspo.distributed.layout import check_sharding, refuse_deepspeed
+from fspo.gradlog import metric_names as metric
 from fspo.models.load import check_vocabulary, load_model, load_tokenizer
 from fspo.models.shapes import EMBEDDED, RANDOM
 from fspo.models.warmup import warm_up
@@ -72,11 +74,34 @@ def make_accelerator(config: TrainConfig) -> Accelerator:
 
 
 def init_trackers(accelerator: Accelerator, config: TrainConfig, step: int) -> None:
-    """Start accelerate's trackers. TensorBoard drops entries from ``step`` on, because a resumed run repeats them."""
+    """Start accelerate's trackers. TensorBoard drops entries from ``step`` on, because a resumed run repeats them, and
+    gets panels by length.
+    """
     names = config.tracker_names()
     if names:
         options = {"tensorboard": {"purge_step": step}} if "tensorboard" in names else {}
         accelerator.init_trackers("fspo", init_kwargs=options)
+    if "tensorboard" in names and accelerator.is_main_process:
+        writer = accelerator.get_tracker("tensorboard", unwrap=True)
+        writer.add_custom_scalars({"by length": length_panels(config.log.length_edges)})
+
+
+def length_panels(edges: Sequence[int]) -> dict[str, list[Any]]:
+    """Return the panels that TensorBoard's tab Custom Scalars shows: for each metric by length, a line for each bin.
+
+    trackio and wandb need no such layout: they put metrics whose names begin alike (``length_bin/``) beside each other.
+    """
+    shown = {
+        "out of band": ("", metric.BIN_OUT_OF_BAND),
+        "clipped below": ("", metric.BIN_CLIPPED_LOW),
+        "clipped above": ("", metric.BIN_CLIPPED_HIGH),
+        "cosine of clipped and unclipped update": ("", metric.BIN_GRAD_COSINE),
+        "reward on held-out prompts": (metric.EVAL, metric.BIN_REWARD),
+    }
+    return {
+        title: ["Multiline", [f"^{prefix}{metric.in_bin(i, name)}$" for i in range(len(edges))]]
+        for title, (prefix, name) in shown.items()
+    }
 
 
 def model_source(config: TrainConfig, accelerator: Accelerator) -> str | Path:

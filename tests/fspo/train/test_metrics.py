@@ -2,10 +2,12 @@
 
 import json
 import math
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
+import tiny_run
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -207,3 +209,22 @@ def test_metrics_file_cuts_what_a_resumed_run_repeats(tmp_path: Path) -> None:
     assert kept[2]["x"] is None  # NaN is no JSON
     file.keep_before(0)
     assert len(file.path.read_text().splitlines()) == 2  # the evaluation before training is repeated as well
+
+
+def test_tensorboard_shows_the_bins_of_lengths_beside_each_other(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard", reason="pip install -e '.[tensorboard]'")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.plugins.custom_scalar import layout_pb2
+
+    words = ("--trackers=[tensorboard]", "--batch.responses=12", "--optim.learning_rate=1e-3", "--eval.every=1")
+    tiny_run.trainer(tmp_path / "run", *words).train()
+    (events,) = {path.parent for path in tmp_path.rglob("events.out.tfevents.*")}
+    read = EventAccumulator(str(events)).Reload()
+    content = read.Tensors("custom_scalars__config__")[-1].tensor_proto.string_val[0]
+    (category,) = layout_pb2.Layout.FromString(content).category
+    written = read.Tags()["scalars"]
+    for chart in category.chart:
+        shown = [tag for tag in written if any(re.search(pattern, tag) for pattern in chart.multiline.tag)]
+        assert shown, chart.title
+        assert all("length_bin/" in tag for tag in shown)
+    assert len(category.chart) == 5

@@ -1,0 +1,233 @@
+"""Follow a log: the same numbers as of the complete log, each part read once, and what happens to logs happens here."""
+
+import os
+import shutil
+import time
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis.doctor.examine import examine
+from analysis.live.follow import SETTLED, Follower
+from analysis.log.loading import load_run
+from analysis.rules.evaluate import trained_case
+from analysis.rules.layout import Grouping
+from analysis.rules.tally import Tally
+from analysis.run import Options, analyse
+from analysis.tables.acceptance import tables_of
+from analysis.tables.moments import moment_tables
+from analysis.tables.passes import Found, Pass
+from fspo.base.errors import UserError
+from fspo.gradlog import files as gradfiles
+from fspo.gradlog import read_log
+from fspo.gradlog.files import log_paths
+from tests.analysis.conftest import Plan, write_log
+
+PLAN = Plan(rollouts=4, prompts=24, minibatches=2, engine=0.01, staleness=0.005, width=8)
+CONSTANT = "scaled by a constant"
+"""What the doctor says about a constant that it looks for among the rollouts that it reads at once: here one."""
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    return write_log(tmp_path_factory.mktemp("live") / "run", PLAN)
+
+
+def put(source, run, *numbers, age=60.0):
+    """Copy the files of some rollouts into a run folder, ``age`` seconds old."""
+    (run / "gradlog").mkdir(parents=True, exist_ok=True)
+    for number in numbers:
+        file = run / "gradlog" / log_paths(source)[number].name
+        shutil.copyfile(log_paths(source)[number], file)
+        os.utime(file, (time.time() - age,) * 2)
+
+
+def caught_up(run, bins=None):
+    follower = Follower(run, bins)
+    while follower.poll():
+        pass
+    return follower
+
+
+def told(follower):
+    """Everything that a page shows of a follower, as text: NaN equals NaN there."""
+    panels = [(seen.rollout, seen.rows, {k: v.tolist() for k, v in seen.panels.items()}) for seen in follower.seen]
+    tables = [row[1:] for row in follower.acceptance()]
+    return str((panels, tables, follower.diagnosis.answers, follower.diagnosis.notes, sorted(follower.first_found)))
+
+
+def test_part_by_part_gives_the_tables_of_the_complete_log(source, tmp_path):
+    run = tmp_path / "run"
+    follower = Follower(run)
+    for number in range(PLAN.rollouts):
+        put(source, run, number)
+        assert follower.poll()
+        assert [seen.rollout for seen in follower.seen] == list(range(number + 1))
+    bins, whole = follower.bins, load_run(run)
+    trained = trained_case(whole)
+    tally = Tally(whole, Grouping.of(load_run(run, rollouts=(0, 0)), bins, grows=True), [trained])
+    found = Found()
+    for first, rows in whole.windows(1):
+        Pass(whole, bins, 1, tally, trained).window(found, first, rows)
+    assert [row for seen in follower.seen for row in seen.over_time] == found.over_time
+    assert str(follower.acceptance()) == str(tables_of(whole, tally).acceptance)
+    ours, theirs = (
+        [line.partition(": ")[2] for line in found.lines(verbose=True) if CONSTANT not in line]
+        for found in (follower.diagnosis, examine(run))
+    )
+    assert ours == theirs
+    # fspo analyse by the same bins: the same table over_time, the same acceptance
+    tables, _ = analyse(whole, bins, Options(rules=("fspo",), window=1, edges=bins.edges))
+    cut = tables["over_time"].pivot(index="window", columns="bin", values=["cut", "count"])
+    shares = np.stack([seen.panels["clip"] for seen in follower.seen])
+    np.testing.assert_array_equal(shares, np.roll((cut["cut"] / cut["count"]).to_numpy(), -1, axis=1))
+    theirs = tables["acceptance"].query("source == 'trained' and subset == 'nonzero' and measure == 'update'")
+    ours = [row for row in follower.acceptance() if (row.measure, row.case.subset) == ("update", "nonzero")]
+    np.testing.assert_allclose([row.estimate.value for row in ours], theirs["estimate"], rtol=1e-12)
+    assert [row.count for row in ours] == theirs["count"].tolist()
+
+
+def test_a_rollouts_panels_are_those_of_its_rows(source):
+    follower = caught_up(source)
+    bins = follower.bins
+    for seen in follower.seen:
+        log = read_log(source, rollouts=(seen.rollout,) * 2).table
+        table = log.drop_columns(["score_unit"]).to_pandas().query("times_used == 0")
+        place = pd.Series(bins.index(table["length"]), table.index)
+        by = table.groupby(place)
+        staleness = table["policy_version"] - table["updates_since_rollout"] - table["behaviour_version"]
+        for name, column in (("reward", table["reward"]), ("staleness", staleness)):
+            expected = [*column.groupby(place).mean(), column.mean()]
+            np.testing.assert_allclose(seen.panels[name], expected, rtol=1e-6)
+        assert len(by) == len(bins)
+        for name, on in (("spread", "update"), ("behaviour", "behaviour"), ("engine", "engine")):
+            moments, _ = moment_tables(load_run(source, on=on, rollouts=(seen.rollout,) * 2), bins, 1)
+            rows = [row for row in moments if row.subset == "all" and row.use == "first"]
+            np.testing.assert_array_equal(seen.panels[name], np.sqrt([row.var_S.value for row in rows]))
+    run = load_run(source, rollouts=(0, 0))
+    tables, _ = analyse(run, bins, Options(rules=(), targets=(), window=1))
+    cosine = tables["cosine"].query("use == 'first' and source == 'trained' and not control and weight == 'sequence'")
+    cosine = cosine.set_index("bin")["estimate"].loc[[*range(len(bins)), -1]]
+    np.testing.assert_allclose(follower.seen[0].panels["cosine"], cosine, rtol=1e-12)
+    assert np.isfinite(cosine.loc[-1])
+
+
+def test_the_cost_of_a_rollout_does_not_grow_with_the_run(source, tmp_path, monkeypatch):
+    read: list[int] = []
+    rows_of, footer = gradfiles.read_rows, gradfiles._footer
+
+    def counted_rows(file, columns, phases, groups=None):
+        read.append(file.rows)
+        return rows_of(file, columns, phases, groups)
+
+    def counted_footer(path):
+        read.append(1)
+        return footer(path)
+
+    monkeypatch.setattr(gradfiles, "read_rows", counted_rows)
+    monkeypatch.setattr(gradfiles, "_footer", counted_footer)
+    follower, costs = Follower(tmp_path / "run"), []
+    for number in range(PLAN.rollouts):
+        put(source, tmp_path / "run", number)
+        read.clear()
+        follower.poll()
+        costs.append(sum(read))
+        read.clear()
+        follower.poll()
+        assert read == []  # nothing new, nothing read
+    assert len(set(costs)) == 1, costs
+    assert costs[0] > 0
+    assert follower.rows_read == sum(seen.rows for seen in follower.seen) == len(read_log(source))
+
+
+def test_a_torn_file_is_waited_for_then_left_out_and_read_when_it_is_whole(source, tmp_path):
+    run = tmp_path / "run"
+    put(source, run, 0, 1)
+    follower = caught_up(run)
+    whole = log_paths(source)[2].read_bytes()
+    torn = run / "gradlog" / log_paths(source)[2].name
+    torn.write_bytes(whole[: len(whole) // 2])
+    assert not follower.poll()
+    assert (len(follower.seen), follower.waiting, follower.notes) == (2, 1, [])
+    put(source, run, 3)
+    torn.write_bytes(whole[: len(whole) // 2])
+    assert follower.poll()
+    assert [seen.rollout for seen in follower.seen] == [0, 1, 3]
+    assert torn.name in " ".join(follower.notes)
+    put(source, run, 2)
+    while follower.poll():
+        pass
+    assert follower.notes == []
+    assert told(follower) == told(caught_up(source, [follower.bins]))
+
+
+def test_a_resumed_run_is_read_as_it_is_now(source, tmp_path):
+    run, other = tmp_path / "run", write_log(tmp_path / "other", replace(PLAN, seed=7))
+    put(source, run, 0, 1, 2, 3)
+    follower = caught_up(run)
+    before = told(follower)
+    for path in log_paths(run)[2:]:  # as the trainer does before it repeats rollouts
+        path.unlink()
+    put(other, run, 2)
+    while follower.poll():
+        pass
+    assert follower.starts == 2
+    assert [seen.rollout for seen in follower.seen] == [0, 1, 2]
+    assert told(follower) == told(caught_up(run, [follower.bins])) != before
+
+
+def test_a_run_that_starts_later_is_waited_for(source, tmp_path):
+    bins = []
+    follower, early = Follower(tmp_path / "late", bins), Follower(source, bins)
+    assert not follower.poll()
+    early.poll()
+    put(source, tmp_path / "late", 0, age=0)
+    assert not follower.poll()  # one file: another process's may follow
+    put(source, tmp_path / "late", 0, age=SETTLED + 1)
+    assert follower.poll()
+    assert follower.bins is early.bins is not None
+
+
+def test_the_newest_rollout_waits_for_the_files_of_all_processes(source, tmp_path):
+    run = tmp_path / "run"
+
+    def as_rank(number, rank):
+        (run / "gradlog").mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(log_paths(source)[number], run / "gradlog" / gradfiles.file_name(number, rank))
+
+    as_rank(0, 0)
+    as_rank(0, 1)
+    as_rank(1, 0)
+    follower = caught_up(run)
+    assert [seen.rollout for seen in follower.seen] == [0]
+    as_rank(1, 1)
+    assert follower.poll()
+    assert [seen.rollout for seen in follower.seen] == [0, 1]
+
+
+def test_a_log_without_a_rule_shows_what_it_has(source, tmp_path):
+    run = write_log(tmp_path / "run", replace(PLAN, engine=0.0, staleness=0.0, minibatches=1, epochs=1, rollouts=2))
+    follower = caught_up(run)  # one update a rollout: S is 0 in every row
+    assert len(follower.seen) == 2
+    assert follower.acceptance() == []
+    assert follower.diagnosis is not None
+
+
+def test_bad_input_gets_one_line(source, tmp_path, monkeypatch):
+    import socket
+
+    from analysis.live.command import main
+
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(UserError, match="in use: choose another"):
+        main([str(source), "--port", str(taken.getsockname()[1])])
+    for words, message in (
+        ([str(tmp_path / "no" / "run")], "is no folder"),
+        ([str(source), str(source)], "named twice"),
+        ([str(source), "--port", "0"], "--port"),
+        ([str(source), "--port", "70000"], "--port"),
+        ([], "runs"),
+    ):
+        with pytest.raises(UserError, match=message):
+            main(words)

@@ -1,0 +1,125 @@
+"""The page of fspo watch in a real browser: beside a log that grows, a server that ends, a run that trains."""
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fspo.gradlog.files import log_paths
+from tests.browser import look
+
+ROOT = Path(__file__).parents[3]
+LOG = ROOT / "tests" / "record" / "logs" / "fspo-kl"
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return taken.getsockname()[1]
+
+
+class Watch:
+    """``fspo watch`` as a process, ended at the end of a ``with`` block."""
+
+    def __init__(self, *runs, port):
+        words = [sys.executable, "-m", "fspo", "watch", *map(str, runs), "--port", str(port)]
+        self.process = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        assert f"http://127.0.0.1:{port}/" in self.process.stdout.readline()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.terminate()
+        self.process.wait(20)
+
+
+def put(run, *numbers):
+    (run / "gradlog").mkdir(parents=True, exist_ok=True)
+    for number in numbers:
+        path = run / "gradlog" / log_paths(LOG)[number].name
+        shutil.copyfile(log_paths(LOG)[number], path)
+        os.utime(path, (time.time() - 60,) * 2)
+
+
+def says(page, text, seconds=60):
+    page.wait_for_function("text => window.shown().includes(text)", arg=text, timeout=1000 * seconds)
+
+
+SHOWN = """
+window.shown = () => {
+  const texts = [], walk = (root) => {
+    for (const node of root.querySelectorAll('*')) {
+      if (node.shadowRoot) walk(node.shadowRoot);
+      for (const child of node.childNodes) if (child.nodeType === 3) texts.push(child.data);
+    }
+  };
+  walk(document);
+  return texts.join(' ');
+};
+window.lines = () => Object.fromEntries(Bokeh.documents[0].roots().filter((r) => r.renderers).map((r) =>
+  [r.name, r.renderers[0].data_source.data]).map(([name, data]) => [name, Object.fromEntries(
+  Object.entries(data).map(([k, v]) => [k, Array.from(v)]))]));
+"""
+
+
+@pytest.mark.slow
+def test_the_page_follows_a_log_and_survives_its_server(page, tmp_path):
+    run, port = tmp_path / "run", free_port()
+    page.add_init_script(SHOWN)
+    with Watch(run, port=port):
+        page.goto(f"http://127.0.0.1:{port}/")
+        says(page, "waits for the first rollout")
+        put(run, 0)
+        says(page, "1 rollouts read")
+        put(run, 1)
+        says(page, "2 rollouts read")
+        assert page.evaluate("lines().clip.rollout") == [0, 1]
+        assert len(page.evaluate("lines().acceptance.x")) > 1
+    says(page, "The server does not answer")
+    page.wait_for_function("getComputedStyle(document.getElementById('lost')).display === 'block'")
+    put(run, 2)
+    with Watch(run, port=port):
+        says(page, "3 rollouts read")
+        for width in (1280, 390):
+            page.set_viewport_size({"width": width, "height": 900})
+            page.wait_for_timeout(500)
+            assert look(page)["problems"] == []
+    assert {url.split("/")[2] for url in page.asked} == {f"127.0.0.1:{port}"}
+
+
+def beside(page, run, command, tmp_path):
+    """Open the page before the training begins, and return what its panels hold after the last rollout."""
+    port = free_port()
+    page.add_init_script(SHOWN)
+    with Watch(run, port=port):
+        page.goto(f"http://127.0.0.1:{port}/")
+        says(page, "waits for the first rollout")
+        subprocess.run(command, cwd=ROOT, check=True, capture_output=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
+        says(page, f"{len(log_paths(run))} rollouts read")
+        says(page, "The doctor of")
+        assert [line for line in page.said if "error" in line.split(":")[0]] == []
+        return page.evaluate("lines()")
+
+
+@pytest.mark.slow
+def test_the_page_beside_a_run_that_trains(page, tmp_path):
+    run = tmp_path / "run"
+    words = ["--rollouts=3", "--threads=1", "--batch.prompts=8", "--sampling.max_new_tokens=16"]
+    words += ["--warmup.steps=3", "--warmup.min_accuracy=0", f"--warmup.cache_dir={tmp_path / 'cache'}"]
+    lines = beside(page, run, [sys.executable, "-m", "fspo.train", "--output", str(run), *words], tmp_path)
+    assert lines["clip"]["rollout"] == lines["reward"]["rollout"] == [0, 1, 2]
+    assert all(0 <= share <= 1 for share in lines["clip"]["all"])
+
+
+@pytest.mark.slow
+def test_the_page_beside_a_trl_run_that_is_only_observed(page, tmp_path):
+    pytest.importorskip("trl", reason="no TRL")
+    run = tmp_path / "run"
+    lines = beside(page, run, [sys.executable, "examples/trl_observe.py", str(run), "6"], tmp_path)
+    assert lines["behaviour"]["rollout"] == [0, 1, 2]
+    assert all(value > 0 for value in lines["behaviour"]["all"])
