@@ -1,0 +1,67 @@
+"""CPU seconds that `fspo watch` spends on a rollout of 512 rows, by the number of rollouts before it.
+
+    python benchmarks/watch.py --rollouts 1000
+
+A simulated log is followed rollout by rollout, and after each the page's sums are made, as beside a run that trains.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+from analysis_scale import EPOCHS, GROUP, write_rollout
+from measuring import RESULTS, seconds, versions, write_results
+
+from analysis.live.follow import Follower
+from fspo.base.command_line import CommandParser
+from fspo.base.errors import run_cli
+from fspo.gradlog import GradLogWriter
+from fspo.gradlog.files import log_paths
+from fspo.rules import preset
+
+ROWS = 512
+PROMPTS = ROWS // (GROUP * EPOCHS)
+LAST = 5
+"""Rollouts whose median is reported."""
+
+
+def main() -> None:
+    """Follow a log of the asked length, print the CPU seconds by length of run and write them to a file."""
+    parser = CommandParser(prog="python benchmarks/watch.py", description=__doc__ or "")
+    parser.add_argument("--rollouts", type=int, default=1000, help="rollouts of the longest run")
+    options = parser.parse_args()
+    lengths = [n for n in (10, 30, 100, 300, 1000) if n < options.rollouts] + [options.rollouts]
+    found: list[dict[str, float]] = []
+    with TemporaryDirectory() as place:
+        made, run = Path(place) / "made", Path(place) / "run"
+        (run / "gradlog").mkdir(parents=True)
+        made.mkdir()
+        writer = GradLogWriter(made, metadata={"rule": preset("fspo").rule.to_dict(), "seed": 0})
+        follower, rng, took = Follower(run), np.random.default_rng(0), []
+        for number in range(options.rollouts):
+            write_rollout(writer, number, PROMPTS, 0, rng)
+            file = log_paths(made)[-1]
+            os.utime(file, (time.time() - 60,) * 2)
+            shutil.move(file, run / "gradlog" / file.name)
+            took.append(seconds(lambda: (follower.poll(), follower.acceptance(), follower.points())))
+            if number + 1 in lengths:
+                rows = follower.seen[-1].rows
+                found.append({"rollouts": number + 1, "rows": rows, "cpu_seconds": float(np.median(took[-LAST:]))})
+                print(found[-1], flush=True)
+                write_results(
+                    {
+                        "what": "CPU seconds for one more rollout: read, every panel, the doctor",
+                        "by_length_of_run": found,
+                        "versions": versions("numpy", "scipy", "pandas", "pyarrow", "fspo"),
+                    },
+                    RESULTS / "watch.json",
+                )
+
+
+if __name__ == "__main__":
+    run_cli(main)
