@@ -274,7 +274,7 @@ class Follower:
         trained, found = trained_case(run), Found()
         if self._tally is None:
             self._tally = Tally(run, Grouping.of(run, self.bins, grows=True), [trained] if trained else [])
-        Pass(run, self.bins, 1, self._tally, trained).window(found, number, run.rows)
+        Pass(run, self.bins, 1, self._tally, trained).window(found, self._tally, number, run.rows)
         return found.over_time
 
     def _spread(self, run: Run) -> Floats:

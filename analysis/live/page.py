@@ -206,8 +206,8 @@ class Session:
         for i in range(len(self.followers)):
             source = self.sources[f"{ACCEPTANCE}-{i}"] = ColumnDataSource({n: [] for n in ("x", "y", "low", "high")})
             colour = _colour(i)
-            whisker = Whisker(base="x", lower="low", upper="high", source=source, line_color=colour)
-            whisker.upper_head.line_color = whisker.lower_head.line_color = colour  # type: ignore[union-attr]
+            whisker: Any = Whisker(base="x", lower="low", upper="high", source=source, line_color=colour)
+            whisker.upper_head.line_color = whisker.lower_head.line_color = colour
             plot.add_layout(whisker)
             plot.line("x", "y", source=source, color=colour)
             dots = plot.scatter("x", "y", source=source, size=7, color=colour)
@@ -247,7 +247,7 @@ class Session:
 
 
 def _figure(title: str, x: str, y: str, *, log: bool = False) -> Any:
-    plot = figure(
+    plot: Any = figure(
         title=title,
         x_axis_label=x,
         y_axis_label=y,
@@ -261,7 +261,7 @@ def _figure(title: str, x: str, y: str, *, log: bool = False) -> Any:
         border_fill_alpha=0,
         outline_line_alpha=0,
     )
-    plot.title.text_font_size = "14px"  # type: ignore[union-attr]
+    plot.title.text_font_size = "14px"
     plot.axis.axis_label_text_font_style = "normal"
     plot.axis.minor_tick_line_color = None
     return plot
@@ -342,6 +342,10 @@ def make_server(runs: Sequence[str | Path], port: int) -> Server:
     def open_page(document: Document) -> None:
         Session(document, followers)
 
+    def poll() -> None:
+        for follower in followers:
+            follower.poll()
+
     hosts = [f"{ADDRESS}:{port}", f"localhost:{port}"]
     try:
         server = Server(
@@ -355,5 +359,5 @@ def make_server(runs: Sequence[str | Path], port: int) -> Server:
         if error.errno not in (errno.EADDRINUSE, errno.EACCES):
             raise
         raise UserError(f"--port {port}: {error.strerror}: choose another, for example {port + 1}") from error
-    PeriodicCallback(lambda: [follower.poll() for follower in followers], EVERY).start()
+    PeriodicCallback(poll, EVERY).start()
     return server

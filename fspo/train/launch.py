@@ -82,7 +82,7 @@ def init_trackers(accelerator: Accelerator, config: TrainConfig, step: int) -> N
         options = {"tensorboard": {"purge_step": step}} if "tensorboard" in names else {}
         accelerator.init_trackers("fspo", init_kwargs=options)
     if "tensorboard" in names and accelerator.is_main_process:
-        writer = accelerator.get_tracker("tensorboard", unwrap=True)
+        writer: Any = accelerator.get_tracker("tensorboard", unwrap=True)
         writer.add_custom_scalars({"by length": length_panels(config.log.length_edges)})
 
 

@@ -70,7 +70,7 @@ def test_part_by_part_gives_the_tables_of_the_complete_log(source, tmp_path):
     tally = Tally(whole, Grouping.of(load_run(run, rollouts=(0, 0)), bins, grows=True), [trained])
     found = Found()
     for first, rows in whole.windows(1):
-        Pass(whole, bins, 1, tally, trained).window(found, first, rows)
+        Pass(whole, bins, 1, tally, trained).window(found, tally, first, rows)
     assert [row for seen in follower.seen for row in seen.over_time] == found.over_time
     assert str(follower.acceptance()) == str(tables_of(whole, tally).acceptance)
     ours, theirs = (
