@@ -1,0 +1,167 @@
+"""Publish a finished reproduction: results/quick/ (claims and small tables) and the page docs/findings.md.
+
+python studies/findings.py out/quick    # after make repro
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis.log.loading import load_run
+from analysis.log.rows import Floats, Ints, Rows
+from analysis.stats.fair_exponent import SIGNS, Parts, distance, fair_exponent, interval, trend_parts
+from fspo.base.errors import UserError, run_cli
+from fspo.base.files import whole_file, write_text
+from fspo.stats.clusters import dense
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE, RESULTS = ROOT / "docs" / "findings.md", ROOT / "results" / "quick"
+SHARES = (0.75, 0.85, 0.95)
+"""Shares of responses that a band accepts, at which the fair exponent is estimated."""
+HEAD = """# What the reproduction found
+
+From the runs of `make repro` (`results/quick/`: seeds {seeds}, commit {commit}, catalogue {catalogue}).
+`studies/findings.py` writes this page. Each number has its 95 % interval.
+"""
+LAW = """## Which law S follows
+
+T1's simplest model has S normal given L, with the mean -KL L and a variance proportional to L. Of these:
+"""
+FAIR = """## At which exponent a band is fair
+
+A band |S| <= f L^gamma accepts every length alike where gamma is the fair exponent. With one law of S/sqrt(L) it is 1/2
+at every acceptance (T1); [otherwise it depends on how much the band cuts](theory.md) (T17). The upper edge cuts
+responses with A > 0, the lower edge those with A < 0; "all" counts |S| whatever A. First-use responses after the first
+update of a rollout; intervals from resampled prompts.
+"""
+PARTS = """## Why fspo's acceptance has a trend
+
+Change of the acceptance for each doubling of L of a sqrt band around 0 that accepts the share given, and its parts: the
+drift of S, its scale (a variance that is not proportional to L), and its shape (laws that differ in more than both).
+"""
+VERDICTS = """## Verdicts
+
+| claim | verdict | estimate |
+| --- | --- | --- |
+"""
+ADVICE = """## What to do
+
+- Look at the fair exponent at the acceptance at which your band cuts, not at the exponent of the variance.
+- Where its interval excludes 1/2, a sqrt band cuts lengths unevenly. `fspo-adaptive` estimates the exponent from
+  earlier updates; its verdicts (C7) stand above.
+- Where drift is the largest part, a band around the drift (`fspo-kl`) takes it away; where shape is, no drift and no
+  fixed exponent does at every acceptance.
+"""
+
+
+def fitted(rows: Rows, sign: int, at: Ints) -> Floats:
+    """Return the fair exponent at each of SHARES of the rows numbered ``at``."""
+    X, L = distance(rows.S[at], sign), rows.length[at]
+    return np.array([fair_exponent(X, L, share) for share in SHARES])
+
+
+def measured(run: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return the rows of fair_exponent.csv and of trend_parts.csv for one run."""
+    loaded = load_run(run)
+    rows = loaded.rows.use("first")
+    rows = rows.take(rows.updates > 0)
+    cluster, key = dense(rows.cluster), {"run": loaded.name, "rule": loaded.trained_rule, "seed": loaded.seed}
+    exponents: list[dict[str, Any]] = []
+    for name, sign in SIGNS.items():
+        some = rows if sign == 0 else rows.take(np.sign(rows.A) == sign)
+
+        for share, found in zip(SHARES, interval(partial(fitted, some, sign), dense(some.cluster)), strict=True):
+            exponents.append({**key, "responses": name, "share": share, **found._asdict()})
+
+    def split(at: Ints) -> Floats:
+        return np.concatenate([trend_parts(rows.S[at], rows.length[at], share) for share in SHARES])
+
+    names = [(share, part) for share in SHARES for part in Parts._fields]
+    parts = [
+        {**key, "share": share, "part": part, **found._asdict()}
+        for (share, part), found in zip(names, interval(split, cluster), strict=True)
+    ]
+    return exponents, parts
+
+
+def say(value: Any, low: Any, high: Any) -> str:
+    """Return an estimate with its interval as text; "unknown" where there is no number."""
+    if value is None or not np.isfinite(value):
+        return "unknown"
+    ends = "" if low is None or high is None or not np.isfinite(low + high) else f" [{low:.3f}, {high:.3f}]"
+    return f"{value:.3f}{ends}"
+
+
+def verdict_lines(claims: Sequence[dict[str, Any]]) -> list[str]:
+    """Return the lines of the table of verdicts: each headline with the estimate that decides it.
+
+    README and docs/findings.md hold these lines; a test compares them with results/quick/claims.json.
+    """
+    return [
+        f"| {c['id']} {c['statement']} | {c['verdict']} | {say(c['estimate'], c['ci_low'], c['ci_high'])} |"
+        for c in claims
+        if "atoms" in c["details"]
+    ]
+
+
+def page(said: dict[str, Any], exponents: pd.DataFrame, parts: pd.DataFrame) -> str:
+    """Return the text of docs/findings.md from claims.json and the two tables."""
+    seeds = ", ".join(f"{seed:g}" for seed in said["seeds"])
+    text = HEAD.format(seeds=seeds, commit=said["commit"][:12], catalogue=said["catalogue"])
+    text += "\n" + VERDICTS + "\n".join(verdict_lines(said["claims"])) + "\n\n" + LAW + "\n"
+    for claim in said["claims"]:
+        if claim["id"].startswith("log-"):
+            words = f"{claim['estimand']}; in the log that decides {say(*(claim[n] for n in INTERVAL))}"
+            text += f"- {claim['statement']} *{claim['verdict'].capitalize()}* ({words}).\n"
+    text += "\n" + FAIR + "\n" + by_share(exponents, "responses") + "\n" + PARTS + "\n" + by_share(parts, "part")
+    return text + "\n" + ADVICE
+
+
+INTERVAL = ("estimate", "ci_low", "ci_high")
+
+
+def by_share(table: pd.DataFrame, column: str) -> str:
+    """Return a Markdown table with one line for each run and value of a column, and one column for each share."""
+    lines = [f"| run | {column} |" + "".join(f" {share:.0%} accepted |" for share in SHARES), "|" + " --- |" * 5]
+    for names, some in table.groupby(["run", column], sort=False):
+        run, value = names if isinstance(names, tuple) else (names, "")
+        cells = [say(row["value"], row["low"], row["high"]) for row in some.to_dict("records")]
+        lines.append(f"| {run} | {value} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def publish(out: Path, results: Path, target: Path) -> None:
+    """Measure the runs of a finished reproduction and write the folder of results and the page."""
+    claims, runs = out / "claims.json", sorted((out / "runs").glob("*/"))
+    if not claims.is_file() or not runs:
+        raise UserError(f"{out} holds no claims.json or no runs: run `make repro` to its end first")
+    said = json.loads(claims.read_text(encoding="utf-8"))
+    found = [measured(run) for run in runs]
+    tables = [pd.DataFrame([row for both in found for row in both[i]]) for i in range(2)]
+    results.mkdir(parents=True, exist_ok=True)
+    write_text(results / "claims.json", claims.read_text(encoding="utf-8"))
+    for name, table in zip(("fair_exponent", "trend_parts"), tables, strict=True):
+        with whole_file(results / f"{name}.csv") as path:
+            table.to_csv(path, index=False, float_format="%.4g")
+    write_text(target, page(said, *tables))
+
+
+def main() -> int:
+    """Publish the reproduction named on the command line."""
+    if len(sys.argv) != 2:
+        raise UserError("name the folder of one finished reproduction, such as out/quick")
+    publish(Path(sys.argv[1]), RESULTS, PAGE)
+    print(*verdict_lines(json.loads((RESULTS / "claims.json").read_text(encoding="utf-8"))["claims"]), sep="\n")
+    return 0
+
+
+if __name__ == "__main__":
+    run_cli(main)

@@ -1,0 +1,45 @@
+"""studies/findings.py: what it publishes from runs and claims; and what README says of the published claims."""
+
+import json
+
+import pandas as pd
+import pytest
+
+from fspo.base.errors import UserError
+from studies import findings
+from tests.record.make_record import LOGS
+
+
+def claim(name, **more):
+    said = {"id": name, "statement": f"{name} says.", "estimand": "2H - 1", "verdict": "refuted"}
+    return said | {"estimate": 0.2, "ci_low": 0.1, "ci_high": 0.3, "details": {}} | more
+
+
+def test_a_reproduction_is_published_as_tables_and_a_page(tmp_path):
+    out, results, target = tmp_path / "out", tmp_path / "results", tmp_path / "findings.md"
+    with pytest.raises(UserError, match="make repro"):
+        findings.publish(out, results, target)
+    (out / "runs").mkdir(parents=True)
+    (out / "runs" / "fspo-seed11").symlink_to(LOGS / "fspo-kl")
+    claims = [claim("C1", details={"atoms": {}}), claim("log-variance"), claim("own-ends", estimate=None)]
+    said = {"catalogue": "abc", "commit": "0123456789abcdef", "seeds": [11], "claims": claims}
+    (out / "claims.json").write_text(json.dumps(said))
+    findings.publish(out, results, target)
+    text = target.read_text()
+    assert "| C1 C1 says. | refuted | 0.200 [0.100, 0.300] |" in text
+    assert "own-ends" not in text
+    assert "- log-variance says. *Refuted*" in text
+    assert json.loads((results / "claims.json").read_text()) == said
+    exponents, parts = (pd.read_csv(results / f"{n}.csv") for n in ("fair_exponent", "trend_parts"))
+    assert len(exponents) == 3 * len(findings.SHARES)
+    by_part = parts.pivot(index="share", columns="part", values="value")
+    assert by_part[["drift", "scale", "shape"]].sum(axis=1).to_numpy() == pytest.approx(by_part["trend"], abs=1e-3)
+
+
+@pytest.mark.skipif(not findings.RESULTS.is_dir(), reason="no reproduction is published in results/quick")
+def test_the_page_and_readme_hold_the_published_verdicts():
+    said = json.loads((findings.RESULTS / "claims.json").read_text())
+    tables = [pd.read_csv(findings.RESULTS / f"{n}.csv") for n in ("fair_exponent", "trend_parts")]
+    assert findings.PAGE.read_text() == findings.page(said, *tables)
+    readme = (findings.ROOT / "README.md").read_text()
+    assert [line for line in findings.verdict_lines(said["claims"]) if line not in readme] == []
