@@ -15,7 +15,6 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 from scipy import special
-from scipy import stats as sps
 from scipy.stats import qmc
 
 from fspo.stats.clusters import Floats, Ratios, borrowed
@@ -52,7 +51,7 @@ def standard_draws(dimension: int, number: int = DRAWS, seed: int = SEED) -> tup
 @lru_cache(maxsize=64)
 def _t_factor(dimension: int, df: float) -> Floats:
     """Return factors (number, 1) that turn normal draws into multivariate t draws with ``df`` degrees of freedom."""
-    return np.sqrt(df / sps.chi2.ppf(standard_draws(dimension)[1], df))[:, None]
+    return np.sqrt(df / (2 * special.gammaincinv(df / 2, standard_draws(dimension)[1])))[:, None]
 
 
 def skewed(z: Floats, skewness: Floats) -> Floats:

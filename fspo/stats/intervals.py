@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64
 from numpy.typing import ArrayLike
-from scipy import optimize
+from scipy import optimize, special
 from scipy import stats as sps
 
 from fspo.stats.clusters import MIN_CLUSTERS
@@ -27,7 +27,7 @@ def t_quantile(df: float, level: float = CONFIDENCE) -> float:
 
     It is the normal law's if ``df`` is infinite, and NaN if ``df`` is not positive.
     """
-    return float(sps.t.ppf((1 + level) / 2, df))
+    return float(special.stdtrit(df, (1 + level) / 2))
 
 
 def sample_interval(values: ArrayLike, level: float = CONFIDENCE) -> tuple[float, float, float]:
@@ -52,7 +52,7 @@ def proportion_interval(
     p, v, n, c = (np.asarray(x, np.float64) for x in (value, variance, count, clusters))
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         size = np.where((p > 0) & (p < 1), np.minimum(p * (1 - p) / v, n), c)
-    t2 = sps.t.ppf((1 + level) / 2, np.maximum(c - 1, 1)) ** 2
+    t2 = special.stdtrit(np.maximum(c - 1, 1), (1 + level) / 2) ** 2
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         centre = (p + t2 / (2 * size)) / (1 + t2 / size)
         half = np.sqrt(t2) / (1 + t2 / size) * np.sqrt(p * (1 - p) / size + t2 / (4 * size**2))
@@ -67,7 +67,7 @@ def mean_interval(
 ) -> tuple[Float64[np.ndarray, "*K"], Float64[np.ndarray, "*K"]]:
     """Return Student's t interval of a mean on C-1 degrees of freedom; NaN if C clusters are below ``MIN_CLUSTERS``."""
     m, v, c = (np.asarray(x, np.float64) for x in (value, variance, clusters))
-    half = sps.t.ppf((1 + level) / 2, np.maximum(c - 1, 1)) * np.sqrt(v)
+    half = special.stdtrit(np.maximum(c - 1, 1), (1 + level) / 2) * np.sqrt(v)
     few = c < MIN_CLUSTERS
     return np.where(few, np.nan, m - half), np.where(few, np.nan, m + half)
 
