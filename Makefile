@@ -17,7 +17,7 @@ VLLM_ENV ?= .vllm
 WHEEL_ENV ?= .wheel
 READY := $(VENV)/ready
 
-.PHONY: help repro test test-slow test-trl-newest test-verl test-vllm test-wheel proofs mutants pages docs check bench bench-gpu clean
+.PHONY: help repro test test-slow test-trl-newest test-verl test-vllm test-wheel test-browser proofs mutants pages docs check bench bench-gpu clean
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
@@ -72,6 +72,9 @@ test-wheel: $(READY) ## the wheel in an environment without torch: demo, import,
 	$(BIN)/python -m pip wheel --disable-pip-version-check --no-deps --wheel-dir $(WHEEL_ENV)/wheel .
 	$(WHEEL_ENV)/bin/python -m pip install --disable-pip-version-check $(WHEEL_ENV)/wheel/*.whl
 	WHEEL_ENV=$(abspath $(WHEEL_ENV)) $(BIN)/python -m pytest tests/test_wheel.py
+
+test-browser: $(READY) ## the report in a headless Chromium of this machine; skipped where there is none
+	$(BIN)/python -m pytest -rs tests/figures/page/test_browser.py
 
 proofs: $(READY) ## every check of the theory, none may be left out
 	$(BIN)/python -m proofs_check --strict

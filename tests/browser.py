@@ -24,7 +24,7 @@ LOOK = """
   const boxes = [];
   const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
   for (let node = walk.nextNode(); node; node = walk.nextNode()) {
-    if (!node.data.trim()) continue;
+    if (!node.data.trim() || getComputedStyle(node.parentElement).opacity === '0') continue;
     const range = document.createRange();
     range.selectNodeContents(node);
     const scrolled = node.parentElement.closest('.scroll') !== null;
@@ -61,7 +61,7 @@ def chromium() -> Iterator[Browser]:
     playwright = pytest.importorskip("playwright.sync_api", reason="no playwright: pip install -e '.[browser]'")
     found = next((path for name in NAMES if (path := shutil.which(name))), None)
     if found is None:
-        pytest.skip(f"no program of {', '.join(NAMES)} on PATH: make test-browser downloads one")
+        pytest.skip(f"no program of {', '.join(NAMES)} on PATH: apt-get install chromium")
     with playwright.sync_playwright() as running:
         browser = running.chromium.launch(executable_path=found, args=["--no-sandbox"])
         yield browser

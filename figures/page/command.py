@@ -48,7 +48,7 @@ def write(runs: Sequence[Path], path: Path, only: Sequence[str] = ()) -> list[st
     from figures import draw_all
     from figures.__main__ import check_output, described, write_captions
     from figures.page import contents
-    from figures.page.report import Section, write_report
+    from figures.page.report import write_report
     from figures.tables import load
     from fspo.base.files import begins_with, refuse_foreign_file
 
@@ -69,15 +69,10 @@ def write(runs: Sequence[Path], path: Path, only: Sequence[str] = ()) -> list[st
     write_report(
         path,
         title=f"FSPO: {', '.join(run.name for run in runs)}",
-        summary=summary,
-        claims=[],
-        figures=contents.pictures(folder, captions),
-        sections=[
-            contents.doctor(diagnoses),
-            contents.assumptions(runs),
-            contents.theory_gap(runs, contents.pictures(folder, captions, "gap")),
-            Section("Notes", notes=[*(w for run in runs for w in contents.warnings(run)), *contents.skipped(captions)]),
-        ],
+        sentences=contents.story(runs, diagnoses),
+        lead=contents.lead(folder, captions),
+        findings=contents.findings(diagnoses),
+        sections=contents.page_sections(runs, diagnoses, folder, captions),
     )
     return summary
 

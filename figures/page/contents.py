@@ -12,8 +12,9 @@ import pandas as pd
 from analysis.sweeps.trained import QUANTITIES as TRAINED_QUANTITIES
 from analysis.tables.lemma_summary import NO_GUARANTEE, QUANTITIES, SHARE
 from analysis.tables.theory_gap import INGREDIENTS
-from figures import SUPPLEMENT
+from figures import SUPPLEMENT, of_theory
 from figures.page.report import Picture, Section, plain
+from figures.page.story import ACTION, CUT, HEALTH, QUESTIONS, THEORY, UPDATE, sentences
 from figures.tables import Frame
 from fspo.base.files import json_lines
 from fspo.gradlog import metric_names as metric
@@ -21,27 +22,82 @@ from fspo.gradlog.metrics_file import MetricsFile
 from fspo.gradlog.run_folder import ANALYSIS, ROLLOUTS, SUMMARY
 from fspo.stats.intervals import PERCENT
 
-OWN_SECTION = dict.fromkeys(("sensitivity_range", "sensitivity_settings", "sensitivity_trained"), "sensitivity")
-OWN_SECTION |= {"theory_gap": "gap"}
-"""Figures that stand in a separate section of the report, each with the name of that section."""
+PLACES = {
+    UPDATE: ("cosine_by_rule", "cosine_references", "cosine_bound", "error_split", "update_error"),
+    THEORY: ("theory_gap", "variance_scaling", "drift_by_sign", *of_theory.FIGURES),
+    HEALTH: ("training_curves",),
+    ACTION: ("sensitivity_range", "sensitivity_settings", "sensitivity_trained"),
+}
+"""Figures by the question that they answer; those of no other question answer the first, `CUT`."""
+CLAIMED = {UPDATE: ("C3", "C6"), THEORY: ("C4",), HEALTH: ("C5",)}
+"""Headlines of claims by the question that they answer; the others answer `CUT`."""
+LEAD = "acceptance_by_length"
+"""The figure of the first screen."""
 Row = dict[str, Any]
 
 
-def pictures(folder: Path, captions: Sequence[Mapping[str, Any]], section: str = "") -> list[Picture]:
-    """Return the drawn figures of ``captions`` that belong to the report's section ``section``; "" stands for all
-    figures without a section. Supplements are left out.
+def pictures(folder: Path, captions: Sequence[Mapping[str, Any]], question: str) -> list[Picture]:
+    """Return the drawn figures of ``captions`` that answer a question. The first screen's figure and supplements are
+    left out.
     """
-    return [
-        Picture(
-            folder / f"{f['name']}.png",
-            f["title"],
-            f["caption"],
-            folder / f["numbers"] if "numbers" in f else None,
-            f.get("details", ""),
+    place = {name: asked for asked, names in PLACES.items() for name in names}
+    drawn = [f for f in captions if not f["skipped"] and SUPPLEMENT not in f["name"] and f["name"] != LEAD]
+    return [_picture(folder, f) for f in drawn if place.get(f["name"], CUT) == question]
+
+
+def lead(folder: Path, captions: Sequence[Mapping[str, Any]]) -> Picture | None:
+    """Return the first screen's figure, `LEAD`, if it was drawn."""
+    return next((_picture(folder, f) for f in captions if f["name"] == LEAD and not f["skipped"]), None)
+
+
+def _picture(folder: Path, drawn: Mapping[str, Any]) -> Picture:
+    numbers = folder / drawn["numbers"] if "numbers" in drawn else None
+    file = folder / f"{drawn['name']}.png"
+    return Picture(file, drawn["title"], drawn["caption"], numbers, drawn.get("details", ""), drawn["name"])
+
+
+def claims_of(claims: Sequence[Mapping[str, Any]], question: str) -> list[Mapping[str, Any]]:
+    """Return the headlines that answer a question, with their atoms."""
+    place = {name: asked for asked, names in CLAIMED.items() for name in names}
+    for claim in claims:
+        for atom in (claim.get("details") or {}).get("atoms", ()):
+            place.setdefault(atom, place.get(claim["id"], CUT))
+    return [claim for claim in claims if place.get(claim["id"], CUT) == question]
+
+
+def story(runs: Sequence[Path], diagnoses: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """Return the first screen's sentences about analysed runs."""
+    return sentences({name: read_all(runs, name) for name in ("acceptance", "lre", "cosine", "assumptions")}, diagnoses)
+
+
+def page_sections(
+    runs: Sequence[Path],
+    diagnoses: Sequence[Mapping[str, Any]],
+    folder: Path,
+    captions: Sequence[Mapping[str, Any]],
+    claims: Sequence[Mapping[str, Any]] = (),
+    more: Mapping[str, Section] | None = None,
+) -> list[Section]:
+    """Return the page's sections, one for each question; ``more`` adds to some of them, by question."""
+    lemma, tests, gap, found = cosine_lemma(runs), assumptions(runs), theory_gap(runs), doctor(diagnoses)
+    cures = [f"{row['run']}: {row['check']}: {row['cure']}" for row in findings(diagnoses)]
+    lost = [line for run in runs for line in warnings(run)]
+    notes = {UPDATE: lemma.notes, THEORY: tests.notes, HEALTH: [*found.notes, *lost]}
+    notes[ACTION] = [*(cures or ["The doctor asks for nothing."]), *skipped(captions)]
+    tables = {UPDATE: lemma.tables, THEORY: [*tests.tables, *gap], HEALTH: found.tables}
+    made = []
+    for question in QUESTIONS:
+        extra = (more or {}).get(question, Section(question))
+        made.append(
+            Section(
+                question,
+                [*notes.get(question, ()), *extra.notes],
+                [table for table in (*tables.get(question, ()), *extra.tables) if table[1]],
+                [*pictures(folder, captions, question), *extra.figures],
+                claims_of(claims, question),
+            )
         )
-        for f in captions
-        if not f["skipped"] and OWN_SECTION.get(f["name"], "") == section and SUPPLEMENT not in f["name"]
-    ]
+    return made
 
 
 def skipped(captions: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -86,9 +142,9 @@ def assumptions(runs: Sequence[Path]) -> Section:
     return Section("Assumptions", notes, tables)
 
 
-def theory_gap(runs: Sequence[Path], figures: Sequence[Picture]) -> Section:
-    """Return the report's section on the gap between measured and theoretical acceptance, with its parts by cause, by
-    run.
+def theory_gap(runs: Sequence[Path]) -> list[tuple[str, list[Row]]]:
+    """Return the page's table on the gap between measured and theoretical acceptance, with its parts by cause, by run;
+    none if no run has it.
     """
     table = read_all(runs, "theory_gap")
     rows: list[Row] = []
@@ -98,7 +154,7 @@ def theory_gap(runs: Sequence[Path], figures: Sequence[Picture]) -> Section:
             names = [name for name in ("theory", "measured", "gap", *INGREDIENTS, "rest") if name in own.index]
             rows.append({"run": run, **{name: _interval(own.loc[name]) for name in names}})
     heading = "Over all lengths: theory (T1), measured, their difference, and the parts that add up to it"
-    return Section("Theory gap", tables=[(heading, rows)] if rows else [], figures=figures)
+    return [(heading, rows)] if rows else []
 
 
 def _interval(row: Any) -> str:
@@ -152,13 +208,11 @@ def _with_interval(row: Any) -> str:
     return _interval(row)
 
 
-def sensitivity(trained: Path | None, figures: Sequence[Picture]) -> Section:
-    """Return the report's section on changed settings: the sweeps' figures, and the table of the trained sweep if there
-    is one.
-    """
+def sensitivity(trained: Path | None) -> Section:
+    """Return what the report says on changed settings: the table of the trained sweep if there is one."""
     if trained is None:
         note = "Counterfactual sweeps of one log alone: --sweep true trains with each setting changed."
-        return Section("Sensitivity", [note], figures=figures)
+        return Section("Sensitivity", [note])
     rows = []
     for row in pd.read_csv(trained, keep_default_na=False, na_values=[""]).to_dict("records"):
         named = {name: row[name] for name in ("setting", "value", "rule", "seeds")}
@@ -170,7 +224,7 @@ def sensitivity(trained: Path | None, figures: Sequence[Picture]) -> Section:
         "Aggregation “sequence” is no row of its own: for rules on whole sequences it is “response”, the base's. The "
         "learning rate is the same in every row, whatever the number of minibatches."
     )
-    return Section("Sensitivity", notes, [("Trained with one setting changed at a time", rows)], figures)
+    return Section("Sensitivity", notes, [("Trained with one setting changed at a time", rows)])
 
 
 def reuse(runs: Sequence[Path]) -> list[Row]:
@@ -230,6 +284,14 @@ def doctor(diagnoses: Sequence[Mapping[str, Any]]) -> Section:
     notes = [] if found else ["No check found anything."]
     tables = [("What was found", found)] if found else []
     return Section("Findings", notes, [*tables, ("Checks by run", counts)])
+
+
+def findings(diagnoses: Sequence[Mapping[str, Any]]) -> list[Row]:
+    """Return a table row for each finding of the doctor, worst first, without its evidence."""
+    names = ("run", "severity", "check", "finding", "cure")
+    return [
+        {name: row[name] for name in names} for _, rows in doctor(diagnoses).tables for row in rows if "cure" in row
+    ]
 
 
 def _evidence(item: Mapping[str, Any]) -> str:

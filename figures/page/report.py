@@ -1,16 +1,15 @@
-"""Write ``report.html``, one self-contained page: summary, figures with numbers, claims, sections.
+"""Write ``report.html``, one self-contained page: answers in sentences, then a section for each question.
 
-No network, no scripts.
+Nothing is fetched. The page's scripts are its own: they draw the charts; without them, and in print, figures are shown.
 """
 
 from __future__ import annotations
 
 import base64
 import math
-import re
-import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from io import BytesIO
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from figures.page import charts
+from figures.page.story import QUESTION, anchor
 from fspo.base.errors import UserError
 from fspo.base.files import write_text
 
@@ -28,15 +29,15 @@ VERDICTS = {
 }
 """Symbol and CSS class of the badge for each verdict of a claim. A verdict without an entry gets a plain badge."""
 _CLAIM_FIELDS = ("id", "statement", "verdict", "estimand", "estimate", "ci_low", "ci_high", "margin", "test")
-_LONG_TABLE = 30
+_COLORS = 128
 _MOST_ROWS = 250
 """Largest number of rows in the table of a figure's numbers on the page; longer tables stay in their CSV files."""
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure on the page: PNG file, title, caption, the CSV file of its numbers if there is one, and the details,
-    which are folded.
+    """A figure on the page: PNG file, title, caption, the CSV file of its numbers if there is one, the details, which
+    are folded, and the key of `figures.page.charts.CHARTS` if the numbers are shown as charts.
     """
 
     file: Path
@@ -44,6 +45,7 @@ class Picture:
     caption: str
     numbers: Path | None = None
     details: str = ""
+    chart: str = ""
 
 
 @dataclass(frozen=True)
@@ -57,26 +59,31 @@ class Section:
     notes : sequence of str
         Sentences, as a list.
     tables : sequence of (heading, rows)
-        Rows are mappings; the columns are the keys in the order of their first appearance. Long tables are folded.
+        Rows are mappings; the columns are the keys in the order of their first appearance. Each table is folded.
     figures : sequence of Picture
+    claims : sequence of mappings
+        ``id``, ``statement``, ``verdict`` ("supported", "refuted", "inconclusive"); ``estimand``, ``estimate``,
+        ``ci_low``, ``ci_high``, ``margin``, ``test`` where they exist. A field that holds a list of mappings is shown
+        as a table, any other field as a line. The atoms of a headline are folded below it.
     """
 
     title: str
     notes: Sequence[str] = ()
     tables: Sequence[tuple[str, Sequence[Mapping[str, Any]]]] = ()
     figures: Sequence[Picture] = ()
+    claims: Sequence[Mapping[str, Any]] = ()
 
 
 def write_report(
     path: str | Path,
     *,
     title: str,
-    claims: Sequence[Mapping[str, Any]],
-    figures: Sequence[Picture],
+    sentences: Sequence[tuple[str, str]] = (),
+    lead: Picture | None = None,
+    findings: Sequence[Mapping[str, Any]] = (),
     sections: Sequence[Section] = (),
     samples: Sequence[Mapping[str, Any]] = (),
     provenance: Mapping[str, Any] | None = None,
-    summary: Sequence[str] = (),
 ) -> Path:
     """Write the report; the file appears only when it is complete.
 
@@ -86,20 +93,18 @@ def write_report(
         The HTML file.
     title : str
         Heading.
-    claims : sequence of mappings
-        ``id``, ``statement``, ``verdict`` ("supported", "refuted", "inconclusive"); ``estimand``, ``estimate``,
-        ``ci_low``, ``ci_high``, ``margin``, ``test`` where they exist. A field that holds a list of mappings is shown
-        as a table, any other field as a line.
-    figures : sequence of Picture
-        After the summary.
+    sentences : sequence of (title of a section, sentence)
+        The first screen, above everything else.
+    lead : Picture, optional
+        The first screen's picture.
+    findings : sequence of mappings
+        Rows of the first screen's table; where a section has claims, their verdicts take its place.
     sections : sequence of Section
-        After the claims, in this order; an empty one is left out.
+        In this order; an empty one is left out.
     samples : sequence of mappings
         Model text and other free text, shown preformatted; numbers on one line; a ``title`` field becomes the heading.
     provenance : mapping
         Versions, seeds, command; nested values are shown inline.
-    summary : sequence of str
-        Sentences above everything else, after the tally of the verdicts.
 
     Returns
     -------
@@ -120,15 +125,25 @@ def write_report(
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.policies["json.dumps_kwargs"] = {"allow_nan": False}
+    first = [] if lead is None else [_picture(lead, 1)]
+    shown = _sections(sections, len(first))
+    claims = [claim for section in shown for claim in section["claims"]]
+    charted = any(figure["charts"] for part in (first, *(section["figures"] for section in shown)) for figure in part)
     page = environment.get_template("report.html.j2").render(
         title=title,
-        summary=list(summary),
-        claims=[_claim(claim) for claim in claims],
+        question=QUESTION,
+        sentences=[(question, anchor(question), sentence) for question, sentence in sentences],
+        anchors={section["anchor"] for section in shown},
+        lead=first,
+        claims=claims,
         tally=_tally(claims),
-        figures=[_picture(picture, number) for number, picture in enumerate(figures, 1)],
-        sections=_sections(sections, len(figures)),
+        findings=_table("", findings),
+        sections=shown,
         samples=[_sample(sample) for sample in samples],
         provenance=[(str(name), plain(value)) for name, value in (provenance or {}).items()],
+        library=charts.library() if charted else "",
+        script=(Path(__file__).parent / "charts.js").read_text(encoding="utf-8"),
     )
     path = Path(path)
     write_text(path, page)
@@ -189,11 +204,26 @@ def _claim(claim: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "id": str(claim.get("id", "")),
         "statement": str(claim.get("statement", "")),
+        "anchor": f"claim-{anchor(str(claim.get('id', '')))}",
         "badge": badge(str(claim.get("verdict", "no verdict"))),
         "estimate": estimate_text(claim),
+        "atoms": [],
         "lines": lines,
         "tables": tables,
     }
+
+
+def _claims(claims: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the page's form of claims, each claim that is an atom inside the first headline that names it."""
+    made = {str(claim.get("id", "")): _claim(claim) for claim in claims}
+    owner: dict[str, str] = {}
+    for claim in claims:
+        for name in (claim.get("details") or {}).get("atoms", ()):
+            owner.setdefault(name, str(claim["id"]))
+    for name, headline in owner.items():
+        if name in made:
+            made[headline]["atoms"].append(made[name])
+    return [claim for name, claim in made.items() if name not in owner]
 
 
 def _detail(name: str, value: Any, lines: list[tuple[str, str]], tables: list[dict[str, Any]]) -> None:
@@ -227,7 +257,7 @@ def _with_interval(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _tally(claims: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    found = [str(claim.get("verdict", "no verdict")) for claim in claims]
+    found = [one["badge"]["text"] for claim in claims for one in (claim, *claim["atoms"])]
     order = [*VERDICTS, *sorted(set(found) - set(VERDICTS))]
     return [{**badge(verdict), "count": found.count(verdict)} for verdict in order if verdict in found]
 
@@ -245,7 +275,6 @@ def _table(heading: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "columns": [_words(name) for name in columns],
         "rows": cells,
         "numeric": numeric,
-        "long": len(rows) > _LONG_TABLE,
     }
 
 
@@ -272,16 +301,17 @@ def _sections(sections: Sequence[Section], figures: int) -> list[dict[str, Any]]
     """
     found = []
     for section in sections:
-        if section.notes or section.tables or section.figures:
+        if section.notes or section.tables or section.figures or section.claims:
             pictures = [_picture(picture, figures + i) for i, picture in enumerate(section.figures, 1)]
             figures += len(pictures)
             found.append(
                 {
                     "title": section.title,
-                    "anchor": re.sub(r"\W+", "-", section.title.lower()),
+                    "anchor": anchor(section.title),
                     "notes": list(section.notes),
                     "tables": [_table(heading, rows) for heading, rows in section.tables],
                     "figures": pictures,
+                    "claims": _claims(section.claims),
                 }
             )
     return found
@@ -289,27 +319,31 @@ def _sections(sections: Sequence[Section], figures: int) -> list[dict[str, Any]]
 
 def _picture(picture: Picture, number: int) -> dict[str, Any]:
     shown: dict[str, Any] = {"number": number, "title": picture.title, "caption": picture.caption}
-    shown["details"] = picture.details
-    return shown | _embedded(Path(picture.file)) | _numbers(picture.numbers)
+    frame = None if picture.numbers is None else _read_numbers(picture.numbers)
+    shown |= {"details": picture.details, "charts": [] if frame is None else charts.charts(picture.chart, frame)}
+    table = None if frame is None or picture.numbers is None else _numbers(frame, picture.numbers.name)
+    return shown | _embedded(Path(picture.file)) | {"numbers": table}
 
 
-def _numbers(file: Path | None) -> dict[str, Any]:
-    """Return the numbers of a figure as a table of the page; a column that holds one value only becomes words above the
-    table.
-    """
-    if file is None:
-        return {"numbers": None}
+def _read_numbers(file: Path) -> pd.DataFrame:
     try:
-        frame = pd.read_csv(file, keep_default_na=False, na_values=[""])
+        return pd.read_csv(file, keep_default_na=False, na_values=[""])
     except (OSError, ValueError):
         raise UserError(f"the numbers {file} of a figure cannot be read: run fspo figures again") from None
+
+
+def _numbers(frame: pd.DataFrame, name: str) -> dict[str, Any]:
+    """Return the numbers of a figure as a table of the page; a column that holds one value only becomes words above the
+    table. ``name`` is that of their file.
+    """
     rows: list[dict[str, Any]] = [{str(k): v for k, v in row.items()} for row in frame.to_dict("records")]
-    same = [name for name in map(str, frame.columns) if len(rows) > 1 and len({plain(row[name]) for row in rows}) == 1]
-    told = {_words(name): rows[0][name] for name in same}
-    rows = [{name: value for name, value in row.items() if name not in same} for row in rows]
+    columns = map(str, frame.columns)
+    same = [column for column in columns if len(rows) > 1 and len({plain(row[column]) for row in rows}) == 1]
+    told = {_words(column): rows[0][column] for column in same}
+    rows = [{column: value for column, value in row.items() if column not in same} for row in rows]
     table = _table("", [_with_interval(row) for row in rows[:_MOST_ROWS]])
-    left = f"The first {_MOST_ROWS} of {len(rows)} rows; all are in {file.name}." if len(rows) > _MOST_ROWS else ""
-    return {"numbers": {**table, "told": plain(told), "count": len(rows), "left": left}}
+    left = f"The first {_MOST_ROWS} of {len(rows)} rows; all are in {name}." if len(rows) > _MOST_ROWS else ""
+    return {**table, "told": plain(told), "count": len(rows), "left": left}
 
 
 def _embedded(file: Path) -> dict[str, Any]:
@@ -319,6 +353,10 @@ def _embedded(file: Path) -> dict[str, Any]:
         raise UserError(f"figure {file} is missing: run fspo figures again") from None
     if content[:8] != b"\x89PNG\r\n\x1a\n":
         raise UserError(f"figure {file} is no PNG: run fspo figures again")
-    width, height = struct.unpack(">II", content[16:24])
-    image = base64.b64encode(content).decode()
-    return {"image": image, "width": width, "height": height}
+    from PIL import Image
+
+    with Image.open(BytesIO(content)) as image, BytesIO() as small:
+        width, height = image.size
+        image.convert("RGB").quantize(_COLORS).save(small, "PNG")  # a third of the bytes; the file keeps all colours
+        text = base64.b64encode(min(small.getvalue(), content, key=len)).decode()
+    return {"image": text, "width": width, "height": height}

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from figures.page import contents
 from figures.page.report import Section, write_report
+from figures.page.story import ACTION, CUT, HEALTH, THEORY
 
 
 @dataclass(frozen=True)
@@ -51,35 +52,34 @@ def write_page(
     """
     drawn = out / "figures"
     damaged = [line for run in runs for line in contents.warnings(run)]
+    more = {
+        CUT: Section(CUT, tables=[("Reuse: further epochs on the same responses", contents.reuse(runs))]),
+        THEORY: Section(
+            THEORY,
+            contents.skipped(theory),
+            [("Checks", contents.check_rows(checks))],
+            contents.pictures(out / "figures-theory", theory, THEORY),
+        ),
+        HEALTH: Section(
+            HEALTH,
+            contents.summary(claims, checks, diagnoses, runs),
+            [
+                ("Runs", [contents.run_row(run, ranges) for run in runs]),
+                ("Noise floor: S at unchanged weights, all lengths", contents.noise(runs)),
+                ("Stages", stages),
+            ],
+        ),
+        ACTION: contents.sensitivity(trained_sweep),
+    }
+    if ranges:
+        calibrated = [{"rule": name, **fit} for name, fit in ranges.items()]
+        more[CUT] = replace(more[CUT], tables=[*more[CUT].tables, ("Calibrated ranges", calibrated)])
     path = write_report(
         out / "report.html",
         title=f"FSPO: reproduction, preset {preset}",
-        summary=contents.summary(claims, checks, diagnoses, runs),
-        claims=claims,
-        figures=contents.pictures(drawn, figures),
-        sections=[
-            contents.assumptions(runs),
-            contents.sensitivity(trained_sweep, contents.pictures(drawn, figures, "sensitivity")),
-            contents.theory_gap(runs, contents.pictures(drawn, figures, "gap")),
-            contents.cosine_lemma(runs),
-            contents.doctor(diagnoses),
-            Section("Notes", notes=[*damaged, *contents.skipped([*figures, *theory])]),
-            Section(
-                "Theory",
-                tables=[("Checks", contents.check_rows(checks))],
-                figures=contents.pictures(out / "figures-theory", theory),
-            ),
-            Section(
-                "Tables",
-                tables=[
-                    *([("Calibrated ranges", [{"rule": n, **fit} for n, fit in ranges.items()])] if ranges else []),
-                    ("Runs", [contents.run_row(run, ranges) for run in runs]),
-                    ("Reuse: further epochs on the same responses", contents.reuse(runs)),
-                    ("Noise floor: S at unchanged weights, all lengths", contents.noise(runs)),
-                    ("Stages", stages),
-                ],
-            ),
-        ],
+        sentences=contents.story(runs, diagnoses),
+        lead=contents.lead(drawn, figures),
+        sections=contents.page_sections(runs, diagnoses, drawn, figures, claims, more),
         samples=contents.samples(next((r for r in runs if r.name.startswith("fspo-seed")), runs[-1])),
         provenance=provenance,
     )

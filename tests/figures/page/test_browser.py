@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from figures import draw_all
@@ -17,17 +19,24 @@ def report(case_tables, tmp_path_factory):
     folder = tmp_path_factory.mktemp("browser")
     names = ["acceptance_by_length", "update_error", "sensitivity_settings"]
     drawn = draw_all(case_tables("usual"), folder, only=names)
-    pictures = [Picture(d.png, d.title, d.caption, d.numbers) for d in drawn if d.png]
+    pictures = [Picture(d.png, d.title, d.caption, d.numbers, chart=d.name) for d in drawn if d.png]
+    evil = folder / "evil.csv"
+    evil.write_text(pictures[0].numbers.read_text().replace(",gspo,", f",</script>{EVIL},"))
+    pictures[0] = replace(pictures[0], numbers=evil)
     assert len(pictures) == 3
     row = {"run": LONG, "finding": f"{EVIL} {'many words ' * 30}", "value": 0.125, "cure": "none"}
     claim = {"id": "C1", "statement": f"flat {EVIL}", "verdict": "supported", "estimate": 0.5, "estimand": LONG}
     return write_report(
         folder / "report.html",
         title=f"Report of {LONG}",
-        summary=["One sentence.", LONG],
-        claims=[claim | {"details": {"slopes": {"fspo": {"value": 0.5, "low": 0.25, "high": 0.75}}}}],
-        figures=pictures[:2],
+        sentences=[("Sensitivity", "One sentence."), ("Theory", LONG)],
+        lead=pictures[0],
         sections=[
+            Section(
+                "Who is cut?",
+                claims=[claim | {"details": {"slopes": {"fspo": {"value": 0.5, "low": 0.25, "high": 0.75}}}}],
+                figures=pictures[1:2],
+            ),
             Section("Sensitivity", figures=pictures[2:]),
             Section("Findings", [EVIL, LONG], [("What was found", [row] * 3), ("Long", [row] * 40)]),
             Section("Theory", tables=[("Checks", [{"id": LONG, "margin": 2}])]),
@@ -37,21 +46,31 @@ def report(case_tables, tmp_path_factory):
     )
 
 
-@pytest.mark.parametrize("width", [1280, 390])
-def test_the_report_in_a_browser(report, page, width):
+def show(page, report, width=1280, **media):
     page.set_viewport_size({"width": width, "height": 900})
+    page.emulate_media(**media)
     page.goto(report.as_uri())
+    page.wait_for_selector("figure[data-drawn]")
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (1280, "dark"), (390, "light"), (390, "dark")])
+def test_the_report_in_a_browser(report, page, width, scheme):
+    show(page, report, width, color_scheme=scheme)
     seen = look(page)
-    assert seen["problems"] == page.said == []
+    assert seen["problems"] == page.said == accessibility(page) == []
     assert page.asked == [report.as_uri()]
     assert seen["texts"] > 200
+
+
+def test_the_page_is_at_most_4_mb(report):
+    assert 1e6 < report.stat().st_size < 4e6
 
 
 @pytest.mark.parametrize("width", [1280, 390])
 def test_each_claim_shows_its_estimate_once_in_the_summary(report, page, width):
     page.set_viewport_size({"width": width, "height": 900})
     page.goto(report.as_uri())
-    row = page.locator("table").first.locator("tbody tr").first
+    row = page.locator("table.claims tbody tr").first
     assert row.inner_text().count("0.5") == 1  # what is hidden is not in it
     box = row.get_by_text("0.5", exact=True).locator("visible=true").bounding_box()
     assert box["x"] + box["width"] <= width

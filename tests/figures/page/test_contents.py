@@ -10,6 +10,7 @@ import pytest
 
 from analysis.doctor.findings import Diagnosis, Evidence, Severity, clear, found, not_checked
 from figures.page import contents
+from figures.page.story import ACTION, CUT, THEORY, UPDATE
 
 
 @pytest.fixture
@@ -45,8 +46,7 @@ def runs(tmp_path):
 
 
 def test_gap_over_all_lengths_with_its_parts(runs):
-    section = contents.theory_gap(runs, ())
-    ((_, rows),) = section.tables
+    ((_, rows),) = contents.theory_gap(runs)
     assert rows == [
         {
             "run": "fspo-seed0",
@@ -57,7 +57,7 @@ def test_gap_over_all_lengths_with_its_parts(runs):
             "rest": "−0.010 [−0.020, 0.010]",
         }
     ]
-    assert list(contents.theory_gap(runs[1:], ()).tables) == []
+    assert contents.theory_gap(runs[1:]) == []
 
 
 def lemma_rows(source, held):
@@ -166,12 +166,16 @@ def test_figures_stand_in_their_sections(tmp_path):
         {"name": "sensitivity_range", "title": "Range", "caption": "c", "skipped": ""},
         {"name": "theory_gap", "title": "Gap", "caption": "", "skipped": "no band"},
     ]
-    (first,) = contents.pictures(tmp_path, captions)
+    (first,) = contents.pictures(tmp_path, captions, CUT)
     assert (first.file, first.numbers) == (tmp_path / "lre_by_rule.png", tmp_path / "lre_by_rule.csv")
-    assert first.details == "more"
-    (second,) = contents.pictures(tmp_path, captions, "sensitivity")
+    assert (first.details, first.chart) == ("more", "lre_by_rule")
+    (second,) = contents.pictures(tmp_path, captions, ACTION)
     assert (second.title, second.numbers) == ("Range", None)
-    assert contents.pictures(tmp_path, captions, "gap") == []
+    assert contents.pictures(tmp_path, captions, THEORY) == []
+    assert contents.lead(tmp_path, captions) is None
+    one = {"name": "acceptance_by_length", "title": "A", "caption": "", "skipped": ""}
+    assert contents.lead(tmp_path, [one]).title == "A"
+    assert contents.pictures(tmp_path, [one], CUT) == []
     assert contents.skipped(captions) == [
         "Not drawn: Gap: no band",
         "Figures of further rules, as files beside the others: lre_by_rule-supplement-1.",
@@ -202,3 +206,10 @@ def test_reuse_and_the_noise_floor_over_everything(runs):
     (row,) = contents.noise(runs)
     assert (row["source"], row["drift per token"], row["mean of S²/L"]) == ("padding", *["0.5 [−0.25, 1]"] * 2)
     assert contents.reuse(runs[1:]) == contents.noise(runs[1:]) == []
+
+
+def test_claims_stand_with_the_question_that_they_answer():
+    claims = [{"id": "C3", "details": {"atoms": {"95-cosine-rloo": {}}}}, {"id": "95-cosine-rloo"}, {"id": "C1"}]
+    assert [claim["id"] for claim in contents.claims_of(claims, UPDATE)] == ["C3", "95-cosine-rloo"]
+    assert [claim["id"] for claim in contents.claims_of(claims, CUT)] == ["C1"]
+    assert contents.claims_of(claims, THEORY) == []

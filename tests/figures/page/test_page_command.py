@@ -1,5 +1,6 @@
 """``fspo report`` and ``fspo demo``: a page about runs, and what they refuse to overwrite."""
 
+import html
 from pathlib import Path
 
 import pytest
@@ -22,8 +23,9 @@ def test_a_page_about_one_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     out = capsys.readouterr().out.splitlines()
     assert out[0].startswith("run, ")
     assert out[-1] == f"report: {run}/report.html"
-    for heading in ("Findings", "Figures", "Assumptions"):
-        assert f">{heading}<" in page
+    for heading in ("Does the theory hold here?", "Is the run healthy?", "What to do?"):
+        assert f">{heading}</h2>" in page
+    assert "tests of the theory's assumptions on 1 log" in html.unescape(page)
     assert "data:image/png;base64," in page
     assert main([str(run), "--only", "variance_scaling"]) == 0  # its own page may be written again
     (tmp_path / "mine.html").write_text("my page")

@@ -5,9 +5,11 @@ from __future__ import annotations
 import base64
 import re
 from html.parser import HTMLParser
+from io import BytesIO
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from figures.of_runs.lre_by_rule import figure
 from figures.page.report import Picture, Section, estimate_text, plain, write_report
@@ -75,16 +77,16 @@ def page(tmp_path, picture):
     path = write_report(
         tmp_path / "out" / "report.html",
         title=f"Report {EVIL}",
-        claims=CLAIMS,
-        figures=[Picture(picture, "LRE by rule", f"caption {EVIL}", numbers, f"details {EVIL}")],
+        sentences=[("Who is cut?", "In short."), ("Nothing to say", EVIL)],
+        lead=Picture(picture, "LRE by rule", f"caption {EVIL}", numbers, f"details {EVIL}"),
         sections=[
+            Section("Who is cut?", claims=CLAIMS),
             Section("Findings", notes=[EVIL]),
             Section("Nothing to say"),
             Section("Tables", tables=[("Runs", [{"run": EVIL, "reward": 0.123456}, {"extra": True}]), ("Empty", [])]),
         ],
         samples=[{"title": "sample 1", "response": f"12+3=15\n{EVIL}"}],
         provenance={"seeds": [0, 1], "command": EVIL},
-        summary=["In short.", EVIL],
     )
     return path.read_text()
 
@@ -116,7 +118,10 @@ def test_nothing_is_fetched(page):
 
 def test_figures_are_inside(page, picture):
     (image,) = [a for tag, a in read(page).tags if tag == "img"]
-    assert base64.b64decode(image["src"].split(",", 1)[1]) == picture.read_bytes()
+    shown = Image.open(BytesIO(base64.b64decode(image["src"].split(",", 1)[1]))).convert("L")
+    drawn = Image.open(picture).convert("RGB").convert("L")
+    assert shown.size == drawn.size
+    assert np.abs(np.asarray(shown, float) - np.asarray(drawn, float)).mean() < 1
     assert image["alt"] == "LRE by rule"
 
 
@@ -125,10 +130,13 @@ def test_claims_verdicts_and_numbers(page):
     for words in ("✓ supported", "✗ refuted", "? inconclusive"):
         assert text.count(words) == 3  # tally, summary, the claim itself: in words, not by colour alone
     assert "−0.001235 [−0.0061, 0.0037]" in text
-    order = ("Summary", "In short.", "Figure 1.", "acceptance is flat", "Findings", "Tables", "Runs")
+    order = ("In short.", "Figure 1.", "Verdicts", "acceptance is flat", "Findings", "Tables", "Runs")
     places = [text.rindex(words) for words in order]  # the last place: links and the summary's table come before
     assert places == sorted(places)
-    assert "Nothing to say" not in text
+    assert "Nothing to say" in text
+    links = [a["href"] for tag, a in read(page).tags if tag == "a"]
+    assert "#who-is-cut" in links
+    assert "#nothing-to-say" not in links  # an empty section is left out, and no link leads to it
     assert text.index("Runs") < text.index("sample 1") < text.index("Provenance", text.index("sample 1"))
     assert "0.1235" in text
     assert "0.5 [0.25, –]" in text  # nested details: a table of intervals, a line each for the others
@@ -139,7 +147,7 @@ def test_claims_verdicts_and_numbers(page):
 def test_a_power_statement_is_a_sentence_and_its_parts_a_table(tmp_path):
     power = {"detectable": 0.0123, "sentence": "These runs would have seen <0.012>.", "parts": {"slopes: fspo": 0.0456}}
     claim = {"id": "C1", "statement": "flat", "verdict": "inconclusive", "details": {"power": power}}
-    text = write_report(tmp_path / "r.html", title="t", claims=[claim], figures=[]).read_text()
+    text = write_report(tmp_path / "r.html", title="t", sections=[Section("s", claims=[claim])]).read_text()
     assert "<dd>These runs would have seen &lt;0.012&gt;.</dd>" in text
     assert "power of each estimate" in text
     assert re.search(r"<td>slopes: fspo</td><td class=\"number\">0.0456</td>", text)
@@ -160,13 +168,13 @@ def test_values_as_text():
 
 
 def test_an_empty_report_and_bad_figures(tmp_path):
-    path = write_report(tmp_path / "r.html", title="empty", claims=[], figures=[])
-    assert "Claims" not in "".join(read(path.read_text()).text)
+    path = write_report(tmp_path / "r.html", title="empty")
+    assert "Verdicts" not in "".join(read(path.read_text()).text)
     with pytest.raises(UserError, match="is missing: run fspo figures again"):
-        write_report(tmp_path / "r.html", title="t", claims=[], figures=[Picture(tmp_path / "no.png", "", "")])
+        write_report(tmp_path / "r.html", title="t", lead=Picture(tmp_path / "no.png", "", ""))
     (tmp_path / "no.png").write_text("hello")
     with pytest.raises(UserError, match="is no PNG"):
-        write_report(tmp_path / "r.html", title="t", claims=[], figures=[Picture(tmp_path / "no.png", "", "")])
+        write_report(tmp_path / "r.html", title="t", lead=Picture(tmp_path / "no.png", "", ""))
     assert path.read_text().startswith("<!DOCTYPE html>")  # the whole report of before is still there
 
 
@@ -184,11 +192,11 @@ def test_long_numbers_are_cut_with_a_word_and_broken_ones_are_refused(tmp_path, 
     long, broken = tmp_path / "long.csv", tmp_path / "broken.csv"
     long.write_text("x\n" + "\n".join(map(str, range(300))))
     broken.write_text('x,y\n"1')
-    path = write_report(tmp_path / "r.html", title="t", claims=[], figures=[Picture(picture, "a", "b", long)])
+    path = write_report(tmp_path / "r.html", title="t", lead=Picture(picture, "a", "b", long))
     assert "The first 250 of 300 rows; all are in long.csv." in path.read_text()
     assert path.read_text().count("<tr><td") == 250
     with pytest.raises(UserError, match=r"broken\.csv of a figure cannot be read"):
-        write_report(tmp_path / "r.html", title="t", claims=[], figures=[Picture(picture, "a", "b", broken)])
+        write_report(tmp_path / "r.html", title="t", lead=Picture(picture, "a", "b", broken))
 
 
 def test_a_section_holds_tables_and_figures(tmp_path, picture):
@@ -200,18 +208,38 @@ def test_a_section_holds_tables_and_figures(tmp_path, picture):
     path = write_report(
         tmp_path / "report.html",
         title="Report",
-        claims=[],
-        figures=[Picture(picture, "LRE by rule", "first")],
+        lead=Picture(picture, "LRE by rule", "first"),
         sections=[theory, Section("Tables", tables=[("Runs", [{"run": "a"}])])],
     )
     page = path.read_text()
     reader = read(page)
     tags = [tag for tag, _ in reader.tags]
     text = re.sub(r"\s+", " ", " ".join(reader.text))
-    order = ("Figure 1. LRE by rule.", "Figure 2. Tightness.", "Checks", "Runs")
+    order = ("Figure 1. LRE by rule.", "Figure 2. Tightness.", "Checks (1 row)", "Runs (1 row)")
     assert [text.index(words) for words in order] == sorted(text.index(words) for words in order)
     assert ("a", {"href": "#theory-at-work"}) in reader.tags
     assert 'id="theory-at-work"' in page
     assert "script" not in tags
     assert tags.count("img") == 2
     assert "".join(reader.text).count("<script>alert('x')</script>") == 2
+
+
+def test_atoms_stand_in_the_first_headline_that_names_them_and_an_unnamed_one_alone(tmp_path):
+    atoms = {"85-flat": {"verdict": "refuted"}, "95-flat": {"verdict": "supported"}}
+    claims = [
+        {"id": "C1", "statement": "flat", "verdict": "refuted", "details": {"atoms": atoms}},
+        {"id": "C2", "statement": "small", "verdict": "refuted", "details": {"atoms": {"85-flat": {}}}},
+        *({"id": name, "statement": "an atom", **atom} for name, atom in atoms.items()),
+        {"id": "85-alone", "statement": "alone", "verdict": "inconclusive"},
+    ]
+    page = write_report(tmp_path / "r.html", title="t", sections=[Section("s", claims=claims)]).read_text()
+    rows = re.findall(r"<tr><td>(.*?)</tr>", page[: page.index("<nav")], re.S)
+    assert [re.findall(r'href="#(.*?)"', row) for row in rows] == [
+        ["claim-c1", "claim-85-flat", "claim-95-flat"],
+        ["claim-c2"],
+        ["claim-85-alone"],
+    ]
+    assert [
+        page.count(f'id="{name}"') for name in ("claim-c1", "claim-85-flat", "claim-95-flat", "claim-85-alone")
+    ] == [1] * 4
+    assert re.findall(r"</span> (\d+)</li>", page) == ["1", "3", "1"]  # supported, refuted, inconclusive

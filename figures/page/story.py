@@ -1,0 +1,169 @@
+"""The report's first screen: five questions about runs, each answered by a sentence made from the runs' tables."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from figures.tables import TOO_LITTLE, Frame, amount, first_use, percent, plain_outside, reasons, shared_log
+from fspo.rules import COMPARED
+
+QUESTION = "Which responses does clipping cut, and what does that do to training?"
+CUT, UPDATE, THEORY, HEALTH, ACTION = (
+    "Who is cut?",
+    "What does it do to the update?",
+    "Does the theory hold here?",
+    "Is the run healthy?",
+    "What to do?",
+)
+QUESTIONS = (CUT, UPDATE, THEORY, HEALTH, ACTION)
+"""Headings of the page's sections, in their order; each of the first screen's sentences answers one."""
+
+
+def sentences(tables: Mapping[str, Frame], diagnoses: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """Return the sentences of the first screen, each with the question that it answers.
+
+    Parameters
+    ----------
+    tables : mapping of DataFrame
+        The tables acceptance, lre, cosine and assumptions of the runs, stacked; a table without rows is empty.
+    diagnoses : sequence of mappings
+        The doctor's answers about the runs, as doctor.json holds them.
+    """
+    return [
+        (CUT, cut(tables["acceptance"])),
+        (CUT, reweighted(tables["lre"])),
+        (UPDATE, turned(tables["cosine"])),
+        (THEORY, held(tables["assumptions"])),
+        (HEALTH, healthy(diagnoses)),
+    ]
+
+
+def cut(acceptance: Frame) -> str:
+    """Say how often each compared rule cuts the longest and the shortest responses, where all rules keep one share."""
+    if acceptance.empty:
+        return _missing("how often each length is cut", acceptance)
+    rows = acceptance[(acceptance["measure"] == "band") & (acceptance["subset"] == "all") & (acceptance["bin"] >= 0)]
+    rows, where = _at_one_rate(rows)
+    rules = [(rule, own[own["estimate"].notna()].set_index("bin")) for rule, own in _by_rule(rows)]
+    rules = [(rule, own) for rule, own in rules if len(own)]
+    bins = sorted(set.intersection(*(set(own.index) for _, own in rules))) if rules else []
+    if len(bins) < 2:
+        return _missing("how often each length is cut", rows)
+    told = [f"{rule} cuts {_two_shares(own.loc[bins[-1]], own.loc[bins[0]])}" for rule, own in rules]
+    short, long = (
+        f"{rules[0][1].loc[at, 'bin_lo']:g} to {rules[0][1].loc[at, 'bin_hi']:g}" for at in bins[:: len(bins) - 1]
+    )
+    return f"{where}of responses of {long} tokens and of those of {short}, {'; '.join(told)}."
+
+
+def reweighted(lre: Frame) -> str:
+    """Say each compared rule's Length Reweighting Error, where all rules keep one share."""
+    what = "how far clipping moves the lengths"
+    if lre.empty:
+        return _missing(what, lre)
+    rows, where = _at_one_rate(lre[(lre["measure"] == "band") & (lre["subset"] == "all") & (lre["norm"] == "l2")])
+    told = _values(rows)
+    meaning = "how far the lengths of kept responses are from those of all (LRE_2, 0: not at all), is"
+    return f"{where}{meaning} {told}." if told else _missing(what, rows)
+
+
+def turned(cosine: Frame) -> str:
+    """Say the cosine of clipped and true update under each compared rule, where all rules keep one share."""
+    what = "how far clipping turns the update"
+    if cosine.empty:
+        return f"{_missing(what, cosine)} The log has no scores: a run with --log.score-every 1 writes them."
+    rows = cosine[(cosine["bin"] < 0) & (cosine["weight"] == "sequence") & ~cosine["control"].astype(bool)]
+    rows, where = _at_one_rate(rows, "responses with A ≠ 0")
+    told = _values(rows)
+    return f"{where}the clipped update has with the true one a cosine of {told}." if told else _missing(what, rows)
+
+
+def held(assumptions: Frame) -> str:
+    """Say how many tests of the theory's assumptions hold, which fail, and which undecided one needs fewest rows."""
+    if assumptions.empty:
+        return _missing("whether the theory's assumptions hold", assumptions)
+    rows = assumptions[assumptions["subset"] == "all"]
+    holds, fails, open_ = (rows[rows["verdict"] == verdict] for verdict in ("holds", "fails", "too little data"))
+    failing = f" ({', '.join(dict.fromkeys(fails['name']))})" if len(fails) else ""
+    logs = rows["run"].nunique()
+    text = f"Of {len(rows)} tests of the theory's assumptions on {logs} {'log' if logs == 1 else 'logs'}, "
+    text += f"{len(holds)} hold, {len(fails)} fail{failing} and {len(open_)} have too little data"
+    near = open_[open_["missing_rows"].notna()].sort_values("missing_rows")
+    if len(near):
+        first = near.iloc[0]
+        text += f": about {first['missing_rows']:,.0f} more rows would decide the nearest, {first['name']}"
+    return f"{text}."
+
+
+def healthy(diagnoses: Sequence[Mapping[str, Any]]) -> str:
+    """Say what the doctor found in the runs."""
+    found = [
+        f"in {Path(run['run']).name} {answer['severity']} {answer['id']}, {answer['summary']}"
+        for run in diagnoses
+        for answer in run["findings"]
+    ]
+    clear, unknown = (sum(len(run[kind]) for run in diagnoses) for kind in ("clear", "not_checked"))
+    rest = f"{clear} checks found nothing, {unknown} could not be made."
+    if not found:
+        return f"The doctor finds no problem: {rest}"
+    more = f"; and {len(found) - 3} more" if len(found) > 3 else ""
+    return f"The doctor finds: {'; '.join(found[:3])}{more}; {rest}"
+
+
+def _at_one_rate(rows: Frame, what: str = "all responses") -> tuple[Frame, str]:
+    """Return the rows of rules that are matched to the least target on one run's log, and the words for it."""
+    rows = rows[rows["source"] == "matched"]
+    if rows.empty:
+        return rows, ""
+    rows = first_use(shared_log(rows))
+    rows = rows[rows["target"] == rows["target"].min()]
+    return rows, f"At {percent(rows['target'].iloc[0])} of {what} kept (log of {rows['run'].iloc[0]}), "
+
+
+def _by_rule(rows: Frame) -> list[tuple[str, Frame]]:
+    """Return the rows of each rule that the paper compares, in its order."""
+    own = ((rule, rows[rows["rule"] == rule]) for rule in COMPARED)
+    return [(rule, plain_outside(part)) for rule, part in own if len(part)]
+
+
+def _values(rows: Frame) -> str:
+    """Return the estimate of each compared rule with its interval, or with the data that it needs."""
+    told = []
+    for rule, own in _by_rule(rows):
+        row = own.iloc[0]
+        known = row["estimate"] == row["estimate"]
+        text = f"{row['estimate']:.3f} [{row['ci_low']:.3f}, {row['ci_high']:.3f}]" if known else f"({amount(own)})"
+        told.append((known, f"{text} under {rule}"))
+    return ", ".join(text for _, text in told).replace("-", "−") if any(known for known, _ in told) else ""
+
+
+def _two_shares(long: Any, short: Any) -> str:
+    """Return the shares of long and of short responses that a rule cuts, their ratio, and whether they overlap."""
+    few, many = 1 - short["estimate"], 1 - long["estimate"]
+    said = [f"{many / few:.1f} times as often"] if few > 0 and many > 0 else []
+    if not (short["ci_high"] < long["ci_low"] or long["ci_high"] < short["ci_low"]):
+        said.append("the intervals overlap")
+    return f"{_share_cut(long)} and {_share_cut(short)}" + (f" ({'; '.join(said)})" if said else "")
+
+
+def _share_cut(row: Any) -> str:
+    low, high = (max(100 * (1 - row[name]), 0) for name in ("ci_high", "ci_low"))
+    return f"{percent(1 - row['estimate'])} [{low:.3g}, {high:.3g}]"
+
+
+def _missing(what: str, rows: Frame) -> str:
+    """Return the sentence that ``rows`` do not show ``what``, with the data that would do as the table gives it."""
+    why = (
+        f" ({amount(rows).removeprefix(f'{TOO_LITTLE}: ')})"
+        if "reason" in rows and reasons(rows) != "no reason given"
+        else ""
+    )
+    return f"These runs do not show {what}{why}."
+
+
+def anchor(title: str) -> str:
+    """Return the address of the section ``title`` in the page."""
+    return re.sub(r"\W+", "-", title.lower()).strip("-")

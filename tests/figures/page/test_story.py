@@ -1,0 +1,95 @@
+"""The sentences of the report's first screen, against tables made by hand."""
+
+import numpy as np
+import pandas as pd
+
+from figures.page import story
+from figures.page.charts import charts
+
+KEY = {"run": "a", "trained_rule": "fspo", "seed": 0, "outside": "drop", "source": "matched", "subset": "all"}
+KEY |= {"use": "first", "measure": "band", "reason": ""}
+
+
+def acceptance() -> pd.DataFrame:
+    """Two targets, two rules, three bins; rloo's middle bin is unknown."""
+    kept = {"rloo": (0.9, np.nan, 0.7), "fspo": (0.85, 0.84, 0.8)}
+    rows = []
+    for target, more in ((0.95, 0.05), (0.85, 0.0)):
+        for rule, values in kept.items():
+            for at, value in enumerate((0.85, *values), -1):
+                end = {"bin": at, "bin_lo": 4 ** (at + 1), "bin_hi": 4 ** (at + 2), "estimate": value + more}
+                rows.append(KEY | {"rule": rule, "target": target} | end)
+    frame = pd.DataFrame(rows)
+    return frame.assign(ci_low=frame["estimate"] - 0.04, ci_high=frame["estimate"] + 0.02, bin_mean=8, count=50)
+
+
+def test_who_is_cut_at_the_least_share_kept():
+    assert story.cut(acceptance()) == (
+        "At 85 % of all responses kept (log of a), of responses of 64 to 256 tokens and of those of 4 to 16, "
+        "rloo cuts 30 % [28, 34] and 10 % [8, 14] (3.0 times as often); "
+        "fspo cuts 20 % [18, 24] and 15 % [13, 19] (1.3 times as often; the intervals overlap)."
+    )
+
+
+def test_where_nothing_is_cut_there_is_no_ratio():
+    frame = acceptance()
+    frame.loc[frame["bin"] == 0, ["estimate", "ci_low", "ci_high"]] = (1.0, 0.99, 1.0)
+    assert "rloo cuts 30 % [28, 34] and 0 % [0, 1]; fspo" in story.cut(frame)
+
+
+def test_a_sentence_without_data_says_how_much_would_do():
+    assert story.cut(pd.DataFrame()) == "These runs do not show how often each length is cut."
+    reason = "its norm cannot be told from 0: about 3.5 times the responses are needed"
+    frame = acceptance().assign(estimate=np.nan, reason=reason)
+    words = "These runs do not show how often each length is cut (3.5 times the responses needed)."
+    assert story.cut(frame) == words
+    assert story.turned(pd.DataFrame()).endswith("a run with --log.score-every 1 writes them.")
+    cosine = frame.assign(weight="sequence", control=False, subset="nonzero")
+    assert "how far clipping turns the update (3.5 times" in story.turned(cosine)
+    known = cosine["rule"] == "fspo"
+    cosine.loc[known, ["estimate", "ci_low", "ci_high"]] = (0.9876, -0.5, 0.999)
+    assert story.turned(cosine) == (
+        "At 85 % of responses with A ≠ 0 kept (log of a), the clipped update has with the true one a cosine of "
+        "(too little data: 3.5 times the responses needed) under rloo, 0.988 [−0.500, 0.999] under fspo."
+    )
+
+
+def test_reweighting_of_lengths():
+    rows = [
+        KEY | {"rule": rule, "target": target, "norm": norm, "estimate": value, "ci_low": 0.01, "ci_high": 0.3}
+        for rule, value in (("rloo", 0.2), ("fspo", 0.0125))
+        for target, norm in ((0.85, "l2"), (0.85, "inf"), (0.95, "l2"))
+    ]
+    text = story.reweighted(pd.DataFrame(rows))
+    assert text.endswith("(LRE_2, 0: not at all), is 0.200 [0.010, 0.300] under rloo, 0.013 [0.010, 0.300] under fspo.")
+
+
+def test_assumptions_that_hold_fail_or_need_more_rows():
+    rows = [("one law", "holds", 0.0), ("symmetry", "too little data", 866.0), ("normality", "fails", 0.0)]
+    rows += [("eta", "too little data", np.nan), ("drift", "too little data", 5041.0)]
+    frame = pd.DataFrame(rows, columns=["name", "verdict", "missing_rows"]).assign(run="a", subset="all")
+    assert story.held(pd.concat([frame, frame.assign(subset="nonzero")])) == (
+        "Of 5 tests of the theory's assumptions on 1 log, 1 hold, 1 fail (normality) and 3 have too little data: "
+        "about 866 more rows would decide the nearest, symmetry."
+    )
+
+
+def test_what_the_doctor_found():
+    found = [{"id": f"f{i}", "severity": "warning", "summary": f"s{i}"} for i in range(4)]
+    run = {"run": "out/a", "findings": [], "clear": [1, 2], "not_checked": [3]}
+    rest = "2 checks found nothing, 1 could not be made."
+    assert story.healthy([run]) == f"The doctor finds no problem: {rest}"
+    said = "; ".join(f"in a warning f{i}, s{i}" for i in range(3))
+    assert story.healthy([run | {"findings": found}]) == f"The doctor finds: {said}; and 1 more; {rest}"
+
+
+def test_points_of_a_chart_say_their_row():
+    (low, high) = charts("acceptance_by_length", acceptance().assign(panel=acceptance()["target"].map("{:g}".format)))
+    assert (low["title"], high["title"]) == ("0.95", "0.85")
+    points = high["spec"]["data"]["values"]
+    assert [point["words"] for point in points if point["rule"] == "rloo"] == [
+        "rloo (a), 4 to 16 tokens: 90 % [86, 92], 50 responses",
+        "rloo (a), 64 to 256 tokens: 70 % [66, 72], 50 responses",
+    ]
+    assert [(point["low"], point["y"], point["high"]) for point in points][-1] == (76.0, 80.0, 82.0)
+    assert charts("lre_by_rule", acceptance()) == charts("acceptance_by_length", acceptance().iloc[:0]) == []
