@@ -67,14 +67,14 @@ def test_the_command_draws_it_beside_its_numbers(file, capsys):
 
 
 def test_the_page_shows_every_row_and_says_where_nothing_was_trained(file):
-    section = contents.sensitivity(file, [])
+    section = contents.sensitivity(file)
     ((_, rows),) = section.tables
     assert len(rows) == 8
     assert rows[0]["acceptance"] == "0.201 [0.151, 0.271]"
     assert rows[3]["cosine"] is None
     assert rows[6]["note"] == "told"
     assert any("“sequence”" in note for note in section.notes)
-    assert "--sweep true" in contents.sensitivity(None, []).notes[0]
+    assert "--sweep true" in contents.sensitivity(None).notes[0]
 
 
 def test_a_table_without_numbers_is_not_drawn(file):
