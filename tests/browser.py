@@ -77,7 +77,7 @@ def page(chromium: Browser) -> Iterator[Any]:
     tab.said, tab.asked = [], []
     tab.on("console", lambda message: tab.said.append(f"console {message.type}: {message.text}"))
     tab.on("pageerror", lambda error: tab.said.append(f"page error: {error}"))
-    tab.on("request", lambda request: request.url.startswith("data:") or tab.asked.append(request.url))
+    tab.on("request", lambda request: tab.asked.extend([request.url][request.url.startswith("data:") :]))
     yield tab
     tab.close()
 

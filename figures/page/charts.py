@@ -61,7 +61,7 @@ def library() -> str:
     """Return Vega, Vega-Lite and vegaEmbed as the text of one script."""
     from vl_convert import javascript_bundle
 
-    return javascript_bundle()
+    return javascript_bundle(None)
 
 
 def charts(name: str, numbers: Frame) -> list[dict[str, Any]]:
@@ -105,9 +105,8 @@ def _points(rows: Frame, chart: Chart, rule: str) -> list[dict[str, Any]]:
 
 
 def _spec(panel: str, points: list[dict[str, Any]], chart: Chart, known: dict[str, Any]) -> dict[str, Any]:
-    kind = {"type": "nominal"} if chart.kind == "point" else {"type": "quantitative", "scale": {"type": chart.kind}}
-    if chart.kind == "log":
-        kind["scale"] |= {"nice": False, "padding": 14}
+    log = {"type": "quantitative", "scale": {"type": "log", "nice": False, "padding": 14}}
+    kind = log if chart.kind == "log" else {"type": "nominal"}
     domain, styles = list(known), list(known.values())
 
     def scale(values: list[Any]) -> dict[str, Any]:
