@@ -61,7 +61,7 @@ def library() -> str:
     """Return Vega, Vega-Lite and vegaEmbed as the text of one script."""
     from vl_convert import javascript_bundle
 
-    return javascript_bundle(None)
+    return javascript_bundle("window.vegaEmbed = vegaEmbed;")
 
 
 def charts(name: str, numbers: Frame) -> list[dict[str, Any]]:
