@@ -46,7 +46,8 @@ def main() -> None:
         for number in range(options.rollouts):
             write_rollout(writer, number, PROMPTS, 0, rng)
             file = log_paths(made)[-1]
-            os.utime(file, (time.time() - 60,) * 2)
+            old = time.time() - 60
+            os.utime(file, (old, old))
             shutil.move(file, run / "gradlog" / file.name)
             took.append(seconds(lambda: (follower.poll(), follower.acceptance(), follower.points())))
             if number + 1 in lengths:

@@ -184,7 +184,7 @@ class Session:
         """Append the rollouts that were not sent before to the sources of the panels over time."""
         new, hidden = follower.seen[self.sent :], []
         for name, panel in PANELS.items():
-            data: dict[str, list[float]] = {"rollout": [seen.rollout for seen in new]}
+            data: dict[str, Any] = {"rollout": [seen.rollout for seen in new]}
             rows = [seen.panels.get(name, UNKNOWN) for seen in new]
             for k, column in enumerate(COLUMNS[1:-1]):
                 data[column] = [float(row[k]) if k < len(row) - 1 else np.nan for row in rows]
