@@ -50,6 +50,7 @@ def show(page, report, width=1280, **media):
     page.set_viewport_size({"width": width, "height": 900})
     page.emulate_media(**media)
     page.goto(report.as_uri())
+    page.set_default_timeout(10_000)
     page.wait_for_selector("figure[data-drawn]")
 
 
@@ -60,6 +61,64 @@ def test_the_report_in_a_browser(report, page, width, scheme):
     assert seen["problems"] == page.said == accessibility(page) == []
     assert page.asked == [report.as_uri()]
     assert seen["texts"] > 200
+
+
+def test_values_by_keyboard_and_by_mouse(report, page):
+    show(page, report)
+    panel = page.locator(".panel").first
+    marks, told = panel.locator(".points_marks path"), panel.locator("output")
+    names = marks.evaluate_all("all => all.map((mark) => mark.getAttribute('aria-label'))")
+    assert len(names) > 5
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        if marks.first.evaluate("mark => mark === document.activeElement"):
+            break
+    assert told.inner_text() == names[0]
+    for key, at in (
+        ("ArrowRight", 1),
+        ("ArrowRight", 2),
+        ("ArrowLeft", 1),
+        ("End", -1),
+        ("ArrowRight", -1),
+        ("Home", 0),
+    ):
+        page.keyboard.press(key)
+        assert told.inner_text() == names[at]
+    page.keyboard.press("Tab")  # one stop for the chart, whatever its number of points
+    assert not marks.first.evaluate("mark => mark.parentElement.contains(document.activeElement)")
+    marks.last.hover()  # nothing is drawn on top of the last
+    assert told.inner_text() == names[-1]
+
+
+def test_a_rule_off_and_on_by_keyboard(report, page):
+    show(page, report)
+    button = page.locator(".rules button").filter(has_text="rloo").first
+    shown = page.locator(".panel").first.locator(".points_marks path[aria-label^='rloo']")
+    before = shown.count()
+    assert before > 0
+    button.focus()
+    for state, count in (("false", 0), ("true", before)):
+        page.keyboard.press("Space")
+        assert button.get_attribute("aria-pressed") == state
+        page.wait_for_function(
+            'count => document.querySelectorAll(".panel")[0].querySelectorAll(".points_marks '
+            "path[aria-label^='rloo']\").length === count",
+            arg=count,
+        )
+    assert page.locator(".panel").first.locator("path[tabindex='0']").count() == 1
+
+
+def test_print_and_no_script_show_the_figures(report, page, chromium):
+    show(page, report)
+    assert page.locator("figure.live img").first.is_hidden()
+    page.emulate_media(media="print")
+    assert page.locator("figure.live img").first.is_visible()
+    assert page.locator(".charts").first.is_hidden()
+    plain = chromium.new_page(java_script_enabled=False)
+    plain.goto(report.as_uri())
+    assert plain.locator("figure img").first.is_visible()
+    assert plain.locator(".rules").first.is_hidden()
+    plain.close()
 
 
 def test_the_page_is_at_most_4_mb(report):
