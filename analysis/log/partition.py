@@ -98,6 +98,11 @@ def find_partition(name: str) -> Partition:
     """
     if name.startswith(USER_PREFIX) and len(name) > len(USER_PREFIX):
         return Partition(name, name.removeprefix(USER_PREFIX), name)
+    if name == "position":
+        raise UserError(
+            "--by divides responses, and position divides their tokens: read positions.csv, which fspo analyse writes "
+            "for a log with token log-ratios (--log.tokens true)"
+        )
     if name not in PARTITIONS:
         raise unknown_name("partition", name, [*PARTITIONS, f"{USER_PREFIX}COLUMN"])
     return PARTITIONS[name]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from fspo.base.command_line import CommandParser
+from fspo.base.command_line import CommandParser, next_step
 from fspo.base.errors import UserError, run_cli
 
 EXAMPLES = """examples:
@@ -48,11 +48,11 @@ def write(runs: Sequence[Path], path: Path, only: Sequence[str] = ()) -> list[st
     from figures import draw_all
     from figures.__main__ import check_output, described, write_captions
     from figures.page import contents
-    from figures.page.report import write_report
+    from figures.page.report import BEGINNING, write_report
     from figures.tables import load
     from fspo.base.files import begins_with, refuse_foreign_file
 
-    refuse_foreign_file(path, begins_with("<!DOCTYPE html>"), "fspo report")
+    refuse_foreign_file(path, begins_with(BEGINNING), "fspo report")
     read_tables(runs)  # refuses runs without a finished analysis
     diagnoses = [examine(run).to_dict() for run in runs]
     folder = path.parent / "figures"
@@ -98,6 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     default = runs[0] / "report.html" if len(runs) == 1 else Path("report.html")
     path = Path(args.output) if args.output else default
     print(*write(runs, path, args.only), f"report: {path}", sep="\n")
+    print(next_step("calibrate", runs[:1]))
     if args.open:
         show(path)
     return 0

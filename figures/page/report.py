@@ -29,6 +29,8 @@ VERDICTS = {
 }
 """Symbol and CSS class of the badge for each verdict of a claim. A verdict without an entry gets a plain badge."""
 _CLAIM_FIELDS = ("id", "statement", "verdict", "estimand", "estimate", "ci_low", "ci_high", "margin", "test")
+BEGINNING = '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta name="generator" content="fspo">\n'
+"""How every page begins, by which a page is told from another HTML file."""
 _COLORS = 128
 _MOST_ROWS = 250
 """Largest number of rows in the table of a figure's numbers on the page; longer tables stay in their CSV files."""
@@ -131,6 +133,7 @@ def write_report(
     claims = [claim for section in shown for claim in section["claims"]]
     charted = any(figure["charts"] for part in (first, *(section["figures"] for section in shown)) for figure in part)
     page = environment.get_template("report.html.j2").render(
+        beginning=BEGINNING,
         title=title,
         question=QUESTION,
         sentences=[(question, anchor(question), sentence) for question, sentence in sentences],

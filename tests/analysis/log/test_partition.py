@@ -92,6 +92,8 @@ def test_a_partition_needs_its_column(tmp_path, capsys):
         load_run(run, find_partition("user.colour"))
     with pytest.raises(UserError, match="difficulty"):
         find_partition("dificulty")
+    with pytest.raises(UserError, match=r"positions\.csv"):
+        find_partition("position")
     with pytest.raises(UserError, match="claims"):
         main([str(run), "--by", "entropy", "--claims", str(tmp_path / "c.json")])
 

@@ -22,15 +22,17 @@ def test_a_page_about_one_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     page = (run / "report.html").read_text(encoding="utf-8")
     out = capsys.readouterr().out.splitlines()
     assert out[0].startswith("run, ")
-    assert out[-1] == f"report: {run}/report.html"
+    assert out[-2:] == [f"report: {run}/report.html", f"next: fspo calibrate {run}"]
     for heading in ("Does the theory hold here?", "Is the run healthy?", "What to do?"):
         assert f">{heading}</h2>" in page
     assert "tests of the theory's assumptions on 1 log" in html.unescape(page)
     assert "data:image/png;base64," in page
     assert main([str(run), "--only", "variance_scaling"]) == 0  # its own page may be written again
-    (tmp_path / "mine.html").write_text("my page")
+    mine = tmp_path / "mine.html"
+    mine.write_text('<!DOCTYPE html>\n<html lang="en">\n<head>\n<title>mine</title>')
     with pytest.raises(UserError, match="fspo report did not write it"):
-        main([str(run), "--output", str(tmp_path / "mine.html")])
+        main([str(run), "--output", str(mine)])
+    assert "mine" in mine.read_text()
 
 
 def test_the_demo_touches_no_folder_of_the_user(tmp_path: Path) -> None:
