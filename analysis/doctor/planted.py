@@ -158,7 +158,8 @@ def clip_columns(
 
     ``square`` and ``k3`` (N,) are sums over each response's tokens: of the squared token log-ratio, and of k3.
     """
-    m = rule.centre(DriftStats.of(k3, square, L, S, A), A)
+    by_sign = (S, A) if rule.drift == "signed" else ()  # sums by sign of A are refused where S is not finite
+    m = rule.centre(DriftStats.of(k3, square, L, *by_sign), A)
     with np.errstate(invalid="ignore"):
         done = rule.apply(S, L, A, m)
     return {

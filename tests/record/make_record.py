@@ -34,26 +34,12 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 RECORD, LOGS = HERE / "record.json", HERE / "logs"
 
-RENAMED: dict[str, str] = {
-    **{f"*/{of}_{end}": f"bin_{end}" for of in ("length", "reward") for end in ("lo", "hi", "mean")},
-    "trend/slope_per_doubling": "slope",
-    "trend/slope_per_sd": "slope",
-    "smooth/length": "coordinate",
-}
+RENAMED: dict[str, str] = {}
 """What has another name than in the record. "table" -> "new table"; "table/column" -> "new column"; "*/column" -> "new
 column" in every table. Tables are acceptance, lre, ...; also log (the gradient log), metrics, weights, summary."""
-REMOVED: dict[str, str] = {
-    "commands/doctor/.[02].not_checked": "the doctor has checks that these logs do not allow, so the list is not empty",
-}
+REMOVED: dict[str, str] = {}
 """Pattern of places (as ``fnmatch`` reads it, for example "*/acceptance/label") that are gone -> why."""
-CHANGED: dict[str, str] = {
-    "analysis/fspo/cosine/ci_low": "where both updates are one, rounding gave the interval [-1, 1] and not [1, 1]",
-    **{f"{part}/*/training/*": "the sampler's mismatch has metrics" for part in ("analysis", "other")},
-    **{
-        f"noise/fspo/log/{name}": "the rows of the engine compare tokens, not sums spread evenly over them"
-        for name in ("log_ratio", "sum_sq_log_ratio", "k3_sum")
-    },
-}
+CHANGED: dict[str, str] = {}
 """Pattern of places whose numbers were wrong, or whose words are others -> why."""
 
 TOLERANCE = {"training": 0.0, "noise": 0.0, "proofs": 1e-6}

@@ -4,6 +4,7 @@ import json
 import math
 import sys
 from dataclasses import replace
+from functools import partial
 from importlib.machinery import ModuleSpec
 from types import ModuleType, SimpleNamespace
 
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from scipy import stats as sps
 
 from analysis.__main__ import main
-from analysis.doctor.doctor import CHECKS, ON_KEPT_ROWS
+from analysis.doctor.doctor import CHECKS, ON_KEPT_ROWS, Doctor
 from analysis.doctor.examine import examine
 from analysis.doctor.findings import Severity
 from analysis.doctor.planted import DEFECTS, Plan, write_run
@@ -300,7 +301,7 @@ def test_damage_is_counted_and_the_rest_examined(tmp_path):
 
 def test_a_long_log_is_examined_in_spread_rollouts(tmp_path, monkeypatch):
     run = write_run(tmp_path / "run", DEFECTS["truncation"], 0)
-    monkeypatch.setattr("analysis.doctor.admit.KEPT", 8000)
+    monkeypatch.setattr(Doctor, "of", staticmethod(partial(Doctor.of, most=8000)))
     diagnosis = examine(run)
     total = sum(pq.read_metadata(f).num_rows for f in (run / "gradlog").glob("*.parquet"))
     assert diagnosis.rows == total > 8000
