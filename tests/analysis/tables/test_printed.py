@@ -54,6 +54,6 @@ def test_shares_by_bin_are_of_first_uses_at_the_least_target() -> None:
     assert heads.split() == ["length", "from", "1", "10", "100", "all"]
     assert [line.split() for line in lines] == [
         ["fspo,", "the", "run's", "own", "0.70", "0.80", "0.90", "0.80"],
-        ["rloo,", "85%", "of", "all", "1.00", "0.90", "0.50", "0.85"],
+        ["rloo,", "15%", "clipped", "1.00", "0.90", "0.50", "0.85"],
     ]
     assert printed(rows(*acceptance).iloc[:0], factors, LENGTH, "update") == []
