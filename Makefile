@@ -85,7 +85,7 @@ mutants: $(READY) ## small wrong changes of the code, each of which a named test
 pages: $(READY) ## write the pages of docs/ that list what the code declares
 	$(BIN)/python studies/reference_pages.py
 	$(BIN)/python studies/options_page.py
-	$(BIN)/python studies/rule_pages.py --pictures
+	$(BIN)/python -m studies.rule_pages --pictures
 
 docs: $(READY) ## the documents as a site with a search, in out/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

@@ -22,6 +22,7 @@ from fspo.base.command_line import CommandParser
 from fspo.base.errors import run_cli
 from fspo.gradlog import GradLogWriter
 from fspo.gradlog.files import log_paths
+from fspo.gradlog.run_folder import GRADLOG
 from fspo.rules import preset
 
 ROWS = 512
@@ -39,7 +40,7 @@ def main() -> None:
     found: list[dict[str, float]] = []
     with TemporaryDirectory() as place:
         made, run = Path(place) / "made", Path(place) / "run"
-        (run / "gradlog").mkdir(parents=True)
+        (run / GRADLOG).mkdir(parents=True)
         made.mkdir()
         writer = GradLogWriter(made, metadata={"rule": preset("fspo").rule.to_dict(), "seed": 0})
         follower, rng, took = Follower(run), np.random.default_rng(0), []
@@ -48,7 +49,7 @@ def main() -> None:
             file = log_paths(made)[-1]
             old = time.time() - 60
             os.utime(file, (old, old))
-            shutil.move(file, run / "gradlog" / file.name)
+            shutil.move(file, run / GRADLOG / file.name)
             took.append(seconds(lambda: (follower.poll(), follower.acceptance(), follower.points())))
             if number + 1 in lengths:
                 rows = follower.seen[-1].rows

@@ -17,19 +17,21 @@ import pandas as pd
 
 from analysis.log.loading import load_run
 from analysis.log.rows import Floats, Ints, Rows
+from analysis.rules.evaluate import TARGETS
 from analysis.stats.fair_exponent import SIGNS, Parts, distance, fair_exponent, interval, trend_parts
 from fspo.base.errors import UserError, run_cli
 from fspo.base.files import whole_file, write_text
 from fspo.stats.clusters import dense
+from fspo.stats.intervals import PERCENT
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE, RESULTS = ROOT / "docs" / "findings.md", ROOT / "results" / "quick"
-SHARES = (0.75, 0.85, 0.95)
+SHARES = (0.75, *sorted(TARGETS))
 """Shares of responses that a band accepts, at which the fair exponent is estimated."""
 HEAD = """# What the reproduction found
 
 From the runs of `make repro` (`results/quick/`: seeds {seeds}, commit {commit}, catalogue {catalogue}).
-`studies/findings.py` writes this page. Each number has its 95 % interval.
+`studies/findings.py` writes this page. Each number has its {percent} interval.
 """
 LAW = """## Which law S follows
 
@@ -115,7 +117,7 @@ def verdict_lines(claims: Sequence[dict[str, Any]]) -> list[str]:
 def page(said: dict[str, Any], exponents: pd.DataFrame, parts: pd.DataFrame) -> str:
     """Return the text of docs/findings.md from claims.json and the two tables."""
     seeds = ", ".join(f"{seed:g}" for seed in said["seeds"])
-    text = HEAD.format(seeds=seeds, commit=said["commit"][:12], catalogue=said["catalogue"])
+    text = HEAD.format(seeds=seeds, commit=said["commit"][:12], catalogue=said["catalogue"], percent=PERCENT)
     text += "\n" + VERDICTS + "\n".join(verdict_lines(said["claims"])) + "\n\n" + LAW + "\n"
     for claim in said["claims"]:
         if claim["id"].startswith("log-"):

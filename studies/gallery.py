@@ -1,7 +1,7 @@
 """This script writes docs/gallery.md: every figure, with its picture and its three lines of code.
 
-    python studies/gallery.py                                   # the page
-    python studies/gallery.py --runs out/* --theory out/maps    # and the pictures, docs/images/gallery/
+    python -m studies.gallery                                   # the page
+    python -m studies.gallery --runs out/* --theory out/maps    # and the pictures, docs/images/gallery/
 
 The pictures on the page are of six rollouts without a clip and five of fspo (`fspo train --rule.preset none --rollouts
 6`, ..., `fspo analyse`, `fspo sweep`) and of `fspo maps --draws 2000`. A test compares the page with the list of
@@ -55,7 +55,7 @@ def page() -> str:
         "# Gallery\n\nEvery figure, as PDF, PNG and a CSV file of its numbers. `fspo figures RUN` draws them all, and "
         "`fspo report RUN` puts them on a page with their captions. The pictures here are of six rollouts "
         "without a clip and five of fspo on the embedded task, and of small maps of the theory: they show what a "
-        "figure looks like, and are no evidence.\n\nThis page is written by `python studies/gallery.py`.\n"
+        "figure looks like, and are no evidence.\n\nThis page is written by `python -m studies.gallery`.\n"
     ]
     for title, (names, before, source) in KINDS.items():
         found.append(f"## {title}\n\n{before}\n")
@@ -89,7 +89,7 @@ def draw(tables: Tables, names: tuple[str, ...]) -> dict[str, str]:
 
 def main() -> None:
     """Write the page, after the pictures of the tables that the options name."""
-    parser = CommandParser(prog="python studies/gallery.py", description=__doc__ or "")
+    parser = CommandParser(prog="python -m studies.gallery", description=__doc__ or "")
     parser.add_argument("--runs", nargs="*", type=Path, default=[], help="analysed run folders")
     parser.add_argument("--theory", type=Path | None, help="folder that fspo maps wrote to")
     parser.add_argument("--trained-sweep", type=Path | None, help="trained_sweep.csv of a reproduction")

@@ -1,7 +1,7 @@
 """This script writes docs/rules.md and a page for each rule in docs/rules/, with a picture of its band.
 
-    python studies/rule_pages.py             # the pages
-    python studies/rule_pages.py --pictures  # and docs/images/rules/
+    python -m studies.rule_pages             # the pages
+    python -m studies.rule_pages --pictures  # and docs/images/rules/
 
 Definitions follow from `fspo.rules`; measured numbers are copied from the tables of other pages. A test compares the
 pages with the code.
@@ -318,7 +318,7 @@ def page(name: str) -> str:
     kind = "A correction of the sampler's mismatch. " if name in CORRECTIONS else ""
     return f"""# {name}
 
-{kind}{PURPOSE[name]} This page is written by `python studies/rule_pages.py`; [all rules](../rules.md).
+{kind}{PURPOSE[name]} This page is written by `python -m studies.rule_pages`; [all rules](../rules.md).
 
 ## Definition
 
@@ -354,7 +354,7 @@ def overview() -> str:
     return f"""# Rules
 
 Each page: definition, picture, when it is fair, what was measured, how to switch it on in four trainers. Written by
-`python studies/rule_pages.py` from `fspo/rules/presets.py`. [theory.md](theory.md#2-rules-one-family-in-log-space)
+`python -m studies.rule_pages` from `fspo/rules/presets.py`. [theory.md](theory.md#2-rules-one-family-in-log-space)
 explains shapes, drifts and what happens outside; [which_rule.md](which_rule.md) compares the rules' updates.
 
 ## Clip rules
@@ -370,7 +370,7 @@ PAGES = {"rules.md": overview} | {f"rules/{name}.md": partial(page, name) for na
 
 def main() -> None:
     """Write the pages, and with ``--pictures`` the pictures."""
-    parser = CommandParser(prog="python studies/rule_pages.py", description=__doc__ or "")
+    parser = CommandParser(prog="python -m studies.rule_pages", description=__doc__ or "")
     parser.add_argument("--pictures", action="store_true", help="draw docs/images/rules/ too")
     pictures = parser.parse_args().pictures
     for name, text in PAGES.items():

@@ -49,7 +49,7 @@ Signature = tuple[tuple[str, int, int], ...]
 
 
 @dataclass(frozen=True)
-class Seen:
+class RolloutView:
     """What the rows of one rollout show.
 
     Attributes
@@ -99,7 +99,7 @@ class Follower:
 
     Attributes
     ----------
-    seen : list of Seen
+    seen : list of RolloutView
         The rollouts read, in order; a new list where the log was written anew.
     starts : int
         How many times the log was read from its beginning: once more where a part that was read has changed.
@@ -118,7 +118,7 @@ class Follower:
 
     def _restart(self) -> None:
         self.starts += 1
-        self.seen: list[Seen] = []
+        self.seen: list[RolloutView] = []
         self.notes: list[str] = []
         self.waiting = 0
         self.run: Run | None = None
@@ -221,7 +221,7 @@ class Follower:
         except UserError as error:
             self._note(f"rollout {number}: {error}")
             return True
-        self.seen.append(Seen(number, rows, time.process_time() - began, panels, over_time))
+        self.seen.append(RolloutView(number, rows, time.process_time() - began, panels, over_time))
         return True
 
     def _look(self, number: int, files: Sequence[LogFile]) -> tuple[int, dict[str, Floats], list[OverTimeRow]]:

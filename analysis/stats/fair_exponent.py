@@ -23,7 +23,7 @@ WIDEST = 3.0
 """Exponents from -WIDEST to WIDEST are tried."""
 
 
-class Estimate(NamedTuple):
+class Bounded(NamedTuple):
     """An estimate with the ends of its interval at the level ``CONFIDENCE``; NaN where there is none."""
 
     value: float
@@ -81,7 +81,7 @@ def trend_parts(S: Floats, L: Floats, share: float) -> Parts:
     return Parts(steps[0], steps[0] - steps[1], steps[1] - steps[2], steps[2])
 
 
-def interval(of: Callable[[Ints], Floats], cluster: Ints, resamples: int = 200, seed: int = 0) -> list[Estimate]:
+def interval(of: Callable[[Ints], Floats], cluster: Ints, resamples: int = 200, seed: int = 0) -> list[Bounded]:
     """Return estimates with percentile intervals from resampled clusters.
 
     Parameters
@@ -95,7 +95,7 @@ def interval(of: Callable[[Ints], Floats], cluster: Ints, resamples: int = 200, 
     drawn = np.array([of(rows) for rows in _resampled(cluster, resamples, seed)])
     tail = (1 - CONFIDENCE) / 2
     low, high = np.quantile(drawn, [tail, 1 - tail], axis=0)  # NaN where a resample has no estimate
-    return [Estimate(*map(float, ends)) for ends in zip(value, low, high, strict=True)]
+    return [Bounded(*map(float, ends)) for ends in zip(value, low, high, strict=True)]
 
 
 def _resampled(cluster: Ints, resamples: int, seed: int) -> Iterator[Ints]:
