@@ -1,12 +1,13 @@
 """Publish a finished reproduction: results/quick/ (claims and small tables) and the page docs/findings.md.
 
-python studies/findings.py out/quick    # after make repro
+    python studies/findings.py out/quick    # after make repro
+
+It prints the lines that README must hold.
 """
 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -19,6 +20,7 @@ from analysis.log.loading import load_run
 from analysis.log.rows import Floats, Ints, Rows
 from analysis.rules.evaluate import TARGETS
 from analysis.stats.fair_exponent import SIGNS, Parts, distance, fair_exponent, interval, trend_parts
+from fspo.base.command_line import CommandParser
 from fspo.base.errors import UserError, run_cli
 from fspo.base.files import whole_file, write_text
 from fspo.stats.clusters import dense
@@ -158,9 +160,9 @@ def publish(out: Path, results: Path, target: Path) -> None:
 
 def main() -> int:
     """Publish the reproduction named on the command line."""
-    if len(sys.argv) != 2:
-        raise UserError("name the folder of one finished reproduction, such as out/quick")
-    publish(Path(sys.argv[1]), RESULTS, PAGE)
+    parser = CommandParser(prog="python studies/findings.py", description=__doc__ or "")
+    parser.add_argument("folder", type=str, help="folder of one finished reproduction, such as out/quick")
+    publish(Path(parser.parse_args().folder), RESULTS, PAGE)
     print(*verdict_lines(json.loads((RESULTS / "claims.json").read_text(encoding="utf-8"))["claims"]), sep="\n")
     return 0
 
