@@ -24,7 +24,7 @@ _SIGN_COLORS = {1.0: "#0072B2", -1.0: "#D55E00"}
 
 
 def caption(rule: Rule) -> str:
-    """Return the caption of `figure`."""
+    """Return the words below the picture of a rule's band, which `figure` draws."""
     unit = {"token": "a token", "prefix": "a prefix"}.get(rule.level, "a response")
     place = "" if rule.level == "token" else f" of {SHOWN_LENGTH} tokens"
     centre = ", where it is centred as on tokens of that standard deviation" if rule.needs_stats else ""

@@ -77,8 +77,8 @@ def rough(c: Columns, sigma: np.ndarray | float, rng: Rng, engine: bool = False)
 
 
 def zeroed(c: Columns, which: np.ndarray) -> Columns:
-    """Set S and the sums of squares and of k3 over its token log-ratios to 0 in the rows that the mask ``which``
-    selects."""
+    """Return the columns with S = 0, and sums of squares and of k3 over tokens of 0, in the rows where ``which`` (N,)
+    is true."""
     c = c | {name: np.where(which, 0.0, c[name]) for name in ("log_ratio", "sum_sq_log_ratio", "k3_sum")}
     total = RATIO_COLUMNS["total"]
     if total.sum_sq in c:

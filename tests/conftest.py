@@ -1,5 +1,7 @@
-"""The browser for every test that asks for one. Settings of every property test: the same examples on every run, and no
-verdict from a busy machine's clock.
+"""Fixtures and settings for all tests.
+
+A test may ask for a browser (`tests.browser`). Property tests draw the same examples on every run and have no time
+limit, because a busy machine is slow.
 """
 
 from hypothesis import HealthCheck, settings

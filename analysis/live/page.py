@@ -59,7 +59,7 @@ PANELS = {
     "staleness": Panel("Staleness", "updates since sampling", "the log names no versions of the weights"),
     "cosine": Panel("Clipped and unclipped update", "cosine of the two", "too few responses have a score"),
 }
-"""The panels over time; docs/watch.md says from which table each comes."""
+"""The panels whose horizontal axis is the rollout, by name; docs/watch.md names the table that each is made of."""
 ACCEPTANCE, LAW = "acceptance", "law"
 COLOURS = ("#7b6fd6", "#4c8fe0", "#2aa5b8", "#3fae6a", "#9aa82e", "#d19a1c")
 """A colour for each bin of lengths, the shortest first, to be seen on light and on dark pages."""

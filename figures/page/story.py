@@ -19,7 +19,9 @@ CUT, UPDATE, THEORY, HEALTH, ACTION = (
     "What to do?",
 )
 QUESTIONS = (CUT, UPDATE, THEORY, HEALTH, ACTION)
-"""Headings of the page's sections, in their order; each of the first screen's sentences answers one."""
+"""The questions, in the order of the page. Each is the heading of a section, and each sentence of the first screen
+answers one.
+"""
 
 
 def sentences(tables: Mapping[str, Frame], diagnoses: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:

@@ -93,7 +93,7 @@ def test_the_page_follows_a_log_and_survives_its_server(page, tmp_path):
 
 
 def beside(page, run, command, tmp_path):
-    """Open the page before the training begins, and return what its panels hold after the last rollout."""
+    """Open the page, start the training ``command``, and return what the panels hold after the last rollout."""
     port = free_port()
     page.add_init_script(SHOWN)
     with Watch(run, port=port):

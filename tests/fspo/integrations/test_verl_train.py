@@ -1,5 +1,8 @@
 # pyright: reportMissingImports=false
-"""Our corrections and our bands that remember, in verl's own training worker, against what they should train."""
+"""verl's own training worker trains with our corrections, and with bands that follow earlier updates.
+
+The weights are compared with those that verl's own corrections train, losses and factors with those of our objective.
+"""
 
 import types
 
