@@ -6,7 +6,9 @@ PYTHON ?= python3
 TORCH ?= torch==2.13.0
 PRESET ?= quick
 # Two test processes, each with one thread of torch; a test that frees a process takes work from the other.
-PARALLEL ?= -n 2 --dist worksteal
+PARALLEL ?= -n 2 --dist worksteal --durations=15
+# Slow tests have more time each than pyproject.toml gives.
+SLOW := -m slow --timeout 900 -o faulthandler_timeout=960
 BIN := $(VENV)/bin
 # verl asks for an older transformers than ours: it gets a folder of its own, without what the environment has already.
 VERL_TREE ?= .verl
@@ -34,7 +36,7 @@ test: check ## lint, types and all tests but the slow ones
 	$(BIN)/python -m pytest -m "not slow" $(PARALLEL)
 
 test-slow: $(READY) ## the tests marked slow
-	$(BIN)/python -m pytest -m slow $(PARALLEL)
+	$(BIN)/python -m pytest $(SLOW) $(PARALLEL)
 
 test-trl-newest: $(READY) ## FSPOTrainer and observe inside the newest TRL of the range in pyproject.toml
 	rm -rf $(TRL_TREE)
