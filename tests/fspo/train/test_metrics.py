@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from fspo.advantages import GroupStats
 from fspo.gradlog.metrics_file import MetricsFile
 from fspo.rollouts.counts import Counts, add_rollout, length_bins
+from fspo.train.launch import init_trackers, make_accelerator
 from fspo.train.live_cosine import live_lemma, strata_sums
 from fspo.train.metrics import add_update_rows, finished
 
@@ -219,6 +220,7 @@ def test_tensorboard_shows_the_bins_of_lengths_beside_each_other(tmp_path: Path)
     words = ("--trackers=[tensorboard]", "--batch.responses=12", "--optim.learning_rate=1e-3", "--eval.every=1")
     tiny_run.trainer(tmp_path / "run", *words).train()
     (events,) = {path.parent for path in tmp_path.rglob("events.out.tfevents.*")}
+    assert events == tmp_path / "run" / "tensorboard"
     read = EventAccumulator(str(events)).Reload()
     content = read.Tensors("custom_scalars__config__")[-1].tensor_proto.string_val[0]
     (category,) = layout_pb2.Layout.FromString(content).category
@@ -228,3 +230,13 @@ def test_tensorboard_shows_the_bins_of_lengths_beside_each_other(tmp_path: Path)
         assert shown, chart.title
         assert all("length_bin/" in tag for tag in shown)
     assert len(category.chart) == 5
+
+
+def test_a_run_of_an_older_version_keeps_its_tensorboard_folder(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard", reason="pip install -e '.[tensorboard]'")
+    config = tiny_run.config(tmp_path, "--trackers=[tensorboard]")
+    (tmp_path / "fspo").mkdir()
+    accelerator = make_accelerator(config)
+    init_trackers(accelerator, config, step=3)
+    accelerator.end_training()
+    assert {path.parent for path in tmp_path.rglob("events.out.tfevents.*")} == {tmp_path / "fspo"}
