@@ -263,7 +263,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from fspo.plan.cluster import cluster_commands
 
         rules, seeds = options.rules or SIX_RULES, options.seeds or PRESETS["paper"].seeds
-        print(*cluster_commands(rules, seeds, f"{options.output}/8b", options.target, options.width), sep="\n")
+        target = options.target if options.ranges == "calibrated" else None
+        print(*cluster_commands(rules, seeds, f"{options.output}/8b", target, options.width), sep="\n")
         return 0
     if options.power:
         print_power(options.sizes())

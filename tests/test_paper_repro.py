@@ -1,6 +1,7 @@
 """The reproduction from end to end at its smallest size, with the real stages."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,10 @@ import paper_repro
 from analysis.claims.catalogue import ATOMS, HEADLINES
 from figures.page.story import QUESTIONS, anchor
 from fspo.base.errors import UserError, run_cli
+from fspo.base.options import parse
+from fspo.config import TrainConfig
 from fspo.repro.presets import PRESETS, variants
+from fspo.rules import PRESETS as PUBLISHED
 
 ROOT = Path(paper_repro.__file__).parent
 
@@ -151,15 +155,24 @@ def test_bad_input_is_one_line_and_status_2(
 def test_the_cluster_preset_checks_its_configuration_and_prints_whole_commands(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert paper_repro.main(["--preset", "8b", "--rules", "[rloo,fspo]", "--seeds", "[3]"]) == 0
-    lines = [line for line in capsys.readouterr().out.splitlines() if not line.startswith("#")]
-    trained = [line for line in lines if line.startswith("accelerate launch")]
+    def trained_by(*more: str) -> list[str]:
+        assert paper_repro.main(["--preset", "8b", "--rules", "[rloo,fspo]", "--seeds", "[3]", *more]) == 0
+        return [line for line in capsys.readouterr().out.splitlines() if line.startswith("accelerate launch")]
+
+    published = trained_by()
+    assert [re.findall(r"--rule\.(\S+ \S+)", t) for t in published] == [
+        ["advantage grpo", f"preset {name}"] for name in ("none", "rloo", "fspo")
+    ]
+    # the file of the 8B model sets no range: it would be that of every rule
+    config = parse(TrainConfig, ["--config", str(ROOT / "fspo/presets/qwen3-8b.yaml"), "--rule.preset", "rloo"])
+    assert config.rule.rule() == PUBLISHED["rloo"].rule
+    trained = trained_by("--ranges", "calibrated")
     assert [("none" in t, "--rules rloo)" in t, "--rules fspo)" in t) for t in trained] == [
         (True, False, False),
         (True, True, False),  # the shared run's folder stands in the calibration
         (True, False, True),
     ]
     sharded = "accelerate launch --config_file fspo/presets/accelerate/fsdp2.yaml -m fspo.train"
-    assert all(t.startswith(f"{sharded} --config fspo/presets/qwen3-8b.yaml ") for t in trained)
+    assert all(t.startswith(f"{sharded} --config fspo/presets/qwen3-8b.yaml ") for t in (*published, *trained))
     with pytest.raises(UserError, match="rule"):
         paper_repro.main(["--preset", "8b", "--rules", "[fspoo]"])

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from fspo.base.options import parse
 from fspo.config import TrainConfig
+from fspo.rules import COMPARED_ADVANTAGE
 
 ROOT = Path(__file__).parents[2]
 CONFIG = Path("fspo", "presets", "qwen3-8b.yaml")
@@ -15,8 +16,10 @@ SHARDED = Path("fspo", "presets", "accelerate", "fsdp2.yaml")
 CALIBRATION_ROLLOUTS = 20
 
 
-def cluster_commands(rules: Sequence[str], seeds: Sequence[int], out: str, target: float, width: str) -> list[str]:
-    """Return the shell commands of a reproduction: the unclipped run on which all ranges are set, training, figures.
+def cluster_commands(
+    rules: Sequence[str], seeds: Sequence[int], out: str, target: float | None, width: str
+) -> list[str]:
+    """Return the shell commands of a reproduction: an unclipped run, training, tables, claims and figures.
 
     Parameters
     ----------
@@ -24,8 +27,9 @@ def cluster_commands(rules: Sequence[str], seeds: Sequence[int], out: str, targe
         Presets and seeds; each rule is trained with each seed.
     out : str
         Folder of the results.
-    target : float
-        Band acceptance that every rule has on the responses of the unclipped run; its range is set so.
+    target : float or None
+        Band acceptance on the responses of the unclipped run to which each rule's range is calibrated; None: each rule
+        trains with the range of its preset.
     width : str
         Name of a conference or journal, whose page sets the width of the figures.
 
@@ -36,18 +40,21 @@ def cluster_commands(rules: Sequence[str], seeds: Sequence[int], out: str, targe
     """
     config = parse(TrainConfig, ["--config", str(ROOT / CONFIG)])
     launch = f"accelerate launch --config_file {SHARDED} -m fspo.train --config {CONFIG}"
+    launch += f" --rule.advantage {COMPARED_ADVANTAGE}"
     shared = f"{out}/runs/none-seed0"
-    calibrate = f"fspo calibrate {shared} --target {target} --rules"
+    calibrate = f"$(fspo calibrate {shared} --target {target} --rules"
     trained = [
-        f"{launch} $({calibrate} {rule}) --seed {seed} --output {out}/runs/{rule}-seed{seed}"
+        f"{launch} {f'--rule.preset {rule}' if target is None else f'{calibrate} {rule})'} --seed {seed} "
+        f"--output {out}/runs/{rule}-seed{seed}"
         for seed in seeds
         for rule in rules
     ]
+    where = "its published range" if target is None else "the range that step 1 gives its rule"
     return [
         f"# {config.model.name_or_path}, {config.rollouts} rollouts; never run by this project's tests.",
         "# 1. one shared unclipped run",
         f"{launch} --rule.preset none --rollouts {CALIBRATION_ROLLOUTS} --output {shared}",
-        "# 2. every rule and seed, at the range that step 1 gives its rule",
+        f"# 2. every rule and seed, at {where}",
         *trained,
         "# 3. tables, claims, figures",
         f"fspo analyse {out}/runs/* --claims {out}/claims.json",

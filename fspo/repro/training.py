@@ -12,6 +12,7 @@ from fspo.base.errors import TrainingDiverged, UserError
 from fspo.base.files import digest_of
 from fspo.repro.presets import ReproductionSizes, Variant, variants
 from fspo.repro.stages import Job, run_jobs, source_digest
+from fspo.rules import COMPARED_ADVANTAGE
 
 Ranges = Mapping[str, Mapping[str, Any]]
 """``range_lo`` and ``range_hi`` by name of the rule, calibrated on one unclipped run. A rule without trains as
@@ -54,8 +55,7 @@ class Training:
             "threads": threads or self.sizes.threads,
             "model.name_or_path": self.warm,
             "rule.preset": rule,
-            # All rules use one advantage estimator, so that only the clip rule differs.
-            "rule.advantage": "grpo",
+            "rule.advantage": COMPARED_ADVANTAGE,
             **{f"rule.{name}": fit[name] for name in ("range_lo", "range_hi") if name in fit},
             **self.sizes.options,
             **(variant.options if variant else {}),

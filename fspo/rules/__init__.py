@@ -26,6 +26,7 @@ from fspo.rules.clip import (
 from fspo.rules.drift import DriftSource, DriftStats, TokenMeans, drift_stats, token_sums
 from fspo.rules.presets import (
     COMPARED,
+    COMPARED_ADVANTAGE,
     CORRECTIONS,
     PRESETS,
     RIVALS,
@@ -40,6 +41,7 @@ from fspo.rules.rule import Adapt, Drift, Rate, Ratio, Rule, Shape, scaled
 
 __all__ = [
     "COMPARED",
+    "COMPARED_ADVANTAGE",
     "CORRECTIONS",
     "CUTTING_ALIKE",
     "MAX_EXPONENT",

@@ -72,6 +72,8 @@ RIVALS = ("rloo", "gspo")
 """The presets that the paper's comparison puts beside fspo."""
 COMPARED = (*RIVALS, "fspo")
 """The presets in the paper's comparison: fspo and its rivals."""
+COMPARED_ADVANTAGE: Estimator = "grpo"
+"""The advantage estimator of every rule that a reproduction trains, so that only the clip rule differs."""
 
 
 def preset(name: str, **changes: Any) -> Preset:
