@@ -5,14 +5,14 @@
     make mutants
 
 A mutant is killed if one of its tests fails or runs out of time. Exit status 1: a mutant survived. The state is kept in
-``out/mutants.json``; a verdict counts for the sources that it was found with.
+``out/mutants.json``; a verdict counts until the changed file or a file of its tests is another one.
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
+import multiprocessing
 import os
 import shutil
 import subprocess
@@ -20,13 +20,15 @@ import sys
 import tempfile
 import tomllib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from queue import Queue
 
 from tqdm import tqdm
 
-from fspo.base.files import write_text
+from fspo.base.files import digest_of, write_text
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -78,44 +80,102 @@ def copied(root: Path, files: Sequence[str]) -> Iterator[Path]:
         yield Path(folder)
 
 
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(["pytest", "hypothesis"])
+PRELOADED = ["pytest", "hypothesis", "pandas", "scipy.stats", "statsmodels.api", "torch"]
+"""Packages that each test process has loaded when it begins; to load them takes longer than most tests."""
+
+
 def fails(tests: Sequence[str], copy: Path) -> str:
     """The first test that fails in the copy; "" if all pass."""
-    # without bytecode: Python takes a changed file of equal size and second for the old one
-    environment = os.environ | {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "pytest", "-x", "-rfE", "--no-header", "-p", "no:cacheprovider", *tests]
-    try:
-        done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True, timeout=LIMIT)
-    except subprocess.TimeoutExpired:
+    out = copy / "mutant.out"
+    child = PROCESSES.Process(target=_pytest, args=(tests, copy, out))
+    child.start()
+    child.join(LIMIT)
+    if child.exitcode is None:
+        child.kill()
+        child.join()
         return f"out of time ({LIMIT} s)"
-    if done.returncode == 0:
+    if child.exitcode == 0:
         return ""
-    failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED ", "ERROR "))]
-    if done.returncode != 1 or not failed:
-        raise SystemExit(f"pytest ended with {done.returncode}:\n{done.stdout[-3000:]}{done.stderr[-3000:]}")
+    text = out.read_text(encoding="utf-8", errors="replace")
+    failed = [line for line in text.splitlines() if line.startswith(("FAILED ", "ERROR "))]
+    if child.exitcode != 1 or not failed:
+        raise SystemExit(f"pytest ended with {child.exitcode}:\n{text[-6000:]}")
     return failed[0].split(" ", 1)[1].split(" - ")[0]
 
 
-def run(mutants: Sequence[Mutant], root: Path, state: Path) -> dict[str, str]:
-    """Return by mutant the test that killed it ("" if it survived); what ``state`` knows is not run again."""
+def _pytest(tests: Sequence[str], copy: Path, out: Path) -> None:
+    """Run pytest in the copy, whose packages take the place of those that this process has loaded."""
+    with out.open("w") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    loaded = {path.stem for path in copy.iterdir()}
+    for name in [name for name in sys.modules if name.partition(".")[0] in loaded]:
+        del sys.modules[name]
+    os.chdir(copy)
+    os.environ["PYTHONPATH"] = sys.path[0] = str(copy)
+    # without bytecode: Python takes a changed file of equal size and second for the old one
+    os.environ["PYTHONDONTWRITEBYTECODE"], sys.dont_write_bytecode = "1", True
+    import pytest
+
+    sys.exit(pytest.main(["-x", "-rfE", "--no-header", "-p", "no:cacheprovider", *tests]))
+
+
+def run(mutants: Sequence[Mutant], root: Path, state: Path, jobs: int = 1) -> dict[str, str]:
+    """Return by mutant the test that killed it ("" if it survived).
+
+    Parameters
+    ----------
+    mutants : sequence of Mutant
+    root : Path
+        The repository; each of the ``jobs`` processes works in a copy of it.
+    state : Path
+        JSON file of the verdicts found so far, which are not found again.
+    jobs : int
+        Mutants tested at the same time.
+    """
     files = sources(root)
-    digest = hashlib.sha256(b"".join(name.encode() + (root / name).read_bytes() for name in files)).hexdigest()
-    known = json.loads(state.read_text(encoding="utf-8")) if state.exists() else {}
-    found: dict[str, str] = known.get("killed_by", {}) if known.get("sources") == digest else {}
-    left = [mutant for mutant in mutants if mutant.name not in found]
+    found: dict[str, list[str]] = json.loads(state.read_text(encoding="utf-8")) if state.exists() else {}
+    digests = {mutant.name: _digest(mutant, root, files) for mutant in mutants}
+    left = [mutant for mutant in mutants if found.get(mutant.name, [""])[0] != digests[mutant.name]]
     sound: set[tuple[str, ...]] = set()
-    with copied(root, files) as copy:
-        for mutant in tqdm(left, unit="mutant", disable=not left):
+    os.environ["OMP_NUM_THREADS"] = "1"
+    state.parent.mkdir(parents=True, exist_ok=True)
+
+    def judge(mutant: Mutant) -> str:
+        copy = copies.get()
+        path = copy / mutant.file
+        source = path.read_text(encoding="utf-8")
+        try:
             if mutant.tests not in sound and (broken := fails(mutant.tests, copy)):
                 raise SystemExit(f"{broken} fails without any mutant")
             sound.add(mutant.tests)
-            path = copy / mutant.file
-            source = path.read_text(encoding="utf-8")
             path.write_text(mutant.of(source), encoding="utf-8")
-            found[mutant.name] = fails(mutant.tests, copy)
+            return fails(mutant.tests, copy)
+        finally:
             path.write_text(source, encoding="utf-8")
-            state.parent.mkdir(parents=True, exist_ok=True)
-            write_text(state, json.dumps({"sources": digest, "killed_by": found}, indent=2) + "\n")
-    return {mutant.name: found[mutant.name] for mutant in mutants}
+            copies.put(copy)
+
+    with ExitStack() as stack:
+        copies: Queue[Path] = Queue()
+        for _ in range(jobs):
+            copies.put(stack.enter_context(copied(root, files)))
+        pool = stack.enter_context(ThreadPoolExecutor(jobs))
+        stack.callback(pool.shutdown, cancel_futures=True)  # after a failure the waiting mutants are not begun
+        verdicts = pool.map(judge, left)
+        for mutant, verdict in zip(left, tqdm(verdicts, unit="mutant", total=len(left)), strict=True):
+            found[mutant.name] = [digests[mutant.name], verdict]
+            write_text(state, json.dumps(found, indent=2) + "\n")
+    return {mutant.name: found[mutant.name][1] for mutant in mutants}
+
+
+def _digest(mutant: Mutant, root: Path, files: Sequence[str]) -> str:
+    """Hash of the mutant, the file that it changes and the files of its tests (a test may be a folder)."""
+    tests = {test.partition("::")[0] for test in mutant.tests}
+    read = [name for name in files if name == mutant.file or any(name == t or name.startswith(f"{t}/") for t in tests)]
+    texts = (mutant.old, mutant.new, *mutant.tests, *((root / name).read_text(encoding="utf-8") for name in read))
+    return digest_of(texts)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -124,6 +184,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", default="", metavar="TEXT", help="mutants with this text in their name")
     options = parser.parse_args(arguments)
     chosen = [mutant for mutant in read_mutants() if options.only in mutant.name]
+    PROCESSES.set_forkserver_preload(PRELOADED)
     if not chosen:
         parser.error(f"no mutant's name contains {options.only!r}")
     found = run(chosen, ROOT, STATE)
