@@ -64,3 +64,30 @@ def test_errors_of_a_log_are_those_of_drawn_responses():
     bins = kept[:, : DESIGN.responses // DEFAULT_BINS * DEFAULT_BINS].reshape(logs, DEFAULT_BINS, -1).mean(2)
     atom = next(x for x in ATOMS if x.quantity == "LRE_inf" and x.target == a)
     assert error_of(atom, DESIGN) == pytest.approx((bins / a - 1).std(), rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [
+        # of the constants above the functions of analysis/claims/power.py: 7,680 responses, 5 seeds, 256 prompts
+        ("own-fspo-flat", (0.8 * 0.2 / 7680 / 1.4**2 + 0.005**2) ** 0.5 / 5**0.5),
+        ("85-trend-rloo", 2**0.5 * (0.85 * 0.15 / 7680) ** 0.5 / 1.4),
+        ("85-lre-rloo", 4 * 0.05 * 2 * (0.15 / 0.85 / 7680) ** 0.5),
+        ("own-lre-rloo", 4 * 0.05 * (2 * 0.2 / 0.8 / 7680 / 5) ** 0.5),
+        ("own-reward-rloo", (2 * (0.9 * 0.1 / 256 + 0.02**2) / 5) ** 0.5),
+        ("own-fall-rloo", 0.03 * (2 / 5) ** 0.5),
+        ("95-worst-rloo", 0.068),
+    ],
+)
+def test_errors_by_hand(name, error):
+    assert error_of(ATOM[name], DESIGN) == pytest.approx(error, rel=1e-12)
+
+
+def test_chances_of_the_worst_bin_are_those_of_drawn_bins():
+    design, atom = PlannedRuns(logs=4, seeds=5, rollouts=20, responses=9000, held_out=256), ATOM["85-fspo-bins"]
+    row, rng = power_of(atom, design), np.random.default_rng(0)
+    half = sps.norm.isf(ALPHA / DEFAULT_BINS) * row["error"]  # of an interval that holds in all bins together
+    drawn = row["error"] * rng.standard_normal((20000, row["numbers"] * DEFAULT_BINS))
+    assert np.mean(np.abs(drawn).max(1) + half < atom.margin) == pytest.approx(row["supported if equal"], abs=0.015)
+    assert 0.2 < row["supported if equal"] < 0.8
+    assert np.mean(row["seen with 80 %"] + drawn[:, 0] - half > atom.margin) == pytest.approx(0.8, abs=0.015)
