@@ -67,6 +67,7 @@ def test_a_log_without_a_number_leaves_no_support_and_still_counts_in_the_correc
     assert verdict([clear]) == "supported"
     assert verdict([clear, *missing]) == "inconclusive"
     assert deciding([clear, *missing]).reason == "no row"
+    assert Measured(NAN, 0.1, 0.1).above(0.0) == Measured(0.1, NAN, 0.1).above(0.0) == 1.0
     for bad in (Measured(NAN, 0.1, 0.1), Measured(0.1, NAN, 0.1), "no row in the table"):
         assert verdict([clear, number("b", bad, "below", 0.0)]) == "inconclusive"
     against = number("a", Measured(0.02, 0.01, 0.01), "below", 0.0)  # p = .023

@@ -48,6 +48,12 @@ def test_bad_edges_are_refused(edges):
         make_bins([1, 2], edges=edges)
 
 
+@pytest.mark.parametrize("edges", [(1, 5), (7, 9)])
+def test_edges_below_or_above_all_lengths_are_refused(edges):
+    with pytest.raises(UserError, match="they reach from 5 to 6"):
+        make_bins([5, 6], edges=edges)
+
+
 def test_no_length_and_no_bin_are_refused():
     with pytest.raises(UserError):
         quantile_bins([], 4)

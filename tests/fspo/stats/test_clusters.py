@@ -17,7 +17,7 @@ from fspo.stats.intervals import (
     symmetric_root,
     t_quantile,
 )
-from fspo.stats.slopes import cluster_slope
+from fspo.stats.slopes import cluster_slope, slope_of_sums
 
 
 def test_ratio_and_variance_by_hand():
@@ -245,3 +245,12 @@ def test_fewer_than_two_values_have_no_interval():
     assert mean == 3
     assert np.all(np.isnan(ends))
     assert np.all(np.isnan(sample_interval([])))
+
+
+def test_the_error_of_a_slope_of_rare_cuts_by_hand():
+    ones = np.ones(10)
+    rare = slope_of_sums(ones, 2 * ones, 0 * ones, 20.0, 1, margin=0.01)  # one cluster of ten: (1 + 2) / (10 + 4)
+    assert rare.se == pytest.approx((3 / 14 * 11 / 14 * 10) ** 0.5 / 20)
+    # outcomes on a line: no error; a slope at the margin is not within it
+    exact = [slope_of_sums(ones, 2 * ones, 2 * ones * slope, 20.0, 5, margin=0.5) for slope in (0.0, 0.5)]
+    assert [(found.se, found.p_value, found.tost_p) for found in exact] == [(0.0, 1.0, 0.0), (0.0, 0.0, 1.0)]

@@ -265,6 +265,12 @@ def test_t10_supremum_by_search():
     assert L[edge.argmax()] == pytest.approx((u / sigma) ** 2, rel=1e-3)
 
 
+def test_an_upper_edge_beyond_float64_is_refused():
+    assert upper_edge_supremum(37.65) < math.inf  # exp(708.8)
+    with pytest.raises(UserError, match="take its logarithm"):
+        upper_edge_supremum(37.68)  # exp(709.9), above the largest float64, exp(709.78)
+
+
 def test_t11_by_hand():
     # 1 - .6 * .1 - .4 * .2 - .4 * .05
     assert update_acceptance([0.6], [0.1], [0.2], [0.05])[0] == pytest.approx(0.84)
