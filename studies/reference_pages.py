@@ -170,7 +170,10 @@ cannot be made is null. `fspo analyse RUN --on behaviour` then analyses that rat
 ## Columns
 
 `--columns log_ratio=my_S` names what is missing here. Case is ignored; of several names the first that the table
-has is taken.
+has is taken. A name of log-probabilities may have its words in any order, and `logprobs` may be spelt `logps` or
+`log_probs`: `logp_new` is `new_logprobs`. CSV may be separated by commas, semicolons or tabs; a cell may hold a list as
+JSON, Python or numpy writes it, or numbers with spaces between them. A table with a row for each token is refused, with
+the line of pandas that makes one row of each response.
 
 {grid(("column", "names"), columns)}
 ## Scalars

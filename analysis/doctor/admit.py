@@ -18,6 +18,7 @@ from analysis.rules.recompute import numbers
 from fspo.gradlog import GradLog
 from fspo.gradlog.metrics_file import MetricsFile
 from fspo.gradlog.run_folder import METRICS, saved_config
+from fspo.gradlog.schema import NO_ADVANTAGES
 from fspo.rules import PRESETS, Rule
 
 READ = (
@@ -104,6 +105,8 @@ def columns_of(log: GradLog, notes: list[str]) -> dict[str, NDArray[Any]]:
     plain = [name for name in READ if name != "phase" and name not in IDS]
     out: dict[str, NDArray[Any]] = {name: np.full(len(log), np.nan) for name in plain}
     out |= {name: log.column(name).astype(np.int64) for name in IDS} | numbers(log, plain)
+    if log.metadata.get("advantage") == NO_ADVANTAGES:
+        out["advantage"] = np.full(len(log), np.nan)
     if "times_used" not in log:
         out["times_used"] = appearances(out["rollout"], out["response_id"], out["step"]).astype(np.float64)
     if "updates_since_rollout" not in log:

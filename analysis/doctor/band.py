@@ -109,7 +109,7 @@ def heavy_weights(p: Patient) -> Answer:
     if few := enough(rows):
         return not_checked(name, f"too few rows after an update: {few}")
     if not rows.has("weight", "multiplier"):
-        return not_checked(name, "the log has no weights and multipliers (`import --rule` adds them)")
+        return not_checked(name, "the log has no weights and multipliers (`fspo import --rule` adds them)")
     with np.errstate(invalid="ignore"):  # an infinite weight times 0 is NaN; such rows are left out
         x = rows["weight"] * rows["multiplier"] * np.abs(rows["advantage"])
     live = np.isfinite(x) & (x > 0)
@@ -203,7 +203,9 @@ def acceptance(p: Patient, target: float | None = None) -> Answer:
         name,
         Severity.WARNING if tight or target is not None else Severity.INFO,
         summary,
-        f"set the range ({cure})" if cure else "set the range; the log names no rule to calibrate (`import --rule`)",
+        f"set the range ({cure})"
+        if cure
+        else "set the range; the log names no rule to calibrate (`fspo import --rule`)",
         inside,
         *ranges,
     )

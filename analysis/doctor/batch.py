@@ -262,7 +262,7 @@ def length_weighted(p: Patient) -> Answer:
     """Check whether a rule on whole responses has a loss that is averaged by token, which favours long responses."""
     name = "length_weighted"
     if p.aggregation is None:
-        return not_checked(name, "how the loss was averaged is not in the log (`import --aggregation` says it)")
+        return not_checked(name, "how the loss was averaged is not in the log (`fspo import --aggregation` says it)")
     if p.rule is None:
         return not_checked(name, "the log names no rule")
     if p.rule.level != "sequence":

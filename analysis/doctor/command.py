@@ -53,6 +53,8 @@ def main(arguments: list[str]) -> int:
         print("\n".join(diagnosis.lines(verbose=args.verbose)))
     if args.json is not None:
         print(f"all answers: {args.json}")
-    if logged := [run for run in args.runs if log_paths(Path(run))]:
+    if logged := [
+        run for run, seen in zip(args.runs, diagnoses, strict=True) if seen.ratio_known and log_paths(Path(run))
+    ]:
         print(next_step("analyse", logged))
     return int(any(d.fails(args.fail_on) for d in diagnoses))

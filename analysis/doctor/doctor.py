@@ -29,7 +29,7 @@ from fspo.base.processes import in_processes
 from fspo.gradlog import GradLog
 from fspo.gradlog.files import LogFile, log_files, log_paths, rollout_of
 from fspo.gradlog.run_folder import saved_config
-from fspo.gradlog.schema import TOKEN_COLUMNS
+from fspo.gradlog.schema import RATIO_COLUMNS, TOKEN_COLUMNS
 from fspo.rules import PRESETS, Rule
 
 ON_KEPT_ROWS = {
@@ -55,6 +55,10 @@ ON_ALL_ROWS = (
 )
 """Names of the checks that are made from counts and sums over every row of the log."""
 CHECKS = (*ON_KEPT_ROWS, *ON_ALL_ROWS)
+NO_RATIO = (
+    "no row has a log-ratio, so nothing is known about the clip: log it, or import again with "
+    "--columns new=COLUMN,old=COLUMN"
+)
 SHARED = (
     ("recomputed", "coincidences"),
     ("laws", "selection", "mismatch", "tokens", "kept", "notes"),
@@ -199,7 +203,9 @@ class Doctor:
         answers += self.recomputed.answers(self._files(), selected=selection.found) + self.laws.answers()
         answers += self.coincidences.answers() + self.mismatch.answers() + [selection, self.tokens.answer()]
         label = self.kept.rule.label if self.kept.rule else "unknown"
-        return Diagnosis(str(self.path), label, self.kept.rows, tuple(answers), patient.notes)
+        known = any(patient.rows.has(ratio.log_ratio) for ratio in RATIO_COLUMNS.values() if ratio.log_ratio)
+        notes = patient.notes if known or not self.kept.rows else (*patient.notes, NO_RATIO)
+        return Diagnosis(str(self.path), label, self.kept.rows, tuple(answers), notes, known)
 
     def _note(self, *lines: str) -> None:
         self.notes += [line for line in lines if line not in self.notes]

@@ -115,6 +115,7 @@ class Diagnosis:
     rows: int
     answers: tuple[Answer, ...]
     notes: tuple[str, ...] = field(default=())
+    ratio_known: bool = True  # whether some row has a log-ratio, so that `fspo analyse` can say something
 
     @property
     def findings(self) -> list[Answer]:

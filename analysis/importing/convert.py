@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from analysis.importing.names import COLUMNS, COPIED, ROLLOUT_VERSIONS
+from analysis.importing.names import COLUMNS, COPIED, ROLLOUT_VERSIONS, canonical
 from analysis.importing.tables import Chunk
 from analysis.importing.values import Floats, Ints, Values, as_values
 from fspo.advantages import advantages
@@ -38,19 +38,22 @@ def choose_columns(available: Iterable[str], given: Mapping[str, str] | None = N
     UserError
         If a given name is not one of our columns, or the table lacks the column given for it.
     """
-    present = {str(name).lower(): str(name) for name in available}
+    present: dict[str, str] = {}
+    for name in available:
+        present.setdefault(canonical(str(name)), str(name))
     chosen: dict[str, str] = {}
     for ours, theirs in (given or {}).items():
         if ours not in COLUMNS:
             raise unknown_name("column", ours, tuple(COLUMNS))
-        if theirs.lower() not in present:
+        if canonical(theirs) not in present:
             raise UserError(
                 f"--columns {ours}: the table has no column {theirs!r}; it has {', '.join(present.values())}"
             )
-        chosen[ours] = present[theirs.lower()]
+        chosen[ours] = present[canonical(theirs)]
     for ours, aliases in COLUMNS.items():
         if ours not in chosen:
-            hit = next((present[a] for a in aliases if a in present and present[a] not in chosen.values()), None)
+            found = (present.get(canonical(alias)) for alias in aliases)
+            hit = next((name for name in found if name and name not in chosen.values()), None)
             if hit is not None:
                 chosen[ours] = hit
     return chosen
@@ -104,9 +107,14 @@ class Converter:
 
     def convert(self, chunk: Chunk, path: Path, chosen: Mapping[str, str]) -> dict[str, Any]:
         """Return the gradient log's columns (N,) for a chunk of the table ``path``; ``chosen`` names its columns."""
-        got = {ours: as_values(chunk[theirs]) for ours, theirs in chosen.items() if theirs in chunk}
+        got = {
+            ours: as_values(chunk[theirs], listed=ours in (*TOKENS, "mask"))
+            for ours, theirs in chosen.items()
+            if theirs in chunk
+        }
         n = len(next(iter(chunk.values())))
         self.kinds |= {ours: found.kind for ours, found in got.items()}
+        _refuse_rows_of_tokens(got, path, chosen)
 
         def column(name: str, default: float = np.nan) -> Floats:
             return self._numbers(got, name, path, chosen) if name in got else np.full(n, default)
@@ -160,12 +168,14 @@ class Converter:
         return "advantage" not in self.kinds and "reward" in self.kinds and self.grouped
 
     def complete(self, parts: list[dict[str, Any]]) -> None:
-        """Add to a rollout's rows, given chunk by chunk, their advantages if the table has none, and what the rule does
-        to them.
+        """Add to a rollout's rows, given chunk by chunk, their advantages if the table has none (0 where there are no
+        rewards of groups to make them of), and what the rule does to them.
         """
         if self.makes_advantages:
             fill_advantages(parts, self.estimator)
         for rows in parts:
+            if not self.makes_advantages and "advantage" not in self.kinds:
+                rows["advantage"] = np.zeros(len(rows["log_ratio"]))
             rows |= self._ruled(rows)
 
     def _count(self, rows: Mapping[str, Any], n: int) -> None:
@@ -199,7 +209,8 @@ class Converter:
         if found.kind != "number":
             example = found.array[0].as_py() if len(found) else None
             raise UserError(
-                f"{path}: column {chosen[name]!r} is read as {name} and must hold numbers, not {str(example)[:40]!r}; "
+                f"{path}: column {chosen[name]!r} is read as {name} and must hold numbers"
+                f"{', or lists such as [-0.5, -0.1]' * (name in TOKENS)}, not {str(example)[:40]!r}; "
                 f"rename it, or name the right one with --columns {name}=COLUMN"
             )
         return found.numbers()
@@ -327,6 +338,26 @@ class Converter:
         out["band_accept"] = np.where(known, done.in_band, np.nan)
         out["side"] = np.where(known & np.isfinite(A), done.side, np.nan)
         return _typed_columns({name: value for name, value in out.items() if name not in rows})
+
+
+def _refuse_rows_of_tokens(got: Mapping[str, Values], path: Path, chosen: Mapping[str, str]) -> None:
+    """Raise UserError for a table with a row for each token: without lengths, and with a response in several rows of
+    one step.
+    """
+    names = [name for name in TOKENS if name in got]
+    if not names or "length" in got or "response_id" not in got or any(got[name].kind == "list" for name in names):
+        return
+    keys = ["step", "response_id"] if "step" in got else ["response_id"]
+    rows = np.stack([got[name].ids() for name in keys])
+    if np.unique(rows, axis=1).shape[1] < rows.shape[1]:
+        joined = [f"{chosen[name]!r}: list" for name in names]
+        rest = ("prompt_id", "prompt", "reward", "advantage")
+        joined += [f"{chosen[name]!r}: 'first'" for name in rest if name in got]
+        raise UserError(
+            f"{path}: {chosen['response_id']!r} repeats within a step and there is no length, so each row is a token; "
+            f"make one row of each response, with pandas: table.groupby({[chosen[name] for name in keys]})"
+            f".agg({{{', '.join(joined)}}}).reset_index()"
+        )
 
 
 def fill_advantages(parts: list[dict[str, Any]], estimator: Estimator) -> None:

@@ -7,6 +7,8 @@ prime-rl of August 2026 (``trainer/rl/token_export.py``).
 
 from __future__ import annotations
 
+import re
+
 from fspo.gradlog import metric_names as metric
 from fspo.gradlog import schema
 
@@ -38,17 +40,11 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "reward": ("reward", "score", "rewards", "scores", "total_reward"),
     "advantage": ("advantage", "advantages", "adv", "a"),
     "log_ratio": ("log_ratio", "seq_log_ratio", "log_ratios", "token_log_ratios", "sum_log_ratio", "s"),
-    "new": (
-        *("new_log_probs", "new_logprobs", "new_logps", "per_token_logps", "log_probs", "logprobs", "token_logprobs"),
-        *("trainer_logprobs", "logps", "new_logprob", "new_logp", "new_log_prob", "logprob", "logp", "log_prob"),
-    ),
-    "old": (
-        *("old_log_probs", "old_logprobs", "old_logps", "old_per_token_logps", "old_token_logprobs"),
-        *("old_logprob", "old_logp", "old_log_prob"),
-    ),
+    "new": ("new_logprobs", "per_token_logps", "logprobs", "token_logprobs", "trainer_logprobs"),
+    "old": ("old_logprobs", "old_per_token_logps", "old_token_logprobs"),
     "sampler": (
-        *("rollout_log_probs", "sampling_per_token_logps", "sampler_log_probs", "sampler_logprobs", "vllm_logprobs"),
-        *("inference_logprobs", "rollout_log_prob", "sampler_logprob", "sampling_logprob"),
+        *("rollout_log_probs", "sampling_per_token_logps", "sampler_logprobs", "vllm_logprobs"),
+        *("inference_logprobs", "sampling_logprobs"),
     ),
     "mask": ("response_mask", "completion_mask", "loss_mask", "action_mask", "mask"),
     "entropy": ("entropy", "entropies"),
@@ -58,6 +54,16 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 ``entropy`` are a number or a list over tokens. ``tokens`` are the ids of prompt and response; those before the first
 token that ``mask`` keeps identify the prompt.
 """
+
+
+def canonical(name: str) -> str:
+    """Return one spelling for all names that differ in case alone or, of log-probabilities, also in the order of their
+    words and in how that word is written: ``new_logprobs`` and ``Logp-New`` are the same.
+    """
+    name = name.lower()
+    words = re.split(r"[\W_]+", re.sub(r"(?<![a-z])log[\W_]?p(?:rob(?:abilit(?:y|ies)|s)?|s)?(?![a-z])", "logp", name))
+    return "_".join(sorted(words)) if "logp" in words else name
+
 
 COPIED = tuple(
     name

@@ -18,8 +18,8 @@ NEEDS: dict[str, tuple[tuple[str, ...], ...]] = {
     "the trained rule's own rows": (("rule",), ("lo", "hi", "multiplier")),
     "bands with drift (fspo-kl, fspo-gaussian, fspo-tilted)": (("k3_sum", "sum_sq_log_ratio"),),
     "truncation": (("truncated",),),
-    "the same of the mismatch between sampler and trainer (--on behaviour)": (("behaviour_log_ratio", "length"),),
-    "the same of the engine alone, without staleness (--on engine)": (("engine_log_ratio", "length"),),
+    "mismatch between sampler and trainer by length (--on behaviour)": (("behaviour_log_ratio", "length"),),
+    "mismatch of the engine alone, without staleness, by length (--on engine)": (("engine_log_ratio", "length"),),
     "cosines, cosine lemma (T7, T8), bias and variance": (("score_unit",),),
 }
 
@@ -75,9 +75,10 @@ class Report:
             f"{self.metric_lines} lines of scalars"
         )
         if self.rows:
-            known = ", ".join(f"{ratio} in {count}" for ratio, count in self.known.items())
-            out.append(f"  ratios (--on): {known}")
-        pairs = [f"{ours} <- {theirs}" for ours, theirs in (self.columns | self.derived).items()]
+            known = ", ".join(f"{ratio} {count}" for ratio, count in self.known.items())
+            out.append(f"  rows in which a log-ratio is known, by its name for fspo analyse --on: {known}")
+        given = (self.columns | self.derived).items()
+        pairs = [ours if ours == theirs else f"{ours} <- {theirs}" for ours, theirs in given]
         out += _wrapped("columns used", pairs)
         out += _wrapped("columns not known, kept as user.*", self.user_columns)
         out += _wrapped("columns not known, not kept (no plain numbers or text)", self.unknown_columns)
@@ -93,7 +94,9 @@ class Report:
         out += [f"  cannot be computed: {what}: no {wanting}" for what, wanting in self.missing().items()]
         on = next((f" --on {name}" for name in ("engine", "behaviour") if self.known.get(name)), "")
         if self.rows:
-            out += [next_step("doctor", [self.run]), next_step("analyse", [self.run], on)]
+            out.append(next_step("doctor", [self.run]))
+        if any(self.known.values()):
+            out.append(next_step("analyse", [self.run], on))
         return out
 
 

@@ -21,7 +21,7 @@ from fspo.base.errors import UserError, unknown_name
 from fspo.base.files import whole_folder, write_text
 from fspo.gradlog import GradLogWriter
 from fspo.gradlog.run_folder import IMPORT
-from fspo.gradlog.schema import USER_PREFIX
+from fspo.gradlog.schema import NO_ADVANTAGES, USER_PREFIX
 from fspo.rules import PRESETS, Aggregation, Rule, preset
 
 AVERAGES = ", ".join(get_args(Aggregation))
@@ -172,8 +172,8 @@ def _import_table(
         seen |= set(spare)
         rows = convert.convert(chunk, file, chosen)
         if store is None:
-            if convert.makes_advantages:
-                metadata["advantage"] = convert.estimator
+            if "advantage" not in chosen:
+                metadata["advantage"] = convert.estimator if convert.makes_advantages else NO_ADVANTAGES
             store = _Store(GradLogWriter(run, metadata=metadata, user_columns=user), convert.complete)
         for name, kind in store.user.items():
             if name in chunk:
@@ -237,23 +237,30 @@ def _derived(convert: Converter, options: ImportOptions, report: Report) -> None
         report.derived["advantage"] = f"{used['reward']} within groups, as {convert.estimator} makes them"
     elif "advantage" not in used:
         report.notes.append(
-            "no advantages, and no rewards of groups to make them of: the analysis leaves these rows out; name columns "
-            "with --columns advantage=COLUMN, or reward=COLUMN,prompt_id=COLUMN (or --group-size)"
+            "no advantages, and no rewards of groups to make them of: A counts as 0, so only the band acceptance is "
+            "told; for the others name --columns advantage=COLUMN, or reward=COLUMN,prompt_id=COLUMN (or --group-size)"
         )
     found = used.keys() | report.derived.keys()
     wanting = [name for name in ("length", "log_ratio") if name not in found]
     if wanting == ["log_ratio"] and "behaviour_log_ratio" in found:
         report.notes.append("no log_ratio: S is not known, and D + E is (--on behaviour)")
     elif wanting:
+        how = {"length": "length=COLUMN", "log_ratio": "new=COLUMN,old=COLUMN"}
         report.notes.append(
-            f"no {' and no '.join(wanting)}: nothing can be told by length; name the columns with --columns"
+            f"no {' and no '.join(wanting)}: nothing can be told by length; import again with "
+            f"--columns {','.join(how[name] for name in wanting)}"
+        )
+    elif {"old", "log_ratio"} & used.keys() and (lacking := report.rows - max(report.known.values())):
+        report.notes.append(
+            f"no log-ratio in {lacking} of {report.rows} rows, where a log-probability is NaN or missing; name a mask "
+            "that is 0 at such tokens (--columns mask=COLUMN), or give them a log-probability"
         )
     if "step" not in used:
         report.notes.append("no step: all responses count as one update of one rollout")
     if "response_id" not in used and "times_used" not in used:
         report.notes.append("no response id: every row counts as a response of its own, at first use")
     if "new" in used and not {"old", "sampler", "log_ratio"} & used.keys():
-        report.notes.append("no old log-probabilities, so no S: name their column with --columns old=COLUMN")
+        report.notes.append(f"{used['new']} alone makes no S, which is new less old log-probability")
 
 
 def _chunks(sources: Sources, damage: list[str]) -> Iterator[tuple[Path, Chunk]]:

@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from analysis.importing.names import COLUMNS, MARKS
+from analysis.importing.names import COLUMNS, MARKS, canonical
 from fspo.base.errors import UserError
 from fspo.gradlog.run_folder import GRADLOG
 
 Kind = Literal["state", "scalars", "events", "table"]
-TABLES = (".parquet", ".csv", ".jsonl", ".jsonl.gz")
+TABLES = (".parquet", ".csv", ".tsv", ".jsonl", ".jsonl.gz")
 EVENTS = "events.out.tfevents"
-_MARKING = {alias for name in MARKS for alias in COLUMNS[name]}
+_MARKING = {canonical(alias) for name in MARKS for alias in COLUMNS[name]}
 
 
 @dataclass
@@ -113,7 +113,7 @@ def kind_of(path: Path) -> Kind | None:
     from analysis.importing.tables import first_row
 
     row = first_row(path)
-    names = {str(name).lower() for name in row}
+    names = {canonical(str(name)) for name in row}
     if names & _MARKING:
         return "table"
     if any(step in names for step in COLUMNS["step"]) and not path.name.endswith(".parquet"):

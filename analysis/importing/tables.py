@@ -6,6 +6,7 @@ If part of a file cannot be read, a line on it is added to the caller's list ``d
 from __future__ import annotations
 
 import gzip
+import re
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,7 +70,7 @@ def read_chunks(path: Path, damage: list[str], rows: int = CHUNK) -> Iterator[Ch
     """
     if path.name.endswith(".parquet"):
         return _parquet(path, damage, rows)
-    return _csv(path, damage) if path.name.endswith(".csv") else _json_lines(path, damage, rows)
+    return _csv(path, damage) if path.name.endswith((".csv", ".tsv")) else _json_lines(path, damage, rows)
 
 
 def _parquet(path: Path, damage: list[str], rows: int) -> Iterator[Chunk]:
@@ -94,6 +95,15 @@ def _parquet(path: Path, damage: list[str], rows: int) -> Iterator[Chunk]:
         damage.append(f"{path}: {lost} rows lost, in row groups that cannot be read: {why}")
 
 
+def _separator(path: Path) -> tuple[str, str]:
+    """Return what separates a CSV file's columns (comma, semicolon or tab) and the decimal point of its numbers."""
+    with path.open(encoding="utf-8-sig", errors="replace") as file:
+        names, first = file.readline(), file.readline()
+    between = max(",;\t", key=names.count)
+    comma = between != "," and re.search(rf"(?:^|{between})-?\d+,\d+(?:{between}|$)", first.strip("\r\n"))
+    return between, "," if comma else "."
+
+
 def _csv(path: Path, damage: list[str]) -> Iterator[Chunk]:
     import pyarrow as pa
     import pyarrow.csv as pacsv
@@ -104,14 +114,19 @@ def _csv(path: Path, damage: list[str]) -> Iterator[Chunk]:
     bad: list[str] = []
 
     def skip(row: Any) -> str:
-        bad.append(f"{row.actual_columns} columns in the place of {row.expected_columns}")
+        bad.append(
+            f"{row.actual_columns} columns in the place of {row.expected_columns}: put quotation marks around a cell "
+            f"that holds {between!r}"
+        )
         return "skip"
 
-    parse = pacsv.ParseOptions(newlines_in_values=True, invalid_row_handler=skip)
+    between, decimal = _separator(path)
+    parse = pacsv.ParseOptions(delimiter=between, newlines_in_values=True, invalid_row_handler=skip)
+    numbers = pacsv.ConvertOptions(decimal_point=decimal)
     read = pacsv.ReadOptions(block_size=CHUNK_BYTES)
     given = 0
     try:
-        for batch in pacsv.open_csv(path, read_options=read, parse_options=parse):
+        for batch in pacsv.open_csv(path, read_options=read, parse_options=parse, convert_options=numbers):
             given += batch.num_rows
             if batch.num_rows:
                 yield dict(zip(batch.schema.names, batch.columns, strict=True))

@@ -82,8 +82,14 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else "" if value is None else json.dumps(value, default=str, sort_keys=True)
 
 
-def as_values(column: pa.Array | list[Any]) -> Values:
-    """Find the kind of a column's values; strings that are JSON lists of numbers (CSV) become lists."""
+def as_values(column: pa.Array | list[Any], *, listed: bool = False) -> Values:
+    """Find the kind of a column's values; strings that are lists of numbers in brackets (CSV) become lists.
+
+    Parameters
+    ----------
+    listed : bool
+        Whether strings of numbers without brackets are lists too.
+    """
     import pyarrow as pa
 
     if isinstance(column, list):
@@ -102,7 +108,7 @@ def as_values(column: pa.Array | list[Any]) -> Values:
     if _is_list(kind) and (_is_number(kind.value_type) or pa.types.is_null(kind.value_type)):
         return Values("list", array)
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        parsed = _json_lists(array)
+        parsed = _lists(array, listed)
         return Values("text", array.cast(pa.string())) if parsed is None else Values("list", parsed)
     return Values("text", pa.array([_text(value) for value in array.to_pylist()], pa.string()))
 
@@ -119,15 +125,27 @@ def _is_number(kind: pa.DataType) -> bool:
     return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
 
 
-def _json_lists(array: pa.Array) -> pa.Array | None:
+def _lists(array: pa.Array, listed: bool) -> pa.Array | None:
+    """Parse texts such as JSON, Python and numpy write a list of numbers; None if one of them is no list."""
     import pyarrow as pa
 
     values = array.to_pylist()
     first = next((value for value in values if value), "")
-    if not first.startswith("["):
+    if not listed and not first.startswith(("[", "(")):
         return None
     try:
-        lists = [None if not value else json.loads(NUMPY_NUMBER.sub(r"\1", value)) for value in values]
-        return pa.array(lists, pa.list_(pa.float64()))
+        return pa.array([None if not value else _list(value) for value in values], pa.list_(pa.float64()))
     except (ValueError, TypeError, pa.ArrowInvalid, pa.ArrowTypeError):
         return None
+
+
+def _list(text: str) -> list[float | None]:
+    text = NUMPY_NUMBER.sub(r"\1", text)
+    try:
+        if isinstance(found := json.loads(text), list):
+            return found
+    except ValueError:  # no JSON: numpy separates by spaces, and Python writes None and nan
+        pass
+    inside = text.strip()
+    inside = inside[1:-1] if inside[:1] + inside[-1:] in ("[]", "()") else inside
+    return [float("nan" if word in ("None", "null") else word) for word in re.split(r"[\s,;|]+", inside) if word]

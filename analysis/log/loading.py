@@ -21,6 +21,7 @@ from fspo.base.errors import UserError
 from fspo.gradlog import header_rule, read_files
 from fspo.gradlog.files import LogFile, log_files
 from fspo.gradlog.run_folder import saved_config
+from fspo.gradlog.schema import NO_ADVANTAGES
 from fspo.rules import Rule
 
 IN_MEMORY = 300_000
@@ -165,7 +166,13 @@ def load_run(
     rule = own if own is not None and own.on == ratio.on else None
     names = log.column("rule") if clip is None and "rule" in log else []
     label = clip.label if clip else str(names[0]) if len(names) else "unknown"
-    warnings = [] if clip else ["the log's header names no rule: the rows of the rule that trained are left out"]
+    warnings = []
+    if clip is None:
+        warnings.append(
+            "the log's header names no rule: the rows of the rule that trained are left out (fspo import --rule)"
+        )
+    if metadata.get("advantage") == NO_ADVANTAGES:
+        warnings.append("no advantages in the log: A counts as 0, so update acceptance has no rows")
     if own is not None and rule is None:
         warnings.append(f"the run's {ratio.header} {own.label!r} acts on another ratio: --on {own.on} has its rows")
     if own is None and ratio.on in CORRECTED:

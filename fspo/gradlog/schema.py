@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = (1, 1)
 """Version (major, minor) of the log's columns. A log of a later minor version is read, one of another major refused."""
+NO_ADVANTAGES = "none"
+"""Value of ``advantage`` in the header of an imported log whose table tells no advantages: A is 0 in all its rows."""
 USER_PREFIX = "user."
 
 

@@ -5,6 +5,7 @@ import gzip
 import json
 import tempfile
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analysis.__main__ import main
+from analysis.doctor.command import main as doctor
 from analysis.doctor.examine import examine
 from analysis.importing.convert import choose_columns
+from analysis.importing.names import canonical
 from analysis.importing.run import ImportOptions, import_run
 from analysis.importing.tables import read_chunks
 from analysis.log.loading import load_run
@@ -489,3 +492,70 @@ def test_lists_of_numpys_numbers_in_a_csv_are_read(tmp_path):
     assert "np.float64(-0.125)" in table.read_text()
     import_run(table, tmp_path / "run")
     assert read_log(tmp_path / "run").column("length").tolist() == list(range(2, 18))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("comma.csv", "\ufeffstep,prompt,old_logprobs,new_logprobs\n0,p,-3.75,-3.5\n"),
+        ("semicolon.csv", "step;prompt;logp_old;logp_new\n0;p;-3,75;-3,5\n"),
+        ("tab.tsv", "step\tprompt\tLogP-Old\tLogP-New\n0\tp\t-3.75\t-3.5\n"),
+        ("lists.csv", 'step;prompt;old logprobs;new logprobs\n0;p;[-1.5, -2.0, -0.25];"[-1.0, -2.0, -0.5]"\n'),
+        ("numpy.csv", 'step,prompt,old_logprobs,new_logprobs\n0,p,[-1.5 -2.   -0.25],"[-1.  -2.\n -0.5]"\n'),
+        ("spaces.csv", "step,prompt,old_log_probs,log_probs\n0,p,-1.5 -2.0 -0.25,-1.0 -2.0 -0.5\n"),
+        ("python.csv", 'step,prompt,old_logps,new_logps\n0,p,"(-1.5, -2.0, -0.25)","(-1.0, -2.0, -0.5)"\n'),
+    ],
+)
+def test_a_table_as_a_stranger_writes_it(tmp_path, name, text):
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    report = import_run(tmp_path / name, tmp_path / "run")
+    log = read_log(tmp_path / "run")
+    assert log.column("log_ratio") == pytest.approx([0.25])
+    assert report.known["update"] == 1
+    if "[" in text or "-1.5" in text:
+        assert log.column("length").tolist() == [3]
+        assert log.column("sum_sq_log_ratio") == pytest.approx([SQUARES[0]])
+
+
+def test_names_of_log_probabilities_in_any_order_and_spelling():
+    same = ["new_logprobs", "Logp-New", "log_probs_new", "new log prob", "NEW_LOGPS", "new_log_probability"]
+    assert {canonical(name) for name in same} == {"logp_new"}
+    others = ["logits_new", "log_ratio", "logps_newer", "blogp_new", "logprobs"]
+    assert "logp_new" not in {canonical(name) for name in others}
+
+
+def test_a_row_for_each_token_is_refused_with_the_line_that_joins_them(tmp_path):
+    rows = {"step": [0] * 6, "response_id": [0, 0, 0, 1, 2, 2], "prompt": list("aaaaaa"), "reward": [1, 1, 1, 0, 1, 1]}
+    rows |= {"old_logp": [*chain(*OLD)], "new_logp": [*chain(*NEW)]}
+    table = write(tmp_path / "tokens.csv", rows)
+    with pytest.raises(UserError, match="each row is a token") as refused:
+        import_run(table, tmp_path / "run")
+    cure = str(refused.value).split("pandas: ")[1]
+    eval(cure, {"table": pd.read_csv(table)}).to_parquet(tmp_path / "joined.parquet")
+    import_run(tmp_path / "joined.parquet", tmp_path / "run")
+    assert read_log(tmp_path / "run").column("log_ratio") == pytest.approx(S)
+
+
+def test_a_token_without_a_log_probability_is_said_and_a_mask_cures_it(tmp_path, capsys):
+    old = [[float("nan"), *values[1:]] for values in OLD]
+    table = write(tmp_path / "first.parquet", TOKENS | {"old_log_probs": old, "kept": [[0, 1, 1], [0], [0, 1]]})
+    assert main(["import", str(table), "--out", str(tmp_path / "run")]) == 0
+    said = capsys.readouterr().out
+    assert "no log-ratio in 3 of 3 rows" in said
+    assert "next: fspo analyse" not in said
+    assert doctor([str(tmp_path / "run")]) == 0
+    said = capsys.readouterr().out
+    assert "no row has a log-ratio" in said
+    assert "next: fspo analyse" not in said
+    import_run(table, tmp_path / "masked", ImportOptions(columns={"mask": "kept"}))
+    assert np.nansum(read_log(tmp_path / "masked").column("log_ratio")) == pytest.approx(-0.25 + 1.0)
+
+
+def test_without_advantages_the_analysis_tells_the_band_acceptance(tmp_path):
+    columns = {name: values for name, values in TOKENS.items() if name != "advantages"}
+    import_run(write(tmp_path / "none.parquet", columns), tmp_path / "run")
+    loaded = load_run(tmp_path / "run")
+    assert pytest.approx([*S]) == loaded.rows.S
+    assert not loaded.rows.A.any()
+    assert any("no advantages in the log" in line for line in loaded.notes.warnings)
+    assert "advantages_zero" not in [found.id for found in examine(tmp_path / "run").findings]

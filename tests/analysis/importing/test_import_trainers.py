@@ -78,7 +78,7 @@ def test_a_real_trl_run(trl_output, tmp_path, capsys):
     assert "A = 0" in printed
     assert "odd_length is taken as the reward" in printed
     assert "acceptance by length, LRE, scaling of Var(S|L): no length, log_ratio" in printed
-    assert "update in 0, engine in 0, behaviour in 0, total in 0" in printed
+    assert "update 0, engine 0, behaviour 0, total 0" in printed
 
 
 def test_trl_lengths_by_the_tokenizer(trl_output, tmp_path):
@@ -225,7 +225,7 @@ def test_prime_rls_token_exports(tmp_path, capsys):
         (path.parent / "STABLE").touch()
     assert main(["import", str(tmp_path / "token_exports"), "--out", str(tmp_path / "run")]) == 0
     printed = capsys.readouterr().out
-    assert "update in 4, engine in 0, behaviour in 4, total in 4" in printed
+    assert "update 4, engine 0, behaviour 4, total 4" in printed
     assert "prompt_id <- token_ids before the first of loss_mask" in printed
     log = read_log(tmp_path / "run")
     assert log.column("length").tolist() == [3, 1, 2, 2]
