@@ -25,7 +25,9 @@ GROUPS: dict[str, dict[str, Command]] = {
         "demo": Command("figures.demo", "two simulated runs, one of them sick", "--open"),
     },
     "you have a run, or a log of another trainer": {
-        "import": Command("analysis.importing.command", "make a run folder of another log", "rollouts.csv --out RUN"),
+        "import": Command(
+            "analysis.importing.command", "make a run folder of another log", "rollouts.csv --output RUN"
+        ),
         "doctor": Command("analysis.doctor.command", "what is wrong with a run, and the cure", "RUN"),
         "watch": Command("analysis.live.command", "a local page that follows runs as they train", "RUN"),
         "analyse": Command("analysis.__main__", "tables by response length", "RUN", "analyse_command"),
@@ -106,7 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         If no command has the given name.
     """
     name, *words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
-    if name in ("-h", "--help"):
+    if name in ("-h", "--help", "help"):
         print(usage(), end="")
         return 0
     if name == "--version":

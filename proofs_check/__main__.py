@@ -78,7 +78,9 @@ def build_parser() -> CommandParser:
     parser.add_argument("--seed", type=int, default=0, help="root of every random stream")
     parser.add_argument("--log", type=Path, default=None, help="a run folder: T7 and T8 on its gradient log too")
     parser.add_argument("--strict", action="store_true", help="a check that could not be run counts as a failure")
-    parser.add_argument("--out", type=Path, default=Path("out/proofs_check"), help="folder for proofs_check.json ...")
+    parser.add_argument(
+        "--output", "--out", type=Path, default=Path("out/proofs_check"), help="folder for proofs_check.json ..."
+    )
     parser.add_argument("--no-progress", action="store_true", help="show no progress bar")
     return parser
 
@@ -102,9 +104,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     checked_seed("--seed", options.seed)
     damage = [] if options.log is None else log_damage(options.log, MOST_ROLLOUTS)
-    rows, status = run_suite(options.out, chosen, options.seed, options.jobs, options.strict, not options.no_progress)
+    rows, status = run_suite(
+        options.output, chosen, options.seed, options.jobs, options.strict, not options.no_progress
+    )
     print(format_table(rows))
-    print(f"report: {options.out}/proofs_check.json (.md, .tex)")
+    print(f"report: {options.output}/proofs_check.json (.md, .tex)")
     for line in damage:
         print(f"left out of the log {options.log}, because it cannot be read: {line}")
     print(next_step("maps", []))

@@ -143,7 +143,7 @@ def import_page() -> str:
     scalars += [(f"`{theirs}`", f"`{known.FOREIGN}{theirs}`", why) for theirs, why in kept.items()]
     return f"""# Other trainers' logs
 
-`fspo import SOURCE --out RUN` makes a run folder of another trainer's output folder or of one file:
+`fspo import SOURCE --output RUN` makes a run folder of another trainer's output folder or of one file:
 tables with one row for each response (Parquet, CSV, JSON lines), scalars (JSON lines, CSV, TensorBoard) and
 `trainer_state.json`. It prints which columns it used, which ratios it could make and which diagnostics lack what.
 {GENERATED}

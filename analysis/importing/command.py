@@ -16,8 +16,8 @@ from fspo.base.command_line import CommandParser
 EXAMPLES = """examples:
   fspo import trl-output                        # trainer_state.json, completions/, TensorBoard files
   fspo import rollouts.parquet --rule gspo --updates-per-rollout 8
-  fspo import log.csv --columns log_ratio=my_S,reward=accuracy --out out/theirs
-  fspo import RUN/token_exports --out out/prime # prime-rl; then: fspo analyse out/prime --on total
+  fspo import log.csv --columns log_ratio=my_S,reward=accuracy --output out/theirs
+  fspo import RUN/token_exports --output out/prime # prime-rl; then: fspo analyse out/prime --on total
 """
 
 
@@ -35,7 +35,9 @@ def build_parser() -> CommandParser:
         examples=EXAMPLES,
     )
     p.add_argument("source", type=str, metavar="SOURCE", help="a trainer's output folder, or one file")
-    p.add_argument("--out", type=str | None, default=None, help="run folder to make; by default SOURCE-imported, here")
+    p.add_argument(
+        "--output", "--out", type=str | None, default=None, help="run folder to make; by default SOURCE-imported, here"
+    )
     p.add_argument("--columns", type=dict[str, str] | None, default=None, help="our column names to the table's")
     p.add_argument("--rule", type=str | None, default=None, help=f"the rule that trained: {rule_names()}")
     p.add_argument("--range-lo", type=float | None, default=None, help="its lower range, if not the preset's")
@@ -65,6 +67,6 @@ def main(arguments: list[str]) -> int:
         tokens=args.tokens,
     )
     with tqdm(desc="import", unit="row", unit_scale=True, disable=not sys.stderr.isatty()) as bar:
-        report = import_run(source, f"{stem}-imported" if args.out is None else args.out, options, bar.update)
+        report = import_run(source, f"{stem}-imported" if args.output is None else args.output, options, bar.update)
     print("\n".join(report.lines()))
     return 0

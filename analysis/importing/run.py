@@ -96,13 +96,13 @@ def import_run(
         If nothing of the source can be read, or the target exists already. Nothing is left behind then.
     """
     if not str(out).strip():
-        raise UserError("--out is empty: name a folder")
+        raise UserError("--output is empty: name a folder")
     options, target = options or ImportOptions(), Path(out)
     rule = options.trained_rule()
     if options.aggregation is not None and options.aggregation not in get_args(Aggregation):
         raise unknown_name("--aggregation", options.aggregation, get_args(Aggregation))
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise UserError(f"{target} is there already: name another folder with --out")
+        raise UserError(f"{target} is there already: name another folder with --output")
     sources = find_sources(source)
     report = Report(str(source), str(target), ignored=list(sources.ignored))
     for kind in ("table", "state", "scalars", "events"):

@@ -16,7 +16,7 @@ from typing import Any, NoReturn, Union, get_args, get_origin
 
 from jsonargparse import ArgumentParser, DefaultHelpFormatter
 
-from fspo.base.errors import UserError
+from fspo.base.errors import UserError, unknown_name
 
 WRONG_VALUE = re.compile(r'Parser key "([\w.\-]+)": (.*)(?:Got value|Given value): ?(.*)$')
 """Pattern of jsonargparse's message about a wrong value, in one line; its groups are the key, the reason, the value."""
@@ -59,6 +59,9 @@ class CommandParser(ArgumentParser):
         if match := WRONG_VALUE.match(message):
             key, why, value = match.groups()
             message = wrong_value(f"--{key}", why, value.strip("'")) or message
+        if match := re.match(r"unrecognized arguments?: (--[\w.\-]+)", message, re.IGNORECASE):
+            names = [dashed(name) for name in self._option_string_actions if name.startswith("--")]
+            raise unknown_name("option", match[1], names)
         raise UserError(f"{message} ({self.prog} --help shows the options)") from ex
 
 

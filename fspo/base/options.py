@@ -223,14 +223,23 @@ def _explain(message: str, cls: type) -> str:
             return str(unknown_name(f"value of {key}:", value, re.findall(r"'([^']*)'", choices[1])))
         if found := wrong_value(key, why, value):
             return found
+    if match := re.search(r"Parser key \"([\w.]+)\": Unable to load config '([^']*)'", message):
+        return (
+            f"{match[1]} is {match[2]!r}, but it is a group of options: set {match[1]}.<option>, or give the path of a "
+            "YAML file of them"
+        )
     if match := re.fullmatch(r"argument (--\S+): expected one argument", message):
         return f"{match[1]} lacks its value: write {match[1]}=VALUE (so too where the value starts with '-')"
     return message
 
 
 def unknown_option(name: str, names: Sequence[str]) -> UserError:
-    """Build the error for an option that does not exist; it suggests a name of the same group if one is near."""
-    group = name.rpartition(".")[0]
+    """Build the error for an option that does not exist; it suggests the option of that name in a group, else a name of
+    the same group if one is near.
+    """
+    group, _, leaf = name.rpartition(".")
+    if same := [n for n in names if n.rpartition(".")[2] == leaf.replace("-", "_")]:
+        return UserError(f"unknown option {name!r}: did you mean {' or '.join(map(repr, same[:3]))}?")
     siblings = [n for n in names if n.rpartition(".")[0] == group]
     error = unknown_name("option", name, siblings or list(names))
     if "did you mean" in str(error) or not siblings:

@@ -36,7 +36,7 @@ def build_parser() -> CommandParser:
         description="Map where each rule is fair and what its clipping costs; write tidy CSV tables.",
         examples=EXAMPLES,
     )
-    parser.add_argument("--out", type=Path, default=Path("out/proofs_check"), help="folder for the tables")
+    parser.add_argument("--output", "--out", type=Path, default=Path("out/proofs_check"), help="folder for the tables")
     parser.add_argument(
         "--only",
         default="",
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from proofs_check.maps.tables import write_table
     from proofs_check.run import MOST_JOBS
 
-    check_output(options.out)
+    check_output(options.output)
     checked_seed("--seed", options.seed)
     checked_count("--jobs", options.jobs, 1, MOST_JOBS, "the number of processes")
     if options.draws:
@@ -71,14 +71,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise unknown_name("part", name, known)
     parts = [name for name in only if name in PARTS]
     tables = build_tables(parts, options.seed, options.draws, options.jobs, not options.no_progress) if parts else {}
-    files = [write_table(options.out, name, frame) for name, frame in tables.items()]
+    files = [write_table(options.output, name, frame) for name, frame in tables.items()]
     if CURVES in only:
-        files += curves.write(options.out, options.seed, options.draws, not options.no_progress)
+        files += curves.write(options.output, options.seed, options.draws, not options.no_progress)
     if ONLINE in only:
-        found = online.write(options.out, options.seed, options.draws, not options.no_progress)
+        found = online.write(options.output, options.seed, options.draws, not options.no_progress)
         files += [] if found is None else [found]
-    print(f"tables: {options.out}/ {', '.join(file.name for file in files)} (docs/tables.md explains the columns)")
-    print(next_step("figures --theory", [options.out]))
+    print(f"tables: {options.output}/ {', '.join(file.name for file in files)} (docs/tables.md explains the columns)")
+    print(next_step("figures --theory", [options.output]))
     return 0
 
 

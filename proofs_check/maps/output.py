@@ -24,4 +24,4 @@ def check_output(folder: Path) -> None:
         "proofs_check.tex": begins_with(to_latex([]).splitlines()[0]),
     }
     ours |= {file_name(table): begins_with(",".join(list(columns)[:2])) for table, columns in MAP_COLUMNS.items()}
-    refuse_foreign(folder, ours, "fspo check", "--out")
+    refuse_foreign(folder, ours, "fspo check", "--output")

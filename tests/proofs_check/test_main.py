@@ -117,7 +117,7 @@ def test_not_run_comes_last_and_counts_only_when_strict(monkeypatch, tmp_path, c
 def test_out_that_is_a_file_is_refused(tmp_path):
     path = tmp_path / "file"
     path.write_text("x")
-    with pytest.raises(UserError, match="--out"):
+    with pytest.raises(UserError, match="--output"):
         cli.run_suite(path, (made(1.0),), progress=False)
 
 

@@ -53,6 +53,14 @@ def test_help_and_an_unknown_option(
     assert "no-such-option" in line
 
 
+def test_a_near_option_of_a_command_is_named() -> None:
+    from analysis.importing.command import build_parser
+
+    with pytest.raises(UserError, match=r"unknown option '--colums': did you mean '--columns'\?"):
+        build_parser().parse_args(["x.csv", "--colums", "a=b"])
+    assert build_parser().parse_args(["x.csv", "--out", "RUN"]).output == "RUN"  # as it was called before
+
+
 def test_lists_have_commas_and_names_dashes_in_every_command() -> None:
     given = ["--optim.learning-rate", "0.001", "--batch.drop=truncated,failed", "--log.length-edges", "1,9"]
     config = parse(TrainConfig, [*given, "--trackers", "tensorboard"])

@@ -51,6 +51,9 @@ def test_saved_configuration_loads_again(tmp_path: Path) -> None:
     [
         (["--rollout", "3"], r"unknown option 'rollout': did you mean 'rollouts'"),
         (["--batch.promts", "3"], r"unknown option 'batch.promts': did you mean 'batch.prompts'"),
+        (["--preset", "gspo"], r"did you mean 'rule.preset' or 'correction.preset'\?$"),
+        (["--learning-rate", "1"], r"did you mean 'optim.learning_rate'\?$"),
+        (["--rule", "fspo"], r"rule is 'fspo', but it is a group of options: set rule.<option>"),
         (["--sampling.temprature", "1"], r"did you mean 'sampling.temperature'"),
         (["--learning_rate", "1"], r"optim\.learning_rate"),
         (["--rule.preset", "fspo_kl"], r"did you mean 'fspo-kl'"),
