@@ -38,7 +38,7 @@ def test_a_class_name_stands_for_one_thing() -> None:
     twice = {name: paths for name, paths in named.items() if len(paths) > 1}
     assert {name: sorted(paths) for name, paths in twice.items()} == {
         "Rows": ["analysis/doctor/patient.py", "analysis/log/rows.py"],
-        "Mismatch": ["analysis/doctor/mismatch.py", "fspo/objective.py"],
+        "Mismatch": ["analysis/doctor/mismatch.py", "fspo/objective/ratios.py"],
     }
 
 

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from analysis.doctor.findings import Answer, Evidence, Severity, clear, found, not_checked
-from analysis.doctor.patient import MIN_ROWS, Floats, Ints, Mask, Rows
+from analysis.doctor.line import FLOAT32, Line
+from analysis.doctor.patient import MIN_ROWS, Floats, Mask, Rows
 from analysis.log.rows import numbered
 from analysis.rules.recompute import ratio
 from analysis.stats.anytime import AnytimeMean
@@ -47,145 +48,13 @@ TOKEN_MARGIN = 0.1
 """Smallest difference of E[k1] = -E[S] and E[k3], relative to E[k3], that is reported. k3 is the sum of e^s - 1 - s
 over a response's token log-ratios s.
 """
-FLOAT32 = 1e-3
-"""Root mean square of a log-ratio over sqrt(L), nats, below which two float32 programs differ. If D + E is as small,
-the laws are tested on S alone, else on S + D + E.
-"""
 FLOOR = 3.0
 """Root mean square of S before the first update, as a multiple of the noise floor, from which on it is reported."""
-OFFSET = 0.02
-"""Of a log-ratio x that ought to be 0 but for noise: smallest mean of x + k3, nats, that is reported (k3: sum of
-e^s - 1 - s over the token log-ratios s of x).
-"""
 
 PROMPTS = 4096
 """About how many prompts are followed from rollout to rollout, to see how far their responses' mean length shifts."""
 
 FEW = "{} rows at first use after an update, 30 are wanted (stale rows without a behaviour ratio do not count)"
-
-
-@dataclass
-class Line:
-    """A log-ratio x of responses that ought to be 0 but for noise: its size, and a line a + b L through x + k3.
-
-    Let q have drawn the responses, x = log p - log q, and k3 the sum of e^s - 1 - s over the token log-ratios s of x.
-    Then E[x] = -KL and E[k3] = KL, where p and q have the same support (T9, T16). So x + k3 has mean 0, even if p has
-    noise, another precision or other weights; another mean shows that q is not the law that drew. Where k3 is unknown,
-    e^x - 1 stands for x + k3, with x at most 3.
-    """
-
-    n: float = 0.0
-    x: float = 0.0
-    y: float = 0.0  # sum over rows of y = x + k3
-    over: float = 0.0  # sum over rows of 1 / L
-    L: float = 0.0
-    y_over: float = 0.0
-    square_over: float = 0.0  # sum over rows of y^2 / L, y = x + k3
-    size: float = 0.0  # sum over rows of x^2 / L
-    spread: float = 0.0  # sum over rows of 2 k3 / L, which is about the mean square of the token log-ratios
-    least: float = math.inf
-    most: float = -math.inf
-    first: int | None = None  # the first rollout with an x that is not 0
-
-    def add(self, x: Floats, L: Floats, rollout: Ints, k3: Floats | None = None) -> None:
-        """Add the rows (N,) whose ``x`` is finite; ``k3`` (N,) sums k3 over a response's tokens, NaN where unknown."""
-        good = np.isfinite(x)
-        k3 = np.full(len(x), np.nan) if k3 is None else k3
-        x, L, rollout, k3 = x[good], L[good], rollout[good], k3[good]
-        if not len(x):
-            return
-        y = x + k3
-        unknown = ~np.isfinite(y)
-        twice = np.where(unknown, x * x, 2 * k3)
-        if unknown.any():
-            y[unknown] = np.expm1(np.minimum(x[unknown], 3.0))
-        each = 1 / L
-        self.n += len(x)
-        self.x += float(x.sum())
-        self.y += float(y.sum())
-        self.over += float(each.sum())
-        self.L += float(L.sum())
-        self.y_over += float(y @ each)
-        self.square_over += float((y * y) @ each)
-        self.size += float((x * x) @ each)
-        self.spread += float(twice @ each)
-        self.least, self.most = min(self.least, float(x.min())), max(self.most, float(x.max()))
-        if self.first is None and np.any(x):
-            self.first = int(rollout[np.flatnonzero(x)[0]])
-
-    @property
-    def rms(self) -> float:
-        """Root mean square of x / sqrt(L), nats."""
-        return math.sqrt(self.size / self.n) if self.n else math.nan
-
-    @property
-    def of_tokens(self) -> float:
-        """Root mean square of the token log-ratios s, nats; that of x / sqrt(L) where k3 is unknown."""
-        return math.sqrt(max(self.spread, 0.0) / self.n) if self.n else 0.0
-
-    def fit(self) -> tuple[float, float, float, float]:
-        """Return a and b of the line a + b L, fitted to x + k3 with weights 1/L, and the standard errors of a and b."""
-        determinant = self.over * self.L - self.n**2
-        if self.n < 3 or determinant <= 1e-9 * self.n**2:
-            rest = math.sqrt(self.square_over / max(self.n, 1.0))
-            return 0.0, self.y / max(self.L, 1.0), math.inf, rest / math.sqrt(max(self.L, 1.0))
-        a = (self.L * self.y_over - self.n * self.y) / determinant
-        b = (self.over * self.y - self.n * self.y_over) / determinant
-        rest = max(self.square_over - a * self.y_over - b * self.y, 0.0) / (self.n - 2)
-        return a, b, math.sqrt(rest * self.L / determinant), math.sqrt(rest * self.over / determinant)
-
-    def cause(self, sampler: str) -> str:
-        """Name a likely cause of the log-ratio x, from the fitted line and the extremes of x.
-
-        ``sampler`` names the log-probabilities that x compares with the trainer's. Where neither the mean of x + k3
-        differs from 0 nor x lies on one side of 0, noise is named.
-        """
-        a, b, a_error, _ = self.fit()
-        per_response = abs(a) > 5 * a_error and abs(a) > 2 * abs(b) * self.L / self.n
-        if not (self.systematic() or self.one_sided):
-            return f"{sampler} and the trainer's differ by noise: its mean is -E[k3], as of two laws of which one drew"
-        if per_response:
-            token = "has a token less" if a < 0 else "has a token more"
-            return f"it does not grow with the length: the sum of {sampler} {token} than the trainer's"
-        if self.one_sided and self.x < 0:
-            return "it is never above 0 and grows with the length: tokens were drawn by top-p or top-k, or masked"
-        return (
-            f"it grows with the length: {sampler} are not those of the law that drew, but of another temperature, of "
-            "other weights or of another model"
-        )
-
-    @property
-    def one_sided(self) -> bool:
-        """Whether x lies on one side of 0: its largest size on the other side is at most 2 % of that on this side."""
-        return min(-self.least, self.most) <= 0.02 * max(-self.least, self.most)
-
-    def evidence(self, name: str) -> tuple[Evidence, ...]:
-        """Return evidence: the root mean square of x, here called ``name``, and a and b of the line through x + k3."""
-        a, b, a_error, b_error = self.fit()
-        law = f"{name} + k3 (law: 0)"
-        return (
-            Evidence(f"{name}: root mean square", self.rms, unit="nats per root token"),
-            Evidence(f"{law}: part that does not grow with L", a, a - 2 * a_error, a + 2 * a_error, "nats"),
-            Evidence(f"{law}: part for each token", b, b - 2 * b_error, b + 2 * b_error, "nats"),
-        )
-
-    def systematic(self, apart: float = 0.0) -> bool:
-        """Whether the mean of x + k3 differs from 0 by more than noise explains.
-
-        Parameters
-        ----------
-        apart : float
-            Root mean square over tokens, nats, of d = log q - log mu, if a law mu other than q drew the responses. A
-            mean of x + k3 of up to L times that of d times that of s is then no defect: as E_mu[e^d (e^s - 1)] = 0 for
-            each token, the mean of e^s - 1 can be that far from 0 (Cauchy-Schwarz, to second order). Since it may be
-            so at some lengths alone, so much is taken off both parts of the line.
-        """
-        a, b, a_error, b_error = self.fit()
-        if self.n < MIN_ROWS:
-            return False
-        explained, mean = apart * self.of_tokens, self.L / self.n
-        a, b = max(abs(a) - explained * mean, 0.0), max(abs(b) - explained, 0.0)
-        return max(a, b * mean) > OFFSET and (a > 5 * a_error or b > 5 * b_error)
 
 
 @dataclass

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from analysis.doctor.findings import Answer, Evidence, Severity, clear, found, not_checked
-from analysis.doctor.laws import EACH, FLOAT32, GAINED, LOST, WEIGHT_MARGIN, Line
+from analysis.doctor.laws import EACH, GAINED, LOST, WEIGHT_MARGIN
+from analysis.doctor.line import FLOAT32, Line
 from analysis.doctor.patient import MIN_ROWS, Floats, Mask, Rows
 from analysis.rules.recompute import ratio
 from analysis.stats.anytime import AnytimeMean

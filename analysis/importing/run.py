@@ -25,7 +25,7 @@ from fspo.gradlog.schema import NO_ADVANTAGES, USER_PREFIX
 from fspo.rules import PRESETS, Aggregation, Rule, preset
 
 AVERAGES = ", ".join(get_args(Aggregation))
-"""Ways to average the loss that ``--aggregation`` accepts (fspo/objective.py)."""
+"""Ways to average the loss that ``--aggregation`` accepts (`fspo.objective.aggregate`)."""
 BUFFER = 500_000
 """Number of rows that may wait in memory until all rows of their rollout have come, so that a rollout becomes one file.
 Of a table not sorted by rollout, a rollout may need several files.
@@ -46,7 +46,7 @@ class ImportOptions:
     range_lo, range_hi : float, optional
         Range of the rule, if it is not the preset's.
     aggregation : str, optional
-        How the trainer averaged the loss: response, sequence, token or constant (fspo/objective.py).
+        How the trainer averaged the loss: response, sequence, token or constant (`fspo.objective.aggregate`).
     updates_per_rollout : int
         Optimizer updates between two rollouts, where the table counts only steps.
     group_size : int, optional

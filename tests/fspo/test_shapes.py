@@ -16,8 +16,8 @@ BARE = {"Tensor", "ndarray", "NDArray", "Array", "Floats", "Ints"}
 """Types of arrays without a shape; an `ArrayLike` may be a number or a list, so it has none."""
 FILES = (
     *(
-        "test_objective.py",
-        "test_corrections.py",
+        "objective/test_objective.py",
+        "objective/test_corrections.py",
         "test_advantages.py",
         "rules/test_rules.py",
         "stats/test_clusters.py",

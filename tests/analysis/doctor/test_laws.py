@@ -9,7 +9,8 @@ from scipy.stats import t as student
 from analysis.doctor.doctor import Doctor
 from analysis.doctor.examine import examine
 from analysis.doctor.findings import Severity
-from analysis.doctor.laws import Laws, Line
+from analysis.doctor.laws import Laws
+from analysis.doctor.line import Line
 from analysis.doctor.planted import Plan, write_run
 from analysis.log.copies import find_copies
 from analysis.stats.anytime import AnytimeMean, stakes

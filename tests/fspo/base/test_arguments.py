@@ -146,7 +146,7 @@ PASSED_ON = {rules.token_sums, rules.token_k3, rules.capped, rules.exponent, rul
 
 
 OF_RULES = {rules.check_ratios}
-"""Takes rules alone, which are checked when they are made; tests/fspo/test_corrections.py has the pairs it refuses."""
+"""Takes rules alone, checked when they are made; tests/fspo/objective/test_corrections.py has the pairs it refuses."""
 
 
 def public(module: Any) -> set[Any]:

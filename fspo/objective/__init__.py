@@ -1,0 +1,35 @@
+"""The training objective: log-ratios, loss and records of responses, as pure functions on torch tensors."""
+
+from fspo.config import ObjectiveConfig
+from fspo.objective.loss import (
+    ObjectiveOutput,
+    aggregate,
+    apply_rule,
+    denominator_for,
+    kl_terms,
+    objective,
+    straight_through,
+    surrogate,
+)
+from fspo.objective.ratios import Mismatch, log_ratios, ratio_tokens, response_log_ratio, token_columns
+from fspo.objective.records import Records, ratio_stats, ratio_sum
+
+__all__ = [
+    "Mismatch",
+    "ObjectiveConfig",
+    "ObjectiveOutput",
+    "Records",
+    "aggregate",
+    "apply_rule",
+    "denominator_for",
+    "kl_terms",
+    "log_ratios",
+    "objective",
+    "ratio_stats",
+    "ratio_sum",
+    "ratio_tokens",
+    "response_log_ratio",
+    "straight_through",
+    "surrogate",
+    "token_columns",
+]

@@ -1,0 +1,317 @@
+"""The training objective: ratio, band, surrogate, aggregation, as pure functions on torch tensors.
+
+``j`` is what is maximised and ``loss = -sum(j) / denominator``. The clip rule decides on detached numbers in
+float64; the gradient is then ``M w A grad S`` exactly as docs/theory.md section 1 defines the clipped update. Where
+the log-probs of the program that sampled are known, a correction multiplies the gradient of token t by a factor f_t.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Float64, Shaped
+from torch import Tensor
+
+from fspo.base.errors import UserError
+from fspo.config import ObjectiveConfig
+from fspo.objective.ratios import Mismatch, log_ratios, ratio_tokens, response_log_ratio
+from fspo.objective.records import Records, clip_columns, mismatch_columns, token_mean
+from fspo.rules import Applied, Rule, capped, check_ratios, token_sums
+
+
+class ObjectiveOutput(NamedTuple):
+    """The result of `objective`: the scalar loss to minimise, and the `Records` of the responses."""
+
+    loss: Float[Tensor, ""]
+    records: Records
+
+
+def objective(
+    new: Float[Tensor, "B T"],
+    old: Float[Tensor, "B T"],
+    mask: Shaped[Tensor, "B T"],
+    advantages: Float[Tensor, " B"],
+    rule: Rule,
+    config: ObjectiveConfig | None = None,
+    *,
+    m: Float[Tensor, " B"] | float | None = None,
+    denominator: float | None = None,
+    ref: Float[Tensor, "B T"] | None = None,
+    mismatch: Mismatch | None = None,
+    correction: Rule | None = None,
+    correction_m: Float[Tensor, " B"] | float | None = None,
+    factor: Float[Tensor, " B"] | Float[Tensor, "B T"] | None = None,
+) -> ObjectiveOutput:
+    """Return the loss of one microbatch and the records of its responses.
+
+    Parameters
+    ----------
+    new, old : Tensor (B, T)
+        Log-probabilities under the current parameters and under those at the beginning of the rollout's updates, nats,
+        from the same code path.
+    mask : Tensor (B, T), bool
+        True on response tokens; holes allowed.
+    advantages : Tensor (B,)
+    rule : Rule
+        The clip rule, on the ratio of the update, or on the total ratio ("bypass": the sampler's log-probs take the
+        place of the old ones in the band and in the weight).
+    config : ObjectiveConfig, optional
+    m : float or Tensor (B,), optional
+        Centre of the band, nats per token; needed if the rule has a drift. It is ``rule.centre(stats, advantages)``,
+        where ``stats`` are the sums over the minibatch of all processes: `Records.drift_stats` of a first pass, added
+        up with ``+`` over microbatches and processes.
+    denominator : float, optional
+        See `aggregate`. If data parallelism averages gradients, multiply the loss by the number of processes.
+    ref : Tensor (B, T), optional
+        Log-probabilities under the reference model, nats; needed if ``config.kl_coef > 0``. Every rule has one KL
+        term for each token, aggregated by the same formula: "response" sums it over the response's tokens. No
+        correction weighs it.
+    mismatch : Mismatch, optional
+        How far the sampler's law is from the old policy; needed by a correction and by a rule on the total ratio.
+    correction : Rule, optional
+        A rule on the engine or the behaviour ratio. The factor M w that it leaves each response, token or prefix
+        multiplies value and gradient.
+    correction_m : float or Tensor (B,), optional
+        Centre of the correction's band, nats per token; needed if the correction has a drift. It is
+        ``correction.centre(stats, advantages)`` with the sums of the correction's own ratio.
+    factor : Tensor (B,) or (B, T), optional
+        Factor of each response or each token, computed elsewhere, in the place of a correction's.
+
+    Returns
+    -------
+    ObjectiveOutput
+
+    Raises
+    ------
+    UserError
+        For shapes that do not fit, a missing reference, centre or mismatch, or rules that cannot go together.
+    """
+    config = config or ObjectiveConfig()
+    _check(new, old, mask, advantages, ref, config, mismatch, factor)
+    check_ratios(rule, correction)
+    if factor is not None and correction is not None:
+        raise UserError(f"objective: factor and correction {correction.label!r} would both weigh a response: pass one")
+    mask = mask.to(torch.bool)
+    s, advantages = log_ratios(new, old, mask), advantages.detach()
+    corrected = None
+    if factor is not None:
+        factor = factor.detach().double()
+        factor = torch.where(mask, factor, 0.0) if factor.ndim == 2 else factor
+    if correction is not None:
+        tokens = ratio_tokens(correction.on, s, mismatch)
+        corrected = apply_rule(correction, tokens, mask, advantages, correction_m)
+        factor = corrected.clipped_weight
+    terms, applied = surrogate(s, mask, advantages, rule, m, mismatch=mismatch, factor=factor)
+    loss = -aggregate(terms, mask, config, denominator)
+    kl = None
+    if ref is not None:
+        kl = kl_terms(new, ref, mask)
+        if config.kl_coef > 0:
+            loss = loss + config.kl_coef * aggregate(kl, mask, config, denominator)
+    s = s.detach().to(torch.float64)
+    columns = clip_columns(applied, mask, advantages, m) | mismatch_columns(s, mask, mismatch)
+    if corrected is not None:
+        found = clip_columns(corrected, mask, advantages, correction_m)
+        columns |= {f"correction_{name}": found[name] for name in ("lo", "hi", "drift", "side", "capped", "count")}
+        columns["correction_weight"] = found["clipped_weight"]
+        columns["correction_cut"] = found["cut_low"] + found["cut_high"] + found["cut_dual"]
+    k3_sum, sum_sq, _ = token_sums(s, mask)
+    records = Records(
+        length=mask.sum(-1),
+        log_ratio=response_log_ratio(s),
+        sum_sq_log_ratio=sum_sq,
+        k3_sum=k3_sum,
+        kl=torch.zeros_like(k3_sum) if kl is None else kl.detach().to(torch.float64).sum(-1),
+        **columns,
+    )
+    return ObjectiveOutput(loss, records)
+
+
+def surrogate(
+    s: Float[Tensor, "B T"],
+    mask: Bool[Tensor, "B T"],
+    advantages: Float[Tensor, " B"],
+    rule: Rule,
+    m: Float[Tensor, " B"] | float | None = None,
+    *,
+    mismatch: Mismatch | None = None,
+    factor: Float[Tensor, " B"] | Float[Tensor, "B T"] | None = None,
+) -> tuple[Float[Tensor, " B"] | Float[Tensor, "B T"], Applied]:
+    """Return the clipped surrogate terms and the record of what the rule did (docs/theory.md section 2).
+
+    Parameters
+    ----------
+    s : Tensor (B, T)
+        Token log-ratios from `log_ratios`, nats.
+    mask : Tensor (B, T), bool
+    advantages : Tensor (B,)
+    m : float or Tensor (B,), optional
+        Centre of the band, nats per token (`Rule.centre`); needed if the rule has a drift.
+    mismatch : Mismatch, optional
+        Needed by a rule on the total ratio.
+    factor : Tensor (B,) or (B, T), optional
+        Factor f that a correction leaves each response or each token.
+
+    Returns
+    -------
+    terms : Tensor, (B,) for sequence rules, (B, T) for token and prefix rules
+        The value is ``w_edge A``, where ``w_edge`` is the weight w inside the band and the weight of the edge where
+        the response is clipped. The gradient is ``M w A grad(S)``, S the log-ratio of the response; it is divided by
+        L if the weight is geometric. Token rules: ``M_t w_t A grad(s_t)``, w_t = exp(s_t). Prefix rules:
+        ``M_t w_t A grad(s_t)``, w_t = exp(S_t): the per-decision importance sampling theorem (Precup, Sutton and
+        Singh 2000) weights the score of token t, and of no other token, by the ratio of the tokens up to t. A rule on
+        the total ratio takes its weights from that ratio. A factor multiplies value and gradient: ``f_t grad(s_t)``
+        stands for ``grad(s_t)``, also in ``grad(S) = sum_t grad(s_t)``, whose value gets the mean of f_t over the
+        response's tokens.
+    applied : Applied
+        float64 tensors of the same shape.
+    """
+    applied = apply_rule(rule, ratio_tokens(rule.on, s, mismatch), mask, advantages, m)
+    A, moved, edge_weight = _with_tokens(advantages, mask), s, applied.edge_weight
+    if factor is not None:
+        of_tokens = factor if factor.ndim == 2 else factor[:, None]
+        moved = of_tokens.to(s.dtype) * s
+        of_response = token_mean(factor, mask) if factor.ndim == 2 else factor
+        edge_weight = edge_weight * (of_response if rule.level == "sequence" else of_tokens)
+    if rule.level == "sequence":
+        moved = response_log_ratio(moved)
+        if rule.weight == "geometric":
+            moved = moved / mask.sum(-1).clamp(min=1).to(moved.dtype)
+    else:
+        A = A[:, None]
+    return straight_through(edge_weight * A, applied.clipped_weight * A, moved), applied
+
+
+def apply_rule(
+    rule: Rule,
+    log_ratio: Float64[Tensor, "B T"],
+    mask: Bool[Tensor, "B T"],
+    advantages: Float[Tensor, " B"],
+    m: Float[Tensor, " B"] | float | None = None,
+) -> Applied:
+    """Clip responses, tokens or prefixes, whichever the rule's band is on.
+
+    Parameters
+    ----------
+    log_ratio : Tensor (B, T)
+        Token log-ratios of the rule's ratio, float64, nats; 0 outside the mask.
+    mask : Tensor (B, T), bool
+    advantages : Tensor (B,)
+    m : float or Tensor (B,), optional
+        Centre of the band, nats per token (`Rule.centre`); needed if the rule has a drift.
+
+    Returns
+    -------
+    Applied
+        float64 tensors, (B,) for sequence rules, (B, T) for token and prefix rules.
+    """
+    A = _with_tokens(advantages, mask)
+    if rule.level == "sequence":
+        return rule.apply(response_log_ratio(log_ratio), mask.sum(-1).clamp(min=1), A, m)
+    if rule.level == "token":
+        return rule.apply(log_ratio, torch.ones_like(log_ratio), A[:, None], m)
+    return rule.apply(log_ratio.cumsum(-1), mask.cumsum(-1).clamp(min=1), A[:, None], m)
+
+
+def straight_through(
+    value: Float[Tensor, "*rows"], coefficient: Float[Tensor, "*rows"], log_ratio: Float[Tensor, "*rows"]
+) -> Float[Tensor, "*rows"]:
+    """Return a tensor that has the value of ``value`` and the gradient ``coefficient * grad(log_ratio)``.
+
+    ``log_ratio - log_ratio.detach()`` is exactly 0 and only carries the gradient, so a large S, a factor 1/L or a low
+    precision cannot disturb the value.
+    """
+    value, coefficient = value.detach().to(log_ratio.dtype), coefficient.detach().to(log_ratio.dtype)
+    return value + coefficient * (log_ratio - log_ratio.detach())
+
+
+def kl_terms(new: Float[Tensor, "B T"], ref: Float[Tensor, "B T"], mask: Bool[Tensor, "B T"]) -> Float[Tensor, "B T"]:
+    """Return the k3 estimate of KL(new||reference) for each token (B, T), nats; 0 outside the mask.
+
+    The exponent is held at MAX_EXPONENT, and its gradient is kept there.
+    """
+    x = -log_ratios(new, ref, mask)
+    x_capped = x + (capped(x.detach()) - x.detach())
+    return torch.expm1(x_capped) - x
+
+
+def aggregate(
+    terms: Float[Tensor, " B"] | Float[Tensor, "B T"],
+    mask: Bool[Tensor, "B T"],
+    config: ObjectiveConfig,
+    denominator: float | None = None,
+) -> Float[Tensor, ""]:
+    """Sum the surrogate terms of a batch and divide by the denominator; return the objective as a 0-d tensor.
+
+    ========== ============================= =================================================================
+    name       formula                       length
+    ========== ============================= =================================================================
+    response   mean_i J_i                    fair for sequence rules: each response counts once. Token terms
+                                             are summed, ``J_i = sum_t j_it``: long responses move more.
+    sequence   mean_i (1/L_i) sum_t j_it     each response counts once; a token of a long response counts less
+    token      sum_it j_it / sum_i L_i       a response counts in proportion to its length
+    constant   sum_it j_it / (B C)           the weights of "token", with a denominator that no length can change
+    ========== ============================= =================================================================
+
+    A sequence rule has one term J_i for each response, and each of its tokens gets that term (j_it = J_i). Then
+    "sequence" equals "response", while "token" and "constant" weight responses by their length, which undoes a band
+    that is fair in length.
+
+    Parameters
+    ----------
+    terms : Tensor (B,) or (B, T)
+    mask : Tensor (B, T), bool
+        Rows without a token count in no sum, so padding rows change nothing.
+    denominator : float, optional
+        Sum of `denominator_for` over all microbatches and processes of the update. By default that of this batch.
+    """
+    lengths = mask.sum(-1)
+    by_token = config.aggregation in ("token", "constant")
+    if terms.ndim == 1:
+        total = torch.where(lengths > 0, terms * lengths if by_token else terms, 0.0).sum()
+    else:
+        rows = torch.where(mask, terms, 0.0).sum(-1)
+        total = (rows / lengths.clamp(min=1) if config.aggregation == "sequence" else rows).sum()
+    if denominator is None:
+        denominator = denominator_for(config, mask)
+    return total / (denominator or 1.0)  # an empty batch has denominator 0; dividing its total, 0, by 1 gives 0
+
+
+def denominator_for(config: ObjectiveConfig, mask: Shaped[Tensor, "B T"]) -> float:
+    """Return this batch's part of the number by which `aggregate` divides the loss of an update.
+
+    It counts responses, tokens, or responses times a constant length C. Sum it over microbatches and processes.
+    """
+    if config.aggregation == "token":
+        return float(mask.sum())
+    return float(mask.any(-1).sum()) * (config.constant_length or 1)
+
+
+def _with_tokens(advantages: Float[Tensor, " B"], mask: Bool[Tensor, "B T"]) -> Float64[Tensor, " B"]:
+    """Return the advantages (B,), float64, set to 0 for responses without a token."""
+    return torch.where(mask.any(-1), advantages.detach().to(torch.float64), 0.0)
+
+
+def _check(
+    new: Tensor,
+    old: Tensor,
+    mask: Tensor,
+    advantages: Tensor,
+    ref: Tensor | None,
+    config: ObjectiveConfig,
+    mismatch: Mismatch | None,
+    factor: Tensor | None,
+) -> None:
+    shape = tuple(new.shape)
+    named = {"old": old, "mask": mask} | ({} if ref is None else {"ref": ref})
+    named |= {} if mismatch is None else {"mismatch": mismatch.behaviour}
+    named |= {} if factor is None or factor.shape == advantages.shape else {"factor": factor}
+    wrong = {name: tuple(x.shape) for name, x in named.items() if tuple(x.shape) != shape}
+    if len(shape) != 2 or wrong or tuple(advantages.shape) != shape[:1]:
+        raise UserError(
+            f"objective: new is {shape}, advantages {tuple(advantages.shape)}, others {wrong}; pass new, old, mask "
+            "(and ref) as (responses, tokens) and advantages as (responses,)"
+        )
+    if config.kl_coef > 0 and ref is None:
+        raise UserError("kl_coef > 0 needs ref, the reference model's log-probs (B, T); pass it or set kl_coef=0")

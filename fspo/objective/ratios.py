@@ -1,0 +1,126 @@
+"""Log-ratios of tokens and responses: of the update, and of the old policy to the law that drew the tokens."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Float64, Int64, Shaped
+from torch import Tensor
+
+from fspo.base.errors import UserError
+from fspo.rules import Ratio
+
+
+def log_ratios(new: Float[Tensor, "B T"], old: Float[Tensor, "B T"], mask: Bool[Tensor, "B T"]) -> Float[Tensor, "B T"]:
+    """Return the token log-ratios ``s_t = new - old`` in float32 or better, exactly 0 outside the mask.
+
+    Parameters
+    ----------
+    new, old : Tensor (B, T)
+        Log-probabilities of the tokens, nats. ``old`` is detached. Entries outside the mask, NaN and infinities
+        included, reach neither the value nor the gradient.
+    mask : Tensor (B, T), bool
+        True on response tokens; holes are allowed.
+
+    Returns
+    -------
+    Tensor (B, T)
+        float32, or float64 if one of the inputs is float64.
+    """
+    dtype = torch.promote_types(torch.promote_types(new.dtype, old.dtype), torch.float32)
+    return torch.where(mask, new.to(dtype), 0.0) - torch.where(mask, old.detach().to(dtype), 0.0)
+
+
+def response_log_ratio(s: Float[Tensor, "B T"]) -> Float[Tensor, " B"]:
+    """Sum the masked token log-ratios s_t (B, T) of each response to its log-ratio S (B,), nats."""
+    return s.sum(-1)
+
+
+class Mismatch(NamedTuple):
+    """How far the law that drew the tokens is from the old policy: token log-ratios (B, T), float64, nats, detached.
+
+    The log-ratios are 0 outside the mask.
+
+    Attributes
+    ----------
+    behaviour : Tensor (B, T)
+        d_t + e_t, old less the sampler's log-probability.
+    engine : Tensor (B, T) or None
+        e_t, the sampling weights' log-probability by the trainer less the sampler's; None if it is unknown.
+    missing : Tensor (B,), int64
+        Number of tokens whose log-probability the sampler did not give (NaN or infinite). Their e_t is taken as 0.
+    """
+
+    behaviour: Float64[Tensor, "B T"]
+    engine: Float64[Tensor, "B T"] | None
+    missing: Int64[Tensor, " B"]
+
+    @classmethod
+    def of(
+        cls,
+        old: Float[Tensor, "B T"],
+        sampler: Float[Tensor, "B T"],
+        mask: Shaped[Tensor, "B T"],
+        version: Float[Tensor, "B T"] | None = None,
+    ) -> Mismatch:
+        """Make the `Mismatch` between the old log-probs ``old`` and those of ``sampler``, both (B, T), nats.
+
+        Parameters
+        ----------
+        version : Tensor (B, T), optional
+            Log-probs that the trainer computes with the weights that sampled: ``old`` if these are the old weights.
+            Without them only the sum of staleness and engine log-ratio is known.
+        """
+        mask = mask.to(torch.bool)
+        old, sampler = old.detach().double(), sampler.detach().double()
+        same = old if version is None else version.detach().double()
+        known = torch.isfinite(sampler)
+        sampler = torch.where(known, sampler, same)
+        behaviour = torch.where(mask, old - sampler, 0.0)
+        engine = None if version is None else torch.where(mask, same - sampler, 0.0)
+        return cls(behaviour, engine, (mask & ~known).sum(-1))
+
+
+def ratio_tokens(on: Ratio, s: Float[Tensor, "B T"], mismatch: Mismatch | None) -> Float64[Tensor, "B T"]:
+    """Return the token log-ratios (B, T) of the ratio ``on``, float64, detached.
+
+    ``s`` are the token log-ratios of the update (new less old); the other ratios also need ``mismatch``.
+
+    Raises
+    ------
+    UserError
+        If the ratio needs log-probs that are not known.
+    """
+    s = s.detach().to(torch.float64)
+    if on == "update":
+        return s
+    if mismatch is None:
+        raise UserError(
+            f"the ratio {on!r} needs the sampler's log-probs: pass mismatch=Mismatch.of(old, sampler, mask)"
+        )
+    if on == "engine" and mismatch.engine is None:
+        raise UserError(
+            "the ratio 'engine' needs the log-probs of the weights that sampled: pass Mismatch.of(..., version=...), "
+            "or take on='behaviour'"
+        )
+    return {"engine": mismatch.engine, "behaviour": mismatch.behaviour, "total": s + mismatch.behaviour}[on]
+
+
+def token_columns(
+    new: Float[Tensor, "B T"],
+    old: Float[Tensor, "B T"],
+    mask: Bool[Tensor, "B T"],
+    mismatch: Mismatch | None,
+) -> dict[str, list[Float[np.ndarray, " ..."]]]:
+    """Return the gradient log's columns of token log-ratios, an array float32 (L,) for each of B responses.
+
+    ``new`` and ``old`` are log-probs (B, T), nats. Without ``mismatch`` only s_t is returned.
+    """
+    ratios = {"token_log_ratio": log_ratios(new.detach(), old, mask)}
+    if mismatch is not None:
+        ratios["token_behaviour_log_ratio"] = mismatch.behaviour
+    return {
+        name: [row[kept].float().cpu().numpy() for row, kept in zip(x, mask, strict=True)] for name, x in ratios.items()
+    }

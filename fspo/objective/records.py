@@ -1,0 +1,158 @@
+"""What the objective did to each response: `Records`, from which the log's rows and the metrics are made."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Float64, Int8, Int64, Shaped
+from torch import Tensor
+
+from fspo.gradlog.schema import RATIO_COLUMNS
+from fspo.objective.ratios import Mismatch, ratio_tokens, response_log_ratio
+from fspo.rules import Applied, DriftStats, Ratio, token_sums
+
+
+@dataclass(frozen=True)
+class Records:
+    """For each of the B responses of a microbatch: its log-ratios, its band, whether it was clipped, and its weights.
+
+    The log's rows and the metrics are made of these tensors, which carry no gradient.
+
+    Columns of the mismatch are None where the sampler's log-probs are unknown. ``correction_*`` are None without a
+    correction. For token and prefix rules ``multiplier`` and the weights are means over the response's tokens, ``side``
+    is 0, ``lo`` and ``hi`` are NaN, ``band_accept`` says that every token is in its band, and ``capped`` that the
+    exponent of at least one token was held at MAX_EXPONENT. The same holds for a correction by token or prefix.
+    """
+
+    length: Int64[Tensor, " B"]  # number of unmasked tokens
+    log_ratio: Float64[Tensor, " B"]  # S in nats
+    sum_sq_log_ratio: Float64[Tensor, " B"]  # sum over the tokens of the squared token log-ratio s_t
+    k3_sum: Float64[Tensor, " B"]  # sum over the tokens of k3 = exp(s_t) - 1 - s_t
+    side: Int8[Tensor, " B"]  # clipped below (-1), not at all (0), above (1), at the dual clip (2)
+    multiplier: Float64[Tensor, " B"]  # multiplier M of the gradient
+    weight: Float64[Tensor, " B"]  # importance weight w
+    clipped_weight: Float64[Tensor, " B"]  # M w; exact also where the logged M is held at a limit (fspo.rules.Applied)
+    lo: Float64[Tensor, " B"]  # lower edge of the band on S, nats
+    hi: Float64[Tensor, " B"]  # upper edge of the band on S, nats
+    drift: Float64[Tensor, " B"]  # m, centre of the band, nats per token; 0 where the rule has no drift
+    band_accept: Bool[Tensor, " B"]  # S lies in the band
+    capped: Bool[Tensor, " B"]  # the exponent was held at MAX_EXPONENT
+    cut_low: Int64[Tensor, " B"]  # number clipped below the band: 0 or 1 (sequence rules), or the number of tokens
+    cut_high: Int64[Tensor, " B"]  # number clipped above the band, counted as in cut_low
+    cut_dual: Int64[Tensor, " B"]  # number clipped at the dual clip, counted as in cut_low
+    count: Int64[Tensor, " B"]  # number of responses (or tokens) with A != 0, by which the clip shares are divided
+    kl: Float64[Tensor, " B"]  # k3 estimate of KL(new||reference) summed over tokens, nats; 0 without a reference
+    engine_log_ratio: Float64[Tensor, " B"] | None = None  # engine log-ratio E, nats; None if the staleness is unknown
+    engine_sum_sq: Float64[Tensor, " B"] | None = None
+    engine_k3_sum: Float64[Tensor, " B"] | None = None
+    staleness_log_ratio: Float64[Tensor, " B"] | None = None  # staleness log-ratio D, nats
+    behaviour_log_ratio: Float64[Tensor, " B"] | None = None  # behaviour log-ratio D + E, nats
+    behaviour_sum_sq: Float64[Tensor, " B"] | None = None
+    behaviour_k3_sum: Float64[Tensor, " B"] | None = None
+    # sum over tokens of the squares of the total ratio's token log-ratios
+    total_sum_sq: Float64[Tensor, " B"] | None = None
+    total_k3_sum: Float64[Tensor, " B"] | None = None
+    missing: Int64[Tensor, " B"] | None = None  # number of tokens for which the sampler gave no log-probability
+    correction_lo: Float64[Tensor, " B"] | None = None  # lower edge of the correction's band on its ratio, nats
+    correction_hi: Float64[Tensor, " B"] | None = None
+    correction_drift: Float64[Tensor, " B"] | None = None  # centre of the correction's band, nats per token
+    correction_side: Int8[Tensor, " B"] | None = None  # where the correction cut the response, coded as ``side``
+    correction_weight: Float64[Tensor, " B"] | None = None  # factor by which the correction multiplies the gradient
+    # whether the exponent of the correction's weight was held at MAX_EXPONENT
+    correction_capped: Bool[Tensor, " B"] | None = None
+    correction_cut: Int64[Tensor, " B"] | None = None  # number of cuts by the correction, counted as in cut_low
+    correction_count: Int64[Tensor, " B"] | None = None  # number of responses (or tokens) with A != 0
+
+    def to_numpy(self) -> dict[str, Shaped[np.ndarray, " B"]]:
+        """Return each field that is not None as a numpy array (B,), by name."""
+        known = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: column.cpu().numpy() for name, column in known.items() if column is not None}
+
+    def drift_stats(self, advantages: Float[Tensor, " B"] | None = None, on: Ratio = "update") -> DriftStats:
+        """Return sums over this batch's tokens from which a rule on the ratio ``on`` estimates its drift."""
+        return ratio_stats(vars(self), on, advantages)
+
+
+def ratio_sum(columns: Mapping[str, Any], on: Ratio) -> Any:
+    """Return the log-ratio named ``on`` of each response (B,), nats, from the columns of `Records` (B,)."""
+    if on == "total":
+        return columns["log_ratio"] + columns["behaviour_log_ratio"]
+    return columns[RATIO_COLUMNS[on].log_ratio]
+
+
+def ratio_stats(columns: Mapping[str, Any], on: Ratio, advantages: Any = None) -> DriftStats:
+    """Return sums over a batch's tokens from which a rule on the ratio ``on`` estimates its drift.
+
+    ``columns`` are the columns of `Records`, arrays or tensors (B,). With ``advantages`` (B,) the log-ratios of
+    responses with A > 0 and of those with A < 0 are also summed apart, as drift ``signed`` needs.
+    """
+    k3_sum, sum_sq = columns[RATIO_COLUMNS[on].k3_sum], columns[RATIO_COLUMNS[on].sum_sq]
+    return DriftStats.of(k3_sum, sum_sq, columns["length"], ratio_sum(columns, on), advantages)
+
+
+def clip_columns(
+    applied: Applied,
+    mask: Bool[Tensor, "B T"],
+    advantages: Float[Tensor, " B"],
+    m: Float[Tensor, " B"] | float | None,
+) -> dict[str, Shaped[Tensor, " B"]]:
+    """Return what a rule did to each response: side, weights, edges, numbers of cuts, by the columns of `Records`."""
+    per_token = applied.side.ndim == 2
+    active = (advantages != 0) & mask.any(-1)
+    active = active[:, None] & mask if per_token else active
+
+    def total(events: Tensor) -> Tensor:
+        events = (events & active).to(torch.int64)
+        return events.sum(-1) if per_token else events
+
+    def mean(values: Tensor) -> Tensor:
+        return token_mean(values, mask) if per_token else values
+
+    zero = torch.zeros(len(mask), dtype=torch.float64, device=mask.device)
+    nan = torch.full_like(zero, math.nan)
+    return {
+        "side": zero.to(torch.int8) if per_token else applied.side,
+        "multiplier": mean(applied.multiplier),
+        "weight": mean(applied.weight),
+        "clipped_weight": mean(applied.clipped_weight),
+        "lo": nan if per_token else applied.lo,
+        "hi": nan if per_token else applied.hi,
+        "drift": zero + (0.0 if m is None else m),
+        "band_accept": (applied.in_band | ~mask).all(-1) if per_token else applied.in_band,
+        "capped": (applied.capped & mask).any(-1) if per_token else applied.capped,
+        "cut_low": total(applied.side == -1),
+        "cut_high": total(applied.side == 1),
+        "cut_dual": total(applied.side == 2),
+        "count": total(torch.ones_like(active)),
+    }
+
+
+def mismatch_columns(
+    s: Float64[Tensor, "B T"], mask: Bool[Tensor, "B T"], mismatch: Mismatch | None
+) -> dict[str, Shaped[Tensor, " B"]]:
+    """Return the columns of `Records` on the mismatch, for those of its ratios that are known.
+
+    For each response these are the log-ratio and the sums over tokens of k3 and of the squared token log-ratio.
+    """
+    if mismatch is None:
+        return {}
+    columns = {"missing": mismatch.missing}
+    known: tuple[Ratio, ...] = ("behaviour", "total") if mismatch.engine is None else ("engine", "behaviour", "total")
+    for on in known:
+        names, tokens = RATIO_COLUMNS[on], ratio_tokens(on, s, mismatch)
+        columns[names.k3_sum], columns[names.sum_sq], _ = token_sums(tokens, mask)
+        if on != "total":
+            columns[names.log_ratio] = response_log_ratio(tokens)
+    if mismatch.engine is not None:
+        columns["staleness_log_ratio"] = response_log_ratio(mismatch.behaviour - mismatch.engine)
+    return columns
+
+
+def token_mean(values: Float[Tensor, "B T"], mask: Bool[Tensor, "B T"]) -> Float[Tensor, " B"]:
+    """Return the mean (B,) of values (B, T) over each response's tokens."""
+    return torch.where(mask, values, 0.0).sum(-1) / mask.sum(-1).clamp(min=1)
