@@ -24,7 +24,9 @@ from fspo.stats.bins import DEFAULT_BINS
 LENGTH_SPREAD = 1.4
 """Standard deviation of the length on the embedded task, doublings."""
 OWN_ACCEPTANCE, SEED_SPREAD = 0.8, 0.005
-"""Acceptance of a rule as published, and standard deviation of its trend over seeds."""
+"""Assumed for a rule with its published range: its acceptance, and the standard deviation over seeds of the trend of
+the acceptance over length.
+"""
 LRE_SIZE = 0.05
 """LRE_2 at which the error of its square is computed."""
 FINAL_REWARD, REWARD_SPREAD, FALL_SPREAD = 0.9, 0.02, 0.03

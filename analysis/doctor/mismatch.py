@@ -24,8 +24,9 @@ about .04.
 WIDE = 0.5
 """Standard deviation of D + E in some octave of lengths, nats, above which a run without a correction is reported."""
 THIRD, HALF = 1 / 3, 0.5
-"""Shares of the sum of weights that a correction leaves in an octave of lengths: less than ``THIRD`` is reported; with
-``HALF`` or more in every octave, a large E that breaks no law is reported as harmless.
+"""Thresholds of a share: the sum of weights after a correction over that before it, of responses in one octave of
+lengths (L to 2 L). A share below ``THIRD`` is reported. If it is ``HALF`` or more in every octave, a large E that
+breaks no law is reported as harmless.
 """
 POSITIVE = 0.05
 """The check sampler_law takes x + k3 of a response to be above 0 in at least this share of the responses of a sound

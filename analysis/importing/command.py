@@ -8,7 +8,7 @@ from textwrap import wrap
 
 from tqdm import tqdm
 
-from analysis.importing.convert import TOKENS
+from analysis.importing.chunk import TOKENS
 from analysis.importing.names import COLUMNS
 from analysis.importing.run import AVERAGES, ImportOptions, import_run, rule_names
 from fspo.base.command_line import CommandParser

@@ -7,11 +7,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
+from analysis.importing.chunk import TOKENS, ChunkColumns
 from analysis.importing.names import COLUMNS, COPIED, ROLLOUT_VERSIONS, canonical
+from analysis.importing.ratios import Summed, parted, ratios
 from analysis.importing.tables import Chunk
 from analysis.importing.values import Floats, Ints, Values, as_values
 from fspo.advantages import advantages
@@ -22,8 +24,6 @@ from fspo.gradlog.schema import RATIO_COLUMNS, REQUIRED
 from fspo.rules import Estimator, Ratio, Rule, token_k3
 
 VERSIONS = ("behaviour_version", "behaviour_version_last")
-TOKENS = ("log_ratio", "new", "old", "sampler")
-"""Columns, by our names, in which a table may hold a list with one number for each token of a response."""
 _TOKEN_LISTS: dict[Ratio, str] = {"update": "token_log_ratio", "behaviour": "token_behaviour_log_ratio"}
 # verl names a response {sample}_{rollout}_{output}, and {sample} alone identifies the prompt
 _VERL_UID = re.compile(r"(.+)_\d+_\d+")
@@ -112,19 +112,20 @@ class Converter:
             for ours, theirs in chosen.items()
             if theirs in chunk
         }
+        columns = ChunkColumns(got, chosen, path)
         n = len(next(iter(chunk.values())))
         self.kinds |= {ours: found.kind for ours, found in got.items()}
         _refuse_rows_of_tokens(got, path, chosen)
 
         def column(name: str, default: float = np.nan) -> Floats:
-            return self._numbers(got, name, path, chosen) if name in got else np.full(n, default)
+            return columns.numbers(name) if name in got else np.full(n, default)
 
         step = np.nan_to_num(column("step", 0.0)).astype(np.int64)
         since = np.maximum(step - self.first_step, 0)
         updates = since % self.updates_per_rollout
         if "updates_since_rollout" in got:
             updates = column("updates_since_rollout")
-        tokens = self._tokens(got, path, chosen, n, updates == 0)
+        tokens = self._tokens(columns, n, updates == 0)
         text = got.get("response")
         length = tokens.pop("length", None)
         if length is None and "length" in got:
@@ -139,23 +140,23 @@ class Converter:
         rollout = column("rollout").astype(np.int64) if "rollout" in got else since // self.updates_per_rollout
         numbers = np.arange(self.rows, self.rows + n)
         rows |= {"rollout": rollout, "step": step, "phase": "train"}
-        rows["prompt_id"] = self._prompts(got, numbers, path, chosen)
+        rows["prompt_id"] = self._prompts(columns, numbers)
         rows["response_id"] = got["response_id"].ids() if "response_id" in got else numbers
         if "phase" in got:
             rows["phase"] = [phase or "train" for phase in got["phase"].texts()]
-        rows["advantage"] = self._advantage(got, path, chosen, n)
+        rows["advantage"] = self._advantage(columns, n)
         if "reward" in got:
-            rows["reward"] = self._sums(got, "reward", path, chosen)
+            rows["reward"] = columns.sums("reward")
         if "truncated" in got:
             rows["truncated"] = column("truncated")
         if "entropy" in got:
-            rows["entropy"] = self._sums(got, "entropy", path, chosen, mean=True)
+            rows["entropy"] = columns.sums("entropy", mean=True)
         rows |= {name: column(name) for name in COPIED if name in got and name not in rows}
-        rows |= {name: self._version(got, name, path, chosen) for name in VERSIONS if name in got}
+        rows |= {name: self._version(columns, name) for name in VERSIONS if name in got}
         rows.setdefault("log_ratio", np.full(n, np.nan))
         if "updates_since_rollout" not in got and self.updates_per_rollout > 1 and "step" in got:
             rows["updates_since_rollout"] = updates
-        rows |= _parted(rows, updates)
+        rows |= parted(rows, updates)
         self._count(rows, n)
         self.rows += n
         return _typed_columns(rows)
@@ -185,55 +186,32 @@ class Converter:
         of["total"] = of["update"] + of["behaviour"]
         self.known.update({ratio: int(np.sum(np.isfinite(values))) for ratio, values in of.items()})
 
-    def _version(self, got: Mapping[str, Values], name: str, path: Path, chosen: Mapping[str, str]) -> Floats:
+    def _version(self, columns: ChunkColumns, name: str) -> Floats:
         """Return the version of the weights (N,), counted in updates, that sampled a response.
 
         Where the table lists a version for each token, it is that of the first token for the column behaviour_version,
         else that of the last.
         """
-        values = got[name]
+        values = columns.values[name]
         if values.kind != "list":
-            version = self._numbers(got, name, path, chosen)
+            version = columns.numbers(name)
         else:
             flat, row = values.lists()
-            keep = _mask(got, flat, path, chosen)
+            keep = columns.mask(flat)
             version = np.full(len(values), np.nan)
             # Each token's version is written to its response's row, so the last one written stays. In reversed order
             # that is the version of the first token.
             order = slice(None, None, -1) if name == "behaviour_version" else slice(None)
             version[row[keep][order]] = flat[keep][order]
-        return version * (self.updates_per_rollout if chosen[name].lower() in ROLLOUT_VERSIONS else 1)
+        return version * (self.updates_per_rollout if columns.chosen[name].lower() in ROLLOUT_VERSIONS else 1)
 
-    def _numbers(self, got: Mapping[str, Values], name: str, path: Path, chosen: Mapping[str, str]) -> Floats:
-        found = got[name]
-        if found.kind != "number":
-            example = found.array[0].as_py() if len(found) else None
-            raise UserError(
-                f"{path}: column {chosen[name]!r} is read as {name} and must hold numbers"
-                f"{', or lists such as [-0.5, -0.1]' * (name in TOKENS)}, not {str(example)[:40]!r}; "
-                f"rename it, or name the right one with --columns {name}=COLUMN"
-            )
-        return found.numbers()
-
-    def _sums(
-        self, got: Mapping[str, Values], name: str, path: Path, chosen: Mapping[str, str], *, mean: bool = False
-    ) -> Floats:
-        if got[name].kind != "list":
-            return self._numbers(got, name, path, chosen)
-        flat, row = got[name].lists()
-        if mean:
-            keep = _mask(got, flat, path, chosen)
-            flat, row = flat[keep], row[keep]
-        total = np.bincount(row, flat, len(got[name])).astype(np.float64)
-        return total / np.maximum(np.bincount(row, minlength=len(total)), 1) if mean else total
-
-    def _advantage(self, got: Mapping[str, Values], path: Path, chosen: Mapping[str, str], n: int) -> Floats:
-        if "advantage" not in got:
+    def _advantage(self, columns: ChunkColumns, n: int) -> Floats:
+        if "advantage" not in columns.values:
             return np.full(n, np.nan)
-        if got["advantage"].kind != "list":
-            return self._numbers(got, "advantage", path, chosen)
-        flat, row = got["advantage"].lists()
-        mask = _mask(got, flat, path, chosen)
+        if not columns.is_list("advantage"):
+            return columns.numbers("advantage")
+        flat, row = columns.values["advantage"].lists()
+        mask = columns.mask(flat)
         flat, row = flat[mask], row[mask]
         count = np.bincount(row, minlength=n)
         mean = np.bincount(row, flat, n) / np.maximum(count, 1)
@@ -241,9 +219,7 @@ class Converter:
             self.notes["advantages differ by token: a response's mean stands for A, which no sequence rule used"] = None
         return mean
 
-    def _tokens(
-        self, got: Mapping[str, Values], path: Path, chosen: Mapping[str, str], n: int, first: np.ndarray
-    ) -> dict[str, Any]:
+    def _tokens(self, columns: ChunkColumns, n: int, first: np.ndarray) -> dict[str, Any]:
         """Compute L, and for each ratio that the table's columns allow its sum over tokens, its sum of squares and its
         sum of k3.
 
@@ -252,10 +228,11 @@ class Converter:
         first : (N,) bool
             Whether a row's update is the first of its rollout, at which new and old weights are the same.
         """
+        got, path, chosen = columns.values, columns.path, columns.chosen
         out: dict[str, Any] = {}
         found: dict[str, Floats] = {}
         row = np.zeros(0, np.int64)
-        lists = [name for name in TOKENS if name in got and got[name].kind == "list"]
+        lists = [name for name in TOKENS if columns.is_list(name)]
         for name in lists:
             flat, place = got[name].lists()
             if found and (len(flat) != len(row) or np.any(place != row)):
@@ -265,41 +242,39 @@ class Converter:
                 )
             found[name], row = flat, place
         if lists:
-            keep = _mask(got, found[lists[0]], path, chosen)
+            keep = columns.mask(found[lists[0]])
             if "mask" not in got and "length" in got:
-                keep &= _within(row, self._numbers(got, "length", path, chosen), path, chosen)
+                keep &= columns.within(row)
             found = {name: flat[keep] for name, flat in found.items()}
             row = row[keep]
             out["length"] = np.bincount(row, minlength=n).astype(np.float64)
-        parts: dict[str, _Part] = {}
+        parts: dict[str, Summed] = {}
         for name in TOKENS:
             if name in got:
                 values = found.get(name)
-                if values is None:
-                    total = self._numbers(got, name, path, chosen)
-                else:
-                    total = np.bincount(row, values, n).astype(np.float64)
-                parts[name] = _Part(total, values)
+                total = columns.numbers(name) if values is None else np.bincount(row, values, n).astype(np.float64)
+                parts[name] = Summed(total, values)
                 largest = np.nanmax(total if values is None else values, initial=-np.inf)
                 if name != "log_ratio" and largest > 1e-3:
                     raise UserError(
                         f"{path}: column {chosen[name]!r} holds {largest:.3g}, but a log-probability is at most 0; "
                         "give log-probabilities in nats"
                     )
-        for ratio, part in _ratios(parts, first, row).items():
-            columns = RATIO_COLUMNS[ratio]
-            out |= {columns.log_ratio: part.total} if columns.log_ratio else {}
+        for ratio, part in ratios(parts, first, row).items():
+            names = RATIO_COLUMNS[ratio]
+            out |= {names.log_ratio: part.total} if names.log_ratio else {}
             if (s := part.tokens) is not None:
-                sums = {columns.sum_sq: s * s, columns.k3_sum: token_k3(s)}
+                sums = {names.sum_sq: s * s, names.k3_sum: token_k3(s)}
                 out |= {name: np.bincount(row, values, n) for name, values in sums.items()}
                 if self.keep_tokens and (name := _TOKEN_LISTS.get(ratio)):
                     out[name] = np.split(s.astype(np.float32), np.cumsum(np.bincount(row, minlength=n))[:-1])
         return out
 
-    def _prompts(self, got: Mapping[str, Values], numbers: Ints, path: Path, chosen: Mapping[str, str]) -> Ints:
+    def _prompts(self, columns: ChunkColumns, numbers: Ints) -> Ints:
         """Return a number (N,) that identifies each row's prompt: from its id, its text, the group size or its tokens,
         whichever the table has first.
         """
+        got = columns.values
         for name in ("prompt_id", "prompt"):
             if name in got:
                 values = got[name]
@@ -311,11 +286,11 @@ class Converter:
                 return values.ids()
         if self.group_size:
             return numbers // self.group_size
-        if "tokens" in got and got["tokens"].kind == "list" and "mask" in got:
+        if columns.is_list("tokens") and "mask" in got:
             flat, row = got["tokens"].lists()
             place = np.arange(len(flat))
             end = np.full(len(numbers), len(flat))
-            keep = _mask(got, flat, path, chosen)
+            keep = columns.mask(flat)
             np.minimum.at(end, row[keep], place[keep])
             start = np.searchsorted(row, np.arange(len(numbers)))
             whole = flat.astype(np.int64)
@@ -381,87 +356,6 @@ def fill_advantages(parts: list[dict[str, Any]], estimator: Estimator) -> None:
     whole[known] = found[row]
     for rows, values in zip(parts, np.split(whole, np.cumsum([len(nan) for nan in none])[:-1]), strict=True):
         rows["advantage"] = values
-
-
-class _Part(NamedTuple):
-    """A log-probability or log-ratio of N responses, summed, and of each of their tokens where the table has these."""
-
-    total: Floats
-    tokens: Floats | None
-
-    def plus(self, other: _Part, sign: int = 1) -> _Part:
-        """Return the sum (with ``sign`` -1 the difference) of two log-probabilities or log-ratios of the responses."""
-        tokens = None if self.tokens is None or other.tokens is None else self.tokens + sign * other.tokens
-        return _Part(self.total + sign * other.total, tokens)
-
-    def where(self, rows: np.ndarray, row: Ints, other: float) -> _Part:
-        """Return the same values, but ``other`` in place of the values of responses outside the mask ``rows`` (N,).
-
-        ``row`` says for each token to which response it belongs.
-        """
-        tokens = None if self.tokens is None else np.where(rows[row], self.tokens, other)
-        return _Part(np.where(rows, self.total, other), tokens)
-
-
-def _ratios(parts: Mapping[str, _Part], first: np.ndarray, row: Ints) -> dict[Ratio, _Part]:
-    """Return the ratios that can be made of ``log_ratio`` and the log-probabilities ``new``, ``old`` and ``sampler``.
-
-    Without ``old`` only the total S + D + E is known; at a rollout's first update S is 0, so D + E is known there too.
-    """
-    has = parts.keys()
-    out: dict[Ratio, _Part] = {}
-    if "log_ratio" in has:
-        out["update"] = parts["log_ratio"]
-    elif {"new", "old"} <= has:
-        out["update"] = parts["new"].plus(parts["old"], -1)
-    if {"old", "sampler"} <= has:
-        out["behaviour"] = parts["old"].plus(parts["sampler"], -1)
-        if "update" in out:
-            out["total"] = out["update"].plus(out["behaviour"])
-    elif {"new", "sampler"} <= has and "log_ratio" not in has:
-        out["total"] = parts["new"].plus(parts["sampler"], -1)
-        out["update"] = parts["new"].plus(parts["new"], -1).where(first, row, np.nan)
-        out["behaviour"] = out["total"].where(first, row, np.nan)
-    return out
-
-
-def _parted(rows: Mapping[str, Any], updates: Floats) -> dict[str, Floats]:
-    """Return D and E of the responses that by their versions the old weights sampled: D is 0, and E is the logged D +
-    E. NaN for all other responses.
-    """
-    if not {"behaviour_log_ratio", "policy_version", "behaviour_version"} <= rows.keys():
-        return {}
-    old = rows["policy_version"] - updates
-    last = rows.get("behaviour_version_last", np.full(len(old), np.nan))
-    same = (rows["behaviour_version"] == old) & (np.isnan(last) | (last == old))
-    of, to = RATIO_COLUMNS["behaviour"], RATIO_COLUMNS["engine"]
-    found = {theirs: rows[ours] for ours, theirs in zip(of, to, strict=True) if ours in rows}
-    found["staleness_log_ratio"] = np.zeros(len(old))
-    return {name: np.where(same, values, np.nan) for name, values in found.items() if name not in rows}
-
-
-def _mask(got: Mapping[str, Values], flat: Floats, path: Path, chosen: Mapping[str, str]) -> np.ndarray:
-    if "mask" not in got or got["mask"].kind != "list":
-        return np.ones(len(flat), bool)
-    mask, _ = got["mask"].lists()
-    if len(mask) != len(flat):
-        raise UserError(
-            f"{path}: column {chosen['mask']!r} and the token columns differ in tokens; both must cover the response"
-        )
-    return mask > 0
-
-
-def _within(row: Ints, length: Floats, path: Path, chosen: Mapping[str, str]) -> np.ndarray:
-    """Return whether each token's position is below its response's length; tokens behind it are padding."""
-    count = np.bincount(row, minlength=len(length))
-    short = np.flatnonzero(count < np.nan_to_num(length))
-    if len(short):
-        raise UserError(
-            f"{path}: {chosen['length']!r} says {length[short[0]]:.0f} tokens where the token columns hold "
-            f"{count[short[0]]}; the length must count response tokens alone"
-        )
-    start = np.concatenate([[0], np.cumsum(count)[:-1]])
-    return np.arange(len(row)) - start[row] < length[row]
 
 
 def _unknown(values: Any) -> bool:

@@ -11,7 +11,8 @@ from typing import Any, cast, get_args
 
 import numpy as np
 
-from analysis.importing.convert import TOKENS, Converter, choose_columns
+from analysis.importing.chunk import TOKENS
+from analysis.importing.convert import Converter, choose_columns
 from analysis.importing.report import Report
 from analysis.importing.scalars import import_scalars
 from analysis.importing.sources import Sources, find_sources

@@ -83,7 +83,9 @@ class Run:
     score_options: dict[str, Any] = field(default_factory=dict)  # how scores were taken, as the log's header says
     partition: Partition = LENGTH
     stream: Stream | None = None
-    sampled: dict[str, Any] = field(default_factory=dict)  # of a streamed log: results, and sampled rows behind them
+    sampled: dict[str, Any] = field(
+        default_factory=dict
+    )  # results of a log read in chunks, and the sampled rows that they are made of
     ratio: LoggedRatio = UPDATE  # the log-ratio that ``rows.S`` holds
     clip_rule: Rule | None = None
 

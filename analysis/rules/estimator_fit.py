@@ -84,8 +84,11 @@ def estimator_fit(columns: Columns, size: int = 0) -> EstimatorFit:
         kept = np.where(zeroed, 0.0, 1.0)
 
         def line(y: Floats) -> tuple[Floats, Floats, NDArray[np.bool_]]:
-            """Fit y as a line in the centred reward, in each group; return slope, intercept, and whether y lies on the
-            line. Rows with A = 0 whose reward is not the mean are left out: the trainer may have dropped them."""
+            """Fit a line through y (N,) against the reward less its group's mean, for each group.
+
+            Return each group's slope and intercept, and whether its y lies on the line. Rows with A = 0 whose reward is
+            not the mean are left out: the trainer may have dropped them.
+            """
             size = np.maximum(total(kept), 1)
             from_mean = x - (total(kept * x) / size)[group]
             slope = total(kept * from_mean * y) / total(kept * from_mean**2)

@@ -168,7 +168,10 @@ class Part:
         return self._bases[kind]
 
     def dense(self, y: Floats) -> tuple[Floats, Floats, Floats]:
-        """Return sums over the part's rows: of y (n,) by group and bin (G, K), of x y by group (G,), of y^2 (G, K)."""
+        """Return sums over the part's n rows of y (n,) and of x y; x is the coordinate along which slopes are fitted.
+
+        They are: of y by group and bin (G, K), of x y by group (G,), of y^2 by group and bin (G, K).
+        """
         by_key, squares = (
             totals(self.key, self.groups * self.number, v).reshape(self.groups, self.number) for v in (y, y * y)
         )

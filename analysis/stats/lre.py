@@ -101,7 +101,7 @@ class AcceptanceCurve:
     root: Floats  # square roots of the bins' shares p
     values: Floats  # eigenvalues of Sigma, the largest of which is 1
     vectors: Floats
-    along: Floats  # components of v_hat along Sigma's eigenvectors
+    along: Floats  # components along Sigma's eigenvectors of v_hat, the estimated deviations v
 
     @staticmethod
     def of(law: ErrorLaw) -> AcceptanceCurve:

@@ -272,7 +272,7 @@ def exponent(y: Floats, L: Floats, cluster: Ints) -> Exponent:
     if not y.mean() > 0:
         return Exponent(reason="S does not vary")
     varies = x[y > 1e-20 * y.mean()]  # at lengths of one and the same S, y is the square of a rounding error
-    if not varies.min() < 0 < varies.max():  # then no finite slope solves the equation
+    if not varies.min() < 0 < varies.max():  # the equation for the slope has no finite solution
         return Exponent(reason="S varies only at lengths on one side of their mean")
     b = np.array([np.log(y.mean()), 0.0])
     design = np.column_stack([np.ones_like(x), x])

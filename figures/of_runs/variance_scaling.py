@@ -135,7 +135,7 @@ def figure(tables: Tables, style: Style) -> Figure:
     known = looks(found["trained_rule"])
     panels = 2 if len(fits) else 1
     with style.context():
-        legend = draw.rule_keys(known) if panels == 1 else {}  # else the exponents' rows name the rules
+        legend = draw.rule_keys(known) if panels == 1 else {}  # the panel of exponents names the rules itself
         legend["slope 1"] = draw.key(PALE, linestyle="-", linewidth=1.6)
         if len(noise) and noise["square"].max() >= IN_SIGHT * found["var_S"].min():
             legend["numerics alone"] = draw.key(**FLOOR_LOOK)

@@ -157,7 +157,7 @@ def _share_cut(row: Any) -> str:
 
 
 def _missing(what: str, rows: Frame) -> str:
-    """Return the sentence that ``rows`` do not show ``what``, with the data that would do as the table gives it."""
+    """Return "These runs do not show WHAT", with the reason that the table gives for the empty ``rows``, if any."""
     why = (
         f" ({amount(rows).removeprefix(f'{TOO_LITTLE}: ')})"
         if "reason" in rows and reasons(rows) != "no reason given"

@@ -42,7 +42,7 @@ class Listener(Protocol):
         """
 
     def finish(self) -> None:
-        """Finish the backward pass after the last tile."""
+        """Take note that `tile` has been called for every tile of the backward pass."""
 
 
 def tile_shape(tokens: int, vocabulary: int, device: torch.device, logits: int | None = None) -> tuple[int, int]:

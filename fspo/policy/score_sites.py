@@ -109,7 +109,7 @@ class Site:
     """A module whose score is read by hooks: its kind, its name, the names of its trainable weight and bias (None if
     frozen or absent), and the keys of the two random projections of its weight's gradient (rows and columns)."""
 
-    kind: str  # "linear", "conv1d", "embedding" or "scale"
+    kind: str  # what kind of layer it is: "linear", "conv1d", "embedding" or "scale"
     name: str
     weight: str | None
     bias: str | None

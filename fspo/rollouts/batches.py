@@ -164,7 +164,9 @@ def plan_microbatches(
             if end == len(chosen) or (end + 1 - start) * total_lengths[chosen[end]] > tokens:
                 parts.append(chosen[start:end])
                 start = end
-        while len(parts) % world and max(map(len, parts)) > 1:  # not equally many for each process: halve the biggest
+        while (
+            len(parts) % world and max(map(len, parts)) > 1
+        ):  # processes would get unequal numbers of parts: halve the biggest
             i = int(np.argmax([len(part) * total_lengths[part[-1]] * (len(part) > 1) for part in parts]))
             parts[i : i + 1] = np.array_split(parts[i], 2)
         for i in range(0, len(parts), world):

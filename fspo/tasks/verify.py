@@ -259,7 +259,7 @@ class Verifier:
         options = {"workers": config.workers, "timeout_s": config.timeout_s}
         self._is_user_function = ":" in config.verifier
         if config.verifier == "exact":
-            if config.extract.startswith("regex:"):  # it may match without end, but a worker can be killed
+            if config.extract.startswith("regex:"):  # matching may never end, and a worker can be killed
                 self.pool = VerifierPool(_exact_factory, (config.extract, config.case_sensitive), **options)
             else:
                 self._in_place = _exact_factory(config.extract, config.case_sensitive)

@@ -249,7 +249,7 @@ def _load_moments(
             scale = f"{kind}{SCALE}.{name}"
             moment = optimizer.state[p][kind] = empty_moment(optimizer, p, kind)
             parts = moment_parts(moment)
-            if CODES not in parts:  # this process's part is too small for 8 bits
+            if CODES not in parts:  # the optimizer keeps full numbers where a process has a small part of a moment
                 full = {CODES: like, SCALE: listed[scale]}
                 parts = {ending: torch.empty_like(x, device="cpu") for ending, x in full.items()}
                 quantized.append((kind, moment, parts))

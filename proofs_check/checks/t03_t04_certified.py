@@ -74,7 +74,7 @@ def supremum(rng: np.random.Generator, excess: float = 0.0) -> Outcome:
 
     def slack(t: Span) -> arb:
         if excess == 0 and _near_one(t):
-            return _curvature(t)  # the slack of h(t) <= (1 + excess) phi(1), over (t - 1)^2
+            return _curvature(t)  # (phi(1) - h(t)) / (t - 1)^2, which is not 0 where phi(1) - h(t) is
         return (1 + arb(excess)) * phi_1() - density_slope(t.ball)
 
     error = balls.size(arb(theory.PHI_1) / phi_1() - 1)

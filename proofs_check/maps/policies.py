@@ -212,10 +212,10 @@ class LocationPolicy:
 
 
 def _nodes(tau: Floats, cuts: tuple[Floats, Floats], panels: int = 16, order: int = 10) -> tuple[Floats, Floats]:
-    """Return Gauss-Legendre nodes on the axis of z (S in standard deviations tau, see the module's docstring), split at
-    the band's edges, and weights times the normal density.
+    """Return points and weights of a quadrature over z, where S = tau z - tau^2/2; the weights hold the density of z.
 
-    The axis reaches 9 beyond 0 and beyond 2 tau, the centre of the normal density times w^2.
+    The quadrature is Gauss-Legendre on panels between -9 and 2 tau + 9, split at the band's edges. w^2 times the
+    density of z is a normal density about 2 tau, so both ends lie 9 standard deviations out.
     """
     start, end = np.full_like(tau, -9.0), 9.0 + 2 * tau
     regular = start[:, None] + (end - start)[:, None] * np.linspace(0, 1, panels + 1)

@@ -1,0 +1,69 @@
+"""The log-ratios that follow from another trainer's log-probabilities, and their parts staleness D and engine E."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from analysis.importing.values import Floats, Ints
+from fspo.gradlog.schema import RATIO_COLUMNS
+from fspo.rules import Ratio
+
+
+class Summed(NamedTuple):
+    """A log-probability or log-ratio of N responses, summed, and of each of their tokens where the table has these."""
+
+    total: Floats
+    tokens: Floats | None
+
+    def plus(self, other: Summed, sign: int = 1) -> Summed:
+        """Return the sum (with ``sign`` -1 the difference) of two log-probabilities or log-ratios of the responses."""
+        tokens = None if self.tokens is None or other.tokens is None else self.tokens + sign * other.tokens
+        return Summed(self.total + sign * other.total, tokens)
+
+    def where(self, rows: np.ndarray, row: Ints, other: float) -> Summed:
+        """Return the same values, but ``other`` in place of the values of responses outside the mask ``rows`` (N,).
+
+        ``row`` says for each token to which response it belongs.
+        """
+        tokens = None if self.tokens is None else np.where(rows[row], self.tokens, other)
+        return Summed(np.where(rows, self.total, other), tokens)
+
+
+def ratios(parts: Mapping[str, Summed], first: np.ndarray, row: Ints) -> dict[Ratio, Summed]:
+    """Return the ratios that can be made of ``log_ratio`` and the log-probabilities ``new``, ``old`` and ``sampler``.
+
+    Without ``old`` only the total S + D + E is known; at a rollout's first update S is 0, so D + E is known there too.
+    """
+    has = parts.keys()
+    out: dict[Ratio, Summed] = {}
+    if "log_ratio" in has:
+        out["update"] = parts["log_ratio"]
+    elif {"new", "old"} <= has:
+        out["update"] = parts["new"].plus(parts["old"], -1)
+    if {"old", "sampler"} <= has:
+        out["behaviour"] = parts["old"].plus(parts["sampler"], -1)
+        if "update" in out:
+            out["total"] = out["update"].plus(out["behaviour"])
+    elif {"new", "sampler"} <= has and "log_ratio" not in has:
+        out["total"] = parts["new"].plus(parts["sampler"], -1)
+        out["update"] = parts["new"].plus(parts["new"], -1).where(first, row, np.nan)
+        out["behaviour"] = out["total"].where(first, row, np.nan)
+    return out
+
+
+def parted(rows: Mapping[str, Any], updates: Floats) -> dict[str, Floats]:
+    """Return D and E of the responses that by their versions the old weights sampled: D is 0, and E is the logged D +
+    E. NaN for all other responses.
+    """
+    if not {"behaviour_log_ratio", "policy_version", "behaviour_version"} <= rows.keys():
+        return {}
+    old = rows["policy_version"] - updates
+    last = rows.get("behaviour_version_last", np.full(len(old), np.nan))
+    same = (rows["behaviour_version"] == old) & (np.isnan(last) | (last == old))
+    of, to = RATIO_COLUMNS["behaviour"], RATIO_COLUMNS["engine"]
+    found = {theirs: rows[ours] for ours, theirs in zip(of, to, strict=True) if ours in rows}
+    found["staleness_log_ratio"] = np.zeros(len(old))
+    return {name: np.where(same, values, np.nan) for name, values in found.items() if name not in rows}
