@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -362,7 +363,8 @@ FIGURES = {"mismatch_growth": growth, "mismatch_acceptance": acceptance, "mismat
 
 def write(results: dict[str, Any]) -> None:
     """Write studies/results/mismatch.json, the page docs/mismatch.md and its figures."""
-    write_text(RESULTS, json.dumps(results, indent=1) + "\n")
+    text = json.dumps(results, indent=1)
+    write_text(RESULTS, re.sub(r"[\[{][^\[\]{}]*[\]}]", lambda flat: " ".join(flat[0].split()), text) + "\n")
     style = Style("neurips")
     with style.context():
         for name, draw in FIGURES.items():
