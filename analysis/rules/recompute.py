@@ -69,8 +69,6 @@ FOLLOWS_FROM = {
     "updates_since_rollout": "the number of steps since the rollout's first",
 }
 """By column: the text that says from which other columns it can be computed."""
-COUNTERS = ("times_used", "updates_since_rollout")
-"""Columns that follow from steps, and that the import of another trainer's table may have made up."""
 INPUTS = ("rollout", "step", "response_id", "length", "log_ratio", "advantage")
 """Columns that `recompute` reads beside those of ``FOLLOWS_FROM``, in every log."""
 FACTORS = ("multiplier", "weight")
@@ -129,7 +127,8 @@ def recompute(
     rule, correction : Rule, optional
         The clip rule and the correction of the log's header. Bands on tokens and prefixes leave no edges in the log.
     imported : bool
-        Whether another trainer's table was imported, so that the columns ``COUNTERS`` are not compared.
+        Whether another trainer's table was imported. Then times_used and updates_since_rollout are not compared, since
+        the import may have made them up.
     before : tuple of int, optional
         Number and last step of the rollout before these rows (``FIRST`` at the start of a log), if they are known.
 
