@@ -13,6 +13,7 @@ BIN := $(VENV)/bin
 # verl asks for an older transformers than ours: it gets a folder of its own, without what the environment has already.
 VERL_TREE ?= .verl
 TRL_TREE ?= .trl
+MUTATION_TREE ?= .mutation
 # vLLM asks for an older transformers too, and the server is a process of its own: so is its environment.
 VLLM_ENV ?= .vllm
 # The wheel alone, as pip installs it: no torch, no package of an extra.
@@ -23,7 +24,7 @@ CHROMIUM := $(foreach name,chromium chromium-browser google-chrome google-chrome
 export PATH := $(PATH):$(abspath $(BROWSER_TREE))
 READY := $(VENV)/ready
 
-.PHONY: help repro test test-slow test-trl-newest test-verl test-vllm test-wheel test-browser proofs mutants pages docs check bench bench-gpu clean
+.PHONY: help repro test test-slow test-trl-newest test-verl test-vllm test-wheel test-browser proofs mutants mutation pages docs check bench bench-gpu clean
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
@@ -95,6 +96,14 @@ proofs: $(READY) ## every check of the theory, none may be left out
 mutants: $(READY) ## small wrong changes of the code, each of which a named test must notice
 	$(BIN)/python -m tests.mutants.run
 
+mutation: $(MUTATION_TREE)/ready ## changes drawn from all that cosmic-ray can make of rules, theory, statistics (an hour)
+	PYTHONPATH=$(MUTATION_TREE) $(BIN)/python -m tests.mutants.drawn
+
+# A folder of its own: cosmic-ray makes the changes here, and nothing that the tests import comes from it.
+$(MUTATION_TREE)/ready: $(READY)
+	$(BIN)/python -m pip install --disable-pip-version-check --target $(MUTATION_TREE) cosmic-ray==8.7.0
+	touch $@
+
 pages: $(READY) ## write the pages of docs/ that list what the code declares
 	$(BIN)/python studies/reference_pages.py
 	$(BIN)/python studies/options_page.py
@@ -117,4 +126,4 @@ bench-gpu: $(READY) ## an update at Qwen3-8B's shape, on a GPU
 	$(BIN)/python benchmarks/qwen3_8b_update.py
 
 clean: ## remove the virtual environments and the browser; results under out/ stay
-	rm -rf $(VENV) $(TRL_TREE) $(VERL_TREE) $(VLLM_ENV) $(WHEEL_ENV) $(BROWSER_TREE)
+	rm -rf $(VENV) $(TRL_TREE) $(MUTATION_TREE) $(VERL_TREE) $(VLLM_ENV) $(WHEEL_ENV) $(BROWSER_TREE)

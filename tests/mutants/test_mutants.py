@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.mutants.drawn import TESTS, code_of, name_of, page, reasons
 from tests.mutants.run import ROOT, Mutant, read_mutants, run
 
 
@@ -45,3 +46,38 @@ def test_a_real_run_kills_tells_survivors_and_goes_on(tmp_path: Path) -> None:
     (root / "code.py").write_text("MARGIN = 0.02\n")
     with pytest.raises(SystemExit, match="fails without any mutant"):
         run(mutants[:1], root, state)
+
+
+def test_changes_of_annotations_are_no_changes_of_the_code() -> None:
+    source = "def f(x: int | None = 1) -> int | None:\n    y: int | str = x | 2\n    return y\n"
+    assert code_of(source.replace("int |", "int &").replace("| None:", "^ None:")) == code_of(source)
+    assert code_of(source.replace("x | 2", "x & 2")) != code_of(source)
+    assert (
+        name_of("a.py", source, source.replace("x | 2", "x & 2"))
+        == "a.py: y: int | str = x | 2 -> y: int | str = x & 2"
+    )
+
+
+def test_every_file_that_changes_are_drawn_from_has_tests_and_every_harmless_change_its_line() -> None:
+    for room, tests in TESTS.items():
+        assert (ROOT / room).exists()
+        assert all((ROOT / test).exists() for test in tests)
+    for name, why in reasons().items():
+        file, _, change = name.partition(": ")
+        assert change.split(" -> ")[0] in (ROOT / file).read_text(encoding="utf-8")
+        assert why
+
+
+def test_the_page_counts_by_hand() -> None:
+    killed = {
+        "fspo/theory/lemma.py: a -> b": "test",
+        "fspo/rules/rule.py: a -> b": "",
+        "fspo/rules/rule.py: c -> d": "",
+    }
+    text = page(
+        {"cosmic_ray": "8", "places": 1000, "seed": 1, "killed_by": killed}, {"fspo/rules/rule.py: a -> b": "same"}
+    )
+    assert "noticed: 1 of 3: 0.333 [0.008, 0.906]" in text  # Clopper and Pearson's tables
+    assert "harmless for the reasons below: 1 of 2: 0.500 [0.013, 0.987]" in text
+    assert "- `fspo/rules/rule.py: a` became `b`: same" in text
+    assert "- `fspo/rules/rule.py: c` became `d`: **no reason**" in text

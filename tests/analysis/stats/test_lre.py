@@ -68,6 +68,13 @@ def test_the_law_of_indicators_draws_what_the_design_would_give():
     assert sps.skew(drawn)[3] < -0.2
 
 
+def test_drawn_rates_of_indicators_are_shares():
+    bins, cluster = np.tile(np.arange(4), 40), np.arange(160)
+    law, _ = error_law(ratios(cluster % 8 < 4, cluster, bins, 4, binary=True))
+    _, drawn = law.draws(np.array([0.05, 0.3, 0.7, 0.95]))
+    assert (drawn.min(), drawn.max()) == (0.0, 1.0)
+
+
 def test_skewed_draws_have_their_moments():
     z = sps.norm.ppf((np.arange(200_000) + 0.5) / 200_000)
     for skewness in (-1.0, 0.0, 0.6, 2.0):

@@ -11,7 +11,7 @@ from scipy import stats as sps
 
 from fspo.base.errors import UserError
 from fspo.rules import DriftStats, Rule, preset
-from fspo.rules.online import EACH_ROLLOUT, GAIN, MEMORY, OnlineRule, OnlineState, conformal_quantile
+from fspo.rules.online import EACH_ROLLOUT, GAIN, LEAST_LOG_FACTOR, MEMORY, OnlineRule, OnlineState, conformal_quantile
 
 SIGMA = 0.03
 
@@ -151,6 +151,13 @@ def test_a_bin_with_too_few_scores_takes_the_pooled_factor():
     factor = dict(online.rule.factors)
     assert factor[2.0] == pytest.approx(46.0)  # ceil(51 * .9) = 46th of 1..50
     assert [factor[n] for n in (4.0, 8.0, 16.0)] == pytest.approx([49.0] * 3)  # ceil(54 * .9) = 49th of all
+
+
+def test_responses_on_the_centre_leave_the_narrowest_conformal_band():
+    online = OnlineRule(Rule("sqrt", 0.01, 0.01, adapt="bins", target=0.9))
+    online.observe(np.zeros(50), np.full(50, 2.0), np.ones(50))
+    online.end_rollout()
+    assert dict(online.rule.factors)[2.0] == pytest.approx(math.exp(LEAST_LOG_FACTOR))
 
 
 def test_conformal_memory_is_bounded_and_evenly_spaced():
