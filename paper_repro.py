@@ -10,6 +10,7 @@ import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from jsonargparse import ArgumentParser
@@ -18,9 +19,11 @@ from fspo.base.command_line import next_step
 from fspo.base.errors import UserError, run_cli, unknown_name
 from fspo.base.files import refuse_foreign
 from fspo.base.options import make_parser, parse
+from fspo.gradlog import metric_names as metric
+from fspo.gradlog.metrics_file import MetricsFile
 from fspo.gradlog.run_folder import ANALYSIS, CONFIG, NOISE, SUMMARY
 from fspo.repro.options import ReproductionOptions
-from fspo.repro.presets import PRESETS, SIX_RULES, ReproductionSizes
+from fspo.repro.presets import PRESETS, SIX_RULES, ReproductionSizes, on_task
 from fspo.repro.stages import (
     GROUND_FLOOR,
     Job,
@@ -38,7 +41,7 @@ DESCRIPTION = """Reproduce the claims about FSPO on this machine, each with an i
 
 examples:
   fspo reproduce                          the quick preset: 15 minutes on two cores
-  fspo reproduce --preset paper           6 rules, 5 seeds, 60 rollouts: hours on two cores, resumable
+  fspo reproduce --preset paper           2 tasks, 6 rules, 5 seeds, 30 rollouts: hours on two cores, resumable
   fspo reproduce --preset quick --sweep true   retrain fspo, rloo, gspo with one setting changed at a time
   fspo reproduce --preset paper --rules rloo,gspo,fspo --rollouts 30
   fspo reproduce --power true             what the claims could show with these sizes, before any run
@@ -52,27 +55,32 @@ TRAINED_SWEEP = "trained_sweep.csv"
 class Reproduction:
     """The stages of one reproduction, in order."""
 
-    def __init__(self, options: ReproductionOptions, words: Sequence[str]) -> None:
-        self.options, self.sizes, self.words = options, options.sizes(), words
-        self.out = Path(options.output) / options.preset
+    def __init__(self, options: ReproductionOptions, words: Sequence[str], task: str) -> None:
+        whole = options.sizes()
+        self.options, self.sizes, self.words = options, on_task(whole, task), words
+        self.root = Path(options.output) / options.preset
+        self.out = self.root / task if len(whole.tasks) > 1 else self.root
         self.stages = Stages(self.out / "stages")
+        self.common = Stages(self.root / "stages", self.stages.report)
 
     def run(self) -> int:
         """Run all stages; return 0 if the theory checks pass and the report is written."""
-        if self.out.parent.is_file():
-            raise UserError(f"--output {self.out.parent} is a file: name a folder")
+        if self.root.parent.is_file():
+            raise UserError(f"--output {self.root.parent} is a file: name a folder")
         from proofs_check.maps.output import check_output  # the help does not wait for pandas
 
         # Refuse to overwrite a folder of other files. It is ours if it has a file of stages or a folder ``checks``;
         # `check_output` then refuses a folder ``checks`` of other files.
-        refuse_foreign(self.out, {"stages": is_stages, "checks": Path.exists}, "fspo reproduce")
-        check_output(self.out / "checks")
+        for folder in {self.root, self.out}:
+            refuse_foreign(folder, {"stages": is_stages, "checks": Path.exists}, "fspo reproduce")
+        check_output(self.root / "checks")
         checks, theory = self.check_theory()
         training = Training(self.out, self.sizes, self.warm_up())
         shared = training.shared()
         stopped = self.train("shared-run", [shared], 1, "shared unclipped run")
         ranges = self.calibrate(shared) if self.options.ranges == "calibrated" else {}
         jobs = training.rules(ranges)
+        self.say_how_long(shared, jobs)
         stopped |= self.train("training", jobs, self.sizes.jobs)
         # A run that diverged is judged up to its end. Without a whole rollout it has nothing to judge, and the claims
         # miss its seed.
@@ -111,27 +119,29 @@ class Reproduction:
         A failed check is reported and does not stop the later stages.
         """
         judged = ("proofs_check", "analysis", "fspo.objective", *GROUND_FLOOR)  # checks run all of them
-        folder, source = self.out / "checks", {"source": source_digest(*judged)}
+        folder, source = self.root / "checks", {"source": source_digest(*judged)}
         common = ("--out", str(folder), "--jobs", str(self.sizes.jobs))
         report = {"result": folder / "proofs_check.json", "passing": (0, 1)}
         inputs, command = source | {"only": self.sizes.checks}, (*common, "--only", self.sizes.checks)
-        _, checks = self.stages.module("checks", inputs, "proofs_check", *command, **report)
+        _, checks = self.common.module("checks", inputs, "proofs_check", *command, **report)
         inputs = source | {"draws": self.sizes.draws, "parts": self.sizes.maps}
         command = (*common, "--draws", str(self.sizes.draws), "--only", self.sizes.maps)
-        maps, _ = self.stages.module("maps", inputs, "proofs_check.maps", *command)
+        maps, _ = self.common.module("maps", inputs, "proofs_check.maps", *command)
         inputs = {"maps": maps, "source": source_digest("figures", *GROUND_FLOOR)}
         return checks, self.draw("figures-theory", inputs, "--theory", str(folder))
 
     def warm_up(self) -> str:
-        """Warm up the embedded model once for all runs; return its folder."""
+        """Warm up the embedded model once for all runs of the task; return its folder."""
         from fspo.config import TrainConfig
         from fspo.models.warmup import warm_up
 
+        task = parse(TrainConfig, [f"--{name}={value}" for name, value in self.sizes.options.items()]).task.options
+
         def work() -> str:
-            return str(warm_up(TrainConfig().warmup))
+            return str(warm_up(TrainConfig().warmup, task))
 
         sources = ("fspo.models.warmup", "fspo.models.warmup_training", "fspo.tasks.chain_add", "fspo.models.load")
-        found = self.stages.run("warm-up", {"source": source_digest(*sources)}, work)[1]
+        found = self.stages.run("warm-up", {"source": source_digest(*sources), "task": task}, work)[1]
         return found if Path(found).is_dir() else work()  # warm up again if the cached model was deleted
 
     def train(self, name: str, jobs: Sequence[Job], at_once: int, words: str = "training") -> dict[str, str]:
@@ -141,6 +151,13 @@ class Reproduction:
             return {str(run): why for run, why in run_jobs(jobs, at_once, words).items()}
 
         return self.stages.run(name, {"keys": [job.key for job in jobs]}, work)[1]
+
+    def say_how_long(self, shared: Job, jobs: Sequence[Job]) -> None:
+        """Print how long training will take, by the median time of the unclipped run's rollouts. That run has all
+        threads, which the processes of the training share, so as many rollouts end in the same time."""
+        seconds = median(row[metric.STEP_TIME] for row in MetricsFile(shared.run).of_phase("train"))
+        if left := sum(job.rollouts - rollouts_done(job.run) for job in jobs):
+            print(f"[training] {left} rollouts of {seconds:.1f} s: {left * seconds / 3600:.1f} hours", file=sys.stderr)
 
     def calibrate(self, shared: Job) -> dict[str, Any]:
         """Calibrate every rule's range to the same band acceptance on the unclipped run."""
@@ -212,7 +229,7 @@ class Reproduction:
         for claim in claims:
             print(f"{claim['id']:22} {claim['verdict']:14} {claim['statement']}")
         held = "all hold" if checks["exit_status"] == 0 else "SOME FAIL"
-        print(f"{len(checks['rows'])} theory checks: {held} ({self.out / 'checks'})")
+        print(f"{len(checks['rows'])} theory checks: {held} ({self.root / 'checks'})")
         for line in page.damaged:
             print(f"log of {line}")
         print(f"report: {page.path}")
@@ -224,6 +241,21 @@ class Reproduction:
         """Return the inputs of a stage that reads several runs (their keys, the noise floor's key, a digest of the
         code); if one of them changes, the stage runs again."""
         return {"keys": [job.key for job in runs], "noise": noise, "source": source_digest(*packages, *GROUND_FLOOR)}
+
+
+def pool(out: Path, tasks: Sequence[str]) -> None:
+    """Write out/claims.json, every claim judged over all tasks, and print the verdicts on each task side by side."""
+    from analysis.claims.judge import Claim, over_tasks
+    from analysis.tables.files import write_json
+
+    files = {task: json.loads((out / task / "claims.json").read_text(encoding="utf-8")) for task in tasks}
+    judged = {task: [Claim(**claim) for claim in file.pop("claims")] for task, file in files.items()}
+    pooled = over_tasks(judged)
+    write_json(out / "claims.json", files[tasks[0]] | {"tasks": list(tasks), "claims": [c.to_dict() for c in pooled]})
+    print(" ".join(f"{name:14}" for name in (f"{'claim':22}", "all tasks", *tasks)))
+    for over_all, *each in zip(pooled, *judged.values(), strict=True):
+        print(" ".join(f"{word:14}" for word in (f"{over_all.id:22}", over_all.verdict, *(c.verdict for c in each))))
+    print(f"claims over all tasks: {out / 'claims.json'}")
 
 
 def print_power(sizes: ReproductionSizes) -> None:
@@ -269,7 +301,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.power:
         print_power(options.sizes())
         return 0
-    return Reproduction(options, words).run()
+    tasks = options.sizes().tasks
+    parts = [Reproduction(options, words, task) for task in tasks]
+    status = max(part.run() for part in parts)
+    if len(tasks) > 1:
+        pool(parts[0].root, tasks)
+    return status
 
 
 if __name__ == "__main__":

@@ -12,12 +12,17 @@ import yaml
 
 import paper_repro
 from analysis.claims.catalogue import ATOMS, HEADLINES
+from analysis.claims.evidence import verdict_of
+from analysis.claims.judge import Claim
+from analysis.tables.files import write_json
 from figures.page.story import QUESTIONS, anchor
 from fspo.base.errors import UserError, run_cli
 from fspo.base.options import parse
 from fspo.config import TrainConfig
-from fspo.repro.presets import PRESETS, variants
+from fspo.repro.presets import PRESETS, TASKS, variants
 from fspo.rules import PRESETS as PUBLISHED
+from fspo.tasks import make_task
+from fspo.tasks.chain_add import STEP_TOKENS
 
 ROOT = Path(paper_repro.__file__).parent
 
@@ -133,6 +138,8 @@ def options_of(run: Path) -> dict:
         (("--jbos", "2"), "did you mean 'jobs'"),
         (("--rules", "[grpo]", "--sweep", "true"), "add it to --rules"),
         (("--preset", "8b", "--sweep", "true"), "not in 8b"),
+        (("--tasks", "[chain-ad]"), "did you mean 'chain-add'"),
+        (("--preset", "8b", "--tasks", "[chain-add]"), "leave --tasks out"),
     ],
 )
 def test_bad_input_is_one_line_and_status_2(
@@ -176,3 +183,43 @@ def test_the_cluster_preset_checks_its_configuration_and_prints_whole_commands(
     assert all(t.startswith(f"{sharded} --config fspo/presets/qwen3-8b.yaml ") for t in (*published, *trained))
     with pytest.raises(UserError, match="rule"):
         paper_repro.main(["--preset", "8b", "--rules", "[fspoo]"])
+
+
+@pytest.mark.parametrize(
+    ("second", "verdict"),
+    [
+        ((0.02, 0.9), "supported"),
+        ((0.026, 0.9), "inconclusive"),  # supported on one task of two
+        ((0.9, 0.012), "refuted"),
+        ((0.9, 0.013), "inconclusive"),  # 2 x .013 is above .025
+        ((1.0, 1.0), "inconclusive"),  # no number
+    ],
+)
+def test_claims_of_several_tasks_are_pooled_and_stand_side_by_side(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], second: tuple[float, float], verdict: str
+) -> None:
+    for task, (p_for, p_against) in {"chain-add": (0.01, 0.99), "chain-add-64": second}.items():
+        alone = verdict_of(p_for, p_against)
+        claim = Claim(
+            "C1", "flat", "trend", 0.01, 0.0, -0.1, 0.1, alone, "confirmatory", p_for, p_against, {"power": {}}
+        )
+        said = {"catalogue": "c", "commit": "d", "seeds": [11], "claims": [claim.to_dict()]}
+        (tmp_path / task).mkdir()
+        write_json(tmp_path / task / "claims.json", said)
+    paper_repro.pool(tmp_path, [*TASKS])
+    row = capsys.readouterr().out.splitlines()[1].split()
+    assert row == ["C1", verdict, "supported", verdict_of(*second)]
+    written = json.loads((tmp_path / "claims.json").read_text())
+    assert written["tasks"] == ["chain-add", "chain-add-64"]
+    assert (written["catalogue"], written["seeds"]) == ("c", [11])
+    (pooled,) = written["claims"]
+    assert (pooled["id"], pooled["verdict"]) == ("C1", verdict)
+    assert [*pooled["details"]["atoms"]] == ["chain-add: C1", "chain-add-64: C1"]
+
+
+def test_the_longer_task_ranges_over_six_doublings_and_fits_its_limit() -> None:
+    config = parse(TrainConfig, [f"--{name}={value}" for name, value in TASKS["chain-add-64"].items()])
+    task = make_task(config.task.name, config.task.options)
+    steps = [int(task.example("train", i).info["steps"]) for i in range(500)]
+    assert max(steps) / min(steps) == 2**6
+    assert STEP_TOKENS * max(steps) < config.sampling.max_new_tokens

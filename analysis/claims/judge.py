@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -119,6 +119,25 @@ def composed(headline: Headline, judged: dict[str, Claim]) -> Claim:
         p_against,
         {"atoms": {a.id: {"verdict": a.verdict} | _interval(a) for a in atoms}, "power": first.details["power"]},
     )
+
+
+def over_tasks(judged: Mapping[str, Sequence[Claim]]) -> list[Claim]:
+    """Pool the claims of the same analysis on several tasks, by the rule of headlines (`analysis.claims.evidence`).
+
+    A claim is supported if it is on every task, and refuted if k times the smallest p-value against it on a task is at
+    most the level, of k tasks. No task is left out: each claim's details name its verdict and interval on every task.
+
+    Parameters
+    ----------
+    judged : mapping of str to sequence of Claim
+        By task the claims that `evaluate_claims` gave, in the same order.
+    """
+    pooled = []
+    for claims in zip(*judged.values(), strict=True):
+        named = {f"{task}: {claim.id}": claim for task, claim in zip(judged, claims, strict=True)}
+        headline = Headline(claims[0].id, claims[0].statement, tuple(named))
+        pooled.append(composed(headline, {name: replace(claim, id=name) for name, claim in named.items()}))
+    return pooled
 
 
 def _interval(claim: Claim) -> dict[str, float]:

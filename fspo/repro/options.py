@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fspo.base.arguments import checked_count, checked_seed
-from fspo.base.errors import UserError
-from fspo.repro.presets import PRESETS, SWEPT, ReproductionSizes, with_changes
+from fspo.base.errors import UserError, unknown_name
+from fspo.repro.presets import PRESETS, SWEPT, TASKS, ReproductionSizes, with_changes
 from fspo.rules import TRAINING_ACCEPTANCE, preset
 
 
@@ -21,6 +21,9 @@ class ReproductionOptions:
         Sizes; "smoke" only shows that every stage runs.
     output : str
         Results go to OUTPUT/PRESET.
+    tasks : list of str, optional
+        Tasks instead of the preset's: chain-add, chain-add-64. With several, each has a folder OUTPUT/PRESET/TASK with
+        its own report, and every claim is judged on each and over all.
     rules : list of str, optional
         Rules to train instead of the preset's.
     seeds : list of int, optional
@@ -46,6 +49,7 @@ class ReproductionOptions:
 
     preset: Literal["quick", "paper", "smoke", "8b"] = "quick"
     output: str = "out"
+    tasks: list[str] | None = None
     rules: list[str] | None = None
     seeds: list[int] | None = None
     rollouts: int | None = None
@@ -64,9 +68,14 @@ class ReproductionOptions:
         for name, most, why in (("rollouts", 10**6, "the length of each run"), ("jobs", 1024, "training processes")):
             if getattr(self, name) is not None:
                 checked_count(f"--{name}", getattr(self, name), 1, most, why)
-        for name, given in (("rules", self.rules), ("seeds", self.seeds)):
+        for name, given in (("tasks", self.tasks), ("rules", self.rules), ("seeds", self.seeds)):
             if given is not None and (not given or len(set(given)) < len(given)):
                 raise UserError(f"--{name} {given}: name at least one, and each once")
+        for task in self.tasks or ():
+            if task not in TASKS:
+                raise unknown_name("--tasks", task, tuple(TASKS))
+        if self.tasks and self.preset == "8b":
+            raise UserError("--tasks: preset 8b has the task of its configuration; leave --tasks out")
         for rule in self.rules or ():
             preset(rule)  # an unknown rule is refused before any work
         for seed in self.seeds or ():
@@ -77,6 +86,7 @@ class ReproductionOptions:
 
     def sizes(self) -> ReproductionSizes:
         """Return the preset's sizes with the changes of these options."""
-        rules, seeds = (None if given is None else tuple(given) for given in (self.rules, self.seeds))
-        changes = {"rules": rules, "seeds": seeds, "rollouts": self.rollouts, "jobs": self.jobs}
+        lists = {name: getattr(self, name) for name in ("tasks", "rules", "seeds")}
+        changes = {name: given and tuple(given) for name, given in lists.items()}
+        changes |= {"rollouts": self.rollouts, "jobs": self.jobs}
         return with_changes(PRESETS[self.preset], sweep=self.sweep, **changes)

@@ -13,12 +13,22 @@ from fspo.base.errors import UserError
 from fspo.base.options import parse
 from fspo.config import TrainConfig
 from fspo.rules import COMPARED, RIVALS, preset, scaled
+from fspo.tasks.chain_add import ChainAddConfig, max_response_tokens
 
 SWEPT = ("fspo", *RIVALS)
 """Rules that the sweep trains with one setting changed at a time: fspo and the rules that it is compared with."""
 SIX_RULES = (*COMPARED, "fspo-kl", "fspo-adaptive", "fspo-conformal")
 JUDGING_SEEDS = (11, 12, 13, 14, 15)
 """Seeds that no run had while the claims were made, so verdicts on them are confirmatory (analysis/claims)."""
+TASKS: dict[str, dict[str, Any]] = {
+    "chain-add": {},
+    "chain-add-64": {
+        "task.options.max_steps": 64,
+        "sampling.max_new_tokens": max_response_tokens(ChainAddConfig(max_steps=64)),
+    },
+}
+"""Tasks of a reproduction: options of ``fspo train``. Correct responses to chain-add have 8 to 256 tokens, those to
+chain-add-64 have 8 to 512, six doublings."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +41,8 @@ class ReproductionSizes:
         Every rule is trained once with every seed.
     rollouts, calibration_rollouts : int
         Length of each run, and of the shared unclipped run.
+    tasks : tuple of str
+        Names in `TASKS`; everything is trained and judged on each task.
     jobs, threads : int
         Training processes beside each other and threads of each.
     options : dict
@@ -55,6 +67,7 @@ class ReproductionSizes:
     seeds: tuple[int, ...]
     rollouts: int
     calibration_rollouts: int
+    tasks: tuple[str, ...] = ("chain-add",)
     jobs: int = 2
     threads: int = 1
     options: dict[str, Any] = field(default_factory=dict)
@@ -70,7 +83,7 @@ class ReproductionSizes:
 _AUDITED = {"log.audit_every": 5, "log.coverage_every": 10}
 PRESETS = {
     "quick": ReproductionSizes(COMPARED, JUDGING_SEEDS[:3], 14, 10, options=_AUDITED),
-    "paper": ReproductionSizes(SIX_RULES, JUDGING_SEEDS, 60, 30, options=_AUDITED),
+    "paper": ReproductionSizes(SIX_RULES, JUDGING_SEEDS, 30, 30, tuple(TASKS), options=_AUDITED),
     "smoke": ReproductionSizes(
         ("rloo", "fspo"),
         (0,),
@@ -197,6 +210,11 @@ def _around(rule: str, fit: Mapping[str, Any], sizes: Mapping[str, int]) -> Iter
 
 def _odd(number: int, what: str) -> str:
     return f"not trained: {number} {what} cannot be halved" if number % 2 else ""
+
+
+def on_task(base: ReproductionSizes, task: str) -> ReproductionSizes:
+    """Return the sizes of the part of a reproduction that one task is."""
+    return replace(base, tasks=(task,), options=base.options | TASKS[task])
 
 
 def with_changes(base: ReproductionSizes, **changes: Any) -> ReproductionSizes:
