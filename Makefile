@@ -8,7 +8,7 @@ PRESET ?= quick
 # Two test processes, each with one thread of torch; a test that frees a process takes work from the other.
 PARALLEL ?= -n 2 --dist worksteal --durations=15
 # Slow tests have more time each than pyproject.toml gives.
-SLOW := -m slow --timeout 900 -o faulthandler_timeout=960
+SLOW := -m slow --timeout 1500 -o faulthandler_timeout=1560
 BIN := $(VENV)/bin
 # verl asks for an older transformers than ours: it gets a folder of its own, without what the environment has already.
 VERL_TREE ?= .verl

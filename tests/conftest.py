@@ -1,14 +1,25 @@
 """Fixtures and settings for all tests.
 
 A test may ask for a browser (`tests.browser`). Property tests draw the same examples on every run and have no time
-limit, because a busy machine is slow.
+limit, because a busy machine is slow. No test asks the Hugging Face hub: where it does not answer, a model's wrong name
+takes half a minute.
 """
 
+import os
+
+import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.browser import chromium, page
 
 __all__ = ["chromium", "page"]
 
+os.environ["HF_HUB_OFFLINE"] = "1"
+
 settings.register_profile("suite", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("suite")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest test starts first, so that no process ends long before the other."""
+    items.sort(key=lambda item: "test_all_stages_run" not in item.name)

@@ -32,65 +32,66 @@ def repro(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=800, check=False)
 
 
-@pytest.mark.parametrize("sweep", ["false", pytest.param("true", marks=pytest.mark.slow)])
-def test_all_stages_run_and_a_second_start_finds_them_done(tmp_path: Path, sweep: str) -> None:
-    ranges_of = "calibrated" if sweep == "true" else "published"
-    options = ("--preset", "smoke", "--sweep", sweep, "--ranges", ranges_of)
-    first = repro(*options, cwd=tmp_path)
-    assert first.returncode == 0, first.stderr[-2000:]
+@pytest.mark.slow
+def test_all_stages_run_and_a_second_start_finds_them_done(tmp_path: Path) -> None:
+    """First as published without the trained sweep; then, in the same folder, with calibrated ranges and the sweep."""
     out = tmp_path / "out" / "smoke"
+    first = repro("--preset", "smoke", "--sweep", "false", cwd=tmp_path)
+    assert "sensitivity_trained" not in check_outputs(out, first)
+    for name in ("rloo", "fspo"):
+        assert "range_lo: null" in (out / "runs" / f"{name}-seed0" / "config.yaml").read_text()  # that of the preset
+
+    calibrated = ("--preset", "smoke", "--sweep", "true", "--ranges", "calibrated")
+    swept = repro(*calibrated, cwd=tmp_path)
+    assert "sensitivity_trained" in check_outputs(out, swept)
+    kept = {"checks", "maps", "figures-theory", "warm-up", "shared-run", "sweep"}  # this sweep: of the shared run's log
+    assert done_before(swept) == kept
+    assert all(list((out / "superseded").glob(f"{name}-seed0-*")) for name in ("rloo", "fspo"))
+    ranges = json.loads((out / "calibration.json").read_text())
+    for name in ("rloo", "fspo"):
+        assert abs(ranges[name]["realised"] - ranges[name]["target"]) <= 1 / ranges[name]["rows"] + 1e-9
+        saved = (out / "runs" / f"{name}-seed0" / "config.yaml").read_text()
+        assert f"range_lo: {ranges[name]['range_lo']}" in saved
+    check_trained_sweep(out, ranges, (out / "report.html").read_text())
+
+    again = repro(*calibrated, cwd=tmp_path)
+    assert again.returncode == 0, again.stderr[-2000:]
+    assert again.stdout == swept.stdout
+    anew = {"calibration", "training", "noise-floor", "analysis", "doctor", "sweep-analysis", "figures"}
+    assert done_before(again) == kept | anew
+
+
+def done_before(start: subprocess.CompletedProcess[str]) -> set[str]:
+    """The stages that a start found done."""
+    return set(re.findall(r"\[([\w-]+)\] done before", start.stderr))
+
+
+def check_outputs(out: Path, start: subprocess.CompletedProcess[str]) -> dict[str, dict]:
+    """What every start prints and leaves; return the captions of the figures that are drawn, by name."""
+    assert start.returncode == 0, start.stderr[-2000:]
     claims = json.loads((out / "claims.json").read_text())["claims"]
     assert [claim["id"] for claim in claims] == [part.id for part in (*HEADLINES, *ATOMS)]
     assert {claim["verdict"] for claim in claims} <= {"supported", "refuted", "inconclusive"}
     assert next(claim for claim in claims if claim["id"] == "C5")["verdict"] == "inconclusive"  # one seed
+    assert all(f"{claim['id']} " in start.stdout for claim in claims)
     checks = json.loads((out / "checks" / "proofs_check.json").read_text())["rows"]
     assert {row["id"] for row in checks} == set(PRESETS["smoke"].checks.split(","))  # make proofs has all of them
-    assert f"{len(checks)} theory checks: all hold" in first.stdout
-    ranges = json.loads((out / "calibration.json").read_text()) if sweep == "true" else {}
-    for name in ("rloo", "fspo"):
-        saved = (out / "runs" / f"{name}-seed0" / "config.yaml").read_text()
-        if ranges:
-            assert abs(ranges[name]["realised"] - ranges[name]["target"]) <= 1 / ranges[name]["rows"] + 1e-9
-            assert f"range_lo: {ranges[name]['range_lo']}" in saved
-        else:
-            assert "range_lo: null" in saved  # that of the preset
+    assert f"{len(checks)} theory checks: all hold" in start.stdout
+    assert {p.name for p in (out / "figures-theory").glob("*.pdf")} >= {"tightness.pdf", "acceptance_laws.pdf"}
     report = (out / "report.html").read_text()
     assert "<img" in report or "<svg" in report
-    assert all(f"{claim['id']} " in first.stdout for claim in claims)
-    assert list((out / "figures").glob("*.pdf"))
-    again = repro(*options, cwd=tmp_path)
-    assert again.returncode == 0, again.stderr[-2000:]
-    assert {p.name for p in (out / "figures-theory").glob("*.pdf")} >= {"tightness.pdf", "acceptance_laws.pdf"}
     assert "The cosine lemma is tight" in report
+    assert "The numbers of figure 1" in report
     places = [report.index(f'<h2 id="{name}"') for name in ("verdicts", *map(anchor, QUESTIONS))]
     assert places == sorted(places)
     captions = json.loads((out / "figures" / "captions.json").read_text())
-    drawn = {c["name"] for c in captions if not c["skipped"]}
-    assert {"acceptance_by_length", "sensitivity_range", "sensitivity_settings", "theory_gap", "update_error"} <= drawn
-    assert ("sensitivity_trained" in drawn) == (sweep == "true")
     assert not any("write the tables again" in c["skipped"] for c in captions)
-    assert next("numerics alone" in c["details"] for c in captions if c["name"] == "acceptance_by_length")
-    assert "The numbers of figure 1" in report
-    done = (
-        "checks",
-        "maps",
-        "figures-theory",
-        "warm-up",
-        "shared-run",
-        *(["calibration"] if sweep == "true" else []),
-        "training",
-        "noise-floor",
-        "analysis",
-        "sweep",
-        "doctor",
-        *(["sweep-analysis"] if sweep == "true" else []),
-        "figures",
-    )
-    for stage in done:
-        assert f"[{stage}] done before" in again.stderr
-    assert again.stdout == first.stdout
-    if sweep == "true":
-        check_trained_sweep(out, ranges, report)
+    drawn = {c["name"]: c for c in captions if not c["skipped"]}
+    expected = {"acceptance_by_length", "sensitivity_range", "sensitivity_settings", "theory_gap", "update_error"}
+    assert expected <= set(drawn)
+    assert "numerics alone" in drawn["acceptance_by_length"]["details"]
+    assert list((out / "figures").glob("*.pdf"))
+    return drawn
 
 
 def check_trained_sweep(out: Path, ranges: dict, report: str) -> None:

@@ -9,17 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 from transformers import (
+    AutoModelForCausalLM,
     GPT2Config,
     GPT2LMHeadModel,
     LlamaConfig,
     LlamaForCausalLM,
     MambaConfig,
-    MambaForCausalLM,
     MistralConfig,
     MistralForCausalLM,
     PreTrainedModel,
     Qwen3Config,
-    Qwen3ForCausalLM,
 )
 
 from fspo.base.errors import UserError
@@ -50,7 +49,7 @@ def small_model(kind: str) -> PreTrainedModel:
     torch.manual_seed(0)
     if kind == "qwen3-eager":
         config = Qwen3Config(**SMALL, num_key_value_heads=2, head_dim=8)
-        return Qwen3ForCausalLM._from_config(config, attn_implementation="eager").eval()
+        return AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
     if kind == "llama":
         return LlamaForCausalLM(LlamaConfig(**SMALL)).eval()
     if kind == "mistral-window":
@@ -306,7 +305,8 @@ def test_progress_counts_every_response_and_token(engine):
 def test_engine_choice():
     assert choose_engine(build_embedded_model(), "auto") == "fast"
     assert choose_engine(build_embedded_model(), "generate") == "generate"
-    mamba = MambaForCausalLM(MambaConfig(vocab_size=24, hidden_size=16, num_hidden_layers=1, state_size=4)).eval()
+    shape = MambaConfig(vocab_size=24, hidden_size=16, num_hidden_layers=1, state_size=4)
+    mamba = AutoModelForCausalLM.from_config(shape).eval()
     assert choose_engine(mamba, "auto") == "generate"
     with pytest.raises(UserError, match="'generate'"):
         choose_engine(mamba, "fast")
