@@ -26,7 +26,6 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import pandas as pd
 from scipy import special
-from scipy import stats as sps
 
 from fspo.stats.intervals import CONFIDENCE, t_quantile
 
@@ -238,7 +237,7 @@ def worst_by_run(rows: pd.DataFrame) -> pd.DataFrame:
     """
     amount = rows.groupby(["run", "seed"], dropna=False)["value"].transform("count").to_numpy(float)
     tail = (1 - CONFIDENCE) / 2
-    widen = sps.norm.isf(tail / np.maximum(amount, 1)) / sps.norm.isf(tail)
+    widen = special.ndtri(tail / np.maximum(amount, 1)) / special.ndtri(tail)
     low = np.maximum(rows["value"] - widen * (rows["value"] - rows["low"]), 0.0)
     return (
         rows.assign(low=low)

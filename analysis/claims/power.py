@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from scipy import optimize, special
-from scipy import stats as sps
 
 from analysis.claims.catalogue import ATOMS, Atom
 from analysis.claims.evidence import ALPHA, MIN_SEEDS, NAN, Relation
@@ -53,9 +52,9 @@ def chance(truth: float, error: float, df: float, relation: Relation, margin: fl
     The number is normal about the truth with standard error ``error``, which is itself estimated on ``df`` degrees of
     freedom: the probability is averaged over the law of the estimated error.
     """
-    t = float(sps.t.isf(alpha, df))
+    t = -float(special.stdtrit(df, alpha))
     levels = (np.arange(2000) + 0.5) / 2000
-    root = np.ones(1) if np.isinf(df) else np.sqrt(sps.chi2.ppf(levels, df) / df)
+    root = np.ones(1) if np.isinf(df) else np.sqrt(2 * special.gammaincinv(df / 2, levels) / df)
     if relation == "above":
         return float(np.mean(special.ndtr((truth - margin) / error - t * root)))
     if relation == "below":
@@ -101,7 +100,7 @@ def power_of(atom: Atom, design: PlannedRuns) -> dict[str, Any]:
         return row
     alpha = ALPHA / 2 if atom.quantity == "lead in trend" else ALPHA
     if atom.quantity == "LRE_inf":
-        wide = float(sps.norm.isf(ALPHA / DEFAULT_BINS)) * error  # half-width of bands that hold in all bins
+        wide = -float(special.ndtri(ALPHA / DEFAULT_BINS)) * error  # half-width of bands that hold in all bins
         bin_ = max(2 * float(special.ndtr((atom.margin - wide) / error)) - 1, 0.0)
         equal, seen = bin_ ** (DEFAULT_BINS * units), atom.margin + wide + float(special.ndtri(SEEN)) * error
         return row | {"supported if equal": equal, "seen with 80 %": seen}

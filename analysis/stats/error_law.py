@@ -15,7 +15,6 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 from scipy import special
-from scipy.stats import qmc
 
 from fspo.stats.clusters import Floats, Ratios, borrowed
 from fspo.stats.intervals import SEED, symmetric_root
@@ -40,6 +39,8 @@ ROUNDING = 1e-12
 def standard_draws(dimension: int, number: int = DRAWS, seed: int = SEED) -> tuple[Floats, Floats]:
     """Return quasi-random (Sobol) standard normal numbers (number, dimension) and uniform ones (number,), the same in
     every call."""
+    from scipy.stats import qmc  # imported here, because only LRE needs it and it takes half a second
+
     points = qmc.Sobol(dimension + 1, rng=seed).random(number)
     points = np.clip(points, 1e-9, 1 - 1e-9)
     normals, uniforms = special.ndtri(points[:, :-1]), points[:, -1]
@@ -54,20 +55,22 @@ def _t_factor(dimension: int, df: float) -> Floats:
     return np.sqrt(df / (2 * special.gammaincinv(df / 2, standard_draws(dimension)[1])))[:, None]
 
 
-def skewed(z: Floats, skewness: Floats) -> Floats:
-    """Transform standard normal errors ``z`` so that they have the given skewness; mean and variance stay near 0 and 1.
+def skewed(z: Floats, skewness: Floats, size: Floats | float = 1.0, centre: Floats | float = 0.0) -> Floats:
+    """Transform standard normal errors ``z`` so that they have the given skewness, nearly the mean ``centre`` and
+    nearly the standard deviation ``size``.
 
     Wilson and Hilferty's cube gives a Pearson III law.
     """
-    size = np.maximum(np.abs(skewness), 1e-4)
+    skew = np.maximum(np.abs(skewness), 1e-4)
     sign = np.where(skewness < 0, -1.0, 1.0)
-    root = z * (size * sign / 6)
-    root += 1 - size * size / 36
+    root = z * (skew * sign / 6)
+    root += 1 - skew * skew / 36
     np.maximum(root, 0.0, out=root)
     cube = root * root
     cube *= root
-    cube -= 1
-    cube *= sign * (2 / size)
+    widen = size * sign * (2 / skew)
+    cube *= widen
+    cube += centre - widen
     return cube
 
 
@@ -141,9 +144,7 @@ class ErrorLaw:
         # Take the skewness of a share of n rows, where n = 1/sd^2 is the bin's effective number of rows, because sd is
         # in Pearson units.
         skewness = np.clip((1 - 2 * a) * sd / np.maximum(scale, 1e-9), -MOST_SKEW, MOST_SKEW)
-        found = skewed(z, skewness[:, None])
-        found *= size
-        found += a[:, None]
+        found = skewed(z, skewness[:, None], size, a[:, None])
         return np.clip(found, 0.0, 1.0, out=found)
 
     def draws(self, a: Floats) -> tuple[Floats, Floats]:
@@ -153,13 +154,10 @@ class ErrorLaw:
     def plug_ins(self, a: Floats) -> Floats:
         """Return LRE_2^2 (M,), not bias-corrected, of M simulated estimates if ``a`` (K,) were the true acceptances."""
         shares, found = self._parts[2], self._rates(a)
-        mean = np.sum(shares * found, axis=0)
+        mean = np.einsum("km,km->m", shares, found)
+        found -= mean
         with np.errstate(invalid="ignore", divide="ignore"):
-            found /= mean
-            found -= 1
-            found *= found
-            found *= shares
-        return found.sum(0)
+            return np.einsum("km,km,km->m", shares, found, found) / mean**2
 
 
 def usable(found: Ratios) -> np.ndarray:

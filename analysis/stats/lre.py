@@ -12,12 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
 from scipy import optimize, special
-from scipy import stats as sps
 
 from analysis.stats.error_law import ErrorLaw, error_law
 from fspo.stats.clusters import BORROW, Floats, Ratios
@@ -171,6 +170,7 @@ def _crossing(law: ErrorLaw, curve: Callable[[float], Floats], plug_in: float, q
     ``plug_in``. The search over x begins at ``start``.
     """
 
+    @cache
     def excess(x: float) -> float:
         values = law.plug_ins(curve(x))
         rank = min(int(q * len(values)), len(values) - 1)
@@ -267,8 +267,8 @@ def constant_test(law: ErrorLaw) -> tuple[float, float]:
     lever = np.hstack([np.eye(k) / mean - np.outer(fair, law.p) / mean**2, -np.outer(fair, fair) / mean**2])
     covariance = lever @ law.covariance_at(fair) @ lever.T
     r = law.a / float(law.p @ law.a) - 1
-    statistic = float(r @ np.linalg.pinv(covariance, rcond=1e-10, hermitian=True) @ r)
-    p = float(sps.f.sf(statistic * (law.df - rank + 1) / (law.df * rank), rank, law.df - rank + 1))
+    statistic = max(float(r @ np.linalg.pinv(covariance, rcond=1e-10, hermitian=True) @ r), 0.0)
+    p = float(special.fdtrc(rank, law.df - rank + 1, statistic * (law.df - rank + 1) / (law.df * rank)))
     root = np.sqrt(law.p)
     hardest = float(np.linalg.eigvalsh(covariance * np.outer(root, root))[-1])
     return p, float(np.sqrt(max(hardest, 0.0) * _seen(rank, law.df - rank + 1)))
@@ -278,10 +278,10 @@ def constant_test(law: ErrorLaw) -> tuple[float, float]:
 def _seen(above: int, below: float, level: float = CONFIDENCE, power: float = 0.8) -> float:
     """Return the noncentrality with which an F test at 5 %, with ``above`` and ``below`` degrees of freedom, rejects
     with probability ``power``."""
-    critical = float(sps.f.ppf(level, above, below))
+    critical = float(special.fdtri(above, below, level))
 
     def missing(noncentrality: float) -> float:
-        return float(sps.ncf.sf(critical, above, below, noncentrality)) - power
+        return 1 - float(special.ncfdtr(above, below, noncentrality, critical)) - power
 
     high = 10.0
     while missing(high) < 0:

@@ -9,7 +9,6 @@ import numpy as np
 from jaxtyping import Float64
 from numpy.typing import ArrayLike
 from scipy import optimize, special
-from scipy import stats as sps
 
 from fspo.stats.clusters import MIN_CLUSTERS
 
@@ -94,10 +93,10 @@ def detectable(half_width: float, df: float = np.inf, *, level: float = CONFIDEN
 
     # Student's t is a normal divided by the root of chi-square / df: average the power over that root.
     levels = (np.arange(2000) + 0.5) / 2000
-    root = np.ones(1) if np.isinf(df) else np.sqrt(sps.chi2.ppf(levels, df) / df)
+    root = np.ones(1) if np.isinf(df) else np.sqrt(2 * special.gammaincinv(df / 2, levels) / df)
 
     def missing(shift: float) -> float:
-        found = sps.norm.sf(critical * root - shift) + sps.norm.cdf(-critical * root - shift)
+        found = special.ndtr(shift - critical * root) + special.ndtr(-shift - critical * root)
         return float(np.mean(found)) - power
 
     shift: Any = optimize.brentq(missing, 0.0, 4 * critical + 10)

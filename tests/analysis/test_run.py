@@ -358,8 +358,8 @@ def test_exit_status_two_and_no_traceback():
     assert "Traceback" not in done.stderr
 
 
-def test_import_pulls_in_no_torch_and_no_plotting():
-    modules = "{'torch', 'matplotlib', 'transformers'}"
+def test_import_pulls_in_no_torch_no_plotting_and_no_scipy_stats():
+    modules = "{'torch', 'matplotlib', 'transformers', 'scipy.stats'}"
     code = f"import sys, analysis.run, analysis.claims.catalogue; print({modules} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
