@@ -5,7 +5,7 @@
 The benchmark first writes gradient logs with the trainer's writer: rollouts of 5,000 responses in groups of 8, each
 used in 2 passes, which makes 10,000 rows. A pass has 4 updates. The analysis reads the rows of a rollout's first update
 (an eighth), but leaves them out of its tables. Then the analysis of each log is timed, one after the other, on two
-cores. Memory is the sum of the resident memory of all processes; pages that they share count twice. ``load`` is the
+cores. Memory is the sum over all processes, in which a page that n of them share counts 1/n from each. ``load`` is the
 machine's load average before a run: if it is not near 0, other work shared the cores, and CPU seconds say more than
 wall seconds. Every row of the log with sketches has a sketch.
 """
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from measuring import RESULTS, versions, watch, write_results
+from measuring import RESULTS, own_share, versions, watch, write_results
 from tqdm import tqdm
 
 from fspo.base.command_line import CommandParser
@@ -119,15 +119,10 @@ def smaller(run: Path, of: Path, rows: int) -> Path:
     return run
 
 
-def resident(pid: int) -> int:
-    """Return the bytes of resident memory of a process."""
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
 def timed(*arguments: str | Path) -> dict[str, float]:
-    """Run `fspo analyse` with these arguments; return wall seconds, CPU seconds and highest resident memory."""
+    """Run `fspo analyse` with these arguments; return wall seconds, CPU seconds and highest memory."""
     load, command = os.getloadavg()[0], [sys.executable, "-m", "analysis", *map(str, arguments)]
-    took = watch(command, resident, 0.1, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    took = watch(command, own_share, 0.1, env={**os.environ, "OMP_NUM_THREADS": "1"})
     if took.status:
         raise UserError(f"{' '.join(command)} ended with {took.status}")
     return {"seconds": took.wall, "cpu_seconds": took.cpu, "peak_mib": took.peak / 2**20, "load": load}

@@ -61,6 +61,12 @@ def family(root: int) -> set[int]:
     return found
 
 
+def own_share(pid: int) -> int:
+    """Return a process's resident memory in bytes; a memory page that n processes share counts as 1/n of it."""
+    rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    return 1024 * sum(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Pss:"))
+
+
 @dataclass(frozen=True)
 class Watched:
     """Wall and CPU seconds of a command with all its processes, and the largest sum of their memory in bytes."""

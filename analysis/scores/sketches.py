@@ -156,16 +156,18 @@ class ScoredWindows:
         self.notes += Notes(counts={"bad_units": int(np.sum(matches & ~sound))})
         keep = matches & sound
         rows = known.take(place[keep])
-        psi = psi[keep].astype(np.float64)
+        if not keep.all():
+            psi = psi[keep]
         correction = self.run.ratio.on in CORRECTED
-        if correction:
-            psi *= importance_weight(log.column("log_ratio")[at][keep])[:, None]
+        factor = importance_weight(log.column("log_ratio")[at][keep]) if correction else rows.A
         for use, chosen in (("first", rows.used == 0), ("reused", rows.used > 0)):
             chosen = chosen & (rows.A != 0)
             if not chosen.any():
                 continue
             some = rows.take(np.flatnonzero(chosen))
-            vectors = psi[chosen] * some.A[:, None]
+            vectors = psi[chosen] * factor[chosen, None]  # float64, as the factor is
+            if correction:
+                vectors *= some.A[:, None]
             taken = fresh if use == "first" and not correction else {}
             yield ScoredWindow(first, use, some, vectors, self.bins.index(some.coordinate), dense(some.step), taken)
 
@@ -205,5 +207,6 @@ def audits(log: GradLog, partition: Partition) -> tuple[dict[int, Fresh], Counte
 
 def _sound(psi: NDArray[Any], norm: NDArray[Any]) -> NDArray[np.bool_]:
     with np.errstate(invalid="ignore", divide="ignore"):
-        unit = np.linalg.norm(psi / norm[:, None], axis=1)  # norm of the stored direction: 1 up to float16's rounding
+        # The norm of the stored direction is 1 up to float16's rounding. Squares are summed in float64.
+        unit = np.sqrt(np.einsum("nd,nd->n", psi, psi, dtype=np.float64)) / norm
     return np.isfinite(unit) & (np.abs(unit - 1) < 0.02)
