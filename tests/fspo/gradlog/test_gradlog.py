@@ -114,6 +114,18 @@ def test_scores_come_back_for_the_rows_that_have_one(tmp_path):
     index, psi_part = part.scores()
     assert index.tolist() == [0, 2, 3]
     np.testing.assert_array_equal(psi_part, psi[1:])
+    index, psi_part = log.where(log.column("score_status") == "ok").scores()  # every row has one
+    assert index.tolist() == [0, 1, 2, 3]
+    np.testing.assert_array_equal(psi_part, psi)
+
+
+def test_sketches_are_stored_without_a_dictionary(tmp_path):
+    write(tmp_path, 0)
+    group = pq.ParquetFile(next((tmp_path / "gradlog").iterdir())).metadata.row_group(0)
+    columns = [group.column(i) for i in range(group.num_columns)]
+    coded = {c.path_in_schema.split(".")[0] for c in columns if "RLE_DICTIONARY" in c.encodings}
+    assert "score_unit" not in coded
+    assert "length" in coded
 
 
 def test_a_log_without_scores(tmp_path):
