@@ -116,7 +116,7 @@ class GradLogWriter:
         with whole_file(path) as part:
             table = pa.Table.from_batches(self._batches, self.schema)
             # A dictionary of a sketch's entries saves no bytes, and reading them through it takes four times as long.
-            coded = [name for name in self.schema.names if name != "score_unit"]
+            coded: Any = [name for name in self.schema.names if name != "score_unit"]
             pq.write_table(table, part, compression="zstd", write_page_checksum=True, use_dictionary=coded)
         self._batches = self._batches if keep else []
         return path
