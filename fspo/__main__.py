@@ -68,7 +68,7 @@ def usage() -> str:
     for title, commands in GROUPS.items():
         lines.append(f"\n{title}:")
         for name, command in commands.items():
-            lines.append(f"  {name:10} {command.summary:42} fspo {name} {command.example}")
+            lines.append(f"  {name:10} {command.summary:44} fspo {name} {command.example}")
     return USAGE.format(commands="\n".join(lines))
 
 
