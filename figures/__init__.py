@@ -20,7 +20,7 @@ from figures import of_runs, of_theory
 
 if TYPE_CHECKING:
     from figures.style import Style
-    from figures.tables import Tables
+    from figures.tables import Frame, Tables
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,10 @@ class DrawnFigure:
     png: Path | None = None
     numbers: Path | None = None
     skipped: str = ""
+
+
+ALL_BINS = "all"
+"""What the column ``bin`` of a figure's numbers has where tables have -1: all bins together."""
 
 
 def find_module(name: str) -> ModuleType:
@@ -164,9 +168,6 @@ def draw_all(
                 results.append(_draw(module, own, style, Path(output), stem + end, title))
         except NothingToDraw as reason:
             results.append(DrawnFigure(stem, title, skipped=str(reason)))
-        # An older version of the analysis wrote the tables, without a column that the figure needs.
-        except KeyError as missing:
-            results.append(DrawnFigure(stem, title, skipped=f"its table has no {missing}; write the tables again"))
     return results
 
 
@@ -178,11 +179,19 @@ def _draw(module: ModuleType, tables: Tables, style: Style, output: Path, stem: 
     pdf, png = save(module.figure(tables, style), output, stem, style)
     numbers = None
     if not module.__name__.startswith(of_theory.__name__):
-        rows = module.rows(tables).dropna(axis=1, how="all")
-        first = [name for name in ("panel",) if name in rows]
         numbers = output / f"{stem}.csv"
         with whole_file(numbers) as part:
-            rows[[*first, *(n for n in rows if n not in first)]].to_csv(part, index=False, float_format="%.6g")
+            numbers_of(module.rows(tables)).to_csv(part, index=False, float_format="%.6g")
     if SUPPLEMENT in stem:
         title = f"{title} (supplement {stem.rpartition('-')[2]})"
     return DrawnFigure(stem, title, caption + of_ratio(tables), details, pdf, png, numbers)
+
+
+def numbers_of(rows: Frame) -> Frame:
+    """Return the drawn ``rows`` as a figure's CSV file has them: the panel first, no column without a value, and
+    `ALL_BINS` for the bin -1.
+    """
+    rows = rows.dropna(axis=1, how="all")
+    if "bin" in rows:
+        rows = rows.assign(bin=[ALL_BINS if number < 0 else f"{number:g}" for number in rows["bin"]])
+    return rows[sorted(rows, key=lambda name: name != "panel")]

@@ -115,7 +115,11 @@ def main(arguments: list[str] | None = None) -> int:
     theory = load_theory(values.theory) if values.theory else Tables({})
     trained = load_trained_sweep(swept) if swept else Tables({})
     check_output(output)
-    tables = replace(measured, frames=measured.frames | theory.frames | trained.frames)
+    tables = replace(
+        measured,
+        frames=measured.frames | theory.frames | trained.frames,
+        outdated=measured.outdated | theory.outdated | trained.outdated,
+    )
     modules = of_runs.FIGURES if runs else ()
     modules += (of_theory.FIGURES if values.theory else ()) + (of_runs.TRAINED if swept else ())
     captions = captions_file(output, file_name("", tables))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,15 +13,27 @@ import pandas as pd
 
 from analysis.log.partition import LENGTH, Partition, find_partition
 from analysis.log.ratio import UPDATE, WORDS, known_ratio
+from analysis.sweeps.counterfactual import SweepRow
+from analysis.sweeps.trained import TrainedSweepRow
+from analysis.tables.columns import names as columns_of
 from analysis.tables.files import TABLES, folder_name, options_of
 from figures.style import OUTSIDE_MARKERS
 from fspo.base.errors import UserError
 from fspo.gradlog.run_folder import SUMMARY
 from fspo.rules import Ratio
+from proofs_check.maps.tables import MAP_COLUMNS
 
+COLUMNS: dict[str, tuple[str, ...]] = {
+    name: columns_of(row) for name, row in (TABLES | {"sweep": SweepRow, "trained_sweep": TrainedSweepRow}).items()
+} | {name: tuple(columns) for name, columns in MAP_COLUMNS.items()}
+"""Columns of each table (docs/tables.md): of a run's, of the trained sweep's, of the theory's."""
 NAMES = (*TABLES, "sweep")
 """Tables that ``fspo analyse`` and ``fspo sweep`` write (docs/theory.md names the quantities)."""
 OF_OWN_RULE = ("over_time", "theory_gap")
+"""Tables of what the run's own rule did: the clip rule, or with ``--on engine`` or ``--on behaviour``, where the
+log-ratio is the engine's or the behaviour's, the correction.
+"""
+_OWN_RULE = ("over_time", "theory_gap")
 """Tables of what the run's own rule did: the clip rule, or with ``--on engine`` or ``--on behaviour``, where the
 log-ratio is the engine's or the behaviour's, the correction.
 """
@@ -80,12 +92,16 @@ class Tables:
         What the bins are of.
     on : str
         The log-ratio that the tables are about (``fspo.rules.Ratio``).
+    outdated : dict of str
+        By table name, for tables that lack a column of ``COLUMNS``: what they lack, and what to run. They are not in
+        ``frames``.
     """
 
     frames: dict[str, Frame]
     summaries: dict[str, dict[str, Any]] = field(default_factory=dict)
     partition: Partition = LENGTH
     on: Ratio = "update"
+    outdated: dict[str, str] = field(default_factory=dict)
 
     @property
     def symbol(self) -> str:
@@ -127,6 +143,8 @@ class Tables:
 
     def __getitem__(self, name: str) -> Frame:
         frame = self.frames.get(name)
+        if name in self.outdated:
+            raise NothingToDraw(self.outdated[name])
         if frame is None or frame.empty:
             cure = f": it needs {NEEDS[name]}" if name in NEEDS else ""
             raise NothingToDraw(f"table '{name}' is missing or empty{cure}")
@@ -145,11 +163,11 @@ def load_theory(folder: Path) -> Tables:
     cure = f"run fspo maps --out {folder} first"
     if not folder.is_dir():
         raise UserError(f"folder {folder} does not exist: {cure}")
-    found = {name: _read(folder, name, cure) for name in THEORY_NAMES}
-    frames = {name: frame for name, frame in found.items() if frame is not None}
+    found = {name: _read(folder, name, cure) for name in MAP_COLUMNS}
+    frames = {name: [(frame, cure)] for name, frame in found.items() if frame is not None}
     if not frames:
         raise UserError(f"no tables of the theory in {folder}: {cure}")
-    return Tables(frames)
+    return _stacked(frames)
 
 
 def load_trained_sweep(file: Path) -> Tables:
@@ -164,7 +182,7 @@ def load_trained_sweep(file: Path) -> Tables:
     found = _read(file.parent, file.stem, cure)
     if found is None:
         raise UserError(f"no table {file}: {cure} first")
-    return Tables({"trained_sweep": found})
+    return _stacked({"trained_sweep": [(found, f"{cure} again")]})
 
 
 def load(runs: Sequence[Path], by: str = LENGTH.name, on: str = UPDATE.on) -> Tables:
@@ -180,7 +198,7 @@ def load(runs: Sequence[Path], by: str = LENGTH.name, on: str = UPDATE.on) -> Ta
     if not runs:
         raise UserError("name at least one run folder: fspo figures RUN")
     labels = _labels(runs)
-    parts: dict[str, list[Frame]] = {}
+    parts: dict[str, list[tuple[Frame, str]]] = {}
     summaries = {}
     for run, label in zip(runs, labels, strict=True):
         folder = run / folder_name(partition, ratio)
@@ -201,8 +219,22 @@ def load(runs: Sequence[Path], by: str = LENGTH.name, on: str = UPDATE.on) -> Ta
                     own |= {"trained_rule": said.get("rule"), "seed": said.get("seed")}
                 elif name in OF_OWN_RULE and summaries.get(label, {}).get("own_rule"):
                     own |= {"trained_rule": summaries[label]["own_rule"]}
-                parts.setdefault(name, []).append(frame.assign(**own))
-    return Tables({name: pd.concat(p, ignore_index=True) for name, p in parts.items()}, summaries, partition, ratio)
+                again = f"run fspo sweep {run}" if name == "sweep" else cure
+                parts.setdefault(name, []).append((frame.assign(**own), f"{again} again"))
+    return replace(_stacked(parts), summaries=summaries, partition=partition, on=ratio)
+
+
+def _stacked(parts: Mapping[str, Sequence[tuple[Frame, str]]]) -> Tables:
+    """Return the parts of each table as one, a part being its rows and what to run where it lacks a column."""
+    outdated = {
+        name: f"table '{name}' has no column '{column}': {cure}"
+        for name, found in parts.items()
+        for frame, cure in found
+        for column in COLUMNS[name]
+        if column not in frame
+    }
+    whole = {name: pd.concat([frame for frame, _ in found]) for name, found in parts.items() if name not in outdated}
+    return Tables({name: frame.reset_index(drop=True) for name, frame in whole.items()}, outdated=outdated)
 
 
 def _labels(runs: Sequence[Path]) -> list[str]:
@@ -353,7 +385,7 @@ def lemma_updates(tables: Tables) -> tuple[Frame, str]:
     for what one row is.
     """
     rows = first_use(tables["lemma"])
-    if "updates" in rows and (rows["updates"] == 1).any():
+    if (rows["updates"] == 1).any():
         return rows[rows["updates"] == 1], "for each scored update"
     return rows, "for each window"
 

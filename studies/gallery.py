@@ -78,7 +78,7 @@ def draw(tables: Tables, names: tuple[str, ...]) -> dict[str, str]:
         try:
             first = parts(module, tables)[0][1]
             figure, caption = module.figure(first, style), module.caption(first).partition("\n\n")[0]
-        except (NothingToDraw, KeyError) as reason:
+        except NothingToDraw as reason:
             print(f"no {heading(module, tables)}: {reason}")
             continue
         with style.context(), whole_file(PICTURES / f"{name}.png") as part:

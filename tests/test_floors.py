@@ -110,7 +110,7 @@ FSPO_FLOORS = (
         # of the checks only the names of their maps; no statistics
         (
             [ROOT / "figures"],
-            (*GROUND_FLOOR, "figures", "analysis", "proofs_check.maps.settings"),
+            (*GROUND_FLOOR, "figures", "analysis", "proofs_check.maps.settings", "proofs_check.maps.tables"),
             (*NO_TORCH, "scipy", "sympy", "mpmath"),
         ),
     ],

@@ -62,7 +62,7 @@ def caption(tables: Tables) -> str:
     first = found[found["panel"] == found["panel"].iloc[0]]
     return CAPTION.format(
         what=view_words(found),
-        n=count_words(first["count"]) if "count" in first else "all",
+        n=count_words(first["count"]),
         all="lengths" if tables.by_length else "responses",
         by=tables.bin_word,
         S=tables.symbol,
@@ -76,9 +76,9 @@ def figure(tables: Tables, style: Style) -> Figure:
     """
     found = rows(tables)
     rules = [rule for rule in looks(found["band"]) if rule != "random"]
-    names, parts = list(dict.fromkeys(found["panel"])), [part for part in PARTS if part in found]
+    names, parts = list(dict.fromkeys(found["panel"])), list(PARTS)
     panels, columns = [(name, part) for part in parts for name in names], len(names)
-    if style.narrow and len(parts) == 2:
+    if style.narrow:
         panels, columns = [(name, part) for name in names for part in parts], 2
     with style.context():
         legend = draw.outside_keys(found["outside"])

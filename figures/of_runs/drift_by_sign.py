@@ -57,8 +57,8 @@ def plot_drifts(data: Frame, rules: Sequence[str], ax: Axes | None = None, noise
     Parameters
     ----------
     data : DataFrame
-        Columns ``trained_rule``, ``run``, ``sign``, ``drift_per_token``, ``drift_ci_low``, ``drift_ci_high`` and, where
-        known, ``k3_per_token``.
+        Columns ``trained_rule``, ``run``, ``sign``, ``drift_per_token``, ``drift_ci_low``, ``drift_ci_high``,
+        ``k3_per_token``.
     noise : DataFrame, optional
         Columns ``trained_rule``, ``drift_per_token``, ``drift_per_token_ci_low``, ``drift_per_token_ci_high``.
     """
@@ -78,9 +78,8 @@ def plot_drifts(data: Frame, rules: Sequence[str], ax: Axes | None = None, noise
         "by": "sign",
         "order": [s for s in SIGNS if (data["sign"] == s).any()],
     }
-    if "k3_per_token" in data:
-        kl = data[data["sign"] == "all"].assign(kl=-1e3 * data["k3_per_token"])
-        draw.dots(kl, ax, x="kl", ends=(), step=0.27, marker="|", pointsize=9, stroke=1.3, color="#7f7f7f", **place)
+    kl = data[data["sign"] == "all"].assign(kl=-1e3 * data["k3_per_token"])
+    draw.dots(kl, ax, x="kl", ends=(), step=0.27, marker="|", pointsize=9, stroke=1.3, color="#7f7f7f", **place)
     colors, markers = ({sign: look[i] for sign, look in SIGNS.items()} for i in (1, 2))
     mapped = {"color": ("sign", colors), "marker": ("sign", markers)}
     draw.dots(data, ax, x="drift", step=0.27, mapped=mapped, **place)
@@ -95,7 +94,7 @@ def caption(tables: Tables) -> str:
     found = rows(tables)
     words = [f"{floor.run}, {floor.meaning}: {floor.drift_per_token:.1e}" for floor in floors(tables).itertuples()]
     noise = FLOOR.format("; ".join(words)) if words else ""
-    return CAPTION.format(n=count_words(found["count"]) if "count" in found else "all", noise=noise, S=tables.symbol)
+    return CAPTION.format(n=count_words(found["count"]), noise=noise, S=tables.symbol)
 
 
 def figure(tables: Tables, style: Style) -> Figure:

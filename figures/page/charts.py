@@ -6,50 +6,107 @@ and the focus of the keyboard.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cache
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, partial
 from typing import Any
 
+from figures import ALL_BINS
 from figures.style import looks, rule_label
 from figures.tables import Frame, split
 
 
 @dataclass(frozen=True)
 class Chart:
-    """How the numbers of a figure become charts, one for each value of the column ``panel``.
+    """How the numbers of a figure become charts, with a line or a column of points for each rule.
 
     Attributes
     ----------
+    y_title, x_title : str
+        Words at the axes.
     x, y : str
         Columns; ``ends`` are those of the interval of y.
-    x_title, y_title : str
-        Words at the axes.
     kind : str
-        Vega's type of the x scale: "log", or "point" for names.
+        Vega's type of the x scale: "log", "linear", or "point" for names.
+    y_kind : str
+        Vega's type of the y scale: "linear" or "log".
     percent : bool
         Whether y is a share, shown in per cent.
+    panels : sequence of str
+        Columns with a chart for each combination of their values; a bin is named by its range of lengths.
+    words : mapping
+        What a panel's title has instead of a value.
+    only : mapping
+        Column to the one value of it that the charts show.
+    counted : str
+        What the column ``count`` counts.
     """
 
-    x: str
-    y: str
-    ends: tuple[str, str]
-    x_title: str
     y_title: str
+    x: str = "bin_mean"
+    y: str = "estimate"
+    ends: tuple[str, str] = ("ci_low", "ci_high")
+    x_title: str = "length (tokens)"
     kind: str = "log"
     y_kind: str = "linear"
     percent: bool = False
+    panels: Sequence[str] = ("panel",)
+    words: Mapping[str, str] = field(default_factory=dict)
+    only: Mapping[str, str] = field(default_factory=dict)
+    counted: str = "responses"
 
 
+_by_rule = partial(Chart, x="rule", x_title="rule", kind="point")
+_OVER: dict[str, Any] = {"x_title": "rollout", "kind": "linear"}
 CHARTS = {
-    "acceptance_by_length": Chart(
-        "bin_mean", "estimate", ("ci_low", "ci_high"), "length (tokens)", "in the band (%)", percent=True
+    "acceptance_by_length": Chart("in the band (%)", percent=True),
+    "acceptance_by_position": Chart(
+        "tokens kept (%)",
+        x_title="place or length (tokens)",
+        percent=True,
+        words={"position": "by the token's place", "response": "by the response's length"},
+        counted="tokens",
     ),
-    "cosine_by_rule": Chart("rule", "estimate", ("ci_low", "ci_high"), "rule", "cosine, dropping", "point"),
-    "variance_scaling": Chart(
-        "bin_mean", "var_S", ("var_S_ci_low", "var_S_ci_high"), "length (tokens)", "variance of S", y_kind="log"
+    "clip_over_training": Chart("out of band (%)", x="window", percent=True, panels=("bin",), **_OVER),
+    "lre_by_rule": _by_rule(
+        "LRE_2",
+        panels=("measure", "panel"),
+        words={"band": "share in the band", "update": "share not cut", "weight": "weight kept"},
+        only={"norm": "l2"},
     ),
+    "ess_by_length": Chart("effective share, or mean weight"),
+    "theory_gap": Chart("percentage points", percent=True),
+    "cosine_by_rule": _by_rule("cosine"),
+    "cosine_references": _by_rule("cosine", panels=("reference", "panel"), words={"same_batch": "same batch"}),
+    "update_error": _by_rule(
+        "unclipped MSE = 1",
+        panels=("quantity", "panel"),
+        words={"bias2": "squared bias", "mse": "MSE", "mse_direction": "MSE of the direction"},
+    ),
+    "variance_scaling": Chart("variance of S", y="var_S", ends=("var_S_ci_low", "var_S_ci_high"), y_kind="log"),
+    "drift_by_sign": Chart(
+        "drift per token (nats)",
+        x="trained_rule",
+        x_title="rule",
+        y="drift_per_token",
+        ends=("drift_ci_low", "drift_ci_high"),
+        kind="point",
+        panels=("sign",),
+        words={"all": "all responses", "positive": "A > 0", "negative": "A < 0"},
+    ),
+    "sensitivity_range": Chart(
+        "estimate",
+        x="factor",
+        x_title="range / default",
+        panels=("quantity",),
+        words={"band": "share in the band", "lre_band_l2": "LRE_2 of the band", "mse": "MSE, unclipped = 1"},
+    ),
+    "training_curves": Chart("mean of the rollout", x="rollout", y="value", ends=("low", "high"), **_OVER),
 }
-"""The figures of runs that are charts too, by the name of their module."""
+"""The figures of runs that are charts too, by the name of their module. The others show single updates as clouds."""
+MOST_POINTS = 2000
+"""Largest number of points in the charts of a figure; one with more is shown as it is printed."""
 SHAPES = {"o": "circle", "s": "square", "^": "triangle-up", "v": "triangle-down", "D": "diamond", "d": "diamond"}
 SHAPES |= {"X": "cross", "P": "cross", "<": "triangle-left", ">": "triangle-right"}
 """Vega's names of Matplotlib's markers; any other is a stroke."""
@@ -66,7 +123,7 @@ def library() -> str:
 
 def charts(name: str, numbers: Frame) -> list[dict[str, Any]]:
     """Return a Vega-Lite specification with its ``title`` for each panel of the figure ``name``, from its numbers; none
-    for a figure that is no chart.
+    for a figure that is no chart, or that has more than `MOST_POINTS` points.
 
     A point stands for a row with a finite y; its ``words`` say what it shows. The specification's parameter ``hidden``
     lists the rules that are not shown.
@@ -75,14 +132,26 @@ def charts(name: str, numbers: Frame) -> list[dict[str, Any]]:
     if chart is None or chart.y not in numbers or numbers.empty:
         return []
     rows = numbers[numbers[chart.y].notna()]
-    if chart.kind == "log":
-        rows = rows[rows["bin"] >= 0]
+    for column, value in chart.only.items():
+        rows = rows[rows[column] == value]
+    if chart.kind != "point" and "bin" in rows:
+        rows = rows[rows["bin"] != ALL_BINS]
     elif "outside" in rows:
-        rows = rows[rows["outside"].isin(["drop", "mask"]) & ~rows["rule"].eq("random")]
+        plain = rows["outside"].isin(["drop", "mask"]) | rows["source"].eq("trained")
+        rows = rows[plain & ~rows["rule"].eq("random")]
     rule = "rule" if "rule" in rows else "trained_rule"
-    known = looks(rows[rule])
-    panels = split(rows) if "panel" in rows else {"": rows}
+    known, columns = looks(rows[rule]), [column for column in chart.panels if column in rows]
+    titles = [", ".join(_title(row, column, chart) for column in columns) for row in rows.to_dict("records")]
+    panels = split(rows.assign(title=titles), "title") if len(rows) <= MOST_POINTS else {}
     return [_spec(panel, _points(own, chart, rule), chart, known) for panel, own in panels.items()]
+
+
+def _title(row: dict[str, Any], column: str, chart: Chart) -> str:
+    return _lengths(row) if column == "bin" else chart.words.get(row[column], str(row[column]))
+
+
+def _lengths(row: dict[str, Any]) -> str:
+    return f"{row['bin_lo']:g} to {row['bin_hi']:g} tokens"
 
 
 def _points(rows: Frame, chart: Chart, rule: str) -> list[dict[str, Any]]:
@@ -90,23 +159,25 @@ def _points(rows: Frame, chart: Chart, rule: str) -> list[dict[str, Any]]:
     names = list(looks(rows[rule]))
     points = []
     for row in rows.to_dict("records"):
-        low, y, high = (scale * row[name] for name in (chart.ends[0], chart.y, chart.ends[1]))
+        low, y, high = (scale * row.get(name, math.nan) for name in (chart.ends[0], chart.y, chart.ends[1]))
         interval = f" [{low:.4g}, {high:.4g}]" if low == low else ""
-        tokens = f", {row['bin_lo']:g} to {row['bin_hi']:g} tokens" if chart.kind == "log" else ""
-        of = f", {row['count']:.0f} responses" if row.get("count") == row.get("count") else ""
+        at = _lengths(row) if chart.x == "bin_mean" else f"{chart.x_title} {row[chart.x]}"
+        count = row.get("count", math.nan)
+        of = f", {count:.0f} {chart.counted}" if count == count else ""
         run = f" ({row['run']})" if "run" in row else ""
-        words = f"{rule_label(row[rule])}{run}{tokens}: {y:.4g}{unit}{interval}{of}"
+        where = f", {at}" if chart.kind != "point" else ""
+        words = f"{rule_label(row[rule])}{run}{where}: {y:.4g}{unit}{interval}{of}"
         # Points of different rules stand side by side, so that no interval hides another.
         aside = 1 + 0.03 * (names.index(row[rule]) - (len(names) - 1) / 2) if chart.kind == "log" else 1
-        x = row[chart.x] * aside if chart.kind == "log" else rule_label(row[chart.x])
+        x = rule_label(row[chart.x]) if chart.kind == "point" else row[chart.x] * aside
         ends = {"low": low, "high": high} if low == low else {}
         points.append({"rule": row[rule], "run": row.get("run", ""), "x": x, "y": y, **ends, "words": words})
     return points
 
 
 def _spec(panel: str, points: list[dict[str, Any]], chart: Chart, known: dict[str, Any]) -> dict[str, Any]:
-    log = {"type": "quantitative", "scale": {"type": "log", "nice": False, "padding": 14}}
-    kind = log if chart.kind == "log" else {"type": "nominal"}
+    number = {"type": "quantitative", "scale": {"type": chart.kind, "nice": False, "padding": 14}}
+    kind = {"type": "nominal"} if chart.kind == "point" else number
     domain, styles = list(known), list(known.values())
 
     def scale(values: list[Any]) -> dict[str, Any]:

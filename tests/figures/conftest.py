@@ -11,6 +11,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from analysis.tables.columns import names
+from analysis.tables.files import TABLES
 from analysis.tables.lemma import LemmaRow
 from analysis.tables.lemma_summary import LemmaSummaryRow, lemma_summary
 from fspo.rules import PRESETS
@@ -196,7 +198,8 @@ def fake_tables(
             bad = frames[name].index % 5 == 2
             frames[name].loc[bad, ["estimate", "ci_low", "ci_high"]] = np.nan
             frames[name].loc[bad, "reason"] = "fewer than 20 clusters"
-    return frames
+    declared = ((name, frame, names(TABLES[name])) for name, frame in frames.items() if name in TABLES and len(frame))
+    return frames | {name: frame.reindex(columns=[*columns]) for name, frame, columns in declared}
 
 
 def write_run(folder: Path, frames: dict[str, pd.DataFrame], *, kind: str = "parquet") -> Path:

@@ -12,7 +12,7 @@ import pytest
 from analysis.options import Options
 from analysis.rules.evaluate import SHAPES
 from analysis.run import analyse_runs
-from figures import find_module
+from figures import draw_all, find_module
 from figures.__main__ import main
 from figures.of_runs import FIGURES
 from figures.style import Style
@@ -121,3 +121,17 @@ def test_a_damaged_table_is_named(tmp_path):
     (folder / "lre.parquet").write_bytes(b"PAR1 not really")
     with pytest.raises(UserError, match=r"lre.*fspo analyse"):
         load([tmp_path / "fspo"])
+
+
+def test_a_missing_column_is_told_and_an_error_of_ours_is_raised(tmp_path, case_tables, monkeypatch):
+    folder = tmp_path / "fspo" / "analysis"
+    folder.mkdir(parents=True)
+    tables = case_tables("one")
+    tables["lre"].drop(columns="ci_low").to_parquet(folder / "lre.parquet")
+    tables["moments"].to_parquet(folder / "moments.parquet")
+    found = load([tmp_path / "fspo"])
+    (result,) = draw_all(found, tmp_path / "out", only=["lre_by_rule"])
+    assert result.skipped == f"table 'lre' has no column 'ci_low': run fspo analyse {tmp_path}/fspo again"
+    monkeypatch.setattr("figures.of_runs.variance_scaling.rows", lambda tables: tables["moments"]["var_s"])
+    with pytest.raises(KeyError, match="var_s"):
+        draw_all(found, tmp_path / "out", only=["variance_scaling"])

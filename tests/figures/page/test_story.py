@@ -2,9 +2,11 @@
 
 import numpy as np
 import pandas as pd
+import pytest
 
+from figures import find_module, numbers_of
 from figures.page import story
-from figures.page.charts import charts
+from figures.page.charts import CHARTS, charts
 
 KEY = {"run": "a", "trained_rule": "fspo", "seed": 0, "outside": "drop", "source": "matched", "subset": "all"}
 KEY |= {"use": "first", "measure": "band", "reason": ""}
@@ -84,7 +86,8 @@ def test_what_the_doctor_found():
 
 
 def test_points_of_a_chart_say_their_row():
-    (low, high) = charts("acceptance_by_length", acceptance().assign(panel=acceptance()["target"].map("{:g}".format)))
+    numbers = acceptance().replace({"bin": {-1: "all"}}).assign(panel=acceptance()["target"].map("{:g}".format))
+    (low, high) = charts("acceptance_by_length", numbers)
     assert (low["title"], high["title"]) == ("0.95", "0.85")
     points = high["spec"]["data"]["values"]
     assert [point["words"] for point in points if point["rule"] == "rloo"] == [
@@ -92,4 +95,32 @@ def test_points_of_a_chart_say_their_row():
         "rloo (a), 64 to 256 tokens: 70 % [66, 72], 50 responses",
     ]
     assert [(point["low"], point["y"], point["high"]) for point in points][-1] == (76.0, 80.0, 82.0)
-    assert charts("lre_by_rule", acceptance()) == charts("acceptance_by_length", acceptance().iloc[:0]) == []
+    assert charts("error_split", numbers) == charts("acceptance_by_length", numbers.iloc[:0]) == []
+    assert charts("acceptance_by_length", pd.concat([numbers] * 500)) == []  # more points than a page can hold
+
+
+@pytest.mark.parametrize("name", CHARTS)
+def test_a_chart_has_the_points_of_the_figures_numbers(case_tables, name):
+    rows = find_module(name).rows(case_tables("one"))
+    chart = CHARTS[name]
+    told = numbers_of(rows)
+    shown = [point for one in charts(name, told) for point in one["spec"]["data"]["values"]]
+    rule = "rule" if "rule" in rows else "trained_rule"
+    who = "grpo" if name == "acceptance_by_position" else "fspo"
+    own = rows[(rows[rule] == who) & rows[chart.y].notna()]
+    if chart.kind != "point" and "bin" in own:
+        own = own[own["bin"] >= 0]
+    elif "outside" in own:
+        own = own[own["outside"] == "drop"]
+    for column, value in chart.only.items():
+        own = own[own[column] == value]
+    assert len(own)
+    heights = sorted(point["y"] for point in shown if point["rule"] == who)
+    np.testing.assert_allclose(heights, sorted(own[chart.y] * (100 if chart.percent else 1)))
+    assert not any("nan" in one["title"] or "$" in one["title"] for one in charts(name, told))
+
+
+def test_a_chart_over_training_has_a_panel_for_each_bin(case_tables):
+    found = charts("clip_over_training", numbers_of(find_module("clip_over_training").rows(case_tables("one"))))
+    assert [one["title"] for one in found][:2] == ["4 to 16 tokens", "16 to 32 tokens"]
+    assert found[0]["spec"]["data"]["values"][1]["words"].startswith("fspo (fspo), rollout 4: ")
