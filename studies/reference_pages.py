@@ -1,13 +1,16 @@
-"""This script writes docs/{python,tables,log_format,import}.md, which list what the code declares.
+"""This script writes the pages of docs/ that list what the code declares: those of `PAGES`.
 
     python studies/reference_pages.py
 
-A column's meaning and unit stand in the code alone; tests compare the pages with it.
+The meaning of a column, a metric or a command stands in the code alone; tests compare the pages with it.
 """
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
+from importlib import import_module
 from inspect import getdoc
 from pathlib import Path
 from typing import Any
@@ -23,12 +26,17 @@ from analysis.tables.columns import BinKey, CaseKey, RuleKey, RunKey, columns, n
 from analysis.tables.files import TABLES
 from figures.style import Style, looks
 from figures.tables import load
+from fspo.__main__ import GROUPS
 from fspo.base.command_line import CommandParser
 from fspo.base.errors import run_cli
 from fspo.base.files import write_text
 from fspo.gradlog.files import file_name
+from fspo.gradlog.metric_names import METRICS
 from fspo.gradlog.run_folder import GRADLOG
+from fspo.gradlog.run_folder import METRICS as METRICS_FILE
 from fspo.gradlog.schema import LOG_COLUMNS, REQUIRED, SCHEMA_VERSION, USER_PREFIX
+from proofs_check.catalogue import CHECKS, STATEMENTS
+from proofs_check.frame import Method
 from proofs_check.maps.tables import MAP_COLUMNS as MAPS
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -181,6 +189,56 @@ the line of pandas that makes one row of each response.
 {grid(("theirs", "in metrics.jsonl", "meaning"), scalars)}"""
 
 
+def metrics_page() -> str:
+    """Return the text of docs/metrics.md."""
+    rows = ((f"`{name}`", metric.meaning, metric.unit) for name, metric in METRICS.items())
+    return f"""# Metrics
+
+Every metric that `fspo train` writes to `RUN/{METRICS_FILE}`, a line for each rollout and each evaluation, and hands to
+[trackers](watch.md#the-same-bins-in-trackers). A line also has `phase` (train or eval), `rollout` and `step` (updates
+made). A metric that cannot be made, or whose option is off, is missing. A word in capitals stands for several names. I
+is the number of a bin of `--log.length-edges`, from 0. A metric that means the same as in TRL has TRL's name.
+{GENERATED}
+{grid(("metric", "meaning", "unit"), rows)}"""
+
+
+def commands_page() -> str:
+    """Return the text of docs/commands.md."""
+    parts = [f"# Commands\n\n`fspo --help` lists them, `fspo COMMAND --help` is what stands here.\n{GENERATED}"]
+    for title, commands in GROUPS.items():
+        parts.append(f"## If {title}\n")
+        for name, command in commands.items():
+            parser = import_module(command.module).build_parser()
+            text, _, examples = "\n\n".join(filter(None, (parser.description, parser.epilog))).partition("examples:\n")
+            shown = re.sub(r"^  ", "", examples.rstrip(), flags=re.M)
+            parts.append(
+                f"### fspo {name}\n\n{text.strip()}\n\n```text\n{shown}\n```\n\n[Its options](options.md#fspo-{name})\n"
+            )
+    return "\n".join(parts)
+
+
+def checks_page() -> str:
+    """Return the text of docs/checks.md: which check holds which statement, by which method, with which controls."""
+    rows = []
+    for s in STATEMENTS:
+        of = Counter(check.method for check in CHECKS if check.statement == s)
+        rows.append((f"[{s}](#{s.lower()})", ", ".join(f"{of[method]} {method}" for method in Method if of[method])))
+    parts = [
+        f"# All checks\n\nThe {len(CHECKS)} checks of `fspo check`: how many each method has of each statement,\n"
+        "then each with its controls, the same check with the claim made false, which must fail.\n[Check the theory]"
+        "(check_theory.md) says what the methods are and what they do.\n"
+        f"{GENERATED}\n{grid(('id', 'checks'), rows)}"
+    ]
+    for s in STATEMENTS:
+        rows = ((str(c.method), c.name, "; ".join(c.controls)) for c in CHECKS if c.statement == s)
+        plain = ([re.sub(r"([*<])", r"\\\1", cell) for cell in row] for row in rows)
+        parts.append(
+            f"## {s}\n\n[The statement](theory.md#{s.lower()}), [how it is checked](check_theory.md#{s.lower()})\n\n"
+            + grid(("method", "what is checked", "controls that must fail"), plain)
+        )
+    return "\n".join(parts)
+
+
 PYTHON = {f"fspo.{name}": getattr(fspo, name) for name in sorted(fspo.PLACES)} | {
     "figures.draw_all": figures.draw_all,
     "figures.tables.load": load,
@@ -202,7 +260,15 @@ def python_page() -> str:
     return "\n".join(parts)
 
 
-PAGES = {"python.md": python_page, "tables.md": tables_page, "log_format.md": log_format_page, "import.md": import_page}
+PAGES = {
+    "python.md": python_page,
+    "tables.md": tables_page,
+    "log_format.md": log_format_page,
+    "import.md": import_page,
+    "metrics.md": metrics_page,
+    "commands.md": commands_page,
+    "checks.md": checks_page,
+}
 
 
 def main() -> None:
