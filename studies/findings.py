@@ -44,12 +44,14 @@ FAIR = """## At which exponent a band is fair
 A band |S| <= f L^gamma accepts every length alike where gamma is the fair exponent. With one law of S/sqrt(L) it is 1/2
 at every acceptance (T1); [otherwise it depends on how much the band cuts](theory.md) (T17). The upper edge cuts
 responses with A > 0, the lower edge those with A < 0; "all" counts |S| whatever A. First-use responses after the first
-update of a rollout; intervals from resampled prompts.
+update of a rollout; intervals from resampled prompts. Each cell: lowest to highest estimate of the runs, and how many
+runs' intervals lie below and above 1/2.
 """
 PARTS = """## Why fspo's acceptance has a trend
 
 Change of the acceptance for each doubling of L of a sqrt band around 0 that accepts the share given, and its parts: the
 drift of S, its scale (a variance that is not proportional to L), and its shape (laws that differ in more than both).
+Each cell: lowest to highest estimate of the runs, and how many runs' intervals lie below and above 0.
 """
 VERDICTS = """## Verdicts
 
@@ -125,11 +127,41 @@ def page(said: dict[str, Any], exponents: pd.DataFrame, parts: pd.DataFrame) -> 
         if claim["id"].startswith("log-"):
             words = f"{claim['estimand']}; in the log that decides {say(*(claim[n] for n in INTERVAL))}"
             text += f"- {claim['statement']} *{claim['verdict'].capitalize()}* ({words}).\n"
-    text += "\n" + FAIR + "\n" + by_share(exponents, "responses") + "\n" + PARTS + "\n" + by_share(parts, "part")
-    return text + "\n" + ADVICE
+    text += (
+        "\n"
+        + FAIR
+        + "\n"
+        + over_runs(exponents, "responses", 0.5)
+        + "\n"
+        + PARTS
+        + "\n"
+        + over_runs(parts, "part", 0.0)
+    )
+    text += "\n" + ADVICE + "\n## Run by run\n\nThe fair exponent:\n\n" + by_share(exponents, "responses")
+    return text + "\nThe trend and its parts:\n\n" + by_share(parts, "part")
 
 
 INTERVAL = ("estimate", "ci_low", "ci_high")
+
+
+def over_runs(table: pd.DataFrame, column: str, usual: float) -> str:
+    """Return a Markdown table with one line for each value of a column, and one column for each share: the lowest and
+    the highest estimate of all runs, and how many runs' intervals lie below and above ``usual``.
+    """
+    lines = [
+        f"| {column} |" + "".join(f" {share:.0%} accepted |" for share in SHARES),
+        "|" + " --- |" * (1 + len(SHARES)),
+    ]
+    for value, some in table.groupby(column, sort=False):
+        cells = []
+        for share in SHARES:
+            at = some[some["share"] == share]
+            below, above = (at["high"] < usual).sum(), (at["low"] > usual).sum()
+            cells.append(
+                f"{at['value'].min():.2f} to {at['value'].max():.2f}; {below} below, {above} above, of {len(at)}"
+            )
+        lines.append(f"| {value} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
 
 
 def by_share(table: pd.DataFrame, column: str) -> str:
