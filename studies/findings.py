@@ -58,6 +58,13 @@ VERDICTS = """## Verdicts
 | claim | verdict | estimate |
 | --- | --- | --- |
 """
+EVERY = """## Every part
+
+What each verdict above is made of; its margin and its numbers log by log are in `results/quick/claims.json`.
+
+| part | statement | verdict | estimate |
+| --- | --- | --- | --- |
+"""
 ADVICE = """## What to do
 
 - Look at the fair exponent at the acceptance at which your band cuts, not at the exponent of the variance.
@@ -111,11 +118,12 @@ def verdict_lines(claims: Sequence[dict[str, Any]]) -> list[str]:
 
     README and docs/findings.md hold these lines; a test compares them with results/quick/claims.json.
     """
-    return [
-        f"| {c['id']} {c['statement']} | {c['verdict']} | {say(c['estimate'], c['ci_low'], c['ci_high'])} |"
-        for c in claims
-        if "atoms" in c["details"]
-    ]
+    return [f"| {c['id']} {c['statement']} | {verdict(c)} |" for c in claims if "atoms" in c["details"]]
+
+
+def verdict(claim: dict[str, Any]) -> str:
+    """Return the last two cells of a claim's line: its verdict and the estimate that decides."""
+    return f"{claim['verdict']} | {say(*(claim[name] for name in INTERVAL))}"
 
 
 def page(said: dict[str, Any], exponents: pd.DataFrame, parts: pd.DataFrame) -> str:
@@ -138,7 +146,9 @@ def page(said: dict[str, Any], exponents: pd.DataFrame, parts: pd.DataFrame) -> 
         + over_runs(parts, "part", 0.0)
     )
     text += "\n" + ADVICE + "\n## Run by run\n\nThe fair exponent:\n\n" + by_share(exponents, "responses")
-    return text + "\nThe trend and its parts:\n\n" + by_share(parts, "part")
+    text += "\nThe trend and its parts:\n\n" + by_share(parts, "part") + "\n" + EVERY
+    every = [c for c in said["claims"] if "atoms" not in c["details"]]
+    return text + "".join(f"| {c['id']} | {c['statement']} | {verdict(c)} |\n" for c in every)
 
 
 INTERVAL = ("estimate", "ci_low", "ci_high")

@@ -229,14 +229,15 @@ def map_rows() -> dict[tuple[str, str], float]:
 def measured(name: str, rule: Rule) -> str:
     """Return what the repository's tables say about a rule, with the page that each number is from."""
     parts: list[str] = []
-    claims = [
-        line for line in lines_of("reproduce.md") if re.match(r"\| C\d", line) and re.search(rf"\b{name}\b(?!-)", line)
-    ]
-    if claims and name not in CORRECTIONS and name != "none":
-        head = "| claim | verdict | in numbers |\n| --- | --- | --- |\n"
-        parts.append(
-            "Claims of the reproduction that name it ([reproduce.md](../reproduce.md)):\n\n" + head + "\n".join(claims)
-        )
+    named = [line for line in lines_of("findings.md") if re.search(rf"^\| [^|]+ .*\b{name}\b(?!-)", line)]
+    headlines = [line for line in named if re.match(r"\| C\d", line)]
+    atoms = [line for line in named if line.count("|") == 5 and not line.startswith(f"| {name}-seed")]
+    if name not in CORRECTIONS and name != "none" and (headlines or atoms):
+        head = "| claim | verdict | estimate |\n| --- | --- | --- |\n"
+        if not headlines:
+            head = "| part | statement | verdict | estimate |\n| --- | --- | --- | --- |\n"
+        said = "Claims of the reproduction that name it ([findings](../findings.md)):\n\n"
+        parts.append(said + head + "\n".join(headlines or atoms))
     logs = rows_with("which_rule.md", "## On gradient logs", name)
     band, outside = name, rule.outside
     if name in ("fspo-truncate", "fspo-cap"):
