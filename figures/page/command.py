@@ -98,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     default = runs[0] / "report.html" if len(runs) == 1 else Path("report.html")
     path = Path(args.output) if args.output else default
     print(*write(runs, path, args.only), f"report: {path}", sep="\n")
-    print(next_step("calibrate", runs[:1]))
+    print(next_step("sweep", runs[:1]))
     if args.open:
         show(path)
     return 0

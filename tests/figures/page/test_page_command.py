@@ -22,7 +22,7 @@ def test_a_page_about_one_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     page = (run / "report.html").read_text(encoding="utf-8")
     out = capsys.readouterr().out.splitlines()
     assert out[0].startswith("run, ")
-    assert out[-2:] == [f"report: {run}/report.html", f"next: fspo calibrate {run}"]
+    assert out[-2:] == [f"report: {run}/report.html", f"next: fspo sweep {run}"]
     for heading in ("Does the theory hold here?", "Is the run healthy?", "What to do?"):
         assert f">{heading}</h2>" in page
     assert "tests of the theory's assumptions on 1 log" in html.unescape(page)
