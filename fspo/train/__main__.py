@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ def main(args: list[str] | None = None) -> int:
     from fspo.base.command_line import next_step
     from fspo.base.options import parse
     from fspo.config import TrainConfig
+    from fspo.gradlog.run_folder import CONFIG
 
     words = list(sys.argv[1:] if args is None else args)
     noise_floor = NOISE_FLOOR in words
@@ -82,8 +84,11 @@ def main(args: list[str] | None = None) -> int:
         trainer = Trainer(config)
         trainer.train()
     except KeyboardInterrupt:
+        options = ["--config", str(Path(config.output) / CONFIG), "--resume", "true"]
         print(
-            f"interrupted: go on from the last checkpoint with --config {config.output}/config.yaml --resume true",
+            "interrupted: this command goes on from the last checkpoint",
+            next_step("train", options),
+            sep="\n",
             file=sys.stderr,
         )
         return 130

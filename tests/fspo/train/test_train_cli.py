@@ -210,4 +210,4 @@ def test_keyboard_interrupt_says_how_to_go_on(
 
     monkeypatch.setattr(Updater, "accumulate", interrupt)
     assert train.main(arguments(tmp_path)) == 130
-    assert f"--config {tmp_path / 'run'}/config.yaml --resume true" in capsys.readouterr().err
+    assert f"next: fspo train --config {tmp_path / 'run'}/config.yaml --resume true\n" in capsys.readouterr().err
