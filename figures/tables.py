@@ -33,22 +33,6 @@ OF_OWN_RULE = ("over_time", "theory_gap")
 """Tables of what the run's own rule did: the clip rule, or with ``--on engine`` or ``--on behaviour``, where the
 log-ratio is the engine's or the behaviour's, the correction.
 """
-_OWN_RULE = ("over_time", "theory_gap")
-"""Tables of what the run's own rule did: the clip rule, or with ``--on engine`` or ``--on behaviour``, where the
-log-ratio is the engine's or the behaviour's, the correction.
-"""
-THEORY_NAMES = (
-    "acceptance_laws",
-    "drift_lre",
-    "tightness",
-    "berry_esseen",
-    "fairness_map",
-    "mse_map",
-    "mse_best",
-    "adaptive_models",
-)
-"""Tables that ``fspo maps`` writes."""
-
 _OWN_RULE = "a log that names the rule that trained (imported logs: fspo import --rule)"
 _SCORES = "scores of responses, which fspo train logs (--log.score-every)"
 NEEDS = {
@@ -160,7 +144,7 @@ def load_theory(folder: Path) -> Tables:
         If the folder does not exist or holds none of them.
     """
     folder = Path(folder)
-    cure = f"run fspo maps --out {folder} first"
+    cure = f"run fspo maps --output {folder} first"
     if not folder.is_dir():
         raise UserError(f"folder {folder} does not exist: {cure}")
     found = {name: _read(folder, name, cure) for name in MAP_COLUMNS}

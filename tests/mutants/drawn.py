@@ -35,11 +35,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "fspo/rules/presets.py": ("tests/fspo/rules/test_rules.py",),
     "fspo/rules/rule.py": ("tests/fspo/rules/test_rules.py",),
     "fspo/theory": ("tests/fspo/theory",),
-    "fspo/objective.py": (
-        "tests/fspo/test_objective.py",
-        "tests/fspo/test_objective_properties.py",
-        "tests/fspo/test_corrections.py",
-    ),
+    "fspo/objective": ("tests/fspo/objective",),
     "fspo/advantages.py": ("tests/fspo/test_advantages.py",),
     "fspo/stats": ("tests/fspo/stats", "tests/analysis/tables/test_moments.py"),
     "analysis/stats/anytime.py": ("tests/analysis/doctor/test_laws.py",),
