@@ -139,11 +139,11 @@ def page(said: dict[str, Any], exponents: pd.DataFrame, parts: pd.DataFrame) -> 
         "\n"
         + FAIR
         + "\n"
-        + over_runs(exponents, "responses", 0.5)
+        + over_runs(exponents, "responses", 0.5, 2)
         + "\n"
         + PARTS
         + "\n"
-        + over_runs(parts, "part", 0.0)
+        + over_runs(parts, "part", 0.0, 3)
     )
     text += "\n" + ADVICE + "\n## Run by run\n\nThe fair exponent:\n\n" + by_share(exponents, "responses")
     text += "\nThe trend and its parts:\n\n" + by_share(parts, "part") + "\n" + EVERY
@@ -154,7 +154,7 @@ def page(said: dict[str, Any], exponents: pd.DataFrame, parts: pd.DataFrame) -> 
 INTERVAL = ("estimate", "ci_low", "ci_high")
 
 
-def over_runs(table: pd.DataFrame, column: str, usual: float) -> str:
+def over_runs(table: pd.DataFrame, column: str, usual: float, digits: int) -> str:
     """Return a Markdown table with one line for each value of a column, and one column for each share: the lowest and
     the highest estimate of all runs, and how many runs' intervals lie below and above ``usual``.
     """
@@ -166,10 +166,9 @@ def over_runs(table: pd.DataFrame, column: str, usual: float) -> str:
         cells = []
         for share in SHARES:
             at = some[some["share"] == share]
+            low, high = (f"{number:.{digits}f}" for number in (at["value"].min(), at["value"].max()))
             below, above = (at["high"] < usual).sum(), (at["low"] > usual).sum()
-            cells.append(
-                f"{at['value'].min():.2f} to {at['value'].max():.2f}; {below} below, {above} above, of {len(at)}"
-            )
+            cells.append(f"{low} to {high}; {below} below, {above} above, of {len(at)}")
         lines.append(f"| {value} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
