@@ -46,11 +46,11 @@ test-slow: $(READY) ## the tests marked slow
 test-trl-newest: $(READY) ## FSPOTrainer and observe inside the newest TRL of the range in pyproject.toml
 	rm -rf $(TRL_TREE)
 	$(BIN)/python -m pip install --disable-pip-version-check --target $(TRL_TREE) --no-deps 'trl>=1.16,<2'
-	PYTHONPATH=$(TRL_TREE) $(BIN)/python -m pytest $(wildcard tests/fspo/integrations/test_trl*.py)
+	PYTHONPATH=$(abspath $(TRL_TREE)) $(BIN)/python -m pytest $(wildcard tests/fspo/integrations/test_trl*.py)
 
 test-verl: $(VERL_TREE)/ready ## the plugin inside the real verl (downloads 100 MB, once)
-	PYTHONPATH=$(VERL_TREE) $(BIN)/python -m pytest $(wildcard tests/fspo/integrations/test_verl*.py)
-	PYTHONPATH=$(VERL_TREE) $(BIN)/python -m pytest -k diagnose_verl tests/test_tutorials.py
+	PYTHONPATH=$(abspath $(VERL_TREE)) $(BIN)/python -m pytest $(wildcard tests/fspo/integrations/test_verl*.py)
+	PYTHONPATH=$(abspath $(VERL_TREE)) $(BIN)/python -m pytest -k diagnose_verl tests/test_tutorials.py
 
 $(VERL_TREE)/ready: $(READY)
 	rm -rf $(VERL_TREE)
