@@ -100,7 +100,7 @@ def fails(tests: Sequence[str], copy: Path) -> str:
         return ""
     text = out.read_text(encoding="utf-8", errors="replace")
     failed = [line for line in text.splitlines() if line.startswith(("FAILED ", "ERROR "))]
-    if child.exitcode != 1 or not failed:
+    if child.exitcode not in (1, 2) or not failed:  # 2: a file of tests could not be imported
         raise SystemExit(f"pytest ended with {child.exitcode}:\n{text[-6000:]}")
     return failed[0].split(" ", 1)[1].split(" - ")[0]
 

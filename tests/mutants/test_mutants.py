@@ -33,8 +33,9 @@ def test_a_real_run_kills_tells_survivors_and_goes_on(tmp_path: Path) -> None:
         Mutant("margin", "code.py", "0.01", "0.02", ("test_code.py::test_it",)),
         Mutant("name", "code.py", "'margin'", "'other'", ("test_code.py::test_it",)),
     ]
+    broken = Mutant("import", "code.py", "0.01", "1 / 0", ("test_code.py",))
     state = tmp_path / "state" / "mutants.json"
-    assert run(mutants[:1], root, state) == {"margin": "test_code.py::test_it"}
+    assert run([broken, *mutants[:1]], root, state) == {"import": "test_code.py", "margin": "test_code.py::test_it"}
     assert run(mutants, root, state) == {"margin": "test_code.py::test_it", "name": ""}
     assert (root / "code.py").read_text().startswith("MARGIN = 0.01")
     with pytest.MonkeyPatch.context() as patch:
