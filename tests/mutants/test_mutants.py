@@ -26,25 +26,25 @@ def test_names_are_unique() -> None:
 def test_a_real_run_kills_tells_survivors_and_goes_on(tmp_path: Path) -> None:
     root = tmp_path / "repository"
     root.mkdir()
-    (root / "code.py").write_text("MARGIN = 0.01\nNAME = 'margin'\n")
-    (root / "test_code.py").write_text("from code import MARGIN\n\n\ndef test_it():\n    assert MARGIN == 0.01\n")
+    (root / "margins.py").write_text("MARGIN = 0.01\nNAME = 'margin'\n")
+    (root / "test_margins.py").write_text("from margins import MARGIN\n\n\ndef test_it():\n    assert MARGIN == 0.01\n")
     subprocess.run(["git", "init", "-q", str(root)], check=True)
     mutants = [
-        Mutant("margin", "code.py", "0.01", "0.02", ("test_code.py::test_it",)),
-        Mutant("name", "code.py", "'margin'", "'other'", ("test_code.py::test_it",)),
+        Mutant("margin", "margins.py", "0.01", "0.02", ("test_margins.py::test_it",)),
+        Mutant("name", "margins.py", "'margin'", "'other'", ("test_margins.py::test_it",)),
     ]
-    broken = Mutant("import", "code.py", "0.01", "1 / 0", ("test_code.py",))
+    broken = Mutant("import", "margins.py", "0.01", "1 / 0", ("test_margins.py",))
     state = tmp_path / "state" / "mutants.json"
-    assert run([broken, *mutants[:1]], root, state) == {"import": "test_code.py", "margin": "test_code.py::test_it"}
-    assert run(mutants, root, state) == {"margin": "test_code.py::test_it", "name": ""}
-    assert (root / "code.py").read_text().startswith("MARGIN = 0.01")
+    assert run([broken, *mutants[:1]], root, state) == {"import": "test_margins.py", "margin": "test_margins.py::test_it"}
+    assert run(mutants, root, state) == {"margin": "test_margins.py::test_it", "name": ""}
+    assert (root / "margins.py").read_text().startswith("MARGIN = 0.01")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tests.mutants.run.fails", None)
         assert run(mutants, root, state, jobs=2) == {
-            "margin": "test_code.py::test_it",
+            "margin": "test_margins.py::test_it",
             "name": "",
         }  # known: no test runs
-    (root / "code.py").write_text("MARGIN = 0.02\n")
+    (root / "margins.py").write_text("MARGIN = 0.02\n")
     with pytest.raises(SystemExit, match="fails without any mutant"):
         run(mutants[:1], root, state)
 
