@@ -35,7 +35,10 @@ def test_a_real_run_kills_tells_survivors_and_goes_on(tmp_path: Path) -> None:
     ]
     broken = Mutant("import", "margins.py", "0.01", "1 / 0", ("test_margins.py",))
     state = tmp_path / "state" / "mutants.json"
-    assert run([broken, *mutants[:1]], root, state) == {"import": "test_margins.py", "margin": "test_margins.py::test_it"}
+    assert run([broken, *mutants[:1]], root, state) == {
+        "import": "test_margins.py",
+        "margin": "test_margins.py::test_it",
+    }
     assert run(mutants, root, state) == {"margin": "test_margins.py::test_it", "name": ""}
     assert (root / "margins.py").read_text().startswith("MARGIN = 0.01")
     with pytest.MonkeyPatch.context() as patch:
