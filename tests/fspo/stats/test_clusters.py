@@ -5,7 +5,7 @@ import pytest
 import statsmodels.api as sm
 from scipy import stats as sps
 
-from fspo.stats.clusters import dense, ratios, sum_by
+from fspo.stats.clusters import TOO_FEW, dense, ratios, sum_by
 from fspo.stats.intervals import (
     EQUIVALENCE,
     detectable,
@@ -117,6 +117,16 @@ def test_slope_and_ratio_are_those_of_statsmodels(weighted):
     found = ratios(y, cluster, np.zeros(180, int), 1)  # clusters of one size, so that leverage changes nothing
     mean = sm.OLS(y, np.ones(180)).fit(**robust)
     assert (found.value[0], found.variance[0]) == pytest.approx((mean.params[0], mean.bse[0] ** 2 * 30 / 29))
+
+
+def test_a_slope_needs_five_clusters():
+    rng = np.random.default_rng(0)
+    slopes = []
+    for clusters in (3, 4, 5):
+        y, x = rng.normal(size=(2, 2 * clusters))
+        slopes.append(cluster_slope(y, x, np.repeat(np.arange(clusters), 2), margin=0.1))
+    assert [np.isnan(found.slope) for found in slopes] == [True, True, False]
+    assert [found.reason for found in slopes] == [TOO_FEW, TOO_FEW, ""]
 
 
 def test_tost_by_hand():

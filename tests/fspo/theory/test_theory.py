@@ -204,6 +204,11 @@ def test_t3_control_half_the_bound_is_violated():
     assert loss / bound == pytest.approx(1.0, abs=0.01)
 
 
+def test_t3_bound_of_an_asymmetric_band_by_hand():
+    # phi(1) = .241971, phi(2) = .053991: .187980 * .5 + .241971 * .25
+    assert drift_error_bound(1.0, 2.0, np.array([-0.5])) == pytest.approx([0.154483], abs=1e-6)
+
+
 @settings(max_examples=150)
 @given(
     u=st.tuples(st.floats(0.2, 3), st.floats(0.2, 3)),
