@@ -1,5 +1,7 @@
 """Publish a finished reproduction: results/quick/ (claims and small tables) and the page docs/findings.md.
 
+The page also holds the numbers of results/pretrained/, which studies/pretrained.py measures.
+
     python studies/findings.py out/quick    # after make repro
 
 It prints the lines that README must hold.
@@ -28,6 +30,7 @@ from fspo.stats.intervals import PERCENT
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE, RESULTS = ROOT / "docs" / "findings.md", ROOT / "results" / "quick"
+PRETRAINED = ROOT / "results" / "pretrained"
 SHARES = (0.75, *sorted(TARGETS))
 """Shares of responses that a band accepts, at which the fair exponent is estimated."""
 HEAD = """# What the reproduction found
@@ -53,6 +56,26 @@ Change of the acceptance for each doubling of L of a sqrt band around 0 that acc
 drift of S, its scale (a variance that is not proportional to L), and its shape (laws that differ in more than both).
 Each cell: lowest to highest estimate of the runs, and how many runs' intervals lie below and above 0.
 """
+LANGUAGE_MODEL = """## On a pretrained language model
+
+One run without a clip of a pretrained model of 268M parameters and 262,144 tokens that learns to count (Gemma 3 270M;
+`studies/pretrained.py`, seed {seed}; design and seed were committed before the run): {rows} first-use responses after
+an update, to {prompts} prompts, of {shortest} to {longest} tokens. The mean reward was {first:.2f} in the first quarter
+of its {rollouts} rollouts and {last:.2f} in the last. The exponent 2H of Var(S|L) is {exponent}; T1's model has 1.
+
+{picture}
+
+Change of the acceptance for each doubling of L, of each rule at one acceptance:
+
+{trends}
+The fair exponent; T1's model has 1/2 at every acceptance:
+
+{exponents}
+fspo's trend and its parts:
+
+{parts}
+"""
+PICTURE = "![Band acceptance by length on the pretrained model](images/pretrained_acceptance.png)"
 VERDICTS = """## Verdicts
 
 | claim | verdict | estimate |
@@ -145,13 +168,42 @@ def page(said: dict[str, Any], exponents: pd.DataFrame, parts: pd.DataFrame) -> 
         + "\n"
         + over_runs(parts, "part", 0.0, 3)
     )
-    text += "\n" + ADVICE + "\n## Run by run\n\nThe fair exponent:\n\n" + by_share(exponents, "responses")
+    text += (
+        "\n"
+        + language_model()
+        + ADVICE
+        + "\n## Run by run\n\nThe fair exponent:\n\n"
+        + by_share(exponents, "responses")
+    )
     text += "\nThe trend and its parts:\n\n" + by_share(parts, "part") + "\n" + EVERY
     every = [c for c in said["claims"] if "atoms" not in c["details"]]
     return text + "".join(f"| {c['id']} | {c['statement']} | {verdict(c)} |\n" for c in every)
 
 
 INTERVAL = ("estimate", "ci_low", "ci_high")
+
+
+def language_model(folder: Path = PRETRAINED) -> str:
+    """Return the section on the pretrained model from the files of its results; "" if there are none."""
+    if not folder.is_dir():
+        return ""
+    said = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+    exponents, parts, trend = (
+        pd.read_csv(folder / f"{name}.csv") for name in ("fair_exponent", "trend_parts", "trend")
+    )
+    lines = [
+        f"| rule | {' | '.join(f'{t:.0%} accepted' for t in sorted(TARGETS))} |",
+        "|" + " --- |" * (1 + len(TARGETS)),
+    ]
+    for rule, some in trend.groupby("rule", sort=False):
+        cells = [
+            say(row["slope"], row["ci_low"], row["ci_high"]) for row in some.sort_values("target").to_dict("records")
+        ]
+        lines.append(f"| {rule} | {' | '.join(cells)} |")
+    words = {"exponent": say(*said.pop("exponent")), "picture": PICTURE, "trends": "\n".join(lines) + "\n"}
+    return LANGUAGE_MODEL.format(
+        **said, **words, exponents=by_share(exponents, "responses"), parts=by_share(parts, "part")
+    )
 
 
 def over_runs(table: pd.DataFrame, column: str, usual: float, digits: int) -> str:
@@ -197,6 +249,12 @@ def publish(out: Path, results: Path, target: Path) -> None:
         with whole_file(results / f"{name}.csv") as path:
             table.to_csv(path, index=False, float_format="%.4g")
     write_text(target, page(said, *tables))
+
+
+def published() -> str:
+    """Return the text of docs/findings.md from the files under results/."""
+    said = json.loads((RESULTS / "claims.json").read_text(encoding="utf-8"))
+    return page(said, *(pd.read_csv(RESULTS / f"{name}.csv") for name in ("fair_exponent", "trend_parts")))
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""Measure the law of S on a pretrained language model. Writes results/pretrained/.
+"""Measure the law of S on a pretrained language model. Writes results/pretrained/, its picture and docs/findings.md.
 
 One unclipped run trains a small pretrained model to count: the prompt shows four solved examples and asks for the
 numbers from a to b, and the reward is 1 for the right numbers and a line end, else 0. Responses have some 2 to 150
@@ -15,15 +15,24 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 from transformers import AutoTokenizer, GenerationConfig
 
+from analysis.api import analyse
+from analysis.log.loading import load_run
+from figures.of_runs import acceptance_by_length
+from figures.style import Style
+from figures.tables import load
 from fspo.base.errors import run_cli
-from fspo.base.files import write_text
+from fspo.base.files import whole_file, write_text
 from fspo.base.options import parse
 from fspo.config import TrainConfig
+from fspo.gradlog.metrics_file import MetricsFile
 from fspo.gradlog.run_folder import MODEL
-from fspo.rules import COMPARED_ADVANTAGE
+from fspo.rules import COMPARED, COMPARED_ADVANTAGE
 from fspo.train.trainer import Trainer
+from studies import findings
+from studies.reference_pages import DOCS
 
 SEED = 11
 """Seed of prompts and run. The design below was fixed, and committed, before any run with this seed."""
@@ -31,6 +40,8 @@ PROMPTS = 512
 MOST_NUMBERS = 50
 SHOTS = ((3, 6), (12, 14), (7, 7), (21, 29))
 EDGES = (1, 8, 16, 32, 64, 161)
+RULES = (*COMPARED, "fspo-adaptive")
+PICTURE, DPI = DOCS / "images" / "pretrained_acceptance.png", 160
 OPTIONS = {
     "rule.preset": "none",
     "rule.advantage": COMPARED_ADVANTAGE,
@@ -113,15 +124,51 @@ def trained(model: Path, output: Path, rollouts: int, threads: int) -> Path:
     return run
 
 
+def publish(run: Path, results: Path = findings.PRETRAINED, picture: Path = PICTURE) -> None:
+    """Analyse the run, write its small tables to the folder ``results`` and draw the picture."""
+    tables = analyse(run, edges=EDGES, rules=RULES)
+    matched = f"source == 'matched' and subset == 'all' and use == 'first' and measure == 'band' and rule in {RULES}"
+    exponents, parts = map(pd.DataFrame, findings.measured(run))
+    files = {"fair_exponent": exponents, "trend_parts": parts}
+    files["trend"] = tables["trend"].query(matched)[["rule", "target", "slope", "ci_low", "ci_high"]]
+    files["acceptance"] = tables["acceptance"].query(matched)[
+        ["rule", "target", "bin_lo", "bin_hi", "bin_mean", "count", "clusters", "estimate", "ci_low", "ci_high"]
+    ]
+    results.mkdir(parents=True, exist_ok=True)
+    for name, table in files.items():
+        with whole_file(results / f"{name}.csv") as path:
+            table.to_csv(path, index=False, float_format="%.4g")
+    rows = load_run(run).rows.use("first")
+    rows = rows.take(rows.updates > 0)
+    rewards = np.array([row["reward"] for row in MetricsFile(run).of_phase("train")])
+    quarter = max(len(rewards) // 4, 1)
+    law = tables["scaling"].query("subset == 'all' and use == 'first' and sign == 'all'").iloc[0]
+    said = {
+        "seed": SEED,
+        "rollouts": len(rewards),
+        "rows": len(rows),
+        "prompts": len(np.unique(rows.cluster)),
+        "shortest": int(rows.length.min()),
+        "longest": int(rows.length.max()),
+        "first": float(rewards[:quarter].mean()),
+        "last": float(rewards[-quarter:].mean()),
+        "exponent": [float(law[name]) for name in ("slope_2H", "ci_low", "ci_high")],
+    }
+    write_text(results / "run.json", json.dumps(said, indent=1) + "\n")
+    with whole_file(picture) as path:
+        acceptance_by_length.figure(load([run]), Style("neurips")).savefig(path, dpi=DPI, format="png")
+
+
 def main() -> int:
-    """Train where the run is missing."""
+    """Train where the run is missing, and publish it."""
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("model", type=Path, help="folder of the pretrained model")
     p.add_argument("--output", type=Path, default=Path("out/pretrained"), help="folder of the run")
     p.add_argument("--rollouts", type=int, default=32, help="rollouts of 8 prompts with 8 responses")
     p.add_argument("--threads", type=int, default=2, help="torch threads")
     args = p.parse_args()
-    trained(args.model, args.output.resolve(), args.rollouts, args.threads)
+    publish(trained(args.model, args.output.resolve(), args.rollouts, args.threads))
+    write_text(findings.PAGE, findings.published())
     return 0
 
 

@@ -1,0 +1,56 @@
+"""studies/pretrained.py: its task, its model's end tokens, its options, and what it publishes of a run."""
+
+import json
+import shutil
+
+from transformers import GenerationConfig
+
+from fspo.base.options import parse
+from fspo.config import TrainConfig
+from fspo.tasks.chain_add import build_tokenizer
+from studies import findings, pretrained
+from tests.record.make_record import LOGS
+
+
+def test_the_prompts_ask_for_numbers_and_show_solved_examples(tmp_path):
+    pretrained.write_task(tmp_path / "counting.jsonl")
+    rows = [json.loads(line) for line in (tmp_path / "counting.jsonl").read_text().splitlines()]
+    assert len({row["prompt"] for row in rows}) == len(rows) == pretrained.PROMPTS
+    assert pretrained.question(8, 10).endswith("Count from 12 to 14: 12 13 14\nCount from 7 to 7: 7\n"
+        "Count from 21 to 29: 21 22 23 24 25 26 27 28 29\nCount from 8 to 10:")  # fmt: skip
+    assert pretrained.counted(8, 10) == "8 9 10"
+    many = sorted(len(row["answer"].split()) for row in rows)
+    assert (many[0], many[-1]) == (1, 50)
+    # Log-uniform has the median 51 ** 0.5 = 7.1; short prompts repeat more often and are drawn again. Uniform has 25.
+    assert 7 <= many[len(many) // 2] <= 12
+
+
+def test_a_line_end_ends_a_response_and_the_model_stays_as_it_is(tmp_path):
+    model = tmp_path / "model"
+    tokenizer = build_tokenizer()
+    tokenizer.add_tokens(["\n"])
+    tokenizer.save_pretrained(model)
+    GenerationConfig(eos_token_id=1).save_pretrained(model)
+    started = pretrained.with_line_end(model, tmp_path / "start")
+    assert GenerationConfig.from_pretrained(started).eos_token_id == [1, len(tokenizer) - 1]
+    assert GenerationConfig.from_pretrained(model).eos_token_id == 1
+
+
+def test_the_options_are_those_of_an_unclipped_run_that_scores_all_updates_but_the_first():
+    config = parse(
+        TrainConfig, [word for name, value in pretrained.OPTIONS.items() for word in (f"--{name}", f"{value}")]
+    )
+    assert config.rule.preset == "none"
+    assert sorted(config.log.score_minibatches) == list(range(1, config.batch.minibatches * config.batch.epochs))
+
+
+def test_a_run_is_published_as_tables_a_picture_and_a_section(tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(LOGS / "fspo-kl", run)
+    (run / "metrics.jsonl").write_text("".join(json.dumps({"rollout": i, "reward": i}) + "\n" for i in range(8)))
+    pretrained.publish(run, tmp_path / "results", tmp_path / "picture.png")
+    text = findings.language_model(tmp_path / "results")
+    assert "was 0.50 in the first quarter\nof its 8 rollouts and 6.50 in the last" in text
+    assert all(words in text for words in ("| fspo | ", "| run | trend | ", findings.PICTURE))
+    assert (tmp_path / "picture.png").stat().st_size > 10_000
+    assert findings.language_model(tmp_path / "nothing") == ""
