@@ -10,6 +10,7 @@ It prints the lines that README must hold.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -18,6 +19,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from analysis.claims.catalogue import ATOMS
+from analysis.claims.evidence import ALPHA
 from analysis.log.loading import load_run
 from analysis.log.rows import Floats, Ints, Rows
 from analysis.rules.evaluate import TARGETS
@@ -50,7 +53,7 @@ responses with A > 0, the lower edge those with A < 0; "all" counts |S| whatever
 update of a rollout; intervals from resampled prompts. Each cell: lowest to highest estimate of the runs, and how many
 runs' intervals lie below and above 1/2.
 """
-PARTS = """## Why fspo's acceptance has a trend
+TREND = """## Why fspo's acceptance has a trend
 
 Change of the acceptance for each doubling of L of a sqrt band around 0 that accepts the share given, and its parts: the
 drift of S, its scale (a variance that is not proportional to L), and its shape (laws that differ in more than both).
@@ -76,17 +79,26 @@ fspo's trend and its parts:
 {parts}
 """
 PICTURE = "![Band acceptance by length on the pretrained model](images/pretrained_acceptance.png)"
-VERDICTS = """## Verdicts
+READ = """## How to read a verdict
 
-| claim | verdict | estimate |
-| --- | --- | --- |
+A claim consists of parts; a part is about one estimand and one margin, and is judged on every log, or on the mean over
+seeds. A part is supported if the p-value of the hypothesis that it is false is at most {level} on every log. It is
+refuted if, of n logs, n times the smallest p-value of the hypothesis that it is true is at most {level}. A claim is
+supported if all its parts are, and refuted if, of k parts, k times the smallest such p-value is at most {level}: so a
+part alone may be refuted while its claim, which pays for looking at k parts, is inconclusive. The estimate is that of
+the part and log that decide; behind it stands what was claimed of it. The last column is the distance from the margin
+that the data would have shown with 80 % probability, the claim's power. [Rules](theory.md) (section 11), estimands,
+margins and numbers log by log: `results/quick/claims.json`.
+
 """
+CLAIMS = "| claim | verdict | estimate | distance seen |\n| --- | --- | --- | --- |\n"
+"""Head of the table of claims."""
+PARTS = "| part | statement | verdict | estimate | distance seen |\n| --- | --- | --- | --- | --- |\n"
+"""Head of the table of the claims' parts."""
 EVERY = """## Every part
 
-What each verdict above is made of; its margin and its numbers log by log are in `results/quick/claims.json`.
+What each verdict above is made of.
 
-| part | statement | verdict | estimate |
-| --- | --- | --- | --- |
 """
 ADVICE = """## What to do
 
@@ -145,15 +157,25 @@ def verdict_lines(claims: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def verdict(claim: dict[str, Any]) -> str:
-    """Return the last two cells of a claim's line: its verdict and the estimate that decides."""
-    return f"{claim['verdict']} | {say(*(claim[name] for name in INTERVAL))}"
+    """Return two cells of a claim's line: its verdict, and the estimate that decides beside what was claimed of it."""
+    decides = claim["id"] if "atoms" not in claim["details"] else re.findall(r"decides, (.+?):", claim["estimand"])[0]
+    relation = {atom.id: f"{atom.quantity} {{}}; claimed {atom.relation} {atom.margin:g}" for atom in ATOMS}
+    return f"{claim['verdict']} | {relation.get(decides, '{}').format(say(*(claim[name] for name in INTERVAL)))}"
+
+
+def seen(claim: dict[str, Any]) -> str:
+    """Return the distance from the margin that a claim's data show with 80 % probability, as text."""
+    found = re.findall(r"distance of (\S+)", claim["details"].get("power", {}).get("sentence", ""))
+    return found[0] if found else "none"
 
 
 def page(said: dict[str, Any], exponents: pd.DataFrame, parts: pd.DataFrame) -> str:
     """Return the text of docs/findings.md from claims.json and the two tables."""
     seeds = ", ".join(f"{seed:g}" for seed in said["seeds"])
     text = HEAD.format(seeds=seeds, commit=said["commit"][:12], catalogue=said["catalogue"], percent=PERCENT)
-    text += "\n" + VERDICTS + "\n".join(verdict_lines(said["claims"])) + "\n\n" + LAW + "\n"
+    heads = zip(verdict_lines(said["claims"]), (c for c in said["claims"] if "atoms" in c["details"]), strict=True)
+    text += "\n## Verdicts\n\n" + CLAIMS + "".join(f"{line} {seen(claim)} |\n" for line, claim in heads)
+    text += "\n" + READ.format(level=f"{ALPHA:g}") + LAW + "\n"
     for claim in said["claims"]:
         if claim["id"].startswith("log-"):
             words = f"{claim['estimand']}; in the log that decides {say(*(claim[n] for n in INTERVAL))}"
@@ -164,7 +186,7 @@ def page(said: dict[str, Any], exponents: pd.DataFrame, parts: pd.DataFrame) -> 
         + "\n"
         + over_runs(exponents, "responses", 0.5, 2)
         + "\n"
-        + PARTS
+        + TREND
         + "\n"
         + over_runs(parts, "part", 0.0, 3)
     )
@@ -175,9 +197,9 @@ def page(said: dict[str, Any], exponents: pd.DataFrame, parts: pd.DataFrame) -> 
         + "\n## Run by run\n\nThe fair exponent:\n\n"
         + by_share(exponents, "responses")
     )
-    text += "\nThe trend and its parts:\n\n" + by_share(parts, "part") + "\n" + EVERY
+    text += "\nThe trend and its parts:\n\n" + by_share(parts, "part") + "\n" + EVERY + PARTS
     every = [c for c in said["claims"] if "atoms" not in c["details"]]
-    return text + "".join(f"| {c['id']} | {c['statement']} | {verdict(c)} |\n" for c in every)
+    return text + "".join(f"| {c['id']} | {c['statement']} | {verdict(c)} | {seen(c)} |\n" for c in every)
 
 
 INTERVAL = ("estimate", "ci_low", "ci_high")

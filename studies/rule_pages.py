@@ -23,6 +23,7 @@ from fspo.base.files import whole_file, write_text
 from fspo.rules import CORRECTIONS, PRESETS, Rule
 from proofs_check.maps.fairness import rows_of
 from proofs_check.maps.settings import setting
+from studies.findings import CLAIMS, PARTS
 from studies.reference_pages import DOCS, grid
 
 RULES: dict[str, Rule] = {name: preset.rule for name, preset in PRESETS.items()} | CORRECTIONS
@@ -231,13 +232,12 @@ def measured(name: str, rule: Rule) -> str:
     parts: list[str] = []
     named = [line for line in lines_of("findings.md") if re.search(rf"^\| [^|]+ .*\b{name}\b(?!-)", line)]
     headlines = [line for line in named if re.match(r"\| C\d", line)]
-    atoms = [line for line in named if line.count("|") == 5 and not line.startswith(f"| {name}-seed")]
+    atoms = [
+        line for line in named if line.count("|") == PARTS.count("|") // 2 and not line.startswith(f"| {name}-seed")
+    ]
     if name not in CORRECTIONS and name != "none" and (headlines or atoms):
-        head = "| claim | verdict | estimate |\n| --- | --- | --- |\n"
-        if not headlines:
-            head = "| part | statement | verdict | estimate |\n| --- | --- | --- | --- |\n"
         said = "Claims of the reproduction that name it ([findings](../findings.md)):\n\n"
-        parts.append(said + head + "\n".join(headlines or atoms))
+        parts.append(said + (CLAIMS if headlines else PARTS) + "\n".join(headlines or atoms))
     logs = rows_with("which_rule.md", "## On gradient logs", name)
     band, outside = name, rule.outside
     if name in ("fspo-truncate", "fspo-cap"):

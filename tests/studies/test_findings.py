@@ -21,13 +21,19 @@ def test_a_reproduction_is_published_as_tables_and_a_page(tmp_path):
         findings.publish(out, results, target)
     (out / "runs").mkdir(parents=True)
     (out / "runs" / "fspo-seed11").symlink_to(LOGS / "fspo-kl")
-    claims = [claim("C1", details={"atoms": {}}), claim("log-variance"), claim("own-ends", estimate=None)]
+    decides = "of 1 atoms the one that decides, log-variance: exponent"
+    power = {"sentence": "A true distance of 0.13 from the margin 0.1 is seen in every log."}
+    claims = [
+        claim("C1", estimand=decides, details={"atoms": {}, "power": power}),
+        claim("log-variance"),
+        claim("own-ends", estimate=None),
+    ]
     said = {"catalogue": "abc", "commit": "0123456789abcdef", "seeds": [11], "claims": claims}
     (out / "claims.json").write_text(json.dumps(said))
     findings.publish(out, results, target)
     text = target.read_text()
-    assert "| C1 C1 says. | refuted | 0.200 [0.100, 0.300] |" in text
-    assert "| own-ends | own-ends says. | refuted | unknown |" in text
+    assert "| C1 C1 says. | refuted | 2H - 1 0.200 [0.100, 0.300]; claimed within 0.1 | 0.13 |" in text
+    assert "| own-ends | own-ends says. | refuted | rollouts missed unknown; claimed below 0.5 | none |" in text
     assert "- log-variance says. *Refuted*" in text
     assert json.loads((results / "claims.json").read_text()) == said
     exponents, parts = (pd.read_csv(results / f"{n}.csv") for n in ("fair_exponent", "trend_parts"))
