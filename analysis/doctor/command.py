@@ -18,7 +18,7 @@ def build_parser() -> CommandParser:
     p = CommandParser(
         prog="fspo doctor",
         description="Look for what is wrong with runs: findings with evidence (intervals) and a cure.\n"
-        "Exit status 0: nothing at or above --fail-on; 1: something; 2: no run that can be read.\n"
+        "Exit status 0: nothing at or above --fail-on; 1: something; 2: no run that can be read, or no log-ratio.\n"
         "docs/doctor.md lists the checks, and what each sees; --verbose shows the answer of every check.",
         examples=EXAMPLES,
     )
@@ -57,4 +57,6 @@ def main(arguments: list[str]) -> int:
         run for run, seen in zip(args.runs, diagnoses, strict=True) if seen.ratio_known and log_paths(Path(run))
     ]:
         print(next_step("analyse", logged))
-    return int(any(d.fails(args.fail_on) for d in diagnoses))
+    if any(d.fails(args.fail_on) for d in diagnoses):
+        return 1
+    return 0 if all(d.ratio_known for d in diagnoses) else 2

@@ -37,7 +37,7 @@ def examine(run: str | Path, target: float | None = None) -> Diagnosis:
         raise UserError(f"--target {target}: an acceptance lies strictly between 0 and 1, for example 0.9")
     path = Path(run)
     if not path.exists():
-        raise UserError(f"{path} is no folder: give a run folder, or make one with `fspo import`")
+        raise UserError(f"{path} does not exist: give a run folder, or make one of another log with `fspo import`")
     if not log_paths(path) and not (path / METRICS).is_file() and _scalars_of(path):
         with TemporaryDirectory() as folder:
             import_run(path, Path(folder) / "run")

@@ -175,6 +175,8 @@ class Diagnosis:
             out.append(f"    cure: {answer.cure}")
         number = len(self.findings)
         result = f"{number} finding{'s' * (number > 1)}" if number else "nothing found"
+        if not self.ratio_known:
+            out.append("  the clip cannot be judged: no row has a log-ratio; log one, or import it (docs/import.md)")
         return [*out, f"  {result}; checks that are clear: {len(passed)}, not made: {len(left)}"]
 
 

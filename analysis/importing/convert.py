@@ -136,6 +136,12 @@ class Converter:
             )
         if length is None:
             length = np.zeros(n)
+        for name in ("old", "new"):
+            if self.kinds.get(name) == "number" and like_means(column(name), length):
+                self.notes[
+                    f"{chosen[name]} hardly grows with the length, as a mean over tokens does, and S is made of sums: "
+                    "give the mean times the length, or a list with a number for each token"
+                ] = None
         rows: dict[str, Any] = {"length": np.nan_to_num(length, nan=0.0).astype(np.int64), **tokens}
         rollout = column("rollout").astype(np.int64) if "rollout" in got else since // self.updates_per_rollout
         numbers = np.arange(self.rows, self.rows + n)
@@ -313,6 +319,18 @@ class Converter:
         out["band_accept"] = np.where(known, done.in_band, np.nan)
         out["side"] = np.where(known & np.isfinite(A), done.side, np.nan)
         return _typed_columns({name: value for name, value in out.items() if name not in rows})
+
+
+def like_means(log_probability: Floats, length: Floats) -> bool:
+    """Say whether responses' log-probabilities (N,) look like means over tokens: they grow as L^b with b below .4.
+
+    A sum over tokens grows about as L. False where fewer than 50 responses, or lengths within a factor of 4, are there.
+    """
+    told = (log_probability < 0) & (length >= 1)
+    x, y = np.log2(length[told]), np.log2(-log_probability[told])
+    if len(x) < 50 or np.ptp(x) < 2:
+        return False
+    return bool(np.polyfit(x, y, 1)[0] < 0.4)
 
 
 def _refuse_rows_of_tokens(got: Mapping[str, Values], path: Path, chosen: Mapping[str, str]) -> None:

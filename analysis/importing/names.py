@@ -28,13 +28,8 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "tokens": ("token_ids", "input_ids"),
     "response": ("completion", "output", "response", "completions"),
     "length": (
-        "length",
-        "completion_length",
-        "response_length",
-        "completion_len",
-        "response_len",
-        "num_response_tokens",
-        "l",
+        *("length", "completion_length", "response_length", "completion_len", "response_len", "num_response_tokens"),
+        *("n_response_tokens", "num_completion_tokens", "n_tokens", "num_tokens", "l"),
     ),
     "truncated": ("truncated", "is_truncated", "clipped"),
     "reward": ("reward", "score", "rewards", "scores", "total_reward"),
@@ -58,11 +53,12 @@ token that ``mask`` keeps identify the prompt.
 
 def canonical(name: str) -> str:
     """Return one spelling for all names that differ in case alone or, of log-probabilities, also in the order of their
-    words and in how that word is written: ``new_logprobs`` and ``Logp-New`` are the same.
+    words, in how that word is written, and in whether tokens are named: ``new_logprobs``, ``Logp-New`` and
+    ``new_token_logprobs`` are the same.
     """
     name = name.lower()
     words = re.split(r"[\W_]+", re.sub(r"(?<![a-z])log[\W_]?p(?:rob(?:abilit(?:y|ies)|s)?|s)?(?![a-z])", "logp", name))
-    return "_".join(sorted(words)) if "logp" in words else name
+    return "_".join(sorted({*words} - {"per", "token", "tokens"})) if "logp" in words else name
 
 
 COPIED = tuple(

@@ -48,6 +48,7 @@ class Report:
     not_stored: Counter[str] = field(default_factory=Counter)  # for each metric: how many of its values were no numbers
     notes: list[str] = field(default_factory=list)
     ignored: list[str] = field(default_factory=list)
+    again: str = ""  # options of the import that would find the columns without which nothing is told by length
     damage: list[str] = field(default_factory=list)  # one line for each file that could not be read completely
 
     def missing(self) -> dict[str, str]:
@@ -89,10 +90,12 @@ class Report:
         out += _wrapped("scalars not known, kept under imported/", self.unknown_metrics)
         out += _wrapped("left out, no number", [f"{name} ({count}x)" for name, count in self.not_stored.items()])
         out += [f"  damaged: {line}" for line in self.damage]
-        out += [f"  note: {note}" for note in self.notes]
         out += [f"  not read: {line}" for line in self.ignored]
         out += [f"  cannot be computed: {what}: no {wanting}" for what, wanting in self.missing().items()]
+        out += [f"  note: {note}" for note in self.notes]
         on = next((f" --on {name}" for name in ("engine", "behaviour") if self.known.get(name)), "")
+        if self.again:
+            return [*out, next_step("import", [self.source], f" {self.again} --output {self.run}-again")]
         if self.rows:
             out.append(next_step("doctor", [self.run]))
         if any(self.known.values()):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ import numpy as np
 
 from analysis.importing.chunk import TOKENS
 from analysis.importing.convert import Converter, choose_columns
+from analysis.importing.names import canonical
 from analysis.importing.report import Report
 from analysis.importing.scalars import import_scalars
 from analysis.importing.sources import Sources, find_sources
@@ -186,6 +188,10 @@ def _import_table(
     store.close()
     report.rows, report.rollouts, report.known = convert.rows, len(store.parts), dict(convert.known)
     report.notes += convert.notes
+    if rule is not None:
+        whose = "the preset's" if options.range_lo is None and options.range_hi is None else "given"
+        text = f"rule {rule.label}: range_lo {rule.range_lo:g}, range_hi {rule.range_hi:g}, {whose}"
+        report.notes.append(f"{text}; --range-lo and --range-hi name another range")
     seen -= set(report.columns.values())
     report.user_columns = sorted(seen & set(store.user))
     report.unknown_columns = sorted(seen - set(store.user))
@@ -246,11 +252,18 @@ def _derived(convert: Converter, options: ImportOptions, report: Report) -> None
     if wanting == ["log_ratio"] and "behaviour_log_ratio" in found:
         report.notes.append("no log_ratio: S is not known, and D + E is (--on behaviour)")
     elif wanting:
-        how = {"length": "length=COLUMN", "log_ratio": "new=COLUMN,old=COLUMN"}
-        report.notes.append(
-            f"no {' and no '.join(wanting)}: nothing can be told by length; import again with "
-            f"--columns {','.join(how[name] for name in wanting)}"
-        )
+        spare = [*report.user_columns, *report.unknown_columns]
+        lengths = [name for name in spare if re.search("len|tok", name.lower()) and "logp" not in canonical(name)]
+        probabilities = [name for name in spare if "logp" in canonical(name)]
+        how = {
+            "length": f"length={lengths[0] if lengths else 'COLUMN'}",
+            "log_ratio": ",".join(
+                f"{ours}={used.get(ours) or (probabilities.pop(0) if probabilities else 'COLUMN')}"
+                for ours in ("new", "old")
+            ),
+        }
+        report.again = f"--columns {','.join(how[name] for name in wanting)}"
+        report.notes.append(f"no {' and no '.join(wanting)}: nothing can be told by length; import it again as below")
     elif {"old", "log_ratio"} & used.keys() and (lacking := report.rows - max(report.known.values())):
         report.notes.append(
             f"no log-ratio in {lacking} of {report.rows} rows, where a log-probability is NaN or missing; name a mask "

@@ -97,12 +97,12 @@ def _order(path: Path) -> tuple[tuple[int, Any], ...]:
 
 
 def kind_of(path: Path) -> Kind | None:
-    """Tell what kind of source a file is, from its name and first row; None if it is neither scalars nor responses.
+    """Tell what kind of source a file is, from its name and columns; None if it is neither scalars nor responses.
 
     Raises
     ------
     UserError
-        If its name is that of a source and the file cannot be read.
+        If its name is that of a source and the file cannot be read or is empty.
     """
     if path.name == "trainer_state.json":
         return "state"
@@ -110,10 +110,11 @@ def kind_of(path: Path) -> Kind | None:
         return "events"
     if not path.name.endswith(TABLES):
         return None
-    from analysis.importing.tables import first_row
+    from analysis.importing.tables import column_names
 
-    row = first_row(path)
-    names = {canonical(str(name)) for name in row}
+    names = {canonical(str(name)) for name in column_names(path)}
+    if not names:
+        raise UserError(f"{path} is empty: name a file with a row for each response")
     if names & _MARKING:
         return "table"
     if any(step in names for step in COLUMNS["step"]) and not path.name.endswith(".parquet"):

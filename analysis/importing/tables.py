@@ -5,6 +5,7 @@ If part of a file cannot be read, a line on it is added to the caller's list ``d
 
 from __future__ import annotations
 
+import csv
 import gzip
 import re
 import zlib
@@ -26,29 +27,34 @@ CHUNK_BYTES = 32 * 2**20
 Chunk = dict[str, "pa.Array | list[Any]"]
 
 
-def first_row(path: Path) -> dict[str, Any]:
-    """Return the first row of a table as a dict by column, {} if it has no row.
+def column_names(path: Path) -> list[str]:
+    """Return the names of a table's columns, of JSON lines those of the first line; [] if the file is empty.
 
     Raises
     ------
     UserError
         If the file cannot be read.
     """
-    import pyarrow as pa
-
     if path.name.endswith(".parquet"):
+        import pyarrow as pa
         import pyarrow.parquet as pq
 
         try:
-            return dict.fromkeys(pq.read_schema(path).names)
+            return list(pq.read_schema(path).names)
         except (pa.ArrowInvalid, OSError) as error:
             raise unreadable(path, error) from error
+    if path.name.endswith((".csv", ".tsv")):
+        try:
+            with path.open(encoding="utf-8-sig", newline="") as file:
+                return [name for name in next(csv.reader(file, delimiter=_separator(path)[0]), []) if name]
+        except (UnicodeDecodeError, csv.Error) as error:
+            raise unreadable(path, "it is not text in UTF-8") from error
     damage: list[str] = []
-    for chunk in read_chunks(path, damage, rows=1):
-        return {name: values[0] for name, values in chunk.items()}
+    for chunk in _json_lines(path, damage, rows=1):
+        return list(chunk)
     if damage:
         raise UserError(damage[0])
-    return {}
+    return []
 
 
 def unreadable(path: Path, error: Exception | str) -> UserError:
@@ -121,18 +127,27 @@ def _csv(path: Path, damage: list[str]) -> Iterator[Chunk]:
         return "skip"
 
     between, decimal = _separator(path)
-    parse = pacsv.ParseOptions(delimiter=between, newlines_in_values=True, invalid_row_handler=skip)
     numbers = pacsv.ConvertOptions(decimal_point=decimal)
     read = pacsv.ReadOptions(block_size=CHUNK_BYTES)
     given = 0
-    try:
-        for batch in pacsv.open_csv(path, read_options=read, parse_options=parse, convert_options=numbers):
-            given += batch.num_rows
-            if batch.num_rows:
-                yield dict(zip(batch.schema.names, batch.columns, strict=True))
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        what = f"{path}: what follows row {given} cannot be read: {_reason(error)}"
-        damage.append(what if given else str(unreadable(path, error)))
+    # Begin without the handler: a thread of pyarrow that holds a Python function when Python ends aborts the process.
+    for handler in (None, skip):
+        parse = pacsv.ParseOptions(delimiter=between, newlines_in_values=True, invalid_row_handler=handler)
+        passed = 0
+        try:
+            for batch in pacsv.open_csv(path, read_options=read, parse_options=parse, convert_options=numbers):
+                new = batch.slice(max(given - passed, 0))
+                passed += batch.num_rows
+                given += new.num_rows
+                if new.num_rows:
+                    yield dict(zip(new.schema.names, new.columns, strict=True))
+            break
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+            if handler is None and re.search(r"Expected \d+ columns", str(error)):
+                continue
+            what = f"{path}: what follows row {given} cannot be read: {_reason(error)}"
+            damage.append(what if given else str(unreadable(path, error)))
+            break
     if bad:
         damage.append(f"{path}: {len(bad)} rows left out, the first has {bad[0]}")
 

@@ -137,7 +137,7 @@ def load_run(
     """
     path = Path(path)
     if not path.is_dir():
-        raise UserError(f"{path} is no folder: give the run folder that holds gradlog/")
+        raise UserError(f"{path} is no folder: give a run folder, or make one with `fspo import {path}`")
     files, damage = log_files(path, rollouts)
     metadata = next((file.metadata for file in files if file.metadata), {})
     seeds = {file.metadata["seed"]: file.path.name for file in files if "seed" in file.metadata}

@@ -31,6 +31,7 @@ from analysis.tables.reuse import ReuseRow
 from analysis.tables.theory_gap import GapRow
 from fspo.base.errors import UserError
 from fspo.base.files import begins_with, json_with, refuse_foreign, whole_file, write_text, writing
+from fspo.gradlog.files import log_files
 from fspo.gradlog.run_folder import ANALYSIS, SUMMARY
 
 TABLES: dict[str, Any] = {
@@ -136,8 +137,9 @@ def read_tables(
     for run in runs:
         folder = Path(run) / folder_name(partition, on)
         if not Path(run).is_dir():
-            raise UserError(f"{run} is no folder: give a run folder, or make one with `fspo import`")
+            raise UserError(f"{run} is no folder: give a run folder, or make one with `fspo import {run}`")
         if not (folder / SUMMARY).is_file():
+            log_files(run)  # a folder without a log has another cure
             raise UserError(
                 f"{run} has no finished analysis: run `fspo analyse {run}{options_of(partition, on)}` first"
             )

@@ -14,8 +14,8 @@ ORDER = {"trained": 0, "given": 1, "matched": 2}
 
 
 def printed(acceptance: pd.DataFrame, ess: pd.DataFrame, partition: Partition, on: str) -> list[str]:
-    """Return a line for each rule, with the share of responses in its band by bin: for the rule that trained, for each
-    rule matched to the least target, and, where corrections are analysed, for each preset at its own range.
+    """Return a line for each rule, with the share of responses outside its band by bin: for the rule that trained, for
+    each rule matched to the least target, and, where corrections are analysed, for each preset at its own range.
 
     For a correction on tokens that share is not defined: its line has the mean of the factors that it left (table ess).
     """
@@ -31,7 +31,7 @@ def printed(acceptance: pd.DataFrame, ess: pd.DataFrame, partition: Partition, o
             continue
         bins[row["bin"]] = row["bin_lo"]
         name = (ORDER[source], f"{row['rule']}, {words[source]}")
-        shares.setdefault(name, {})[row["bin"]] = f"{row['estimate']:.2f}"
+        shares.setdefault(name, {})[row["bin"]] = f"{1 - row['estimate']:.2f}"
     if not shares:
         return []
     own = ess.loc[(ess["source"] == "trained") & ~ess["rule"].isin(table.loc[table["source"] == "trained", "rule"])]
@@ -42,7 +42,7 @@ def printed(acceptance: pd.DataFrame, ess: pd.DataFrame, partition: Partition, o
     lines = [(f"{partition.name} from", [*(f"{bins[number]:g}" for number in numbers[:-1]), "all"])]
     for name in sorted(shares, key=lambda name: name[0]):
         lines.append((name[1], [shares[name].get(number, "-") for number in numbers]))
-    said = "share inside the band, first uses; another acceptance, intervals, shares not cut: acceptance.csv"
+    said = "share outside the band, first uses; at other rates, with intervals, and of A != 0: acceptance.csv"
     return [said, *_columns(lines)]
 
 

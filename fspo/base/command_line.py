@@ -71,6 +71,8 @@ def wrong_value(key: str, why: str, value: str) -> str | None:
     wanted = [kind for pair in kinds for kind in pair if kind and kind != "NoneType"]
     if not wanted:
         return None
+    if any(kind.startswith("dict") for kind in wanted):
+        return f"{key} is {value!r}: give NAME=VALUE pairs with commas between them"
     return f"{key} is {value!r}: give a value of type {' or '.join(wanted)}"
 
 

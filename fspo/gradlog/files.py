@@ -113,7 +113,11 @@ def log_files(run: str | Path, rollouts: tuple[int, int] | None = None) -> tuple
     folder = Path(run) / GRADLOG
     paths = [p for p in log_paths(run) if rollouts is None or rollouts[0] <= rollout_of(p) <= rollouts[1]]
     if not paths:
-        raise UserError(f"no gradient log under {folder}: give the run folder that the trainer or GradLogWriter wrote")
+        if folder.parent.name == GRADLOG and log_paths(folder.parent.parent):
+            raise UserError(f"{run} is the log alone: give the run folder, {folder.parent.parent}")
+        raise UserError(
+            f"no gradient log under {folder}: give a run folder, or make one of another log with `fspo import {run}`"
+        )
     files: list[LogFile] = []
     damage: list[str] = []
     for path in paths:

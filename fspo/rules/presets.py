@@ -84,6 +84,8 @@ def preset(name: str, **changes: Any) -> Preset:
     UserError
         For an unknown preset or field; the message names the nearest known one.
     """
+    if name.lower() == "ppo":
+        raise UserError(f"unknown rule {name!r}: PPO's clip of every token's ratio is the rule 'grpo'")
     if name not in PRESETS:
         raise unknown_name("rule", name, tuple(PRESETS))
     found = PRESETS[name]

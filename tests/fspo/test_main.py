@@ -57,7 +57,7 @@ def test_a_folder_with_packages_of_the_same_names_is_no_hindrance(tmp_path: Path
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text("raise ImportError('a package of the user')\n")
     done = fspo("doctor", "no-such-run", folder=tmp_path)
-    refused = "error: no-such-run is no folder: give a run folder, or make one with `fspo import`\n"
+    refused = "error: no-such-run does not exist: give a run folder, or make one of another log with `fspo import`\n"
     assert (done.returncode, done.stderr) == (2, refused)
     done = fspo("check", "--list", "--only", "T1", folder=tmp_path)
     assert done.returncode == 0, done.stderr

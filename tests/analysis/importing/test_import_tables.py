@@ -364,9 +364,34 @@ def test_a_table_as_a_stranger_writes_it(tmp_path, name, text):
 
 def test_names_of_log_probabilities_in_any_order_and_spelling():
     same = ["new_logprobs", "Logp-New", "log_probs_new", "new log prob", "NEW_LOGPS", "new_log_probability"]
-    assert {canonical(name) for name in same} == {"logp_new"}
-    others = ["logits_new", "log_ratio", "logps_newer", "blogp_new", "logprobs"]
+    assert {canonical(name) for name in [*same, "new_token_logprobs", "per_token_logps_new"]} == {"logp_new"}
+    others = ["logits_new", "log_ratio", "logps_newer", "blogp_new", "logprobs", "new_tokens"]
     assert "logp_new" not in {canonical(name) for name in others}
+
+
+def test_columns_without_a_known_name_are_guessed_in_the_command_to_run_next(tmp_path, capsys):
+    columns = {"response": ["1", "2", "3"], "my_len": [3, 1, 2], "logp_b": [-3.0] * 3, "logp_c": [-2.0] * 3}
+    table = write(tmp_path / "own.csv", columns)
+    assert import_run(table, tmp_path / "run").lines()[-1] == (
+        f"next: fspo import {table} --columns length=my_len,new=logp_b,old=logp_c --output {tmp_path / 'run'}-again"
+    )
+
+
+@pytest.mark.parametrize(("power", "means"), [(1.0, False), (0.6, False), (0.0, True)])
+def test_means_over_tokens_in_the_place_of_sums_are_noticed(tmp_path, power, means):
+    rng = np.random.default_rng(0)
+    length = rng.integers(4, 400, 200)
+    old = -np.exp(rng.normal(0, 0.3, 200)) * length**power
+    columns = {"length": length, "old_logprobs": old, "new_logprobs": old * 1.01, "prompt": ["a"] * 200}
+    report = import_run(write(tmp_path / "t.parquet", columns), tmp_path / "run")
+    assert sum("as a mean over tokens does" in note for note in report.notes) == 2 * means
+
+
+def test_the_range_of_the_rule_is_said(tmp_path):
+    report = import_run(write(tmp_path / "t.parquet", TOKENS), tmp_path / "run", ImportOptions(rule="gspo"))
+    assert any("range_lo 0.0003, range_hi 0.0004, the preset's" in note for note in report.notes)
+    with pytest.raises(UserError, match="is the rule 'grpo'"):
+        import_run(tmp_path / "t.parquet", tmp_path / "other", ImportOptions(rule="ppo"))
 
 
 def test_a_row_for_each_token_is_refused_with_the_line_that_joins_them(tmp_path):
@@ -388,9 +413,9 @@ def test_a_token_without_a_log_probability_is_said_and_a_mask_cures_it(tmp_path,
     said = capsys.readouterr().out
     assert "no log-ratio in 3 of 3 rows" in said
     assert "next: fspo analyse" not in said
-    assert doctor([str(tmp_path / "run")]) == 0
+    assert doctor([str(tmp_path / "run")]) == 2
     said = capsys.readouterr().out
-    assert "no row has a log-ratio" in said
+    assert "the clip cannot be judged: no row has a log-ratio" in said
     assert "next: fspo analyse" not in said
     import_run(table, tmp_path / "masked", ImportOptions(columns={"mask": "kept"}))
     assert np.nansum(read_log(tmp_path / "masked").column("log_ratio")) == pytest.approx(-0.25 + 1.0)

@@ -230,5 +230,5 @@ def test_the_printed_table_says_which_lengths_each_rule_cuts(tmp_path, capsys):
     for rule, source, words in names:
         rows = table[(table["rule"] == rule) & (table["source"] == source) & (table["target"].fillna(0.85) == 0.85)]
         rows = rows.set_index("bin")["estimate"]
-        assert shares[f"{rule}, {words}"] == [round(float(rows[i]), 2) for i in (0, 1, 2, -1)]
+        assert shares[f"{rule}, {words}"] == [round(1 - float(rows[i]), 2) for i in (0, 1, 2, -1)]
     assert not any("95%" in name for name in shares)

@@ -53,7 +53,7 @@ def test_shares_by_bin_are_of_first_uses_at_the_least_target() -> None:
     _, heads, *lines = printed(rows(*acceptance), factors, LENGTH, "update")
     assert heads.split() == ["length", "from", "1", "10", "100", "all"]
     assert [line.split() for line in lines] == [
-        ["fspo,", "the", "run's", "own", "0.70", "0.80", "0.90", "0.80"],
-        ["rloo,", "15%", "clipped", "1.00", "0.90", "0.50", "0.85"],
+        ["fspo,", "the", "run's", "own", "0.30", "0.20", "0.10", "0.20"],
+        ["rloo,", "15%", "clipped", "0.00", "0.10", "0.50", "0.15"],
     ]
     assert printed(rows(*acceptance).iloc[:0], factors, LENGTH, "update") == []
