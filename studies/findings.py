@@ -87,13 +87,17 @@ refuted if, of n logs, n times the smallest p-value of the hypothesis that it is
 supported if all its parts are, and refuted if, of k parts, k times the smallest such p-value is at most {level}: so a
 part alone may be refuted while its claim, which pays for looking at k parts, is inconclusive. The estimate is that of
 the part and log that decide; behind it stands what was claimed of it. The last column is the distance from the margin
-that the data would have shown with 80 % probability, the claim's power. [Rules](theory.md) (section 11), estimands,
-margins and numbers log by log: `results/quick/claims.json`.
+that the data would have shown with 80 % probability, the claim's power. The log that decides is not a typical one: it
+is the one that speaks most clearly against the part, or least clearly for it; "all logs" is the range of all estimates,
+with the name of the log that decides. "Exploratory" marks what was chosen after runs were seen; all other claims were
+fixed before. [The rules](theory.md#11-how-to-read-a-verdict); estimands, margins and numbers log by log:
+[results/quick/claims.json](../results/quick/claims.json), [fair_exponent.csv](../results/quick/fair_exponent.csv),
+[trend_parts.csv](../results/quick/trend_parts.csv).
 
 """
-CLAIMS = "| claim | verdict | estimate | distance seen |\n| --- | --- | --- | --- |\n"
+CLAIMS = "| claim | verdict | estimate | all logs | distance seen |\n| --- | --- | --- | --- | --- |\n"
 """Head of the table of claims."""
-PARTS = "| part | statement | verdict | estimate | distance seen |\n| --- | --- | --- | --- | --- |\n"
+PARTS = "| part | statement | verdict | estimate | all logs | distance seen |\n| --- | --- | --- | --- | --- | --- |\n"
 """Head of the table of the claims' parts."""
 EVERY = """## Every part
 
@@ -158,15 +162,27 @@ def verdict_lines(claims: Sequence[dict[str, Any]]) -> list[str]:
 
 def verdict(claim: dict[str, Any]) -> str:
     """Return two cells of a claim's line: its verdict, and the estimate that decides beside what was claimed of it."""
-    decides = claim["id"] if "atoms" not in claim["details"] else re.findall(r"decides, (.+?):", claim["estimand"])[0]
     relation = {atom.id: f"{atom.quantity} {{}}; claimed {atom.relation} {atom.margin:g}" for atom in ATOMS}
-    return f"{claim['verdict']} | {relation.get(decides, '{}').format(say(*(claim[name] for name in INTERVAL)))}"
+    verdict = claim["verdict"] + (", exploratory" if claim.get("status") == "exploratory" else "")
+    return f"{verdict} | {relation.get(deciding_part(claim), '{}').format(say(*(claim[name] for name in INTERVAL)))}"
 
 
-def seen(claim: dict[str, Any]) -> str:
-    """Return the distance from the margin that a claim's data show with 80 % probability, as text."""
-    found = re.findall(r"distance of (\S+)", claim["details"].get("power", {}).get("sentence", ""))
-    return found[0] if found else "none"
+def deciding_part(claim: dict[str, Any]) -> str:
+    """Return the name of the part that decides a claim; a part decides itself."""
+    return claim["id"] if "atoms" not in claim["details"] else re.findall(r"decides, (.+?):", claim["estimand"])[0]
+
+
+def further(claim: dict[str, Any], claims: Sequence[dict[str, Any]]) -> str:
+    """Return the last two cells of a claim's line: the range of its estimates over all logs, with the log that decides,
+    and the distance from the margin that its data show with 80 % probability.
+    """
+    parts = {part["id"]: part["details"].get("numbers", {}) for part in claims}
+    values = {log: number["value"] for log, number in parts.get(deciding_part(claim), {}).items()}
+    logs = [log for log, value in values.items() if value == claim["estimate"]]
+    known = [value for value in values.values() if value is not None and np.isfinite(value)]
+    every = f"{min(known):.3f} to {max(known):.3f}; {logs[0]} decides" if len(known) > 1 and logs else "one number"
+    seen = re.findall(r"distance of (\S+)", claim["details"].get("power", {}).get("sentence", ""))
+    return f"{every} | {seen[0] if seen else 'none'} |"
 
 
 def page(said: dict[str, Any], exponents: pd.DataFrame, parts: pd.DataFrame) -> str:
@@ -174,7 +190,9 @@ def page(said: dict[str, Any], exponents: pd.DataFrame, parts: pd.DataFrame) -> 
     seeds = ", ".join(f"{seed:g}" for seed in said["seeds"])
     text = HEAD.format(seeds=seeds, commit=said["commit"][:12], catalogue=said["catalogue"], percent=PERCENT)
     heads = zip(verdict_lines(said["claims"]), (c for c in said["claims"] if "atoms" in c["details"]), strict=True)
-    text += "\n## Verdicts\n\n" + CLAIMS + "".join(f"{line} {seen(claim)} |\n" for line, claim in heads)
+    text += (
+        "\n## Verdicts\n\n" + CLAIMS + "".join(f"{line} {further(claim, said['claims'])}\n" for line, claim in heads)
+    )
     text += "\n" + READ.format(level=f"{ALPHA:g}") + LAW + "\n"
     for claim in said["claims"]:
         if claim["id"].startswith("log-"):
@@ -199,7 +217,9 @@ def page(said: dict[str, Any], exponents: pd.DataFrame, parts: pd.DataFrame) -> 
     )
     text += "\nThe trend and its parts:\n\n" + by_share(parts, "part") + "\n" + EVERY + PARTS
     every = [c for c in said["claims"] if "atoms" not in c["details"]]
-    return text + "".join(f"| {c['id']} | {c['statement']} | {verdict(c)} | {seen(c)} |\n" for c in every)
+    return text + "".join(
+        f"| {c['id']} | {c['statement']} | {verdict(c)} | {further(c, said['claims'])}\n" for c in every
+    )
 
 
 INTERVAL = ("estimate", "ci_low", "ci_high")
