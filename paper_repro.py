@@ -41,7 +41,7 @@ DESCRIPTION = """Reproduce the claims about FSPO on this machine, each with an i
 
 examples:
   fspo reproduce                          the quick preset: 15 minutes on two cores
-  fspo reproduce --preset paper           2 tasks, 6 rules, 5 seeds, 30 rollouts: hours on two cores, resumable
+  fspo reproduce --preset paper           3 tasks, 6 rules, 5 seeds, 24 rollouts: 4 hours on two cores, resumable
   fspo reproduce --preset quick --sweep true   retrain fspo, rloo, gspo with one setting changed at a time
   fspo reproduce --preset paper --rules rloo,gspo,fspo --rollouts 30
   fspo reproduce --power true             what the claims could show with these sizes, before any run
@@ -62,6 +62,11 @@ class Reproduction:
         self.out = self.root / task if len(whole.tasks) > 1 else self.root
         self.stages = Stages(self.out / "stages")
         self.common = Stages(self.root / "stages", self.stages.report)
+        from fspo.config import TrainConfig
+        from fspo.tasks import teaching_task
+
+        self.config = parse(TrainConfig, [f"--{name}={value}" for name, value in self.sizes.options.items()])
+        self.task = teaching_task(self.config.task.name, self.config.task.options)  # what is missing is told at once
 
     def run(self) -> int:
         """Run all stages; return 0 if the theory checks pass and the report is written."""
@@ -132,16 +137,15 @@ class Reproduction:
 
     def warm_up(self) -> str:
         """Warm up the embedded model once for all runs of the task; return its folder."""
-        from fspo.config import TrainConfig
         from fspo.models.warmup import warm_up
 
-        task = parse(TrainConfig, [f"--{name}={value}" for name, value in self.sizes.options.items()]).task.options
-
         def work() -> str:
-            return str(warm_up(TrainConfig().warmup, task))
+            return str(warm_up(self.config.warmup, self.task))
 
-        sources = ("fspo.models.warmup", "fspo.models.warmup_training", "fspo.tasks.chain_add", "fspo.models.load")
-        found = self.stages.run("warm-up", {"source": source_digest(*sources), "task": task}, work)[1]
+        sources = ("fspo.models.warmup", "fspo.models.warmup_training", "fspo.models.load")
+        tasks = ("fspo.tasks.chain_add", "fspo.tasks.gym", "fspo.tasks.products")
+        inputs = {"source": source_digest(*sources, *tasks), "task": self.task.data_options()}
+        found = self.stages.run("warm-up", inputs, work)[1]
         return found if Path(found).is_dir() else work()  # warm up again if the cached model was deleted
 
     def train(self, name: str, jobs: Sequence[Job], at_once: int, words: str = "training") -> dict[str, str]:

@@ -199,7 +199,8 @@ def test_the_cluster_preset_checks_its_configuration_and_prints_whole_commands(
 def test_claims_of_several_tasks_are_pooled_and_stand_side_by_side(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], second: tuple[float, float], verdict: str
 ) -> None:
-    for task, (p_for, p_against) in {"chain-add": (0.01, 0.99), "chain-add-64": second}.items():
+    given = {"chain-add": (0.01, 0.99), "chain-add-64": second}
+    for task, (p_for, p_against) in given.items():
         alone = verdict_of(p_for, p_against)
         claim = Claim(
             "C1", "flat", "trend", 0.01, 0.0, -0.1, 0.1, alone, "confirmatory", p_for, p_against, {"power": {}}
@@ -207,7 +208,7 @@ def test_claims_of_several_tasks_are_pooled_and_stand_side_by_side(
         said = {"catalogue": "c", "commit": "d", "seeds": [11], "claims": [claim.to_dict()]}
         (tmp_path / task).mkdir()
         write_json(tmp_path / task / "claims.json", said)
-    paper_repro.pool(tmp_path, [*TASKS])
+    paper_repro.pool(tmp_path, [*given])
     row = capsys.readouterr().out.splitlines()[1].split()
     assert row == ["C1", verdict, "supported", verdict_of(*second)]
     written = json.loads((tmp_path / "claims.json").read_text())

@@ -18,7 +18,7 @@ from fspo.tasks import even_tokens
 from fspo.tasks.even_tokens import END, END_EVERY
 
 if TYPE_CHECKING:
-    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, Qwen3ForCausalLM
+    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, Qwen3Config, Qwen3ForCausalLM
 
 DTYPES: dict[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 # A field of a Hugging Face configuration with one of these words in its name is taken for a dropout probability.
@@ -33,17 +33,19 @@ def local_seed(seed: int) -> Iterator[None]:
         yield
 
 
-def build_embedded_model(seed: int = 0) -> Qwen3ForCausalLM:
+def build_embedded_model(seed: int = 0, shape: Qwen3Config | None = None) -> Qwen3ForCausalLM:
     """Build the embedded model with random weights: 0.40M parameters, a vocabulary of 24 tokens, float32, eval mode.
 
     Parameters
     ----------
     seed : int
-        The weights depend on the seed alone; torch's global generator is neither used nor changed.
+        The weights depend on seed and shape alone; torch's global generator is neither used nor changed.
+    shape : Qwen3Config, optional
+        Another shape (configuration) than the embedded model's, for a task with other tokens.
     """
     from transformers import Qwen3ForCausalLM
 
-    config = embedded_config()
+    config = shape or embedded_config()
     with local_seed(seed):
         return Qwen3ForCausalLM(config).eval()
 

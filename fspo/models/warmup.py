@@ -7,7 +7,7 @@ import json
 import logging
 import platform
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -20,10 +20,9 @@ from filelock import FileLock
 from fspo.base.errors import UserError
 from fspo.base.files import cache_folder, digest, digest_of, remove_parts, whole_folder
 from fspo.config import WarmupConfig
-from fspo.models.load import build_embedded_model
-from fspo.models.warmup_training import RECIPE, measure, train
-from fspo.tasks import build_config
-from fspo.tasks.chain_add import ChainAddConfig, build_tokenizer, warmup_text
+from fspo.models.warmup_training import RECIPE, measure, train, untrained
+from fspo.tasks import TeachingTask
+from fspo.tasks.chain_add import ChainAdd
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +31,7 @@ SUMMARY = "warmup.json"
 
 def warm_up(
     config: WarmupConfig | None = None,
-    task: ChainAddConfig | Mapping[str, Any] | None = None,
+    task: TeachingTask | None = None,
     cache_dir: str | Path | None = None,
 ) -> Path:
     """Return the folder of the warmed-up embedded model; train the model first if the cache does not hold it.
@@ -40,8 +39,8 @@ def warm_up(
     Parameters
     ----------
     config : WarmupConfig, optional
-    task : ChainAddConfig or mapping, optional
-        Options of the task chain-add, on which the model is trained.
+    task : TeachingTask, optional
+        The task on which the model is trained; chain-add by default.
     cache_dir : path, optional
         Folder of the cache; replaces ``config.cache_dir``.
 
@@ -54,11 +53,10 @@ def warm_up(
     Raises
     ------
     UserError
-        If no attempt reached ``config.min_accuracy``, or the cache cannot be written.
+        If no attempt reached ``config.min_accuracy``, the cache cannot be written, or the task's options leave its
+        worked solutions without full marks.
     """
-    config = config or WarmupConfig()
-    if not isinstance(task, ChainAddConfig):
-        task = build_config(ChainAddConfig, task or {}, "option of task chain-add")
+    config, task = config or WarmupConfig(), task or ChainAdd()
     root = cache_folder(cache_dir or config.cache_dir)
     depends = dependencies(config, task)
     target = root / f"warmup-{digest_of(depends)}"
@@ -81,7 +79,7 @@ def warm_up(
     return target
 
 
-def dependencies(config: WarmupConfig, task: ChainAddConfig) -> dict[str, Any]:
+def dependencies(config: WarmupConfig, task: TeachingTask) -> dict[str, Any]:
     """Return everything that the warmed-up weights depend on; a hash of it names the model's folder in the cache.
 
     Data, tokenizer and initial weights enter as hashes of the values that the code makes, so that a change of the code
@@ -89,14 +87,14 @@ def dependencies(config: WarmupConfig, task: ChainAddConfig) -> dict[str, Any]:
     """
     options = {k: v for k, v in asdict(config).items() if k != "cache_dir"}
     weights = hashlib.sha256()
-    for name, value in sorted(build_embedded_model(config.seed).state_dict().items()):
+    for name, value in sorted(untrained(task, config.seed).state_dict().items()):
         weights.update(name.encode() + value.numpy().tobytes())
     return {
         "recipe": RECIPE,
         "config": options,
-        "task": asdict(task),
-        "data": digest_of([warmup_text(task, config.seed, i) for i in range(64)]),
-        "tokenizer": digest(build_tokenizer().backend_tokenizer.to_str()),
+        "task": task.data_options(),
+        "data": digest_of([task.warmup_text(config.seed, i) for i in range(64)]),
+        "tokenizer": digest(task.build_tokenizer().backend_tokenizer.to_str()),
         "initial_weights": weights.hexdigest()[:16],
         "torch": torch.__version__,
         "transformers": transformers.__version__,
@@ -104,7 +102,7 @@ def dependencies(config: WarmupConfig, task: ChainAddConfig) -> dict[str, Any]:
     }
 
 
-def _fill(folder: Path, config: WarmupConfig, task: ChainAddConfig, depends: dict[str, Any]) -> None:
+def _fill(folder: Path, config: WarmupConfig, task: TeachingTask, depends: dict[str, Any]) -> None:
     """Train with one seed after another until a model reaches ``config.min_accuracy``; write it to ``folder``."""
     best = 0.0
     for attempt in range(config.attempts):
@@ -115,7 +113,7 @@ def _fill(folder: Path, config: WarmupConfig, task: ChainAddConfig, depends: dic
             measured = measure(model, task, config.eval_examples, seed=trial.seed)
         if measured["accuracy"] >= config.min_accuracy:
             model.save_pretrained(folder)
-            build_tokenizer().save_pretrained(folder)
+            task.build_tokenizer().save_pretrained(folder)
             seconds = time.perf_counter() - started
             summary = {"seed": trial.seed, "seconds": seconds, **measured, "depends": depends}
             (folder / SUMMARY).write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")

@@ -11,8 +11,6 @@ learned at all, whose accuracy is below .1.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
-from functools import cache
 from typing import Any, cast
 
 import numpy as np
@@ -22,15 +20,9 @@ from transformers import PreTrainedModel
 
 from fspo.config import SamplingConfig, WarmupConfig
 from fspo.models.load import build_embedded_model
+from fspo.models.shapes import small_qwen3
 from fspo.sampling.sample import sample
-from fspo.tasks.chain_add import (
-    PROMPT_TOKENS,
-    ChainAdd,
-    ChainAddConfig,
-    build_tokenizer,
-    max_response_tokens,
-    warmup_text,
-)
+from fspo.tasks import TeachingTask
 
 RECIPE = 1  # part of the cache's key: raise it when a change here changes the trained weights
 _IGNORED = -100  # label of prompt and padding tokens: cross_entropy gives it no loss
@@ -38,12 +30,17 @@ _LEARNING_RATE_FLOOR = 0.05
 _RAMP_STEPS = 100
 
 
-def train(config: WarmupConfig, task: ChainAddConfig) -> PreTrainedModel:
+def untrained(task: TeachingTask, seed: int) -> PreTrainedModel:
+    """Return the embedded model with random weights and the vocabulary of a task's tokenizer."""
+    return build_embedded_model(seed, small_qwen3(vocab_size=len(task.build_tokenizer())))
+
+
+def train(config: WarmupConfig, task: TeachingTask) -> PreTrainedModel:
     """Train a new embedded model on the warm-up data and return it in eval mode.
 
     The trained weights depend on the arguments and the machine alone.
     """
-    model = cast(Any, build_embedded_model(config.seed)).train()
+    model, tokenizer = cast(Any, untrained(task, config.seed)).train(), task.build_tokenizer()
     inner = [p for name, p in model.named_parameters() if p.ndim == 2 and ".layers." in name]
     ids = {id(p) for p in inner}
     outer = [p for p in model.parameters() if id(p) not in ids]
@@ -57,7 +54,7 @@ def train(config: WarmupConfig, task: ChainAddConfig) -> PreTrainedModel:
     ]
     with torch.enable_grad(), tqdm(total=config.steps, desc="warm-up", unit="step", dynamic_ncols=True) as bar:
         for step in range(config.steps):
-            tokens, positions, labels = batch(config, task, step)
+            tokens, positions, labels = batch(config, task, tokenizer, step)
             logits = model(input_ids=tokens, position_ids=positions, use_cache=False).logits
             loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
             loss.backward()
@@ -79,77 +76,74 @@ def learning_rate_scale(step: int, steps: int) -> float:
     return ramp * (_LEARNING_RATE_FLOOR + (1 - _LEARNING_RATE_FLOOR) * cosine)
 
 
-def batch(config: WarmupConfig, task: ChainAddConfig, step: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def batch(
+    config: WarmupConfig, task: TeachingTask, tokenizer: Any, step: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return batch ``step`` of the warm-up: token ids, position ids and labels, int64 (rows, width).
 
     Several examples are packed into one row. Positions start again at 0 for each example, and transformers builds
     from the positions the mask that keeps examples apart. A label is the next token if that is a response token, else
     -100, which the loss ignores.
     """
-    if step < config.slip_from * config.steps:
-        task = replace(task, slip=0.0)
+    slips = step >= config.slip_from * config.steps
     first = step * config.examples_per_step
-    examples = [_encode(*warmup_text(task, config.seed, first + i)) for i in range(config.examples_per_step)]
-    width = PROMPT_TOKENS + max_response_tokens(task)
-    rows: list[list[np.ndarray]] = []
+    texts = [task.warmup_text(config.seed, first + i, slips) for i in range(config.examples_per_step)]
+    examples = [tokenizer(list(text))["input_ids"] for text in texts]
+    for _, response in examples:
+        response.append(tokenizer.eos_token_id)
+    width = max(len(prompt) for prompt, _ in examples) + task.max_response_tokens()
+    rows: list[list[tuple[list[int], list[int]]]] = []
     room: list[int] = []
-    for example in sorted(examples, key=len, reverse=True):
-        row = next((r for r, left in enumerate(room) if left >= len(example)), len(rows))
+    for prompt, response in sorted(examples, key=lambda example: len(example[0] + example[1]), reverse=True):
+        length = len(prompt) + len(response)
+        row = next((r for r, left in enumerate(room) if left >= length), len(rows))
         if row == len(rows):
             rows.append([])
             room.append(width)
-        rows[row].append(example)
-        room[row] -= len(example)
+        rows[row].append((prompt, response))
+        room[row] -= length
     width -= min(room)
     tokens = np.zeros((len(rows), width), dtype=np.int64)
     positions, labels = np.zeros_like(tokens), np.full_like(tokens, _IGNORED)
     for r, row in enumerate(rows):
         at = 0
-        for example in row:
-            end = at + len(example)
-            tokens[r, at:end] = example
-            positions[r, at:end] = np.arange(len(example))
-            labels[r, at + PROMPT_TOKENS - 1 : end - 1] = example[PROMPT_TOKENS:]
+        for prompt, response in row:
+            end = at + len(prompt) + len(response)
+            tokens[r, at:end] = prompt + response
+            positions[r, at:end] = np.arange(end - at)
+            labels[r, at + len(prompt) - 1 : end - 1] = response
             at = end
         positions[r, at:] = np.arange(width - at)
     return torch.from_numpy(tokens), torch.from_numpy(positions), torch.from_numpy(labels)
 
 
-@cache
-def _tokenizer() -> Any:
-    return build_tokenizer()
-
-
-def _encode(prompt: str, response: str) -> np.ndarray:
-    tokenizer = _tokenizer()
-    return np.array([*tokenizer(prompt + response)["input_ids"], tokenizer.eos_token_id], dtype=np.int64)
-
-
-def measure(model: Any, task: ChainAddConfig, examples: int, seed: int = 0) -> dict[str, float]:
+def measure(model: Any, task: TeachingTask, examples: int, seed: int = 0) -> dict[str, float]:
     """Measure the accuracy of responses that are sampled at temperature 1 to held-out prompts.
 
     Returns
     -------
     dict
         ``accuracy``, its standard error ``accuracy_se``, ``mean_length`` (tokens), ``truncated`` (share), and
-        ``accuracy_A_B``, the accuracy on prompts with A to B additions, if there are such prompts.
+        ``accuracy_A_B``, the accuracy on prompts with A to B additions, if the task gives their numbers and there are
+        such prompts.
     """
-    chain = ChainAdd(task)
-    tokenizer = build_tokenizer()
-    asked = [chain.example("eval", i) for i in range(examples)]
+    tokenizer: Any = task.build_tokenizer()
+    size = task.size("eval")
+    examples = examples if size is None else min(examples, size)
+    asked = [task.example("eval", i) for i in range(examples)]
     responses = sample(
         model,
         [tokenizer(str(example.prompt))["input_ids"] for example in asked],
         np.arange(examples),
         seed=seed,
         rollout=0,
-        config=SamplingConfig(max_new_tokens=max_response_tokens(task)),
-        eos_token_id=int(tokenizer.eos_token_id),  # type: ignore[arg-type]
-        pad_token_id=int(tokenizer.pad_token_id),  # type: ignore[arg-type]
+        config=SamplingConfig(max_new_tokens=task.max_response_tokens()),
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
     )
     texts = tokenizer.batch_decode([row.tolist() for row in responses.tokens], skip_special_tokens=True)
-    right = chain.score(asked, texts, list(~responses.truncated)).values
-    steps = np.array([example.info["steps"] for example in asked])
+    right = task.score(asked, texts, list(~responses.truncated)).values
+    steps = np.array([example.info.get("steps", 0) for example in asked])
     result = {
         "accuracy": float(right.mean()),
         "accuracy_se": float(right.std() / math.sqrt(examples)),

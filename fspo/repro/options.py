@@ -22,8 +22,8 @@ class ReproductionOptions:
     output : str
         Results go to OUTPUT/PRESET.
     tasks : list of str, optional
-        Tasks instead of the preset's: chain-add, chain-add-64. With several, each has a folder OUTPUT/PRESET/TASK with
-        its own report, and every claim is judged on each and over all.
+        Tasks instead of the preset's: chain-add, chain-add-64, products (extra "gym"). With several, each has a folder
+        OUTPUT/PRESET/TASK with its own report, and every claim is judged on each and over all.
     rules : list of str, optional
         Rules to train instead of the preset's.
     seeds : list of int, optional

@@ -14,6 +14,7 @@ from fspo.base.options import parse
 from fspo.config import TrainConfig
 from fspo.rules import COMPARED, RIVALS, preset, scaled
 from fspo.tasks.chain_add import ChainAddConfig, max_response_tokens
+from fspo.tasks.products import MAX_RESPONSE_TOKENS
 
 SWEPT = ("fspo", *RIVALS)
 """Rules that the sweep trains with one setting changed at a time: fspo and the rules that it is compared with."""
@@ -26,9 +27,15 @@ TASKS: dict[str, dict[str, Any]] = {
         "task.options.max_steps": 64,
         "sampling.max_new_tokens": max_response_tokens(ChainAddConfig(max_steps=64)),
     },
+    "products": {
+        "task.name": "gym:products",
+        "task.options.max_digits": 2,
+        "sampling.max_new_tokens": MAX_RESPONSE_TOKENS,
+    },
 }
 """Tasks of a reproduction: options of ``fspo train``. Correct responses to chain-add have 8 to 256 tokens, those to
-chain-add-64 have 8 to 512, six doublings."""
+chain-add-64 have 8 to 512, six doublings. Products are reasoning-gym's, of two numbers of at most two digits; correct
+responses have 4 to 178 tokens."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +90,7 @@ class ReproductionSizes:
 _AUDITED = {"log.audit_every": 5, "log.coverage_every": 10}
 PRESETS = {
     "quick": ReproductionSizes(COMPARED, JUDGING_SEEDS[:3], 14, 10, options=_AUDITED),
-    "paper": ReproductionSizes(SIX_RULES, JUDGING_SEEDS, 30, 30, tuple(TASKS), options=_AUDITED),
+    "paper": ReproductionSizes(SIX_RULES, JUDGING_SEEDS, 24, 30, tuple(TASKS), options=_AUDITED),
     "smoke": ReproductionSizes(
         ("rloo", "fspo"),
         (0,),

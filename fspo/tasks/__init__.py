@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast, get_type_hints
 import numpy as np
 
 from fspo.base.errors import UserError, unknown_name
-from fspo.tasks.base import Example, Rewards, Task, encode_prompt
+from fspo.tasks.base import Example, Rewards, Task, TeachingTask, encode_prompt
 from fspo.tasks.sets import TRAINING_SETS, known_options
 
 __all__ = [
@@ -18,10 +18,12 @@ __all__ = [
     "Example",
     "Rewards",
     "Task",
+    "TeachingTask",
     "build_config",
     "encode_prompt",
     "make_task",
     "prompt_order",
+    "teaching_task",
 ]
 
 ConfigT = TypeVar("ConfigT")
@@ -56,6 +58,23 @@ def make_task(name: str, options: Mapping[str, Any] | None = None) -> Task:
     if name not in _BUILDERS:
         raise unknown_name("task", name, TASK_NAMES)
     return _BUILDERS[name](options)
+
+
+def teaching_task(name: str, options: Mapping[str, Any] | None = None) -> TeachingTask:
+    """Build a task, as `make_task` does, on which the embedded model can be warmed up.
+
+    Raises
+    ------
+    UserError
+        As in `make_task`, or if the task with these options has no worked solutions.
+    """
+    task = make_task(name, options)
+    if not isinstance(task, TeachingTask):
+        raise UserError(
+            "the embedded model knows the tasks 'chain-add' and 'gym:products' alone: name a pretrained model with "
+            "--model.name-or-path"
+        )
+    return task
 
 
 def _make_chain_add(options: dict[str, Any]) -> Task:

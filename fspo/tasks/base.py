@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, get_args, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args, runtime_checkable
 
 import numpy as np
 
 from fspo.base.errors import UserError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 Split = Literal["train", "eval"]
 Prompt = str | list[dict[str, str]]
@@ -95,6 +98,30 @@ class Task(Protocol):
 
     def score(self, examples: Sequence[Example], responses: Sequence[str], finished: Sequence[bool]) -> Rewards:
         """Return the rewards of ``responses[i]`` to ``examples[i]``; ``finished[i]`` is False for a truncated one."""
+        ...
+
+
+@runtime_checkable
+class TeachingTask(Task, Protocol):
+    """A task with worked solutions, on which the embedded model can be warmed up."""
+
+    def data_options(self) -> dict[str, Any]:
+        """Return the options that the warm-up texts depend on, for the name of the warmed-up model in the cache."""
+        ...
+
+    def build_tokenizer(self) -> PreTrainedTokenizerFast:
+        """Build the tokenizer of the task's prompts and worked solutions; it adds no special token to a text."""
+        ...
+
+    def max_response_tokens(self) -> int:
+        """Return the response limit, tokens: at least the longest worked solution with its end token."""
+        ...
+
+    def warmup_text(self, seed: int, index: int, slips: bool = True) -> tuple[str, str]:
+        """Return supervised example ``index``: (prompt, response without its end token).
+
+        The prompt is never a held-out one. Without ``slips`` every step of the response is right.
+        """
         ...
 
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -131,6 +131,22 @@ class ChainAdd:
             info={"steps": steps, "start": start, "addend": addend},
         )
 
+    def data_options(self) -> dict[str, Any]:
+        """Return the options that the warm-up texts depend on: all."""
+        return asdict(self.config)
+
+    def build_tokenizer(self) -> PreTrainedTokenizerFast:
+        """Build the character-level tokenizer of 24 tokens."""
+        return build_tokenizer()
+
+    def max_response_tokens(self) -> int:
+        """Return the response limit, tokens."""
+        return max_response_tokens(self.config)
+
+    def warmup_text(self, seed: int, index: int, slips: bool = True) -> tuple[str, str]:
+        """Return supervised example ``index``, without slips if asked."""
+        return warmup_text(self.config if slips else replace(self.config, slip=0.0), seed, index)
+
     def score(self, examples: Sequence[Example], responses: Sequence[str], finished: Sequence[bool]) -> Rewards:
         """Give reward 1 if the response ended and its last step has counter 0 and the right state, else 0.
 
@@ -187,15 +203,19 @@ def max_response_tokens(config: ChainAddConfig) -> int:
     return STEP_TOKENS * (config.max_steps + 1)
 
 
-def build_tokenizer() -> PreTrainedTokenizerFast:
-    """Build the character-level tokenizer of 24 tokens (pad 0, eos 1, unk 2); it adds no special token to a text."""
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+def build_tokenizer(phrases: Sequence[str] = ()) -> PreTrainedTokenizerFast:
+    """Build the character-level tokenizer of 24 tokens (pad 0, eos 1, unk 2); it adds no special token to a text.
+
+    Each of the ``phrases`` is one more token.
+    """
+    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
     vocabulary = {token: i for i, token in enumerate([PAD, EOS, UNK, *ALPHABET])}
     core = Tokenizer(models.WordLevel(vocabulary, unk_token=UNK))
     core.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")  # type: ignore[assignment]
     core.decoder = decoders.Fuse()  # type: ignore[assignment]
+    core.add_tokens([AddedToken(phrase, normalized=False) for phrase in phrases])
     return PreTrainedTokenizerFast(
         tokenizer_object=core,
         pad_token=PAD,

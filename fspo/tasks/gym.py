@@ -80,6 +80,7 @@ def make_gym_task(dataset: str, options: Mapping[str, Any]) -> GymTask:
         If the package is missing, or for an unknown dataset or option (the message suggests the nearest known name).
     """
     from fspo.tasks import build_config
+    from fspo.tasks.products import ProductsTask
 
     _import_gym()
     from reasoning_gym.factory import DATASETS
@@ -93,7 +94,8 @@ def make_gym_task(dataset: str, options: Mapping[str, Any]) -> GymTask:
         if key not in own and key not in theirs:
             raise unknown_name(kind, str(key), own + theirs)
     config = build_config(GymConfig, {k: v for k, v in options.items() if k in own}, kind)
-    return GymTask(dataset, config, {k: v for k, v in options.items() if k in theirs})
+    task = ProductsTask if dataset == "products" else GymTask
+    return task(dataset, config, {k: v for k, v in options.items() if k in theirs})
 
 
 def _build_dataset(name: str, options: Mapping[str, Any], seed: int, size: int) -> Any:
@@ -128,6 +130,7 @@ class GymTask:
     def __init__(self, dataset: str, config: GymConfig, options: Mapping[str, Any]) -> None:
         self.name = f"gym:{dataset}"
         self.config = config
+        self.options = dict(options)
         if config.extract != "answer-tag":
             make_extractor(config.extract)
         from reasoning_gym.utils import SYSTEM_PROMPTS
@@ -141,7 +144,7 @@ class GymTask:
         seed = int(base.generate_state(1)[0])
         total = config.eval_size + config.size
         try:
-            self._dataset = _build_dataset(dataset, options, seed, total)
+            self.dataset = _build_dataset(dataset, options, seed, total)
         except (AssertionError, ValueError, TypeError, AttributeError) as error:
             text = " ".join(str(error).split()) or type(error).__name__
             raise UserError(f"reasoning-gym refuses the options of {self.name}: {text}") from error
@@ -172,7 +175,7 @@ class GymTask:
         problem = "each question tried is held out"
         for attempt in range(min(MAX_REDRAWS, size)):
             try:
-                entry = self._dataset[start + (index + attempt * REDRAW_STRIDE) % size]
+                entry = self.dataset[start + (index + attempt * REDRAW_STRIDE) % size]
             except Exception as error:
                 problem = f"{type(error).__name__}: {error}"
                 continue

@@ -22,7 +22,7 @@ from fspo.gradlog.run_folder import TENSORBOARD
 from fspo.models.load import check_vocabulary, load_model, load_tokenizer
 from fspo.models.shapes import EMBEDDED, RANDOM
 from fspo.models.warmup import warm_up
-from fspo.tasks import even_tokens
+from fspo.tasks import even_tokens, teaching_task
 
 PROJECT = "fspo"
 """Name of the project in which trackers such as wandb collect runs; once also of TensorBoard's folder in a run folder.
@@ -125,15 +125,12 @@ def model_source(config: TrainConfig, accelerator: Accelerator) -> str | Path:
         raise UserError(f"a model with random weights knows task {even_tokens.NAME!r} alone: name it with --task.name")
     if config.model.name_or_path != EMBEDDED:
         return config.model.name_or_path
-    if config.task.name != "chain-add":
-        raise UserError(
-            "the embedded model knows task 'chain-add' alone: name a pretrained model with --model.name-or-path"
-        )
+    task = teaching_task(config.task.name, config.task.options)
     found: Path | None = None
     if accelerator.is_main_process:
-        found = warm_up(config.warmup, config.task.options)
+        found = warm_up(config.warmup, task)
     accelerator.wait_for_everyone()
-    return found or warm_up(config.warmup, config.task.options)
+    return found or warm_up(config.warmup, task)
 
 
 def load_policy(

@@ -20,16 +20,18 @@ from fspo.base.files import digest_of
 from fspo.models import warmup
 from fspo.models.load import build_embedded_model, load_model, load_tokenizer
 from fspo.models.warmup import dependencies, warm_up
-from fspo.models.warmup_training import WarmupConfig, batch, learning_rate_scale, measure, train
-from fspo.tasks.chain_add import ChainAddConfig, warmup_text
+from fspo.models.warmup_training import WarmupConfig, batch, learning_rate_scale, measure, train, untrained
+from fspo.tasks import teaching_task
+from fspo.tasks.chain_add import ChainAdd, ChainAddConfig, warmup_text
 
 TINY = WarmupConfig(steps=3, examples_per_step=4, eval_examples=8, min_accuracy=0.0)
-TASK = ChainAddConfig(max_steps=4)
+TASK = ChainAdd(ChainAddConfig(max_steps=4))
+TOKENIZER = TASK.build_tokenizer()
 
 
-def unpack(step: int, config: WarmupConfig = TINY, task: ChainAddConfig = TASK) -> list[tuple[list[int], list[int]]]:
+def unpack(step: int, config: WarmupConfig = TINY, task: ChainAdd = TASK) -> list[tuple[list[int], list[int]]]:
     """(tokens, labels) of every example in a batch, found by where the positions start again."""
-    tokens, positions, labels = batch(config, task, step)
+    tokens, positions, labels = batch(config, task, TOKENIZER, step)
     found = []
     for row in range(len(tokens)):
         starts = [*np.flatnonzero(positions[row].numpy() == 0).tolist(), tokens.shape[1]]
@@ -41,29 +43,28 @@ def unpack(step: int, config: WarmupConfig = TINY, task: ChainAddConfig = TASK) 
 
 
 def test_batch_holds_its_examples_once():
-    tokenizer = load_tokenizer("embedded")
     config = WarmupConfig(steps=10, examples_per_step=9, slip_from=0.5)
-    for step, slip in ((2, 0.0), (7, TASK.slip)):
+    for step, slip in ((2, 0.0), (7, TASK.config.slip)):
         wanted = []
         for i in range(9):
-            prompt, response = warmup_text(replace(TASK, slip=slip), config.seed, 9 * step + i)
-            ids = [*tokenizer(prompt + response)["input_ids"], 1]
+            prompt, response = warmup_text(replace(TASK.config, slip=slip), config.seed, 9 * step + i)
+            ids = [*TOKENIZER(prompt + response)["input_ids"], 1]
             wanted.append((ids, [-100] * 9 + ids[10:] + [-100]))
         assert sorted(unpack(step, config)) == sorted(wanted)
 
 
 def test_slips_start_late():
     config = WarmupConfig(steps=10, slip_from=0.5)
-    task = ChainAddConfig(slip=1.0)
-    clean = ChainAddConfig(slip=0.0)
-    assert all(torch.equal(a, b) for a, b in zip(batch(config, task, 4), batch(config, clean, 4), strict=True))
-    assert not torch.equal(batch(config, task, 5)[0], batch(config, clean, 5)[0])
+    always, clean = (ChainAdd(ChainAddConfig(slip=slip)) for slip in (1.0, 0.0))
+    before, after = ([batch(config, task, TOKENIZER, step) for task in (always, clean)] for step in (4, 5))
+    assert all(torch.equal(a, b) for a, b in zip(*before, strict=True))
+    assert not torch.equal(after[0][0], after[1][0])
 
 
 def test_packed_loss_is_the_loss_of_each_example_alone():
     config = WarmupConfig(steps=10, examples_per_step=9)
     model = build_embedded_model()
-    tokens, positions, labels = batch(config, TASK, 0)
+    tokens, positions, labels = batch(config, TASK, TOKENIZER, 0)
     with torch.no_grad():
         logits = model(input_ids=tokens, position_ids=positions, use_cache=False).logits
         packed = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum")
@@ -84,7 +85,7 @@ def test_learning_rate_schedule():
 
 def test_training_is_reproducible_and_learns():
     config = replace(TINY, steps=25, examples_per_step=8)
-    task = ChainAddConfig(max_steps=2)
+    task = ChainAdd(ChainAddConfig(max_steps=2))
     state = torch.get_rng_state()
     first, second = train(config, task), train(config, task)
     assert torch.equal(torch.get_rng_state(), state)
@@ -92,7 +93,7 @@ def test_training_is_reproducible_and_learns():
     assert not first.training
 
     def loss(model) -> float:
-        tokens, positions, labels = batch(config, task, 1000)
+        tokens, positions, labels = batch(config, task, TOKENIZER, 1000)
         with torch.no_grad():
             logits = model(input_ids=tokens, position_ids=positions, use_cache=False).logits
         return torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten()).item()
@@ -105,7 +106,7 @@ def test_cache_is_filled_once(tmp_path, monkeypatch):
     real = warmup.train
     monkeypatch.setattr(warmup, "train", lambda *args: calls.append(args) or real(*args))
     threads = torch.get_num_threads()
-    folder = warm_up(TINY, {"max_steps": 4}, tmp_path)
+    folder = warm_up(TINY, ChainAdd(ChainAddConfig(max_steps=4)), tmp_path)
     assert torch.get_num_threads() == threads
     assert warm_up(TINY, TASK, tmp_path) == folder
     assert len(calls) == 1
@@ -124,12 +125,12 @@ def test_every_dependency_changes_the_name(monkeypatch):
     changed = [
         dependencies(replace(TINY, steps=4), TASK),
         dependencies(replace(TINY, seed=1), TASK),
-        dependencies(TINY, replace(TASK, slip=0.1)),
+        dependencies(TINY, ChainAdd(replace(TASK.config, slip=0.1))),
     ]
     for module, name, value in (
         (warmup, "RECIPE", warmup.RECIPE + 1),
-        (warmup, "warmup_text", lambda *args: ("?", "0")),
-        (warmup, "build_embedded_model", lambda seed: build_embedded_model(seed + 100)),
+        (TASK, "warmup_text", lambda *args: ("?", "0")),
+        (warmup, "untrained", lambda task, seed: untrained(task, seed + 100)),
         (warmup.transformers, "__version__", "0"),
     ):
         with monkeypatch.context() as patch:
@@ -138,6 +139,15 @@ def test_every_dependency_changes_the_name(monkeypatch):
     names = {digest_of(item) for item in (base, *changed)}
     assert len(names) == 1 + len(changed)
     assert dependencies(replace(TINY, cache_dir="elsewhere"), TASK) == base
+
+
+def test_the_warm_up_on_chain_add_depends_on_the_same_values_as_ever():
+    depends = dependencies(WarmupConfig(), ChainAdd())
+    assert " ".join(depends) == "recipe config task data tokenizer initial_weights torch transformers machine"
+    assert depends["task"] == {"seed": 0, "max_steps": 32, "double_share": 0.25, "slip": 0.06}
+    assert (depends["recipe"], depends["data"], depends["tokenizer"]) == (1, "ad5c34636b2f1ee7", "9f627745b4f567a8")
+    tensors = [array.tolist() for step in (0, 899) for array in batch(WarmupConfig(), ChainAdd(), TOKENIZER, step)]
+    assert digest_of(tensors) == "a3d377e1e6bf4e03"
 
 
 def test_gate_tries_the_next_seed_then_gives_up(tmp_path, monkeypatch, caplog):
@@ -167,7 +177,7 @@ def test_untrained_model_misses_the_gate(tmp_path):
 def test_killed_warm_up_starts_again(tmp_path):
     code = (
         "from fspo.models.warmup import *; from fspo.tasks.chain_add import ChainAddConfig;"
-        f"warm_up(WarmupConfig(steps=10**6), ChainAddConfig(max_steps=4), {str(tmp_path)!r})"
+        f"warm_up(WarmupConfig(steps=10**6), ChainAdd(ChainAddConfig(max_steps=4)), {str(tmp_path)!r})"
     )
     process = subprocess.Popen(
         [sys.executable, "-c", code], stderr=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": "1"}
@@ -208,9 +218,20 @@ def test_impossible_values(change):
         WarmupConfig(**change)
 
 
-def test_unknown_task_option(tmp_path):
+def test_only_tasks_with_worked_solutions_teach():
     with pytest.raises(UserError, match="did you mean 'slip'"):
-        warm_up(TINY, {"slipp": 0.1}, tmp_path)
+        teaching_task("chain-add", {"slipp": 0.1})
+    with pytest.raises(UserError, match="knows the tasks 'chain-add' and 'gym:products' alone"):
+        teaching_task("even-tokens")
+
+
+@pytest.mark.slow
+def test_default_schedule_teaches_products(tmp_path):
+    pytest.importorskip("reasoning_gym")
+    folder = warm_up(task=teaching_task("gym:products", {"max_digits": 2}), cache_dir=tmp_path)
+    summary = json.loads((folder / "warmup.json").read_text())
+    assert summary["seed"] == 0  # the first attempt
+    assert 0.25 <= summary["accuracy"] <= 0.65  # room for RL to improve
 
 
 @pytest.mark.slow

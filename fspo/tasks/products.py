@@ -1,0 +1,109 @@
+"""Worked solutions to reasoning-gym's task products, from which the embedded model learns it.
+
+Two numbers of at most two digits are multiplied by repeated addition. A step is ``OTAASSSS`` with a separator: ones and
+tens of the second number that are left to add, the first number, and the sum so far, of each the least significant
+digit first. The first step copies the numbers, with the sum 0. While ones are left, a step takes one of them and adds
+the first number; then it takes one of the tens and adds ten times the first number. The answer follows the last step.
+So the solution to ``27 * 21`` may be ``12720000,02727200;01727920|00727650/<answer>567</answer>``. Where one of the
+numbers is 0 or 1, the solution is the answer alone. A correct response has 4 to 178 tokens, and each step but the first
+can be computed from the step before it alone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fspo.base.errors import UserError
+from fspo.base.keyed_noise import keyed_uniforms
+from fspo.tasks.chain_add import SEPARATORS, build_tokenizer, two_digits
+from fspo.tasks.gym import GymTask
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+OPEN, CLOSE = "<answer>", "</answer>"
+STEP_TOKENS = 9
+MOST_STEPS = 19  # for 99: the first step, nine ones and nine tens
+MAX_RESPONSE_TOKENS = STEP_TOKENS * (MOST_STEPS + 1) + len([OPEN, *"9801", CLOSE, "end token"])
+"""The response limit, tokens: the longest worked solution plus one step, so that a miscount is visible."""
+SUMS = 10_000  # sums have four digits
+DOUBLE_SHARE = 0.25  # of the steps that could take two ones or two tens at once, so that solutions differ in length
+SLIP = 0.06  # probability that a step writes a wrong sum, from which the next step goes on
+_WARMUP_PURPOSE = 0x7C01
+
+
+def worked_solution(first: int, second: int, draws: np.ndarray, slip: float = SLIP) -> str:
+    """Return a solution of ``first * second``, both below 100, without its end token.
+
+    Parameters
+    ----------
+    first, second : int
+    draws : numpy.ndarray
+        Uniform numbers in [0, 1), float64 (MOST_STEPS, 4). For each step they decide its separator (column 3), and
+        whether the next step takes two ones or tens at once (0), whether it slips (1), and to which sum (2).
+    slip : float
+        Probability of a slip at each step.
+    """
+    tens, ones = divmod(second, 10)
+    if min(first, second) < 2:
+        return f"{OPEN}{first * second}{CLOSE}"
+    total, text = 0, ""
+    for double, wrong, by, separator in draws:
+        high, low = divmod(total, 100)
+        text += f"{ones}{tens}{two_digits(first)}{two_digits(low)}{two_digits(high)}"
+        text += SEPARATORS[int(separator * len(SEPARATORS))]
+        if not ones and not tens:
+            break
+        size = 2 if (ones or tens) >= 2 and double < DOUBLE_SHARE else 1
+        total += size * first * (1 if ones else 10)
+        ones, tens = (ones - size, tens) if ones else (ones, tens - size)
+        if wrong < slip:
+            total += 1 + int(by * (SUMS - 1))
+        total %= SUMS
+    return f"{text}{OPEN}{total}{CLOSE}"
+
+
+class ProductsTask(GymTask):
+    """reasoning-gym's products of two numbers of at most two digits, with worked solutions."""
+
+    def data_options(self) -> dict[str, Any]:
+        """Return the options that the warm-up texts depend on.
+
+        Raises
+        ------
+        UserError
+            If worked solutions do not answer the questions, or the scorer does not read them.
+        """
+        given = self.dataset.config
+        terms = given.min_terms == given.max_terms == 2
+        if not terms or given.max_digits > 2 or given.allow_negation or self.config.extract != "answer-tag":
+            raise UserError(
+                f"the embedded model learns {self.name} of two numbers of at most two digits, answered in the answer "
+                "tag: set --task.options.max_digits 2 and leave terms, negation and extract as they are, or name a "
+                "pretrained model with --model.name-or-path"
+            )
+        names = ("seed", "size", "eval_size", "instruction")
+        return {"name": self.name, **self.options, **{name: getattr(self.config, name) for name in names}}
+
+    def build_tokenizer(self) -> PreTrainedTokenizerFast:
+        """Build chain-add's tokenizer with four more tokens: the texts before and after the two numbers in a prompt,
+        and the answer's tags.
+        """
+        example = self.example("train", 0)
+        before, _, after = str(example.prompt).partition(str(example.info["expression"]))
+        return build_tokenizer([before, after, OPEN, CLOSE])
+
+    def max_response_tokens(self) -> int:
+        """Return the response limit, tokens."""
+        return MAX_RESPONSE_TOKENS
+
+    def warmup_text(self, seed: int, index: int, slips: bool = True) -> tuple[str, str]:
+        """Return supervised example ``index``: a training question and a solution, which depend on task, seed and index
+        alone.
+        """
+        draws = keyed_uniforms(_WARMUP_PURPOSE, seed, (self.config.seed, index), 0, 1 + 4 * MOST_STEPS)
+        example = self.example("train", int(draws[0] * self.config.size))
+        first, second = (int(word) for word in str(example.info["expression"]).split(" * "))
+        return str(example.prompt), worked_solution(first, second, draws[1:].reshape(-1, 4), SLIP if slips else 0.0)
