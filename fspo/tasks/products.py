@@ -1,12 +1,13 @@
 """Worked solutions to reasoning-gym's task products, from which the embedded model learns it.
 
-Two numbers of at most two digits are multiplied by repeated addition. A step is ``OTAASSSS`` with a separator: ones and
-tens of the second number that are left to add, the first number, and the sum so far, of each the least significant
-digit first. The first step copies the numbers, with the sum 0. While ones are left, a step takes one of them and adds
-the first number; then it takes one of the tens and adds ten times the first number. The answer follows the last step.
-So the solution to ``27 * 21`` may be ``12720000,02727200;01727920|00727650/<answer>567</answer>``. Where one of the
-numbers is 0 or 1, the solution is the answer alone. A correct response has 4 to 178 tokens, and each step but the first
-can be computed from the step before it alone.
+Two numbers of at most two digits are multiplied by repeated addition, one digit of the second number after the other.
+A step is ``NRAASSSS`` with a separator: how often the first number is still to be added for this digit, the digit that
+waits (``-`` if none does), the first number and the sum so far, the last two with the least significant digit first.
+The first step copies the numbers, with the sum 0. A step adds the first number to the sum; once N is 0, the next step
+multiplies the sum by ten and turns to the digit that waits. So the solution to ``27 * 21`` may be
+``21720000,11727200;01724500|1-720450/0-727650,<answer>567</answer>``. Where one of the numbers is 0 or 1, the solution
+is the answer alone. A correct response has 4 to 187 tokens, and each step but the first can be computed from the step
+before it alone.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ if TYPE_CHECKING:
 
 OPEN, CLOSE = "<answer>", "</answer>"
 STEP_TOKENS = 9
-MOST_STEPS = 19  # for 99: the first step, nine ones and nine tens
+MOST_STEPS = 20  # for 99: the first step, nine additions, the turn to the second digit, nine additions
 MAX_RESPONSE_TOKENS = STEP_TOKENS * (MOST_STEPS + 1) + len([OPEN, *"9801", CLOSE, "end token"])
 """The response limit, tokens: the longest worked solution plus one step, so that a miscount is visible."""
 SUMS = 10_000  # sums have four digits
-DOUBLE_SHARE = 0.25  # of the steps that could take two ones or two tens at once, so that solutions differ in length
-SLIP = 0.06  # probability that a step writes a wrong sum, from which the next step goes on
+DOUBLE_SHARE = 0.25  # of the steps that could add twice at once, so that solutions differ in length
+SLIP = 0.06  # probability that an addition writes a wrong sum, from which the next step goes on
 _WARMUP_PURPOSE = 0x7C01
 
 
@@ -42,25 +43,27 @@ def worked_solution(first: int, second: int, draws: np.ndarray, slip: float = SL
     first, second : int
     draws : numpy.ndarray
         Uniform numbers in [0, 1), float64 (MOST_STEPS, 4). For each step they decide its separator (column 3), and
-        whether the next step takes two ones or tens at once (0), whether it slips (1), and to which sum (2).
+        whether the next step adds twice at once (0), whether it slips (1), and to which sum (2).
     slip : float
-        Probability of a slip at each step.
+        Probability of a slip at each addition.
     """
-    tens, ones = divmod(second, 10)
     if min(first, second) < 2:
         return f"{OPEN}{first * second}{CLOSE}"
+    left, *waiting = (int(digit) for digit in str(second))
     total, text = 0, ""
     for double, wrong, by, separator in draws:
         high, low = divmod(total, 100)
-        text += f"{ones}{tens}{two_digits(first)}{two_digits(low)}{two_digits(high)}"
+        text += f"{left}{waiting[0] if waiting else '-'}{two_digits(first)}{two_digits(low)}{two_digits(high)}"
         text += SEPARATORS[int(separator * len(SEPARATORS))]
-        if not ones and not tens:
+        if left:
+            size = 2 if left >= 2 and double < DOUBLE_SHARE else 1
+            left, total = left - size, total + size * first
+            if wrong < slip:
+                total += 1 + int(by * (SUMS - 1))
+        elif waiting:
+            left, total = waiting.pop(), 10 * total
+        else:
             break
-        size = 2 if (ones or tens) >= 2 and double < DOUBLE_SHARE else 1
-        total += size * first * (1 if ones else 10)
-        ones, tens = (ones - size, tens) if ones else (ones, tens - size)
-        if wrong < slip:
-            total += 1 + int(by * (SUMS - 1))
         total %= SUMS
     return f"{text}{OPEN}{total}{CLOSE}"
 

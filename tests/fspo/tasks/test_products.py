@@ -35,13 +35,14 @@ def taught(options) -> ProductsTask:
 @pytest.mark.parametrize(
     ("numbers", "chances", "text"),
     [
-        ((27, 21), draws(), "12720000,02727200,01727920,00727650,<answer>567</answer>"),
-        ((27, 21), draws(double=0.2, separator=0.9), "12720000/02727200/00727650/<answer>567</answer>"),
-        ((9, 4), draws(double=0.2, separator=0.3), "40900000;20908100;00906300;<answer>36</answer>"),
-        # each sum is one too high: 28, then 298 + 1, then 569 + 1
-        ((27, 21), draws(slip=0.05), "12720000,02728200,01729920,00720750,<answer>570</answer>"),
-        # 27 + 9,999 and 297 + 9,998 modulo 10,000
-        ((27, 11), draws(slip=0.05, by=0.9999), "11720000,01726200,00725920,<answer>295</answer>"),
+        ((27, 21), draws(), "21720000,11727200,01724500,1-720450,0-727650,<answer>567</answer>"),
+        ((27, 21), draws(double=0.2, separator=0.9), "21720000/01724500/1-720450/0-727650/<answer>567</answer>"),
+        ((9, 4), draws(double=0.2, separator=0.3), "4-900000;2-908100;0-906300;<answer>36</answer>"),
+        ((99, 10), draws(), "10990000,00999900,0-990990,<answer>990</answer>"),
+        # each sum after an addition is one too high: 28, 56, and after times ten 560 + 28
+        ((27, 21), draws(slip=0.05), "21720000,11728200,01726500,1-720650,0-728850,<answer>588</answer>"),
+        # 27 + 9,999 modulo 10,000 is 26, then 260 + 27 + 9,999 is 286
+        ((27, 11), draws(slip=0.05, by=0.9999), "11720000,01726200,1-720620,0-726820,<answer>286</answer>"),
         ((9, 1), draws(), "<answer>9</answer>"),
         ((0, 7), draws(), "<answer>0</answer>"),
     ],
