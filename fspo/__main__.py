@@ -5,10 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Literal, NamedTuple, NoReturn, get_args, get_origin
 
 from fspo import __version__
 from fspo.base.errors import run_cli, unknown_name
+
+if TYPE_CHECKING:
+    from argparse import Action
 
 
 class Command(NamedTuple):
@@ -58,8 +61,10 @@ Train language models with fair clip rules, and see by response length what any 
 {{commands}}
 A list is written with commas: --rules rloo,gspo,fspo. A command whose packages are missing names the extra to install.
   fspo --version
-  fspo {COMPLETION} bash    completion; bash: eval "$(fspo {COMPLETION} bash)", zsh: the same with zsh
+  fspo {COMPLETION} bash    completion: eval "$(fspo {COMPLETION} bash)" in ~/.bashrc, with zsh in ~/.zshrc
 """
+COMPINIT = "#compdef fspo\n(( $+functions[compdef] )) || { autoload -Uz compinit && compinit }\n"
+"""First lines of the zsh script: zsh has ``compdef``, which the script calls, only after ``compinit``."""
 
 
 def usage() -> str:
@@ -73,7 +78,7 @@ def usage() -> str:
 
 
 def completion(shell: str) -> str:
-    """Return the shell's script that completes names of commands, their options and files.
+    """Return the shell's script that completes names of commands and of their options, known values, and files.
 
     Raises
     ------
@@ -94,9 +99,21 @@ def completion(shell: str) -> str:
         for action in part._actions:
             if action.option_strings:
                 action.option_strings = [option.replace("_", "-") for option in action.option_strings]
-            if action.nargs != 0 and not action.choices:
-                action.complete = shtab.FILE  # type: ignore[attr-defined]
-    return shtab.complete(root, shell)
+            if action.nargs != 0:
+                action.choices = _values(action)
+                if action.choices is None:
+                    action.complete = shtab.FILE  # type: ignore[attr-defined]
+    script = shtab.complete(root, shell)
+    return script.replace("#compdef fspo\n", COMPINIT, 1) if shell == "zsh" else script
+
+
+def _values(action: Action) -> list[str] | None:
+    """Return the values that an option's type allows, if they are names; None of any other type."""
+    hint = getattr(action, "_typehint", None)
+    if bool in (hint, *get_args(hint)):
+        return ["true", "false"]
+    names = [hint, *get_args(hint)]
+    return next((list(get_args(name)) for name in names if get_origin(name) is Literal), None)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -58,16 +58,21 @@ class CommandParser(ArgumentParser):
         message = " ".join(message.split())
         if match := WRONG_VALUE.match(message):
             key, why, value = match.groups()
-            message = wrong_value(f"--{key}", why, value.strip("'")) or message
-        if match := re.match(r"unrecognized arguments?: (--[\w.\-]+)", message, re.IGNORECASE):
-            names = [dashed(name) for name in self._option_string_actions if name.startswith("--")]
-            raise unknown_name("option", match[1], names)
+            message = wrong_value(on_command_line(key), why, value.strip("'")) or message
+        if match := re.match(r"unrecognized arguments?: --([\w.\-]+)", message, re.IGNORECASE):
+            names = [long[0][2:] for action in self._actions if (long := _long(action))]
+            raise unknown_name("option", match[1], names, on_command_line)
         raise UserError(f"{message} ({self.prog} --help shows the options)") from ex
+
+
+def _long(action: Action) -> list[str]:
+    """Return an action's names that begin with two dashes, without those that jsonargparse adds."""
+    return [name for name in action.option_strings if re.fullmatch(r"--(?!print.shtab)[\w.\-]+", name)]
 
 
 def wrong_value(key: str, why: str, value: str) -> str | None:
     """Return the message for a value of the wrong type; None if jsonargparse's reason ``why`` names no type."""
-    kinds = dict.fromkeys(re.findall(r"Expected an? (?:<class '(\w+)'>|([\w.\[\], ]+?))(?= -|\.|$| Given)", why))
+    kinds = dict.fromkeys(re.findall(r"Expected (?:an? )?(?:<class '(\w+)'>|([\w.\[\], ]+?))(?= -|\.|$| Given)", why))
     wanted = [kind for pair in kinds for kind in pair if kind and kind != "NoneType"]
     if not wanted:
         return None
@@ -81,6 +86,11 @@ def dashed(option: str) -> str:
     ``optim.learning_rate`` of a configuration.
     """
     return option.replace("_", "-")
+
+
+def on_command_line(name: str) -> str:
+    """Return an option's name as it stands on a command line: ``--optim.learning-rate`` for ``optim.learning_rate``."""
+    return "--" + dashed(name)
 
 
 def next_step(command: str, places: Iterable[str | Path], options: str = "") -> str:

@@ -26,11 +26,16 @@ class TrainingDiverged(UserError):
     status = 3
 
 
-def unknown_name(kind: str, name: str, known: list[str] | tuple[str, ...]) -> UserError:
-    """Build the error for a name that does not exist; its message suggests the nearest known name."""
+def unknown_name(
+    kind: str, name: str, known: list[str] | tuple[str, ...], written: Callable[[str], str] = str
+) -> UserError:
+    """Build the error for a name that does not exist; its message suggests the nearest known name.
+
+    ``written`` returns a name as the user writes it.
+    """
     near = get_close_matches(name, known, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]!r}? " if near else ""
-    return UserError(f"unknown {kind} {name!r}: {hint}choose from {', '.join(known)}")
+    hint = f"did you mean {written(near[0])!r}? " if near else ""
+    return UserError(f"unknown {kind} {written(name)!r}: {hint}choose from {', '.join(map(written, known))}")
 
 
 _DISTRIBUTIONS = {"flint": "python-flint", "z3": "z3-solver", "yaml": "pyyaml"}

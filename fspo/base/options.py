@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_type_hints
@@ -16,7 +16,7 @@ from typing import Any, TypeVar, get_args, get_type_hints
 import yaml
 from jsonargparse import ArgumentError, ArgumentParser
 
-from fspo.base.command_line import WRONG_VALUE, HelpFormatter, rewritten, wrong_value
+from fspo.base.command_line import WRONG_VALUE, HelpFormatter, dashed, on_command_line, rewritten, wrong_value
 from fspo.base.errors import UserError, unknown_name
 from fspo.base.files import write_text
 
@@ -55,7 +55,8 @@ def parse(cls: type[ConfigT], args: Sequence[str] | None, parser: ArgumentParser
         file that is not a mapping of options or names one twice.
     """
     parser = parser or make_parser(cls, "", "")
-    words = _checked_words(rewritten(parser, sys.argv[1:] if args is None else args), cls)
+    given = sys.argv[1:] if args is None else args
+    words = _checked_words(rewritten(parser, given), cls)
     try:
         namespace = parser.parse_args(words)
         namespace.pop("config", None)
@@ -64,7 +65,7 @@ def parse(cls: type[ConfigT], args: Sequence[str] | None, parser: ArgumentParser
     except UserError:
         raise
     except (ArgumentError, ValueError, TypeError) as error:
-        raise UserError(_explain(" ".join(str(error).split()), cls)) from error
+        raise UserError(_explain(" ".join(str(error).split()), cls, given)) from error
 
 
 def _checked_words(args: Sequence[str], cls: type) -> list[str]:
@@ -205,47 +206,64 @@ def option_names(cls: type, prefix: str = "") -> list[str]:
     return names
 
 
-def _explain(message: str, cls: type) -> str:
+def _explain(message: str, cls: type, given: Sequence[str]) -> str:
+    """Return jsonargparse's message about the command line ``given`` in this program's words.
+
+    An option is written as on a command line if it stands there, else as in a configuration file.
+    """
     names = option_names(cls)
+    typed = {dashed(word.partition("=")[0]) for word in given}
+
+    def unknown(name: str) -> str:
+        plain = name.replace("-", "_")
+        return str(unknown_option(plain, names, on_command_line if on_command_line(plain) in typed else str))
+
+    def written(name: str) -> str:
+        return option if (option := on_command_line(name)) in typed else name
+
     if match := re.search(r"unrecognized arguments?: --([\w.\-]+)", message, re.IGNORECASE):
-        return str(unknown_option(match[1], names))
+        return unknown(match[1])
     if match := re.search(r"Group '([\w.]+)' does not accept option '([\w.\-]+)'", message, re.IGNORECASE):
-        return str(unknown_option(f"{match[1]}.{match[2]}", names))
+        return unknown(f"{match[1]}.{match[2]}")
     if match := re.search(r"(?:Key|option) '([\w.\-]+)' is not (?:expected|accepted)", message, re.IGNORECASE):
-        return str(unknown_option(match[1], names))
+        return unknown(match[1])
     if match := WRONG_VALUE.match(message):
         key, why, value = match[1], match[2], match[3].strip("'")
         if nested := re.search(r"NestedArg\(key='(\w+)', val='?(.*?)'?\)$", value):
             key, value = f"{key}.{nested[1]}", nested[2]
         elif "import path" in why:
-            return f"{key} is {value!r}, but it is a group of options: set {key}.<option>"
+            return f"{written(key)} is {value!r}, but it is a group of options: set {written(key)}.<option>"
         if choices := re.search(r"Literal\[([^\]]*)\]", why):
-            return str(unknown_name(f"value of {key}:", value, re.findall(r"'([^']*)'", choices[1])))
-        if found := wrong_value(key, why, value):
+            return str(unknown_name(f"value of {written(key)}:", value, re.findall(r"'([^']*)'", choices[1])))
+        if found := wrong_value(written(key), why, value):
             return found
     if match := re.search(r"Parser key \"([\w.]+)\": Unable to load config '([^']*)'", message):
+        key = written(match[1])
         return (
-            f"{match[1]} is {match[2]!r}, but it is a group of options: set {match[1]}.<option>, or give the path of a "
-            "YAML file of them"
+            f"{key} is {match[2]!r}, but it is a group of options: set {key}.<option>, or give the path of a YAML file "
+            "of them"
         )
     if match := re.fullmatch(r"argument (--\S+): expected one argument", message):
-        return f"{match[1]} lacks its value: write {match[1]}=VALUE (so too where the value starts with '-')"
+        option = dashed(match[1])
+        return f"{option} lacks its value: write {option}=VALUE (so too where the value starts with '-')"
     return message
 
 
-def unknown_option(name: str, names: Sequence[str]) -> UserError:
+def unknown_option(name: str, names: Sequence[str], written: Callable[[str], str]) -> UserError:
     """Build the error for an option that does not exist; it suggests the option of that name in a group, else a name of
-    the same group if one is near.
+    the same group if one is near. ``written`` returns a name as the user writes it.
     """
     group, _, leaf = name.rpartition(".")
-    if same := [n for n in names if n.rpartition(".")[2] == leaf.replace("-", "_")]:
-        return UserError(f"unknown option {name!r}: did you mean {' or '.join(map(repr, same[:3]))}?")
+    if same := [n for n in names if n.rpartition(".")[2] == leaf]:
+        return UserError(
+            f"unknown option {written(name)!r}: did you mean {' or '.join(repr(written(n)) for n in same[:3])}?"
+        )
     siblings = [n for n in names if n.rpartition(".")[0] == group]
-    error = unknown_name("option", name, siblings or list(names))
+    error = unknown_name("option", name, siblings or list(names), written)
     if "did you mean" in str(error) or not siblings:
         return error
-    wide = str(unknown_name("option", name, list(names)))
-    return UserError(wide.split("choose from")[0].rstrip() + f" options here: {', '.join(siblings)}")
+    wide = str(unknown_name("option", name, list(names), written))
+    return UserError(wide.split("choose from")[0].rstrip() + f" options here: {', '.join(map(written, siblings))}")
 
 
 def to_dict(config: Any) -> dict[str, Any]:

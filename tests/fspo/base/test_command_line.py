@@ -58,6 +58,13 @@ def test_a_near_option_of_a_command_is_named() -> None:
 
     with pytest.raises(UserError, match=r"unknown option '--colums': did you mean '--columns'\?"):
         build_parser().parse_args(["x.csv", "--colums", "a=b"])
+    with pytest.raises(UserError) as refused:
+        build_parser().parse_args(["x.csv", "--no-such", "a"])
+    shown = str(refused.value).partition("choose from ")[2].split(", ")
+    assert "--updates-per-rollout" in shown
+    assert not {"--out", "--print-shtab", "--print_shtab"} & set(shown)
+    with pytest.raises(UserError, match=r"^--range-lo is 'a': give a value of type float \("):
+        build_parser().parse_args(["x.csv", "--range_lo", "a"])
     assert build_parser().parse_args(["x.csv", "--out", "RUN"]).output == "RUN"  # as it was called before
 
 
