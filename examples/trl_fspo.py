@@ -1,6 +1,6 @@
 """FSPO inside TRL: TRL's GRPOTrainer with the clip rule, a real run of seconds on a CPU.
 
-    pip install 'fspo[trl]'
+    pip install '.[trl]'
     python examples/trl_fspo.py out/trl 8   # the run folder, the number of updates
     fspo analyse out/trl
 

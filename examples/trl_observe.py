@@ -1,7 +1,7 @@
 """Log a TRL run that keeps its own loss. One more line of code writes the gradient log, from which `fspo analyse`
 tells which lengths a correction would cut.
 
-    pip install 'fspo[trl]'
+    pip install '.[trl]'
     python examples/trl_observe.py out/watched 6   # the run folder, the number of updates
     fspo analyse out/watched --on behaviour
 

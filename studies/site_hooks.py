@@ -45,5 +45,13 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         markdown = outside(page.file).sub(rf"]({'../' * page.file.src_uri.count('/')}files/\1)", markdown)
     if page.file.src_uri == "python.md":  # mkdocstrings writes the first sentence again
         markdown = re.sub(r"^[^#\n:].*\n\n(?=:::)", "", markdown, flags=re.M)
+    return formulas(markdown)
+
+
+def formulas(markdown: str) -> str:
+    """Return a page's text with GitHub's formulas as MathML.
+
+    Python-Markdown takes ``<math>`` at the beginning of a line for a block; in a span it stays part of its paragraph.
+    """
     markdown = re.sub(r"```math\n(.*?)\n```", lambda found: convert(found[1], display="block"), markdown, flags=re.S)
-    return re.sub(r"\$`(.+?)`\$", lambda found: convert(found[1]), markdown)
+    return re.sub(r"\$`(.+?)`\$", lambda found: f"<span>{convert(found[1])}</span>", markdown)

@@ -14,6 +14,7 @@ from typing import get_args
 import numpy as np
 import pytest
 from latex2mathml.converter import convert
+from markdown import markdown
 
 from fspo.__main__ import COMMANDS as COMMANDS_OF_FSPO
 from fspo.config import OptimConfig, TaskConfig
@@ -28,6 +29,7 @@ from proofs_check.formal.checks import CHECKS as FORMAL_CHECKS
 from proofs_check.frame import Method
 from proofs_check.maps.fairness import rows_of
 from proofs_check.maps.settings import setting
+from studies.site_hooks import formulas
 
 ROOT = Path(__file__).parents[1]
 PAGES = ("README.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md")))
@@ -101,6 +103,12 @@ def test_numbers_of_the_real_run_are_those_of_the_reproduction():
         numbers = re.findall(r"-?\d*\.\d+", re.sub(r"\$`.*?`\$", "", text))
         assert len(numbers) > 8
         assert set(numbers) <= known, f"not in docs/findings.md: {sorted(set(numbers) - known)}"
+
+
+def test_a_line_of_the_site_may_begin_with_a_formula():
+    sources = [text for text in THEORY.split("\n\n") if re.search(r"^\$`", text, re.M)]
+    assert sources
+    assert markdown(formulas("\n\n".join(sources))).count("<p>") == len(sources)
 
 
 def test_the_readme_is_one_screen_and_lists_every_page():
