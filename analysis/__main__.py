@@ -159,7 +159,8 @@ def analyse_command(arguments: list[str] | None = None) -> int:
         print(f"{claim.id} {claim.verdict}: {claim.statement}")
     if claims:
         print(f"catalogue of claims: {digest_of_catalogue()}; verdicts: {args.claims}")
-    print(next_step("figures", summaries, options_of(find_partition(args.by), on)))
+    view = options_of(find_partition(args.by), on)
+    print(next_step("figures" if view else "report", summaries, view))
     return 1 if any(summary["integrity"]["pass"] is False for summary in summaries.values()) else 0
 
 

@@ -221,6 +221,8 @@ def _explain(message: str, cls: type, given: Sequence[str]) -> str:
     def written(name: str) -> str:
         return option if (option := on_command_line(name)) in typed else name
 
+    if match := re.search(r"unrecognized arguments?: ([^\s-]\S*)", message, re.IGNORECASE):
+        return f"{match[1]!r} is no option: name it, for example --output {match[1]}"
     if match := re.search(r"unrecognized arguments?: --([\w.\-]+)", message, re.IGNORECASE):
         return unknown(match[1])
     if match := re.search(r"Group '([\w.]+)' does not accept option '([\w.\-]+)'", message, re.IGNORECASE):

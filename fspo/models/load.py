@@ -228,6 +228,9 @@ def check_vocabulary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase)
 @contextmanager
 def _readable(name_or_path: str | Path) -> Iterator[None]:
     """Turn a library's error on loading a model or tokenizer in a ``with`` block into a UserError of one line."""
+    place = Path(name_or_path)
+    if not place.exists() and place.parent != Path() and place.parent.is_dir():
+        raise UserError(f"there is no folder {place}: give the folder of a model or a run, or a Hugging Face name")
     from safetensors import SafetensorError
 
     try:

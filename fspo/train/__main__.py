@@ -58,7 +58,7 @@ def last_rollout(run: str) -> list[str]:
             for name in (names.BIN_LENGTH_LO, names.BIN_LENGTH_HI, names.BIN_CLIPPED_LOW, names.BIN_CLIPPED_HIGH)
         )
         if low is not None and below is not None and above is not None:
-            found.append(f"  length {low} to {'the longest' if high is None else high}: {below + above:.1%}")
+            found.append(f"  length {low} to {'the longest' if high is None else high - 1}: {below + above:.1%}")
     return found
 
 
@@ -67,7 +67,7 @@ def main(args: list[str] | None = None) -> int:
     from fspo.base.command_line import next_step
     from fspo.base.options import parse
     from fspo.config import TrainConfig
-    from fspo.gradlog.run_folder import CONFIG
+    from fspo.gradlog.run_folder import CONFIG, MODEL
 
     words = list(sys.argv[1:] if args is None else args)
     noise_floor = NOISE_FLOOR in words
@@ -84,9 +84,14 @@ def main(args: list[str] | None = None) -> int:
         trainer = Trainer(config)
         trainer.train()
     except KeyboardInterrupt:
+        from fspo.train.checkpoint import list_checkpoints
+
+        kept = list_checkpoints(Path(config.output))
         options = ["--config", str(Path(config.output) / CONFIG), "--resume", "true"]
         print(
-            "interrupted: this command goes on from the last checkpoint",
+            f"interrupted: this command goes on from {kept[-1].name}"
+            if kept
+            else "interrupted before the first checkpoint (--checkpoint-every): this command begins anew",
             next_step("train", options),
             sep="\n",
             file=sys.stderr,
@@ -98,8 +103,8 @@ def main(args: list[str] | None = None) -> int:
         print("stopped: another process of this run ended; its own line says why", file=sys.stderr)
         return 1
     if trainer.is_main:
-        lines = [*last_rollout(config.output), f"run: {config.output}", next_step("analyse", [config.output])]
-        print(*lines, sep="\n", file=sys.stderr)
+        model = f"run: {config.output}; model and tokenizer for transformers: {Path(config.output) / MODEL}"
+        print(*last_rollout(config.output), model, next_step("analyse", [config.output]), sep="\n", file=sys.stderr)
     return 0
 
 

@@ -182,7 +182,7 @@ def test_the_analysis_and_the_doctor_count_the_same_rows(tmp_path, capsys):
     examined = capsys.readouterr().out.splitlines()
     assert analysed.startswith(f"{run}: 440 of 720 rows (after an update)")  # 55 finite of 60 train rows, 8 updates
     assert examined[0].startswith(f"{run}: 720 rows")
-    assert analysed.splitlines()[-1] == f"next: fspo figures {run}"
+    assert analysed.splitlines()[-1] == f"next: fspo report {run}"
     assert examined[-1] == f"next: fspo analyse {run}"
 
 

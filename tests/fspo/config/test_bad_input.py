@@ -75,6 +75,7 @@ OPTIONS: list[tuple[str, str, str]] = [
     ("--warmup.seed", str(2**70), "warmup.seed"),
     ("--warmup.slip_from", ".nan", "warmup.slip_from is nan"),
     ("--no-such", "3", "unknown option"),
+    ("out/run", "--seed=1", "'out/run' is no option: name it, for example --output out/run"),
     ("--config", "", "cannot read the configuration file ''"),
     ("--config", ".", "cannot read the configuration file '.'"),
 ]

@@ -166,7 +166,7 @@ def test_tokenizer_larger_than_the_model():
 def test_missing_and_damaged_files(tmp_path):
     with pytest.raises(UserError, match="cannot load"):
         load_model(tmp_path)
-    with pytest.raises(UserError, match="cannot load"):
+    with pytest.raises(UserError, match="there is no folder"):
         load_tokenizer(tmp_path / "nowhere")
     build_embedded_model().save_pretrained(tmp_path)
     weights = tmp_path / "model.safetensors"

@@ -132,7 +132,7 @@ def test_the_result_of_a_run_is_its_last_rollout_by_length(tmp_path: Path) -> No
     lines = [line | {"rollout": 3, "reward": 0.1}, line, {"rollout": 5, "step": 9, "phase": "eval", "eval/reward": 1.0}]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     first = "rollout 4: reward 0.500; clipped, of the responses with A != 0:"
-    assert train.last_rollout(str(tmp_path)) == [first, "  length 1 to 16: 37.5%", "  length 32 to the longest: 50.0%"]
+    assert train.last_rollout(str(tmp_path)) == [first, "  length 1 to 15: 37.5%", "  length 32 to the longest: 50.0%"]
 
 
 def test_existing_run_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -210,4 +210,6 @@ def test_keyboard_interrupt_says_how_to_go_on(
 
     monkeypatch.setattr(Updater, "accumulate", interrupt)
     assert train.main(arguments(tmp_path)) == 130
-    assert f"next: fspo train --config {tmp_path / 'run'}/config.yaml --resume true\n" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "interrupted before the first checkpoint (--checkpoint-every): this command begins anew\n" in said
+    assert f"next: fspo train --config {tmp_path / 'run'}/config.yaml --resume true\n" in said
