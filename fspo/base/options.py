@@ -69,25 +69,28 @@ def parse(cls: type[ConfigT], args: Sequence[str] | None, parser: ArgumentParser
 
 
 def _checked_words(args: Sequence[str], cls: type) -> list[str]:
-    """Return the command line with each name of a configuration file replaced by the file's text.
+    """Return the command line with the texts of its configuration files, by --config, before everything else, because
+    jsonargparse lets what stands later win.
 
     The YAML of these files, and of values that begin with a bracket, is checked first.
     """
     words: list[str] = []
+    files: list[str] = []
     previous = ""
     for word in args:
         name, equals, value = word.partition("=")
         if previous == "--config":
-            words.append(_file_text(word, cls))
+            words.pop()
+            files += ["--config", _file_text(word, cls)]
         elif name == "--config" and equals:
-            words += ["--config", _file_text(value, cls)]
+            files += ["--config", _file_text(value, cls)]
         else:
             given = value if equals and word.startswith("--") else word
             if given.startswith(("{", "[")):
                 _check_yaml(given, f"{previous or name} {given[:40]}")
             words.append(word)
         previous = word
-    return words
+    return [*files, *words]
 
 
 def _file_text(path: str, cls: type) -> str:

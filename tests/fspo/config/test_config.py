@@ -22,7 +22,7 @@ def test_the_command_line_wins_over_the_file(tmp_path: Path) -> None:
     config = made("--config", str(file), "--batch.prompts", "20")
     assert (config.rollouts, config.batch.prompts, config.batch.responses, config.rule.preset) == (7, 20, 3, "gspo")
     assert config.batch.minibatches == TrainConfig().batch.minibatches
-    assert made("--batch.prompts", "20", "--config", str(file)).batch.prompts == 12  # later wins, as it stands there
+    assert made("--batch.prompts", "20", "--config", str(file)).batch.prompts == 20  # wherever --config stands
 
 
 def test_saved_configuration_loads_again(tmp_path: Path) -> None:
