@@ -16,10 +16,18 @@ PUBLISHED = {
     "verl 0.9.1": ["numpy>=2.0.0", "pandas", "pyarrow>=19.0.0"],
     "trl 1.16.0": ["jinja2", "numpy>=1.26.0", "pandas>=2.1.1", "psutil>=5.9.4", "pyarrow>=21.0.0", "pyyaml>=6.0.1"],
     "openrlhf 0.11.2": ["tqdm"],
+    "deepspeed 0.19.8, for openrlhf": ["numpy", "psutil", "tqdm"],
     "ms-swift 4.6.0": ["matplotlib", "numpy", "pandas", "pyyaml>=5.4", "scipy", "tqdm"],
     "areal 1.0.4": ["matplotlib", "pandas", "psutil", "pyyaml", "seaborn", "tqdm"],
 }
-"""Of the wheels' published requirements (Requires-Dist, without extras) those that the core has too."""
+"""Of the published requirements (Requires-Dist, without extras) those that the core has too.
+
+pip cannot resolve all of OpenRLHF at once: it reads the requirements of flash-attn, deepspeed and
+transformers-stream-generator, which have no wheel, by building them, and flash-attn is built with torch installed.
+The other 26 requirements of OpenRLHF 0.11.2 and the core were resolved together by
+`pip install --dry-run --only-binary :all:`. Of the three, flash-attn asks for torch and einops, and
+transformers-stream-generator names nothing.
+"""
 
 
 @pytest.mark.parametrize("trainer", PUBLISHED)

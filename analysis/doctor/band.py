@@ -203,7 +203,7 @@ def acceptance(p: Patient, target: float | None = None) -> Answer:
         name,
         Severity.WARNING if tight or target is not None else Severity.INFO,
         summary,
-        f"set the range ({cure})"
+        f"set rule.range_lo and rule.range_hi, or what your trainer calls them ({cure})"
         if cure
         else "set the range; the log names no rule to calibrate (`fspo import --rule`)",
         inside,

@@ -6,6 +6,7 @@ import hashlib
 import json
 import logging
 import platform
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -69,6 +70,7 @@ def warm_up(
                 return target
             # Remove the unfinished folders of killed processes. This process has the lock, so no other is writing.
             remove_parts(root, target.name)
+            print(f"warm-up of the embedded model: it takes minutes, once; later runs read {target}", file=sys.stderr)
             with whole_folder(target) as part:
                 _fill(part, config, task, depends)
     except OSError as error:

@@ -101,7 +101,7 @@ def test_training_is_reproducible_and_learns():
     assert loss(first) < loss(build_embedded_model()) - 0.5
 
 
-def test_cache_is_filled_once(tmp_path, monkeypatch):
+def test_cache_is_filled_once(tmp_path, monkeypatch, capsys):
     calls = []
     real = warmup.train
     monkeypatch.setattr(warmup, "train", lambda *args: calls.append(args) or real(*args))
@@ -118,6 +118,9 @@ def test_cache_is_filled_once(tmp_path, monkeypatch):
     assert not any(path.suffix in (".bin", ".pt", ".pkl", ".part") for path in tmp_path.rglob("*"))
     other = warm_up(replace(TINY, seed=1), TASK, tmp_path)
     assert other != folder
+    told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warm-up of the embedded model: ")]
+    assert len(told) == len(calls) == 2
+    assert [line.endswith(str(path)) for line, path in zip(told, (folder, other), strict=True)] == [True, True]
 
 
 def test_every_dependency_changes_the_name(monkeypatch):
