@@ -14,6 +14,7 @@ import seaborn.objects as so
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.offsetbox import AnnotationBbox, DrawingArea
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator, ScalarFormatter
 from numpy.typing import ArrayLike, NDArray
 
@@ -23,6 +24,8 @@ from figures.tables import Frame
 
 ENDS = ("ci_low", "ci_high")
 """Columns of the ends of an estimate's interval."""
+PIECE = 14
+"""Length in points of the piece of a line that stands before its name."""
 
 
 def new_axes(ax: Axes | None) -> Axes:
@@ -298,8 +301,9 @@ def name_lines(
     axes: Sequence[Axes], parts: Sequence[Frame], known: Mapping[str, Look], style: Style, *, x: str,
     y: str = "estimate", hue: str = "rule",
 ) -> None:  # fmt: skip
-    """Write each rule's name at the right of the last panel that shows the rule, as high as its curve ends, in a wide
-    figure. Call when the axes have their limits. ``parts``: the rows of each panel.
+    """Write each rule's name, behind a piece of its line with its marker, at the right of the last panel that shows
+    the rule, as high as its curve ends, in a wide figure. Call when the axes have their limits. ``parts``: the rows of
+    each panel.
     """
     if style.narrow:
         return
@@ -320,8 +324,13 @@ def name_lines(
             places = places - max(places[-1] - 1, 0)  # the names stay beside the panel
             places = places + max(-places[0], 0)
         for at, rule in zip(places, shown.index[order], strict=True):
-            ax.annotate(rule_label(rule), (1.02, at), xycoords="axes fraction", color=known[rule].color, va="center",
-                        fontsize=7, annotation_clip=False)  # fmt: skip
+            look, piece = known[rule], DrawingArea(PIECE, 0)
+            piece.add_artist(Line2D([0, PIECE / 2, PIECE], [0, 0, 0], color=look.color, linestyle=look.linestyle,
+                                    marker=look.marker, markevery=[1]))  # fmt: skip
+            box: dict[str, Any] = {"box_alignment": (0, 0.5), "frameon": False, "pad": 0}
+            ax.add_artist(AnnotationBbox(piece, (1.02, at), xycoords="axes fraction", annotation_clip=False, **box))
+            ax.annotate(rule_label(rule), (1.02, at), (PIECE + 3, 0), xycoords="axes fraction", color=look.color,
+                        textcoords="offset points", va="center", fontsize=7, annotation_clip=False)  # fmt: skip
 
 
 def apart(places: NDArray[np.float64], gap: float) -> NDArray[np.float64]:

@@ -338,10 +338,10 @@ def split(rows: Frame, column: str = "panel") -> dict[str, Frame]:
 
 
 def with_data(rows: Frame, names: Sequence[str]) -> tuple[Frame, str]:
-    """Return the rows of those panels (values of the columns ``names`` together) in which any estimate is known, and a
-    sentence on the panels that are left out, with the data that they need; "" if none is.
+    """Return the rows of those panels (values of the columns ``names`` together) in which at least half of the
+    estimates are known, and a sentence on the panels that are left out, with the data that they need; "" if none is.
     """
-    full = rows["estimate"].notna().groupby([rows[name] for name in names]).transform("any")
+    full = rows["estimate"].notna().groupby([rows[name] for name in names]).transform("mean") >= 0.5
     gone = rows[~full]
     words = [f"{', '.join(key)} ({amount(part)})" for key, part in gone.groupby(list(names), sort=False)]
     return rows[full], f" No panel: {'; '.join(words)}." if words else ""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
@@ -19,10 +17,13 @@ TITLE = "Out-of-band rate by length over training"
 TITLE_BY = "Out-of-band rate over training (bins: {label})"
 CAPTION = (
     "Share of responses whose log-ratio lies outside the band of the rule that trains (docs/theory.md section 1), by "
-    "rollout and {by} bin; darker is {darker}. {runs} n = {n} responses for each point."
+    "rollout, in the {lowest}, the middle and the {highest} of {bins} {by} bins. {runs} n = {n} responses for each "
+    "point."
 )
-ONE = f"Shaded: cluster-aware {PERCENT} intervals of the {{lowest}} and the {{highest}} bin."
-SEVERAL = "Every seed is a thin line ({seeds} seeds)."
+ONE = f"Shaded: cluster-aware {PERCENT} intervals."
+SEVERAL = "Every seed is a line ({seeds} seeds)."
+DASHES = ((), (4.0, 1.6), (1.0, 1.6))
+"""Lengths of dashes and gaps of the shown bins' lines, from the first to the last bin."""
 ENDS = {True: ("shortest", "longest"), False: ("lowest", "highest")}
 """What the caption calls the first and the last bin: under True for bins of length, under False for another
 quantity."""
@@ -51,26 +52,32 @@ def bin_labels(found: Frame, by_length: bool = True) -> dict[int, str]:
     return {b: f"bin {b + 1}{f' ({low})' if b == 0 else f' ({high})' if b == last else ''}" for b in range(last + 1)}
 
 
-def bin_looks(labels: Sequence[str]) -> dict[str, Look]:
-    """Return a look for each bin, from dark (first) to light (last), so that a grey print keeps the order."""
-    colors = sns.color_palette("viridis", max(len(labels), 2) + 1)
-    return {label: Look(to_hex(color), "o") for label, color in zip(labels, colors, strict=False)}
+def shown(found: Frame, by_length: bool = True) -> Frame:
+    """Return the rows of the first, the middle and the last bin, with the bin's name in a new column ``label``."""
+    labels = bin_labels(found, by_length)
+    bins = sorted(labels)
+    return found[found["bin"].isin([bins[0], bins[len(bins) // 2], bins[-1]])].assign(label=found["bin"].map(labels))
 
 
-def plot_rates(data: Frame, labels: dict[int, str], *, shaded: bool, ax: Axes | None = None) -> Axes:
-    """Draw the share out of the band (``estimate``) against the rollout (``window``), a line for each ``run`` and
-    ``bin``. ``labels``: name of each bin. With ``shaded``, shade the intervals of the first and the last bin.
+def bin_looks(data: Frame) -> dict[str, Look]:
+    """Return a look for each bin's ``label``, dark and solid for the first bin, pale and dotted for the last."""
+    labels = list(dict.fromkeys(data.sort_values("bin")["label"]))
+    colors = sns.color_palette("viridis", len(labels) + 1)
+    looks_of = zip(labels, colors, ("o", "s", "^"), DASHES, strict=False)
+    return {label: Look(to_hex(color), marker, dashes) for label, color, marker, dashes in looks_of}
+
+
+def plot_rates(data: Frame, known: dict[str, Look], *, shaded: bool, ax: Axes | None = None) -> Axes:
+    """Draw the share out of the band (``estimate``) against the rollout (``window``), a line for each ``run`` and bin
+    (``label``). With ``shaded``, shade the intervals.
     """
-    known = bin_looks(list(labels.values()))
-    data = data.assign(label=data["bin"].map(labels))
     ax = draw.curves(
         data, ax, x="window", hue="label", units="run", ends=(), known=known, marks=data["window"].nunique() == 1,
-        linewidth=0.9 if shaded else 0.6, markersize=2.8,
+        linewidth=1.1 if shaded else 0.7, markersize=2.8,
     )  # fmt: skip
-    for label in (labels[min(labels)], labels[max(labels)]) if shaded else ():
-        for _, part in data[data["label"] == label].sort_values("window").groupby("run"):
-            shade = {"color": known[label].color, "alpha": 0.16, "linewidth": 0}
-            ax.fill_between(part["window"], part["ci_low"], part["ci_high"], **shade)
+    for (label, _), part in data.sort_values(["bin", "window"]).groupby(["label", "run"], sort=False) if shaded else ():
+        shade = {"color": known[str(label)].color, "alpha": 0.16, "linewidth": 0}
+        ax.fill_between(part["window"], part["ci_low"], part["ci_high"], **shade)
     ax.set_ylim(bottom=0)
     draw.percent_axis(ax.yaxis)
     ax.xaxis.set_major_locator(MaxNLocator(nbins=4, integer=True))
@@ -83,34 +90,33 @@ def caption(tables: Tables) -> str:
     seeds = found.groupby("trained_rule")["run"].nunique()
     low, high = ENDS[tables.by_length]
     return CAPTION.format(
-        runs=(ONE if seeds.max() == 1 else SEVERAL).format(lowest=low, highest=high, seeds=count_words(seeds)),
-        n=count_words(found["count"]),
+        runs=(ONE if seeds.max() == 1 else SEVERAL).format(seeds=count_words(seeds)),
+        n=count_words(shown(found)["count"]),
         by=tables.bin_word,
-        darker="shorter" if tables.by_length else "lower",
+        lowest=low,
+        highest=high,
+        bins=found["bin"].nunique(),
     )
 
 
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw the share out of the band over training, one small panel for each rule that trained."""
-    found = rows(tables)
-    rules, labels = list(looks(found["trained_rule"])), bin_labels(found, tables.by_length)
+    """Draw the share out of the band over training in three bins, one small panel for each rule that trained."""
+    found = shown(rows(tables), tables.by_length)
+    known, panels = bin_looks(found), {rule: found[found["trained_rule"] == rule] for rule in looks(found["panel"])}
     shaded = bool(found.groupby("trained_rule")["run"].nunique().max() == 1)
-    ends = found.loc[found["bin"].isin([min(labels), max(labels)]) & shaded, "ci_high"]
-    top = max(float(found["estimate"].max()), float(ends.max()) if len(ends) else 0.0)
+    top = float(found[["estimate", "ci_high"] if shaded else ["estimate"]].max().max())
     with style.context():
-        legend = {
-            n: draw.key(k.color, linestyle="-", linewidth=1.6) for n, k in bin_looks(list(labels.values())).items()
-        }
-        fig, axes = draw.panel_grid(style, len(rules), 1.35, legend, sharey=True, sharex=True)
-        for ax, rule in zip(axes, rules, strict=True):
-            plot_rates(found[found["trained_rule"] == rule], labels, shaded=shaded, ax=ax).set_title(rule_label(rule))
+        fig, axes = draw.rule_grid(style, len(panels), 1.35, known, marks=False, sharey=True, sharex=True)
+        for ax, (rule, part) in zip(axes, panels.items(), strict=True):
+            plot_rates(part, known, shaded=shaded, ax=ax).set_title(rule_label(rule))
             ax.label_outer()
         axes[0].set_ylim(0, min(1.02, 1.05 * top) if top > 0 else 1.0)
-        columns = style.columns(len(rules), 3)
-        columns = -(-len(rules) // -(-len(rules) // columns))
+        columns = style.columns(len(panels), 3)
+        columns = -(-len(panels) // -(-len(panels) // columns))
         for ax in axes[-columns:]:  # the lowest of each column, also where the last row is not full
             ax.tick_params(labelbottom=True)
             ax.set_xlabel("rollout")
             ax.xaxis.label.set_visible(True)
         draw.label_left(axes, "out of band (%)")
+        draw.name_lines(axes, list(panels.values()), known, style, x="window", hue="label")
     return fig

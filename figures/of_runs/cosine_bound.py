@@ -8,6 +8,7 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, NullLocator
 
 from figures import draw
 from figures.style import Style, looks
@@ -63,10 +64,10 @@ def plot_bound(data: Frame, ax: Axes | None = None, means: Frame | None = None, 
         Where the y axis begins, if no cosine is lower.
     """
     ax, known = draw.new_axes(ax), looks(data["rule"])
-    low, high = float(data["rho"].min()), float(data["rho"].max())
+    high = float(data["rho"].max())
     wide = high > 4
-    left, right = (min(low, 0.9) / 1.2, high * 1.2) if wide else (0.0, max(1.2, 1.05 * high))
-    at = np.linspace(left, 1.0, 400)
+    right = high * 1.2 if wide else max(1.2, 1.05 * high)
+    at = np.linspace(0.0, 1.0, 400)
     ax.plot(at, [cosine_bound(r) or 0.0 for r in at], color="black", linewidth=1.0, zorder=2.2)
     ax.axvspan(1.0, right, color="#ececec", linewidth=0, zorder=0.2)
     sns.scatterplot(
@@ -81,10 +82,13 @@ def plot_bound(data: Frame, ax: Axes | None = None, means: Frame | None = None, 
             ax.hlines(cosine["estimate"], rho["ci_low"], rho["ci_high"], **look)
             ax.vlines(rho["estimate"], cosine["ci_low"], cosine["ci_high"], **look)
     if wide:
-        ax.set_xscale("log", base=2)
+        ax.set_xscale("symlog", base=2, linthresh=1, linscale=2)  # linear where T7 promises something
+        octaves = np.arange(0, np.log2(right), max(1, np.log2(right) // 4))
+        ax.xaxis.set_major_locator(FixedLocator([0, 0.5, *2.0**octaves]))
+        ax.xaxis.set_minor_locator(NullLocator())
         ax.xaxis.set_major_formatter(lambda v, _: f"{v:g}")
     lowest = min(lowest, float(data["cosine"].min()))
-    ax.set(xlim=(left, right), ylim=(lowest - 0.03, 1.03), xlabel="$\\rho$", ylabel="")
+    ax.set(xlim=(0, right), ylim=(lowest - 0.03, 1.03), xlabel="$\\rho$", ylabel="")
     return ax
 
 

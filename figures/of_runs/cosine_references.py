@@ -51,8 +51,7 @@ def rows(tables: Tables) -> Frame:
     found = found[(found["bin"] < 0) & found["reference"].isin(list(REFERENCES))]
     drawable(need(found, "no cosine over all responses"))
     found = views(found)
-    known = found["estimate"].notna().groupby(found["reference"]).any()
-    if not known.drop("same_batch", errors="ignore").any():
+    if set(with_data(found, ["reference", "panel"])[0]["reference"]) <= {"same_batch"}:
         lacks = {name: part for name, part in split(found, "reference").items() if name != "same_batch"}
         words = "; ".join(f"{name}: {amount(part)}" for name, part in lacks.items())
         raise NothingToDraw(f"only the same batch gives a cosine ({words or 'no other was measured'})")
@@ -72,9 +71,10 @@ def plot_reference(data: Frame, rules: Sequence[str], ax: Axes | None = None) ->
 def caption(tables: Tables) -> str:
     """Return the caption of cosines with four estimates of the true update, with what missing ones need."""
     found = rows(tables).replace({"reference": REFERENCES})
-    gone = found[found["estimate"].notna().groupby(found["reference"]).transform("any").eq(False)]
-    whole = "; ".join(f"{name} ({amount(part)})" for name, part in split(gone, "reference").items())
-    missing = f" No panels: {whole}." if whole else with_data(found, ["reference", "panel"])[1]
+    kept, words = with_data(found, ["reference", "panel"])
+    gone = split(found[~found["reference"].isin(kept["reference"])], "reference")
+    whole = "; ".join(f"{name} ({amount(part)})" for name, part in gone.items())
+    missing = f" No panels: {whole}." if whole else words
     return CAPTION.format(what=view_words(found), missing=missing, S=tables.symbol)
 
 

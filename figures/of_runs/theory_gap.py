@@ -10,7 +10,7 @@ from analysis.tables.theory_gap import INGREDIENTS
 from figures import draw
 from figures.of_runs.ess_by_length import plot_estimates
 from figures.style import Style, looks
-from figures.tables import Frame, Tables, count_words, drawable, need
+from figures.tables import Frame, Tables, count_words, drawable, need, percent
 from fspo.stats.intervals import PERCENT
 
 TITLE = "Where theory and data differ"
@@ -18,13 +18,15 @@ CAPTION = (
     "First panel: measured less theoretical share in the band (docs/theory.md T1), each run's own rule on its own log, "
     "by {by} bin. The other panels add up to it: what each departure from the theory contributes, and the rest. n = "
     "{n} "
-    f"responses a bin. Bars: {PERCENT} intervals (jackknife over prompts)."
+    f"responses a bin. Bars: {PERCENT} intervals (jackknife over prompts).{{small}}"
     "\n\nFirst use. The theory: {S} normal with the rule's own drift and variance σ²L, in a symmetric band. The "
     "departures: the band's asymmetry, the measured drift, the measured spread (H), the measured law of the "
     "standardised {S} (tails) and its dependence on the sign of A; each is a mean over all orders of putting them in."
 )
 PARTS = ("gap", *INGREDIENTS, "rest")
 WORDS = {"gap": "measured − theory", "H": "H (spread)"}
+SMALL = 0.01
+"""A part that is smaller than this everywhere is named in the caption and has no panel."""
 
 
 def rows(tables: Tables) -> Frame:
@@ -48,24 +50,35 @@ def plot_part(data: Frame, ax: Axes | None = None, partition: Partition = LENGTH
     return ax
 
 
+def shown(found: Frame) -> dict[str, Frame]:
+    """Return the rows of each panel; parts of the gap that are small everywhere (``SMALL``) have none."""
+    panels = {title: found[found["panel"] == title] for title in (WORDS.get(part, part) for part in PARTS)}
+    return {t: part for i, (t, part) in enumerate(panels.items()) if i == 0 or part["estimate"].abs().max() >= SMALL}
+
+
 def caption(tables: Tables) -> str:
-    """Return the caption of the gap between measured and theoretical acceptance, with the numbers of responses."""
-    return CAPTION.format(by=tables.bin_word, S=tables.symbol, n=count_words(rows(tables)["count"]))
+    """Return the caption of the gap between measured and theoretical acceptance, with the numbers of responses and the
+    parts that are too small for a panel.
+    """
+    found = rows(tables)
+    small = [title for title in dict.fromkeys(found["panel"]) if title not in shown(found)]
+    words = f" Below {percent(SMALL)} everywhere: {', '.join(small)}." if small else ""
+    return CAPTION.format(by=tables.bin_word, S=tables.symbol, n=count_words(found["count"]), small=words)
 
 
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw a panel for the gap between measured and theoretical acceptance and one for each of its parts, all on one
-    scale (docs/theory.md T1).
+    """Draw a panel for the gap between measured and theoretical acceptance and one for each of its parts that is not
+    small, all on one scale (docs/theory.md T1).
     """
     found = rows(tables)
-    columns = 2 if style.narrow else 4
+    panels = shown(found)
+    columns = min(len(panels), 2 if style.narrow else 3)
     with style.context():
         legend = draw.rule_keys(looks(found["trained_rule"]))
-        fig, axes = draw.panel_grid(style, len(PARTS), 1.3, legend, columns=columns, sharey=True)
-        for i, (ax, part) in enumerate(zip(axes, PARTS, strict=True)):
-            title = WORDS.get(part, part)
-            plot_part(found[found["panel"] == title], ax, tables.partition).set_title(title)
+        fig, axes = draw.panel_grid(style, len(panels), 1.3, legend, columns=columns, sharey=True)
+        for i, (ax, (title, part)) in enumerate(zip(axes, panels.items(), strict=True)):
+            plot_part(part, ax, tables.partition).set_title(title)
             label = "length $L$ (tokens)" if tables.by_length else draw.axis_label(tables.partition)
-            ax.set_xlabel(label if i >= len(PARTS) - columns else "")
+            ax.set_xlabel(label if i >= len(panels) - columns else "")
         draw.label_left(axes, "percentage points")
     return fig

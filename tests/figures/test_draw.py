@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.offsetbox import AnnotationBbox
 
 from figures import draw
 from figures.of_runs.acceptance_by_length import plot_acceptance
-from figures.style import LOOKS
+from figures.style import LOOKS, Style, looks
 from figures.tables import with_data
 from tests.figures.looking import bars, marked
 
@@ -58,12 +59,25 @@ def test_a_panel_without_data_becomes_a_sentence():
     reason = "about {} times the responses are needed"
     table = pd.DataFrame(
         {
-            "panel": ["a", "a", "b", "b"],
-            "estimate": [0.5, np.nan, np.nan, np.nan],
-            "reason": ["", "few", reason.format(2), reason.format("3.5")],
+            "panel": ["a", "a", "b", "b", "b"],
+            "estimate": [0.5, np.nan, 0.5, np.nan, np.nan],
+            "reason": ["", "few", "", reason.format(2), reason.format("3.5")],
         }
     )
     kept, words = with_data(table, ["panel"])
     assert list(kept["panel"]) == ["a", "a"]
     assert words == " No panel: b (too little data: 2 to 3.5 times the responses needed)."
     assert with_data(kept, ["panel"])[1] == ""
+
+
+def test_a_name_stands_behind_a_piece_of_its_line():
+    table = pd.DataFrame({"rule": ["fspo", "fspo", "rloo", "rloo"], "x": [1, 2, 1, 2], "estimate": [1, 2, 3, 4]})
+    known, style = looks(table["rule"]), Style()
+    with style.context():
+        _, (ax,) = draw.rule_grid(style, 1, 1.5, known)
+        draw.curves(table, ax, x="x")
+        draw.name_lines([ax], [table], known, style, x="x")
+    boxes = [box for box in ax.artists if isinstance(box, AnnotationBbox)]
+    pieces = [box.offsetbox.get_children()[0] for box in boxes]
+    assert [text.get_text() for text in ax.texts] == ["fspo", "rloo"]
+    assert [(p.get_color(), p.get_marker()) for p in pieces] == [("#0072B2", "o"), ("#D55E00", "s")]

@@ -48,6 +48,15 @@ def test_gap_and_its_parts(case_tables):
     assert len(fig.axes) == 2 + len(INGREDIENTS)
 
 
+def test_a_part_of_the_gap_that_is_small_everywhere_is_a_sentence(case_tables):
+    table = case_tables("usual")["theory_gap"]
+    small = table.assign(estimate=table["estimate"].where(table["part"] != "drift", 0.004))
+    tables = Tables({"theory_gap": small})
+    assert "drift" not in [ax.get_title(loc="left") for ax in module("theory_gap").figure(tables, Style()).axes]
+    assert " Below 1 % everywhere: drift." in module("theory_gap").caption(tables)
+    assert "everywhere" not in module("theory_gap").caption(case_tables("usual"))
+
+
 def test_squared_errors(case_tables):
     tables = case_tables("usual")
     fig = module("update_error").figure(tables, Style())

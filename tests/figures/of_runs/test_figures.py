@@ -151,6 +151,16 @@ def test_bound_and_guarantee(case_tables):
     assert rows["rho"].max() < ax.get_xlim()[1]
 
 
+def test_an_update_that_clips_nothing_beside_very_large_errors(case_tables):
+    table = case_tables("usual")["lemma"]
+    rho = table["rho"].where(table.index % 2 == 0, 1e-20) * 6 / table["rho"].max()
+    fig = module("cosine_bound").figure(Tables({"lemma": table.assign(rho=rho)}), Style())
+    ax = titled(fig, "as trained")
+    assert ax.get_xlim()[0] == 0
+    ticks = [float(tick) for tick in ax.get_xticks() if tick <= ax.get_xlim()[1]]
+    assert ticks == [0, 0.5, 1, 2, 4]
+
+
 def test_means_of_the_lemma_are_crosses_at_the_tables_intervals(case_tables):
     tables = case_tables("usual")
     fig = module("cosine_bound").figure(tables, Style())
@@ -182,13 +192,15 @@ def test_clip_rate_lines_and_shades(case_tables, case):
     tables = case_tables(case)
     fig = module("clip_over_training").figure(tables, Style())
     t = tables["over_time"]
-    rows = t[(t["trained_rule"] == "fspo") & (t["bin"] >= 0)]
+    rows = t[(t["trained_rule"] == "fspo") & t["bin"].isin([0, 2, 4])]
     ax = titled(fig, "fspo")
     want = {tuple(part.sort_values("window")["estimate"]) for _, part in rows.groupby(["run", "bin"])}
     assert {tuple(line.get_ydata()) for line in ax.get_lines()} == want
     shades = [c for c in ax.collections if isinstance(c, PolyCollection)]
-    assert len(shades) == (2 if case == "one" else 0)  # one run: shortest and longest bin; several seeds: thin lines
-    for shade, number in zip(shades, (0, 4), strict=False):
+    assert len(shades) == (3 if case == "one" else 0)  # one run: intervals; several seeds: lines
+    names = [text.get_text() for text in fig.axes[-1].texts]
+    assert sorted(names) == sorted(f"{a:.0f}–{b - 1:.0f} tokens" for a, b in ends(rows, 1, "bin_lo", "bin_hi"))
+    for shade, number in zip(shades, (0, 2, 4), strict=False):
         edge = {(round(float(x), 9), round(float(y), 9)) for x, y in shade.get_paths()[0].vertices}
         own = rows[rows["bin"] == number]
         for column in ("ci_low", "ci_high"):
