@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from textwrap import fill
 from typing import Any, cast
 
@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from analysis.log.partition import LENGTH, Partition
 from figures.style import GREY, OUTSIDE_COLORS, OUTSIDE_MARKERS, PALE, Look, Style, looks, rule_label
-from figures.tables import Frame
+from figures.tables import REFERENCES, Frame, split
 
 ENDS = ("ci_low", "ci_high")
 """Columns of the ends of an estimate's interval."""
@@ -119,6 +119,7 @@ def dots(
     ends: Sequence[str] = ENDS,
     step: float = 0.24,
     mapped: Mapping[str, tuple[str, Mapping[Any, Any]]] | None = None,
+    missing: str = "",
     **look: Any,
 ) -> Axes:
     """Draw the table's column ``x`` as dots with their intervals, in one row of the panel for each category.
@@ -138,6 +139,8 @@ def dots(
         Columns of the interval; none are drawn if the table lacks them.
     mapped : mapping
         From a property of `seaborn.objects.Dot` (color, marker, fill) to a column and the property of each value.
+    missing : str
+        Words in a row without a dot.
     look
         Constant properties of the dots.
     """
@@ -173,6 +176,8 @@ def dots(
     if spec is not None and not spec.is_first_col() and len(ax.get_shared_y_axes().get_siblings(ax)) > 1:
         ax.tick_params(labelleft=False)  # seaborn.objects had shown them again
     ax.grid(False, axis="y")
+    for empty in (i for i, name in enumerate(rows) if missing and not (data[row] == name).any()):
+        few_words(ax, 0.5, empty, missing, transform=ax.get_yaxis_transform())
     for edge in range(1, len(rows)):
         ax.axhline(edge - 0.5, color="#e3e3e3", linewidth=0.5, zorder=0.5)
     return ax
@@ -232,10 +237,10 @@ def key(color: str = "#444444", marker: str | None = None, **look: Any) -> Line2
     return Line2D([], [], color=color, marker=marker, **properties)
 
 
-def rule_keys(known: Mapping[str, Look], marks: bool = True, lines: bool = True) -> dict[str, Line2D]:
-    """Return a legend's marks of rules by label: each rule's colour with its marker or its line style."""
+def rule_keys(known: Mapping[str, Look], lines: bool = True) -> dict[str, Line2D]:
+    """Return a legend's marks of rules by label: each rule's colour and marker, and its line style if ``lines``."""
     return {
-        rule_label(rule): key(k.color, k.marker if marks else None, linestyle=k.linestyle if lines else "none")
+        rule_label(rule): key(k.color, k.marker, linestyle=k.linestyle if lines else "none")
         for rule, k in known.items()
     }
 
@@ -285,28 +290,115 @@ def panel_grid(
     return figure, axes[:panels]
 
 
-def rule_grid(
-    style: Style, panels: int, height: float, known: Mapping[str, Look], more: Mapping[str, Any] | None = None,
-    marks: bool = True, **options: Any,
-) -> tuple[Figure, list[Axes]]:  # fmt: skip
-    """Return `panel_grid` for curves of rules: in a narrow figure with a legend of the rules, in a wide one with a
-    legend of ``more`` alone, because there `name_lines` writes the rules' names beside their curves.
+def facets(
+    style: Style,
+    panels: Mapping[str, Frame],
+    plot: Callable[[Frame, Axes], Any],
+    height: float,
+    legend: Mapping[str, Any] | None = None,
+    *,
+    known: Mapping[str, Look] | None = None,
+    x: str = "",
+    y: str = "estimate",
+    hue: str = "rule",
+    left: str = "",
+    **options: Any,
+) -> tuple[Figure, list[Axes]]:
+    """Return a figure with a panel for each title, and its axes; ``plot`` draws the panel's rows into them.
+
+    Parameters
+    ----------
+    panels : mapping
+        Rows of each panel by its title.
+    height : float
+        Of a panel, in inches.
+    legend : mapping
+        Marks of the legend by label.
+    known : mapping, optional
+        Look of each value of ``hue`` in curves over ``x``. A narrow figure names them in the legend, a wide one beside
+        the curves (`name_lines`).
+    left : str
+        The y label of the first panel in each row.
+    options
+        Further arguments of `panel_grid`.
     """
-    return panel_grid(
-        style, panels, height, (rule_keys(known, marks) if style.narrow else {}) | dict(more or {}), **options
-    )
+    keys = rule_keys(known) if known and style.narrow else {}
+    figure, axes = panel_grid(style, len(panels), height, keys | dict(legend or {}), **options)
+    for ax, (title, part) in zip(axes, panels.items(), strict=True):
+        plot(part, ax)
+        ax.set_title(title, linespacing=1.1)
+        spec = ax.get_subplotspec()
+        if left and spec is not None and spec.is_first_col():
+            ax.set_ylabel(left)
+    if known and not style.narrow:
+        name_lines(axes, list(panels.values()), known, x=x, y=y, hue=hue)
+    return figure, axes
+
+
+ROW, LEAST, BESIDES = 0.16, 0.45, 0.42
+"""Heights in inches: of one rule's row, of the lowest panel, and of titles and labels around a row of panels."""
+
+
+def matrix(
+    found: Frame,
+    column: str,
+    names: Mapping[str, str],
+    style: Style,
+    plot: Callable[[Frame, list[str], Axes], Any],
+    label: str,
+    legend: Mapping[str, Any],
+    *,
+    row: str = "band",
+    height: float = ROW,
+    narrow: int = 2,
+    sharex: Any = False,
+) -> Figure:
+    """Return a figure with a row of panels for each value of the column ``panel``, and in it a panel for each value of
+    ``column`` in ``names``, whose titles these are. A panel without rows is left out.
+
+    Parameters
+    ----------
+    plot : function
+        Draws the rows of one panel into axes, in one row for each of the given rules (values of the column ``row``).
+    label : str
+        Label of the x axes below.
+    legend : mapping
+        Marks of the legend by label.
+    height : float
+        Of one rule's row, in inches.
+    narrow : int
+        Largest number of panels beside each other in a narrow figure.
+    """
+    views, columns = split(found), [name for name in names if (found[column] == name).any()]
+    width = min(narrow, len(columns)) if style.narrow else len(columns)
+    lines = -(-len(columns) // width)
+    rules = {title: [name for name in looks(view[row]) if name not in REFERENCES] for title, view in views.items()}
+    heights = [max(LEAST, height * len(rules[title])) for title in views for _ in range(lines)]
+    count = len(views) * lines * width
+    fig, axes = panel_grid(style, count, BESIDES, legend, columns=width, heights=heights, sharey="row", sharex=sharex)
+    for i, (title, view) in enumerate(views.items()):
+        own = axes[i * lines * width : (i + 1) * lines * width]
+        for j, ax in enumerate(own):
+            part = view[view[column] == columns[j]] if j < len(columns) else view.iloc[:0]
+            if part.empty:
+                ax.set_visible(False)
+                ax.set_in_layout(False)
+                continue
+            plot(part, rules[title], ax)
+            ax.set_title(names[columns[j]] if i == 0 or lines > 1 else "")
+            ax.set_xlabel(label if i == len(views) - 1 and j + width >= len(columns) else "")
+        for j in range(0, len(own), width):
+            own[j].set_ylabel(title, fontweight="bold", labelpad=4)
+    fig.align_ylabels(axes)
+    return fig
 
 
 def name_lines(
-    axes: Sequence[Axes], parts: Sequence[Frame], known: Mapping[str, Look], style: Style, *, x: str,
-    y: str = "estimate", hue: str = "rule",
-) -> None:  # fmt: skip
+    axes: Sequence[Axes], parts: Sequence[Frame], known: Mapping[str, Look], *, x: str, y: str, hue: str
+) -> None:
     """Write each rule's name, behind a piece of its line with its marker, at the right of the last panel that shows
-    the rule, as high as its curve ends, in a wide figure. Call when the axes have their limits. ``parts``: the rows of
-    each panel.
+    the rule, as high as its curve ends. Call when the axes have their limits. ``parts``: the rows of each panel.
     """
-    if style.narrow:
-        return
     named: set[str] = set()
     height_of_figure = cast(Figure, axes[0].figure).get_figheight()
     for ax, part in reversed(list(zip(axes, parts, strict=True))):
@@ -347,14 +439,6 @@ def apart(places: NDArray[np.float64], gap: float) -> NDArray[np.float64]:
         else:
             i += 1
     return np.concatenate([m + spread(len(g), gap) for g, m in zip(groups, means, strict=True)] or [np.empty(0)])
-
-
-def label_left(axes: Sequence[Axes], text: str) -> None:
-    """Write ``text`` as y label on the first panel of each row."""
-    for ax in axes:
-        spec = ax.get_subplotspec()
-        if spec is not None and spec.is_first_col():
-            ax.set_ylabel(text)
 
 
 # ---------------------------------------------------------------------------------------------------------------- axes

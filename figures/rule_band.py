@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from figures.draw import length_axis
-from figures.style import GREY, Style, looks
+from figures.style import GREY, Style, looks, styled
 from fspo.rules import Rule
 from fspo.rules.drift import TokenMeans
 
@@ -36,14 +36,13 @@ def caption(rule: Rule) -> str:
     )
 
 
+@styled
 def figure(rule: Rule, style: Style) -> Figure:
     """Return the picture of a rule, two panels; see `caption`."""
-    with style.context():
-        drawn = style.new_figure(1.75)
-        left, right = drawn.subplots(1, 2)
-        color = looks([rule.label])[rule.label].color
-        plot_band(rule, left, color)
-        plot_weight(rule, right)
+    drawn = style.new_figure(1.75)
+    left, right = drawn.subplots(1, 2)
+    plot_band(rule, left, looks([rule.label])[rule.label].color)
+    plot_weight(rule, right)
     return drawn
 
 

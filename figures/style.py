@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -196,6 +197,17 @@ class Style:
     def new_figure(self, height: float) -> Figure:
         """Return an empty figure of this venue's width; ``height`` in inches. Call inside ``context``."""
         return Figure(figsize=(self.width, height), layout="constrained")
+
+
+def styled(figure: Callable[[Any, Style], Figure]) -> Callable[[Any, Style], Figure]:
+    """Return the function ``figure(data, style)`` as one that draws in the style's context."""
+
+    @wraps(figure)
+    def drawn(data: Any, style: Style) -> Figure:
+        with style.context():
+            return figure(data, style)
+
+    return drawn
 
 
 def save(figure: Figure, folder: Path, name: str, style: Style) -> list[Path]:

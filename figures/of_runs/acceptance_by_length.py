@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from analysis.log.partition import LENGTH, Partition
 from figures import draw
 from figures.of_runs.acceptance_series import floors, smooth_rows, theory_rows
-from figures.style import GREY, Style, band_of, looks, rule_label
+from figures.style import GREY, Style, band_of, looks, rule_label, styled
 from figures.tables import (
     Frame,
     NothingToDraw,
@@ -34,9 +34,8 @@ from fspo.stats.intervals import PERCENT
 TITLE = "Band acceptance by length"
 TITLE_BY = "Band acceptance (bins: {label})"
 CAPTION = (
-    "Share of responses whose sequence log-ratio lies in the band, by {by}; a fair rule is flat. Points: {by} bins "
-    "with "
-    f"cluster-aware {PERCENT} intervals (n = {{n}} responses for each rule and panel).{{curves}} {{what}}."
+    "Share of responses whose sequence log-ratio lies in the band, by {by}; a fair rule is flat. Points: {by} "
+    f"bins with cluster-aware {PERCENT} intervals (n = {{n}} responses for each rule and panel).{{curves}} {{what}}."
     "\n\nPoints stand at the bins' means, rules side by side.{details}{smooth}{noise}"
 )
 CURVES = " Curves: the Gaussian law of docs/theory.md T1 and T2 at the rule's overall acceptance."
@@ -49,8 +48,8 @@ SMOOTH = (
     "together; left out where the band is wider than half of the panel."
 )
 FLOOR = (
-    f" Grey: what numerics alone leave in the band at unchanged weights, by bin; shaded: its {PERCENT} interval "
-    "over all responses: {}."
+    f" Grey: what numerics alone leave in the band at unchanged weights, by bin; shaded: its {PERCENT} interval over "
+    "all responses: {}."
 )
 FLOOR_LOOK: dict[str, Any] = {"color": GREY, "marker": "_", "markersize": 5, "linestyle": ":", "linewidth": 0.9}
 WIDEST = 0.5
@@ -142,6 +141,7 @@ def caption(tables: Tables) -> str:
     )
 
 
+@styled
 def figure(tables: Tables, style: Style) -> Figure:
     """Draw acceptance by length (T1, T2): a panel for each target acceptance and one for the runs' own rules."""
     found = rows(tables)
@@ -150,15 +150,11 @@ def figure(tables: Tables, style: Style) -> Figure:
     panels = {panel: part for panel, part in split(bins).items() if part["estimate"].notna().any()}
     if not panels:
         raise NothingToDraw("no bin has a finite acceptance")
+
+    def plot(part: Frame, ax: Axes) -> None:
+        curve, band = (frame[frame["panel"] == part["panel"].iloc[0]] for frame in (law, smooth))
+        plot_acceptance(part, ax, tables.partition, curve, band, noise if part["log"].iloc[0] == "" else None)
+
+    legend = {"numerics alone": draw.key(**FLOOR_LOOK)} if len(noise) and (bins["log"] == "").any() else {}
     known = looks(found["rule"])
-    own = {panel: part["log"].iloc[0] == "" for panel, part in panels.items()}
-    with style.context():
-        more = {"numerics alone": draw.key(**FLOOR_LOOK)} if len(noise) and any(own.values()) else {}
-        fig, axes = draw.rule_grid(style, len(panels), 1.6, known, more)
-        for ax, (panel, part) in zip(axes, panels.items(), strict=True):
-            curve, band = (frame[frame["panel"] == panel] for frame in (law, smooth))
-            floor = noise if own[panel] else None
-            plot_acceptance(part, ax, tables.partition, curve, band, floor).set_title(panel)
-        draw.label_left(axes, "in the band (%)")
-        draw.name_lines(axes, list(panels.values()), known, style, x="bin_mean")
-    return fig
+    return draw.facets(style, panels, plot, 1.6, legend, known=known, x="bin_mean", left="in the band (%)")[0]

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis.log.partition import LENGTH
 from figures import draw
 from figures.of_runs.ess_by_length import plot_estimates
-from figures.style import Style, looks
+from figures.style import Style, looks, styled
 from figures.tables import Frame, Tables, count_words, drawable, split
 from fspo.stats.intervals import PERCENT
 
 TITLE = "Tokens kept by position"
 CAPTION = (
-    "Share of tokens that rules on tokens or prefixes do not cut, on {S} at first use (A ≠ 0; docs/theory.md section "
-    "2): by the token's position in its response, and by the {by} of the response (n = {n} tokens a bin). "
+    "Share of tokens that rules on tokens or prefixes do not cut, on {S} at first use (A ≠ 0; docs/theory.md "
+    "section 2): by the token's position in its response, and by the {by} of the response (n = {n} tokens a bin). "
     f"Bars: {PERCENT} intervals, clustered by prompt."
 )
 
@@ -34,19 +35,19 @@ def caption(tables: Tables) -> str:
     return CAPTION.format(S=tables.symbol, by=tables.bin_word, n=count_words(counts))
 
 
+@styled
 def figure(tables: Tables, style: Style) -> Figure:
     """Draw the share of tokens kept in two panels, by the token's position and by the response's length; rules stand
     side by side (docs/theory.md section 2).
     """
     found = rows(tables)
-    known, panels = looks(found["rule"]), split(found)
-    with style.context():
-        fig, axes = draw.rule_grid(style, len(panels), 1.6, known)
-        for ax, (panel, part) in zip(axes, panels.items(), strict=True):
-            plot_estimates(part, ax, LENGTH if panel == "position" else tables.partition)
-            draw.percent_axis(ax.yaxis)
-            if panel == "position":
-                ax.set_xlabel("position of the token")
-        draw.label_left(axes, "tokens kept (%)")
-        draw.name_lines(axes, list(panels.values()), known, style, x="bin_mean")
-    return fig
+
+    def plot(part: Frame, ax: Axes) -> None:
+        of_tokens = part["panel"].iloc[0] == "position"
+        plot_estimates(part, ax, LENGTH if of_tokens else tables.partition)
+        draw.percent_axis(ax.yaxis)
+        if of_tokens:
+            ax.set_xlabel("position of the token")
+
+    known = looks(found["rule"])
+    return draw.facets(style, split(found), plot, 1.6, known=known, x="bin_mean", left="tokens kept (%)")[0]

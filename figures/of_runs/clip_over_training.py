@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
@@ -9,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from figures import draw
-from figures.style import Look, Style, looks, rule_label
+from figures.style import Look, Style, looks, rule_label, styled
 from figures.tables import Frame, Tables, count_words, drawable, need
 from fspo.stats.intervals import PERCENT
 
@@ -17,8 +19,8 @@ TITLE = "Out-of-band rate by length over training"
 TITLE_BY = "Out-of-band rate over training (bins: {label})"
 CAPTION = (
     "Share of responses whose log-ratio lies outside the band of the rule that trains (docs/theory.md section 1), by "
-    "rollout, in the {lowest}, the middle and the {highest} of {bins} {by} bins. {runs} n = {n} responses for each "
-    "point."
+    "rollout, in the {lowest}, the middle and the {highest} of {bins} {by} bins. {runs} n = {n} responses "
+    "for each point."
 )
 ONE = f"Shaded: cluster-aware {PERCENT} intervals."
 SEVERAL = "Every seed is a line ({seeds} seeds)."
@@ -99,24 +101,18 @@ def caption(tables: Tables) -> str:
     )
 
 
+@styled
 def figure(tables: Tables, style: Style) -> Figure:
     """Draw the share out of the band over training in three bins, one small panel for each rule that trained."""
     found = shown(rows(tables), tables.by_length)
-    known, panels = bin_looks(found), {rule: found[found["trained_rule"] == rule] for rule in looks(found["panel"])}
+    known = bin_looks(found)
+    panels = {rule_label(rule): found[found["panel"] == rule] for rule in looks(found["panel"])}
     shaded = bool(found.groupby("trained_rule")["run"].nunique().max() == 1)
     top = float(found[["estimate", "ci_high"] if shaded else ["estimate"]].max().max())
-    with style.context():
-        fig, axes = draw.rule_grid(style, len(panels), 1.35, known, marks=False, sharey=True, sharex=True)
-        for ax, (rule, part) in zip(axes, panels.items(), strict=True):
-            plot_rates(part, known, shaded=shaded, ax=ax).set_title(rule_label(rule))
-            ax.label_outer()
-        axes[0].set_ylim(0, min(1.02, 1.05 * top) if top > 0 else 1.0)
-        columns = style.columns(len(panels), 3)
-        columns = -(-len(panels) // -(-len(panels) // columns))
-        for ax in axes[-columns:]:  # the lowest of each column, also where the last row is not full
-            ax.tick_params(labelbottom=True)
-            ax.set_xlabel("rollout")
-            ax.xaxis.label.set_visible(True)
-        draw.label_left(axes, "out of band (%)")
-        draw.name_lines(axes, list(panels.values()), known, style, x="window", hue="label")
-    return fig
+
+    def plot(part: Frame, ax: Axes) -> None:
+        plot_rates(part, known, shaded=shaded, ax=ax).set_ylim(0, min(1.02, 1.05 * top) if top > 0 else 1.0)
+        ax.set_xlabel("rollout")
+
+    names: dict[str, Any] = {"known": known, "x": "window", "hue": "label", "left": "out of band (%)"}
+    return draw.facets(style, panels, plot, 1.35, **names, sharey=True)[0]

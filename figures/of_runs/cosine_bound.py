@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator
 
 from figures import draw
-from figures.style import Style, looks
+from figures.style import Style, looks, styled
 from figures.tables import Frame, NothingToDraw, Tables, drawable, first_use, lemma_updates, split, view_words, views
 from fspo.rules import ZEROING
 from fspo.stats.intervals import PERCENT
@@ -19,10 +19,9 @@ from fspo.theory import cosine_bound
 
 TITLE = "Cosine against the bound of T7"
 CAPTION = (
-    "Cosine of the clipped and the true update against ρ, one point {unit} (rules that drop; A ≠ 0). Black: the bound "
-    f"√(1 − ρ²) of docs/theory.md T7; shaded: ρ ≥ 1, where T7 promises nothing. Crosses: means over updates with "
-    f"{PERCENT} "
-    "intervals. {what}."
+    "Cosine of the clipped and the true update against ρ, one point {unit} (rules that drop; A ≠ 0). Black: the "
+    "bound √(1 − ρ²) of docs/theory.md T7; shaded: ρ ≥ 1, where T7 promises nothing. Crosses: means over updates with "
+    f"{PERCENT} intervals. {{what}}."
     "\n\nIntervals of the means: Student’s t, rollouts as clusters; a point has none, since T7 holds for the logged "
     "vectors themselves. Noise of finitely many responses biases ρ upward as a rule. Without a guarantee: {n}."
 )
@@ -105,19 +104,17 @@ def caption(tables: Tables) -> str:
     return CAPTION.format(unit=lemma_updates(tables)[1], what=view_words(rows(tables)), n=words)
 
 
+@styled
 def figure(tables: Tables, style: Style) -> Figure:
     """Draw the updates' cosine against the cosine lemma's rho, one panel for each target acceptance and one for the
     runs' own rules (docs/theory.md T7).
     """
-    found, counts = rows(tables), guarantees(tables)
-    panels = split(found)
-    with style.context():
-        legend = draw.rule_keys(looks(found["rule"]), lines=False)
-        legend["bound"] = draw.key("black", linestyle="-", linewidth=1.0)
-        fig, axes = draw.panel_grid(style, len(counts), 1.75, legend, sharey=True)
-        lowest = min(0.0, float(found["cosine"].min()))
-        for ax, (panel, count) in zip(axes, counts.items(), strict=True):
-            plot_bound(panels[panel], ax, panels.get(panel + MEANS), lowest)
-            ax.set_title(f"{panel}\nno guarantee: {count}", linespacing=1.0)
-        draw.label_left(axes, "cosine")
-    return fig
+    found = rows(tables)
+    panels, lowest = split(found), min(0.0, float(found["cosine"].min()))
+    titled = {f"{name}\nno guarantee: {count}": panels[name] for name, count in guarantees(tables).items()}
+    legend = draw.rule_keys(looks(found["rule"]), lines=False) | {"bound": draw.key("black", linestyle="-")}
+
+    def plot(part: Frame, ax: Axes) -> None:
+        plot_bound(part, ax, panels.get(part["panel"].iloc[0] + MEANS), lowest)
+
+    return draw.facets(style, titled, plot, 1.75, legend, left="cosine", sharey=True)[0]

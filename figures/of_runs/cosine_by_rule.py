@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from figures import draw
-from figures.style import RANDOM_LABEL, Style, band_of, looks
+from figures.style import RANDOM_LABEL, Style, band_of, styled
 from figures.tables import Frame, Tables, count_words, drawable, first_use, need, view_words, views
 from fspo.stats.intervals import PERCENT
 
 TITLE = "Cosine of the clipped and the true update"
 CAPTION = (
-    "Same-batch cosine of the clipped and the true update (docs/theory.md section 5): over all {all}, and in the {by} "
-    "bin "
-    f"where it is lowest. Dashed line: as many responses dropped at random. Bars: {PERCENT} intervals. {{what}}."
+    "Same-batch cosine of the clipped and the true update (docs/theory.md section 5): over all {all}, and in the "
+    f"{{by}} bin where it is lowest. Dashed line: as many responses dropped at random. Bars: {PERCENT} intervals. "
+    "{what}."
     "\n\nOne common weight exp({S}) and one common g. What happens outside the band: {outside}. n = {n} scored "
     "responses with A ≠ 0, first use. Intervals: jackknife over prompts, Fisher's z."
 )
 DROPPED = "dropped, truncated at the edge or capped"
 MASKED = "masked, or capped at the upper edge"
-PARTS = {"estimate": ("ci_low", "ci_high", "all"), "worst_bin": ("worst_ci_low", "worst_ci_high", "worst bin")}
+ENDS = {"estimate": ("ci_low", "ci_high"), "worst_bin": ("worst_ci_low", "worst_ci_high")}
 
 
 def rows(tables: Tables) -> Frame:
@@ -50,7 +51,7 @@ def plot_cosines(data: Frame, rules: list[str], ax: Axes | None = None, part: st
         Column of the cosine: over all lengths ("estimate") or in the bin where it is least ("worst_bin").
     """
     random = data["rule"] == "random"
-    ax = draw.outside_dots(data[~random], rules, ax, x=part, ends=PARTS[part][:2])
+    ax = draw.outside_dots(data[~random], rules, ax, x=part, ends=ENDS[part])
     for value in data.loc[random & (data["log"] != ""), part].dropna().iloc[:1]:
         draw.reference(ax, value, "x", color="#7f7f7f", linestyle="--")
     return ax
@@ -70,25 +71,17 @@ def caption(tables: Tables) -> str:
     )
 
 
+@styled
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw cosines by rule, over all lengths and in the worst bin: for each a panel for every target acceptance and one
+    """Draw cosines by rule, over all lengths and in the worst bin: a row of panels for each target acceptance and one
     for the runs' own rules (T7).
     """
     found = rows(tables)
-    rules = [rule for rule in looks(found["band"]) if rule != "random"]
-    names, parts = list(dict.fromkeys(found["panel"])), list(PARTS)
-    panels, columns = [(name, part) for part in parts for name in names], len(names)
-    if style.narrow:
-        panels, columns = [(name, part) for name in names for part in parts], 2
-    with style.context():
-        legend = draw.outside_keys(found["outside"])
-        legend[RANDOM_LABEL] = draw.key("#7f7f7f", linestyle="--", linewidth=0.9)
-        height = max(0.6, 0.24 * len(rules)) + 0.45
-        fig, axes = draw.panel_grid(style, len(panels), height, legend, columns=columns, sharey=True)
-        for i, (ax, (name, part)) in enumerate(zip(axes, panels, strict=True)):
-            plot_cosines(found[found["panel"] == name], rules, ax, part)
-            words = "all lengths" if part == "estimate" and tables.by_length else PARTS[part][2]
-            # long rule names make panels narrow, so the title is broken there
-            ax.set_title(f"{name},{chr(10) if style.narrow else ' '}{words}")
-            ax.set_xlabel("cosine" if i >= len(panels) - columns else "")
-    return fig
+    legend = draw.outside_keys(found["outside"]) | {RANDOM_LABEL: draw.key("#7f7f7f", linestyle="--", linewidth=0.9)}
+    titles = {"estimate": "all lengths" if tables.by_length else "all responses", "worst_bin": "worst bin"}
+    both = pd.concat([found.assign(part=part) for part in titles])
+
+    def plot(part: Frame, rules: list[str], ax: Axes) -> None:
+        plot_cosines(part, rules, ax, part["part"].iloc[0])
+
+    return draw.matrix(both, "part", titles, style, plot, "cosine", legend)

@@ -11,8 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from figures import draw
-from figures.of_runs.update_error import outside_grid
-from figures.style import Style, band_of
+from figures.style import Style, band_of, styled
 from figures.tables import (
     TOO_LITTLE,
     Frame,
@@ -31,11 +30,12 @@ from fspo.stats.intervals import PERCENT
 
 TITLE = "Cosine with four references"
 CAPTION = (
-    "Cosine of the clipped with the true update as four references tell it (docs/theory.md section 5): the same batch, "
-    "which flatters; the population, from pairs of different prompts; the same with capped weights; new responses "
-    f"(“fresh”). Bars: {PERCENT} intervals. {{what}}.{{missing}}"
+    "Cosine of the clipped with the true update as four references tell it (docs/theory.md section 5): the same "
+    "batch, which flatters; the population, from pairs of different prompts; the same with capped weights; new "
+    f"responses (“fresh”). Bars: {PERCENT} intervals. {{what}}.{{missing}}"
     "\n\nThe same batch shares its noise with the clipped update. One common weight exp({S}), first use, A ≠ 0. "
-    "“Capped” holds the reference's weights at 2; “fresh” is at the same parameters. Intervals: jackknife over prompts."
+    "“Capped” holds the reference's weights at 2; “fresh” is at the same parameters. Intervals: jackknife over "
+    "prompts."
 )
 REFERENCES = {"same_batch": "same batch", "population": "population", "capped": "capped", "fresh": "fresh"}
 
@@ -62,10 +62,7 @@ def plot_reference(data: Frame, rules: Sequence[str], ax: Axes | None = None) ->
     """Draw the cosines with one estimate of the true update (columns ``band``, ``outside``, ``estimate``, ``ci_low``,
     ``ci_high``) in rows of rules; a row without an estimate says so.
     """
-    ax = draw.outside_dots(data, rules, ax)
-    for rule in set(data["band"]) - set(data.loc[data["estimate"].notna(), "band"]):
-        draw.few_words(ax, 0.5, list(rules).index(rule), TOO_LITTLE, transform=ax.get_yaxis_transform())
-    return ax
+    return draw.outside_dots(data, rules, ax, missing=TOO_LITTLE)
 
 
 def caption(tables: Tables) -> str:
@@ -78,10 +75,11 @@ def caption(tables: Tables) -> str:
     return CAPTION.format(what=view_words(found), missing=missing, S=tables.symbol)
 
 
+@styled
 def figure(tables: Tables, style: Style) -> Figure:
     """Draw cosines with the true update (section 5): a column for each estimate of it, a row of panels for each target
     acceptance and one for the runs' own rules.
     """
-    found = rows(tables)
-    with style.context():
-        return outside_grid(found, "reference", REFERENCES, style, plot_reference, "cosine")
+    found = with_data(rows(tables), ["panel", "reference"])[0]
+    legend = draw.outside_keys(found["outside"])
+    return draw.matrix(found, "reference", REFERENCES, style, plot_reference, "cosine", legend)

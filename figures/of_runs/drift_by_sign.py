@@ -10,17 +10,16 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from figures import draw
-from figures.style import GREY, Style, looks
+from figures.style import GREY, Style, looks, styled
 from figures.tables import Frame, Tables, count_words, drawable, first_use, noise_by_run
 from fspo.stats.intervals import PERCENT
 
 TITLE = "Drift of the log-ratio by the sign of the advantage"
 CAPTION = (
-    "Drift of {S} per token, its mean over the mean length, by run, for all responses and by the sign of A (n = {n} "
-    "each; "
-    f"cluster-aware {PERCENT} intervals). Tick: minus the k3 estimate of KL(old‖new) per token, what the drift would "
-    f"be "
-    "if it came from the KL alone (docs/theory.md sections 2 and 7; T11).\n\nFirst use.{noise}"
+    "Drift of {S} per token, its mean over the mean length, by run, for all responses and by the sign of A (n = "
+    f"{{n}} each; cluster-aware {PERCENT} intervals). Tick: minus the k3 estimate of KL(old‖new) per token, what the "
+    "drift would be if it came from the KL alone (docs/theory.md sections 2 and 7; T11)."
+    "\n\nFirst use.{noise}"
 )
 FLOOR = f" Grey, dotted: the drift at unchanged weights, which numerics alone make, with its {PERCENT} interval ({{}})."
 SIGNS = {
@@ -97,15 +96,15 @@ def caption(tables: Tables) -> str:
     return CAPTION.format(n=count_words(found["count"]), noise=noise, S=tables.symbol)
 
 
+@styled
 def figure(tables: Tables, style: Style) -> Figure:
     """Draw the drifts in one panel, with a row for each rule that trained."""
     found, noise = rows(tables), floors(tables)
     rules = list(looks(found["trained_rule"]))
-    with style.context():
-        legend = {words: draw.key(c, m) for sign, (words, c, m) in SIGNS.items() if (found["sign"] == sign).any()}
-        legend["$-$KL (k3)"] = draw.key("#7f7f7f", "|", markersize=7, markeredgewidth=1.2)
-        if len(noise):
-            legend["numerics alone"] = draw.key(GREY, linestyle=":", linewidth=1.0)
-        fig, axes = draw.panel_grid(style, 1, max(0.6, 0.3 * len(rules)) + 0.45, legend, columns=1)
-        plot_drifts(found, rules, axes[0], noise)
+    legend = {words: draw.key(c, m) for sign, (words, c, m) in SIGNS.items() if (found["sign"] == sign).any()}
+    legend["$-$KL (k3)"] = draw.key("#7f7f7f", "|", markersize=7, markeredgewidth=1.2)
+    if len(noise):
+        legend["numerics alone"] = draw.key(GREY, linestyle=":", linewidth=1.0)
+    fig, (ax,) = draw.panel_grid(style, 1, max(0.6, 0.3 * len(rules)) + 0.45, legend, columns=1)
+    plot_drifts(found, rules, ax, noise)
     return fig

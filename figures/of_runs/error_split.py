@@ -5,21 +5,22 @@ length (e_in).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from figures import draw
-from figures.style import OUTSIDE_MARKERS, Style, looks
-from figures.tables import AS_TRAINED, Frame, Tables, drawable, lemma_updates, split, view_words, views
+from figures.style import OUTSIDE_MARKERS, Style, styled
+from figures.tables import Frame, Tables, drawable, lemma_updates, view_words, views
 
 TITLE = "Lost alignment: across lengths and inside a length"
 TITLE_BY = "Lost alignment: across bins and inside a bin (bins: {label})"
 CAPTION = (
-    "The two parts of docs/theory.md T8 relative to the true update, one point {unit}: ‖e_len‖/‖g‖ ({bins} reweighted) "
-    "above, ‖e_in‖/‖g‖ (clipping inside a {bin}) below; A ≠ 0. {what}."
-    "\n\n{n} updates for each rule; every update is drawn, so there are no intervals. Points are spread in height to "
-    "be told apart."
+    "The two parts of docs/theory.md T8 relative to the true update, one point {unit}: ‖e_len‖/‖g‖ ({bins} "
+    "reweighted) above, ‖e_in‖/‖g‖ (clipping inside a {bin}) below; A ≠ 0. {what}."
+    "\n\n{n} updates for each rule; every update is drawn, so there are no intervals. Points are spread in height "
+    "to be told apart."
 )
 COMPONENTS = {
     "e_len": ("$\\Vert e_{len}\\Vert / \\Vert g\\Vert$", "#56B4E9", "^"),
@@ -28,18 +29,12 @@ COMPONENTS = {
 
 
 def rows(tables: Tables) -> Frame:
-    """Return the rows of table lemma with both parts of the error: a panel for each target acceptance and what rules do
-    outside the band; with no such rows, one for the runs' own rules.
+    """Return the rows of table lemma with both parts of the error: a panel for each target acceptance; with no such
+    rows, one for the runs' own rules.
     """
     found = views(drawable(lemma_updates(tables)[0], ("e_len", "e_in")))
     shared = found[found["log"] != ""]
-    if shared.empty:
-        return found
-    order = {name: i for i, name in enumerate(OUTSIDE_MARKERS)}
-    first = {panel: i for i, panel in enumerate(dict.fromkeys(shared["panel"]))}
-    place = shared["panel"].map(first) * len(order) + shared["outside"].map(order)
-    titled = shared.assign(panel=shared["panel"] + ", " + shared["outside"], way=shared["panel"], place=place)
-    return titled.sort_values("place", kind="stable").drop(columns="place")
+    return found if shared.empty else shared
 
 
 def plot_split(data: Frame, rules: Sequence[str], ax: Axes | None = None) -> Axes:
@@ -63,36 +58,24 @@ def plot_split(data: Frame, rules: Sequence[str], ax: Axes | None = None) -> Axe
 def caption(tables: Tables) -> str:
     """Return the caption of the updates' split error, with the number of updates."""
     found = rows(tables)
-    sizes = sorted(set(found.groupby(["panel", "rule"]).size()))
+    sizes = sorted(set(found.groupby(["panel", "outside", "rule"]).size()))
     n = str(sizes[0]) if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
     bins, one = ("lengths", "length") if tables.by_length else (f"bins of {tables.bin_word}", "bin")
     unit = lemma_updates(tables)[1]
     return CAPTION.format(unit=unit, what=view_words(found), n=n, bins=bins, bin=one)
 
 
+@styled
 def figure(tables: Tables, style: Style) -> Figure:
     """Draw the updates' errors in two parts, by changed shares of lengths and by clipping inside a length: a row of
-    panels for each target acceptance, or in a narrow figure for each of drop, truncate, cap (docs/theory.md T8).
+    panels for each target acceptance, a column for each of drop, truncate, cap (docs/theory.md T8).
     """
-    found = rows(tables)
-    if "way" not in found:
-        found = found.assign(way=AS_TRAINED)
-    rules, ways = list(looks(found["rule"])), list(dict.fromkeys(found["way"]))
-    panels = split(found)
-    columns = len(panels) // len(ways)
-    if style.columns(columns) < columns:
-        columns = style.columns(len(ways))
-        if columns == len(ways):  # a column for each target acceptance
-            panels = dict(
-                sorted(panels.items(), key=lambda item: list(OUTSIDE_MARKERS).index(item[1]["outside"].iloc[0]))
-            )
-    with style.context():
-        legend = {label: draw.key(color, marker) for label, color, marker in COMPONENTS.values()}
-        height = max(0.6, 0.26 * len(rules)) + 0.4
-        fig, axes = draw.panel_grid(style, len(panels), height, legend, columns=columns, sharey=True)
-        for i, (ax, (panel, part)) in enumerate(zip(axes, panels.items(), strict=True)):
-            plot_split(part, rules, ax).set_title(panel)
-            ax.set_xlabel("relative to $\\Vert g\\Vert$" if i >= len(panels) - columns else "")
-        for way in ways:  # one x range for each target acceptance
-            draw.from_zero([ax for ax, part in zip(axes, panels.values(), strict=True) if part["way"].iloc[0] == way])
-    return fig
+    legend = {label: draw.key(color, marker) for label, color, marker in COMPONENTS.values()}
+    names = {name: name for name in OUTSIDE_MARKERS}
+
+    def plot(part: Frame, rules: list[str], ax: Axes) -> None:
+        draw.from_zero(plot_split(part, rules, ax).get_shared_x_axes().get_siblings(ax))
+
+    label = "relative to $\\Vert g\\Vert$"
+    grid: dict[str, Any] = {"row": "rule", "height": 0.26, "sharex": "row"}
+    return draw.matrix(rows(tables), "outside", names, style, plot, label, legend, **grid)

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from analysis.log.partition import LENGTH, Partition
 from analysis.tables.ess import EXACT
 from figures import draw
-from figures.style import Style, looks
+from figures.style import Style, looks, styled
 from figures.tables import (
     Frame,
     Tables,
@@ -30,10 +30,9 @@ from fspo.stats.intervals import PERCENT
 TITLE = "Effective sample size by length"
 TITLE_BY = "Effective sample size (bins: {label})"
 CAPTION = (
-    "Effective over actual number of responses of the weights that each rule leaves, by {by} (n = {n} responses with A "
-    "≠ 0 a bin); exact: every response with its weight w = exp({S}). Last panel: mean of w, 1 where the sampler's law "
-    "is the "
-    f"one that the weights assume. Bars: {PERCENT} intervals. {{what}}."
+    "Effective over actual number of responses of the weights that each rule leaves, by {by} (n = {n} responses "
+    "with A ≠ 0 a bin); exact: every response with its weight w = exp({S}). Last panel: mean of w, 1 where the "
+    f"sampler's law is the one that the weights assume. Bars: {PERCENT} intervals. {{what}}."
     "\n\nEffective number over n: (Σ M w)² / (n Σ (M w)²). The mean of w by {by} tells how lengths shift "
     "(docs/theory.md T9). Intervals of the share: jackknife over prompts; none where few prompts decide."
 )
@@ -80,19 +79,22 @@ def caption(tables: Tables) -> str:
     return CAPTION.format(what=words, n=count_words(counts), by=tables.bin_word, S=tables.symbol)
 
 
+@styled
 def figure(tables: Tables, style: Style) -> Figure:
     """Draw effective sample sizes by length, a panel for each target acceptance and one for the runs' own rules, and a
     panel of the mean weight (docs/theory.md T9, T10).
     """
     found = rows(tables)
-    known, panels = looks(found["rule"]), split(found)
-    with style.context():
-        fig, axes = draw.rule_grid(style, len(panels), 1.6, known)
-        for ax, (panel, part) in zip(axes, panels.items(), strict=True):
-            plot_estimates(part, ax, tables.partition).set_title(panel)
+
+    def plot(part: Frame, ax: Axes) -> None:
+        plot_estimates(part, ax, tables.partition)
+        if part["panel"].iloc[0] == WEIGHT:
+            draw.reference(ax, 1.0)
+            draw.few_ticks(ax.yaxis)
+        else:
             draw.percent_axis(ax.yaxis)
-        draw.label_left(axes[:-1], "effective responses (%)")
-        draw.reference(axes[-1], 1.0)
-        draw.few_ticks(axes[-1].yaxis)
-        draw.name_lines(axes, list(panels.values()), known, style, x="bin_mean")
+
+    known, left = looks(found["rule"]), "effective responses (%)"
+    fig, axes = draw.facets(style, split(found), plot, 1.6, known=known, x="bin_mean", left=left)
+    axes[-1].set_ylabel("")
     return fig

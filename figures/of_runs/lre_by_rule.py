@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from figures import draw
-from figures.style import Style, looks
+from figures.style import Style, looks, styled
 from figures.tables import Frame, Tables, drawable, first_use, need, plain_outside, prefer, view_words, views
 from fspo.stats.intervals import PERCENT
 
@@ -18,8 +18,8 @@ TITLE = "Length Reweighting Error by rule"
 TITLE_BY = "Reweighting error by rule (bins: {label})"
 CAPTION = (
     "{error} (docs/theory.md section 3) of the rules that drop; 0 is fair. Left to right: of the share in the band "
-    "(all "
-    f"responses), of the share not cut and of the kept weight (A ≠ 0). Bars: {PERCENT} intervals. {{what}}.{{missing}}"
+    f"(all responses), of the share not cut and of the kept weight (A ≠ 0). Bars: {PERCENT} intervals. "
+    "{what}.{missing}"
     "\n\nUpper row LRE_2, bias-corrected, with intervals by test inversion; lower row LRE_inf, plug-in, with those of "
     "simultaneous bands."
 )
@@ -67,27 +67,23 @@ def caption(tables: Tables) -> str:
     return CAPTION.format(error=error, what=view_words(found), missing=missing)
 
 
+@styled
 def figure(tables: Tables, style: Style) -> Figure:
     """Draw LRE by rule (docs/theory.md section 3): a column for each kind of acceptance, a row of panels each for LRE_2
     and LRE_inf.
     """
     found = rows(tables)
-    rules, panels = list(looks(found["rule"])), list(dict.fromkeys(found["panel"]))
-    norms = [norm for norm in NORMS if (found["norm"] == norm).any()]
-    height = max(0.7, 0.08 * (len(panels) + 0.5) * len(rules)) + 0.4
-    with style.context():
-        shapes = (VIEW_MARKERS[i % len(VIEW_MARKERS)] for i in range(len(panels)))
-        legend = {
-            panel: draw.key(marker=marker, fillstyle="full" if full else "none")
-            for panel, (marker, full) in zip(panels, shapes, strict=True)
-        }
-        fig, axes = draw.panel_grid(style, 3 * len(norms), height, legend, columns=3, sharey=True, sharex="row")
-        for i, norm in enumerate(norms):
-            row = axes[3 * i : 3 * i + 3]
-            for ax, (measure, words) in zip(row, MEASURES.items(), strict=True):
-                part = found[(found["measure"] == measure) & (found["norm"] == norm)]
-                plot_lre(part, rules, panels, ax).set_xlabel(NORMS[norm])
-                ax.set_title(words if i == 0 else "")
-            draw.from_zero(row)
-            draw.few_ticks(row[0].xaxis, 2 if style.narrow else 4)
-    return fig
+    panels = list(dict.fromkeys(found["panel"]))
+    shapes = {panel: VIEW_MARKERS[i % len(VIEW_MARKERS)] for i, panel in enumerate(panels)}
+    legend = {p: draw.key(marker=m, fillstyle="full" if full else "none") for p, (m, full) in shapes.items()}
+    found = found.assign(view=found["panel"], panel=found["norm"].map(NORMS)).sort_values(
+        "norm", ascending=False, kind="stable"
+    )
+
+    def plot(part: Frame, rules: list[str], ax: Axes) -> None:
+        plot_lre(part.assign(panel=part["view"]), rules, panels, ax)
+        draw.from_zero(ax.get_shared_x_axes().get_siblings(ax))
+        draw.few_ticks(ax.xaxis, 2 if style.narrow else 4)
+
+    grid: dict[str, Any] = {"row": "rule", "height": 0.08 * (len(panels) + 0.5), "narrow": 3, "sharex": "row"}
+    return draw.matrix(found, "measure", MEASURES, style, plot, "LRE", legend, **grid)

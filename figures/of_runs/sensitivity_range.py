@@ -10,18 +10,17 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from figures import draw
-from figures.style import Style, looks
+from figures.style import Style, looks, styled
 from figures.tables import Frame, Tables, drawable, need, shared_log, with_data
 from fspo.rules import CORRECTIONS, PRESETS
 from fspo.stats.intervals import PERCENT
 
 TITLE = "Effect of the clip range"
 CAPTION = (
-    "What each rule's range, as a multiple of its default, would have done to the log of run {run}: share in the band, "
-    "its LRE_2 (docs/theory.md section 3), cosine of the clipped and the true update (section 5), and squared error of "
-    "the "
-    f"clipped update over that of the unclipped one (T12; below 1, clipping gains). Bars: {PERCENT} "
-    f"intervals.{{missing}}"
+    "What each rule's range, as a multiple of its default, would have done to the log of run {run}: share in the "
+    "band, its LRE_2 (docs/theory.md section 3), cosine of the clipped and the true update (section 5), and squared "
+    f"error of the clipped update over that of the unclipped one (T12; below 1, clipping gains). Bars: {PERCENT} "
+    "intervals.{missing}"
     "\n\nBoth edges are multiplied in log space. First use; counterfactual: the responses stay the log's. The cosine "
     "is of the same batch. Rules stand side by side; a point is missing where there is too little data."
 )
@@ -76,20 +75,20 @@ def caption(tables: Tables) -> str:
     return CAPTION.format(run=found["run"].iloc[0], missing=with_data(found, ["panel"])[1])
 
 
+@styled
 def figure(tables: Tables, style: Style) -> Figure:
     """Draw the sweep over ranges: a panel each for acceptance, LRE, cosine and squared error (docs/theory.md sections 3
     and 5, T12).
     """
     found = with_data(rows(tables), ["panel"])[0]
-    shown, known = [q for q in QUANTITIES if (found["quantity"] == q).any()], looks(found["rule"])
-    parts = [found[found["quantity"] == quantity] for quantity in shown]
-    with style.context():
-        fig, axes = draw.rule_grid(style, len(shown), 1.5, known, columns=2 if style.narrow else len(shown))
-        for ax, part, quantity in zip(axes, parts, shown, strict=True):
-            plot_sensitivity(part, ax).set_title(QUANTITIES[quantity])
-            if quantity == "band":
-                draw.percent_axis(ax.yaxis)
-            if quantity in ("cosine", "mse"):
-                draw.reference(ax, 1.0)
-        draw.name_lines(axes, parts, known, style, x="factor")
-    return fig
+    panels = {words: found[found["panel"] == words] for words in QUANTITIES.values() if (found["panel"] == words).any()}
+
+    def plot(part: Frame, ax: Axes) -> None:
+        plot_sensitivity(part, ax)
+        if part["quantity"].iloc[0] == "band":
+            draw.percent_axis(ax.yaxis)
+        elif part["quantity"].iloc[0] != "lre_band_l2":
+            draw.reference(ax, 1.0)
+
+    columns = 2 if style.narrow else len(panels)
+    return draw.facets(style, panels, plot, 1.5, known=looks(found["rule"]), x="factor", columns=columns)[0]

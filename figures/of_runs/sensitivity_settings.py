@@ -9,18 +9,17 @@ from matplotlib.figure import Figure
 
 from analysis.log.ratio import CORRECTED
 from figures import draw
-from figures.style import LOOKS, Style
+from figures.style import LOOKS, Style, styled
 from figures.tables import TOO_LITTLE, Frame, NothingToDraw, Tables, drawable, need, shared_log, with_data
 from fspo.stats.intervals import PERCENT
 
 TITLE = "Effect of the other settings"
 CAPTION = (
-    "One setting of the rule fspo changed at a time, on the log of run {run}: share of responses not cut (A ≠ 0), its "
-    "LRE_2 (docs/theory.md section 3), cosine of the clipped and the true update (section 5), and squared error of the "
-    "clipped "
-    f"update over that of the unclipped one (T12). Bars: {PERCENT} intervals.{{missing}}"
-    "\n\nFirst use; counterfactual: the responses stay the log's. The cosine is of the same batch. The exponent's band "
-    "has fspo's width at the median length. “Too little data”: no update has enough scored responses."
+    "One setting of the rule fspo changed at a time, on the log of run {run}: share of responses not cut (A ≠ 0), "
+    "its LRE_2 (docs/theory.md section 3), cosine of the clipped and the true update (section 5), and squared error "
+    f"of the clipped update over that of the unclipped one (T12). Bars: {PERCENT} intervals.{{missing}}"
+    "\n\nFirst use; counterfactual: the responses stay the log's. The cosine is of the same batch. The exponent's "
+    "band has fspo's width at the median length. “Too little data”: no update has enough scored responses."
 )
 QUANTITIES = {
     "update": "not cut (%)",
@@ -64,7 +63,8 @@ def plot_settings(data: Frame, labels: Sequence[str], ax: Axes | None = None) ->
     estimate stands "too little data".
     """
     mapped = {"fill": ("own", {True: True, False: False})}
-    ax = draw.dots(data, ax, rows=labels, row="label", mapped=mapped, color=LOOKS["fspo"].color, pointsize=4)
+    look = {"color": LOOKS["fspo"].color, "pointsize": 4, "missing": TOO_LITTLE}
+    ax = draw.dots(data, ax, rows=labels, row="label", mapped=mapped, **look)
     settings = [label.partition(":")[0] for label in labels]
     first = [i == 0 or setting != settings[i - 1] for i, setting in enumerate(settings)]
     # only the first row of a setting names it, below a stronger line
@@ -74,9 +74,6 @@ def plot_settings(data: Frame, labels: Sequence[str], ax: Axes | None = None) ->
     for i in (i for i, new in enumerate(first) if new and i):
         ax.axhline(i - 0.5, color="#a0a0a0", linewidth=0.6, zorder=0.6)
     draw.few_ticks(ax.xaxis, 3)
-    known = set(data.loc[data["estimate"].notna(), "label"])
-    for i in (i for i, label in enumerate(labels) if label not in known):
-        draw.few_words(ax, 0.5, i, TOO_LITTLE, transform=ax.get_yaxis_transform())
     return ax
 
 
@@ -86,6 +83,7 @@ def caption(tables: Tables) -> str:
     return CAPTION.format(run=found["run"].iloc[0], missing=with_data(found, ["panel"])[1])
 
 
+@styled
 def figure(tables: Tables, style: Style) -> Figure:
     """Draw the sweep over settings: a column each for acceptance, LRE, cosine and squared error, a row for each value
     of each setting.
@@ -93,15 +91,14 @@ def figure(tables: Tables, style: Style) -> Figure:
     found = rows(tables)
     labels, kept = list(dict.fromkeys(found["label"])), with_data(found, ["panel"])[0]
     shown = [quantity for quantity in QUANTITIES if (kept["quantity"] == quantity).any()]
-    with style.context():
-        words = {"fspo as it is": "full", "one setting changed": "none"}
-        legend = {text: draw.key(LOOKS["fspo"].color, "o", fillstyle=fill) for text, fill in words.items()}
-        height, columns = 0.125 * len(labels) + 0.45, 2 if style.narrow else len(shown)
-        fig, axes = draw.panel_grid(style, len(shown), height, legend, columns=columns, sharey=True)
-        for ax, quantity in zip(axes, shown, strict=True):
-            plot_settings(found[found["quantity"] == quantity], labels, ax).set_xlabel(QUANTITIES[quantity])
-            if quantity == "update":
-                draw.percent_axis(ax.xaxis)
-            if quantity == "mse":
-                draw.reference(ax, 1.0, "x")
+    words = {"fspo as it is": "full", "one setting changed": "none"}
+    legend = {text: draw.key(LOOKS["fspo"].color, "o", fillstyle=fill) for text, fill in words.items()}
+    height, columns = 0.125 * len(labels) + 0.45, 2 if style.narrow else len(shown)
+    fig, axes = draw.panel_grid(style, len(shown), height, legend, columns=columns, sharey=True)
+    for ax, quantity in zip(axes, shown, strict=True):
+        plot_settings(found[found["quantity"] == quantity], labels, ax).set_xlabel(QUANTITIES[quantity])
+        if quantity == "update":
+            draw.percent_axis(ax.xaxis)
+        if quantity == "mse":
+            draw.reference(ax, 1.0, "x")
     return fig

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from figures import draw
-from figures.style import Style, looks
+from figures.style import Style, looks, styled
 from figures.tables import TOO_LITTLE, Frame, Tables, count_words, drawable
 from fspo.stats.intervals import PERCENT
 
@@ -16,12 +17,12 @@ TITLE = "Effect of the settings in training"
 CAPTION = (
     "Runs trained with one setting changed at a time; “base” and the dashed lines: the rule's own runs. Held-out "
     "reward; share in the band, its change for each doubling of length, its LRE_2 (docs/theory.md section 3); cosine "
-    "of the "
-    f"clipped and the true update (section 5). Bars: {PERCENT} intervals. Seeds of each row: {{seeds}}.{{missing}}"
+    f"of the clipped and the true update (section 5). Bars: {PERCENT} intervals. Seeds of each row: "
+    "{seeds}.{missing}"
     "\n\n“half”, “double”: of the calibrated range (in log space), of the responses a prompt at equal responses a "
-    "rollout, of the updates a pass over them. Reward: last fifth of the evaluations. Band: first use; its trend is in "
-    "percentage points. The cosine is of the same batch and of the clipping alone, without the aggregation. Intervals "
-    "are over seeds where there are at least two, else within the run."
+    "rollout, of the updates a pass over them. Reward: last fifth of the evaluations. Band: first use; its trend is "
+    "in percentage points. The cosine is of the same batch and of the clipping alone, without the aggregation. "
+    "Intervals are over seeds where there are at least two, else within the run."
 )
 QUANTITIES = {
     "reward": "held-out reward",
@@ -49,16 +50,12 @@ def plot_variants(data: Frame, labels: Sequence[str], quantity: str, ax: Axes | 
     known = looks(data["rule"])
     mapped = draw.rule_marks("rule", known)
     ends = (f"{quantity}_ci_low", f"{quantity}_ci_high")
-    ax = draw.dots(
-        data, ax, rows=labels, row="label", x=quantity, by="rule", order=list(known), ends=ends, mapped=mapped
-    )
+    place: dict[str, Any] = {"rows": labels, "row": "label", "by": "rule", "order": list(known), "missing": TOO_LITTLE}
+    ax = draw.dots(data, ax, x=quantity, ends=ends, mapped=mapped, **place)
     for rule, value in data[data["label"] == "base"].set_index("rule")[quantity].dropna().items():
         color = known[str(rule)].color
         draw.reference(ax, value, "x", color=color, linewidth=0.6, linestyle="--", alpha=0.6, zorder=1.0)
     draw.few_ticks(ax.xaxis, 3)
-    drawn = set(data.loc[data[quantity].notna(), "label"])
-    for i in (i for i, label in enumerate(labels) if label not in drawn):
-        draw.few_words(ax, 0.5, float(i), TOO_LITTLE, transform=ax.get_yaxis_transform())
     return ax
 
 
@@ -70,17 +67,17 @@ def caption(tables: Tables) -> str:
     return CAPTION.format(seeds=count_words(table["seeds"]), missing=missing)
 
 
+@styled
 def figure(tables: Tables, style: Style) -> Figure:
     """Draw the trained sweep: a column for each measured quantity, a row for each value of each changed setting."""
     table = rows(tables)
     labels, shown = list(dict.fromkeys(table["label"])), [q for q in QUANTITIES if table[q].notna().any()]
-    with style.context():
-        known = looks(table["rule"])
-        height, columns = (0.1 + 0.08 * len(known)) * len(labels) + 0.45, 2 if style.narrow else len(shown)
-        legend = draw.rule_keys(known, lines=False)
-        fig, axes = draw.panel_grid(style, len(shown), height, legend, columns=columns, sharey=True)
-        for ax, quantity in zip(axes, shown, strict=True):
-            plot_variants(table, labels, quantity, ax).set_xlabel(QUANTITIES[quantity])
-            if quantity in ("acceptance", "trend"):
-                draw.percent_axis(ax.xaxis)
+    known = looks(table["rule"])
+    height, columns = (0.1 + 0.08 * len(known)) * len(labels) + 0.45, 2 if style.narrow else len(shown)
+    legend = draw.rule_keys(known, lines=False)
+    fig, axes = draw.panel_grid(style, len(shown), height, legend, columns=columns, sharey=True)
+    for ax, quantity in zip(axes, shown, strict=True):
+        plot_variants(table, labels, quantity, ax).set_xlabel(QUANTITIES[quantity])
+        if quantity in ("acceptance", "trend"):
+            draw.percent_axis(ax.xaxis)
     return fig

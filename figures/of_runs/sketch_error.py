@@ -6,7 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from figures import draw
-from figures.style import Look, Style
+from figures.style import Look, Style, styled
 from figures.tables import Frame, NothingToDraw, Tables, drawable
 from fspo.stats.intervals import PERCENT
 
@@ -14,10 +14,9 @@ TITLE = "Error of sketched cosines by the sketch's width"
 CAPTION = (
     "Root mean square error of cosines between sketched scores, against exact gradients, for pairs of responses and "
     "for an update with itself after 15 % of its responses were dropped. Grey: (1 − ρ²)/√width, what hashing alone "
-    "gives to "
-    f"first order (not fitted). Bars: {PERCENT} intervals."
-    "\n\n{parameters:,} parameters, {responses} responses; intervals are over {redraws} redraws. k: columns of the two "
-    "random projections of each weight matrix; their own error does not fall with the width."
+    f"gives to first order (not fitted). Bars: {PERCENT} intervals."
+    "\n\n{parameters:,} parameters, {responses} responses; intervals are over {redraws} redraws. k: columns of "
+    "the two random projections of each weight matrix; their own error does not fall with the width."
 )
 PANELS = {"pair": "two responses", "drop": "update, 15 % dropped"}
 LOOKS = {
@@ -65,17 +64,12 @@ def caption(tables: Tables) -> str:
     return CAPTION.format(**{name: int(found[name].iloc[0]) for name in ("parameters", "responses", "redraws")})
 
 
+@styled
 def figure(tables: Tables, style: Style) -> Figure:
     """Draw the errors of cosines from sketches, one panel for each kind of cosine."""
     found = rows(tables)
     panels = {words: found[found["panel"] == words] for words in PANELS.values() if (found["panel"] == words).any()}
-    with style.context():
-        shown = {label: LOOKS.get(label, OTHER) for label in dict.fromkeys(found["label"])}
-        legend = {label: draw.key(k.color, k.marker, linestyle=k.linestyle) for label, k in shown.items()}
-        legend["$(1-\\rho^2)/\\sqrt{\\mathrm{width}}$"] = draw.key(HASHING, linestyle="-", linewidth=2.4)
-        columns = 1 if style.narrow else len(panels)
-        fig, axes = draw.panel_grid(style, len(panels), 1.75, legend, columns=columns)
-        for ax, (panel, part) in zip(axes, panels.items(), strict=True):
-            plot_errors(part, ax).set_title(panel)
-        draw.label_left(axes, "RMSE of the cosine")
-    return fig
+    legend = draw.rule_keys({label: LOOKS.get(label, OTHER) for label in dict.fromkeys(found["label"])})
+    legend["$(1-\\rho^2)/\\sqrt{\\mathrm{width}}$"] = draw.key(HASHING, linestyle="-", linewidth=2.4)
+    columns = 1 if style.narrow else len(panels)
+    return draw.facets(style, panels, plot_errors, 1.75, legend, columns=columns, left="RMSE of the cosine")[0]

@@ -9,23 +9,23 @@ from analysis.log.partition import LENGTH, Partition
 from analysis.tables.theory_gap import INGREDIENTS
 from figures import draw
 from figures.of_runs.ess_by_length import plot_estimates
-from figures.style import Style, looks
+from figures.style import Style, looks, styled
 from figures.tables import Frame, Tables, count_words, drawable, need, percent
 from fspo.stats.intervals import PERCENT
 
 TITLE = "Where theory and data differ"
 CAPTION = (
-    "First panel: measured less theoretical share in the band (docs/theory.md T1), each run's own rule on its own log, "
-    "by {by} bin. The other panels add up to it: what each departure from the theory contributes, and the rest. n = "
-    "{n} "
-    f"responses a bin. Bars: {PERCENT} intervals (jackknife over prompts).{{small}}"
+    "First panel: measured less theoretical share in the band (docs/theory.md T1), each run's own rule on its own "
+    "log, by {by} bin. The other panels add up to it: what each departure from the theory contributes, and the "
+    f"rest. n = {{n}} responses a bin. Bars: {PERCENT} intervals (jackknife over prompts).{{small}}"
     "\n\nFirst use. The theory: {S} normal with the rule's own drift and variance σ²L, in a symmetric band. The "
     "departures: the band's asymmetry, the measured drift, the measured spread (H), the measured law of the "
-    "standardised {S} (tails) and its dependence on the sign of A; each is a mean over all orders of putting them in."
+    "standardised {S} (tails) and its dependence on the sign of A; each is a mean over all orders of putting them "
+    "in."
 )
 PARTS = ("gap", *INGREDIENTS, "rest")
 WORDS = {"gap": "measured − theory", "H": "H (spread)"}
-SMALL = 0.01
+SMALL = 0.005
 """A part that is smaller than this everywhere is named in the caption and has no panel."""
 
 
@@ -66,19 +66,18 @@ def caption(tables: Tables) -> str:
     return CAPTION.format(by=tables.bin_word, S=tables.symbol, n=count_words(found["count"]), small=words)
 
 
+@styled
 def figure(tables: Tables, style: Style) -> Figure:
     """Draw a panel for the gap between measured and theoretical acceptance and one for each of its parts that is not
     small, all on one scale (docs/theory.md T1).
     """
     found = rows(tables)
-    panels = shown(found)
+    panels, legend = shown(found), draw.rule_keys(looks(found["trained_rule"]))
+
+    def plot(part: Frame, ax: Axes) -> None:
+        plot_part(part, ax, tables.partition)
+        if tables.by_length:
+            ax.set_xlabel("length $L$ (tokens)")
+
     columns = min(len(panels), 2 if style.narrow else 3)
-    with style.context():
-        legend = draw.rule_keys(looks(found["trained_rule"]))
-        fig, axes = draw.panel_grid(style, len(panels), 1.3, legend, columns=columns, sharey=True)
-        for i, (ax, (title, part)) in enumerate(zip(axes, panels.items(), strict=True)):
-            plot_part(part, ax, tables.partition).set_title(title)
-            label = "length $L$ (tokens)" if tables.by_length else draw.axis_label(tables.partition)
-            ax.set_xlabel(label if i >= len(panels) - columns else "")
-        draw.label_left(axes, "percentage points")
-    return fig
+    return draw.facets(style, panels, plot, 1.45, legend, columns=columns, left="percentage points", sharey=True)[0]

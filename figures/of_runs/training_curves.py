@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from figures import draw
-from figures.style import Style, looks
+from figures.style import Style, looks, styled
 from figures.tables import Frame, NothingToDraw, Tables, count_words, need, split
 from fspo.gradlog import metric_names as metric
 
 TITLE = "Reward and length over training"
 CAPTION = (
     "Mean reward and response length of each rollout, and reward on held-out prompts where it was evaluated "
-    "({stderr}). One line a run, {seeds} for each rule; no average is drawn over seeds. The theory (docs/theory.md) "
-    "says nothing about these curves."
+    "({stderr}). One line a run, {seeds} for each rule; no average is drawn over seeds. The theory "
+    "(docs/theory.md) says nothing about these curves."
 )
 PANELS = {
     metric.REWARD: "reward (training)",
@@ -64,13 +66,9 @@ def caption(tables: Tables) -> str:
     return CAPTION.format(stderr=bars, seeds=f"{words} seed" if words == "1" else f"{words} seeds")
 
 
+@styled
 def figure(tables: Tables, style: Style) -> Figure:
     """Draw the training curves, one panel for each metric that was logged."""
     found = rows(tables)
-    known, panels = looks(found["trained_rule"]), split(found)
-    with style.context():
-        fig, axes = draw.rule_grid(style, len(panels), 1.55, known, marks=False)
-        for ax, (panel, part) in zip(axes, panels.items(), strict=True):
-            plot_curves(part, ax).set_title(panel)
-        draw.name_lines(axes, list(panels.values()), known, style, x="rollout", y="value", hue="trained_rule")
-    return fig
+    names: dict[str, Any] = {"known": looks(found["trained_rule"]), "x": "rollout", "y": "value", "hue": "trained_rule"}
+    return draw.facets(style, split(found), plot_curves, 1.55, **names)[0]

@@ -10,16 +10,16 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from figures import draw
-from figures.style import GREY, PALE, Style, looks
+from figures.style import GREY, PALE, Style, looks, styled
 from figures.tables import Frame, NothingToDraw, Tables, count_words, drawable, first_use, need, noise_by_run, prefer
 from fspo.stats.intervals import PERCENT
 
 TITLE = "Variance of the log-ratio against length"
 CAPTION = (
-    "Left: variance of {S} in each length bin at its mean length (n = {n} responses for each run), with cluster-aware "
-    f"{PERCENT} intervals; lines: fitted Var({{S}}|L) ∝ L^2H; grey: slope 1. Right: 2H with its interval, one mark a "
-    f"run; "
-    "docs/theory.md T1 needs 2H = 1.\n\nFirst use, all responses.{noise}"
+    "Left: variance of {S} in each length bin at its mean length (n = {n} responses for each run), with "
+    f"cluster-aware {PERCENT} intervals; lines: fitted Var({{S}}|L) ∝ L^2H; grey: slope 1. Right: 2H with its "
+    "interval, one mark a run; docs/theory.md T1 needs 2H = 1."
+    "\n\nFirst use, all responses.{noise}"
 )
 FLOOR = " Dotted: mean square of S that numerics alone make at unchanged weights, of the source that makes most{}."
 FLOOR_LOOK = {"color": GREY, "marker": "_", "markersize": 5, "linestyle": ":", "linewidth": 0.8}
@@ -129,19 +129,19 @@ def caption(tables: Tables) -> str:
     return CAPTION.format(n=count_words(counts.loc[counts["bin"] < 0, "count"]), noise=noise, S=tables.symbol)
 
 
+@styled
 def figure(tables: Tables, style: Style) -> Figure:
     """Draw two panels: variances by length, and fitted exponents by rule (docs/theory.md T1)."""
     found, fits, noise = rows(tables), exponents(tables), noise_of(tables)
     known = looks(found["trained_rule"])
     panels = 2 if len(fits) else 1
-    with style.context():
-        legend = draw.rule_keys(known) if panels == 1 else {}  # the panel of exponents names the rules itself
-        legend["slope 1"] = draw.key(PALE, linestyle="-", linewidth=1.6)
-        if len(noise) and noise["square"].max() >= IN_SIGHT * found["var_S"].min():
-            legend["numerics alone"] = draw.key(**FLOOR_LOOK)
-        height = 1.9 if not style.narrow else max(1.8, 0.15 * len(known) + 0.9)
-        fig, axes = draw.panel_grid(style, panels, height, legend, columns=1 if style.narrow else panels)
-        plot_variances(found, axes[0], fits, noise, tables.math)
-        if panels == 2:
-            plot_exponents(fits, list(known), axes[1])
+    legend = draw.rule_keys(known) if panels == 1 else {}  # the panel of exponents names the rules itself
+    legend["slope 1"] = draw.key(PALE, linestyle="-", linewidth=1.6)
+    if len(noise) and noise["square"].max() >= IN_SIGHT * found["var_S"].min():
+        legend["numerics alone"] = draw.key(**FLOOR_LOOK)
+    height = 1.9 if not style.narrow else max(1.8, 0.15 * len(known) + 0.9)
+    fig, axes = draw.panel_grid(style, panels, height, legend, columns=1 if style.narrow else panels)
+    plot_variances(found, axes[0], fits, noise, tables.math)
+    if panels == 2:
+        plot_exponents(fits, list(known), axes[1])
     return fig

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from figures import draw
-from figures.style import Style, looks, rule_label
-from figures.tables import Frame, Tables, count_words, percent
+from figures.style import Style, looks, rule_label, styled
+from figures.tables import Frame, Tables, count_words, percent, split
 from fspo.stats.intervals import PERCENT
 
 TITLE = "Acceptance laws"
 CAPTION = (
     "Share of responses that each rule's band accepts, by length, for Gaussian log-ratios (docs/theory.md T1, T2); "
-    "every rule accepts {target} on average. Curves: closed forms; points: simulations. Right: with drift μ = −σ²/2, "
-    "which fspo-kl alone follows."
-    "\n\nσ = {sigma} nats per root token; lengths are uniform in log L. Points: {draws} simulated responses each, put "
-    f"through the rule, with {PERCENT} Clopper-Pearson intervals (most are smaller than the marker). With the drift, "
-    "weights average to 1. Least acceptance of a length there: {least}."
+    "every rule accepts {target} on average. Curves: closed forms; points: simulations. Right: with drift μ = "
+    "−σ²/2, which fspo-kl alone follows."
+    "\n\nσ = {sigma} nats per root token; lengths are uniform in log L. Points: {draws} simulated responses each, "
+    f"put through the rule, with {PERCENT} Clopper-Pearson intervals (most are smaller than the marker). With the "
+    "drift, weights average to 1. Least acceptance of a length there: {least}."
 )
 TITLES = {"no drift error": "no drift", "drift -sigma^2/2": "drift $\\mu=-\\sigma^2/2$"}
 
@@ -50,15 +52,10 @@ def caption(tables: Tables) -> str:
     )
 
 
+@styled
 def figure(tables: Tables, style: Style) -> Figure:
     """Draw acceptance against length for each rule, one panel for each drift of the tokens (docs/theory.md T1, T2)."""
     table = tables["acceptance_laws"]
-    known = looks(table["rule"])
-    parts = {str(panel): part for panel, part in table.groupby("panel", sort=False)}
-    with style.context():
-        fig, axes = draw.rule_grid(style, len(parts), 1.75, known, most=2, sharey=True)
-        for ax, (panel, part) in zip(axes, parts.items(), strict=True):
-            plot_laws(part, ax).set_title(TITLES.get(panel, panel))
-        draw.name_lines(axes, list(parts.values()), known, style, x="length", y="acceptance")
-        draw.label_left(axes, "in the band (%)")
-    return fig
+    panels = {TITLES.get(panel, panel): part for panel, part in split(table).items()}
+    names: dict[str, Any] = {"known": looks(table["rule"]), "x": "length", "y": "acceptance", "left": "in the band (%)"}
+    return draw.facets(style, panels, plot_laws, 1.75, **names, most=2, sharey=True)[0]

@@ -6,7 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from figures import draw
-from figures.style import Style, looks
+from figures.style import Style, looks, styled
 from figures.tables import Frame, Tables, need
 from fspo.stats.intervals import PERCENT
 
@@ -46,16 +46,13 @@ def caption(tables: Tables) -> str:
     return CAPTION.format(runs=int(table["runs"].iloc[0]), centre=f"Bands {' and '.join(here)}")
 
 
+@styled
 def figure(tables: Tables, style: Style) -> Figure:
     """Draw LRE_inf by log-ratio model and rule, one panel each for bands around the drift and around 0 (docs/theory.md
     T14, T15).
     """
     table = need(tables["adaptive_models"], "no model")
-    drifts = [drift for drift in CENTRES if (table["drift"] == drift).any()]
-    with style.context():
-        legend = draw.rule_keys(looks(table["rule"]), lines=False)
-        height, columns = 0.26 * table["words"].nunique() + 0.45, 1 if style.narrow else len(drifts)
-        fig, axes = draw.panel_grid(style, len(drifts), height, legend, most=2, columns=columns, sharey=True)
-        for ax, drift in zip(axes, drifts, strict=True):
-            plot_models(table[table["drift"] == drift], ax).set_title(CENTRES[drift])
-    return fig
+    panels = {words: table[table["drift"] == drift] for drift, words in CENTRES.items() if drift in set(table["drift"])}
+    legend = draw.rule_keys(looks(table["rule"]), lines=False)
+    height, columns = 0.26 * table["words"].nunique() + 0.45, 1 if style.narrow else len(panels)
+    return draw.facets(style, panels, plot_models, height, legend, columns=columns, sharey=True)[0]

@@ -7,19 +7,19 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from figures import draw
-from figures.style import Look, Style
-from figures.tables import Frame, Tables, count_words
+from figures.style import Look, Style, styled
+from figures.tables import Frame, Tables, count_words, split
 from fspo.stats.intervals import PERCENT
 
 TITLE = "Berry-Esseen envelope against the truth"
 CAPTION = (
-    "Distance of the sqrt band's acceptance from its Gaussian value, for independent tokens that are not Gaussian: the "
-    "worst band at each length and the band of one standard deviation (u = 1), below the envelope 2 · 0.4748 ρ₃/√L of "
-    "docs/theory.md T5. Worst band, largest share of the envelope: {shares}."
-    "\n\nCurves: exact laws. Points: {draws} simulated responses each (u = 1), with "
-    f"{PERCENT} Clopper-Pearson intervals; an interval that reaches the lower edge includes 0. Between the steps of a "
-    "lattice the band u = 1 jumps from length to length. Skewed tokens and tokens on a lattice fall like 1/√L, as the "
-    "envelope does; symmetric continuous ones like 1/L."
+    "Distance of the sqrt band's acceptance from its Gaussian value, for independent tokens that are not Gaussian: "
+    "the worst band at each length and the band of one standard deviation (u = 1), below the envelope 2 · 0.4748 "
+    "ρ₃/√L of docs/theory.md T5. Worst band, largest share of the envelope: {shares}."
+    f"\n\nCurves: exact laws. Points: {{draws}} simulated responses each (u = 1), with {PERCENT} Clopper-Pearson "
+    "intervals; an interval that reaches the lower edge includes 0. Between the steps of a lattice the band u = 1 "
+    "jumps from length to length. Skewed tokens and tokens on a lattice fall like 1/√L, as the envelope does; "
+    "symmetric continuous ones like 1/L."
 )
 LAWS = {"exponential": "exponential", "signs": "$\\pm\\sigma$", "student": "Student $t_5$"}
 WORDS = {"exponential": "exponential", "signs": "±σ", "student": "Student t₅"}
@@ -66,20 +66,19 @@ def caption(tables: Tables) -> str:
     return CAPTION.format(draws=count_words(table["draws"].dropna()), shares=shares)
 
 
+@styled
 def figure(tables: Tables, style: Style) -> Figure:
     """Draw how far acceptance is from its Gaussian value, one panel for each law of token log-ratios (docs/theory.md
     T5).
     """
     table = tables["berry_esseen"]
-    parts = {str(law): part for law, part in table.groupby("law", sort=False)}
-    shown = table[(table["kind"] == "exact") & (table["band"] == "unit") & (table["difference"] > 0)]
-    with style.context():
-        legend = {
-            LABELS[name]: draw.key(look.color, look.marker, linestyle=look.linestyle) for name, look in CURVES.items()
-        }
-        fig, axes = draw.panel_grid(style, len(parts), 1.6, legend, most=3, sharey=True)
-        for ax, (law, part) in zip(axes, parts.items(), strict=True):
-            title = f"{LAWS.get(law, law)} ($\\rho_3={part['rho3'].iloc[0]:.3g}$)"
-            plot_distances(part, ax, float(shown["difference"].min()) / 1.5).set_title(title)
-        draw.label_left(axes, "$|a-a_{Gauss}|$")
-    return fig
+    unit = table[(table["kind"] == "exact") & (table["band"] == "unit") & (table["difference"] > 0)]
+    lowest = float(unit["difference"].min()) / 1.5
+    laws = split(table, "law")
+    panels = {f"{LAWS.get(law, law)} ($\\rho_3={own['rho3'].iloc[0]:.3g}$)": own for law, own in laws.items()}
+    legend = {LABELS[name]: mark for name, mark in draw.rule_keys(CURVES).items()}
+
+    def plot(part: Frame, ax: Axes) -> None:
+        plot_distances(part, ax, lowest)
+
+    return draw.facets(style, panels, plot, 1.6, legend, left="$|a-a_{Gauss}|$", sharey=True)[0]

@@ -4,22 +4,24 @@ bounds.
 
 from __future__ import annotations
 
+from typing import Any
+
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from figures import draw
-from figures.style import Look, Style
-from figures.tables import Frame, Tables
+from figures.style import Look, Style, styled
+from figures.tables import Frame, Tables, split
 
 TITLE = "LRE against drift error"
 CAPTION = (
     "Largest LRE∞ of the sqrt band over all length distributions whose drift errors reach x (blue), beside the two "
     "bounds of docs/theory.md T3, B/(a₀ − B) and 2B/(a₀ − B). The first holds for drift errors of one sign or equal "
     "ranges; with both signs and unequal ranges it fails{where}. Largest LRE∞ over its bound: {ratios}."
-    "\n\nBlue curve: the value at the ranges in the title, certified by ball arithmetic (widest enclosure: {width}). "
-    "Shaded: certified enclosure for all ranges within {near} of them. The bounds end where B reaches a₀ and T3 "
-    "promises nothing. Without a centre, x = 0.47 at σ = 0.03 and L = 1,000."
+    "\n\nBlue curve: the value at the ranges in the title, certified by ball arithmetic (widest enclosure: "
+    "{width}). Shaded: certified enclosure for all ranges within {near} of them. The bounds end where B reaches "
+    "a₀ and T3 promises nothing. Without a centre, x = 0.47 at σ = 0.03 and L = 1,000."
 )
 LINES = {
     "lre": ("$LRE_\\infty$", Look("#0072B2", "")),
@@ -70,22 +72,15 @@ def caption(tables: Tables) -> str:
     )
 
 
+@styled
 def figure(tables: Tables, style: Style) -> Figure:
     """Draw LRE against the drift error, one panel for each pair of ranges (docs/theory.md T3)."""
     table = tables["drift_lre"]
-    parts = [part.sort_values("x") for _, part in table.groupby("case", sort=False)]
-    with style.context():
-        legend: dict[str, object] = {
-            words: draw.key(look.color, linestyle=look.linestyle) for words, look in LINES.values()
-        }
-        legend[f"ranges $\\pm${100 * float(table['near'].iloc[0]):g} %"] = Patch(
-            color="#0072B2", alpha=0.2, linewidth=0
-        )
-        fig, axes = draw.panel_grid(style, len(parts), 1.75, legend, most=2)
-        for ax, part in zip(axes, parts, strict=True):
-            first = part.iloc[0]
-            signs = "both signs" if first["mixed_signs"] else "one sign"
-            ranges = f"$u_-={first['u_lo']:g}$, $u_+={first['u_hi']:g}$"
-            plot_drift(part, ax).set_title(f"{ranges}{chr(10) if style.narrow else ', '}{signs}")
-        draw.label_left(axes, "largest $LRE_\\infty$")
-    return fig
+    legend: dict[str, Any] = dict(draw.rule_keys(dict(LINES.values())))
+    legend[f"ranges $\\pm${100 * float(table['near'].iloc[0]):g} %"] = Patch(color="#0072B2", alpha=0.2, linewidth=0)
+    panels = {}
+    for part in split(table, "case").values():
+        signs = "both signs" if part["mixed_signs"].iloc[0] else "one sign"
+        ranges = f"$u_-={part['u_lo'].iloc[0]:g}$, $u_+={part['u_hi'].iloc[0]:g}$"
+        panels[f"{ranges}{chr(10) if style.narrow else ', '}{signs}"] = part.sort_values("x")
+    return draw.facets(style, panels, plot_drift, 1.75, legend, left="largest $LRE_\\infty$")[0]

@@ -9,14 +9,15 @@ from matplotlib.figure import Figure
 
 from figures import draw
 from figures.of_theory.fairness_map import FACTORS, LINES, MEASURES, line_looks
-from figures.style import Style
+from figures.style import Style, styled
 from figures.tables import Frame, NothingToDraw, Tables, percent
 
 TITLE = "Fairness map, two factors at a time"
 CAPTION = (
     "Colour: LRE∞ (docs/theory.md section 3) of fspo, whose band is centred at 0, over two departures from the base "
-    "case of the one-factor map, at {target} mean acceptance. Marker: the rule with the least LRE∞ in the cell. fspo "
-    "is fairest in {share}.\n\nClosed forms, so there are no intervals; {tie}."
+    "case of the one-factor map, at {target} mean acceptance. Marker: the rule with the least LRE∞ in the cell. "
+    "fspo is fairest in {share}."
+    "\n\nClosed forms, so there are no intervals; {tie}."
 )
 RULE = "fspo"
 TIE = 1e-3
@@ -73,18 +74,18 @@ def caption(tables: Tables) -> str:
     return CAPTION.format(target=percent(target), tie=tie, share=", ".join(shares))
 
 
+@styled
 def figure(tables: Tables, style: Style) -> Figure:
     """Draw LRE of fspo and the rule with the least LRE, one panel for each pair of departures from the Gaussian
     model.
     """
     data, _ = grids(tables)
     parts = [part for _, part in data.groupby(["factor", "factor_2", "measure"], sort=False)]
-    finite = data["lre_inf"][np.isfinite(data["lre_inf"])]
-    with style.context():
-        fig, axes = draw.panel_grid(style, len(parts), 1.75, draw.rule_keys(line_looks(data["fairest"]), lines=False))
-        for ax, part in zip(axes, parts, strict=True):
-            plot_grid(part, ax, float(finite.max())).set_title(f"$LRE_\\infty$ of {MEASURES[part['measure'].iloc[0]]}")
-        bar = fig.colorbar(axes[0].collections[0], ax=axes, shrink=0.9, aspect=18, pad=0.02)
-        bar.set_label(f"$LRE_\\infty$ of {RULE}")
-        bar.outline.set_visible(False)
+    highest = float(data["lre_inf"][np.isfinite(data["lre_inf"])].max())
+    fig, axes = draw.panel_grid(style, len(parts), 1.75, draw.rule_keys(line_looks(data["fairest"]), lines=False))
+    for ax, part in zip(axes, parts, strict=True):
+        plot_grid(part, ax, highest).set_title(f"$LRE_\\infty$ of {MEASURES[part['measure'].iloc[0]]}")
+    bar = fig.colorbar(axes[0].collections[0], ax=axes, shrink=0.9, aspect=18, pad=0.02)
+    bar.set_label(f"$LRE_\\infty$ of {RULE}")
+    bar.outline.set_visible(False)
     return fig

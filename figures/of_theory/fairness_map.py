@@ -14,21 +14,21 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from numpy.typing import NDArray
 
 from figures import draw
-from figures.style import Look, Style, looks, rule_label
+from figures.style import Look, Style, looks, rule_label, styled
 from figures.tables import Frame, NothingToDraw, Tables, percent
 from fspo.stats.intervals import PERCENT
 from proofs_check.maps.settings import RATIO, SIGMA, lengths_on
 
 TITLE = "Fairness map, one factor at a time"
 CAPTION = (
-    "LRE∞ (docs/theory.md section 3) of each rule against one departure from the base case, ranges matched to {target} "
-    "mean acceptance in every point; 0 is fair, as random drop is. Curves: closed forms; points: simulations, which "
-    "lie above an LRE of 0 because they are plug-in values. Where a_upd is named: of the update acceptance (T11)."
-    "\n\nBase case: Gaussian log-ratios with drift −σ²/2, σ = {sigma:g}, {number} lengths from {shortest:,.0f} to "
-    "{longest:,.0f}, so that the drift error of an uncentred band reaches {error:.2f} at the longest. Curves go "
-    "through "
-    f"the points of the grid; root scale. Points with simultaneous {PERCENT} intervals. LRE∞ is of the band acceptance "
-    "over all responses; a_upd under drop. All bands are symmetric. {missing}"
+    "LRE∞ (docs/theory.md section 3) of each rule against one departure from the base case, ranges matched to "
+    "{target} mean acceptance in every point; 0 is fair, as random drop is. Curves: closed forms; points: "
+    "simulations, which lie above an LRE of 0 because they are plug-in values. Where a_upd is named: of the update "
+    "acceptance (T11)."
+    "\n\nBase case: Gaussian log-ratios with drift −σ²/2, σ = {sigma:g}, {number} lengths from {shortest:,.0f} "
+    "to {longest:,.0f}, so that the drift error of an uncentred band reaches {error:.2f} at the longest. Curves "
+    f"go through the points of the grid; root scale. Points with simultaneous {PERCENT} intervals. LRE∞ is of the band "
+    "acceptance over all responses; a_upd under drop. All bands are symmetric. {missing}"
 )
 LINES = ("fixed", "power-0.25", "fspo", "power-0.75", "linear", "fspo-kl", "fspo-gaussian", "fspo-tilted")
 MAIN = ("fixed", "linear", "fspo", "fspo-kl", "power-0.75")
@@ -127,9 +127,13 @@ def plot_factor(data: Frame, factor: Factor, ax: Axes | None = None) -> Axes:
     ax.set_yscale("function", functions=(_root, _square))
     ax.yaxis.set_major_locator(FixedLocator([0, 0.05, 0.2, 0.5, 1]))
     ax.yaxis.set_major_formatter(FuncFormatter(_plain))
-    measure = "" if factor.measure == "band" else f" ({MEASURES[factor.measure]})"
-    ax.set_title(factor.label + measure)
+    ax.set_title(title(factor))
     return ax
+
+
+def title(factor: Factor) -> str:
+    """Return a panel's title: the departure, and the kind of acceptance unless it is the band's."""
+    return factor.label + ("" if factor.measure == "band" else f" ({MEASURES[factor.measure]})")
 
 
 def _plain(value: float, _: int) -> str:
@@ -170,17 +174,19 @@ def caption(tables: Tables) -> str:
     )
 
 
+@styled
 def figure(tables: Tables, style: Style) -> Figure:
     """Draw LRE of the rules, one panel for each departure from the Gaussian model."""
     found = panels(tables)
     every = pd.concat(found.values())
-    with style.context():
-        columns = min(len(found), 2 if style.narrow else 4)
-        legend = draw.rule_keys(line_looks(every["rule"]))
-        fig, axes = draw.panel_grid(style, len(found), 1.15, legend, columns=columns, sharey=True)
-        for ax, (name, part) in zip(axes, found.items(), strict=True):
-            plot_factor(part, FACTORS[name], ax)
-        top = float(every[["lre_inf", "lre_inf_high"]].max().max())
-        axes[0].set_ylim(-1e-3 * top, 1.1 * top)
-        draw.label_left(axes, "$LRE_\\infty$")
+    columns, legend = min(len(found), 2 if style.narrow else 4), draw.rule_keys(line_looks(every["rule"]))
+
+    def plot(part: Frame, ax: Axes) -> None:
+        plot_factor(part, FACTORS[part["factor"].iloc[0]], ax)
+
+    titles = {title(FACTORS[name]): part for name, part in found.items()}
+    left = "$LRE_\\infty$"
+    fig, axes = draw.facets(style, titles, plot, 1.15, legend, left=left, columns=columns, sharey=True)
+    top = float(every[["lre_inf", "lre_inf_high"]].max().max())
+    axes[0].set_ylim(-1e-3 * top, 1.1 * top)
     return fig

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from figures import draw
-from figures.style import OUTSIDE_COLORS, OUTSIDE_MARKERS, Style
-from figures.tables import Frame, NothingToDraw, Tables, prefer
+from figures.style import OUTSIDE_COLORS, OUTSIDE_MARKERS, Style, styled
+from figures.tables import Frame, NothingToDraw, Tables, prefer, split
 from fspo.rules import OF_CLIP_RULES
 from proofs_check.maps.settings import TYPICAL_PROMPTS
 
 TITLE = "Least mean squared error by model"
 CAPTION = (
     "Least mean squared error of the update (docs/theory.md T12) over exponent, centre and acceptance of the band, as "
-    "a share of its value without clipping, by model and by what happens outside the band. Filled: over all exponents; "
-    "open: with γ = 1/2, the fair one."
-    "\n\n{n:,} prompts. Left: of the update as it is; right: of its direction, g_clip/ā. Exact moments, so there are "
-    "no intervals. Best exponents: {gammas}."
+    "a share of its value without clipping, by model and by what happens outside the band. Filled: over all "
+    "exponents; open: with γ = 1/2, the fair one."
+    "\n\n{n:,} prompts. Left: of the update as it is; right: of its direction, g_clip/ā. Exact moments, so there "
+    "are no intervals. Best exponents: {gammas}."
 )
 CRITERIA = {"mse": "update as it is", "mse_direction": "direction"}
 
@@ -43,7 +45,8 @@ def plot_best(data: Frame, ax: Axes | None = None) -> Axes:
     )
     ax, models = draw.new_axes(ax), list(dict.fromkeys(data["model"]))
     mapped = {"color": ("outside", OUTSIDE_COLORS), "marker": ("outside", OUTSIDE_MARKERS)}
-    for column, look in (("half", {"fill": False, "pointsize": 4.6}), ("best", {"pointsize": 2.6})):
+    looks: dict[str, dict[str, Any]] = {"half": {"fill": False, "pointsize": 4.6}, "best": {"pointsize": 2.6}}
+    for column, look in looks.items():
         draw.dots(
             shares, ax, rows=models, row="model", x=column, by="outside", order=OF_CLIP_RULES, ends=(), step=0.25,
             mapped=mapped, **look,
@@ -70,17 +73,14 @@ def caption(tables: Tables) -> str:
     return CAPTION.format(n=int(rows["n"].iloc[0]), gammas=", ".join(words))
 
 
+@styled
 def figure(tables: Tables, style: Style) -> Figure:
     """Draw the least error by model, one panel each for the update as it is and for its direction (docs/theory.md
     T12).
     """
     rows = select(tables)
     rows = rows[rows["outside"].isin(OF_CLIP_RULES)]
-    criteria = [name for name in CRITERIA if (rows["criterion"] == name).any()]
-    with style.context():
-        legend = draw.outside_keys(OF_CLIP_RULES) | {"with $\\gamma=1/2$": draw.key("black", "o", fillstyle="none")}
-        height = 0.19 * rows["model"].nunique() + 0.55
-        fig, axes = draw.panel_grid(style, len(criteria), height, legend, most=2, sharey=True)
-        for ax, name in zip(axes, criteria, strict=True):
-            plot_best(rows[rows["criterion"] == name], ax).set_title(CRITERIA[name])
-    return fig
+    criteria = split(rows, "criterion")
+    panels = {words: criteria[name] for name, words in CRITERIA.items() if name in criteria}
+    legend = draw.outside_keys(OF_CLIP_RULES) | {"with $\\gamma=1/2$": draw.key("black", "o", fillstyle="none")}
+    return draw.facets(style, panels, plot_best, 0.19 * rows["model"].nunique() + 0.55, legend, sharey=True)[0]

@@ -9,7 +9,7 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
 from figures import draw
-from figures.style import OUTSIDE_MARKERS, Style
+from figures.style import OUTSIDE_MARKERS, Style, styled
 from figures.tables import Frame, NothingToDraw, Tables, percent, prefer
 from proofs_check.maps.settings import TYPICAL_PROMPTS
 
@@ -18,8 +18,8 @@ CAPTION = (
     "Mean squared error (docs/theory.md T12) of the update, as a share of its value without clipping, over the band's "
     "exponent γ and its acceptance, for three centres (T13) and for what happens outside the band. Star: least value "
     "of a panel; filled: of all. Cross: larger than without clipping. Least: {best}."
-    "\n\nModel “{model}”, {n:,} prompts; exact moments, so there are no intervals. Centres −KL·L, 0 and +KL·L. The "
-    "other models are in the figure of the best bands."
+    "\n\nModel “{model}”, {n:,} prompts; exact moments, so there are no intervals. Centres −KL·L, 0 and +KL·L. "
+    "The other models are in the figure of the best bands."
 )
 MODEL = "aligned"
 CENTRES = {-1.0: "centre $-KL$", 0.0: "centre 0", 1.0: "centre $+KL$"}
@@ -74,6 +74,7 @@ def caption(tables: Tables) -> str:
     return CAPTION.format(n=int(best["n"]), model=model, best=f"{best['relative']:.3f} ({where})")
 
 
+@styled
 def figure(tables: Tables, style: Style) -> Figure:
     """Draw the errors over that without clipping: a row of panels for each choice outside the band, a column for each
     centre (docs/theory.md T12).
@@ -83,25 +84,24 @@ def figure(tables: Tables, style: Style) -> Figure:
     centres = [centre for centre in CENTRES if (found["centre"] == centre).any()]
     low, high = float(found["relative"].min()), max(1.0, float(found["relative"].max()))
     far = max(high, 1 / low)  # white stands for 1
-    with style.context():
-        height = 1.05 if style.narrow else 1.2
-        fig, axes = draw.panel_grid(
-            style, len(outsides) * len(centres), height, columns=len(centres), sharex=True, sharey=True
-        )
-        fig.set_figheight(fig.get_figheight() + 0.45)
-        for i, ax in enumerate(axes):
-            outside, centre = outsides[i // len(centres)], centres[i % len(centres)]
-            part = found[(found["outside"] == outside) & (found["centre"] == centre)]
-            plot_cells(part, LogNorm(1 / far, far), ax, float(part["relative"].min()) == low)
-            narrow = f"{CENTRES[centre]}\n{outside}" if i < len(centres) else outside
-            ax.set_title(narrow if style.narrow else f"{outside}, {CENTRES[centre]}", linespacing=1.1)
-            ax.set_xlabel("accepted (%)")
-            ax.label_outer()
-        draw.label_left(axes, "exponent $\\gamma$")
-        bar = fig.colorbar(axes[0].collections[0], ax=axes, location="top", shrink=0.7, aspect=40, pad=0.02)
-        bar.set_label("mean squared error / without clipping")
-        bar.outline.set_visible(False)
-        ticks = [t for t in (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1, 2, 5, 10) if 1 / far <= t <= far]
-        bar.set_ticks(ticks, labels=[f"{t:g}" for t in ticks])
-        bar.ax.minorticks_off()
+    height = 1.05 if style.narrow else 1.2
+    fig, axes = draw.panel_grid(
+        style, len(outsides) * len(centres), height, columns=len(centres), sharex=True, sharey=True
+    )
+    fig.set_figheight(fig.get_figheight() + 0.45)
+    for i, ax in enumerate(axes):
+        outside, centre = outsides[i // len(centres)], centres[i % len(centres)]
+        part = found[(found["outside"] == outside) & (found["centre"] == centre)]
+        plot_cells(part, LogNorm(1 / far, far), ax, float(part["relative"].min()) == low)
+        narrow = f"{CENTRES[centre]}\n{outside}" if i < len(centres) else outside
+        ax.set_title(narrow if style.narrow else f"{outside}, {CENTRES[centre]}", linespacing=1.1)
+        ax.set_xlabel("accepted (%)")
+        ax.set_ylabel("exponent $\\gamma$")
+        ax.label_outer()
+    bar = fig.colorbar(axes[0].collections[0], ax=axes, location="top", shrink=0.7, aspect=40, pad=0.02)
+    bar.set_label("mean squared error / without clipping")
+    bar.outline.set_visible(False)
+    ticks = [t for t in (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1, 2, 5, 10) if 1 / far <= t <= far]
+    bar.set_ticks(ticks, labels=[f"{t:g}" for t in ticks])
+    bar.ax.minorticks_off()
     return fig

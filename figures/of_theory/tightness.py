@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from figures import draw
-from figures.style import Look, Style
+from figures.style import Look, Style, styled
 from figures.tables import Frame, NothingToDraw, Tables
 from fspo.theory import cosine_bound
 
@@ -19,7 +19,8 @@ CAPTION = (
     "Angle between clipped and true update against ρ of docs/theory.md T7, one point for each set of strata: its "
     "cosine with the bound √(1 − ρ²), and its sine with the same bound, sin ≤ ρ. Points on the curve: T7s by "
     "construction, and what an optimiser found. Largest sin/ρ: {reached}."
-    "\n\nAll values are exact, so there are no intervals. {counts}. The optimiser turned the update as far as it could."
+    "\n\nAll values are exact, so there are no intervals. {counts}. The optimiser turned the update as far as it "
+    "could."
 )
 SOURCES = {
     "random": ("random strata", Look("#7F7F7F", ".")),
@@ -75,15 +76,15 @@ def caption(tables: Tables) -> str:
     return CAPTION.format(counts="; ".join(counts), reached=", ".join(reached))
 
 
+@styled
 def figure(tables: Tables, style: Style) -> Figure:
     """Draw angles between clipped and true update: the cosine in the left panel, the sine in the right one
     (docs/theory.md T7, T7s).
     """
     data = clouds(tables)
-    with style.context():
-        legend = {SOURCES[s][0]: draw.key(SOURCES[s][1].color, SOURCES[s][1].marker) for s in data["source"].unique()}
-        legend["bound"] = draw.key("black", linestyle="-", linewidth=1.0)
-        fig, axes = draw.panel_grid(style, 2, 1.9, legend, most=2)
-        for ax, y in zip(axes, ("cosine", "sine"), strict=True):
-            plot_angles(data, y, ax)
+    legend = {SOURCES[s][0]: draw.key(SOURCES[s][1].color, SOURCES[s][1].marker) for s in data["source"].unique()}
+    legend["bound"] = draw.key("black", linestyle="-", linewidth=1.0)
+    fig, axes = draw.panel_grid(style, 2, 1.9, legend)
+    for ax, y in zip(axes, ("cosine", "sine"), strict=True):
+        plot_angles(data, y, ax)
     return fig

@@ -59,6 +59,13 @@ def titled(fig, title: str):
     return next(ax for ax in fig.axes if ax.get_title(loc="left").startswith(title))
 
 
+def in_row(fig, label: str) -> list:
+    """The axes of the row of panels that is named at its left, from left to right."""
+    first = next(ax for ax in fig.axes if ax.get_ylabel() == label)
+    row = first.get_subplotspec().rowspan.start
+    return [ax for ax in fig.axes if ax.get_subplotspec().rowspan.start == row]
+
+
 def drawn_texts(fig, monkeypatch) -> list[tuple[str, float, tuple[float, float, float, float]]]:
     """Text, size and box of all that is really drawn."""
     found = []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -74,9 +76,8 @@ def test_a_name_stands_behind_a_piece_of_its_line():
     table = pd.DataFrame({"rule": ["fspo", "fspo", "rloo", "rloo"], "x": [1, 2, 1, 2], "estimate": [1, 2, 3, 4]})
     known, style = looks(table["rule"]), Style()
     with style.context():
-        _, (ax,) = draw.rule_grid(style, 1, 1.5, known)
-        draw.curves(table, ax, x="x")
-        draw.name_lines([ax], [table], known, style, x="x")
+        plot = partial(draw.curves, x="x")
+        _, (ax,) = draw.facets(style, {"panel": table}, plot, 1.5, known=known, x="x")
     boxes = [box for box in ax.artists if isinstance(box, AnnotationBbox)]
     pieces = [box.offsetbox.get_children()[0] for box in boxes]
     assert [text.get_text() for text in ax.texts] == ["fspo", "rloo"]

@@ -53,7 +53,7 @@ def test_a_part_of_the_gap_that_is_small_everywhere_is_a_sentence(case_tables):
     small = table.assign(estimate=table["estimate"].where(table["part"] != "drift", 0.004))
     tables = Tables({"theory_gap": small})
     assert "drift" not in [ax.get_title(loc="left") for ax in module("theory_gap").figure(tables, Style()).axes]
-    assert " Below 1 % everywhere: drift." in module("theory_gap").caption(tables)
+    assert " Below 0.5 % everywhere: drift." in module("theory_gap").caption(tables)
     assert "everywhere" not in module("theory_gap").caption(case_tables("usual"))
 
 
