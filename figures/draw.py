@@ -478,9 +478,9 @@ def axis_label(partition: Partition) -> str:
     return partition.label if partition == LENGTH else fill(partition.label, 24)
 
 
-def decade_axis(axis: Any, values: ArrayLike) -> None:
-    """Make an axis base-10 logarithmic over the positive ``values``, with at most six labelled powers of ten. If fewer
-    than two powers are in range, 2 and 5 times a power are labelled too.
+def decade_axis(axis: Any, values: ArrayLike, most: int = 6) -> None:
+    """Make an axis base-10 logarithmic over the positive ``values``, with at most ``most`` labelled powers of ten. If
+    fewer than two powers are in range, 2 and 5 times a power are labelled too.
     """
     values = np.asarray(values, float)
     values = values[np.isfinite(values) & (values > 0)]
@@ -489,7 +489,7 @@ def decade_axis(axis: Any, values: ArrayLike) -> None:
     getattr(axis.axes, f"set_{name}scale")("log")
     getattr(axis.axes, f"set_{name}lim")(low, high)
     powers = np.arange(np.ceil(np.log10(low)), np.floor(np.log10(high)) + 1)
-    ticks = 10.0 ** powers[:: max(1, int(np.ceil(len(powers) / 6)))]
+    ticks = 10.0 ** powers[:: max(1, int(np.ceil(len(powers) / most)))]
     if len(powers) < 2:
         between = np.outer(10.0 ** np.arange(np.floor(np.log10(low)), np.ceil(np.log10(high))), [1, 2, 5]).ravel()
         ticks = between[(between >= low) & (between <= high)]

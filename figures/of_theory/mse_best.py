@@ -54,7 +54,7 @@ def plot_best(data: Frame, ax: Axes | None = None) -> Axes:
     draw.reference(ax, 1.0, "x", linestyle="--")
     values = shares[["best", "half"]].to_numpy().ravel()
     if np.nanmax(values) > 5 * np.nanmin(values):
-        draw.decade_axis(ax.xaxis, values)
+        draw.decade_axis(ax.xaxis, values, 4)
     else:
         draw.few_ticks(ax.xaxis)
     ax.set_yticks(range(len(models)), [model.replace("_", " ") for model in models])
