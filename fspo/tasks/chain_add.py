@@ -28,7 +28,6 @@ SEPARATORS = ",;|/"
 ALPHABET = "0123456789+-*=?: " + SEPARATORS
 PAD, EOS, UNK = "<pad>", "<eos>", "<unk>"
 STEP_TOKENS = 8
-PROMPT_TOKENS = 10
 MODULUS = 100
 HELD_OUT = 8  # one pair (start, addend) in eight belongs to the eval split
 
