@@ -21,7 +21,7 @@ from fspo.base.files import refuse_foreign
 from fspo.base.options import make_parser, parse
 from fspo.gradlog import metric_names as metric
 from fspo.gradlog.metrics_file import MetricsFile
-from fspo.gradlog.run_folder import ANALYSIS, CONFIG, NOISE, SUMMARY
+from fspo.gradlog.run_folder import CONFIG, NOISE
 from fspo.repro.options import ReproductionOptions
 from fspo.repro.presets import PRESETS, SIX_RULES, ReproductionSizes, on_task
 from fspo.repro.stages import (
@@ -42,14 +42,12 @@ DESCRIPTION = """Reproduce the claims about FSPO on this machine, each with an i
 examples:
   fspo reproduce                          the quick preset: 15 minutes on two cores
   fspo reproduce --preset paper           3 tasks, 6 rules, 5 seeds, 24 rollouts: 4 hours on two cores, resumable
-  fspo reproduce --preset quick --sweep true   retrain fspo, rloo, gspo with one setting changed at a time
   fspo reproduce --preset paper --rules rloo,gspo,fspo --rollouts 30
   fspo reproduce --power true             what the claims could show with these sizes, before any run
   fspo reproduce --preset 8b              check the 8B configuration and print a cluster's commands
 
 A killed run goes on where it stopped: start the same command again.
 """
-TRAINED_SWEEP = "trained_sweep.csv"
 
 
 class Reproduction:
@@ -101,10 +99,8 @@ class Reproduction:
         swept, _ = module("sweep", self._from([shared], "", "analysis"), "analysis", "sweep", runs[0], quiet=True)
         command = ("doctor", *runs, "--json", str(doctor_file))
         _, diagnoses = module("doctor", inputs, "analysis", *command, result=doctor_file, quiet=True, passing=passing)
-        trained = self.train_sweep(training, ranges, jobs) if self.sizes.sweep else ""
-        inputs = self._from(jobs, noise, "analysis", "figures") | {"sweep": swept, "trained_sweep": trained}
-        shown = ("--trained-sweep", str(self.out / TRAINED_SWEEP)) if trained else ()
-        figures = self.draw("figures", inputs, *runs, *shown)
+        inputs = self._from(jobs, noise, "analysis", "figures") | {"sweep": swept}
+        figures = self.draw("figures", inputs, *runs)
         found = {
             "checks": checks,
             "theory": theory,
@@ -187,28 +183,6 @@ class Reproduction:
 
         return self.stages.run("noise-floor", {"run": job.key, "source": source_digest("fspo")}, work)[0]
 
-    def train_sweep(self, training: Training, ranges: dict[str, Any], done: Sequence[Job]) -> str:
-        """Train rules with one setting changed and write the table of these runs (trained_sweep.csv), with the length
-        bins of the main runs; return the stage's key, which changes with its inputs.
-        """
-        from analysis.sweeps.trained import Entry, write_trained_sweep
-
-        edges = json.loads((done[0].run / ANALYSIS / SUMMARY).read_text(encoding="utf-8"))["edges"]
-        sweep = training.sweep(ranges, done)
-        trained, found = sweep.train(self.sizes.jobs)
-        entries = [
-            Entry(variant.rule, variant.setting, variant.value, variant.changed, runs, reason)
-            for variant, runs, reason in found
-        ]
-
-        def work() -> None:
-            if trained:
-                run_module("analysis", *map(str, trained), "--edges", json.dumps(edges), passing=(0, 1))
-            write_trained_sweep(self.out / TRAINED_SWEEP, entries)
-
-        inputs = self._from([*done, *sweep.jobs], "", "analysis") | {"entries": entries, "edges": edges}
-        return self.stages.run("sweep-analysis", inputs, work)[0]
-
     def draw(self, name: str, inputs: dict[str, Any], *arguments: str) -> list[dict[str, Any]]:
         """Draw figures into the folder ``name``; return name, title and caption of each, as captions.json holds
         them."""
@@ -226,7 +200,6 @@ class Reproduction:
             checks=checks,
             claims=claims,
             **parts,
-            trained_sweep=self.out / TRAINED_SWEEP if self.sizes.sweep else None,
             stages=self.stages.report,
             provenance=provenance(["fspo", "reproduce", *self.words], self.sizes.seeds),
         )

@@ -1,7 +1,6 @@
 """The command ``fspo figures RUN [RUN ...] --output DIR --width WIDTH``: draw publication figures from tables.
 
-``--theory DIR`` draws the theory's figures from the tables of ``fspo maps``, ``--trained-sweep FILE``
-that of a sweep in which every setting was trained (paper_repro.py).
+``--theory DIR`` draws the theory's figures from the tables of ``fspo maps``.
 """
 
 from __future__ import annotations
@@ -30,8 +29,6 @@ EXAMPLES = """examples:
       the same figures with bins of difficulty, from what fspo analyse RUN --by difficulty wrote
   fspo figures RUN --on engine
       the same figures of the mismatch between sampler and trainer, from fspo analyse RUN --on engine
-  fspo figures --trained-sweep out/full/trained_sweep.csv
-      what training with one setting changed came to, in out/full/figures
   fspo figures --theory out/proofs_check
       the theory's figures, from what fspo maps wrote, in out/proofs_check/figures
 """
@@ -86,7 +83,6 @@ def build_parser() -> CommandParser:
     )
     parser.add_argument("runs", nargs="*", metavar="RUN", help="run folder that fspo analyse was run on")
     parser.add_argument("--theory", type=Path | None, help="folder that fspo maps wrote to")
-    parser.add_argument("--trained-sweep", type=Path | None, help="trained_sweep.csv of a reproduction")
     parser.add_argument(
         "--by", type=str, default="length", help=f"what the bins are of: {', '.join(PARTITIONS)}, or user.COLUMN"
     )
@@ -95,7 +91,7 @@ def build_parser() -> CommandParser:
         "--output", type=Path | None, help="folder for the files; FOLDER/figures for one folder, figures-out for more"
     )
     parser.add_argument("--width", type=str, default="neurips", help=f"venue width: {', '.join(WIDTHS)}")
-    known = ", ".join(of_runs.FIGURES + of_theory.FIGURES + of_runs.TRAINED)
+    known = ", ".join(of_runs.FIGURES + of_theory.FIGURES)
     parser.add_argument("--only", type=list[str], default=[], help=f"figures wanted, of {known}")
     return parser
 
@@ -103,25 +99,22 @@ def build_parser() -> CommandParser:
 def main(arguments: list[str] | None = None) -> int:
     """Draw the figures, print which were drawn and which skipped, and write the captions."""
     values = build_parser().parse_args(arguments)
-    from figures.tables import Tables, load, load_theory, load_trained_sweep  # the help does not wait for pandas
+    from figures.tables import Tables, load, load_theory  # the help does not wait for pandas
 
     runs = [Path(run) for run in values.runs]
-    swept = values.trained_sweep
-    folders = [*runs, *([values.theory] if values.theory else []), *([swept.parent] if swept else [])]
+    folders = [*runs, *([values.theory] if values.theory else [])]
     if not folders:
-        raise UserError("name at least one run folder (fspo figures RUN), --theory FOLDER or --trained-sweep FILE")
+        raise UserError("name at least one run folder (fspo figures RUN) or --theory FOLDER")
     output = values.output or (folders[0] / "figures" if len(folders) == 1 else Path("figures-out"))
     measured = load(runs, values.by, values.on) if runs else Tables({})
     theory = load_theory(values.theory) if values.theory else Tables({})
-    trained = load_trained_sweep(swept) if swept else Tables({})
     check_output(output)
     tables = replace(
         measured,
-        frames=measured.frames | theory.frames | trained.frames,
-        outdated=measured.outdated | theory.outdated | trained.outdated,
+        frames=measured.frames | theory.frames,
+        outdated=measured.outdated | theory.outdated,
     )
-    modules = of_runs.FIGURES if runs else ()
-    modules += (of_theory.FIGURES if values.theory else ()) + (of_runs.TRAINED if swept else ())
+    modules = (of_runs.FIGURES if runs else ()) + (of_theory.FIGURES if values.theory else ())
     captions = captions_file(output, file_name("", tables))
     with _begun(captions):
         results = draw_all(tables, output, values.width, values.only, modules)

@@ -14,7 +14,6 @@ import pandas as pd
 from analysis.log.partition import LENGTH, Partition, find_partition
 from analysis.log.ratio import UPDATE, WORDS, known_ratio
 from analysis.sweeps.counterfactual import SweepRow
-from analysis.sweeps.trained import TrainedSweepRow
 from analysis.tables.columns import names as columns_of
 from analysis.tables.files import TABLES, folder_name, options_of
 from figures.style import OUTSIDE_MARKERS
@@ -24,9 +23,9 @@ from fspo.rules import Ratio
 from proofs_check.maps.tables import MAP_COLUMNS
 
 COLUMNS: dict[str, tuple[str, ...]] = {
-    name: columns_of(row) for name, row in (TABLES | {"sweep": SweepRow, "trained_sweep": TrainedSweepRow}).items()
+    name: columns_of(row) for name, row in (TABLES | {"sweep": SweepRow}).items()
 } | {name: tuple(columns) for name, columns in MAP_COLUMNS.items()}
-"""Columns of each table (docs/tables.md): of a run's, of the trained sweep's, of the theory's."""
+"""Columns of each table (docs/tables.md): of a run's, of the theory's."""
 NAMES = (*TABLES, "sweep")
 """Tables that ``fspo analyse`` and ``fspo sweep`` write (docs/theory.md names the quantities)."""
 OF_OWN_RULE = ("over_time", "theory_gap")
@@ -152,21 +151,6 @@ def load_theory(folder: Path) -> Tables:
     if not frames:
         raise UserError(f"no tables of the theory in {folder}: {cure}")
     return _stacked(frames)
-
-
-def load_trained_sweep(file: Path) -> Tables:
-    """Read the table of the trained sweep (one setting changed, then trained), which paper_repro.py writes.
-
-    Raises
-    ------
-    UserError
-        If it is missing or cannot be read.
-    """
-    cure = "run fspo reproduce with --sweep true"
-    found = _read(file.parent, file.stem, cure)
-    if found is None:
-        raise UserError(f"no table {file}: {cure} first")
-    return _stacked({"trained_sweep": [(found, f"{cure} again")]})
 
 
 def load(runs: Sequence[Path], by: str = LENGTH.name, on: str = UPDATE.on) -> Tables:

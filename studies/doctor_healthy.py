@@ -217,7 +217,8 @@ def rewards(world: World, drawn: Drawn) -> np.ndarray:
 
 
 def gradient(drawn: Drawn, table: np.ndarray, each: np.ndarray) -> np.ndarray:
-    """Return the sum over responses of the coefficient ``each`` (N,) times the score, in the shape of the table."""
+    """Return the gradient by the table of logits: the sum over responses of the coefficient ``each`` (N,) times the
+    score, in the table's shape."""
     weights = np.repeat(each, drawn.length)
     seen = np.bincount(drawn.state * TOKENS + drawn.token, weights, table.size).reshape(table.shape)
     return seen - np.exp(log_softmax(table)) * seen.sum(1, keepdims=True)

@@ -241,7 +241,7 @@ def _spoilt(spoilt: dict[str, dict[str, Any]], results: dict[str, Any]) -> list[
 
 
 def _table(spoilt: dict[str, dict[str, Any]], part: range) -> list[str]:
-    """Return the table of what was said of some defects, by their numbers, with the sums over them."""
+    """Return lines of the page: how many of the defects numbered ``part`` were named, and what was said of each."""
     kinds = ("simulated", "trained")
     verdicts = {kind: _verdicts(spoilt, kind) for kind in kinds}
     rows, totals = [], []

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from figures import find_module, heading, of_ratio, of_runs, of_theory, parts
 from figures.style import Style
-from figures.tables import NothingToDraw, Tables, load, load_theory, load_trained_sweep
+from figures.tables import NothingToDraw, Tables, load, load_theory
 from fspo.base.command_line import CommandParser
 from fspo.base.errors import run_cli
 from fspo.base.files import whole_file, write_text
@@ -29,11 +29,6 @@ OF_RUNS = 'tables.load(["out/none", "out/fspo"])'
 MISSING = "No picture here: its table needs more than these runs have.\n\n"
 KINDS = {
     "Of runs": (of_runs.FIGURES, "After `fspo analyse out/none out/fspo`.", OF_RUNS),
-    "Of a trained sweep": (
-        of_runs.TRAINED,
-        "After `fspo reproduce --sweep true`.",
-        'tables.load_trained_sweep(Path("out/quick/trained_sweep.csv"))',
-    ),
     "Of the theory": (of_theory.FIGURES, "After `fspo maps`.", 'tables.load_theory("out/proofs_check")'),
 }
 """Headings: the figures below each, what has to be run before, and the expression that reads their tables."""
@@ -41,9 +36,8 @@ KINDS = {
 
 def code(name: str, source: str) -> str:
     """Return the lines that draw a figure."""
-    path = "from pathlib import Path\n" if "Path(" in source else ""
     return (
-        f"{path}from figures import draw_all, tables\n\nfound = {source}\n"
+        f"from figures import draw_all, tables\n\nfound = {source}\n"
         f'draw_all(found, "out/figures", only=["{name}"], modules=["{name}"])'
     )
 
@@ -92,15 +86,12 @@ def main() -> None:
     parser = CommandParser(prog="python -m studies.gallery", description=__doc__ or "")
     parser.add_argument("--runs", nargs="*", type=Path, default=[], help="analysed run folders")
     parser.add_argument("--theory", type=Path | None, help="folder that fspo maps wrote to")
-    parser.add_argument("--trained-sweep", type=Path | None, help="trained_sweep.csv of a reproduction")
     options = parser.parse_args()
     captions: dict[str, str] = json.loads(CAPTIONS.read_text(encoding="utf-8")) if CAPTIONS.exists() else {}
     if options.runs:
         captions |= draw(load(options.runs), of_runs.FIGURES)
     if options.theory:
         captions |= draw(load_theory(options.theory), of_theory.FIGURES)
-    if options.trained_sweep:
-        captions |= draw(load_trained_sweep(options.trained_sweep), of_runs.TRAINED)
     write_text(CAPTIONS, json.dumps(captions, indent=1, ensure_ascii=False, sort_keys=True) + "\n")
     write_text(PAGE, page())
 

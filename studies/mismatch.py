@@ -169,7 +169,7 @@ def _by_length(tables: dict[str, pd.DataFrame]) -> list[dict[str, Any]]:
 
 
 def span(low: float, high: float) -> str:
-    """Return the whole numbers of a bin [low, high) as text."""
+    """Return the text "3-7" for the bin [3, 8), which holds the whole numbers 3 to 7, and "3" for [3, 4)."""
     return f"{low:.0f}-{high - 1:.0f}" if high > low + 1 else f"{low:.0f}"
 
 

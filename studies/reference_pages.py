@@ -21,7 +21,6 @@ from analysis.claims.judge import Claim
 from analysis.importing import names as known
 from analysis.rules.calibrate import CalibratedRange
 from analysis.sweeps.counterfactual import SweepRow
-from analysis.sweeps.trained import TrainedSweepRow
 from analysis.tables.columns import BinKey, CaseKey, RuleKey, RunKey, columns, names
 from analysis.tables.files import TABLES
 from figures.style import Style, looks
@@ -44,7 +43,6 @@ GENERATED = "This page is written by `python studies/reference_pages.py`; change
 KEYS: dict[str, Any] = {"run": RunKey, "rule": RuleKey, "case": CaseKey, "bin": BinKey}
 ELSEWHERE: dict[str, Any] = {
     "sweep.csv": SweepRow,
-    "trained_sweep.csv": TrainedSweepRow,
     "claims.json": Claim,
     "calibrate": CalibratedRange,
 }

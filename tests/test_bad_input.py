@@ -20,6 +20,7 @@ from fspo.gradlog import GradLogWriter
 from fspo.rules import preset
 from proofs_check.__main__ import main as proofs_check
 from proofs_check.maps.__main__ import main as maps
+from proofs_check.maps.tables import MAP_COLUMNS
 
 HUGE = str(2**70)
 COMMANDS: dict[str, Callable[[list[str]], object]] = {
@@ -71,15 +72,14 @@ maps --out file | maps --out foreign-maps | maps --out full | maps --seed -1 | m
 maps --draws -1 | maps --draws 1 | maps --draws 1000000000 | maps --draws x | maps --only nothing | maps --jobs {huge}
 maps --only curves,nothing | maps --outt x
 figures | figures missing | figures file | figures none | figures empty | figures none none | figures --theory missing
-figures --theory file | figures --theory full | figures --trained-sweep missing | figures --trained-sweep folder
-figures --trained-sweep trained.csv --output file | figures --trained-sweep trained.csv --output full
-figures --trained-sweep trained.csv --width a3 | figures --trained-sweep trained.csv --only [nothing]
-figures --trained-sweep file | figures --trained-sweep trained.csv --by nothing | figures none --by nothing
+figures --theory file | figures --theory full | figures none --by nothing
+figures --theory tables --output file | figures --theory tables --output full | figures --theory tables --width a3
+figures --theory tables --only [nothing]
 repro --target 2 | repro --target 0 | repro --target .nan | repro --target x | repro --rollouts -1
 repro --rollouts 0 | repro --rollouts x | repro --seeds [0,0] | repro --seeds [] | repro --seeds [-1]
 repro --seeds [{huge}] | repro --seeds x | repro --jobs -3 | repro --jobs 0 | repro --jobs {huge} | repro --width a3
 repro --output file | repro --output foreign-repro | repro --output "" | repro --rules [fspoo] | repro --rules []
-repro --rules [fspo,fspo] | repro --preset slow | repro --sweep maybe | repro --sweep true --rules [none]
+repro --rules [fspo,fspo] | repro --preset slow
 repro --config missing | repro --config file | repro --config folder | repro --preset quick --nothing 1
 repro --config list.yaml | repro --preset 8b --target 3 | repro --preset 8b --seeds [1,1]
 """
@@ -135,8 +135,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "empty.csv").write_text("")
     (root / "noise.parquet").write_bytes(b"\x00" * 64)
     (root / "list.yaml").write_text("- a\n- b\n")
-    columns = "rule,setting,value,run,seed,quantity,estimate,ci_low,ci_high,seeds,reason,changed"
-    (root / "trained.csv").write_text(f"{columns}\n" + ",".join(["x"] * 12) + "\n")
+    (root / "tables").mkdir()
+    columns = list(MAP_COLUMNS["fairness_map"])
+    (root / "tables/fairness_map.csv").write_text(",".join(columns) + "\n" + ",".join(["x"] * len(columns)) + "\n")
     return root
 
 

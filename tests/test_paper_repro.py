@@ -6,9 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pandas as pd
 import pytest
-import yaml
 
 import paper_repro
 from analysis.claims.catalogue import ATOMS, HEADLINES
@@ -19,7 +17,7 @@ from figures.page.story import QUESTIONS, anchor
 from fspo.base.errors import UserError, run_cli
 from fspo.base.options import parse
 from fspo.config import TrainConfig
-from fspo.repro.presets import PRESETS, TASKS, variants
+from fspo.repro.presets import PRESETS, TASKS
 from fspo.rules import PRESETS as PUBLISHED
 from fspo.tasks import make_task
 from fspo.tasks.chain_add import STEP_TOKENS
@@ -34,30 +32,31 @@ def repro(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow
 def test_all_stages_run_and_a_second_start_finds_them_done(tmp_path: Path) -> None:
-    """First as published without the trained sweep; then, in the same folder, with calibrated ranges and the sweep."""
+    """First as published; then, in the same folder, with calibrated ranges."""
     out = tmp_path / "out" / "smoke"
-    first = repro("--preset", "smoke", "--sweep", "false", cwd=tmp_path)
-    assert "sensitivity_trained" not in check_outputs(out, first)
+    check_outputs(out, repro("--preset", "smoke", cwd=tmp_path))
     for name in ("rloo", "fspo"):
         assert "range_lo: null" in (out / "runs" / f"{name}-seed0" / "config.yaml").read_text()  # that of the preset
 
-    calibrated = ("--preset", "smoke", "--sweep", "true", "--ranges", "calibrated")
-    swept = repro(*calibrated, cwd=tmp_path)
-    assert "sensitivity_trained" in check_outputs(out, swept)
-    kept = {"checks", "maps", "figures-theory", "warm-up", "shared-run", "sweep"}  # this sweep: of the shared run's log
-    assert done_before(swept) == kept
+    calibrated = ("--preset", "smoke", "--ranges", "calibrated")
+    second = repro(*calibrated, cwd=tmp_path)
+    check_outputs(out, second)
+    kept = {"checks", "maps", "figures-theory", "warm-up", "shared-run", "sweep"}
+    assert done_before(second) == kept
     assert all(list((out / "superseded").glob(f"{name}-seed0-*")) for name in ("rloo", "fspo"))
     ranges = json.loads((out / "calibration.json").read_text())
     for name in ("rloo", "fspo"):
         assert abs(ranges[name]["realised"] - ranges[name]["target"]) <= 1 / ranges[name]["rows"] + 1e-9
         saved = (out / "runs" / f"{name}-seed0" / "config.yaml").read_text()
         assert f"range_lo: {ranges[name]['range_lo']}" in saved
-    check_trained_sweep(out, ranges, (out / "report.html").read_text())
+    edges = [json.loads((run / "analysis" / "summary.json").read_text())["edges"] for run in out.glob("runs/*-seed0")]
+    assert len(edges) == 3
+    assert all(found == edges[0] for found in edges)
 
     again = repro(*calibrated, cwd=tmp_path)
     assert again.returncode == 0, again.stderr[-2000:]
-    assert again.stdout == swept.stdout
-    anew = {"calibration", "training", "noise-floor", "analysis", "doctor", "sweep-analysis", "figures"}
+    assert again.stdout == second.stdout
+    anew = {"calibration", "training", "noise-floor", "analysis", "doctor", "figures"}
     assert done_before(again) == kept | anew
 
 
@@ -66,8 +65,8 @@ def done_before(start: subprocess.CompletedProcess[str]) -> set[str]:
     return set(re.findall(r"\[([\w-]+)\] done before", start.stderr))
 
 
-def check_outputs(out: Path, start: subprocess.CompletedProcess[str]) -> dict[str, dict]:
-    """What every start prints and leaves; return the captions of the figures that are drawn, by name."""
+def check_outputs(out: Path, start: subprocess.CompletedProcess[str]) -> None:
+    """What every start prints and leaves."""
     assert start.returncode == 0, start.stderr[-2000:]
     claims = json.loads((out / "claims.json").read_text())["claims"]
     assert [claim["id"] for claim in claims] == [part.id for part in (*HEADLINES, *ATOMS)]
@@ -91,44 +90,6 @@ def check_outputs(out: Path, start: subprocess.CompletedProcess[str]) -> dict[st
     assert expected <= set(drawn)
     assert "numerics alone" in drawn["acceptance_by_length"]["details"]
     assert list((out / "figures").glob("*.pdf"))
-    return drawn
-
-
-def check_trained_sweep(out: Path, ranges: dict, report: str) -> None:
-    """A row for each variant, in the page too; each run's configuration differs in what its row names alone."""
-    table = pd.read_csv(out / "trained_sweep.csv", keep_default_na=False)
-    planned = variants(PRESETS["smoke"], ranges)
-    assert [*zip(table["rule"], table["setting"], table["value"], strict=True)] == [
-        (v.rule, v.setting, v.value) for v in planned
-    ]
-    assert {*table["setting"]} == {"base", "range", "dual", "outside", "aggregation", "group", "minibatches"}
-    base = options_of(out / "runs" / "fspo-seed0")
-    for row in table.to_dict("records"):
-        if row["setting"] != "base":
-            differs = {k: v for k, v in options_of(out / "sweep" / row["runs"]).items() if base[k] != v}
-            del differs["output"]
-            said = dict(part.split("=") for part in row["changed"].split())
-            assert {k: str(v) for k, v in differs.items()} == said, row["runs"]
-            assert said
-        for name in ("reward", "acceptance"):
-            assert float(row[f"{name}_ci_low"]) <= float(row[name]) <= float(row[f"{name}_ci_high"])
-        assert "one seed" in row["note"]
-        assert row["changed"] in report
-    edges = [json.loads((run / "analysis" / "summary.json").read_text())["edges"] for run in out.glob("*/*-seed0")]
-    assert len(edges) >= 9
-    assert all(found == edges[0] for found in edges)
-
-
-def options_of(run: Path) -> dict:
-    """Dotted options of a run's configuration."""
-
-    def flat(found: dict, prefix: str) -> dict:
-        out: dict = {}
-        for name, value in found.items():
-            out |= flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
-        return out
-
-    return flat(yaml.safe_load((run / "config.yaml").read_text()), "")
 
 
 @pytest.mark.parametrize(
@@ -137,8 +98,6 @@ def options_of(run: Path) -> dict:
         (("--preset", "quik"), "quick"),
         (("--rules", "[fspoo]"), "did you mean 'fspo'"),
         (("--jbos", "2"), "did you mean 'jobs'"),
-        (("--rules", "[grpo]", "--sweep", "true"), "add it to --rules"),
-        (("--preset", "8b", "--sweep", "true"), "not in 8b"),
         (("--tasks", "[chain-ad]"), "did you mean 'chain-add'"),
         (("--preset", "8b", "--tasks", "[chain-add]"), "leave --tasks out"),
     ],

@@ -83,7 +83,8 @@ class Laws:
     k3: float = 0.0
     # For each prompt: the last rollout in which it occurred, and its mean log length there.
     lengths: dict[int, tuple[int, float]] = field(default_factory=dict)
-    # How far the mean log length of followed prompts moves in one rollout: sum over rollouts, number of rollouts.
+    # In each rollout, the mean change of log length over the prompts that occurred before: the sum of the sizes of
+    # these means over rollouts, and the number of rollouts.
     shift: Floats = field(default_factory=lambda: np.zeros(2))
     # For logs in which no prompt comes twice, the sums from which a line through the mean log length y of rollout
     # number t is fitted (its slope is how far lengths shift): sums over rollouts of 1, t, t^2, y and t y.

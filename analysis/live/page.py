@@ -333,7 +333,7 @@ def make_server(runs: Sequence[str | Path], port: int) -> Server:
     token = f"{time.time_ns()}"
 
     class Alive(RequestHandler):
-        """Answers with a text that is another after each start of the server."""
+        """Answers with the time at which the server started, by which a page can tell a new server from the old."""
 
         def get(self) -> None:
             """Write the text."""

@@ -137,7 +137,9 @@ class Stream:
         return log
 
     def windows(self, chunk: Chunk, size: int) -> tuple[list[tuple[int, Rows]], Notes]:
-        """Return each window's first rollout and usable rows, and notes: counts of all rows, and damage."""
+        """Return the first rollout and the usable rows of each window of ``size`` rollouts of a chunk. The notes count
+        the rows that are usable or left out, and name damaged files.
+        """
         columns = [c for c in self._columns if c not in UNUSED or c in self.partition.columns]
         try:
             log = self.read(chunk, columns)

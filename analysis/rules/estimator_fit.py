@@ -108,7 +108,8 @@ def estimator_fit(columns: Columns, size: int = 0) -> EstimatorFit:
         deviation = np.sqrt(total(x * x) / np.maximum(count - 1, 1))
         everything = np.sqrt(_by_rollout(rollout, r))[first_of(group, number)]
         constant = np.median(k[judged & sound]) if np.any(judged & sound) else np.nan
-        values = (  # for each estimator of SLOPES, the slopes k that it may give
+        # For each estimator of SLOPES, the values (G,) that k may have in A = k (reward - mean of the group).
+        values = (
             [count / np.maximum(count - 1, 1)],
             [1 / (deviation + eps) for eps in (0.0, 1e-6, GRPO_EPS)],
             [np.ones(number)],

@@ -1,7 +1,7 @@
 """``fspo sweep RUN``: what another setting would have done to the same log, one setting at a time.
 
 The sweep is counterfactual. The responses, their S, A and scores are the log's; only the rule changes, or the way in
-which an update is made up. A trained sweep needs runs with the other setting (``paper_repro.py --sweep true``).
+which an update is made up.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ from fspo.stats.clusters import MIN_CLUSTERS, TOO_FEW
 from fspo.stats.intervals import t_quantile
 
 CAP = 2.0
-"""Largest weight w in the reference ``capped``: the true update with weights held at this number."""
+"""The reference ``capped`` is the true update in which each weight w above this number counts as this number."""
 ERRORS = ("bias2", "variance", "mse", "bias2_direction", "variance_direction", "mse_direction")
 """Names of the errors of an update (T12), all over the variance of the unclipped update: if mse is below 1, clipping
 helps. Those with "direction" are of the clipped update over its mean acceptance."""
@@ -283,8 +283,8 @@ class PopulationTable:
             for name in ("inner", "left", "right")
         )
         variance = float(cosine_covariance((n, a), (n, a), a, b, self.width))
-        # The variance computed from noisy inner products of single updates may be 0. Return at least the variance of
-        # the cosine of as many updates with equal inner products.
+        # Sketches add noise to the inner products of single updates, so the variance that is estimated from them may be
+        # 0. Return at least the variance that the cosine has if every update has the same inner products.
         cosine = float(n.sum() / math.sqrt(a.sum() * b.sum()))
         return math.sqrt(max(variance, (1 - cosine**2) ** 2 / (self.width * len(n))))
 

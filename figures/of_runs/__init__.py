@@ -19,9 +19,5 @@ FIGURES = (
     "training_curves",
 )
 """Names of the figures from the tables of ``fspo analyse``, in the order of a paper."""
-TRAINED = ("sensitivity_trained",)
-"""Names of the figures from the table of the trained sweep (one setting changed, then trained), which paper_repro.py
-writes.
-"""
 STUDIES = ("sketch_error",)
 """Names of the figures from tables that scripts of the folder ``studies`` write."""

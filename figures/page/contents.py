@@ -9,7 +9,6 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.sweeps.trained import QUANTITIES as TRAINED_QUANTITIES
 from analysis.tables.lemma_summary import NO_GUARANTEE, QUANTITIES, SHARE
 from analysis.tables.theory_gap import INGREDIENTS
 from figures import SUPPLEMENT, of_theory
@@ -26,7 +25,7 @@ PLACES = {
     UPDATE: ("cosine_by_rule", "cosine_references", "cosine_bound", "error_split", "update_error"),
     THEORY: ("theory_gap", "variance_scaling", "drift_by_sign", *of_theory.FIGURES),
     HEALTH: ("training_curves",),
-    ACTION: ("sensitivity_range", "sensitivity_settings", "sensitivity_trained"),
+    ACTION: ("sensitivity_range", "sensitivity_settings"),
 }
 """Figures by the question that they answer; those of no other question answer the first, `CUT`."""
 CLAIMED = {UPDATE: ("C3", "C6"), THEORY: ("C4",), HEALTH: ("C5",)}
@@ -206,25 +205,6 @@ def _with_interval(row: Any) -> str:
     if pd.isna(row["ci_low"]):
         return f"{row['estimate']:.3f} ({row['reason']})"
     return _interval(row)
-
-
-def sensitivity(trained: Path | None) -> Section:
-    """Return what the report says on changed settings: the table of the trained sweep if there is one."""
-    if trained is None:
-        note = "Counterfactual sweeps of one log alone: --sweep true trains with each setting changed."
-        return Section("Sensitivity", [note])
-    rows = []
-    for row in pd.read_csv(trained, keep_default_na=False, na_values=[""]).to_dict("records"):
-        named = {name: row[name] for name in ("setting", "value", "rule", "seeds")}
-        numbers = {name: _with_ends(row, name) if pd.notna(row[name]) else None for name in TRAINED_QUANTITIES}
-        words = {name: row[name] if pd.notna(row[name]) else None for name in ("changed", "note")}
-        rows.append(named | numbers | words)
-    notes = [f"{name}: {words}." for name, words in TRAINED_QUANTITIES.items()]
-    notes.append(
-        "Aggregation “sequence” is no row of its own: for rules on whole sequences it is “response”, the base's. The "
-        "learning rate is the same in every row, whatever the number of minibatches."
-    )
-    return Section("Sensitivity", notes, [("Trained with one setting changed at a time", rows)])
 
 
 def reuse(runs: Sequence[Path]) -> list[Row]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from figures.page import contents
 from figures.page.report import Section, write_report
-from figures.page.story import ACTION, CUT, HEALTH, THEORY
+from figures.page.story import CUT, HEALTH, THEORY
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,6 @@ def write_page(
     claims: list[dict[str, Any]],
     figures: list[dict[str, Any]],
     diagnoses: list[dict[str, Any]],
-    trained_sweep: Path | None,
     stages: list[dict[str, Any]],
     provenance: Mapping[str, Any],
 ) -> Page:
@@ -45,8 +44,6 @@ def write_page(
         The rows of captions.json of the theory's figures and of the runs' figures.
     ranges : dict
         Content of calibration.json, by rule; empty where the rules trained as published.
-    trained_sweep : path, optional
-        Table of the trained sweep, if there is one.
     stages : list of dict
         What each stage was and how long it took.
     """
@@ -69,7 +66,6 @@ def write_page(
                 ("Stages", stages),
             ],
         ),
-        ACTION: contents.sensitivity(trained_sweep),
     }
     if ranges:
         calibrated = [{"rule": name, **fit} for name, fit in ranges.items()]

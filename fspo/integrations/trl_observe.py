@@ -273,7 +273,8 @@ class _ObservedTrainer(LoggedTrainer):
 
 
 def mismatch(batch: dict[str, Any], old: Tensor) -> Mismatch | None:
-    """Compare the old log-probabilities (B, T), nats, with the sampler's; None if the batch lacks the sampler's.
+    """Return the ratios of the trainer's old log-probabilities (B, T), nats, to the sampler's; None if the
+    batch has none of the sampler's.
 
     TRL sends the trainer's weights to the sampler before every generation, so the staleness D is 0.
     """

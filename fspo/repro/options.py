@@ -7,7 +7,7 @@ from typing import Literal
 
 from fspo.base.arguments import checked_count, checked_seed
 from fspo.base.errors import UserError, unknown_name
-from fspo.repro.presets import PRESETS, SWEPT, TASKS, ReproductionSizes, with_changes
+from fspo.repro.presets import PRESETS, TASKS, ReproductionSizes, with_changes
 from fspo.rules import TRAINING_ACCEPTANCE, preset
 
 
@@ -32,9 +32,6 @@ class ReproductionOptions:
         Length of each run instead of the preset's.
     jobs : int, optional
         Training processes beside each other.
-    sweep : bool, optional
-        Train variants of fspo, rloo and gspo too, one setting changed at a time: range, dual clip, outside,
-        aggregation, group size, minibatches. By default preset smoke alone does.
     ranges : {"published", "calibrated"}
         Whether each rule trains with the range of its preset, or with one calibrated to ``target``. The claims about
         rules as published want the first.
@@ -54,7 +51,6 @@ class ReproductionOptions:
     seeds: list[int] | None = None
     rollouts: int | None = None
     jobs: int | None = None
-    sweep: bool | None = None
     ranges: Literal["published", "calibrated"] = "published"
     target: float = TRAINING_ACCEPTANCE
     width: str = "neurips"
@@ -80,13 +76,10 @@ class ReproductionOptions:
             preset(rule)  # an unknown rule is refused before any work
         for seed in self.seeds or ():
             checked_seed("--seeds", seed)
-        if self.sweep and (self.preset == "8b" or not set(self.sizes().swept) & set(self.sizes().rules)):
-            swept = ", ".join(SWEPT)
-            raise UserError(f"--sweep varies one of {swept} that is trained here: add it to --rules (not in 8b)")
 
     def sizes(self) -> ReproductionSizes:
         """Return the preset's sizes with the changes of these options."""
         lists = {name: getattr(self, name) for name in ("tasks", "rules", "seeds")}
         changes = {name: given and tuple(given) for name, given in lists.items()}
         changes |= {"rollouts": self.rollouts, "jobs": self.jobs}
-        return with_changes(PRESETS[self.preset], sweep=self.sweep, **changes)
+        return with_changes(PRESETS[self.preset], **changes)

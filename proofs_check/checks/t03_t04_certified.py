@@ -74,7 +74,8 @@ def supremum(rng: np.random.Generator, excess: float = 0.0) -> Outcome:
 
     def slack(t: Span) -> arb:
         if excess == 0 and _near_one(t):
-            return _curvature(t)  # (phi(1) - h(t)) / (t - 1)^2, which is not 0 where phi(1) - h(t) is
+            # (phi(1) - h(t)) / (t - 1)^2 has the sign of phi(1) - h(t), but is above 0 at t = 1, where phi(1) = h(t).
+            return _curvature(t)
         return (1 + arb(excess)) * phi_1() - density_slope(t.ball)
 
     error = balls.size(arb(theory.PHI_1) / phi_1() - 1)

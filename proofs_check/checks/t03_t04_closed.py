@@ -197,7 +197,8 @@ def scale_sharp(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
             tau = mp.mpf(10) ** -exponent
             change = mp.ncdf(mp.e**tau) - mp.ncdf(-(mp.e**tau)) - (mp.ncdf(1) - mp.ncdf(-1))
             gaps.append(abs(float(change / (factor * theory.scale_error_bound(float(tau)))) - 1) / float(tau))
-    # The ratio differs from 1 by about tau. So the check asks that |ratio - 1|/tau is at most 1 at every tau.
+    # |change of acceptance|/(2 phi(1) tau) differs from 1 by about tau. So the check asks that |ratio - 1|/tau is at
+    # most 1 at every tau.
     return holds(1.0 - np.array(gaps), "1 - |ratio - 1|/tau", note=f"|ratio - 1| <= {max(gaps):.2f} tau")
 
 

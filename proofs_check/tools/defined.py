@@ -52,4 +52,8 @@ def multiplier(outside: str, dual: float | None, S: float, A: float, lo: float, 
         edge = dual_edge
     if edge is None:
         return 1.0
-    return 0.0 if outside == "drop" else math.exp(edge - S)
+    if outside == "truncate":
+        return math.exp(edge - S)
+    if outside == "drop":
+        return 0.0
+    raise ValueError(f"no such way outside the band: {outside!r}")

@@ -21,7 +21,7 @@ def blocks() -> dict[str, str]:
 
 def test_the_page_has_every_figure_and_is_what_the_script_writes():
     assert PAGE.read_text(encoding="utf-8") == page(), "run python -m studies.gallery"
-    assert list(blocks()) == [*of_runs.FIGURES, *of_runs.TRAINED, *of_theory.FIGURES]
+    assert list(blocks()) == [*of_runs.FIGURES, *of_theory.FIGURES]
     assert sum(path.stat().st_size for path in PICTURES.iterdir()) < 2_500_000
 
 

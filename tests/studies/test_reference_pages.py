@@ -14,7 +14,6 @@ from analysis.__main__ import main
 from analysis.claims.judge import Claim
 from analysis.rules.calibrate import CalibratedRange
 from analysis.sweeps.counterfactual import SweepRow
-from analysis.sweeps.trained import Entry, TrainedSweepRow, write_trained_sweep
 from analysis.tables.columns import columns, names
 from analysis.tables.files import TABLES
 from fspo.gradlog import GradLogWriter
@@ -99,10 +98,6 @@ def test_what_other_commands_write_has_the_declared_columns(run, tmp_path):
     unclipped = write_log(tmp_path / "none", Plan(rule=Rule("none"), rollouts=1, prompts=16, width=0))
     assert main(["calibrate", str(unclipped), "--rules", "[fspo]", "--output", str(ranges)]) == 0
     assert tuple(json.loads(ranges.read_text())["fspo"]) == names(CalibratedRange)
-    write_trained_sweep(tmp_path / "trained_sweep.csv", [Entry("fspo", "dual", "2", "rule.dual=2", (), "too odd")])
-    trained = pd.read_csv(tmp_path / "trained_sweep.csv")
-    assert tuple(trained.columns) == names(TrainedSweepRow)
-    assert trained["note"].tolist() == ["too odd"]
 
 
 def test_a_logs_file_has_the_declared_columns(run):
