@@ -245,15 +245,29 @@ def verdict(rows: list[Row], quantity: str, words: str) -> list[str]:
     return out
 
 
-def standing_out(rows: list[Row], quantity: str, words: str, target: float) -> str:
-    """Return a line that names the cases that are better or worse than fspo's drop by a sign test at 5 %, corrected for
-    the number of cases."""
+def told_apart(rows: list[Row], quantity: str, target: float) -> dict[str, list[str]]:
+    """Return the cases that are better and worse than fspo's drop by a sign test at 5 %, corrected for the number of
+    cases."""
     table = compared(rows, quantity, target)
-    names = {True: "", False: ""}
+    names: dict[str, list[str]] = {"better": [], "worse": []}
     for r in (r for r in table.to_dict("records") if r["p"] * (len(table) - 1) < 0.05):
-        names[r["better"] > r["units"] / 2] += f", `{r['rule']}` {r['outside']}"
-    sides = [f"{word} {names[side][2:] or 'none'}" for word, side in (("better", True), ("worse", False))]
-    return f"- Told from fspo's drop in {words} at {target:.0%} after all looks: {'; '.join(sides)}."
+        names["better" if r["better"] > r["units"] / 2 else "worse"].append(f"`{r['rule']}` {r['outside']}")
+    return names
+
+
+def standing_out(rows: list[Row], quantity: str, words: str, target: float) -> str:
+    """Return a line that names what ``told_apart`` finds."""
+    sides = [f"{side}: {', '.join(names) or 'none'}" for side, names in told_apart(rows, quantity, target).items()]
+    return f"- {words} at {target:.0%}, significant among all cases; {'; '.join(sides)}."
+
+
+def answer(rows: list[Row], quantities: dict[str, str]) -> str:
+    """Return the page's first sentence: the cases that are better than fspo's drop at every target acceptance."""
+    parts = []
+    for quantity, words in quantities.items():
+        first, *others = (told_apart(rows, quantity, target)["better"] for target in TARGETS)
+        parts.append(f"by {words}: {', '.join(n for n in first if all(n in o for o in others)) or 'none'}")
+    return f"On logs, significantly better than `fspo` with drop at every acceptance compared; {'; '.join(parts)}."
 
 
 def training_table(rows: list[Row]) -> list[str]:
@@ -275,13 +289,16 @@ def training_table(rows: list[Row]) -> list[str]:
 def page(logs: list[Row], models: list[Row], trained: list[Row], before: str = "") -> str:
     """Return the text of docs/which_rule.md. Without trained runs, the section on training is copied from ``before``,
     the page's earlier text."""
+    quantities = {"mse": "MSE", "mse_direction": "MSE of the direction", "cosine_same_batch": "gain in cosine"}
     lines = [
         HEAD.format(
-            level=PERCENT, prompts=PROMPTS, logs=len({r["unit"] for r in logs}), models=len({r["unit"] for r in models})
+            answer=answer(logs, quantities) if logs else "No logs were given.",
+            level=PERCENT,
+            logs=len({r["unit"] for r in logs}),
+            models=len({r["unit"] for r in models}),
         )
     ]
     if logs:
-        quantities = {"mse": "MSE", "mse_direction": "MSE of the direction", "cosine_same_batch": "gain in cosine"}
         names = ", ".join(dict.fromkeys(f"`{r['unit']}`" for r in logs))
         lines += [
             LOGS.replace("{names}", names),
@@ -304,14 +321,20 @@ def page(logs: list[Row], models: list[Row], trained: list[Row], before: str = "
 TRAINING = "## In training\n"
 HEAD = """# Which rule gives the best update at equal acceptance?
 
-`python studies/which_rule.py` writes this page. MSE is the mean squared error of the clipped update as an estimate
-of the true one (docs/theory.md T12), shown as a ratio to `fspo` with drop, so below 1 is better; a gain in cosine is a
-difference from it, so above 0 is better. Each unit is paired with itself; the number is the median over units, in
-square brackets the sign test's interval (at least {level}: the least and the greatest of 6 to 8 units, the second ones
-of 9 to 11, the third ones of 12 to 14), in round brackets the units in which the case is better and those that have a
-number. Units: {logs} logs, {models} models. These are many looks: the best of many looks better than it is, and with
-fewer than 11 units no case can stand out from thirty by a sign test. p-values are two-sided; read
-alone, they are for a case chosen beforehand.
+{answer}
+
+`python studies/which_rule.py` writes this page. A case is a rule's band and what happens outside it (drop, truncate,
+cap). MSE is the mean squared error of the clipped update as an estimate of the true one (docs/theory.md T12), shown as
+a ratio to `fspo` with drop: below 1 is better. A gain in cosine is a difference from it: above 0 is better. A unit is a
+log or a model ({logs} logs, {models} models); cases are compared on the same unit. How to read a cell:
+
+- `0.959 [0.858, 1.004] (8/12)`: the median over units is 0.959, and the case is better in 8 of the 12 units that have
+  a number.
+- Square brackets: the sign test's interval for the median (at least {level}; the least and the greatest of 6 to 8
+  units, the second ones of 9 to 11, the third ones of 12 to 14).
+- p: two-sided, of the sign test. `alone` is for a case chosen beforehand; `as the best of 29` is multiplied by the 29
+  cases compared, because the best of many looks better than it is. "Significant among all cases" is below 5 % after
+  that multiplication; with fewer than 11 units no case of thirty can be.
 """
 LOGS = """## On gradient logs
 

@@ -67,4 +67,4 @@ def test_only_what_all_looks_leave_stands_out():
     table = rows(("fspo", "drop"), [1.0] * 12) + rows(("fspo", "cap"), [0.9] * 12)
     table += rows(("fspo", "truncate"), [1.1] * 12) + rows(("rloo", "cap"), [0.9] * 10 + [1.1] * 2)
     line = standing_out(table, "mse", "MSE", 0.85)
-    assert line == "- Told from fspo's drop in MSE at 85% after all looks: better `fspo` cap; worse `fspo` truncate."
+    assert line == "- MSE at 85%, significant among all cases; better: `fspo` cap; worse: `fspo` truncate."
