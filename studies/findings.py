@@ -50,7 +50,7 @@ FAIR = """## At which exponent a band is fair
 A band |S| <= f L^gamma accepts every length alike where gamma is the fair exponent. With one law of S/sqrt(L) it is 1/2
 at every acceptance (T1); [otherwise it depends on how much the band cuts](theory.md) (T17). The upper edge cuts
 responses with A > 0, the lower edge those with A < 0; "all" counts |S| whatever A. First-use responses after the first
-update of a rollout; intervals from resampled prompts. Each cell: lowest to highest estimate of the runs, and how many
+update of a rollout, one range for a whole run; intervals from resampled prompts. Each cell: lowest to highest estimate of the runs, and how many
 runs' intervals lie below and above 1/2.
 """
 TREND = """## Why fspo's acceptance has a trend
@@ -64,17 +64,19 @@ LANGUAGE_MODEL = """## On a pretrained language model
 One run without a clip of a pretrained model of 268M parameters and 262,144 tokens that learns to count (Gemma 3 270M;
 `studies/pretrained.py`, seed {seed}; design and seed were committed before the run): {rows} first-use responses after
 an update, to {prompts} prompts, of {shortest} to {longest} tokens. The mean reward was {first:.2f} in the first quarter
-of its {rollouts} rollouts and {last:.2f} in the last. The exponent 2H of Var(S|L) is {exponent}; T1's model has 1.
+of its {rollouts} rollouts and {last:.2f} in the last{ended}. The exponent 2H of Var(S|L) is {exponent}; T1's model has 1.
 
 {picture}
 
-Change of the acceptance for each doubling of L, of each rule at one acceptance:
+Change of the acceptance for each doubling of L, of each rule at one acceptance, with ranges calibrated anew in every
+window of five rollouts:
 
 {trends}
-The fair exponent; T1's model has 1/2 at every acceptance:
+The two tables below take one range for the whole run. They mix changes of S's law while the model learns into its
+dependence on length, and so may differ from the table above. The fair exponent; T1's model has 1/2 at every acceptance:
 
 {exponents}
-fspo's trend and its parts:
+The trend of a sqrt band around 0 and its parts:
 
 {parts}
 """
@@ -242,7 +244,14 @@ def language_model(folder: Path = PRETRAINED) -> str:
             say(row["slope"], row["ci_low"], row["ci_high"]) for row in some.sort_values("target").to_dict("records")
         ]
         lines.append(f"| {rule} | {' | '.join(cells)} |")
-    words = {"exponent": say(*said.pop("exponent")), "picture": PICTURE, "trends": "\n".join(lines) + "\n"}
+    planned = said.pop("planned")
+    ended = f" ({planned} were planned; the run ended early for want of time)" if said["rollouts"] < planned else ""
+    words = {
+        "ended": ended,
+        "exponent": say(*said.pop("exponent")),
+        "picture": PICTURE,
+        "trends": "\n".join(lines) + "\n",
+    }
     return LANGUAGE_MODEL.format(
         **said, **words, exponents=by_share(exponents, "responses"), parts=by_share(parts, "part")
     )

@@ -40,6 +40,7 @@ PROMPTS = 512
 MOST_NUMBERS = 50
 SHOTS = ((3, 6), (12, 14), (7, 7), (21, 29))
 EDGES = (1, 8, 16, 32, 64, 161)
+ROLLOUTS = 32
 RULES = (*COMPARED, "fspo-adaptive")
 PICTURE, DPI = DOCS / "images" / "pretrained_acceptance.png", 160
 OPTIONS = {
@@ -146,6 +147,7 @@ def publish(run: Path, results: Path = findings.PRETRAINED, picture: Path = PICT
     said = {
         "seed": SEED,
         "rollouts": len(rewards),
+        "planned": ROLLOUTS,
         "rows": len(rows),
         "prompts": len(np.unique(rows.cluster)),
         "shortest": int(rows.length.min()),
@@ -164,7 +166,7 @@ def main() -> int:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("model", type=Path, help="folder of the pretrained model")
     p.add_argument("--output", type=Path, default=Path("out/pretrained"), help="folder of the run")
-    p.add_argument("--rollouts", type=int, default=32, help="rollouts of 8 prompts with 8 responses")
+    p.add_argument("--rollouts", type=int, default=ROLLOUTS, help="rollouts of 8 prompts with 8 responses")
     p.add_argument("--threads", type=int, default=2, help="torch threads")
     args = p.parse_args()
     publish(trained(args.model, args.output.resolve(), args.rollouts, args.threads))
