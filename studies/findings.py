@@ -50,8 +50,8 @@ FAIR = """## At which exponent a band is fair
 A band |S| <= f L^gamma accepts every length alike where gamma is the fair exponent. With one law of S/sqrt(L) it is 1/2
 at every acceptance (T1); [otherwise it depends on how much the band cuts](theory.md) (T17). The upper edge cuts
 responses with A > 0, the lower edge those with A < 0; "all" counts |S| whatever A. First-use responses after the first
-update of a rollout, one range for a whole run; intervals from resampled prompts. Each cell: lowest to highest estimate of the runs, and how many
-runs' intervals lie below and above 1/2.
+update of a rollout, one range for a whole run; intervals from resampled prompts. Each cell: lowest to highest estimate
+of the runs, and how many runs' intervals lie below and above 1/2.
 """
 TREND = """## Why fspo's acceptance has a trend
 
@@ -64,7 +64,8 @@ LANGUAGE_MODEL = """## On a pretrained language model
 One run without a clip of a pretrained model of 268M parameters and 262,144 tokens that learns to count (Gemma 3 270M;
 `studies/pretrained.py`, seed {seed}; design and seed were committed before the run): {rows} first-use responses after
 an update, to {prompts} prompts, of {shortest} to {longest} tokens. The mean reward was {first:.2f} in the first quarter
-of its {rollouts} rollouts and {last:.2f} in the last{ended}. The exponent 2H of Var(S|L) is {exponent}; T1's model has 1.
+of its {rollouts} rollouts and {last:.2f} in the last{ended}. The exponent 2H of Var(S|L) is {exponent}; T1's model has
+1.
 
 {picture}
 
