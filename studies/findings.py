@@ -28,6 +28,7 @@ from analysis.stats.fair_exponent import SIGNS, Parts, distance, fair_exponent, 
 from fspo.base.command_line import CommandParser
 from fspo.base.errors import UserError, run_cli
 from fspo.base.files import whole_file, write_text
+from fspo.rules import COMPARED
 from fspo.stats.clusters import dense
 from fspo.stats.intervals import PERCENT
 
@@ -285,6 +286,16 @@ def by_share(table: pd.DataFrame, column: str) -> str:
         cells = [say(row["value"], row["low"], row["high"]) for row in some.to_dict("records")]
         lines.append(f"| {run} | {value} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
+
+
+def language_model_line(folder: Path = PRETRAINED) -> str:
+    """Return the sentence on the pretrained model that README must hold."""
+    trend = pd.read_csv(folder / "trend.csv").query("target == 0.85").set_index("rule")
+    found = [f"{say(*trend.loc[rule, ['slope', 'ci_low', 'ci_high']])} in {rule}'s band" for rule in COMPARED]
+    return (
+        "On a [pretrained model of 268M parameters](docs/findings.md#on-a-pretrained-language-model), at 85 % accepted, "
+        f"the acceptance changes with each doubling of the length by {', '.join(found)}."
+    )
 
 
 def publish(out: Path, results: Path, target: Path) -> None:
