@@ -293,8 +293,8 @@ def language_model_line(folder: Path = PRETRAINED) -> str:
     trend = pd.read_csv(folder / "trend.csv").query("target == 0.85").set_index("rule")
     found = [f"{say(*trend.loc[rule, ['slope', 'ci_low', 'ci_high']])} in {rule}'s band" for rule in COMPARED]
     return (
-        "On a [pretrained model of 268M parameters](docs/findings.md#on-a-pretrained-language-model), at 85 % accepted, "
-        f"the acceptance changes with each doubling of the length by {', '.join(found)}."
+        "On a [pretrained model of 268M parameters](docs/findings.md#on-a-pretrained-language-model), at 85 % accepted,"
+        f" the acceptance changes with each doubling of the length by {', '.join(found)}."
     )
 
 
