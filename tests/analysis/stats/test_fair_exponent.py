@@ -44,6 +44,11 @@ def test_each_part_of_the_trend_is_found_where_it_alone_is(S, part):
     assert max(others) < 0.003
 
 
+def test_the_parts_do_not_depend_on_the_unit_of_S():
+    S = L**0.6 * DRAW.standard_normal(len(L)) - 0.02 * L
+    assert trend_parts(1e-3 * S, L, 0.85) == pytest.approx(trend_parts(S, L, 0.85))
+
+
 def test_the_interval_follows_clusters():
     """Rows repeated in their cluster bring nothing new: the interval is that of one row each, not narrower."""
     values = DRAW.standard_normal(400)

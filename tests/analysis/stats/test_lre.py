@@ -122,7 +122,30 @@ def test_intra_correlation_by_hand_and_with_full_agreement():
     assert intra_correlation(np.array([[1.0], [1.0]]), rows, np.array([0.5]), 2) == pytest.approx(1 / 3)
 
 
+def test_intra_correlation_is_the_mean_over_pairs_of_responses():
+    a = np.array([0.8, 0.5])
+    prompts = [[(0, 1), (0, 1), (1, 1)], [(0, 0), (1, 0), (1, 0)], [(1, 1), (1, 0)]]  # (bin, accepted) of each response
+    products, rows, accepted = [], np.zeros((3, 2)), np.zeros((3, 2))
+    for c, responses in enumerate(prompts):
+        z = [(y - a[k]) / np.sqrt(a[k] * (1 - a[k])) for k, y in responses]
+        products += [x * y for i, x in enumerate(z) for j, y in enumerate(z) if i != j]
+        for k, y in responses:
+            rows[c, k] += 1
+            accepted[c, k] += y
+    assert 0 < np.mean(products) < 1
+    found = intra_correlation(accepted, rows, a, 3)
+    assert found == pytest.approx((3 * np.mean(products) + 1) / 4)  # one prompt in full agreement is added
+
+
+def test_a_bin_that_accepts_everything_has_no_limit_above_1():
+    law, _ = error_law(draw(np.random.default_rng(2), [1.0, 0.6, 0.6, 0.6, 0.6], clusters=40, spread=0.0))
+    assert law.a[0] == 1
+    _, _, high = bands(law)
+    assert (1 + high.max()) * (law.p @ law.a) <= 1 + 1e-9
+
+
 def test_degrees_of_freedom_are_those_of_a_normal_sample():
+    assert degrees(np.ones(10)) == degrees(np.zeros(10)) == 9
     rng = np.random.default_rng(0)
     assert degrees(rng.standard_normal(4000)) == pytest.approx(3999, rel=0.15)
     few = np.zeros(400)

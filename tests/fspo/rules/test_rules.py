@@ -435,6 +435,11 @@ def test_corrections_by_hand():
     np.testing.assert_allclose(sqrt.band(np.array([100.0]), -0.02), [[-3.0], [-1.0]])  # -.02 L +- .1 sqrt(L)
 
 
+def test_a_rule_that_clips_nothing_stays_so_when_scaled():
+    none = Rule("".join(["no", "ne"]))  # a text as a file gives it: equal to the name, another object
+    assert scaled(none, 2.0) == none
+
+
 def test_a_range_without_a_lower_edge_stays_so_when_scaled():
     rule = Rule("fixed", 1.0, 1.0, outside="mask")
     assert rule.half_widths(np.ones(1))[0] == math.inf

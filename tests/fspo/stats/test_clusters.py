@@ -111,12 +111,19 @@ def test_slope_and_ratio_are_those_of_statsmodels(weighted):
     ours = cluster_slope(y, x, cluster, w, margin=0.1)
     se = theirs.bse[1] * np.sqrt(30 / 29)  # CR1
     assert (ours.slope, ours.se) == pytest.approx((theirs.params[1], se))
+    assert ours.p_value == pytest.approx(2 * sps.t.sf(abs(theirs.params[1] / se), 29))
     for ends, level in (((ours.ci_low, ours.ci_high), 0.95), ((ours.ci90_low, ours.ci90_high), 0.90)):
         half = sps.t.ppf((1 + level) / 2, 29) * se
         assert ends == pytest.approx((theirs.params[1] - half, theirs.params[1] + half))
     found = ratios(y, cluster, np.zeros(180, int), 1)  # clusters of one size, so that leverage changes nothing
     mean = sm.OLS(y, np.ones(180)).fit(**robust)
     assert (found.value[0], found.variance[0]) == pytest.approx((mean.params[0], mean.bse[0] ** 2 * 30 / 29))
+
+
+@pytest.mark.parametrize(("weights", "shares"), [([0.2, 0.9], True), ([0.2, 1.1], False), ([-0.1, 0.9], False)])
+def test_ratios_are_shares_where_numerators_lie_between_0_and_the_denominators(weights, shares):
+    found = ratios(np.array(weights), np.arange(2), np.zeros(2, int), 1, np.ones(2))
+    assert found.shares is shares
 
 
 def test_a_slope_needs_five_clusters():
