@@ -130,11 +130,14 @@ def publish(run: Path, results: Path = findings.PRETRAINED, picture: Path = PICT
     tables = analyse(run, edges=EDGES, rules=RULES)
     matched = f"source == 'matched' and subset == 'all' and use == 'first' and measure == 'band' and rule in {RULES}"
     exponents, parts = map(pd.DataFrame, findings.measured(run))
-    files = {"fair_exponent": exponents, "trend_parts": parts}
-    files["trend"] = tables["trend"].query(matched)[["rule", "target", "slope", "ci_low", "ci_high"]]
-    files["acceptance"] = tables["acceptance"].query(matched)[
-        ["rule", "target", "bin_lo", "bin_hi", "bin_mean", "count", "clusters", "estimate", "ci_low", "ci_high"]
-    ]
+    trend, acceptance = (tables[name].query(matched) for name in ("trend", "acceptance"))
+    bins = ["bin_lo", "bin_hi", "bin_mean", "count", "clusters", "estimate"]
+    files = {
+        "fair_exponent": exponents,
+        "trend_parts": parts,
+        "trend": pd.DataFrame(trend, columns=["rule", "target", "slope", "ci_low", "ci_high"]),
+        "acceptance": pd.DataFrame(acceptance, columns=["rule", "target", *bins, "ci_low", "ci_high"]),
+    }
     results.mkdir(parents=True, exist_ok=True)
     for name, table in files.items():
         with whole_file(results / f"{name}.csv") as path:
