@@ -102,8 +102,9 @@ def parts(module: ModuleType, tables: Tables) -> list[tuple[str, Tables]]:
     if len(names) <= MOST_RULES:
         return [("", tables)]
     names.sort(key=lambda name: (name not in first, name not in trained))  # stable: else the order of legends
-    groups = [names[:MOST_RULES]]
-    rest, size = names[MOST_RULES:], MOST_RULES - 1
+    main = [name for name in names if name in first or name in trained] or names
+    groups = [main[:MOST_RULES]]
+    rest, size = [name for name in names if name not in groups[0]], MOST_RULES - 1
     groups += [["fspo", *rest[i : i + size]] for i in range(0, len(rest), size)]
     return [
         (f"{SUPPLEMENT}{i}" if i else "", tables.only(set(rows[column][bands.isin(group)])))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -68,6 +69,14 @@ def test_many_rules_are_divided_into_a_main_figure_and_supplements(case_tables):
             assert ends(points) <= bars(ax, 1)
         drawn += shown if not number else [rule for rule in shown if rule != "fspo"]
     assert sorted(drawn) == sorted({band_of(rule) for rule in rows["rule"]} - {"none"})
+
+
+def test_a_main_figure_is_not_filled_with_rules_that_neither_trained_nor_are_compared(case_tables):
+    tables = case_tables("twelve")
+    matched = tables["acceptance"].query("source == 'matched'").assign(trained_rule="none")
+    own = replace(tables, frames=tables.frames | {"acceptance": matched})
+    (_, main), *_ = parts(module("acceptance_by_length"), own)
+    assert set(main["acceptance"]["rule"]) - {"none"} == {"rloo", "gspo", "fspo"}
 
 
 def test_theory_curve_against_the_closed_form():
