@@ -31,8 +31,8 @@ def caption(rule: Rule) -> str:
     start = " The band is the one that training starts from." if rule.adapt != "none" else ""
     return (
         f"Left: the band{centre}; dotted: one standard deviation of a sum of independent tokens of standard deviation "
-        f"{TOKEN_SD} nats. Right: the weight that the rule leaves to {unit}{place}, by the sign of its advantage."
-        f"{start}"
+        f"{TOKEN_SD} nats, hidden where it lies on an edge. Right: the weight that the rule leaves to {unit}{place}, "
+        f"by the sign of its advantage.{start}"
     )
 
 

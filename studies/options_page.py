@@ -88,6 +88,8 @@ def rows(parser: argparse.ArgumentParser, bounds: dict[str, str], prefix: str = 
             continue
         name = dashed(f"--{prefix}{named[0][2:]}") if named else str(action.metavar or action.dest)
         kind = " ".join(f"`{choice}`" for choice in action.choices) if action.choices else type_text(hint)
+        if action.nargs == 0:
+            kind = "flag"
         if action.dest in bounds:
             number, _, others = kind.partition(" or ")
             kind = f"{number} in {bounds[action.dest]}" + (f" or {others}" if others else "")
