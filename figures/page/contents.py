@@ -66,7 +66,7 @@ def claims_of(claims: Sequence[Mapping[str, Any]], question: str) -> list[Mappin
 
 def story(runs: Sequence[Path], diagnoses: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
     """Return the first screen's sentences about analysed runs."""
-    return sentences({name: read_all(runs, name) for name in ("acceptance", "lre", "cosine", "assumptions")}, diagnoses)
+    return sentences({name: read_all(runs, name) for name in ("acceptance", "cosine", "assumptions")}, diagnoses)
 
 
 def page_sections(

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from figures.tables import TOO_LITTLE, Frame, amount, first_use, percent, plain_outside, reasons, shared_log
+from figures.tables import REFERENCES, TOO_LITTLE, Frame, amount, first_use, percent, plain_outside, reasons, shared_log
 from fspo.rules import COMPARED
 
 QUESTION = "Which responses does clipping cut, and what does that do to training?"
@@ -24,23 +24,45 @@ answers one.
 """
 
 
+MOST_RUNS = 3
+"""Runs of which the first screen says what their own rule cuts."""
+
+
 def sentences(tables: Mapping[str, Frame], diagnoses: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
     """Return the sentences of the first screen, each with the question that it answers.
 
     Parameters
     ----------
     tables : mapping of DataFrame
-        The tables acceptance, lre, cosine and assumptions of the runs, stacked; a table without rows is empty.
+        The tables acceptance, cosine and assumptions of the runs, stacked; a table without rows is empty.
     diagnoses : sequence of mappings
         The doctor's answers about the runs, as doctor.json holds them.
     """
     return [
+        (HEALTH, healthy(diagnoses)),
+        (CUT, as_trained(tables["acceptance"])),
         (CUT, cut(tables["acceptance"])),
-        (CUT, reweighted(tables["lre"])),
         (UPDATE, turned(tables["cosine"])),
         (THEORY, held(tables["assumptions"])),
-        (HEALTH, healthy(diagnoses)),
     ]
+
+
+def as_trained(acceptance: Frame) -> str:
+    """Say how often each rule, in a run that it trained, cuts the longest and the shortest responses."""
+    what = "how often the rule that trained cuts each length"
+    if acceptance.empty:
+        return _missing(what, acceptance)
+    rows = acceptance[(acceptance["measure"] == "band") & (acceptance["subset"] == "all") & (acceptance["bin"] >= 0)]
+    rows = rows[(rows["source"] == "trained") & ~rows["rule"].isin(REFERENCES)]
+    told = []
+    for rule, runs in first_use(rows).groupby("rule", sort=False) if len(rows) else ():
+        own = runs[(runs["run"] == runs["run"].iloc[0]) & runs["estimate"].notna()].sort_values("bin")
+        if len(own) >= 2:
+            short, long = own.iloc[0], own.iloc[-1]
+            many, few = (f"{row['bin_lo']:g} to {row['bin_hi']:g}" for row in (long, short))
+            lengths = f"{many} and of {few} tokens"
+            told.append(f"{rule} (run {long['run']}) cuts, of responses of {lengths}, {_two_shares(long, short)}")
+    return f"As trained, {'; '.join(told[:MOST_RUNS])}." if told else _missing(what, rows)
 
 
 def cut(acceptance: Frame) -> str:
@@ -59,17 +81,6 @@ def cut(acceptance: Frame) -> str:
         f"{rules[0][1].loc[at, 'bin_lo']:g} to {rules[0][1].loc[at, 'bin_hi']:g}" for at in bins[:: len(bins) - 1]
     )
     return f"{where}of responses of {long} tokens and of those of {short}, {'; '.join(told)}."
-
-
-def reweighted(lre: Frame) -> str:
-    """Say each compared rule's Length Reweighting Error, where all rules keep one share."""
-    what = "how far clipping moves the lengths"
-    if lre.empty:
-        return _missing(what, lre)
-    rows, where = _at_one_rate(lre[(lre["measure"] == "band") & (lre["subset"] == "all") & (lre["norm"] == "l2")])
-    told = _values(rows)
-    meaning = "how far the lengths of kept responses are from those of all (LRE_2, 0: not at all), is"
-    return f"{where}{meaning} {told}." if told else _missing(what, rows)
 
 
 def turned(cosine: Frame) -> str:

@@ -56,14 +56,21 @@ def test_a_sentence_without_data_says_how_much_would_do():
     )
 
 
-def test_reweighting_of_lengths():
-    rows = [
-        KEY | {"rule": rule, "target": target, "norm": norm, "estimate": value, "ci_low": 0.01, "ci_high": 0.3}
-        for rule, value in (("rloo", 0.2), ("fspo", 0.0125))
-        for target, norm in ((0.85, "l2"), (0.85, "inf"), (0.95, "l2"))
-    ]
-    text = story.reweighted(pd.DataFrame(rows))
-    assert text.endswith("(LRE_2, 0: not at all), is 0.200 [0.010, 0.300] under rloo, 0.013 [0.010, 0.300] under fspo.")
+def test_the_rules_that_trained_come_before_their_rivals():
+    own = acceptance().query("target == 0.85 and rule == 'fspo'").assign(source="trained", target=np.nan)
+    other = own.assign(run="b", rule="gspo", estimate=own["estimate"] - 0.5, ci_low=0.1, ci_high=0.5)
+    none = own.assign(run="c", rule="none", estimate=1.0)
+    frame = pd.concat([acceptance(), none, own, own.assign(run="d"), other])
+    lengths = "cuts, of responses of 64 to 256 and of 4 to 16 tokens"
+    assert story.as_trained(frame) == (
+        f"As trained, fspo (run a) {lengths}, 20 % [18, 24] and 15 % [13, 19] (1.3 times as often; the intervals "
+        f"overlap); gspo (run b) {lengths}, 70 % [50, 90] and 65 % [50, 90] (1.1 times as often; the intervals "
+        "overlap)."
+    )
+    assert story.as_trained(acceptance()) == "These runs do not show how often the rule that trained cuts each length."
+    tables = {"acceptance": frame, "cosine": pd.DataFrame(), "assumptions": pd.DataFrame()}
+    asked = [question for question, _ in story.sentences(tables, [])]
+    assert asked == [story.HEALTH, story.CUT, story.CUT, story.UPDATE, story.THEORY]
 
 
 def test_assumptions_that_hold_fail_or_need_more_rows():
