@@ -97,7 +97,7 @@ def check_outputs(out: Path, start: subprocess.CompletedProcess[str]) -> None:
     [
         (("--preset", "quik"), "quick"),
         (("--rules", "[fspoo]"), "did you mean 'fspo'"),
-        (("--jbos", "2"), "did you mean 'jobs'"),
+        (("--jbos", "2"), "did you mean '--jobs'"),
         (("--tasks", "[chain-ad]"), "did you mean 'chain-add'"),
         (("--preset", "8b", "--tasks", "[chain-add]"), "leave --tasks out"),
     ],

@@ -59,4 +59,4 @@ def main(arguments: list[str]) -> int:
         print(next_step("analyse", logged))
     if any(d.fails(args.fail_on) for d in diagnoses):
         return 1
-    return 0 if all(d.ratio_known for d in diagnoses) else 2
+    return 2 if any(d.blind for d in diagnoses) else 0

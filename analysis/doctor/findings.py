@@ -122,6 +122,11 @@ class Diagnosis:
         """The answers that found something wrong, the worst first."""
         return sorted((a for a in self.answers if a.found), key=lambda a: -(a.severity or 0))
 
+    @property
+    def blind(self) -> bool:
+        """Whether there are rows and none has a log-ratio, so that nothing is known of the clip."""
+        return self.rows > 0 and not self.ratio_known
+
     def fails(self, threshold: str) -> bool:
         """Return whether the doctor reported the named check, or anything of the named severity or worse.
 
@@ -175,7 +180,7 @@ class Diagnosis:
             out.append(f"    cure: {answer.cure}")
         number = len(self.findings)
         result = f"{number} finding{'s' * (number > 1)}" if number else "nothing found"
-        if not self.ratio_known:
+        if self.blind:
             out.append("  the clip cannot be judged: no row has a log-ratio; log one, or import it (docs/import.md)")
         return [*out, f"  {result}; checks that are clear: {len(passed)}, not made: {len(left)}"]
 

@@ -44,6 +44,9 @@ def main(arguments: list[str]) -> int:
     address = f"http://{ADDRESS}:{args.port}/"
     server.start()
     print(f"watching {', '.join(args.runs)}: {address} (Ctrl-C ends)", flush=True)
+    for run in args.runs:
+        if not Path(run).is_dir():
+            print(f"{run} is not there yet: its panels fill when its log begins", flush=True)
     if args.open:
         server.show("/")
     try:

@@ -157,7 +157,9 @@ class Session:
 
     def _line(self, name: str, panel: Panel) -> None:
         """Draw a panel over time: a line for each bin of lengths, and one for all lengths."""
-        plot, source = _figure(panel.title, "rollout", panel.axis), ColumnDataSource({n: [] for n in COLUMNS})
+        plot = _figure(panel.title, "rollout", panel.axis)
+        plot.xaxis[0].ticker.min_interval = 1  # rollouts are whole numbers
+        source = ColumnDataSource({n: [] for n in COLUMNS})
         for column, colour in zip(COLUMNS[1:], (*COLOURS, ALL_COLOUR), strict=True):
             thick = column == ALL
             plot.line("rollout", column, source=source, color=colour, line_width=2.5 if thick else 1.4)

@@ -332,7 +332,7 @@ def test_a_log_without_scores_is_not_called_sound(simulate, capsys):
 @pytest.mark.parametrize(
     ("arguments", "cure"),
     [
-        (["missing"], "give the run folder"),
+        (["missing"], "give a run folder, or make one with `fspo import missing`"),
         (["RUN", "--bins", "0"], "--bins 0 must be at least 1"),
         (["RUN", "--rules", "[fsop]"], "did you mean 'fspo'"),
         (["RUN", "--rules", "[grpo]"], "choose from"),
@@ -372,5 +372,7 @@ def test_json_has_no_nan(tmp_path):
 
 def test_an_unfinished_analysis_is_refused(tmp_path):
     (tmp_path / "analysis").mkdir()
-    with pytest.raises(UserError, match="no finished analysis"):
+    with pytest.raises(UserError, match="no gradient log under"):
         read_tables([tmp_path])
+    with pytest.raises(UserError, match="no finished analysis"):
+        read_tables([minimal(tmp_path / "run")])

@@ -329,7 +329,7 @@ def test_status_json_and_fail_on(tmp_path, capsys):
     [
         (["doctor", "RUN", "--fail-on", "trunkation"], "did you mean 'truncation'"),
         (["doctor", "RUN", "--target", "1.5"], "strictly between 0 and 1"),
-        (["doctor", "nowhere"], "no folder"),
+        (["doctor", "nowhere"], "does not exist"),
         (["doctor"], "required: runs"),
     ],
 )

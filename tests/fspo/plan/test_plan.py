@@ -299,7 +299,7 @@ def test_a_folder_with_a_config_is_enough(tmp_path: Path, capsys: pytest.Capture
         (["--model.name_or_path", "/nowhere/model"], r"no shape of '/nowhere/model': give a folder with config.json"),
         (["--machine.gpus", "0"], r"machine\.gpus is 0: use 1 or more"),
         (["--machine.response_tokens", "0"], r"use 1 or more"),
-        (["--machine.shardin", "ddp"], r"did you mean 'machine.sharding'"),
+        (["--machine.shardin", "ddp"], r"did you mean '--machine.sharding'"),
         (["--machine.sharding", "fsdp"], r"did you mean 'fsdp2'"),
         ([*TINY, "--json", "."], r"is a folder: name a file"),
         (["--machine.memory", "1e400"], r"machine\.memory is inf: use 1000000 or less"),

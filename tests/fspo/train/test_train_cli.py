@@ -101,7 +101,8 @@ def test_a_model_on_disk_trains_on_a_data_set(tmp_path: Path, template: str | No
     assert done.returncode == 0, done.stderr
     last = [line for line in done.stderr.splitlines() if not line.startswith("  length ")][-3:]
     assert last[0].startswith("rollout 2: reward ")
-    assert last[1:] == [f"run: {tmp_path / 'run'}", f"next: fspo analyse {tmp_path / 'run'}"]
+    model = f"; model and tokenizer for transformers: {tmp_path / 'run' / 'model'}"
+    assert last[1:] == [f"run: {tmp_path / 'run'}{model}", f"next: fspo analyse {tmp_path / 'run'}"]
     assert "Traceback" not in done.stderr
     assert "Writing model shards" not in done.stderr
     assert "reward" in done.stderr
