@@ -79,7 +79,7 @@ def test_the_page_follows_a_log_and_survives_its_server(page, tmp_path):
         put(run, 1)
         says(page, "2 rollouts read")
         assert page.evaluate("lines().clip.rollout") == [0, 1]
-        assert len(page.evaluate("lines().acceptance.x")) > 1
+        page.wait_for_function("lines().acceptance.x.length > 1")
     says(page, "The server does not answer")
     page.wait_for_function("getComputedStyle(document.getElementById('lost')).display === 'block'")
     put(run, 2)

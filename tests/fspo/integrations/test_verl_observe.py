@@ -218,7 +218,7 @@ def test_the_table_has_a_row_of_verls_own_rejection(tmp_path, capsys):
     assert not log.column("advantage")[rejected].any()
     assert main([str(tmp_path / "run"), "--on", "behaviour"]) == 0
     row = next(line for line in capsys.readouterr().out.splitlines() if "verl-rs-seq_mean_k1, the run's own" in line)
-    assert float(row.split()[-1]) == pytest.approx(1 - rejected.mean(), abs=0.006)
+    assert float(row.split()[-1]) == pytest.approx(rejected.mean(), abs=0.006)
 
 
 def test_token_log_ratios_are_logged_if_wanted(tmp_path):
