@@ -25,7 +25,7 @@ from figures.tables import REFERENCES, Frame, split
 ENDS = ("ci_low", "ci_high")
 """Columns of the ends of an estimate's interval."""
 PIECE = 14
-"""Length in points of the piece of a line that stands before its name."""
+"""Length, points, of the short piece of a rule's line that `name_lines` draws before the rule's name."""
 
 
 def new_axes(ax: Axes | None) -> Axes:
@@ -396,8 +396,10 @@ def matrix(
 def name_lines(
     axes: Sequence[Axes], parts: Sequence[Frame], known: Mapping[str, Look], *, x: str, y: str, hue: str
 ) -> None:
-    """Write each rule's name, behind a piece of its line with its marker, at the right of the last panel that shows
-    the rule, as high as its curve ends. Call when the axes have their limits. ``parts``: the rows of each panel.
+    """Write each rule's name at the right of the last panel that shows the rule, as high as its curve ends; before the
+    name, draw a short piece of the curve's line with its marker.
+
+    Call when the axes have their limits. ``parts``: the rows of each panel.
     """
     named: set[str] = set()
     height_of_figure = cast(Figure, axes[0].figure).get_figheight()

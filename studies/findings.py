@@ -68,7 +68,7 @@ an update, to {prompts} prompts, of {shortest} to {longest} tokens. The mean rew
 of its {rollouts} rollouts and {last:.2f} in the last{ended}. The exponent 2H of Var(S|L) is {exponent}; T1's model has
 1.
 
-{picture}
+![Band acceptance by length on the pretrained model](images/pretrained_acceptance.png)
 
 Change of the acceptance for each doubling of L, of each rule at one acceptance, with ranges calibrated anew in every
 window of five rollouts:
@@ -82,7 +82,6 @@ The trend of a sqrt band around 0 and its parts:
 
 {parts}
 """
-PICTURE = "![Band acceptance by length on the pretrained model](images/pretrained_acceptance.png)"
 READ = """## How to read a verdict
 
 A claim consists of parts; a part is about one estimand and one margin, and is judged on every log, or on the mean over
@@ -251,7 +250,6 @@ def language_model(folder: Path = PRETRAINED) -> str:
     words = {
         "ended": ended,
         "exponent": say(*said.pop("exponent")),
-        "picture": PICTURE,
         "trends": "\n".join(lines) + "\n",
     }
     return LANGUAGE_MODEL.format(

@@ -49,7 +49,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def formulas(markdown: str) -> str:
-    """Return a page's text with GitHub's formulas as MathML.
+    """Return a page's text in which the formulas, marked as GitHub wants (``$`...`$`` or a block ``math``), are MathML.
 
     Python-Markdown takes ``<math>`` at the beginning of a line for a block; in a span it stays part of its paragraph.
     """

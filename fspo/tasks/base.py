@@ -118,7 +118,7 @@ class TeachingTask(Task, Protocol):
         ...
 
     def warmup_text(self, seed: int, index: int, slips: bool = True) -> tuple[str, str]:
-        """Return supervised example ``index``: (prompt, response without its end token).
+        """Return the prompt and the worked solution, without its end token, of the warm-up's example ``index``.
 
         The prompt is never a held-out one. Without ``slips`` every step of the response is right.
         """

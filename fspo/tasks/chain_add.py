@@ -143,7 +143,7 @@ class ChainAdd:
         return max_response_tokens(self.config)
 
     def warmup_text(self, seed: int, index: int, slips: bool = True) -> tuple[str, str]:
-        """Return supervised example ``index``, without slips if asked."""
+        """Return the prompt and the worked solution of the warm-up's example ``index``, as `TeachingTask` says."""
         return warmup_text(self.config if slips else replace(self.config, slip=0.0), seed, index)
 
     def score(self, examples: Sequence[Example], responses: Sequence[str], finished: Sequence[bool]) -> Rewards:
@@ -168,7 +168,7 @@ class ChainAdd:
 
 
 def warmup_text(config: ChainAddConfig, seed: int, index: int) -> tuple[str, str]:
-    """Return supervised example ``index``: (prompt, response without its end token).
+    """Return the prompt and the worked solution, without its end token, of the warm-up's example ``index``.
 
     The result depends on the arguments alone. The pairs (start, addend) are those of the train split.
     """

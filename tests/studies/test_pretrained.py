@@ -1,4 +1,4 @@
-"""studies/pretrained.py: its task, its model's end tokens, its options, and what it publishes of a run."""
+"""Tests of studies/pretrained.py: the prompts, the model's end tokens, the run's options, and the published files."""
 
 import json
 import shutil
@@ -51,6 +51,6 @@ def test_a_run_is_published_as_tables_a_picture_and_a_section(tmp_path):
     pretrained.publish(run, tmp_path / "results", tmp_path / "picture.png")
     text = findings.language_model(tmp_path / "results")
     assert "of its 8 rollouts and 6.50 in the last (32 were planned; the run ended early for want of time)" in text
-    assert all(words in text for words in ("| fspo | ", "| run | trend | ", findings.PICTURE))
+    assert all(words in text for words in ("| fspo | ", "| run | trend | ", "images/pretrained_acceptance.png"))
     assert (tmp_path / "picture.png").stat().st_size > 10_000
     assert findings.language_model(tmp_path / "nothing") == ""

@@ -5,7 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from studies.which_rule import compared, median_interval, number, page, standing_out, verdict
+from studies.which_rule import answer, compared, median_interval, number, page, standing_out, verdict
 
 
 @pytest.mark.parametrize("n", [6, 7, 9, 12])
@@ -68,3 +68,13 @@ def test_only_what_all_looks_leave_stands_out():
     table += rows(("fspo", "truncate"), [1.1] * 12) + rows(("rloo", "cap"), [0.9] * 10 + [1.1] * 2)
     line = standing_out(table, "mse", "MSE", 0.85)
     assert line == "- MSE at 85%, significant among all cases; better: `fspo` cap; worse: `fspo` truncate."
+
+
+def test_the_answer_names_what_is_better_at_every_acceptance():
+    table = rows(("fspo", "drop"), [1.0] * 12) + rows(("fspo", "cap"), [0.8] * 12)
+    for outside, worse in (("drop", 0.95), ("cap", 0.85)):  # better at one of the two, worse at the other
+        some = rows(("rloo", outside), [0.5] * 12)
+        table += [row | {"estimate": 2.0} if row["target"] == worse else row for row in some]
+    assert answer(table, {"mse": "MSE"}) == (
+        "On logs, significantly better than `fspo` with drop at every acceptance compared; by MSE: `fspo` cap."
+    )

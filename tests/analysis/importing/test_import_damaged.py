@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analysis.__main__ import main
+from analysis.importing import tables
 from analysis.importing.run import ImportOptions, import_run
 from fspo.base.errors import UserError
 from fspo.gradlog import read_log
@@ -57,6 +58,20 @@ def test_bad_files_are_one_line(tmp_path, name, content, message):
         import_run(tmp_path / name, tmp_path / "run")
     assert "\n" not in str(error.value)
     assert not (tmp_path / "run").exists()
+
+
+def test_of_a_csv_file_with_a_bad_row_in_a_later_block_each_good_row_is_read_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(tables, "CHUNK_BYTES", 200)
+    lines = [f"p{i % 7},{i}.5,{i}" for i in range(100)]
+    lines[60] += ",one too many"
+    file = tmp_path / "t.csv"
+    file.write_text("prompt,advantage,number\n" + "\n".join(lines) + "\n")
+    damage: list[str] = []
+    chunks = list(tables.read_chunks(file, damage))
+    assert len(chunks) > 2
+    assert [n for chunk in chunks for n in chunk["number"].to_pylist()] == [i for i in range(100) if i != 60]
+    (line,) = damage
+    assert "1 rows left out, the first has 4 columns in the place of 3" in line
 
 
 @settings(max_examples=25, deadline=None)
