@@ -41,7 +41,7 @@ DESCRIPTION = """Reproduce the claims about FSPO on this machine, each with an i
 
 examples:
   fspo reproduce                          the quick preset: 15 minutes on two cores
-  fspo reproduce --preset paper           3 tasks, 6 rules, 5 seeds, 24 rollouts: 4 hours on two cores, resumable
+  fspo reproduce --preset paper           3 tasks, 6 rules and none, 5 seeds, 20 rollouts: 4 hours on two cores
   fspo reproduce --preset paper --rules rloo,gspo,fspo --rollouts 30
   fspo reproduce --power true             what the claims could show with these sizes, before any run
   fspo reproduce --preset 8b              check the 8B configuration and print a cluster's commands
@@ -248,7 +248,7 @@ def print_power(sizes: ReproductionSizes) -> None:
     # The first minibatch of a rollout is scored before any update: S is 0 there.
     responses = sizes.rollouts * prompts * given.batch.responses * (minibatches - 1) // minibatches
     held_out = int(sizes.options.get("eval.prompts", given.eval.prompts))
-    logs = len(sizes.rules) * len(sizes.seeds) + 1
+    logs = len(sizes.rules) * len(sizes.seeds) + ("none" not in sizes.rules)  # the shared run is one of rule none
     design = PlannedRuns(logs, len(sizes.seeds), sizes.rollouts, responses, held_out)
     print(design)
     print(power_table(design).to_string(index=False, float_format=lambda x: f"{x:.3g}", na_rep=""))

@@ -96,6 +96,7 @@ def analyse_command(arguments: list[str] | None = None) -> int:
 
     from analysis.claims.catalogue import claims_about, digest_of_catalogue
     from analysis.claims.judge import evaluate_claims, is_claims, write_claims
+    from analysis.claims.settings import unlike
     from analysis.run import analyse_runs
     from analysis.tables.files import folder_name, options_of, read_tables
     from analysis.tables.printed import at_one_rate, printed
@@ -133,10 +134,12 @@ def analyse_command(arguments: list[str] | None = None) -> int:
             bar.update(share)
 
         summaries = analyse_runs(args.runs, options, progress, args.workers)
-    claims = []
+    claims, differing = [], ""
     if args.claims is not None:
         tables = read_tables(args.runs, on=on)
-        claims = evaluate_claims(tables, on)
+        fixed = (options.bins, options.edges, options.window) == (Options.bins, Options.edges, Options.window)
+        differing = unlike(args.runs)
+        claims = evaluate_claims(tables, on, chosen=not fixed, unlike=differing)
         write_claims(Path(args.claims), claims, tables)
     for path, summary in summaries.items():
         passed = summary["integrity"]["pass"]
@@ -158,6 +161,8 @@ def analyse_command(arguments: list[str] | None = None) -> int:
     for claim in claims:
         print(f"{claim.id} {claim.verdict}: {claim.statement}")
     if claims:
+        if differing:
+            print(f"no verdict on runs as published: {differing}")
         print(f"catalogue of claims: {digest_of_catalogue()}; verdicts: {args.claims}")
     view = options_of(find_partition(args.by), on)
     print(next_step("figures" if view else "report", summaries, view))

@@ -22,6 +22,7 @@ from analysis.rules.replay import replay_log
 from analysis.rules.tally import Tally
 from analysis.scores.sketch_error import effective_width
 from analysis.scores.sketches import LEFT_OUT, ScoredWindows
+from analysis.stats.error_law import standard_draws
 from analysis.tables.acceptance import AcceptanceTables, tables_of
 from analysis.tables.assumptions import assumption_table
 from analysis.tables.columns import RunKey, frame
@@ -162,6 +163,8 @@ def _before(run: Run, bins: Bins, options: Options) -> tuple[dict[str, dict[int,
 def _tables(run: Run, tally: Tally) -> TableRows:
     """Make the tables of acceptance (the share of responses that rules keep)."""
     jobs: list[Job] = [lambda _, use=use: vars(tables_of(run, tally, (use,))) for use in tally.uses]
+    if run.streamed:
+        standard_draws(2 * len(tally.layout.bins))  # before the processes part, so that they share the draws
     parts = in_processes(jobs) if run.streamed else [job(lambda: None) for job in jobs]
     return {name: [row for part in parts for row in part[name]] for name in vars(AcceptanceTables())}
 

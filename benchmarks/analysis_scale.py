@@ -37,7 +37,7 @@ PROMPTS, GROUP, MINIBATCHES, EPOCHS = 625, 8, 4, 2
 A_ROLLOUT = PROMPTS * GROUP * EPOCHS
 SIGMA = 0.015
 CORES = 2
-GOALS = {"seconds": 30.0, "mib": 2048.0, "scored_seconds": 60.0, "seconds_a_rule": 1.0, "doctor_over_analysis": 1.2}
+GOALS = {"seconds": 10.0, "mib": 1024.0, "scored_seconds": 15.0, "seconds_a_rule": 1.0, "doctor_over_analysis": 1.2}
 RULES = ("fspo", "rloo", "gspo", "fspo-kl", "fspo-gaussian", "fspo-tilted", "fspo-signed", "power")
 """The rules that the timed analysis compares. Each is applied with every treatment outside the band, at its preset's
 range and at two target acceptances, which makes nine cases for each band."""
@@ -136,8 +136,8 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=2048, help="entries of a sketch")
     parser.add_argument("--folder", type=str, default="", help="keep the logs here, and use those that are there")
     options = parser.parse_args()
-    if options.rows < 16 * A_ROLLOUT:
-        raise UserError(f"--rows {options.rows}: at least {16 * A_ROLLOUT}")
+    if options.rows < 100 * A_ROLLOUT:
+        raise UserError(f"--rows {options.rows}: at least {100 * A_ROLLOUT}")
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])
     folder = Path(options.folder or tempfile.mkdtemp(prefix="analysis-scale-"))
@@ -158,7 +158,7 @@ def measure(folder: Path, most: int, scored: int, width: int) -> dict[str, Any]:
         with whole_folder(whole) as part:
             write_log(part, most)
     by_rows, doctor = [], []
-    for rows in (most // 16, most // 4, most):
+    for rows in (most // 100, most // 10, most):
         run = whole if rows == most else folder / f"rows-{rows}"
         run = run if run.exists() else smaller(run, whole, rows)
         number = {"rows": rows // A_ROLLOUT * A_ROLLOUT}

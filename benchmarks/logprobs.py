@@ -35,6 +35,11 @@ def ours(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
     return linear_log_probs(hidden, weight, None, targets)[0]
 
 
+def rounded(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
+    """Compute log-probs with this project's code from logits rounded to the type of the weights."""
+    return linear_log_probs(hidden, weight, None, targets, rounded=True)[0]
+
+
 def plain(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
     """Compute log-probs from all logits at once, in float32."""
     log_p = torch.nn.functional.linear(hidden, weight).float().log_softmax(-1)
@@ -64,6 +69,7 @@ def torch_chunked(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
 
 WAYS: dict[str, Way] = {
     "ours": ours,
+    "ours_rounded": rounded,
     "log_softmax": plain,
     "trl_selective_log_softmax": trl_selective,
     "trl_chunked": trl_chunked,

@@ -118,7 +118,7 @@ def measure(options: Any) -> dict[str, Any]:
     model = ready_for_training(model, "the model", gradient_checkpointing=True).train()
     parameters = sum(p.numel() for p in model.parameters())
     optim = OptimConfig(name=options.optimizer, learning_rate=1e-6)
-    optimizer = make_optimizer(model.parameters(), optim, accelerated=device.type != "cpu")
+    optimizer = make_optimizer(model.parameters(), optim)
     rule = preset("fspo", range_lo=0.03, range_hi=0.03).rule
     updater = Updater(accelerator, model, rule, ObjectiveConfig(), 1.0, pad_token_id=0, entropy=False)
     batch = random_batch(options.responses, options.prompt, options.tokens, config.vocab_size)

@@ -121,7 +121,7 @@ def live_path(ratio: float, saved: float, minibatches: int = 4, epochs: int = 2)
     shares: dict[str, float] = {}
     measured = RESULTS / "trl_rollout_step.json"
     if measured.exists():
-        side = json.loads(measured.read_text())["sides"]["fspo"]
+        side = json.loads(measured.read_text())["cases"]["embedded"]["sides"]["fspo"]
         shares["embedded model, measured"] = side["parts"][metric.TIME + "scores"] / side["wall_s"]
     passes = minibatches / 3 + minibatches * epochs
     shares["8B shapes, without sampling"] = ratio / (passes + ratio)

@@ -1,12 +1,14 @@
 """Seconds and memory of one rollout step: this trainer against TRL's GRPOTrainer, side by side in one run.
 
-    python benchmarks/trl_rollout_step.py [--rollouts 4] [--rounds 2] [--threads 2]
+    python benchmarks/trl_rollout_step.py [--cases embedded ...] [--rollouts 4] [--rounds 2] [--threads 2]
+    python benchmarks/trl_rollout_step.py --cases pretrained --model FOLDER
 
-Both train the warmed-up embedded model on chain-add with GSPO's rule (TRL: importance_sampling_level="sequence"), on
-the same prompts, with 64 x 8 responses and 8 updates (4 minibatches x 2 epochs) a rollout, the same optimizer and
-learning rates, float32, CPU. Each side runs in its own process, the sides take turns, and the first rollout of each
-process warms up and is left out. TRL runs with microbatches of 128 (one a minibatch), 32 and 8 responses; for each
-measure the best of them counts.
+In each case of `CASES` both train the same model with GSPO's rule (TRL: importance_sampling_level="sequence"), on the
+same prompts, with the same numbers of responses and updates, the same optimizer and learning rates, on the CPU. Each
+side runs in its own process, the sides take turns, and the first rollout of each process warms up and is left out
+(with --rollouts 1 it counts: at large shapes it costs what any other does, but for the first allocations). TRL runs
+with microbatches of several sizes, the largest one a minibatch; for each measure the best of them counts. No side
+writes a checkpoint.
 
 Wall seconds are what a user waits for; CPU seconds (all threads) move less on a busy machine. Peak memory is the
 process's resident maximum, its imports included, which are also measured alone.
@@ -23,25 +25,66 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, Literal
 
 from measuring import RESULTS, machine, peak_mib, write_results
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # Let idle threads sleep: if they spin, they slow training down.
 
-PROMPTS, RESPONSES, MINIBATCHES, EPOCHS = 64, 8, 4, 2
-UPDATES = MINIBATCHES * EPOCHS
-MAX_NEW_TOKENS = 264
-LEARNING_RATE, WARMUP_UPDATES = 2e-4, 24
-SIDES = {
+RESULT = RESULTS / "trl_rollout_step.json"
+OURS = {
     "fspo": "this trainer, gradient log with a score pass each rollout (default)",
     "fspo-no-scores": "this trainer, gradient log without score passes",
-    "trl-128": "TRL, microbatches of 128 responses",
-    "trl-32": "TRL, microbatches of 32 responses",
-    "trl-8": "TRL, microbatches of 8 responses",
 }
+
+
+@dataclass(frozen=True)
+class TrainedCase:
+    """What both sides train, and the sizes of TRL's microbatches, in responses.
+
+    A model without a name is a folder that `prepared` finds or makes.
+    """
+
+    task: str
+    prompts: int
+    responses: int
+    minibatches: int
+    epochs: int
+    max_new_tokens: int
+    learning_rate: float
+    warmup_updates: int
+    microbatches: tuple[int, ...]
+    model: str = ""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+
+    @property
+    def minibatch(self) -> int:
+        """Number of responses in a minibatch."""
+        return self.prompts * self.responses // self.minibatches
+
+    @property
+    def updates(self) -> int:
+        """Number of updates on a rollout."""
+        return self.minibatches * self.epochs
+
+    @property
+    def sides(self) -> dict[str, str]:
+        """What is compared: a description of each side, by its name."""
+        return OURS | {f"trl-{n}": f"TRL, microbatches of {n} responses" for n in self.microbatches}
+
+
+QWEN = TrainedCase("even-tokens", 8, 4, 4, 1, 128, 1e-6, 4, (8, 2), "random:Qwen3-0.6B-Base")
+CASES = {
+    "embedded": TrainedCase("chain-add", 64, 8, 4, 2, 264, 2e-4, 24, (128, 32, 8)),
+    "qwen3-0.6b": QWEN,
+    "qwen3-0.6b-bfloat16": replace(QWEN, dtype="bfloat16"),
+    "pretrained": TrainedCase("dataset", 4, 8, 4, 1, 160, 1e-6, 4, (8, 2)),
+}
+"""The warmed-up embedded model; Qwen3-0.6B's shape with random weights; a pretrained model that learns to count, as in
+`studies/pretrained.py`."""
 KEPT = ("completions/mean_length", "reward")
 
 
@@ -50,7 +93,9 @@ def now() -> tuple[float, float]:
     return time.perf_counter(), time.process_time()
 
 
-def run_fspo(model: str, rollouts: int, threads: int, folder: str, score_every: int) -> dict[str, Any]:
+def run_fspo(
+    case: TrainedCase, task: dict[str, Any], rollouts: int, threads: int, folder: str, score_every: int
+) -> dict[str, Any]:
     """Train with this project's trainer and time each rollout; the same work is timed as for TRL's trainer."""
     from fspo import config as c
     from fspo.config import SamplingConfig
@@ -62,8 +107,8 @@ def run_fspo(model: str, rollouts: int, threads: int, folder: str, score_every: 
     parts: list[dict[str, float]] = []
 
     class Timed(Trainer):
-        """A trainer that reads the clocks at the beginning of each rollout and at the end of the last one, before its
-        checkpoint is written."""
+        """A trainer that reads the clocks at the beginning of each rollout and at the end of the last one, and saves
+        no weights."""
 
         def _rollout(self, rollout: int) -> dict[str, float]:
             clocks.append(now())
@@ -73,6 +118,10 @@ def run_fspo(model: str, rollouts: int, threads: int, folder: str, score_every: 
                 clocks.append(now())
             return values
 
+        def _checkpoint(self) -> None: ...
+
+        def _export(self) -> None: ...
+
     trainer = Timed(
         c.TrainConfig(
             output=folder,
@@ -81,11 +130,14 @@ def run_fspo(model: str, rollouts: int, threads: int, folder: str, score_every: 
             checkpoint_every=0,
             trackers=(),
             cpu=True,
-            model=c.ModelConfig(name_or_path=model),
+            model=c.ModelConfig(name_or_path=case.model, dtype=case.dtype),
+            task=c.TaskConfig(name=case.task, options=task),
             rule=c.RuleConfig(preset="gspo"),
-            batch=c.BatchConfig(prompts=PROMPTS, responses=RESPONSES, minibatches=MINIBATCHES, epochs=EPOCHS),
-            sampling=SamplingConfig(max_new_tokens=MAX_NEW_TOKENS),
-            optim=c.OptimConfig(learning_rate=LEARNING_RATE, warmup_updates=WARMUP_UPDATES),
+            batch=c.BatchConfig(
+                prompts=case.prompts, responses=case.responses, minibatches=case.minibatches, epochs=case.epochs
+            ),
+            sampling=SamplingConfig(max_new_tokens=case.max_new_tokens),
+            optim=c.OptimConfig(learning_rate=case.learning_rate, warmup_updates=case.warmup_updates),
             log=c.LogConfig(score_every=score_every),
             eval=c.EvalConfig(every=0),
         )
@@ -94,20 +146,25 @@ def run_fspo(model: str, rollouts: int, threads: int, folder: str, score_every: 
     return {"clocks": clocks, "parts": parts, "imports_mib": imports}
 
 
-def run_trl(model: str, rollouts: int, threads: int, folder: str, microbatch: int) -> dict[str, Any]:
+def run_trl(
+    case: TrainedCase, options: dict[str, Any], rollouts: int, threads: int, folder: str, microbatch: int
+) -> dict[str, Any]:
     """Train with TRL's GRPOTrainer on the same prompts and rewards and time each rollout."""
     import torch
     from datasets import Dataset
     from transformers import TrainerCallback
     from trl import GRPOConfig, GRPOTrainer
 
-    from fspo.models.load import load_model, load_tokenizer
+    from fspo.gradlog import metric_names as metric
+    from fspo.models.load import eos_token_ids, load_model, load_tokenizer
     from fspo.tasks import make_task, prompt_order
 
     imports = peak_mib()
     torch.set_num_threads(threads)
-    task, tokenizer = make_task("chain-add"), load_tokenizer(model)
-    indices = prompt_order(task.size("train"), 0, 0, rollouts * PROMPTS)
+    task, tokenizer = make_task(case.task, options), load_tokenizer(case.model)
+    model = load_model(case.model, case.dtype)
+    ends = eos_token_ids(model, tokenizer)
+    indices = prompt_order(task.size("train"), 0, 0, rollouts * case.prompts)
     examples = [task.example("train", int(i)) for i in indices]
     data = Dataset.from_list([{"prompt": e.prompt, "number": i} for i, e in enumerate(examples)])
     clocks: list[tuple[float, float]] = []
@@ -116,38 +173,38 @@ def run_trl(model: str, rollouts: int, threads: int, folder: str, microbatch: in
     def reward(
         completions: list[str], completion_ids: list[list[int]], number: list[int], **_: Any
     ) -> list[float | None]:
-        finished = [ids[-1] == tokenizer.eos_token_id for ids in completion_ids]
+        sampled = time.perf_counter() - clocks[-1][0]
+        finished = [ids[-1] in ends for ids in completion_ids]
         values = task.score([examples[i] for i in number], completions, finished).values
         mean = sum(map(len, completion_ids)) / len(completion_ids)
-        parts.append({"completions/mean_length": mean, "reward": float(values.mean())})
+        parts.append({"completions/mean_length": mean, "reward": float(values.mean()), metric.TIME + "sample": sampled})
         return values.tolist()
 
     class Clock(TrainerCallback):
         def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            if state.global_step % UPDATES == 0:
+            if state.global_step % case.updates == 0:
                 clocks.append(now())
 
         def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             clocks.append(now())
 
-    minibatch = PROMPTS * RESPONSES // MINIBATCHES
     args = GRPOConfig(
         output_dir=folder,
         report_to=[],
         save_strategy="no",
         disable_tqdm=True,
-        logging_steps=UPDATES,
+        logging_steps=case.updates,
         use_cpu=True,
         bf16=False,
         gradient_checkpointing=False,
         dataloader_pin_memory=False,
         per_device_train_batch_size=microbatch,
-        gradient_accumulation_steps=minibatch // microbatch,
-        steps_per_generation=PROMPTS * RESPONSES // microbatch,
-        num_iterations=EPOCHS,
-        num_generations=RESPONSES,
-        max_completion_length=MAX_NEW_TOKENS,
-        max_steps=rollouts * UPDATES,
+        gradient_accumulation_steps=case.minibatch // microbatch,
+        steps_per_generation=case.prompts * case.responses // microbatch,
+        num_iterations=case.epochs,
+        num_generations=case.responses,
+        max_completion_length=case.max_new_tokens,
+        max_steps=rollouts * case.updates,
         importance_sampling_level="sequence",
         loss_type="grpo",
         epsilon=3e-4,
@@ -155,15 +212,15 @@ def run_trl(model: str, rollouts: int, threads: int, folder: str, microbatch: in
         beta=0.0,
         temperature=1.0,
         shuffle_dataset=False,
-        learning_rate=LEARNING_RATE,
+        learning_rate=case.learning_rate,
         lr_scheduler_type="constant_with_warmup",
-        warmup_steps=WARMUP_UPDATES,
+        warmup_steps=case.warmup_updates,
         adam_beta2=0.95,
         weight_decay=0.0,
         max_grad_norm=1.0,
     )
     trainer = GRPOTrainer(
-        model=load_model(model, "float32"),
+        model=model,
         reward_funcs=reward,
         args=args,
         train_dataset=data,
@@ -174,13 +231,13 @@ def run_trl(model: str, rollouts: int, threads: int, folder: str, microbatch: in
     return {"clocks": clocks, "parts": parts, "imports_mib": imports}
 
 
-def child(side: str, model: str, rollouts: int, threads: int, result: str) -> None:
+def child(side: str, case: TrainedCase, task: dict[str, Any], rollouts: int, threads: int, result: str) -> None:
     """Train with one of the compared trainers in this process and write seconds and memory to the file ``result``."""
     with tempfile.TemporaryDirectory() as folder:
         if side.startswith("trl"):
-            found = run_trl(model, rollouts, threads, folder, int(side.split("-")[1]))
+            found = run_trl(case, task, rollouts, threads, folder, int(side.split("-")[1]))
         else:
-            found = run_fspo(model, rollouts, threads, f"{folder}/run", 0 if side == "fspo-no-scores" else 1)
+            found = run_fspo(case, task, rollouts, threads, f"{folder}/run", 0 if side == "fspo-no-scores" else 1)
     clocks = found.pop("clocks")
     if len(clocks) != rollouts + 1:
         raise RuntimeError(f"{side}: {len(clocks) - 1} rollouts were timed, not {rollouts}")
@@ -189,7 +246,25 @@ def child(side: str, model: str, rollouts: int, threads: int, result: str) -> No
     Path(result).write_text(json.dumps(found), encoding="utf-8")
 
 
-def measure(sides: list[str], model: str, rollouts: int, rounds: int, threads: int) -> dict[str, list[dict[str, Any]]]:
+def prepared(name: str, model: str | None, folder: Path) -> tuple[TrainedCase, dict[str, Any]]:
+    """Return a case with its model's name or folder, and its task's options; new files are written to ``folder``."""
+    case = CASES[name]
+    if case.model:
+        return case, {}
+    if name == "embedded":
+        from fspo.models.warmup import warm_up
+
+        return replace(case, model=str(warm_up())), {}
+    from studies.pretrained import with_line_end, write_task
+
+    write_task(folder / "counting.jsonl")
+    start = with_line_end(Path(str(model)), folder / "start")
+    return replace(case, model=str(start)), {"path": str(folder / "counting.jsonl")}
+
+
+def measure(
+    case: TrainedCase, task: dict[str, Any], sides: list[str], rollouts: int, rounds: int, threads: int
+) -> dict[str, list[dict[str, Any]]]:
     """Run every compared trainer once in each round, each in a process started for it."""
     from tqdm import tqdm
 
@@ -200,7 +275,8 @@ def measure(sides: list[str], model: str, rollouts: int, rounds: int, threads: i
         bar.set_postfix_str(side)
         with tempfile.TemporaryDirectory() as folder:
             result = Path(folder) / "result.json"
-            command = [sys.executable, __file__, "--child", side, "--model", model, "--result", str(result)]
+            told = json.dumps({"case": asdict(case), "task": task})
+            command = [sys.executable, __file__, "--child", side, "--told", told, "--result", str(result)]
             command += ["--rollouts", str(rollouts), "--threads", str(threads)]
             done = subprocess.run(command, env=environment, capture_output=True, text=True)
             if done.returncode:
@@ -209,19 +285,20 @@ def measure(sides: list[str], model: str, rollouts: int, rounds: int, threads: i
     return runs
 
 
-def summarise(runs: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, Any]]:
-    """Average seconds and memory of each trainer over rounds and rollouts, without the first rollout of each
-    process."""
+def summarise(case: TrainedCase, runs: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, Any]]:
+    """Average seconds and memory of each trainer over rounds and rollouts, without the first rollout of each process
+    where there are more."""
     table: dict[str, dict[str, Any]] = {}
     for side, found in runs.items():
-        row: dict[str, Any] = {"what": SIDES[side]}
+        row: dict[str, Any] = {"what": case.sides[side]}
         for key in ("wall_s", "cpu_s"):
-            row[key] = fmean([fmean(run[key][1:]) for run in found])
-            row[f"{key}_by_round"] = [fmean(run[key][1:]) for run in found]
+            row[f"{key}_by_round"] = [fmean(run[key][1:] or run[key]) for run in found]
+            row[key] = fmean(row[f"{key}_by_round"])
         row["peak_mib"] = max(run["peak_mib"] for run in found)
         row["imports_mib"] = max(run["imports_mib"] for run in found)
         names = dict.fromkeys(name for run in found for part in run["parts"] for name in part)
-        row["parts"] = {n: fmean([part.get(n, 0.0) for run in found for part in run["parts"][1:]]) for n in names}
+        parts = [part for run in found for part in run["parts"][1:] or run["parts"]]
+        row["parts"] = {n: fmean([part.get(n, 0.0) for part in parts]) for n in names}
         table[side] = row
     return compare(table)
 
@@ -263,44 +340,56 @@ def show(table: dict[str, dict[str, Any]]) -> str:
                 f"{side}: {' and '.join(speeds)} (one number a round); {row['memory_ratio']:.2f} of the peak memory of "
                 "the leanest TRL side"
             )
-            inside = {k.removeprefix(metric.TIME): v for k, v in row["parts"].items() if k.startswith(metric.TIME)}
-            rest = row["wall_s"] - sum(inside.values())
-            shares = ", ".join(f"{k} {v:.2f} s ({v / row['wall_s']:.0%})" for k, v in (inside | {"rest": rest}).items())
-            lines.append(f"  of {row['wall_s']:.2f} s: {shares}")
+        inside = {k.removeprefix(metric.TIME): v for k, v in row["parts"].items() if k.startswith(metric.TIME)}
+        rest = row["wall_s"] - sum(inside.values())
+        shares = ", ".join(f"{k} {v:.2f} s ({v / row['wall_s']:.0%})" for k, v in (inside | {"rest": rest}).items())
+        lines.append(f"  {side}, of {row['wall_s']:.2f} s: {shares}")
     return "\n".join(lines)
 
 
 def main() -> None:
-    """Compare this project's trainer with TRL's, print the table and write it to benchmarks/results."""
+    """Compare this project's trainer with TRL's, print the tables and write them to benchmarks/results."""
     # This uses argparse because the imports of fspo.base.command_line would count in the memory measured for TRL.
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rollouts", type=int, default=4, help="rollouts of each process, the first left out")
+    parser.add_argument(
+        "--rollouts", type=int, default=4, help="rollouts of each process, of two or more without the first"
+    )
     parser.add_argument("--rounds", type=int, default=2, help="turns of each side")
     parser.add_argument("--threads", type=int, default=2, help="torch threads of each process")
-    parser.add_argument("--sides", nargs="+", choices=list(SIDES), default=list(SIDES), help="what is measured")
-    parser.add_argument("--model", help="a warmed-up model's folder; by default the cached warm-up is made or found")
-    parser.add_argument("--child", choices=list(SIDES), help=argparse.SUPPRESS)
-    parser.add_argument("--result", help=argparse.SUPPRESS)
+    default = [name for name in CASES if name != "pretrained"]
+    parser.add_argument("--cases", nargs="+", choices=list(CASES), default=default, help="what is trained")
+    parser.add_argument(
+        "--sides", nargs="+", help="what is compared, as fspo and trl-8; by default all sides of a case"
+    )
+    parser.add_argument("--model", help="folder of the pretrained model; the case pretrained needs it")
+    for name in ("--child", "--told", "--result"):
+        parser.add_argument(name, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
-        child(options.child, options.model, options.rollouts, options.threads, options.result)
+        told = json.loads(options.told)
+        case = TrainedCase(**told["case"])
+        child(options.child, case, told["task"], options.rollouts, options.threads, options.result)
         return
-    if options.rollouts < 2:
-        parser.error("--rollouts must be 2 or more: the first warms up")
-    from fspo.models.warmup import warm_up
-
-    model = options.model or str(warm_up())
-    table = summarise(measure(options.sides, model, options.rollouts, options.rounds, options.threads))
-    print(show(table))
-    report = {
-        "sides": table,
-        "rollouts": options.rollouts,
-        "rounds": options.rounds,
-        "threads": options.threads,
-        "machine": f"{platform.system()} {platform.machine()}",
-        **machine("torch", "transformers", "trl", "accelerate", "fspo"),
-    }
-    write_results(report, RESULTS / "trl_rollout_step.json")
+    if "pretrained" in options.cases and options.model is None:
+        parser.error("the case pretrained needs --model, a folder of a pretrained model")
+    for name in options.cases:
+        with tempfile.TemporaryDirectory() as folder:
+            case, task = prepared(name, options.model, Path(folder))
+            sides = [side for side in case.sides if side in (options.sides or case.sides)]
+            runs = measure(case, task, sides, options.rollouts, options.rounds, options.threads)
+        table = summarise(case, runs)
+        print(name, show(table), sep="\n")
+        report = {
+            "sides": table,
+            "setting": {key: value for key, value in asdict(CASES[name]).items() if key != "microbatches"},
+            "rollouts": options.rollouts,
+            "rounds": options.rounds,
+            "threads": options.threads,
+            "machine": f"{platform.system()} {platform.machine()}",
+            **machine("torch", "transformers", "trl", "accelerate", "fspo"),
+        }
+        found = json.loads(RESULT.read_text(encoding="utf-8"))["cases"] if RESULT.exists() else {}
+        write_results({"cases": found | {name: report}}, RESULT)
 
 
 if __name__ == "__main__":

@@ -95,6 +95,8 @@ def parts(module: ModuleType, tables: Tables) -> list[tuple[str, Tables]]:
         return [("", tables)]
     rows = module.rows(tables)
     column = "rule" if "rule" in rows else "trained_rule"
+    if column not in rows:
+        return [("", tables)]
     bands = rows["band" if "band" in rows else column]
     trained = set(rows["trained_rule"]) if "trained_rule" in rows else set()
     first = getattr(module, "MAIN", COMPARED)

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from figures.draw import length_axis
+from figures.scales import length_axis
 from figures.style import GREY, Style, looks, styled
 from fspo.rules import Rule
 from fspo.rules.drift import TokenMeans

@@ -316,9 +316,14 @@ def view_words(rows: Frame) -> str:
     return text[:1].upper() + text[1:]
 
 
-def split(rows: Frame, column: str = "panel") -> dict[str, Frame]:
-    """Return the rows with each value of a column, in the order of the table."""
-    return {str(value): part for value, part in rows.groupby(column, sort=False)}
+def split(rows: Frame, column: str = "panel", names: Mapping[Any, str] | None = None) -> dict[str, Frame]:
+    """Return the rows with each value of a column, in the order of the table. With ``names``, only those with a value
+    that has a name, by this name and in the order of ``names``.
+    """
+    parts = dict(list(rows.groupby(column, sort=False)))
+    if names is None:
+        return {str(value): part for value, part in parts.items()}
+    return {name: parts[value] for value, name in names.items() if value in parts}
 
 
 def with_data(rows: Frame, names: Sequence[str]) -> tuple[Frame, str]:

@@ -19,8 +19,8 @@ import numpy as np
 from fspo.base.errors import UserError, unknown_name
 
 ALPHA = 1e-3
-"""Probability that one run of the suite calls any true simulated claim false, by Holm's correction over all simulated
-claims.
+"""Largest probability that a run of the suite judges any true claim of its simulated checks to be false. Holm's
+correction over all simulated checks keeps it.
 """
 
 
@@ -37,8 +37,8 @@ class Method(StrEnum):
     """How a check computes independently of ``fspo`` what the statement claims."""
 
     CLOSED = "closed form"  # a formula, compared with mpmath or with another exact formula
-    CERTIFIED = "certified"  # proved bounds over whole boxes of parameters, by ball arithmetic
-    SIMULATED = "simulated"  # a p-value from simulated data, corrected by Holm over all simulated claims
+    CERTIFIED = "certified"  # Ball arithmetic proves bounds over whole boxes of parameters.
+    SIMULATED = "simulated"  # Simulated data give a p-value, corrected by Holm over all simulated checks.
     ATTACKED = "attacked"  # a random search and an optimiser look for a counterexample
     ENUMERATED = "enumerated"  # sums over all responses of a small policy
     SYMBOLIC = "symbolic"  # an identity proved by computer algebra, or an inequality by an SMT solver

@@ -4,7 +4,7 @@ The page also holds the numbers of results/pretrained/, which studies/pretrained
 
     python studies/findings.py out/quick    # after make repro
 
-It prints the lines that README must hold.
+It prints the lines that README must hold, but for the sentence on the pretrained model.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +21,9 @@ import pandas as pd
 from analysis.claims.catalogue import ATOMS
 from analysis.claims.evidence import ALPHA
 from analysis.log.loading import load_run
-from analysis.log.rows import Floats, Ints, Rows
+from analysis.log.rows import Floats, Ints, windows
 from analysis.rules.evaluate import TARGETS
-from analysis.stats.fair_exponent import SIGNS, Parts, distance, fair_exponent, interval, trend_parts
+from analysis.stats.fair_exponent import SIGNS, WIDEST, WINDOW, Parts, fair_exponents, interval, trend_parts
 from fspo.base.command_line import CommandParser
 from fspo.base.errors import UserError, run_cli
 from fspo.base.files import whole_file, write_text
@@ -51,31 +50,32 @@ FAIR = """## At which exponent a band is fair
 A band |S| <= f L^gamma accepts every length alike where gamma is the fair exponent. With one law of S/sqrt(L) it is 1/2
 at every acceptance (T1); [otherwise it depends on how much the band cuts](theory.md) (T17). The upper edge cuts
 responses with A > 0, the lower edge those with A < 0; "all" counts |S| whatever A. First-use responses after the first
-update of a rollout, one range for a whole run; intervals from resampled prompts. Each cell: lowest to highest estimate
-of the runs, and how many runs' intervals lie below and above 1/2.
+update of a rollout; the range f is calibrated anew in every window of {window} rollouts, so that changes of S's law
+while the model learns do not look like a dependence on the length. Intervals, from resampled prompts, end at -inf or
+inf where they go beyond -{widest:g} or {widest:g}. Each cell: lowest to highest estimate of the runs, and how many
+runs' intervals lie below and above 1/2.
 """
 TREND = """## Why fspo's acceptance has a trend
 
-Change of the acceptance for each doubling of L of a sqrt band around 0 that accepts the share given, and its parts: the
-drift of S, its scale (a variance that is not proportional to L), and its shape (laws that differ in more than both).
-Each cell: lowest to highest estimate of the runs, and how many runs' intervals lie below and above 0.
+Change of the acceptance for each doubling of L of a sqrt band around 0 that accepts the share given in every window,
+and its parts: the drift of S, its scale (a variance that is not proportional to L), and its shape (laws that differ in
+more than both). Each cell: lowest to highest estimate of the runs, and how many runs' intervals lie below and above 0.
 """
 LANGUAGE_MODEL = """## On a pretrained language model
 
 One run without a clip of a pretrained model of 268M parameters and 262,144 tokens that learns to count (Gemma 3 270M;
 `studies/pretrained.py`, seed {seed}; design and seed were committed before the run): {rows} first-use responses after
 an update, to {prompts} prompts, of {shortest} to {longest} tokens. The mean reward was {first:.2f} in the first quarter
-of its {rollouts} rollouts and {last:.2f} in the last{ended}. The exponent 2H of Var(S|L) is {exponent}; T1's model has
-1.
+of its {rollouts} rollouts and {last:.2f} in the last{ended}. The exponent 2H of
+Var(S|L) is {exponent}; T1's model has 1{embedded}.
 
 ![Band acceptance by length on the pretrained model](images/pretrained_acceptance.png)
 
-Change of the acceptance for each doubling of L, of each rule at one acceptance, with ranges calibrated anew in every
-window of five rollouts:
+Change of the acceptance for each doubling of L, of each rule at one acceptance; in all three tables ranges are
+calibrated anew in every window of {window} rollouts:
 
 {trends}
-The two tables below take one range for the whole run. They mix changes of S's law while the model learns into its
-dependence on length, and so may differ from the table above. The fair exponent; T1's model has 1/2 at every acceptance:
+The fair exponent; T1's model has 1/2 at every acceptance:
 
 {exponents}
 The trend of a sqrt band around 0 and its parts:
@@ -92,7 +92,8 @@ part alone may be refuted while its claim, which pays for looking at k parts, is
 the part and log that decide; behind it stands what was claimed of it. The last column is the distance from the margin
 that the data would have shown with 80 % probability, the claim's power. The log that decides is not a typical one: it
 is the one that speaks most clearly against the part, or least clearly for it; "all logs" is the range of all estimates,
-with the name of the log that decides. "Exploratory" marks what was chosen after runs were seen; all other claims were
+with the name of the log that decides. Each verdict alone is wrong with probability at most {level}; the claims are not
+corrected for each other. "Exploratory" marks what was chosen after runs were seen; all other claims were
 fixed before. [The rules](theory.md#11-how-to-read-a-verdict); estimands, margins and numbers log by log:
 [results/quick/claims.json](../results/quick/claims.json), [fair_exponent.csv](../results/quick/fair_exponent.csv),
 [trend_parts.csv](../results/quick/trend_parts.csv).
@@ -117,41 +118,33 @@ ADVICE = """## What to do
 """
 
 
-def fitted(rows: Rows, sign: int, at: Ints) -> Floats:
-    """Return the fair exponent at each of SHARES of the rows numbered ``at``."""
-    X, L = distance(rows.S[at], sign), rows.length[at]
-    return np.array([fair_exponent(X, L, share) for share in SHARES])
-
-
 def measured(run: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return the rows of fair_exponent.csv and of trend_parts.csv for one run."""
     loaded = load_run(run)
     rows = loaded.rows.use("first")
     rows = rows.take(rows.updates > 0)
-    cluster, key = dense(rows.cluster), {"run": loaded.name, "rule": loaded.trained_rule, "seed": loaded.seed}
+    window, key = windows(rows.rollout, WINDOW), {"run": loaded.name, "rule": loaded.trained_rule, "seed": loaded.seed}
     exponents: list[dict[str, Any]] = []
     for name, sign in SIGNS.items():
-        some = rows if sign == 0 else rows.take(np.sign(rows.A) == sign)
-
-        for share, found in zip(SHARES, interval(partial(fitted, some, sign), dense(some.cluster)), strict=True):
+        for share, found in zip(SHARES, fair_exponents(rows, SHARES, sign), strict=True):
             exponents.append({**key, "responses": name, "share": share, **found._asdict()})
 
     def split(at: Ints) -> Floats:
-        return np.concatenate([trend_parts(rows.S[at], rows.length[at], share) for share in SHARES])
+        return np.concatenate([trend_parts(rows.S[at], rows.length[at], share, window[at]) for share in SHARES])
 
     names = [(share, part) for share in SHARES for part in Parts._fields]
     parts = [
         {**key, "share": share, "part": part, **found._asdict()}
-        for (share, part), found in zip(names, interval(split, cluster), strict=True)
+        for (share, part), found in zip(names, interval(split, dense(rows.cluster)), strict=True)
     ]
     return exponents, parts
 
 
 def say(value: Any, low: Any, high: Any) -> str:
     """Return an estimate with its interval as text; "unknown" where there is no number."""
-    if value is None or not np.isfinite(value):
+    if value is None or np.isnan(value):
         return "unknown"
-    ends = "" if low is None or high is None or not np.isfinite(low + high) else f" [{low:.3f}, {high:.3f}]"
+    ends = ", no interval" if low is None or high is None or np.isnan(low) else f" [{low:.3f}, {high:.3f}]"
     return f"{value:.3f}{ends}"
 
 
@@ -201,9 +194,16 @@ def page(said: dict[str, Any], exponents: pd.DataFrame, parts: pd.DataFrame) -> 
         if claim["id"].startswith("log-"):
             words = f"{claim['estimand']}; in the log that decides {say(*(claim[n] for n in INTERVAL))}"
             text += f"- {claim['statement']} *{claim['verdict'].capitalize()}* ({words}).\n"
+    exponents_2H = [
+        1 + number["value"]
+        for claim in said["claims"]
+        if claim["id"] == "log-variance"
+        for number in claim["details"].get("numbers", {}).values()
+        if number["value"] is not None
+    ]
     text += (
         "\n"
-        + FAIR
+        + FAIR.format(window=WINDOW, widest=WIDEST)
         + "\n"
         + over_runs(exponents, "responses", 0.5, 2)
         + "\n"
@@ -213,7 +213,7 @@ def page(said: dict[str, Any], exponents: pd.DataFrame, parts: pd.DataFrame) -> 
     )
     text += (
         "\n"
-        + language_model()
+        + language_model(embedded=exponents_2H)
         + ADVICE
         + "\n## Run by run\n\nThe fair exponent:\n\n"
         + by_share(exponents, "responses")
@@ -228,8 +228,11 @@ def page(said: dict[str, Any], exponents: pd.DataFrame, parts: pd.DataFrame) -> 
 INTERVAL = ("estimate", "ci_low", "ci_high")
 
 
-def language_model(folder: Path = PRETRAINED) -> str:
-    """Return the section on the pretrained model from the files of its results; "" if there are none."""
+def language_model(folder: Path = PRETRAINED, embedded: Sequence[float] = ()) -> str:
+    """Return the section on the pretrained model from the files of its results; "" if there are none.
+
+    ``embedded`` are the exponents 2H of the runs of the embedded model, which the section names beside its own.
+    """
     if not folder.is_dir():
         return ""
     said = json.loads((folder / "run.json").read_text(encoding="utf-8"))
@@ -248,8 +251,13 @@ def language_model(folder: Path = PRETRAINED) -> str:
     planned = said.pop("planned")
     ended = f" ({planned} were planned; the run ended early for want of time)" if said["rollouts"] < planned else ""
     words = {
+        "window": WINDOW,
         "ended": ended,
         "exponent": say(*said.pop("exponent")),
+        "embedded": f", and the runs of the embedded model, of 0.4M parameters, have {min(embedded):.3f} to "
+        f"{max(embedded):.3f} on another task; no model of a size between was trained"
+        if embedded
+        else "",
         "trends": "\n".join(lines) + "\n",
     }
     return LANGUAGE_MODEL.format(
@@ -296,6 +304,18 @@ def language_model_line(folder: Path = PRETRAINED) -> str:
     )
 
 
+def edges_line(folder: Path = RESULTS) -> str:
+    """Return the sentence on the fair exponents of the two edges that README must hold."""
+    at = pd.read_csv(folder / "fair_exponent.csv").query("share == 0.85")
+    edges = (at["value"][at["responses"] == sign] for sign in ("A > 0", "A < 0"))
+    up, down = (f"{of_edge.min():.2f} to {of_edge.max():.2f}" for of_edge in edges)
+    where = "docs/findings.md#at-which-exponent-a-band-is-fair"
+    return (
+        f"Its edge for A > 0 would be [fair]({where}) at an exponent of {up}, that for A < 0 at {down} (T1: 1/2) "
+        "in every window of a run where it keeps 85 %."
+    )
+
+
 def publish(out: Path, results: Path, target: Path) -> None:
     """Measure the runs of a finished reproduction and write the folder of results and the page."""
     claims, runs = out / "claims.json", sorted((out / "runs").glob("*/"))
@@ -323,7 +343,8 @@ def main() -> int:
     parser = CommandParser(prog="python studies/findings.py", description=__doc__ or "")
     parser.add_argument("folder", type=str, help="folder of one finished reproduction, such as out/quick")
     publish(Path(parser.parse_args().folder), RESULTS, PAGE)
-    print(*verdict_lines(json.loads((RESULTS / "claims.json").read_text(encoding="utf-8"))["claims"]), sep="\n")
+    claims = json.loads((RESULTS / "claims.json").read_text(encoding="utf-8"))["claims"]
+    print(*verdict_lines(claims), edges_line(), sep="\n")
     return 0
 
 

@@ -2,15 +2,19 @@
 
     python -m studies.gallery                                   # the page
     python -m studies.gallery --runs out/* --theory out/maps    # and the pictures, docs/images/gallery/
+    python -m studies.gallery --runs out/none --only acceptance_by_position    # and one picture
 
 The pictures on the page are of six rollouts without a clip and five of fspo (`fspo train --rule.preset none --rollouts
-6`, ..., `fspo analyse`, `fspo sweep`) and of `fspo maps --draws 2000`. A test compares the page with the list of
-figures and runs its code.
+6`, ..., `fspo analyse`, `fspo sweep`) and of `fspo maps --draws 2000`. That of `OF_TOKENS` is of a run that logs
+tokens (`fspo train --rule.preset none --rollouts 6 --batch.prompts 96 --log.tokens true --log.score-minibatches 1,2,3
+--log.audit-every 1`, `fspo analyse --rules rloo,gspo,fspo`). A test compares the page with the list of figures and
+runs its code.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
 from figures import find_module, heading, of_ratio, of_runs, of_theory, parts
@@ -26,7 +30,9 @@ PICTURES = DOCS / "images" / "gallery"
 CAPTIONS = PICTURES / "captions.json"
 DPI = 110
 OF_RUNS = 'tables.load(["out/none", "out/fspo"])'
-MISSING = "No picture here: its table needs more than these runs have.\n\n"
+MISSING = "No picture here: its table needs more than these runs have."
+OF_TOKENS = "acceptance_by_position"
+"""The figure whose table needs a log of tokens."""
 KINDS = {
     "Of runs": (of_runs.FIGURES, "After `fspo analyse out/none out/fspo`.", OF_RUNS),
     "Of the theory": (of_theory.FIGURES, "After `fspo maps`.", 'tables.load_theory("out/proofs_check")'),
@@ -48,23 +54,22 @@ def page() -> str:
     found = [
         "# Gallery\n\nEvery figure, as PDF, PNG and a CSV file of its numbers. `fspo figures RUN` draws them all, and "
         "`fspo report RUN` puts them on a page with their captions. The pictures here are of six rollouts "
-        "without a clip and five of fspo on the embedded task, and of small maps of the theory: they show what a "
-        "figure looks like, and are no evidence.\n\nThis page is written by `python -m studies.gallery`.\n"
+        "without a clip and five of fspo on the embedded task, and of small maps of the theory; that of "
+        f"{OF_TOKENS} is of another run without a clip, which logs tokens. They show what a figure looks like, and are "
+        "no evidence.\n\nThis page is written by "
+        "`python -m studies.gallery`.\n"
     ]
     for title, (names, before, source) in KINDS.items():
         found.append(f"## {title}\n\n{before}\n")
         for name in names:
             module = find_module(name)
-            drawn = (
-                f"![{module.TITLE}](images/gallery/{name}.png)\n\n*{captions[name]}*\n\n"
-                if name in captions
-                else MISSING
-            )
-            found.append(f"### {name}\n\n{module.TITLE}.\n\n{drawn}```python\n{code(name, source)}\n```\n")
+            picture = f"![{module.TITLE}](images/gallery/{name}.png)\n\n*{captions.get(name)}*"
+            drawn = picture if name in captions else MISSING
+            found.append(f"### {name}\n\n{module.TITLE}.\n\n{drawn}\n\n```python\n{code(name, source)}\n```\n")
     return "\n".join(found)
 
 
-def draw(tables: Tables, names: tuple[str, ...]) -> dict[str, str]:
+def draw(tables: Tables, names: Iterable[str]) -> dict[str, str]:
     """Draw the pictures of those figures whose tables are there; return the captions of these."""
     style, captions = Style("neurips"), {}
     for name in names:
@@ -86,12 +91,14 @@ def main() -> None:
     parser = CommandParser(prog="python -m studies.gallery", description=__doc__ or "")
     parser.add_argument("--runs", nargs="*", type=Path, default=[], help="analysed run folders")
     parser.add_argument("--theory", type=Path | None, help="folder that fspo maps wrote to")
+    parser.add_argument("--only", type=list[str], default=[], help="figures to draw; all without the option")
     options = parser.parse_args()
+    wanted = set(options.only or of_runs.FIGURES + of_theory.FIGURES)
     captions: dict[str, str] = json.loads(CAPTIONS.read_text(encoding="utf-8")) if CAPTIONS.exists() else {}
     if options.runs:
-        captions |= draw(load(options.runs), of_runs.FIGURES)
+        captions |= draw(load(options.runs), [name for name in of_runs.FIGURES if name in wanted])
     if options.theory:
-        captions |= draw(load_theory(options.theory), of_theory.FIGURES)
+        captions |= draw(load_theory(options.theory), [name for name in of_theory.FIGURES if name in wanted])
     write_text(CAPTIONS, json.dumps(captions, indent=1, ensure_ascii=False, sort_keys=True) + "\n")
     write_text(PAGE, page())
 

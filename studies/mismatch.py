@@ -21,10 +21,10 @@ import pandas as pd
 import torch
 
 from analysis.log.loading import load_run
-from analysis.log.rows import Rows
 from analysis.options import Options
 from analysis.rules.evaluate import TARGETS
 from analysis.run import analyse
+from analysis.stats.fair_exponent import fair_exponents
 from analysis.tables.columns import Interval
 from analysis.tables.ess import EXACT
 from fspo.base.errors import run_cli
@@ -40,14 +40,12 @@ from fspo.rules import Ratio
 from fspo.sampling.vllm import write_weights
 from fspo.stats.bins import Bins
 from fspo.stats.clusters import dense, ratios
-from fspo.stats.intervals import CONFIDENCE, mean_interval
+from fspo.stats.intervals import mean_interval
 from fspo.train.trainer import Trainer
 from studies.mismatch_page import MASKS, write
 from studies.vllm_server import serve
 
 EDGES = (1, 16, 32, 64, 128, 192, 265)
-DRAWS = 400
-"""Number of bootstrap draws for the interval of the fair exponent (:func:`fair_exponent`)."""
 
 
 class Source(NamedTuple):
@@ -134,7 +132,7 @@ def measured(text: str, run: Path, on: Ratio) -> dict[str, Any]:
         "rows": summary["counts"]["rows_first_use"],
         "warnings": summary["warnings"],
         "exponent": [end / 2 for end in _cells(scaling, "slope_2H")[0]],
-        "fair": {str(target): fair_exponent(rows, target) for target in TARGETS},
+        "fair": dict(zip(map(str, TARGETS), fair_exponents(rows, TARGETS), strict=True)),
         "by_length": _by_length(tables),
         "tokens": _tokens(tables),
         "alike": alike(run, on),
@@ -241,33 +239,6 @@ def cross_term(run: Path, on: Ratio) -> float:
     log = read_log(run, columns=["log_ratio", column, "times_used", "updates_since_rollout"]).table.to_pandas()
     log = log[(log.times_used == 0) & (log.updates_since_rollout > 0)]
     return float((log.log_ratio + log[column]).var() / (log.log_ratio.var() + log[column].var()))
-
-
-def fair_exponent(rows: Rows, target: float) -> list[float]:
-    """Return the exponent g with which a band of half-width c L^g accepts the share ``target`` most evenly over length
-    bins, with its interval (T17).
-
-    For each bin the ``target`` quantile of the ratio's magnitude is taken; g is the slope of its logarithm over the
-    logarithm of the bin's mean length. The interval is a bootstrap over prompts.
-    """
-    size, at = np.abs(rows.S), Bins(EDGES).index(rows.length)
-    clusters, cluster = np.unique(rows.cluster, return_inverse=True)
-
-    def slope(times: np.ndarray) -> float:
-        points = []
-        for k in range(len(EDGES) - 1):
-            here = times[at == k]
-            if here.sum() > 0:
-                values = np.repeat(size[at == k], here)
-                length = np.average(rows.length[at == k], weights=here)
-                points.append((np.log(length), np.log(np.quantile(values, target)), np.sqrt(len(values))))
-        x, y, weight = np.array(points).T
-        return float(np.polyfit(x, y, 1, w=weight)[0])
-
-    rng = np.random.default_rng(0)
-    draws = [rng.multinomial(len(clusters), np.full(len(clusters), 1 / len(clusters)))[cluster] for _ in range(DRAWS)]
-    low, high = np.quantile([slope(times) for times in draws], [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
-    return [slope(np.ones(len(size), int)), float(low), float(high)]
 
 
 def main() -> int:

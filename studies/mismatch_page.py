@@ -13,6 +13,7 @@ from scipy.stats import norm
 
 from analysis.log.rows import Floats
 from analysis.rules.evaluate import TARGETS
+from analysis.stats.fair_exponent import WINDOW
 from figures.style import DPI, LOOKS, Style
 from fspo.base.files import whole_file, write_text
 from fspo.stats.intervals import CONFIDENCE, PERCENT
@@ -109,9 +110,8 @@ def growth_section(results: dict[str, Any]) -> list[str]:
         "",
         *table([*head, "cross term with S"], rows),
         "",
-        f"H is the exponent of sd(ratio | L). The fair exponent is the slope, over {bins} bins, of the logarithm of",
-        "the quantile of |ratio| at which a mask cuts. Where that quantile is a power of L, a band of this exponent",
-        "accepts the same share at every length (T17); here it is one only roughly. A product mask has",
+        "H is the exponent of sd(ratio | L). A mask |ratio| <= f L^g whose f keeps the share given in every window of",
+        f"{WINDOW} rollouts accepts without a trend over the length at the fair exponent g (T17). A product mask has",
         "exponent 0, the sqrt masks 1/2, a geometric mask 1; sqrt-kl is centred on -KL, the others on 0. The mean",
         "weight is that of e^ratio; over all responses it is below 1 where the sampler cannot draw all that the",
         "trainer's policy would (T16). The cross term is Var(S + ratio) / (Var S + Var ratio), 1 without",
@@ -260,9 +260,9 @@ def verdicts(sources: dict[str, Any]) -> list[str]:
     above = sum(low > 0 for _, low, _ in every)
     return [
         *lines,
-        f"The exponent of the quantile at which a mask cuts (see below) is {told}: a mask of a smaller",
+        f"The fair exponent (see below) is {told}: a mask of a smaller",
         "exponent (product 0, sqrt 1/2, geometric 1) tends to cut long responses more, one of a greater exponent short",
-        "ones. Data are no exact power, so a mask of that very exponent still leaves a bend over the bins.",
+        "ones. A mask of that very exponent has no trend, yet may leave a bend over the bins.",
         f"{above} of {len(every)} intervals of the update's squared bias lie above 0, where chance alone puts about",
         f"{(1 - CONFIDENCE) / 2 * len(every):.0f}; the largest interval reaches {max(high for *_, high in every):.2f} "
         "of the update's variance.",

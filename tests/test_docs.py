@@ -207,7 +207,8 @@ def programs() -> dict[tuple[str, ...], set[str]]:
 @pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")
 def test_commands_named_run_and_know_their_options(program, monkeypatch, capsys):
     if program[0] == "-m":  # here, as a process of its own for each would import torch and transformers again
-        monkeypatch.setattr(sys, "argv", [*program[1:], "--help"])
+        part = ["all"] if program[-1] in ("fspo.train", "fspo.plan", "train", "plan") else []
+        monkeypatch.setattr(sys, "argv", [*program[1:], "--help", *part])
         with pytest.raises(SystemExit) as stop:
             runpy.run_module(program[1], run_name="__main__")
         assert not stop.value.code

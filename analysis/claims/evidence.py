@@ -143,13 +143,19 @@ def lead_in_size(name: str, gap: Measured | str, total: Measured | str) -> Numbe
 
 
 def over_seeds(values: Mapping[float, float]) -> Measured | str:
-    """Return the mean over seeds with Student's error; a seed without a value leaves no mean."""
+    """Return the mean over seeds with Student's error; a seed without a value leaves no mean.
+
+    Values that are all equal leave none either: three runs of two rollouts whose reward does not fall would prove that
+    it never does.
+    """
     missing = [f"{seed:g}" for seed, value in values.items() if not np.isfinite(value)]
     if missing:
         return f"no number for seed {', '.join(missing)}"
     if len(values) < MIN_SEEDS:
         return f"{len(values)} of at least {MIN_SEEDS} seeds"
     x = np.array([*values.values()])
+    if np.ptp(x) == 0:
+        return f"{x[0]:g} for every seed: nothing shows how far the mean may be from the true one"
     error = float(x.std(ddof=1) / np.sqrt(len(x)))
     return Measured(float(x.mean()), error, error, len(x) - 1)
 
@@ -177,7 +183,10 @@ def deciding(numbers: Sequence[Number]) -> Number:
 
 
 def select(table: pd.DataFrame, **where: Any) -> pd.DataFrame:
-    """Return the rows of a table with the given column values; no row if one is missing. Floats match within 1e-9."""
+    """Return the rows of a table with the given column values; no row if the table lacks one of the columns.
+
+    Floats match within 1e-9.
+    """
     keep = np.ones(len(table), bool)
     for column, value in where.items():
         if column not in table:

@@ -37,7 +37,7 @@ class Claim:
     ci_low: Annotated[float, "lower end of its interval", "the estimand's"]
     ci_high: Annotated[float, "upper end of its interval", "the estimand's"]
     verdict: Annotated[Verdict, "supported, refuted or inconclusive", "text"]
-    status: Annotated[Status, "exploratory: chosen after looking at runs, or judged on runs looked at", "text"]
+    status: Annotated[Status, "exploratory: chosen after a look at runs, or judged on those or chosen bins", "text"]
     p_for: Annotated[float, "p-value of the hypothesis that the claim is false", "probability"]
     p_against: Annotated[float, "p-value of the hypothesis that the claim is true", "probability"]
     details: Annotated[dict[str, Any], "an atom's numbers by log, a headline's atoms, and the power", "JSON"] = field(
@@ -49,8 +49,16 @@ class Claim:
         return asdict(self)
 
 
-def evaluate_claims(tables: Tables, on: Ratio = "update") -> list[Claim]:
+def evaluate_claims(tables: Tables, on: Ratio = "update", *, chosen: bool = False, unlike: str = "") -> list[Claim]:
     """Judge every headline and atom about a ratio on the tables of several runs analysed on this ratio.
+
+    Parameters
+    ----------
+    chosen : bool
+        Whether the tables have other bins or windows than the default ones, which are part of the estimands: the
+        verdicts are then exploratory, because with one bin, say, no bin deviates from the mean.
+    unlike : str
+        In what else than the rule the compared runs differ; then no atom about runs as published has a number.
 
     Returns
     -------
@@ -58,9 +66,9 @@ def evaluate_claims(tables: Tables, on: Ratio = "update") -> list[Claim]:
         The headlines, then the atoms.
     """
     headlines, atoms = claims_about(on)
-    seen = Seen(tables)
+    seen = Seen(tables, unlike)
     seeds = {log.seed for log in seen.logs}
-    looked_at = bool(seeds & set(DEVELOPMENT_SEEDS)) or any(np.isnan(seed) for seed in seeds)
+    looked_at = chosen or bool(seeds & set(DEVELOPMENT_SEEDS)) or any(np.isnan(seed) for seed in seeds)
     judged = {atom.id: judge(atom, numbers_of(seen, atom), looked_at) for atom in atoms}
     return [*(composed(headline, judged) for headline in headlines), *judged.values()]
 

@@ -36,8 +36,8 @@ SEEN = 0.8
 
 @dataclass(frozen=True)
 class PlannedRuns:
-    """Sizes of a reproduction: logs of every rule and seed, seeds, and of one log the rollouts and first-use responses
-    with S != 0; prompts of the held-out evaluation."""
+    """Sizes of a planned reproduction, all numbers: of logs, of seeds, of rollouts in a log, of first-use responses
+    with S != 0 in a log, and of prompts in the held-out evaluation."""
 
     logs: int
     seeds: int
@@ -85,10 +85,12 @@ def error_of(atom: Atom, design: PlannedRuns) -> float:
 
 
 def power_of(atom: Atom, design: PlannedRuns) -> dict[str, Any]:
-    """Return an atom's numbers, their error, P(supported | equal), and the truth that is seen with 80 % probability.
+    """Return what an atom could show with a design, as columns of the table of power.
 
-    Seen is the truth at which the atom is supported, all its numbers being there; for an atom that nothing differs, the
-    size at which it is refuted. Both are counted from 0.
+    They are: how many numbers judge the atom, the standard error of one of them, the probability that the atom is
+    supported if its estimand is 0 everywhere, and the true value of the estimand at which the atom is supported with
+    80 % probability if no number is missing. For an atom that says that two rules are equal, the last is the value at
+    which the atom is refuted with 80 % probability.
     """
     seeds = atom.arm == "published" and atom.quantity not in ("LRE_inf", "rollouts missed")
     units = 1 if seeds else design.seeds if atom.arm == "published" else design.logs

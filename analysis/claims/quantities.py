@@ -41,18 +41,24 @@ _BAND = {"measure": "band", "subset": "all", "use": "first"}
 
 
 class Seen:
-    """The tables of several runs, their logs, and which runs had their rule's published range."""
+    """The tables of several runs, their logs, which runs had their rule's published range, and in what else than the
+    rule the compared runs differ (`analysis.claims.settings.unlike`)."""
 
-    def __init__(self, tables: Tables) -> None:
+    def __init__(self, tables: Tables, unlike: str = "") -> None:
+        self._unlike = unlike
         self.tables, self.logs = tables, logs_of(tables)
         rows = select(tables["ranges"], source="trained", rate="band", use="first", window=-1)
         self._ranges = {log.run: row_of(rows, log) for log in self.logs}
 
     def not_published(self, log: Log) -> str:
-        """Say that a run's range is not that of its rule's preset; "" if it is."""
+        """Say why a run is none of its rule as published, or not to be compared with the others; "" if it is."""
+        if self._unlike:
+            return self._unlike
         row, rule = self._ranges.get(log.run, "no run"), PRESETS[log.rule].rule
         if isinstance(row, str):
             return f"no range of its own: {row}"
+        if row["outside"] != rule.outside:
+            return f"outside its band it does {row['outside']}, its preset {rule.outside}"
         same = np.allclose([row["range_lo"], row["range_hi"]], [rule.range_lo, rule.range_hi], rtol=1e-6, atol=0)
         return "" if same else f"its range {row['range_lo']:.3g}, {row['range_hi']:.3g} is not the published one"
 
@@ -176,7 +182,10 @@ def _lead_in_lre(seen: Seen, atom: Atom) -> list[Number]:
 
 
 def _cosine(seen: Seen, atom: Atom, column: str = "diff_fspo", sign: int = -1) -> list[Number]:
-    """Judge a difference of cosines, which the table holds as the rule's less fspo's, or less that of drop."""
+    """Judge a difference of cosines: fspo's less the rule's, or the rule's less that of the same band with drop.
+
+    ``column`` of the table holds the difference; ``sign`` -1 turns it round.
+    """
     where = {"weight": "sequence", "use": "first", "bin": -1}
     out = []
     for log, row in _rows(seen, "cosine", atom, atom.rival or FAIR, **where):
@@ -264,7 +273,7 @@ def _training(seen: Seen, atom: Atom, name: str, phase: str, reduce: Callable[[p
 
 
 def _missed(seen: Seen, atom: Atom) -> list[Number]:
-    """Judge how many rollouts each of the rule's runs missed: a count, which has no error."""
+    """Judge by how many rollouts each run of the rule ended before the longest run; such a count has no error."""
     found = [(log, missed) for log, missed in _ended(seen, atom).items() if log.rule == atom.rule]
     return [number(log.run, Measured(missed, 0.0, 0.0), atom.relation, atom.margin) for log, missed in found]
 

@@ -91,7 +91,7 @@ class Laws:
     general: Floats = field(default_factory=lambda: np.zeros(5))
 
     def add(self, rows: Rows, fair: Mask) -> None:
-        """Add the rows (N,) of complete rollouts; ``fair`` (N,): those that no selection by outcome can have picked."""
+        """Add the rows (N,) of complete rollouts; ``fair`` (N,) marks those that the log would hold with any reward."""
         c, S, L, rollout = rows.columns, rows.S, rows.L, rows["rollout"]
         since, used = rows["updates_since_rollout"], rows["times_used"]
         start = since == 0

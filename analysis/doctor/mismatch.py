@@ -77,8 +77,9 @@ class Mismatch:
     still: Floats = field(default_factory=lambda: np.zeros(2))
 
     def add(self, rows: Rows, fair: Mask) -> None:
-        """Add complete rollouts, each response by the first of its rows (N,); ``fair`` (N,) marks the rows that no
-        selection by outcome can have picked.
+        """Add the first row of each response of complete rollouts to the sums.
+
+        ``fair`` (N,) marks the rows that the log would hold with any reward.
         """
         first = rows.first & (rows["length"] >= 1)
         c = rows.columns

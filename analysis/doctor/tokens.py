@@ -34,8 +34,9 @@ class TokenLaw:
     sums: Floats = field(default_factory=lambda: np.zeros((OCTAVES, 3)))
 
     def add(self, log: GradLog, rows: Rows, fair: Mask) -> None:
-        """Add the lists of token log-ratios of the rows (N,); ``fair`` (N,) are the rows that no selection by outcome
-        can have picked.
+        """Add the lists of token log-ratios of the rows (N,).
+
+        ``fair`` (N,) marks the rows that the log would hold with any reward.
         """
         names = [name for name in TOKEN_COLUMNS["total"] if name in log]
         if TOKEN_COLUMNS["update"][0] not in names:

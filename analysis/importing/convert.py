@@ -324,7 +324,8 @@ class Converter:
 def like_means(log_probability: Floats, length: Floats) -> bool:
     """Say whether responses' log-probabilities (N,) look like means over tokens: they grow as L^b with b below .4.
 
-    A sum over tokens grows about as L. False where fewer than 50 responses, or lengths within a factor of 4, are there.
+    A sum over tokens grows about as L. The answer is no with fewer than 50 responses, or if the longest is less than 4
+    times as long as the shortest.
     """
     told = (log_probability < 0) & (length >= 1)
     x, y = np.log2(length[told]), np.log2(-log_probability[told])

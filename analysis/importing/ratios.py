@@ -55,8 +55,9 @@ def ratios(parts: Mapping[str, Summed], first: np.ndarray, row: Ints) -> dict[Ra
 
 
 def parted(rows: Mapping[str, Any], updates: Floats) -> dict[str, Floats]:
-    """Return D and E of the responses that by their versions the old weights sampled: D is 0, and E is the logged D +
-    E. NaN for all other responses.
+    """Return the staleness D and the engine ratio E of each response that the old weights sampled, NaN for all others.
+
+    The logged versions say which weights sampled. Where they are the old weights, D is 0, and E is the logged D + E.
     """
     if not {"behaviour_log_ratio", "policy_version", "behaviour_version"} <= rows.keys():
         return {}

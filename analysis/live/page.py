@@ -338,7 +338,7 @@ def make_server(runs: Sequence[str | Path], port: int) -> Server:
         """Answers with the time at which the server started, by which a page can tell a new server from the old."""
 
         def get(self) -> None:
-            """Write the text."""
+            """Answer a request with the time at which the server started."""
             self.write(token)
 
     def open_page(document: Document) -> None:

@@ -27,6 +27,7 @@ from analysis.log.rows import (
     repeated,
 )
 from fspo.gradlog import GradLog
+from fspo.stats.clusters import dense
 
 ROW_COLUMNS = (
     *("rollout", "step", "updates_since_rollout", "times_used", "prompt_id", "response_id", "length", "log_ratio"),
@@ -46,7 +47,7 @@ Recompute = Callable[[GradLog], Mapping[str, int]]
 
 
 def nothing(log: GradLog) -> Mapping[str, int]:
-    """Compare no columns: a log's part that another call of `usable` counts."""
+    """Count nothing: for rows of a log whose columns another call of `usable` compares."""
     del log
     return {}
 
@@ -208,8 +209,9 @@ def _rows(log: GradLog, partition: Partition, scale: Scale | None, ratio: Logged
     A = column("advantage", np.nan, np.float64)
     k3_sum, sum_sq = (column(name, np.nan, np.float64) for name in (ratio.k3_sum, ratio.sum_sq))
     known = ratio.k3_sum in log and ratio.sum_sq in log
-    drifts = _drifts(k3_sum, sum_sq, length, step) if known else np.full((4, n), np.nan)
-    by_sign = _drifts_by_sign(S, length, A, step)
+    batch = dense(step)
+    drifts = _drifts(k3_sum, sum_sq, length, batch) if known else np.full((4, n), np.nan)
+    by_sign = _drifts_by_sign(S, length, A, batch)
     reward = column("reward", np.nan, np.float64)
     coordinate, _ = coordinates(log, partition, cluster, scale.categories if scale else ())
     rows = Rows(
@@ -245,22 +247,21 @@ def _rows(log: GradLog, partition: Partition, scale: Scale | None, ratio: Logged
     return rows, updates
 
 
-def _drifts(k3_sum: Floats, sum_sq: Floats, length: Floats, step: Ints) -> Floats:
-    """Return mean k3 and mean s^2 per token of each row's step and of the step before (4, N); a step is a minibatch."""
-    if not len(step):
+def _drifts(k3_sum: Floats, sum_sq: Floats, length: Floats, code: Ints) -> Floats:
+    """Return mean k3 and mean s^2 per token of each row's step and of the step before (4, N); a step is a minibatch,
+    and ``code`` numbers the steps without gaps."""
+    if not len(code):
         return np.zeros((4, 0))
-    code = np.unique(step, return_inverse=True)[1]
     k3, square, tokens = (np.bincount(code, x) for x in (k3_sum, sum_sq, length))
     now = np.stack([k3, square]) / tokens
     before = np.concatenate([np.zeros((2, 1)), now[:, :-1]], axis=1)
     return np.concatenate([now[:, code], before[:, code]])
 
 
-def _drifts_by_sign(S: Floats, n: Floats, A: Floats, step: Ints) -> Floats:
+def _drifts_by_sign(S: Floats, n: Floats, A: Floats, code: Ints) -> Floats:
     """Return the mean log-ratio per token, over rows with the same sign of A, in each row's step and in the step before
-    (2, N).
+    (2, N); ``code`` numbers the steps without gaps.
     """
-    code = np.unique(step, return_inverse=True)[1]
     found = np.zeros((2, len(S)))
     for sign in (1, -1):
         of = (np.sign(A) == sign) & np.isfinite(S)

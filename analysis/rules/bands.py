@@ -10,7 +10,7 @@ import numpy as np
 
 from analysis.log.rows import Floats, Ints, Rows
 from analysis.rules.evaluate import Case
-from analysis.rules.replay import pieces
+from analysis.rules.replay import half_widths
 from analysis.rules.sums import Cuts, Part, Sums
 from fspo.base.errors import UserError
 from fspo.rules import CUTTING_ALIKE, Clip, Edges, Rule, excess_quantiles, scaled
@@ -102,15 +102,10 @@ class Placed:
     def of(band: Band, first: int, rows: Rows) -> Placed | None:
         """Place the band on the rows of the window that begins with rollout ``first``; None if its centre is
         unknown."""
-        rule, m = band.rule, rows.centre(band.rule)
+        m = rows.centre(band.rule)
         if not np.all(np.isfinite(m)):
             return None
-        if band.states is None:
-            below, above = rule.half_widths(rows.length)
-        else:
-            below, above = np.empty(len(rows)), np.empty(len(rows))
-            for at, rule in pieces(band.rule, band.states, rows):
-                below[at], above[at] = rule.half_widths(rows.length[at])
+        below, above, rule = half_widths(band.rule, band.states, rows)
         centre = band.rule.sum_centre(rows.length, m)
         centred = rows.S - centre
         # A band that follows no target has one range in all windows, which the table ranges gets once, as window -1.
@@ -129,7 +124,9 @@ class Placed:
 
 
 class Candidates:
-    """Rows that a band may cut if its half-widths are multiplied by one of M factors; one array (R,) for all factors.
+    """Rows that a band may cut if its half-widths are multiplied by one of M factors.
+
+    One array (R,) holds the rows of all factors: those of the first factor, then those of the second, and so on.
 
     A row is a candidate unless its excess (the factor at which it is just accepted) is clearly below the factor. The
     rule then decides on each candidate, so rounding of the excess never decides. Rows whose S is NaN are candidates.
@@ -166,7 +163,11 @@ class Candidates:
 
 @dataclass(frozen=True)
 class CutRows:
-    """Rows that a clip cuts at several widths of the band; one array (R,) holds those of each width in turn."""
+    """Rows that a clip cuts at each of several widths of the band.
+
+    Each array (R,) holds the rows cut at the first width, then those cut at the second, and so on; ``cuts`` says which
+    row is cut at which width.
+    """
 
     cuts: Cuts
     side: Ints

@@ -25,19 +25,19 @@ import numpy as np
 from analysis.log.loading import Run
 from analysis.log.ratio import CORRECTED
 from analysis.log.rows import Floats, Ints, Rows
-from analysis.rules.replay import pieces, replay
+from analysis.rules.replay import half_widths, replay
 from fspo.base.errors import UserError, unknown_name
 from fspo.rules import (
     CORRECTIONS,
     OF_CLIP_RULES,
     OF_CORRECTIONS,
     PRESETS,
+    Edges,
     Rate,
     Ratio,
     Rule,
     excess_quantile,
     scaled,
-    standardized_excess,
 )
 
 TARGETS = (0.95, 0.85)
@@ -203,18 +203,21 @@ def evaluate(case: Case, rows: Rows, window: Ints, rate: Rate) -> CaseEffect:
     ranges: dict[int, tuple[float, float]] = {}
     for first in np.unique(window):
         here = np.flatnonzero(window == first)
-        inside = rows.take(here)
-        taken = [(at, r, inside.take(at)) for at, r in pieces(rule, case.states, inside)]
-        factor = 1.0
+        inside = rows if len(here) == n else rows.take(here)
+        below, above, now = half_widths(rule, case.states, inside)
+        centre, factor = rule.sum_centre(inside.length, inside.centre(rule)), 1.0
         if case.source == "matched":
-            excess = [standardized_excess(r, p.S, p.length, p.A, p.centre(r), rate) for _, r, p in taken]
+            counted = inside.A != 0 if rate == "update" else slice(None)
+            over, under = (x[counted] for x in ((inside.S - centre) / above, (centre - inside.S) / below))
+            excess = rule.clip.excess(over, under, inside.A[counted]) if rate == "update" else np.maximum(over, under)
             try:
-                factor = excess_quantile(np.concatenate(excess), case.target, rule.label)
-                taken = [(at, scaled(r, factor), p) for at, r, p in taken]
+                factor = excess_quantile(excess, case.target, rule.label)
+                now = scaled(now, factor)
             except UserError as error:
                 return replace(failed, reason=f"window {first}: {error}")
-        ranges[int(first)] = (taken[-1][1].range_lo, taken[-1][1].range_hi)
-        parts += [(here[at], r.apply(p.S, p.length, p.A, p.centre(r))) for at, r, p in taken]
+        ranges[int(first)] = (now.range_lo, now.range_hi)
+        edges = Edges(centre - factor * below, centre + factor * above, centre)
+        parts.append((here, rule.clip.apply(inside.S, inside.length, inside.A, edges)))
     order = np.argsort(np.concatenate([here for here, _ in parts]))
     names = ("side", "in_band", "weight", "clipped_weight", "multiplier")
     joined: dict[str, Any] = {

@@ -147,10 +147,12 @@ def recompute(
         if correction is not None and correction.level == "sequence":
             found |= dict(_clip(columns, correction, "correction_", _ratio(columns, correction)))
         for which, names in RATIO_COLUMNS.items():
-            x = ratio(columns, which)
-            found |= dict(_sums(x, n, _get(columns, names.sum_sq), _get(columns, names.k3_sum), names))
-        parts = _get(columns, "staleness_log_ratio") + _get(columns, "engine_log_ratio")
-        found["behaviour_log_ratio"] = _close(_get(columns, "behaviour_log_ratio"), parts)
+            if names.sum_sq in columns or names.k3_sum in columns:
+                x = ratio(columns, which)
+                found |= dict(_sums(x, n, _get(columns, names.sum_sq), _get(columns, names.k3_sum), names))
+        if "behaviour_log_ratio" in columns:
+            parts = _get(columns, "staleness_log_ratio") + _get(columns, "engine_log_ratio")
+            found["behaviour_log_ratio"] = _close(columns["behaviour_log_ratio"], parts)
     if not imported:
         made = {"times_used": _used, "updates_since_rollout": partial(_updates, before=before)}
         found |= {name: make(columns) for name, make in made.items() if name in columns}

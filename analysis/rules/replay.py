@@ -118,3 +118,17 @@ def pieces(rule: Rule, states: Mapping[int, Rule] | None, rows: Rows) -> Iterato
         if state is not None:
             state = replace(state, weight=rule.weight, outside=rule.outside, dual=rule.dual, name=rule.name)
         yield at, state or rule
+
+
+def half_widths(rule: Rule, states: Mapping[int, Rule] | None, rows: Rows) -> tuple[Floats, Floats, Rule]:
+    """Return the band's half-widths below and above its centre for each row (N,), nats, and the rule in force last.
+
+    The parameters are those of :func:`pieces`.
+    """
+    if states is None:
+        return *rule.half_widths(rows.length), rule
+    below, above = np.empty(len(rows)), np.empty(len(rows))
+    now = rule
+    for at, now in pieces(rule, states, rows):
+        below[at], above[at] = now.half_widths(rows.length[at])
+    return below, above, now

@@ -22,11 +22,13 @@ difference of the sums before and of what is cut it would lose digits.
 
 @dataclass
 class Base:
-    """Sums over rows by group of clusters (G): of a weight w and of w^2, also by bin (K), and of w x and w x^2, where x
-    is log2 of the length (``Rows.trend``), in ``within_x`` and ``within_xx`` less its weighted mean in the window.
+    """Sums over rows of a weight w, for each of G sets of clusters.
+
+    Sums of w and of w^2 are kept for each of K bins. Sums of w x and w x^2 are over all bins; x is log2 of the length
+    (``Rows.trend``), in ``within_x`` and ``within_xx`` less its weighted mean in the window.
     """
 
-    d: Floats  # (G, K) sums of the weight w
+    d: Floats  # (G, K) sums of w, the denominator of an acceptance
     squares: Floats  # (G, K) sums of w^2
     x: Floats  # (G,) sums of w x
     xx: Floats
@@ -42,8 +44,10 @@ class Base:
 
 @dataclass
 class ValueSums:
-    """Sums over rows by group of clusters (G): of y, the numerator of an acceptance (0 or 1, M, or the clipped weight),
-    and of y^2, also by bin (K), and of x y, where x is log2 of the length (``Rows.trend``).
+    """Sums over rows of y, for each of G sets of clusters.
+
+    y is what a row adds to the numerator of an acceptance: 0 or 1, its multiplier M, or its clipped weight. Sums of y
+    and of y^2 are kept for each of K bins. The sum of x y is over all bins; x is log2 of the length (``Rows.trend``).
     """
 
     y: Floats  # (G, K) sums of the numerator y

@@ -49,7 +49,7 @@ def standard_draws(dimension: int, number: int = DRAWS, seed: int = SEED) -> tup
     return normals, uniforms
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=1024)
 def _t_factor(dimension: int, df: float) -> Floats:
     """Return factors (number, 1) that turn normal draws into multivariate t draws with ``df`` degrees of freedom."""
     return np.sqrt(df / (2 * special.gammaincinv(df / 2, standard_draws(dimension)[1])))[:, None]

@@ -1,24 +1,30 @@
 """The exponent at which a band accepts every length alike, and why a sqrt band's acceptance depends on the length.
 
 Theory: docs/theory.md T1 and T17. A band accepts a response where X <= f L^gamma; X is how far S lies from 0, and f
-makes the mean acceptance ``share``. T17 (c): gamma is fair at this share where the ``share``-quantiles of X grow as
+makes the acceptance ``share`` in each window of a log, so that a law of S that changes between windows does not look
+like one that changes with the length. T17 (c): gamma is fair at this share where the ``share``-quantiles of X grow as
 L^gamma.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import optimize
 
-from analysis.log.rows import Floats, Ints
+from analysis.log.rows import Floats, Ints, Rows, windows
+from analysis.options import Options
 from fspo.stats.bins import quantile_bins
+from fspo.stats.clusters import dense
 from fspo.stats.intervals import CONFIDENCE
 
 SIGNS = {"all": 0, "A > 0": 1, "A < 0": -1}
 """Which responses: both edges cut "all"; the upper edge alone cuts those with A > 0, the lower those with A < 0."""
+WINDOW = Options.window
+"""Rollouts of a window, as in the tables of ``fspo analyse``."""
 WIDEST = 3.0
 """Exponents from -WIDEST to WIDEST are tried."""
 
@@ -36,25 +42,53 @@ def distance(S: Floats, sign: int) -> Floats:
     return np.abs(S) if sign == 0 else sign * S
 
 
-def trend(X: Floats, L: Floats, share: float, gamma: float) -> float:
-    """Return the change of acceptance for each doubling of L of the band X <= f L^gamma that accepts ``share``."""
-    scaled = X / L**gamma
-    accepted = scaled <= np.quantile(scaled, share)
+def trend(X: Floats, L: Floats, share: float, gamma: float, parts: Sequence[Ints]) -> float:
+    """Return the change of acceptance for each doubling of L of the band X <= f L^gamma, whose f accepts ``share`` in
+    each window; ``parts`` are the numbers of each window's rows."""
+    scaled, accepted = X / L**gamma, np.zeros(len(X), bool)
+    for rows in parts:
+        accepted[rows] = scaled[rows] <= np.quantile(scaled[rows], share)
     x = np.log2(L) - np.log2(L).mean()
     return float(x @ accepted / (x @ x))
 
 
-def fair_exponent(X: Floats, L: Floats, share: float) -> float:
-    """Return the gamma at which `trend` is 0; NaN if there is none between -WIDEST and WIDEST, or the quantile is 0.
+def fair_exponent(X: Floats, L: Floats, share: float, window: Ints) -> float:
+    """Return the gamma at which `trend` is 0: -inf if it lies below -WIDEST, inf if it lies above WIDEST; NaN if the
+    ``share``-quantile of X is not above 0 in a window, or the trend does not depend on gamma, as with equal lengths.
 
     The trend rises with gamma in steps; the answer is where it changes its sign.
+
+    Parameters
+    ----------
+    X, L : float arrays (N,)
+        How far each response's S lies from 0, nats (`distance`); its length, tokens.
+    window : int array (N,)
+        Each response's window.
     """
-    if len(X) == 0 or np.ptp(L) == 0 or np.quantile(X, share) <= 0:
+    parts = members(window)
+    if len(X) == 0 or np.ptp(L) == 0 or any(np.quantile(X[rows], share) <= 0 for rows in parts):
         return float("nan")
-    if not trend(X, L, share, -WIDEST) < 0 < trend(X, L, share, WIDEST):
+    least, most = (trend(X, L, share, end, parts) for end in (-WIDEST, WIDEST))
+    if least == most:
         return float("nan")
-    found: Any = optimize.bisect(lambda gamma: trend(X, L, share, gamma), -WIDEST, WIDEST, xtol=1e-3)
+    if not least < 0 < most:
+        return -math.inf if least >= 0 else math.inf
+    found: Any = optimize.bisect(lambda gamma: trend(X, L, share, gamma, parts), -WIDEST, WIDEST, xtol=1e-3)
     return float(found)
+
+
+def fair_exponents(rows: Rows, shares: Sequence[float], sign: int = 0, size: int = WINDOW) -> list[Bounded]:
+    """Return the fair exponent at each share, over windows of ``size`` rollouts, with its interval (`interval`).
+
+    ``sign`` 1 or -1: of the responses whose A has this sign, at the one edge that cuts them.
+    """
+    some = rows if sign == 0 else rows.take(np.sign(rows.A) == sign)
+    X, window = distance(some.S, sign), windows(some.rollout, size)
+
+    def fitted(at: Ints) -> Floats:
+        return np.array([fair_exponent(X[at], some.length[at], share, window[at]) for share in shares])
+
+    return interval(fitted, dense(some.cluster))
 
 
 class Parts(NamedTuple):
@@ -66,19 +100,28 @@ class Parts(NamedTuple):
     shape: float
 
 
-def trend_parts(S: Floats, L: Floats, share: float) -> Parts:
-    """Split the trend of the band |S| <= f sqrt(L) that accepts ``share``.
+def trend_parts(S: Floats, L: Floats, share: float, window: Ints) -> Parts:
+    """Split the trend of the band |S| <= f sqrt(L), whose f accepts ``share`` in each window.
 
-    In bins of lengths, drift is what goes when the bin's mean of S is taken away, and scale what then goes when S is
-    scaled to a variance proportional to L. Shape is the trend that is left: the bins' laws differ in more than both.
+    In bins of lengths of each window, drift is what goes when the bin's mean of S is taken away, and scale what then
+    goes when S is scaled to a variance proportional to L. Shape is the trend that is left: the bins' laws differ in
+    more than both.
     """
-    bin_ = quantile_bins(L).index(L)
-    count = np.bincount(bin_)
-    centred = S - (np.bincount(bin_, S) / np.maximum(count, 1))[bin_]
-    slope = np.bincount(bin_, centred**2) / np.maximum(np.bincount(bin_, L), 1e-300)
-    spread = np.sqrt(np.maximum(slope, 1e-300))[bin_]
-    steps = [trend(np.abs(x), L, share, 0.5) for x in (S, centred, centred / spread)]
+    parts, centred, spread = members(window), np.empty_like(S), np.empty_like(S)
+    for rows in parts:
+        bin_ = quantile_bins(L[rows]).index(L[rows])
+        count = np.bincount(bin_)
+        centred[rows] = S[rows] - (np.bincount(bin_, S[rows]) / np.maximum(count, 1))[bin_]
+        slope = np.bincount(bin_, centred[rows] ** 2) / np.maximum(np.bincount(bin_, L[rows]), 1e-300)
+        spread[rows] = np.sqrt(np.maximum(slope, 1e-300))[bin_]
+    steps = [trend(np.abs(x), L, share, 0.5, parts) for x in (S, centred, centred / spread)]
     return Parts(steps[0], steps[0] - steps[1], steps[1] - steps[2], steps[2])
+
+
+def members(group: Ints) -> list[Ints]:
+    """Return the row numbers of each group, in the order of the groups' numbers (N,)."""
+    order = np.argsort(group, kind="stable")
+    return np.split(order, np.flatnonzero(np.diff(group[order])) + 1)
 
 
 def interval(of: Callable[[Ints], Floats], cluster: Ints, resamples: int = 200, seed: int = 0) -> list[Bounded]:
@@ -94,13 +137,12 @@ def interval(of: Callable[[Ints], Floats], cluster: Ints, resamples: int = 200, 
     value = of(np.arange(len(cluster)))
     drawn = np.array([of(rows) for rows in _resampled(cluster, resamples, seed)])
     tail = (1 - CONFIDENCE) / 2
-    low, high = np.quantile(drawn, [tail, 1 - tail], axis=0)  # NaN where a resample has no estimate
+    # NaN where a resample has no estimate; order statistics, because an estimate may be infinite
+    low, high = np.quantile(drawn, [tail, 1 - tail], axis=0, method="inverted_cdf")
     return [Bounded(*map(float, ends)) for ends in zip(value, low, high, strict=True)]
 
 
 def _resampled(cluster: Ints, resamples: int, seed: int) -> Iterator[Ints]:
-    order = np.argsort(cluster, kind="stable")
-    members = np.split(order, np.flatnonzero(np.diff(cluster[order])) + 1)
-    draw = np.random.default_rng(seed)
+    rows, draw = members(cluster), np.random.default_rng(seed)
     for _ in range(resamples):
-        yield np.concatenate([members[i] for i in draw.integers(len(members), size=len(members))])
+        yield np.concatenate([rows[i] for i in draw.integers(len(rows), size=len(rows))])

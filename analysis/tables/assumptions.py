@@ -21,7 +21,15 @@ from analysis.stats.error_law import MOST_LEFT_OUT
 from analysis.tables.acceptance import BinnedRows
 from analysis.tables.columns import UNKNOWN, Interval, RunKey, mean_at
 from analysis.tables.lemma import LemmaRow
-from analysis.tables.moments import GRID, Subset, exponent, standardized, update_scale
+from analysis.tables.moments import (
+    GRID,
+    Subset,
+    below_grid,
+    exponent,
+    of_standardising,
+    standardized,
+    update_scale,
+)
 from fspo.rules import importance_weight
 from fspo.stats.bins import Bins
 from fspo.stats.clusters import MIN_CLUSTERS, TOO_FEW, Ratios, dense, ratios
@@ -275,33 +283,26 @@ def law_distances(z: Floats, u: Floats, bins: np.ndarray, cluster: np.ndarray, n
     u = u / size if size > 0 else u
     values: dict[str, list[Floats]] = {name: [] for name in names}
     steps: dict[str, list[Floats]] = {name: [] for name in names}
-    below_all = u[:, None] <= GRID
-    law_all = below_all.mean(0)
-    all_step = _sums(cluster, below_all - law_all, clusters) / len(u)
+    law_all, all_step = _law(below_grid(u, cluster, clusters), cluster)
     seen = 0
     for k in range(number):
         at = bins == k
-        if len(np.unique(cluster[at])) < MIN_CLUSTERS or not z[at].std() > 0:
+        inside = cluster[at]
+        if len(np.unique(inside)) < MIN_CLUSTERS or not z[at].std() > 0:
             continue
-        n = int(at.sum())
-        seen += n
-        below = below_all[at]
-        law = below.mean(0)
+        seen += len(inside)
+        law, step = _law(below_grid(u[at], inside, clusters), inside)
         values["one law"].append(law - law_all)
-        steps["one law"].append(_sums(cluster[at], below - law, clusters) / n - all_step)
+        steps["one law"].append(step - all_step)
         own = z[at] / z[at].std()
-        under = own[:, None] <= GRID
-        density = np.exp(-(GRID**2) / 2) / np.sqrt(2 * np.pi)
-        # Count that the mean and sd by which z is standardised are estimates: near a normal law their errors move the
-        # distribution function at t by -phi(t) and -t phi(t) times the errors (phi: the normal density).
-        shift = density * own[:, None]
-        stretch = density * GRID * (own[:, None] ** 2 - 1) / 2
-        values["normality"].append(under.mean(0) - special.ndtr(GRID))
-        steps["normality"].append(_sums(cluster[at], under - under.mean(0) + shift + stretch, clusters) / n)
-        centred = (u[at] / u[at].std())[:, None]
-        tails = (centred <= GRID).astype(np.float64) - (centred >= -GRID)
-        values["symmetry"].append(tails.mean(0))
-        steps["symmetry"].append(_sums(cluster[at], tails - tails.mean(0), clusters) / n)
+        law, step = _law(below_grid(own, inside, clusters), inside)
+        values["normality"].append(law - special.ndtr(GRID))
+        steps["normality"].append(step + of_standardising(own, inside, clusters) / len(inside))
+        centred = u[at] / u[at].std()
+        tails = below_grid(centred, inside, clusters) - below_grid(-centred, inside, clusters)
+        law, step = _law(tails, inside)
+        values["symmetry"].append(law)
+        steps["symmetry"].append(step)
     known = bool(np.all(np.isfinite(u)))
     out: dict[str, Interval] = {}
     for name in names:
@@ -315,9 +316,12 @@ def law_distances(z: Floats, u: Floats, bins: np.ndarray, cluster: np.ndarray, n
     return out
 
 
-def _sums(cluster: np.ndarray, values: Floats, clusters: int) -> Floats:
-    columns = [np.bincount(cluster, column, clusters) for column in values.T]
-    return np.stack(columns, axis=1).astype(np.float64)
+def _law(counts: Floats, cluster: np.ndarray) -> tuple[Floats, Floats]:
+    """Return the mean over rows (19,) of what ``counts`` (C, 19) sums by cluster, and each cluster's influence on it
+    (C, 19); ``cluster`` (N,) is the rows'.
+    """
+    mean = counts.sum(0) / len(cluster)
+    return mean, (counts - np.outer(np.bincount(cluster, minlength=len(counts)), mean)) / len(cluster)
 
 
 def eta_of(lemma: Sequence[LemmaRow]) -> tuple[Interval, int]:

@@ -101,8 +101,10 @@ class BinKey(NamedTuple):
 
 
 def mean_at(found: Ratios, k: int) -> Interval:
-    """Return the ratio (a mean) of bin ``k`` with Student's t interval, which is NaN below ``MIN_CLUSTERS``
-    clusters."""
+    """Return the mean of bin ``k``, estimated as a ratio over clusters, with Student's t interval.
+
+    The interval is NaN with fewer than ``MIN_CLUSTERS`` clusters.
+    """
     low, high = mean_interval(found.value[k], found.variance[k], found.clusters[k])
     return Interval(found.value[k], float(low), float(high))
 

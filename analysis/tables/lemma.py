@@ -7,7 +7,7 @@ cosine less its bound), and how much alignment is lost across bins and inside th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple
 
@@ -21,12 +21,14 @@ from analysis.tables.columns import CaseKey, RuleKey, RunKey
 from analysis.tables.cosine import rows_weight
 from fspo.base.errors import UserError
 from fspo.stats.bins import Bins
-from fspo.stats.clusters import totals
-from fspo.theory import CosineLemma, cosine_lemma
+from fspo.theory import CosineLemma
+from fspo.theory.lemma import cosine_lemmas
 
 TOLERANCE = 1e-8
 """Largest residual of T8's identity, over the norm ||g|| of the true update, and largest violation of T7's bound that
 count as float64 rounding."""
+BLOCK = 2**22
+"""Largest number of entries of the clipped gradients of all rules that are held at once; more are made in blocks."""
 
 
 class LemmaRow(NamedTuple):
@@ -64,15 +66,29 @@ class LemmaRow(NamedTuple):
 
 @dataclass
 class StrataSums:
-    """Sums over responses by update and bin, for one case: numbers of responses, and of those that are kept, weights w
-    and M w (all (U, K)), and true and clipped gradients (U, K, D)."""
+    """Sums over responses by update and bin, for B rules.
+
+    Attributes
+    ----------
+    count : array (U, K)
+        Number of responses.
+    above, below : arrays (B, U, K)
+        Numerator and denominator of each rule's acceptance of a bin: for rules that drop the numbers of responses that
+        are kept and of all (a_upd), else the sums of M w and of w (b).
+    g : array (U, K, D)
+        True gradient.
+    g_clip : array (B, U, K, D)
+        Clipped gradient of each rule.
+    direct : array (B, U, D)
+        Clipped gradient of each rule, summed over responses and not over bins.
+    """
 
     count: Floats
-    kept: Floats
-    weight: Floats
-    clipped: Floats
+    above: Floats
+    below: Floats
     g: Floats
     g_clip: Floats
+    direct: Floats
 
 
 class LemmaTable:
@@ -86,85 +102,99 @@ class LemmaTable:
     def add(self, window: ScoredWindow) -> None:
         """Append a row for each rule and update, and one for the window as a whole if it has several updates."""
         rows, number = window.rows, len(self.bins)
-        groups = window.update * number + window.bins
-        size = window.updates * number
         weight = rows_weight(window)
-        shape = (window.updates, number)
         places = [np.flatnonzero(window.update == u) for u in range(window.updates)]
-        # For each update: its rows, their vectors in a basis of their span, and an indicator (K, n) of each row's bin.
-        # Updates are kept apart, so that matrix products stay small.
-        parts = [(at, in_own_span(window.vectors[at]), np.eye(number)[:, window.bins[at]]) for at in places]
+        # For each update: its rows, and for each bin the vectors of the bin's rows in a basis of all rows' span.
+        spans = [in_own_span(window.vectors[at]) for at in places]
+        shape = (window.updates, number, max(span.shape[1] for span in spans))
+        parts = [
+            [(at[here], span[here]) for here in window.bins[at] == np.arange(number)[:, None]]
+            for at, span in zip(places, spans, strict=True)
+        ]
 
         def by_bin(values: Floats) -> Floats:
-            return totals(groups, size, values).reshape(shape)
+            """Sum values (B, n) of the rows by update and bin: (B, U, K)."""
+            return np.stack([np.stack([values[:, at].sum(1) for at, _ in part], 1) for part in parts], 1)
 
-        def vectors_by_bin(coefficient: Floats) -> Floats:
-            return _stacked([(inside * coefficient[at]) @ vectors for at, vectors, inside in parts])
+        def vectors(coefficients: Floats) -> tuple[Floats, Floats]:
+            """Sum the vectors times coefficients (B, n) by update and bin (B, U, K, D), and by update (B, U, D)."""
+            out = np.zeros((len(coefficients), *shape)), np.zeros((len(coefficients), shape[0], shape[2]))
+            for u, (at, span) in enumerate(zip(places, spans, strict=True)):
+                out[1][:, u, : span.shape[1]] = coefficients[:, at] @ span
+                for k, (here, inside) in enumerate(parts[u]):
+                    out[0][:, u, k, : span.shape[1]] = coefficients[:, here] @ inside
+            return out
 
-        count, total_weight, g = by_bin(np.ones(len(rows))), by_bin(weight), vectors_by_bin(weight)
+        count, total_weight = by_bin(np.stack([np.ones(len(rows)), weight]))
+        g = vectors(weight[None])[0][0]
         first, steps = ([int(x[at[0]]) for at in places] for x in (rows.rollout, rows.step))
-        for case in self.cases:
-            key = CaseKey(RuleKey.of(self.key, case), "nonzero", window.use), "sequence"
-            several = window.window, len(set(first))
-            found = window.outcome(case)
-            if found.reason:
-                self.table.append(LemmaRow(*key, *several, np.nan, -1, reason=found.reason))
-                continue
-            strata = StrataSums(
-                count,
-                by_bin(found.side == 0),
-                total_weight,
-                by_bin(found.clipped_weight),
-                g,
-                vectors_by_bin(found.clipped_weight),
-            )
-            # For each update of the window, its clipped update summed over rows, not over bins: (U, D).
-            direct = _stacked([found.clipped_weight[at] @ vectors for at, vectors, _ in parts])
+        several = window.window, len(set(first))
+        effects = [window.outcome(case) for case in self.cases]
+        table: dict[int, list[LemmaRow]] = {}
+        known = [i for i, found in enumerate(effects) if not found.reason]
+        block = max(BLOCK // (shape[0] * shape[1] * shape[2]), 1)
+        for cases in (known[start : start + block] for start in range(0, len(known), block)):
+            drop = np.array([self.cases[i].rule.clip.zeroes for i in cases])[:, None, None]
+            clipped = np.stack([effects[i].clipped_weight for i in cases])
+            kept = np.stack([effects[i].side == 0 for i in cases]).astype(np.float64)
+            above, below = np.where(drop, by_bin(kept), by_bin(clipped)), np.where(drop, count, total_weight)
+            strata = StrataSums(count, above, below, g, *vectors(clipped))
+            plain = [LemmaRow(self._key(i, window), "sequence", -1, 1, 1, -1) for i in cases]
             for u in range(window.updates):
-                row = LemmaRow(*key, first[u], 1, 1, steps[u])
-                self.table.append(filled(row, case, strata, np.array([u]), direct[u : u + 1]))
+                at = [row._replace(window=first[u], step=steps[u]) for row in plain]
+                for i, row in zip(cases, filled(at, strata, np.array([u])), strict=True):
+                    table.setdefault(i, []).append(row)
             if window.updates > 1:
-                row = LemmaRow(*key, *several, window.updates, -1)
-                self.table.append(filled(row, case, strata, np.arange(window.updates), direct))
+                at = [row._replace(window=several[0], rollouts=several[1], updates=window.updates) for row in plain]
+                for i, row in zip(cases, filled(at, strata, np.arange(window.updates)), strict=True):
+                    table[i].append(row)
+        for i, found in enumerate(effects):
+            no_row = LemmaRow(self._key(i, window), "sequence", *several, np.nan, -1, reason=found.reason)
+            self.table += table.get(i, [no_row])
+
+    def _key(self, i: int, window: ScoredWindow) -> CaseKey:
+        return CaseKey(RuleKey.of(self.key, self.cases[i]), "nonzero", window.use)
 
     def rows(self) -> list[LemmaRow]:
         """Return the rows of the table lemma."""
         return self.table
 
 
-def filled(row: LemmaRow, case: Case, strata: StrataSums, at: Ints, direct: Floats) -> LemmaRow:
-    """Return the row with the numbers of T7 and T8 on the updates ``at`` filled in, or the reason why there are
-    none."""
-    try:
-        lemma, mean = lemma_of(strata, at, drop=case.rule.clip.zeroes)
-    except UserError as error:
-        return row._replace(reason=str(error))
+def filled(rows: Sequence[LemmaRow], strata: StrataSums, at: Ints) -> Iterator[LemmaRow]:
+    """Yield the row of each of B rules with the numbers of T7 and T8 on the updates ``at`` filled in, or the reason why
+    there are none.
+    """
     # Divide the difference of the clipped update summed over bins and summed over rows by a_bar ||g||, as T8 does: the
     # mean acceptance a_bar of weights can reach 1e9, and rounding errors grow with it.
-    through = strata.g_clip[at].sum(1)
-    scale = mean * float(np.linalg.norm(strata.g[at].sum(1)))
-    # Use np.maximum, because Python's max may drop a NaN, which is a violation.
-    residual = float(np.maximum(lemma.identity_residual, np.linalg.norm(through - direct) / scale))
-    bound = np.nan if lemma.bound is None else lemma.bound
-    return row._replace(
-        rho=lemma.rho,
-        bound=bound,
-        guaranteed=lemma.bound is not None,
-        cosine=lemma.cosine,
-        slack=lemma.cosine - bound,
-        kappa=lemma.kappa,
-        kappa_c=lemma.kappa_c,
-        kappa_c2=lemma.kappa_c2,
-        eta=lemma.eta,
-        lre_inf=lemma.lre.inf,
-        lre_1=lemma.lre.l1,
-        lre_2=lemma.lre.l2,
-        a_bar=mean,
-        e_len=lemma.e_len_ratio,
-        e_in=lemma.e_in_ratio,
-        identity_residual=residual,
-        count=int(strata.count[at].sum()),
-    )
+    through = strata.g_clip[:, at].sum(2) - strata.direct[:, at]
+    off = np.linalg.norm(through.reshape(len(through), -1), axis=1)
+    norm = float(np.linalg.norm(strata.g[at].sum(1)))
+    count = int(strata.count[at].sum())
+    for row, lemma, difference in zip(rows, lemmas_of(strata, at), off, strict=True):
+        if isinstance(lemma, UserError):
+            yield row._replace(reason=str(lemma))
+            continue
+        bound, mean = np.nan if lemma.bound is None else lemma.bound, lemma.lre.mean_acceptance
+        yield row._replace(
+            rho=lemma.rho,
+            bound=bound,
+            guaranteed=lemma.bound is not None,
+            cosine=lemma.cosine,
+            slack=lemma.cosine - bound,
+            kappa=lemma.kappa,
+            kappa_c=lemma.kappa_c,
+            kappa_c2=lemma.kappa_c2,
+            eta=lemma.eta,
+            lre_inf=lemma.lre.inf,
+            lre_1=lemma.lre.l1,
+            lre_2=lemma.lre.l2,
+            a_bar=mean,
+            e_len=lemma.e_len_ratio,
+            e_in=lemma.e_in_ratio,
+            # Use np.maximum, because Python's max may drop a NaN, which is a violation.
+            identity_residual=float(np.maximum(lemma.identity_residual, difference / (mean * norm))),
+            count=count,
+        )
 
 
 def integrity(table: Sequence[LemmaRow]) -> dict[str, Any]:
@@ -195,33 +225,14 @@ def in_own_span(vectors: Floats) -> Floats:
     return np.asarray(np.linalg.qr(vectors.T, mode="r")).T
 
 
-def _stacked(parts: list[Floats]) -> Floats:
-    """Stack arrays that differ in their last axis only; pad the shorter ones with zeros."""
-    width = max(part.shape[-1] for part in parts)
-    out = np.zeros((len(parts), *parts[0].shape[:-1], width))
-    for place, part in zip(out, parts, strict=True):
-        place[..., : part.shape[-1]] = part
-    return out
-
-
-def lemma_of(strata: StrataSums, at: Ints, *, drop: bool) -> tuple[CosineLemma, float]:
-    """Apply T7 and T8 to the direct sum of the updates ``at``. A bin's acceptance is the update acceptance (a_upd) for
-    rules that drop, else the weight acceptance (b).
-
-    Returns
-    -------
-    CosineLemma, float
-        The quantities of T7 and T8, and the mean acceptance a_bar over bins.
+def lemmas_of(strata: StrataSums, at: Ints) -> Iterator[CosineLemma | UserError]:
+    """Apply T7 and T8 to the direct sum of the updates ``at``; yield the quantities for each of B rules, or why there
+    are none.
     """
     count = strata.count[at].sum(0)
     some = count > 0
     count = count[some]
-    scale = 1 / count[:, None]
-    g = strata.g[at][:, some].transpose(1, 0, 2).reshape(len(count), -1) * scale
-    clipped = strata.g_clip[at][:, some].transpose(1, 0, 2).reshape(len(count), -1) * scale
-    if drop:
-        a = strata.kept[at].sum(0)[some] / count
-    else:
-        a = strata.clipped[at].sum(0)[some] / strata.weight[at].sum(0)[some]
-    lemma = cosine_lemma(count, a, g, clipped)
-    return lemma, lemma.lre.mean_acceptance
+    a = strata.above[:, at].sum(1)[:, some] / strata.below[:, at].sum(1)[:, some]
+    g = np.moveaxis(strata.g[at][:, some], 1, 0).reshape(len(count), -1)
+    clipped = np.moveaxis(strata.g_clip[:, at][:, :, some], 2, 1).reshape(len(a), len(count), -1)
+    return cosine_lemmas(count, a, g / count[:, None], clipped / count[:, None])

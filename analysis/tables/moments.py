@@ -193,20 +193,33 @@ def shape_of(z: Floats, cluster: Ints) -> ShapeColumns:
         scores = np.bincount(cluster, influence) / len(u)
         half = t * float(np.sqrt(np.sum(scores**2) * clusters / (clusters - 1)))
         moments.append(Interval(value, value - half, value + half))
-    below = (u[:, None] <= GRID).astype(np.float64)
-    law = below.mean(0)
-    density = np.exp(-(GRID**2) / 2) / np.sqrt(2 * np.pi)
-    # z is standardised by an estimated mean and sd, so the influence has a term for the error of each: near a normal
-    # law the errors move the distribution function at t by -phi(t) and by -t phi(t) times their size (phi: the
-    # density).
-    influence = below - law + density * u[:, None] + density * GRID * (u[:, None] ** 2 - 1) / 2
-    sums = np.zeros((clusters, len(GRID)))
-    np.add.at(sums, cluster, influence)
+    below = below_grid(u, cluster, clusters)
+    law = below.sum(0) / len(u)
+    sums = below - np.outer(np.bincount(cluster), law) + of_standardising(u, cluster, clusters)
     covariance = sums.T @ sums * clusters / (clusters - 1) / len(u) ** 2
     half_widths = simultaneous_half_widths(covariance, clusters - 1)
     distance = np.abs(law - special.ndtr(GRID))
     ends = float(np.max(np.maximum(distance - half_widths, 0))), float(np.max(distance + half_widths))
     return ShapeColumns(moments[0], moments[1], Interval(float(distance.max()), *ends), sd**2)
+
+
+def below_grid(u: Floats, cluster: Ints, clusters: int) -> Floats:
+    """Count the rows (N,) of each cluster whose u is at most each point of ``GRID``: (C, 19)."""
+    place = np.searchsorted(GRID, u) + cluster * (len(GRID) + 1)
+    counts = np.bincount(place, minlength=clusters * (len(GRID) + 1)).reshape(clusters, -1)
+    return np.cumsum(counts, axis=1)[:, :-1].astype(np.float64)
+
+
+def of_standardising(u: Floats, cluster: Ints, clusters: int) -> Floats:
+    """Return the part of each cluster's influence on the distribution function at ``GRID`` that is due to u (N,) being
+    standardised by an estimated mean and standard deviation: (C, 19), summed over the cluster's rows.
+
+    Near a normal law the errors of both move the distribution function at t by -phi(t) and by -t phi(t) times their
+    size (phi: the normal density).
+    """
+    density = np.exp(-(GRID**2) / 2) / np.sqrt(2 * np.pi)
+    shift, stretch = (np.bincount(cluster, x, clusters) for x in (u, (u**2 - 1) / 2))
+    return np.outer(shift, density) + np.outer(stretch, density * GRID)
 
 
 def _scaling(key: tuple[RunKey, str, str], view: BinnedRows, scale: Floats) -> list[ScalingRow]:

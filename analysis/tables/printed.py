@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import pandas as pd
 
 from analysis.log.partition import Partition
 from analysis.log.ratio import CORRECTED, UPDATE
+from fspo.stats.intervals import PERCENT
 
 ORDER = {"trained": 0, "given": 1, "matched": 2}
 """Order of the printed lines, by where the rule's range is from: first the run's own, then a preset's, then matched."""
@@ -49,8 +51,8 @@ def printed(acceptance: pd.DataFrame, ess: pd.DataFrame, partition: Partition, o
 def at_one_rate(tables: Mapping[str, pd.DataFrame], partition: Partition) -> list[str]:
     """Return the comparison of rules whose ranges clip the same share of all responses.
 
-    For each rule and target: the share clipped in the first and in the last bin, the trend of band acceptance for each
-    doubling of the length, and LRE_2. Empty if no rule could be matched.
+    For each target and rule: the share clipped in the first and in the last bin, the trend of band acceptance for each
+    doubling of the length, and LRE_2, both with their intervals. Empty if no rule could be matched.
     """
 
     def matched(name: str) -> pd.DataFrame:
@@ -63,22 +65,29 @@ def at_one_rate(tables: Mapping[str, pd.DataFrame], partition: Partition) -> lis
     shares = shares.loc[shares["bin"].ge(0) & shares["estimate"].notna()]
     if shares.empty:
         return []
-    heads, rows = [], {str(rule): [] for rule in shares["rule"].unique()}
-    for target in sorted(shares["target"].unique(), reverse=True):
-        heads += [f"{1 - target:.0%} clipped: first bin", "last bin", "trend", "LRE"]
-        for rule, cells in rows.items():
-            own, trend, error = (
-                table.loc[(table["rule"] == rule) & (table["target"] == target)] for table in (shares, trends, errors)
-            )
-            ends = own.sort_values("bin")["estimate"]
-            cells += [f"{1 - ends.iloc[at]:.2f}" if len(ends) else "-" for at in (0, -1)]
-            for values in (trend["slope"].dropna(), error["estimate"].dropna()):
-                cells.append(f"{values.iloc[0]:.3f}" if len(values) else "-")
     first, last = shares["bin"].min(), shares["bin"].max()
     spans = [shares.loc[shares["bin"] == at, ["bin_lo", "bin_hi"]].iloc[0] for at in (first, last)]
     names = " and ".join(f"{span['bin_lo']:g} to {span['bin_hi']:g}" for span in spans)
+    lines: list[tuple[str, list[str]]] = []
+    for target in sorted(shares["target"].unique(), reverse=True):
+        level = f"[{PERCENT}]"
+        lines.append((f"{1 - target:.0%} clipped", ["first bin", "last bin", "trend", level, "LRE_2", level]))
+        for rule, own in shares.loc[shares["target"] == target].groupby("rule", sort=False):
+            ends = own.sort_values("bin")["estimate"].iloc[[0, -1]]
+            cells = [f"{1 - share:.2f}" for share in ends]
+            for table, column in ((trends, "slope"), (errors, "estimate")):
+                of_rule = (table["rule"] == rule) & (table["target"] == target)
+                found = table.loc[of_rule, [column, "ci_low", "ci_high"]]
+                cells += _estimate(*(found.iloc[0] if len(found) else [math.nan] * 3))
+            lines.append((f"  {rule}", cells))
     said = f"rules at one clip rate; first and last bin of {partition.name}: {names}; trend: acceptance, each doubling"
-    return [said, *_columns([("", heads), *rows.items()])]
+    return [said, *_columns(lines)]
+
+
+def _estimate(value: float, low: float, high: float) -> tuple[str, str]:
+    """Return a number and its interval as text; "-" for what is not known."""
+    known = "-" if math.isnan(value) else f"{value:.3f}"
+    return known, "-" if math.isnan(low) or math.isnan(high) else f"[{low:.3f}, {high:.3f}]"
 
 
 def _columns(lines: list[tuple[str, list[str]]]) -> list[str]:

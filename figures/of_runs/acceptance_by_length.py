@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis.log.partition import LENGTH, Partition
-from figures import draw
+from figures import draw, layout, scales
 from figures.of_runs.acceptance_series import floors, smooth_rows, theory_rows
 from figures.style import GREY, Style, band_of, looks, rule_label, styled
 from figures.tables import (
@@ -110,8 +110,8 @@ def plot_acceptance(
         ax.fill_between(part["coordinate"], below, above, color=color, alpha=0.16, linewidth=0, zorder=1.2)
         ax.plot(part["coordinate"], value, color=color, linewidth=0.5, alpha=0.7, zorder=1.8)
     ax.set_ylim(low, high)
-    draw.bin_axis(ax, partition, data["bin_mean"][data["estimate"].notna()])
-    draw.percent_axis(ax.yaxis)
+    scales.bin_axis(ax, partition, data["bin_mean"][data["estimate"].notna()])
+    scales.percent_axis(ax.yaxis)
     return ax
 
 
@@ -155,6 +155,6 @@ def figure(tables: Tables, style: Style) -> Figure:
         curve, band = (frame[frame["panel"] == part["panel"].iloc[0]] for frame in (law, smooth))
         plot_acceptance(part, ax, tables.partition, curve, band, noise if part["log"].iloc[0] == "" else None)
 
-    legend = {"numerics alone": draw.key(**FLOOR_LOOK)} if len(noise) and (bins["log"] == "").any() else {}
+    legend = {"numerics alone": layout.key(**FLOOR_LOOK)} if len(noise) and (bins["log"] == "").any() else {}
     known = looks(found["rule"])
-    return draw.facets(style, panels, plot, 1.6, legend, known=known, x="bin_mean", left="in the band (%)")[0]
+    return layout.facets(style, panels, plot, 1.6, legend, known=known, x="bin_mean", left="in the band (%)")[0]

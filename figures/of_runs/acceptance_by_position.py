@@ -6,7 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis.log.partition import LENGTH
-from figures import draw
+from figures import layout, scales
 from figures.of_runs.ess_by_length import plot_estimates
 from figures.style import Style, looks, styled
 from figures.tables import Frame, Tables, count_words, drawable, split
@@ -37,17 +37,15 @@ def caption(tables: Tables) -> str:
 
 @styled
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw the share of tokens kept in two panels, by the token's position and by the response's length; rules stand
-    side by side (docs/theory.md section 2).
-    """
+    """Draw the share of tokens kept by the token's position and by the response's length, a panel each."""
     found = rows(tables)
 
     def plot(part: Frame, ax: Axes) -> None:
         of_tokens = part["panel"].iloc[0] == "position"
         plot_estimates(part, ax, LENGTH if of_tokens else tables.partition)
-        draw.percent_axis(ax.yaxis)
+        scales.percent_axis(ax.yaxis)
         if of_tokens:
             ax.set_xlabel("position of the token")
 
     known = looks(found["rule"])
-    return draw.facets(style, split(found), plot, 1.6, known=known, x="bin_mean", left="tokens kept (%)")[0]
+    return layout.facets(style, split(found), plot, 1.6, known=known, x="bin_mean", left="tokens kept (%)")[0]

@@ -10,7 +10,7 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from figures import draw
+from figures import draw, layout, scales
 from figures.style import Look, Style, looks, rule_label, styled
 from figures.tables import Frame, Tables, count_words, drawable, need
 from fspo.stats.intervals import PERCENT
@@ -81,7 +81,7 @@ def plot_rates(data: Frame, known: dict[str, Look], *, shaded: bool, ax: Axes | 
         shade = {"color": known[str(label)].color, "alpha": 0.16, "linewidth": 0}
         ax.fill_between(part["window"], part["ci_low"], part["ci_high"], **shade)
     ax.set_ylim(bottom=0)
-    draw.percent_axis(ax.yaxis)
+    scales.percent_axis(ax.yaxis)
     ax.xaxis.set_major_locator(MaxNLocator(nbins=4, integer=True))
     return ax
 
@@ -115,4 +115,4 @@ def figure(tables: Tables, style: Style) -> Figure:
         ax.set_xlabel("rollout")
 
     names: dict[str, Any] = {"known": known, "x": "window", "hue": "label", "left": "out of band (%)"}
-    return draw.facets(style, panels, plot, 1.35, **names, sharey=True)[0]
+    return layout.facets(style, panels, plot, 1.35, **names, sharey=True)[0]

@@ -5,14 +5,12 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
-import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, NullLocator
 
-from figures import draw
+from figures import draw, layout, scales
 from figures.style import Style, looks, styled
-from figures.tables import Frame, NothingToDraw, Tables, drawable, first_use, lemma_updates, split, view_words, views
+from figures.tables import Frame, Tables, drawable, first_use, lemma_updates, need, split, view_words, views
 from fspo.rules import ZEROING
 from fspo.stats.intervals import PERCENT
 from fspo.theory import cosine_bound
@@ -35,9 +33,7 @@ def rows(tables: Tables) -> Frame:
     lemma_summary with their means: a panel for each target acceptance, one for the runs' own rules.
     """
     found, _ = lemma_updates(tables)
-    found = found[found["outside"].isin(ZEROING)]
-    if found.empty:
-        raise NothingToDraw("no rule that drops has scored updates")
+    found = need(found[found["outside"].isin(ZEROING)], "no rule that drops has scored updates")
     found = views(drawable(found, ("rho", "cosine")))
     table = tables.frames.get("lemma_summary")
     if table is None or table.empty:
@@ -69,11 +65,7 @@ def plot_bound(data: Frame, ax: Axes | None = None, means: Frame | None = None, 
     at = np.linspace(0.0, 1.0, 400)
     ax.plot(at, [cosine_bound(r) or 0.0 for r in at], color="black", linewidth=1.0, zorder=2.2)
     ax.axvspan(1.0, right, color="#ececec", linewidth=0, zorder=0.2)
-    sns.scatterplot(
-        data, x="rho", y="cosine", hue="rule", style="rule", palette={rule: look.color for rule, look in known.items()},
-        markers={rule: look.marker for rule, look in known.items()}, style_order=list(known), legend=False, ax=ax,
-        s=10, linewidth=0.2, alpha=0.75, zorder=2.6,
-    )  # fmt: skip
+    draw.cloud(data, ax, x="rho", y="cosine", hue="rule", known=known, s=10, linewidth=0.2, zorder=2.6)
     for key, own in () if means is None else means.groupby(CASE, sort=False, dropna=False):
         rho, cosine = (own[own["quantity"] == name].iloc[0] for name in ("rho", "cosine"))
         if np.isfinite([rho["ci_low"], rho["ci_high"], cosine["ci_low"], cosine["ci_high"]]).all():
@@ -83,9 +75,7 @@ def plot_bound(data: Frame, ax: Axes | None = None, means: Frame | None = None, 
     if wide:
         ax.set_xscale("symlog", base=2, linthresh=1, linscale=2)  # linear where T7 promises something
         octaves = np.arange(0, np.log2(right), max(1, np.log2(right) // 4))
-        ax.xaxis.set_major_locator(FixedLocator([0, 0.5, *2.0**octaves]))
-        ax.xaxis.set_minor_locator(NullLocator())
-        ax.xaxis.set_major_formatter(lambda v, _: f"{v:g}")
+        scales.fixed_ticks(ax.xaxis, [0, 0.5, *2.0**octaves])
     lowest = min(lowest, float(data["cosine"].min()))
     ax.set(xlim=(0, right), ylim=(lowest - 0.03, 1.03), xlabel="$\\rho$", ylabel="")
     return ax
@@ -106,15 +96,13 @@ def caption(tables: Tables) -> str:
 
 @styled
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw the updates' cosine against the cosine lemma's rho, one panel for each target acceptance and one for the
-    runs' own rules (docs/theory.md T7).
-    """
+    """Draw the updates' cosine against the cosine lemma's rho, a panel for each comparison of rules."""
     found = rows(tables)
     panels, lowest = split(found), min(0.0, float(found["cosine"].min()))
     titled = {f"{name}\nno guarantee: {count}": panels[name] for name, count in guarantees(tables).items()}
-    legend = draw.rule_keys(looks(found["rule"]), lines=False) | {"bound": draw.key("black", linestyle="-")}
+    legend = layout.rule_keys(looks(found["rule"]), lines=False) | {"bound": layout.key("black", linestyle="-")}
 
     def plot(part: Frame, ax: Axes) -> None:
         plot_bound(part, ax, panels.get(part["panel"].iloc[0] + MEANS), lowest)
 
-    return draw.facets(style, titled, plot, 1.75, legend, left="cosine", sharey=True)[0]
+    return layout.facets(style, titled, plot, 1.75, legend, left="cosine", sharey=True)[0]

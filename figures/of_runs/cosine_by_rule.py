@@ -6,7 +6,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from figures import draw
+from figures import draw, layout
 from figures.style import RANDOM_LABEL, Style, band_of, styled
 from figures.tables import Frame, Tables, count_words, drawable, first_use, need, view_words, views
 from fspo.stats.intervals import PERCENT
@@ -73,15 +73,14 @@ def caption(tables: Tables) -> str:
 
 @styled
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw cosines by rule, over all lengths and in the worst bin: a row of panels for each target acceptance and one
-    for the runs' own rules (T7).
-    """
+    """Draw cosines over all lengths and in the worst bin, a row of panels for each comparison of rules."""
     found = rows(tables)
-    legend = draw.outside_keys(found["outside"]) | {RANDOM_LABEL: draw.key("#7f7f7f", linestyle="--", linewidth=0.9)}
+    legend = layout.outside_keys(found["outside"])
+    legend[RANDOM_LABEL] = layout.key("#7f7f7f", linestyle="--", linewidth=0.9)
     titles = {"estimate": "all lengths" if tables.by_length else "all responses", "worst_bin": "worst bin"}
     both = pd.concat([found.assign(part=part) for part in titles])
 
     def plot(part: Frame, rules: list[str], ax: Axes) -> None:
         plot_cosines(part, rules, ax, part["part"].iloc[0])
 
-    return draw.matrix(both, "part", titles, style, plot, "cosine", legend)
+    return layout.matrix(both, "part", titles, style, plot, "cosine", legend)

@@ -10,7 +10,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from figures import draw
+from figures import draw, layout
 from figures.style import Style, band_of, styled
 from figures.tables import (
     TOO_LITTLE,
@@ -77,9 +77,7 @@ def caption(tables: Tables) -> str:
 
 @styled
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw cosines with the true update (section 5): a column for each estimate of it, a row of panels for each target
-    acceptance and one for the runs' own rules.
-    """
+    """Draw a column for each estimate of the true update, a row of panels for each comparison of rules."""
     found = with_data(rows(tables), ["panel", "reference"])[0]
-    legend = draw.outside_keys(found["outside"])
-    return draw.matrix(found, "reference", REFERENCES, style, plot_reference, "cosine", legend)
+    legend = layout.outside_keys(found["outside"])
+    return layout.matrix(found, "reference", REFERENCES, style, plot_reference, "cosine", legend)

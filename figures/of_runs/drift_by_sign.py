@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from figures import draw
+from figures import draw, layout, scales
 from figures.style import GREY, Style, looks, styled
 from figures.tables import Frame, Tables, count_words, drawable, first_use, noise_by_run
 from fspo.stats.intervals import PERCENT
@@ -83,7 +83,7 @@ def plot_drifts(data: Frame, rules: Sequence[str], ax: Axes | None = None, noise
     mapped = {"color": ("sign", colors), "marker": ("sign", markers)}
     draw.dots(data, ax, x="drift", step=0.27, mapped=mapped, **place)
     draw.reference(ax, 0.0, "x", zorder=1.2)
-    draw.few_ticks(ax.xaxis, 6)
+    scales.few_ticks(ax.xaxis, 6)
     ax.set_xlabel("drift per token ($10^{-3}$ nats)")
     return ax
 
@@ -101,10 +101,10 @@ def figure(tables: Tables, style: Style) -> Figure:
     """Draw the drifts in one panel, with a row for each rule that trained."""
     found, noise = rows(tables), floors(tables)
     rules = list(looks(found["trained_rule"]))
-    legend = {words: draw.key(c, m) for sign, (words, c, m) in SIGNS.items() if (found["sign"] == sign).any()}
-    legend["$-$KL (k3)"] = draw.key("#7f7f7f", "|", markersize=7, markeredgewidth=1.2)
+    legend = {words: layout.key(c, m) for sign, (words, c, m) in SIGNS.items() if (found["sign"] == sign).any()}
+    legend["$-$KL (k3)"] = layout.key("#7f7f7f", "|", markersize=7, markeredgewidth=1.2)
     if len(noise):
-        legend["numerics alone"] = draw.key(GREY, linestyle=":", linewidth=1.0)
-    fig, (ax,) = draw.panel_grid(style, 1, max(0.6, 0.3 * len(rules)) + 0.45, legend, columns=1)
+        legend["numerics alone"] = layout.key(GREY, linestyle=":", linewidth=1.0)
+    fig, (ax,) = layout.panel_grid(style, 1, max(0.6, 0.3 * len(rules)) + 0.45, legend, columns=1)
     plot_drifts(found, rules, ax, noise)
     return fig

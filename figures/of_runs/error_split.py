@@ -10,7 +10,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from figures import draw
+from figures import draw, layout, scales
 from figures.style import OUTSIDE_MARKERS, Style, styled
 from figures.tables import Frame, Tables, drawable, lemma_updates, view_words, views
 
@@ -50,8 +50,8 @@ def plot_split(data: Frame, rules: Sequence[str], ax: Axes | None = None) -> Axe
         long, ax, rows=rules, row="rule", x="value", by="part", order=list(COMPONENTS), ends=(), step=0.4,
         mapped=mapped, pointsize=2.6, stroke=0, alpha=0.7,
     )  # fmt: skip
-    draw.from_zero([ax])
-    draw.few_ticks(ax.xaxis)
+    scales.from_zero([ax])
+    scales.few_ticks(ax.xaxis)
     return ax
 
 
@@ -67,15 +67,13 @@ def caption(tables: Tables) -> str:
 
 @styled
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw the updates' errors in two parts, by changed shares of lengths and by clipping inside a length: a row of
-    panels for each target acceptance, a column for each of drop, truncate, cap (docs/theory.md T8).
-    """
-    legend = {label: draw.key(color, marker) for label, color, marker in COMPONENTS.values()}
+    """Draw both parts of the updates' errors: a row of panels for each comparison, a column by what is outside."""
+    legend = {label: layout.key(color, marker) for label, color, marker in COMPONENTS.values()}
     names = {name: name for name in OUTSIDE_MARKERS}
 
     def plot(part: Frame, rules: list[str], ax: Axes) -> None:
-        draw.from_zero(plot_split(part, rules, ax).get_shared_x_axes().get_siblings(ax))
+        scales.from_zero(plot_split(part, rules, ax).get_shared_x_axes().get_siblings(ax))
 
     label = "relative to $\\Vert g\\Vert$"
     grid: dict[str, Any] = {"row": "rule", "height": 0.26, "sharex": "row"}
-    return draw.matrix(rows(tables), "outside", names, style, plot, label, legend, **grid)
+    return layout.matrix(rows(tables), "outside", names, style, plot, label, legend, **grid)

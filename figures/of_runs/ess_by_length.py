@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from analysis.log.partition import LENGTH, Partition
 from analysis.tables.ess import EXACT
-from figures import draw
+from figures import draw, layout, scales
 from figures.style import Style, looks, styled
 from figures.tables import (
     Frame,
@@ -67,7 +67,7 @@ def plot_estimates(
     step = min(step, 7 * step / data["rule"].nunique())
     look = {"linewidth": 0.6} | look
     ax = draw.curves(data, ax, x="bin_mean", units="run", step=step, partition=partition, **look)
-    draw.bin_axis(ax, partition, data["bin_mean"])
+    scales.bin_axis(ax, partition, data["bin_mean"])
     return ax
 
 
@@ -81,20 +81,18 @@ def caption(tables: Tables) -> str:
 
 @styled
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw effective sample sizes by length, a panel for each target acceptance and one for the runs' own rules, and a
-    panel of the mean weight (docs/theory.md T9, T10).
-    """
+    """Draw effective sample sizes, a panel for each comparison of rules, and a panel of the mean weight."""
     found = rows(tables)
 
     def plot(part: Frame, ax: Axes) -> None:
         plot_estimates(part, ax, tables.partition)
         if part["panel"].iloc[0] == WEIGHT:
             draw.reference(ax, 1.0)
-            draw.few_ticks(ax.yaxis)
+            scales.few_ticks(ax.yaxis)
         else:
-            draw.percent_axis(ax.yaxis)
+            scales.percent_axis(ax.yaxis)
 
     known, left = looks(found["rule"]), "effective responses (%)"
-    fig, axes = draw.facets(style, split(found), plot, 1.6, known=known, x="bin_mean", left=left)
+    fig, axes = layout.facets(style, split(found), plot, 1.6, known=known, x="bin_mean", left=left)
     axes[-1].set_ylabel("")
     return fig

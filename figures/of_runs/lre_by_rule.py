@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from figures import draw
+from figures import draw, layout, scales
 from figures.style import Style, looks, styled
 from figures.tables import Frame, Tables, drawable, first_use, need, plain_outside, prefer, view_words, views
 from fspo.stats.intervals import PERCENT
@@ -54,7 +54,7 @@ def plot_lre(data: Frame, rules: Sequence[str], panels: Sequence[str], ax: Axes 
     mapped |= {"marker": ("panel", {p: marker for p, (marker, _) in shapes.items()})}
     mapped |= {"fill": ("panel", {p: full for p, (_, full) in shapes.items()})}
     ax = draw.dots(data, ax, rows=rules, row="rule", by="panel", order=panels, mapped=mapped)
-    draw.few_ticks(ax.xaxis)
+    scales.few_ticks(ax.xaxis)
     return ax
 
 
@@ -69,21 +69,19 @@ def caption(tables: Tables) -> str:
 
 @styled
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw LRE by rule (docs/theory.md section 3): a column for each kind of acceptance, a row of panels each for LRE_2
-    and LRE_inf.
-    """
+    """Draw LRE by rule: a column for each kind of acceptance, a row of panels each for LRE_2 and LRE_inf."""
     found = rows(tables)
     panels = list(dict.fromkeys(found["panel"]))
     shapes = {panel: VIEW_MARKERS[i % len(VIEW_MARKERS)] for i, panel in enumerate(panels)}
-    legend = {p: draw.key(marker=m, fillstyle="full" if full else "none") for p, (m, full) in shapes.items()}
+    legend = {p: layout.key(marker=m, fillstyle="full" if full else "none") for p, (m, full) in shapes.items()}
     found = found.assign(view=found["panel"], panel=found["norm"].map(NORMS)).sort_values(
         "norm", ascending=False, kind="stable"
     )
 
     def plot(part: Frame, rules: list[str], ax: Axes) -> None:
         plot_lre(part.assign(panel=part["view"]), rules, panels, ax)
-        draw.from_zero(ax.get_shared_x_axes().get_siblings(ax))
-        draw.few_ticks(ax.xaxis, 2 if style.narrow else 4)
+        scales.from_zero(ax.get_shared_x_axes().get_siblings(ax))
+        scales.few_ticks(ax.xaxis, 2 if style.narrow else 4)
 
     grid: dict[str, Any] = {"row": "rule", "height": 0.08 * (len(panels) + 0.5), "narrow": 3, "sharex": "row"}
-    return draw.matrix(found, "measure", MEASURES, style, plot, "LRE", legend, **grid)
+    return layout.matrix(found, "measure", MEASURES, style, plot, "LRE", legend, **grid)

@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+from matplotlib.ticker import FuncFormatter
 
-from figures import draw
+from figures import draw, layout, scales
 from figures.style import Style, looks, styled
-from figures.tables import Frame, Tables, drawable, need, shared_log, with_data
+from figures.tables import Frame, Tables, drawable, need, shared_log, split, with_data
 from fspo.rules import CORRECTIONS, PRESETS
 from fspo.stats.intervals import PERCENT
 
@@ -62,8 +62,7 @@ def plot_sensitivity(data: Frame, ax: Axes | None = None) -> Axes:
     factors = np.unique(data["factor"][data["estimate"].notna()])
     ax.set_xscale("log", base=2)
     ax.set_xlim(factors.min() / 1.35, factors.max() * 1.35)
-    ax.xaxis.set_major_locator(FixedLocator(list(factors)))
-    ax.xaxis.set_minor_locator(NullLocator())
+    scales.fixed_ticks(ax.xaxis, factors)
     ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: {0.25: "¼", 0.5: "½"}.get(v, f"{v:g}")))
     ax.set_xlabel("range / default")
     return ax
@@ -77,18 +76,16 @@ def caption(tables: Tables) -> str:
 
 @styled
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw the sweep over ranges: a panel each for acceptance, LRE, cosine and squared error (docs/theory.md sections 3
-    and 5, T12).
-    """
+    """Draw the sweep over ranges, a panel each for acceptance, LRE, cosine and squared error."""
     found = with_data(rows(tables), ["panel"])[0]
-    panels = {words: found[found["panel"] == words] for words in QUANTITIES.values() if (found["panel"] == words).any()}
+    panels = split(found, "quantity", QUANTITIES)
 
     def plot(part: Frame, ax: Axes) -> None:
         plot_sensitivity(part, ax)
         if part["quantity"].iloc[0] == "band":
-            draw.percent_axis(ax.yaxis)
+            scales.percent_axis(ax.yaxis)
         elif part["quantity"].iloc[0] != "lre_band_l2":
             draw.reference(ax, 1.0)
 
     columns = 2 if style.narrow else len(panels)
-    return draw.facets(style, panels, plot, 1.5, known=looks(found["rule"]), x="factor", columns=columns)[0]
+    return layout.facets(style, panels, plot, 1.5, known=looks(found["rule"]), x="factor", columns=columns)[0]

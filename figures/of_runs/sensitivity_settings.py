@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis.log.ratio import CORRECTED
-from figures import draw
+from figures import draw, layout, scales
 from figures.style import LOOKS, Style, styled
 from figures.tables import TOO_LITTLE, Frame, NothingToDraw, Tables, drawable, need, shared_log, with_data
 from fspo.stats.intervals import PERCENT
@@ -73,7 +73,7 @@ def plot_settings(data: Frame, labels: Sequence[str], ax: Axes | None = None) ->
     )
     for i in (i for i, new in enumerate(first) if new and i):
         ax.axhline(i - 0.5, color="#a0a0a0", linewidth=0.6, zorder=0.6)
-    draw.few_ticks(ax.xaxis, 3)
+    scales.few_ticks(ax.xaxis, 3)
     return ax
 
 
@@ -85,20 +85,18 @@ def caption(tables: Tables) -> str:
 
 @styled
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw the sweep over settings: a column each for acceptance, LRE, cosine and squared error, a row for each value
-    of each setting.
-    """
+    """Draw the sweep over settings, a column each for acceptance, LRE, cosine and squared error."""
     found = rows(tables)
     labels, kept = list(dict.fromkeys(found["label"])), with_data(found, ["panel"])[0]
     shown = [quantity for quantity in QUANTITIES if (kept["quantity"] == quantity).any()]
     words = {"fspo as it is": "full", "one setting changed": "none"}
-    legend = {text: draw.key(LOOKS["fspo"].color, "o", fillstyle=fill) for text, fill in words.items()}
+    legend = {text: layout.key(LOOKS["fspo"].color, "o", fillstyle=fill) for text, fill in words.items()}
     height, columns = 0.125 * len(labels) + 0.45, 2 if style.narrow else len(shown)
-    fig, axes = draw.panel_grid(style, len(shown), height, legend, columns=columns, sharey=True)
+    fig, axes = layout.panel_grid(style, len(shown), height, legend, columns=columns, sharey=True)
     for ax, quantity in zip(axes, shown, strict=True):
         plot_settings(found[found["quantity"] == quantity], labels, ax).set_xlabel(QUANTITIES[quantity])
         if quantity == "update":
-            draw.percent_axis(ax.xaxis)
+            scales.percent_axis(ax.xaxis)
         if quantity == "mse":
             draw.reference(ax, 1.0, "x")
     return fig

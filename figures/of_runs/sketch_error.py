@@ -5,9 +5,9 @@ from __future__ import annotations
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from figures import draw
+from figures import draw, layout, scales
 from figures.style import Look, Style, styled
-from figures.tables import Frame, NothingToDraw, Tables, drawable
+from figures.tables import Frame, Tables, drawable, need, split
 from fspo.stats.intervals import PERCENT
 
 TITLE = "Error of sketched cosines by the sketch's width"
@@ -34,11 +34,8 @@ def rows(tables: Tables) -> Frame:
     words for the random projection in a new column ``label``.
     """
     found = drawable(tables["sketch_error"], ("rmse", "hashing"))
-    found = found[found["cosine"].isin(PANELS) & (found["rmse"] > 0)].sort_values(
-        ["projection", "width"], kind="stable"
-    )
-    if found.empty:
-        raise NothingToDraw("no row of a cosine that is drawn")
+    found = need(found[found["cosine"].isin(PANELS) & (found["rmse"] > 0)], "no row of a cosine that is drawn")
+    found = found.sort_values(["projection", "width"], kind="stable")
     labels = found["projection"].map(lambda k: f"$k={int(k)}$" if k else "no projection")
     return found.assign(panel=found["cosine"].map(PANELS), label=labels)
 
@@ -52,8 +49,8 @@ def plot_errors(data: Frame, ax: Axes | None = None) -> Axes:
     ax.plot(line["width"], line["hashing"], color=HASHING, linewidth=2.4, zorder=1.5, solid_capstyle="round")
     known = {label: LOOKS.get(label, OTHER) for label in dict.fromkeys(data["label"])}
     draw.curves(data, ax, x="width", y="rmse", hue="label", known=known, step=0.06, linewidth=0.8)
-    draw.length_axis(ax, data["width"])
-    draw.decade_axis(ax.yaxis, data[["rmse", "ci_low", "ci_high", "hashing"]].to_numpy().ravel())
+    scales.length_axis(ax, data["width"])
+    scales.decade_axis(ax.yaxis, data[["rmse", "ci_low", "ci_high", "hashing"]].to_numpy().ravel())
     ax.set_xlabel("width of the sketch")
     return ax
 
@@ -68,8 +65,8 @@ def caption(tables: Tables) -> str:
 def figure(tables: Tables, style: Style) -> Figure:
     """Draw the errors of cosines from sketches, one panel for each kind of cosine."""
     found = rows(tables)
-    panels = {words: found[found["panel"] == words] for words in PANELS.values() if (found["panel"] == words).any()}
-    legend = draw.rule_keys({label: LOOKS.get(label, OTHER) for label in dict.fromkeys(found["label"])})
-    legend["$(1-\\rho^2)/\\sqrt{\\mathrm{width}}$"] = draw.key(HASHING, linestyle="-", linewidth=2.4)
+    panels = split(found, "cosine", PANELS)
+    legend = layout.rule_keys({label: LOOKS.get(label, OTHER) for label in dict.fromkeys(found["label"])})
+    legend["$(1-\\rho^2)/\\sqrt{\\mathrm{width}}$"] = layout.key(HASHING, linestyle="-", linewidth=2.4)
     columns = 1 if style.narrow else len(panels)
-    return draw.facets(style, panels, plot_errors, 1.75, legend, columns=columns, left="RMSE of the cosine")[0]
+    return layout.facets(style, panels, plot_errors, 1.75, legend, columns=columns, left="RMSE of the cosine")[0]

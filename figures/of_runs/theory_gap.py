@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from analysis.log.partition import LENGTH, Partition
 from analysis.tables.theory_gap import INGREDIENTS
-from figures import draw
+from figures import draw, layout, scales
 from figures.of_runs.ess_by_length import plot_estimates
 from figures.style import Style, looks, styled
 from figures.tables import Frame, Tables, count_words, drawable, need, percent
@@ -46,7 +46,7 @@ def plot_part(data: Frame, ax: Axes | None = None, partition: Partition = LENGTH
     data = data.assign(rule=data["trained_rule"])
     ax = plot_estimates(data, ax, partition, step=0.11, linewidth=0.5, markersize=3.2)
     draw.reference(ax, 0.0)
-    draw.percent_axis(ax.yaxis)
+    scales.percent_axis(ax.yaxis)
     return ax
 
 
@@ -57,9 +57,7 @@ def shown(found: Frame) -> dict[str, Frame]:
 
 
 def caption(tables: Tables) -> str:
-    """Return the caption of the gap between measured and theoretical acceptance, with the numbers of responses and the
-    parts that are too small for a panel.
-    """
+    """Return the caption of the gap, with numbers of responses and the parts too small for a panel."""
     found = rows(tables)
     small = [title for title in dict.fromkeys(found["panel"]) if title not in shown(found)]
     words = f" Below {percent(SMALL)} everywhere: {', '.join(small)}." if small else ""
@@ -68,11 +66,9 @@ def caption(tables: Tables) -> str:
 
 @styled
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw a panel for the gap between measured and theoretical acceptance and one for each of its parts that is not
-    small, all on one scale (docs/theory.md T1).
-    """
+    """Draw the gap and those of its parts that are not small, a panel each, all on one scale."""
     found = rows(tables)
-    panels, legend = shown(found), draw.rule_keys(looks(found["trained_rule"]))
+    panels, legend = shown(found), layout.rule_keys(looks(found["trained_rule"]))
 
     def plot(part: Frame, ax: Axes) -> None:
         plot_part(part, ax, tables.partition)
@@ -80,4 +76,4 @@ def figure(tables: Tables, style: Style) -> Figure:
             ax.set_xlabel("length $L$ (tokens)")
 
     columns = min(len(panels), 2 if style.narrow else 3)
-    return draw.facets(style, panels, plot, 1.45, legend, columns=columns, left="percentage points", sharey=True)[0]
+    return layout.facets(style, panels, plot, 1.45, legend, columns=columns, left="percentage points", sharey=True)[0]

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from figures import draw
+from figures import draw, layout
 from figures.style import Style, looks, styled
 from figures.tables import Frame, NothingToDraw, Tables, count_words, need, split
 from fspo.gradlog import metric_names as metric
@@ -71,4 +71,4 @@ def figure(tables: Tables, style: Style) -> Figure:
     """Draw the training curves, one panel for each metric that was logged."""
     found = rows(tables)
     names: dict[str, Any] = {"known": looks(found["trained_rule"]), "x": "rollout", "y": "value", "hue": "trained_rule"}
-    return draw.facets(style, split(found), plot_curves, 1.55, **names)[0]
+    return layout.facets(style, split(found), plot_curves, 1.55, **names)[0]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from figures import draw
+from figures import draw, layout, scales
 from figures.style import PALE, Style, band_of, styled
 from figures.tables import Frame, Tables, count_words, drawable, need, view_words, views, with_data
 from fspo.stats.intervals import PERCENT
@@ -46,7 +46,7 @@ def plot_errors(data: Frame, rules: Sequence[str], ax: Axes | None = None) -> Ax
     """
     ax = draw.outside_dots(data, rules, ax)
     draw.reference(ax, UNCLIPPED[data["quantity"].iloc[0]], "x", linewidth=1.2)
-    draw.few_ticks(ax.xaxis, 3)
+    scales.few_ticks(ax.xaxis, 3)
     return ax
 
 
@@ -60,9 +60,8 @@ def caption(tables: Tables) -> str:
 
 @styled
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw a column for each of squared bias, variance, squared error and error of the direction, a row of panels for
-    each target acceptance and one for the runs' own rules (T12).
-    """
+    """Draw a column for each of the ``QUANTITIES``, a row of panels for each comparison of rules."""
     found = with_data(rows(tables), ["panel", "quantity"])[0]
-    legend = draw.outside_keys(found["outside"]) | {"without clipping": draw.key(PALE, linestyle="-", linewidth=1.2)}
-    return draw.matrix(found, "quantity", QUANTITIES, style, plot_errors, "unclipped MSE = 1", legend)
+    legend = layout.outside_keys(found["outside"])
+    legend["without clipping"] = layout.key(PALE, linestyle="-", linewidth=1.2)
+    return layout.matrix(found, "quantity", QUANTITIES, style, plot_errors, "unclipped MSE = 1", legend)

@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from figures import draw
+from figures import draw, layout, scales
 from figures.style import GREY, PALE, Style, looks, styled
 from figures.tables import Frame, NothingToDraw, Tables, count_words, drawable, first_use, need, noise_by_run, prefer
 from fspo.stats.intervals import PERCENT
@@ -99,7 +99,7 @@ def plot_variances(
         # the lower end of an interval may reach 0, which a logarithmic axis cannot show
         draw.intervals(floor.assign(low=floor["low"].clip(lower=lowest)), ax, "bin_mean", ("low", "high"), GREY)
         ax.plot(floor["bin_mean"], floor["square"], zorder=2.4, **FLOOR_LOOK)
-    draw.length_axis(ax, length)
+    scales.length_axis(ax, length)
     ax.set_yscale("log")
     ax.set(xlabel="response length $L$ (tokens)", ylabel=f"Var$({symbol}\\,|\\,L)$")
     return ax
@@ -113,7 +113,7 @@ def plot_exponents(data: Frame, rules: Sequence[str], ax: Axes | None = None) ->
     mapped = draw.rule_marks("trained_rule", known)
     ax = draw.dots(data, ax, rows=list(known), row="trained_rule", x="slope_2H", mapped=mapped)
     draw.reference(ax, 1.0, "x", linewidth=1.6)
-    draw.few_ticks(ax.xaxis)
+    scales.few_ticks(ax.xaxis)
     ax.set_xlabel("fitted exponent $2H$")
     return ax
 
@@ -135,12 +135,12 @@ def figure(tables: Tables, style: Style) -> Figure:
     found, fits, noise = rows(tables), exponents(tables), noise_of(tables)
     known = looks(found["trained_rule"])
     panels = 2 if len(fits) else 1
-    legend = draw.rule_keys(known) if panels == 1 else {}  # the panel of exponents names the rules itself
-    legend["slope 1"] = draw.key(PALE, linestyle="-", linewidth=1.6)
+    legend = layout.rule_keys(known) if panels == 1 else {}  # the panel of exponents names the rules itself
+    legend["slope 1"] = layout.key(PALE, linestyle="-", linewidth=1.6)
     if len(noise) and noise["square"].max() >= IN_SIGHT * found["var_S"].min():
-        legend["numerics alone"] = draw.key(**FLOOR_LOOK)
+        legend["numerics alone"] = layout.key(**FLOOR_LOOK)
     height = 1.9 if not style.narrow else max(1.8, 0.15 * len(known) + 0.9)
-    fig, axes = draw.panel_grid(style, panels, height, legend, columns=1 if style.narrow else panels)
+    fig, axes = layout.panel_grid(style, panels, height, legend, columns=1 if style.narrow else panels)
     plot_variances(found, axes[0], fits, noise, tables.math)
     if panels == 2:
         plot_exponents(fits, list(known), axes[1])

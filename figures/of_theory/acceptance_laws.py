@@ -7,7 +7,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from figures import draw
+from figures import draw, layout, scales
 from figures.style import Style, looks, rule_label, styled
 from figures.tables import Frame, Tables, count_words, percent, split
 from fspo.stats.intervals import PERCENT
@@ -32,9 +32,9 @@ def plot_laws(data: Frame, ax: Axes | None = None) -> Axes:
     law, points = data[data["kind"] == "law"], data[data["kind"] == "simulated"]
     ax = draw.curves(law, ax, x="length", y="acceptance", ends=(), known=known, marks=False)
     draw.curves(points, ax, x="length", y="acceptance", known=known, lines=False)
-    draw.decade_axis(ax.xaxis, law["length"])
+    scales.decade_axis(ax.xaxis, law["length"])
     ax.set_ylim(-0.03, 1.03)
-    draw.percent_axis(ax.yaxis)
+    scales.percent_axis(ax.yaxis)
     ax.set_xlabel("response length $L$ (tokens)")
     return ax
 
@@ -58,4 +58,4 @@ def figure(tables: Tables, style: Style) -> Figure:
     table = tables["acceptance_laws"]
     panels = {TITLES.get(panel, panel): part for panel, part in split(table).items()}
     names: dict[str, Any] = {"known": looks(table["rule"]), "x": "length", "y": "acceptance", "left": "in the band (%)"}
-    return draw.facets(style, panels, plot_laws, 1.75, **names, most=2, sharey=True)[0]
+    return layout.facets(style, panels, plot_laws, 1.75, **names, most=2, sharey=True)[0]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from figures import draw
+from figures import draw, layout, scales
 from figures.style import Style, looks, styled
-from figures.tables import Frame, Tables, need
+from figures.tables import Frame, Tables, need, split
 from fspo.stats.intervals import PERCENT
 
 TITLE = "Bands that follow a target, by log-ratio model"
@@ -33,8 +33,8 @@ def plot_models(data: Frame, ax: Axes | None = None) -> Axes:
     ax = draw.dots(
         data, ax, rows=models, row="words", x="lre_inf", by="rule", order=rules, ends=ends, step=0.2, mapped=mapped
     )
-    draw.from_zero([ax])
-    draw.few_ticks(ax.xaxis, 4)
+    scales.from_zero([ax])
+    scales.few_ticks(ax.xaxis, 4)
     ax.set_xlabel("LRE$_\\infty$")
     return ax
 
@@ -48,11 +48,9 @@ def caption(tables: Tables) -> str:
 
 @styled
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw LRE_inf by log-ratio model and rule, one panel each for bands around the drift and around 0 (docs/theory.md
-    T14, T15).
-    """
+    """Draw LRE_inf by log-ratio model and rule, one panel each for bands around the drift and around 0."""
     table = need(tables["adaptive_models"], "no model")
-    panels = {words: table[table["drift"] == drift] for drift, words in CENTRES.items() if drift in set(table["drift"])}
-    legend = draw.rule_keys(looks(table["rule"]), lines=False)
+    panels = split(table, "drift", CENTRES)
+    legend = layout.rule_keys(looks(table["rule"]), lines=False)
     height, columns = 0.26 * table["words"].nunique() + 0.45, 1 if style.narrow else len(panels)
-    return draw.facets(style, panels, plot_models, height, legend, columns=columns, sharey=True)[0]
+    return layout.facets(style, panels, plot_models, height, legend, columns=columns, sharey=True)[0]

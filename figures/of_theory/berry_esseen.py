@@ -6,7 +6,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from figures import draw
+from figures import draw, layout, scales
 from figures.style import Look, Style, styled
 from figures.tables import Frame, Tables, count_words, split
 from fspo.stats.intervals import PERCENT
@@ -51,8 +51,8 @@ def plot_distances(data: Frame, ax: Axes | None = None, lowest: float = 1e-5) ->
     )
     points = points.assign(band="unit", ci_low=points["ci_low"].clip(lower=lowest))
     draw.curves(points, ax, x="length", y="difference", hue="band", known=CURVES, lines=False, markersize=3.2)
-    draw.decade_axis(ax.xaxis, data["length"])
-    draw.decade_axis(ax.yaxis, [1.4 * lowest, 3.0])
+    scales.decade_axis(ax.xaxis, data["length"])
+    scales.decade_axis(ax.yaxis, [1.4 * lowest, 3.0])
     ax.set_xlabel("response length $L$ (tokens)")
     return ax
 
@@ -68,17 +68,15 @@ def caption(tables: Tables) -> str:
 
 @styled
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw how far acceptance is from its Gaussian value, one panel for each law of token log-ratios (docs/theory.md
-    T5).
-    """
+    """Draw how far acceptance is from its Gaussian value, one panel for each law of token log-ratios."""
     table = tables["berry_esseen"]
     unit = table[(table["kind"] == "exact") & (table["band"] == "unit") & (table["difference"] > 0)]
     lowest = float(unit["difference"].min()) / 1.5
     laws = split(table, "law")
     panels = {f"{LAWS.get(law, law)} ($\\rho_3={own['rho3'].iloc[0]:.3g}$)": own for law, own in laws.items()}
-    legend = {LABELS[name]: mark for name, mark in draw.rule_keys(CURVES).items()}
+    legend = {LABELS[name]: mark for name, mark in layout.rule_keys(CURVES).items()}
 
     def plot(part: Frame, ax: Axes) -> None:
         plot_distances(part, ax, lowest)
 
-    return draw.facets(style, panels, plot, 1.6, legend, left="$|a-a_{Gauss}|$", sharey=True)[0]
+    return layout.facets(style, panels, plot, 1.6, legend, left="$|a-a_{Gauss}|$", sharey=True)[0]

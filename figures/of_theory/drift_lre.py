@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from figures import draw
+from figures import draw, layout
 from figures.style import Look, Style, styled
 from figures.tables import Frame, Tables, split
 
@@ -76,11 +76,11 @@ def caption(tables: Tables) -> str:
 def figure(tables: Tables, style: Style) -> Figure:
     """Draw LRE against the drift error, one panel for each pair of ranges (docs/theory.md T3)."""
     table = tables["drift_lre"]
-    legend: dict[str, Any] = dict(draw.rule_keys(dict(LINES.values())))
+    legend: dict[str, Any] = dict(layout.rule_keys(dict(LINES.values())))
     legend[f"ranges $\\pm${100 * float(table['near'].iloc[0]):g} %"] = Patch(color="#0072B2", alpha=0.2, linewidth=0)
     panels = {}
     for part in split(table, "case").values():
         signs = "both signs" if part["mixed_signs"].iloc[0] else "one sign"
         ranges = f"$u_-={part['u_lo'].iloc[0]:g}$, $u_+={part['u_hi'].iloc[0]:g}$"
         panels[f"{ranges}{chr(10) if style.narrow else ', '}{signs}"] = part.sort_values("x")
-    return draw.facets(style, panels, plot_drift, 1.75, legend, left="largest $LRE_\\infty$")[0]
+    return layout.facets(style, panels, plot_drift, 1.75, legend, left="largest $LRE_\\infty$")[0]

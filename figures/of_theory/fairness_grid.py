@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from figures import draw
+from figures import draw, layout
 from figures.of_theory.fairness_map import FACTORS, LINES, MEASURES, line_looks
 from figures.style import Style, styled
-from figures.tables import Frame, NothingToDraw, Tables, percent
+from figures.tables import Frame, Tables, need, percent
 
 TITLE = "Fairness map, two factors at a time"
 CAPTION = (
@@ -32,9 +31,7 @@ def grids(tables: Tables) -> tuple[Frame, float]:
     """
     table = tables["fairness_map"]
     rows = table[table["factor_2"].notna() & table["rule"].isin(LINES) & (table["method"] == "closed")]
-    if rows.empty:
-        raise NothingToDraw("no rows with two factors")
-    target = float(rows["target"].max())
+    target = float(need(rows, "no rows with two factors")["target"].max())
     cell = ["factor", "factor_2", "measure", "value", "value_2"]
     wide = rows[rows["target"] == target].pivot(index=cell, columns="rule", values="lre_inf")
     wide = wide[[rule for rule in dict.fromkeys([RULE, *LINES]) if rule in wide]].fillna(np.inf)
@@ -47,8 +44,8 @@ def plot_grid(data: Frame, ax: Axes | None = None, highest: float | None = None)
     cell the marker of the rule with the least LRE (column ``fairest``). ``highest``: LRE of the lightest colour.
     """
     ax = draw.new_axes(ax)
-    wide = data.pivot(index="value_2", columns="value", values="lre_inf")
-    sns.heatmap(wide, ax=ax, cmap="cividis", vmin=0, vmax=highest, cbar=False, linewidths=0.3, linecolor="white")
+    colors = {"cmap": "cividis", "vmin": 0, "vmax": highest, "linewidths": 0.3}
+    wide = draw.cells(data, ax, x="value", y="value_2", value="lre_inf", **colors)
     for rule, look in line_looks(data["fairest"]).items():
         own = data[data["fairest"] == rule]
         x, y = wide.columns.get_indexer(own["value"]) + 0.5, wide.index.get_indexer(own["value_2"]) + 0.5
@@ -57,7 +54,6 @@ def plot_grid(data: Frame, ax: Axes | None = None, highest: float | None = None)
     for axis, values in ((ax.xaxis, wide.columns), (ax.yaxis, wide.index)):
         step = 2 if len(values) > 5 else 1
         axis.set_ticks(np.arange(0, len(values), step) + 0.5, [f"{v:.3g}" for v in values[::step]])
-    draw.cell_axes(ax)
     first = data.iloc[0]
     ax.set(xlabel=FACTORS[first["factor"]].label, ylabel=FACTORS[first["factor_2"]].label)
     return ax
@@ -76,16 +72,12 @@ def caption(tables: Tables) -> str:
 
 @styled
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw LRE of fspo and the rule with the least LRE, one panel for each pair of departures from the Gaussian
-    model.
-    """
+    """Draw a panel for each pair of departures from the Gaussian model."""
     data, _ = grids(tables)
     parts = [part for _, part in data.groupby(["factor", "factor_2", "measure"], sort=False)]
     highest = float(data["lre_inf"][np.isfinite(data["lre_inf"])].max())
-    fig, axes = draw.panel_grid(style, len(parts), 1.75, draw.rule_keys(line_looks(data["fairest"]), lines=False))
+    fig, axes = layout.panel_grid(style, len(parts), 1.75, layout.rule_keys(line_looks(data["fairest"]), lines=False))
     for ax, part in zip(axes, parts, strict=True):
         plot_grid(part, ax, highest).set_title(f"$LRE_\\infty$ of {MEASURES[part['measure'].iloc[0]]}")
-    bar = fig.colorbar(axes[0].collections[0], ax=axes, shrink=0.9, aspect=18, pad=0.02)
-    bar.set_label(f"$LRE_\\infty$ of {RULE}")
-    bar.outline.set_visible(False)
+    layout.color_bar(fig, axes, f"$LRE_\\infty$ of {RULE}", shrink=0.9, aspect=18)
     return fig

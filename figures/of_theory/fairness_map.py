@@ -10,10 +10,10 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+from matplotlib.ticker import FuncFormatter
 from numpy.typing import NDArray
 
-from figures import draw
+from figures import draw, layout, scales
 from figures.style import Look, Style, looks, rule_label, styled
 from figures.tables import Frame, NothingToDraw, Tables, percent
 from fspo.stats.intervals import PERCENT
@@ -118,15 +118,13 @@ def plot_factor(data: Frame, factor: Factor, ax: Axes | None = None) -> Axes:
     elif factor.scale == "atanh":
         ax.set_xscale("function", functions=(_atanh, np.tanh))
     if factor.ticks:
-        ax.xaxis.set_major_locator(FixedLocator(list(factor.ticks)))
-        ax.xaxis.set_minor_locator(NullLocator())
+        scales.fixed_ticks(ax.xaxis, factor.ticks)
     else:
-        draw.few_ticks(ax.xaxis, 3)
-    ax.xaxis.set_major_formatter(FuncFormatter(_plain))
+        scales.few_ticks(ax.xaxis, 3)
+        ax.xaxis.set_major_formatter(FuncFormatter(scales.plain))
     # a square-root axis shows differences near 0, which matter most
     ax.set_yscale("function", functions=(_root, _square))
-    ax.yaxis.set_major_locator(FixedLocator([0, 0.05, 0.2, 0.5, 1]))
-    ax.yaxis.set_major_formatter(FuncFormatter(_plain))
+    scales.fixed_ticks(ax.yaxis, [0, 0.05, 0.2, 0.5, 1])
     ax.set_title(title(factor))
     return ax
 
@@ -134,10 +132,6 @@ def plot_factor(data: Frame, factor: Factor, ax: Axes | None = None) -> Axes:
 def title(factor: Factor) -> str:
     """Return a panel's title: the departure, and the kind of acceptance unless it is the band's."""
     return factor.label + ("" if factor.measure == "band" else f" ({MEASURES[factor.measure]})")
-
-
-def _plain(value: float, _: int) -> str:
-    return f"{value:g}".replace("-", "\N{MINUS SIGN}")
 
 
 def _root(y: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -153,9 +147,7 @@ def _atanh(x: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def caption(tables: Tables) -> str:
-    """Return the caption of the map, with the rules' common mean acceptance and the reason why a rule's curve ends
-    early.
-    """
+    """Return the caption of the map, with the mean acceptance and the reason why a curve ends early."""
     table = rows(tables)
     panels(tables)
     lost = table[table["lre_inf"].isna() & table["note"].notna()]
@@ -179,14 +171,14 @@ def figure(tables: Tables, style: Style) -> Figure:
     """Draw LRE of the rules, one panel for each departure from the Gaussian model."""
     found = panels(tables)
     every = pd.concat(found.values())
-    columns, legend = min(len(found), 2 if style.narrow else 4), draw.rule_keys(line_looks(every["rule"]))
+    columns, legend = min(len(found), 2 if style.narrow else 4), layout.rule_keys(line_looks(every["rule"]))
 
     def plot(part: Frame, ax: Axes) -> None:
         plot_factor(part, FACTORS[part["factor"].iloc[0]], ax)
 
     titles = {title(FACTORS[name]): part for name, part in found.items()}
     left = "$LRE_\\infty$"
-    fig, axes = draw.facets(style, titles, plot, 1.15, legend, left=left, columns=columns, sharey=True)
+    fig, axes = layout.facets(style, titles, plot, 1.15, legend, left=left, columns=columns, sharey=True)
     top = float(every[["lre_inf", "lre_inf_high"]].max().max())
     axes[0].set_ylim(-1e-3 * top, 1.1 * top)
     return fig

@@ -8,9 +8,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from figures import draw
+from figures import draw, layout, scales
 from figures.style import OUTSIDE_COLORS, OUTSIDE_MARKERS, Style, styled
-from figures.tables import Frame, NothingToDraw, Tables, prefer, split
+from figures.tables import Frame, Tables, need, prefer, split
 from fspo.rules import OF_CLIP_RULES
 from proofs_check.maps.settings import TYPICAL_PROMPTS
 
@@ -31,9 +31,7 @@ def select(tables: Tables) -> Frame:
     """
     table = tables["mse_best"]
     table = prefer(table[table["criterion"].isin(CRITERIA)], "n", TYPICAL_PROMPTS, table["n"].max())
-    if table.empty:
-        raise NothingToDraw("no row of a criterion that is drawn")
-    return table
+    return need(table, "no row of a criterion that is drawn")
 
 
 def plot_best(data: Frame, ax: Axes | None = None) -> Axes:
@@ -54,9 +52,9 @@ def plot_best(data: Frame, ax: Axes | None = None) -> Axes:
     draw.reference(ax, 1.0, "x", linestyle="--")
     values = shares[["best", "half"]].to_numpy().ravel()
     if np.nanmax(values) > 5 * np.nanmin(values):
-        draw.decade_axis(ax.xaxis, values, 4)
+        scales.decade_axis(ax.xaxis, values, 4)
     else:
-        draw.few_ticks(ax.xaxis)
+        scales.few_ticks(ax.xaxis)
     ax.set_yticks(range(len(models)), [model.replace("_", " ") for model in models])
     ax.set_xlabel("error / without clipping")
     return ax
@@ -75,12 +73,9 @@ def caption(tables: Tables) -> str:
 
 @styled
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw the least error by model, one panel each for the update as it is and for its direction (docs/theory.md
-    T12).
-    """
+    """Draw the least error by model, one panel each for the update as it is and for its direction."""
     rows = select(tables)
     rows = rows[rows["outside"].isin(OF_CLIP_RULES)]
-    criteria = split(rows, "criterion")
-    panels = {words: criteria[name] for name, words in CRITERIA.items() if name in criteria}
-    legend = draw.outside_keys(OF_CLIP_RULES) | {"with $\\gamma=1/2$": draw.key("black", "o", fillstyle="none")}
-    return draw.facets(style, panels, plot_best, 0.19 * rows["model"].nunique() + 0.55, legend, sharey=True)[0]
+    panels = split(rows, "criterion", CRITERIA)
+    legend = layout.outside_keys(OF_CLIP_RULES) | {"with $\\gamma=1/2$": layout.key("black", "o", fillstyle="none")}
+    return layout.facets(style, panels, plot_best, 0.19 * rows["model"].nunique() + 0.55, legend, sharey=True)[0]

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
-from figures import draw
+from figures import draw, layout
 from figures.style import OUTSIDE_MARKERS, Style, styled
-from figures.tables import Frame, NothingToDraw, Tables, percent, prefer
+from figures.tables import Frame, Tables, need, percent, prefer
 from proofs_check.maps.settings import TYPICAL_PROMPTS
 
 TITLE = "Mean squared error of the clipped update"
@@ -32,13 +31,9 @@ def cells(tables: Tables) -> Frame:
     table = tables["mse_map"]
     table = prefer(table, "model", MODEL, *table["model"].unique())
     table = prefer(table, "n", TYPICAL_PROMPTS, table["n"].max())
-    free = table[table["outside"] == "none"]
-    if free.empty:
-        raise NothingToDraw("no row without clipping to compare with")
+    free = need(table[table["outside"] == "none"], "no row without clipping to compare with")
     found = table[table["outside"].isin(list(OUTSIDE_MARKERS)) & table["centre"].isin(list(CENTRES))]
-    if found.empty:
-        raise NothingToDraw("no row with a band")
-    return found.assign(relative=found["mse"] / float(free["mse"].iloc[0]))
+    return need(found, "no row with a band").assign(relative=found["mse"] / float(free["mse"].iloc[0]))
 
 
 def plot_cells(data: Frame, norm: LogNorm, ax: Axes | None = None, filled: bool = False) -> Axes:
@@ -48,8 +43,8 @@ def plot_cells(data: Frame, norm: LogNorm, ax: Axes | None = None, filled: bool 
     ``data`` has the columns ``gamma`` and ``acceptance``, which place a cell, and ``relative``, the quotient.
     """
     ax = draw.new_axes(ax)
-    wide = data.pivot(index="gamma", columns="acceptance", values="relative")
-    sns.heatmap(wide, ax=ax, cmap="vlag", norm=norm, cbar=False, linewidths=0.2, linecolor="white")
+    colors = {"cmap": "vlag", "norm": norm, "linewidths": 0.2}
+    wide = draw.cells(data, ax, x="acceptance", y="gamma", value="relative", **colors)
     values = wide.to_numpy(float)
     i, j = np.nonzero(values > 1)
     ax.plot(j + 0.5, i + 0.5, marker="x", markersize=2.5, linestyle="none", color="#333333")
@@ -59,8 +54,6 @@ def plot_cells(data: Frame, norm: LogNorm, ax: Axes | None = None, filled: bool 
     wanted = np.unique(np.linspace(0, len(wide.columns) - 1, 4).round().astype(int))
     ax.set_xticks(wanted + 0.5, [f"{100 * wide.columns[j]:g}" for j in wanted])
     ax.set_yticks(np.arange(0, len(wide), 2) + 0.5, [f"{g:g}" for g in wide.index[::2]])
-    draw.cell_axes(ax)
-    ax.set(xlabel=None, ylabel=None)
     return ax
 
 
@@ -76,16 +69,14 @@ def caption(tables: Tables) -> str:
 
 @styled
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw the errors over that without clipping: a row of panels for each choice outside the band, a column for each
-    centre (docs/theory.md T12).
-    """
+    """Draw a row of panels for each choice outside the band, a column for each centre."""
     found = cells(tables)
     outsides = [name for name in OUTSIDE_MARKERS if (found["outside"] == name).any()]
     centres = [centre for centre in CENTRES if (found["centre"] == centre).any()]
     low, high = float(found["relative"].min()), max(1.0, float(found["relative"].max()))
     far = max(high, 1 / low)  # white stands for 1
     height = 1.05 if style.narrow else 1.2
-    fig, axes = draw.panel_grid(
+    fig, axes = layout.panel_grid(
         style, len(outsides) * len(centres), height, columns=len(centres), sharex=True, sharey=True
     )
     fig.set_figheight(fig.get_figheight() + 0.45)
@@ -98,9 +89,7 @@ def figure(tables: Tables, style: Style) -> Figure:
         ax.set_xlabel("accepted (%)")
         ax.set_ylabel("exponent $\\gamma$")
         ax.label_outer()
-    bar = fig.colorbar(axes[0].collections[0], ax=axes, location="top", shrink=0.7, aspect=40, pad=0.02)
-    bar.set_label("mean squared error / without clipping")
-    bar.outline.set_visible(False)
+    bar = layout.color_bar(fig, axes, "mean squared error / without clipping", location="top", shrink=0.7, aspect=40)
     ticks = [t for t in (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1, 2, 5, 10) if 1 / far <= t <= far]
     bar.set_ticks(ticks, labels=[f"{t:g}" for t in ticks])
     bar.ax.minorticks_off()

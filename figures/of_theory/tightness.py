@@ -5,13 +5,12 @@ it.
 from __future__ import annotations
 
 import numpy as np
-import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from figures import draw
+from figures import draw, layout, scales
 from figures.style import Look, Style, styled
-from figures.tables import Frame, NothingToDraw, Tables
+from figures.tables import Frame, Tables, need
 from fspo.theory import cosine_bound
 
 TITLE = "The cosine lemma is tight"
@@ -37,8 +36,7 @@ def clouds(tables: Tables) -> Frame:
     """Return the rows of table tightness where the cosine lemma gives a bound (rho < 1, T7), in drawing order."""
     table = tables["tightness"]
     found = table[table["source"].isin(list(SOURCES)) & table["rho"].between(SMALLEST, 1.0, inclusive="left")]
-    if found.empty:
-        raise NothingToDraw("no strata with a guarantee (rho < 1)")
+    found = need(found, "no strata with a guarantee (rho < 1)")
     return found.sort_values("source", key=lambda names: names.map(list(SOURCES).index), kind="stable")
 
 
@@ -50,17 +48,13 @@ def plot_angles(data: Frame, y: str, ax: Axes | None = None) -> Axes:
     rho = np.linspace(0, 1, 400)[:-1] if y == "cosine" else np.array([SMALLEST, 1.0])
     bound = [cosine_bound(r) or 0.0 for r in rho] if y == "cosine" else rho
     ax.plot(rho, bound, color="black", linewidth=1.0, zorder=2.2)
-    names = dict.fromkeys(data["source"])
-    sns.scatterplot(
-        data, x="rho", y=y, hue="source", style="source", palette={name: SOURCES[name][1].color for name in names},
-        markers={name: SOURCES[name][1].marker for name in names}, style_order=list(names), legend=False, ax=ax,
-        s=9, linewidth=0, alpha=0.75, rasterized=True, zorder=2.3,
-    )  # fmt: skip
+    known = {name: look for name, (_, look) in SOURCES.items()}
+    draw.cloud(data, ax, x="rho", y=y, hue="source", known=known, s=9, linewidth=0, rasterized=True, zorder=2.3)
     if y == "cosine":
         ax.set(xlim=(-0.02, 1.02), ylim=(-0.03, 1.03))
     else:
-        draw.decade_axis(ax.xaxis, [SMALLEST, 1])
-        draw.decade_axis(ax.yaxis, [SMALLEST / 10, 1])
+        scales.decade_axis(ax.xaxis, [SMALLEST, 1])
+        scales.decade_axis(ax.yaxis, [SMALLEST / 10, 1])
     ax.set(xlabel="$\\rho$", ylabel=y)
     return ax
 
@@ -78,13 +72,11 @@ def caption(tables: Tables) -> str:
 
 @styled
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw angles between clipped and true update: the cosine in the left panel, the sine in the right one
-    (docs/theory.md T7, T7s).
-    """
+    """Draw angles between clipped and true update: the cosine in the left panel, the sine in the right one."""
     data = clouds(tables)
-    legend = {SOURCES[s][0]: draw.key(SOURCES[s][1].color, SOURCES[s][1].marker) for s in data["source"].unique()}
-    legend["bound"] = draw.key("black", linestyle="-", linewidth=1.0)
-    fig, axes = draw.panel_grid(style, 2, 1.9, legend)
+    legend = {SOURCES[s][0]: layout.key(SOURCES[s][1].color, SOURCES[s][1].marker) for s in data["source"].unique()}
+    legend["bound"] = layout.key("black", linestyle="-", linewidth=1.0)
+    fig, axes = layout.panel_grid(style, 2, 1.9, legend)
     for ax, y in zip(axes, ("cosine", "sine"), strict=True):
         plot_angles(data, y, ax)
     return fig

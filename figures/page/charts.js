@@ -14,7 +14,6 @@ for (const figure of document.querySelectorAll('figure.charted')) {
     const box = panel.appendChild(document.createElement('div'));
     const told = panel.appendChild(document.createElement('output'));
     box.className = 'chart';
-    told.textContent = 'Point at a mark, or reach it by Tab and the arrow keys, for its values.';
     const tell = (event) => {
       const mark = event.target.closest('.points_marks path');
       if (mark) told.textContent = mark.getAttribute('aria-label');

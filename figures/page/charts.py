@@ -14,7 +14,8 @@ from typing import Any
 
 from figures import ALL_BINS
 from figures.style import looks, rule_label
-from figures.tables import Frame, split
+from figures.tables import Frame, count_words, split, view_words
+from fspo.stats.intervals import PERCENT
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,9 @@ class Chart:
 
     Attributes
     ----------
+    caption : str
+        What the charts show, which is less than what the printed figure shows. ``{n}`` stands for the numbers of
+        responses, ``{logs}`` for the runs on whose logs rules are compared, ``{run}`` for the first run.
     y_title, x_title : str
         Words at the axes.
     x, y : str
@@ -43,6 +47,7 @@ class Chart:
         What the column ``count`` counts.
     """
 
+    caption: str
     y_title: str
     x: str = "bin_mean"
     y: str = "estimate"
@@ -59,33 +64,91 @@ class Chart:
 
 _by_rule = partial(Chart, x="rule", x_title="rule", kind="point")
 _OVER: dict[str, Any] = {"x_title": "rollout", "kind": "linear"}
+_BARS = f"Bars: {PERCENT} intervals."
+_DROPPED = (
+    "Responses outside the band are dropped or masked; “as trained”: as each run's own rule treats them. n = {n} "
+    f"scored responses with A ≠ 0. {_BARS} {{logs}}."
+)
 CHARTS = {
-    "acceptance_by_length": Chart("in the band (%)", percent=True),
+    "acceptance_by_length": Chart(
+        "Share of responses whose sequence log-ratio lies in the band, by length; a fair rule is flat. Points: length "
+        f"bins with cluster-aware {PERCENT} intervals (n = {{n}} responses for each point), joined by lines. {{logs}}.",
+        "in the band (%)",
+        percent=True,
+    ),
     "acceptance_by_position": Chart(
+        "Share of tokens that rules on tokens or prefixes do not cut, on S at first use (A ≠ 0; docs/theory.md "
+        "section 2): by the token's place in its response, and by the response's length (n = {n} tokens for each "
+        f"point). Bars: {PERCENT} intervals, clustered by prompt.",
         "tokens kept (%)",
         x_title="place or length (tokens)",
         percent=True,
         words={"position": "by the token's place", "response": "by the response's length"},
         counted="tokens",
     ),
-    "clip_over_training": Chart("out of band (%)", x="window", percent=True, panels=("bin",), **_OVER),
+    "clip_over_training": Chart(
+        "Share of responses whose log-ratio lies outside the band of the rule that trains (docs/theory.md section 1), "
+        "by rollout: a chart for each length bin, a line for each run. n = {n} responses for each point. Bars: "
+        f"cluster-aware {PERCENT} intervals.",
+        "out of band (%)",
+        x="window",
+        percent=True,
+        panels=("bin",),
+        **_OVER,
+    ),
     "lre_by_rule": _by_rule(
+        "LRE_2 (docs/theory.md section 3) of the rules that drop, bias-corrected; 0 is fair. The share in the band is "
+        f"of all responses, the share not cut and the weight kept of those with A ≠ 0. {_BARS} {{logs}}.",
         "LRE_2",
         panels=("measure", "panel"),
         words={"band": "share in the band", "update": "share not cut", "weight": "weight kept"},
         only={"norm": "l2"},
     ),
-    "ess_by_length": Chart("effective share, or mean weight"),
-    "theory_gap": Chart("percentage points", percent=True),
-    "cosine_by_rule": _by_rule("cosine"),
-    "cosine_references": _by_rule("cosine", panels=("reference", "panel"), words={"same_batch": "same batch"}),
+    "ess_by_length": Chart(
+        "Effective over actual number of responses of the weights that each rule leaves, by length (n = {n} responses "
+        "with A ≠ 0 for each point); exact: every response with its weight w = exp(S). Chart “mean weight”: mean of "
+        f"w, 1 where the sampler's law is the one that the weights assume. {_BARS} {{logs}}.",
+        "effective share, or mean weight",
+    ),
+    "theory_gap": Chart(
+        "“Measured − theory”: measured less theoretical share in the band (docs/theory.md T1), each run's own rule on "
+        "its own log, by length bin. The other charts add up to it: what each departure from the theory contributes, "
+        f"and the rest. n = {{n}} responses for each point. Bars: {PERCENT} intervals (jackknife over prompts).",
+        "percentage points",
+        percent=True,
+    ),
+    "cosine_by_rule": _by_rule(
+        "Same-batch cosine of the clipped and the true update over all lengths (docs/theory.md section 5). " + _DROPPED,
+        "cosine",
+    ),
+    "cosine_references": _by_rule(
+        "Cosine of the clipped with the true update as several references tell it (docs/theory.md section 5): the same "
+        "batch, which flatters; the population, from pairs of different prompts; the same with capped weights; new "
+        "responses (“fresh”). " + _DROPPED,
+        "cosine",
+        panels=("reference", "panel"),
+        words={"same_batch": "same batch"},
+    ),
     "update_error": _by_rule(
+        "Squared bias, variance and their sum, the mean squared error (MSE), of the clipped update over the unclipped "
+        "update's own MSE (docs/theory.md T12; below 1, clipping gains more than it costs); and the same sum for the "
+        "direction. " + _DROPPED,
         "unclipped MSE = 1",
         panels=("quantity", "panel"),
         words={"bias2": "squared bias", "mse": "MSE", "mse_direction": "MSE of the direction"},
     ),
-    "variance_scaling": Chart("variance of S", y="var_S", ends=("var_S_ci_low", "var_S_ci_high"), y_kind="log"),
+    "variance_scaling": Chart(
+        "Variance of S in each length bin at its mean length (n = {n} responses for each point), with cluster-aware "
+        f"{PERCENT} intervals, joined by lines. docs/theory.md T1 needs it to grow in proportion to the length.",
+        "variance of S",
+        y="var_S",
+        ends=("var_S_ci_low", "var_S_ci_high"),
+        y_kind="log",
+    ),
     "drift_by_sign": Chart(
+        "Drift of S per token, its mean over the mean length, by the rule that trained: for all responses and by the "
+        f"sign of A (docs/theory.md sections 2 and 7; n = {{n}} responses for each point). Bars: cluster-aware "
+        f"{PERCENT} intervals.",
         "drift per token (nats)",
         x="trained_rule",
         x_title="rule",
@@ -96,13 +159,26 @@ CHARTS = {
         words={"all": "all responses", "positive": "A > 0", "negative": "A < 0"},
     ),
     "sensitivity_range": Chart(
+        "What each rule's range, as a multiple of its default, would have done to the log of run {run}: share in the "
+        "band, its LRE_2 (docs/theory.md section 3), cosine of the clipped and the true update (section 5), and "
+        "squared error (MSE) of the clipped update over that of the unclipped one (T12; below 1, clipping gains). "
+        + _BARS,
         "estimate",
         x="factor",
         x_title="range / default",
         panels=("quantity",),
         words={"band": "share in the band", "lre_band_l2": "LRE_2 of the band", "mse": "MSE, unclipped = 1"},
     ),
-    "training_curves": Chart("mean of the rollout", x="rollout", y="value", ends=("low", "high"), **_OVER),
+    "training_curves": Chart(
+        "Mean reward and response length of each rollout, and reward on held-out prompts where it was evaluated (bars: "
+        "one standard error over prompts). One line a run. The theory (docs/theory.md) says nothing about these "
+        "curves.",
+        "mean of the rollout",
+        x="rollout",
+        y="value",
+        ends=("low", "high"),
+        **_OVER,
+    ),
 }
 """The figures of runs that are charts too, by the name of their module. The others show single updates as clouds."""
 MOST_POINTS = 2000
@@ -121,16 +197,16 @@ def library() -> str:
     return javascript_bundle("window.vegaEmbed = vegaEmbed;")
 
 
-def charts(name: str, numbers: Frame) -> list[dict[str, Any]]:
-    """Return a Vega-Lite specification with its ``title`` for each panel of the figure ``name``, from its numbers; none
-    for a figure that is no chart, or that has more than `MOST_POINTS` points.
+def charts(name: str, numbers: Frame) -> tuple[str, list[dict[str, Any]]]:
+    """Return the caption of the charts of the figure ``name``, and a Vega-Lite specification with its ``title`` for
+    each panel, from the figure's numbers; nothing for a figure that is no chart or has more than `MOST_POINTS` points.
 
     A point stands for a row with a finite y; its ``words`` say what it shows. The specification's parameter ``hidden``
     lists the rules that are not shown.
     """
     chart = CHARTS.get(name)
     if chart is None or chart.y not in numbers or numbers.empty:
-        return []
+        return "", []
     rows = numbers[numbers[chart.y].notna()]
     for column, value in chart.only.items():
         rows = rows[rows[column] == value]
@@ -139,11 +215,23 @@ def charts(name: str, numbers: Frame) -> list[dict[str, Any]]:
     elif "outside" in rows:
         plain = rows["outside"].isin(["drop", "mask"]) | rows["source"].eq("trained")
         rows = rows[plain & ~rows["rule"].eq("random")]
+    if rows.empty or len(rows) > MOST_POINTS:
+        return "", []
     rule = "rule" if "rule" in rows else "trained_rule"
     known, columns = looks(rows[rule]), [column for column in chart.panels if column in rows]
     titles = [", ".join(_title(row, column, chart) for column in columns) for row in rows.to_dict("records")]
-    panels = split(rows.assign(title=titles), "title") if len(rows) <= MOST_POINTS else {}
-    return [_spec(panel, _points(own, chart, rule), chart, known) for panel, own in panels.items()]
+    panels = split(rows.assign(title=titles), "title")
+    return _caption(rows, chart), [
+        _spec(panel, _points(own, chart, rule), chart, known) for panel, own in panels.items()
+    ]
+
+
+def _caption(rows: Frame, chart: Chart) -> str:
+    logs = view_words(rows.fillna({"log": ""})) if "log" in rows else ""
+    text = chart.caption.format(
+        n=count_words(rows["count"]) if "count" in rows else "", logs=logs, run=rows["run"].iloc[0]
+    )
+    return text.removesuffix(" .")
 
 
 def _title(row: dict[str, Any], column: str, chart: Chart) -> str:

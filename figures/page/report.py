@@ -131,7 +131,8 @@ def write_report(
     first = [] if lead is None else [_picture(lead, 1)]
     shown = _sections(sections, len(first))
     claims = [claim for section in shown for claim in section["claims"]]
-    charted = any(figure["charts"] for part in (first, *(section["figures"] for section in shown)) for figure in part)
+    figures = [*first, *(figure for section in shown for figure in section["figures"])]
+    charted = [figure["number"] for figure in figures if figure["charts"]]
     page = environment.get_template("report.html.j2").render(
         beginning=BEGINNING,
         title=title,
@@ -145,6 +146,7 @@ def write_report(
         sections=shown,
         samples=[_sample(sample) for sample in samples],
         provenance=[(str(name), plain(value)) for name, value in (provenance or {}).items()],
+        first_chart=min(charted, default=0),
         library=charts.library() if charted else "",
         script=(Path(__file__).parent / "charts.js").read_text(encoding="utf-8"),
     )
@@ -321,9 +323,10 @@ def _sections(sections: Sequence[Section], figures: int) -> list[dict[str, Any]]
 
 
 def _picture(picture: Picture, number: int) -> dict[str, Any]:
-    shown: dict[str, Any] = {"number": number, "title": picture.title, "caption": picture.caption}
     frame = None if picture.numbers is None else _read_numbers(picture.numbers)
-    shown |= {"details": picture.details, "charts": [] if frame is None else charts.charts(picture.chart, frame)}
+    told, found = ("", []) if frame is None else charts.charts(picture.chart, frame)
+    shown: dict[str, Any] = {"number": number, "title": picture.title, "caption": picture.caption}
+    shown |= {"details": picture.details, "charts": found, "chart_caption": told}
     table = None if frame is None or picture.numbers is None else _numbers(frame, picture.numbers.name)
     return shown | _embedded(Path(picture.file)) | {"numbers": table}
 

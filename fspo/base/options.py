@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import re
 import sys
+from argparse import SUPPRESS
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, fields, is_dataclass
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_type_hints
+from textwrap import fill
+from typing import Any, NoReturn, TypeVar, get_args, get_type_hints
 
 import yaml
 from jsonargparse import ArgumentError, ArgumentParser
@@ -21,6 +24,8 @@ from fspo.base.errors import UserError, unknown_name
 from fspo.base.files import write_text
 
 ConfigT = TypeVar("ConfigT")
+ALL = "all"
+"""In place of a group's name: all options."""
 
 
 def make_parser(cls: type, prog: str, description: str) -> ArgumentParser:
@@ -56,6 +61,9 @@ def parse(cls: type[ConfigT], args: Sequence[str] | None, parser: ArgumentParser
     """
     parser = parser or make_parser(cls, "", "")
     given = sys.argv[1:] if args is None else args
+    for word, following in pairwise([*given, ""]):
+        if word in ("-h", "--help"):
+            _show_help(parser, cls, "" if following.startswith("-") else following)
     words = _checked_words(rewritten(parser, given), cls)
     try:
         namespace = parser.parse_args(words)
@@ -66,6 +74,32 @@ def parse(cls: type[ConfigT], args: Sequence[str] | None, parser: ArgumentParser
         raise
     except (ArgumentError, ValueError, TypeError) as error:
         raise UserError(_explain(" ".join(str(error).split()), cls, given)) from error
+
+
+def _show_help(parser: ArgumentParser, cls: type, part: str) -> NoReturn:
+    """Print the help and end the program: the options of the group ``part``, all options for "all".
+
+    Without ``part`` the options outside groups are explained, and of each group the names of its options are listed.
+    """
+    groups = {name: hint for name, hint in get_type_hints(cls).items() if is_dataclass(hint)}
+    if part and part not in (*groups, ALL):
+        raise unknown_name("group of options", part, [*groups, ALL])
+    if part != ALL and groups:
+        for action in parser._actions:
+            top = action.dest.partition(".")[0]
+            if (top != part) if part else (top in groups):
+                action.help = SUPPRESS
+        lines = [
+            f"Options in groups are written --GROUP.NAME; {parser.prog} --help GROUP explains those of a group,",
+            f"{parser.prog} --help {ALL} all options.",
+        ]
+        for name, hint in groups.items() if not part else ():
+            options = option_names(hint)  # type: ignore[arg-type]
+            leaves = [dashed(one) for one in options if not any(other.startswith(f"{one}.") for other in options)]
+            lines.append(fill(f"{name}: {', '.join(leaves)}", 100, subsequent_indent="    ", break_on_hyphens=False))
+        parser.epilog = "\n".join(lines)
+    parser.print_help()
+    sys.exit(0)
 
 
 def _checked_words(args: Sequence[str], cls: type) -> list[str]:

@@ -17,7 +17,7 @@ from fspo.rules import check_ratios
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """All options of a training run.
+    """Options of a training run.
 
     Parameters
     ----------

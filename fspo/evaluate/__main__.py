@@ -20,6 +20,7 @@ EXAMPLES = """examples:
   fspo evaluate out/fspo --benchmarks math500@4,aime24@32 --max-new-tokens 8192
   fspo evaluate out/fspo --benchmarks aime25 --data-dir benchmarks_on_disk
   fspo evaluate out/fspo --benchmarks mine.jsonl --temperature 0 --samples 1
+      where each line of mine.jsonl is such as {"prompt": "What is 2 + 3?", "answer": "5"}
   torchrun --nproc_per_node 8 -m fspo.evaluate out/fspo --benchmarks math500
 The same command again goes on where it stopped, and adds models and benchmarks to the answers in --output.
 """
@@ -39,7 +40,8 @@ def build_parser() -> CommandParser:
         "--benchmarks",
         type=str,
         required=True,
-        help=f"names ({', '.join(BENCHMARKS)}) or jsonl/parquet files, with commas; NAME@K asks for K responses",
+        help=f"names ({', '.join(BENCHMARKS)}) or jsonl/parquet files with columns prompt and answer, "
+        "with commas; NAME@K asks for K responses",
     )
     p.add_argument("models", type=str, nargs="+", metavar="MODEL", help="run folder, model folder or hub name")
     p.add_argument("--data-dir", type=str | None, default=None, help="folder with NAME.jsonl, NAME.parquet or NAME/")

@@ -25,7 +25,8 @@ from fspo.gradlog.metric_names import CORRECTION_CUT, CORRECTION_WEIGHT
 from fspo.integrations.memory import UpdateMemory
 from fspo.integrations.trl_check import OURS, check_release
 from fspo.integrations.trl_log import PREFIX
-from fspo.integrations.trl_observe import FORWARD, LoggedTrainer, loss_mask, mismatch, observe
+from fspo.integrations.trl_logged import FORWARD, LoggedTrainer, loss_mask, mismatch
+from fspo.integrations.trl_observe import observe
 from fspo.integrations.trl_options import FSPOConfig
 from fspo.objective import Records, denominator_for, objective
 from fspo.rules import DriftStats, Rule

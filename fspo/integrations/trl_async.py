@@ -17,7 +17,7 @@ from torch.nn.utils.rnn import pad_sequence
 from trl.experimental.async_grpo import AsyncGRPOTrainer
 
 from fspo.integrations.trl_log import PREFIX, TrlLog
-from fspo.integrations.trl_observe import Begin, LoggedTrainer
+from fspo.integrations.trl_logged import Begin, LoggedTrainer
 from fspo.objective import Mismatch, objective, token_columns
 from fspo.rules import Rule
 

@@ -32,15 +32,14 @@ def build_parser() -> ArgumentParser:
 def main(args: list[str] | None = None) -> int:
     """Print the memory and the token counts of a planned run; return 0 if the run fits the machine, else 1."""
     wanted = parse(PlanConfig, args, build_parser())
+    if wanted.json and Path(wanted.json).is_dir():
+        raise UserError(f"--json {wanted.json} is a folder: name a file in it")
     from fspo.plan.report import report
 
     text, values, fits = report(wanted.training(), wanted.machine)
     print(text)
     if wanted.json:
-        path = Path(wanted.json)
-        if path.is_dir():
-            raise UserError(f"--json {path} is a folder: name a file in it")
-        write_text(path, json.dumps(values, indent=1) + "\n")
+        write_text(Path(wanted.json), json.dumps(values, indent=1) + "\n")
     if fits:
         print(next_step("train", [], " with the same options, but for --machine.* and --json"))
     return 0 if fits else 1

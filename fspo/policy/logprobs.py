@@ -123,6 +123,7 @@ def token_log_probs(
     logits: int | None = None,
     tokens: int | None = None,
     scores: HeadReader | None = None,
+    rounded: bool = False,
 ) -> tuple[Float[Tensor, "B T"], Float[Tensor, "B T"] | None]:
     """Compute the log-probability of each response token given all tokens before it.
 
@@ -149,6 +150,9 @@ def token_log_probs(
     scores : HeadReader, optional
         The `ScoreHooks` in whose context this pass runs. Without it their hooks count as foreign, and all logits are
         computed at once.
+    rounded : bool
+        Whether logits that are computed tile by tile are rounded to the type of the weights
+        (`fspo.policy.linear_logprobs.linear_log_probs`).
 
     Returns
     -------
@@ -173,7 +177,8 @@ def token_log_probs(
         # Compute one position even if no row has a response token: in data-parallel training the other processes would
         # wait for this one's gradient.
         columns = torch.zeros(1, dtype=torch.int64, device=mask.device)
-    asked = _Asked(predicting, columns, batch["input_ids"][mask], temperature, entropy, logits, tokens, scores)
+    targets = batch["input_ids"][mask]
+    asked = _Asked(predicting, columns, targets, temperature, entropy, logits, tokens, scores, rounded)
     values, entropies = asked.of(model, batch)
     log_probs = values.new_zeros(mask.shape).masked_scatter(mask, values)
     if entropies is None:
@@ -210,6 +215,7 @@ class _Asked:
     logits: int | None
     tokens: int | None
     scores: HeadReader | None
+    rounded: bool
 
     def of(
         self, model: nn.Module, batch: Mapping[str, Shaped[Tensor, "B T"]]
@@ -282,6 +288,7 @@ class _Asked:
             entropy=self.entropy,
             tile=tile,
             listener=self.scores.listener(head, hidden, self.rows()) if self.scores is not None else None,
+            rounded=self.rounded,
         )
 
 

@@ -69,7 +69,16 @@ class ReproductionSizes:
 _AUDITED = {"log.audit_every": 5, "log.coverage_every": 10}
 PRESETS = {
     "quick": ReproductionSizes(COMPARED, JUDGING_SEEDS[:3], 14, 10, options=_AUDITED),
-    "paper": ReproductionSizes(SIX_RULES, JUDGING_SEEDS, 24, 30, tuple(TASKS), options=_AUDITED),
+    # Unclipped runs of every seed, and scores of each first pass but its first minibatch, whose S is 0: population and
+    # fresh cosines need both.
+    "paper": ReproductionSizes(
+        (*SIX_RULES, "none"),
+        JUDGING_SEEDS,
+        20,
+        30,
+        tuple(TASKS),
+        options=_AUDITED | {"log.score_minibatches": [1, 2, 3]},
+    ),
     "smoke": ReproductionSizes(
         ("rloo", "fspo"),
         (0,),

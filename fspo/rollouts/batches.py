@@ -136,11 +136,37 @@ class Microbatch:
     dummy: bool = False
 
 
+MICROBATCH_COST = 100
+"""What one microbatch more costs a single process, in tokens: it takes the time of this number of tokens besides that
+of its own."""
+
+
+def _cuts(lengths: np.ndarray, tokens: int, cost: int) -> list[int]:
+    """Return where to cut rows, sorted by length (n,), so that padding and each part's ``cost`` are together least.
+
+    A part holds at most ``tokens`` tokens with padding, or one row.
+    """
+    least, begins = np.zeros(len(lengths) + 1), [0]  # of the first n rows: least cost, begin of their last part
+    for end, longest in enumerate(lengths, 1):
+        starts = np.arange(max(end - max(tokens // longest, 1), 0), end)
+        costs = least[starts] + (end - starts) * longest + cost
+        least[end] = costs.min()
+        begins.append(int(starts[costs.argmin()]))
+    cuts, end = [], begins[-1]
+    while end:
+        cuts.append(end)
+        end = begins[end]
+    return cuts[::-1]
+
+
 def plan_microbatches(
     rows: np.ndarray, total_lengths: np.ndarray, trains: np.ndarray, tokens: int, *, rank: int = 0, world: int = 1
 ) -> list[Microbatch]:
     """Return the microbatches of this process: rows of similar length, at most ``tokens`` tokens each with padding.
 
+    The rows are sorted by length and cut where padding is least. A single process counts each microbatch as
+    `MICROBATCH_COST` tokens. Several processes make next to as few microbatches as they can, because sharded weights
+    are gathered again for each.
     Rows without a gradient (``trains`` False) get separate microbatches, which need no backward pass. Every process
     gets the same number of microbatches with and without a gradient, so that collective operations match. To reach
     that number the biggest microbatches are halved, and if that is not enough, dummies are added.
@@ -158,17 +184,14 @@ def plan_microbatches(
     for kind in (True, False):
         chosen = rows[trains[rows] == kind]
         chosen = chosen[np.argsort(total_lengths[chosen], kind="stable")]
-        parts: list[np.ndarray] = []
-        start = 0
-        for end in range(1, len(chosen) + 1):
-            if end == len(chosen) or (end + 1 - start) * total_lengths[chosen[end]] > tokens:
-                parts.append(chosen[start:end])
-                start = end
+        cost = MICROBATCH_COST if world == 1 else tokens
+        parts = np.split(chosen, _cuts(total_lengths[chosen], tokens, cost)) if len(chosen) else []
         while (
             len(parts) % world and max(map(len, parts)) > 1
         ):  # processes would get unequal numbers of parts: halve the biggest
             i = int(np.argmax([len(part) * total_lengths[part[-1]] * (len(part) > 1) for part in parts]))
             parts[i : i + 1] = np.array_split(parts[i], 2)
+        parts.sort(key=lambda part: len(part) * total_lengths[part[-1]])  # what processes do at once takes similar time
         for i in range(0, len(parts), world):
             mine = i + rank
             dummy = mine >= len(parts)

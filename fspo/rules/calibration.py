@@ -128,11 +128,12 @@ def excess_quantiles(excess: Real[np.ndarray, " N"], targets: Sequence[float], l
     if size == 0:
         raise UserError("no rows to calibrate on: every response has A = 0 or a non-finite S")
     ranks = [min(max(round(target * size), 1), size) for target in targets]
-    ordered = np.partition(excess, sorted({place for k in ranks for place in (k - 1, min(k, size - 1))}))
+    ordered = np.partition(excess, sorted({k - 1 for k in ranks}))
     factors: list[float] = []
     for k, target in zip(ranks, targets, strict=True):
         here = ordered[k - 1]
-        upper = ordered[k] if k < size and ordered[k] > here else here * (1 + 1e-9)
+        following = ordered[k:].min() if k < size else here
+        upper = following if following > here else here * (1 + 1e-9)
         # Take the middle between the excesses of the last response that the band accepts and of the first that it
         # does not: rounding then cannot change which responses are accepted.
         factor = float((here + upper) / 2)

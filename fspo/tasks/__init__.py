@@ -50,9 +50,10 @@ def make_task(name: str, options: Mapping[str, Any] | None = None) -> Task:
     options = dict(options or {})
     kind, _, rest = name.partition(":")
     if kind == "gym" and rest:
-        from fspo.tasks.gym import make_gym_task
+        from fspo.tasks.gym import GymTask, make_gym_task
+        from fspo.tasks.products import ProductsTask
 
-        return make_gym_task(rest, options)
+        return make_gym_task(rest, options, ProductsTask if rest == "products" else GymTask)
     if name in TRAINING_SETS:
         return _make_dataset(known_options(TRAINING_SETS[name], options), name)
     if name not in _BUILDERS:

@@ -71,8 +71,8 @@ def _import_gym() -> Any:
     return reasoning_gym
 
 
-def make_gym_task(dataset: str, options: Mapping[str, Any]) -> GymTask:
-    """Build a gym task from flat options: those of `GymConfig` and those of the dataset.
+def make_gym_task(dataset: str, options: Mapping[str, Any], task: type[GymTask]) -> GymTask:
+    """Build a task of the class ``task`` from flat options: those of `GymConfig` and those of the dataset.
 
     Raises
     ------
@@ -80,7 +80,6 @@ def make_gym_task(dataset: str, options: Mapping[str, Any]) -> GymTask:
         If the package is missing, or for an unknown dataset or option (the message suggests the nearest known name).
     """
     from fspo.tasks import build_config
-    from fspo.tasks.products import ProductsTask
 
     _import_gym()
     from reasoning_gym.factory import DATASETS
@@ -94,7 +93,6 @@ def make_gym_task(dataset: str, options: Mapping[str, Any]) -> GymTask:
         if key not in own and key not in theirs:
             raise unknown_name(kind, str(key), own + theirs)
     config = build_config(GymConfig, {k: v for k, v in options.items() if k in own}, kind)
-    task = ProductsTask if dataset == "products" else GymTask
     return task(dataset, config, {k: v for k, v in options.items() if k in theirs})
 
 

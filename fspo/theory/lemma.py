@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +11,9 @@ from numpy.typing import ArrayLike
 
 from fspo.base.arguments import number, numbers
 from fspo.base.errors import UserError
-from fspo.theory.reweighting import LRE, Floats, relative_acceptance
+from fspo.theory.reweighting import LRE, Floats, relative, relative_acceptance
+
+OVERFLOW = "the vectors' norms overflow: divide both by a constant"
 
 
 def cosine_bound(rho: float) -> float | None:
@@ -18,7 +21,10 @@ def cosine_bound(rho: float) -> float | None:
 
     rho bounds the norm of the error that clipping makes, relative to the true update.
     """
-    rho = number("rho", rho, 0, infinite=True, why="it is a ratio of norms")
+    return _bound(number("rho", rho, 0, infinite=True, why="it is a ratio of norms"))
+
+
+def _bound(rho: float) -> float | None:
     return math.sqrt((1 - rho) * (1 + rho)) if rho < 1 else None
 
 
@@ -68,7 +74,7 @@ def cosine(u: ArrayLike, v: ArrayLike) -> float:
         raise UserError(f"a cosine needs two vectors of one length; these have shapes {u.shape} and {v.shape}")
     u_norm, v_norm = float(np.linalg.norm(u)), float(np.linalg.norm(v))
     if not u_norm * v_norm < math.inf:
-        raise UserError("the vectors' norms overflow: divide both by a constant")
+        raise UserError(OVERFLOW)
     return float(u @ v) / (u_norm * v_norm) if u_norm * v_norm > 0 else math.nan
 
 
@@ -93,44 +99,81 @@ def cosine_lemma(p: ArrayLike, a: ArrayLike, g: ArrayLike, clipped: ArrayLike) -
         If nothing is accepted, the mean of g is 0, an entry is not finite, shapes differ, or a stratum with a = 0 has
         a clipped gradient.
     """
-    p, r, mean = relative_acceptance(p, a)
-    a = np.asarray(a, np.float64)
+    a, (g, clipped) = _checked(p, a, g, clipped)
+    (found,) = cosine_lemmas(np.asarray(p, np.float64), a[None], g, clipped[None])
+    if isinstance(found, UserError):
+        raise found
+    return found
+
+
+def _checked(p: ArrayLike, a: ArrayLike, g: ArrayLike, clipped: ArrayLike) -> tuple[Floats, list[Floats]]:
+    relative_acceptance(p, a)
     g, clipped = numbers("g", g), numbers("clipped", clipped)
-    if g.ndim != 2 or g.shape != clipped.shape or len(g) != p.size:
+    if g.ndim != 2 or g.shape != clipped.shape or len(g) != np.size(p):
         raise UserError(
-            f"g and clipped must be matrices with one row for each of the {p.size} strata; "
+            f"g and clipped must be matrices with one row for each of the {np.size(p)} strata; "
             f"these have shapes {g.shape} and {clipped.shape}"
         )
-    total, total_clipped = p @ g, p @ clipped
-    norm = float(np.linalg.norm(total))
-    if not norm > 0:
-        raise UserError("g = 0: the true update vanishes, so no cosine is defined")
-    if np.any(clipped[a == 0] != 0):
-        raise UserError("a stratum with a(l) = 0 has a clipped gradient: choose another normaliser (b for truncate)")
-    delta = np.divide(clipped, a[:, None], out=g.copy(), where=a[:, None] > 0) - g
-    share = p * (1 + r)
-    e_len, e_in = (p * r) @ g, share @ delta
-    spread = np.linalg.norm(g - total, axis=1)
-    kappa = float(p @ np.linalg.norm(g, axis=1)) / norm
-    kappa_c = float(p @ spread) / norm
-    kappa_c2 = float(np.sqrt(p @ spread**2)) / norm
-    eta = float(share @ np.linalg.norm(delta, axis=1)) / norm
-    if not (math.isfinite(kappa) and math.isfinite(kappa_c2) and math.isfinite(eta)):
-        raise UserError("gradients overflow or g vanishes beside them: divide them by a constant, or look for bad rows")
-    error = LRE.of(p, r, mean)
-    rho = min(error.inf * kappa, error.inf * kappa_c, error.l2 * kappa_c2) + eta
-    residual = np.linalg.norm(total_clipped / mean - (total + e_len + e_in)) / norm
-    return CosineLemma(
-        cosine(total_clipped, total),
-        rho,
-        cosine_bound(rho),
-        kappa,
-        kappa_c,
-        kappa_c2,
-        eta,
-        error,
-        e_len,
-        e_in,
-        norm,
-        float(residual),
-    )
+    return np.asarray(a, np.float64), [g, clipped]
+
+
+def cosine_lemmas(p: Floats, a: Floats, g: Floats, clipped: Floats) -> Iterator[CosineLemma | UserError]:
+    """Yield what :func:`cosine_lemma` returns, or the error that it raises, for each of B rules on the same strata.
+
+    Parameters
+    ----------
+    p : array (K,), >= 0
+        Share of each stratum, or its number of responses.
+    a : array (B, K)
+        Acceptance of each stratum by each rule.
+    g : array (K, D)
+        Mean gradient of each stratum.
+    clipped : array (B, K, D)
+        Mean clipped gradient of each stratum by each rule.
+    """
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        shares, r, mean = relative(p, a)
+        total, total_clipped = shares @ g, shares @ clipped
+        norm, clipped_norm = np.linalg.norm(total), np.linalg.norm(total_clipped, axis=1)
+        delta = np.zeros_like(clipped)
+        np.divide(clipped, a[..., None], out=delta, where=a[..., None] > 0)
+        np.subtract(delta, g, out=delta, where=a[..., None] > 0)
+        share = shares * (1 + r)
+        e_len, e_in = (shares * r) @ g, (share[:, None] @ delta)[:, 0]
+        spread = np.linalg.norm(g - total, axis=1)
+        kappa = float(shares @ np.linalg.norm(g, axis=1) / norm)
+        kappa_c = float(shares @ spread / norm)
+        kappa_c2 = float(np.sqrt(shares @ spread**2) / norm)
+        eta = np.sum(share * np.linalg.norm(delta, axis=2), axis=1) / norm
+        residual = np.linalg.norm(total_clipped / mean[:, None] - (total + e_len + e_in), axis=1) / norm
+        size = np.abs(r)
+        errors = np.max(size[:, shares > 0], axis=1, initial=0.0), size @ shares, np.sqrt(r**2 @ shares), mean
+        product = clipped_norm * norm
+        cosines = np.where(product > 0, total_clipped @ total / product, np.nan)
+    outside = np.any((a == 0) & np.any(clipped != 0, axis=2), axis=1)
+    sound = np.all(np.isfinite(r), axis=1) & np.isfinite(product)
+    for i in range(len(a)):
+        try:
+            if not sound[i]:
+                _checked(p, a[i], g, clipped[i])
+            if not norm > 0:
+                raise UserError("g = 0: the true update vanishes, so no cosine is defined")
+            if outside[i]:
+                raise UserError(
+                    "a stratum with a(l) = 0 has a clipped gradient: choose another normaliser (b for truncate)"
+                )
+            if not (math.isfinite(kappa) and math.isfinite(kappa_c2) and math.isfinite(eta[i])):
+                raise UserError(
+                    "gradients overflow or g vanishes beside them: divide them by a constant, or look for bad rows"
+                )
+            if not product[i] < math.inf:
+                raise UserError(OVERFLOW)
+        except UserError as error:
+            yield error
+            continue
+        error = LRE(*(float(x[i]) for x in errors))
+        rho = min(error.inf * kappa, error.inf * kappa_c, error.l2 * kappa_c2) + float(eta[i])
+        yield CosineLemma(
+            *(float(cosines[i]), rho, _bound(rho), kappa, kappa_c, kappa_c2, float(eta[i]), error),
+            *(e_len[i], e_in[i], float(norm), float(residual[i])),
+        )

@@ -45,13 +45,20 @@ def relative_acceptance(p: ArrayLike, a: ArrayLike) -> tuple[Floats, Floats, flo
         raise UserError("p and a must be finite; drop empty bins before")
     if np.any(shares < 0) or not 0 < shares.sum() < np.inf or np.any(accepted < 0):
         raise UserError("p must be >= 0 with a positive sum, and a >= 0")
-    shares = shares / shares.sum()
-    mean = float(shares @ accepted)
+    shares, r, mean = relative(shares, accepted)
     if not mean > 0:
         raise UserError("a_bar = 0: nothing is accepted, so LRE is not defined; widen the band")
-    above = accepted - mean
-    above = above - shares @ above  # subtract the mean's rounding error: a constant a(l) gives exactly 0
-    return shares, above / mean, mean
+    return shares, r, float(mean)
+
+
+def relative(p: Floats, a: Floats) -> tuple[Floats, Floats, Floats]:
+    """Return what `relative_acceptance` returns for acceptances ``a`` (..., K), and the means (...), without checks."""
+    shares = p / p.sum()
+    mean = a @ shares
+    above = a - mean[..., None]
+    above = above - (above @ shares)[..., None]  # subtract the mean's rounding error: a constant a(l) gives exactly 0
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return shares, above / mean[..., None], mean
 
 
 def lre(p: ArrayLike, a: ArrayLike) -> LRE:

@@ -24,7 +24,7 @@ SMALLEST = 4096
 """Number of entries of a tensor below which torchao keeps its moments in the tensor's own type, not in 8 bits."""
 
 
-def make_optimizer(parameters: Iterable[nn.Parameter], config: OptimConfig, *, accelerated: bool = False) -> Optimizer:
+def make_optimizer(parameters: Iterable[nn.Parameter], config: OptimConfig) -> Optimizer:
     """Build the optimizer that a configuration names.
 
     Parameters
@@ -32,8 +32,6 @@ def make_optimizer(parameters: Iterable[nn.Parameter], config: OptimConfig, *, a
     parameters : iterable of Parameter
         Parameters that need no gradient are left out.
     config : OptimConfig
-    accelerated : bool
-        Whether the parameters will be on an accelerator. AdamW then runs as one fused kernel without temporary tensors.
 
     Raises
     ------
@@ -47,7 +45,8 @@ def make_optimizer(parameters: Iterable[nn.Parameter], config: OptimConfig, *, a
         "weight_decay": config.weight_decay,
     }
     if config.name == "adamw":
-        return torch.optim.AdamW(trained, fused=True if accelerated else None, **common)
+        # The fused kernel makes no temporary tensors, which would be as large as the largest parameter.
+        return torch.optim.AdamW(trained, fused=True, **common)
     try:
         from torchao.optim import AdamW8bit  # type: ignore[import-not-found]
     except ImportError as error:

@@ -84,9 +84,7 @@ class Trainer:
             raise UserError("the task holds out no example: set eval.every to 0, or give it held-out rows")
         raw, self.tokenizer = load_policy(self.accelerator, config, model, tokenizer)
         reference = copy.deepcopy(raw).requires_grad_(False) if config.rule.kl_coef > 0 else None
-        self.optimizer = make_optimizer(
-            raw.parameters(), config.optim, accelerated=self.accelerator.device.type != "cpu"
-        )
+        self.optimizer = make_optimizer(raw.parameters(), config.optim)
         self.raw = raw
         self.model, self.optimizer = self.accelerator.prepare(raw, self.optimizer)
         self.layout = layout_of(raw)
@@ -110,6 +108,7 @@ class Trainer:
             correction=config.correction.rule(),
             tokens=config.log.tokens,
             logits=config.batch.logits,
+            rounded=config.batch.rounded_logits,
         )
         self.collector = Collector(
             self.task,
@@ -287,7 +286,7 @@ class Trainer:
                 self._audit(batch, shards)
         rule = self.online.rule
         with self.reporter.timed("update"):
-            records = self.updater.accumulate(shards, stats, rule)
+            records = self.updater.accumulate(shards, stats, rule, first=since == 0)
             cause = self._step(counts, guard.find(self.accelerator, records))
         if cause is None and rule.adapt != "none" and (since > 0 or rule.on != "update"):
             # The adaptive band learns from every update but the first of a rollout, at which every S is 0.

@@ -117,6 +117,8 @@ class Updater:
         Whether the records hold token log-ratios.
     logits : int, optional
         Largest number of logits held in memory at a time, as in `fspo.policy.logprobs.token_log_probs`.
+    rounded : bool
+        Whether logits are rounded to the type of the weights, as there.
     """
 
     accelerator: Accelerator
@@ -131,6 +133,7 @@ class Updater:
     correction: Rule | None = None
     tokens: bool = False
     logits: int | None = None
+    rounded: bool = False
 
     def log_probs(
         self,
@@ -146,7 +149,15 @@ class Updater:
         entropies are None unless ``entropy`` is true.
         """
         model = model or self.model
-        return token_log_probs(model, batch, self.temperature, entropy=entropy, logits=self.logits, tokens=tokens)
+        return token_log_probs(
+            model,
+            batch,
+            self.temperature,
+            entropy=entropy,
+            logits=self.logits,
+            tokens=tokens,
+            rounded=self.rounded,
+        )
 
     def tensors(self, batch: RolloutBatch, rows: np.ndarray) -> Tensors:
         """Pad the prompts and responses at ``rows`` and return them as tensors on the device."""
@@ -254,11 +265,15 @@ class Updater:
         local = torch.tensor(astuple(sums), dtype=torch.float64, device=self.accelerator.device)
         return DriftStats(*self.accelerator.reduce(local, "sum").tolist())  # type: ignore[union-attr]
 
-    def accumulate(self, shards: Sequence[Shard], stats: DriftStats | None, rule: Rule | None = None) -> list[Record]:
+    def accumulate(
+        self, shards: Sequence[Shard], stats: DriftStats | None, rule: Rule | None = None, *, first: bool = False
+    ) -> list[Record]:
         """Add a minibatch's gradient to the parameters' ``.grad`` and return a record of each shard, without dummies.
 
         The loss is divided by a denominator over the minibatch of all processes, so the gradient does not depend on
-        how rows are divided into microbatches and over processes. Shards without a gradient run forward only.
+        how rows are divided into microbatches and over processes. Shards without a gradient run forward only, or not at
+        all in a rollout's first update: their new log-probs are then the old ones. Shards with a gradient run even
+        then, so that their logged S shows whether two passes over the same weights agree.
 
         Parameters
         ----------
@@ -266,6 +281,8 @@ class Updater:
             Drift statistics of the minibatch over all processes; needed if the rule has a drift.
         rule : Rule, optional
             The rule for this update, if it changes between updates (fspo/rules/online.py). Default: the trained rule.
+        first : bool
+            Whether the weights are still those of the old log-probs.
         """
         rule = self.rule if rule is None else rule
         local = sum(denominator_for(self.objective, s.mask) for s in shards if not s.micro.dummy)
@@ -280,7 +297,7 @@ class Updater:
             last = trains and shard is training[-1]
             accumulating = layout.accumulating(self.accelerator, self.model, last=last)
             with accumulating, torch.set_grad_enabled(trains):
-                new, _ = self.log_probs(shard.batch)
+                new = self.log_probs(shard.batch)[0] if trains or not first else shard.old
                 loss, records = objective(
                     new,
                     shard.old,

@@ -57,7 +57,7 @@ def fair_from_edges(rng: np.random.Generator, gamma: float = 0.5, with_drift: bo
 def _converse_slack(u: Span, v: Span, drift_error: float) -> arb:
     """Return a ball that holds, up to a constant factor, (acceptance at length l1 less that at l2)/v for all u and v in
     a box, with v = (1/2 - gamma) log(l2/l1). The band's half-width grows like l^gamma and is u standard deviations of S
-    at l1; its centre is ``drift_error`` standard deviations off at l2.
+    at l1. The drift error is 0 at l1 and ``drift_error`` at l2.
     """
     if drift_error == 0:
         return -scale_change(u, v)
@@ -69,8 +69,7 @@ def _converse_slack(u: Span, v: Span, drift_error: float) -> arb:
 def converse(rng: np.random.Generator, drift_error: float = 0.0) -> Outcome:
     """Check T1's converse: a band whose half-width grows like l^gamma, gamma != 1/2, accepts no two lengths l1, l2
     equally. The change of acceptance over v = (1/2 - gamma) log(l2/l1) stays away from 0 for all v in [-4, 4] and all
-    half-widths of .05 to 4 standard deviations of S. ``drift_error`` (a control): distance of the band's centre from
-    the mean of S at l2, in standard deviations.
+    half-widths of .05 to 4 standard deviations of S. ``drift_error`` (not 0 in a control): the drift error at l2.
     """
     del rng
     sides = ((-4.0, -NEAR), (-NEAR, NEAR), (NEAR, 4.0)) if drift_error == 0 else ((-1.0, -NEAR), (NEAR, 1.0))

@@ -31,7 +31,7 @@ def exact_probability(lo: float, hi: float, mean: float, scale: float) -> float:
 
 
 def sqrt_band(c_lo: float, c_hi: float, gamma: float = 0.5, drift: str = "gaussian") -> Rule:
-    """Return the rule to test: ``sqrt``, or for another exponent gamma (a control) ``power``."""
+    """Return the rule whose band is checked: its shape is sqrt, or power if gamma is not 1/2 (a control)."""
     changes = {"range_lo": c_lo, "range_hi": c_hi, "drift": drift}
     if gamma == 0.5:
         return preset("fspo", **changes).rule

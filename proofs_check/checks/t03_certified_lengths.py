@@ -1,4 +1,6 @@
-"""LRE over all lengths up to 1e6 with proved error bounds, and float64's values in the far tails (sections 3, 4)."""
+"""T3 by ball arithmetic: LRE over all lengths up to 1e6 with proved error bounds, and the float64 values of
+``fspo.theory`` for bands in the far tails of S (docs/theory.md sections 3, 4).
+"""
 
 from __future__ import annotations
 
@@ -90,7 +92,7 @@ def _lre_agrees(p: np.ndarray, value: np.ndarray, exact: list[arb]) -> Outcome:
 
 
 def _blocks(length: int) -> Iterator[tuple[int, int]]:
-    """Split the lengths 1..length into single lengths first, then into blocks that grow with the length."""
+    """Split the lengths 1..length into blocks: first single lengths, then blocks that grow with the length."""
     start = 1
     while start <= length:
         stop = min(length, start + start // 48)
@@ -102,9 +104,10 @@ def sums_over_lengths(u_lo: arb, u_hi: arb, step: arb, length: int, power: int) 
     """Return intervals that hold the mean acceptance, LRE_inf and LRE_2 over the lengths 1..length, with shares
     proportional to l^-power.
 
-    The band reaches from -u_lo to u_hi standard deviations of S, and its centre is off by step * sqrt(l). The sum of a
-    function F over n lengths around c is enclosed by Taylor's formula to fourth order: sum F(l) = n F(c) + F''(c)/2 sum
-    (l-c)^2 + F''''/24 sum (l-c)^4, where F'''' is taken somewhere among these lengths; odd orders cancel.
+    At length l the band reaches from u_lo standard deviations of S below its centre to u_hi above it, and the drift
+    error is step * sqrt(l). The sum of a function F over n lengths around c is enclosed by Taylor's formula to fourth
+    order: sum F(l) = n F(c) + F''(c)/2 sum (l-c)^2 + F''''/24 sum (l-c)^4, where F'''' is taken somewhere among these
+    lengths; odd orders cancel.
     """
     reference = balls.acceptance(u_lo, u_hi, step)
     total, first, second = arb(0), arb(0), arb(0)
@@ -139,8 +142,9 @@ def _padded(series: arb_series) -> list[arb]:
 
 
 def _extremes(u_lo: arb, u_hi: arb, step: arb, length: int) -> tuple[arb, arb]:
-    """Return the least and the largest acceptance over the lengths 1..length. Acceptance rises up to the length at
-    which the band's centre is (u_lo - u_hi)/2 standard deviations off, then falls.
+    """Return the least and the largest acceptance over the lengths 1..length of a band whose edges are u_lo standard
+    deviations of S below the centre and u_hi above it. The drift error is step * sqrt(l) at length l. Acceptance rises
+    up to the length at which the drift error is (u_lo - u_hi)/2, then falls.
     """
     peak = ((u_lo - u_hi) / (2 * step)).max(arb(0)) ** 2
     near = [n for n in range(int(float(peak)) - 1, int(float(peak)) + 3) if 1 <= n <= length]

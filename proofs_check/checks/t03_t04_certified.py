@@ -6,14 +6,14 @@ that the slack is >= 0. T3 and T4 attain their bounds at single points, near whi
 Near these points the slack is written as K times a positive form, K(t) = (phi(1) - h(t))/(t - 1)^2, and the balls prove
 K > 0:
 
-- T3: the slack is phi(1)/2 + rho(u, x) = int_0^1 (1-s) [phi(1) - h(u + s x)] ds
-  with rho = (Phi(u+x) - Phi(u) - phi(u) x)/x^2; it is at least the least K times
+- T3: the slack is phi(1)/2 + r(u, x) = int_0^1 (1-s) [phi(1) - h(u + s x)] ds
+  with r = (Phi(u+x) - Phi(u) - phi(u) x)/x^2; it is at least the least K times
   a^2/2 + a x/3 + x^2/12, a = u - 1, which is positive definite.
 - T4: the slack is phi(1) + e(u, v) = int_0^1 [phi(1) - h(u e^(-s v))] ds with e = (Phi(u e^-v) - Phi(u))/v.
 
 In boxes away from these points the slack is computed from the error function. Outside all boxes no computation is
-needed: for |x| or |v| above ``REACH`` the bound exceeds 1 or 1/2, the most by which an acceptance or an edge can
-change; for |u| above ``FAR`` the remainder is at most h(FAR - REACH)/2.
+needed: for |x| or |v| above ``REACH`` the bound exceeds 1 or 1/2, the most by which an acceptance or the probability
+below an edge can change; for |u| above ``FAR``, |r| is at most h(FAR - REACH)/2.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ from proofs_check.tools.balls import (
 from proofs_check.tools.settings import AGREEMENT
 
 REACH, FAR = 2.1, 8.0
-SHARP = ((0.7, 1.4), (0.7, 1.4), (0.8, 1.2))  # ranges u_lo, u_hi in standard deviations of S; largest drift error
+# Each box of T3: intervals of u_lo, of u_hi (ranges in standard deviations of S), and of the largest drift error.
+SHARP = ((0.7, 1.4), (0.7, 1.4), (0.8, 1.2))
 UNEVEN = ((0.4, 0.5), (1.4, 1.6), (0.3, 0.5))
-# Ranges u_lo > u_hi in standard deviations of S, and the largest error x of the centre: acceptance rises with x up to
-# (u_lo - u_hi)/2 = .45 ... .6, then falls.
+# In this box u_lo > u_hi, so acceptance rises with the drift error up to (u_lo - u_hi)/2 = .45 ... .6, then falls.
 TURNING = ((1.4, 1.6), (0.4, 0.5), (0.3, 1.1))
-SIDE = (0.85, 1.35)  # ranges in standard deviations of S around 1, where T4's bound is reached
+SIDE = (0.85, 1.35)  # ranges in standard deviations of S; T4's bound is reached at 1
 
 
 def _curvature(t: Span) -> arb:
@@ -67,8 +67,10 @@ def _near_one(t: Span) -> bool:
 
 @with_precision(POINT_BITS)
 def supremum(rng: np.random.Generator, excess: float = 0.0) -> Outcome:
-    """Check that h(t) = t phi(t), phi the normal density, is at most (1 + excess) phi(1) for all t >= 0. Beyond t = 8
-    this is clear from h(t) <= exp(t - t^2/2) <= e^-24. float64's phi(1) is checked too.
+    """Check that h(t) = t phi(t), phi the normal density, is at most phi(1) for all t >= 0. Beyond t = 8 that is clear
+    from h(t) <= exp(t - t^2/2) <= e^-24. The number ``theory.PHI_1`` must be phi(1) to a relative 1e-15.
+
+    ``excess`` < 0 (a control): the smaller bound (1 + excess) phi(1) is asked for.
     """
     del rng
 
@@ -99,8 +101,8 @@ def _drift_remainder(u: Span, x: Span) -> arb:
         slope_u = gap + density_slope(u.ball) * x.ball
         mean_value = at(centre_u, centre_x) + slope_u * (u.ball - centre_u) + gap * (x.ball - centre_x)
         return mean_value / (x.ball * x.ball)
-    # The remainder is -int_0^1 (1-s) h(u + s x) ds with h(t) = t phi(t). Over the four quarters of [0, 1] the weights
-    # 1-s integrate to 7, 5, 3 and 1 over 32.
+    # (Phi(u + x) - Phi(u) - phi(u) x)/x^2 = -int_0^1 (1-s) h(u + s x) ds with h(t) = t phi(t). Over the four quarters
+    # of [0, 1] the weights 1-s integrate to 7, 5, 3 and 1 over 32.
     total = arb(0)
     for k, weight in enumerate((7, 5, 3, 1)):
         step = Span(arb(k) / 4, arb(k + 1) / 4).ball
@@ -116,8 +118,10 @@ def _drift_slack(u: Span, x: Span, factor: float = 1.0) -> arb:
 
 
 def _stated_drift_slack(u_lo: arb, u_hi: arb, x: arb, factor: float) -> arb:
-    """Return T3's bound on the change of acceptance by a drift error x, less that change. ``u_lo``, ``u_hi``: the
-    ranges in standard deviations of S; ``factor`` multiplies the bound's quadratic term.
+    """Return the slack of T3's bound on the change of acceptance by a drift error x: the bound less the change.
+
+    ``u_lo``, ``u_hi``: the band's ranges in standard deviations of S; ``factor`` (not 1 in a control) multiplies the
+    bound's term in x^2.
     """
     slope = abs(normal_density(u_hi) - normal_density(u_lo)) * abs(x)
     change = balls.acceptance(u_lo, u_hi, x) - balls.acceptance(u_lo, u_hi, arb(0))
@@ -130,8 +134,8 @@ def drift_bound(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
     acceptance a is at most B = |D x| + phi(1) x^2 from a_0, that without error, with D = phi(u_hi) - phi(u_lo) and phi
     the normal density.
 
-    With rho(u, x) of the module's docstring, a - a_0 = D x + (rho(u_hi, x) + rho(u_lo, -x)) x^2, so |rho| <= phi(1)/2
-    for all u and x suffices. If that is false, as in a control, the violation of B itself is proved.
+    With r(u, x) = (Phi(u+x) - Phi(u) - phi(u) x)/x^2, a - a_0 = D x + (r(u_hi, x) + r(u_lo, -x)) x^2, so it is enough
+    that |r| <= phi(1)/2 for all u and x. If that is false, as in a control, the violation of B itself is proved.
     """
     error = _float_drift(rng)
     if not error <= AGREEMENT:
@@ -159,7 +163,7 @@ def _float_drift(rng: np.random.Generator, cases: int = 300) -> float:
         phi = [normal_density(arb(u)) for u in (u_lo, u_hi)]
         exact = abs(phi[1] - phi[0]) * x + phi_1() * x * x
         error = balls.size(arb(float(theory.drift_error_bound(u_lo, u_hi, x))) / exact - 1)
-        largest = error if not error <= largest else largest  # written with "not <=", so that NaN is kept
+        largest = error if not error <= largest else largest  # a NaN is kept: no <= holds for it
     return largest
 
 
@@ -239,8 +243,8 @@ def scale_bound(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
 
 
 def _scaled(u_lo: Span, u_hi: Span, v: Span) -> arb:
-    """Enclose the acceptance under the scale sigma e^-v over a box of ranges, in units of sigma, and of v. Acceptance
-    rises in both ranges and in v.
+    """Enclose the acceptance of a band under S of scale sigma e^-v, over a box of v and of the ranges u_lo, u_hi in
+    units of sigma. Acceptance rises in both ranges and in v.
     """
     ends = ((u_lo.lo, u_hi.lo, v.lo.exp()), (u_lo.hi, u_hi.hi, v.hi.exp()))
     low, high = (balls.normal_probability(-below * scale, above * scale) for below, above, scale in ends)

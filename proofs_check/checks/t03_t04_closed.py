@@ -21,8 +21,8 @@ from proofs_check.tools.settings import DIGITS
 
 
 def _acceptance(u_lo: ArrayLike, u_hi: ArrayLike, x: np.ndarray) -> np.ndarray:
-    """Return the share of a normal law between -u_lo and u_hi around a centre that is x off (all in standard
-    deviations), from the complementary error function and without fspo.
+    """Return the acceptance under Gaussian S of a band whose edges lie u_lo below and u_hi above its centre. x: the
+    drift error; all in standard deviations of S. Computed from the complementary error function, without fspo.
     """
     from scipy.special import erfc
 
@@ -155,8 +155,8 @@ def supremum(rng: np.random.Generator, constant: float | None = None) -> Outcome
 
 
 def drift_simulated(rng: np.random.Generator, same_drift: bool = True, draws: int = 100_000) -> Outcome:
-    """Check T3 (a wrong drift): a band without drift accepts drawn Gaussian S of mean -sigma^2 l/2 and scale sigma as
-    often as the formula with a centre that is sigma sqrt(l)/2 standard deviations off.
+    """Check T3 (a wrong drift): a band without drift accepts drawn Gaussian S of mean -sigma^2 L/2 and standard
+    deviation sigma sqrt(L) as often as the formula says for the drift error sigma sqrt(L)/2.
     """
     sigma, lengths = 0.03, np.array([4.0, 64, 512, 2048, 8192])
     rule = preset("fspo").rule

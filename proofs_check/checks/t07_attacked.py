@@ -56,10 +56,10 @@ def random_search(rng: np.random.Generator, claim: LemmaBound = STATED, cases: i
 
 
 def _free(K: int, D: int, with_delta: bool, even: bool) -> tuple[Unpack, int]:
-    """Return a function that makes K strata from n numbers, and n: an optimiser varies the numbers.
+    """Return a function that makes K strata from n numbers, which an optimiser varies, and return n.
 
-    The numbers are the strata's shares (with ``even`` all shares are equal), acceptances and true gradients in
-    dimension D, and with ``with_delta`` also the errors delta inside the strata.
+    The numbers give the strata's shares (with ``even`` all shares are equal instead), acceptances and true gradients in
+    dimension D, and with ``with_delta`` also the errors delta.
     """
 
     def unpack(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -72,10 +72,10 @@ def _free(K: int, D: int, with_delta: bool, even: bool) -> tuple[Unpack, int]:
 
 
 def _inside(rng: np.random.Generator, n: int) -> tuple[Unpack, int]:
-    """Return a function that makes strata from n numbers, and n: an optimiser varies the numbers.
+    """Return a function that makes strata from n numbers, which an optimiser varies, and return n.
 
-    It draws 8 to 200 random strata and n random directions once, and then moves the strata along each direction by one
-    of the numbers. So large problems have few parameters.
+    8 to 200 random strata and n random directions are drawn once; the function moves the strata along each direction by
+    one of the numbers. So the optimiser varies few numbers although there are many strata.
     """
     K, D = int(rng.integers(8, 201)), int(rng.integers(2, 65))
     unpack, size = _free(K, D, with_delta=bool(rng.random() < 0.5), even=False)
@@ -90,7 +90,7 @@ def _inside(rng: np.random.Generator, n: int) -> tuple[Unpack, int]:
 
 def maximise(claim: LemmaBound, unpack: Unpack, x0: np.ndarray, steps: int) -> Strata:
     """Return strata at which an optimiser has made sin/rho largest: the sine of the angle between clipped and true
-    update, over the rho that the claim bounds it with. ``x0``: where the search starts.
+    update over the claim's bound of it. ``x0``: numbers from which ``unpack`` makes the strata of the start.
     """
 
     def depth(terms: Terms) -> Any:
@@ -103,8 +103,8 @@ def maximise(claim: LemmaBound, unpack: Unpack, x0: np.ndarray, steps: int) -> S
 
 
 def optimise(rng: np.random.Generator, claim: LemmaBound = STATED, starts: int = 12, steps: int = 250) -> Judged:
-    """Look for a counterexample to T7: from random starts maximise sin/rho, the sine of the angle between clipped and
-    true update over its bound. The search stops at the first counterexample.
+    """Look for a counterexample to a claim (T7 or a variant): from random starts maximise sin/rho, the sine of the
+    angle between clipped and true update over its bound. The first counterexample ends the search.
     """
     tally = Judged(claim)
     for start in range(starts):

@@ -19,13 +19,15 @@ from proofs_check.tools.compare import close, worst
 from proofs_check.tools.policy import Bandit, make_bandit, token_log_probs
 
 CLIPS = (("drop", None), ("drop", 1.5), ("truncate", None), ("truncate", 1.5), ("cap", None), ("mask", None))
-"""What happens outside the band, and the dual clip."""
+"""The ways to clip that are checked: what happens outside the band, and the factor that sets the dual clip's edge
+(None: no dual clip).
+"""
 Coefficients = Callable[[Rule, Bandit], Floats]
 Multiplier = Callable[..., float]
 
 
 def by_rules(rule: Rule, bandit: Bandit) -> Floats:
-    """Return M w A of each response (N,) from the rule object."""
+    """Return M w A of each response (N,) as ``Rule.apply`` computes it."""
     s, A = bandit.token_log_ratios, bandit.advantages
     m = rule.centre(drift_stats(s, bandit.responses.symbols >= 0, A), A)
     return rule.apply(bandit.log_ratio, bandit.lengths, A, m).clipped_weight * A
@@ -58,9 +60,10 @@ def section_2(
     read: dict[str, str] | None = None,
     multiplier: Multiplier = defined.multiplier,
 ) -> Outcome:
-    """Check that the coefficient M w A of every response is section 2's, for each drift and each way to clip.
+    """Check that the coefficient M w A of every response is the one that section 2 of docs/theory.md defines, for each
+    drift and each way to clip.
 
-    ``read`` (a control) names the drift that is read in the place of another.
+    ``read`` (a control) gives a drift the formula of another, so that the comparison must fail.
     """
     bandit = make_bandit(rng, vocabulary=3, max_length=5, step=0.3)
     bandit = replace(bandit, advantages=rng.choice([-1.5, -0.5, 0.0, 0.5, 2.0], len(bandit.advantages)))
@@ -83,19 +86,19 @@ def section_2(
 
 
 def dual_at_the_upper_edge(outside: str, dual: float | None, *row: float) -> float:
-    """Return M with the weight of the upper edge where the dual clip cuts (a control)."""
+    """Return a false multiplier M (a control): the dual clip holds the weight at the upper edge, not its own edge."""
     S, A, _, hi, _ = row
     M = defined.multiplier(outside, dual, *row)
     return M if dual is None or outside == "drop" or not (A < 0 and hi < S and M < 1) else float(np.exp(hi - S))
 
 
 def cap_by_sign(outside: str, dual: float | None, *row: float) -> float:
-    """Return M where cap leaves responses with A < 0 alone (a control)."""
+    """Return a false multiplier M (a control): cap leaves all responses with A < 0 alone."""
     return 1.0 if outside == "cap" and row[1] < 0 else defined.multiplier(outside, dual, *row)
 
 
 def at_most_1(*row: Any) -> float:
-    """Return M, but at most 1 (a control)."""
+    """Return a false multiplier (a control): the smaller of M and 1."""
     return min(1.0, defined.multiplier(*row))
 
 

@@ -36,7 +36,9 @@ Tamper = Callable[[ScoredUpdate, np.random.Generator], ScoredUpdate]
 
 
 def untouched(update: ScoredUpdate, rng: np.random.Generator) -> ScoredUpdate:
-    """Return the logged update unchanged: the check itself uses this where its controls spoil the update."""
+    """Return the logged update unchanged. The check uses this function where its controls use one that spoils the
+    update.
+    """
     del rng
     return update
 
@@ -56,8 +58,8 @@ def corrupted(update: ScoredUpdate, rng: np.random.Generator) -> ScoredUpdate:
 
 
 def residual(logged: ScoredUpdate, source: ScoredUpdate, bins: np.ndarray, drop_inner: bool = False) -> float:
-    """Return how far T8 is violated, relative to the norms of the rows' gradients: the true and the clipped update that
-    the lemma adds up from the bins of ``logged``, less the sums over the rows of ``source``.
+    """Return how far T8 is violated, relative to the mean norm of the rows' gradients: the larger distance, for true
+    and clipped update, between T8's sum over the bins of ``logged`` and the sum over the rows of ``source``.
     """
     p, a, g, clipped = binned(logged, bins)
     lemma = theory.cosine_lemma(p, a, g, clipped)
@@ -78,11 +80,11 @@ def written_identity(
     tamper: Tamper = untouched,
     drop_inner: bool = False,
 ) -> Outcome:
-    """Check T8 (error of the clipped update, split) on a log that is written, read back and binned by length: it must
-    agree with the sums over the rows from which the log was written.
+    """Check T8 (error of the clipped update, split) on a log that is written, read back and binned by length: T8's sums
+    over the bins must agree with the sums over the rows from which the log was written.
 
-    It is compared with those rows after rounding to the file's precision, where only float64's rounding may remain, and
-    with the exact rows, where the file's float16 or float32 rounding may remain too.
+    The latter sums are taken twice: over the rows rounded to the file's precision, where only float64's rounding may
+    remain as a difference, and over the exact rows, where the file's float16 or float32 rounding may remain too.
     """
     small = np.float32 if exact else np.float16
     unit_error, least = float(np.finfo(small).eps) / 2, float(np.finfo(small).smallest_subnormal)
@@ -97,8 +99,8 @@ def written_identity(
         read = tamper(read, rng)
         cut += int((source.applied()[0] != 1).sum())
         margins.append(_decades(ROUNDING, residual(read, rounded, read.n, drop_inner)))
-        # Largest relative change of a row by the file's rounding: the entries of its unit vector change by the type's
-        # relative error or smallest number, its norm by float32's relative error.
+        # Largest relative change of a row's score by the file's rounding: the entries of the score's unit vector change
+        # by the type's relative error or smallest number, the score's norm by float32's relative error.
         allowed = unit_error + least * math.sqrt(source.psi.shape[1]) + 2.0**-23
         margins.append(_decades(allowed, residual(read, source, read.n, drop_inner)))
     if cut < 50:
@@ -107,7 +109,7 @@ def written_identity(
 
 
 def length_bins(n: np.ndarray) -> np.ndarray:
-    """Return the bin of each length in a user's log: the exponent of the power of two below it."""
+    """Return the bin of each length in a user's log: the largest k for which 2^k is at most the length."""
     return np.floor(np.log2(n))
 
 
@@ -176,7 +178,7 @@ def log_checks(run: Path) -> tuple[Check, ...]:
     Raises
     ------
     UserError
-        If there is no readable gradient log in it, or its header names no rule.
+        If there is no readable gradient log in the folder, or the log's metadata name no rule.
     """
     log = read_log(run, columns=("rollout",))
     if len(log) == 0:

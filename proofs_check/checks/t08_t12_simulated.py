@@ -37,7 +37,9 @@ Select = Callable[..., list[dict[str, Any]]]
 
 
 def tables(write: Callable[[Path], None]) -> Select:
-    """Analyse a log that ``write`` writes; return a function that selects rows at first use of a table by columns."""
+    """Analyse the gradient log that ``write`` writes. Return a function that returns those rows of a table that have
+    given values in given columns; without a value for the column ``use``, rows about first use.
+    """
     from analysis.log.loading import load_run
     from analysis.options import Options
     from analysis.run import analyse, shared_bins
@@ -56,7 +58,9 @@ def tables(write: Callable[[Path], None]) -> Select:
 
 
 def covered(found: Mapping[str, dict[str, Any]], truth: Mapping[str, float], wanted: float) -> Outcome:
-    """Test that the estimates of tables' rows are the true values, within the standard errors of their intervals."""
+    """Test that the estimates in rows of tables are the true values, by z-tests with the standard errors that follow
+    from the rows' intervals.
+    """
     from scipy.stats import norm
 
     z, coarse = [], []
@@ -76,7 +80,9 @@ def small_policy(rng: np.random.Generator) -> Bandit:
 
 
 def rates(groups: Groups, outside: str, measure: str, sign: float) -> tuple[Floats, Floats]:
-    """Return by length its share of the responses that a rate counts, and the rate; ``sign`` -1 exchanges A and -A."""
+    """Return, for each length, its share of the responses over which the acceptance ``measure`` is taken, and that
+    acceptance. ``sign`` -1 (a control) changes the sign of every advantage.
+    """
     bandit, at = groups.bandit, groups.members.ravel()
     mass, A = np.repeat(groups.mass(bandit.p_old), GROUP), sign * groups.advantage("rloo").ravel()
     weights, alone = (np.where(A > 0, x[1][at], x[0][at]) for x in clipped_weights(bandit, outside))
@@ -89,9 +95,11 @@ def rates(groups: Groups, outside: str, measure: str, sign: float) -> tuple[Floa
 
 
 def acceptance(rng: np.random.Generator, sign: float = 1.0, first: bool = True) -> Outcome:
-    """Check band, update and weight acceptance by length, and LRE_2, of drawn groups, of which some have equal rewards.
+    """Check band, update and weight acceptance by length, and LRE_2, in the tables about drawn groups, some of which
+    have equal rewards.
 
-    Controls: advantages of the other ``sign``; rows that were trained on in the place of those at ``first`` use.
+    Two controls: ``sign`` -1 changes the sign of the advantages in the true values; without ``first``, table rows about
+    responses that were trained on take the place of those about first use.
     """
     groups = Groups(small_policy(rng), rng.integers(0, 2, 15).astype(float), np.zeros(GROUP))
     rows = tables(lambda run: write_drawn(run, groups, "rloo", rng, PROMPTS, ROLLOUTS, scored=False))
@@ -114,10 +122,12 @@ def cosine(u: Floats, v: Floats) -> float:
 
 
 def population(rng: np.random.Generator, estimator: Any, bias: float = 1.0, other: int = 0) -> Outcome:
-    """Check the table population of drawn groups: cosine with the population and with fresh responses, and T12's bias,
-    variance and mean squared error; and the cosine on the same batch, whose two sides share their noise.
+    """Check the table population about drawn groups: the cosines with the population and with a fresh rollout, and
+    T12's bias, variance and mean squared error. Check also the cosine on the same batch, where clipped and true update
+    share their noise.
 
-    Controls: the squared ``bias`` times a factor; the true values of an ``other`` way to clip.
+    Two controls: ``bias`` multiplies the squared bias in the true values; ``other`` takes those of another way to
+    clip.
     """
     groups = Groups(small_policy(rng), rng.normal(size=15), np.array([0.0, 0.31, 0.53]))
     rows = tables(lambda run: write_drawn(run, groups, estimator, rng, PROMPTS, ROLLOUTS))
@@ -156,10 +166,11 @@ def population(rng: np.random.Generator, estimator: Any, bias: float = 1.0, othe
 
 
 def lemma(rng: np.random.Generator, lost: str = "") -> Outcome:
-    """Check the tables lemma, cosine, acceptance and lre on a log that holds each response as often as a law says: T8's
-    parts, T7's quantities, the cosine and the plug-in rates are those of the law, up to the log's float32.
+    """Check the tables lemma, cosine, acceptance and lre on a log that holds each response in proportion to its
+    probability under a law. The tables' numbers (T8's parts, T7's quantities, cosine, acceptance, LRE) must be those
+    computed from the law, up to the rounding of the log's float32.
 
-    ``lost`` (a control) names a number that is taken for another.
+    ``lost`` (a control) names a quantity of which a wrong value is asked for.
     """
     bandit = replace(small_policy(rng), advantages=np.append(rng.normal(size=13), [0.0, 0.0]))
     counts = np.round(600 * bandit.p_old).astype(int) + 5
@@ -204,7 +215,7 @@ def lemma(rng: np.random.Generator, lost: str = "") -> Outcome:
         exact += list(1 - a if lost == "a" else a)
         values += [row["plug_in"] for row in rows("lre", **where) if row["norm"] != "l2_squared"]
         exact += [np.abs(r).max(), p @ np.abs(r), lre_2]
-    # of numbers near 0 the absolute error counts
+    # 1 is added to both sides, so that the absolute error counts where a number is near 0
     return close(1 + np.array(values), 1 + np.array(exact), 1e-5, f"{len(values)} numbers of four tables")
 
 

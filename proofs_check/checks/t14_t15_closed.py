@@ -125,8 +125,8 @@ def rank_bounds(rng: np.random.Generator, correction: int = 1) -> Outcome:
                 slack.append(target - Fraction(n, n + 1))  # target > n/(n + 1): all n excesses are too small
                 continue
             chance = Fraction(int(k), n + 1)
-            # k/(n+1) < target + 1/(n+1) is strict. The target is a number of thousandths, so where it holds the two
-            # sides differ by at least 1/(1000 (n+1)). The check asks for half of that.
+            # k/(n+1) < target + 1/(n+1) is strict. The target is a multiple of 1/1000, so where the inequality holds
+            # its sides differ by at least 1/(1000 (n+1)). The check asks for half of that.
             slack += [chance - target, target + Fraction(1, n + 1) - chance - Fraction(1, 2000 * (n + 1))]
     return holds([float(x) for x in slack], "probability")
 

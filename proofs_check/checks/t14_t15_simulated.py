@@ -39,7 +39,7 @@ that still learns has a small error.
 """
 BINS: Floats = np.unique(np.floor(np.log2(LENGTHS)))
 UPDATES, ROWS = 8, 48
-"""Updates of a rollout, and rows of each, in the check of a random update."""
+"""Number of updates of a rollout, and of rows of an update, in the check `random_update`."""
 PAST = MEMORY // EACH_ROLLOUT
 """Number of rollouts after which the conformal rule's memory is full."""
 

@@ -220,7 +220,8 @@ def masses_by_length(table: np.ndarray, drawn: np.ndarray) -> list[Any]:
 def means_attack(rng: np.random.Generator, claim: str = "mass") -> Outcome:
     """Check T16 (a) and (b): hypothesis finds no policy P and sampler Q for which one of two means under Q is wrong.
     The mean of e^R at a length is P's over Q's probability of the responses of that length that Q can draw. The mean of
-    e^R over all tokens' k is 1, k being P's probability of the next symbols that Q can draw. Both sides have 50 digits.
+    e^R/prod(k) is 1: k, one for each token, is P's probability of the next symbols that Q can draw. Both sides have 50
+    digits.
     """
 
     def excess(example: tuple[np.ndarray, np.ndarray, int]) -> float:

@@ -38,8 +38,8 @@ def student(z: Floats, length: float) -> Floats:
 
 
 def gamma_law(z: Floats, length: float) -> Floats:
-    """Return the distribution function of a skewed law at z, the same at every length: 1 less a gamma variable of shape
-    2.
+    """Return the distribution function at z of a skewed law, that of 1 - G with G a gamma variable of shape 2. The law
+    is the same at every length.
     """
     del length
     return special.gammaincc(2.0, np.maximum(1 - z, 0.0))
@@ -148,7 +148,7 @@ def jumps_cdf(x: Any, length: int) -> Any:
 
 
 JUMP, SHORT, LONG = 0.05, 32, 512
-"""Of the example in docs/theory.md after T17: the probability that a token's log-ratio is not 0, and the two lengths.
+"""The example in docs/theory.md after T17: the probability that a token's log-ratio is not 0, and two lengths.
 """
 
 

@@ -129,7 +129,7 @@ def find_coq() -> Coq:
             found = _in_cache(home)
             if found:
                 return found
-            # While this process waited for the lock, another one tried the same download and failed.
+            # While this process waited for the lock, another process tried the same download and failed.
             failed = home / "fetch.failed"
             if failed.is_file() and failed.stat().st_mtime >= asked:
                 raise CoqMissing(failed.read_text(encoding="utf-8"))

@@ -1,7 +1,7 @@
-"""Tables that show where each rule is fair and what its clipping costs, over many models of S.
+"""Tables that show where each rule is fair and what its clipping costs, over many laws of S given the length.
 
 ``fspo maps`` writes them; `proofs_check.maps.tables` explains every column.
 """
 
 PARTS = ("fairness", "price")
-"""The parts of the maps, which can be computed one without the other."""
+"""The two maps, of fairness and of the price of clipping; either can be computed without the other."""

@@ -1,5 +1,5 @@
-"""The command ``fspo maps``: write tables of fairness, of the price of clipping, and of theory
-curves.
+"""The command ``fspo maps``: write the fairness map, the price map, the table of bands that follow a target, and the
+curves of the figures of the theory.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from proofs_check.maps import PARTS
 MOST_DRAWS = 10_000_000
 """Most responses of each length that the command simulates; more would not fit into memory."""
 CURVES, ONLINE = "curves", "online"
-"""Names on the command line of two parts of the output: theory curves, and the table of bands that follow a target."""
+"""Names on the command line of two parts of the output: the curves of the figures of the theory, and the table of bands
+that follow a target.
+"""
 EXAMPLES = """examples:
   fspo maps
       every table, in out/proofs_check
@@ -52,7 +54,7 @@ def build_parser() -> CommandParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Build the chosen tables, write them, print their paths and return the exit status."""
     options = build_parser().parse_args(arguments)
-    from fspo.base.arguments import checked_count, checked_seed  # the help does not wait for pandas and scipy
+    from fspo.base.arguments import checked_count, checked_seed  # here: --help needs no pandas, no scipy
     from proofs_check.maps import curves, online
     from proofs_check.maps.build import build_tables
     from proofs_check.maps.output import check_output

@@ -19,14 +19,16 @@ from proofs_check.maps.settings import points
 from proofs_check.maps.tables import to_frame
 
 CHUNK = 8
-"""Number of points (settings) of the fairness map that a process computes at a time."""
+"""Number of points of the fairness map (the base case with one or two factors changed) that a process computes at a
+time.
+"""
 Part = dict[str, list[dict]]
 
 
 def fairness_part(start: int, seed: int, draws: int) -> Part:
-    """Return the rows of the table fairness_map for its points (settings) number ``start`` to ``start + CHUNK``.
+    """Return the rows of the table fairness_map for `CHUNK` of its points, from number ``start`` on.
 
-    Each point has its own random stream, from the seed and its number.
+    The random stream of a point follows from the seed and the point's number.
     """
     rows = []
     for i, point in enumerate(points()[start : start + CHUNK], start):
@@ -35,7 +37,9 @@ def fairness_part(start: int, seed: int, draws: int) -> Part:
 
 
 def price_part(name: str) -> Part:
-    """Return one model's rows of the two tables about the price of clipping: its errors, and its weights by length."""
+    """Return the rows of one of the price map's `MODELS` (a policy, a training step, rewards) in two tables: mse_map,
+    the errors of the clipped update, and price_by_length, the weights that clipping leaves at each length.
+    """
     mse, by_length = price.rows_of(name)
     return {"mse_map": mse, "price_by_length": by_length}
 

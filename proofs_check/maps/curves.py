@@ -33,8 +33,7 @@ Floats = theory.Floats
 Row = dict[str, Any]
 
 ACCEPTANCE = 0.85
-"""Mean share of responses in the band, over ``LENGTHS``. Every rule's range is scaled until its band keeps this share.
-"""
+"""The band acceptance, averaged over ``LENGTHS``, to which the range of every rule is scaled."""
 LENGTHS = np.unique(np.round(np.geomspace(1, 1e5, 121)))
 """Response lengths in tokens. They are equally likely, so log length is nearly uniform."""
 SIMULATED_LENGTHS = np.geomspace(1, 10**4.5, 10)
@@ -52,7 +51,9 @@ RANGES = {"equal": (1.0, 1.0, False), "unequal": (0.5, 1.5, True)}
 errors of both signs occur.
 """
 NEAR = 0.1
-"""The table of T3 bounds LRE at each stated range and at all ranges within this relative distance of it."""
+"""Half-width, relative to the range, of an interval around each range of `RANGES`. The table of T3 encloses LRE at
+the range itself and over all ranges of that interval.
+"""
 TOKEN_LENGTHS = np.unique(np.round(np.geomspace(1, 4096, 37))).astype(int)
 EXPONENTIAL, STUDENT = ExponentialTokens(0.0, 1.0), StudentTokens(0.0, 1.0, df=5.0)
 
@@ -64,8 +65,9 @@ def interval(hits: int, draws: int) -> tuple[float, float]:
 
 
 def matched_rule(name: str, mu: float, sigma: float, target: float) -> tuple[Rule, float]:
-    """Return a preset scaled so that its band keeps a mean share ``target`` of responses with Gaussian S of drift mu
-    and scale sigma per token, and the band's centre per token.
+    """Return a preset whose range is scaled to the mean band acceptance ``target``, and the band's centre per token.
+
+    S given the length L is Gaussian with mean mu L and standard deviation sigma sqrt(L).
 
     Raises
     ------
@@ -81,8 +83,9 @@ def matched_rule(name: str, mu: float, sigma: float, target: float) -> tuple[Rul
 
 
 def acceptance_laws(rng: np.random.Generator, draws: int) -> Iterator[Row]:
-    """Yield the band acceptance of each rule by length, at equal mean acceptance (T1, T2): from a formula (column kind:
-    ``law``) and from drawn responses (``simulated``).
+    """Yield each rule's band acceptance at each length (T1, T2), where all rules have the same mean acceptance.
+
+    The column kind says how it was computed: ``law`` from a formula, ``simulated`` from drawn responses.
     """
     for panel, (mu, rules) in LAWS.items():
         model = GaussianTokens(mu, SIGMA)
@@ -103,12 +106,12 @@ def acceptance_laws(rng: np.random.Generator, draws: int) -> Iterator[Row]:
 
 
 def drift_lre(rng: np.random.Generator, draws: int) -> Iterator[Row]:
-    """Yield rows of T3: the largest LRE_inf over all shares of lengths whose band is off centre by at most x standard
-    deviations of S, and T3's bounds.
+    """Yield rows of T3: LRE_inf where the drift error is at most x at every length, and T3's bounds of it.
 
-    Columns ``low`` and ``high`` enclose this LRE at the stated ranges, ``near_low`` and ``near_high`` at all ranges
-    whose relative distance from these is at most NEAR.
-    ``one_sided``, ``two_sided`` are T3's bounds for drift errors of one and of both signs, empty where T3 gives none.
+    The row gives the largest LRE_inf over all shares of the lengths. Columns ``low`` and ``high`` enclose it at the
+    ranges of the case (`RANGES`), ``near_low`` and ``near_high`` over all ranges whose relative distance from these is
+    at most NEAR. ``one_sided`` and ``two_sided`` are T3's bounds for drift errors of one and of both signs, empty where
+    T3 gives none.
     """
     del rng
     count = 9 if draws < 5_000 else 25
@@ -139,7 +142,7 @@ def lemma_row(source: str, case: Strata) -> Row:
     """Return one row of the table about T7: rho of the strata ``case``, and the cosine and sine of the angle between
     their clipped and true update. ``source``: how the strata were made.
 
-    The sine is computed by itself, because 1 - cosine^2 would lose digits at small angles.
+    The sine is not computed from the cosine, because 1 - cosine^2 would lose digits at small angles.
     """
     lemma = case.lemma()
     sine, _ = case.sine()
@@ -167,8 +170,8 @@ def optimised_strata(rng: np.random.Generator, rho: float, steps: int = 150) -> 
 
 
 def tightness(rng: np.random.Generator, draws: int) -> Iterator[Row]:
-    """Yield T7's rho, and cosine and sine of the angle between clipped and true update, for random strata, optimised
-    strata, a softmax policy and T7s's worst case.
+    """Yield rows that show how near the cosine of clipped and true update comes to T7's bound (`lemma_row`): for random
+    strata, optimised strata, the lengths of softmax policies, and strata at which the bound is reached (T7s).
     """
     for _ in range(min(max(draws // 10, 100), 2_000)):
         yield lemma_row("random", random_strata(rng))
@@ -184,10 +187,10 @@ def tightness(rng: np.random.Generator, draws: int) -> Iterator[Row]:
 
 
 def edge_errors(law: str, length: int) -> tuple[Any, Any]:
-    """Return places z of a band's edge, in standard deviations of S, and F(z) - Phi(z) there: F is the distribution
-    function of S, a sum of ``length`` tokens of the named law, and Phi the normal one.
+    """Return places z of a band's edge, in standard deviations of S, and F(z) - Phi(z) at each: F is the distribution
+    function of S, a sum of ``length`` tokens of the law ``law``, and Phi the standard normal one.
 
-    At jumps of F, both one-sided limits are returned.
+    Where F jumps, z occurs twice, with F's limit from the left and with its value.
     """
     if law == "signs":
         steps = np.arange(length + 1)
@@ -204,16 +207,16 @@ def edge_errors(law: str, length: int) -> tuple[Any, Any]:
 
 
 def worst_band(z: Floats, error: Floats) -> float:
-    """Return how far a band's acceptance can be from its Gaussian value, over all bands that contain 0, from edges
-    ``z`` and the errors there (`edge_errors`).
+    """Return the largest distance of a band's acceptance from that of the band under Gaussian S, over all bands that
+    contain 0. ``z``, ``error``: places of an edge and the errors at them, from `edge_errors`.
     """
     upper, lower = error[z >= 0], error[z <= 0]
     return float(max(upper.max() - lower.min(), lower.max() - upper.min()))
 
 
 def unit_band(law: str, length: int) -> float:
-    """Return the acceptance of a band of half-width one standard deviation of S, for ``length`` tokens of the named
-    law, computed without sampling.
+    """Return the exact acceptance of a band of half-width one standard deviation of S, where S is the sum of ``length``
+    tokens of the law ``law``.
     """
     root = math.sqrt(length)
     if law == "signs":
@@ -226,7 +229,7 @@ def unit_band(law: str, length: int) -> float:
 
 
 def token_sums(law: str, length: int, rng: np.random.Generator, draws: int) -> Floats:
-    """Draw log-ratios S of responses of one length, with tokens of the named law, in units of a token's standard
+    """Draw S of ``draws`` responses of one length, with tokens of the law ``law``, in units of a token's standard
     deviation.
     """
     if law == "signs":
@@ -235,8 +238,11 @@ def token_sums(law: str, length: int, rng: np.random.Generator, draws: int) -> F
 
 
 def berry_esseen(rng: np.random.Generator, draws: int) -> Iterator[Row]:
-    """Yield rows of T5 by token law and length: the Berry-Esseen bound and the true distance from Gaussian acceptance,
-    for the worst band (``worst``) and for the band of half-width one standard deviation of S (``unit``).
+    """Yield rows of T5 for each law of the tokens and each length: the distance of a band's acceptance from that under
+    Gaussian S, and the Berry-Esseen bound of that distance.
+
+    The column band says which band: ``worst`` the one with the largest distance, ``unit`` the one whose half-width is
+    one standard deviation of S.
     """
     gauss = float(theory.interval_probability(-1.0, 1.0))
     powers = 2 ** np.arange(13)
@@ -276,7 +282,8 @@ def write(out: Path, seed: int = 0, draws: int = 20_000, progress: bool = True) 
     seed : int
         Root of the random streams, >= 0; each table has its own.
     draws : int
-        Responses for each simulated point, 0 for none. With fewer than 5,000, grids and strata are smaller too.
+        Responses for each simulated point, 0 for none. With fewer than 5,000, the grids are coarser and fewer strata
+        are tried.
 
     Raises
     ------
@@ -292,6 +299,6 @@ def write(out: Path, seed: int = 0, draws: int = 20_000, progress: bool = True) 
     written = []
     for name, rows in tqdm(TABLES.items(), desc="curves", unit="table", disable=not progress):
         frame = to_frame(name, rows(generator(seed, name, "curve"), draws))
-        # 17 digits: the two ends of an enclosure differ only in their last digits.
+        # 17 digits, because the columns low and high of drift_lre differ only in their last digits.
         written.append(write_table(Path(out), name, frame, digits=17))
     return written

@@ -17,16 +17,17 @@ from proofs_check.tools.lre_interval import simulated_lre
 
 Measure = Literal["band", "update", "weight"]
 TARGETS: dict[str, tuple[float, ...]] = {"band": (0.85, 0.5), "update": (0.85, 0.7), "weight": (0.85, 0.5)}
-"""Mean acceptances to which ranges are set, by kind of acceptance. For update acceptance none is low: a response is
-clipped on one side of the band only, so even a narrow band leaves about half of all responses.
+"""Mean acceptances to which the rules' ranges are set, for band, update and weight acceptance. For update acceptance no
+target is low: a response is clipped on one side of the band only, so even a narrow band leaves about half of all
+responses alone.
 """
 SIMULATED_TARGET = 0.85
 Row = dict[str, Any]
 
 
 def _power(name: str, gamma: float, **options: Any) -> Rule:
-    """Return a band of half-width c L^gamma, around 0 unless ``options`` name a drift. c is such that at the length
-    ``MIDDLE`` the half-width is one standard deviation of S; `rows_of` scales it later.
+    """Return a band of half-width c L^gamma, around 0 unless ``options`` name a drift. At the length ``MIDDLE`` the
+    half-width is one standard deviation of S; `rows_of` scales c until a target acceptance is met.
     """
     c = SIGMA * MIDDLE ** (0.5 - gamma)
     return Rule("power", c, c, gamma=gamma, name=name, **options)
@@ -42,15 +43,16 @@ RULES: tuple[Rule, ...] = (
     _power("fspo-gaussian", 0.5, drift="gaussian"),
     _power("fspo-tilted", 0.5, drift="tilted"),
 )
-"""The bands that are compared. All are symmetric, because the ratio of the two ranges is a factor of the map by itself.
-``fixed`` and ``linear`` stand for rloo and gspo, whose ranges are unequal.
+"""The bands that are compared. All are symmetric; `with_asymmetry` makes them unequal where the fairness map varies the
+factor asymmetry. ``fixed`` and ``linear`` stand for the presets rloo and gspo, whose ranges are unequal.
 """
 
 
 def acceptance(setting: MapPoint, rule: Rule, measure: Measure) -> Floats | None:
-    """Return a rule's acceptance at each length (K,) of a setting; ``measure`` is its kind: band, update or weight.
+    """Return a rule's acceptance at each of the K lengths of a setting, a point of the fairness map. ``measure``: band,
+    update or weight acceptance.
 
-    ``weight`` is the mean of w in the band (others count 0) over the mean of w, whatever the sign of A (T13).
+    Weight acceptance is here the mean of w 1(S in the band) over the mean of w, whatever the sign of A (T13).
 
     Returns
     -------
@@ -80,8 +82,8 @@ def with_asymmetry(rule: Rule, ratio: float) -> Rule:
 
 
 def rows_of(setting: MapPoint, measures: tuple[str, ...], rng: np.random.Generator, draws: int) -> list[Row]:
-    """Return rows of LRE in one setting for every rule, kind of acceptance and target acceptance; drawn responses give
-    further rows if the setting asks for them.
+    """Return the rows of LRE at one point of the fairness map: for every rule, kind of acceptance and target acceptance
+    one computed from formulas, and some from drawn responses if ``setting.simulate``.
     """
     rows: list[Row] = []
     sample = _Sample(setting, rng, draws) if setting.simulate and draws else None
@@ -155,7 +157,7 @@ def _missing(why: str) -> Row:
 
 
 class _Sample:
-    """Simulated responses of every length of a setting. All rules are applied to the same responses."""
+    """Responses drawn for every length at a point of the fairness map. All rules are applied to the same responses."""
 
     def __init__(self, setting: MapPoint, rng: np.random.Generator, draws: int) -> None:
         self.setting = setting
@@ -167,7 +169,7 @@ class _Sample:
         self.A = np.where(positive, 1.0, -1.0)
 
     def lre_of(self, rule: Rule, measure: Measure) -> Row:
-        """Return LRE of a rule's acceptance among the simulated responses, with a simultaneous interval."""
+        """Return LRE of a rule's acceptance of the drawn responses, with a simultaneous interval."""
         applied = rule.apply(self.S, self.setting.lengths, self.A, rule.centre(self.setting.means))
         kept = applied.in_band if measure != "update" else applied.side == 0
         weight = applied.weight if measure == "weight" else np.ones_like(self.S)

@@ -1,7 +1,7 @@
-"""Laws of S given the length, for the fairness map: probabilities of bands, and samples to test them.
+"""Laws of S given the length, for the fairness map: probabilities of bands, and draws of S to test them with.
 
-Every law gives, for K lengths at once, the probability that lo <= S <= hi and the mean of e^S over such S (others count
-0) (docs/theory.md sections 1 and 4).
+Every law gives, for K lengths at once, the probability that lo <= S <= hi, and the mean of e^S 1(lo <= S <= hi)
+(docs/theory.md sections 1 and 4).
 """
 
 from __future__ import annotations
@@ -21,27 +21,28 @@ Sampler = Callable[[np.random.Generator, int], Floats]
 
 
 class Law(Protocol):
-    """The law of S given the length, for K lengths at once (a protocol that each law of this module follows)."""
+    """The law of S given the length, for K lengths at once: the protocol that Normal, Student and Switching follow."""
 
     def probability(self, lo: Floats, hi: Floats) -> Floats:
         """Return the probability that lo <= S <= hi at each length, (K,)."""
         ...
 
     def weighted(self, lo: Floats, hi: Floats) -> Floats | None:
-        """Return the mean of e^S where lo <= S <= hi, else 0, at each length, (K,); None if the mean of e^S is
-        infinite."""
+        """Return the mean of e^S 1(lo <= S <= hi) at each length, (K,); None if the mean of e^S is infinite."""
         ...
 
     def sample(self, rng: np.random.Generator, draws: int) -> Floats:
-        """Draw S for each of the K lengths, (draws, K). Rows are independent; within a row S may be sums over the first
-        tokens of one response.
+        """Draw S for each of the K lengths, (draws, K). Rows are independent. The entries of one row may depend on each
+        other, because they may be the sums over the first L tokens of one sequence, for each length L.
         """
         ...
 
 
 @dataclass(frozen=True)
 class Normal:
-    """S given l is N(mean_l, scale_l^2). ``sampler`` replaces the direct draw, for example by a draw token by token."""
+    """S given the k-th length is N(mean[k], scale[k]^2). ``sampler``, if given, draws S in another way than from that
+    law, for example token by token.
+    """
 
     mean: Floats
     scale: Floats
@@ -52,7 +53,7 @@ class Normal:
         return interval_probability((lo - self.mean) / self.scale, (hi - self.mean) / self.scale)
 
     def weighted(self, lo: Floats, hi: Floats) -> Floats:
-        """Return the mean of e^S where lo <= S <= hi, else 0, at each length, (K,).
+        """Return the mean of e^S 1(lo <= S <= hi) at each length, (K,).
 
         Weighting by e^S moves the mean of a normal law by its variance (T13).
         """
@@ -68,11 +69,12 @@ class Normal:
 
 @dataclass(frozen=True)
 class Student:
-    """S given l is a mean plus a sum of l independent Student-t tokens; its law comes from Gil-Pelaez inversion.
+    """S given the length L is a mean plus a sum of L independent Student-t tokens. The distribution function of S comes
+    from Gil-Pelaez inversion.
 
-    The tokens' scale is such that S at the length ``at`` has the quartiles of a normal law of variance sigma^2 at. So
-    laws with 2 or fewer degrees of freedom ``df``, which have no variance, can be compared with the others. The mean
-    weight is infinite.
+    The tokens' scale is such that S at the length ``at`` has the quartiles of a normal law of variance sigma^2 times
+    ``at``. So laws with 2 or fewer degrees of freedom ``df``, which have no variance, can be compared with the others.
+    The mean of e^S is infinite.
     """
 
     mean: Floats
@@ -84,12 +86,12 @@ class Student:
     _splines: tuple[CubicSpline, ...] = field(init=False, repr=False)
     _units: Floats = field(init=False, repr=False)
 
-    # The distribution of the sum is tabulated up to this many times the sum's scale. Beyond it the tail is a single
-    # token's tail times a constant, which makes table and tail equal at this point.
+    # The distribution function of S less its mean is tabulated up to this many times the scale of S. Beyond that point
+    # its tail is taken as one token's tail times the constant that makes both equal at that point.
     _EDGE = 60.0
 
     def __post_init__(self) -> None:
-        # The width of a sum of l tokens grows like l^(1/2), or like l^(1/df) below 2 degrees of freedom (a stable law).
+        # The scale of a sum of L tokens grows like L^(1/2), or like L^(1/df) below 2 degrees of freedom (a stable law).
         exponent = max(0.5, 1 / self.df)
         x = np.concatenate([[0.0], np.geomspace(1e-3, self._EDGE, 600)])
         u, weight = _panels(60.0)
@@ -106,7 +108,7 @@ class Student:
         first = CubicSpline(x, cdf(middle**exponent, middle)[0])
         found = float(first.solve(0.75, extrapolate=False)[0]) * self.at**exponent
         object.__setattr__(self, "token_scale", quartile * self.sigma * math.sqrt(self.at) / found)
-        units = self.lengths**exponent  # scale of the sum of l tokens, over a token's scale
+        units = self.lengths**exponent  # scale of the sum of L tokens, in units of a token's scale
         object.__setattr__(self, "_units", units * self.token_scale)
         object.__setattr__(self, "_splines", tuple(CubicSpline(x, row) for row in cdf(units, self.lengths)))
 
@@ -119,7 +121,7 @@ class Student:
         return
 
     def sample(self, rng: np.random.Generator, draws: int) -> Floats:
-        """Draw S for each of the K lengths, (draws, K), as sums over the first tokens of ``draws`` paths."""
+        """Draw S for each of the K lengths, (draws, K): the sums over the first L tokens of ``draws`` sequences."""
         return self.mean + partial_sums(lambda n, t: self.token_scale * rng.standard_t(self.df, (n, t)), draws, self)
 
     def _cdf(self, s: Floats) -> Floats:
@@ -149,11 +151,11 @@ def _log_student_cf(df: float, u: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class Switching:
-    """Tokens N(-v/2, v) whose variance v follows a stationary two-state Markov chain.
+    """Token log-ratios s are N(-v/2, v), and the variance v follows a stationary two-state Markov chain.
 
-    Given the number of tokens in the second state, S is N(-V/2, V) with V the sum of the variances; the
-    law of that number comes from the chain's forward recursion, so the law of S is a mixture of normals. Each token has
-    E[e^s | past] = 1, so this is the log-ratio of a possible policy, with E[e^S | l] = 1.
+    Given the number of tokens in the second state, S is N(-V/2, V) with V the sum of the variances. So S is a mixture
+    of normals; the chain's forward recursion gives the shares. Each token has E[e^s | past] = 1, as under a policy at
+    first use (T9), and so E[e^S | L] = 1.
 
     Parameters
     ----------
@@ -209,14 +211,14 @@ class Switching:
         return self._between(0, lo, hi)
 
     def weighted(self, lo: Floats, hi: Floats) -> Floats:
-        """Return the mean of e^S where lo <= S <= hi, else 0, at each length, (K,).
+        """Return the mean of e^S 1(lo <= S <= hi) at each length, (K,).
 
         Weighting by e^S turns N(-V/2, V) into N(+V/2, V) and keeps the mixture's shares.
         """
         return self._between(1, lo, hi)
 
     def sample(self, rng: np.random.Generator, draws: int) -> Floats:
-        """Draw S for each of the K lengths, (draws, K), as sums over the first tokens of ``draws`` paths."""
+        """Draw S for each of the K lengths, (draws, K): the sums over the first L tokens of ``draws`` sequences."""
 
         def tokens(n: int, t: int) -> Floats:
             start = rng.integers(0, 2, (n, 1))
@@ -243,7 +245,8 @@ class _HasLengths(Protocol):
 
 
 def partial_sums(tokens: Callable[[int, int], Floats], draws: int, law: _HasLengths, chunk: int = 1000) -> Floats:
-    """Draw paths of tokens and return their sums over the first l tokens, for each length l of the law: (draws, K)."""
+    """Draw sequences of tokens and return the sums over the first L tokens of each, for the K lengths L of the law:
+    (draws, K)."""
     index = law.lengths.astype(int) - 1
     out = np.empty((draws, index.size))
     for start in range(0, draws, chunk):

@@ -1,5 +1,7 @@
-"""Scale a rule's range until a formula for its mean acceptance gives the target (for logs:
-``fspo.rules.calibrate``)."""
+"""Scale a rule's range until its mean acceptance, given by a formula, is the target.
+
+``fspo.rules.calibrate`` does so for the acceptance of logged responses.
+"""
 
 from __future__ import annotations
 
@@ -36,8 +38,8 @@ def matched(rule: Rule, mean_acceptance: Callable[[Rule], float], target: float)
         return mean_acceptance(scaled(rule, math.exp(log_factor))) - target
 
     low = high = 0.0
-    # Widen or narrow the range in steps of a factor e. A range far beyond the one wanted would make the edge 1 + eps of
-    # some shapes overflow.
+    # Widen or narrow the range by steps of a factor e until it brackets the target. One large step could make the edge
+    # 1 + eps of some shapes overflow.
     while excess(low) > 0 and low > -_WIDEST:
         low -= 1.0
     while excess(high) < 0 and high < _WIDEST:

@@ -1,5 +1,5 @@
-"""The models of the price map (table mse_map): for each a policy, the training step that was made from it, and the
-rewards.
+"""The models of the price map (table mse_map). A model is an old policy, the training step that leads to the new
+policy, and the rewards of the responses.
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ from proofs_check.tools.policy import Bandit, all_responses, scores
 
 
 def _softmax(name: str, trained: bool) -> SoftmaxPolicy:
-    """Return a softmax policy: up to 7 tokens over 3 symbols, reward 1 where a random linear function is high.
+    """Return a softmax policy: up to 7 tokens over 3 symbols, reward 1 where a noisy linear function of the response's
+    score is above its mean.
 
-    The step has a fixed KL(old||new) per response, along the reward's gradient or along a random direction.
+    The step from the old to the new policy has the length at which KL(old||new) per response is SOFTMAX_KL. Its
+    direction is the gradient of the mean reward if ``trained``, else random.
     """
     rng = np.random.default_rng(7)
     positions, symbols = 7, 3
@@ -57,8 +59,8 @@ def _location(name: str, headers: Floats | None = None, shares: Floats | None = 
     positive = options.pop("positive", np.full(lengths.size, 0.5))
     h = np.ones(1) if headers is None else headers
     q = np.ones(1) if shares is None else shares
-    # If headers (factors on a response's mean log-ratios, see LocationPolicy) come without shares, as many as there are
-    # lengths, all responses of a length have the same header.
+    # A header is a factor on the size of the step in one response (see LocationPolicy). Headers without shares, as many
+    # as there are lengths, belong to the lengths: all responses of a length have the same header.
     if h.size == lengths.size and shares is None and headers is not None:
         return LocationPolicy(name, lengths, h, np.full(lengths.size, 1 / lengths.size), positive, **options)
     p = np.repeat(q / lengths.size, lengths.size)
@@ -68,8 +70,8 @@ def _location(name: str, headers: Floats | None = None, shares: Floats | None = 
 
 
 def _heavy_headers() -> tuple[Floats, Floats]:
-    """Return seven values of the header, a response's factor on the size of the step, and their shares. They are nearly
-    lognormal and make S skewed and heavy-tailed.
+    """Return seven headers, factors on the size of the step in a response (see LocationPolicy), and their shares. They
+    are nearly lognormal and make S skewed and heavy-tailed.
     """
     x, w = np.polynomial.hermite_e.hermegauss(7)
     h = np.exp(x / 2)

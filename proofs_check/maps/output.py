@@ -1,4 +1,4 @@
-"""Protect files that are not ours in the folder that proofs_check and proofs_check.maps write to."""
+"""Protect files that neither ``fspo check`` nor ``fspo maps`` wrote, in the folder to which both write."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from proofs_check.report import to_latex, to_markdown
 
 
 def check_output(folder: Path) -> None:
-    """Refuse an output folder in which proofs_check or proofs_check.maps would overwrite files that neither of them
+    """Refuse an output folder in which ``fspo check`` or ``fspo maps`` would overwrite a file that neither of them
     wrote.
 
     Raises

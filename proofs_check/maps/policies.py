@@ -1,8 +1,9 @@
 """Policies for which the mean and the second moment of the update can be computed exactly under any rule.
 
-`LocationPolicy` is the main one. A response has L tokens x_t in R^D and a header h, a number (1 unless stated) whose
-law is the same under both policies; x_t ~ N(h theta, I) under the old policy and N(h (theta + Delta), I) under the
-new one. With Z = sum (x_t - h theta)/sqrt(L), z its component along Delta, sigma = |Delta| and tau = sigma h sqrt(L),
+`LocationPolicy` is the main one. A response has L tokens x_t in R^D and a header h: a number, 1 unless stated, that
+precedes the tokens and whose law is the same under both policies. x_t ~ N(h theta, I) under the old policy and
+N(h (theta + Delta), I) under the new one. With Z = sum (x_t - h theta)/sqrt(L), z the component of Z along Delta,
+sigma = |Delta| and tau = sigma h sqrt(L),
 
     S = tau z - tau^2/2,     psi = h sqrt(L) Z - h^2 L Delta,     E[e^S | L, h] = 1 .
 
@@ -10,9 +11,9 @@ The reward is 1 where <v, Z> exceeds a threshold, v a unit vector with <v, Delta
 reward less its mean. Then E[w A psi] is the exact gradient of the new policy's mean reward; given z, all other
 factors are half-line moments of a normal law, so one quadrature over z remains, split at the edges of the band.
 
-The weight w of the true update is e^S, not capped. The clipped weight comes from ``rule.apply``, which caps the
-exponent at MAX_EXPONENT: with long steps (models ``far`` and ``heavy``) that cap bounds the variance of the unclipped
-update.
+The weight w of the true update is e^S with no cap on S. The clipped weight comes from ``rule.apply``, which caps the
+exponent at MAX_EXPONENT: with long steps (models ``far`` and ``heavy``) that cap bounds the variance of the update
+under the rule ``none``.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class Moments:
 
 
 class Policy(Protocol):
-    """A model of the price map: a policy, a step away from it, and a reward."""
+    """A model of the price map: an old policy, the step from it to the new one, and a reward."""
 
     @property
     def name(self) -> str:
@@ -75,17 +76,17 @@ class Policy(Protocol):
 
     @property
     def kl(self) -> float:
-        """KL(old||new) per token, nats: minus the mean of S over the mean length."""
+        """KL(old||new) per token, nats: minus the mean of S, divided by the mean length."""
         ...
 
     def calibrated(self, rule: Rule, m: float, target: float) -> Rule | None:
-        """Return the rule scaled so that its band around m L keeps a share ``target`` of responses, or None if no range
-        does.
+        """Return the rule whose range is scaled so that its band, centred at m times the length, has the acceptance
+        ``target``; None if no range does.
         """
         ...
 
     def moments(self, rule: Rule, m: float) -> Moments:
-        """Return the exact moments of the update under the rule, whose band has the centre m L."""
+        """Return the exact moments of the update under the rule, whose band is centred at m times the length."""
         ...
 
 
@@ -94,7 +95,7 @@ class LocationPolicy:
     """A policy whose tokens are normal vectors: N(h theta, I), and N(h (theta + Delta), I) after a step Delta.
 
     The header h is a number that all tokens of a response share, so it scales the response's log-ratios. A stratum is a
-    pair of length and header. The reward is 1 if the response lies far enough in a direction v. The head of this file
+    pair of length and header. The reward is 1 if the response lies far enough in a direction v. The module's docstring
     gives the formulas.
 
     Attributes
@@ -131,17 +132,17 @@ class LocationPolicy:
 
     @property
     def tau(self) -> Floats:
-        """Return the standard deviation of S in each stratum, nats."""
+        """Return the standard deviation of S, nats, for each of the J pairs of a length and a header."""
         return self.sigma * self.headers * np.sqrt(self.lengths)
 
     @property
     def kl(self) -> float:
-        """Return KL(old||new) per token, nats: the mean of S is minus half its variance tau^2."""
+        """Return KL(old||new) per token, nats, from the mean of S, which is minus half of S's variance tau^2."""
         return float(self.p @ self.tau**2) / 2 / float(self.p @ self.lengths)
 
     def band_acceptance(self, rule: Rule, m: float) -> Floats:
-        """Return the share of each stratum's responses (one length, one header) that lie in the rule's band around
-        m L.
+        """Return the share of responses in the rule's band, centred at m times the length, for each of the J pairs of a
+        length and a header.
         """
         lo, hi = rule.band(self.lengths, m)
         return interval_probability(lo / self.tau + self.tau / 2, hi / self.tau + self.tau / 2)
@@ -153,8 +154,8 @@ class LocationPolicy:
         return matched(rule, lambda r: float(self.p @ self.band_acceptance(r, m)), target)
 
     def moments(self, rule: Rule, m: float) -> Moments:
-        """Return the exact moments of the update under the rule, whose band has the centre m L, by quadrature over z
-        (see the module's docstring).
+        """Return the exact moments of the update under the rule, whose band is centred at m times the length, by
+        quadrature over z, the standardised S (see the module's docstring).
         """
         tau, n = self.tau[:, None], self.lengths[:, None]
         lo, hi = rule.band(self.lengths, m)
@@ -212,7 +213,7 @@ class LocationPolicy:
 
 
 def _nodes(tau: Floats, cuts: tuple[Floats, Floats], panels: int = 16, order: int = 10) -> tuple[Floats, Floats]:
-    """Return points and weights of a quadrature over z, where S = tau z - tau^2/2; the weights hold the density of z.
+    """Return points and weights of a quadrature over z, where S = tau z - tau^2/2. The weights hold the density of z.
 
     The quadrature is Gauss-Legendre on panels between -9 and 2 tau + 9, split at the band's edges. w^2 times the
     density of z is a normal density about 2 tau, so both ends lie 9 standard deviations out.
@@ -252,13 +253,13 @@ class SoftmaxPolicy:
 
     @classmethod
     def of(cls, name: str, bandit: Bandit) -> SoftmaxPolicy:
-        """Return the policy that consists of all responses of an enumerable bandit."""
+        """Return the policy of a bandit (`Bandit`): all its responses with their probabilities, none sampled."""
         S, n, mass = bandit.log_ratio, bandit.lengths, bandit.p_old
         return cls(name, S, n, bandit.advantages, mass, bandit.psi, -float(mass @ S) / float(mass @ n))
 
     def calibrated(self, rule: Rule, m: float, target: float) -> Rule:
-        """Return the rule with the range at which its band around m L keeps a share of responses nearest to the
-        target.
+        """Return the rule whose range is scaled so that the acceptance of its band, centred at m times the length, is
+        as near to ``target`` as the finitely many responses allow.
         """
         excess = standardized_excess(rule, self.S, self.n, self.A, m)
         order = np.argsort(excess)
@@ -267,8 +268,8 @@ class SoftmaxPolicy:
         return scaled(rule, float(excess[k] + excess[k + 1]) / 2)
 
     def moments(self, rule: Rule, m: float) -> Moments:
-        """Return the exact moments of the update under the rule, whose band has the centre m L, as sums over all
-        responses.
+        """Return the exact moments of the update under the rule, whose band is centred at m times the length, as sums
+        over all responses.
         """
         applied = rule.apply(self.S, self.n, self.A, m)
         f, w = applied.clipped_weight, np.exp(self.S)
@@ -289,5 +290,5 @@ class SoftmaxPolicy:
 
 
 def _bins(which: np.ndarray, values: Floats) -> Floats:
-    """Return the sums of the values in each group, ``which`` being the group of each value."""
+    """Return the sum of the values of each length (K,). ``which`` (N,): number of each value's length, from 0."""
     return np.asarray(np.bincount(which, values), np.float64)

@@ -1,4 +1,6 @@
-"""What clipping costs, by band: effective sample size, bias, variance and mean squared error (T10, T12, T13)."""
+"""What clipping costs under each band: effective sample size, and the update's bias, variance and mean squared error
+(T10, T12, T13).
+"""
 
 from __future__ import annotations
 
@@ -20,22 +22,22 @@ CENTRES = (-1.0, -0.5, 0.0, 0.5, 1.0)
 ACCEPTANCES = (0.1, 0.2, 0.3, 0.5, 0.7, 0.8, 0.85, 0.9, 0.95, 0.98, 0.99)
 PROMPTS = (32, TYPICAL_PROMPTS, 8192)
 BY_LENGTH = 0.85
-"""Target to which each band in the table price_by_length is scaled: its mean band acceptance."""
+"""Mean band acceptance to which every band of the table price_by_length is scaled."""
 CRITERIA = ("mse", "mse_direction", "mse_scaled")
 Row = dict[str, Any]
 
 
 def rule_for(policy: Policy, gamma: float, centre: float, outside: Outside) -> tuple[Rule, float]:
-    """Return a band of half-width L^gamma, which is scaled later, and its centre per token: ``centre`` times
-    KL(old||new) per token.
+    """Return a rule with the half-width L^gamma, whose range is not yet scaled to a target, and the centre of its band
+    per token: ``centre`` times KL(old||new) per token.
     """
     return Rule("power", 1.0, 1.0, gamma=gamma, outside=outside), centre * policy.kl
 
 
 def rows_of(name: str, step: Callable[[], object] = lambda: None) -> tuple[list[Row], list[Row]]:
-    """Return one model's rows of the tables mse_map and price_by_length.
+    """Return the rows of the price map's model ``name`` in the tables mse_map and price_by_length.
 
-    ``step`` is called after each band, for a progress bar.
+    ``step`` is called after each pair of an exponent and a centre, for a progress bar.
     """
     policy = MODELS[name][1]()
     base = {"model": name}
@@ -56,13 +58,13 @@ def rows_of(name: str, step: Callable[[], object] = lambda: None) -> tuple[list[
 
 
 def steps() -> int:
-    """Return how many times ``rows_of`` calls ``step``: once for each exponent and centre of a band."""
+    """Return how many times ``rows_of`` calls ``step``: the number of pairs of an exponent and a centre."""
     return len(GAMMAS) * len(CENTRES)
 
 
 def _outsides(policy: Policy, gamma: float, centre: float, target: float) -> Iterator[tuple[Row, Rule, float, Moments]]:
-    """Yield row, rule, centre per token and moments for drop, truncate and cap with one band, whose range is scaled to
-    the target acceptance.
+    """Yield, for drop, truncate and cap outside the same band: the row's first columns, the rule, its centre per token,
+    and the moments of the update. The band's range is scaled to the band acceptance ``target``.
     """
     first, m = rule_for(policy, gamma, centre, "drop")
     found = policy.calibrated(first, m, target)
@@ -125,8 +127,8 @@ def _by_length(base: Row, rule: Rule, m: float, moments: Moments) -> Iterator[Ro
 
 
 def best_rows(frame: Any) -> list[Row]:
-    """Return the rows of the table mse_best: the least of each kind of error in mse_map, and the least with the
-    exponent 1/2 or with one centre.
+    """Return the rows of the table mse_best: the least value of each kind of error in mse_map, over all bands, over
+    those with the exponent 1/2, and over those with each of three centres.
     """
     rows: list[Row] = []
     for (model, n), part in frame.groupby(["model", "n"], sort=False):

@@ -1,8 +1,8 @@
-"""The settings of the fairness map: one base case, one factor at a time, and two-factor grids.
+"""The points of the fairness map: a base case, the base case with one factor changed, and grids in which two change.
 
-Base case: S given l is N(-sigma^2 l/2, sigma^2 l) with sigma = 0.03, as for independent tokens of a policy at first
-use; 12 lengths on a logarithmic grid around 512 with l_max/l_min = 16, equal shares; symmetric ranges; the share of
-positive advantages falls from .7 at the shortest length to .3 at the longest, S independent of the sign.
+Base case: S given the length l is N(-sigma^2 l/2, sigma^2 l) with sigma = 0.03, as for independent tokens of a policy
+at first use; 12 lengths on a logarithmic grid around 512 with l_max/l_min = 16, equal shares; symmetric ranges; the
+share of positive advantages falls from .7 at the shortest length to .3 at the longest; S is independent of A.
 
 =============  =============================================================================================
 factor         value
@@ -51,7 +51,8 @@ class MapPoint:
     Attributes
     ----------
     factor, value, factor_2, value_2
-        Names and values of the changed factors, as in the module's table; ``factor_2`` is "" outside two-factor grids.
+        Names and values of the changed factors, as in the table at the head of the module; ``factor_2`` is "" if only
+        one was changed.
     model : str
         Name of the law of S.
     lengths, p : arrays (K,)
@@ -64,7 +65,7 @@ class MapPoint:
     asymmetry : float
         c_hi / c_lo.
     simulate : bool
-        Whether the map also has simulated rows for this setting.
+        Whether the map also has rows from drawn responses at this point.
     """
 
     factor: str
@@ -107,20 +108,22 @@ FACTORS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "sign_share": ((0, 0.2, 0.4, 0.6, 0.8), ()),
     "sign_drift": ((-1, -0.5, 0, 0.25, 0.5, 1, 2), (1,)),
 }
-"""Values of each factor that the map goes through, and those of them at which it also has simulated rows."""
+"""For each factor its values in the fairness map, and those of them at which the map has rows from drawn responses too.
+"""
 
 GRIDS: tuple[tuple[str, tuple[float, ...], str, tuple[float, ...], str], ...] = (
     ("drift_error", (0, 0.25, 0.5, 1, 1.5, 2, 3), "exponent", (0.3, 0.4, 0.5, 0.6, 0.7, 0.85, 1), "band"),
     ("length_ratio", (2, 4, 8, 16, 32, 64, 256), "exponent", (0.3, 0.4, 0.5, 0.6, 0.7, 0.85, 1), "band"),
     ("asymmetry", (0.25, 0.5, 0.75, 1, 4 / 3, 2, 4), "sign_share", (0, 0.2, 0.4, 0.6, 0.8), "update"),
 )
-"""Two-factor grids of the map: first factor and its values, second factor and its values, and the kind of acceptance.
+"""Grids of the fairness map in which two factors change: first factor and its values, second factor and its values, and
+the kind of acceptance whose LRE is mapped.
 """
 
 
 def lengths_on(ratio: float) -> Floats:
-    """Return NUM_LENGTHS whole lengths, evenly spaced on a logarithmic scale around MIDDLE, with longest/shortest =
-    ratio.
+    """Return NUM_LENGTHS whole lengths, evenly spaced on a logarithmic scale around MIDDLE. ``ratio``: the longest over
+    the shortest.
     """
     return np.round(MIDDLE * np.geomspace(ratio**-0.5, ratio**0.5, NUM_LENGTHS))
 
@@ -128,7 +131,7 @@ def lengths_on(ratio: float) -> Floats:
 def setting(
     factor: str, value: float, factor_2: str = "", value_2: float = math.nan, simulate: bool = False
 ) -> MapPoint:
-    """Return the base case with one or two factors changed.
+    """Return the base case of the fairness map with one or two factors changed.
 
     Raises
     ------
@@ -167,8 +170,8 @@ def setting(
 
 @dataclass(frozen=True)
 class Point:
-    """One point of the fairness map: one or two factors with values other than the base case's, and the kinds of
-    acceptance to show. `setting` computes its laws of S, which takes time.
+    """A point of the fairness map by name: one or two changed factors with their values, and the kinds of acceptance
+    whose LRE is mapped. Its laws of S are computed by `setting`, because that takes time.
     """
 
     factor: str
@@ -179,12 +182,12 @@ class Point:
     simulate: bool = False
 
     def setting(self) -> MapPoint:
-        """Compute the laws of S at this point and return them with lengths and factors."""
+        """Compute the laws of S at the point; return them with its lengths and factors."""
         return setting(self.factor, self.value, self.factor_2, self.value_2, self.simulate)
 
 
 def points() -> list[Point]:
-    """Return every point of the map: one factor at a time, then the grids."""
+    """Return every point of the fairness map: those with one changed factor, then the grids with two."""
     found = [Point(f, v, simulate=v in drawn) for f, (values, drawn) in FACTORS.items() for v in values]
     for factor, values, factor_2, values_2, measure in GRIDS:
         found += [Point(factor, v, factor_2, w, (measure,)) for v in values for w in values_2]
@@ -192,8 +195,10 @@ def points() -> list[Point]:
 
 
 def _laws(point: dict[str, float], lengths: Floats, positive: Floats) -> tuple[str, Law, Law, TokenMeans]:
-    """Return the name of the law of S, the laws for A > 0 and A < 0, and the expected k3 and s^2 of a token, from which
-    drifts get a band's centre. ``positive``: share of A > 0 at each length.
+    """Return the name of the law of S, the laws of S for A > 0 and for A < 0, and the expected k3 and s^2 of a token,
+    from which the rules' drifts follow.
+
+    ``point``: value of every factor; ``positive``: share of A > 0 at each length.
     """
     mu = -(SIGMA**2) / 2
     if point["tail"] > 0:

@@ -1,7 +1,4 @@
-"""Columns of the tables that ``fspo maps`` writes, each explained once, and the function that writes.
-
-Figures and papers read the CSV files; only this module defines the columns.
-"""
+"""The columns of the tables that ``fspo maps`` writes, each with its meaning, and the functions that write a table."""
 
 from __future__ import annotations
 
@@ -165,7 +162,7 @@ def file_name(table: str) -> str:
 
 
 def to_frame(table: str, rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
-    """Return the rows as a frame with exactly the table's columns.
+    """Return rows as a data frame with exactly the columns of the table ``table``.
 
     Raises
     ------

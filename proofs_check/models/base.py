@@ -63,8 +63,8 @@ class TokenModel(LogRatioModel, Protocol):
 
 
 def matching_means(model: LogRatioModel) -> TokenMeans:
-    """Return the token means (k3 = -mu, and sigma^2) from which a rule with drift ``kl`` gets the model's drift mu <= 0
-    as its centre per token.
+    """Return -mu and sigma^2 of a model in the place of the means per token of k3 and s^2. From them a rule with drift
+    ``kl`` gets the centre mu <= 0 per token.
     """
     if not model.mu <= 0:
         raise UserError("drift 'kl' is -k3 <= 0: it can match only a model with mu <= 0")

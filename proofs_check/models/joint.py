@@ -64,7 +64,7 @@ class ShiftedLengths:
 
     @property
     def sigma(self) -> float:
-        """Standard deviation of every token but the last, nats. The last token is not random."""
+        """Standard deviation of every token but the last, nats. The last always ends the response: it is not random."""
         law, ratios = np.array(self.old), self._symbol_ratios
         return math.sqrt(float(law @ (ratios - law @ ratios) ** 2))
 
@@ -119,7 +119,7 @@ class AdvantageDrift:
     positive : float in (0, 1)
         Share of A > 0 at the length ``l0``, 100 tokens by default.
     trend : float
-        How the logit of that share changes with log l.
+        Slope of the share's logit on log L.
     """
 
     mu: float

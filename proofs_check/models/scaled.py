@@ -189,7 +189,7 @@ class Heteroscedastic(ScaleFamily):
 class FractionalNoise(ScaleFamily):
     """Fractional Gaussian noise with Hurst exponent H as tokens: S is exactly N(mu L, sigma^2 L^(2H)).
 
-    ``sigma`` is one token's scale, nats; the variance per token has no limit unless H = 1/2. Tokens are positively
+    ``sigma`` is one token's scale, nats; Var(S)/L has no finite limit above 0 unless H = 1/2. Tokens are positively
     correlated at any distance (H > 1/2) or negatively (H < 1/2). The sqrt band is fair only at H = 1/2 (T1).
     """
 

@@ -1,1 +1,3 @@
-"""Tools of the checks: interval arithmetic, comparisons, searches, counting of accepted draws, and a small policy."""
+"""Tools of the checks: ball arithmetic (numbers with proved error bounds), comparisons, searches for counterexamples,
+counts of accepted draws, and a small policy.
+"""

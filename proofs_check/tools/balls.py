@@ -30,8 +30,8 @@ BITS = 96
 POINT_BITS = 320
 """Precision in bits for computations at points, where the difference Phi(hi) - Phi(lo) may lose many digits."""
 NEAR = 0.125
-"""Size of a drift or scale error below which the change of acceptance, over a power of the error, is computed as an
-integral: the difference of two nearly equal values would lose digits.
+"""Where a drift error or a log scale error is smaller than NEAR, the change of acceptance that it makes, divided by a
+power of the error, is computed as an integral: the difference of two nearly equal values would lose digits.
 """
 
 
@@ -50,7 +50,7 @@ def with_precision(bits: int) -> Callable[[Callable[..., Any]], Callable[..., An
 
 
 class Span(NamedTuple):
-    """An interval of one parameter, from ``lo`` to ``hi``; a box has one for each of its parameters.
+    """An interval of one parameter, from ``lo`` to ``hi``. A box is one interval for each of several parameters.
 
     If a function is monotone, its values at both ends enclose its values at all other points of the interval.
     """
@@ -70,14 +70,14 @@ class Span(NamedTuple):
 
 
 def span(lo: float, hi: float | None = None) -> Span:
-    """Make the interval from ``lo`` to ``hi``, or the point ``lo``; balls represent floats without rounding."""
+    """Return the interval from ``lo`` to ``hi``, or the point ``lo`` if ``hi`` is None. Balls hold floats exactly."""
     return Span(arb(lo), arb(lo if hi is None else hi))
 
 
 def outward(low: arb, high: arb | None = None) -> tuple[float, float]:
-    """Return two floats, one at most the least number of the ball ``low`` and one at least the largest of ``high``.
+    """Return two floats: one at or below every number of the ball ``low``, one at or above every number of ``high``.
 
-    Without ``high``, both are about ``low``: an interval of floats that contains the ball.
+    Without ``high`` the two floats enclose the ball ``low``.
     """
     lower, upper = low.lower(), (low if high is None else high).upper()
     return math.nextafter(float(lower), -math.inf), math.nextafter(float(upper), math.inf)
@@ -89,13 +89,13 @@ def normal_density(t: arb) -> arb:
 
 
 def phi_1() -> arb:
-    """Return phi(1), the standard normal density at 1, a constant of T3 and T4."""
+    """Return phi(1), the standard normal density at 1. It is a constant of the bounds in T3 and T4."""
     return normal_density(arb(1))
 
 
 def density_slope(t: arb) -> arb:
-    """Return t phi(t), with phi the normal density: the size of phi's slope. Its largest value is a constant of T3 and
-    T4.
+    """Return t phi(t), phi the standard normal density: minus the slope of phi. Its largest value, phi(1), is a
+    constant of the bounds in T3 and T4.
     """
     return t * normal_density(t)
 
@@ -112,8 +112,10 @@ def normal_probability(lo: arb, hi: arb) -> arb:
 
 
 def acceptance(u_lo: arb, u_hi: arb, x: arb) -> arb:
-    """Return the acceptance Phi(u_hi + x) - Phi(-u_lo + x) of a band with ranges u_lo and u_hi and a centre that is x
-    off the mean of S, all in standard deviations of S; Phi is the normal distribution function (section 4).
+    """Return the acceptance Phi(u_hi + x) - Phi(-u_lo + x) of a band under Gaussian S (docs/theory.md section 4).
+
+    u_lo and u_hi are the half-widths below and above the band's centre and x is the drift error, all in standard
+    deviations of S; Phi is the standard normal distribution function.
     """
     return normal_probability(x - u_lo, u_hi + x)
 
@@ -121,8 +123,8 @@ def acceptance(u_lo: arb, u_hi: arb, x: arb) -> arb:
 def sqrt_band_acceptance(
     c_lo: arb | float, c_hi: arb | float, mu: arb, sigma: arb, length: float, drift: arb | None = None
 ) -> arb:
-    """Return the probability that S ~ N(mu l, sigma^2 l) with l = ``length`` lies in the sqrt band: at most c_lo
-    sqrt(l) nats below and c_hi sqrt(l) above the centre, ``drift`` times l (0 without a drift).
+    """Return the probability that S ~ N(mu L, sigma^2 L), L = ``length``, lies in the sqrt band: at most c_lo sqrt(L)
+    nats below and c_hi sqrt(L) above the centre, which is ``drift`` times L.
     """
     root, centre = arb(length).sqrt(), (0 if drift is None else drift) * arb(length)
     edges = (centre - c_lo * root, centre + c_hi * root)
@@ -131,8 +133,10 @@ def sqrt_band_acceptance(
 
 
 def scale_change(u: Span, v: Span) -> arb:
-    """Enclose (Phi(u e^-v) - Phi(u))/v over a box: the change of the normal distribution function at an edge u, if the
-    log of the scale is off by v, over v (T4).
+    """Enclose (Phi(u e^-v) - Phi(u))/v over a box of u and v, Phi the standard normal distribution function.
+
+    The numerator is what the probability below a band's edge u, in standard deviations of S, changes by if the true
+    standard deviation is e^v times the assumed one (T4).
     """
     if v.lo >= NEAR or v.hi <= -NEAR:
         # Phi is monotone, so u and u e^-v at the ends of the box bound both terms.
@@ -150,11 +154,12 @@ def scale_change(u: Span, v: Span) -> arb:
 
 
 def acceptance_range(u_lo: Span, u_hi: Span, x: Span) -> tuple[arb, arb]:
-    """Return enclosures of the least and of the largest acceptance over a box of ranges u_lo, u_hi and drift errors x.
+    """Return balls that contain the least and the largest `acceptance` over a box of half-widths u_lo, u_hi and drift
+    errors x.
 
-    Acceptance rises in both ranges. In x it rises up to (u_lo - u_hi)/2 and falls after it: the least value is at an
-    end, the largest is 2 Phi((u_lo + u_hi)/2) - 1 where that x may lie inside, with Phi the normal distribution
-    function.
+    Acceptance rises in both half-widths. In x it rises up to (u_lo - u_hi)/2 and falls after it. So the least value is
+    at an end of the interval of x. Where (u_lo - u_hi)/2 may lie inside that interval, the largest value is
+    2 Phi((u_lo + u_hi)/2) - 1, Phi the standard normal distribution function.
     """
     least = acceptance(u_lo.lo, u_hi.lo, x.lo).min(acceptance(u_lo.lo, u_hi.lo, x.hi))
     peak = (u_lo.hi - u_hi.hi) / 2
@@ -166,7 +171,7 @@ def acceptance_range(u_lo: Span, u_hi: Span, x: Span) -> tuple[arb, arb]:
 
 @dataclass(frozen=True)
 class Certificate:
-    """The result of a proof that a slack (a bound less what it bounds) is >= 0, by adaptive subdivision of boxes.
+    """The result of an attempt to prove a slack (a bound less what it bounds) >= 0 by dividing boxes again and again.
 
     ``margin`` is a proved lower bound of the slack over all boxes (>= 0: the claim is proved), or a proved upper bound
     of the slack at ``witness`` (< 0: the claim is false there), or NaN where neither was reached.
@@ -188,8 +193,11 @@ class Certificate:
 
 
 def decide(slacks: Iterable[arb], unit: str, note: str = "") -> Outcome:
-    """Judge the claims ``slack >= 0``, each slack a ball at one point, as the outcome of a check. Its margin is a
-    proved lower bound of the slacks if all claims hold, or a proved upper bound of one that is negative.
+    """Judge the claim that each of several slacks is >= 0; return the outcome of the check. A slack is a ball, computed
+    at one point.
+
+    The margin is a proved lower bound of all slacks if all claims hold, a proved upper bound of a slack that is
+    negative, and NaN if a ball contains numbers of both signs.
     """
     balls = list(slacks)
     if not balls:
@@ -208,8 +216,8 @@ def size(ball: arb) -> float:
 
 
 def inside(value: ArrayLike, exact: Iterable[arb], tolerance: float) -> Outcome:
-    """Compare float64 values with the balls that enclose the exact ones, by the largest relative distance. The margin
-    is in decades below ``tolerance``.
+    """Compare float64 values with balls that contain the exact values; return the outcome of the check. The margin is
+    log10 of ``tolerance`` over the largest relative error.
     """
     errors = [size(arb(v) / ball - 1) for v, ball in zip(np.ravel(value).tolist(), exact, strict=True)]
     largest = float(np.max(errors))  # np.max returns NaN if an entry is NaN; Python's max might skip it
@@ -220,17 +228,18 @@ def inside(value: ArrayLike, exact: Iterable[arb], tolerance: float) -> Outcome:
 
 @with_precision(BITS)
 def certify(slack: Callable[..., arb], boxes: Sequence[Box], cap: int = 30_000) -> Certificate:
-    """Prove ``slack >= 0`` over boxes of parameters, or find a point where it is < 0. The box with the least lower
-    bound of the slack is halved first.
+    """Prove that ``slack`` is >= 0 everywhere in boxes of parameters, or find a point where it is < 0. The box whose
+    lower bound of the slack is least is halved first.
 
     Parameters
     ----------
     slack : function of one Span for each side
         Returns a ball that contains the slack at every point of the box; a ball with NaN decides nothing.
     boxes : sequence of Box
-        Sides (lo, hi). A box is halved across the side that has kept the largest part of its first length.
+        Each box as the intervals (lo, hi) of its parameters. A box is halved across the interval that has kept the
+        largest part of its first length.
     cap : int
-        Most boxes that are computed before the proof is given up.
+        Number of boxes at which the proof is given up.
     """
     heap: list[tuple[float, int, Box, Box]] = []
     seen, least = 0, math.inf
@@ -283,28 +292,28 @@ def lre_enclosure(
 ) -> tuple[float, float]:
     """Enclose the largest LRE_inf over all shares of the lengths, with proved bounds (section 3, T3).
 
-    The lengths' drift errors (centre of the band less the mean of S, in standard deviations of S) run over
-    [x_min, x_max]. The largest LRE_inf is then the largest over the least acceptance, less 1.
+    The lengths have all drift errors in [x_min, x_max]. The largest LRE_inf is then the largest acceptance over the
+    least, less 1.
 
     Parameters
     ----------
     u_lo, u_hi : float or pair
-        Lower and upper range in standard deviations of S, or intervals of them.
+        Half-widths below and above the centre in standard deviations of S, each one number or an interval.
     x_min, x_max : float
         Least and largest drift error (dimensionless).
     pieces : int
-        Parts into which an interval of ranges is cut.
+        Number of parts into which an interval of half-widths is cut.
 
     Returns
     -------
     low, high : float
-        At single ranges they enclose the one value, some units of the last place apart. Over intervals they enclose
-        the values for all ranges in them.
+        ``low`` is at most, and ``high`` at least, the largest LRE_inf at every pair of half-widths in the intervals. If
+        the half-widths are single numbers, the two are some units of the last place apart.
 
     Raises
     ------
     UserError
-        For ranges that are not positive, or x_min > x_max or infinite.
+        If a half-width is not positive, x_min > x_max, or one of these is infinite.
     """
     sides = _side(u_lo, "u_lo"), _side(u_hi, "u_hi")
     if not (-math.inf < x_min <= x_max < math.inf):
@@ -320,10 +329,10 @@ def lre_enclosure(
 
 
 def largest_lre(u_lo: Span, u_hi: Span, x: Span) -> arb:
-    """Enclose the largest LRE_inf over all shares of lengths: max a / min a - 1, with a the acceptance at drift errors
-    in ``x``, for all ranges of a box.
+    """Return a ball that contains, for all half-widths u_lo, u_hi of a box, the largest LRE_inf over all shares of
+    lengths: max a / min a - 1, with a the acceptance and the extremes taken over drift errors in ``x``.
     """
     weak = acceptance_range(Span(u_lo.lo, u_lo.lo), Span(u_hi.lo, u_hi.lo), x)
     strong = acceptance_range(Span(u_lo.hi, u_lo.hi), Span(u_hi.hi, u_hi.hi), x)
-    # The largest and the least acceptance both rise with the ranges, so the ends of the ranges suffice.
+    # The largest and the least acceptance both rise with the half-widths, so the ends of their intervals suffice.
     return weak[1].union(strong[1]) / weak[0].union(strong[0]) - 1

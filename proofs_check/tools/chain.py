@@ -14,16 +14,16 @@ from fspo.theory import Floats
 from proofs_check.tools.policy import PolicyResponses, all_responses, next_symbol, scores, token_log_probs
 
 SAMPLERS: tuple[dict[str, Any], ...] = ({}, {"temperature": 0.7}, {"top_p": 0.8}, {"top_k": 2, "temperature": 1.3})
-"""The ways in which the enumerated checks sample, as options of `make_chain`: temperature, top-p and top-k."""
+"""Laws that draw in the enumerated checks, by name, as options of `make_chain`: temperature, top-p and top-k."""
 
 
 def truncated(theta: Floats, top_p: float = 1.0, top_k: int | None = None) -> Floats:
-    """Return logits, (T, V + 1, V + 1) by position, previous and next symbol, that are -inf for every symbol that
-    truncated sampling leaves out.
+    """Return ``theta`` with -inf for every next symbol that truncated sampling (top-p, top-k) leaves out.
 
     Parameters
     ----------
     theta : array (T, V + 1, V + 1)
+        Logits by position, previous and next symbol.
     top_p : float in (0, 1]
         Keep the fewest most likely symbols whose probability is at least ``top_p``.
     top_k : int, optional
@@ -41,13 +41,14 @@ def truncated(theta: Floats, top_p: float = 1.0, top_k: int | None = None) -> Fl
 
 @dataclass(frozen=True)
 class Chain:
-    """The law that draws, and the policies of the sampling, the old and the new weights, with all N responses. Logits
-    are by position, previous and next symbol.
+    """Four laws of a response by their logits, and all N responses: the law that draws, and the policies of the
+    sampling, the old and the new weights.
 
     Attributes
     ----------
     draw, sampling, old, new : arrays (T, V + 1, V + 1)
-        Logits. ``draw`` may be -inf; it holds what the sampler does: its numerics, temperature, top-p and top-k.
+        Logits by position, previous and next symbol. ``draw`` is that of the law that draws: the sampling weights'
+        logits after the sampler's numerics, temperature, top-p and top-k, -inf for a symbol that it cannot draw.
     responses : PolicyResponses, all N
     advantages : array (N,)
     """
@@ -121,10 +122,11 @@ def make_chain(
     noise: float = 0.2,
     step: float = 0.3,
 ) -> Chain:
-    """Draw random logits of the sampling weights, and old and new ones, each a random ``step`` further on.
+    """Return a `Chain` with random logits of the sampling weights. The old weights' logits are a random step away from
+    them, the new weights' a random step away from the old ones'.
 
-    The sampler's logits are those of the sampling weights plus ``noise`` times standard normal numbers, divided by the
-    temperature and then truncated to top-p and top-k.
+    The logits of the law that draws are those of the sampling weights plus ``noise`` times standard normal numbers,
+    divided by the temperature and then truncated to top-p and top-k.
     """
     shape = (max_length, vocabulary + 1, vocabulary + 1)
     sampling = rng.standard_normal(shape)

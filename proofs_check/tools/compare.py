@@ -15,8 +15,8 @@ TINY = 1e-300
 
 
 def close(value: ArrayLike, exact: ArrayLike, tolerance: float, note: str = "", **parameters: Any) -> Outcome:
-    """Return the outcome of a comparison of values with exact ones, by the largest relative error; its margin is in
-    decades below ``tolerance``.
+    """Return the outcome of a comparison of values with exact ones. The margin is log10 of ``tolerance`` over the
+    largest relative error.
     """
     value, exact = np.asarray(value, np.float64), np.asarray(exact, np.float64)
     error = float(np.max(np.abs(value - exact) / np.maximum(np.abs(exact), TINY)))
@@ -27,15 +27,15 @@ def close(value: ArrayLike, exact: ArrayLike, tolerance: float, note: str = "", 
 
 
 def holds(slack: ArrayLike, unit: str, rounding: float = 0.0, note: str = "", **parameters: Any) -> Outcome:
-    """Return the outcome of an inequality, from its slacks (the greater side less the smaller): the least one may be
-    negative by at most ``rounding``.
+    """Return the outcome of an inequality, given its slack at several points. The margin is the least slack plus
+    ``rounding``, an allowance for rounding errors.
     """
     least = float(np.min(slack))
     return Outcome(least + rounding, unit, note=note, parameters=parameters)
 
 
 def worst(*outcomes: Outcome, note: str = "") -> Outcome:
-    """Return the outcome with the smallest margin, or one whose margin is NaN if there is any."""
+    """Return, of several outcomes, one whose margin is NaN, or else the one with the smallest margin."""
     undecided = [outcome for outcome in outcomes if math.isnan(outcome.margin)]
     found = undecided[0] if undecided else min(outcomes, key=lambda outcome: outcome.margin)
     return Outcome(found.margin, found.unit, note=note or found.note, parameters=found.parameters)
@@ -49,7 +49,7 @@ def frequencies(counts: ArrayLike, trials: ArrayLike, expected: ArrayLike, wante
     counts, trials, expected : arrays (K,)
         Successes, trials and stated probabilities.
     wanted : float
-        Largest allowed half-width (four standard errors) of a frequency; above it the outcome is undecided.
+        Four standard errors of a frequency may be at most so large; else the outcome is undecided.
 
     Returns
     -------
@@ -74,8 +74,8 @@ def frequencies(counts: ArrayLike, trials: ArrayLike, expected: ArrayLike, wante
 
 
 def within(counts: ArrayLike, trials: int, low: ArrayLike, high: ArrayLike, wanted: float) -> Outcome:
-    """Test that each frequency counts/trials has a probability between ``low`` and ``high``: binomial tests against
-    both, Bonferroni-corrected.
+    """Test that each of several events has a probability between ``low`` and ``high``, from its counts among trials:
+    binomial tests against both ends, Bonferroni-corrected.
     """
     from scipy.stats import binom
 
@@ -99,8 +99,8 @@ def bonferroni(p_values: ArrayLike) -> float:
 
 
 def together(outcomes: Sequence[Outcome], note: str = "", details: str = "") -> Outcome:
-    """Combine the outcomes of several simulated claims: the least p-value, Bonferroni-corrected, and the coarsest
-    resolution.
+    """Combine the outcomes of several simulated claims into one: the least p-value, Bonferroni-corrected, and the
+    largest ``resolution`` (half-width of an interval).
     """
     p_values = [math.nan if one.p_value is None else one.p_value for one in outcomes]
     coarsest = max(outcomes, key=lambda one: one.resolution / one.wanted)
@@ -114,8 +114,8 @@ def together(outcomes: Sequence[Outcome], note: str = "", details: str = "") -> 
 
 
 def homogeneous(counts: ArrayLike, trials: ArrayLike, wanted: float, **parameters: Any) -> Outcome:
-    """Test that K groups have one probability of success, whatever it is, by Pearson's chi-square test on ``counts`` of
-    successes among ``trials``.
+    """Test that K events have the same probability, whatever it is, by Pearson's chi-square test. Event k happened
+    ``counts[k]`` times in ``trials[k]`` draws.
     """
     from scipy.stats import chi2
 
@@ -139,8 +139,8 @@ def mean_is(samples: np.ndarray, expected: ArrayLike, wanted: float, **parameter
     samples : array (N, K)
     expected : array (K,)
     wanted : float
-        Largest allowed four standard errors, relative to the norm of ``expected``; above it the outcome is
-        undecided.
+        Four standard errors of the means, relative to the norm of ``expected``, may be at most so large; else the
+        outcome is undecided.
     """
     from scipy.stats import f
 

@@ -1,6 +1,6 @@
-"""What docs/theory.md section 2 says of one response, in plain numbers: the drift, and the multiplier M of a clip.
+"""The drift of a band and the multiplier M of one response, written out from docs/theory.md section 2.
 
-``fspo.rules`` computes the same with arrays; nothing here calls it, so that the two can be compared.
+``fspo.rules`` computes the same with arrays. This module does not import it, so that the two can be compared.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ def drift(name: str, s: Floats, lengths: Floats, A: Floats, mass: Floats) -> Flo
 
 
 def multiplier(outside: str, dual: float | None, S: float, A: float, lo: float, hi: float, centre: float) -> float:
-    """Return M of a response with the weight e^S, whose band is [lo, hi] around ``centre``."""
+    """Return the multiplier M of one response with log-ratio S, advantage A and band [lo, hi] around ``centre``. The
+    weight is e^S.
+    """
     dual_edge = math.inf if dual is None else centre + dual * (hi - centre)
     if A == 0:
         return 1.0

@@ -1,4 +1,6 @@
-"""Gradient logs of a small policy's responses, and what their tables must hold: sums over all responses and groups."""
+"""Gradient logs of a small policy's responses, and the expected values of their tables, as sums over all responses and
+all groups that the policy can draw.
+"""
 
 from __future__ import annotations
 
@@ -17,16 +19,18 @@ from proofs_check.tools import defined
 from proofs_check.tools.policy import Bandit
 
 RULE = "fspo"
-"""The preset that the tables are asked about; its half-width is the range times sqrt(L)."""
+"""The preset under which the logs are analysed; its half-width is `RANGE` times sqrt(L)."""
 RANGE = 0.03
 CLIPS = ("drop", "truncate", "cap")
 LENGTHS = (1, 2, 3)
 GROUP = 3
-"""Responses to one prompt."""
+"""Number of responses to one prompt."""
 
 
 def clipped_weights(bandit: Bandit, outside: str) -> tuple[Floats, Floats]:
-    """Return M w of each response (2, N), for A < 0 and for A > 0, and whether the response is left alone (2, N)."""
+    """Return M w of each of the N responses, and whether the response is left alone. Both are arrays (2, N), with the
+    values for A < 0 in row 0 and those for A > 0 in row 1.
+    """
     n = bandit.lengths
     rows = list(zip(bandit.log_ratio, -RANGE * np.sqrt(n), RANGE * np.sqrt(n), strict=True))
     M = np.array([[defined.multiplier(outside, None, S, A, lo, hi, 0.0) for S, lo, hi in rows] for A in (-1.0, 1.0)])
@@ -35,7 +39,7 @@ def clipped_weights(bandit: Bandit, outside: str) -> tuple[Floats, Floats]:
 
 @dataclass(frozen=True)
 class Groups:
-    """Every group of ``GROUP`` responses that the old (or the new) policy can draw to a prompt.
+    """Every group of ``GROUP`` responses that a bandit's policy can draw: M groups, from N responses.
 
     Attributes
     ----------
@@ -43,7 +47,8 @@ class Groups:
     reward : array (N,)
         Reward of each response.
     offset : array (GROUP,)
-        Added to the rewards by the place in the group; unlike numbers leave no two rewards equal.
+        A number for each place in a group, added to the reward of the response that stands there. Different numbers
+        make sure that no two rewards of a group are equal.
     """
 
     bandit: Bandit
@@ -52,15 +57,18 @@ class Groups:
 
     @cached_property
     def members(self) -> np.ndarray:
-        """Responses of each group (M, GROUP), by number."""
+        """Numbers of each group's responses, (M, GROUP)."""
         return np.indices((self.reward.size,) * GROUP).reshape(GROUP, -1).T
 
     def mass(self, law: Floats) -> Floats:
-        """Return the probability of each group (M,) from that of each response (N,)."""
+        """Return the probability of each group (M,), given that of each response, ``law`` (N,)."""
         return (law / law.sum())[self.members].prod(axis=1)
 
     def advantage(self, estimator: str, members: np.ndarray | None = None) -> Floats:
-        """Return the advantages (M, GROUP): docs/train.md's formulas, written out here."""
+        """Return the advantages of each group (M, GROUP), by the formulas of docs/train.md, without ``fspo``.
+
+        ``members``: numbers of the groups' responses; all groups unless given.
+        """
         r = self.reward[self.members if members is None else members] + self.offset
         mean = r.mean(axis=1, keepdims=True)
         gap = np.where(np.ptp(r, axis=1, keepdims=True) < 1e-12, 0.0, r - mean)
@@ -69,8 +77,10 @@ class Groups:
         return gap / (np.std(r, axis=1, ddof=1, keepdims=True) + 1e-4) if estimator == "grpo" else gap
 
     def sums(self, coefficients: Floats, A: Floats, by: Floats | None = None) -> Floats:
-        """Return the sum over each group (M, D) of coefficient times A psi; ``coefficients`` (2, N) for the signs of A,
-        or of ``by``.
+        """Return the sum of c A psi over each group's responses, (M, D).
+
+        A response's c stands in ``coefficients`` (2, N): in row 0 for A < 0, in row 1 for A > 0. With ``by``, the sign
+        of ``by`` chooses the row in place of that of A.
         """
         positive = (A if by is None else by) > 0
         picked = np.where(positive, coefficients[1][self.members], coefficients[0][self.members]) * A
@@ -95,7 +105,7 @@ def columns(bandit: Bandit, at: np.ndarray, A: Floats, with_scores: bool = True)
 
 
 def writer(run: Path, bandit: Bandit) -> GradLogWriter:
-    """Return a writer of exact scores whose header names an unclipped run."""
+    """Return a writer of a gradient log with exact scores (no sketches), whose metadata name the rule ``none``."""
     return GradLogWriter(run, width=bandit.new.size, exact=True, metadata={"rule": preset("none").rule.to_dict()})
 
 
@@ -108,9 +118,11 @@ def write_drawn(
     rollouts: int,
     scored: bool = True,
 ) -> None:
-    """Write a log of drawn groups: in each rollout one update at first use, its audit, and one of trained responses.
+    """Write a gradient log of groups drawn from the policy.
 
-    The trained responses have S of another law, which a table about first use must not see.
+    A rollout holds one update at first use, rows of a fresh rollout from the new policy (phase ``audit``), and one
+    update on responses that were trained on. The latter have S of another law, so a table about first use that counted
+    them would be wrong.
     """
     bandit, log = groups.bandit, writer(run, groups.bandit)
     laws = [law / law.sum() for law in (bandit.p_old, bandit.p_new)]
@@ -137,7 +149,7 @@ def write_drawn(
 
 
 def write_counted(run: Path, bandit: Bandit, counts: np.ndarray) -> None:
-    """Write one update with each response ``counts`` (N,) times, each time to another prompt."""
+    """Write a gradient log of one update that holds response i ``counts[i]`` times, each time to another prompt."""
     at = np.repeat(np.arange(counts.size), counts)
     number, log = np.arange(at.size), writer(run, bandit)
     base = {"rollout": 0, "step": 1, "updates_since_rollout": 1, "times_used": 0, "phase": "train"}

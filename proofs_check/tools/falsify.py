@@ -1,4 +1,4 @@
-"""Search for counterexamples with the package hypothesis: seeded, without its database, and without shrinking."""
+"""Search for counterexamples with the package hypothesis. What it tries depends on the seed alone."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hypothesis.strategies import SearchStrategy
 from proofs_check.frame import Outcome
 
 EXAMPLES = 700
-"""Number of examples that one search draws at most."""
+"""Largest number of examples that one search tries."""
 _SETTINGS = settings(
     max_examples=EXAMPLES,
     database=None,
@@ -30,8 +30,8 @@ T = TypeVar("T")
 
 
 def counterexample(rng: np.random.Generator, strategy: SearchStrategy[T], broken: Callable[[T], bool]) -> T | None:
-    """Return an example of ``strategy`` for which ``broken`` is true, or None if none of at most ``EXAMPLES`` drawn
-    ones is.
+    """Return an example of ``strategy`` for which ``broken`` is true, or None if none was found among at most
+    ``EXAMPLES``.
 
     ``broken`` may call ``hypothesis.target`` to lead the search. The same generator gives the same examples.
     """
@@ -45,8 +45,10 @@ def counterexample(rng: np.random.Generator, strategy: SearchStrategy[T], broken
 def search(
     rng: np.random.Generator, strategy: SearchStrategy[Any], excess: Callable[[Any], float], needed: int, unit: str
 ) -> Outcome:
-    """Let hypothesis search for an example with ``excess`` > 0, the amount by which it breaks the claim, and return the
-    outcome of the check. NaN means that the claim says nothing about an example.
+    """Let hypothesis search for a counterexample to a claim, and return the outcome of the check.
+
+    ``excess`` returns the amount by which an example breaks the claim: at most 0 if the claim holds, NaN if it says
+    nothing about the example. The outcome is undecided if fewer than ``needed`` examples gave a number.
     """
     seen: list[float] = []
 
@@ -65,8 +67,8 @@ def search(
 
 
 def _no_constants_of_loaded_modules() -> AbstractContextManager[Any]:
-    """Keep hypothesis from trying numbers that it finds in the source of loaded modules: examples must depend on the
-    seed alone.
+    """Return a context in which hypothesis does not try the numbers that it finds in the source of loaded modules,
+    because examples must depend on the seed alone.
     """
     if hasattr(providers, "Constants") and hasattr(providers.HypothesisProvider, "_local_constants"):
         return patch.object(providers.HypothesisProvider, "_local_constants", providers.Constants())

@@ -1,9 +1,9 @@
 """The cosine lemma's inequality (T7) and false variants of it: float64 for searches, ball arithmetic for verdicts
 (docs/theory.md section 5).
 
-A search for counterexamples computes with float64, and with complex numbers for its gradient (complex step, no loss of
-digits). What it finds is judged by ball arithmetic (Arb) on the same inputs, taken as exact numbers: rounding can
-neither make a counterexample nor hide one.
+A search for counterexamples computes with float64, and its gradient with complex numbers (the complex step, which loses
+no digits). What the search finds is judged by ball arithmetic (Arb) on the same inputs, taken as exact numbers:
+rounding can neither make a counterexample nor hide one.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ class Strata:
 
     @property
     def clipped(self) -> np.ndarray:
-        """Return the clipped gradient of each stratum, a (g + delta), in float64. Verdicts take these floats as exact
-        numbers.
-        """
+        """Return the clipped gradient of each stratum, a (g + delta), in float64."""
         return self.a[:, None] * (self.g + self.delta)
 
     def lemma(self) -> theory.CosineLemma:
-        """Return T7's rho and bound and T8's two parts of the error, as ``fspo.theory`` computes them."""
+        """Return T7's rho and lower bound of the cosine, and T8's two parts of the clipped update's error, as
+        ``fspo.theory`` computes them.
+        """
         return theory.cosine_lemma(self.p, self.a, self.g, self.clipped)
 
     def terms(self) -> Terms:
-        """Return the quantities of which T7's rho consists, and the angle, in float64, computed without
-        ``fspo.theory``.
+        """Return the quantities of which T7's rho consists, and the sine of the angle between true and clipped update,
+        in float64, computed without ``fspo.theory``.
         """
         return float_terms(self.p, self.a, self.g, self.delta)
 
@@ -68,8 +68,8 @@ class Strata:
 def sharp_strata(rho: float, eps: float = 0.5, orthogonal: bool = True) -> Strata:
     """Return T7s's two strata, whose clipped and true update have the cosine sqrt(1 - rho^2), T7's lower bound.
 
-    The true update g is (1, 0), LRE_inf is ``eps``. The error e_len of the clipped update has the norm rho and is
-    orthogonal to g + e_len; without ``orthogonal`` (a control) to g.
+    The true update g is (1, 0), and LRE_inf is ``eps``. The error e_len of the clipped update has the norm rho. It is
+    orthogonal to g + e_len, or to g if ``orthogonal`` is False (a control: the cosine is then larger than the bound).
     """
     e_len = [-rho * rho, rho * math.sqrt((1 - rho) * (1 + rho))] if orthogonal else [0.0, rho]
     g, v = np.array([1.0, 0.0]), np.array(e_len) / eps
@@ -88,7 +88,7 @@ class Terms(NamedTuple):
     kappa_c2: Any
     eta: Any
     sine: Any
-    forward: Any  # whether the inner product of clipped and true update is positive
+    forward: Any  # whether the cosine of clipped and true update is positive
 
 
 def _norm(x: Any) -> Any:
@@ -187,10 +187,11 @@ def _root(x: arb) -> arb:
 
 @dataclass(frozen=True)
 class LemmaBound:
-    """A claim: if rho < 1, the angle between clipped and true update has a sine of at most rho and a positive cosine.
-    rho is ``factor`` times (the least of ``products`` of an LRE and a kappa, plus eta if ``with_eta``).
+    """T7's inequality or a variant of it: if rho < 1, the cosine of clipped and true update is at least
+    (1 - rho^2)^``exponent``.
 
-    With ``exponent`` the claim is cosine >= (1 - rho^2)^exponent; T7 has exponent 1/2.
+    In T7 the exponent is 1/2, and then the sine is at most rho. rho is ``factor`` times the least of ``products`` (each
+    an LRE times a kappa), to which eta is added if ``with_eta``.
     """
 
     name: str
@@ -200,8 +201,8 @@ class LemmaBound:
     exponent: float = 0.5
 
     def floats(self, terms: Terms) -> Any:
-        """Return the largest sine that the claim allows for each batch of quantities, as an array, complex if they are
-        complex.
+        """Return the largest sine that the claim allows, for each entry of a batch of T7's quantities: an array,
+        complex if the quantities are.
         """
         stacked: Any = np.stack(np.broadcast_arrays(*(product(terms) for product in self.products)))
         rho = np.take_along_axis(stacked, np.argmin(stacked.real, axis=0)[None], axis=0)[0]
@@ -215,7 +216,7 @@ class LemmaBound:
         return self._bound(arb(self.factor) * (rho + terms.eta if self.with_eta else rho))
 
     def _bound(self, rho: Any) -> Any:
-        """Return the largest sine of the angle that the claim allows for a given rho."""
+        """Return the largest sine of the angle between clipped and true update that the claim allows, given rho."""
         if self.exponent == 0.5:
             return rho
         if isinstance(rho, arb):
@@ -237,8 +238,8 @@ def _two_kappa_c2(t: Terms) -> Any:
 
 
 STATED = LemmaBound("rho of T7", (_inf_kappa, _inf_kappa_c, _two_kappa_c2))
-"""T7 itself. Its rho has the least of three products, each of which gives a bound by itself and is tested alone
-(TERMS).
+"""T7 as theory.md states it. Its rho contains the least of three products; `TERMS` are the three claims with one
+product each, which are true too and are checked one by one.
 """
 TERMS = {
     "LRE_inf kappa": LemmaBound("LRE_inf kappa + eta", (_inf_kappa,)),
@@ -259,7 +260,7 @@ def shrunk(claim: LemmaBound, factor: float) -> LemmaBound:
 
 @dataclass(frozen=True)
 class Judgement:
-    """The judgement of a claim about T7 on one example (strata).
+    """The judgement on a claim (T7 or a variant) at one example of strata.
 
     Attributes
     ----------
@@ -275,8 +276,8 @@ class Judgement:
 
 
 def judge_exactly(case: Strata, claim: LemmaBound = STATED, suite: bool = True) -> Judgement:
-    """Judge a claim about T7 on one example by ball arithmetic; with ``suite`` also compare rho and bound of
-    ``theory.cosine_lemma`` with the exact values.
+    """Judge a claim (T7 or a variant) at one example of strata by ball arithmetic. With ``suite`` also compare the rho
+    and the bound that ``theory.cosine_lemma`` returns with the exact values.
     """
     terms = ball_terms(case)
     with ctx.workprec(BITS):
@@ -290,7 +291,7 @@ def judge_exactly(case: Strata, claim: LemmaBound = STATED, suite: bool = True) 
         else:
             slack = float((rho - terms.sine).mid() / rho.mid())
             uncertain = float((rho - terms.sine).rad() / rho.mid())
-            if abs(slack) <= uncertain:  # rho and the sine agree to 30 digits (as in T7s), or their order is undecided
+            if abs(slack) <= uncertain:  # rho and the sine agree to 30 digits (as in T7s), or it is open which is less
                 slack = 0.0 if uncertain < 1e-30 else math.nan
         return Judgement(slack, suite_departure(case, terms) if suite else "")
 

@@ -1,4 +1,6 @@
-"""Search for strata that refute a claim about the cosine lemma (T7), and combine the verdicts on all strata tried."""
+"""Search for strata that refute a claim (T7, the cosine lemma, or a variant), and combine the judgements on all strata
+tried.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +16,12 @@ from proofs_check.tools.lemma_claims import LemmaBound, Strata, Terms, float_ter
 
 UNIT = "(rho - sin)/rho"
 DECADES = 12
-"""Shares and acceptances of random strata go down to about 10^-DECADES."""
+"""The least shares and acceptances of random strata are about 10^-DECADES."""
 
 
 class Judged:
-    """Verdicts of a claim about T7 on all strata tried so far: the least slack (rho - sin)/rho, how many have rho < 1,
-    and errors of ``fspo.theory``.
+    """What was found about a claim (T7 or a variant) on all examples of strata tried so far: the least slack
+    (rho - sin)/rho, how many examples have rho < 1, and an error of ``fspo.theory`` if there was one.
     """
 
     def __init__(self, claim: LemmaBound) -> None:
@@ -31,7 +33,9 @@ class Judged:
         self.suite = ""
 
     def add(self, case: Strata, suite: bool = True) -> float | None:
-        """Judge one example by ball arithmetic and return its slack (rho - sin)/rho."""
+        """Judge the claim at one example of strata by ball arithmetic. Return the slack (rho - sin)/rho, with sin the
+        sine of the angle between clipped and true update, or None where the claim says nothing.
+        """
         found = judge_exactly(case, self.claim, suite)
         self.cases += 1
         self.suite = self.suite or found.suite
@@ -44,7 +48,9 @@ class Judged:
         return found.slack
 
     def outcome(self, needed: int, note: str = "") -> Outcome:
-        """Return the outcome of the check over all examples, undecided if fewer than ``needed`` have rho < 1."""
+        """Return the outcome of the check over all examples. It is undecided if the claim's condition rho < 1 held in
+        fewer than ``needed`` of them.
+        """
         counts = f"{self.promised} of {self.cases} cases with rho < 1"
         if self.suite:
             return Outcome(-1.0, UNIT, note=self.suite)
@@ -84,16 +90,16 @@ def random_strata(rng: np.random.Generator) -> Strata:
 
 
 Unpack = Callable[[Any], tuple[Any, Any, Any, Any]]
-"""Map from an optimiser's parameters x (..., n), real or complex, to strata: shares and acceptances (..., K), true
-gradients and errors delta (..., K, D).
+"""A function that turns an optimiser's parameters (..., n), real or complex, into strata: shares and acceptances
+(..., K), true gradients and errors delta (..., K, D).
 """
 
 
 def descend(
     unpack: Unpack, depth: Callable[[Terms], Any], x0: np.ndarray, bound: float, options: dict[str, Any]
 ) -> Strata:
-    """Return the strata at which ``depth``, a function of T7's quantities, is least, by L-BFGS from the parameters
-    ``x0``, each held in [-bound, bound].
+    """Return the strata at which L-BFGS finds ``depth``, a function of T7's quantities, least. It starts at the
+    parameters ``x0`` and holds each parameter in [-bound, bound].
     """
     from scipy.optimize import minimize
 

@@ -1,4 +1,6 @@
-"""Rows of one update as in a gradient log: made from a small policy, written, read, put into bins and summed."""
+"""The rows of one update in a gradient log: make them from a small policy, write and read them, put them into bins, and
+sum their gradients.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +29,7 @@ class ScoredUpdate:
     drift : float or array (N,)
         Centre of the band per token, nats; by row where it depends on the sign of A.
     S, n, A : arrays (N,)
+        Log-ratio, length and advantage of each row.
     psi : array (N, D)
     edges : pair of arrays (N,), optional
         The logged band, needed for a rule whose band does not follow from the drift alone.
@@ -53,8 +56,8 @@ class ScoredUpdate:
 
 
 def binned(update: ScoredUpdate, bins: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return the inputs of the cosine lemma by bin of the rows: shares and acceptances (K,), mean true and clipped
-    gradients (K, D).
+    """Return what the cosine lemma (T7) needs of each of K bins of rows: shares and acceptances (K,), mean true and
+    clipped gradients (K, D). ``bins`` (N,): bin of each row.
     """
     multiplier, weight, clipped_weight = update.applied()
     _, where, count = np.unique(bins, return_inverse=True, return_counts=True)
@@ -71,8 +74,8 @@ def binned(update: ScoredUpdate, bins: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 
 def direct(update: ScoredUpdate) -> tuple[np.ndarray, np.ndarray, float]:
-    """Return the true and the clipped update as means over all rows, in extended precision, and the mean norm of the
-    rows' gradients.
+    """Return the true and the clipped update, as means over all rows in extended precision, and the mean over rows of
+    the norm of the longer of true and clipped gradient.
     """
     _, weight, clipped_weight = update.applied()
     scale, psi = update.scale().astype(np.longdouble), update.psi.astype(np.longdouble)
@@ -82,7 +85,9 @@ def direct(update: ScoredUpdate) -> tuple[np.ndarray, np.ndarray, float]:
 
 
 def sample_updates(rng: np.random.Generator, rows: int = 600) -> list[ScoredUpdate]:
-    """Return four updates of ``rows`` responses of a small policy each, for bands that drop, truncate and cap."""
+    """Return four updates, each of ``rows`` responses of another small policy (fewer after those with A = 0 are left
+    out). The rules drop, truncate or cap.
+    """
     found = []
     for name, outside in (("fspo", "drop"), ("fspo-kl", "truncate"), ("rloo", "cap"), ("gspo", "drop")):
         bandit = make_bandit(rng, max_length=5, step=0.15)
@@ -99,7 +104,7 @@ def sample_updates(rng: np.random.Generator, rows: int = 600) -> list[ScoredUpda
 
 
 def write_update(run: Path, rollout: int, update: ScoredUpdate, exact: bool) -> None:
-    """Write one update as one rollout of a gradient log, as the trainer would."""
+    """Write one update as a rollout of its own in a gradient log, as the trainer would."""
     norm = np.linalg.norm(update.psi, axis=1)
     writer = GradLogWriter(
         run, width=update.psi.shape[1], exact=exact, metadata={"rule": update.rule.to_dict(), "source": "proofs_check"}
@@ -127,7 +132,7 @@ def write_update(run: Path, rollout: int, update: ScoredUpdate, exact: bool) -> 
 
 
 def spaced_rollouts(run: Path, most: int | None = None) -> list[int]:
-    """Return the rollouts of a log; if there are more than ``most``, that many evenly spaced ones."""
+    """Return the numbers of a log's rollouts; if there are more than ``most``, of so many, evenly spaced."""
     known = np.unique(read_log(run, columns=("rollout",)).column("rollout"))
     if most is not None and known.size > most:
         known = known[np.unique(np.linspace(0, known.size - 1, most).round().astype(int))]
@@ -153,7 +158,7 @@ def read_updates(
     Raises
     ------
     UserError
-        If there is no log, or its header names no rule.
+        If there is no log, or its metadata name no rule.
     """
     for rollout in spaced_rollouts(run, most) if rollouts is None else rollouts:
         try:

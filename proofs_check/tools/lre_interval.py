@@ -12,19 +12,20 @@ from fspo.theory import Floats, lre, relative_acceptance
 
 
 def simulated_lre(p: Floats, kept: Floats, weight: Floats) -> dict[str, Any]:
-    """Estimate LRE of the acceptance mean(kept)/mean(weight) at each length, from independent rows, with simultaneous
-    intervals.
+    """Estimate LRE from N independent draws, with simultaneous intervals. The acceptance at a length is
+    mean(kept)/mean(weight) over the draws.
 
-    The intervals of r(l), the acceptance at length l over the mean acceptance less 1, are Student's by the delta
-    method, at Sidak's level over the lengths. Those of LRE_inf and LRE_2 follow from them, so both are covered together
-    with at least the stated confidence.
+    r, at each length, is the acceptance over the mean acceptance, less 1. Its intervals are Student's by the delta
+    method, at Sidak's level over the lengths. The intervals of LRE_inf and LRE_2 follow from them, so both are covered
+    together with at least the stated confidence.
 
     Parameters
     ----------
     p : array (K,)
+        Shares of the lengths.
     kept, weight : arrays (N, K)
-        For each draw and length: what of the draw's weight is accepted, and its weight (1 if responses are
-        counted). Draws are independent, lengths need not be.
+        The part of a draw's weight that is accepted at a length, and the weight (1 if responses are counted). Rows
+        are independent; the entries of a row need not be.
     """
     n, k = kept.shape
     mean_weight = weight.mean(axis=0)

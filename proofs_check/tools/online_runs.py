@@ -1,8 +1,9 @@
 """Measure the acceptance of bands that follow a target, after learning, under each log-ratio model (T14, T15).
 
-Independent runs of the trainer's class learn from a model's responses. Then, before each of several later updates, the
-band is applied to fresh responses of every length. The acceptance at a length is the mean over those updates: the
-long-run acceptance of training, the estimand of T14 and T15. Intervals treat runs as independent.
+In each of several independent runs `OnlineRule`, the class that training uses, learns a band from the responses that a
+log-ratio model draws. Then, before each of several later updates, the band is applied to fresh responses of every
+length. The acceptance at a length is the mean over those updates: the long-run acceptance of which T14 and T15 speak.
+Intervals treat runs as independent.
 """
 
 from __future__ import annotations
@@ -77,12 +78,15 @@ WORDS = {
 }
 """Description of each log-ratio model, for tables and figures."""
 FAIR = ("gaussian", "scaled-student", "scaled-gamma")
-"""Models under which FSPO's band around the drift keeps the same share of responses at every length (T1)."""
+"""Log-ratio models under which FSPO's band around the model's drift accepts the same share at every length (T1)."""
 TIES = ("shifted-lengths",)
-"""Models in which S takes so few values that several responses have the same one; T15 then bounds the share from
-below."""
+"""Log-ratio models whose S takes so few values that several responses have the same one. T15 then gives only a lower
+bound of the acceptance.
+"""
 POWER = ("heteroscedastic", "fractional")
-"""Models in which FSPO's band favours some lengths, but a band of another exponent does not."""
+"""Log-ratio models under which FSPO's band accepts some lengths more often than others, but a band whose half-width
+grows with another power of L does not.
+"""
 
 
 @dataclass(frozen=True)
@@ -92,10 +96,9 @@ class Learnt:
     Attributes
     ----------
     accepted : array (RUNS, K)
-        Acceptance of each run at each of ``LENGTHS``, mean over the judged updates.
+        Acceptance in each run at each of ``LENGTHS``, averaged over the updates at which the band is judged.
     squares : array (RUNS,)
-        Squared LRE_2 of one update's band, mean over a run's judged updates, corrected for the noise of ``EACH``
-        draws.
+        Squared LRE_2 of the band at one such update, averaged over them, less what the noise of ``EACH`` draws adds.
     gamma : array (RUNS,)
         The band's exponent after the last update.
     """
@@ -106,7 +109,9 @@ class Learnt:
 
     @property
     def trend(self) -> Floats:
-        """Return the mean acceptance of each run, and its covariance with the standardised log length, (RUNS, 2)."""
+        """Return each run's mean acceptance over the lengths, and the covariance over the lengths of acceptance and
+        standardised log length, (RUNS, 2).
+        """
         z = np.log(LENGTHS)
         z = (z - z.mean()) / z.std()
         return np.stack([self.accepted.mean(axis=1), self.accepted @ z / z.size], axis=1)
@@ -167,8 +172,8 @@ def _calibrated(online: OnlineRule, rows: tuple[Floats, ...], means: TokenMeans)
 
 
 def squared_lre(kept: Floats) -> float:
-    """Return LRE_2 squared over lengths in equal shares, less its expected sampling variance, from N draws at each of K
-    lengths that say whether a response was accepted, (N, K).
+    """Return the square of LRE_2 over K lengths in equal shares, less what the noise of N draws adds on average.
+    ``kept`` (N, K): whether the response drawn at a length was accepted.
     """
     number, k = kept.shape
     a = kept.mean(axis=0)
@@ -186,8 +191,8 @@ def survey(
 
 
 def lre_row(found: Learnt) -> dict[str, Any]:
-    """Return LRE of the acceptance after learning, with simultaneous intervals over independent runs, the mean
-    exponent, and LRE_2 of the band of a single update.
+    """Return a table row about one learnt rule: LRE of its long-run acceptance with simultaneous intervals over
+    independent runs, the mean exponent of its band, and LRE_2 of the band at a single update.
     """
     shares = np.full(LENGTHS.size, 1 / LENGTHS.size)
     row = simulated_lre(shares, found.accepted, np.ones_like(found.accepted))
@@ -195,7 +200,7 @@ def lre_row(found: Learnt) -> dict[str, Any]:
 
 
 def text_table(found: Mapping[str, Mapping[str, Learnt]]) -> str:
-    """Return LRE, acceptance and exponent as a text table with one line for each model and rule."""
+    """Return LRE, acceptance and exponent as a text table with one line for each log-ratio model and rule."""
     lines = [f"{'model':20}{'rule':16}{f'LRE_2 [{PERCENT}]':24}{f'LRE_inf [{PERCENT}]':24}{'accepted':10}exponent"]
     for model, by_rule in found.items():
         for rule, one in by_rule.items():

@@ -1,8 +1,8 @@
 """A tabular softmax policy small enough that every expectation is a finite sum over all its responses.
 
-At position t the next symbol is drawn from softmax(theta[t, previous symbol]); symbol ``vocabulary`` ends the
-response. Scores are psi = grad log pi(y) and not random vectors, so statements about the update are
-checked on a real policy.
+At position t the next symbol is drawn from softmax(theta[t, previous symbol]). Of the symbols 0, 1, ..., V, the last
+ends the response. Scores are the gradients psi = grad log pi(y), not random vectors, so statements about the update
+are checked on a policy.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class PolicyResponses:
     symbols : int array (N, T)
         Symbols, padded with -1 after the end.
     lengths : int array (N,)
-        Number of symbols with the end symbol; T if the response was cut off.
+        Number of symbols, the end symbol included; T if the response was cut off.
     """
 
     symbols: np.ndarray
@@ -68,7 +68,7 @@ def next_symbol(theta: Floats) -> Floats:
 
 
 def exact_next_symbol(theta: np.ndarray) -> np.ndarray:
-    """Return `next_symbol` with mpmath's working precision, an object array of theta's shape."""
+    """Return what `next_symbol` returns, in mpmath's working precision: an object array of theta's shape."""
     table = np.array([mp.exp(mp.mpf(float(x))) for x in theta.ravel()], dtype=object).reshape(theta.shape)
     return table / table.sum(axis=2, keepdims=True)
 
@@ -95,13 +95,13 @@ def _states(theta: Floats, responses: PolicyResponses) -> tuple[np.ndarray, np.n
 
 
 PRESETS = ("rloo", "gspo", "fspo", "fspo-kl", "fspo-tilted", "power")
-"""Presets whose updates of a tabular policy are checked against T7 and T8."""
+"""Presets under which the update of a small policy is checked against T7 and T8."""
 
 
 @dataclass(frozen=True)
 class Bandit:
-    """Old and new logits of a small policy, all its responses with advantages, and what docs/theory.md section 1
-    derives from them.
+    """A small policy before and after a step, by its old and new logits, with all its responses and their advantages.
+    The properties are the quantities of docs/theory.md section 1.
 
     Attributes
     ----------
@@ -147,8 +147,8 @@ class Bandit:
         return scores(self.new, self.responses)
 
     def drift_stats(self) -> DriftStats:
-        """Return the expected sums over a response's tokens, under the old policy, from which a rule's drift is
-        computed: k3, squared log-ratio, length.
+        """Return the expectations under the old policy from which a rule's drift follows: of the sums over a response's
+        tokens of k3 and of the squared token log-ratio, and of its length.
         """
         s, p = self.token_log_ratios, self.p_old
         k3 = (np.expm1(s) - s).sum(axis=1)
@@ -160,7 +160,9 @@ class Bandit:
 
 
 def make_bandit(rng: np.random.Generator, vocabulary: int = 3, max_length: int = 6, step: float = 0.3) -> Bandit:
-    """Draw a random policy, a random step away from it, and advantages of its responses; a fifth of them are 0."""
+    """Return a `Bandit` with random old logits, new logits a random step away, and random advantages, about a fifth of
+    which are 0.
+    """
     shape = (max_length, vocabulary + 1, vocabulary + 1)
     old = 0.5 * rng.standard_normal(shape)
     responses = all_responses(vocabulary, max_length)
@@ -170,7 +172,9 @@ def make_bandit(rng: np.random.Generator, vocabulary: int = 3, max_length: int =
 
 
 def calibrated(bandit: Bandit, name: str, target: float) -> Rule:
-    """Return a preset with the range at which its band keeps a share ``target`` of the policy's responses."""
+    """Return a preset whose range is scaled so that its band holds the share ``target`` of the bandit's responses, each
+    counted once whatever its probability.
+    """
     rule = preset(name).rule
     m = rule.centre(bandit.drift_stats())
     return calibrate(rule, bandit.log_ratio, bandit.lengths, bandit.advantages, target, m)
@@ -186,12 +190,12 @@ def update_terms(bandit: Bandit, rule: Rule) -> tuple[Floats, Floats]:
 def strata(
     bandit: Bandit, rule: Rule, rows: np.ndarray | None = None, normaliser: str | None = None
 ) -> tuple[Floats, Floats, Floats, Floats]:
-    """Return share, true gradient, clipped gradient and acceptance of each length, over all responses or sampled
-    ``rows``.
+    """Return share, mean true gradient, mean clipped gradient and acceptance of each length: over all responses, each
+    with its probability, or over a sample, the responses ``rows``.
 
-    Only responses with A != 0 count; the shares add up to less than 1. Unless ``normaliser`` names its kind, the
-    acceptance is the update acceptance for drop and the weight acceptance for truncate and cap (docs/theory.md sections
-    1 and 5).
+    Only responses with A != 0 count, so the shares may add up to less than 1. ``normaliser`` names the kind of
+    acceptance; unless given, it is the update acceptance for drop and the weight acceptance for truncate and cap
+    (docs/theory.md sections 1 and 5).
     """
     drawn = bandit.p_old if rows is None else np.bincount(rows, minlength=bandit.advantages.size) / len(rows)
     keep = np.flatnonzero((bandit.advantages != 0) & (drawn > 0))
@@ -199,7 +203,7 @@ def strata(
     S, A, lengths = bandit.log_ratio[keep], bandit.advantages[keep], bandit.lengths[keep]
     applied = rule.apply(S, lengths, A, rule.centre(bandit.drift_stats()))
     psi = bandit.psi[keep]
-    # Under a geometric weight the gradient has a factor 1/n (docs/theory.md section 2).
+    # Under a geometric weight the gradient has a factor 1/L (docs/theory.md section 2).
     scale = A / (lengths if rule.weight == "geometric" else 1.0)
     groups = np.unique(lengths)
     member = (lengths[None, :] == groups[:, None]) * mass

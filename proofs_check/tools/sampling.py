@@ -1,9 +1,9 @@
 """Count how many responses drawn from a log-ratio model a rule accepts, on all cores and in bounded memory.
 
-The draws of each length are cut into blocks of 2^20. A block has its own random stream, named by (length, block) under
-one SeedSequence: the result depends on the seed alone, not on the number of jobs. Within a block the work arrays
-hold 2^14 draws, so memory does not grow with the number of draws. Jobs are threads: numpy releases the interpreter's
-lock while it fills and compares arrays.
+The draws of each length are cut into blocks of 2^20. The random stream of a block follows from the seed and the numbers
+of the length and the block, so the result depends on the seed alone and not on the number of jobs. Within a block
+2^14 draws are in memory at once. Jobs are threads, because numpy releases the interpreter's lock while it fills and
+compares arrays.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from proofs_check.models.base import JointModel, LogRatioModel, checked_lengths,
 BLOCK = 1 << 20
 """Number of draws that share one random stream."""
 CHUNK = 1 << 14
-"""Number of draws in the work arrays at once."""
+"""Number of draws that a job has in memory at once."""
 
 
 def acceptance_counts(
@@ -53,9 +53,10 @@ def acceptance_counts(
     m : float, optional
         Centre of a band with a drift, nats per token; the model's own (``matching_means``) unless given.
     rate : {"band", "update"}
-        Count responses in the band, or responses that are not clipped (docs/theory.md section 1; T11).
+        Which responses count as accepted: those in the band, or those that are not clipped (docs/theory.md section 1;
+        T11).
     jobs : int
-        Threads. The counts do not depend on it.
+        Number of threads. The counts do not depend on it.
     progress : bool
         Whether to show a progress bar.
 
@@ -66,8 +67,8 @@ def acceptance_counts(
     Raises
     ------
     UserError
-        For bad lengths, draws or jobs, a token or prefix rule, an update rate without advantages, or a drift that
-        the model cannot match.
+        For bad lengths, draws or jobs; a token or prefix rule; ``rate="update"`` with a model that draws no
+        advantages; or, without ``m``, a rule with a drift and a model with mu > 0.
     """
     if rate not in ("band", "update"):
         raise UserError(f"rate {rate!r} is not counted here; use 'band' or 'update'")
@@ -108,7 +109,7 @@ def band_counts(
 
 
 def _chunks(length: float, size: int) -> Iterator[Floats]:
-    """Yield arrays of at most ``CHUNK`` entries, each entry the length, until they hold ``size`` entries together."""
+    """Yield arrays that are filled with ``length`` and have ``size`` entries together, at most ``CHUNK`` each."""
     for start in range(0, size, CHUNK):
         yield np.broadcast_to(np.float64(length), (min(CHUNK, size - start),))
 
@@ -121,8 +122,8 @@ def _over_blocks(
     jobs: int,
     progress: bool,
 ) -> NDArray[np.int64]:
-    """Return, for each length, the sum of ``one_block(rng, length, size)`` over its blocks of draws; some blocks run at
-    the same time.
+    """Return, for each length, the sum of ``one_block(rng, length, size)`` over the blocks into which its draws are
+    cut. Several blocks run at the same time, in threads.
     """
     n = np.broadcast_to(checked_lengths(lengths), np.shape(lengths))
     if n.ndim != 1:
@@ -153,5 +154,5 @@ def _over_blocks(
                 totals[i] += future.result()
                 bar.update(size)
     finally:
-        pool.shutdown(cancel_futures=True)  # after an interrupt or an error, blocks that have not begun are cancelled
+        pool.shutdown(cancel_futures=True)  # On an interrupt or an error, cancel the blocks that have not begun.
     return totals

@@ -1,4 +1,4 @@
-"""Drift, scale, lengths and tolerances that several checks of the theory share."""
+"""Drift and scale of log-ratio models, lengths, and tolerances that several checks of the theory share."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ import numpy as np
 from fspo.theory import Floats
 
 MU, SIGMA = -0.00045, 0.03
-"""Drift -sigma^2/2 (nats per token) and scale sigma (nats per root token) of the models that are sampled."""
+"""Drift mu = -sigma^2/2 (nats per token) and scale sigma (nats per root token) of the log-ratio models that checks
+sample from.
+"""
 TARGET = 0.8
 """Target acceptance of the rules whose band follows a target."""
 LENGTHS: Floats = np.array([1.0, 2, 7, 33, 250, 2_000, 16_384, 131_072, 1_000_000, 10_000_000])
 """Lengths in tokens at which formulas are compared with exact values."""
 GRID: Floats = np.array([4.0, 16, 64, 256, 1024, 4096])
-"""Lengths in tokens at which responses are drawn."""
+"""Lengths in tokens at which simulated checks draw responses."""
 DIGITS = 50
 """Decimal digits of the computations with mpmath."""
 AGREEMENT = 1e-12
-"""Relative error allowed for the float64 formulas."""
+"""Largest relative error of a float64 formula of ``fspo.theory`` that passes a check."""

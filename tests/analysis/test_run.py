@@ -313,12 +313,16 @@ def test_runs_share_their_bins(simulate):
 
 
 def test_command_line(simulate, tmp_path, capsys):
-    run = simulate(rollouts=1, width=8)
+    run = simulate(rollouts=1, width=8, seed=11)
     claims = tmp_path / "claims.json"
+    (run / "config.yaml").write_text("rule: {preset: fspo, drift: kl, outside: drop}")
     assert main([str(run), "--rules", "[fspo]", "--draws", "2", "--edges", "[1,40,400]", "--claims", str(claims)]) == 0
-    assert "log sound" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "log sound" in printed
+    assert f"no verdict on runs as published: {run.name} has rule.drift kl" in printed
     judged = json.loads(claims.read_text())
     assert [c["id"] for c in judged["claims"]] == [part.id for part in (*HEADLINES, *ATOMS)]
+    assert (judged["seeds"], {c["status"] for c in judged["claims"]}) == ([11], {"exploratory"})  # chosen bins
     assert json.loads((run / "analysis" / "summary.json").read_text())["edges"] == [1, 40, 400]
 
 

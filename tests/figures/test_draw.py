@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from matplotlib.offsetbox import AnnotationBbox
 
-from figures import draw
+from figures import draw, layout
 from figures.of_runs.acceptance_by_length import plot_acceptance
 from figures.style import LOOKS, Style, looks
 from figures.tables import with_data
@@ -52,9 +52,9 @@ def test_rows_and_what_stands_below_each_other_in_them(table):
 
 
 def test_names_are_moved_apart_around_their_mean():
-    np.testing.assert_allclose(draw.apart(np.array([0.5, 0.52, 0.9]), 0.1), [0.46, 0.56, 0.9])
-    np.testing.assert_allclose(draw.apart(np.array([0.5, 0.5, 0.59]), 0.1), [0.43, 0.53, 0.63])
-    assert draw.apart(np.empty(0), 0.1).size == 0
+    np.testing.assert_allclose(layout.apart(np.array([0.5, 0.52, 0.9]), 0.1), [0.46, 0.56, 0.9])
+    np.testing.assert_allclose(layout.apart(np.array([0.5, 0.5, 0.59]), 0.1), [0.43, 0.53, 0.63])
+    assert layout.apart(np.empty(0), 0.1).size == 0
 
 
 def test_a_panel_without_data_becomes_a_sentence():
@@ -77,7 +77,7 @@ def test_a_name_stands_behind_a_piece_of_its_line():
     known, style = looks(table["rule"]), Style()
     with style.context():
         plot = partial(draw.curves, x="x")
-        _, (ax,) = draw.facets(style, {"panel": table}, plot, 1.5, known=known, x="x")
+        _, (ax,) = layout.facets(style, {"panel": table}, plot, 1.5, known=known, x="x")
     boxes = [box for box in ax.artists if isinstance(box, AnnotationBbox)]
     pieces = [box.offsetbox.get_children()[0] for box in boxes]
     assert [text.get_text() for text in ax.texts] == ["fspo", "rloo"]

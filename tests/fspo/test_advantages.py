@@ -83,8 +83,9 @@ def test_small_rewards_and_small_differences_count(values):
 @pytest.mark.parametrize("values", [(1e308, -1e308), (1e200, 0.0), (-1e160, 1e160)])
 def test_rewards_too_far_apart_are_refused_with_a_cure(estimator, values):
     for others in ([1.0, 0.0], [1e201, 1e201], [-1e201, -1e201]):  # large rewards of one group may be equal
-        with pytest.raises(UserError, match="make the reward function return numbers less than 1e\\+100 apart"):
-            advantages(np.array([*values, *others]), np.array([5, 5, 6, 6]), estimator)
+        for groups in ([5, 5, 6, 6], [6, 6, 5, 5]):
+            with pytest.raises(UserError, match="make the reward function return numbers less than 1e\\+100 apart"):
+                advantages(np.array([*values, *others]), np.array(groups), estimator)
 
 
 @given(grouped_rewards())

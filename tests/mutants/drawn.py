@@ -3,7 +3,11 @@
     python -m tests.mutants.drawn                # SAMPLE changes; goes on where an interrupted run stopped
     python -m tests.mutants.drawn --sample 400   # the same changes and further ones
     python -m tests.mutants.drawn --publish      # write the score to studies/results and docs/mutation.md
+    python -m tests.mutants.drawn --page         # only write the page anew, after a reason was added
     make mutation
+
+Tests that were written against the survivors of a draw are judged by a draw with a new seed: after such tests, raise
+``SEED``. The page keeps the scores of earlier draws.
 
 Exit status 1: a change survived and ``harmless.toml`` does not say why no test can or need notice it.
 """
@@ -22,6 +26,7 @@ from typing import Any
 
 from scipy.stats import binomtest
 
+from analysis.claims.judge import commit
 from fspo.base.files import digest_of, write_text
 from fspo.stats.intervals import CONFIDENCE
 from tests.mutants.run import HERE, PRELOADED, PROCESSES, ROOT, Mutant, run
@@ -46,7 +51,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "analysis/claims": ("tests/analysis/claims",),
 }
 """The tests that must notice a change, by file or folder of the changed code."""
-SAMPLE, SEED = 160, 1
+SAMPLE, SEED = 160, 3
 STATE = ROOT / "out" / "mutants_drawn.json"
 HARMLESS = HERE / "harmless.toml"
 RESULT = ROOT / "studies" / "results" / "mutation.json"
@@ -142,12 +147,18 @@ def share(part: int, whole: int) -> str:
     return f"{part} of {whole}: {part / whole:.3f} [{interval.low:.3f}, {interval.high:.3f}]"
 
 
-def page(result: Mapping[str, Any], why: Mapping[str, str]) -> str:
-    """The page docs/mutation.md."""
-    found: dict[str, str] = result["killed_by"]
+def noticed(draw: Mapping[str, Any]) -> str:
+    """The share of a draw's changes that a test noticed."""
+    found = draw["killed_by"].values()
+    return share(sum(map(bool, found)), len(found))
+
+
+def page(draws: Sequence[Mapping[str, Any]], why: Mapping[str, str]) -> str:
+    """The page docs/mutation.md: the score of the last draw, its survivors, and the scores of the draws before it."""
+    last = draws[-1]
+    found: dict[str, str] = last["killed_by"]
     survived = [name for name, test in found.items() if not test]
     equal = sum(name in why for name in survived)
-    killed = len(found) - len(survived)
     rooms = {room: [name for name in found if name.startswith(room)] for room in TESTS}
     rows = "\n".join(
         f"| `{room}` | {' '.join(f'`{test}`' for test in TESTS[room])} | {sum(bool(found[n]) for n in names)} | "
@@ -155,21 +166,27 @@ def page(result: Mapping[str, Any], why: Mapping[str, str]) -> str:
         for room, names in rooms.items()
     )
     listed = "\n".join(
-        f"- `{name.replace(' -> ', '` became `')}`: {why.get(name, '**no reason**')}" for name in survived
+        f"- `{name.replace(' -> ', '` became `')}`: {why.get(name, '**not noticed**')}" for name in survived
     )
-    changes, seed = f"{result['places']:,}", result["seed"]
+    earlier = "".join(f"- seed {draw['seed']}, commit {draw['commit'][:12]}: {noticed(draw)}\n" for draw in draws[:-1])
+    if earlier:
+        earlier = f"""
+Earlier draws, noticed by the tests of their day. Tests were then written against the survivors, so these changes cannot
+judge the tests of today:
+
+{earlier}"""
     return f"""# Mutation score
 
 Would the tests notice if a line of the rules, the theory or the statistics were wrong? cosmic-ray
-{result["cosmic_ray"]} can make {changes} small changes of these files (another operator or comparison,
-a number plus or minus 1, a condition turned round, a loop left out). {len(found)} were drawn at random (seed {seed}),
-and each was judged by the tests of its file alone:
+{last["cosmic_ray"]} can make {last["places"]:,} small changes of these files (another operator or comparison,
+a number plus or minus 1, a condition turned round, a loop left out). {len(found)} of them were drawn at random (seed
+{last["seed"]}), and each was judged by the tests of its file alone, at commit {last["commit"][:12]}:
 
     make mutation
 
-- noticed: {share(killed, len(found))}, with the exact interval
-- without the {equal} that are harmless for the reasons below: {share(killed, len(found) - equal)}
-
+- noticed: {noticed(last)}, with the exact interval
+- without the {equal} that are harmless for the reasons below: {share(len(found) - len(survived), len(found) - equal)}
+{earlier}
 Changes of annotations are not drawn, nor bit operations in the place of arithmetic, which every test that runs the
 line notices. What only tests of other files would notice counts as survived. Changes made by hand, each named after the
 mistake that it stands for, are in `tests/mutants/mutants.toml` (`make mutants`).
@@ -178,10 +195,19 @@ mistake that it stands for, are in `tests/mutants/mutants.toml` (`make mutants`)
 | --- | --- | --- | --- |
 {rows}
 
-## Survivors, and why each is harmless
+## Survivors, with the reason why where one is harmless
 
 {listed}
 """
+
+
+def publish(*new: Mapping[str, Any]) -> None:
+    """Add draws to the results, in the place of those with the same seed, and write the page."""
+    seeds = [draw["seed"] for draw in new]
+    before = json.loads(RESULT.read_text(encoding="utf-8")) if RESULT.exists() else []
+    draws = [*(draw for draw in before if draw["seed"] not in seeds), *new]
+    write_text(RESULT, json.dumps(draws, indent=1) + "\n")
+    write_text(PAGE, page(draws, reasons()))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -191,7 +217,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=SEED, help="seed of the draw")
     parser.add_argument("--jobs", type=int, default=2, help="changes tested at the same time")
     parser.add_argument("--publish", action="store_true", help=f"write {PAGE.name} and {RESULT.name}")
+    parser.add_argument("--page", action="store_true", help=f"write {PAGE.name} from {RESULT.name}; test no change")
     options = parser.parse_args(arguments)
+    if options.page:
+        publish()
+        return 0
     from importlib.metadata import version
 
     PROCESSES.set_forkserver_preload(PRELOADED)
@@ -203,9 +233,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"SURVIVED  {name}\n          {why.get(name, 'no reason is given')}")
     print(share(len(found) - len(survived), len(found)), "noticed")
     if options.publish:
-        result = {"cosmic_ray": version("cosmic-ray"), "seed": options.seed, "places": count, "killed_by": found}
-        write_text(RESULT, json.dumps(result, indent=1) + "\n")
-        write_text(PAGE, page(result, why))
+        how = {"cosmic_ray": version("cosmic-ray"), "commit": commit(), "seed": options.seed, "places": count}
+        publish(how | {"killed_by": found})
     return 1 if set(survived) - set(why) else 0
 
 

@@ -1,11 +1,12 @@
 """The table of mutants fits the sources, and its runner tells a killed mutant from one that survives."""
 
+import json
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.mutants.drawn import TESTS, code_of, name_of, page, reasons
+from tests.mutants.drawn import PAGE, RESULT, TESTS, code_of, name_of, page, reasons
 from tests.mutants.run import ROOT, Mutant, read_mutants, run
 
 
@@ -78,10 +79,16 @@ def test_the_page_counts_by_hand() -> None:
         "fspo/rules/rule.py: a -> b": "",
         "fspo/rules/rule.py: c -> d": "",
     }
-    text = page(
-        {"cosmic_ray": "8", "places": 1000, "seed": 1, "killed_by": killed}, {"fspo/rules/rule.py: a -> b": "same"}
-    )
+    last = {"cosmic_ray": "8", "commit": "b" * 40, "places": 1000, "seed": 2, "killed_by": killed}
+    earlier = last | {"commit": "a" * 40, "seed": 1, "killed_by": {"fspo/rules/rule.py: e -> f": "test"}}
+    text = page([earlier, last], {"fspo/rules/rule.py: a -> b": "same"})
     assert "noticed: 1 of 3: 0.333 [0.008, 0.906]" in text  # Clopper and Pearson's tables
     assert "harmless for the reasons below: 1 of 2: 0.500 [0.013, 0.987]" in text
+    assert "- seed 1, commit aaaaaaaaaaaa: 1 of 1: 1.000 [0.025, 1.000]" in text
     assert "- `fspo/rules/rule.py: a` became `b`: same" in text
-    assert "- `fspo/rules/rule.py: c` became `d`: **no reason**" in text
+    assert "- `fspo/rules/rule.py: c` became `d`: **not noticed**" in text
+    assert "Earlier draws" not in page([last], {})
+
+
+def test_the_published_page_is_that_of_the_published_draws() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page(json.loads(RESULT.read_text(encoding="utf-8")), reasons())

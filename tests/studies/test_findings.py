@@ -48,5 +48,18 @@ def test_the_page_and_readme_hold_the_published_verdicts():
     said = json.loads((findings.RESULTS / "claims.json").read_text())
     assert findings.PAGE.read_text() == findings.published()
     readme = (findings.ROOT / "README.md").read_text()
-    lines = [*findings.verdict_lines(said["claims"]), findings.language_model_line()]
+    lines = [*findings.verdict_lines(said["claims"]), findings.edges_line(), findings.language_model_line()]
     assert [line for line in lines if line not in readme] == []
+
+
+@pytest.mark.skipif(not findings.RESULTS.is_dir(), reason="no reproduction is published in results/quick")
+@pytest.mark.parametrize("share", findings.SHARES[1:])
+def test_the_trend_that_is_split_is_the_one_that_the_claims_judge(share):
+    """Two programs measure it, `trend_parts` and the tables that the atom fspo-flat reads. Their ranges may lie on two
+    sides of one response in a window."""
+    said = json.loads((findings.RESULTS / "claims.json").read_text())["claims"]
+    judged = next(claim for claim in said if claim["id"] == f"{100 * share:g}-fspo-flat")["details"]["numbers"]
+    parts = pd.read_csv(findings.RESULTS / "trend_parts.csv").query("part == 'trend' and share == @share")
+    assert dict(zip(parts["run"], parts["value"], strict=True)) == pytest.approx(
+        {run: number["value"] for run, number in judged.items()}, abs=4e-4
+    )

@@ -20,7 +20,8 @@ from analysis.claims.evidence import (
     verdict_of,
     worst_by_run,
 )
-from analysis.claims.judge import composed, judge
+from analysis.claims.judge import _sees, composed, judge
+from analysis.claims.quantities import final_reward
 from tests.analysis.claims.made import ATOM
 
 NAN = float("nan")
@@ -90,6 +91,7 @@ def test_a_mean_over_seeds_wants_every_seed():
     assert found.df == 2
     assert "seed 12" in over_seeds({11: 0.0, 12: NAN, 13: 0.02, 14: 0.1})
     assert "at least 3" in over_seeds({11: 0.0, 12: 0.01})
+    assert "0.5 for every seed" in over_seeds({11: 0.5, 12: 0.5, 13: 0.5})
 
 
 def test_sizes_of_two_trends_are_compared_with_their_covariance():
@@ -176,3 +178,17 @@ def test_select_matches_floats_and_tells_missing_columns():
     table = pd.DataFrame({"target": [0.95, 0.85, NAN], "x": [1, 2, 3]})
     assert select(table, target=0.85)["x"].tolist() == [2]
     assert len(select(table, nowhere=1)) == 0
+
+
+def test_the_distance_seen_is_that_of_the_longer_side():
+    """A normal estimate whose interval reaches 1 to one side and 3 to the other: (1.96 + .84) / 1.96 half-widths."""
+    seen = _sees(Number("a log", 0.5, 0.5 - 1, 0.5 + 3))
+    assert seen == pytest.approx(3 * (1 + sps.norm.ppf(0.8) / sps.norm.ppf(0.975)), rel=1e-3)
+    assert _sees(Number("a log", 0.5, 0.5 - 3, 0.5 + 1)) == pytest.approx(seen)
+
+
+def test_the_final_reward_is_the_mean_of_the_last_fifth():
+    lines = pd.DataFrame({"rollout": range(10), "step": range(10), "value": [0.0] * 8 + [0.5, 1.0]})
+    assert final_reward(lines) == 0.75  # two of ten
+    assert final_reward(lines.iloc[:9]) == 0.5  # one of nine
+    assert final_reward(lines.iloc[:1]) == 0.0

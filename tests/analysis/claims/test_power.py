@@ -91,3 +91,11 @@ def test_chances_of_the_worst_bin_are_those_of_drawn_bins():
     assert np.mean(np.abs(drawn).max(1) + half < atom.margin) == pytest.approx(row["supported if equal"], abs=0.015)
     assert 0.2 < row["supported if equal"] < 0.8
     assert np.mean(row["seen with 80 %"] + drawn[:, 0] - half > atom.margin) == pytest.approx(0.8, abs=0.015)
+
+
+def test_chances_above_and_below_a_margin_of_a_normal_number():
+    z = sps.norm.isf(ALPHA)
+    above, below = sps.norm.cdf((0.05 - 0.02) / 0.01 - z), sps.norm.cdf((-0.02 + 0.05) / 0.01 - z)
+    assert chance(0.05, 0.01, np.inf, "above", 0.02) == pytest.approx(above)
+    assert chance(-0.05, 0.01, np.inf, "below", -0.02) == pytest.approx(below)
+    assert chance(-0.05, 0.01, np.inf, "below", 0.02) == pytest.approx(sps.norm.cdf((0.02 + 0.05) / 0.01 - z))

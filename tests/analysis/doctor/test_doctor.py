@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import sys
 from dataclasses import replace
 from functools import partial
@@ -21,6 +22,8 @@ from analysis.doctor.examine import examine
 from analysis.doctor.findings import Severity
 from analysis.doctor.planted import DEFECTS, Plan, write_run
 from fspo.base.errors import UserError
+from fspo.base.options import option_names
+from fspo.config import TrainConfig
 from fspo.gradlog import GradLogWriter, read_log
 from fspo.rules import preset
 
@@ -101,6 +104,9 @@ def test_a_finding_goes_when_its_cure_is_taken(tmp_path):
     found = answer(write_run(tmp_path / "bad", defect, 0), "acceptance", target=0.85)
     c = evidence(found, "range_lo and range_hi for 85%")
     assert c.low < c.value < c.high
+    named = re.findall(r"\b[a-z]+\.[a-z_]+", found.cure)
+    assert named == ["rule.range_lo", "rule.range_hi"]
+    assert set(named) <= set(option_names(TrainConfig))
     cured = write_run(
         tmp_path / "good", replace(defect, rule=preset("fspo", range_lo=c.value, range_hi=c.value).rule), 1
     )

@@ -1,31 +1,35 @@
 """The fair exponent and the parts of a sqrt band's trend, on laws whose answers docs/theory.md T17 states."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
-from analysis.stats.fair_exponent import distance, fair_exponent, interval, trend_parts
+from analysis.stats.fair_exponent import distance, fair_exponent, fair_exponents, interval, trend_parts
 
 DRAW = np.random.default_rng(4)
 L = np.repeat([32.0, 512.0], 40_000)
 SPIKE = np.sqrt(DRAW.binomial(L.astype(int), 0.05)) * DRAW.standard_normal(len(L))
 """Each token is 0, or with probability .05 standard normal: the variance is exactly proportional to L."""
+ONE = np.zeros(len(L), int)
+"""All responses in one window."""
 
 
 @pytest.mark.parametrize(("share", "exponent"), [(0.3, 0.795), (0.5, 0.600), (0.85, 0.505), (0.99, 0.444)])
 def test_a_law_with_a_spike_has_another_fair_exponent_at_each_share(share, exponent):
-    assert fair_exponent(np.abs(SPIKE), L, share) == pytest.approx(exponent, abs=0.015)
+    assert fair_exponent(np.abs(SPIKE), L, share, ONE) == pytest.approx(exponent, abs=0.015)
 
 
 @pytest.mark.parametrize(("power", "sign"), [(0.5, 0), (0.7, 0), (0.5, 1), (0.3, -1)])
 def test_one_law_has_one_fair_exponent(power, sign):
     S = L**power * DRAW.standard_normal(len(L))
     for share in (0.75, 0.85, 0.95):
-        assert fair_exponent(distance(S, sign), L, share) == pytest.approx(power, abs=0.02)
+        assert fair_exponent(distance(S, sign), L, share, ONE) == pytest.approx(power, abs=0.02)
 
 
 def test_no_exponent_where_the_edge_would_lie_on_the_wrong_side():
     """Half the responses have S <= 0, so no upper edge above 0 accepts fewer."""
-    assert np.isnan(fair_exponent(distance(SPIKE, 1), L, 0.4))
+    assert np.isnan(fair_exponent(distance(SPIKE, 1), L, 0.4, ONE))
 
 
 @pytest.mark.parametrize(
@@ -37,7 +41,7 @@ def test_no_exponent_where_the_edge_would_lie_on_the_wrong_side():
     ],
 )
 def test_each_part_of_the_trend_is_found_where_it_alone_is(S, part):
-    found = trend_parts(S, L, 0.5)._asdict()
+    found = trend_parts(S, L, 0.5, ONE)._asdict()
     assert found["trend"] == pytest.approx(found["drift"] + found["scale"] + found["shape"], abs=1e-12)
     assert abs(found[part]) > 0.015
     others = [abs(found[name]) for name in ("drift", "scale", "shape") if name != part]
@@ -46,14 +50,59 @@ def test_each_part_of_the_trend_is_found_where_it_alone_is(S, part):
 
 def test_the_parts_do_not_depend_on_the_unit_of_S():
     S = L**0.6 * DRAW.standard_normal(len(L)) - 0.02 * L
-    assert trend_parts(1e-3 * S, L, 0.85) == pytest.approx(trend_parts(S, L, 0.85))
+    assert trend_parts(1e-3 * S, L, 0.85, ONE) == pytest.approx(trend_parts(S, L, 0.85, ONE))
+
+
+def test_a_law_that_changes_between_windows_is_no_dependence_on_the_length():
+    """S ~ sqrt(L) in both windows; in the second S is 10 times as large, about another drift, and most responses are
+    long."""
+    L = np.repeat([32.0, 512.0], 10_000)
+    late = DRAW.random(len(L)) < np.where(L > 100, 0.8, 0.2)
+    window, one = late.astype(int), np.zeros(len(L), int)
+    S = np.where(late, 10.0, 1.0) * np.sqrt(L) * DRAW.standard_normal(len(L))
+    for share in (0.75, 0.95):
+        assert fair_exponent(np.abs(S), L, share, window) == pytest.approx(0.5, abs=0.03)
+        assert fair_exponent(np.abs(S), L, share, one) > 0.65
+        assert max(map(abs, trend_parts(S + late * L, L, share, window)[2:])) < 0.006
+    assert trend_parts(S, L, 0.75, window).trend == pytest.approx(0, abs=0.006)
+    assert trend_parts(S, L, 0.75, one).trend < -0.03
+
+
+def test_the_exponents_of_a_log_are_over_windows_of_its_rollouts():
+    """Rollouts 5 to 9 have the same law of S / L^.7 as 0 to 4, times 10, and other lengths."""
+    rollout = np.arange(2000) % 10
+    length = np.where(DRAW.random(2000) < np.where(rollout < 5, 0.8, 0.2), 32.0, 512.0)
+    S = np.where(rollout < 5, 1.0, 10.0) * length**0.7 * DRAW.standard_normal(2000)
+    rows = SimpleNamespace(S=S, length=length, rollout=rollout, cluster=np.arange(2000) // 4)
+    ((value, low, high),) = fair_exponents(rows, (0.85,))
+    assert low < 0.7 < high
+    assert high - low < 0.2
+    assert value == pytest.approx(0.7, abs=0.08)
+    assert fair_exponents(rows, (0.85,), size=10)[0].low > 0.8
+
+
+def test_an_exponent_beyond_all_that_are_tried_is_infinite():
+    for power in (-4.0, 4.0):
+        assert fair_exponent(L**power * np.exp(DRAW.standard_normal(len(L))), L, 0.85, ONE) == np.copysign(
+            np.inf, power
+        )
+    value, low, high = interval(lambda rows: np.array([np.where(rows[0] < 20, np.inf, 0.5)]), np.arange(400))[0]
+    assert (value, low, high) == (np.inf, 0.5, np.inf)
+
+
+def test_no_exponent_where_a_window_has_no_edge_above_0():
+    assert np.isnan(fair_exponent(np.abs(SPIKE), L, 0.85, (L > 100).astype(int)))  # one length in each window
+    S = np.where(np.arange(len(L)) % 2 == 0, -1.0, np.abs(SPIKE))
+    window = np.arange(len(L)) % 2
+    assert np.isnan(fair_exponent(S, L, 0.85, window))
+    assert np.isfinite(fair_exponent(S, L, 0.85, ONE))
 
 
 def test_the_interval_follows_clusters():
     """Rows repeated in their cluster bring nothing new: the interval is that of one row each, not narrower."""
-    values = DRAW.standard_normal(400)
+    values = np.random.default_rng(5).standard_normal(400)
     (one,) = interval(lambda rows: np.array([values[rows].mean()]), np.arange(400))
     four = np.repeat(values, 4)
     (same,) = interval(lambda rows: np.array([four[rows].mean()]), np.repeat(np.arange(400), 4))
     assert same == pytest.approx(one)
-    assert one.high - one.low == pytest.approx(2 * 1.96 / 20, rel=0.2)
+    assert one.high - one.low == pytest.approx(2 * 1.96 * values.std() / 20, rel=0.15)

@@ -7,7 +7,7 @@ import pytest
 from scipy import optimize
 from scipy import stats as sps
 
-from analysis.stats.error_law import degrees, error_law, intra_correlation, skewed
+from analysis.stats.error_law import degrees, error_law, intra_correlation, skewed, worth
 from analysis.stats.lre import AcceptanceCurve, bands, constant_test, lre_estimates, squared, squared_interval
 from fspo.stats.clusters import ratios
 from fspo.theory import lre
@@ -386,3 +386,31 @@ def test_weight_acceptance_of_whole_rows_is_that_of_indicators():
     as_rows = ends(ratios(kept, cluster, bins, 4, binary=True))
     as_weights = ends(ratios(2.0 * kept, cluster, bins, 4, np.full(800, 2.0)))
     np.testing.assert_allclose(as_weights, as_rows, rtol=1e-6, atol=1e-9)
+
+
+def test_effective_rows_of_weights_by_hand():
+    """Two clusters of two rows, with weights of sums 1 and 3: 4 / (1/2 + 9/2) = .8 rows for each unit of weight."""
+    rows, base = np.full((2, 1), 2.0), np.array([[1.0], [3.0]])
+    found = worth(rows, np.array([[1.0], [1.5]]), base)
+    np.testing.assert_allclose(found, [[[0.8], [2.4]], [[0.8], [1.2]]])
+
+
+def test_the_test_of_a_constant_acceptance_by_finite_differences():
+    """Its covariance is that of r = a / sum(p a) - 1, by the derivatives of r at equal acceptances."""
+    law, _ = error_law(draw(np.random.default_rng(8), [0.6, 0.65, 0.7, 0.72, 0.75]))
+    k, fair = len(law), float(law.p @ law.smooth)
+
+    def relative(x):
+        a, p = x[:k], x[k:]
+        return a / (p @ a) - 1
+
+    at = np.concatenate([np.full(k, fair), law.p])
+    steps = 1e-6 * np.eye(2 * k)
+    lever = np.stack([(relative(at + step) - relative(at - step)) / 2e-6 for step in steps], axis=1)
+    covariance = lever @ law.covariance_at(np.full(k, fair)) @ lever.T
+    r = relative(np.concatenate([law.a, law.p]))
+    statistic = r @ np.linalg.pinv(covariance, rcond=1e-8, hermitian=True) @ r
+    below = law.df - (k - 1) + 1
+    assert constant_test(law)[0] == pytest.approx(
+        sps.f.sf(statistic * below / (law.df * (k - 1)), k - 1, below), rel=1e-4
+    )

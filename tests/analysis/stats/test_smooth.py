@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from scipy import optimize, special
+from scipy import optimize, sparse, special
 from scipy import stats as sps
 
 from analysis.stats import smooth
-from analysis.stats.smooth import smooth_acceptance
+from analysis.stats.smooth import smooth_acceptance, smooth_cells
 
 
 def log(rng, curve, prompts=150, group=8):
@@ -63,6 +63,29 @@ def test_the_pointwise_interval_is_that_of_fits_without_each_cluster(monkeypatch
     assert 0.95 < np.median(ours / se) < 1.15  # without the correction for leverage 0.83
 
 
+@pytest.mark.parametrize(("prompts", "parameters"), [(20, 4), (100, 7), (250, 8)])
+def test_the_coefficients_grow_with_the_prompts_of_the_rarer_outcome(prompts, parameters):
+    """4, and one more for each factor 1.5 above 20 prompts (100 = 20 * 1.5^3.97), at most 8. It does not matter which
+    outcome is called 1."""
+    cluster = np.repeat(np.arange(300), 4)
+    length = np.random.default_rng(7).integers(8, 200, 1200).astype(float)
+    y = ((np.arange(1200) % 4 > 0) | (cluster >= prompts)).astype(float)
+    found, mirrored = smooth_acceptance(y, length, cluster), smooth_acceptance(1 - y, length, cluster)
+    assert found.parameters == mirrored.parameters == parameters
+    np.testing.assert_allclose(mirrored.estimate, 1 - found.estimate, atol=1e-9)
+    np.testing.assert_allclose(mirrored.low, 1 - found.high, atol=1e-9)
+
+
+def test_observed_and_binomial_errors_are_averaged(monkeypatch):
+    drawn, squares = log(np.random.default_rng(8), lambda x: np.full_like(x, 0.85), prompts=60), []
+    for own in (1.0, 0.0, 0.25):
+        monkeypatch.setattr(smooth, "borrowed", lambda _, own=own: own)
+        found = smooth_acceptance(*drawn)
+        squares.append((special.logit(found.pointwise_high) - special.logit(found.pointwise_low)) ** 2)
+    np.testing.assert_allclose(squares[2], 0.25 * squares[0] + 0.75 * squares[1])
+    assert 0.1 < np.min(squares[1] / squares[0]) < 0.9
+
+
 def test_too_little_data_is_said():
     rng = np.random.default_rng(3)
     y, length, cluster = log(rng, lambda x: np.full_like(x, 0.7))
@@ -96,3 +119,19 @@ def test_the_band_does_not_hang_on_signs_that_a_library_chooses(monkeypatch):
     after = smooth_acceptance(*drawn)
     np.testing.assert_allclose(after.low, before.low, rtol=1e-9)
     np.testing.assert_allclose(after.high, before.high, rtol=1e-9)
+
+
+def test_a_length_without_rows_changes_nothing():
+    rng = np.random.default_rng(9)
+    y, length, cluster = log(rng, lambda x: np.full_like(x, 0.7), prompts=60)
+    values = np.unique(length)
+    place = np.searchsorted(values, length)
+    rows = sparse.csr_matrix((np.ones(len(y)), (cluster, place)))
+    hits = sparse.csr_matrix((y, (cluster, place)), rows.shape)
+    empty = sparse.csr_matrix((rows.shape[0], 1))
+    found = smooth_cells(values, rows, hits)
+    wider = smooth_cells(
+        np.append(values, 1e6), sparse.hstack([rows, empty]).tocsr(), sparse.hstack([hits, empty]).tocsr()
+    )
+    np.testing.assert_array_equal(wider.low, found.low)
+    np.testing.assert_array_equal(wider.length, found.length)

@@ -1,5 +1,7 @@
 """The lemma's table: hand-made strata, the sharp case, and an integrity check that can fail."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -9,20 +11,24 @@ import pytest
 from analysis.__main__ import main
 from analysis.log.loading import load_run
 from analysis.options import Options
-from analysis.rules.evaluate import Case
 from analysis.run import analyse, shared_bins
-from analysis.tables.lemma import LemmaRow, StrataSums, filled, in_own_span, lemma_of
+from analysis.tables.lemma import LemmaRow, StrataSums, filled, in_own_span, lemmas_of
 from analysis.tables.lemma import integrity as integrity_of
 from fspo.base.errors import UserError
 from fspo.rules import Rule
 from tests.analysis.rows import made
 
 
-def strata(count, kept, g, g_clip, weight=None, clipped=None):
-    one = np.asarray(count, float)
-    weight = one if weight is None else np.asarray(weight, float)
-    clipped = np.asarray(kept, float) if clipped is None else np.asarray(clipped, float)
-    return StrataSums(one, np.asarray(kept, float), weight, clipped, np.asarray(g, float), np.asarray(g_clip, float))
+def strata(count, above, g, g_clip, below=None):
+    """Sums of one rule over one update."""
+    count, above, g, g_clip = (np.asarray(x, float) for x in (count, above, g, g_clip))
+    below = count if below is None else np.asarray(below, float)
+    return StrataSums(count, above[None], below[None], g, g_clip[None], g_clip.sum(1)[None])
+
+
+def lemma_of(sums):
+    (found,) = lemmas_of(sums, np.array([0]))
+    return found
 
 
 def test_sharp_case_of_t7():
@@ -33,26 +39,23 @@ def test_sharp_case_of_t7():
     means = np.array([g + v, g - v])
     a = np.array([0.5 * (1 + eps), 0.5 * (1 - eps)])
     sums = strata([[10, 10]], [10 * a], [10 * means], [10 * a[:, None] * means])
-    lemma, mean = lemma_of(sums, np.array([0]), drop=True)
-    assert mean == pytest.approx(0.5)
+    lemma = lemma_of(sums)
+    assert lemma.lre.mean_acceptance == pytest.approx(0.5)
     assert lemma.eta == pytest.approx(0, abs=1e-12)
     assert lemma.cosine == pytest.approx(lemma.bound)
     assert lemma.lre.inf == pytest.approx(eps)
 
 
 def test_truncate_takes_weight_acceptance_as_its_normaliser():
-    sums = strata([[4, 4]], [[4, 4]], [[[1.0], [1.0]]], [[[0.5], [1.0]]], weight=[[2, 2]], clipped=[[1, 2]])
-    lemma, mean = lemma_of(sums, np.array([0]), drop=False)
-    assert mean == pytest.approx(0.75)  # b = 1/2, 1
+    lemma = lemma_of(strata([[4, 4]], [[1, 2]], [[[1.0], [1.0]]], [[[0.5], [1.0]]], below=[[2, 2]]))
+    assert lemma.lre.mean_acceptance == pytest.approx(0.75)  # b = 1/2, 1
     assert lemma.eta == pytest.approx(0, abs=1e-12)
 
 
 def test_empty_strata_do_not_count_and_nothing_kept_is_refused():
     sums = strata([[4, 0]], [[2, 0]], [[[1.0], [0.0]]], [[[0.5], [0.0]]])
-    lemma, mean = lemma_of(sums, np.array([0]), drop=True)
-    assert (lemma.lre.inf, mean) == (0, 0.5)
-    with pytest.raises(UserError):
-        lemma_of(strata([[4, 4]], [[0, 0]], [[[1.0], [1.0]]], [[[0.0], [0.0]]]), np.array([0]), drop=True)
+    assert (lemma_of(sums).lre.inf, lemma_of(sums).lre.mean_acceptance) == (0, 0.5)
+    assert isinstance(lemma_of(strata([[4, 4]], [[0, 0]], [[[1.0], [1.0]]], [[[0.0], [0.0]]])), UserError)
 
 
 def analysed(path):
@@ -128,12 +131,11 @@ def test_integrity_reports_a_violation():
 
 def test_rounding_of_raised_weights_is_no_violation():
     """Truncation far above every S raises the weights, and with them a_bar and the rounding of sums, by 1e10."""
-    case = Case(Rule("sqrt", 5.0, 5.0, outside="truncate"), "fspo", "given")
     g = np.array([[[1.0, 2.0], [3.0, -1.0]]])
-    sums = strata([[4, 4]], [[4, 4]], g, 1e10 * g, weight=[[4, 4]], clipped=[[4e10, 4e10]])
+    sums = strata([[4, 4]], [[4e10, 4e10]], g, 1e10 * g)
     for error, sound in ((1e-15, True), (1e-6, False)):
-        direct = sums.g_clip[0].sum(0)[None] * (1 + error)
-        row = filled(made(LemmaRow, {"reason": ""}), case, sums, np.array([0]), direct)
+        off = replace(sums, direct=sums.direct * (1 + error))
+        (row,) = filled([made(LemmaRow, {"reason": ""})], off, np.array([0]))
         assert integrity_of([row])["pass"] is sound
 
 

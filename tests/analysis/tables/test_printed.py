@@ -26,19 +26,24 @@ def shares(rule: str, target: float, *kept: float) -> list[dict[str, object]]:
 def test_rules_at_one_clip_rate() -> None:
     acceptance = [*shares("rloo", 0.85, 1.0, 0.9, 0.5), *shares("rloo", 0.95, 1.0, 0.99, 0.75)]
     acceptance += shares("fspo", 0.85, 0.84, 0.85, 0.86)
-    trend = [{"rule": "rloo", "target": 0.85, "slope": -0.1234}, {"rule": "fspo", "target": 0.85, "slope": 0.002}]
+    trend = [
+        {"rule": "rloo", "target": 0.85, "slope": -0.1234, "ci_low": -0.15, "ci_high": -0.1},
+        {"rule": "fspo", "target": 0.85, "slope": 0.002, "ci_low": float("nan"), "ci_high": float("nan")},
+    ]
     lre = [
-        {"rule": "rloo", "target": 0.85, "norm": "l2", "estimate": 0.176},
-        {"rule": "rloo", "target": 0.85, "norm": "l1", "estimate": 0.9},
+        {"rule": "rloo", "target": 0.85, "norm": "l2", "estimate": 0.176, "ci_low": 0.1, "ci_high": 0.25},
+        {"rule": "rloo", "target": 0.85, "norm": "l1", "estimate": 0.9, "ci_low": 0.8, "ci_high": 1.0},
         {"rule": "fspo", "target": 0.85, "norm": "l2", "estimate": float("nan")},
     ]
     tables = {"acceptance": rows(*acceptance), "trend": rows(*trend), "lre": rows(*lre)}
-    first, heads, rloo, fspo = at_one_rate(tables, LENGTH)
+    first, five, of_five, heads, rloo, fspo = at_one_rate(tables, LENGTH)
     assert "first and last bin of length: 1 to 10 and 100 to 200" in first
-    assert heads.split("  ")[-1].endswith("LRE")
-    assert heads.index("5% clipped") < heads.index("15% clipped")
-    assert rloo.split() == ["rloo", "0.00", "0.25", "-", "-", "0.00", "0.50", "-0.123", "0.176"]
-    assert fspo.split() == ["fspo", "-", "-", "-", "-", "0.16", "0.14", "0.002", "-"]
+    assert five.split()[:2] == ["5%", "clipped"]
+    assert of_five.split() == ["rloo", "0.00", "0.25", "-", "-", "-", "-"]
+    assert heads.split()[:2] == ["15%", "clipped"]
+    assert " LRE_2 " in heads
+    assert rloo.split() == ["rloo", "0.00", "0.50", "-0.123", "[-0.150,", "-0.100]", "0.176", "[0.100,", "0.250]"]
+    assert fspo.split() == ["fspo", "0.16", "0.14", "0.002", "-", "-", "-"]
     nothing = {name: table.assign(source="given") for name, table in tables.items()}
     assert at_one_rate(nothing, LENGTH) == []
 

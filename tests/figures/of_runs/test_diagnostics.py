@@ -12,8 +12,9 @@ from matplotlib.collections import PolyCollection
 from analysis.log.partition import find_partition
 from analysis.tables.files import TABLES, folder_name, write_tables
 from analysis.tables.theory_gap import INGREDIENTS
-from figures import find_module
+from figures import draw_all, find_module
 from figures.__main__ import main
+from figures.of_runs import STUDIES
 from figures.of_runs.sensitivity_range import range_factor
 from figures.style import Style
 from figures.tables import NothingToDraw, Tables, load
@@ -209,6 +210,12 @@ def test_sketch_errors_against_the_line(sketches):
     x, y = np.asarray(line.get_data(), float)
     np.testing.assert_allclose(y * np.sqrt(x), 0.9)
     assert "12,345 parameters, 8 responses" in module("sketch_error").caption(sketches)
+
+
+def test_sketch_errors_are_drawn_although_they_are_of_no_rule(sketches, tmp_path):
+    (drawn,) = draw_all(sketches, tmp_path, modules=STUDIES)
+    assert drawn.numbers is not None
+    assert len(pd.read_csv(drawn.numbers)) == len(sketches["sketch_error"])
 
 
 @pytest.mark.parametrize("width", ["acl-column", "neurips"])

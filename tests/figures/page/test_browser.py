@@ -108,6 +108,19 @@ def test_a_rule_off_and_on_by_keyboard(report, page):
     assert page.locator(".panel").first.locator("path[tabindex='0']").count() == 1
 
 
+def test_captions_tell_what_is_shown_and_the_hint_stands_once(report, page):
+    show(page, report)
+    hint = page.get_by_text("Point at a mark").locator("visible=true")
+    caption = page.locator("figcaption").first
+    assert hint.count() == 1
+    assert "joined by lines" in caption.inner_text()
+    assert "Gaussian law" not in caption.inner_text()
+    page.emulate_media(media="print")
+    assert hint.count() == 0
+    assert "joined by lines" not in caption.inner_text()
+    assert "Gaussian law" in caption.inner_text()
+
+
 def test_print_and_no_script_show_the_figures(report, page, chromium):
     show(page, report)
     assert page.locator("figure.live img").first.is_hidden()

@@ -1,5 +1,7 @@
 """The sentences of the report's first screen, against tables made by hand."""
 
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -94,7 +96,7 @@ def test_what_the_doctor_found():
 
 def test_points_of_a_chart_say_their_row():
     numbers = acceptance().replace({"bin": {-1: "all"}}).assign(panel=acceptance()["target"].map("{:g}".format))
-    (low, high) = charts("acceptance_by_length", numbers)
+    _, (low, high) = charts("acceptance_by_length", numbers)
     assert (low["title"], high["title"]) == ("0.95", "0.85")
     points = high["spec"]["data"]["values"]
     assert [point["words"] for point in points if point["rule"] == "rloo"] == [
@@ -102,8 +104,8 @@ def test_points_of_a_chart_say_their_row():
         "rloo (a), 64 to 256 tokens: 70 % [66, 72], 50 responses",
     ]
     assert [(point["low"], point["y"], point["high"]) for point in points][-1] == (76.0, 80.0, 82.0)
-    assert charts("error_split", numbers) == charts("acceptance_by_length", numbers.iloc[:0]) == []
-    assert charts("acceptance_by_length", pd.concat([numbers] * 500)) == []  # more points than a page can hold
+    assert charts("error_split", numbers) == charts("acceptance_by_length", numbers.iloc[:0]) == ("", [])
+    assert charts("acceptance_by_length", pd.concat([numbers] * 500)) == ("", [])  # more points than a page can hold
 
 
 @pytest.mark.parametrize("name", CHARTS)
@@ -111,7 +113,8 @@ def test_a_chart_has_the_points_of_the_figures_numbers(case_tables, name):
     rows = find_module(name).rows(case_tables("one"))
     chart = CHARTS[name]
     told = numbers_of(rows)
-    shown = [point for one in charts(name, told) for point in one["spec"]["data"]["values"]]
+    caption, found = charts(name, told)
+    shown = [point for one in found for point in one["spec"]["data"]["values"]]
     rule = "rule" if "rule" in rows else "trained_rule"
     who = "grpo" if name == "acceptance_by_position" else "fspo"
     own = rows[(rows[rule] == who) & rows[chart.y].notna()]
@@ -124,10 +127,20 @@ def test_a_chart_has_the_points_of_the_figures_numbers(case_tables, name):
     assert len(own)
     heights = sorted(point["y"] for point in shown if point["rule"] == who)
     np.testing.assert_allclose(heights, sorted(own[chart.y] * (100 if chart.percent else 1)))
-    assert not any("nan" in one["title"] or "$" in one["title"] for one in charts(name, told))
+    assert not any("nan" in one["title"] or "$" in one["title"] for one in found)
+    # the caption names what charts can show, and nothing that the printed figure alone has
+    assert not re.search(
+        r"[Cc]urves:|[Gg]rey|[Dd]otted|[Dd]ashed|[Ss]haded|Tick|Thin|Left|Right|panel|nan|[{}$]", caption
+    )
+    marks = {layer["mark"]["type"] for one in found for layer in one["spec"]["layer"]}
+    assert marks == {"line", "rule", "point"} if re.search(r"\bline", caption) else "point" in marks
+    assert ("bars" in caption.lower() or "intervals" in caption) == any("low" in point for point in shown)
+    for count in re.findall(r"n = ([\d,]+)(?: to ([\d,]+))?", caption):
+        words = " ".join(point["words"] for point in shown)
+        assert all(f", {number.replace(',', '')} {chart.counted}" in words for number in count if number)
 
 
 def test_a_chart_over_training_has_a_panel_for_each_bin(case_tables):
-    found = charts("clip_over_training", numbers_of(find_module("clip_over_training").rows(case_tables("one"))))
+    _, found = charts("clip_over_training", numbers_of(find_module("clip_over_training").rows(case_tables("one"))))
     assert [one["title"] for one in found][:2] == ["4 to 16 tokens", "16 to 32 tokens"]
     assert found[0]["spec"]["data"]["values"][1]["words"].startswith("fspo (fspo), rollout 4: ")

@@ -104,7 +104,7 @@ def test_a_launcher_that_starts_independent_copies_is_refused(tmp_path: Path, mo
 
 def test_two_processes_train_together(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    arguments = ["--log.audit_every", "1", "--eval.every", "2", "--log.coverage_every", "1", "--batch.tokens", "100"]
+    arguments = ["--log.audit_every", "1", "--eval.every", "2", "--log.coverage_every", "1", "--batch.tokens", "200"]
     ended = tiny_run.in_child(run, *arguments, processes=2)
     assert ended == [0, 0], [tiny_run.child_log(run, rank) for rank in (0, 1)]
     log = read_log(run, phases=None).table.to_pandas()

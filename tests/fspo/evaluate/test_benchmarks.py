@@ -15,6 +15,7 @@ import torch
 from fspo.base.errors import UserError, run_cli
 from fspo.evaluate import __main__ as evaluate
 from fspo.evaluate.accuracy import pass_at_k
+from fspo.evaluate.benchmarks import load_benchmark
 from fspo.evaluate.run import _label
 from fspo.models.load import LoraOptions, load_model, load_tokenizer
 from fspo.tasks.verify import math_factory
@@ -236,3 +237,12 @@ def test_adapters_of_a_run_are_evaluated_on_their_model(tmp_path: Path) -> None:
     assert evaluate.main([*words, "--temperature", "0", "--output", str(tmp_path / "out")]) == 0
     texts = {name: [row["responses"] for row in lines(tmp_path / "out", "mine", name)] for name in names}
     assert texts["adapters"] == texts["merged"] != texts["base"]
+
+
+def test_the_line_shown_in_the_help_is_a_benchmark(tmp_path: Path) -> None:
+    line = next(text[text.index("{") :] for text in evaluate.EXAMPLES.splitlines() if "{" in text)
+    (tmp_path / "mine.jsonl").write_text(line)
+    task = load_benchmark(str(tmp_path / "mine.jsonl"), None, {})
+    example = task.example("train", 0)
+    assert (example.prompt, example.answer) == (json.loads(line)["prompt"], "5")
+    assert task.score([example], ["2 + 3 = \\boxed{5}"], [True]).values.tolist() == [1.0]

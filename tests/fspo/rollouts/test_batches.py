@@ -1,12 +1,14 @@
 """Plans: groups stay together, every row goes through once on any number of processes, within the token limit."""
 
+from itertools import combinations
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fspo.base.errors import UserError
-from fspo.rollouts.batches import RolloutBatch, plan_microbatches, plan_minibatches
+from fspo.rollouts.batches import MICROBATCH_COST, RolloutBatch, plan_microbatches, plan_minibatches
 
 
 def batch(groups: int, size: int, number: int = 0) -> RolloutBatch:
@@ -67,5 +69,38 @@ def test_microbatches_cover_every_row_once_within_the_limit(lengths, tokens, wor
     for micro in real:
         assert set(trains[micro.rows]) == {micro.trains}
         assert len(micro.rows) == 1 or len(micro.rows) * total[micro.rows].max() <= tokens
+    for kind in (True, False):
+        at_once = [m for step in zip(*plans, strict=True) for m in step if m.trains == kind and not m.dummy]
+        sizes = [len(m.rows) * total[m.rows].max() for m in at_once]
+        assert sizes == sorted(sizes)  # so processes that wait for each other have similar work
     if len(total) >= world and (trains.all() or not trains.any()):
         assert not any(m.dummy for plan in plans for m in plan) or all(len(m.rows) == 1 for plan in plans for m in plan)
+
+
+@given(lengths=st.lists(st.integers(1, 400), min_size=1, max_size=8), tokens=st.integers(1, 1500))
+def test_no_other_cut_of_the_sorted_rows_costs_less(lengths, tokens) -> None:
+    total = np.array(lengths)
+    plan = plan_microbatches(np.arange(len(total)), total, np.ones(len(total), bool), tokens)
+    ordered = sorted(lengths)
+    costs = []
+    for count in range(len(ordered)):
+        for cuts in combinations(range(1, len(ordered)), count):
+            parts = [ordered[a:b] for a, b in zip((0, *cuts), (*cuts, len(ordered)), strict=True)]
+            if all(len(part) == 1 or len(part) * part[-1] <= tokens for part in parts):
+                costs.append(sum(len(part) * part[-1] + MICROBATCH_COST for part in parts))
+    assert sum(len(m.rows) * total[m.rows].max() + MICROBATCH_COST for m in plan) == min(costs)
+
+
+def test_several_processes_make_few_microbatches() -> None:
+    """Sharded weights are gathered for each: twelve rows that fit one microbatch are one for each of two processes."""
+    total = np.repeat([10, 100, 300], 4)
+    alone = plan_microbatches(np.arange(12), total, np.ones(12, bool), 3600)
+    assert [len(m.rows) for m in alone] == [4, 4, 4]
+    shared = [plan_microbatches(np.arange(12), total, np.ones(12, bool), 3600, rank=r, world=2) for r in range(2)]
+    assert [[len(m.rows) for m in plan] for plan in shared] == [[6], [6]]
+
+
+def test_one_long_row_is_not_padded_to() -> None:
+    total = np.array([90, 100, 95, 1000])
+    plan = plan_microbatches(np.arange(4), total, np.ones(4, bool), 4000)
+    assert [m.rows.tolist() for m in plan] == [[0, 2, 1], [3]]

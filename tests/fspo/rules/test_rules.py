@@ -24,6 +24,7 @@ from fspo.rules import (
     calibrate,
     correction,
     drift_stats,
+    excess_quantiles,
     preset,
     scaled,
     standardized_excess,
@@ -454,3 +455,18 @@ def test_a_correction_is_named_and_acts_on_a_ratio_of_the_sampler():
         correction("geo")
     with pytest.raises(UserError, match="use engine or behaviour"):
         correction("tis", on="update")
+
+
+@pytest.mark.parametrize("adapt", ["range", "bins", "exponent"])
+def test_a_band_that_learns_is_known_from_its_logged_edges_alone(adapt):
+    shape = {"shape": "power", "gamma": 0.5} if adapt == "exponent" else {"shape": "sqrt"}
+    assert Rule(**shape, range_lo=0.03, range_hi=0.03, adapt=adapt, target=0.85).edges_vary
+    assert not preset("fspo").rule.edges_vary
+
+
+@pytest.mark.parametrize("target", [-0.5, 0.0, 1.0, 1.5])
+def test_a_target_is_a_share(target):
+    with pytest.raises(UserError, match="strictly between 0 and 1"):
+        Rule("sqrt", 0.03, 0.03, adapt="range", target=target)
+    with pytest.raises(UserError, match="strictly between 0 and 1"):
+        excess_quantiles([0.5, 1.0, 2.0], [target], "fspo")

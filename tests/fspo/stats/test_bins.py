@@ -59,3 +59,8 @@ def test_no_length_and_no_bin_are_refused():
         quantile_bins([], 4)
     with pytest.raises(UserError):
         quantile_bins([1], 0)
+
+
+def test_an_edge_lies_where_the_bin_misses_its_share_least():
+    """Five lengths in two bins of 2.5: two bins are as near, and the edge comes after the third."""
+    assert quantile_bins([1, 2, 3, 4, 5], 2).edges == (1, 4, 6)

@@ -1,5 +1,7 @@
 """Cluster statistics against hand-worked numbers, plain loops and simulated coverage."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import statsmodels.api as sm
@@ -7,7 +9,9 @@ from scipy import stats as sps
 
 from fspo.stats.clusters import TOO_FEW, dense, ratios, sum_by
 from fspo.stats.intervals import (
+    CONFIDENCE,
     EQUIVALENCE,
+    PERCENT,
     detectable,
     error_draws,
     mean_interval,
@@ -271,3 +275,24 @@ def test_the_error_of_a_slope_of_rare_cuts_by_hand():
     # outcomes on a line: no error; a slope at the margin is not within it
     exact = [slope_of_sums(ones, 2 * ones, 2 * ones * slope, 20.0, 5, margin=0.5) for slope in (0.0, 0.5)]
     assert [(found.se, found.p_value, found.tost_p) for found in exact] == [(0.0, 1.0, 0.0), (0.0, 0.0, 1.0)]
+
+
+def test_intervals_of_two_values_and_of_a_mean_by_hand():
+    # values 0 and 2: mean 1, standard error 1; Student's t on 1 and on 4 degrees of freedom from a printed table
+    assert sample_interval([0.0, 2.0]) == pytest.approx((1.0, 1 - 12.7062, 1 + 12.7062), abs=1e-3)
+    assert mean_interval(1.0, 0.04, 5) == pytest.approx((1 - 2.77645 * 0.2, 1 + 2.77645 * 0.2), abs=1e-4)
+    assert float(PERCENT.removesuffix(" %")) == pytest.approx(100 * CONFIDENCE)
+
+
+def test_a_ratio_that_rounding_lifts_above_1_is_a_share():
+    found = ratios([0.5, 0.25], np.array([0, 1]), np.zeros(2, int), 1, [0.5, 0.25])
+    assert found.shares
+    assert replace(found, sums=found.base * (1 + 1e-12)).shares
+    assert not replace(found, sums=found.base * (1 + 1e-6)).shares
+
+
+def test_the_difference_that_two_seeds_can_show_is_that_of_the_noncentral_t():
+    shift = detectable(12.7062, 1)  # in standard errors: the half-width is the quantile of Student's t on 1 degree
+    seen = sps.nct.sf(12.7062, 1, shift) + sps.nct.cdf(-12.7062, 1, shift)
+    assert shift > 15
+    assert seen == pytest.approx(0.8, abs=1e-3)

@@ -402,3 +402,8 @@ def test_matching_sigma_gives_the_acceptance_that_was_asked_for() -> None:
     assert matching_sigma(preset("none").rule, lengths, p, 0.9) is None
     with pytest.raises(UserError, match="between 0 and 1"):
         matching_sigma(fspo, lengths, p, 1.0)
+
+
+def test_a_cosine_is_of_vectors():
+    with pytest.raises(UserError, match="two vectors"):
+        cosine(np.ones((2, 2)), np.ones((2, 2)))

@@ -76,15 +76,33 @@ def run(*args: str, **environment: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_help_shows_examples_and_every_option(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("words", "options"),
+    [
+        ([], ["--resume"]),
+        (["log"], ["--log.scores.width"]),
+        (["all"], ["--resume", "--batch.prompts", "--log.scores.width"]),
+    ],
+    ids=["", "a group", "all"],
+)
+def test_help_shows_examples_and_the_options_asked_for(
+    words: list[str], options: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as stop:
-        train.main(["--help"])
+        train.main(["--help", *words])
     assert stop.value.code == 0
     text = capsys.readouterr().out
     assert "fspo train --output out/fspo --rule.preset fspo" in text
     assert "torchrun --nproc_per_node 2 -m fspo.train" in text
-    for option in ("--batch.prompts", "--log.scores.width", "--config", "--resume"):
-        assert option in text
+    for option in options:
+        assert f"  {option} " in text
+    for option in {"--resume", "--batch.prompts", "--log.scores.width"} - set(options):
+        assert f"  {option} " not in text
+
+
+def test_help_on_no_group_names_the_nearest() -> None:
+    with pytest.raises(UserError, match=r"unknown group of options 'bach': did you mean 'batch'\?"):
+        train.main(["--help", "bach"])
 
 
 TEMPLATE = (

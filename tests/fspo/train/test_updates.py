@@ -38,6 +38,35 @@ def test_log_ratio_is_exactly_zero_at_first(tmp_path: Path, side: str, dtype: to
     assert np.concatenate([record["log_ratio"] for record in again]).all()
 
 
+def test_first_update_takes_no_second_pass_over_responses_without_gradient(tmp_path: Path) -> None:
+    trainer = tiny_run.trainer(tmp_path / "run", "--batch.tokens", "60")
+    batch = rollout(trainer)
+    batch.advantages[::2] = 0.0
+    shards = trainer.shards(batch, np.arange(len(batch)))
+    passes: list[int] = []
+    handle = trainer.raw.register_forward_hook(lambda *_: passes.append(1))
+    twice, once = (trainer.updater.accumulate(shards, None, first=first) for first in (False, True))
+    handle.remove()
+    training = sum(shard.micro.trains for shard in shards)
+    assert 0 < training < len(shards)
+    assert len(passes) == len(shards) + training
+    for one, other in zip(twice, once, strict=True):
+        for name, values in one.rows.items():
+            np.testing.assert_array_equal(values, other.rows[name])
+
+
+def test_rounded_logits_are_an_option(tmp_path: Path) -> None:
+    found = []
+    for rounded in ("false", "true"):
+        options = ["--batch.logits", "64", "--batch.rounded_logits", rounded]
+        trainer = tiny_run.trainer(tmp_path / rounded, *options, net=tiny_run.model(dtype=torch.bfloat16))
+        batch = rollout(trainer)
+        shards = trainer.shards(batch, np.arange(len(batch)))
+        assert not any(record.rows["log_ratio"].any() for record in trainer.updater.accumulate(shards, None))
+        found.append(torch.cat([shard.old[shard.mask] for shard in shards]))
+    assert 1e-5 < float((found[0] - found[1]).abs().max()) < 0.06
+
+
 def plain_loss(model: Any, before: Any, batch: RolloutBatch, preset: str, kl: float = 0.0) -> torch.Tensor:
     """The loss of the whole batch, one response at a time, in the form in which each rule's paper writes it."""
     counts, references = [], []

@@ -1,0 +1,241 @@
+"""Place panels, legends and the names of lines: grids of axes, facets, rows of panels for each comparison of rules."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, cast
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.offsetbox import AnnotationBbox, DrawingArea
+from numpy.typing import NDArray
+
+from figures.draw import spread
+from figures.style import OUTSIDE_COLORS, OUTSIDE_MARKERS, Look, Style, looks, rule_label
+from figures.tables import REFERENCES, Frame, split
+
+PIECE = 14
+"""Length, points, of the short piece of a rule's line that `name_lines` draws before the rule's name."""
+
+
+def key(color: str = "#444444", marker: str | None = None, **look: Any) -> Line2D:
+    """Return a legend's mark of the given look; no line unless ``linestyle`` is given."""
+    properties: dict[str, Any] = {"linestyle": "none"} | look
+    return Line2D([], [], color=color, marker=marker, **properties)
+
+
+def rule_keys(known: Mapping[str, Look], lines: bool = True) -> dict[str, Line2D]:
+    """Return a legend's marks of rules by label: each rule's colour and marker, and its line style if ``lines``."""
+    return {
+        rule_label(rule): key(k.color, k.marker, linestyle=k.linestyle if lines else "none")
+        for rule, k in known.items()
+    }
+
+
+def outside_keys(shown: Iterable[str]) -> dict[str, Line2D]:
+    """Return a legend's marks, by label, of those things that may happen outside the band which ``shown`` names."""
+    here = set(shown)
+    return {o: key(OUTSIDE_COLORS[o], marker) for o, marker in OUTSIDE_MARKERS.items() if o in here}
+
+
+def legend_columns(labels: Iterable[str], style: Style) -> int:
+    """Return the number of columns for a legend of ``labels`` that fits the figure's width, with rows of nearly equal
+    size.
+    """
+    printed = [len(re.sub(r"\\[a-zA-Z]+", "x", re.sub(r"[${}_^\s]", "", text))) for text in labels]
+    most = max(1, min(len(printed), int(style.width / (0.38 + 0.046 * max(printed)))))
+    return -(-len(printed) // -(-len(printed) // most))
+
+
+def panel_grid(
+    style: Style,
+    panels: int,
+    panel_height: float,
+    legend: Mapping[str, Any] | None = None,
+    *,
+    most: int = 3,
+    columns: int = 0,
+    heights: Sequence[float] = (),
+    **options: Any,
+) -> tuple[Figure, list[Axes]]:
+    """Return a figure with ``panels`` axes in rows of at most ``most`` (or of ``columns``, if given), and one legend
+    above them (its marks by label). Heights are in inches.
+    """
+    fixed = columns > 0
+    columns = columns or style.columns(panels, most)
+    rows = -(-panels // columns)
+    columns = columns if fixed else -(-panels // rows)
+    legend_rows = -(-len(legend) // legend_columns(legend, style)) if legend else 0
+    figure = style.new_figure(panel_height * rows + sum(heights) + 0.15 * legend_rows + 0.1)
+    ratios = {"height_ratios": list(heights)} if heights else {}
+    axes = list(figure.subplots(rows, columns, squeeze=False, gridspec_kw=ratios, **options).flat)
+    for ax in axes[panels:]:
+        ax.remove()
+    if legend:
+        ncols = legend_columns(legend, style)
+        figure.legend(list(legend.values()), list(legend), loc="outside upper center", ncols=ncols)
+    return figure, axes[:panels]
+
+
+def facets(
+    style: Style,
+    panels: Mapping[str, Frame],
+    plot: Callable[[Frame, Axes], Any],
+    height: float,
+    legend: Mapping[str, Any] | None = None,
+    *,
+    known: Mapping[str, Look] | None = None,
+    x: str = "",
+    y: str = "estimate",
+    hue: str = "rule",
+    left: str = "",
+    **options: Any,
+) -> tuple[Figure, list[Axes]]:
+    """Return a figure with a panel for each title, and its axes; ``plot`` draws the panel's rows into them.
+
+    Parameters
+    ----------
+    panels : mapping
+        Rows of each panel by its title.
+    height : float
+        Of a panel, in inches.
+    legend : mapping
+        Marks of the legend by label.
+    known : mapping, optional
+        Look of each value of ``hue`` in curves over ``x``. A narrow figure names them in the legend, a wide one beside
+        the curves (`name_lines`).
+    left : str
+        The y label of the first panel in each row.
+    options
+        Further arguments of `panel_grid`.
+    """
+    keys = rule_keys(known) if known and style.narrow else {}
+    figure, axes = panel_grid(style, len(panels), height, keys | dict(legend or {}), **options)
+    for ax, (title, part) in zip(axes, panels.items(), strict=True):
+        plot(part, ax)
+        ax.set_title(title, linespacing=1.1)
+        spec = ax.get_subplotspec()
+        if left and spec is not None and spec.is_first_col():
+            ax.set_ylabel(left)
+    if known and not style.narrow:
+        name_lines(axes, list(panels.values()), known, x=x, y=y, hue=hue)
+    return figure, axes
+
+
+def color_bar(figure: Figure, axes: Sequence[Axes], label: str, **where: Any) -> Any:
+    """Return the colour bar of `figures.draw.cells` in all ``axes``, which have one scale of colours."""
+    bar = figure.colorbar(axes[0].collections[0], ax=axes, pad=0.02, **where)
+    bar.set_label(label)
+    bar.outline.set_visible(False)
+    return bar
+
+
+ROW, LEAST, BESIDES = 0.16, 0.45, 0.42
+"""Heights in inches: of one rule's row, of the lowest panel, and of titles and labels around a row of panels."""
+
+
+def matrix(
+    found: Frame,
+    column: str,
+    names: Mapping[str, str],
+    style: Style,
+    plot: Callable[[Frame, list[str], Axes], Any],
+    label: str,
+    legend: Mapping[str, Any],
+    *,
+    row: str = "band",
+    height: float = ROW,
+    narrow: int = 2,
+    sharex: Any = False,
+) -> Figure:
+    """Return a figure with a row of panels for each value of the column ``panel``, and in it a panel for each value of
+    ``column`` in ``names``, whose titles these are. A panel without rows is left out.
+
+    Parameters
+    ----------
+    plot : function
+        Draws the rows of one panel into axes, in one row for each of the given rules (values of the column ``row``).
+    label : str
+        Label of the x axes below.
+    legend : mapping
+        Marks of the legend by label.
+    height : float
+        Of one rule's row, in inches.
+    narrow : int
+        Largest number of panels beside each other in a narrow figure.
+    """
+    views, columns = split(found), [name for name in names if (found[column] == name).any()]
+    width = min(narrow, len(columns)) if style.narrow else len(columns)
+    lines = -(-len(columns) // width)
+    rules = {title: [name for name in looks(view[row]) if name not in REFERENCES] for title, view in views.items()}
+    heights = [max(LEAST, height * len(rules[title])) for title in views for _ in range(lines)]
+    count = len(views) * lines * width
+    fig, axes = panel_grid(style, count, BESIDES, legend, columns=width, heights=heights, sharey="row", sharex=sharex)
+    for i, (title, view) in enumerate(views.items()):
+        own = axes[i * lines * width : (i + 1) * lines * width]
+        for j, ax in enumerate(own):
+            part = view[view[column] == columns[j]] if j < len(columns) else view.iloc[:0]
+            if part.empty:
+                ax.set_visible(False)
+                ax.set_in_layout(False)
+                continue
+            plot(part, rules[title], ax)
+            ax.set_title(names[columns[j]] if i == 0 or lines > 1 else "")
+            ax.set_xlabel(label if i == len(views) - 1 and j + width >= len(columns) else "")
+        for j in range(0, len(own), width):
+            own[j].set_ylabel(title, fontweight="bold", labelpad=4)
+    fig.align_ylabels(axes)
+    return fig
+
+
+def name_lines(
+    axes: Sequence[Axes], parts: Sequence[Frame], known: Mapping[str, Look], *, x: str, y: str, hue: str
+) -> None:
+    """Write each rule's name at the right of the last panel that shows the rule, as high as its curve ends; before the
+    name, draw a short piece of the curve's line with its marker.
+
+    Call when the axes have their limits. ``parts``: the rows of each panel.
+    """
+    named: set[str] = set()
+    height_of_figure = cast(Figure, axes[0].figure).get_figheight()
+    for ax, part in reversed(list(zip(axes, parts, strict=True))):
+        shown = part[part[y].notna() & ~part[hue].isin(named)].sort_values(x).groupby(hue)[y].last()
+        named |= set(shown.index)
+        ends = (
+            ax.transAxes.inverted().transform(ax.transData.transform([(ax.get_xlim()[1], v) for v in shown]))[:, 1]
+            if len(shown)
+            else np.empty(0)
+        )
+        gap = 8.5 / 72 / (0.72 * ax.get_position().height * height_of_figure)
+        order = np.argsort(ends)
+        places = apart(np.clip(ends[order], 0, 1), gap)
+        if len(places):
+            places = places - max(places[-1] - 1, 0)  # the names stay beside the panel
+            places = places + max(-places[0], 0)
+        for at, rule in zip(places, shown.index[order], strict=True):
+            look, piece = known[rule], DrawingArea(PIECE, 0)
+            piece.add_artist(Line2D([0, PIECE / 2, PIECE], [0, 0, 0], color=look.color, linestyle=look.linestyle,
+                                    marker=look.marker, markevery=[1]))  # fmt: skip
+            box: dict[str, Any] = {"box_alignment": (0, 0.5), "frameon": False, "pad": 0}
+            ax.add_artist(AnnotationBbox(piece, (1.02, at), xycoords="axes fraction", annotation_clip=False, **box))
+            ax.annotate(rule_label(rule), (1.02, at), (PIECE + 3, 0), xycoords="axes fraction", color=look.color,
+                        textcoords="offset points", va="center", fontsize=7, annotation_clip=False)  # fmt: skip
+
+
+def apart(places: NDArray[np.float64], gap: float) -> NDArray[np.float64]:
+    """Return ascending ``places`` moved so that neighbours are at least ``gap`` apart, each group around its mean."""
+    groups = [[float(p)] for p in places]
+    means = [g[0] for g in groups]
+    i = 0
+    while i + 1 < len(groups):
+        half = gap * (len(groups[i]) + len(groups[i + 1])) / 2
+        if means[i + 1] - means[i] < half:
+            groups[i] += groups.pop(i + 1)
+            means[i : i + 2] = [float(np.mean(groups[i]))]
+            i = max(i - 1, 0)
+        else:
+            i += 1
+    return np.concatenate([m + spread(len(g), gap) for g, m in zip(groups, means, strict=True)] or [np.empty(0)])

@@ -1,0 +1,43 @@
+"""This script runs examples/own_table.ipynb and stores the outputs in it, for readers on the web.
+
+    python -m studies.notebook
+
+A test runs the notebook again and compares the texts.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import nbformat
+
+from fspo.base.files import write_text
+
+NOTEBOOK = Path(__file__).parents[1] / "examples" / "own_table.ipynb"
+
+
+def executed(folder: str | Path) -> Any:
+    """Return the notebook after a run in ``folder``, with its outputs but without progress and times."""
+    from nbclient import NotebookClient
+
+    book = nbformat.read(NOTEBOOK, as_version=4)
+    metadata = {"metadata": {"path": str(folder)}}
+    NotebookClient(book, timeout=600, resources=metadata, record_timing=False).execute()
+    for cell in book.cells:
+        if "outputs" in cell:
+            cell.outputs = [output for output in cell.outputs if output.get("name") != "stderr"]
+    book.metadata["language_info"] = {"name": "python"}  # the kernel had added its version
+    return book
+
+
+def texts(book: Any) -> list[str]:
+    """Return the texts that the cells of a notebook show, in order."""
+    found = [output for cell in book.cells for output in cell.get("outputs", [])]
+    return [output.get("text") or output["data"].get("text/plain", "") for output in found]
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as folder:
+        write_text(NOTEBOOK, nbformat.writes(executed(folder)) + "\n")
