@@ -21,10 +21,7 @@ def cosine_bound(rho: float) -> float | None:
 
     rho bounds the norm of the error that clipping makes, relative to the true update.
     """
-    return _bound(number("rho", rho, 0, infinite=True, why="it is a ratio of norms"))
-
-
-def _bound(rho: float) -> float | None:
+    rho = number("rho", rho, 0, infinite=True, why="it is a ratio of norms")
     return math.sqrt((1 - rho) * (1 + rho)) if rho < 1 else None
 
 
@@ -174,6 +171,6 @@ def cosine_lemmas(p: Floats, a: Floats, g: Floats, clipped: Floats) -> Iterator[
         error = LRE(*(float(x[i]) for x in errors))
         rho = min(error.inf * kappa, error.inf * kappa_c, error.l2 * kappa_c2) + float(eta[i])
         yield CosineLemma(
-            *(float(cosines[i]), rho, _bound(rho), kappa, kappa_c, kappa_c2, float(eta[i]), error),
+            *(float(cosines[i]), rho, cosine_bound(rho), kappa, kappa_c, kappa_c2, float(eta[i]), error),
             *(e_len[i], e_in[i], float(norm), float(residual[i])),
         )

@@ -469,4 +469,4 @@ def test_a_target_is_a_share(target):
     with pytest.raises(UserError, match="strictly between 0 and 1"):
         Rule("sqrt", 0.03, 0.03, adapt="range", target=target)
     with pytest.raises(UserError, match="strictly between 0 and 1"):
-        excess_quantiles([0.5, 1.0, 2.0], [target], "fspo")
+        excess_quantiles(np.array([0.5, 1.0, 2.0]), [target], "fspo")

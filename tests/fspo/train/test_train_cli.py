@@ -224,7 +224,7 @@ def test_keyboard_interrupt_says_how_to_go_on(
 ) -> None:
     from fspo.train.updates import Updater
 
-    def interrupt(*_: object) -> None:
+    def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Updater, "accumulate", interrupt)
