@@ -29,6 +29,11 @@ system: an estimate, not measured.
 """
 PROGRAM = int(0.75 * 2**30)
 """Bytes that a process on a CPU takes before it loads a model: Python, torch and transformers (measured)."""
+FREED_BLOCKS = 0.8
+"""Freed memory that glibc keeps in a backward pass with gradient checkpointing, over the number of layers times what
+the pass allocates for one of them (measured at Qwen3-0.6B's widths with 28 layers and at Qwen3-8B's with 4 and 12;
+docs/scale.md).
+"""
 
 
 @dataclass(frozen=True)
@@ -76,11 +81,12 @@ def _activations(
     logits: int | None,
     checkpointing: bool,
     lora: str | None,
-) -> tuple[int, int]:
-    """Return the peak bytes of an update's forward and backward pass, in two parts.
+) -> tuple[int, int, int]:
+    """Return the peak bytes of an update's forward and backward pass, in three parts.
 
-    The first part is the peak with a vocabulary of 8 tokens. The second part is what the full vocabulary adds: the
-    logits and their gradients.
+    The first two are the peak with a vocabulary of 8 tokens: what every layer keeps for the backward pass, and the
+    rest, which does not grow with the number of layers. The third part is what the full vocabulary adds: the logits
+    and their gradients.
     """
     layers = shape.config.num_hidden_layers
     batch = padded_rows(*microbatch)
@@ -100,7 +106,7 @@ def _activations(
     shallow, deep = (run(depth, shape.config) for depth in (SHALLOW, DEEP))
     bare = min(shallow, run(SHALLOW, _few_tokens(shape.config)))
     slope = (deep - shallow) // (DEEP - SHALLOW)
-    return bare + slope * (layers - SHALLOW), shallow - bare
+    return slope * layers, bare - slope * SHALLOW, shallow - bare
 
 
 @lru_cache(maxsize=256)
@@ -160,7 +166,10 @@ def plan(config: TrainConfig, machine: MachineConfig, shape: PretrainedConfig | 
     if config.model.lora is not None:
         _LORA[lora] = config.model.lora
     same = (HashedConfig.of(shape), (rows, prompt, response), dtype, config.sampling.temperature, logits)
-    update = _named(_activations(*same, config.model.gradient_checkpointing, lora))
+    kept, one_layer, of_logits = _activations(*same, config.model.gradient_checkpointing, lora)
+    update = _named((kept + one_layer, of_logits))
+    if machine.device == "cpu" and config.model.gradient_checkpointing:
+        update["freed blocks"] = int(FREED_BLOCKS * shape.num_hidden_layers * one_layer)
     old = _named(_forward(*same, config.log.entropy))
     hooks = _hooks(config, found, tokens, compute) if config.log.score_every else {}
     step = _step_temporary(config, model, split)

@@ -22,6 +22,8 @@ TILE = {"cpu": 2**20}
 """Number of logits in one tile, by device type: 4 MiB of float32, which a CPU's caches hold. Other devices use
 `TILE_ELSEWHERE`."""
 TILE_ELSEWHERE = 2**24
+CONVERTED_WEIGHTS = 2**23
+"""Largest number of the output layer's weights that are converted to another type at a time: 32 MiB of float32."""
 
 
 @runtime_checkable
@@ -128,19 +130,24 @@ class _Logits:
         # float32 first. Both ways keep each product exact.
         self.mixed = hidden.is_cuda and torch.version.hip is None and dtype != self.wide and not rounded
         self.rounded = rounded and dtype != self.wide
-        self.hidden, self.weight, self.bias, self.temperature = self.operand(hidden), weight, bias, temperature
+        factor = dtype if self.mixed or self.rounded else self.wide  # the type in which matrices are multiplied
+        self.hidden, self.weight, self.bias, self.temperature = hidden.to(dtype).to(factor), weight, bias, temperature
         self.rows, self.columns = tile
+        self._converted = None
+        if not weight.dtype == dtype == factor:
+            self.columns = min(self.columns, max(1, CONVERTED_WEIGHTS // weight.shape[1]))
+            self._converted = weight.new_empty(self.columns, weight.shape[1], dtype=factor)
         self._buffer = hidden.new_empty(self.rows * self.columns, dtype=self.wide)
 
-    def operand(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-        """Convert a matrix (hidden states or weights) to the type in which `_Logits` multiplies matrices."""
-        return x.to(self.dtype) if self.mixed or self.rounded else x.to(self.dtype).to(self.wide)
-
     def blocks(self) -> Iterator[tuple[slice, Float[Tensor, "columns H"]]]:
-        """Yield the vocabulary in blocks of successive entries, each with the output layer's weights for its block."""
+        """Yield the vocabulary in blocks of successive entries, each with the output layer's weights for its block.
+
+        Converted weights share one buffer, so the next block overwrites the one before.
+        """
         for start in range(0, len(self.weight), self.columns):
             block = slice(start, min(start + self.columns, len(self.weight)))
-            yield block, self.operand(self.weight[block])
+            part = self.weight[block]
+            yield block, part if self._converted is None else self._converted[: len(part)].copy_(part.to(self.dtype))
 
     def tiles(
         self, block: slice, weight: Float[Tensor, "columns H"]

@@ -19,6 +19,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from fspo import gradlog
 from fspo.base.errors import UserError
+from fspo.base.memory import return_freed_memory
 from fspo.config import TrainConfig
 from fspo.distributed.layout import layout_of
 from fspo.gradlog import metric_names as metric
@@ -182,6 +183,7 @@ class Trainer:
             minibatches = [
                 self.shards(batch, rows) for rows in plan_minibatches(batch, config.batch.minibatches, config.seed)
             ]
+        return_freed_memory()
         updates = [(epoch, i) for epoch in range(config.batch.epochs) for i in range(len(minibatches))]
         live: dict[str, float] = {}
         for done, (epoch, i) in enumerate(updates):
@@ -277,6 +279,7 @@ class Trainer:
         if scored:
             with self.reporter.timed("scores"):
                 shards = self.log.scored(batch.rollout, shards)
+            return_freed_memory()
         measured: dict[str, float] = {}
         if self.log.measured(batch.rollout, since):
             with self.reporter.timed("coverage"):
@@ -288,6 +291,7 @@ class Trainer:
         with self.reporter.timed("update"):
             records = self.updater.accumulate(shards, stats, rule, first=since == 0)
             cause = self._step(counts, guard.find(self.accelerator, records))
+        return_freed_memory()
         if cause is None and rule.adapt != "none" and (since > 0 or rule.on != "update"):
             # The adaptive band learns from every update but the first of a rollout, at which every S is 0.
             S, n, A = self.updater.global_rows(records)

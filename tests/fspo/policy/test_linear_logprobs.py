@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from fspo.policy import linear_logprobs
 from fspo.policy.linear_logprobs import linear_log_probs, tile_shape
 
 QWEN = 151_936
@@ -184,6 +185,24 @@ def test_memory_is_linear_in_tokens(dtype, entropy):
     with Watch() as whole:  # the control
         exact(hidden, weight, None, targets, 0.9)
     assert whole.most >= tokens * vocabulary
+
+
+@pytest.mark.parametrize("tokens", [1, 9])
+def test_few_tokens_convert_no_more_weights_at_a_time(tokens, monkeypatch):
+    """A tile of few tokens has many vocabulary entries; their weights in float32 are then most of the memory."""
+    vocabulary, features, logits = 5_000, 16, 2**14
+    hidden, weight, _, targets = parts(tokens, vocabulary, features, torch.bfloat16)
+    tile = tile_shape(tokens, vocabulary, hidden.device, logits)
+    assert tile[1] * features > 20_000
+    found = {}
+    for most in (700 * features, 10**9):  # the second is the control
+        monkeypatch.setattr(linear_logprobs, "CONVERTED_WEIGHTS", most)
+        with Watch() as watch, torch.no_grad():
+            found[most] = linear_log_probs(hidden, weight, None, targets, tile=tile)[0], watch
+    (values, lean), (whole, wasteful) = found.values()
+    assert lean.most == max(700 * features, tokens * 700)
+    assert wasteful.most >= tile[1] * features
+    torch.testing.assert_close(values, whole, rtol=1e-6, atol=1e-6)
 
 
 def test_tiles_by_hand():
