@@ -29,7 +29,7 @@ class Claim:
     ``seeds`` of the runs. Written by ``fspo analyse RUN ... --claims FILE``. docs/theory.md section 11.
     """
 
-    id: Annotated[str, "C1 to C7, C1p, C2p; M1 with --on engine or behaviour; of an atom its name", "text"]
+    id: Annotated[str, "name of a headline (C1, ...; M1 with --on engine or behaviour) or of an atom", "text"]
     statement: Annotated[str, "what is claimed", "text"]
     estimand: Annotated[str, "what estimate is about", "text"]
     margin: Annotated[float, "margin of the deciding atom, fixed before any run", "the estimand's"]

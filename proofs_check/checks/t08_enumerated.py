@@ -12,13 +12,14 @@ from typing import Any, get_args
 import numpy as np
 
 from fspo.rules import Drift, Rule, drift_stats
+from fspo.rules.clip import CUTTING_ALIKE, Outside
 from fspo.theory import Floats
 from proofs_check.frame import Check, Method, Outcome
 from proofs_check.tools import defined
 from proofs_check.tools.compare import close, worst
 from proofs_check.tools.policy import Bandit, make_bandit, token_log_probs
 
-CLIPS = (("drop", None), ("drop", 1.5), ("truncate", None), ("truncate", 1.5), ("cap", None), ("mask", None))
+CLIPS = (*((outside, None) for outside in get_args(Outside)), *((outside, 1.5) for outside in CUTTING_ALIKE[0]))
 """The ways to clip that are checked: what happens outside the band, and the factor that sets the dual clip's edge
 (None: no dual clip).
 """

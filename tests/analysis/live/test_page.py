@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from analysis.live.page import COLOURS
 from fspo.gradlog.files import log_paths
+from fspo.stats.bins import DEFAULT_BINS
 from tests.browser import look
 
 ROOT = Path(__file__).parents[3]
@@ -123,3 +125,7 @@ def test_the_page_beside_a_trl_run_that_is_only_observed(page, tmp_path):
     lines = beside(page, run, [sys.executable, "examples/trl_observe.py", str(run), "6"], tmp_path)
     assert lines["behaviour"]["rollout"] == [0, 1, 2]
     assert all(value > 0 for value in lines["behaviour"]["all"])
+
+
+def test_every_bin_has_a_colour_of_its_own() -> None:
+    assert len(set(COLOURS)) == len(COLOURS) == DEFAULT_BINS
