@@ -235,7 +235,7 @@ def bands(law: ErrorLaw, level: float = CONFIDENCE) -> tuple[Floats, Floats, Flo
     critical = float(np.quantile(np.max(np.abs(rates - (fair / (p @ fair)) * means) / sizes, axis=1), level))
 
     if law.binary:
-        highest = np.full(k, max(1 / mean, float(np.max(r)) + 1) - 1)
+        highest = np.full(k, 1 / mean - 1)  # the acceptance of a bin is at most 1
     else:
         highest = r + 20 * critical * error(r) / mean + 1e-12
     near, far = np.stack([r, r]), np.stack([np.full(k, -1.0), highest])

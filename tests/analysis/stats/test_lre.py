@@ -395,22 +395,58 @@ def test_effective_rows_of_weights_by_hand():
     np.testing.assert_allclose(found, [[[0.8], [2.4]], [[0.8], [1.2]]])
 
 
-def test_the_test_of_a_constant_acceptance_by_finite_differences():
-    """Its covariance is that of r = a / sum(p a) - 1, by the derivatives of r at equal acceptances."""
-    law, _ = error_law(draw(np.random.default_rng(8), [0.6, 0.65, 0.7, 0.72, 0.75]))
-    k, fair = len(law), float(law.p @ law.smooth)
+def relative(a, p):
+    return a / (p @ a) - 1
 
-    def relative(x):
-        a, p = x[:k], x[k:]
-        return a / (p @ a) - 1
 
-    at = np.concatenate([np.full(k, fair), law.p])
-    steps = 1e-6 * np.eye(2 * k)
-    lever = np.stack([(relative(at + step) - relative(at - step)) / 2e-6 for step in steps], axis=1)
-    covariance = lever @ law.covariance_at(np.full(k, fair)) @ lever.T
-    r = relative(np.concatenate([law.a, law.p]))
+def derivatives(f, a, p):
+    """Central differences of f(a, p) (...,) in the entries of a and p: (..., 2K)."""
+    k, at, steps = len(a), np.concatenate([a, p]), 1e-6 * np.eye(2 * len(a))
+    ends = ((at + step, at - step) for step in steps)
+    return np.stack([(f(up[:k], up[k:]) - f(down[:k], down[k:])) / 2e-6 for up, down in ends], axis=-1)
+
+
+def weights(rng):
+    """Shares of weight, which no model of indicators describes: a cut takes a part of some responses' weight."""
+    bins, weight = rng.integers(0, BINS, 1200), np.exp(0.3 * rng.standard_normal(1200))
+    kept = np.where(rng.random(1200) < 0.1 + 0.05 * bins, 0.4, 1.0)
+    return ratios(kept * weight, np.arange(1200) // 8, bins, BINS, weight)
+
+
+LOGS = pytest.mark.parametrize("log", [lambda rng: draw(rng, [0.6, 0.65, 0.7, 0.72, 0.75]), weights])
+
+
+@LOGS
+def test_the_test_of_a_constant_acceptance_by_finite_differences(log):
+    """Its covariance is that of r = a / sum(p a) - 1, by the derivatives of r at equal acceptances, or, where no model
+    says what the errors would be there, at the estimates."""
+    law, _ = error_law(log(np.random.default_rng(8)))
+    k = len(law)
+    fair = np.full(k, float(law.p @ law.smooth)) if law.binary else law.a
+    lever = derivatives(relative, fair, law.p)
+    covariance = lever @ law.covariance_at(fair) @ lever.T
+    r = relative(law.a, law.p)
     statistic = r @ np.linalg.pinv(covariance, rcond=1e-8, hermitian=True) @ r
     below = law.df - (k - 1) + 1
     assert constant_test(law)[0] == pytest.approx(
         sps.f.sf(statistic * below / (law.df * (k - 1)), k - 1, below), rel=1e-4
     )
+
+
+@LOGS
+def test_each_limit_is_one_critical_value_away_by_finite_differences(log):
+    """At a limit rho of a bin, its acceptance differs from (1 + rho) times the mean by the same multiple of the error
+    in every bin, above and below; the error is that if the bin's acceptance were truly (1 + rho) times the mean."""
+    law, _ = error_law(log(np.random.default_rng(8)))
+    r, low, high = bands(law)
+    mean, multiples = float(law.p @ law.a), []
+    for k in range(len(law)):
+        for rho in (low[k], high[k]):
+            truth = law.smooth.copy()
+            truth[k] = (1 + rho) * mean if law.binary else law.a[k]
+            lever = derivatives(lambda a, p, k=k, rho=rho: a[k] - (1 + rho) * (p @ a), truth, law.p)
+            error = np.sqrt(lever @ law.covariance_at(truth) @ lever)
+            multiples.append(abs(law.a[k] - (1 + rho) * mean) / error)
+    assert multiples == pytest.approx([multiples[0]] * len(multiples), rel=1e-4)
+    assert 2.2 < multiples[0] < 3.2  # of five bins, the largest of |z| at 95 %: 2.57 for independent ones
+    assert np.all((low < r) & (r < high))

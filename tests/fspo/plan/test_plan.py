@@ -117,6 +117,20 @@ def test_control_the_plan_sees_what_an_option_saves(tmp_path: Path) -> None:
         assert plan(changed, ALONE, shape).totals["update"] < 0.85 * whole, option
 
 
+def test_freed_blocks_that_the_heap_keeps_on_a_cpu(tmp_path: Path) -> None:
+    """.8 of what a pass allocates for a layer and frees again, for each layer that gradient checkpointing passes."""
+    options = ("--task.max_prompt_tokens", "8", "--sampling.max_new_tokens", "120")
+    cpu = MachineConfig(device="cpu", gpus=1)
+    config = tiny_run.config(tmp_path, *options, "--model.gradient_checkpointing", "true")
+    one, two, six = (plan(config, cpu, small(128, layers)).phases["update"] for layers in (1, 2, 6))
+    passing = one["activations"] - (two["activations"] - one["activations"])
+    assert six["freed blocks"] == pytest.approx(0.8 * 6 * passing, rel=1e-6)
+    assert passing > 0.5 * one["activations"]
+    assert "freed blocks" not in plan(config, ALONE, small(128, 6)).phases["update"]
+    whole = tiny_run.config(tmp_path, *options)
+    assert "freed blocks" not in plan(whole, cpu, small(128, 6)).phases["update"]
+
+
 QWEN_8B = 8_190_735_360
 """Counted by hand: 2 x 151936 x 4096 + 36 x (2 x 4096 x 4096 + 2 x 1024 x 4096 + 3 x 12288 x 4096 + 2 x 4096 + 2 x 128)
 + 4096."""
