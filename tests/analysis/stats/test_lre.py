@@ -407,10 +407,10 @@ def derivatives(f, a, p):
 
 
 def weights(rng):
-    """Shares of weight, which no model of indicators describes: a cut takes a part of some responses' weight."""
+    """Ratios of weight above 1, which no model of shares describes: a cut takes a part of some responses' weight."""
     bins, weight = rng.integers(0, BINS, 1200), np.exp(0.3 * rng.standard_normal(1200))
-    kept = np.where(rng.random(1200) < 0.1 + 0.05 * bins, 0.4, 1.0)
-    return ratios(kept * weight, np.arange(1200) // 8, bins, BINS, weight)
+    kept = np.where(rng.random(1200) < 0.05 + 0.2 * bins, 0.1, 1.0)
+    return ratios(1.3 * kept * weight, np.arange(1200) // 8, bins, BINS, weight)
 
 
 LOGS = pytest.mark.parametrize("log", [lambda rng: draw(rng, [0.6, 0.65, 0.7, 0.72, 0.75]), weights])
@@ -428,9 +428,14 @@ def test_the_test_of_a_constant_acceptance_by_finite_differences(log):
     r = relative(law.a, law.p)
     statistic = r @ np.linalg.pinv(covariance, rcond=1e-8, hermitian=True) @ r
     below = law.df - (k - 1) + 1
-    assert constant_test(law)[0] == pytest.approx(
-        sps.f.sf(statistic * below / (law.df * (k - 1)), k - 1, below), rel=1e-4
-    )
+    p, detectable = constant_test(law)
+    assert p == pytest.approx(sps.f.sf(statistic * below / (law.df * (k - 1)), k - 1, below), rel=1e-4)
+    # The detectable LRE_2^2 is the largest variance of sqrt(p) r in any direction, times the noncentrality with which
+    # the test at 5 % rejects four times in five.
+    critical = sps.f.isf(0.05, k - 1, below)
+    seen = optimize.brentq(lambda x: sps.ncf.sf(critical, k - 1, below, x) - 0.8, 1e-3, 100)
+    largest = np.linalg.eigvalsh(np.sqrt(np.outer(law.p, law.p)) * covariance)[-1]
+    assert detectable == pytest.approx(np.sqrt(largest * seen), rel=1e-6)
 
 
 @LOGS
