@@ -209,8 +209,8 @@ class Mismatch:
         )
 
     def _left(self) -> dict[int, float]:
-        """Return, by the least length of each octave with enough rows, the share of the sum of weights that the
-        correction leaves.
+        """Return the share of the total weight that the correction leaves to the responses of each octave of lengths
+        (2^k to 2^(k+1) - 1 tokens), by the octave's least length. Octaves with too few rows are left out.
         """
         n, left, base = self.kept.T
         return {2**k: float(left[k] / base[k]) for k in np.flatnonzero((n >= MIN_ROWS) & (base > 0)).tolist()}

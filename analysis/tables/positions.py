@@ -162,7 +162,9 @@ def _windows(run: Run, size: int, columns: Sequence[str]) -> Iterator[tuple[Rows
 
 
 def _lists(log: GradLog, columns: Sequence[str], at: Ints) -> list[Floats]:
-    """Return the token log-ratios of the rows ``at``, summed over the columns; empty where a list is missing."""
+    """Return the token log-ratios of the rows ``at``, token by token the sum of the given columns; an empty array for a
+    row that lacks a column's list.
+    """
     parts: list[Any] = []
     for name in columns:
         values = log.table[name].combine_chunks().take(at)

@@ -69,7 +69,8 @@ def cosine(u: ArrayLike, v: ArrayLike) -> float:
     u, v = numbers("u", u), numbers("v", v)
     if u.ndim != 1 or u.shape != v.shape:
         raise UserError(f"a cosine needs two vectors of one length; these have shapes {u.shape} and {v.shape}")
-    u_norm, v_norm = float(np.linalg.norm(u)), float(np.linalg.norm(v))
+    with np.errstate(over="ignore"):
+        u_norm, v_norm = float(np.linalg.norm(u)), float(np.linalg.norm(v))
     if not u_norm * v_norm < math.inf:
         raise UserError(OVERFLOW)
     return float(u @ v) / (u_norm * v_norm) if u_norm * v_norm > 0 else math.nan

@@ -51,7 +51,9 @@ def means(rng: np.random.Generator, claim: str = "mass", of: Callable[[Chain], A
 
 
 def parts(chain: Chain) -> tuple[tuple[Floats, Floats], ...]:
-    """Return S and D alone, as if they were ratios to the law that draws (a control)."""
+    """Return S with its new policy, and D with the old one, as if each alone were the log-ratio to the policy that
+    sampled (a control: only their sums with E are).
+    """
     return (chain.new, chain.update), (chain.old, chain.staleness)
 
 

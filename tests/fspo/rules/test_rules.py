@@ -22,6 +22,7 @@ from fspo.rules import (
     Rule,
     TokenMeans,
     calibrate,
+    check_ratios,
     correction,
     drift_stats,
     excess_quantiles,
@@ -470,3 +471,59 @@ def test_a_target_is_a_share(target):
         Rule("sqrt", 0.03, 0.03, adapt="range", target=target)
     with pytest.raises(UserError, match="strictly between 0 and 1"):
         excess_quantiles(np.array([0.5, 1.0, 2.0]), [target], "fspo")
+
+
+def on(ratio, **changes):
+    return Rule("sqrt", 0.1, 0.1, on=ratio, **changes)
+
+
+ROWS = np.array([[0.1, 0.2], [4.0, 9.0], [1.0, -1.0]])  # S, n, A
+LOOSE = on("update")
+REFUSED = [
+    (lambda: preset("ppo"), "is the rule 'grpo'"),
+    (lambda: preset("fspoo"), "did you mean 'fspo'"),
+    (lambda: correction("tiss"), "did you mean 'tis'"),
+    (lambda: correction("tis", range_lo=0.5), "range_lo has no effect"),
+    (lambda: correction("engine-sqrt", on="update"), "is bounded by the clip rule"),
+    (lambda: check_ratios(on("engine"), None), "does not change with the updates"),
+    (lambda: check_ratios(LOOSE, on("total")), "is bounded by the clip rule"),
+    (lambda: check_ratios(on("total"), on("engine")), "would weigh it twice"),
+    (lambda: LOOSE.acceptance(*ROWS, rate="bands"), "did you mean 'band'"),
+    (lambda: LOOSE.acceptance([0.1], [4.0], [0.0], rate="update"), "none with A != 0"),
+    (lambda: LOOSE.acceptance([0.1], [0.5], [1.0]), "n must be >= 1"),
+    (lambda: LOOSE.acceptance([0.1], [4.0], [math.nan]), "A must be finite"),
+    (lambda: standardized_excess(LOOSE, *ROWS, m=math.nan), "centre m is not finite"),
+    (lambda: excess_quantiles(np.array([math.inf]), [0.5], "fspo"), "no rows to calibrate on"),
+    (lambda: drift_stats(np.zeros((2, 3)), np.ones((2, 2), bool)), "must have one shape"),
+    (lambda: drift_stats(np.array([[math.nan]]), np.ones((1, 1), bool)), "log-ratio is not finite"),
+    (lambda: DriftStats.of(*np.ones((3, 2)), np.ones(2), np.ones(3)), "must have one shape"),
+    (lambda: DriftStats.of(*np.ones((3, 2)), np.array([1.0, math.nan]), np.ones(2)), "S or A is not finite"),
+]
+
+
+@pytest.mark.parametrize(("call", "says"), REFUSED)
+def test_what_is_refused_says_why(call, says):
+    with pytest.raises(UserError, match=says):
+        call()
+
+
+def test_ratios_that_go_together_are_not_refused():
+    for rule, beside in [(LOOSE, None), (on("total"), None), (LOOSE, on("engine")), (LOOSE, on("behaviour"))]:
+        check_ratios(rule, beside)
+    assert correction("none") is None
+    assert correction("tis", range_hi=0.5).range_hi == 0.5
+    assert correction("mis", range_lo=0.5).range_lo == 0.5  # a mask acts at the lower edge
+
+
+def test_a_masked_nan_is_no_log_ratio():
+    found = drift_stats(np.array([[0.5, math.nan]]), np.array([[True, False]]))
+    assert found.num_tokens == 1
+    assert found.sum_sq == 0.25
+
+
+def test_acceptance_counts_the_rows_of_its_rate():
+    """|S| <= .2 and .3: rows 0 and 2 lie inside; A = 0 is out of the update's count, A > 0 is cut above alone."""
+    S, n, A = np.array([[0.1, 0.25, -0.2, -0.4], [4.0, 4.0, 9.0, 9.0], [1.0, 0.0, 1.0, 1.0]])
+    assert LOOSE.acceptance(S, n, A) == 0.5
+    assert LOOSE.acceptance(S, n, A, rate="update") == 1.0
+    assert LOOSE.acceptance(S, n, np.array([1.0, 1.0, -1.0, -1.0]), rate="update") == 0.5

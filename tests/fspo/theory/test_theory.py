@@ -382,6 +382,15 @@ def test_cosine_of_nothing_is_nan():
         (lambda: cosine_bound(math.nan), "rho"),
         (lambda: cosine_lemma([1.0], [1.0], [[0.0]], [[0.0]]), "g = 0"),
         (lambda: cosine_lemma([0.5, 0.5], [1.0, 0.0], [[1.0], [1.0]], [[1.0], [1.0]]), "normaliser"),
+        (lambda: cosine_lemma([0.5, 0.5], [1.0, 1.0], [1.0, 1.0], [1.0, 1.0]), "one row for each of the 2 strata"),
+        (lambda: cosine_lemma([0.5, 0.5], [1.0, 1.0], [[1.0]], [[1.0]]), "one row for each of the 2 strata"),
+        (lambda: cosine_lemma([1.0], [1.0], [[1e200, 1e-200]], [[1e200, 0.0]]), "overflow"),
+        (lambda: cosine_lemma([0.5, 0.5], [0.0, 0.0], [[1.0], [1.0]], [[0.0], [0.0]]), "accepted"),
+        (lambda: cosine([1e200], [1e200]), "overflow"),
+        (lambda: cosine([[1.0]], [[1.0]]), "two vectors"),
+        (lambda: interval_probability(0.2, 0.1), "lo <= hi"),
+        (lambda: update_acceptance(0.5, 0.1, 0.7, 0.5), "at most 1"),
+        (lambda: update_acceptance(1.5, 0.1, 0.1, 0.1), "positive"),
     ],
 )
 def test_bad_input_is_refused_with_the_cure(call, word):
