@@ -1,0 +1,88 @@
+"""Claims over several tasks, the distance that the data would have shown, and the commit that claims.json names."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from analysis.claims import judge as module
+from analysis.claims.evidence import Number, verdict_of
+from analysis.claims.judge import Claim, commit, judge, over_tasks
+from tests.analysis.claims.made import ATOM
+
+
+def claim(p_for, p_against, name="C1", status="confirmatory"):
+    """A claim whose estimate is its p-value against, so that one sees which task decided."""
+    ends = (p_against, p_against - 1, p_against + 1)
+    verdict = verdict_of(p_for, p_against)
+    details = {"power": {"sentence": f"{p_against}"}}
+    return Claim(name, "what is claimed", "of what", 0.01, *ends, verdict, status, p_for, p_against, details)
+
+
+@pytest.mark.parametrize(
+    ("p_for", "p_against", "verdict", "decides"),
+    [
+        ((0.01, 0.02, 0.024), (0.99, 0.98, 0.97), "supported", 0.97),  # the largest p-value for it
+        ((0.01, 0.02, 0.026), (0.99, 0.98, 0.97), "inconclusive", 0.97),
+        ((0.01, 0.9, 0.5), (0.99, 0.0083, 0.5), "refuted", 0.0083),  # 3 x .0083 = .0249
+        ((0.01, 0.9, 0.5), (0.99, 0.0084, 0.5), "inconclusive", 0.0084),  # 3 x .0084 = .0252
+        ((0.9, 0.9, 0.9), (0.5, 0.4, 0.6), "inconclusive", 0.5),
+    ],
+)
+def test_a_claim_over_three_tasks_by_hand(p_for, p_against, verdict, decides):
+    each = {f"task {i}": values for i, values in enumerate(zip(p_for, p_against, strict=True))}
+    tasks = {task: [claim(*values), claim(0.9, 0.9, "C2")] for task, values in each.items()}
+    first, second = over_tasks(tasks)
+    assert (first.verdict, first.estimate, first.p_for) == (verdict, decides, max(p_for))
+    assert first.p_against == pytest.approx(min(3 * min(p_against), 1.0))
+    assert (first.id, second.id, second.verdict, second.p_against) == ("C1", "C2", "inconclusive", 1.0)
+    told = {name: found["verdict"] for name, found in first.details["atoms"].items()}
+    assert told == {f"{task}: C1": verdict_of(*values) for task, values in each.items()}
+
+
+def test_a_claim_that_is_exploratory_on_one_task_is_so_over_all():
+    sure = [claim(0.01, 0.9)]
+    assert over_tasks({"a": sure, "b": sure})[0].status == "confirmatory"
+    assert over_tasks({"a": sure, "b": [claim(0.01, 0.9, status="exploratory")]})[0].status == "exploratory"
+
+
+def test_the_distance_seen_is_that_of_the_longer_side_of_the_widest_interval():
+    """At 95 % a half-width is 1.960 standard errors; 1.960 + .842 of them are seen in 80 %: 1.429 .3 = .43."""
+    numbers = [Number("a", 5.0, 4.9, 5.3, 0.5, 0.5), Number("b", 5.0, 4.8, 5.2, 0.5, 0.5)]
+    missing = Number("c", reason="no row")
+    said = judge(ATOM, [*numbers, missing]).details["power"]["sentence"]
+    assert said.startswith("A true distance of 0.43 from the margin")
+    assert "the log with the widest interval" in said
+    alone = judge(ATOM, numbers[1:]).details["power"]["sentence"]
+    assert alone.startswith("A true distance of 0.29")
+    assert "these runs" in alone
+    assert judge(ATOM, [missing]).details["power"]["sentence"].startswith("Too little data")
+
+
+def test_the_commit_is_that_of_the_checkout_and_marks_changed_files(tmp_path, monkeypatch):
+    root = tmp_path / "checkout"
+    code = root / "analysis" / "claims" / "judge.py"
+    code.parent.mkdir(parents=True)
+    code.write_text("first\n")
+    monkeypatch.setattr(module, "__file__", str(code))
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
+    assert commit() == "unknown"
+
+    def git(*words: str, at: Path = root) -> str:
+        options = ("-c", "user.name=a", "-c", "user.email=a@example.org")
+        done = subprocess.run(["git", "-C", str(at), *options, *words], capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    git("init")
+    git("add", ".")
+    git("commit", "-m", "first")
+    assert commit() == git("rev-parse", "HEAD")
+    (root / "untracked").write_text("")
+    assert commit() == git("rev-parse", "HEAD")
+    code.write_text("second\n")
+    assert commit() == git("rev-parse", "HEAD") + "+"
+    inside = root / "packages" / "analysis" / "claims" / "judge.py"  # installed inside another project's checkout
+    inside.parent.mkdir(parents=True)
+    inside.write_text("")
+    monkeypatch.setattr(module, "__file__", str(inside))
+    assert commit() == "unknown"
