@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy import optimize, sparse, special
 from scipy import stats as sps
+from scipy.interpolate import BSpline
 
 from analysis.stats import smooth
 from analysis.stats.smooth import smooth_acceptance, smooth_cells
@@ -135,3 +136,70 @@ def test_a_length_without_rows_changes_nothing():
     )
     np.testing.assert_array_equal(wider.low, found.low)
     np.testing.assert_array_equal(wider.length, found.length)
+
+
+def by_definition(y, length, cluster):
+    """Return the shown lengths, the curve in logits, its standard errors there and their covariance, row by row."""
+    x, values = np.log1p(length), np.unique(np.log1p(length))
+    counts = np.array([np.sum(x == value) for value in values])
+    below = (np.cumsum(counts) - counts / 2) / len(y)  # share of rows below a length, half of its own included
+    rarer = np.unique(cluster[y == (np.mean(y) < 0.5)])  # prompts with a response of the rarer outcome
+    number = 4 + int(np.floor(np.log(len(rarer) / 20) / np.log(1.5)))
+    inner = np.interp(np.arange(1, number - 3) / (number - 3), below, values)
+    knots = np.concatenate([np.full(4, values[0]), inner, np.full(4, values[-1])])
+    basis = BSpline(knots, np.eye(number), 3)
+    design = basis(x)
+    start = special.logit((np.sum(y) + 0.5) / (len(y) + 1))
+
+    def loss(beta):
+        line = design @ beta
+        return np.sum(np.logaddexp(0, line) - y * line) + 0.01 * np.sum((beta - start) ** 2)
+
+    def slope(beta):
+        return design.T @ (special.expit(design @ beta) - y) + 0.02 * (beta - start)
+
+    beta = optimize.minimize(loss, np.full(number, start), jac=slope, method="BFGS", options={"gtol": 1e-8}).x
+    chance = special.expit(design @ beta)
+    information = sum(c * (1 - c) * np.outer(row, row) for c, row in zip(chance, design, strict=True))
+    inverse = np.linalg.inv(information + 0.02 * np.eye(number))
+    observed = np.zeros((number, number))
+    for c in np.unique(cluster):
+        at = cluster == c
+        weight = chance[at] * (1 - chance[at])
+        share = np.sum(weight * np.sum((design[at] @ inverse) * design[at], axis=1))
+        gradient = design[at].T @ (y[at] - chance[at]) / (1 - share)
+        observed += np.outer(gradient, gradient)
+    own = len(rarer) / (len(rarer) + 10)
+    first, last = np.log1p(np.interp([0.025, 0.975], below, np.expm1(values)))
+    shown = np.linspace(first, last, 25)
+    lever = basis(shown) @ inverse
+    covariance = lever @ (own * observed + (1 - own) * information) @ lever.T
+    return np.expm1(shown), basis(shown) @ beta, covariance, min(len(rarer), len(np.unique(cluster))) - 1
+
+
+@pytest.mark.parametrize("level", [0.5, 0.85])
+def test_the_curve_and_both_bands_by_their_definition(level):
+    y, length, cluster = log(np.random.default_rng(11), lambda x: np.clip(level + 0.05 * np.log(x / 200), 0.1, 0.97))
+    found = smooth_acceptance(y, length, cluster)
+    at, line, covariance, df = by_definition(y, length, cluster)
+    assert found.parameters > 6
+    np.testing.assert_allclose(found.length, at)
+    np.testing.assert_allclose(special.logit(found.estimate), line, atol=1e-5)
+    se = np.sqrt(np.diag(covariance))
+    half = sps.t.ppf(0.975, df) * se
+    np.testing.assert_allclose(special.logit(found.pointwise_low), line - half, atol=1e-4)
+    np.testing.assert_allclose(special.logit(found.pointwise_high), line + half, atol=1e-4)
+    rng = np.random.default_rng(0)
+    normal = rng.multivariate_normal(np.zeros(len(se)), covariance, 20_000, method="svd")
+    largest = np.max(np.abs(normal / se), axis=1) * np.sqrt(df / rng.chisquare(df, 20_000))
+    widths = (special.logit(found.high) - special.logit(found.low)) / 2 / se
+    np.testing.assert_allclose(widths, np.quantile(largest, 0.95), rtol=0.04)
+    np.testing.assert_allclose(special.logit(found.high) + special.logit(found.low), 2 * line, atol=1e-4)
+
+
+def test_counts_by_length_are_those_of_the_rows():
+    """Half lengths take another way to their distinct values than whole ones."""
+    y, length, cluster = log(np.random.default_rng(12), lambda x: np.full_like(x, 0.7), prompts=60)
+    whole, doubled = (smooth_acceptance(y, values, cluster) for values in (2 * length, 2 * length + 1e-9))
+    np.testing.assert_allclose(whole.length, doubled.length, rtol=1e-6)
+    np.testing.assert_allclose(whole.high, doubled.high, atol=1e-6)

@@ -64,3 +64,23 @@ def test_no_length_and_no_bin_are_refused():
 def test_an_edge_lies_where_the_bin_misses_its_share_least():
     """Five lengths in two bins of 2.5: two bins are as near, and the edge comes after the third."""
     assert quantile_bins([1, 2, 3, 4, 5], 2).edges == (1, 4, 6)
+
+
+def test_too_many_bins_and_edges_without_end_are_refused():
+    assert len(Bins(tuple(range(1001)))) == 1000
+    with pytest.raises(UserError, match="1001 bins are too many: give at most 1001 edges"):
+        Bins(tuple(range(1002)))
+    with pytest.raises(UserError, match="must be finite"):
+        make_bins([1, 2], edges=[1, np.inf])
+
+
+def test_many_different_values_have_quantiles_as_edges():
+    """24,000 values one apart, in three bins: 8,000 values each; the last edge excludes nothing."""
+    values = np.arange(24_000) / 10 + 0.05
+    edges = quantile_bins(values, 3).edges
+    assert edges[0] == values[0]
+    assert edges[1:3] == pytest.approx([800.0, 1600.0], abs=0.06)
+    assert values[-1] < edges[3] < values[-1] + 1e-9
+    assert np.bincount(Bins(edges).index(values)).tolist() == [8000, 8000, 8000]
+    assert quantile_bins(np.arange(24_000), 3).edges == (0, 7999, 15_999, 24_000)  # (24,000 - 1) k / 3, rounded down
+    assert quantile_bins([0.5, 1.5], 2).edges[:2] == (0.5, 1.5)
