@@ -34,6 +34,9 @@ FREED_BLOCKS = 0.8
 the pass allocates for one of them (measured at Qwen3-0.6B's widths with 28 layers and at Qwen3-8B's with 4 and 12;
 docs/scale.md).
 """
+WRITTEN = 3
+"""Copies of a process's shards that exist while torch.distributed.checkpoint writes them, beside the shards in use: on
+the CPU without padding, as safetensors' bytes, and as Python's (read from their code, and measured: docs/scale.md)."""
 
 
 @dataclass(frozen=True)
@@ -174,12 +177,14 @@ def plan(config: TrainConfig, machine: MachineConfig, shape: PretrainedConfig | 
     hooks = _hooks(config, found, tokens, compute) if config.log.score_every else {}
     step = _step_temporary(config, model, split)
     capacity = int(machine.gib * 2**30 * (1 - RESERVE))
+    writing = WRITTEN * static["optimizer"] if split > 1 and machine.device == "cpu" else 0
     phases = {
         "rollout": static | rollout(config, machine, shape, model, compute),
         "old log-probs": static | gathered | old,
         "score pass": (static | gathered | update | hooks) if hooks else {},
         "update": static | gathered | {"gradients": gradients + _buckets(machine, model, own, compute)} | update,
         "optimizer step": static | {"gradients": gradients, "temporary": step},
+        "checkpoint": (static | {"copies": writing}) if writing else {},
     }
     counts = token_counts(config, machine, model, rows) | host_and_disk(config, machine, model, own)
     return MemoryPlan(model, phases, counts, capacity)
@@ -256,8 +261,10 @@ def _buckets(machine: MachineConfig, model: Sizes, own: torch.dtype, compute: to
         return 0
     if machine.sharding == "ddp":  # DDP keeps a second copy of all gradients in its buckets
         return model.trainable * own.itemsize
+    # gloo, which averages on CPUs, reduces a copy of what it is given (measured; docs/scale.md).
+    copies = 2 if machine.device == "cpu" else 1
     share = model.trainable / model.total
-    return int(share * (2 * model.layer + model.head) * compute.itemsize)
+    return int(share * (2 * model.layer + copies * model.head) * compute.itemsize)
 
 
 def _step_temporary(config: TrainConfig, model: Sizes, split: int) -> int:
@@ -297,13 +304,13 @@ def host_and_disk(config: TrainConfig, machine: MachineConfig, model: Sizes, own
     """Return the host memory and disk that a run needs, GiB.
 
     Each process reads all weights at the start. A checkpoint's weights and moments are written one after the other. A
-    process with shards holds its part of the moments twice while they are written: the tensors and the file's bytes.
-    Without shards the first process holds all moments. ``own`` is the type of the trained weights.
+    process with shards holds its part of the moments `WRITTEN` more times while they are written. Without shards the
+    first process holds all moments. ``own`` is the type of the trained weights.
     """
     dtype = DTYPES[config.model.dtype]
     copies = 2 if config.rule.kl_coef > 0 else 1
     moments = sum(moment_bytes(int(torch.Size(s).numel()), own, config.optim.name) for s in model.shapes)
-    held = 2 * moments / machine.shards if machine.shards > 1 else moments
+    held = WRITTEN * moments / machine.shards if machine.shards > 1 else moments
     return {
         "host memory of a process at the start, GiB": copies * model.total * dtype.itemsize / 2**30,
         "host memory of a process at a checkpoint, GiB": held / 2**30,

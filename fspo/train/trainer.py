@@ -370,6 +370,7 @@ class Trainer:
         return values
 
     def _checkpoint(self) -> None:
+        return_freed_memory()
         self.accelerator.wait_for_everyone()
         past, keep = self.versions.past(), self.config.keep_checkpoints
         checkpoint.save(self.run, self.raw, self.optimizer, self.state, keep, past=past, writes=self.is_main)

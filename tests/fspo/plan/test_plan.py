@@ -131,6 +131,23 @@ def test_freed_blocks_that_the_heap_keeps_on_a_cpu(tmp_path: Path) -> None:
     assert "freed blocks" not in plan(whole, cpu, small(128, 6)).phases["update"]
 
 
+def test_what_sharding_over_processes_of_a_cpu_takes_more(tmp_path: Path) -> None:
+    """Three copies of a process's moments at a checkpoint, and one of the output layer's gradients, which gloo reduces:
+    24 x 128 weights of 4 bytes."""
+    config = tiny_run.config(tmp_path)
+    two, gpus = (
+        plan(config, MachineConfig(device=device, gpus=2, mixed_precision="no"), small(128))
+        for device in ("cpu", "gpu")
+    )
+    assert two.phases["checkpoint"]["copies"] == 3 * two.phases["update"]["optimizer"]
+    assert two.phases["update"]["gradients"] - gpus.phases["update"]["gradients"] == pytest.approx(
+        24 * 128 * 4, abs=600
+    )
+    one = plan(config, MachineConfig(device="cpu", gpus=1), small(128))
+    assert not one.phases["checkpoint"]
+    assert not gpus.phases["checkpoint"]
+
+
 QWEN_8B = 8_190_735_360
 """Counted by hand: 2 x 151936 x 4096 + 36 x (2 x 4096 x 4096 + 2 x 1024 x 4096 + 3 x 12288 x 4096 + 2 x 4096 + 2 x 128)
 + 4096."""
@@ -227,7 +244,7 @@ def test_a_score_pass_gathers_what_an_update_gathers_and_the_reference_is_spread
 def test_host_and_disk() -> None:
     found = plan(qwen(), MachineConfig()).tokens
     assert found["host memory of a process at the start, GiB"] == pytest.approx(4 * QWEN_8B / 2**30)
-    assert found["host memory of a process at a checkpoint, GiB"] == pytest.approx(2 * 8 / 8 * QWEN_8B / 2**30)
+    assert found["host memory of a process at a checkpoint, GiB"] == pytest.approx(3 * 8 / 8 * QWEN_8B / 2**30)
     assert found["disk of a checkpoint, GiB"] == pytest.approx(12 * QWEN_8B / 2**30)
 
 
