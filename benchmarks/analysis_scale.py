@@ -1,6 +1,6 @@
 """Measure time and memory of `fspo analyse` by rows, by rules and with sketches, and those of the doctor by rows.
 
-    python benchmarks/analysis_scale.py [--rows 10000000] [--scored 100000] [--folder KEEP]
+    python benchmarks/analysis_scale.py [--rows 100000000] [--scored 100000] [--folder KEEP]
 
 The benchmark first writes gradient logs with the trainer's writer: rollouts of 5,000 responses in groups of 8, each
 used in 2 passes, which makes 10,000 rows. A pass has 4 updates. The analysis reads the rows of a rollout's first update
@@ -136,8 +136,8 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=2048, help="entries of a sketch")
     parser.add_argument("--folder", type=str, default="", help="keep the logs here, and use those that are there")
     options = parser.parse_args()
-    if options.rows < 100 * A_ROLLOUT:
-        raise UserError(f"--rows {options.rows}: at least {100 * A_ROLLOUT}")
+    if options.rows < 1000 * A_ROLLOUT:
+        raise UserError(f"--rows {options.rows}: at least {1000 * A_ROLLOUT}, of which a thousandth is one rollout")
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])
     folder = Path(options.folder or tempfile.mkdtemp(prefix="analysis-scale-"))
@@ -158,13 +158,14 @@ def measure(folder: Path, most: int, scored: int, width: int) -> dict[str, Any]:
         with whole_folder(whole) as part:
             write_log(part, most)
     by_rows, doctor = [], []
-    for rows in (most // 100, most // 10, most):
+    for rows in (most // 1000, most // 100, most // 10, most):
         run = whole if rows == most else folder / f"rows-{rows}"
         run = run if run.exists() else smaller(run, whole, rows)
         number = {"rows": rows // A_ROLLOUT * A_ROLLOUT}
         by_rows.append(number | timed(run))
         doctor.append(number | timed("doctor", run))  # right after the analysis, so that both meet the same load
-    few, all_rules = (timed(whole, "--rules", json.dumps(rules)) for rules in (RULES[:1], RULES))
+    tenth = folder / f"rows-{most // 10}"
+    few, all_rules = (timed(tenth, "--rules", json.dumps(rules)) for rules in (RULES[:1], RULES))
     a_rule = {name: (all_rules[name] - few[name]) / (len(RULES) - 1) for name in ("seconds", "cpu_seconds")}
     results: dict[str, Any] = {
         "what": "fspo analyse RUN, all default rules, wall seconds, start of Python included",
@@ -173,6 +174,7 @@ def measure(folder: Path, most: int, scored: int, width: int) -> dict[str, Any]:
         "by_rows": by_rows,
         "doctor": doctor,
         "doctor_over_analysis": {name: doctor[-1][name] / by_rows[-1][name] for name in ("seconds", "cpu_seconds")},
+        "rows_of_the_comparison_of_rules": most // 10,
         "one_rule_only": few,
         "all_of_these_rules": all_rules,
         "for_each_further_rule": a_rule,

@@ -496,8 +496,11 @@ REFUSED = [
     (lambda: excess_quantiles(np.array([math.inf]), [0.5], "fspo"), "no rows to calibrate on"),
     (lambda: drift_stats(np.zeros((2, 3)), np.ones((2, 2), bool)), "must have one shape"),
     (lambda: drift_stats(np.array([[math.nan]]), np.ones((1, 1), bool)), "log-ratio is not finite"),
-    (lambda: DriftStats.of(*np.ones((3, 2)), np.ones(2), np.ones(3)), "must have one shape"),
-    (lambda: DriftStats.of(*np.ones((3, 2)), np.array([1.0, math.nan]), np.ones(2)), "S or A is not finite"),
+    (lambda: DriftStats.of(np.ones(2), np.ones(2), np.ones(2), np.ones(2), np.ones(3)), "must have one shape"),
+    (
+        lambda: DriftStats.of(np.ones(2), np.ones(2), np.ones(2), np.array([1.0, math.nan]), np.ones(2)),
+        "S or A is not finite",
+    ),
 ]
 
 
