@@ -14,6 +14,7 @@ from torch import nn
 
 from fspo.base.errors import UserError
 from fspo.config import OptimConfig
+from fspo.train import optimizers
 from fspo.train.optimizers import make_optimizer, moment_bytes, optimizer_step, set_learning_rate
 
 LOW = OptimConfig(name="adamw8bit", learning_rate=1e-3)
@@ -144,3 +145,22 @@ def test_a_killed_run_goes_on_bit_by_bit(tmp_path: Path) -> None:
             else:
                 assert torch.equal(value, other)
     assert low >= 4
+
+
+@needs_torchao
+def test_a_large_parameter_is_stepped_compiled_on_a_cpu_with_the_same_result(monkeypatch):
+    """float32 weights, so that no rounding draws noise; what is compiled leaves a trace in dynamo's counters."""
+    counters = torch._dynamo.utils.counters
+    found = {}
+    for least in (2**30, 1):
+        monkeypatch.setattr(optimizers, "COMPILED_FROM", least)
+        counters.clear()
+        weight = torch.nn.Parameter(torch.linspace(-1, 1, 8192).reshape(32, 256))
+        optimizer = make_optimizer([weight], LOW)
+        for update in range(2):
+            weight.grad = torch.linspace(-3, 2, 8192).reshape(32, 256).sin()
+            optimizer_step(optimizer, "adamw8bit", 0, update)
+        found[least] = weight.detach().clone(), counters["stats"]["unique_graphs"]
+    (eager, none), (compiled, some) = found.values()
+    assert (none, some > 0) == (0, True)
+    torch.testing.assert_close(compiled, eager, rtol=0, atol=1e-6)
