@@ -28,9 +28,9 @@ class Base:
     (``Rows.trend``), in ``within_x`` and ``within_xx`` less its weighted mean in the window.
     """
 
-    d: Floats  # (G, K) sums of w, the denominator of an acceptance
-    squares: Floats  # (G, K) sums of w^2
-    x: Floats  # (G,) sums of w x
+    d: Floats  # by group of prompts and bin (G, K): sums of the weight w, the denominator of an acceptance
+    squares: Floats  # by group and bin (G, K): sums of w^2
+    x: Floats  # by group (G,): sums of w x, x being log2 of the length
     xx: Floats
     within_x: Floats
     within_xx: Floats

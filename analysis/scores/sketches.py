@@ -59,7 +59,8 @@ class ScoredWindow:
     bins, update, cluster : int arrays (n,)
         Length bin, number of the update within the window, and number of (rollout, prompt) within the run.
     fresh : dict of step -> Fresh
-        Audits of the window's updates at first use; none if the engine or behaviour ratio is analysed.
+        The window's updates at first use at which scores of a fresh sample were logged too (audits), by step; none if
+        the engine or behaviour ratio is analysed.
     """
 
     window: int
@@ -136,8 +137,8 @@ class ScoredWindows:
     def _window(self, first: int, known: Rows, both: GradLog) -> Iterator[ScoredWindow]:
         """Yield a window's scored rows, first those at first use, then reused ones.
 
-        ``known`` are the window's training rows, checked before. ``both`` are the rows of the window's rollouts, read
-        again with the columns of scores, and with the rows of audits.
+        ``known`` are the window's training rows, which were checked when they were read without scores. ``both`` are the
+        rows of the same rollouts, read again with the columns of scores, and with the fresh samples of audits.
         """
         if "score_unit" not in both:
             return

@@ -113,7 +113,8 @@ class AcceptanceCurve:
         values, vectors = np.linalg.eigh(lever @ law.covariance[:k, :k] @ lever.T)
         along = vectors.T @ deviation
         if not values[-1] > 0:
-            # The errors are all 0, as in a log whose S is 0 everywhere; any eigenvalues give a curve.
+            # No estimated acceptance has an error, as in a log whose S is 0 everywhere: Sigma is 0. Its eigenvalues are
+            # set to 1, because the candidates are the same with any.
             return AcceptanceCurve(law, root, np.ones(k), vectors, along)
         largest = values > (1 - 1e-9) * values[-1]
         if np.sqrt(np.sum(along[largest] ** 2)) < 1e-9 * np.sqrt(values[-1]):

@@ -186,7 +186,8 @@ class BinnedRows:
         return BinnedRows(rows, index, window, dense(rows.cluster), mean)
 
     def take(self, keep: np.ndarray, bins: Bins) -> BinnedRows:
-        """Return the rows that a mask selects, with mean coordinates and cluster numbers of these rows alone."""
+        """Return the rows that a mask selects, with the bins' mean lengths and the cluster numbers made from these rows
+        alone."""
         return BinnedRows.of(self.rows.take(keep), bins, self.window[keep])
 
 

@@ -36,7 +36,7 @@ def range_factor(rule: str, value: str) -> float:
     """Return how many times the preset's upper half-width the swept range is; ``value`` is the table's text "lo hi"."""
     band = CORRECTIONS[rule] if rule in CORRECTIONS else PRESETS[rule].rule
     swept, preset = (r.half_widths(np.ones(1))[1][0] for r in (replace(band, range_hi=float(value.split()[1])), band))
-    # The table rounds ranges to few digits, so the factor is rounded too.
+    # The table rounds ranges to few digits, so the ratio of two of them is rounded too.
     return float(f"{swept / preset:.2g}")
 
 

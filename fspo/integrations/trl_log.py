@@ -142,7 +142,8 @@ class TrlLog:
         Parameters
         ----------
         inputs : dict
-            TRL's microbatch with the prompt and response numbers of `ids`, ``fspo_reward`` and ``fspo_truncated``.
+            TRL's microbatch with the columns ``fspo_prompt_id`` and ``fspo_response_id`` (from `ids`), ``fspo_reward``
+            and ``fspo_truncated``.
         records : Records
         entropy : Tensor (B,), optional
             Mean entropy of the policy over a response's tokens, nats.

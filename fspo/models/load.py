@@ -140,7 +140,7 @@ def ready_for_training(
     Raises
     ------
     UserError
-        If an option is impossible for this model, which the message calls ``name``.
+        If an option is impossible for this model; the message calls the model ``name``.
     """
     switch_dropout_off(model)
     if gradient_checkpointing:

@@ -103,7 +103,8 @@ class Task(Protocol):
 
 @runtime_checkable
 class TeachingTask(Task, Protocol):
-    """A task with worked solutions, on which the embedded model can be warmed up."""
+    """A task with worked solutions, from which the embedded model (a small one that needs no files) first learns by
+    supervised training."""
 
     def data_options(self) -> dict[str, Any]:
         """Return the options that the warm-up texts depend on, for the name of the warmed-up model in the cache."""

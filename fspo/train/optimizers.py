@@ -139,7 +139,7 @@ def moment_parts(value: Tensor) -> dict[str, Tensor]:
 
 
 def empty_moment(optimizer: Any, parameter: Tensor, kind: str) -> Tensor:
-    """Make an empty moment as torchao's 8-bit optimizer makes it at its first step.
+    """Make a moment of zeros as torchao's 8-bit optimizer makes it at its first step, to be filled from a checkpoint.
 
     Raises
     ------

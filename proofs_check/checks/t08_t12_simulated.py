@@ -170,7 +170,7 @@ def lemma(rng: np.random.Generator, lost: str = "") -> Outcome:
     probability under a law. The tables' numbers (T8's parts, T7's quantities, cosine, acceptance, LRE) must be those
     computed from the law, up to the rounding of the log's float32.
 
-    ``lost`` (a control) names a quantity of which a wrong value is asked for.
+    ``lost`` (a control) names a quantity that is compared with a wrong value, so that the check must fail.
     """
     bandit = replace(small_policy(rng), advantages=np.append(rng.normal(size=13), [0.0, 0.0]))
     counts = np.round(600 * bandit.p_old).astype(int) + 5

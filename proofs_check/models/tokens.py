@@ -219,13 +219,13 @@ class MarkovTokens(_Tokens):
 
     @property
     def state_means(self) -> tuple[float, float]:
-        """Mean of a token in state 0 and in state 1, nats."""
+        """Means of a token's log-ratio in the two states of the Markov chain, nats."""
         gap = math.sqrt(self.between / (self.share * (1 - self.share)))
         return self.mu - self.share * gap, self.mu + (1 - self.share) * gap
 
     @property
     def state_variances(self) -> tuple[float, float]:
-        """Variance of a token in state 0 and in state 1, nats squared."""
+        """Variances of a token's log-ratio in the two states of the Markov chain, nats squared."""
         first = self.within / (1 - self.share + self.share * self.noise_ratio)
         return first, first * self.noise_ratio
 

@@ -139,7 +139,8 @@ def scale_change(u: Span, v: Span) -> arb:
     standard deviation is e^v times the assumed one (T4).
     """
     if v.lo >= NEAR or v.hi <= -NEAR:
-        # Phi is monotone, so u and u e^-v at the ends of the box bound both terms.
+        # The normal law's Phi is monotone, so its values at the ends of the intervals of u and u e^-v bound the two
+        # acceptances that are subtracted.
         image = Span(u.lo * (-v.hi).exp(), u.hi * (-v.lo).exp())
         centre_u, centre_v = (u.lo + u.hi) / 2, (v.lo + v.hi) / 2
         at = normal_probability(centre_u, centre_u * (-centre_v).exp())
