@@ -137,8 +137,8 @@ class ScoredWindows:
     def _window(self, first: int, known: Rows, both: GradLog) -> Iterator[ScoredWindow]:
         """Yield a window's scored rows, first those at first use, then reused ones.
 
-        ``known`` are the window's training rows, which were checked when they were read without scores. ``both`` are the
-        rows of the same rollouts, read again with the columns of scores, and with the fresh samples of audits.
+        ``known`` are the window's training rows, which were checked when they were read without scores. ``both`` are
+        the rows of the same rollouts, read again with the columns of scores, and with the fresh samples of audits.
         """
         if "score_unit" not in both:
             return

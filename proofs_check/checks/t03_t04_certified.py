@@ -234,8 +234,9 @@ def scale_bound(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
         change = balls.normal_probability(-u * (-v).exp(), u * (-v).exp()) - balls.normal_probability(-u, u)
         return decide([2 * arb(factor) * phi_1() * abs(v) - abs(change)], "probability", "|a - a_0| above B")
     limit = arb(factor) * phi_1()
-    # Half-widths u > FAR need no interval arithmetic: with h(t) = t phi(t), an acceptance changes at an edge by at most
-    # h(FAR/e) |v| (e is Euler's number, phi the normal density) if the error v of the log scale is at most 1 in size, and at most the normal law's tail beyond FAR e^-REACH if it is larger.
+    # Half-widths u > FAR need no interval arithmetic: with h(t) = t phi(t), an acceptance changes at an edge by at
+    # most h(FAR/e) |v| (e is Euler's number, phi the normal density) if the error v of the log scale is at most 1 in
+    # size, and at most the normal law's tail beyond FAR e^-REACH if it is larger.
     tails = limit - density_slope(FAR * arb(-1).exp()), limit - (FAR * arb(-REACH).exp() / arb(2).sqrt()).erfc() / 2
     if not (all(tail > 0 for tail in tails) and limit * REACH > arb(1) / 2):
         return Outcome(note="the tail's bound does not hold")
