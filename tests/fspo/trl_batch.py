@@ -9,7 +9,16 @@ from fspo.objective import ObjectiveConfig, objective
 from fspo.policy.logprobs import make_batch, token_log_probs
 
 MAX_LENGTH = 12
-TOLERANCE = {"rtol": 2e-4, "atol": 2e-7}  # float32, two orders of summation
+
+
+def assert_same(ours, theirs, scale=1.0):
+    """Gradients in float32 from two orders of summation: an entry is a sum whose parts are as large as the tensor's
+    largest entry, so it is exact to some eps of that one."""
+    assert max(float(g.abs().max()) for g in theirs.values()) > 1e-6
+    for name, gradient in theirs.items():
+        rounding = 32 * torch.finfo(torch.float32).eps * float(gradient.abs().max())
+        close = {"rtol": 2e-4, "atol": max(2e-7, rounding)}
+        torch.testing.assert_close(ours[name] * scale, gradient, **close, msg=lambda m, n=name: f"{n}: {m}")
 
 
 def rows(seed, size=8):

@@ -48,9 +48,14 @@ TOLERATED = 1e-9
 ABSOLUTE = 1e-12
 PROOFS = "T1,T2,T9,T10,T11,T13"
 """Statements whose checks are quick; ``--proofs all`` compares those of all statements where they were recorded."""
-BLAS_KERNELS = "Haswell"
-"""numpy's BLAS chooses its float64 kernels by processor, and their sums differ in the last digits. The commands of the
-record use the kernels of this family, which every processor with AVX2 can run."""
+KERNELS = {
+    "OPENBLAS_CORETYPE": "Haswell",
+    "ATEN_CPU_CAPABILITY": "avx2",
+    "MKL_CBWR": "AVX2,STRICT",
+    "ONEDNN_MAX_CPU_ISA": "AVX2",
+}
+"""The BLAS of numpy, and torch, MKL and oneDNN, choose their kernels by processor, and their sums differ in the last
+digits. The commands of the record use those that every processor with AVX2 can run."""
 
 SIZES = (
     *("--batch.prompts", "12", "--batch.responses", "4", "--batch.minibatches", "3", "--rollouts", "5"),
@@ -125,7 +130,7 @@ def python(work: Path, *arguments: str, may_find: bool = False) -> str:
     """
     threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
     quiet = {"TQDM_DISABLE": "1", "CUDA_VISIBLE_DEVICES": ""}
-    environment = {**os.environ, **threads, **quiet, "OPENBLAS_CORETYPE": BLAS_KERNELS, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, **threads, **quiet, **KERNELS, "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, *arguments], cwd=work, env=environment, capture_output=True, text=True)
     if done.returncode > int(may_find) or done.returncode < 0:
         raise SystemExit(f"{' '.join(arguments)[:300]}\n{done.stderr[-3000:]}\nexit status {done.returncode}")

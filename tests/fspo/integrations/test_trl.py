@@ -5,19 +5,13 @@ from dataclasses import replace
 import pytest
 import torch
 from trl import GRPOConfig
-from trl_batch import MAX_LENGTH, TOLERANCE, make_trainer, our_loss, rows, trl_inputs, trl_loss
+from trl_batch import MAX_LENGTH, assert_same, make_trainer, our_loss, rows, trl_inputs, trl_loss
 
 from fspo.base.errors import UserError
 from fspo.integrations.trl import FSPOConfig, FSPOTrainer
 from fspo.rules import preset
 
 OURS = {"kind": (FSPOTrainer, FSPOConfig), "steps_per_generation": 4}
-
-
-def assert_same(ours, theirs, scale=1.0):
-    assert max(float(g.abs().max()) for g in theirs.values()) > 1e-6
-    for name, gradient in theirs.items():
-        torch.testing.assert_close(ours[name] * scale, gradient, **TOLERANCE, msg=lambda m, n=name: f"{n}: {m}")
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pytest
 import torch
 from datasets import Dataset
 from trl import GRPOConfig, GRPOTrainer
-from trl_batch import TOLERANCE, our_loss, rows, trl_loss
+from trl_batch import assert_same, our_loss, rows, trl_loss
 from trl_runs import ROWS, UPDATES, Users, engine, train
 
 from analysis.__main__ import main as analysis
@@ -106,8 +106,7 @@ def test_trls_own_clip_as_a_rule_gives_trls_gradient(tmp_path, options, aggregat
     assert 0 < int((out.records.cut_low + out.records.cut_high).sum()) < int(out.records.count.sum())
     assert ("delta" in options) == bool(out.records.cut_dual.sum())
     _, theirs, _ = trl_loss(tmp_path, data, old, **options)
-    for name, gradient in theirs.items():
-        torch.testing.assert_close(ours[name], gradient, **TOLERANCE, msg=lambda m, n=name: f"{n}: {m}")
+    assert_same(ours, theirs)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from objective_run import SEQUENCE, STATS, run
-from trl_batch import TOLERANCE, make_trainer, rows
+from trl_batch import assert_same, make_trainer, rows
 
 from fspo.base.errors import UserError
 from fspo.objective import Mismatch, ObjectiveConfig, objective
@@ -281,5 +281,4 @@ def test_trls_corrections_are_ours(tmp_path, mode, clip):
     assert 0 < cut < count
     assert int(out.records.missing.sum()) == 1
     assert out.loss.item() == pytest.approx(loss.item(), rel=1e-5, abs=1e-7)
-    for name, p in trainer.model.named_parameters():
-        torch.testing.assert_close(p.grad, theirs[name], **TOLERANCE, msg=lambda text, n=name: f"{n}: {text}")
+    assert_same({n: p.grad for n, p in trainer.model.named_parameters()}, theirs)
