@@ -1,22 +1,28 @@
-"""Publish a finished reproduction: results/quick/ (claims and small tables) and the page docs/findings.md.
+"""Publish a finished reproduction in results/ (claims, small tables, reports) and on the page docs/findings.md.
 
-The page also holds the numbers of results/pretrained/, which studies/pretrained.py measures.
+The page also holds the numbers of results/pretrained/ and results/model_size.csv, which studies/pretrained.py and
+studies/model_size.py measure.
 
+    python studies/findings.py out/paper    # after fspo reproduce --preset paper
     python studies/findings.py out/quick    # after make repro
 
-It prints the lines that README must hold, but for the sentence on the pretrained model.
+Of several tasks it publishes those that are judged. README's picture is the first task's. It prints the lines that
+README must hold, but for the sentence on the pretrained model.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from tqdm import tqdm
 
 from analysis.claims.catalogue import ATOMS
 from analysis.claims.evidence import ALPHA
@@ -27,18 +33,26 @@ from analysis.stats.fair_exponent import SIGNS, WIDEST, WINDOW, Parts, fair_expo
 from fspo.base.command_line import CommandParser
 from fspo.base.errors import UserError, run_cli
 from fspo.base.files import whole_file, write_text
+from fspo.repro.presets import TASKS
 from fspo.rules import COMPARED
 from fspo.stats.clusters import dense
 from fspo.stats.intervals import PERCENT
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE, RESULTS = ROOT / "docs" / "findings.md", ROOT / "results" / "quick"
-PRETRAINED = ROOT / "results" / "pretrained"
+PAGE, README_PICTURE = ROOT / "docs" / "findings.md", ROOT / "docs" / "images" / "acceptance.png"
+RESULTS = ROOT / "results" / "quick"
+"""The folder of the reproduction that the page and README show."""
+PRETRAINED, MODEL_SIZE = ROOT / "results" / "pretrained", ROOT / "results" / "model_size.csv"
+JUDGED, REPORT, PICTURE = "claims.json", "report.html", "figures/acceptance_by_length.png"
+TABLES = ("fair_exponent", "trend_parts")
+FILES = (JUDGED, *(f"{name}.csv" for name in TABLES))
+"""Files of a task's results that the page links to."""
 SHARES = (0.75, *sorted(TARGETS))
 """Shares of responses that a band accepts, at which the fair exponent is estimated."""
 HEAD = """# What the reproduction found
 
-From the runs of `make repro` (`results/quick/`: seeds {seeds}, commit {commit}, catalogue {catalogue}).
+From the runs of `fspo reproduce --preset {preset}` (`results/{preset}/`: {tasks}seeds {seeds}, commit
+{commit}, catalogue {catalogue}).
 `studies/findings.py` writes this page. Each number has its {percent} interval.
 """
 LAW = """## Which law S follows
@@ -82,6 +96,13 @@ The trend of a sqrt band around 0 and its parts:
 
 {parts}
 """
+SIZES = """## The model's size
+
+Runs without a clip of the embedded model and of a wider one of the same build, warmed up alike, on chain-add
+(`studies/model_size.py`; learning rates in inverse proportion to the width), and the pretrained model above on its own
+task. First-use responses after an update; T1's model has 2H = 1 and the fair exponent 1/2.
+
+"""
 READ = """## How to read a verdict
 
 A claim consists of parts; a part is about one estimand and one margin, and is judged on every log, or on the mean over
@@ -95,8 +116,7 @@ is the one that speaks most clearly against the part, or least clearly for it; "
 with the name of the log that decides. Each verdict alone is wrong with probability at most {level}; the claims are not
 corrected for each other. "Exploratory" marks what was chosen after runs were seen; all other claims were
 fixed before. [The rules](theory.md#11-how-to-read-a-verdict); estimands, margins and numbers log by log:
-[results/quick/claims.json](../results/quick/claims.json), [fair_exponent.csv](../results/quick/fair_exponent.csv),
-[trend_parts.csv](../results/quick/trend_parts.csv).
+{files}.
 
 """
 CLAIMS = "| claim | verdict | estimate | all logs | distance seen |\n| --- | --- | --- | --- | --- |\n"
@@ -153,10 +173,10 @@ def verdict_lines(claims: Sequence[dict[str, Any]]) -> list[str]:
 
     README and docs/findings.md hold these lines; a test compares them with results/quick/claims.json.
     """
-    return [f"| {c['id']} {c['statement']} | {verdict(c)} |" for c in claims if "atoms" in c["details"]]
+    return [f"| {c['id']} {c['statement']} | {verdict_of(c)} |" for c in claims if "atoms" in c["details"]]
 
 
-def verdict(claim: dict[str, Any]) -> str:
+def verdict_of(claim: dict[str, Any]) -> str:
     """Return two cells of a claim's line: its verdict, and the estimate that decides beside what was claimed of it."""
     relation = {atom.id: f"{atom.quantity} {{}}; claimed {atom.relation} {atom.margin:g}" for atom in ATOMS}
     verdict = claim["verdict"] + (", exploratory" if claim.get("status") == "exploratory" else "")
@@ -181,48 +201,123 @@ def further(claim: dict[str, Any], claims: Sequence[dict[str, Any]]) -> str:
     return f"{every} | {seen[0] if seen else 'none'} |"
 
 
-def page(said: dict[str, Any], exponents: pd.DataFrame, parts: pd.DataFrame) -> str:
-    """Return the text of docs/findings.md from claims.json and the two tables."""
-    seeds = ", ".join(f"{seed:g}" for seed in said["seeds"])
-    text = HEAD.format(seeds=seeds, commit=said["commit"][:12], catalogue=said["catalogue"], percent=PERCENT)
-    heads = zip(verdict_lines(said["claims"]), (c for c in said["claims"] if "atoms" in c["details"]), strict=True)
-    text += (
-        "\n## Verdicts\n\n" + CLAIMS + "".join(f"{line} {further(claim, said['claims'])}\n" for line, claim in heads)
-    )
-    text += "\n" + READ.format(level=f"{ALPHA:g}") + LAW + "\n"
-    for claim in said["claims"]:
-        if claim["id"].startswith("log-"):
-            words = f"{claim['estimand']}; in the log that decides {say(*(claim[n] for n in INTERVAL))}"
-            text += f"- {claim['statement']} *{claim['verdict'].capitalize()}* ({words}).\n"
-    exponents_2H = [
-        1 + number["value"]
-        for claim in said["claims"]
-        if claim["id"] == "log-variance"
-        for number in claim["details"].get("numbers", {}).values()
-        if number["value"] is not None
+@dataclass(frozen=True)
+class Judged:
+    """One judged task of a reproduction: its name ("" if the reproduction has one task), the content of claims.json,
+    the rows of fair_exponent.csv and of trend_parts.csv."""
+
+    task: str
+    said: dict[str, Any]
+    exponents: pd.DataFrame
+    parts: pd.DataFrame
+
+    @property
+    def on_task(self) -> str:
+        """What stands before a sentence about this task."""
+        return f"On {self.task}: " if self.task else ""
+
+    def headlines(self) -> list[dict[str, Any]]:
+        """Return the claims that are made of parts."""
+        return [claim for claim in self.said["claims"] if "atoms" in claim["details"]]
+
+    def exponents_2H(self) -> list[float]:
+        """Return the exponent 2H of Var(S|L) in each run that has one."""
+        (claim,) = (claim for claim in self.said["claims"] if claim["id"] == "log-variance")
+        numbers = claim["details"].get("numbers", {}).values()
+        return [1 + number["value"] for number in numbers if number["value"] is not None]
+
+
+def task_folders(folder: Path) -> dict[str, Path]:
+    """Return the folder of each judged task of a reproduction by the task's name.
+
+    A reproduction of one task has no folder for the task; the task's name is then "".
+    """
+    found = {task: folder / task for task in TASKS if (folder / task / JUDGED).is_file()}
+    return found or {"": folder}
+
+
+def read(results: Path) -> list[Judged]:
+    """Return the judged tasks that a folder of results holds."""
+    return [
+        Judged(
+            task,
+            json.loads((folder / JUDGED).read_text(encoding="utf-8")),
+            *(pd.read_csv(folder / f"{name}.csv") for name in TABLES),
+        )
+        for task, folder in task_folders(results).items()
     ]
-    text += (
-        "\n"
-        + FAIR.format(window=WINDOW, widest=WIDEST)
-        + "\n"
-        + over_runs(exponents, "responses", 0.5, 2)
-        + "\n"
-        + TREND
-        + "\n"
-        + over_runs(parts, "part", 0.0, 3)
+
+
+def main_claims(results: Path) -> list[dict[str, Any]]:
+    """Return the claims that README shows: those over all tasks if all are judged, else those of the first task."""
+    file = results / JUDGED
+    return (json.loads(file.read_text(encoding="utf-8")) if file.is_file() else read(results)[0].said)["claims"]
+
+
+def page(results: Path) -> str:
+    """Return the text of docs/findings.md from a folder of results."""
+    found = read(results)
+    said = found[0].said
+    several = len(found) > 1
+    tasks = f"tasks {', '.join(task.task for task in found)}; " if found[0].task else ""
+    text = HEAD.format(
+        preset=results.name,
+        tasks=tasks,
+        seeds=", ".join(f"{seed:g}" for seed in said["seeds"]),
+        commit=said["commit"][:12],
+        catalogue=said["catalogue"],
+        percent=PERCENT,
     )
-    text += (
-        "\n"
-        + language_model(embedded=exponents_2H)
-        + ADVICE
-        + "\n## Run by run\n\nThe fair exponent:\n\n"
-        + by_share(exponents, "responses")
-    )
-    text += "\nThe trend and its parts:\n\n" + by_share(parts, "part") + "\n" + EVERY + PARTS
-    every = [c for c in said["claims"] if "atoms" not in c["details"]]
-    return text + "".join(
-        f"| {c['id']} | {c['statement']} | {verdict(c)} | {further(c, said['claims'])}\n" for c in every
-    )
+    text += "\n## Verdicts\n\n" + (side_by_side(main_claims(results), found) if several else "")
+    for judged in found:
+        text += f"### On {judged.task}\n\n" if several else ""
+        lines = zip(verdict_lines(judged.said["claims"]), judged.headlines(), strict=True)
+        text += CLAIMS + "".join(f"{line} {further(claim, judged.said['claims'])}\n" for line, claim in lines) + "\n"
+    names = [f"{folder.relative_to(results.parent)}/" for folder in task_folders(results).values()]
+    files = [f"[results/{name}{file}](../results/{name}{file})" for name in names for file in FILES]
+    text += READ.format(level=f"{ALPHA:g}", files=",\n".join(files)) + LAW + "\n"
+    for judged in found:
+        for claim in judged.said["claims"]:
+            if claim["id"].startswith("log-"):
+                words = f"{claim['estimand']}; in the log that decides {say(*(claim[n] for n in INTERVAL))}"
+                verdict = claim["verdict"].capitalize()
+                text += f"- {judged.on_task}{claim['statement']} *{verdict}* ({words}).\n"
+    exponents, parts = of_all_tasks(found, "exponents", "responses"), of_all_tasks(found, "parts", "part")
+    text += "\n" + FAIR.format(window=WINDOW, widest=WIDEST) + "\n" + over_runs(exponents, "responses", 0.5, 2)
+    text += "\n" + TREND + "\n" + over_runs(parts, "part", 0.0, 3) + "\n"
+    text += language_model(embedded=[h for judged in found for h in judged.exponents_2H()]) + model_sizes() + ADVICE
+    text += "\n## Run by run\n\nThe fair exponent:\n\n" + by_share(exponents, "responses")
+    text += "\nThe trend and its parts:\n\n" + by_share(parts, "part") + "\n" + EVERY
+    for judged in found:
+        text += (f"On {judged.task}:\n\n" if several else "") + PARTS
+        for claim in judged.said["claims"]:
+            if "atoms" not in claim["details"]:
+                words = f"{claim['id']} | {claim['statement']} | {verdict_of(claim)}"
+                text += f"| {words} | {further(claim, judged.said['claims'])}\n"
+        text += "\n"
+    return text.rstrip("\n") + "\n"
+
+
+def side_by_side(claims: Sequence[dict[str, Any]], found: Sequence[Judged]) -> str:
+    """Return a Markdown table with the verdict on each headline over all tasks and on each task."""
+    columns = ["claim", "over all tasks", *(judged.task for judged in found)]
+    text = f"| {' | '.join(columns)} |\n" + "|" + " --- |" * len(columns) + "\n"
+    pooled = [claim for claim in claims if "atoms" in claim["details"]]
+    for claims_of_all in zip(pooled, *(judged.headlines() for judged in found), strict=True):
+        verdicts = " | ".join(claim["verdict"] for claim in claims_of_all)
+        text += f"| {claims_of_all[0]['id']} {claims_of_all[0]['statement']} | {verdicts} |\n"
+    return text + "\n"
+
+
+def of_all_tasks(found: Sequence[Judged], name: str, column: str) -> pd.DataFrame:
+    """Return a table of all tasks; with several, the task stands before the run's name and the value of ``column``."""
+    tables = [getattr(judged, name) for judged in found]
+    if len(found) > 1:
+        tables = [
+            table.assign(**{"run": f"{judged.task}, " + table["run"], column: f"{judged.task}, " + table[column]})
+            for judged, table in zip(found, tables, strict=True)
+        ]
+    return pd.concat(tables, ignore_index=True)
 
 
 INTERVAL = ("estimate", "ci_low", "ci_high")
@@ -255,7 +350,7 @@ def language_model(folder: Path = PRETRAINED, embedded: Sequence[float] = ()) ->
         "ended": ended,
         "exponent": say(*said.pop("exponent")),
         "embedded": f", and the runs of the embedded model, of 0.4M parameters, have {min(embedded):.3f} to "
-        f"{max(embedded):.3f} on another task; no model of a size between was trained"
+        f"{max(embedded):.3f} on another task"
         if embedded
         else "",
         "trends": "\n".join(lines) + "\n",
@@ -263,6 +358,30 @@ def language_model(folder: Path = PRETRAINED, embedded: Sequence[float] = ()) ->
     return LANGUAGE_MODEL.format(
         **said, **words, exponents=by_share(exponents, "responses"), parts=by_share(parts, "part")
     )
+
+
+def model_sizes(file: Path = MODEL_SIZE, pretrained: Path = PRETRAINED) -> str:
+    """Return the section on models of several sizes from the file of their runs; "" if there is none."""
+    if not file.is_file():
+        return ""
+    columns = ("parameters", "seed", "task", "responses", "tokens", "2H", "fair exponent at 85 %")
+    lines = [f"| {' | '.join(columns)} |", "|" + " --- |" * len(columns)]
+    runs = [row | {"task": "chain-add"} for row in pd.read_csv(file).to_dict("records")]
+    if pretrained.is_dir():
+        said = json.loads((pretrained / "run.json").read_text(encoding="utf-8"))
+        fair = pd.read_csv(pretrained / "fair_exponent.csv").query("responses == 'all' and share == 0.85").iloc[0]
+        law = dict(zip(("slope_2H", "ci_low", "ci_high"), said["exponent"], strict=True))
+        ends = {f"fair_{name}": fair[name] for name in ("value", "low", "high")}
+        runs.append({**said, **law, **ends, "parameters": 268e6, "task": "counting"})
+    for run in runs:
+        law, fair = (
+            say(*(run[name] for name in names))
+            for names in (("slope_2H", "ci_low", "ci_high"), ("fair_value", "fair_low", "fair_high"))
+        )
+        size = f"{run['parameters'] / 1e6:.3g}M"
+        cells = (size, run["seed"], run["task"], run["rows"], f"{run['shortest']} to {run['longest']}", law, fair)
+        lines.append(f"| {' | '.join(map(str, cells))} |")
+    return SIZES + "\n".join(lines) + "\n\n"
 
 
 def over_runs(table: pd.DataFrame, column: str, usual: float, digits: int) -> str:
@@ -306,7 +425,7 @@ def language_model_line(folder: Path = PRETRAINED) -> str:
 
 def edges_line(folder: Path = RESULTS) -> str:
     """Return the sentence on the fair exponents of the two edges that README must hold."""
-    at = pd.read_csv(folder / "fair_exponent.csv").query("share == 0.85")
+    at = of_all_tasks(read(folder)[:1], "exponents", "responses").query("share == 0.85")
     edges = (at["value"][at["responses"] == sign] for sign in ("A > 0", "A < 0"))
     up, down = (f"{of_edge.min():.2f} to {of_edge.max():.2f}" for of_edge in edges)
     where = "docs/findings.md#at-which-exponent-a-band-is-fair"
@@ -316,35 +435,41 @@ def edges_line(folder: Path = RESULTS) -> str:
     )
 
 
-def publish(out: Path, results: Path, target: Path) -> None:
-    """Measure the runs of a finished reproduction and write the folder of results and the page."""
-    claims, runs = out / "claims.json", sorted((out / "runs").glob("*/"))
-    if not claims.is_file() or not runs:
-        raise UserError(f"{out} holds no claims.json or no runs: run `make repro` to its end first")
-    said = json.loads(claims.read_text(encoding="utf-8"))
-    found = [measured(run) for run in runs]
-    tables = [pd.DataFrame([row for both in found for row in both[i]]) for i in range(2)]
-    results.mkdir(parents=True, exist_ok=True)
-    write_text(results / "claims.json", claims.read_text(encoding="utf-8"))
-    for name, table in zip(("fair_exponent", "trend_parts"), tables, strict=True):
-        with whole_file(results / f"{name}.csv") as path:
-            table.to_csv(path, index=False, float_format="%.4g")
-    write_text(target, page(said, *tables))
+def publish(out: Path, results: Path) -> None:
+    """Measure the runs of a reproduction's judged tasks, and write the folder of results."""
+    folders = task_folders(out)
+    for task, folder in folders.items():
+        claims, runs = folder / JUDGED, sorted((folder / "runs").glob("*/"))
+        if not claims.is_file() or not runs:
+            raise UserError(f"{out} holds no {JUDGED} or no runs: run `make repro` to its end first")
+        place = results / task
+        place.mkdir(parents=True, exist_ok=True)
+        for file in (JUDGED, REPORT, PICTURE):
+            shutil.copy(folder / file, place / Path(file).name)
+        found = [measured(run) for run in tqdm(runs, desc=task or out.name, unit="run", leave=False)]
+        for i, name in enumerate(TABLES):
+            with whole_file(place / f"{name}.csv") as path:
+                table = pd.DataFrame([row for of_run in found for row in of_run[i]])
+                table.to_csv(path, index=False, float_format="%.4g")
+    if set(folders) == set(TASKS):
+        shutil.copy(out / JUDGED, results / JUDGED)
 
 
 def published() -> str:
     """Return the text of docs/findings.md from the files under results/."""
-    said = json.loads((RESULTS / "claims.json").read_text(encoding="utf-8"))
-    return page(said, *(pd.read_csv(RESULTS / f"{name}.csv") for name in ("fair_exponent", "trend_parts")))
+    return page(RESULTS)
 
 
 def main() -> int:
     """Publish the reproduction named on the command line."""
     parser = CommandParser(prog="python studies/findings.py", description=__doc__ or "")
-    parser.add_argument("folder", type=str, help="folder of one finished reproduction, such as out/quick")
-    publish(Path(parser.parse_args().folder), RESULTS, PAGE)
-    claims = json.loads((RESULTS / "claims.json").read_text(encoding="utf-8"))["claims"]
-    print(*verdict_lines(claims), edges_line(), sep="\n")
+    parser.add_argument("folder", type=str, help="folder of a finished reproduction, such as out/paper")
+    out = Path(parser.parse_args().folder)
+    publish(out, RESULTS.parent / out.name)
+    write_text(PAGE, published())
+    first = next(iter(task_folders(RESULTS).values()))
+    shutil.copy(first / Path(PICTURE).name, README_PICTURE)
+    print(*verdict_lines(main_claims(RESULTS)), edges_line(), sep="\n")
     return 0
 
 

@@ -21,6 +21,7 @@ from filelock import FileLock
 from fspo.base.errors import UserError
 from fspo.base.files import cache_folder, digest, digest_of, remove_parts, whole_folder
 from fspo.config import WarmupConfig
+from fspo.models.shapes import EMBEDDED_WIDTH
 from fspo.models.warmup_training import RECIPE, measure, train, untrained
 from fspo.tasks import TeachingTask
 from fspo.tasks.chain_add import ChainAdd
@@ -34,6 +35,7 @@ def warm_up(
     config: WarmupConfig | None = None,
     task: TeachingTask | None = None,
     cache_dir: str | Path | None = None,
+    width: int = EMBEDDED_WIDTH,
 ) -> Path:
     """Return the folder of the warmed-up embedded model; train the model first if the cache does not hold it.
 
@@ -44,6 +46,8 @@ def warm_up(
         The task on which the model is trained; chain-add by default.
     cache_dir : path, optional
         Folder of the cache; replaces ``config.cache_dir``.
+    width : int
+        Entries of a hidden state; with another width than the embedded model's a model of another size is made.
 
     Returns
     -------
@@ -59,7 +63,7 @@ def warm_up(
     """
     config, task = config or WarmupConfig(), task or ChainAdd()
     root = cache_folder(cache_dir or config.cache_dir)
-    depends = dependencies(config, task)
+    depends = dependencies(config, task, width)
     target = root / f"warmup-{digest_of(depends)}"
     if (target / SUMMARY).is_file():
         return target
@@ -72,7 +76,7 @@ def warm_up(
             remove_parts(root, target.name)
             print(f"warm-up of the embedded model: it takes minutes, once; later runs read {target}", file=sys.stderr)
             with whole_folder(target) as part:
-                _fill(part, config, task, depends)
+                _fill(part, config, task, width, depends)
     except OSError as error:
         raise UserError(
             f"cannot keep the warm-up in {root} ({error.strerror or error}): set warmup.cache_dir to a folder that "
@@ -81,7 +85,7 @@ def warm_up(
     return target
 
 
-def dependencies(config: WarmupConfig, task: TeachingTask) -> dict[str, Any]:
+def dependencies(config: WarmupConfig, task: TeachingTask, width: int = EMBEDDED_WIDTH) -> dict[str, Any]:
     """Return everything that the warmed-up weights depend on; a hash of it names the model's folder in the cache.
 
     Data, tokenizer and initial weights enter as hashes of the values that the code makes, so that a change of the code
@@ -89,7 +93,7 @@ def dependencies(config: WarmupConfig, task: TeachingTask) -> dict[str, Any]:
     """
     options = {k: v for k, v in asdict(config).items() if k != "cache_dir"}
     weights = hashlib.sha256()
-    for name, value in sorted(untrained(task, config.seed).state_dict().items()):
+    for name, value in sorted(untrained(task, config.seed, width).state_dict().items()):
         weights.update(name.encode() + value.numpy().tobytes())
     return {
         "recipe": RECIPE,
@@ -104,14 +108,14 @@ def dependencies(config: WarmupConfig, task: TeachingTask) -> dict[str, Any]:
     }
 
 
-def _fill(folder: Path, config: WarmupConfig, task: TeachingTask, depends: dict[str, Any]) -> None:
+def _fill(folder: Path, config: WarmupConfig, task: TeachingTask, width: int, depends: dict[str, Any]) -> None:
     """Train with one seed after another until a model reaches ``config.min_accuracy``; write it to ``folder``."""
     best = 0.0
     for attempt in range(config.attempts):
         trial = replace(config, seed=config.seed + attempt)
         started = time.perf_counter()
         with _threads(config.threads):
-            model = train(trial, task)
+            model = train(trial, task, width)
             measured = measure(model, task, config.eval_examples, seed=trial.seed)
         if measured["accuracy"] >= config.min_accuracy:
             model.save_pretrained(folder)

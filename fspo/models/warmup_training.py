@@ -20,7 +20,7 @@ from transformers import PreTrainedModel
 
 from fspo.config import SamplingConfig, WarmupConfig
 from fspo.models.load import build_embedded_model
-from fspo.models.shapes import small_qwen3
+from fspo.models.shapes import EMBEDDED_WIDTH, small_qwen3
 from fspo.sampling.sample import sample
 from fspo.tasks import TeachingTask
 
@@ -30,17 +30,17 @@ _LEARNING_RATE_FLOOR = 0.05
 _RAMP_STEPS = 100
 
 
-def untrained(task: TeachingTask, seed: int) -> PreTrainedModel:
-    """Return the embedded model with random weights and the vocabulary of a task's tokenizer."""
-    return build_embedded_model(seed, small_qwen3(vocab_size=len(task.build_tokenizer())))
+def untrained(task: TeachingTask, seed: int, width: int = EMBEDDED_WIDTH) -> PreTrainedModel:
+    """Return the embedded model, or a wider one, with random weights and the vocabulary of a task's tokenizer."""
+    return build_embedded_model(seed, small_qwen3(width, vocab_size=len(task.build_tokenizer())))
 
 
-def train(config: WarmupConfig, task: TeachingTask) -> PreTrainedModel:
-    """Train a new embedded model on the warm-up data and return it in eval mode.
+def train(config: WarmupConfig, task: TeachingTask, width: int = EMBEDDED_WIDTH) -> PreTrainedModel:
+    """Train a new embedded model, or a wider one, on the warm-up data and return it in eval mode.
 
     The trained weights depend on the arguments and the machine alone.
     """
-    model, tokenizer = cast(Any, untrained(task, config.seed)).train(), task.build_tokenizer()
+    model, tokenizer = cast(Any, untrained(task, config.seed, width)).train(), task.build_tokenizer()
     inner = [p for name, p in model.named_parameters() if p.ndim == 2 and ".layers." in name]
     ids = {id(p) for p in inner}
     outer = [p for p in model.parameters() if id(p) not in ids]

@@ -15,51 +15,89 @@ def claim(name, **more):
     return said | {"estimate": 0.2, "ci_low": 0.1, "ci_high": 0.3, "details": {}} | more
 
 
+def write_reproduction(folder, claims):
+    """Write what a finished reproduction of one task leaves: one run, its claims, report and figure."""
+    (folder / "runs").mkdir(parents=True)
+    (folder / "runs" / "fspo-seed11").symlink_to(LOGS / "fspo-kl")
+    said = {"catalogue": "abc", "commit": "0123456789abcdef", "seeds": [11], "claims": claims}
+    (folder / findings.JUDGED).write_text(json.dumps(said))
+    (folder / findings.REPORT).write_text(f"the report of {folder.name}")
+    (folder / findings.PICTURE).parent.mkdir()
+    (folder / findings.PICTURE).write_bytes(b"a picture")
+    return said
+
+
+DECIDES = "of 1 atoms the one that decides, log-variance: exponent"
+
+
 def test_a_reproduction_is_published_as_tables_and_a_page(tmp_path):
-    out, results, target = tmp_path / "out", tmp_path / "results", tmp_path / "findings.md"
+    out, results = tmp_path / "out", tmp_path / "quick"
     with pytest.raises(UserError, match="make repro"):
-        findings.publish(out, results, target)
-    (out / "runs").mkdir(parents=True)
-    (out / "runs" / "fspo-seed11").symlink_to(LOGS / "fspo-kl")
-    decides = "of 1 atoms the one that decides, log-variance: exponent"
+        findings.publish(out, results)
     power = {"sentence": "A true distance of 0.13 from the margin 0.1 is seen in every log."}
     claims = [
-        claim("C1", estimand=decides, details={"atoms": {}, "power": power}),
+        claim("C1", estimand=DECIDES, details={"atoms": {}, "power": power}),
         claim("log-variance"),
         claim("own-ends", estimate=None),
     ]
-    said = {"catalogue": "abc", "commit": "0123456789abcdef", "seeds": [11], "claims": claims}
-    (out / "claims.json").write_text(json.dumps(said))
-    findings.publish(out, results, target)
-    text = target.read_text()
+    said = write_reproduction(out, claims)
+    findings.publish(out, results)
+    text = findings.page(results)
+    assert "`fspo reproduce --preset quick` (`results/quick/`: seeds 11, commit\n0123456789ab, catalogue abc)" in text
     assert "| C1 C1 says. | refuted | 2H - 1 0.200 [0.100, 0.300]; claimed within 0.1 | one number | 0.13 |" in text
     unknown = "refuted | rollouts missed unknown; claimed below 0.5 | one number | none |"
     assert f"| own-ends | own-ends says. | {unknown}" in text
     assert "- log-variance says. *Refuted*" in text
     assert json.loads((results / "claims.json").read_text()) == said
+    assert (results / "report.html").read_text() == "the report of out"
     exponents, parts = (pd.read_csv(results / f"{n}.csv") for n in ("fair_exponent", "trend_parts"))
     assert len(exponents) == 3 * len(findings.SHARES)
     by_part = parts.pivot(index="share", columns="part", values="value")
     assert by_part[["drift", "scale", "shape"]].sum(axis=1).to_numpy() == pytest.approx(by_part["trend"], abs=1e-3)
 
 
-@pytest.mark.skipif(not findings.RESULTS.is_dir(), reason="no reproduction is published in results/quick")
+def test_tasks_are_published_as_they_are_judged_and_stand_side_by_side(tmp_path):
+    out, results = tmp_path / "out", tmp_path / "paper"
+    for task, verdict in (("products", "supported"), ("chain-add", "refuted")):
+        head = claim("C1", estimand=DECIDES, details={"atoms": {}}, verdict=verdict)
+        write_reproduction(out / task, [head, claim("log-variance", verdict=verdict)])
+    findings.publish(out, results)
+    text = findings.page(results)
+    assert "(`results/paper/`: tasks chain-add, products; seeds 11, commit" in text
+    assert "| claim | over all tasks | chain-add | products |" in text
+    assert "| C1 C1 says. | refuted | refuted | supported |" in text
+    assert "- On products: log-variance says. *Supported*" in text
+    assert "| chain-add, A > 0 | " in text
+    assert "| products, fspo-kl | products, trend | " in text
+    assert findings.main_claims(results)[0]["verdict"] == "refuted"  # not all tasks are judged: the first one's
+    write_reproduction(out / "chain-add-64", [claim("log-variance")])
+    pooled = [claim("C1", estimand=DECIDES, details={"atoms": {}}, verdict="inconclusive")]
+    (out / "claims.json").write_text(json.dumps({"claims": pooled}))
+    findings.publish(out, results)
+    assert findings.main_claims(results) == pooled
+
+
+@pytest.mark.skipif(not findings.RESULTS.is_dir(), reason="no reproduction is published")
 def test_the_page_and_readme_hold_the_published_verdicts():
-    said = json.loads((findings.RESULTS / "claims.json").read_text())
     assert findings.PAGE.read_text() == findings.published()
     readme = (findings.ROOT / "README.md").read_text()
-    lines = [*findings.verdict_lines(said["claims"]), findings.edges_line(), findings.language_model_line()]
+    lines = [
+        *findings.verdict_lines(findings.main_claims(findings.RESULTS)),
+        findings.edges_line(),
+        findings.language_model_line(),
+    ]
     assert [line for line in lines if line not in readme] == []
 
 
-@pytest.mark.skipif(not findings.RESULTS.is_dir(), reason="no reproduction is published in results/quick")
+@pytest.mark.skipif(not findings.RESULTS.is_dir(), reason="no reproduction is published")
 @pytest.mark.parametrize("share", findings.SHARES[1:])
 def test_the_trend_that_is_split_is_the_one_that_the_claims_judge(share):
     """Two programs measure it, `trend_parts` and the tables that the atom fspo-flat reads. Their ranges may lie on two
     sides of one response in a window."""
-    said = json.loads((findings.RESULTS / "claims.json").read_text())["claims"]
-    judged = next(claim for claim in said if claim["id"] == f"{100 * share:g}-fspo-flat")["details"]["numbers"]
-    parts = pd.read_csv(findings.RESULTS / "trend_parts.csv").query("part == 'trend' and share == @share")
-    assert dict(zip(parts["run"], parts["value"], strict=True)) == pytest.approx(
-        {run: number["value"] for run, number in judged.items()}, abs=4e-4
-    )
+    for judged in findings.read(findings.RESULTS):
+        claims = {claim["id"]: claim["details"] for claim in judged.said["claims"]}
+        numbers = claims[f"{100 * share:g}-fspo-flat"]["numbers"]
+        parts = judged.parts.query("part == 'trend' and share == @share")
+        assert dict(zip(parts["run"], parts["value"], strict=True)) == pytest.approx(
+            {run: number["value"] for run, number in numbers.items()}, abs=4e-4
+        )

@@ -129,11 +129,12 @@ def test_every_dependency_changes_the_name(monkeypatch):
         dependencies(replace(TINY, steps=4), TASK),
         dependencies(replace(TINY, seed=1), TASK),
         dependencies(TINY, ChainAdd(replace(TASK.config, slip=0.1))),
+        dependencies(TINY, TASK, width=64),
     ]
     for module, name, value in (
         (warmup, "RECIPE", warmup.RECIPE + 1),
         (TASK, "warmup_text", lambda *args: ("?", "0")),
-        (warmup, "untrained", lambda task, seed: untrained(task, seed + 100)),
+        (warmup, "untrained", lambda task, seed, width: untrained(task, seed + 100, width)),
         (warmup.transformers, "__version__", "0"),
     ):
         with monkeypatch.context() as patch:
