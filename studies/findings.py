@@ -366,7 +366,7 @@ def model_sizes(file: Path = MODEL_SIZE, pretrained: Path = PRETRAINED) -> str:
         return ""
     columns = ("parameters", "seed", "task", "responses", "tokens", "2H", "fair exponent at 85 %")
     lines = [f"| {' | '.join(columns)} |", "|" + " --- |" * len(columns)]
-    runs = [row | {"task": "chain-add"} for row in pd.read_csv(file).to_dict("records")]
+    runs: list[dict[str, Any]] = [{**row, "task": "chain-add"} for row in pd.read_csv(file).to_dict("records")]
     if pretrained.is_dir():
         said = json.loads((pretrained / "run.json").read_text(encoding="utf-8"))
         fair = pd.read_csv(pretrained / "fair_exponent.csv").query("responses == 'all' and share == 0.85").iloc[0]
