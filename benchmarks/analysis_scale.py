@@ -61,7 +61,8 @@ def write_rollout(writer: GradLogWriter, rollout: int, prompts: int, width: int,
             walk += SIGMA * np.sqrt(length) * rng.standard_normal(n) - 0.5 * SIGMA**2 * length
         at = np.arange(size) + (update % MINIBATCHES) * size
         S, L, A = walk[at], length[at].astype(np.float64), advantage[at].astype(np.float64)
-        square = np.maximum(SIGMA**2 * L * update * rng.gamma(50, 1 / 50, size), 1.1 * S**2 / L)  # at least S^2 / L
+        # A sum of L squares is at least S^2 / L.
+        square = np.maximum(SIGMA**2 * L * update * rng.gamma(50, 1 / 50, size), 1.1 * S**2 / L)
         done = rule.apply(S, L, A)
         rows: dict[str, Any] = {
             "rollout": rollout,
@@ -163,7 +164,8 @@ def measure(folder: Path, most: int, scored: int, width: int) -> dict[str, Any]:
         run = run if run.exists() else smaller(run, whole, rows)
         number = {"rows": rows // A_ROLLOUT * A_ROLLOUT}
         by_rows.append(number | timed(run))
-        doctor.append(number | timed("doctor", run))  # right after the analysis, so that both meet the same load
+        # Time the doctor right after the analysis, so that both meet the same load.
+        doctor.append(number | timed("doctor", run))
     tenth = folder / f"rows-{most // 10}"
     few, all_rules = (timed(tenth, "--rules", json.dumps(rules)) for rules in (RULES[:1], RULES))
     a_rule = {name: (all_rules[name] - few[name]) / (len(RULES) - 1) for name in ("seconds", "cpu_seconds")}

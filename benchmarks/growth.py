@@ -63,7 +63,7 @@ def passes(length: int, vocabulary: int, responses: int) -> dict[str, Callable[[
 
     def sampling() -> None:
         keys = np.arange(responses, dtype=np.uint64)
-        no_end = vocabulary  # no token ends a response
+        no_end = vocabulary  # no token ends a response, so that every response has the wanted length
         sample(
             model,
             [ids[0][:PROMPT]] * responses,

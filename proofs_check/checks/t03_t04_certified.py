@@ -163,7 +163,8 @@ def _float_drift(rng: np.random.Generator, cases: int = 300) -> float:
         phi = [normal_density(arb(u)) for u in (u_lo, u_hi)]
         exact = abs(phi[1] - phi[0]) * x + phi_1() * x * x
         error = balls.size(arb(float(theory.drift_error_bound(u_lo, u_hi, x))) / exact - 1)
-        largest = error if not error <= largest else largest  # a NaN is kept: no <= holds for it
+        # If the error is NaN, keep it as the largest: a NaN fails every comparison.
+        largest = error if not error <= largest else largest
     return largest
 
 

@@ -58,7 +58,7 @@ def long_run(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
             online.observe(S, np.ones(rows), np.ones(rows))
             scale = float(np.clip(scale * np.exp(walk * rng.standard_normal()), 1e-3, 3))
         theta.append(online.state["log_scale"])
-        if max(theta) >= CEILING:  # T14 says nothing about a range that has reached its limit
+        if max(theta) >= CEILING:  # T14's bound does not hold for a range that has reached its limit
             continue
         last = max(GAIN, 1 / math.sqrt(len(accepted)))
         bound = (max(theta) - min(theta)) / (len(accepted) * last)

@@ -23,7 +23,7 @@ _SETTINGS = settings(
     max_examples=EXAMPLES,
     database=None,
     deadline=None,
-    phases=(Phase.generate, Phase.target),  # shrinking would only make the counterexample simpler, and nobody reads it
+    phases=(Phase.generate, Phase.target),  # no shrinking (making a counterexample simpler): one counterexample decides
     suppress_health_check=(HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much),
 )
 T = TypeVar("T")

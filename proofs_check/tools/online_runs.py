@@ -184,7 +184,7 @@ def squared_lre(kept: Floats) -> float:
 def survey(
     rng: np.random.Generator, drift: str = "kl", models: Mapping[str, LogRatioModel] = MODELS, runs: int = RUNS
 ) -> Iterator[tuple[str, dict[str, Learnt]]]:
-    """Yield, for each log-ratio model, its name and what every rule of RULES has learnt under it."""
+    """Yield, for each log-ratio model, its name and the band that each rule of RULES has learnt from its draws."""
     rules = [template(name, drift) for name in RULES]
     for name, model in models.items():
         yield name, dict(zip(RULES, learnt(rng, model, rules, runs), strict=True))
