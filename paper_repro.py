@@ -64,13 +64,14 @@ class Reproduction:
         from fspo.tasks import teaching_task
 
         self.config = parse(TrainConfig, [f"--{name}={value}" for name, value in self.sizes.options.items()])
-        self.task = teaching_task(self.config.task.name, self.config.task.options)  # what is missing is told at once
+        # A task whose package is missing is refused at once.
+        self.task = teaching_task(self.config.task.name, self.config.task.options)
 
     def run(self) -> int:
         """Run all stages; return 0 if the theory checks pass and the report is written."""
         if self.root.parent.is_file():
             raise UserError(f"--output {self.root.parent} is a file: name a folder")
-        from proofs_check.maps.output import check_output  # the help does not wait for pandas
+        from proofs_check.maps.output import check_output  # imported here, so that --help does not wait for pandas
 
         # Refuse to overwrite a folder of other files. It is ours if it has a file of stages or a folder ``checks``;
         # `check_output` then refuses a folder ``checks`` of other files.
@@ -119,7 +120,8 @@ class Reproduction:
 
         A failed check is reported and does not stop the later stages.
         """
-        judged = ("proofs_check", "analysis", "fspo.objective", *GROUND_FLOOR)  # checks run all of them
+        # The checks run code of all these packages.
+        judged = ("proofs_check", "analysis", "fspo.objective", *GROUND_FLOOR)
         folder, source = self.root / "checks", {"source": source_digest(*judged)}
         common = ("--out", str(folder), "--jobs", str(self.sizes.jobs))
         report = {"result": folder / "proofs_check.json", "passing": (0, 1)}
@@ -248,7 +250,7 @@ def print_power(sizes: ReproductionSizes) -> None:
     # The first minibatch of a rollout is scored before any update: S is 0 there.
     responses = sizes.rollouts * prompts * given.batch.responses * (minibatches - 1) // minibatches
     held_out = int(sizes.options.get("eval.prompts", given.eval.prompts))
-    logs = len(sizes.rules) * len(sizes.seeds) + ("none" not in sizes.rules)  # the shared run is one of rule none
+    logs = len(sizes.rules) * len(sizes.seeds) + ("none" not in sizes.rules)  # the shared run is a run of rule none
     design = PlannedRuns(logs, len(sizes.seeds), sizes.rollouts, responses, held_out)
     print(design)
     print(power_table(design).to_string(index=False, float_format=lambda x: f"{x:.3g}", na_rep=""))

@@ -91,7 +91,7 @@ def main(arguments: list[str] | None = None) -> int:
 def analyse_command(arguments: list[str] | None = None) -> int:
     """Analyse run folders, print a table for each, judge the claims on request and return the exit status."""
     args = build_parser().parse_args(arguments)
-    import pandas as pd  # the help does not wait for pandas, nor for what imports it
+    import pandas as pd  # imported here, so that --help does not wait for pandas
     from tqdm import tqdm
 
     from analysis.claims.catalogue import claims_about, digest_of_catalogue

@@ -48,7 +48,9 @@ from fspo.stats.bins import Bins, make_bins
 MANY_SCORES = 20_000
 """Number of scores from which on two processes read them faster than one."""
 Progress = Callable[..., None]
-"""Function that is called with the name of a part and the share of it that was done since the last call (default 1)."""
+"""Type of a function that reports progress. It is called with the name of a part of the analysis, and the share of this
+part that was done since the last call (default 1).
+"""
 
 
 def shared_bins(runs: Sequence[Run], options: Options) -> Bins:
@@ -78,7 +80,8 @@ def analyse(
     cases = make_cases(options.bands, options.targets, None if run.streamed else run.rows, states, run.ratio.on)
     trained = trained_case(run)
     tally, found = look_through(run, bins, cases, options.window, partial(progress, "acceptance"), workers)
-    run = replace(run, counts=found.notes.counts)  # counts of the complete log; run.rows may be a sample
+    # Take the counts of the whole log, because run.rows may be a sample of it.
+    run = replace(run, counts=found.notes.counts)
     rows |= _tables(run, tally)
     rows["ess"] += factor_rows(run, bins)
     progress("acceptance", 0.0)
@@ -108,11 +111,10 @@ TableRows = dict[str, list[Any]]
 def _scored(
     run: Run, bins: Bins, options: Options, cases: list[Case], width: float
 ) -> tuple[TableRows, dict[str, Any], Notes]:
-    """Make the tables that need scores, with the counts and notes of reading them; many scores are read in two
-    processes.
+    """Make the tables that need scores; return them with the counts and notes of reading the scores.
 
-    Each process reads all scores and makes some of the tables: a table gathers numbers over all windows, so the windows
-    cannot be divided between the processes.
+    Many scores are read in two processes. Each process reads all scores and makes some of the tables: a table gathers
+    numbers over all windows, so the windows cannot be divided between the processes.
     """
     key = RunKey.of(run)
     cosines = CosineTable(key, bins, cases, options.targets, options.draws, options.seed, width)
@@ -139,9 +141,10 @@ def _scored(
 
 
 def _before(run: Run, bins: Bins, options: Options) -> tuple[dict[str, dict[int, Rule]], TableRows]:
-    """Make the tables moments, scaling, reuse and theory_gap; on a streamed log also replay bands that follow a target.
+    """Make the tables moments, scaling, reuse and theory_gap; on a streamed log, replay bands that follow a target too.
 
-    To replay is to let such a band learn its range from the log, update by update. A streamed log uses three processes.
+    To replay a band is to let it learn its range from the log, update by update. A streamed log is read by three
+    processes at the same time.
     """
 
     def described(_: Callable[[], None]) -> TableRows:
@@ -164,7 +167,7 @@ def _tables(run: Run, tally: Tally) -> TableRows:
     """Make the tables of acceptance (the share of responses that rules keep)."""
     jobs: list[Job] = [lambda _, use=use: vars(tables_of(run, tally, (use,))) for use in tally.uses]
     if run.streamed:
-        standard_draws(2 * len(tally.layout.bins))  # before the processes part, so that they share the draws
+        standard_draws(2 * len(tally.layout.bins))  # drawn before processes start, so that all share the draws
     parts = in_processes(jobs) if run.streamed else [job(lambda: None) for job in jobs]
     return {name: [row for part in parts for row in part[name]] for name in vars(AcceptanceTables())}
 
@@ -186,7 +189,7 @@ def analyse_runs(
     on = known_ratio(options.on)
     if workers is not None:
         known_workers(workers)
-    make_cases(options.bands, options.targets, on=on)  # refuses unknown names of rules before any work
+    make_cases(options.bands, options.targets, on=on)  # called only to refuse unknown names of rules before any work
     partition = find_partition(options.by)
     if len({Path(path).resolve() for path in paths}) < len(paths):
         raise UserError("the same run folder is named twice: name each run once")

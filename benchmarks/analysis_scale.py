@@ -1,4 +1,4 @@
-"""Measure time and memory of `fspo analyse` by rows, by rules and with sketches, and those of the doctor by rows.
+"""Measure time and memory of `fspo analyse` by rows, by rules and with sketches, and those of `fspo doctor` by rows.
 
     python benchmarks/analysis_scale.py [--rows 100000000] [--scored 100000] [--folder KEEP]
 
@@ -61,7 +61,8 @@ def write_rollout(writer: GradLogWriter, rollout: int, prompts: int, width: int,
             walk += SIGMA * np.sqrt(length) * rng.standard_normal(n) - 0.5 * SIGMA**2 * length
         at = np.arange(size) + (update % MINIBATCHES) * size
         S, L, A = walk[at], length[at].astype(np.float64), advantage[at].astype(np.float64)
-        square = np.maximum(SIGMA**2 * L * update * rng.gamma(50, 1 / 50, size), 1.1 * S**2 / L)  # at least S^2 / L
+        # The sum of squares of L token log-ratios whose sum is S is at least S^2 / L.
+        square = np.maximum(SIGMA**2 * L * update * rng.gamma(50, 1 / 50, size), 1.1 * S**2 / L)
         done = rule.apply(S, L, A)
         rows: dict[str, Any] = {
             "rollout": rollout,
@@ -112,7 +113,7 @@ def write_log(run: Path, rows: int, width: int = 0, prompts: int = PROMPTS) -> P
 
 
 def smaller(run: Path, of: Path, rows: int) -> Path:
-    """Make a run whose log is about the first ``rows`` rows (complete rollouts) of the run ``of``."""
+    """Make a run whose log holds about the first ``rows`` rows of the log of the run ``of``, in complete rollouts."""
     (run / GRADLOG).mkdir(parents=True)
     for path in log_paths(of)[: rows // A_ROLLOUT]:
         os.link(path, run / GRADLOG / path.name)
@@ -151,8 +152,9 @@ def main() -> None:
 
 
 def measure(folder: Path, most: int, scored: int, width: int) -> dict[str, Any]:
-    """Write the simulated logs that the folder lacks, time their analysis, and return seconds and memory: by number of
-    rows, by number of rules, and with sketches."""
+    """Write the simulated logs that are not in the folder yet, time their analysis, and return seconds and memory: by
+    number of rows, by number of rules, and with sketches.
+    """
     whole = folder / f"rows-{most}"
     if not whole.exists():
         with whole_folder(whole) as part:
@@ -163,7 +165,8 @@ def measure(folder: Path, most: int, scored: int, width: int) -> dict[str, Any]:
         run = run if run.exists() else smaller(run, whole, rows)
         number = {"rows": rows // A_ROLLOUT * A_ROLLOUT}
         by_rows.append(number | timed(run))
-        doctor.append(number | timed("doctor", run))  # right after the analysis, so that both meet the same load
+        # Time `fspo doctor` right after the analysis, so that the load of the machine is the same for both.
+        doctor.append(number | timed("doctor", run))
     tenth = folder / f"rows-{most // 10}"
     few, all_rules = (timed(tenth, "--rules", json.dumps(rules)) for rules in (RULES[:1], RULES))
     a_rule = {name: (all_rules[name] - few[name]) / (len(RULES) - 1) for name in ("seconds", "cpu_seconds")}

@@ -1,4 +1,5 @@
-"""How the cost of a rollout grows with length, vocabulary, group size and number of score passes.
+"""Measure how the cost of a rollout grows with length, vocabulary, group size and number of score passes (which compute
+the scores for the gradient log).
 
     python benchmarks/growth.py [--rounds 5]
 
@@ -35,18 +36,22 @@ VARIED = {
     "vocabulary": (2048, 8192, 32_768, 131_072),
     "responses": (2, 4, 8, 16, 32),
 }
-"""Tokens of a response, entries of the vocabulary, and responses to the one prompt (the group)."""
+"""Sizes that are varied one at a time: tokens of a response, entries of the vocabulary, and responses to the one prompt
+(the group).
+"""
 
 
 def build(vocabulary: int) -> Qwen3ForCausalLM:
-    """Return the model with a vocabulary of the given size."""
+    """Return the small Qwen3 model with a vocabulary of the given size and random weights."""
     config = small_qwen3(256, vocab_size=vocabulary, num_hidden_layers=4, tie_word_embeddings=True)
     torch.manual_seed(0)
     return Qwen3ForCausalLM(config).eval()
 
 
 def passes(length: int, vocabulary: int, responses: int) -> dict[str, Callable[[], object]]:
-    """Return the passes of a rollout at the given sizes, by name."""
+    """Return, by name, functions that run each pass of a rollout at the given sizes: sampling, old log-probs, training,
+    scores.
+    """
     model = build(vocabulary)
     ids = np.random.default_rng(0).integers(1, vocabulary, (responses, PROMPT + length)).tolist()
     batch = make_batch([ids[0][:PROMPT]] * responses, [row[PROMPT:] for row in ids], 0)
@@ -63,7 +68,7 @@ def passes(length: int, vocabulary: int, responses: int) -> dict[str, Callable[[
 
     def sampling() -> None:
         keys = np.arange(responses, dtype=np.uint64)
-        no_end = vocabulary  # no token ends a response
+        no_end = vocabulary  # no token ends a response, so that every response has the wanted length
         sample(
             model,
             [ids[0][:PROMPT]] * responses,

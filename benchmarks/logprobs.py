@@ -2,11 +2,11 @@
 
     python benchmarks/logprobs.py [--tokens 256,1024] [--hidden 256] [--dtypes float32,bfloat16] [--rounds 3]
 
-Each way goes from the same hidden states and output weight to log-probs of given tokens, forward and backward (both
-gradients). Times are CPU seconds of one thread. The ways take turns; the ratio of two ways is taken in each round, and
-its median over rounds is reported. Peak memory is what PyTorch's allocator reports to the profiler, above what was
-there before. Errors are against float64 for targets drawn from the policy. `torch.nn.functional.linear_cross_entropy`
-is timed only with --torch, because it is ten times slower on a CPU.
+Every way of computing them goes from the same hidden states and output weight to log-probs of given tokens, forward and
+backward (both gradients). Times are CPU seconds of one thread. The ways take turns; the ratio of two ways is taken in
+each round, and its median over rounds is reported. Peak memory is the largest memory of PyTorch's allocator, as its
+profiler reports it, less what was allocated before. Errors are differences from float64 for tokens drawn from the
+policy. `torch.nn.functional.linear_cross_entropy` is timed only with --torch, because it is ten times slower on a CPU.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ WAYS: dict[str, Way] = {
 
 
 def peak_bytes(step: Callable[[], object]) -> int:
-    """Return by how many bytes the memory of live tensors grows at most while ``step`` runs."""
+    """Return by how many bytes the memory of PyTorch's tensors grows at most while ``step`` runs."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as watched:
         step()
     live = most = 0
@@ -114,7 +114,7 @@ def measure(dtype: str, tokens: int, features: int, rounds: int, ways: dict[str,
     seconds = {name: np.array(values) for name, values in taken.items()}
     peaks = {}
     for name, way in ways.items():
-        # the gradients are freed before the memory measurement starts, so that they are not counted
+        # free the gradients first, so that they do not count in the measured memory
         hidden.grad = weight.grad = None
         peaks[name] = peak_bytes(lambda way=way: step(way))
     with torch.no_grad():

@@ -1,4 +1,5 @@
-"""Timing, memory of processes, the machine's description and the results' file, shared by all benchmarks.
+"""Helpers that all benchmarks share: time functions, measure the memory of processes, describe the machine, write
+results.
 
 This module imports only the standard library, so that importing it adds little to the memory that a benchmark measures.
 """
@@ -83,7 +84,8 @@ def watch(command: Sequence[str], memory: Callable[[int], int], pause: float, **
     Parameters
     ----------
     memory : function of a process id
-        Bytes of that process; OSError where it has ended. They are added up over the command's processes.
+        Returns the bytes of memory of that process; raises OSError if it has ended. The bytes are added up over the
+        command's processes.
     options
         Further arguments of ``subprocess.Popen``.
     """

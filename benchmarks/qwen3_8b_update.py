@@ -1,4 +1,5 @@
-"""One update of Qwen3-8B's shape with random weights on one GPU: tokens/s, memory, cost of the log, FLOP/s.
+"""Measure one update of a model of Qwen3-8B's shape with random weights on one GPU: tokens/s, memory, cost of the
+gradient log, FLOP/s.
 
     python benchmarks/qwen3_8b_update.py                    # 8 responses x 4,096 tokens, 8-bit AdamW, bfloat16
     python benchmarks/qwen3_8b_update.py --tiny --out FILE  # the same code at a tiny shape, on a CPU
@@ -38,7 +39,9 @@ from fspo.train.recorder import score_shards
 from fspo.train.updates import Updater
 
 MINIBATCHES = 8
-"""Number of updates in a rollout, as in the presets for this model; scores are taken of the responses of one update."""
+"""Number of updates in a rollout, as in the presets for Qwen3-8B. Scores are computed for the responses of one of these
+updates only.
+"""
 AIMS = {"gradient_log_share": 0.02, "share_of_matmul_rate": 0.40}
 
 

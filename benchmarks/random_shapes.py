@@ -1,5 +1,5 @@
-"""Train models with random weights at real shapes on this machine's CPU: seconds of each phase, and memory beside the
-plan's.
+"""Train models with random weights and the shapes of real models on this machine's CPU: measure seconds of each phase,
+and memory beside what `fspo plan` predicts.
 
     python benchmarks/random_shapes.py                                    # all cases
     python benchmarks/random_shapes.py --cases '[Qwen3-8B-lora]' --folder KEEP
@@ -48,19 +48,21 @@ ALL_WEIGHTS = ("--model.lora", "null", "--optim.learning_rate", "1e-5")
 
 @dataclass(frozen=True)
 class MeasuredShape:
-    """A shape, the options with which it is trained, and the number of processes over which FSDP2 shards it."""
+    """A case of the benchmark: the shape of a model, the options with which it is trained, and the number of processes
+    over which FSDP2 shards it.
+    """
 
     shape: str
     options: tuple[str, ...] = ()
     processes: int = 1
 
     def arguments(self, output: Path, rollouts: int) -> list[str]:
-        """Return the options of one run."""
+        """Return the command-line options of one training run of the case."""
         words = ["--config", str(PRESET), "--model.name_or_path", RANDOM + self.shape, "--output", str(output)]
         return [*words, *self.options, "--rollouts", str(rollouts), "--resume", "true", "--keep_checkpoints", "9"]
 
     def command(self, output: Path, rollouts: int) -> list[str]:
-        """Return the command of one run."""
+        """Return the command that starts one training run of the case."""
         start = ["-m", "fspo.train"]
         if self.processes > 1:
             start = ["-m", "torch.distributed.run", "--nproc_per_node", str(self.processes), str(SHARDED)]
@@ -77,7 +79,9 @@ CASES = {
 
 
 class Memory:
-    """The largest resident memory of each process that was looked at, bytes by process id."""
+    """A callable that looks up the resident memory of a process, and keeps the largest value that it saw: bytes by
+    process id.
+    """
 
     def __init__(self) -> None:
         self.largest: dict[int, int] = {}
@@ -112,8 +116,8 @@ def same_tensors(one: Path, other: Path) -> bool:
 def measure(name: str, case: MeasuredShape, folder: Path, rollouts: int) -> dict[str, Any]:
     """Train one case twice, once straight and once killed and resumed, and read its log; return what was measured.
 
-    The result holds seconds of each phase, memory beside the plan's, whether both runs end with the same bits, and
-    seconds and exit status of analysis, doctor and figures on the straight run.
+    The result holds seconds of each phase, memory beside what `fspo plan` predicts, whether both runs end with the same
+    bits, and seconds and exit status of `fspo analyse`, `fspo doctor` and the figures on the run that was not killed.
     """
     from fspo.plan.memory import plan
     from fspo.train.checkpoint import list_checkpoints

@@ -1,5 +1,5 @@
-"""How fast log-ratio models draw S given L, alone and with a count of the draws in a band, against numpy's normal
-draws.
+"""Measure how fast log-ratio models draw S given L, alone and with a count of the draws in a band, beside numpy's
+normal draws.
 
     python benchmarks/sampling.py [--draws 16777216] [--rounds 7] [--many 100000000]
 
@@ -43,8 +43,9 @@ GOAL = 0.7
 
 
 def bare(draws: int) -> None:
-    """Draw normal numbers with numpy alone into one array that stays in the processor's cache: the speed to compare
-    with."""
+    """Draw normal numbers with numpy alone into one array that stays in the processor's cache. Its speed is what the
+    models' speeds are compared with.
+    """
     rng, out = np.random.default_rng(0), np.empty(CHUNK)
     for _ in range(draws // CHUNK):
         rng.standard_normal(out=out)

@@ -1,4 +1,5 @@
-"""What a score pass costs in CPU seconds and how exact its sketches are, on the embedded model.
+"""Measure what a score pass (which computes the scores for the gradient log) costs in CPU seconds and how exact its
+sketches are, on the embedded model, a model of 0.4M parameters that this project makes itself.
 
     python benchmarks/scores.py [--model FOLDER] [--rows 128] [--rounds 9]
 

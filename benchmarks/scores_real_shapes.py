@@ -1,4 +1,5 @@
-"""What scores cost at the shapes of Qwen3-8B: one decoder layer with random weights on the CPU, ratios within one run.
+"""Measure what scores cost at the shapes of Qwen3-8B: one decoder layer with random weights on the CPU, ratios within
+one run.
 
     python benchmarks/scores_real_shapes.py [--dtypes bfloat16,float32] [--rows 4] [--columns 128] [--rounds 5]
 
@@ -33,9 +34,12 @@ from fspo.policy.logprobs import make_batch, token_log_probs
 from fspo.policy.scores import ScoreHooks, score
 
 HOOKS_LIMIT, PASS_LIMIT = 0.03, 0.8
-"""Goals: cost of the score hooks alone and of a whole score pass, as shares of a training pass."""
+"""Goals, as shares of the cost of a training pass: the most that the score hooks alone, and a whole score pass, may
+cost.
+"""
 LIVE_LIMIT = 0.05
-"""Share of a rollout step that must be saved before it is worth the code to take scores from the training pass itself.
+"""Share of a rollout step's time that must be saved before code that takes scores from the training pass itself is
+worth writing.
 """
 PROMPT = 8
 

@@ -1,8 +1,9 @@
-"""`fspo train` with FSDP2 on a CPU, where accelerate would not shard.
+"""Run `fspo train` with FSDP2 on a CPU, where accelerate by itself would not shard the model.
 
     torchrun --nproc_per_node 2 benchmarks/sharded_train.py --config fspo/presets/qwen3-8b-random.yaml ...
 
-accelerate's state is set by hand, as in the tests (`tests/fspo/tiny_run.py`); all that follows is its own path.
+The script sets accelerate's state by hand, as the tests do (`tests/fspo/tiny_run.py`). From there on, accelerate shards
+as it would on GPUs.
 """
 
 import sys

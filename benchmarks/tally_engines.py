@@ -1,4 +1,5 @@
-"""Compare numpy, polars and duckdb on the sums of the analysis' tally, side by side in one process.
+"""Compare numpy, polars and duckdb, side by side in one process, on the sums over a gradient log's rows that the
+analysis needs (its tally).
 
     pip install --target /tmp/engines polars duckdb
     PYTHONPATH=/tmp/engines:. python benchmarks/tally_engines.py
@@ -30,7 +31,7 @@ FACTORS = (1.0, 2.0, 1.5)
 
 
 def columns() -> dict[str, np.ndarray]:
-    """Return the simulated columns (ROWS,): some 5 to 32 % of the rows lie outside a band."""
+    """Return the simulated columns, each (ROWS,): between 5 and 32 % of the rows lie outside a band."""
     rng = np.random.default_rng(0)
     S = 0.1 * rng.standard_normal(ROWS)
     found = {"key": rng.integers(0, GROUPS * BINS, ROWS), "w": np.exp(S)}
@@ -50,7 +51,7 @@ def by_numpy(data: dict[str, np.ndarray]) -> np.ndarray:
 
 
 def by_polars(data: Any) -> np.ndarray:
-    """Return the same from one lazy query over a polars frame."""
+    """Return the counts and sums that `by_numpy` returns, from one lazy query over a polars frame."""
     pl: Any = import_module("polars")
     cells = []
     for i in range(BANDS):
@@ -62,7 +63,7 @@ def by_polars(data: Any) -> np.ndarray:
 
 
 def by_duckdb(data: Any) -> np.ndarray:
-    """Return the same from one SQL query over an Arrow table registered as ``t``."""
+    """Return the counts and sums that `by_numpy` returns, from one SQL query over the Arrow table ``t``."""
     cells = [
         f"count(*) FILTER (e{i} > {factor}), coalesce(sum(w) FILTER (e{i} > {factor}), 0)"
         for i in range(BANDS)

@@ -1,4 +1,5 @@
-"""Seconds and memory of one rollout step: this trainer against TRL's GRPOTrainer, side by side in one run.
+"""Measure seconds and memory of one rollout step: this project's trainer against TRL's GRPOTrainer, side by side in one
+run.
 
     python benchmarks/trl_rollout_step.py [--cases embedded ...] [--rollouts 4] [--rounds 2] [--threads 2]
     python benchmarks/trl_rollout_step.py --cases pretrained --model FOLDER
@@ -43,9 +44,10 @@ OURS = {
 
 @dataclass(frozen=True)
 class TrainedCase:
-    """What both sides train, and the sizes of TRL's microbatches, in responses.
+    """A case of the comparison: what this project's trainer and TRL's train, and the sizes of TRL's microbatches, in
+    responses.
 
-    A model without a name is a folder that `prepared` finds or makes.
+    If ``model`` is empty, the model is in a folder that `prepared` finds or makes.
     """
 
     task: str
@@ -72,7 +74,7 @@ class TrainedCase:
 
     @property
     def sides(self) -> dict[str, str]:
-        """What is compared: a description of each side, by its name."""
+        """Descriptions of the compared trainers and their settings, by name."""
         return OURS | {f"trl-{n}": f"TRL, microbatches of {n} responses" for n in self.microbatches}
 
 
@@ -83,8 +85,9 @@ CASES = {
     "qwen3-0.6b-bfloat16": replace(QWEN, dtype="bfloat16"),
     "pretrained": TrainedCase("dataset", 4, 8, 4, 1, 160, 1e-6, 4, (8, 2)),
 }
-"""The warmed-up embedded model; Qwen3-0.6B's shape with random weights; a pretrained model that learns to count, as in
-`studies/pretrained.py`."""
+"""Cases by name: the embedded model (0.4M parameters) after its warm-up; Qwen3-0.6B's shape with random weights; a
+pretrained model that learns to count, as in `studies/pretrained.py`.
+"""
 KEPT = ("completions/mean_length", "reward")
 
 
@@ -96,7 +99,7 @@ def now() -> tuple[float, float]:
 def run_fspo(
     case: TrainedCase, task: dict[str, Any], rollouts: int, threads: int, folder: str, score_every: int
 ) -> dict[str, Any]:
-    """Train with this project's trainer and time each rollout; the same work is timed as for TRL's trainer."""
+    """Train with this project's trainer and time each rollout, over the same work that `run_trl` times."""
     from fspo import config as c
     from fspo.config import SamplingConfig
     from fspo.gradlog import metric_names as metric
@@ -247,7 +250,9 @@ def child(side: str, case: TrainedCase, task: dict[str, Any], rollouts: int, thr
 
 
 def prepared(name: str, model: str | None, folder: Path) -> tuple[TrainedCase, dict[str, Any]]:
-    """Return a case with its model's name or folder, and its task's options; new files are written to ``folder``."""
+    """Return the case with the name or folder of its model filled in, and the options of its task; new files are
+    written to ``folder``.
+    """
     case = CASES[name]
     if case.model:
         return case, {}
@@ -349,7 +354,7 @@ def show(table: dict[str, dict[str, Any]]) -> str:
 
 def main() -> None:
     """Compare this project's trainer with TRL's, print the tables and write them to benchmarks/results."""
-    # This uses argparse because the imports of fspo.base.command_line would count in the memory measured for TRL.
+    # Parse with argparse, because the imports of fspo.base.command_line would count in the memory measured for TRL.
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--rollouts", type=int, default=4, help="rollouts of each process, of two or more without the first"

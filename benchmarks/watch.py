@@ -1,8 +1,9 @@
-"""CPU seconds that `fspo watch` spends on a rollout of 512 rows, by the number of rollouts before it.
+"""Measure the CPU seconds that `fspo watch` spends on a rollout of 512 rows, by the number of rollouts before it.
 
     python benchmarks/watch.py --rollouts 1000
 
-A simulated log is followed rollout by rollout, and after each the page's sums are made, as beside a run that trains.
+The benchmark writes a simulated gradient log rollout by rollout. After each it reads the new rows and makes the sums
+that the watch page shows, as `fspo watch` does beside a run that trains.
 """
 
 from __future__ import annotations
@@ -28,11 +29,13 @@ from fspo.rules import preset
 ROWS = 512
 PROMPTS = ROWS // (GROUP * EPOCHS)
 LAST = 5
-"""Rollouts whose median is reported."""
+"""Number of last rollouts over which the median of the CPU seconds is taken."""
 
 
 def main() -> None:
-    """Follow a log of the asked length, print the CPU seconds by length of run and write them to a file."""
+    """Follow a simulated log of the wanted number of rollouts, print the CPU seconds by number of rollouts and write
+    them to a file.
+    """
     parser = CommandParser(prog="python benchmarks/watch.py", description=__doc__ or "")
     parser.add_argument("--rollouts", type=int, default=1000, help="rollouts of the longest run")
     options = parser.parse_args()

@@ -103,7 +103,8 @@ def parts(module: ModuleType, tables: Tables) -> list[tuple[str, Tables]]:
     names = [name for name in looks(bands) if name not in REFERENCES]
     if len(names) <= MOST_RULES:
         return [("", tables)]
-    names.sort(key=lambda name: (name not in first, name not in trained))  # stable: else the order of legends
+    # A stable sort: rules that tie keep the order of legends.
+    names.sort(key=lambda name: (name not in first, name not in trained))
     main = [name for name in names if name in first or name in trained] or names
     groups = [main[:MOST_RULES]]
     rest, size = [name for name in names if name not in groups[0]], MOST_RULES - 1

@@ -99,7 +99,7 @@ def build_parser() -> CommandParser:
 def main(arguments: list[str] | None = None) -> int:
     """Draw the figures, print which were drawn and which skipped, and write the captions."""
     values = build_parser().parse_args(arguments)
-    from figures.tables import Tables, load, load_theory  # the help does not wait for pandas
+    from figures.tables import Tables, load, load_theory  # imported here, so that --help does not wait for pandas
 
     runs = [Path(run) for run in values.runs]
     folders = [*runs, *([values.theory] if values.theory else [])]

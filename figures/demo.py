@@ -33,7 +33,8 @@ def build_parser() -> CommandParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the two runs, analyse and examine them, write the report and print where it lies."""
     args = build_parser().parse_args(arguments)
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # the arrays are small: more threads wait for each other
+    # One thread, because on small arrays more threads would wait for each other.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     import json
     import shutil
 

@@ -191,7 +191,7 @@ def dots(
     ax.tick_params(axis="y", length=0)
     spec = ax.get_subplotspec()
     if spec is not None and not spec.is_first_col() and len(ax.get_shared_y_axes().get_siblings(ax)) > 1:
-        ax.tick_params(labelleft=False)  # seaborn.objects had shown them again
+        ax.tick_params(labelleft=False)  # hide them again, because seaborn.objects shows them
     ax.grid(False, axis="y")
     for empty in (i for i, name in enumerate(rows) if missing and not (data[row] == name).any()):
         few_words(ax, 0.5, empty, missing, transform=ax.get_yaxis_transform())

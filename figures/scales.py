@@ -48,7 +48,8 @@ def bin_axis(ax: Axes, partition: Partition, values: ArrayLike, most: int = 6) -
         room = 0.08 * (float(np.ptp(values)) or 1.0)
         ax.set_xlim(values.min() - room, values.max() + room)
         few_ticks(ax.xaxis, min(most, 4))
-    ax.set_xlabel(partition.label if partition == LENGTH else fill(partition.label, 24))  # panels are narrow
+    # A long label is broken into lines, because panels are narrow.
+    ax.set_xlabel(partition.label if partition == LENGTH else fill(partition.label, 24))
 
 
 def decade_axis(axis: Any, values: ArrayLike, most: int = 6) -> None:

@@ -182,7 +182,7 @@ def load(runs: Sequence[Path], by: str = LENGTH.name, on: str = UPDATE.on) -> Ta
         for name, frame in found.items():
             if frame is not None and not frame.empty:
                 own: dict[str, Any] = {"run": label}
-                if "trained_rule" not in frame:  # the table ``sweep``; all others have trained_rule
+                if "trained_rule" not in frame:  # the table ``sweep`` has the column rule; all others have trained_rule
                     said = summaries.get(label, {})
                     own |= {"trained_rule": said.get("rule"), "seed": said.get("seed")}
                 elif name in OF_OWN_RULE and summaries.get(label, {}).get("own_rule"):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from fspo.base.command_line import CommandParser, next_step
 from fspo.base.errors import run_cli
 
-if TYPE_CHECKING:  # for types alone: --help must not wait for the import of the checks
+if TYPE_CHECKING:  # imported for type checkers alone, so that --help does not wait for the checks
     from proofs_check.frame import Check, Row
 
 EXAMPLES = """examples:

@@ -19,8 +19,8 @@ import numpy as np
 from fspo.base.errors import UserError, unknown_name
 
 ALPHA = 1e-3
-"""Largest probability that a run of the suite judges any true claim of its simulated checks to be false. Holm's
-correction over all simulated checks keeps it.
+"""Largest probability that a run of all checks judges any true claim false because of chance in simulated draws. Holm's
+correction over all simulated checks ensures it.
 """
 
 
@@ -34,7 +34,7 @@ class Verdict(StrEnum):
 
 
 class Method(StrEnum):
-    """How a check computes independently of ``fspo`` what the statement claims."""
+    """How a check establishes what the statement claims, independently of the code of ``fspo``."""
 
     CLOSED = "closed form"  # a formula, compared with mpmath or with another exact formula
     CERTIFIED = "certified"  # Ball arithmetic proves bounds over whole boxes of parameters.
@@ -50,10 +50,11 @@ class Method(StrEnum):
 class Outcome:
     """The result of a check's function.
 
-    Deterministic checks give ``margin``, the distance from failing in ``unit``, negative if the claim is false.
-    Simulated checks give ``p_value``, corrected for the several tests inside the check, and ``resolution``, the largest
-    half-width of their intervals; above ``wanted`` the check is undecided. A check that could not be run gives the
-    reason in ``not_run``. ``details`` is a prover's full output, which the report prints after the table.
+    Deterministic checks give ``margin``, the distance from failing in the unit ``unit``, negative if the claim is
+    false. Simulated checks give ``p_value``, corrected for the several tests inside the check, and ``resolution``, the
+    largest half-width of their intervals; a check whose resolution is above ``wanted`` is undecided. A check that could
+    not be run gives the reason in ``not_run``. ``details`` is the full output of a prover such as Coq, which the report
+    prints after the table.
     """
 
     margin: float = math.nan
@@ -98,7 +99,7 @@ class Check:
 
     @property
     def key(self) -> str:
-        """Return a name that is unique among all checks."""
+        """Return a name of the check that no other check has: statement, method and name."""
         return f"{self.statement}/{self.method}/{self.name}"
 
 
@@ -123,9 +124,7 @@ class Row:
 
     @property
     def sound(self) -> bool:
-        """Return whether the row is no failure of the suite: the check passed and its controls failed, or it was not
-        run.
-        """
+        """Return whether the check passed and all its controls failed, or the check was not run."""
         if self.verdict is Verdict.NOT_RUN:
             return True
         return self.verdict is Verdict.PASS and self.control is Verdict.FAIL
@@ -182,8 +181,8 @@ class Raw:
 def run_one(index: int, check: Check, seed: int) -> Raw:
     """Run one check and its controls. ``index``: the check's place in the list.
 
-    A claim whose computation raises has failed. A control that raises is undecided, because it did not fail by
-    being judged false.
+    If the check itself raises an exception, it has failed. A control that raises is undecided, because it was not
+    judged false, as a control must be.
     """
     start = time.perf_counter()
     outcome = _guarded(check.run, generator(seed, check.key, "claim"), on_error=-math.inf)
@@ -196,7 +195,7 @@ def run_one(index: int, check: Check, seed: int) -> Raw:
 def _guarded(run: Function, rng: np.random.Generator, on_error: float) -> Outcome:
     try:
         return run(rng)
-    except Exception as error:  # an error in one check must not lose the rest of the report
+    except Exception as error:  # an exception in one check must not lose the report on the others
         return Outcome(margin=on_error, unit="exception", note=f"{type(error).__name__}: {error}")
 
 
@@ -218,7 +217,8 @@ def _row(check: Check, raw: Raw, p_adjusted: float | None, family: int) -> Row:
     if p_adjusted is not None:
         margin = math.nan if math.isnan(p_adjusted) else math.log10(max(p_adjusted, 1e-300) / ALPHA)
         outcome = replace(outcome, margin=margin, unit="log10(p / alpha)")
-    # Every control must fail, so the report shows the verdict that is farthest from failing.
+    # A check has several controls, and every one must fail. So the report shows the verdict that is farthest from
+    # failing.
     order = (Verdict.PASS, Verdict.NOT_RUN, Verdict.UNDECIDED, Verdict.FAIL)
     return Row(
         check.statement,

@@ -27,10 +27,12 @@ def run_checks(
     ----------
     checks : sequence of Check
     seed : int
-        Root of every random stream. The same seed gives the same draws whatever ``jobs`` and the selection, and the
-        same rows up to rounding: the last bits of a sum depend on how many threads BLAS has in a process.
+        Root of every random stream. The same seed gives the same draws, whatever ``jobs`` is and whichever checks are
+        selected, and the same rows up to rounding: the last bits of a sum depend on how many threads BLAS has in a
+        process.
     jobs : int
-        Processes. Workers look up checks of the catalogue by name. Checks outside it run in this process, first.
+        Number of processes. A worker process looks up its checks in the catalogue by name. Checks that are not in the
+        catalogue run first, in this process.
     done : function, optional
         Called with each check as it finishes (a progress bar).
 

@@ -58,7 +58,8 @@ class Design:
     # Correlation, between two responses to one prompt, of the hidden normal variables that decide whether each is
     # accepted.
     correlation: float
-    pattern: str  # how bins differ: trend: acceptance falls evenly over them; one: only the last accepts less
+    # How the bins' acceptances differ: "trend" falls evenly from bin to bin, "one" is less in the last bin alone.
+    pattern: str
     lre: float
 
     def shares(self) -> Floats:
@@ -100,7 +101,7 @@ class IntervalCounts:
     """Numbers of simulated logs of one design whose intervals of LRE hold or miss the true value."""
 
     used: int = 0
-    below: int = 0  # logs whose interval of LRE_2 lies above the true value
+    below: int = 0  # number of logs whose interval of LRE_2 lies above the true value
     above: int = 0
     apart: int = 0  # logs whose interval of LRE_2 excludes 0
     largest: int = 0  # logs whose interval of LRE_inf covers the true value
@@ -376,7 +377,8 @@ def stated_logs(text: str) -> int:
 
 
 def differ(page_hits: int, page_of: int, hits: int, of: int, tests: int) -> bool:
-    """Return whether Fisher's exact test rejects that two shares are the same, at `DISAGREES` over ``tests``."""
+    """Return whether Fisher's exact test rejects that two shares are the same, at the level `DISAGREES` divided by the
+    number of ``tests`` (Bonferroni)."""
     table = [[page_hits, page_of - page_hits], [hits, of - hits]]
     return float(np.asarray(sps.fisher_exact(table))[1]) < DISAGREES / tests
 

@@ -28,7 +28,8 @@ def executed(folder: str | Path) -> Any:
     for cell in book.cells:
         if "outputs" in cell:
             cell.outputs = [output for output in cell.outputs if output.get("name") != "stderr"]
-    book.metadata["language_info"] = {"name": "python"}  # the kernel had added its version
+    # Remove the Python version that the notebook's kernel has added.
+    book.metadata["language_info"] = {"name": "python"}
     return book
 
 

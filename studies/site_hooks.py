@@ -33,7 +33,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     files.append(File.generated(config, "index.md", content=index))
     for name in sorted(linked):
         text = (ROOT / name).read_text(encoding="utf-8")
-        if name.endswith(".md"):  # its links to pages start at the root of the repository
+        if name.endswith(".md"):  # links in a file of the repository's root begin at this root
             text = text.replace("](docs/", f"]({'../' * (1 + name.count('/'))}")
         files.append(File.generated(config, f"files/{name}", content=text))
     return files
@@ -43,7 +43,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     """Turn GitHub's formulas into MathML and links to files outside docs/ into links to their copies."""
     if not page.file.src_uri.startswith("files/"):
         markdown = outside(page.file).sub(rf"]({'../' * page.file.src_uri.count('/')}files/\1)", markdown)
-    if page.file.src_uri == "python.md":  # mkdocstrings writes the first sentence again
+    if page.file.src_uri == "python.md":  # remove the first sentence here, because mkdocstrings writes it again
         markdown = re.sub(r"^[^#\n:].*\n\n(?=:::)", "", markdown, flags=re.M)
     return formulas(markdown)
 

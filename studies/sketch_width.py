@@ -72,7 +72,7 @@ def study(model: torch.nn.Module, batch: dict[str, torch.Tensor], redraws: int) 
             hashing = float(np.sqrt(np.mean((1 - truth[name] ** 2) ** 2) / width))
             rows.append(
                 {
-                    "projection": k or 0,  # 0 stands for no projection, only hashing
+                    "projection": k or 0,  # 0: no projection, only hashing
                     "width": width,
                     "cosine": name,
                     "rmse": rmse,

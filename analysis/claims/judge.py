@@ -100,7 +100,7 @@ def judge(atom: Atom, numbers: Sequence[Number], looked_at: bool = False) -> Cla
 
 
 _PER_HALF_WIDTH = detectable(1.0)
-"""Distance that a normal interval of half-width 1 sees with 80 % probability."""
+"""Distance from a margin that an estimate with an interval of half-width 1 shows with 80 % probability."""
 
 
 def _sees(found: Number) -> float:
@@ -171,7 +171,8 @@ def commit() -> str:
         return subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=True).stdout
 
     try:
-        if Path(git("rev-parse", "--show-toplevel").strip()) != root:  # installed inside another project's checkout
+        # The code is installed inside the git checkout of another project.
+        if Path(git("rev-parse", "--show-toplevel").strip()) != root:
             return "unknown"
         changed = git("status", "--porcelain", "--untracked-files=no").strip()
         return git("rev-parse", "HEAD").strip() + ("+" if changed else "")

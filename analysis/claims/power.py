@@ -27,9 +27,10 @@ OWN_ACCEPTANCE, SEED_SPREAD = 0.8, 0.005
 the acceptance over length.
 """
 LRE_SIZE = 0.05
-"""LRE_2 at which the error of its square is computed."""
+"""True LRE_2 that is assumed where the standard error of its square is computed."""
 FINAL_REWARD, REWARD_SPREAD, FALL_SPREAD = 0.9, 0.02, 0.03
-"""Final reward, and standard deviations over seeds of the reward and of its deepest fall."""
+"""Assumed of training runs: the final reward, its standard deviation over seeds, and the standard deviation over seeds
+of the deepest fall of the reward below its maximum so far."""
 OF_TWENTY_ROLLOUTS = {"lead in worst bin's cosine": 0.068, "2H - 1": 0.074}
 SEEN = 0.8
 
@@ -64,7 +65,7 @@ def chance(truth: float, error: float, df: float, relation: Relation, margin: fl
 
 
 def error_of(atom: Atom, design: PlannedRuns) -> float:
-    """Return the standard error of one of an atom's numbers; NaN if the design does not give it."""
+    """Return the standard error of an atom's estimand from one log or seed of the planned sizes; NaN if unknown."""
     share = OWN_ACCEPTANCE if np.isnan(atom.target) else atom.target
     trend = np.sqrt(share * (1 - share) / design.responses) / LENGTH_SPREAD
     relative = np.sqrt((1 - share) / share / design.responses)
@@ -102,12 +103,13 @@ def power_of(atom: Atom, design: PlannedRuns) -> dict[str, Any]:
         return row
     alpha = ALPHA / 2 if atom.quantity == "lead in trend" else ALPHA
     if atom.quantity == "LRE_inf":
-        wide = -float(special.ndtri(ALPHA / DEFAULT_BINS)) * error  # half-width of bands that hold in all bins
+        # Half-width of intervals that hold in all bins at once.
+        wide = -float(special.ndtri(ALPHA / DEFAULT_BINS)) * error
         bin_ = max(2 * float(special.ndtr((atom.margin - wide) / error)) - 1, 0.0)
         equal, seen = bin_ ** (DEFAULT_BINS * units), atom.margin + wide + float(special.ndtri(SEEN)) * error
         return row | {"supported if equal": equal, "seen with 80 %": seen}
     equal = chance(0.0, error, df, atom.relation, atom.margin, alpha) ** units
-    if atom.relation == "within":  # refuted: beyond one margin at half the level, in one of the numbers
+    if atom.relation == "within":  # an atom of equality is refuted by one number that lies beyond either margin
         seen = _truth(lambda x: chance(x, error, df, "above", atom.margin, ALPHA / 2 / units), error, atom.margin)
     else:
         sign = 1 if atom.relation == "above" else -1

@@ -163,7 +163,8 @@ def _lre_inf(seen: Seen, atom: Atom) -> list[Number]:
     out = []
     for (log, row), (_, two) in zip(*both, strict=True):
         largest, mean = (number(log.run, _interval(r), atom.relation, atom.margin) for r in (row, two))
-        against = min(2 * min(largest.p_against, mean.p_against), 1.0)  # two tests of one hypothesis
+        # LRE_inf and LRE_2 test one hypothesis (Bonferroni).
+        against = min(2 * min(largest.p_against, mean.p_against), 1.0)
         out.append(Number(log.run, largest.value, largest.low, largest.high, largest.p_for, against, largest.reason))
     return out
 
@@ -261,7 +262,10 @@ def _ended(seen: Seen, atom: Atom) -> dict[Log, float]:
 
 
 def _training(seen: Seen, atom: Atom, name: str, phase: str, reduce: Callable[[pd.DataFrame], float]) -> list[Number]:
-    """Judge a number of each run's training, fspo's less the rival's by seed. A run that ended early has none."""
+    """Judge a number of training runs, such as the final reward: fspo's less the rival's, paired by seed.
+
+    A run that ended early has no number.
+    """
     rows = select(seen.tables["training"], name=name, phase=phase)
     found: dict[str, dict[float, float]] = {FAIR: {}, atom.rival: {}}
     for log, missed in _ended(seen, atom).items():

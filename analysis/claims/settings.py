@@ -16,7 +16,7 @@ FREE = {
 }
 """Options in which compared runs may differ: the rule, the seed, and those that change no number of a run."""
 RANGES = {"rule.range_lo", "rule.range_hi"}
-"""Options whose values the table ranges holds, so that each atom looks there."""
+"""Options that are not compared here, because each atom reads their values from the table ranges."""
 OF_RULE = {f"rule.{field.name}" for field in fields(Rule)} - RANGES
 
 

@@ -39,7 +39,9 @@ KEPT = 300_000
 
 @dataclass
 class Kept:
-    """At most ``most`` rows of a log, from evenly spread rollouts, with the run's folder, rule and aggregation."""
+    """The rows for the checks that need many rows at once: at most ``most`` rows of the log, from evenly spread
+    rollouts.
+    """
 
     path: Path
     rule: Rule | None
@@ -48,7 +50,7 @@ class Kept:
     rows: int = 0
     held: int = 0
     stride: int = 1
-    seen: int = 0  # number of rollouts that `add` was given
+    seen: int = 0  # number of rollouts that were given to `add`
     # For each kept rollout: its place in the order of all rollouts, its rows of phase train, its rows of phase noise.
     parts: list[tuple[int, Rows, Rows]] = field(default_factory=list)
     valued: set[str] = field(default_factory=set)
@@ -56,8 +58,9 @@ class Kept:
     most: int = KEPT
 
     def add(self, rows: Rows, noise: Rows, present: set[str]) -> None:
-        """Keep the rows of complete rollouts, of every ``stride``-th one if more than ``most`` rows came; ``present``
-        are the log's columns.
+        """Keep the rows of complete rollouts, or of every ``stride``-th rollout only if more than ``most`` rows came.
+
+        ``present`` holds the names of the log's columns.
         """
         unknown = {"log_ratio", "advantage"} if self.imported else set()
         # An imported log has NaN where S or A is unknown, so a column of NaN counts as not logged; in any other log NaN
@@ -97,10 +100,10 @@ class Kept:
 
 
 def columns_of(log: GradLog, notes: list[str]) -> dict[str, NDArray[Any]]:
-    """Return the columns named in ``READ``, except phase, as `analysis.rules.recompute.numbers` does, NaN (N,) if they
-    are not logged; those in ``IDS`` (numbers of rollout, step, prompt and response) as integers.
+    """Return the columns of ``READ``, except phase, as float arrays (N,); a column that the log lacks is all NaN.
 
-    The columns times_used and updates_since_rollout are counted from steps and responses where the log lacks them.
+    The columns of ``IDS`` (numbers of rollout, step, prompt and response) are integers. Where the log lacks times_used
+    or updates_since_rollout, they are counted from the rows' steps and responses.
     """
     plain = [name for name in READ if name != "phase" and name not in IDS]
     out: dict[str, NDArray[Any]] = {name: np.full(len(log), np.nan) for name in plain}

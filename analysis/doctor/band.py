@@ -1,4 +1,4 @@
-"""Checks of the band and its effect: where it lies, how much it rejects, and which responses make up the update."""
+"""Check the band and its effect: where it lies, what it rejects, whether one response makes up much of an update."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ from fspo.stats.intervals import mean_interval
 
 BINS = 8
 TOO_TIGHT, TOO_WIDE = 0.5, 0.995
-"""Band acceptance below which a rule without a target keeps too few responses, and above which it hardly cuts any."""
+"""Least and greatest band acceptance of a rule without a target at which the check acceptance reports nothing."""
 FAR = 2.0
-"""Distance of E[S] from the band's centre, in half-widths, that is reported as drift even if the median lies in the
-band."""
+"""The check drift reports a mean of S that lies farther than this from the band's centre, in half-widths, even if the
+median of S lies in the band.
+"""
 MARGIN = 0.1
-"""Distance of the band acceptance from a stated target up to which nothing is reported."""
+"""Greatest distance of the band acceptance from a stated target at which the check acceptance reports nothing."""
 TOP_SHARE, RULED = 0.2, 0.05
-"""Values up to which nothing is reported: the share of an update that its heaviest response makes up, mean over
-updates; the share of updates of which one response makes up more than half.
+"""Greatest values at which the check heavy_weights reports nothing: of the share of an update that its heaviest
+response makes up, averaged over updates; and of the share of updates in which one response makes up more than half.
 """
 MIN_UPDATE = 8
-"""Updates in which fewer responses have a gradient are left out of the check heavy_weights."""
+"""The check heavy_weights leaves out updates in which fewer responses than this have a gradient."""
 
 
 def drift(p: Patient) -> Answer:
@@ -43,8 +44,8 @@ def drift(p: Patient) -> Answer:
         return not_checked(name, "the log names no band on S")
     bins = quantile_bins(rows.L, BINS)
     index = bins.index(rows.L)
-    # The length bin and side of the band that look worst so far: (badness, bin, side, share of responses beyond that
-    # edge). Badness above 1 is reported: more than half of the responses are beyond, or E[S] is more than FAR
+    # The length bin and the side of the band that look worst so far: (score, bin, side, share of responses beyond that
+    # edge). A score above 1 is reported: more than half of the responses are beyond the edge, or E[S] is more than FAR
     # half-widths from the centre.
     worst: tuple[float, int, str, Evidence] | None = None
     for k in range(len(bins)):
@@ -56,8 +57,8 @@ def drift(p: Patient) -> Answer:
             share = here.share(f"{side} the band, {_span(here)}", beyond, level=0.99)
             mean = here.mean("", here.S)
             centre, half = (float(np.median(x[at])) for x in ((band[0] + band[1]) / 2, (band[1] - band[0]) / 2))
-            # Distance from the centre to the nearer end of E[S]'s interval, so that noise in the mean is not reported
-            # as drift.
+            # The distance is measured from the centre to the nearer end of the interval of E[S], so that noise in the
+            # mean of S is not reported as drift.
             beyond_centre = centre - mean.high if side == "below" else mean.low - centre
             score = max(2 * share.low, beyond_centre / half / FAR if np.isfinite(half) and half > 0 else 0.0)
             if worst is None or score > worst[0]:
@@ -103,7 +104,7 @@ def _span(rows: Rows) -> str:
 
 
 def heavy_weights(p: Patient) -> Answer:
-    """Check whether one response makes up much of an update: its share in the sum of weight x multiplier x |A|."""
+    """Check whether one response makes up much of an update, that is much of the update's sum of M w |A|."""
     name = "heavy_weights"
     rows = p.moved
     if few := enough(rows):
@@ -169,7 +170,7 @@ def _over_updates(label: str, y: np.ndarray, rollout: np.ndarray) -> Evidence:
 
 
 def acceptance(p: Patient, target: float | None = None) -> Answer:
-    """Check the band acceptance, and name the range with which the band would keep the wanted share of responses."""
+    """Check whether the band accepts a sensible share of the responses; if not, name the range for the wanted share."""
     name = "acceptance"
     rows = p.moved
     if few := enough(rows):
@@ -214,7 +215,7 @@ def acceptance(p: Patient, target: float | None = None) -> Answer:
 def _ranges(p: Patient, rows: Rows, target: float) -> list[Evidence]:
     """Return the range with which the rule's band would accept the share ``target`` of the rows, with an interval.
 
-    The interval is Woodruff's: the ranges that fit the two ends of the interval of the acceptance.
+    The interval is Woodruff's: its ends are the ranges that belong to the two ends of the acceptance's interval.
     """
     rule = p.rule
     if rule is None:

@@ -10,16 +10,17 @@ from analysis.doctor.patient import MIN_ROWS, Patient, Rows, enough
 from fspo.gradlog import metric_names as metric
 
 FEW_ADVANTAGES = 0.1
-"""Share of responses with A != 0 below which a run is reported, because nearly all of its batch has no gradient."""
+"""A run is reported if fewer than this share of its responses have A != 0, because nearly no response has a gradient.
+"""
 TRUNCATED, MOSTLY_TRUNCATED = 0.05, 0.3
 WHOLE_GROUPS = 0.1
-"""A number of responses can be the group size of sampling only if at least this share of the groups has it."""
+"""When the group size is guessed from the log, only a size that at least this share of the groups has is considered."""
 MIN_LENGTHS = 20
-"""Where the log does not say which responses were cut off, the longest ones count as cut off at the token limit; only
-in a log with at least this many different lengths.
+"""Least number of different lengths in a log that does not mark truncated responses for its longest responses to count
+as truncated.
 """
 DROPPED = 0.002
-"""Share of missing responses up to which nothing is reported (a verifier may crash, a line of the log may be torn)."""
+"""Greatest share of missing responses at which nothing is reported: a verifier may crash, a line may be torn."""
 
 
 def advantages_zero(p: Patient) -> Answer:
@@ -70,7 +71,7 @@ def advantages_zero(p: Patient) -> Answer:
 
 
 def _equal_rewards(p: Patient, name: str) -> Answer:
-    """Check, in a log without advantages, the metric that gives the share of groups with equal rewards."""
+    """Check a log without advantages by the metric that says in which share of the groups all rewards are equal."""
     equal = p.over_lines(metric.EQUAL_REWARDS, "groups with one reward for all, from the metrics")
     if equal is None:
         return not_checked(name, "the log has no advantages, nor the metrics enough lines with frac_reward_zero_std")
@@ -217,7 +218,10 @@ def dropped_sequences(p: Patient) -> Answer:
 
 
 def _group_size(count: np.ndarray) -> int:
-    """Guess the group size of sampling from the groups' numbers of logged responses (G,); 1 if these show none."""
+    """Guess how many responses were sampled for each prompt, from how many each of the G groups has in the log, (G,).
+
+    Return 1 if the groups have no size in common.
+    """
     frequency = np.bincount(count) / len(count)
     usual = int(frequency.argmax())
     if np.all(count % usual == 0):
@@ -227,7 +231,7 @@ def _group_size(count: np.ndarray) -> int:
 
 
 def _missing_length(p: Patient, rows: Rows, whole: np.ndarray) -> list[Evidence]:
-    """Compute the mean length of the missing responses from the metrics' mean length of all sampled responses."""
+    """Compute the mean length of the responses that the log lacks, from the mean length of all in the metrics."""
     sampled = np.array(p.metrics.get(metric.MEAN_LENGTH, []))
     if not len(sampled):
         return []

@@ -1,5 +1,5 @@
-"""Checks for coincidences that chance does not make: rows equal to the last bit under other ids, minibatches sorted by
-length, advantages that depend on length.
+"""Check for coincidences that chance cannot explain: rows with different ids that are equal to the last bit,
+minibatches sorted by length, advantages that depend on length.
 """
 
 from __future__ import annotations
@@ -18,32 +18,35 @@ from analysis.log.rows import numbered, repeated
 from analysis.stats.anytime import AnytimeMean
 
 MARKS = 32
-"""Number of rows of each rollout that are remembered, to recognise a later rollout that copies it."""
+"""Number of rows of each rollout whose hashes are kept, so that a later rollout that copies it is recognised."""
 HELD, LEAST_HELD = 0.005, 5
-"""Least values that are reported: the share of rows that have exactly the log's greatest (or least) S, and the number
-of prompts of these rows. Rows of fewer prompts may be responses of equal text, which is no defect.
+"""S is reported as held at a limit if at least the share ``HELD`` of the rows has exactly the log's greatest (or least)
+S, and these rows are of at least ``LEAST_HELD`` prompts. Rows of fewer prompts may be responses of equal text, which is
+no defect.
 """
 LENGTHS = 10
 """The check length_pile judges a log only if at least this many different lengths lie below the token limit."""
 PILE, LEAST_PILE = 0.005, 10
-"""Least share and number of responses that are reported as having exactly the length of the token limit, or more, and
-no mark as truncated.
+"""Least share and least number of responses that are reported for having the length of the token limit, or more,
+without being marked as truncated.
 """
 MARKED = 3
-"""If at least so many responses are marked as truncated, and ``ONE_LIMIT`` of them have one length, that is the token
-limit.
+"""If at least this many responses are marked as truncated, and the share ``ONE_LIMIT`` of them has the same length,
+that length is taken as the token limit.
 """
 ONE_LIMIT = 0.9
 SORTED = 0.3
-"""Least share of the variance of log length that is reported as lying between minibatches, beyond chance."""
+"""Minibatches are reported as sorted by length if the share of the variance of log length that lies between minibatches
+exceeds the share to be expected by chance by at least this.
+"""
 BY_LENGTH = 0.97
-"""Correlation of A with the length inside groups, of either sign, above which it is reported."""
+"""The correlation of A with the length inside groups is reported if its absolute value exceeds this."""
 
 
 @dataclass
 class Coincidences:
-    """Counts and sums over rows, by which the checks find copied rows, S held at a limit, minibatches sorted by length
-    and advantages that depend on length. ``add`` takes complete rollouts in order.
+    """Counts and sums over rows, from which the checks of this module find copied rows, S held at a limit, minibatches
+    sorted by length and advantages that depend on length. Pass complete rollouts to ``add``, in order.
 
     Parameters
     ----------
@@ -114,8 +117,9 @@ class Coincidences:
             self.marks |= {m: int(rollout) for m in here if m not in self.marks}
 
     def _held(self, rows: Rows) -> None:
-        """Count the rows that have exactly the greatest or the least S so far (S may be held at a limit), and the rows
-        whose S a 16-bit float can hold (S may be rounded).
+        """Count the rows with exactly the greatest or the least S so far, and the rows whose S a 16-bit float can hold.
+
+        Many rows of the first kind show that S was held at a limit, many of the second that it was rounded.
         """
         S = rows.S
         for end, x in (("greatest", float(S.max())), ("least", float(S.min()))):
@@ -146,8 +150,8 @@ class Coincidences:
         self.lengths, self.truncated = grown
 
     def _minibatches(self, rows: Rows) -> None:
-        """Compare the variance of log length between minibatches with what random minibatches of whole prompts would
-        have.
+        """Compute how much of the variance of the prompts' mean log length lies between minibatches, and subtract what
+        would lie between random minibatches of whole prompts.
         """
         for rollout in np.unique(rows["rollout"]):
             here = rows.take(rows["rollout"] == rollout)
@@ -239,10 +243,10 @@ class Coincidences:
         return clear(name, "S has all its digits and is held nowhere")
 
     def _pile(self) -> Answer:
-        """Check whether responses that the token limit cut off lack the mark.
+        """Check whether responses that the token limit cut off are not marked as truncated.
 
-        Many responses of one length are a truncation only if that length is the token limit: answers of a fixed form
-        may have one length too.
+        Many responses of one length count as cut off only if that length is the token limit, because answers of a fixed
+        form may all have one length too.
         """
         name = "length_pile"
         if not self.flagged or not len(self.lengths):

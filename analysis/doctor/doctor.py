@@ -45,7 +45,8 @@ ON_KEPT_ROWS = {
     "heavy_weights": band.heavy_weights,
     "acceptance": band.acceptance,
 }
-"""Checks, by name, that need many rows at once or the metrics; they read the rows that `analysis.doctor.admit` keeps.
+"""The checks, by name, that need many rows at once or the metrics. They read the rows that `analysis.doctor.admit`
+keeps.
 """
 ON_ALL_ROWS = (
     *("band", "clip", "sums", "uses", "estimator", "counters", "log"),
@@ -63,15 +64,15 @@ SHARED = (
     ("recomputed", "coincidences"),
     ("laws", "selection", "mismatch", "tokens", "kept", "notes"),
 )
-"""Fields of ``Doctor`` that a pass over the log updates, in two tuples: for a large log two processes make a pass each,
-one for each tuple.
+"""Names of the fields of ``Doctor`` that are updated when the log is read, in two tuples. A large log is read by two
+processes at the same time, each of which updates the fields of one tuple.
 """
 TOGETHER = (*SHARED[0], *SHARED[1])
 
 
 @dataclass
 class Doctor:
-    """The state of all checks of one run. Its memory does not grow with the log.
+    """What all checks have gathered from the rows of one run so far. Its size in memory does not grow with the log.
 
     >>> doctor = Doctor.of("RUN")
     >>> doctor.read()                 # reads the files that the log has now; later calls read new files alone
@@ -143,7 +144,7 @@ class Doctor:
         self.read_these([file for file in new if complete or rollout_of(file.path) < newest], damage)
 
     def read_these(self, new: Sequence[LogFile], damage: Sequence[str] = ()) -> None:
-        """Read files of complete rollouts, all later than the rollouts read before, and note lines of ``damage``."""
+        """Read files of complete rollouts, all later than the rollouts read before, and add ``damage`` to the notes."""
         self._note(*(f"damaged: {line}" for line in damage))
         if not new:
             return
@@ -156,7 +157,10 @@ class Doctor:
         self.read_files |= {file.path.name for file in new}
 
     def _pass(self, stream: Stream, names: Sequence[str], _: Callable[[], None]) -> dict[str, Any]:
-        """Read a log once, update the named fields of this doctor, and return these fields by name."""
+        """Read a log once, update the fields ``names`` of this doctor, and return them by name.
+
+        They are returned because this may run in a process of its own.
+        """
         for chunk in stream.chunks(1):
             try:
                 log = stream.read(chunk, (*READ, *TOKEN_COLUMNS["total"]), None)
@@ -224,12 +228,14 @@ class Doctor:
                 self.files.setdefault("files whose rows are of another rollout than their name", number)
 
     def _files(self) -> dict[str, int]:
-        """Return the defects of the log's files with their first rollouts; a process's missing file is one too."""
+        """Return the defects of the log's files, each with its first rollout. A missing file of a process is a defect
+        too.
+        """
         if not self.ranks:
             return self.files
         counts = Counter(self.ranks.values())
         usual, times = counts.most_common(1)[0]
-        last = max(self.ranks)  # the run may have been stopped in its last rollout
+        last = max(self.ranks)  # not judged: the run may have been stopped in it
         lacking = sorted(number for number, count in self.ranks.items() if count < usual and number < last)
         if not lacking or times < USUAL * len(self.ranks):
             return self.files

@@ -19,7 +19,7 @@ __all__ = ["CHECKS", "examine"]
 
 
 def examine(run: str | Path, target: float | None = None) -> Diagnosis:
-    """Examine a run folder with every check, or the scalars of another trainer's folder or file.
+    """Examine a run folder with every check; of another trainer's folder or file without rows, examine the scalars.
 
     Where there is no gradient log, the findings of the package rldoctor are added, if it is installed.
 
@@ -65,7 +65,7 @@ def examine(run: str | Path, target: float | None = None) -> Diagnosis:
 
 
 def _scalars_of(path: Path) -> bool:
-    """Return whether a path is, or holds, another trainer's scalars and nothing with a row for each response."""
+    """Return whether a path is, or holds, another trainer's scalars and no table with a row for each response."""
     try:
         sources = find_sources(path)
     except UserError:

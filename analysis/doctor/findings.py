@@ -31,7 +31,7 @@ class Severity(IntEnum):
 
 @dataclass(frozen=True)
 class Evidence:
-    """A number that supports an answer, with an interval over clusters (rollout, prompt) if it is an estimate."""
+    """A number that supports an answer of the doctor, with an interval over clusters if it is an estimate."""
 
     name: str
     value: float
@@ -124,7 +124,7 @@ class Diagnosis:
 
     @property
     def blind(self) -> bool:
-        """Whether there are rows and none has a log-ratio, so that nothing is known of the clip."""
+        """Whether the log has rows but no row has a log-ratio, so that nothing is known about clipping."""
         return self.rows > 0 and not self.ratio_known
 
     def fails(self, threshold: str) -> bool:
@@ -191,7 +191,7 @@ def check_threshold(threshold: str, ids: list[str]) -> None:
     Raises
     ------
     UserError
-        If the threshold is refused; the message names the nearest right one.
+        If the threshold is refused. The message names the valid value whose spelling is nearest.
     """
     try:
         Diagnosis("", "", 0, tuple(not_checked(i, "") for i in ids)).fails(threshold)

@@ -1,9 +1,9 @@
-"""Laws of every sound run (docs/theory.md, T9): they hold at first use, whatever the policy, the task and the rule.
+"""Test equalities, here called laws, that hold at first use in every sound run, whatever the policy, task and rule.
 
 Over responses drawn by the old policy, the weight e^S has mean 1, and so has e^s of each token given the tokens before
-it. All tests together have the false-alarm probability ``LEVEL``, however often a run is looked at
-(`analysis.stats.anytime`). The laws are tested on responses that no selection by outcome can have picked
-(`analysis.doctor.selection`).
+it (docs/theory.md, T9; S is the log-ratio, s that of a token). All tests together give a false alarm with probability
+``LEVEL`` at most, however often a run is looked at (`analysis.stats.anytime`). They use only responses that would have
+been logged whatever their reward (`analysis.doctor.selection`).
 """
 
 from __future__ import annotations
@@ -24,32 +24,33 @@ from fspo.rules import importance_weight
 LEVEL = 0.01
 """Largest probability that a sound run gets a finding from any of the ``TESTS`` tests, however often it is examined.
 
-Tests that a mean weight is above 1 or E[S] above 0 hold this level for every distribution of S. Nothing is said of a
-mean weight below 1: weights too rare to be in the log yet may make up for it. Tests of k1 = -S against k3 (sum of e^s -
-1 - s over a response's tokens) hold the level if k3 + S lies between -LOST and GAINED; as GAINED is large, they call
--E[S] too large only in logs of about a million rows and more. Not among the tests are the checks before_update,
-direction, engine, drift, numerics and sorted_minibatches: they compare with fixed thresholds. weight_by_length holds
-the level as far as its estimate of how far lengths shift is right.
+The tests whether a mean weight exceeds 1, and whether E[S] exceeds 0, keep this level for every distribution of S. No
+test reports a mean weight below 1, because large weights that are too rare to be in the log yet may make up for it. The
+tests that compare k1 = -S with k3 (the sum of e^s - 1 - s over a response's tokens) keep the level if k3 + S lies
+between -LOST and GAINED; because GAINED is large, they find -E[S] too large only in logs of about a million rows and
+more. The check weight_by_length keeps the level as far as it estimates correctly how much lengths shift between
+rollouts. The checks before_update, direction, engine, drift, numerics and sorted_minibatches are not among the tests:
+they compare with fixed thresholds.
 """
 TESTS = 10
 """Number of tests, each of which gets an equal part of ``LEVEL``."""
 EACH = LEVEL / TESTS
 LOST = 4.0
-"""The tests take k3 + S of a response to be at least -LOST. It is the sum of e^s - 1 over the response's tokens, so it
-comes near -LOST if that many tokens have become impossible.
+"""The tests assume that k3 + S of a response is at least -LOST. k3 + S is the sum of e^s - 1 over the response's
+tokens, so it comes near -LOST if LOST tokens have become impossible.
 """
 GAINED = 2.0**17
-"""The tests take k3 + S of a response to be at most this: e^s - 1 of a token that is certain now and was one of 131,072
-equally likely ones.
+"""The tests assume that k3 + S of a response is at most this. It is e^s of a token that is certain now and was one of
+131,072 equally likely tokens when it was sampled.
 """
 WEIGHT_MARGIN = 0.01
 """Smallest distance of a mean weight from 1 that is reported."""
 TOKEN_MARGIN = 0.1
-"""Smallest difference of E[k1] = -E[S] and E[k3], relative to E[k3], that is reported. k3 is the sum of e^s - 1 - s
-over a response's token log-ratios s.
+"""Smallest difference between E[k1] = -E[S] and E[k3], relative to E[k3], that is reported. k3 is the sum of e^s - 1 -
+s over a response's token log-ratios s.
 """
 FLOOR = 3.0
-"""Root mean square of S before the first update, as a multiple of the noise floor, from which on it is reported."""
+"""S before the first update is reported if its root mean square is more than this many times the noise floor."""
 
 PROMPTS = 4096
 """About how many prompts are followed from rollout to rollout, to see how far their responses' mean length shifts."""
@@ -59,7 +60,9 @@ FEW = "{} rows at first use after an update, 30 are wanted (stale rows without a
 
 @dataclass
 class Laws:
-    """Tests of the laws (T9) on responses that no update had trained on. ``add`` takes complete rollouts in order.
+    """Tests of the laws (equalities such as E[e^S] = 1, T9) on responses that no update had trained on.
+
+    Pass complete rollouts to ``add``, in order.
 
     Parameters
     ----------
@@ -68,13 +71,13 @@ class Laws:
     """
 
     float32: bool = False
-    floor: Line = field(default_factory=Line)  # S of rows of the phase noise, scored twice with one version of weights
+    floor: Line = field(default_factory=Line)  # S of rows of phase noise: the same weights scored them twice
     weight: AnytimeMean = field(default_factory=lambda: AnytimeMean(EACH))
     likelihood: AnytimeMean = field(default_factory=lambda: AnytimeMean(EACH, bets=np.ones(1)))
     token: AnytimeMean = field(default_factory=lambda: AnytimeMean(EACH, LOST, GAINED))
     longer: AnytimeMean = field(default_factory=lambda: AnytimeMean(EACH))
     shorter: AnytimeMean = field(default_factory=lambda: AnytimeMean(EACH))
-    # Sums over responses of how far log length lies above, and below, the mean of the same group's other responses.
+    # Two sums over responses: how far their log length lies above, and below, the mean of the rest of the group.
     apart: Floats = field(default_factory=lambda: np.zeros(2))
     push: AnytimeMean = field(default_factory=lambda: AnytimeMean(EACH))
     before: Line = field(default_factory=Line)
@@ -83,15 +86,15 @@ class Laws:
     k3: float = 0.0
     # For each prompt: the last rollout in which it occurred, and its mean log length there.
     lengths: dict[int, tuple[int, float]] = field(default_factory=dict)
-    # In each rollout, the mean change of log length over the prompts that occurred before: the sum of the sizes of
-    # these means over rollouts, and the number of rollouts.
+    # How far lengths shift: the mean change of log length over a rollout's prompts that occurred before. Its absolute
+    # value is summed over rollouts; the second entry is the number of these rollouts.
     shift: Floats = field(default_factory=lambda: np.zeros(2))
     # For logs in which no prompt comes twice, the sums from which a line through the mean log length y of rollout
     # number t is fitted (its slope is how far lengths shift): sums over rollouts of 1, t, t^2, y and t y.
     general: Floats = field(default_factory=lambda: np.zeros(5))
 
     def add(self, rows: Rows, fair: Mask) -> None:
-        """Add the rows (N,) of complete rollouts; ``fair`` (N,) marks those that the log would hold with any reward."""
+        """Add the rows (N,) of complete rollouts; ``fair`` (N,) marks those that would be logged with any reward."""
         c, S, L, rollout = rows.columns, rows.S, rows.L, rows["rollout"]
         since, used = rows["updates_since_rollout"], rows["times_used"]
         start = since == 0
@@ -123,7 +126,7 @@ class Laws:
     def _beyond_mates(self, rows: Rows) -> Floats:
         """Return log length less the mean log length of the prompt's other responses (N,); NaN where there are none.
 
-        Also add to ``shift`` how far the mean log length of prompts that earlier rollouts had too has moved since.
+        Also add to ``shift`` how far the mean log length of prompts has moved since they last occurred.
         """
         z, group = np.log(rows.L), rows.cluster
         first = rows.first
@@ -150,9 +153,9 @@ class Laws:
             return np.where(n[group] > 1, z - (total[group] - z) / (n[group] - 1), np.nan)
 
     def _shift(self) -> float:
-        """Return how far a prompt's mean log length moves in a rollout; 0 where the log does not show it.
+        """Return how far a prompt's mean log length moves from one rollout to the next; 0 if the log does not show it.
 
-        Where no prompt came twice it is the slope of the rollouts' mean log length.
+        Where no prompt came twice, return the slope of a line through the mean log length of all rollouts.
         """
         if self.shift[1]:
             return float(self.shift[0] / self.shift[1])
@@ -162,21 +165,22 @@ class Laws:
 
     @property
     def _noise(self) -> float:
-        """Return the most that numerical noise of S, if as large as before any update, adds to the mean weight."""
+        """Return the most that numerical noise of S adds to the mean weight, if it is as large as before any update."""
         return 2 * math.expm1(min(self.before.rms**2 * self.before.L / self.before.n, 1.0)) if self.before.n else 0.0
 
     @property
     def _unlike_before(self) -> bool:
         """Whether S before the first update is more than noise, given how far sampler and old log-probs lie apart.
 
-        If the log does not say how far, they count as apart as new and old log-probs: if the three have independent
-        noise, then the mean of S + k3 is -L times the variance of the old log-probs' noise for each token.
+        If the log does not say how far these lie apart, they are taken to lie as far apart as the new and the old
+        log-probs. For if sampler, new and old log-probs have independent noise, then the mean of S + k3 is -L times the
+        variance of the noise of the old log-prob of a token.
         """
         return self.before.systematic((self.mismatch if self.mismatch.n else self.before).of_tokens)
 
     @property
     def _floor(self) -> float:
-        """Return the most that noise can make of the root mean square of S / sqrt(L) before an update; inf: unknown."""
+        """Return the largest root mean square of S / sqrt(L) before an update that noise can cause; inf if unknown."""
         known = [FLOAT32] if self.float32 else []
         known += [max(FLOOR * self.floor.rms, FLOAT32)] if self.floor.n >= MIN_ROWS else []
         return min(known, default=math.inf)
@@ -333,11 +337,11 @@ class Laws:
 
 
 def _pushed(rows: Rows) -> Floats:
-    """Return A times S less the mean of S over the row's group in its minibatch (N,).
+    """Return A (S - mean of S) for each row (N,), with the mean over the rows of the same group and minibatch.
 
-    A is taken as a share of the rollout's largest |A|. The sum over a group is a covariance of A and S, so a drift that
-    all its responses share does not count. Where most groups have one row in a minibatch, the mean is over the
-    minibatch. S less its mean is held within 1 nat of 0.
+    The sum over a group is a covariance of A and S: it tells whether updates move S along A, and a drift of S that all
+    responses of the group share does not count. A is divided by the rollout's largest |A|, and S less its mean is
+    limited to 1 nat. Where most groups have one row in a minibatch, the mean is over the minibatch.
     """
     group = numbered(rows["rollout"], rows["step"], rows["prompt_id"])
     if np.bincount(group).mean() < 2:

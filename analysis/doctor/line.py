@@ -1,4 +1,4 @@
-"""A log-ratio that ought to be 0 but for noise: its size over the rows of a log, and how its mean grows with L."""
+"""Measure a log-ratio that should be 0 but for noise: its size over a log's rows, and how its mean grows with L."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from analysis.doctor.findings import Evidence
 from analysis.doctor.patient import MIN_ROWS, Floats, Ints
 
 FLOAT32 = 1e-3
-"""Root mean square of a log-ratio over sqrt(L), nats, below which two float32 programs differ. If D + E is as small,
-the laws are tested on S alone, else on S + D + E.
+"""Two programs that compute in float32 differ by less than this (root mean square of their log-ratio over sqrt(L), in
+nats). If D + E is as small, the doctor tests E[e^S] = 1 on S alone, else on S + D + E.
 """
 OFFSET = 0.02
-"""Of a log-ratio x that ought to be 0 but for noise: smallest mean of x + k3, nats, that is reported (k3: sum of
-e^s - 1 - s over the token log-ratios s of x).
+"""For a log-ratio x that should be 0 but for noise: smallest mean of x + k3, in nats, that is reported. k3 is the sum
+of e^s - 1 - s over the token log-ratios s of x.
 """
 
 
 @dataclass
 class Line:
-    """A log-ratio x of responses that ought to be 0 but for noise: its size, and a line a + b L through x + k3.
+    """A log-ratio x of responses that should be 0 but for noise: its size, and a line a + b L fitted to x + k3.
 
-    Let q have drawn the responses, x = log p - log q, and k3 the sum of e^s - 1 - s over the token log-ratios s of x.
-    Then E[x] = -KL and E[k3] = KL, where p and q have the same support (T9, T16). So x + k3 has mean 0, even if p has
-    noise, another precision or other weights; another mean shows that q is not the law that drew. Where k3 is unknown,
-    e^x - 1 stands for x + k3, with x at most 3.
+    Let q be the policy that drew the responses, p another policy with the same support, x = log p - log q, and k3 the
+    sum of e^s - 1 - s over the token log-ratios s of x. Then E[x] = -KL and E[k3] = KL (T9, T16), so x + k3 has mean 0,
+    even if p has noise, another precision or other weights. Any other mean shows that the log-probabilities taken for
+    log q are not those of the policy that drew. Where k3 is unknown, e^x - 1, with x at most 3, stands for x + k3.
     """
 
     n: float = 0.0
@@ -112,7 +112,7 @@ class Line:
 
     @property
     def one_sided(self) -> bool:
-        """Whether x lies on one side of 0: its largest size on the other side is at most 2 % of that on this side."""
+        """Whether x lies nearly on one side of 0: the largest |x| of one sign is at most 2 % of that of the other."""
         return min(-self.least, self.most) <= 0.02 * max(-self.least, self.most)
 
     def evidence(self, name: str) -> tuple[Evidence, ...]:
@@ -131,10 +131,11 @@ class Line:
         Parameters
         ----------
         apart : float
-            Root mean square over tokens, nats, of d = log q - log mu, if a law mu other than q drew the responses. A
-            mean of x + k3 of up to L times that of d times that of s is then no defect: as E_mu[e^d (e^s - 1)] = 0 for
-            each token, the mean of e^s - 1 can be that far from 0 (Cauchy-Schwarz, to second order). Since it may be
-            so at some lengths alone, so much is taken off both parts of the line.
+            Root mean square over tokens, in nats, of d = log q - log mu, if a policy mu other than q drew the
+            responses. Then a mean of x + k3 of up to L rms(d) rms(s) is no defect, with s the token log-ratios of x:
+            because E_mu[e^d (e^s - 1)] = 0 for each token, the mean of e^s - 1 can differ from 0 by rms(d) rms(s)
+            (Cauchy-Schwarz, to second order). It may do so at some lengths only, so this is subtracted from both the
+            constant part and the slope of the line.
         """
         a, b, a_error, b_error = self.fit()
         if self.n < MIN_ROWS:

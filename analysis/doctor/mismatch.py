@@ -1,5 +1,5 @@
-"""Checks of the log-ratios beside S: sampler against trainer (E), stale weights (D), and the weight that a correction
-of E or D + E leaves by length.
+"""Check the log-ratios other than S: that of sampler and trainer (E), that of stale weights (D), and how much weight a
+correction of E or D + E leaves to responses of each length.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from analysis.stats.anytime import AnytimeMean
 from fspo.rules import Rule, exponent, importance_weight
 
 LARGE = 0.1
-"""Root mean square of E / sqrt(L), nats, above which it is reported whatever its cause: bfloat16 against float32 makes
-about .04.
+"""Root mean square of E / sqrt(L), in nats, above which E is reported whatever its cause. A bfloat16 sampler with a
+float32 trainer gives about .04.
 """
 WIDE = 0.5
 """Standard deviation of D + E in some octave of lengths, nats, above which a run without a correction is reported."""
 THIRD, HALF = 1 / 3, 0.5
-"""Thresholds of a share: the sum of weights after a correction over that before it, of responses in one octave of
-lengths (L to 2 L). A share below ``THIRD`` is reported. If it is ``HALF`` or more in every octave, a large E that
-breaks no law is reported as harmless.
+"""Thresholds of the share of weight that a correction leaves: the sum of the responses' weights after it over the sum
+before it, in one octave of lengths (L to 2 L). A share below ``THIRD`` is reported. If the share is ``HALF`` or more in
+every octave, a large E that breaks no law (docs/theory.md, T16) is reported as harmless.
 """
 POSITIVE = 0.05
-"""The check sampler_law takes x + k3 of a response to be above 0 in at least this share of the responses of a sound
-run (x: E, or D + E; k3: sum of e^s - 1 - s over x's token log-ratios s). Its mean is 0 there. Truncated sampling makes
-it negative in all.
+"""The check sampler_law assumes that x + k3 is above 0 in at least this share of the responses of a sound run, where
+its mean is 0. x is E, or D + E where E is unknown; k3 is the sum of e^s - 1 - s over the token log-ratios s of x.
+Truncated sampling (top-p, top-k) makes x + k3 negative in all responses.
 """
 STALE = 0.2
 """Root mean square of the staleness D of stale responses, nats, above which a run without a correction is reported."""
@@ -41,7 +41,7 @@ SAMPLER = "the sampler's log-probs"
 
 @dataclass
 class Mismatch:
-    """Sums of E and D by octave of the length, [2^k, 2^(k+1)). ``add`` takes complete rollouts in order.
+    """Sums of the log-ratios E and D for each octave of the length, [2^k, 2^(k+1)). Pass complete rollouts to ``add``.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ class Mismatch:
     same : bool
         Whether the configuration says that sampler and trainer are one program at one precision, so that E is 0.
     imported : bool
-        Whether another trainer's table was imported; its versions may count something else than updates.
+        Whether the log was made from another trainer's table, whose versions of the weights may not count updates.
     """
 
     correction: Rule | None = None
@@ -71,15 +71,15 @@ class Mismatch:
     lags: dict[int, Floats] = field(default_factory=dict)
     stale_since: int | None = None
     contradicting: int = 0
-    # Numbers of rows after an update, and of those with S other than 0; of stale responses with a known D, and of those
-    # with D exactly 0.
+    # moved: number of rows after an update, and of those among them with S != 0. still: number of stale responses with
+    # a known D, and of those among them with D exactly 0.
     moved: Floats = field(default_factory=lambda: np.zeros(2))
     still: Floats = field(default_factory=lambda: np.zeros(2))
 
     def add(self, rows: Rows, fair: Mask) -> None:
         """Add the first row of each response of complete rollouts to the sums.
 
-        ``fair`` (N,) marks the rows that the log would hold with any reward.
+        ``fair`` (N,) marks the rows that would have been logged whatever their reward.
         """
         first = rows.first & (rows["length"] >= 1)
         c = rows.columns
@@ -136,8 +136,8 @@ class Mismatch:
         return [(2**k, math.sqrt(max(square[k] / n[k] - (x[k] / n[k]) ** 2, 0.0))) for k in some.tolist()]
 
     def _law(self) -> Answer:
-        """Check the law that e^E has mean 1 if the sampler's logged log-probabilities are those of the law that drew
-        (docs/theory.md, T16).
+        """Check whether e^E has mean 1, as it has if the sampler's logged log-probabilities are those of the
+        distribution that drew the tokens (docs/theory.md, T16).
         """
         name, line = "sampler_law", self.engine
         if line.n < MIN_ROWS:
@@ -169,8 +169,10 @@ class Mismatch:
         )
 
     def _engine(self) -> Answer:
-        """Say how large the engine mismatch E is. A cause is named where E breaks a law of log-ratios; else the
-        severity depends on how much weight the correction leaves and how far D + E spreads.
+        """Say how large the engine mismatch E is, and name a likely cause.
+
+        A large E is a warning, unless it looks like noise alone, the correction leaves enough weight at every length,
+        and D + E is corrected or spreads little: then it is reported for information.
         """
         name, line = "engine", self.engine
         if line.n < MIN_ROWS:

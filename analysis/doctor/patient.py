@@ -22,14 +22,15 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 MIN_LINES = 8
-"""In a run without rows a metric is judged only if metrics.jsonl has at least this many values of it."""
+"""Least number of values in metrics.jsonl from which a metric is judged, where the log has no rows to judge by."""
 MIN_ROWS = 50
-"""Least number of rows from which a share or a mean of them is judged."""
+"""Least number of rows from which the checks judge a share or a mean over them."""
 
 
 class Rows:
-    """Columns of a gradient log for some of its rows, each (N,), NaN where unknown. A column of selected rows is copied
-    only when it is read.
+    """Some or all rows of a gradient log, as columns (N,), NaN where unknown.
+
+    If only some rows are selected, a column's values are copied when the column is first read.
 
     Parameters
     ----------
@@ -187,7 +188,8 @@ class Patient:
         return np.array([value for _, value in self.metrics.get(name, [])])
 
     def over_lines(self, name: str, label: str) -> Evidence | None:
-        """Return the mean of a metric, a share, over the last quarter of metrics.jsonl; None if it has few values.
+        """Return a share from the metrics, as its mean over the last quarter of metrics.jsonl; None if it has few
+        values.
 
         The interval takes the lines of the file as independent.
         """

@@ -82,8 +82,7 @@ DEFECTS: dict[str, Plan] = {
     ),
     "acceptance": Plan(rule=preset("fspo", range_lo=0.008, range_hi=0.008).rule),
 }
-"""Plans that each cause a finding of the doctor, by the finding's name. "X-Y" is a second way to cause the finding X.
-"""
+"""Runs with a defect, by the name of the finding that it causes. "X-Y" is a second way to cause the finding X."""
 
 
 def write_run(run: Path, plan: Plan, seed: int) -> Path:
@@ -158,7 +157,7 @@ def clip_columns(
 
     ``square`` and ``k3`` (N,) are sums over each response's tokens: of the squared token log-ratio, and of k3.
     """
-    by_sign = (S, A) if rule.drift == "signed" else ()  # sums by sign of A are refused where S is not finite
+    by_sign = (S, A) if rule.drift == "signed" else ()  # DriftStats.of refuses A beside an S that is not finite
     m = rule.centre(DriftStats.of(k3, square, L, *by_sign), A)
     with np.errstate(invalid="ignore"):
         done = rule.apply(S, L, A, m)

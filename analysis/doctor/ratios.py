@@ -14,26 +14,27 @@ CLIP_RATIOS = tuple(
     prefix + name for name in (metric.OUT_OF_BAND, metric.CLIPPED, "actor/pg_clipfrac") for prefix in ("", "imported/")
 )
 RESET = 0.05
-"""If the mean of S^2/L at an update is below this share of its mean at an earlier update of the rollout, the old
-log-probabilities were computed again.
+"""If the mean of S^2/L falls, at some update, below this share of its value at an earlier update on the same rollout,
+the old log-probabilities were computed again in between.
 """
 LEAST_FROZEN, IN_SUCCESSION = 8, 3
-"""Least number of rows after an update with a gradient in a rollout that is reported as one in which nothing moves;
-least number of such rollouts one after the other.
+"""A rollout counts as frozen if S is exactly 0 in all of at least ``LEAST_FROZEN`` rows after an update with a
+gradient. Frozen rollouts are reported if at least ``IN_SUCCESSION`` follow each other.
 """
 FLOOR_SHARE = 0.2
-"""If at least this share of the clip ratio (responses out of the band) is there before any update, numerics cause it.
+"""The check numerics reports a run if at least this share of its clip ratio (the share of responses out of the band) is
+already there before any update.
 """
 FLOOR_MINIMUM = 0.002
 """Share of responses out of the band before any update below which the check numerics reports nothing."""
 GROWS = 2.0
-"""The noise, S/sqrt(L) before any update, grows with length if that of the longer half of the responses is more than
-this many times that of the shorter half.
+"""The noise (root mean square of S/sqrt(L) before any update) counts as growing with length if it is more than this
+many times as large in the longer half of the responses as in the shorter half.
 """
 
 
 def s_zero(p: Patient) -> Answer:
-    """Check whether S is 0 everywhere because nothing changed between the rollout and the update."""
+    """Check whether S is exactly 0 in the complete run, or in successive rollouts, because nothing moved."""
     name = "s_zero"
     if len(p.finite) == 0:
         return _never_clipped(p, name)
@@ -78,11 +79,11 @@ def s_zero(p: Patient) -> Answer:
 
 
 def _frozen(p: Patient) -> Ints:
-    """Return the numbers of successive rollouts with S exactly 0 in every row after an update that had a gradient.
+    """Return the numbers of frozen rollouts: those with S exactly 0 in every row after an update that had a gradient.
 
-    They come after the first rollout in which S moved. There are none if fewer than ``IN_SUCCESSION`` follow each
-    other: in a few rollouts the updates may concern other parameters than those that matter to the rows. Rollouts whose
-    learning rate is 0 by the metrics do not count.
+    Only rollouts after the first one in which S moved count, and only ``IN_SUCCESSION`` or more in succession, because
+    a few updates may change only parameters on which the logged rows do not depend. Rollouts whose learning rate is 0
+    by the metrics do not count.
     """
     rows = p.finite
     step, number = rows["step"], numbered(rows["rollout"])
@@ -94,7 +95,7 @@ def _frozen(p: Patient) -> Ints:
     rollout = np.unique(rows["rollout"])
     resting = [r for r, rate in p.metrics.get(metric.LEARNING_RATE, []) if rate == 0]
     frozen = (count >= LEAST_FROZEN) & (moves == 0) & ~np.isin(rollout, resting) & (np.cumsum(moves) > 0)
-    run = np.cumsum(~frozen)  # rollouts of one uninterrupted row of frozen ones share this number
+    run = np.cumsum(~frozen)  # successive frozen rollouts share this number
     return rollout[frozen & (np.bincount(run, frozen)[run] >= IN_SUCCESSION)]
 
 
@@ -186,7 +187,7 @@ def _by_update(p: Patient) -> dict[int, Evidence]:
 
 
 def _growth_by_update(p: Patient) -> Evidence:
-    """Return how much the mean of S^2/L grows from the rollout to the last update on it, by a line over updates."""
+    """Return how much the mean of S^2/L grows over the updates on a rollout, by a line fitted to it."""
     rows = p.finite
     since = rows["updates_since_rollout"]
     most = float(since.max())
@@ -255,8 +256,9 @@ def numerics(p: Patient) -> Answer:
 
 
 def _growth(rows: Rows) -> tuple[Evidence, ...]:
-    """Return the noise before any update, root mean square of S/sqrt(L), of the longer half of responses over that of
-    the shorter; empty if it cannot be told.
+    """Compare the noise before any update (root mean square of S/sqrt(L)) of longer and shorter responses.
+
+    Return that of the longer half divided by that of the shorter half; empty if it cannot be told.
     """
     middle = np.median(rows.L)
     short, long = rows.take(middle >= rows.L), rows.take(middle < rows.L)

@@ -1,5 +1,5 @@
-"""Compare with the log what can be recomputed: columns from other columns, advantages from rewards, counters (steps,
-versions, uses) from each other.
+"""Recompute what follows from other data of the log, and compare it with what was logged: columns from other columns,
+advantages from rewards, counters (steps, versions, uses) from each other.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ CURES = {
 }
 """By check: the columns that are recomputed, what is wrong if they differ from the logged ones, and the cure."""
 WRONG_GROUPS = 0.01
-"""Share of groups up to which nothing is reported although no estimator makes their advantages from their rewards."""
+"""Nothing is reported if no more than this share of the groups have advantages that no known estimator makes."""
 USUAL = 0.9
-"""Where at least this share of the rollouts has the same number of rows, steps or files, rollouts with fewer are
-reported, but for the last one: its run may have been stopped.
+"""If at least this share of the rollouts has the same number of rows, steps or files, rollouts with fewer are reported,
+except the last one: the run may have been stopped in it.
 """
 CONSTANT = ("length", "reward", "advantage", "truncated", "engine_log_ratio", "prompt_id")
 """Columns whose value must be the same in all rows of a response."""
@@ -53,7 +53,7 @@ CONSTANT = ("length", "reward", "advantage", "truncated", "engine_log_ratio", "p
 
 @dataclass
 class Recomputed:
-    """Counts of rows with a logged value that other columns contradict. ``add`` takes complete rollouts in order.
+    """Counts of rows with a logged value that other columns contradict. Pass complete rollouts to ``add``, in order.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ class Recomputed:
     starts: Counter[int] = field(default_factory=Counter)
 
     def add(self, rows: Rows) -> None:
-        """Recompute the columns of complete rollouts, and count the rows in which the logged ones differ."""
+        """Recompute the columns of complete rollouts, and count the rows in which the logged columns differ."""
         c, rollout = rows.columns, rows["rollout"]
         before = (self.last_rollout, self.last_step)
         for name, done in recompute(c, self.rule, self.correction, imported=self.imported, before=before).items():
@@ -257,7 +257,7 @@ class Recomputed:
                 texts[f"{key} ({self.wrong[key]} times)"] = self.since[key]
         for key, odd in self.odd.items():
             if key == "rows" and selected:
-                continue  # where groups are selected, a rollout with few groups of unequal rewards is rightly short
+                continue  # a rollout from which groups with equal rewards were dropped is rightly short
             sizes = self.of_rollout[key] - Counter([self.latest.get(key, 0)])
             usual, times = sizes.most_common(1)[0] if sizes else (0, 0)
             if times >= USUAL * sizes.total() and sizes.total() >= 5 and any(size < usual for size in sizes):

@@ -26,9 +26,9 @@ def records(run: Path) -> list[dict[str, Any]]:
 
 
 def by_rldoctor(rows: list[dict[str, Any]]) -> tuple[list[Answer], str]:
-    """Return rldoctor's findings about lines of metrics, each under rldoctor's own name for it.
+    """Return what the package rldoctor finds in lines of metrics, each finding under rldoctor's own name for it.
 
-    With them comes a note: which version of rldoctor looked, or how to install it.
+    Also return a note: which version of rldoctor examined the lines, or how to install it.
     """
     if importlib.util.find_spec(MODULE) is None:
         return [], MISSING

@@ -1,8 +1,9 @@
-"""Selection by outcome: groups with equal rewards that are not in the log (DAPO's dynamic sampling drops them).
+"""Find out whether groups were selected by their outcome: whether groups with equal rewards are missing from the log.
 
-A response whose group has been kept because of its own reward is no fair draw. A response whose mates, the others of
-its group, already differ in their rewards would have been kept with any reward: the laws of `analysis.doctor.laws` hold
-for it, whether groups were selected or not.
+DAPO's dynamic sampling drops such groups. Then a response that is logged only because of its own reward is not a fair
+draw from the policy. A response whose mates (the other responses of its group) already differ in their rewards would
+have been kept with any reward, so the equalities that `analysis.doctor.laws` tests hold for it, whether groups were
+selected or not.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from analysis.doctor.patient import Floats, Mask, Rows
 from fspo.stats.clusters import totals
 
 MISSED = 10
-"""A selection is named only if, judging by the groups with unequal rewards, at least this many groups with equal
+"""A selection is reported only if the groups with unequal rewards show that at least this many groups with equal
 rewards must have been sampled.
 """
 RARE = 0.01
@@ -27,7 +28,7 @@ LEAST_GROUPS = 30
 
 @dataclass
 class Selection:
-    """Counts of groups by their rewards. ``add`` takes complete rollouts in order.
+    """Counts of groups by their rewards. Pass complete rollouts to ``add``, in order.
 
     Attributes
     ----------
@@ -46,10 +47,10 @@ class Selection:
     solved: Counter[tuple[int, int]] = field(default_factory=Counter)
 
     def add(self, rows: Rows) -> Mask:
-        """Add the rows (N,) of complete rollouts, and return for which (N,) of them the laws hold even under selection.
+        """Add the rows (N,) of complete rollouts, and return which of them (N,) would be logged whatever their reward.
 
-        Such are the responses whose mates differ in their rewards. Responses without a reward, or with fewer than two
-        mates, count too, because nothing can be told of them.
+        These are the responses whose mates (the others of the group) differ in their rewards. Responses without a
+        reward, or with fewer than two mates, are included, because nothing can be told of them.
         """
         reward = rows["reward"]
         first = rows.first & np.isfinite(reward)
@@ -71,10 +72,10 @@ class Selection:
             pairs, counts = np.unique(np.stack([n[judged], k]), axis=1, return_counts=True)
             self.solved.update({(int(a), int(b)): int(c) for a, b, c in zip(*pairs, counts, strict=True)})
         mates = _equal(n[group] - 1, total[group] - reward, square[group] - reward**2)
-        return ~(mates & (n >= 3)[group])  # true without a reward too: NaN is equal to nothing
+        return ~(mates & (n >= 3)[group])  # also true where the reward is NaN, which equals nothing
 
     def missing(self) -> tuple[float, int]:
-        """Return how many groups with equal rewards there must be at least, and how many there are.
+        """Return how many groups with equal rewards must have been sampled at least, and how many the log has.
 
         Let P(k) be the share of groups of n responses of which k have the larger of two rewards, and p the chance of
         the larger reward, which differs between prompts. E[p^k (1-p)^(n-k)] is log-convex in k, so P(0) is at least

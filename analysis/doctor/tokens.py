@@ -15,14 +15,15 @@ from fspo.gradlog import GradLog
 from fspo.gradlog.schema import TOKEN_COLUMNS
 
 ROUNDING = 1e-3
-"""Largest difference of S and the sum of its tokens, nats, that counts as rounding."""
+"""Largest difference between S and the sum of its token log-ratios, nats, that counts as rounding."""
 OCTAVES = 24
 
 
 @dataclass
 class TokenLaw:
-    """Sums over token log-ratios by position in the response, in octaves [2^k, 2^(k+1)); the first token has position
-    1. ``add`` takes complete rollouts.
+    """Sums over token log-ratios for each octave [2^k, 2^(k+1)) of the token's position in the response.
+
+    The first token has position 1. Pass complete rollouts to ``add``.
     """
 
     rows: int = 0
@@ -36,7 +37,7 @@ class TokenLaw:
     def add(self, log: GradLog, rows: Rows, fair: Mask) -> None:
         """Add the lists of token log-ratios of the rows (N,).
 
-        ``fair`` (N,) marks the rows that the log would hold with any reward.
+        ``fair`` (N,) marks the rows that would have been logged whatever their reward.
         """
         names = [name for name in TOKEN_COLUMNS["total"] if name in log]
         if TOKEN_COLUMNS["update"][0] not in names:

@@ -1,4 +1,4 @@
-"""The columns of one chunk of another trainer's table, by our names, as numbers and masks of tokens."""
+"""Read one chunk (some rows) of another trainer's table: its columns under our names, and which tokens count."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class ChunkColumns(NamedTuple):
         return found.numbers()
 
     def sums(self, name: str, *, mean: bool = False) -> Floats:
-        """Return a column of numbers (N,); of lists each row's sum, or with ``mean`` its mean over the mask."""
+        """Return a column as numbers (N,): of a list its sum, or with ``mean`` its mean over the tokens that count."""
         if not self.is_list(name):
             return self.numbers(name)
         flat, row = self.values[name].lists()
@@ -66,7 +66,10 @@ class ChunkColumns(NamedTuple):
         return total / np.maximum(np.bincount(row, minlength=len(total)), 1) if mean else total
 
     def mask(self, flat: Floats) -> np.ndarray:
-        """Return whether each token counts, for the numbers ``flat`` of all tokens; all count if there is no mask."""
+        """Return for each token whether it counts; all count if the chunk has no mask.
+
+        ``flat`` holds a number for each token of all rows.
+        """
         if not self.is_list("mask"):
             return np.ones(len(flat), bool)
         mask, _ = self.values["mask"].lists()
@@ -78,7 +81,7 @@ class ChunkColumns(NamedTuple):
         return mask > 0
 
     def within(self, row: Ints) -> np.ndarray:
-        """Return whether each token's position is below its response's length; tokens behind it are padding.
+        """Return for each token whether its position is below its response's length; later tokens are padding.
 
         ``row`` says for each token to which response it belongs.
         """

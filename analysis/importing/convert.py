@@ -30,8 +30,9 @@ _VERL_UID = re.compile(r"(.+)_\d+_\d+")
 
 
 def choose_columns(available: Iterable[str], given: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Map our column names to names in ``available``, the table's columns: to the name in ``given``, else to the first
-    name that another trainer is known to use for the column.
+    """Find the table's column (one of ``available``) for each of our column names.
+
+    It is the one that ``given`` names, else the first whose name another trainer is known to use for our column.
 
     Raises
     ------
@@ -61,12 +62,12 @@ def choose_columns(available: Iterable[str], given: Mapping[str, str] | None = N
 
 @dataclass
 class Converter:
-    """Converts chunks to rows of the gradient log, and numbers prompts, responses and rollouts if the table does not.
+    """Converter of a table's chunks to rows of the gradient log. It numbers prompts, responses and rollouts if need be.
 
     Parameters
     ----------
     given : mapping
-        The table's column for some of our column names, where it is no alias that `analysis.importing.names` knows.
+        For some of our column names, the table's name of the column, where `analysis.importing.names` does not know it.
     updates_per_rollout : int
         Optimizer updates between rollouts, where the table counts only steps.
     group_size : int, optional
@@ -175,8 +176,9 @@ class Converter:
         return "advantage" not in self.kinds and "reward" in self.kinds and self.grouped
 
     def complete(self, parts: list[dict[str, Any]]) -> None:
-        """Add to a rollout's rows, given chunk by chunk, their advantages if the table has none (0 where there are no
-        rewards of groups to make them of), and what the rule does to them.
+        """Add advantages, if the table has none, and what the rule does to a rollout's rows, which are given in parts.
+
+        Advantages are made of the rewards of groups; they are 0 if the table does not have these.
         """
         if self.makes_advantages:
             fill_advantages(parts, self.estimator)
@@ -193,10 +195,10 @@ class Converter:
         self.known.update({ratio: int(np.sum(np.isfinite(values))) for ratio, values in of.items()})
 
     def _version(self, columns: ChunkColumns, name: str) -> Floats:
-        """Return the version of the weights (N,), counted in updates, that sampled a response.
+        """Return for each response the version of the weights that sampled it (N,), counted in updates.
 
-        Where the table lists a version for each token, it is that of the first token for the column behaviour_version,
-        else that of the last.
+        Where the table lists a version for each token, take the first token's for the column behaviour_version, and the
+        last token's for behaviour_version_last.
         """
         values = columns.values[name]
         if values.kind != "list":
@@ -226,13 +228,14 @@ class Converter:
         return mean
 
     def _tokens(self, columns: ChunkColumns, n: int, first: np.ndarray) -> dict[str, Any]:
-        """Compute L, and for each ratio that the table's columns allow its sum over tokens, its sum of squares and its
-        sum of k3.
+        """Compute each response's length and log-ratios, and the sums of squares and of k3 over their tokens.
+
+        Only the log-ratios that follow from the table's columns are computed; the sums need lists of tokens.
 
         Parameters
         ----------
         first : (N,) bool
-            Whether a row's update is the first of its rollout, at which new and old weights are the same.
+            Whether a row's update is the first on its rollout, at which new and old weights are the same.
         """
         got, path, chosen = columns.values, columns.path, columns.chosen
         out: dict[str, Any] = {}
@@ -277,8 +280,9 @@ class Converter:
         return out
 
     def _prompts(self, columns: ChunkColumns, numbers: Ints) -> Ints:
-        """Return a number (N,) that identifies each row's prompt: from its id, its text, the group size or its tokens,
-        whichever the table has first.
+        """Return a number (N,) that identifies each row's prompt.
+
+        It is made of the prompt's id, else of its text, else of the group size, else of the prompt's tokens.
         """
         got = columns.values
         for name in ("prompt_id", "prompt"):
@@ -322,10 +326,10 @@ class Converter:
 
 
 def like_means(log_probability: Floats, length: Floats) -> bool:
-    """Say whether responses' log-probabilities (N,) look like means over tokens: they grow as L^b with b below .4.
+    """Return whether the log-probabilities of responses (N,) look like means over tokens instead of sums.
 
-    A sum over tokens grows about as L. The answer is no with fewer than 50 responses, or if the longest is less than 4
-    times as long as the shortest.
+    A sum over tokens grows about as the length L. A column that grows as L^b with b below .4 is taken for means. The
+    answer is False with fewer than 50 responses, or if the longest is less than 4 times as long as the shortest.
     """
     told = (log_probability < 0) & (length >= 1)
     x, y = np.log2(length[told]), np.log2(-log_probability[told])
@@ -335,8 +339,9 @@ def like_means(log_probability: Floats, length: Floats) -> bool:
 
 
 def _refuse_rows_of_tokens(got: Mapping[str, Values], path: Path, chosen: Mapping[str, str]) -> None:
-    """Raise UserError for a table with a row for each token: without lengths, and with a response in several rows of
-    one step.
+    """Raise UserError for a table with one row for each token.
+
+    Such a table has neither lengths nor lists, and has one response in several rows of the same step.
     """
     names = [name for name in TOKENS if name in got]
     if not names or "length" in got or "response_id" not in got or any(got[name].kind == "list" for name in names):

@@ -13,7 +13,7 @@ from fspo.gradlog import metric_names as metric
 from fspo.gradlog import schema
 
 ROLLOUT_VERSIONS = ("min_global_steps", "max_global_steps")
-"""Columns in which verl counts versions of the weights in rollouts; all other columns with versions count updates."""
+"""Columns of verl in which the version of the weights counts rollouts; in all other columns it counts updates."""
 
 COLUMNS: dict[str, tuple[str, ...]] = {
     # Our name of a column: the names that other trainers have for it, the most specific first; case does not matter.
@@ -52,9 +52,10 @@ token that ``mask`` keeps identify the prompt.
 
 
 def canonical(name: str) -> str:
-    """Return one spelling for all names that differ in case alone or, of log-probabilities, also in the order of their
-    words, in how that word is written, and in whether tokens are named: ``new_logprobs``, ``Logp-New`` and
-    ``new_token_logprobs`` are the same.
+    """Return one spelling for all names of the same column, so that names can be compared.
+
+    Names may differ in case. Names of log-probabilities may also differ in the order of their words, in the spelling of
+    "logprobs", and in the word "token": ``new_logprobs``, ``Logp-New`` and ``new_token_logprobs`` are the same.
     """
     name = name.lower()
     words = re.split(r"[\W_]+", re.sub(r"(?<![a-z])log[\W_]?p(?:rob(?:abilit(?:y|ies)|s)?|s)?(?![a-z])", "logp", name))
@@ -66,11 +67,11 @@ COPIED = tuple(
     for name, column in schema.LOG_COLUMNS.items()
     if name not in COLUMNS and column.kind.startswith(("int", "float", "bool"))
 )
-"""Columns of the gradient log without an alias: a table's column of the same name is copied."""
+"""Columns of the gradient log for which no other names are known: a table's column of the same name is copied."""
 COLUMNS |= {name: (name,) for name in COPIED}
 
 MARKS = ("prompt", "response", "advantage", "log_ratio", "new", "old", "behaviour_log_ratio")
-"""A file with one of these columns, or an alias of one, is a table of responses; any other file is a log of scalars."""
+"""A file with one of these columns (under any known name) is a table of responses; any other is a log of scalars."""
 
 METRICS: dict[str, str] = {
     # Scalars that TRL logs; those of an evaluation begin with eval_.
@@ -110,7 +111,7 @@ DIFFERENT: dict[str, str] = {
 }
 
 MISMATCH: dict[str, str] = {
-    # Scalars of TRL about the mismatch.
+    # Scalars of TRL about the mismatch of sampler and trainer.
     "sampling/sampling_logp_difference/mean": "mean |d + e| over tokens",
     "sampling/sampling_logp_difference/max": "largest |d + e| of a token",
     "sampling/importance_sampling_ratio/mean": "mean factor of the correction",
@@ -137,7 +138,7 @@ a batch, so they say nothing by length.
 Lower-case letters are log-ratios of a token, capitals of a response (docs/log_format.md).
 """
 _SPELT = {"mismatch/mismatch_": "rollout_corr/", "mismatch/": "rollout_corr/", "actor/rollout_corr/": "rollout_corr/"}
-"""How names of verl's mismatch scalars begin in some releases: the beginning that ``MISMATCH`` has in its place."""
+"""For each beginning of the names of verl's mismatch scalars in some releases, the beginning that ``MISMATCH`` has."""
 
 FOREIGN = "imported/"
 """Prefix under which a scalar without a counterpart here keeps its original name."""

@@ -13,7 +13,7 @@ from fspo.rules import Ratio
 
 
 class Summed(NamedTuple):
-    """A log-probability or log-ratio of N responses, summed, and of each of their tokens where the table has these."""
+    """A log-probability or log-ratio of N responses: sums over tokens and, where the table has them, single tokens."""
 
     total: Floats
     tokens: Floats | None

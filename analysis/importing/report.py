@@ -48,7 +48,7 @@ class Report:
     not_stored: Counter[str] = field(default_factory=Counter)  # for each metric: how many of its values were no numbers
     notes: list[str] = field(default_factory=list)
     ignored: list[str] = field(default_factory=list)
-    again: str = ""  # options of the import that would find the columns without which nothing is told by length
+    again: str = ""  # options for a second import that finds the log-probabilities which this one lacks
     damage: list[str] = field(default_factory=list)  # one line for each file that could not be read completely
 
     def missing(self) -> dict[str, str]:

@@ -31,9 +31,9 @@ AVERAGES = ", ".join(get_args(Aggregation))
 """Ways to average the loss that ``--aggregation`` accepts (`fspo.objective.aggregate`)."""
 BUFFER = 500_000
 """Number of rows that may wait in memory until all rows of their rollout have come, so that a rollout becomes one file.
-Of a table not sorted by rollout, a rollout may need several files.
+If a table is not sorted by rollout, a rollout may be written to several files.
 """
-_MAX_PARTS = 10_000  # most files of one rollout: file names have four digits for their number
+_MAX_PARTS = 10_000  # largest number of files of one rollout: the file's number has four digits in its name
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class ImportOptions:
     Parameters
     ----------
     columns : mapping
-        The table's column for some of our column names, where it is no alias that `analysis.importing.names` knows.
+        For some of our column names, the table's name of the column, where `analysis.importing.names` does not know it.
     rule : str, optional
         Name of the preset whose rule trained.
     range_lo, range_hi : float, optional
@@ -202,7 +202,7 @@ def _import_table(
 
 
 def _derived(convert: Converter, options: ImportOptions, report: Report) -> None:
-    """Write into the report which columns were computed and from what; ``report.columns`` keeps only copied ones."""
+    """Write into the report which columns were computed and from what; leave only copied ones in ``report.columns``."""
     used, kinds, columns = report.columns, convert.kinds, dict(report.columns)
     listed = [name for name in TOKENS if kinds.get(name) == "list"]
     if "new" in used and "old" in used and "log_ratio" not in used:
@@ -293,8 +293,9 @@ def _present(given: Mapping[str, str], chunk: Chunk) -> dict[str, str]:
 
 
 def _only_number(chunk: Chunk, spare: list[str], sources: Sources) -> str | None:
-    """Return the only column of numbers among the unused columns ``spare`` of TRL's completions: it is the reward,
-    which TRL names after the reward function.
+    """Return the column of TRL's completions that holds the reward, which TRL names after the reward function.
+
+    It is the only column of numbers among the unused columns ``spare``; None if there are several or none.
     """
     if not sources.trl:
         return None
@@ -303,7 +304,7 @@ def _only_number(chunk: Chunk, spare: list[str], sources: Sources) -> str | None
 
 
 def _user_columns(chunk: Chunk, spare: list[str]) -> dict[str, str]:
-    """Return names and Arrow types of those unused columns ``spare`` that the log gets too: numbers and short texts."""
+    """Return names and Arrow types of the unused columns ``spare`` that the log gets too: numbers and short texts."""
     kinds = {"number": "float64", "text": "string"}
     found = {name: as_values(chunk[name]) for name in spare}
     return {n: kinds[v.kind] for n, v in found.items() if v.kind == "number" or (v.kind == "text" and _short(v.array))}
@@ -321,8 +322,10 @@ def _user_values(column: Any, kind: str) -> Any:
 
 
 class _Store:
-    """Collects rows by rollout and writes a file for each. If more than ``BUFFER`` rows wait, all rollouts but the
-    newest are written, and the newest too if more than ``BUFFER`` rows wait still.
+    """Collector of rows by rollout, which writes a file for each rollout.
+
+    If more than ``BUFFER`` rows wait in memory, all rollouts but the newest are written; if more than ``BUFFER`` rows
+    still wait, the newest is written too.
     """
 
     def __init__(self, writer: GradLogWriter, complete: Callable[[list[dict[str, Any]]], None]) -> None:

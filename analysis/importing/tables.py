@@ -130,7 +130,8 @@ def _csv(path: Path, damage: list[str]) -> Iterator[Chunk]:
     numbers = pacsv.ConvertOptions(decimal_point=decimal)
     read = pacsv.ReadOptions(block_size=CHUNK_BYTES)
     given = 0
-    # Begin without the handler: a thread of pyarrow that holds a Python function when Python ends aborts the process.
+    # First try without the handler `skip` (a Python function), because a thread of pyarrow that still holds a Python
+    # function when Python ends aborts the process.
     for handler in (None, skip):
         parse = pacsv.ParseOptions(delimiter=between, newlines_in_values=True, invalid_row_handler=handler)
         passed = 0

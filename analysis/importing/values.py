@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 NUMPY_NUMBER = re.compile(r"np\.(?:float|int)\d+\(([^()]*)\)")
-"""How a list of numpy's numbers writes each of them as text: ``np.float64(-0.25)``."""
+"""A number as numpy writes it in the text of a list: ``np.float64(-0.25)``."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
-"""Follow a run's log as it grows: the rows of each rollout are read once, and sums are kept that all rollouts add to.
+"""Follow a run's log as it grows. The rows of each rollout are read once and added to sums over all rollouts.
 
-Every number comes from a table of `analysis.tables` or from the doctor. They are made of the rows of one rollout
-(series over time) or of sums over all rollouts (acceptance), so the cost of a rollout does not grow with the run.
+Every number that is shown comes from a table of `analysis.tables` or from the doctor. It is made of the rows of one
+rollout (series over time) or of sums over all rollouts (acceptance), so the cost of a rollout does not grow with the
+run.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ from fspo.stats.bins import Bins, quantile_bins
 from fspo.stats.clusters import MIN_CLUSTERS, dense, ratios
 
 SETTLED = 10.0
-"""Seconds after which the newest rollout is read although a file of it seems missing or is damaged."""
+"""Seconds since its files last changed after which the newest rollout is read even if a file is missing or damaged."""
 PAUSED = 300.0
-"""Seconds without a new file after which the doctor is asked about all rollouts read."""
+"""Seconds without a new file after which the doctor examines all rollouts that have been read."""
 DOCTOR_ROWS = 20_000
 """Largest number of rows that the doctor keeps for the checks that need many rows at once."""
 SHOWN = 1500
@@ -50,7 +51,7 @@ Signature = tuple[tuple[str, int, int], ...]
 
 @dataclass(frozen=True)
 class RolloutView:
-    """What the rows of one rollout show.
+    """What the page shows of the rows of one rollout.
 
     Attributes
     ----------
@@ -73,7 +74,7 @@ class RolloutView:
 
 @dataclass(frozen=True)
 class Points:
-    """Responses of the newest rollout, arrays (N,): length, S, the band's edges and whether the rule cuts."""
+    """Responses of the newest rollout, as arrays (N,): length, S, the band's edges and whether the rule clips them."""
 
     length: Floats
     S: Floats
@@ -83,7 +84,7 @@ class Points:
 
 
 class Follower:
-    """Follows the log of one run.
+    """Follower of the log of one run, which reads new rollouts as they are written.
 
     >>> follower = Follower("RUN")
     >>> follower.poll()                  # reads the rollouts that are new, and says whether anything changed
@@ -100,7 +101,7 @@ class Follower:
     Attributes
     ----------
     seen : list of RolloutView
-        The rollouts read, in order; a new list where the log was written anew.
+        The rollouts that were read, in order. If the log was written anew, this is a new list.
     starts : int
         How many times the log was read from its beginning: once more where a part that was read has changed.
     diagnosis : Diagnosis, optional
@@ -185,7 +186,7 @@ class Follower:
         return Points(rows.length, rows.S, *rows.edges(case.rule), outcome.side != 0)
 
     def _parts(self) -> dict[int, Signature]:
-        """Return the signature of the files of each rollout of the log."""
+        """Return for each rollout of the log its files' signature: their names, sizes and times of change."""
         found: dict[int, list[tuple[str, int, int]]] = {}
         for path in log_paths(self.path):
             try:
@@ -196,12 +197,15 @@ class Follower:
         return {number: tuple(files) for number, files in found.items()}
 
     def _complete(self, files: Signature) -> bool:
-        """Return whether the newest rollout has a file from every process, as far as earlier rollouts show."""
+        """Return whether the newest rollout has as many files as earlier ones, or has not changed for a while."""
         usual = max(map(len, self._done.values()), default=0)
         return 0 < usual <= len(files) or _age(files) >= SETTLED
 
     def _read(self, number: int, *, fresh: bool) -> bool:
-        """Read a rollout; return False, and add nothing, where a ``fresh`` file of it cannot be read (yet)."""
+        """Read a rollout and return True; add nothing and return False if it may be read later.
+
+        That is so if the rollout is ``fresh`` (its files changed a moment ago) and a file cannot be read.
+        """
         began = time.process_time()
         try:
             files, damage = log_files(self.path, (number, number))
@@ -225,7 +229,7 @@ class Follower:
         return True
 
     def _look(self, number: int, files: Sequence[LogFile]) -> tuple[int, dict[str, Floats], list[OverTimeRow]]:
-        """Return the number of rows of a rollout, its panels and its rows of the table over_time."""
+        """Return the number of rows of a rollout, what its panels show, and its rows of the table over_time."""
         log = read_files([(file, None) for file in files], READ, ("train",))
         self.rows_read += len(log)
         run = self._load(number)
@@ -269,7 +273,7 @@ class Follower:
             return None
 
     def _add(self, run: Run, number: int) -> list[OverTimeRow]:
-        """Add a rollout to the sums, and return its rows of the table over_time."""
+        """Add a rollout to the sums over all rollouts, and return its rows of the table over_time."""
         assert self.bins is not None
         trained, found = trained_case(run), Found()
         if self._tally is None:

@@ -35,7 +35,7 @@ ALL_COLOUR, EDGE_COLOUR = "#e8590c", "#868e96"
 
 
 class Panel(NamedTuple):
-    """A panel over time with a line for each bin of lengths: its title, the label of its axis, why it may be empty."""
+    """Texts of a panel with a line over time for each bin of lengths: title, label of the axis, why it may be empty."""
 
     title: str
     axis: str
@@ -59,13 +59,13 @@ PANELS = {
     "staleness": Panel("Staleness", "updates since sampling", "the log names no versions of the weights"),
     "cosine": Panel("Clipped and unclipped update", "cosine of the two", "too few responses have a score"),
 }
-"""The panels whose horizontal axis is the rollout, by name; docs/watch.md names the table that each is made of."""
+"""The panels whose horizontal axis is the rollout, by name. docs/watch.md names the table that each panel shows."""
 ACCEPTANCE, LAW = "acceptance", "law"
 COLOURS = ("#7b6fd6", "#4c8fe0", "#2aa5b8", "#3fae6a", "#9aa82e", "#d19a1c")
 """A colour for each bin of lengths, the shortest first, to be seen on light and on dark pages."""
 ALL = "all"
 COLUMNS = ("rollout", *map(str, range(len(COLOURS))), ALL)
-"""Columns of what is drawn in a panel over time: the number of the rollout, the values by bin and over all lengths."""
+"""Columns of the data of a panel over time: the number of the rollout, the value in each bin, and over all lengths."""
 UNKNOWN = np.array([np.nan])
 ABOVE = ("choice", "state", "doctor", "key")
 HIDDEN = "hidden"
@@ -131,7 +131,7 @@ class Session:
         document.add_periodic_callback(self.update, EVERY)
 
     def update(self) -> None:
-        """Send what is new to the browser."""
+        """Send the browser what changed since the last update."""
         follower = self.followers[self.chosen]
         self._say("state", _state(follower))
         now = (self.chosen, *((f.starts, len(f.seen), f.asked) for f in self.followers))
@@ -170,7 +170,7 @@ class Session:
         self.figures[name], self.sources[name] = plot, source
 
     def _key(self, bins: Bins) -> None:
-        """Name the colours of the bins of lengths, and those of the runs where there are several."""
+        """Show which colour stands for which bin of lengths and, if there are several runs, for which run."""
         ends = [bins.limits(k) for k in range(len(bins))]
         lines = {"length in tokens": [(c, f"{lo:g} to {hi:g}") for c, (lo, hi) in zip(COLOURS, ends, strict=False)]}
         lines["length in tokens"].append((ALL_COLOUR, "all lengths"))
@@ -213,7 +213,7 @@ class Session:
             plot.add_layout(whisker)
             plot.line("x", "y", source=source, color=colour)
             dots = plot.scatter("x", "y", source=source, size=7, color=colour)
-            for end in ("low", "high"):  # the axis spans what is drawn as points: without these it cuts whiskers off
+            for end in ("low", "high"):  # invisible points, so that the axis spans the whiskers
                 plot.scatter("x", end, source=source, size=1, alpha=0)
             tips = [("length", "@x{0.0}"), ("kept", "@y{0.000} [@low{0.000}, @high{0.000}]")]
             plot.add_tools(HoverTool(renderers=[dots], tooltips=tips))
@@ -270,7 +270,7 @@ def _figure(title: str, x: str, y: str, *, log: bool = False) -> Any:
 
 
 def _colour(run: int) -> str:
-    """Return the colour of the run of a number."""
+    """Return the colour of the run with this number."""
     return Category10[10][run % 10]
 
 
@@ -323,7 +323,7 @@ def _doctor(follower: Follower) -> str:
 
 
 def make_server(runs: Sequence[str | Path], port: int) -> Server:
-    """Make the server of the page and begin to follow the runs; ``start`` and ``io_loop.start`` run it.
+    """Make the server of the page and begin to follow the runs. Call its ``start`` and ``io_loop.start`` to run it.
 
     Raises
     ------
@@ -335,7 +335,9 @@ def make_server(runs: Sequence[str | Path], port: int) -> Server:
     token = f"{time.time_ns()}"
 
     class Alive(RequestHandler):
-        """Answers with the time at which the server started, by which a page can tell a new server from the old."""
+        """Request handler that answers with the time at which the server started, so that an open page can tell that
+        the server was started again.
+        """
 
         def get(self) -> None:
             """Answer a request with the time at which the server started."""

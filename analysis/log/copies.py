@@ -1,12 +1,14 @@
-"""Responses that stand in a log twice under other ids, because the rows of a process were gathered and logged again.
+"""Find responses that a log holds twice under different ids, because rows of a process were gathered and logged twice.
 
-Two sums over many tokens are equal to the last bit by chance in next to no case. A few equal rows are responses of one
-text, and stay. Where a share of at least ``COPIES`` of the rows equal a row of another prompt, or of at least
-``SAME_PROMPT`` stand in pairs under one prompt, rows were counted twice: the copies add nothing and make intervals too
-narrow, so an analysis leaves them out and counts them. A group whose responses all have one text is not looked at for
-pairs, because a policy that has collapsed makes such groups too. Rows of torn files are left out too (`fspo.gradlog`);
-a log with files of two runs is refused (`analysis.log.loading`), because nobody can say which run was meant. Rows with
-any other defect were trained on, so they stay, and ``fspo doctor`` names the defect.
+Sums over the tokens of two different responses are almost never equal to the last bit. A few equal rows are responses
+of the same text, and are kept. Rows were logged twice if at least the share ``COPIES`` of them equal a row of another
+prompt, or at least the share ``SAME_PROMPT`` stand in pairs under one prompt. Copies add nothing and make intervals too
+narrow, so an analysis leaves them out and reports their number. Groups whose responses all have the same text are not
+searched for pairs, because a collapsed policy makes such groups too.
+
+Of other defects, rows of torn files are left out (`fspo.gradlog`), and a log with files of two runs is refused
+(`analysis.log.loading`). Rows with any other defect were trained on, so they are kept, and ``fspo doctor`` names the
+defect.
 """
 
 from __future__ import annotations
@@ -19,16 +21,16 @@ from numpy.typing import NDArray
 from analysis.log.rows import numbered
 
 LONG = 8
-"""Length in tokens from which on two responses whose S and other sums are equal to the last bit count as copies."""
+"""Least number of tokens of two responses with S and other sums equal to the last bit that count as copies."""
 COPIES = 0.03
 """If at least this share of the judged rows (those of ``LONG`` tokens or more, with S other than 0) has a copy under
 another prompt, such copies are left out."""
 SAME_PROMPT = 0.9
-"""If at least this share of the judged rows in groups of different rows has a copy under the same prompt, such copies
-are left out. A smaller share may be responses of equal text.
+"""If at least this share of the judged rows has a copy under the same prompt, such copies are left out. Groups in which
+all rows are equal are not considered. A smaller share may be responses of equal text.
 """
 LEAST = 50
-"""Least number of rows whose share is compared with ``COPIES`` or ``SAME_PROMPT``; of fewer rows none is left out."""
+"""Least number of judged rows for which copies are left out; fewer rows are all kept."""
 ODD = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F)
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -42,14 +44,15 @@ class Copies(NamedTuple):
     judged : bool array (N,)
         Rows of at least ``LONG`` tokens with a log-ratio other than 0.
     mixed : bool array (N,)
-        Judged rows whose step and prompt hold rows that differ.
+        Judged rows for whose step and prompt the log has rows that differ from each other.
     prompts : bool array (N,)
         Rows that equal a row of another prompt in the same step.
     pairs : bool array (N,)
-        Rows of ``mixed`` that stand in the same step under an even number of ids (two, four, ...), the row's own id
+        Rows of ``mixed`` that occur in the same step under an even number of response ids (two, four, ...), their own
         included.
     again : bool array (N,)
-        Rows that are to be left out: copies, if so many are copies that rows were counted twice.
+        Rows that are to be left out. These are copies, and only if there are so many that rows must have been logged
+        twice.
     """
 
     judged: Mask

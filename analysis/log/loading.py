@@ -39,8 +39,9 @@ SAMPLED = {
     "calibrate": "all",
     "sweep": "first",
 }
-"""Which results (by name) are made, where a log is streamed, from a sample of its rows alone, and from which of these
-rows: "all", or those at "first" use."""
+"""Results, by name, that are made from a sample of the rows if the log is streamed; and which rows of the sample they
+use: "all", or those at "first" use.
+"""
 COUNTED = {
     "updates_since_rollout": "counted from each rollout's first step (where all rollouts have one step and S is not "
     "0, every row counts as after an update)",
@@ -85,7 +86,7 @@ class Run:
     stream: Stream | None = None
     sampled: dict[str, Any] = field(
         default_factory=dict
-    )  # results of a log read in chunks, and the sampled rows that they are made of
+    )  # for a streamed log: which results are made of how many sampled rows (`_sampled`)
     ratio: LoggedRatio = UPDATE  # the log-ratio that ``rows.S`` holds
     clip_rule: Rule | None = None
 
@@ -96,7 +97,7 @@ class Run:
 
     @property
     def source(self) -> InMemory | Stream:
-        """The log as an object that gives it in chunks, none of which splits a window of rollouts."""
+        """The log as an object that is read in chunks, none of which splits a window of rollouts."""
         return self.stream or InMemory(self.rows, self.counts)
 
     @property
@@ -209,7 +210,7 @@ def load_run(
 
 
 def _sampled(rows: Rows, rollouts: int, of: int) -> dict[str, Any]:
-    """Return which results are made from how many sampled rows, and a sentence for the reader about them."""
+    """Return for each result that is made from a sample of the rows how many rows that is, and a sentence about it."""
     number = {"all": len(rows), "first": int(np.count_nonzero(rows.used == 0))}
     groups = ("; ".join(name for name, use in SAMPLED.items() if use == which) for which in number)
     text = (
@@ -246,7 +247,7 @@ def logged_columns(files: list[LogFile], names: Sequence[str] = ROW_COLUMNS) -> 
 
 
 def _nothing(counts: Mapping[str, int], ratio: LoggedRatio, imported: bool) -> str:
-    """Say why no row can be analysed, and what the user can do about it.
+    """Return a text that says why no row can be analysed, and what the user can do about it.
 
     ``imported`` says that the log was made from another trainer's table.
     """

@@ -17,8 +17,7 @@ from fspo.gradlog.schema import USER_PREFIX
 
 Floats = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 MAX_CATEGORIES = 24
-"""Largest number of different values of a text column that can be bins; a column with more holds names, not
-categories."""
+"""Largest number of different texts of a column that can be bins; a column with more holds names, not categories."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +135,7 @@ def coordinates(
         known = log.table[partition.column].is_valid().to_numpy()
         return np.where(known, now - updates - sampled, np.nan), ()
     if values.dtype == object or values.dtype.kind in "US":
-        import pandas as pd  # the help of commands names the partitions, and does not wait for pandas
+        import pandas as pd  # here, because --help loads this module and does not wait for pandas
 
         texts = pd.Series(values).astype(str)
         names = list(categories) or sorted(texts.unique())
@@ -148,8 +147,8 @@ def coordinates(
         return texts.map({name: i for i, name in enumerate(names)}).to_numpy(np.float64), tuple(names)
     numbers = values.astype(np.float64)
     if partition.name == "difficulty":
-        # Every response of a prompt has equally many rows, one for each of its uses, so a mean over rows is one over
-        # responses.
+        # All responses to a prompt have the same number of rows (one for each use), so the mean over rows is the mean
+        # over responses.
         known = np.isfinite(numbers)
         count = np.bincount(cluster, known)
         with np.errstate(invalid="ignore", divide="ignore"):

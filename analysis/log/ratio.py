@@ -1,9 +1,10 @@
-"""The log-ratio that an analysis is about, and where a log holds it: in which columns, of which rows.
+"""The log-ratio that an analysis is about, and where a log holds it: in which columns and in which rows.
 
-The update's ratio S counts on every row after an update. The other ratios count on one row of each response, that at
-first use: E and D belong to the sampling of a response, so they are the same at every use, and statements about S + D +
-E hold only where the weights were not trained on the response (docs/theory.md section 1, "First use"). That row counts
-also before any update, because E and D, unlike S, are not 0 then.
+The update's log-ratio S is analysed on every row after an update. The other log-ratios are analysed on one row of each
+response, that at first use. E and D belong to the sampling of a response, so they are the same at every use, and
+statements about S + D + E hold only where the weights were not trained on the response (docs/theory.md section 1,
+"First use"). The row at first use is analysed even if no update came before it, because E and D, unlike S, are not 0
+then.
 """
 
 from __future__ import annotations
@@ -22,8 +23,7 @@ from fspo.rules import Ratio
 
 
 class Words(NamedTuple):
-    """How a ratio is written: its symbol in text and in mathematics, the rows of a log in which it counts, and why
-    it may be 0."""
+    """Texts about a log-ratio: its symbol in text and in mathematics, on which rows it is analysed, why it may be 0."""
 
     text: str
     math: str
@@ -136,21 +136,21 @@ class LoggedRatio:
 
     @property
     def once(self) -> bool:
-        """Whether each response counts once, at its first use; otherwise every row after an update counts."""
+        """Whether each response is analysed once, at its first use; otherwise every row after an update is analysed."""
         return self.on != "update"
 
     def fields(self, logged: Iterable[str]) -> frozenset[str]:
         """Translate names of logged columns to names of fields of `analysis.log.rows.Rows`.
 
-        This concerns columns that say what a rule did: those of the run's rule on this ratio get the field's name,
-        those of its other rules are left out. All other names are returned unchanged.
+        Only columns that say what a rule did are translated: those of the run's rule on this log-ratio get the name of
+        the field, those of the run's other rules are left out. All other names are returned unchanged.
         """
         found = {field for field, column in self.done.items() if column in logged}
         return frozenset(found | (set(logged) - {*_CLIP.values(), *_CORRECTION.values()}))
 
     def of(self, log: GradLog) -> Floats:
         """Return the ratio of each row (N,), nats; NaN where a part of it is not known."""
-        unknown = np.full(len(log), np.nan)  # in place of a column that this part of the log lacks
+        unknown = np.full(len(log), np.nan)  # stands for a column that this part of the log lacks
         parts = [log.column(name) if name in log or not self.once else unknown for name in self.parts]
         return parts[0] if len(parts) == 1 else parts[0] + parts[1]
 

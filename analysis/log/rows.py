@@ -85,8 +85,9 @@ class Rows:
             k3, sigma2, by_sign = self.k3_lagged, self.sigma2_lagged, self.by_sign_lagged
         else:
             k3, sigma2, by_sign = self.k3, self.sigma2, self.by_sign
-        # TokenMeans holds a mean log-ratio for A > 0 and one for A < 0, and a rule reads that of the row's own sign.
-        # ``by_sign`` is for each row the mean of its own sign, so the same array serves as both.
+        # TokenMeans holds a mean log-ratio of tokens with A > 0 and one with A < 0, and a rule reads the one for the
+        # sign of the row's A. ``by_sign`` holds, for each row, the mean for its own sign, so the same array serves as
+        # both.
         return rule.centre(TokenMeans(k3, sigma2, by_sign, by_sign), self.A)
 
     def edges(self, rule: Rule) -> tuple[Floats, Floats]:
@@ -113,8 +114,8 @@ class LearningRows:
 
 
 DENSE = 4
-"""`numbered` uses a table with one entry for each possible key, which is faster than hashing, if the table has at most
-this many times as many entries as there are rows.
+"""The function `numbered` uses a table with one entry for each possible key, which is faster than hashing, if the table
+has at most this many entries for each row.
 """
 
 
@@ -177,7 +178,7 @@ def _combined(keys: tuple[Ints, ...]) -> Ints | None:
 
 
 def appearances(rollout: Ints, response: Ints, step: Ints) -> Ints:
-    """Count for each row (N,) the earlier rows of the same (rollout, response)."""
+    """Count for each row (N,) the earlier rows of the same rollout and response."""
     order = np.lexsort((step, response, rollout))
     same = np.zeros(len(order), bool)
     same[1:] = (rollout[order][1:] == rollout[order][:-1]) & (response[order][1:] == response[order][:-1])

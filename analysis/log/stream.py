@@ -22,7 +22,7 @@ from fspo.gradlog import GradLog, read_files
 from fspo.gradlog.files import LogFile
 
 CHUNK = 200_000
-"""Number of rows in a chunk of the log, about. A chunk is larger where one window has more rows."""
+"""Approximate number of rows in a chunk of the log. A chunk is larger where one window has more rows."""
 SAMPLE = 200_000
 """About how many rows are sampled, as complete rollouts, for results that need all rows at the same time."""
 UNUSED = ("reward", "rule")
@@ -46,7 +46,7 @@ class InMemory:
     counts: Mapping[str, int]
 
     def chunks(self, size: int) -> list[Chunk]:
-        """Return one chunk that holds the complete log; the number ``size`` of rollouts in a window plays no part."""
+        """Return one chunk that holds the complete log, whatever the number ``size`` of rollouts in a window."""
         del size
         return [Chunk(0, np.iinfo(np.int64).max)]  # one chunk from the first to the last possible rollout
 
@@ -82,7 +82,8 @@ class Stream:
     ) -> Stream:
         """Make the stream of a log's files; ``recomputed`` is passed to `analysis.log.usable.usable`.
 
-        Its rollouts are read from the files' footers, or from the column rollout where a row group holds several.
+        The numbers of rollouts are read from the footers of the files, or from the column rollout where a row group of
+        a Parquet file holds several rollouts.
         """
         rows: dict[int, float] = {}
         for file in files:

@@ -43,11 +43,11 @@ LEARNT = (
 
 
 Recompute = Callable[[GradLog], Mapping[str, int]]
-"""A function that compares the logged columns with recomputed ones and counts rows, by name of the count."""
+"""Type of a function that compares logged columns with recomputed ones and returns, by name, how many rows differ."""
 
 
 def nothing(log: GradLog) -> Mapping[str, int]:
-    """Count nothing: for rows of a log whose columns another call of `usable` compares."""
+    """Return no counts. Passed to `usable` where another call of it compares the columns of the same rows."""
     del log
     return {}
 
@@ -115,9 +115,9 @@ def usable(
 
 
 def learnt(log: GradLog, partition: Partition, scale: Scale | None = None) -> LearningRows:
-    """Return columns of the rows that :func:`usable` keeps for an analysis of S, ordered by step and response.
+    """Return the columns from which a band that follows a target learns, ordered by step and response.
 
-    They are those from which a band that follows a target learns.
+    The rows are those that :func:`usable` keeps for an analysis of S.
 
     Parameters
     ----------
@@ -171,7 +171,7 @@ def _updates(log: GradLog, rollout: Ints, step: Ints) -> Ints:
 
 
 def counted_updates(rollout: Ints, step: Ints, S: Floats) -> tuple[Ints, bool]:
-    """Count each row's updates since its rollout (N,) from the steps, and say whether steps number rollouts.
+    """Count each row's updates since its rollout (N,) from the steps, and return also whether a step is a rollout.
 
     The count starts at each rollout's first step. If every rollout has a single step and yet S is not 0, then a step
     is a rollout and not an update, and all rows count as after an update.
@@ -248,8 +248,10 @@ def _rows(log: GradLog, partition: Partition, scale: Scale | None, ratio: Logged
 
 
 def _drifts(k3_sum: Floats, sum_sq: Floats, length: Floats, code: Ints) -> Floats:
-    """Return mean k3 and mean s^2 per token of each row's step and of the step before (4, N); a step is a minibatch,
-    and ``code`` numbers the steps without gaps."""
+    """Return the mean of k3 and of s^2 over the tokens of each row's step, then over those of the step before (4, N).
+
+    A step is the update on one minibatch. ``code`` (N,) numbers the steps without gaps.
+    """
     if not len(code):
         return np.zeros((4, 0))
     k3, square, tokens = (np.bincount(code, x) for x in (k3_sum, sum_sq, length))
@@ -259,8 +261,9 @@ def _drifts(k3_sum: Floats, sum_sq: Floats, length: Floats, code: Ints) -> Float
 
 
 def _drifts_by_sign(S: Floats, n: Floats, A: Floats, code: Ints) -> Floats:
-    """Return the mean log-ratio per token, over rows with the same sign of A, in each row's step and in the step before
-    (2, N); ``code`` numbers the steps without gaps.
+    """Return for each row the mean log-ratio per token, over the rows with the same sign of A, as an array (2, N).
+
+    The mean is first over the row's step, then over the step before. ``code`` (N,) numbers the steps without gaps.
     """
     found = np.zeros((2, len(S)))
     for sign in (1, -1):

@@ -1,7 +1,7 @@
 """Share the parts of a log among the workers of a Dask cluster, which may run on several machines.
 
-A worker reads its parts from the log's files, so every worker must see the files under the same path. Dask runs the
-parts of a worker that ends again on another one.
+A worker reads its parts from the log's files, so every worker must see the files under the same path. If a worker ends,
+Dask gives its parts to another worker.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import Any
 from fspo.base.errors import UserError
 
 PARTS = 4
-"""Number of parts of a log for each worker. With more, less is lost if a worker ends; with fewer, fewer sums travel."""
+"""Parts of a log for each worker. With more parts, less is lost if a worker ends; with fewer, fewer sums are sent."""
 WAIT = 30
-"""Seconds within which a scheduler must answer and have a worker."""
+"""Seconds within which the Dask scheduler must answer and have a worker."""
 
 
 def known_workers(workers: str) -> int | str:
@@ -53,7 +53,7 @@ def on_workers(
     workers : str
         Number of worker processes to start on this machine, or the address of a Dask scheduler.
     work : callable
-        Function of some items. It is sent to every worker once, and must leave its own data unchanged.
+        Function of a part of the items. It is sent to every worker once, and must not change data of its own.
     files : sequence of path
         Files that ``work`` reads.
     done : callable
@@ -112,7 +112,7 @@ def _version() -> str:
 
 
 def _problem(version: str, files: Sequence[str]) -> str:
-    """Say why this worker cannot read the files as a client with this version of fspo would; "" if it can."""
+    """Say why this worker cannot do the work of a process with fspo ``version`` on ``files``; return "" if it can."""
     if _version() != version:
         return f"has fspo {_version()}, and this process {version}: install one version on both"
     missing = next((file for file in files if not os.access(file, os.R_OK)), None)

@@ -158,7 +158,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         refuse_foreign_file(Path(options.output), _is_calibration, "fspo calibrate")
     on = known_ratio(options.on)
     group = "correction" if on in CORRECTED else "rule"
-    if on not in CORRECTED:  # a clip bounds S; the mismatch E or D + E it leaves as it is
+    if on not in CORRECTED:  # a clip keeps S small, but does not change the mismatch E or D + E
         refuse_clipped(options.run, on)
     rules = options.rules if options.rules is not None else OF_SEQUENCES if on in CORRECTED else COMPARED
     ranges = calibrate_run(options.run, rules, options.target, on)

@@ -81,7 +81,7 @@ class Case:
 
     rule: Rule
     name: str
-    source: str  # "trained", "given" or "matched"
+    source: str  # where the range is from: "trained", "given" or "matched"
     target: float = float("nan")
     states: Mapping[int, Rule] | None = field(default=None, compare=False, repr=False)
     """For a band whose range follows a target: the rule in force at each step of the log."""
@@ -101,7 +101,7 @@ class CaseEffect:
     weight: Floats
     clipped_weight: Floats
     multiplier: Floats
-    ranges: dict[int, tuple[float, float]]  # (range_lo, range_hi) in each window, by its first rollout
+    ranges: dict[int, tuple[float, float]]  # by the first rollout of each window: the range (range_lo, range_hi)
     reason: str = ""
 
 
@@ -154,7 +154,7 @@ def make_cases(
             here = replace(rule, outside=outside)
             if name not in SHAPES:
                 cases.append(Case(here, name, "given", states=known))
-            if rule.adapt != "range":  # fspo-auto learns its range: matched to a target, it is fspo
+            if rule.adapt != "range":  # fspo-auto learns its range, so with a matched range it is the same as fspo
                 cases += [Case(here, name, "matched", float(target), known) for target in targets]
     for target in targets:
         if not 0 < target < 1:

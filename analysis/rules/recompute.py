@@ -323,7 +323,7 @@ def _sums(x: Floats, n: Floats, square: Floats, k3: Floats, names: Any) -> Itera
     k3(-sqrt Q) <= k3_sum <= k3(sqrt Q), because k3(s)/s^2 rises in s.
     """
     n = np.maximum(n, 1.0)
-    slack = 1e-9 + TIE * n  # room for float32 rounding, 1e-7 a token
+    slack = 1e-9 + TIE * n  # the bounds are widened by float32's rounding, 1e-7 for each token
     compared = np.isfinite(x) & np.isfinite(square)
     yield names.sum_sq, Compared(compared, compared & (square < x * x / n * (1 - SUM_TOLERANCE) - slack))
     compared = np.isfinite(x) & np.isfinite(k3)

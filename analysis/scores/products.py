@@ -286,7 +286,7 @@ class CosineColumns:
     cluster: Ints
     degrees: int
     sketch: SketchTerms
-    nothing_left: list[NDArray[np.bool_]]  # which cosines have a clipped update of 0
+    nothing_left: list[NDArray[np.bool_]]  # True where the clipped update is 0
 
     @staticmethod
     def of(

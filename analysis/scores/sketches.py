@@ -166,7 +166,7 @@ class ScoredWindows:
             if not chosen.any():
                 continue
             some = rows.take(np.flatnonzero(chosen))
-            vectors = psi[chosen] * factor[chosen, None]  # float64, as the factor is
+            vectors = psi[chosen] * factor[chosen, None]  # the product is float64, because ``factor`` is
             if correction:
                 vectors *= some.A[:, None]
             taken = fresh if use == "first" and not correction else {}

@@ -53,7 +53,8 @@ class AnytimeMean:
     rho: float = 0.0
     above: int | None = None
     below: int | None = None
-    rising: Floats = field(default_factory=lambda: np.zeros(1))  # log stakes of bets that the mean is above 0
+    # Logarithms of the stakes of the bets that the mean is above 0.
+    rising: Floats = field(default_factory=lambda: np.zeros(1))
     falling: Floats = field(default_factory=lambda: np.zeros(1))
 
     def add(self, x: Floats, rollout: NDArray[np.int64]) -> None:

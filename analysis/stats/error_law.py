@@ -59,7 +59,7 @@ def skewed(z: Floats, skewness: Floats, size: Floats | float = 1.0, centre: Floa
     """Transform standard normal errors ``z`` so that they have the given skewness, nearly the mean ``centre`` and
     nearly the standard deviation ``size``.
 
-    Wilson and Hilferty's cube gives a Pearson III law.
+    The cube of a normal variable (Wilson and Hilferty) gives nearly a Pearson III (shifted gamma) law.
     """
     skew = np.maximum(np.abs(skewness), 1e-4)
     sign = np.where(skewness < 0, -1.0, 1.0)

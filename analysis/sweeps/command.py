@@ -37,7 +37,7 @@ def build_parser() -> CommandParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Sweep settings on the log of each run, write the table and print it."""
     args = build_parser().parse_args(arguments)
-    from tqdm import tqdm  # the help does not wait for pandas, nor for what imports it
+    from tqdm import tqdm  # imported here, so that --help does not wait for pandas
 
     from analysis.log.loading import load_run
     from analysis.options import Options

@@ -82,7 +82,7 @@ def settings(run: Run) -> Iterator[Setting]:
         for factor in FACTORS:
             try:
                 rule = scaled(known[name], factor)
-            except UserError:  # multiplied by the factor, range_lo would be 1 or more
+            except UserError:  # with this factor range_lo would be 1 or more, which no rule allows
                 continue
             yield Setting("range", f"{rule.range_lo:.3g} {rule.range_hi:.3g}", name, rule)
     for dual in () if corrections else (None, 1.5, 2.0, 3.0):

@@ -279,7 +279,7 @@ def _measure(
     tables.lre += of_case(rows.lre)
     tables.trend += of_case(rows.trend)
     tables.ess += of_case(rows.ess)
-    if counted == i:  # a curve that the dropping case shares is written there
+    if counted == i:  # otherwise the curve equals that of the case that drops, and is written there
         tables.smooth += of_case(rows.smooth)
 
 

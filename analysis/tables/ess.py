@@ -132,5 +132,5 @@ def _evenness(parts: Floats) -> float:
     """Return the evenness of G numbers, (their sum)^2 / (G x the sum of their squares): 1 if all are equal, 1/G if all
     but one are 0.
     """
-    parts = parts / parts.max()  # squares of parts near the least float would be 0
+    parts = parts / parts.max()  # divide by the largest first, because squares of very small numbers would be 0
     return float(parts.sum() ** 2 / (len(parts) * (parts**2).sum()))

@@ -139,7 +139,7 @@ def read_tables(
         if not Path(run).is_dir():
             raise UserError(f"{run} is no folder: give a run folder, or make one with `fspo import {run}`")
         if not (folder / SUMMARY).is_file():
-            log_files(run)  # a folder without a log has another cure
+            log_files(run)  # if the folder holds no log, the user gets another advice
             raise UserError(
                 f"{run} has no finished analysis: run `fspo analyse {run}{options_of(partition, on)}` first"
             )

@@ -132,7 +132,7 @@ class PopulationTable:
         self.left_out: Counter[str] = Counter()
         self._pools: dict[str, _Pool] = {}
         self._reasons: dict[int, str] = {}
-        self._cut: dict[int, int] = {}  # for each case, by number: in how many updates it kept no response
+        self._cut: dict[int, int] = {}  # by the case's number: in how many updates the case kept no response
 
     def add(self, window: ScoredWindow) -> None:
         """Add the scores of one window if they are at first use; scores of reused rows are ignored."""

@@ -145,7 +145,7 @@ def _windows(run: Run, size: int, columns: Sequence[str]) -> Iterator[tuple[Rows
         rollouts = int(known.rollout.min()), int(known.rollout.max())
         try:
             log = read_log(run.path, columns=wanted, rollouts=rollouts)
-        except UserError as error:  # the columns of token log-ratios are damaged
+        except UserError as error:  # the log's columns of token log-ratios cannot be read
             yield known, None, Notes(damage=(f"the tokens of rollouts {rollouts[0]} to {rollouts[1]}: {error}",))
             continue
         place = row_names(*(log.column(c) for c in ("rollout", "step", "response_id"))).get_indexer(

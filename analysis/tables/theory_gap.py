@@ -163,7 +163,8 @@ def parts(S: Floats, lo: Floats, hi: Floats, bins: Ints, sign: Ints, number: int
     symmetric = {"asymmetry"} if np.array_equal(lo, -half) and np.array_equal(hi, half) else set()
     values: dict[frozenset[str], Floats] = {}
     for chosen in (frozenset(c) for size in range(n + 1) for c in combinations(INGREDIENTS, size)):
-        known = values.get(chosen - symmetric)  # the measured edges of a symmetric band are the theory's
+        # A band with equal ranges has the same edges in the log and in the theory.
+        known = values.get(chosen - symmetric)
         values[chosen] = value(chosen) if known is None else known
     theory, everything = values[frozenset()], values[frozenset(INGREDIENTS)]
     inside = (S - lo >= 0) & (hi - S >= 0)

@@ -66,7 +66,7 @@ def rows(tables: Tables) -> Frame:
     drawable(found)
     kept = []
     for part in split(found).values():
-        if part["log"].iloc[0]:  # on one log, rules that differ only outside the band have the same: keep one
+        if part["log"].iloc[0]:  # on one log rules with the same band have the same band acceptance: keep one
             part = pd.concat([plain_outside(own) for _, own in part.groupby("rule")])
             part = part[[band_of(rule) == rule or band_of(rule) not in set(part["rule"]) for rule in part["rule"]]]
         kept.append(part)

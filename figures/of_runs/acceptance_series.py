@@ -67,7 +67,8 @@ def smooth_rows(rows: Frame, tables: Tables) -> Frame:
         return pd.DataFrame(columns=["panel", "run", "rule"])
     case = ["run", "rule", "outside", "source", "target", "subset", "use", "measure"]
     shown = rows[[*case, "panel"]].drop_duplicates()
-    found = table[table["estimate"].notna()].merge(shown, on=case)  # merge takes NaN for equal to NaN
+    # Pandas' merge treats a missing target (NaN) as equal to another.
+    found = table[table["estimate"].notna()].merge(shown, on=case)
     return found.sort_values("coordinate", kind="stable")
 
 

@@ -40,7 +40,8 @@ def rows(tables: Tables) -> Frame:
         return found
     table = first_use(table[table["quantity"].isin(["rho", "cosine"])])
     shown = found[[*CASE, "panel", "log"]].drop_duplicates()
-    means = table.merge(shown.assign(panel=shown["panel"] + MEANS), on=CASE)  # merge takes NaN for equal to NaN
+    # Pandas' merge treats a missing target (NaN) as equal to another.
+    means = table.merge(shown.assign(panel=shown["panel"] + MEANS), on=CASE)
     return pd.concat([found, means])
 
 
@@ -73,7 +74,8 @@ def plot_bound(data: Frame, ax: Axes | None = None, means: Frame | None = None, 
             ax.hlines(cosine["estimate"], rho["ci_low"], rho["ci_high"], **look)
             ax.vlines(rho["estimate"], cosine["ci_low"], cosine["ci_high"], **look)
     if wide:
-        ax.set_xscale("symlog", base=2, linthresh=1, linscale=2)  # linear where T7 promises something
+        # The axis is linear up to rho = 1, where T7 gives a bound.
+        ax.set_xscale("symlog", base=2, linthresh=1, linscale=2)
         octaves = np.arange(0, np.log2(right), max(1, np.log2(right) // 4))
         scales.fixed_ticks(ax.xaxis, [0, 0.5, *2.0**octaves])
     lowest = min(lowest, float(data["cosine"].min()))

@@ -67,7 +67,7 @@ def plot_settings(data: Frame, labels: Sequence[str], ax: Axes | None = None) ->
     ax = draw.dots(data, ax, rows=labels, row="label", mapped=mapped, **look)
     settings = [label.partition(":")[0] for label in labels]
     first = [i == 0 or setting != settings[i - 1] for i, setting in enumerate(settings)]
-    # only the first row of a setting names it, below a stronger line
+    # a setting is named in its first row alone, under a darker line
     ax.set_yticks(
         range(len(labels)), [name if new else name.partition(": ")[2] for name, new in zip(labels, first, strict=True)]
     )

@@ -135,7 +135,8 @@ def figure(tables: Tables, style: Style) -> Figure:
     found, fits, noise = rows(tables), exponents(tables), noise_of(tables)
     known = looks(found["trained_rule"])
     panels = 2 if len(fits) else 1
-    legend = layout.rule_keys(known) if panels == 1 else {}  # the panel of exponents names the rules itself
+    # The legend names the rules only if there is no panel of exponents, which names them at its axis.
+    legend = layout.rule_keys(known) if panels == 1 else {}
     legend["slope 1"] = layout.key(PALE, linestyle="-", linewidth=1.6)
     if len(noise) and noise["square"].max() >= IN_SIGHT * found["var_S"].min():
         legend["numerics alone"] = layout.key(**FLOOR_LOOK)

@@ -74,7 +74,7 @@ def figure(tables: Tables, style: Style) -> Figure:
     outsides = [name for name in OUTSIDE_MARKERS if (found["outside"] == name).any()]
     centres = [centre for centre in CENTRES if (found["centre"] == centre).any()]
     low, high = float(found["relative"].min()), max(1.0, float(found["relative"].max()))
-    far = max(high, 1 / low)  # white stands for 1
+    far = max(high, 1 / low)  # the colour of 1 (the error without clipping) is white
     height = 1.05 if style.narrow else 1.2
     fig, axes = layout.panel_grid(
         style, len(outsides) * len(centres), height, columns=len(centres), sharex=True, sharey=True

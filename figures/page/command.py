@@ -53,7 +53,7 @@ def write(runs: Sequence[Path], path: Path, only: Sequence[str] = ()) -> list[st
     from fspo.base.files import begins_with, refuse_foreign_file
 
     refuse_foreign_file(path, begins_with(BEGINNING), "fspo report")
-    read_tables(runs)  # refuses runs without a finished analysis
+    read_tables(runs)  # raises UserError for runs without a finished analysis
     diagnoses = [examine(run).to_dict() for run in runs]
     folder = path.parent / "figures"
     check_output(folder)

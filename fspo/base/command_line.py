@@ -50,7 +50,7 @@ class CommandParser(ArgumentParser):
         super().__init__(prog=prog, description=description, **options)
 
     def parse_args(self, args: Sequence[str] | None = None, *others: Any, **options: Any) -> Any:
-        """Parse a command line (by default the program's) after `rewritten`."""
+        """Parse a command line, by default the program's, after `rewritten` has put it in the parser's form."""
         return super().parse_args(rewritten(self, sys.argv[1:] if args is None else args), *others, **options)
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
@@ -117,7 +117,7 @@ def rewritten(parser: PlainParser, words: Sequence[str]) -> list[str]:
             action = parser._option_string_actions[name]
             found.append(f"{name}={_bracketed(action, value)}" if equals else name)
             action = None if equals or action.nargs is not None else action
-        elif name.startswith("--") and "." in name:  # below a group whose fields the parser does not list
+        elif name.startswith("--") and "." in name:  # an option of a group that the parser holds as one value
             found.append("--" + name[2:].replace("-", "_") + equals + value)
         else:
             found.append(word)

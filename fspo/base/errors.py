@@ -39,7 +39,7 @@ def unknown_name(
 
 
 _DISTRIBUTIONS = {"flint": "python-flint", "z3": "z3-solver", "yaml": "pyyaml"}
-"""Packages on the index by the name under which they are imported, where the two differ."""
+"""Name of a package on the package index for each module that is imported under another name."""
 
 
 def extra_with(module: str) -> str | None:
@@ -48,7 +48,7 @@ def extra_with(module: str) -> str | None:
     wanted = _DISTRIBUTIONS.get(name, name.replace("_", "-"))
     try:
         lines = requires("fspo") or []
-    except PackageNotFoundError:  # the code is used from its folder, without an installation
+    except PackageNotFoundError:  # the package is not installed: its code is used from its folder
         return None
     for line in lines:
         package = re.match(r"[\w.\-]+", line)
@@ -61,7 +61,7 @@ def extra_with(module: str) -> str | None:
 def run_cli(main: Callable[[], int | None]) -> NoReturn:
     """Run a command-line entry point and exit with its status.
 
-    A UserError becomes one line on stderr and its exit status: 2, of diverged training 3. A package that is missing
+    A UserError becomes one line on stderr and its exit status: 2, or 3 if training diverged. A package that is missing
     because the extra that brings it was not installed becomes one line and status 2. If the reader of the output ends
     first, as in ``... | head``, the command ends silently with status 141, as shell tools do.
     """

@@ -25,7 +25,7 @@ from fspo.base.files import write_text
 
 ConfigT = TypeVar("ConfigT")
 ALL = "all"
-"""In place of a group's name: all options."""
+"""The word after ``--help`` that shows the options of all groups instead of one."""
 
 
 def make_parser(cls: type, prog: str, description: str) -> ArgumentParser:
@@ -103,10 +103,10 @@ def _show_help(parser: ArgumentParser, cls: type, part: str) -> NoReturn:
 
 
 def _checked_words(args: Sequence[str], cls: type) -> list[str]:
-    """Return the command line with the texts of its configuration files, by --config, before everything else, because
-    jsonargparse lets what stands later win.
+    """Return the command line with the text of each ``--config FILE`` moved to the front.
 
-    The YAML of these files, and of values that begin with a bracket, is checked first.
+    jsonargparse keeps the last of several values, so options on the command line win over those in files. The YAML of
+    the files, and of values that begin with a bracket, is checked first.
     """
     words: list[str] = []
     files: list[str] = []
@@ -133,7 +133,7 @@ def _file_text(path: str, cls: type) -> str:
         text = Path(path).read_text(encoding="utf-8")
     except UnicodeDecodeError:
         raise UserError(f"the configuration file {path!r} is no text in UTF-8: give the path of a YAML file") from None
-    except (OSError, ValueError) as error:  # ValueError: the name holds a NUL character
+    except (OSError, ValueError) as error:  # open() raises ValueError if the name holds a NUL character
         why = getattr(error, "strerror", None) or error
         raise UserError(f"cannot read the configuration file {path!r} ({why}): give the path of a YAML file") from error
     root = _check_yaml(text, path)

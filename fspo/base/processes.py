@@ -19,7 +19,7 @@ from fspo.base.errors import UserError
 MOST = 8
 """Largest number of processes. The limit bounds memory, because each process holds a part of the gradient log."""
 Job = Callable[[Callable[[], None]], Any]
-"""A function that takes a callback, calls it after each step of its work, and returns its result."""
+"""A job: a function that takes a callback, calls it after each step of its work, and returns a result."""
 
 
 def cores() -> int:

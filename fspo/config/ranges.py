@@ -39,7 +39,7 @@ class Range:
         if value in self.also:
             return None
         low, high = _text(self.low), _text(self.high)
-        if not (value > self.low if self.above else value >= self.low):  # NaN, too, is refused
+        if not (value > self.low if self.above else value >= self.low):  # written so that NaN is refused too
             wanted = f"a number above {low}" if self.above else f"{low} or more"
         elif not (value < self.high if self.below else value <= self.high):
             wanted = f"a number below {high}" if self.below else f"{high} or less"
@@ -56,7 +56,7 @@ class Range:
 
 def _text(value: float) -> str:
     if value == inf:
-        return ".inf"  # infinity as YAML writes it
+        return ".inf"  # YAML writes infinity as .inf
     return str(value) if isinstance(value, int) else f"{value:.12g}"
 
 

@@ -85,7 +85,8 @@ def read(path: Path, targets: Tensors, shards: int) -> None:
     with torch.no_grad():
         if shards:
             with _error_of_any_process(), warnings.catch_warnings():
-                warnings.filterwarnings("ignore", "torch.distributed is disabled")  # one process reads alone
+                # A single process reads the files alone, so torch's warning that it does so is no news.
+                warnings.filterwarnings("ignore", "torch.distributed is disabled")
                 dcp.load(targets, storage_reader=HuggingFaceStorageReader(str(path)))
             return
         with safe_open(path.with_suffix(SUFFIX), framework="pt") as file:

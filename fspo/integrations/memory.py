@@ -82,10 +82,10 @@ class UpdateMemory:
         range learns nothing.
         """
         parts, self._parts = [part for own in self._gather([self._parts]) for part in own], []
-        if not parts:  # no process of this group computes a loss: verl's pipeline stages but the last
+        if not parts:  # of verl's pipeline stages only the last computes a loss
             return
         rows = np.concatenate(parts, 1)
-        rows = rows[:, rows[3] > 0]  # leaves out responses of which the trainer has masked all tokens
+        rows = rows[:, rows[3] > 0]  # leave out responses whose tokens the trainer has all masked
         _, A, S, n, k3, square = rows[:, np.argsort(rows[0], kind="stable")]
         if moved:
             self.online.observe(S, n, A, self.centre(A))

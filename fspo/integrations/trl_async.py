@@ -77,7 +77,8 @@ class ObservedAsync(AsyncGRPOTrainer):
         if self.accelerator.is_main_process:
             self.rollout_queue = VersionedQueue(self.rollout_queue)
         loader = super().get_train_dataloader()
-        reader = getattr(loader, "base_dataloader", loader)  # the loader inside accelerate's wrapper, if there is one
+        # The data loader, or the one that accelerate's wrapper holds.
+        reader = getattr(loader, "base_dataloader", loader)
         collate = reader.collate_fn
         reader.collate_fn = lambda rows: collate(rows) | self._described(rows[0])
         return loader
@@ -126,7 +127,8 @@ class ObservedAsync(AsyncGRPOTrainer):
         lengths = torch.bincount(response, minlength=count)
         mask = torch.arange(int(lengths.max()), device=index.device) < lengths[:, None]
 
-        def by_response(values: Tensor) -> Tensor:  # (B, T); the batch has its tokens in one row
+        # (B, T), from a batch that holds the tokens of all responses in one row.
+        def by_response(values: Tensor) -> Tensor:
             return torch.zeros(mask.shape, device=values.device).masked_scatter(mask, values.float())
 
         new, sampled = by_response(log_probs.flatten()[index]), by_response(inputs["old_log_probs"][selected])

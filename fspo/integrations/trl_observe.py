@@ -79,7 +79,8 @@ class _ObservedTrainer(LoggedTrainer):
             if getattr(self.args, name) != off:
                 warnings.warn(f"the logged multiplier is the clip's: {name} cuts further tokens", stacklevel=2)
         corrects = self.use_vllm and self.vllm_importance_sampling_correction
-        self.corrected = corrects and self.loss_type != "vespo"  # vespo has the correction in its loss weight
+        # The loss type "vespo" corrects the mismatch inside its own weight.
+        self.corrected = corrects and self.loss_type != "vespo"
         correction = correction_of(self.args) if self.corrected else None
         if self.corrected and correction is None:
             warnings.warn(

@@ -44,7 +44,7 @@ def clip_of(args: Any) -> Rule | None:
     try:
         rule = Rule("token", **parts) if token else Rule("linear", weight="geometric", **parts)
         return rule if loss == "cispo" or args.delta is None else rule.with_dual_at(args.delta)
-    except UserError:  # a band that leaves out ratio 1 is no rule of ours
+    except UserError:  # our rules have no band that leaves out the ratio 1
         return None
 
 
@@ -65,5 +65,5 @@ def correction_of(args: Any) -> Rule | None:
     below, above = 1.0 if low is None else 1 - low, math.inf if high is None else high - 1
     try:
         return replace(CORRECTIONS[preset], range_lo=below, range_hi=above, outside=outside, name=f"trl-{mode}")
-    except UserError:  # a band that leaves out ratio 1 is no rule of ours
+    except UserError:  # our rules have no band that leaves out the ratio 1
         return None

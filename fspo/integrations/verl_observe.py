@@ -71,7 +71,8 @@ class ObservedLossConfig(PolicyLossConfig):
 
     observe: str | None = None
     observe_tokens: bool = False
-    rollout_correction: Any = None  # verl's own default would name a correction that the user did not set
+    # None, because verl's own default would name a correction that the user did not set.
+    rollout_correction: Any = None
 
     def __post_init__(self) -> None:
         if self.observe is not None:

@@ -36,7 +36,7 @@ def clip_of(config: Any) -> Rule | None:
         if mode == "gspo":
             return Rule("linear", low, high, weight="geometric", name=name)
         return Rule("token", low, high, on=on, name=name).with_dual_at(bound)
-    except (UserError, ValueError, ZeroDivisionError):  # a band that leaves out ratio 1 is no rule of ours
+    except (UserError, ValueError, ZeroDivisionError):  # our rules have no band that leaves out the ratio 1
         return None
 
 

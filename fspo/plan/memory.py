@@ -212,7 +212,7 @@ def _few_tokens(shape: PretrainedConfig) -> PretrainedConfig:
 def _dtypes(config: TrainConfig, machine: MachineConfig) -> tuple[torch.dtype, torch.dtype]:
     """Return the type in which trained weights are kept, and the type in which forward and backward passes compute."""
     dtype = DTYPES[config.model.dtype]
-    own = dtype if config.model.lora is None else torch.float32  # peft keeps adapters in float32
+    own = dtype if config.model.lora is None else torch.float32  # peft keeps the weights of adapters in float32
     if machine.precision == "no":
         return own, dtype
     # With mixed precision under FSDP2, accelerate keeps the trained weights in float32.

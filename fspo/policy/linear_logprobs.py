@@ -235,7 +235,7 @@ class _LinearLogProbs(torch.autograd.Function):
                     scale = shift.exp()
                     logits.relative(x, new)
                     if entropy:
-                        x.clamp_(min=finfo.min)  # z exp(z) of a logit -infinity is then 0, not NaN
+                        x.clamp_(min=finfo.min)  # so that z exp(z) is 0, not NaN, for a logit of -infinity
                         e = x.exp()
                         here = torch.linalg.vecdot(x, e)
                         moment[rows] = scale * (moment[rows] + shift * total[rows]) + here

@@ -165,7 +165,8 @@ class ScoreHooks:
         """Forward hook of a Linear: project its input now, and the gradient of its output in the backward pass."""
         if not torch.is_grad_enabled() or not output.requires_grad or output is args[0]:
             return None
-        if module is self._listening:  # the output layer made log-probs; a `listener` takes its score
+        # The layer is the output layer, whose score a `listener` takes where log-probs are made.
+        if module is self._listening:
             self._listening = None
             return None
         site, x, labels = self._sites[module], args[0], self._flat_rows
@@ -259,7 +260,7 @@ class ScoreHooks:
         if right is None:
             return left.new_zeros(self._batch, left.shape[1]).index_add_(0, labels, left)
         total = left.new_zeros(self._batch, left.shape[1], right.shape[1])
-        for row in labels.unique().tolist():  # a short loop, because few responses have tokens in one chunk
+        for row in labels.unique().tolist():  # the loop is short, because few responses have tokens in one chunk
             own = labels == row
             total[row] = left[own].T @ right[own]
         return total

@@ -73,7 +73,7 @@ class ReproductionOptions:
         if self.tasks and self.preset == "8b":
             raise UserError("--tasks: preset 8b has the task of its configuration; leave --tasks out")
         for rule in self.rules or ():
-            preset(rule)  # an unknown rule is refused before any work
+            preset(rule)  # refuse an unknown rule before any work
         for seed in self.seeds or ():
             checked_seed("--seeds", seed)
 

@@ -137,16 +137,17 @@ class Microbatch:
 
 
 MICROBATCH_COST = 100
-"""What one microbatch more costs a single process, in tokens: it takes the time of this number of tokens besides that
-of its own."""
+"""Fixed time of a microbatch in a single process, given as the number of tokens that take as long; the time of the
+microbatch's own tokens is added to it."""
 
 
 def _cuts(lengths: np.ndarray, tokens: int, cost: int) -> list[int]:
-    """Return where to cut rows, sorted by length (n,), so that padding and each part's ``cost`` are together least.
+    """Cut rows, sorted by length (n,), into parts with the least sum of padding and ``cost`` tokens for each part.
 
-    A part holds at most ``tokens`` tokens with padding, or one row.
+    Return the positions of the cuts. A part holds at most ``tokens`` tokens with padding, or one row.
     """
-    least, begins = np.zeros(len(lengths) + 1), [0]  # of the first n rows: least cost, begin of their last part
+    # Entry n of each, for the first n rows: the least cost, and where their last part begins.
+    least, begins = np.zeros(len(lengths) + 1), [0]
     for end, longest in enumerate(lengths, 1):
         starts = np.arange(max(end - max(tokens // longest, 1), 0), end)
         costs = least[starts] + (end - starts) * longest + cost
@@ -165,8 +166,9 @@ def plan_microbatches(
     """Return the microbatches of this process: rows of similar length, at most ``tokens`` tokens each with padding.
 
     The rows are sorted by length and cut where padding is least. A single process counts each microbatch as
-    `MICROBATCH_COST` tokens. Several processes make next to as few microbatches as they can, because sharded weights
-    are gathered again for each.
+    `MICROBATCH_COST` tokens. Several processes make nearly the least possible number of microbatches, because
+    sharded weights are gathered again for each.
+
     Rows without a gradient (``trains`` False) get separate microbatches, which need no backward pass. Every process
     gets the same number of microbatches with and without a gradient, so that collective operations match. To reach
     that number the biggest microbatches are halved, and if that is not enough, dummies are added.
@@ -191,7 +193,7 @@ def plan_microbatches(
         ):  # processes would get unequal numbers of parts: halve the biggest
             i = int(np.argmax([len(part) * total_lengths[part[-1]] * (len(part) > 1) for part in parts]))
             parts[i : i + 1] = np.array_split(parts[i], 2)
-        parts.sort(key=lambda part: len(part) * total_lengths[part[-1]])  # what processes do at once takes similar time
+        parts.sort(key=lambda part: len(part) * total_lengths[part[-1]])  # parts of similar size run at the same time
         for i in range(0, len(parts), world):
             mine = i + rank
             dummy = mine >= len(parts)

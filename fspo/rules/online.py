@@ -191,7 +191,7 @@ class OnlineRule:
         if s.updates == 0:
             try:
                 s.log_scale = math.log(self._bounded(math.log(excess_quantile(excess, self._target))))
-            except UserError:  # for example every S is 0, so that every range accepts all
+            except UserError:  # no range has the wanted acceptance, for example because every S is 0
                 return False
             if with_slope:
                 s.centre, s.spread = float(log_n.mean()), max(float(log_n.std()), LEAST_SPREAD)
@@ -208,7 +208,10 @@ class OnlineRule:
 
     @cached_property
     def _widest(self) -> float:
-        """Log of the largest factor on the half-widths; it brings the larger half-width at n = 1 to MAX_HALF_WIDTH."""
+        """Logarithm of the largest factor that may multiply the half-widths.
+
+        That factor makes the larger half-width MAX_HALF_WIDTH at length 1.
+        """
         return math.log(MAX_HALF_WIDTH / max(float(w[0]) for w in self.template.half_widths(np.ones(1))))
 
     def _bounded(self, log_factor: float) -> float:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 OPEN, CLOSE = "<answer>", "</answer>"
 STEP_TOKENS = 9
-MOST_STEPS = 20  # for 99: the first step, nine additions, the turn to the second digit, nine additions
+MOST_STEPS = 20  # steps for the factor 99: the first, nine additions, the move to the second digit, nine additions
 MAX_RESPONSE_TOKENS = STEP_TOKENS * (MOST_STEPS + 1) + len([OPEN, *"9801", CLOSE, "end token"])
 """The response limit, tokens: the longest worked solution plus one step, so that a miscount is visible."""
 SUMS = 10_000  # sums have four digits

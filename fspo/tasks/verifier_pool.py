@@ -59,7 +59,7 @@ def _limit_memory(gib: float) -> None:
         import resource
 
         pages = int(Path("/proc/self/statm").read_text().split()[0])
-    except (ImportError, OSError):  # not Linux: memory cannot be limited
+    except (ImportError, OSError):  # on systems other than Linux the memory of a process cannot be limited
         return
     limit = pages * resource.getpagesize() + int(gib * 2**30)
     _, hard = resource.getrlimit(resource.RLIMIT_AS)

@@ -199,7 +199,8 @@ def load_function(path: str) -> Callable[..., Any]:
     """
     module_name, _, name = path.partition(":")
     here = os.getcwd()
-    if here not in sys.path and "" not in sys.path:  # a console script does not look for modules in the working folder
+    # Add the working folder, in which a console script does not look for modules.
+    if here not in sys.path and "" not in sys.path:
         sys.path.insert(0, here)
     try:
         function = getattr(importlib.import_module(module_name), name)
@@ -259,7 +260,8 @@ class Verifier:
         options = {"workers": config.workers, "timeout_s": config.timeout_s}
         self._is_user_function = ":" in config.verifier
         if config.verifier == "exact":
-            if config.extract.startswith("regex:"):  # matching may never end, and a worker can be killed
+            # Match in a worker process, which can be killed if matching never ends.
+            if config.extract.startswith("regex:"):
                 self.pool = VerifierPool(_exact_factory, (config.extract, config.case_sensitive), **options)
             else:
                 self._in_place = _exact_factory(config.extract, config.case_sensitive)

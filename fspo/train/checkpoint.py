@@ -216,7 +216,7 @@ def load(
     with _reading(path):
         state = TrainState(**json.loads((path / "state.json").read_text(encoding="utf-8")))
         if state.lagged is not None:
-            state.lagged.pop("source", None)  # checkpoints of fspo 0.1 have this entry; nothing uses it
+            state.lagged.pop("source", None)  # drop an entry that checkpoints of fspo 0.1 have and nothing uses
         names = (_MODEL, _OPTIMIZER, *(_PAST.format(version) for version in state.past))
         weights, moments, *past = (files.listed(path / name, state.shards) for name in names)
     parameters = trainable(model)

@@ -234,7 +234,7 @@ def _check_same_run(config: TrainConfig, run: Path) -> None:
     file, before, now = run / CONFIG, _flat(saved_config(run)), _flat(to_dict(config))
     if not before:
         raise UserError(f"{file} holds no options: restore it, or choose another --output")
-    before = _flat(to_dict(TrainConfig())) | before  # options newer than the run's file get their default
+    before = _flat(to_dict(TrainConfig())) | before  # an option that is newer than the run's file has its default
     for key in sorted(before.keys() | now.keys()):
         if not {key, key.split(".")[0]} & _MAY_CHANGE and before.get(key) != now.get(key):
             raise UserError(

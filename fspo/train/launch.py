@@ -85,7 +85,7 @@ def init_trackers(accelerator: Accelerator, config: TrainConfig, step: int) -> N
     if not config.tracker_names():
         return
     at = [i for i, name in enumerate(accelerator.log_with) if str(name) == TensorBoardTracker.name]
-    for i in at:  # accelerate itself would name the folder after the project
+    for i in at:  # given here, because accelerate would name the folder after the project
         accelerator.log_with[i] = TensorBoardTracker(_tensorboard(config), config.output, purge_step=step)
     accelerator.init_trackers(PROJECT)
     if at and accelerator.is_main_process:

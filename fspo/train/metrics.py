@@ -22,7 +22,7 @@ from fspo.rules import Rule
 from fspo.theory import lre
 from fspo.train.updates import Record
 
-_MEAN_SQUARE = "seq_log_ratio/mean_square"  # summed, but not written: the standard deviation is made of it
+_MEAN_SQUARE = "seq_log_ratio/mean_square"  # summed to compute a standard deviation, and not written itself
 
 
 def add_update_rows(counts: Counts, rows: dict[str, np.ndarray], edges: tuple[int, ...], *, moved: bool) -> None:
@@ -119,7 +119,7 @@ def finished(counts: Counts, edges: tuple[int, ...]) -> dict[str, float]:
         p, share = found[:, 1], found[:, 0] / found[:, 1]
         try:
             error = lre(p, 1 - share if column == metric.BIN_OUT_OF_BAND else share)
-        except UserError:  # no response was accepted, so LRE is not defined; the clip ratios show why
+        except UserError:  # no response was accepted, so there is no LRE
             continue
         values |= {measure + norm: value for norm, value in (("inf", error.inf), ("l1", error.l1), ("l2", error.l2))}
     for i, lower in enumerate(edges):

@@ -53,7 +53,7 @@ class Reporter:
             unit="rollout",
             disable=not self.accelerator.is_main_process,
             dynamic_ncols=True,
-        ) as self._bar:  # close the bar before an error is printed, or both share a line
+        ) as self._bar:  # close the progress bar before an error is printed, because both would share a line
             yield
         self.accelerator.end_training()
 

@@ -227,7 +227,7 @@ class Trainer:
             )
         tokens = self.state.num_tokens + int(drawn.batch.total_lengths.sum())
         self.state = replace(self.state, num_tokens=tokens, prompts=drawn.position)
-        if self.is_main:  # every process holds all responses, so one alone counts them
+        if self.is_main:  # one process alone counts the responses, because every process holds all of them
             drawn.count(counts, config)
             if drawn.too_long:
                 self.reporter.warn(

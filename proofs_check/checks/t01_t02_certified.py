@@ -1,5 +1,5 @@
-"""Proofs of T1 and T2 by interval (ball) arithmetic: which bands keep all lengths equally often, and how others do
-not.
+"""T1 and T2 proved by interval (ball) arithmetic: the sqrt band accepts responses of all lengths equally often, and
+bands of other shapes do not.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ from proofs_check.tools.settings import AGREEMENT, LENGTHS
 
 @with_precision(POINT_BITS)
 def fair_from_edges(rng: np.random.Generator, gamma: float = 0.5, with_drift: bool = True) -> Outcome:
-    """Check T1 (the sqrt band keeps all lengths equally often): the band with edges m l - c_lo l^gamma and m l + c_hi
-    l^gamma (nats; m the drift, gamma = 1/2) accepts one share of Gaussian S at l = 1 ... 1e7, to a relative 1e-30. The
-    float64 acceptance of the preset fspo-gaussian must lie in the proved interval.
+    """Check T1 (the sqrt band keeps all lengths equally often). Gaussian S of drift m is accepted equally often at all
+    lengths l = 1 ... 1e7, to a relative 1e-30, by the band with the edges m l - c_lo l^gamma and m l + c_hi l^gamma
+    (nats; gamma = 1/2). The float64 acceptance of the preset fspo-gaussian must lie in the interval that is proved for
+    it.
     """
     slacks, found = [], []
     for _ in range(30):
@@ -55,9 +56,10 @@ def fair_from_edges(rng: np.random.Generator, gamma: float = 0.5, with_drift: bo
 
 
 def _converse_slack(u: Span, v: Span, drift_error: float) -> arb:
-    """Return a ball that holds, up to a constant factor, (acceptance at length l1 less that at l2)/v for all u and v in
-    a box, with v = (1/2 - gamma) log(l2/l1). The band's half-width grows like l^gamma and is u standard deviations of S
-    at l1. The drift error is 0 at l1 and ``drift_error`` at l2.
+    """Return a ball (an interval) for `converse` that contains, up to a constant factor, (acceptance at length l1 less
+    acceptance at length l2)/v for all u and v in two given intervals, with v = (1/2 - gamma) log(l2/l1). The band's
+    half-width grows like l^gamma and is u standard deviations of S at l1. The drift error is 0 at l1 and
+    ``drift_error`` at l2.
     """
     if drift_error == 0:
         return -scale_change(u, v)
@@ -68,8 +70,9 @@ def _converse_slack(u: Span, v: Span, drift_error: float) -> arb:
 
 def converse(rng: np.random.Generator, drift_error: float = 0.0) -> Outcome:
     """Check T1's converse: a band whose half-width grows like l^gamma, gamma != 1/2, accepts no two lengths l1, l2
-    equally. The change of acceptance over v = (1/2 - gamma) log(l2/l1) stays away from 0 for all v in [-4, 4] and all
-    half-widths of .05 to 4 standard deviations of S. ``drift_error`` (not 0 in a control): the drift error at l2.
+    equally often. It is proved that (acceptance at l1 less acceptance at l2)/v, with v = (1/2 - gamma) log(l2/l1), is
+    not 0 for any v in [-4, 4] and any half-width at l1 of .05 to 4 standard deviations of S. ``drift_error`` (not 0 in
+    a control) is the drift error at l2.
     """
     del rng
     sides = ((-4.0, -NEAR), (-NEAR, NEAR), (NEAR, 4.0)) if drift_error == 0 else ((-1.0, -NEAR), (NEAR, 1.0))
@@ -79,8 +82,9 @@ def converse(rng: np.random.Generator, drift_error: float = 0.0) -> Outcome:
 
 
 def _law(z: arb, direction: int) -> arb:
-    """Return d log a / d log l: by which power of the length l the acceptance a = 2 Phi(z) - 1 grows, where the
-    half-width z (in standard deviations of S) grows like l^(direction/2) and Phi is the normal distribution function.
+    """Return d log a / d log l, the slope of log acceptance on log length, of which `monotone` proves the sign. The
+    acceptance is a = 2 Phi(z) - 1, with Phi the normal distribution function; the half-width z, in standard deviations
+    of S, grows like l^(direction/2).
     """
     t = arb_series([arb(0), arb(direction) / 2], prec=2)
     a = (t.exp() * (z / arb(2).sqrt())).erf()
@@ -137,9 +141,9 @@ def drifted_linear(rng: np.random.Generator, threshold: float = 0.5) -> Outcome:
 
 @with_precision(POINT_BITS)
 def gspo_numbers(rng: np.random.Generator, sigma: str = "0.03") -> Outcome:
-    """Check T2's example: at sigma = .03 nats per root token the preset gspo accepts .09, .25, .31 and .06 (rounded) of
-    responses of 1e2, 1e3, 1e4 and 1e5 tokens, and float64 gives the same values. Acceptance falls for long responses if
-    sigma exceeds .0245.
+    """Check T2's example: at scale sigma = .03 nats of S the preset gspo accepts .09, .25, .31 and .06 (rounded) of the
+    responses of 1e2, 1e3, 1e4 and 1e5 tokens, and float64 gives the same values. If sigma exceeds .0245, the acceptance
+    of long responses falls with the length.
     """
     del rng
     scale, lengths = arb(sigma), (100, 1_000, 10_000, 100_000)

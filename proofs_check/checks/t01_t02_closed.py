@@ -1,5 +1,5 @@
-"""T1 and T2 by formulas: around the drift, the sqrt band keeps all lengths equally often, and bands of other shapes
-do not.
+"""T1 and T2 by formulas: a sqrt band whose centre is the mean of S keeps all lengths equally often, and bands of other
+shapes do not.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ def exact_probability(lo: float, hi: float, mean: float, scale: float) -> float:
 
 
 def sqrt_band(c_lo: float, c_hi: float, gamma: float = 0.5, drift: str = "gaussian") -> Rule:
-    """Return the rule whose band is checked: its shape is sqrt, or power if gamma is not 1/2 (a control)."""
+    """Return the rule with the band that the checks of T1 test: a band of shape sqrt, or of shape power if gamma is not
+    1/2 (a control).
+    """
     changes = {"range_lo": c_lo, "range_hi": c_hi, "drift": drift}
     if gamma == 0.5:
         return preset("fspo", **changes).rule
@@ -58,8 +60,8 @@ def fair_closed(rng: np.random.Generator, gamma: float = 0.5, drift: str = "gaus
 
 
 def converse(rng: np.random.Generator, drift: str = "gaussian") -> Outcome:
-    """Check T1's converse: a root search over the exponent gamma of a band of half-width c L^gamma around the drift
-    finds that two random lengths are accepted equally at gamma = 1/2.
+    """Check T1's converse: two random lengths are accepted equally often by a band of half-width c L^gamma around the
+    drift only if gamma = 1/2. A root search over gamma must find 1/2.
     """
     from scipy.optimize import brentq
 
@@ -168,9 +170,9 @@ def drifted_linear(rng: np.random.Generator, threshold: float = 0.5) -> Outcome:
 
 
 def gspo_numbers(rng: np.random.Generator, sigma: float = 0.03) -> Outcome:
-    """Check T2's example: at sigma = .03 nats per root token the preset gspo accepts .09, .25, .31 and .06 of responses
-    of 1e2, 1e3, 1e4 and 1e5 tokens; long ones are accepted less if sigma exceeds .0245. mpmath computes the values
-    again, without fspo.
+    """Check T2's example: at scale sigma = .03 nats of S the preset gspo accepts .09, .25, .31 and .06 of the responses
+    of 1e2, 1e3, 1e4 and 1e5 tokens. If sigma exceeds .0245, the acceptance of long responses falls with the length.
+    mpmath computes the values again, without fspo.
     """
     del rng
     stated = np.array([0.09, 0.25, 0.31, 0.06])

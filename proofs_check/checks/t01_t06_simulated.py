@@ -55,9 +55,9 @@ def heavy_tails(rng: np.random.Generator, model: LogRatioModel | None = None, dr
 
 
 def long_range(rng: np.random.Generator, formula: float | None = None, draws: int = 200_000) -> Outcome:
-    """Check T1's converse: where tokens are fractional noise of Hurst exponent H (S has standard deviation sigma l^H),
-    the sqrt band of range c accepts drawn S like a normal band of half-width c l^(1/2-H)/sigma standard deviations, so
-    its acceptance changes with the length l. H is .35 and .65.
+    """Check T1's converse on tokens that are fractional noise of Hurst exponent H = .35 and .65, so that S has standard
+    deviation sigma l^H at length l. The sqrt band of range c must accept drawn S with the probability that a standard
+    normal number is at most c l^(1/2-H)/sigma in size. This probability changes with l.
     """
     rule, found, expected = preset("fspo-kl", range_hi=0.045).rule, [], []
     for hurst in (0.35, 0.65):
@@ -161,8 +161,9 @@ def student_envelope(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
 
 
 def occupation(model: MarkovTokens, length: int) -> Floats:
-    """Return the probabilities that 0, 1, ..., ``length`` tokens are in state 1 of the two-state chain, by recursion
-    over the tokens.
+    """Return the probabilities that 0, 1, ..., ``length`` tokens of a response are in state 1, by recursion over the
+    tokens. Tokens are Markov-modulated: each is in state 0 or 1 of a Markov chain, which sets the mean and the variance
+    of its log-ratio.
     """
     (leave0, leave1), at = model.leaving, np.zeros((2, length + 1))
     at[0, 0], at[1, 1] = 1 - model.share, model.share
@@ -173,8 +174,8 @@ def occupation(model: MarkovTokens, length: int) -> Floats:
 
 
 def markov_acceptance(model: MarkovTokens, rule: Rule, length: float) -> float:
-    """Return the acceptance of a band for Markov-modulated tokens: Gaussian laws averaged over the number of tokens in
-    state 1.
+    """Return the acceptance of a rule's band for Markov-modulated tokens: the mean, over the number of tokens in state
+    1 of the chain of two states, of the acceptance of the normal law that S has given that number.
     """
     n, (m0, m1), (v0, v1) = int(length), model.state_means, model.state_variances
     ones = np.arange(n + 1)
@@ -184,8 +185,9 @@ def markov_acceptance(model: MarkovTokens, rule: Rule, length: float) -> float:
 
 
 def markov_simulated(rng: np.random.Generator, variance: str = "exact", draws: int = 100_000) -> Outcome:
-    """Check T6 (dependent tokens): a band accepts sums of Markov-modulated tokens, drawn state by state, as often as a
-    mixture of normal laws says: one for each number of tokens in state 1, with the probabilities of `occupation`.
+    """Check T6 (dependent tokens): a band accepts sums of Markov-modulated tokens, whose state 0 or 1 is drawn token by
+    token, as often as `markov_acceptance` computes. That is a mixture of normal laws of S, one for each number of
+    tokens in state 1.
     """
     rule, lengths = preset("fspo-kl", range_hi=0.045).rule, np.array([1.0, 4, 16, 64, 256, 1024])
     found = counts(rng, MARKOV, rule, lengths, draws)
@@ -198,8 +200,8 @@ def markov_simulated(rng: np.random.Generator, variance: str = "exact", draws: i
 
 
 def markov_limit(rng: np.random.Generator, long_run: bool = True) -> Outcome:
-    """Check T6 (dependent tokens): as Markov-modulated responses grow, acceptance tends to that of Gaussian S with the
-    chain's long-run variance, and LRE_inf over three successive lengths to 0, both like 1/l.
+    """Check T6 (dependent tokens): as the length l of Markov-modulated responses grows, acceptance tends to that of
+    Gaussian S with the chain's long-run variance, and LRE_inf over three successive lengths tends to 0, both like 1/l.
     """
     del rng
     rule, lengths = preset("fspo-kl").rule, np.array([64.0, 256, 1024, 4096, 16384, 65536])
@@ -208,16 +210,17 @@ def markov_limit(rng: np.random.Generator, long_run: bool = True) -> Outcome:
     a = MARKOV.cdf(hi, lengths) - MARKOV.cdf(lo, lengths)
     gap = np.abs(a - normal_share(rule.range_lo / scale, rule.range_hi / scale))
     lre = np.array([theory.lre(np.ones(3), a[i : i + 3]).inf for i in range(4)])
-    # The lengths l grow by factors of 4. A distance like 1/l then falls by nearly 4; terms in 1/l^2 change that a
-    # little, so falls by 3 suffice.
+    # Each length l is 4 times the one before, so a distance like 1/l falls by a factor of nearly 4. The check asks for
+    # a factor of 3 only, because terms in 1/l^2 change the distance a little.
     falls = np.concatenate([gap[:-1] / gap[1:], lre[:-1] / lre[1:]])
     note = f"|a - a_0| {gap[0]:.1e} to {gap[-1]:.1e}, LRE_inf {lre[0]:.1e} to {lre[-1]:.1e}"
     return holds(falls - 3, "fall per factor 4, less 3", note=note, lengths=lengths.tolist())
 
 
 def markov_methods(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
-    """Check T6 (dependent tokens): the number of tokens in state 1 has the same law by the model's generating function
-    as by recursion over the tokens, and the moments of that law give the model's formula of Var S.
+    """Check T6 (dependent tokens) for Markov-modulated tokens, each in state 0 or 1 of a Markov chain. The number of
+    tokens in state 1 has the same law by the log-ratio model's generating function as by recursion over the tokens, and
+    the moments of that law give the model's formula of Var S.
     """
     errors = []
     for _ in range(10):

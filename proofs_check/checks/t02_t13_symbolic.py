@@ -18,7 +18,7 @@ import sympy as sp
 
 from proofs_check.frame import Check, Method, Outcome
 
-Expr = Any  # the type of an expression; sympy's annotations are too wide to be of use
+Expr = Any  # a sympy expression; sympy's own annotations are too wide to be of use
 
 
 def _symbols(names: str, **assumptions: Any) -> Expr:
@@ -51,9 +51,9 @@ def _shown(at: dict[Expr, Expr]) -> str:
 
 
 def lemma_forms(rng: np.random.Generator, factor: int = 1) -> Outcome:
-    """Check an identity of T7's proof (cosine of clipped and true update). With g the true update, e the error of the
-    clipped one, a = |g|^2, b = <g, e>, c = |e|^2 and any rho, (a+b)^2 - (1-rho^2) a (a+2b+c) equals each of two sums of
-    a square and a product; all four are >= 0 where |e| <= rho |g|.
+    """Check an identity in T7's proof (cosine of clipped and true update). Let g be the true update, e the error of the
+    clipped one, a = |g|^2, b = <g, e>, c = |e|^2 and rho any number. Then (a+b)^2 - (1-rho^2) a (a+2b+c) equals each of
+    two expressions of the form square plus product. Both squares and both products are >= 0 where |e| <= rho |g|.
     """
     a, b, c, rho = _symbols("alpha beta gamma rho", real=True)
     left = (a + b) ** 2 - (1 - factor * rho**2) * a * (a + 2 * b + c)
@@ -63,9 +63,9 @@ def lemma_forms(rng: np.random.Generator, factor: int = 1) -> Outcome:
 
 
 def sharp_equality(rng: np.random.Generator, orthogonal: bool = True) -> Outcome:
-    """Check T7s, two strata at which T7's bound is an equality: accepted lengths are reweighted by 1 +- eps, and the
-    strata's gradients are g +- v. The error of the clipped update is then eps v, its norm is rho |g|, and the cosine
-    with the true update g satisfies cos^2 = 1 - rho^2.
+    """Check T7s, an example of two strata in which T7's bound is an equality: their acceptances over the mean
+    acceptance are 1 + eps and 1 - eps, and their mean gradients g + v and g - v. The error of the clipped update is
+    then eps v, its norm is rho |g|, and the cosine with the true update g satisfies cos^2 = 1 - rho^2.
     """
     eps, rho = _symbols("epsilon rho", positive=True)
     # The true update g is (1, 0). The error e = eps v of the clipped update has norm rho and is orthogonal to g + e.
@@ -83,8 +83,8 @@ def sharp_equality(rng: np.random.Generator, orthogonal: bool = True) -> Outcome
 
 
 def last_step(rng: np.random.Generator, power: int = 3) -> Outcome:
-    """Check T7's last inequality, sqrt(1-rho^2) >= (1-rho)/(1+rho) for the lemma's rho < 1. Squared and multiplied out,
-    it says (1+rho)^3 >= 1 - rho, and (1+rho)^3 - (1-rho) has positive coefficients only.
+    """Check T7's last inequality, sqrt(1-rho^2) >= (1-rho)/(1+rho) for 0 <= rho < 1. Squared and multiplied out, it
+    says (1+rho)^3 >= 1 - rho, and (1+rho)^3 - (1-rho) has positive coefficients only.
     """
     rho = _symbols("rho", positive=True)
     squared = (1 - rho**2) - ((1 - rho) / (1 + rho)) ** 2
@@ -100,7 +100,8 @@ def _dot(u: Iterable[Expr], v: Iterable[Expr]) -> Expr:
 
 def strata_identity(rng: np.random.Generator, inner: int = 1) -> Outcome:
     """Check T8 in symbols for 2, 3 and 4 strata: the clipped update over the mean acceptance is the true update plus
-    e_len (lengths reweighted) plus e_in (clipping inside lengths), for both forms of e_len in docs/theory.md T8.
+    e_len (the error because lengths are reweighted) plus e_in (the error because of clipping inside lengths). Both
+    forms of e_len in docs/theory.md T8 are checked.
     """
     left_overs: list[Expr] = []
     for K in (2, 3, 4):
@@ -119,9 +120,9 @@ def strata_identity(rng: np.random.Generator, inner: int = 1) -> Outcome:
 
 
 def slope_peak(rng: np.random.Generator, peak: float = 1.0) -> Outcome:
-    """Check a step of T3 (a wrong drift). A band that reaches from -u_lo to u_hi, in standard deviations of S, and
-    whose centre is x off, has an acceptance with second derivative -(h(u_hi + x) + h(u_lo - x)) in x. Here h(t) = t
-    phi(t), phi the normal density, is largest at t = 1, since h'(t) = (1 - t^2) phi(t).
+    """Check a step of T3 (a wrong drift). All in standard deviations of S, a band reaches from u_lo below its centre to
+    u_hi above it, and x is the drift error. The second derivative of its acceptance in x is -(h(u_hi + x) + h(u_lo -
+    x)). Here h(t) = t phi(t), phi the normal density, is largest at t = 1, since h'(t) = (1 - t^2) phi(t).
     """
     t, x, below, above = _symbols("t x u_lo u_hi", positive=True)
     phi = sp.exp(-(t**2) / 2) / sp.sqrt(2 * sp.pi)
@@ -133,7 +134,7 @@ def slope_peak(rng: np.random.Generator, peak: float = 1.0) -> Outcome:
 
 
 def shifted_peak(rng: np.random.Generator, part: str = "1/2") -> Outcome:
-    """Check a step of T3 (a wrong drift): the acceptance f(x) of a band with ranges u_lo, u_hi whose centre is x off
+    """Check a step of T3 (a wrong drift): the acceptance f(x) of a band with ranges u_lo, u_hi at the drift error x
     (all in standard deviations of S) is symmetric about x* = (u_lo - u_hi)/2, where its derivative is 0.
     """
     x, below, above = _symbols("x u_lo u_hi", positive=True)
@@ -173,8 +174,8 @@ def ratio_limits(rng: np.random.Generator, growth: str = "1/8") -> Outcome:
             sp.erf((b - mu * n) / (sigma * sp.sqrt(2 * n))) / 2 - sp.erf((-b - mu * n) / (sigma * sp.sqrt(2 * n))) / 2
             for n in (l, m)
         ]
-        # The limit of the ratio of both acceptances as the half-width b -> 0 is the ratio of their derivatives in b,
-        # because both are 0 at b = 0.
+        # Both lengths' acceptances are 0 at half-width b = 0, so their ratio tends, as b -> 0, to the ratio of
+        # their derivatives in b.
         slopes: list[Expr] = [sp.diff(a, b).subs(b, 0) for a in acceptance]
         left_overs += [*(a.subs(b, 0) for a in acceptance), slopes[0] / slopes[1] - stated]
     # The lower edge of the linear band less the mean of S, in standard deviations, at the threshold -log(1 - eps) =
@@ -212,8 +213,8 @@ def edge_parabola(rng: np.random.Generator, drift: str = "-1/2") -> Outcome:
 
 def tilt(rng: np.random.Generator, shift: int = 1) -> Outcome:
     """Check T9 (i) and T13: e^s times the density of N(mu l, sigma^2 l) at s is e^((mu + sigma^2/2) l) times that of
-    N((mu + sigma^2) l, sigma^2 l). If mu = -sigma^2/2 and the band has no drift, this mirrors S about 0, so a band with
-    equal ranges keeps the same share of weight as of responses.
+    N((mu + sigma^2) l, sigma^2 l). If mu = -sigma^2/2, the second density is the first one mirrored about 0, so a band
+    around 0 with equal ranges keeps the same share of weight as of responses.
     """
     s, mu = _symbols("s mu", real=True)
     sigma, l = _symbols("sigma l", positive=True)
@@ -225,12 +226,12 @@ def tilt(rng: np.random.Generator, shift: int = 1) -> Outcome:
 
 
 def error_split(rng: np.random.Generator, pairs_only: bool = True) -> Outcome:
-    """Check T12 (squared error of the clipped update) over all draws of n = 2 and 3 prompts, each with a value d from a
-    law on three symbolic points.
+    """Check T12 (squared error of the clipped update) over all draws of n = 2 and 3 prompts. A prompt's update is a
+    number d with three possible values; values and probabilities are symbols.
 
-    The mean of d has the expected squared distance bias^2 + Var(d)/n from any target, its bias and variance; the mean
-    of d_i d_j over pairs of different prompts has expectation (E d)^2. With i = j too (a control) that exceeds it by
-    Var(d)/n.
+    The mean of d over the prompts has the expected squared distance bias^2 + Var(d)/n from any target, where the bias
+    is E d less the target. The mean of d_i d_j over pairs of different prompts i, j has expectation (E d)^2; with pairs
+    i = j too (a control) it exceeds that by Var(d)/n.
     """
     points, (p, q) = _symbols("d0:3", real=True), _symbols("p q", positive=True)
     law, target = (p, q, 1 - p - q), _symbols("g", real=True)

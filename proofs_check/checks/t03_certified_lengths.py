@@ -83,8 +83,8 @@ def _lre_agrees(p: np.ndarray, value: np.ndarray, exact: list[arb]) -> Outcome:
     first = sum((q * abs(y) for q, y in zip(shares, r, strict=True)), arb(0)) / total
     norms = inside([1 + lre.inf, 1 + lre.l1, 1 + lre.l2], [1 + largest, 1 + first, 1 + square.sqrt()], 1e-11)
     kept = [q * a / (mean * total) for q, a in zip(shares, exact, strict=True) if q > 0]
-    # Judge the error of accepted responses' shares of the lengths, q = p (1 + r) with p the shares of all responses,
-    # relative to p + q: where a length is nearly never accepted, q is rounded like p.
+    # q is a length's share of the accepted responses and p its share of all responses. The error of q is judged
+    # relative to p + q, because q is rounded like p where a length is nearly never accepted.
     rounding = [q / total for q in shares if q > 0]
     found = theory.accepted_lengths(p, value)[p > 0].tolist()
     shifted = [float((x + arb(y)).mid()) for x, y in zip(rounding, found, strict=True)]
@@ -105,9 +105,9 @@ def sums_over_lengths(u_lo: arb, u_hi: arb, step: arb, length: int, power: int) 
     proportional to l^-power.
 
     At length l the band reaches from u_lo standard deviations of S below its centre to u_hi above it, and the drift
-    error is step * sqrt(l). The sum of a function F over n lengths around c is enclosed by Taylor's formula to fourth
-    order: sum F(l) = n F(c) + F''(c)/2 sum (l-c)^2 + F''''/24 sum (l-c)^4, where F'''' is taken somewhere among these
-    lengths; odd orders cancel.
+    error is step * sqrt(l). Sums over lengths are taken block by block. In a block of n successive lengths with
+    midpoint c, the sum of a function F is enclosed by Taylor's formula to fourth order: sum F(l) = n F(c) + F''(c)/2
+    sum (l-c)^2 + F''''/24 sum (l-c)^4, where F'''' is taken somewhere in the block; odd orders cancel.
     """
     reference = balls.acceptance(u_lo, u_hi, step)
     total, first, second = arb(0), arb(0), arb(0)
@@ -126,8 +126,9 @@ def sums_over_lengths(u_lo: arb, u_hi: arb, step: arb, length: int, power: int) 
 
 
 def _terms(u_lo: arb, u_hi: arb, step: arb, at: arb, power: int, reference: arb) -> list[list[arb]]:
-    """Return the first five Taylor coefficients, around the length ``at``, of the shares p, of p (a - reference) and of
-    p (a - reference)^2, with a the acceptance and ``reference`` a number near it.
+    """Return the first five Taylor coefficients, around the length ``at``, of the three functions of the length that
+    `sums_over_lengths` sums: the share p, p (a - reference) and p (a - reference)^2, with a the acceptance and
+    ``reference`` a number near it.
     """
     l = arb_series([at, 1], prec=5)
     x, root = l.sqrt() * step, arb(2).sqrt()
@@ -166,7 +167,7 @@ def all_lengths(rng: np.random.Generator, wrong_share: bool = False) -> Outcome:
     u_lo, u_hi = rng.uniform(0.8, 1.5, 2).tolist()
     rule, step = Rule("sqrt", u_lo * sigma, u_hi * sigma), arb(sigma) / 2
     below, above = (arb(c) / arb(sigma) for c in (rule.range_lo, rule.range_hi))
-    parts = np.array_split(lengths, 16)  # lengths in 16 parts, so that arrays stay small
+    parts = np.array_split(lengths, 16)  # the lengths are computed in 16 parts, so that arrays stay small
     a = np.concatenate([theory.band_acceptance(rule, part, -(sigma**2) / 2, sigma) for part in parts])
     reach, a_0 = step * arb(MAX_LENGTH).sqrt(), balls.acceptance(below, above, arb(0))
     bound = abs(normal_density(above) - normal_density(below)) * reach + phi_1() * reach * reach

@@ -1,10 +1,11 @@
-"""T3 and T4 (how far a wrong drift or scale moves acceptance), proved over boxes of parameters by interval arithmetic.
+"""T3 and T4 (how far a wrong drift or scale moves acceptance), proved by interval arithmetic over boxes of parameters.
+A box is a product of intervals, one for each parameter.
 
 Symbols: u a range and x the drift error, in standard deviations of S; v the error of the log scale; Phi, phi the normal
 distribution function and density; h(t) = t phi(t). The slack of a bound is the bound less what it bounds; a proof shows
 that the slack is >= 0. T3 and T4 attain their bounds at single points, near which subdividing boxes would never end.
-Near these points the slack is written as K times a positive form, K(t) = (phi(1) - h(t))/(t - 1)^2, and the balls prove
-K > 0:
+Near these points phi(1) - h(t) is written as K(t) (t - 1)^2. Interval arithmetic proves K > 0, and so that the slack is
+>= 0:
 
 - T3: the slack is phi(1)/2 + r(u, x) = int_0^1 (1-s) [phi(1) - h(u + s x)] ds
   with r = (Phi(u+x) - Phi(u) - phi(u) x)/x^2; it is at least the least K times
@@ -12,8 +13,9 @@ K > 0:
 - T4: the slack is phi(1) + e(u, v) = int_0^1 [phi(1) - h(u e^(-s v))] ds with e = (Phi(u e^-v) - Phi(u))/v.
 
 In boxes away from these points the slack is computed from the error function. Outside all boxes no computation is
-needed: for |x| or |v| above ``REACH`` the bound exceeds 1 or 1/2, the most by which an acceptance or the probability
-below an edge can change; for |u| above ``FAR``, |r| is at most h(FAR - REACH)/2.
+needed. For |x| above ``REACH`` the bound exceeds 1, the most by which an acceptance can change; for |v| above it the
+bound exceeds 1/2, the most by which the probability below an edge can change. For |u| above ``FAR``, |r| is at most
+h(FAR - REACH)/2.
 """
 
 from __future__ import annotations
@@ -47,14 +49,14 @@ REACH, FAR = 2.1, 8.0
 # Each box of T3: intervals of u_lo, of u_hi (ranges in standard deviations of S), and of the largest drift error.
 SHARP = ((0.7, 1.4), (0.7, 1.4), (0.8, 1.2))
 UNEVEN = ((0.4, 0.5), (1.4, 1.6), (0.3, 0.5))
-# In this box u_lo > u_hi, so acceptance rises with the drift error up to (u_lo - u_hi)/2 = .45 ... .6, then falls.
+# In this box of T3 u_lo > u_hi: acceptance rises with the drift error up to (u_lo - u_hi)/2 = .45 ... .6, then falls.
 TURNING = ((1.4, 1.6), (0.4, 0.5), (0.3, 1.1))
-SIDE = (0.85, 1.35)  # ranges in standard deviations of S; T4's bound is reached at 1
+SIDE = (0.85, 1.35)  # T4's box: ranges in standard deviations of S, around 1, where the bound is reached
 
 
 def _curvature(t: Span) -> arb:
-    """Enclose (phi(1) - h(t))/(t - 1)^2 with h(t) = t phi(t) and phi the normal density: how far h falls below its
-    maximum at t = 1.
+    """Return an interval that contains (phi(1) - h(t))/(t - 1)^2 for all t of an interval, with h(t) = t phi(t) and phi
+    the normal density. The value says how far h falls below its maximum at t = 1.
     """
     lo, hi = t.lo.min(arb(1)), t.hi.max(arb(1))
     least, most = lo * (3 - hi * hi) * normal_density(hi), hi * (3 - lo * lo) * normal_density(lo)
@@ -70,7 +72,7 @@ def supremum(rng: np.random.Generator, excess: float = 0.0) -> Outcome:
     """Check that h(t) = t phi(t), phi the normal density, is at most phi(1) for all t >= 0. Beyond t = 8 that is clear
     from h(t) <= exp(t - t^2/2) <= e^-24. The number ``theory.PHI_1`` must be phi(1) to a relative 1e-15.
 
-    ``excess`` < 0 (a control): the smaller bound (1 + excess) phi(1) is asked for.
+    ``excess`` < 0 (a control) asks for the smaller bound (1 + excess) phi(1), which is false.
     """
     del rng
 
@@ -87,8 +89,9 @@ def supremum(rng: np.random.Generator, excess: float = 0.0) -> Outcome:
 
 
 def _drift_remainder(u: Span, x: Span) -> arb:
-    """Enclose (Phi(u + x) - Phi(u) - phi(u) x)/x^2 over a box: the part of the change at a band's edge u that is not
-    linear in the drift error x, with Phi, phi the normal distribution function and density.
+    """Return an interval that contains (Phi(u + x) - Phi(u) - phi(u) x)/x^2 for all u and x of two intervals. With Phi,
+    phi the normal distribution function and density, this is, over x^2, the part of the change of Phi at a band's edge
+    u that is not linear in the drift error x.
     """
     end = Span(u.lo + x.lo, u.hi + x.hi)
     if x.lo >= NEAR or x.hi <= -NEAR:
@@ -130,12 +133,13 @@ def _stated_drift_slack(u_lo: arb, u_hi: arb, x: arb, factor: float) -> arb:
 
 @with_precision(POINT_BITS)
 def drift_bound(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
-    """Check T3 (a wrong drift) for all ranges u_lo, u_hi and drift errors x, in standard deviations of S: the
-    acceptance a is at most B = |D x| + phi(1) x^2 from a_0, that without error, with D = phi(u_hi) - phi(u_lo) and phi
-    the normal density.
+    """Check T3 (a wrong drift) for all ranges u_lo, u_hi and drift errors x, in standard deviations of S. The
+    acceptance a differs from a_0, the acceptance at x = 0, by at most B = |D x| + phi(1) x^2, with D = phi(u_hi) -
+    phi(u_lo) and phi the normal density.
 
-    With r(u, x) = (Phi(u+x) - Phi(u) - phi(u) x)/x^2, a - a_0 = D x + (r(u_hi, x) + r(u_lo, -x)) x^2, so it is enough
-    that |r| <= phi(1)/2 for all u and x. If that is false, as in a control, the violation of B itself is proved.
+    With r(u, x) = (Phi(u+x) - Phi(u) - phi(u) x)/x^2, Phi the normal distribution function, a - a_0 = D x + (r(u_hi, x)
+    + r(u_lo, -x)) x^2, so it is enough that |r| <= phi(1)/2 for all u and x. If that is false, as in a control, it is
+    proved that |a - a_0| exceeds B somewhere.
     """
     error = _float_drift(rng)
     if not error <= AGREEMENT:
@@ -155,7 +159,9 @@ def drift_bound(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
 
 
 def _float_drift(rng: np.random.Generator, cases: int = 300) -> float:
-    """Return the largest relative error of float64's bound of T3 on the change of acceptance, at random cases."""
+    """Return the largest relative error, over random ranges and drift errors, of T3's bound on the change of acceptance
+    as ``fspo.theory`` computes it in float64.
+    """
     largest = 0.0
     for _ in range(cases):
         u_lo, u_hi = (10 ** rng.uniform(-2, 1.6, 2)).tolist()
@@ -163,7 +169,8 @@ def _float_drift(rng: np.random.Generator, cases: int = 300) -> float:
         phi = [normal_density(arb(u)) for u in (u_lo, u_hi)]
         exact = abs(phi[1] - phi[0]) * x + phi_1() * x * x
         error = balls.size(arb(float(theory.drift_error_bound(u_lo, u_hi, x))) / exact - 1)
-        largest = error if not error <= largest else largest  # a NaN is kept: no <= holds for it
+        # If the error is NaN, keep it as the largest: a NaN fails every comparison.
+        largest = error if not error <= largest else largest
     return largest
 
 
@@ -176,7 +183,8 @@ def _scale_slack(u: Span, v: Span, factor: float = 1.0) -> arb:
 
 
 def _largest(u_lo: Span, u_hi: Span, low: arb, high: Span) -> arb:
-    """Return a ball that contains the largest LRE_inf over drift errors from ``low`` to h, for every h in ``high``.
+    """Return a ball (an interval) that contains, for every h in ``high``, the largest LRE_inf that drift errors between
+    ``low`` and h can cause.
 
     The largest LRE_inf grows with h, so its values at both ends of ``high`` enclose it. ``u_lo`` and ``u_hi`` are the
     band's ranges in standard deviations of S.
@@ -186,8 +194,9 @@ def _largest(u_lo: Span, u_hi: Span, low: arb, high: Span) -> arb:
 
 
 def _drift_lre_slack(u_lo: Span, u_hi: Span, reach: Span, one_sided: bool, same_sign: bool, factor: float) -> arb:
-    """Enclose (n B - LRE_inf (a_0 - B))/X^2 over a box: >= 0 says T3's bound LRE_inf <= n B/(a_0 - B). X is the largest
-    drift error, a_0 the acceptance without one, B the bound on its change, and n is 1 if ``one_sided``, else 2.
+    """Return an interval that contains (n B - LRE_inf (a_0 - B))/X^2 for all ranges and all largest drift errors X of
+    three intervals. Where it is >= 0, T3's bound LRE_inf <= n B/(a_0 - B) holds. a_0 is the acceptance without drift
+    error, B the bound on its change, and n is 1 if ``one_sided``, else 2.
     """
     a_0 = _at_zero(u_lo, u_hi)
     slope = abs(normal_density(u_hi.ball) - normal_density(u_lo.ball))
@@ -205,11 +214,12 @@ def _at_zero(u_lo: Span, u_hi: Span) -> arb:
 
 
 def drift_lre(rng: np.random.Generator, one_sided: bool = True, same_sign: bool = True, factor: float = 1.0) -> Outcome:
-    """Check T3 (a wrong drift): LRE_inf <= n B/(a_0 - B) for all shares of lengths, n = 1 if drift errors have one
+    """Check T3 (a wrong drift): LRE_inf <= n B/(a_0 - B) for all shares of lengths, with n = 1 if drift errors have one
     sign, else 2; a_0 is the acceptance without drift error and B the bound on its change that `drift_bound` proves.
 
-    Three boxes of ranges and largest errors are proved: near the ranges at which the bound is reached, with unequal
-    ranges (there n = 1 is false for errors of both signs) and, for one sign, their mirror image.
+    The bound is proved in three boxes of ranges and largest drift errors: one near the ranges at which the bound is
+    reached, one with unequal ranges (there n = 1 is false for errors of both signs) and, for errors of one sign, one
+    with these two ranges exchanged.
     """
     del rng
     slack = partial(_drift_lre_slack, one_sided=one_sided, same_sign=same_sign, factor=factor)
@@ -218,9 +228,10 @@ def drift_lre(rng: np.random.Generator, one_sided: bool = True, same_sign: bool 
 
 @with_precision(POINT_BITS)
 def scale_bound(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
-    """Check T4 (a wrong scale): for all ranges and all scales within a factor e^+-tau of the assumed one, acceptance is
-    at most 2 phi(1) tau from a_0, that at the assumed scale (phi: normal density): an edge changes by at most phi(1)
-    tau. If that is false, as in a control, the violation is proved at equal ranges, where both changes add up.
+    """Check T4 (a wrong scale): for all ranges and all scales within a factor e^+-tau of the assumed scale, acceptance
+    differs from that at the assumed scale by at most 2 phi(1) tau, phi the normal density: the probability below each
+    edge changes by at most phi(1) tau. If that is false, as in a control, a violation is proved at equal ranges, where
+    the changes at both edges add up.
     """
     del rng
     taus = (1e-4, 0.3, 2.0)
@@ -244,8 +255,8 @@ def scale_bound(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
 
 
 def _scaled(u_lo: Span, u_hi: Span, v: Span) -> arb:
-    """Enclose the acceptance of a band under S of scale sigma e^-v, over a box of v and of the ranges u_lo, u_hi in
-    units of sigma. Acceptance rises in both ranges and in v.
+    """Return an interval that contains the acceptance of a band under S of scale sigma e^-v, for all v and all ranges
+    u_lo, u_hi (in units of sigma) of three intervals. Acceptance rises in both ranges and in v.
     """
     ends = ((u_lo.lo, u_hi.lo, v.lo.exp()), (u_lo.hi, u_hi.hi, v.hi.exp()))
     low, high = (balls.normal_probability(-below * scale, above * scale) for below, above, scale in ends)
@@ -253,9 +264,9 @@ def _scaled(u_lo: Span, u_hi: Span, v: Span) -> arb:
 
 
 def _scale_lre_slack(u_lo: Span, u_hi: Span, tau: Span, one_sided: bool, same_sign: bool, factor: float) -> arb:
-    """Enclose (n B - LRE_inf (a_0 - B))/tau over a box: >= 0 says T4's bound LRE_inf <= n B/(a_0 - B). tau is the
-    largest error of the log scale, a_0 the acceptance without one, B = 2 phi(1) tau, and n is 1 if ``one_sided``, else
-    2.
+    """Return an interval that contains (n B - LRE_inf (a_0 - B))/tau for all ranges and all tau of three intervals.
+    Where it is >= 0, T4's bound LRE_inf <= n B/(a_0 - B) holds. tau is the largest error of the log scale, a_0 the
+    acceptance without such an error, B = 2 phi(1) tau with phi the normal density, and n is 1 if ``one_sided``, else 2.
     """
     a_0 = _at_zero(u_lo, u_hi)
     bound = 2 * arb(factor) * phi_1() * tau.ball
@@ -270,7 +281,7 @@ def scale_lre(
     """Check T4 (a wrong scale): LRE_inf <= n B/(a_0 - B) if the log of the scale is off by at most tau; a_0 is the
     acceptance at the assumed scale, B = 2 phi(1) tau the bound on its change, n = 1 with ``one_sided``, else 2.
 
-    One box of ranges and tau is checked, around the ranges at which B is reached.
+    The bound is proved in one box of ranges and tau, around the ranges at which B is reached.
     """
     del rng
     slack = partial(_scale_lre_slack, one_sided=one_sided, same_sign=same_sign, factor=factor)
@@ -279,9 +290,9 @@ def scale_lre(
 
 @with_precision(POINT_BITS)
 def scale_counterexample(rng: np.random.Generator, sides: int = 1) -> Outcome:
-    """Check T4's counterexample: with ranges of one standard deviation and true scales e^-.01 and e^.01 times the
-    assumed one, LRE_inf exceeds ``sides`` B/(a_0 - B), a_0 the acceptance at the assumed scale, B T4's bound on its
-    change.
+    """Check T4's counterexample: with ranges of one standard deviation of S and true scales e^-.01 and e^.01 times the
+    assumed one, LRE_inf exceeds ``sides`` times B/(a_0 - B). Here a_0 is the acceptance at the assumed scale and B is
+    T4's bound on its change.
 
     Nearly all responses have the length with the larger scale.
     """

@@ -21,8 +21,9 @@ from proofs_check.tools.settings import DIGITS
 
 
 def _acceptance(u_lo: ArrayLike, u_hi: ArrayLike, x: np.ndarray) -> np.ndarray:
-    """Return the acceptance under Gaussian S of a band whose edges lie u_lo below and u_hi above its centre. x: the
-    drift error; all in standard deviations of S. Computed from the complementary error function, without fspo.
+    """Return the acceptance under Gaussian S of a band whose edges lie u_lo below and u_hi above its centre, at the
+    drift error ``x`` (all three in standard deviations of S). It is computed from the complementary error function,
+    without fspo.
     """
     from scipy.special import erfc
 
@@ -33,7 +34,7 @@ def _acceptance(u_lo: ArrayLike, u_hi: ArrayLike, x: np.ndarray) -> np.ndarray:
 def _against_bound(a: np.ndarray, bounds: np.ndarray, a_0: np.ndarray, one_sided: bool) -> Outcome:
     """Compare LRE_inf, at the shares of lengths that make it largest, with the bound that ``theory.lre_bound`` gives.
 
-    Nearly all of these shares lie on the length with the least acceptance.
+    These shares put nearly all responses on the length with the least acceptance.
 
     Parameters
     ----------
@@ -57,7 +58,7 @@ def _against_bound(a: np.ndarray, bounds: np.ndarray, a_0: np.ndarray, one_sided
     ratios = np.zeros(len(stated))
     ratios[kept] = worst_lre[kept] / np.array([bound for bound in stated if bound is not None])
     errors = []
-    # where the bound is nearly reached, theory.lre at the worst shares p must give the same LRE_inf
+    # In the 50 grids nearest to the bound, theory.lre at the worst shares p must give the same LRE_inf.
     for i in np.argsort(ratios)[-50:]:
         p = np.where(np.arange(a.shape[1]) == np.argmin(a[i]), 1.0, 1e-12)
         errors.append(abs(theory.lre(p, a[i]).inf - worst_lre[i]) / worst_lre[i])

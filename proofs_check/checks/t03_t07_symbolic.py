@@ -16,14 +16,14 @@ import z3
 
 from proofs_check.frame import Check, Method, Outcome
 
-Term = Any  # the type of a term; z3's annotations are unions of every sort
+Term = Any  # a z3 expression; z3's own annotations are unions of all its types
 TIME_LIMIT_MS = 60_000
-"""Limit of each proof in milliseconds of wall time. A proof takes a second; the rest is for a busy machine."""
+"""Limit of each proof in milliseconds of wall time. A proof takes about a second on an idle machine."""
 
 
 def prove(claim: Term, *given: Term, limit: int = TIME_LIMIT_MS) -> Outcome:
     """Return whether ``claim`` follows from the assumptions ``given``: proved, refuted or undecided. z3 must also find
-    a case that satisfies all assumptions: from contradictory ones any claim would follow.
+    a case that satisfies all assumptions, because from contradictory assumptions any claim would follow.
     """
     solver = z3.Solver()
     solver.set("timeout", limit)
@@ -60,8 +60,8 @@ def _reals(names: str) -> Term:
 
 def cosine_core(rng: np.random.Generator, factor: str = "1") -> Outcome:
     """Check the core of T7 (cosine of clipped and true update). Let g be the true update, e the error of the clipped
-    one, a = |g|^2, b = <g, e> and c = |e|^2. From Cauchy-Schwarz and |e| <= rho |g|, rho < 1, follow a+b > 0 and
-    (a+b)^2 >= (1-rho^2) a (a+2b+c): the cosine of g and g+e is at least sqrt(1-rho^2).
+    one, a = |g|^2, b = <g, e> and c = |e|^2. Cauchy-Schwarz and |e| <= rho |g|, rho < 1, imply a+b > 0 and (a+b)^2 >=
+    (1-rho^2) a (a+2b+c), which says that the cosine of g and g+e is at least sqrt(1-rho^2).
     """
     del rng
     alpha, beta, gamma, rho = _reals("alpha beta gamma rho")
@@ -72,8 +72,8 @@ def cosine_core(rng: np.random.Generator, factor: str = "1") -> Outcome:
 
 
 def last_step(rng: np.random.Generator, share: str = "1") -> Outcome:
-    """Check T7's last inequality, squared: sqrt(1-rho^2) >= (1 - share rho)/(1+rho) for the lemma's rho in [0, 1). T7
-    has ``share`` 1, the control less.
+    """Check T7's last inequality, squared: sqrt(1-rho^2) >= (1 - share rho)/(1+rho) for rho in [0, 1). T7 has ``share``
+    1, the control a smaller one.
     """
     del rng
     (rho,) = _reals("rho")
@@ -82,8 +82,8 @@ def last_step(rng: np.random.Generator, share: str = "1") -> Outcome:
 
 
 def lre_order(rng: np.random.Generator, shrink: str = "1", strata: tuple[int, ...] = (2, 3)) -> Outcome:
-    """Check LRE_1 <= LRE_2 <= LRE_inf for 2 and 3 lengths, for all their shares and all |r|, r = acceptance at a length
-    over the mean acceptance, less 1.
+    """Check LRE_1 <= LRE_2 <= LRE_inf for 2 and 3 lengths, for all their shares and all values of |r|, with r the
+    acceptance at a length over the mean acceptance, less 1.
     """
     del rng
     factor, found = _fraction(shrink), []
@@ -98,8 +98,9 @@ def lre_order(rng: np.random.Generator, shrink: str = "1", strata: tuple[int, ..
 
 
 def from_bound(rng: np.random.Generator, one_sided: bool = False, claimed: int = 2) -> Outcome:
-    """Check the step of T3 and T4 from acceptances a(l) to LRE: |a(l) - a_bar| (a_0 - B) <= n B a_bar, a_bar their
-    mean. It holds with n = 2 if all a(l) are within B of a_0, and with n = 1 if they also span at most B.
+    """Check the step of T3 and T4 from acceptances a(l) to LRE: |a(l) - a_bar| (a_0 - B) <= n B a_bar, with a_bar the
+    mean of a(l), a_0 the acceptance without an error of drift or scale, and B the bound on its change. It holds with n
+    = 2 if all a(l) are within B of a_0, and with n = 1 if also no two of them differ by more than B.
     """
     del rng
     a, mean, a_0, bound, low, high = _reals("a a_bar a_0 B low high")
@@ -110,11 +111,12 @@ def from_bound(rng: np.random.Generator, one_sided: bool = False, claimed: int =
 
 
 def one_sided_range(rng: np.random.Generator, factor: str = "1") -> Outcome:
-    """Check a step of T3 (a wrong drift): for drift errors x in [0, X] the acceptance f(x) spans at most B(X), given
-    T3's bound |f(x) - f(0)| <= B(x) = D x + k x^2 at X and at the peak m of f on [0, X].
+    """Check a step of T3 (a wrong drift): acceptances f(x) at drift errors x in [0, X] differ among each other by at
+    most B(X), given T3's bound |f(x) - f(0)| <= B(x) = D x + k x^2 at X and at the point m of [0, X] where f is
+    largest.
 
-    f rises up to m and falls after it; m = 0 if f falls on all of [0, X]. If m is inside, f(m) - f(X) <= k (X - m)^2. D
-    is |phi(u_hi) - phi(u_lo)| and k is phi(1), with phi the normal density and u_lo, u_hi the ranges.
+    f rises up to m and falls after it; m = 0 if f falls on all of [0, X]. If m < X, f(m) - f(X) <= k (X - m)^2. D is
+    |phi(u_hi) - phi(u_lo)| and k is phi(1), with phi the normal density and u_lo, u_hi the ranges.
     """
     del rng
     f_0, f_p, f_x, slope, k, m, x = _reals("f_0 f_p f_X D k m X")

@@ -64,7 +64,7 @@ def berry_esseen_simulated(rng: np.random.Generator, skewed: bool = True, draws:
 
 def ar1_closed(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
     """Check T6 (dependent tokens): for AR(1) tokens the formula of Var S equals the double sum of autocovariances. The
-    change of acceptance that this variance makes stays within T4's bound for a wrong scale.
+    acceptance at this variance differs from that at the long-run variance by at most T4's bound for a wrong scale.
     """
     errors, slack = [], []
     for _ in range(40):
@@ -99,7 +99,7 @@ def ar1_rate(rng: np.random.Generator, power: float = 1.0) -> Outcome:
 
 def ar1_simulated(rng: np.random.Generator, finite: bool = True, draws: int = 40_000) -> Outcome:
     """Check T6 (dependent tokens): the rule accepts sums of AR(1) token log-ratios, drawn token by token, as often as a
-    normal law with the variance of S at that length. With the long-run variance (a control) the shares differ.
+    normal law with the variance of S at that length says. With the long-run variance instead (a control) it does not.
     """
     model = AutoregressiveTokens(0.0, 0.03, 0.6)
     rule, lengths = preset("fspo").rule, np.array([1.0, 3, 10, 40])

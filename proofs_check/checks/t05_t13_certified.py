@@ -28,12 +28,13 @@ from proofs_check.tools.balls import (
 from proofs_check.tools.compare import worst
 from proofs_check.tools.settings import AGREEMENT, LENGTHS
 
-EXACTLY = 1e-30  # relative spread of acceptances below which they count as equal
+EXACTLY = 1e-30  # acceptances whose relative spread is below this count as equal
 
 
 def _two_point_gaps(p: fmpq, length: int) -> Iterator[arb]:
-    """Yield the distances between the distribution functions of a standardised sum of tokens that take two values and
-    of the normal law, just below and at every value of the sum. ``p``: the share of one of the two values.
+    """Yield |F - Phi| just below and at every value of a standardised sum of ``length`` tokens, with F the sum's
+    distribution function and Phi the normal one. Each token takes one of two values; ``p`` is the probability of one of
+    them.
     """
     q, scale = 1 - p, (arb(p) * arb(1 - p) * length).sqrt()
     odds, mass, below = arb(p) / arb(q), arb(q) ** length, arb(0)
@@ -48,10 +49,11 @@ def _two_point_gaps(p: fmpq, length: int) -> Iterator[arb]:
 @with_precision(128)
 def berry_esseen_binomial(rng: np.random.Generator, constant: float = theory.BERRY_ESSEEN_IID) -> Outcome:
     """Check T5 for tokens that take two values, at every length l up to 250: the distribution function of S
-    (standardised) differs from the normal one by at most constant rho3/sqrt(l), rho3 a token's third absolute moment.
+    (standardised) differs from the normal one by at most ``constant`` times rho3/sqrt(l), with rho3 the third absolute
+    moment of a standardised token.
 
-    The bound for each of a band's two edges gives T5. One value has share 1/2, 1/10 or .419, which is near Esseen's
-    extremal law.
+    This bound, taken at both edges of a band, gives T5. One of the two values has probability 1/2, 1/10 or .419; the
+    last is near Esseen's extremal law.
     """
     del rng
     stated = inside(
@@ -87,7 +89,8 @@ def berry_esseen_gamma(rng: np.random.Generator, constant: float = theory.BERRY_
     """Check T5 for exponential tokens, at every length up to 120: the distribution function of S (standardised) differs
     from the normal one by at most the Berry-Esseen bound.
 
-    Both functions rise, so their values at the ends of each cell of a grid enclose those inside.
+    The real line is cut into cells. Both distribution functions rise, so their values at the ends of a cell enclose
+    those inside it.
     """
     del rng
     rho3, slacks, largest = 12 / arb.const_e() - 2, [], arb(0)
@@ -113,8 +116,9 @@ def berry_esseen_gamma(rng: np.random.Generator, constant: float = theory.BERRY_
 
 @with_precision(POINT_BITS)
 def ar1_exact(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
-    """Check T6 (dependent tokens): float64's variance of S for AR(1) tokens, over the length times its long-run value,
-    equals the sum of autocovariances in exact fractions; for lengths up to 1e7 the formula by ball arithmetic.
+    """Check T6 (dependent tokens) for AR(1) tokens: the float64 value of Var S over (length times long-run variance)
+    equals, at short lengths, the sum of autocovariances in exact fractions and, at lengths up to 1e7, T6's formula in
+    interval (ball) arithmetic.
     """
     outcomes = []
     for _ in range(30):
@@ -132,9 +136,9 @@ def ar1_exact(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
 
 
 def _ar1_slack(alpha: Span, inverse: Span, length: int, factor: float) -> arb:
-    """Return factor/(1 - |alpha|) - l tau_l/|alpha|, >= 0 where T6's rate holds with the constant ``factor``, at one
-    length l. alpha is the coefficient of the AR(1) tokens, tau_l the error of the log scale of S; ``length`` 0 stands
-    for all l > 100.
+    """Return factor/(1 - |alpha|) - l tau_l/|alpha| for `ar1_rate`, at one length l. It is >= 0 where tau_l, the error
+    of the log scale of S, is at most ``factor`` times |alpha|/((1 - |alpha|) l), as T6's rate says. alpha is the
+    coefficient of the AR(1) tokens; ``length`` 0 stands for all l > 100.
     """
     a = alpha.ball
     power = a**length if length else (abs(a) ** 100).union(-(abs(a) ** 100))
@@ -169,8 +173,9 @@ def edge_supremum(rng: np.random.Generator, drift: float = -0.5, scale: float = 
     """Check T10 (size of the weights): the upper edge of the sqrt band around -sigma^2 L/2 is at most u^2/2 nats for
     every length L, scale sigma and range c_hi = u sigma.
 
-    With L = (u v/sigma)^2 the edge over u^2 is v - v^2/2 (controls have another ``drift`` than -1/2), proved to be at
-    most 1/2 + 1e-9 for v in [0, 3]; beyond, it falls. float64's largest weight at the edge lies in the proved interval.
+    With v defined by L = (u v/sigma)^2, the edge over u^2 is v - v^2/2 (controls have another ``drift`` than -1/2). It
+    is proved to be at most 1/2 + 1e-9 for v in [0, 3]; beyond 3 it falls. float64's largest weight at the edge must lie
+    in the proved interval.
     """
 
     def slack(v: Span) -> arb:
@@ -209,9 +214,10 @@ def weight_integral(rng: np.random.Generator, as_band: bool = False) -> Outcome:
 
 @with_precision(POINT_BITS)
 def weight_fairness(rng: np.random.Generator, centre: float = 0.5) -> Outcome:
-    """Check T13 (share of weight kept), S of mean -sigma^2 l/2 and variance sigma^2 l: around + sigma^2 l/2 the band
-    keeps the same share of weight at l = 1 ... 1e7 (to a relative 1e-30), but not of responses. Without drift and with
-    equal ranges both shares agree. ``centre``: the band's centre per token over sigma^2.
+    """Check T13 (share of weight kept) for S of mean -sigma^2 l/2 and variance sigma^2 l. A sqrt band around + sigma^2
+    l/2 keeps the same share of weight at l = 1 ... 1e7 (to a relative 1e-30), but not the same share of responses. A
+    band around 0 with equal ranges keeps as large a share of weight as of responses. ``centre``: the first band's
+    centre per token over sigma^2.
     """
     slacks = []
     for _ in range(30):
@@ -230,8 +236,9 @@ def weight_fairness(rng: np.random.Generator, centre: float = 0.5) -> Outcome:
 
 @with_precision(POINT_BITS)
 def weight_example(rng: np.random.Generator, sigma: str = "0.03") -> Outcome:
-    """Check T13's example: with ranges of one standard deviation a band around the drift keeps .683 of responses and
-    .495 of weight, one around 0 keeps .630 of both, and two lengths with LRE = 0 give a cosine of .848.
+    """Check T13's example. With ranges of one standard deviation of S, a band around the drift keeps .683 of responses
+    and .495 of weight, and one around 0 keeps .630 of both. In an update from two lengths whose LRE is 0, the cosine of
+    clipped and true update is .848 all the same.
     """
     del rng
     s = arb(sigma)

@@ -56,10 +56,10 @@ def random_search(rng: np.random.Generator, claim: LemmaBound = STATED, cases: i
 
 
 def _free(K: int, D: int, with_delta: bool, even: bool) -> tuple[Unpack, int]:
-    """Return a function that makes K strata from n numbers, which an optimiser varies, and return n.
+    """Return a function that makes K strata for T7 from n numbers, and n. An optimiser varies the numbers.
 
-    The numbers give the strata's shares (with ``even`` all shares are equal instead), acceptances and true gradients in
-    dimension D, and with ``with_delta`` also the errors delta.
+    The numbers give the strata's shares (with ``even`` all shares are equal instead), acceptances and true gradients,
+    which are vectors of dimension D, and with ``with_delta`` also the strata's errors delta.
     """
 
     def unpack(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -72,10 +72,10 @@ def _free(K: int, D: int, with_delta: bool, even: bool) -> tuple[Unpack, int]:
 
 
 def _inside(rng: np.random.Generator, n: int) -> tuple[Unpack, int]:
-    """Return a function that makes strata from n numbers, which an optimiser varies, and return n.
+    """Return a function that makes many strata for T7 from few numbers, n, and n. An optimiser varies the numbers.
 
-    8 to 200 random strata and n random directions are drawn once; the function moves the strata along each direction by
-    one of the numbers. So the optimiser varies few numbers although there are many strata.
+    8 to 200 random strata and n random directions in the space of their parameters are drawn once. Each number says how
+    far the strata are moved along one direction.
     """
     K, D = int(rng.integers(8, 201)), int(rng.integers(2, 65))
     unpack, size = _free(K, D, with_delta=bool(rng.random() < 0.5), even=False)
@@ -89,8 +89,9 @@ def _inside(rng: np.random.Generator, n: int) -> tuple[Unpack, int]:
 
 
 def maximise(claim: LemmaBound, unpack: Unpack, x0: np.ndarray, steps: int) -> Strata:
-    """Return strata at which an optimiser has made sin/rho largest: the sine of the angle between clipped and true
-    update over the claim's bound of it. ``x0``: numbers from which ``unpack`` makes the strata of the start.
+    """Return strata at which an optimiser has made sin/rho largest, with sin the sine of the angle between clipped and
+    true update, and rho the bound on it that the claim states. ``x0``: the numbers from which ``unpack`` makes the
+    strata of the start.
     """
 
     def depth(terms: Terms) -> Any:
@@ -103,8 +104,8 @@ def maximise(claim: LemmaBound, unpack: Unpack, x0: np.ndarray, steps: int) -> S
 
 
 def optimise(rng: np.random.Generator, claim: LemmaBound = STATED, starts: int = 12, steps: int = 250) -> Judged:
-    """Look for a counterexample to a claim (T7 or a variant): from random starts maximise sin/rho, the sine of the
-    angle between clipped and true update over its bound. The first counterexample ends the search.
+    """Look for a counterexample to a claim (T7 or a false variant). From random starts, maximise the sine of the angle
+    between clipped and true update over the claim's bound on it. The first counterexample ends the search.
     """
     tally = Judged(claim)
     for start in range(starts):
@@ -128,7 +129,7 @@ def optimise(rng: np.random.Generator, claim: LemmaBound = STATED, starts: int =
 
 def attack(rng: np.random.Generator, claim: LemmaBound = STATED) -> Outcome:
     """Check T7 (cosine of clipped and true update): an optimiser finds no strata at which the sine of the angle exceeds
-    its bound rho. The note says how near it came.
+    its bound rho. The note of the outcome says how small the slack became.
     """
     tally = optimise(rng, claim)
     return tally.outcome(6, f"least slack {tally.least:.1e}")
@@ -147,8 +148,8 @@ def reached(rng: np.random.Generator, claim: LemmaBound = STATED, within: float 
 
 @st.composite
 def strata_strategy(draw: st.DrawFn) -> Strata:
-    """Draw strata for T7: shares, acceptances, true gradients, errors inside the strata. Entries are small integers and
-    powers of ten; one stratum, dimension 1, zeros and repeated strata occur.
+    """Draw strata for T7: their shares, acceptances, true gradients and errors delta. Entries are small integers and
+    powers of ten. One stratum alone, dimension 1, zeros and repeated strata occur.
     """
     D = draw(st.sampled_from([1, 2, 2, 3, 8, 64]))
     tiny = draw(st.sampled_from([0.0, 0.0, 1e-9, 1e-3]))

@@ -1,5 +1,5 @@
-"""T7 and T8 (cosine lemma, split of the error): the worst case, all responses of a small policy, and samples
-(section 5).
+"""T7 and T8 (cosine lemma, split of the error) on the strata that reach T7's bound, on all responses of a small policy,
+and on drawn responses (section 5).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def sharp_case(rng: np.random.Generator, orthogonal: bool = True) -> Outcome:
 
 def identity(rng: np.random.Generator, drop_inner: bool = False) -> Outcome:
     """Check T8 on random strata in numpy.longdouble: the clipped update over the mean acceptance is the true update
-    plus e_len (lengths reweighted) plus e_in (clipping inside lengths).
+    plus e_len (the error because lengths are reweighted) plus e_in (the error because of clipping inside lengths).
     """
     errors = []
     for _ in range(400):
@@ -52,7 +52,7 @@ def identity(rng: np.random.Generator, drop_inner: bool = False) -> Outcome:
         right = p @ g + lemma.e_len + (0.0 if drop_inner else lemma.e_in)
         size = np.abs(left).max() + np.abs(lemma.e_len).max() + np.abs(lemma.e_in).max()
         errors.append(float(np.abs(left - right).max() / size))
-    largest = float(np.max(errors))  # a NaN among the errors makes the maximum NaN
+    largest = float(np.max(errors))  # NaN if one of the errors is NaN
     return Outcome(math.log10(1e-12 / max(largest, 1e-17)), "decades", note=f"max relative error {largest:.1e}")
 
 
@@ -76,7 +76,7 @@ def exact_policy(rng: np.random.Generator, claim: LemmaBound = STATED, policies:
 
 
 def _with_identity(tally: Judged, residuals: list[float]) -> Outcome:
-    largest = float(np.max(residuals))  # a NaN among the residuals makes the maximum NaN
+    largest = float(np.max(residuals))  # NaN if one of the residuals is NaN
     note = f"identity residual {largest:.0e}"
     if not largest <= 1e-12:
         return Outcome(-largest, "identity residual", note=note)
@@ -107,8 +107,8 @@ def true_update(rng: np.random.Generator, weighted: bool = True) -> Outcome:
 
 
 def live_log(rng: np.random.Generator, claim: LemmaBound = STATED, logs: int = 8, draws: int = 4_000) -> Outcome:
-    """Check T7 and T8 (cosine lemma, split of the error) on drawn responses of a softmax policy: both hold for the
-    means over the sample as they do for expectations.
+    """Check T7 and T8 (cosine lemma, split of the error) on drawn responses of a softmax policy: both hold for means
+    over a sample as they do for expectations.
     """
     tally, residuals = Judged(claim), []
     for i in range(logs):
@@ -122,8 +122,9 @@ def live_log(rng: np.random.Generator, claim: LemmaBound = STATED, logs: int = 8
 
 
 def sampled_update(rng: np.random.Generator, keep_weight: bool = True, draws: int = 200_000) -> Outcome:
-    """Check that drawn responses, clipped by ``rule.apply``, average to the expected clipped update along 8 random
-    directions. That update is a sum over all responses, clipped as section 2 of docs/theory.md defines drop.
+    """Check that the clipped gradients of drawn responses, as ``rule.apply`` clips them, have the expected clipped
+    update as their mean, along 8 random directions. The expected update is a sum over all responses, clipped as section
+    2 of docs/theory.md defines drop.
     """
     bandit = make_bandit(rng, max_length=5, step=0.1)
     rule = calibrated(bandit, "fspo-kl", 0.9)

@@ -1,5 +1,5 @@
-"""T8: the clipped gradient M w A psi of every response of a small policy, as docs/theory.md section 2 defines it in
-words, against the rule objects and against the gradient of the trainer's loss.
+"""T8: for every response of a small policy, the coefficient M w A of its score in the clipped gradient, by section 2 of
+docs/theory.md, by the rule objects and by the gradient of the trainer's loss.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from proofs_check.tools.compare import close, worst
 from proofs_check.tools.policy import Bandit, make_bandit, token_log_probs
 
 CLIPS = (*((outside, None) for outside in get_args(Outside)), *((outside, 1.5) for outside in CUTTING_ALIKE[0]))
-"""The ways to clip that are checked: what happens outside the band, and the factor that sets the dual clip's edge
-(None: no dual clip).
+"""The ways to clip that are checked: what happens outside the band, and how many half-widths above the centre the dual
+clip's edge lies (None: no dual clip).
 """
 Coefficients = Callable[[Rule, Bandit], Floats]
 Multiplier = Callable[..., float]
 
 
 def by_rules(rule: Rule, bandit: Bandit) -> Floats:
-    """Return M w A of each response (N,) as ``Rule.apply`` computes it."""
+    """Return the coefficient M w A of each response (N,) as ``Rule.apply`` computes it."""
     s, A = bandit.token_log_ratios, bandit.advantages
     m = rule.centre(drift_stats(s, bandit.responses.symbols >= 0, A), A)
     return rule.apply(bandit.log_ratio, bandit.lengths, A, m).clipped_weight * A
 
 
 def by_loss(rule: Rule, bandit: Bandit) -> Floats:
-    """Return M w A of each response (N,): minus the derivative of ``fspo.objective``'s loss by the log-probability of
-    each of its tokens, times the number of responses.
+    """Return the coefficient M w A of each response (N,) as the trainer's loss implies it: minus the derivative of
+    ``fspo.objective``'s loss by the log-probability of any of the response's tokens, times the number of responses.
     """
     import torch
 
@@ -64,7 +64,7 @@ def section_2(
     """Check that the coefficient M w A of every response is the one that section 2 of docs/theory.md defines, for each
     drift and each way to clip.
 
-    ``read`` (a control) gives a drift the formula of another, so that the comparison must fail.
+    ``read`` (a control) replaces the formula of one drift by that of another, so that the comparison must fail.
     """
     bandit = make_bandit(rng, vocabulary=3, max_length=5, step=0.3)
     bandit = replace(bandit, advantages=rng.choice([-1.5, -0.5, 0.0, 0.5, 2.0], len(bandit.advantages)))
@@ -87,19 +87,19 @@ def section_2(
 
 
 def dual_at_the_upper_edge(outside: str, dual: float | None, *row: float) -> float:
-    """Return a false multiplier M (a control): the dual clip holds the weight at the upper edge, not its own edge."""
+    """Return a false multiplier M (a control), by which the dual clip holds the weight at the band's upper edge."""
     S, A, _, hi, _ = row
     M = defined.multiplier(outside, dual, *row)
     return M if dual is None or outside == "drop" or not (A < 0 and hi < S and M < 1) else float(np.exp(hi - S))
 
 
 def cap_by_sign(outside: str, dual: float | None, *row: float) -> float:
-    """Return a false multiplier M (a control): cap leaves all responses with A < 0 alone."""
+    """Return a false multiplier M (a control), by which cap never changes a response with A < 0."""
     return 1.0 if outside == "cap" and row[1] < 0 else defined.multiplier(outside, dual, *row)
 
 
 def at_most_1(*row: Any) -> float:
-    """Return a false multiplier (a control): the smaller of M and 1."""
+    """Return a false multiplier (a control): the true multiplier M, but at most 1."""
     return min(1.0, defined.multiplier(*row))
 
 

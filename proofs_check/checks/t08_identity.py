@@ -26,7 +26,7 @@ from proofs_check.tools.lemma_search import Judged
 from proofs_check.tools.log_rows import ScoredUpdate, binned, direct, read_updates, sample_updates, write_update
 
 ROUNDING = 1e-11
-"""Largest difference of T8's two sides that float64 rounding may leave, over the sum of the rows' gradient norms."""
+"""Largest difference of T8's two sides that counts as float64 rounding, over the sum of the rows' gradient norms."""
 MOST_ROLLOUTS = 40
 """Largest number of rollouts, evenly spaced, that are read from a user's run."""
 NOTHING_LOST = replace(STATED, name="rho x 1e-6", factor=1e-6)
@@ -36,15 +36,15 @@ Tamper = Callable[[ScoredUpdate, np.random.Generator], ScoredUpdate]
 
 
 def untouched(update: ScoredUpdate, rng: np.random.Generator) -> ScoredUpdate:
-    """Return the logged update unchanged. The check uses this function where its controls use one that spoils the
-    update.
+    """Return the logged update unchanged. The check passes it through this function, its controls through one that
+    spoils it.
     """
     del rng
     return update
 
 
 def permuted(update: ScoredUpdate, rng: np.random.Generator) -> ScoredUpdate:
-    """Return the update with advantages given to other responses (a control)."""
+    """Return the update with its advantages permuted at random over the responses (a control)."""
     return replace(update, A=rng.permutation(update.A))
 
 
@@ -58,8 +58,9 @@ def corrupted(update: ScoredUpdate, rng: np.random.Generator) -> ScoredUpdate:
 
 
 def residual(logged: ScoredUpdate, source: ScoredUpdate, bins: np.ndarray, drop_inner: bool = False) -> float:
-    """Return how far T8 is violated, relative to the mean norm of the rows' gradients: the larger distance, for true
-    and clipped update, between T8's sum over the bins of ``logged`` and the sum over the rows of ``source``.
+    """Return how far T8 is violated, over the mean norm of the rows' gradients. Two updates, the true and the clipped
+    one, are put together by T8 from the bins of ``logged`` and summed directly over the rows of ``source``; the larger
+    distance counts.
     """
     p, a, g, clipped = binned(logged, bins)
     lemma = theory.cosine_lemma(p, a, g, clipped)
@@ -67,7 +68,7 @@ def residual(logged: ScoredUpdate, source: ScoredUpdate, bins: np.ndarray, drop_
     stated = lemma.lre.mean_acceptance * (total + lemma.e_len + (0.0 if drop_inner else lemma.e_in))
     true, true_clipped, size = direct(source)
     gaps = np.array([np.linalg.norm(total - true), np.linalg.norm(stated - true_clipped)])
-    return float(gaps.max()) / size  # a NaN among the two gaps makes the maximum NaN
+    return float(gaps.max()) / size  # NaN if one of the two gaps is NaN
 
 
 def _decades(allowed: float, error: float) -> float:
@@ -114,7 +115,7 @@ def length_bins(n: np.ndarray) -> np.ndarray:
 
 
 def _usable(run: Path) -> tuple[list[tuple[int, ScoredUpdate]], str]:
-    """Return the updates of a user's run in which something was clipped, or the reason why there are none."""
+    """Return the updates of a user's run in which a response was clipped, or the reason why there are none."""
     found, clipped = 0, []
     for step, update in read_updates(run, most=MOST_ROLLOUTS):
         if update.rule.level != "sequence":

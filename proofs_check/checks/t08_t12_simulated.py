@@ -37,8 +37,9 @@ Select = Callable[..., list[dict[str, Any]]]
 
 
 def tables(write: Callable[[Path], None]) -> Select:
-    """Analyse the gradient log that ``write`` writes. Return a function that returns those rows of a table that have
-    given values in given columns; without a value for the column ``use``, rows about first use.
+    """Analyse the gradient log that ``write`` writes. Return a function of a table's name and of values by column,
+    which returns the table's rows that have these values. Without a value for the column ``use`` it returns rows about
+    first use.
     """
     from analysis.log.loading import load_run
     from analysis.options import Options
@@ -58,8 +59,8 @@ def tables(write: Callable[[Path], None]) -> Select:
 
 
 def covered(found: Mapping[str, dict[str, Any]], truth: Mapping[str, float], wanted: float) -> Outcome:
-    """Test that the estimates in rows of tables are the true values, by z-tests with the standard errors that follow
-    from the rows' intervals.
+    """Test that the estimates in rows of tables agree with the true values, by z-tests whose standard errors come from
+    the rows' confidence intervals.
     """
     from scipy.stats import norm
 
@@ -80,8 +81,8 @@ def small_policy(rng: np.random.Generator) -> Bandit:
 
 
 def rates(groups: Groups, outside: str, measure: str, sign: float) -> tuple[Floats, Floats]:
-    """Return, for each length, its share of the responses over which the acceptance ``measure`` is taken, and that
-    acceptance. ``sign`` -1 (a control) changes the sign of every advantage.
+    """Return, for each length, its share of the responses that count for the acceptance named ``measure`` (band, update
+    or weight), and that acceptance. ``sign`` -1 (a control) changes the sign of every advantage.
     """
     bandit, at = groups.bandit, groups.members.ravel()
     mass, A = np.repeat(groups.mass(bandit.p_old), GROUP), sign * groups.advantage("rloo").ravel()
@@ -95,11 +96,11 @@ def rates(groups: Groups, outside: str, measure: str, sign: float) -> tuple[Floa
 
 
 def acceptance(rng: np.random.Generator, sign: float = 1.0, first: bool = True) -> Outcome:
-    """Check band, update and weight acceptance by length, and LRE_2, in the tables about drawn groups, some of which
-    have equal rewards.
+    """Check band, update and weight acceptance by length, and LRE_2, in the tables that are made from drawn groups.
+    Some groups have equal rewards, so that their advantages are 0.
 
-    Two controls: ``sign`` -1 changes the sign of the advantages in the true values; without ``first``, table rows about
-    responses that were trained on take the place of those about first use.
+    Two controls: with ``sign`` -1 the true values are computed from advantages of the wrong sign; without ``first``,
+    table rows about responses that were trained on take the place of those about first use.
     """
     groups = Groups(small_policy(rng), rng.integers(0, 2, 15).astype(float), np.zeros(GROUP))
     rows = tables(lambda run: write_drawn(run, groups, "rloo", rng, PROMPTS, ROLLOUTS, scored=False))
@@ -122,12 +123,12 @@ def cosine(u: Floats, v: Floats) -> float:
 
 
 def population(rng: np.random.Generator, estimator: Any, bias: float = 1.0, other: int = 0) -> Outcome:
-    """Check the table population about drawn groups: the cosines with the population and with a fresh rollout, and
-    T12's bias, variance and mean squared error. Check also the cosine on the same batch, where clipped and true update
-    share their noise.
+    """Check the table ``population``, made from drawn groups: the cosines with the population and with a fresh rollout,
+    and T12's bias, variance and mean squared error. Check also the cosine on the same batch, where clipped and true
+    update share their noise.
 
-    Two controls: ``bias`` multiplies the squared bias in the true values; ``other`` takes those of another way to
-    clip.
+    Two controls: ``bias`` multiplies the squared bias in the true values; ``other`` takes the true values of another
+    way to clip.
     """
     groups = Groups(small_policy(rng), rng.normal(size=15), np.array([0.0, 0.31, 0.53]))
     rows = tables(lambda run: write_drawn(run, groups, estimator, rng, PROMPTS, ROLLOUTS))
@@ -166,9 +167,9 @@ def population(rng: np.random.Generator, estimator: Any, bias: float = 1.0, othe
 
 
 def lemma(rng: np.random.Generator, lost: str = "") -> Outcome:
-    """Check the tables lemma, cosine, acceptance and lre on a log that holds each response in proportion to its
-    probability under a law. The tables' numbers (T8's parts, T7's quantities, cosine, acceptance, LRE) must be those
-    computed from the law, up to the rounding of the log's float32.
+    """Check the tables ``lemma``, ``cosine``, ``acceptance`` and ``lre`` on a log without sampling noise, which holds
+    each response as often as its probability under a law says. The tables' numbers (T8's parts, T7's quantities,
+    cosine, acceptance, LRE) must be those computed from the law, up to the rounding of the log's float32.
 
     ``lost`` (a control) names a quantity that is compared with a wrong value, so that the check must fail.
     """

@@ -52,9 +52,10 @@ def weight_of_all(rng: np.random.Generator, new_lengths: bool = False, draws: in
 
 
 def signed_drift(rng: np.random.Generator, claim: str = "exact", draws: int = 200_000) -> Outcome:
-    """Check T11 (share not clipped, by the sign of A): if the mean of S is x standard deviations up for A > 0 and down
-    for A < 0, the clipped share is pi Phi(x - u_hi) + (1 - pi) Phi(x - u_lo). Here pi is the share of A > 0, u_lo and
-    u_hi the ranges in standard deviations and Phi the normal distribution function.
+    """Check T11 (share not clipped, by the sign of A): if the mean of S is x standard deviations above the band's
+    centre for A > 0 and as far below it for A < 0, the clipped share is pi Phi(x - u_hi) + (1 - pi) Phi(x - u_lo). Here
+    pi is the share of A > 0, u_lo and u_hi the ranges in standard deviations of S, and Phi the normal distribution
+    function.
     """
     model = AdvantageDrift(MU, SIGMA, pull=2e-4, positive=0.3, trend=0.4, l0=64.0)
     rule = preset("fspo-kl", range_lo=0.03, range_hi=0.04).rule

@@ -1,4 +1,6 @@
-"""T9 to T12 by a search for counterexamples with hypothesis, and over all outcomes of a tiny update (sections 4, 6)."""
+"""T9 to T12 by a search for counterexamples with the package hypothesis, and over all outcomes of an update on 3
+prompts (sections 4, 6).
+"""
 
 from __future__ import annotations
 
@@ -30,8 +32,8 @@ from proofs_check.tools.policy import (
 
 @st.composite
 def policies(draw: st.DrawFn, banned: bool) -> tuple[np.ndarray, np.ndarray, int]:
-    """Draw logits of an old and a new policy, from flat to nearly deterministic, and the number of their symbols. If
-    ``banned``, the old policy never begins a response with a certain symbol.
+    """Draw the logits of an old and a new policy, from flat to nearly deterministic, and the number of symbols from
+    which they make responses. If ``banned``, the old policy never begins a response with a certain symbol.
     """
     vocabulary, length = draw(st.integers(1, 3)), draw(st.integers(1, 4))
     shape = (length, vocabulary + 1, vocabulary + 1)
@@ -43,9 +45,10 @@ def policies(draw: st.DrawFn, banned: bool) -> tuple[np.ndarray, np.ndarray, int
 
 
 def weights_attack(rng: np.random.Generator, banned: bool = False, skip_first: bool = False) -> Outcome:
-    """Check T9: no two policies break one of its claims. The mean of e^S at length l is p_new(l)/p_old(l), the ratio of
-    the probabilities of that length, and exp(s_t) - 1 at different tokens are uncorrelated. A suspect is computed again
-    with 50 digits, which decide, because float64 cancels digits for nearly deterministic policies.
+    """Check T9: hypothesis finds no two policies that break one of its claims. The mean of e^S at length l is
+    p_new(l)/p_old(l), the ratio of the probabilities of that length, and exp(s_t) - 1 at different tokens are
+    uncorrelated. Policies that seem to break a claim in float64 are judged with 50 digits, because float64 is inexact
+    for nearly deterministic policies.
     """
     first = 1 if skip_first else 0
 
@@ -68,7 +71,9 @@ def weights_attack(rng: np.random.Generator, banned: bool = False, skip_first: b
 
 
 def _token_probabilities(theta: np.ndarray, responses: PolicyResponses) -> np.ndarray:
-    """Return the probability of each token with 50 digits, shape (N, T); it is 1 after the end of the response."""
+    """Return, with 50 digits, the probability of each token of each response, shape (N, T); 1 after the end of a
+    response.
+    """
     T, states, symbols = theta.shape
     table = exact_next_symbol(theta)
     found = np.full((responses.lengths.size, T), mp.mpf(1), dtype=object)
@@ -81,8 +86,8 @@ def _token_probabilities(theta: np.ndarray, responses: PolicyResponses) -> np.nd
 
 
 def _weights_error(p_old: np.ndarray, p_new: np.ndarray, ratios: np.ndarray, lengths: np.ndarray) -> Any:
-    """Return the largest relative error of T9's two claims, on the mean weight by length and on the correlation of the
-    tokens' exp(s_t) - 1, for float64 or 50-digit numbers.
+    """Return the largest relative error, in float64 or 50-digit numbers, of T9's two claims: on the mean weight at each
+    length, and on the correlation of exp(s_t) - 1 between tokens.
     """
     drawn, worst = p_old > 0, 0.0
     for length in np.unique(lengths):
@@ -100,8 +105,8 @@ def _weights_error(p_old: np.ndarray, p_new: np.ndarray, ratios: np.ndarray, len
 
 
 def edge_attack(rng: np.random.Generator, drift: str = "gaussian", share: float = 1.0) -> Outcome:
-    """Check T10 (size of the weights): for no scale sigma, range u sigma and length is the upper edge of the sqrt band
-    around -sigma^2 L/2 above u^2/2 nats. ``share`` < 1 (a control) shrinks the drift by that factor.
+    """Check T10 (size of the weights): at no scale sigma, range u sigma and length L is the upper edge of the sqrt band
+    around -sigma^2 L/2 above u^2/2 nats. ``share`` < 1 (a control) is a factor on the drift.
     """
 
     def excess(example: tuple[float, float, float]) -> float:
@@ -125,8 +130,8 @@ def edge_attack(rng: np.random.Generator, drift: str = "gaussian", share: float 
 
 
 def dual_attack(rng: np.random.Generator, dual: float | None = 3.0) -> Outcome:
-    """Check T10 (size of the weights): with a dual clip no response has a clipped weight above e^dual, dual the second
-    upper edge for A < 0.
+    """Check T10 (size of the weights): with a dual clip no response has a clipped weight above e^d, where d is the dual
+    clip's edge (the second upper edge, for A < 0).
     """
 
     def excess(example: tuple[float, int, float, str, float]) -> float:
@@ -147,11 +152,11 @@ def dual_attack(rng: np.random.Generator, dual: float | None = 3.0) -> Outcome:
 
 
 def weight_moments(rng: np.random.Generator, shift: float = 2.0, draws: int = 100_000) -> Outcome:
-    """Check T10: the mean and the mean square of the weights of responses in a band of half-width c L^gamma, by length
-    and gamma; the effective sample size follows from them.
+    """Check T10: the mean of w and of w^2 over responses (w counts as 0 outside the band), at each length l, for bands
+    of half-width c L^gamma. The effective sample size follows from these two.
 
-    For k = 1, 2 the mean of w^k in the band is exp(k mu l + k^2 sigma^2 l/2) times the acceptance of S of mean (mu + k
-    sigma^2) l: weighting a normal law by exp(kS) moves its mean by k sigma^2 l. It is compared with weights of drawn
+    For k = 1, 2 the mean of w^k is exp(k mu l + k^2 sigma^2 l/2) times the acceptance of S of mean (mu + k sigma^2) l,
+    because weighting a normal law by exp(kS) moves its mean by k sigma^2 l. It is compared with the weights of drawn
     responses from ``rule.apply``.
     """
     sigma, lengths = 0.04, np.array([16.0, 256, 1024])
@@ -176,8 +181,8 @@ def weight_moments(rng: np.random.Generator, shift: float = 2.0, draws: int = 10
 
 @st.composite
 def symmetric_laws(draw: st.DrawFn) -> tuple[list[int], list[int], int, int, list[int]]:
-    """Draw a symmetric law of S (values in eighths, integer weights), the band's range c and its drift per token in
-    eighths, and the share of A > 0 at each of five lengths in eighths.
+    """Draw a symmetric law of S (a few values with integer weights), a band's range c and its drift per token, and the
+    share of A > 0 at each of five lengths. All but the weights are in eighths.
     """
     atoms = draw(st.lists(st.integers(0, 12), min_size=1, max_size=5, unique=True))
     weights = draw(st.lists(st.integers(1, 9), min_size=len(atoms), max_size=len(atoms)))
@@ -211,8 +216,8 @@ def sign_attack(
                 n, A = np.full(z.size, length), np.full(z.size, sign)
                 total += share * int(mass @ (rule.apply(S, n, A, -k3 / 8).multiplier == 1))
             kept.append(total)
-        # Accepted counts are whole numbers. Less 1/2, their spread over the lengths is positive only if two lengths
-        # differ, which is a counterexample.
+        # Accepted counts are integers, so their spread over the lengths less 1/2 is positive only if two lengths have
+        # different counts, which is a counterexample.
         return max(kept) - min(kept) - 0.5
 
     return search(rng, symmetric_laws(), excess, 100, "counts apart")
@@ -221,10 +226,11 @@ def sign_attack(
 def price_exact(
     rng: np.random.Generator, with_bias: bool = True, plug_in: bool = False, one_less: bool = False, prompts: int = 3
 ) -> Outcome:
-    """Check T12 over every outcome of an update of 3 prompts: the clipped update's mean squared error is |bias|^2 plus
-    the trace of its covariance, and inner products over pairs of different prompts have mean |bias|^2.
+    """Check T12 over every outcome of an update on 3 prompts: the clipped update's mean squared error is |bias|^2 plus
+    the trace of its covariance, and the inner product of clipped less true gradient, over pairs of different prompts,
+    has the mean |bias|^2.
     """
-    for _ in range(50):  # look for a policy of which the rule clips enough responses
+    for _ in range(50):  # draw policies until the rule clips enough responses of one
         bandit = make_bandit(rng, vocabulary=2, max_length=3, step=0.3)
         clipped, true = update_terms(bandit, calibrated(bandit, "fspo", 0.6))
         p, d = bandit.p_old, clipped - true

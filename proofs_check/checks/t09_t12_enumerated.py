@@ -53,7 +53,7 @@ def martingale(rng: np.random.Generator, centred: bool = True) -> Outcome:
         moments = (difference * bandit.p_old[:, None]).T @ difference
         scale = np.sqrt(np.outer(np.diag(moments), np.diag(moments)))
         off = np.abs(moments / scale)[~np.eye(len(moments), dtype=bool)]
-        # A NaN among the numbers makes their maximum NaN, so that it is not overlooked.
+        # np.max is NaN if one of the numbers is NaN, so that a NaN is not overlooked.
         largest = float(np.max([largest, off.max(), np.abs(bandit.p_old @ difference).max()]))
     return Outcome(
         math.log10(1e-11 / max(largest, 1e-17)), "decades", note=f"largest correlation or mean {largest:.1e}"
@@ -126,17 +126,17 @@ def sign_identity(rng: np.random.Generator, crossed: bool = False) -> Outcome:
             }
             positive = float(mass[1].sum() / (mass[1].sum() + mass[-1].sum()))
             high, low = (tail["low"], tail["high"]) if crossed else (tail["high"], tail["low"])
-            # as a control (``crossed``), exchange lower and upper tail and leave out the tail beyond the dual clip
+            # ``crossed`` (a control) exchanges lower and upper tail and leaves out the tail beyond the dual clip
             beyond = 0.0 if crossed else tail["dual"]
             stated = theory.update_acceptance(positive, high, low, beyond)
             outcomes.append(abs(float(stated) - a[k]))
-    error = float(np.max(outcomes))  # a NaN among the errors makes the maximum NaN
+    error = float(np.max(outcomes))  # NaN if one of the errors is NaN
     return Outcome(math.log10(1e-11 / max(error, 1e-17)), "decades", note=f"largest error {error:.1e}")
 
 
 def dual_edge(rule: Rule, hi: np.ndarray, centre: np.ndarray) -> np.ndarray:
-    """Return the dual clip's edge of S for each response: ``rule.dual`` times as far above the centre as the upper edge
-    ``hi``; infinite without a dual clip.
+    """Return the dual clip's edge of S for each response: its distance above the centre is ``rule.dual`` times that of
+    the upper edge ``hi``. It is infinite without a dual clip.
     """
     if rule.dual is None:
         return np.full(hi.shape, math.inf)
@@ -213,8 +213,9 @@ def bias_pairs(rng: np.random.Generator, plug_in: bool = False, prompts: int = 4
 
 
 def sign_simulated(rng: np.random.Generator, forget_sign: bool = False, draws: int = 100_000) -> Outcome:
-    """Check T11: if ranges differ and the share of A > 0 varies with the length, the share of drawn responses that is
-    not clipped equals T11's formula, from both tails of S and that share.
+    """Check T11: if the two ranges differ and the share of A > 0 varies with the length, the share of drawn responses
+    that is not clipped equals T11's formula, which needs the shares of S above and below the band and the share of A >
+    0.
     """
     sigma, lengths = 0.03, np.array([16.0, 256, 4096])
     model = GaussianTokens(-(sigma**2) / 2, sigma)

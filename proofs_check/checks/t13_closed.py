@@ -1,4 +1,4 @@
-"""T13: the share of weight that a band keeps (which the clipped loss counts), beside the share of responses (section
+"""T13: the share of weight that a band keeps (the clipped loss counts weight), beside the share of responses (section
 4).
 """
 
@@ -40,10 +40,10 @@ def weight_quadrature(rng: np.random.Generator, as_band: bool = False) -> Outcom
 
 
 def weight_fairness(rng: np.random.Generator, drift: str = "tilted") -> Outcome:
-    """Check T13 (share of weight kept): a band with drift ``tilted`` keeps the same share of weight at all lengths, for
-    every range and scale of S.
+    """Check T13 (share of weight kept): a band with the drift named ``tilted``, + sigma^2/2 per token with sigma the
+    scale of S, keeps the same share of weight at all lengths, for every range and sigma.
 
-    A band around 0 with equal ranges keeps the same share of weight as of responses.
+    A band around 0 with equal ranges keeps as large a share of weight as of responses.
     """
     largest, unequal = 0.0, 0.0
     lengths = np.array([1.0, 10, 100, 1_000, 10_000])
@@ -55,7 +55,7 @@ def weight_fairness(rng: np.random.Generator, drift: str = "tilted") -> Outcome:
         largest = max(largest, theory.lre(np.ones(5), b).inf)
         even = Rule("sqrt", u_lo * sigma, u_lo * sigma)
         a_even, b_even = (f(even, lengths[:3], mu, sigma) for f in (theory.band_acceptance, theory.weight_acceptance))
-        # A NaN among the numbers makes their maximum NaN, so that it is not overlooked.
+        # np.max is NaN if one of the numbers is NaN, so that a NaN is not overlooked.
         unequal = float(np.maximum(unequal, np.max(np.abs(a_even / b_even - 1))))
     return holds(
         1e-9 - np.maximum(largest, unequal), "LRE_inf of b", note=f"LRE_inf {largest:.0e}, |a/b - 1| {unequal:.0e}"
@@ -63,8 +63,9 @@ def weight_fairness(rng: np.random.Generator, drift: str = "tilted") -> Outcome:
 
 
 def weight_example(rng: np.random.Generator, sigma: float = 0.03) -> Outcome:
-    """Check T13's example: with ranges of one standard deviation a band around the drift keeps .683 of responses and
-    .495 of weight, one around 0 keeps .630 of both, and two lengths with LRE = 0 give a cosine of .848.
+    """Check T13's example. With ranges of one standard deviation of S, a band around the drift keeps .683 of responses
+    and .495 of weight, and one around 0 keeps .630 of both. In an update from two lengths whose LRE is 0, the cosine of
+    clipped and true update is .848 all the same.
     """
     del rng
     means, mu = theory.gaussian_means(sigma), -(sigma**2) / 2

@@ -24,8 +24,8 @@ HETEROSCEDASTIC, FRACTIONAL = Heteroscedastic(MU, SIGMA, beta=0.15), FractionalN
 
 
 def template(adapt: str, target: float = TARGET) -> Rule:
-    """Return fspo-kl's band with a range ten times too wide and a target acceptance. ``adapt`` says what is learnt: the
-    range, the exponent too, or a factor for each bin of lengths.
+    """Return fspo-kl's rule with a range ten times too wide and a target acceptance, which it is to learn to meet.
+    ``adapt`` says what is learnt: the range, the exponent too, or a factor on the band for each bin of lengths.
     """
     shape, gamma = ("power", 0.5) if adapt == "exponent" else ("sqrt", None)
     return Rule(shape, 0.3, 0.3, gamma=gamma, drift="kl", adapt=adapt, target=target)  # type: ignore[arg-type]
@@ -38,9 +38,9 @@ def drawn(rng: np.random.Generator, model: LogRatioModel, number: int) -> tuple[
 
 
 def long_run(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
-    """Check T14 (bands that follow a target): after T updates the mean acceptance is within D/(T G_T) of the target,
-    with G_T the last gain and D the largest less the least log range so far. The scale of S jumps and drifts, or an
-    adversary puts all S just inside or outside the band.
+    """Check T14 (bands that follow a target): after T updates the mean acceptance is within D/(T G_T) of the target.
+    G_T is the gain (step size) of the last update; D is the largest less the least value that the log of the range has
+    had. The scale of S jumps and drifts, or an adversary puts all S just inside or just outside the band.
     """
     slack = []
     for _ in range(100):
@@ -58,7 +58,7 @@ def long_run(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
             online.observe(S, np.ones(rows), np.ones(rows))
             scale = float(np.clip(scale * np.exp(walk * rng.standard_normal()), 1e-3, 3))
         theta.append(online.state["log_scale"])
-        if max(theta) >= CEILING:  # T14 says nothing about a range that has reached its limit
+        if max(theta) >= CEILING:  # T14's bound does not hold for a range that has reached its limit
             continue
         last = max(GAIN, 1 / math.sqrt(len(accepted)))
         bound = (max(theta) - min(theta)) / (len(accepted) * last)
@@ -67,8 +67,8 @@ def long_run(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
 
 
 def telescoping(rng: np.random.Generator, exponent: float = 0.5) -> Outcome:
-    """Check T14 (bands that follow a target): the logarithm of the range moves by the sum over updates t of the gain
-    max(1/2, 1/sqrt(t)) times (target less acceptance), up to rounding.
+    """Check T14 (bands that follow a target): at update t the log of the range moves by the gain max(1/2, 1/sqrt(t))
+    times (target less acceptance), so after all updates it has moved by the sum of these, up to rounding.
     """
     gaps = []
     for _ in range(30):
@@ -90,8 +90,9 @@ def telescoping(rng: np.random.Generator, exponent: float = 0.5) -> Outcome:
 def learnt_acceptance(
     rng: np.random.Generator, adapt: str, model: LogRatioModel, target: float = TARGET, chains: int = 50
 ) -> Outcome:
-    """Check that a band that follows a target reaches it: mean acceptance at the four lengths of ``GRID`` over updates
-    81 to 120 of 256 responses each, averaged over ``chains`` independent runs. ``adapt``: what is learnt.
+    """Check that a band that follows a target reaches it at each of the four lengths of ``GRID``: mean acceptance over
+    updates 81 to 120 of 256 responses each, averaged over ``chains`` independent runs. ``adapt`` says what is learnt:
+    the range, the exponent too, or a factor for each bin of lengths.
     """
     means, found = matching_means(model), []
     for _ in range(chains):
@@ -112,9 +113,9 @@ def learnt_acceptance(
 
 
 def rank_bounds(rng: np.random.Generator, correction: int = 1) -> Outcome:
-    """Check T15 (conformal bands): of n past excesses (factors on the band that just accept a response) the code takes
-    the k-th smallest with target <= k/(n+1) < target + 1/(n+1), in exact fractions. Without T15's correction (a
-    control) it gets one excess less, so that k is about n times the target.
+    """Check T15 (conformal bands). From the excesses of n past responses the code takes the k-th smallest as the factor
+    on the band, with target <= k/(n+1) < target + 1/(n+1), which is checked in exact fractions. A control gives the
+    code one excess less, which takes back T15's correction for finite n, so that k is about n times the target.
     """
     slack = []
     for n in (1, 2, 9, 19, 40, 99, 128, 512):
@@ -132,8 +133,8 @@ def rank_bounds(rng: np.random.Generator, correction: int = 1) -> Outcome:
 
 
 def beta_binomial(rng: np.random.Generator, rule: str = "conformal", past: float = 1.0, n: int = 61) -> Outcome:
-    """Check T15 (conformal bands): of 200 new responses at each of three lengths the rule accepts a number with the
-    beta-binomial law of T15, after it has learnt from n past responses of each.
+    """Check T15 (conformal bands): after the rule has learnt from n past responses of each of three lengths, the number
+    of accepted ones among 200 new responses of a length has the beta-binomial law that T15 states.
     """
     from scipy.stats import betabinom, kstest
 
@@ -153,8 +154,8 @@ def beta_binomial(rng: np.random.Generator, rule: str = "conformal", past: float
         counts.append(applied.in_band.reshape(3, new).sum(1))
     p_values, means = [], np.mean(counts, axis=0) / new
     for column in np.array(counts).T:
-        # A count is put at a random place between the distribution function's values just below it and at it. If the
-        # counts are beta-binomial, these places are uniform in [0, 1].
+        # Each count is replaced by a random number between the beta-binomial distribution function just below it and at
+        # it. If the counts have that law, these numbers are uniform in [0, 1].
         place = law.cdf(column) - rng.random(runs) * (law.cdf(column) - law.cdf(column - 1))
         p_values.append(kstest(place, "uniform").pvalue)
     spread = 4 * float(np.max(np.std(counts, axis=0))) / new / math.sqrt(runs)

@@ -34,8 +34,8 @@ from proofs_check.tools.online_runs import (
 from proofs_check.tools.settings import TARGET
 
 TOLERANCE = 0.01
-"""Largest |acceptance at a length over the mean acceptance, less 1| that counts as fair: it is not 0, because a band
-that still learns has a small error.
+"""Largest |acceptance at a length over the mean acceptance, less 1| that counts as fair. It is not 0, because the band
+of a rule that goes on learning is never quite the fair one.
 """
 BINS: Floats = np.unique(np.floor(np.log2(LENGTHS)))
 UPDATES, ROWS = 8, 48
@@ -45,15 +45,15 @@ PAST = MEMORY // EACH_ROLLOUT
 
 
 def unfairness(found: Learnt) -> Outcome:
-    """Test that a band that has learnt is fair: at every length, the acceptance divided by the mean acceptance over
+    """Test that a band that has learnt is fair: at every length, the acceptance over the mean of the acceptances at all
     lengths differs from 1 by at most TOLERANCE.
 
     Each length has a one-sided t-test over independent runs; the p-values are Bonferroni-corrected over lengths.
     """
     count, k = found.accepted.shape
     _, r, mean = relative_acceptance(np.full(k, 1 / k), found.accepted.mean(axis=0))
-    # One number for each run and length: what the run adds to the estimated relative acceptance of the length, times
-    # the mean acceptance. The spread of these numbers over runs gives the standard error.
+    # For each run and length: the acceptance less what it would be if the length's relative acceptance were that of all
+    # runs together. The spread of these differences over the runs gives the standard error.
     own = found.accepted - (1 + r) * found.accepted.mean(axis=1, keepdims=True)
     error = own.std(axis=0, ddof=1) / math.sqrt(count) / mean
     tails = stats.t.sf((np.abs(r) - TOLERANCE) / error, count - 1)
@@ -90,8 +90,9 @@ def one_model(
 
 
 def surveyed(rng: np.random.Generator, models: Sequence[str], claim: Callable[[Learnt], Outcome]) -> Outcome:
-    """Test a claim about fspo-adaptive under each of ``models``, and that fspo-auto's mean acceptance is the target.
-    The report's details list the LRE of all rules, also under models about which no statement says anything.
+    """Test a claim about fspo-adaptive under each of ``models`` (log-ratio models), and that fspo-auto's mean
+    acceptance is the target. The report's details list the LRE of all rules, also under models about which no statement
+    says anything.
     """
     found = dict(survey(rng, models={name: MODELS[name] for name in models}))
     claims = [
@@ -105,9 +106,10 @@ def surveyed(rng: np.random.Generator, models: Sequence[str], claim: Callable[[L
 def conformal_bins(
     rng: np.random.Generator, models: Sequence[str] = tuple(MODELS), rule: str = "fspo-conformal", runs: int = 40
 ) -> Outcome:
-    """Check T15 (conformal bands): new responses of each bin of lengths are accepted with mean k/(n+1), or at least
-    that if S has ties; n past responses fill the rule's memory of the bin, and k = ceil((n+1) target). A ``rule``
-    without bins (a control) learns from the same responses.
+    """Check T15 (conformal bands): after n past responses of each bin of lengths, new responses of each bin are
+    accepted with probability k/(n+1), k = ceil((n+1) target), or with at least that probability if S has ties. n is the
+    number of responses of a bin that the rule remembers. A ``rule`` without bins (a control) learns from the same
+    responses.
     """
     k, outcomes, gaps = math.ceil((MEMORY + 1) * TARGET), [], []
     for name in models:
@@ -129,11 +131,11 @@ def conformal_bins(
 
 
 def random_update(rng: np.random.Generator, learnt: int = UPDATES * ROWS, runs: int = 60) -> Outcome:
-    """Check T15 where S grows over the eight updates of a rollout: over the updates of a new rollout, the mean
-    acceptance is k/(n+1).
+    """Check T15 where S spreads more at each of the eight updates of a rollout: the mean acceptance over all updates of
+    a new rollout is k/(n+1), with n the number of past responses that the rule remembers and k = ceil((n+1) target).
 
-    A rollout has more rows than the rule's memory keeps of it, so the rule must choose them from all updates. A control
-    sets ``learnt``, the number of rows that the rule sees, lower: it then sees the first rows of a rollout alone.
+    The rule remembers fewer rows than a rollout has, so it must choose them from all its updates. A control sets
+    ``learnt``, the number of rows that the rule is shown, lower: it then sees only the first rows of a rollout.
     """
     accepted = np.empty((runs, 1))
     lengths, scale = np.full(UPDATES * ROWS, 64.0), np.sqrt(np.repeat(np.arange(UPDATES) + 1.0, ROWS))

@@ -1,5 +1,5 @@
-"""T16: the mean of e^R, R the log-ratio of a policy to the law that drew, with equal and with truncated supports, and
-where the reported log-probs are wrong (section 6).
+"""T16: the mean of e^R, with R the log-ratio of a policy to the law that drew the tokens, where both can draw the same
+responses, where top-p or top-k truncates that law, and where the reported log-probs are wrong (section 6).
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from proofs_check.tools.settings import DIGITS
 
 
 def ratios(chain: Chain) -> tuple[tuple[Floats, Floats], ...]:
-    """Return, for each of the ratios E, D + E and S + D + E to the law that draws, the logits of the policy in its
-    numerator and the log-ratio of each response, (N,).
+    """Return, for each of the log-ratios E, D + E and S + D + E, the logits of the policy that it compares with the law
+    that draws (sampling, old or new policy), and its value for each response, (N,).
     """
     E, behaviour = chain.engine, chain.staleness + chain.engine
     return (chain.sampling, E), (chain.old, behaviour), (chain.new, chain.update + behaviour)
@@ -51,15 +51,15 @@ def means(rng: np.random.Generator, claim: str = "mass", of: Callable[[Chain], A
 
 
 def parts(chain: Chain) -> tuple[tuple[Floats, Floats], ...]:
-    """Return S with its new policy, and D with the old one, as if each alone were the log-ratio to the policy that
-    sampled (a control: only their sums with E are).
+    """Return the logits of the new policy with S, and of the old policy with D, in place of S + D + E and D + E. This
+    is a control: only the sums with E are log-ratios to the law that draws, so `means` must fail.
     """
     return (chain.new, chain.update), (chain.old, chain.staleness)
 
 
 def prefixes(chain: Chain) -> Iterator[tuple[int, int, np.ndarray]]:
-    """Yield each prefix of the responses that the sampler can draw: the position of the symbol after the prefix, the
-    last symbol of the prefix, and the indices of the responses that begin with it.
+    """Yield each prefix that a response of the sampler can have, as three things: the position of the symbol after the
+    prefix, the last symbol of the prefix, and the indices of the responses that begin with it.
     """
     symbols = chain.responses.symbols
     for t in range(symbols.shape[1]):
@@ -71,8 +71,8 @@ def prefixes(chain: Chain) -> Iterator[tuple[int, int, np.ndarray]]:
 
 
 def after_prefix(rng: np.random.Generator, mass: bool = True, reversed_kl: bool = False) -> Outcome:
-    """Check T16 (b) after each prefix of a response. Q is the law that draws the next symbol and P the policy's law of
-    it, r = log P - log Q of the drawn symbol, k the probability under P of the symbols that Q can draw, KL = KL(Q||P).
+    """Check T16 (b) after each prefix of a response. Q is the law that draws the next symbol, P the policy's law of it,
+    r = log P - log Q of the drawn symbol, k the probability under P of the symbols that Q can draw, and KL = KL(Q||P).
     The mean of e^r is k, that of r is -KL, that of k3 = e^r - 1 - r is KL - (1 - k), and -KL <= log k.
     """
     outcomes, slack = [], []
@@ -110,9 +110,9 @@ def truncation_alone(rng: np.random.Generator, noise: float = 0.0, top_p: float 
 
 
 def wrong_log_probs(rng: np.random.Generator, claim: str = "stated") -> Outcome:
-    """Check T16: if the sampler draws from q but reports the probabilities q_hat of another temperature, the next
-    token's e^r has the mean sum p q / q_hat, with p the trainer's law. If q = p, that is 1 + chi^2(p, q_hat), and the
-    mean of r is KL(p, q_hat) and not negative.
+    """Check T16 where the sampler draws from q but reports the probabilities q_hat of another temperature. With p the
+    trainer's law, the next token's e^r = p/q_hat has the mean sum p q / q_hat. If q = p, that is 1 + chi^2(p, q_hat),
+    and the mean of r is KL(p, q_hat) and not negative.
     """
     outcomes, slack = [], []
     for temperature in (0.5, 0.8, 1.25, 2.0):
@@ -141,9 +141,10 @@ def wrong_log_probs(rng: np.random.Generator, claim: str = "stated") -> Outcome:
 def first_use(
     rng: np.random.Generator, seen: str = "fresh", ratio: str = "behaviour", batches: int = 1_500, size: int = 32
 ) -> Outcome:
-    """Check T16 through training: old weights come from the sampling weights by a step on one batch. The mean of e^E
-    over that very batch is the sampling policy's probability of what the sampler can draw; the mean of e^(D+E) is the
-    old policy's probability of it on fresh responses only. The sampler adds noise to the logits and keeps top-p .8.
+    """Check that T16 needs first use. The old weights come from the sampling weights by a training step on one batch.
+    The mean of e^E, even over that batch, is the sampling policy's probability of the responses that the sampler can
+    draw. The mean of e^(D+E) is the old policy's probability of them on fresh responses only. The sampler adds noise to
+    the logits and keeps top-p .8.
     """
     responses = all_responses(2, 4)
     sampling = 0.5 * rng.standard_normal((4, 3, 3))
@@ -165,9 +166,10 @@ def first_use(
 
 
 def geometric_lengths(rng: np.random.Generator, claim: str = "mass", draws: int = 400_000) -> Outcome:
-    """Check T16 by simulation: a policy stops with probability stop_p at each token, its sampler with stop_q, and the
-    sampler never draws a symbol of probability ``lost``. The mean of e^R is (1 - stop_p - lost)^(l-1) stop_p / ((1 -
-    stop_q)^(l-1) stop_q) at length l and stop_p/(stop_p + lost) overall.
+    """Check T16 by simulation. A policy stops with probability stop_p at each token, its sampler with stop_q, and the
+    sampler never draws a symbol that has probability ``lost`` under the policy. With R the log-ratio of policy to
+    sampler, the mean of e^R is (1 - stop_p - lost)^(l-1) stop_p / ((1 - stop_q)^(l-1) stop_q) at length l and
+    stop_p/(stop_p + lost) over all lengths.
     """
     stop_p, p = 0.02, np.array([0.52, 0.32, 0.135, 0.005])  # the sampler never draws p's last symbol
     stop_q, q = 0.022, np.array([0.5, 0.34, 0.138])
@@ -187,8 +189,8 @@ def geometric_lengths(rng: np.random.Generator, claim: str = "mass", draws: int 
 
 @st.composite
 def laws(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, int]:
-    """Draw logits of a policy and of a sampler, flat to nearly deterministic, and the number of symbols. The sampler
-    cannot draw some symbols (logit -inf).
+    """Draw the logits of a policy and of a sampler, from flat to nearly deterministic, and the number of symbols from
+    which they make responses. The sampler cannot draw some symbols (logit -inf).
     """
     vocabulary, length = draw(st.integers(1, 3)), draw(st.integers(1, 4))
     shape = (length, vocabulary + 1, vocabulary + 1)
@@ -221,9 +223,9 @@ def masses_by_length(table: np.ndarray, drawn: np.ndarray) -> list[Any]:
 
 def means_attack(rng: np.random.Generator, claim: str = "mass") -> Outcome:
     """Check T16 (a) and (b): hypothesis finds no policy P and sampler Q for which one of two means under Q is wrong.
-    The mean of e^R at a length is P's over Q's probability of the responses of that length that Q can draw. The mean of
-    e^R/prod(k) is 1: k, one for each token, is P's probability of the next symbols that Q can draw. Both sides have 50
-    digits.
+    With R = log P - log Q, the mean of e^R at a length is P's over Q's probability of the responses of that length that
+    Q can draw. The mean of e^R/K is 1, where K is the product, over the tokens, of P's probability of the next symbols
+    that Q can draw. Both sides have 50 digits.
     """
 
     def excess(example: tuple[np.ndarray, np.ndarray, int]) -> float:

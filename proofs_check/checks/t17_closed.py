@@ -22,7 +22,7 @@ from proofs_check.tools.falsify import search
 from proofs_check.tools.settings import DIGITS, GRID, MU, SIGMA
 
 Law = Callable[[Floats, float], Floats]
-"""A law of log-ratios R: its distribution function of (R less its mean)/L^H at values z (K,), for one length L."""
+"""A law of log-ratios R: the distribution function of (R less its mean)/L^H at values z (K,), given one length L."""
 
 
 def logistic(z: Floats, length: float) -> Floats:
@@ -38,8 +38,8 @@ def student(z: Floats, length: float) -> Floats:
 
 
 def gamma_law(z: Floats, length: float) -> Floats:
-    """Return the distribution function at z of a skewed law, that of 1 - G with G a gamma variable of shape 2. The law
-    is the same at every length.
+    """Return the distribution function at z of a skewed law, that of 1 - G with G a gamma variable of shape 2. It is
+    the same at every length.
     """
     del length
     return special.gammaincc(2.0, np.maximum(1 - z, 0.0))
@@ -53,8 +53,8 @@ def changing(z: Floats, length: float) -> Floats:
 
 
 def accepted(rule: Rule, lengths: Floats, law: Law, H: float, m: float) -> Floats:
-    """Return the share of responses that the rule's band accepts at each length l, where (R - m l)/l^H has the law
-    ``law``: R is the log-ratio and m l its mean. The band lies around m l, or around 0 if the rule has no drift.
+    """Return the share of responses that the rule's band accepts at each length l. R is the log-ratio, m l its mean,
+    and (R - m l)/l^H has the law ``law``. The band's centre is m l, or 0 if the rule has no drift.
     """
     lo, hi = rule.band(lengths, m if rule.needs_stats else None)
     return np.array(
@@ -66,8 +66,8 @@ def accepted(rule: Rule, lengths: Floats, law: Law, H: float, m: float) -> Float
 
 
 def mask(shape: str, c_lo: float, c_hi: float, gamma: float | None = None) -> Rule:
-    """Return a rule that masks responses by the engine log-ratio E, around a drift, with half-widths c_lo and c_hi
-    (nats at length 1) that grow with the length as ``shape`` and ``gamma`` say.
+    """Return a rule that masks (leaves out) responses whose engine log-ratio E is outside a band around a drift. The
+    band's half-widths are c_lo and c_hi nats at length 1 and grow with the length as ``shape`` and ``gamma`` say.
     """
     if shape in ("fixed", "linear"):
         c_lo, c_hi = -math.expm1(-c_lo), math.expm1(c_hi)
@@ -115,11 +115,11 @@ def directions(rng: np.random.Generator, hurst: tuple[float, ...] = (0.3, 0.5, 0
 
 
 def not_centred(rng: np.random.Generator, drift: float = 0.5, lower: float = 0.8) -> Outcome:
-    """Check what docs/theory.md says after T17 of masks around 0 where the log-ratio has mean m l, m < 0.
+    """Check what docs/theory.md says after T17 of masks with bands around 0 where the log-ratio has mean m l, m < 0.
 
-    A geometric mask accepts a greater share of longer responses while the drift -m is below its lower range, here
-    ``drift`` times it. A product mask whose lower range is ``lower`` times its upper one, at most 1, accepts no more
-    than the same mask around m l, at any length, if the law is symmetric and unimodal.
+    A geometric mask (linear band) accepts a greater share of longer responses while -m is below its lower range; here
+    -m is ``drift`` times that range. A product mask (fixed band) whose lower range is ``lower`` times its upper one, at
+    most 1, accepts at no length more than the same mask with a band around m l, if the law is symmetric and unimodal.
     """
     lengths, slack = np.unique(np.round(10 ** np.linspace(0, 3, 40))), []
     for law in (logistic, student):
@@ -134,8 +134,8 @@ def not_centred(rng: np.random.Generator, drift: float = 0.5, lower: float = 0.8
 
 
 def jumps_cdf(x: Any, length: int) -> Any:
-    """Return P(|R| <= x), an mpmath number, for R the sum of ``length`` tokens, each standard normal with probability
-    JUMP and else 0.
+    """Return P(|R| <= x), an mpmath number, for R the sum of ``length`` token log-ratios, each of which is 0, except
+    with probability JUMP, when it is standard normal.
     """
     jump = mp.mpf(JUMP)
     total = (1 - jump) ** length
@@ -154,7 +154,7 @@ JUMP, SHORT, LONG = 0.05, 32, 512
 
 @cache
 def jumps_quantile(alpha: float, length: int) -> Any:
-    """Return the half-width within which a share ``alpha`` of the sums R of `jumps_cdf` lies, to 30 digits."""
+    """Return the half-width around 0 within which a share ``alpha`` of the sums R of `jumps_cdf` lies, to 30 digits."""
     guess = math.sqrt(length * JUMP) * float(special.ndtri((1 + alpha) / 2))
     return mp.findroot(lambda x: jumps_cdf(x, length) - mp.mpf(alpha), (guess, 0.9 * guess), tol=1e-30)
 
@@ -169,7 +169,7 @@ def quantile_exponent(alpha: float) -> float:
 
 
 QUANTILES = {0.3: 0.795, 0.5: 0.600, 0.85: 0.505, 0.99: 0.444}
-"""Exponents of the example in docs/theory.md after T17, by the share of responses that both lengths accept."""
+"""Exponents gamma of the example in docs/theory.md after T17, by the share of responses accepted at both lengths."""
 
 
 def jumps_exponents(rng: np.random.Generator, of_variance: bool = False, other: float | None = None) -> Outcome:
@@ -239,9 +239,9 @@ def discrete_laws(draw: st.DrawFn) -> tuple[list[int], list[int], int, int, floa
 
 def exponent_attack(rng: np.random.Generator, gap_allowed: bool = True, reversed_sign: bool = False) -> Outcome:
     """Check T17 (a) for laws of a few values that spread like L^H, in exact counts. A band of half-width c L^gamma
-    accepts two lengths equally exactly if gamma = H or no value lies between their edges; else it accepts the longer
-    one more if gamma > H, less if gamma < H. With ``gap_allowed=False`` (a control) the claim leaves out the exception
-    that no value lies between the edges.
+    accepts two lengths equally often if and only if gamma = H or no value lies between the two lengths' edges. Else it
+    accepts the longer one more if gamma > H, less if gamma < H. With ``gap_allowed=False`` (a control) the claim leaves
+    out the exception that no value lies between the edges.
     """
 
     def excess(example: tuple[list[int], list[int], int, int, float, float, int, int]) -> float:
@@ -253,7 +253,7 @@ def exponent_attack(rng: np.random.Generator, gap_allowed: bool = True, reversed
             R = z * n**H - n / 8
             kept = rule.apply(R, np.full(z.size, n), np.where(mass % 2, 1.0, -1.0), -1 / 8).multiplier
             counts.append(int(mass @ kept))
-        # X: the factor on both half-widths at which each value is just accepted at length 1
+        # X is the excess of each value at length 1: the factor on both half-widths at which it is just accepted.
         X = np.maximum(z / (c_hi / 8), -z / (c_lo / 8))
         inner, outer = np.sort(lengths ** (gamma - H))
         alike = not np.any((inner < X) & (outer >= X))

@@ -1,5 +1,6 @@
-"""T18: the bias of an update that leaves a part of the log-ratio out, and the variance of a sum of parts (section
-6)."""
+"""T18: the bias of an update that leaves a part of the log-ratio out of the importance weight, and the variance of a
+sum of parts (section 6).
+"""
 
 from __future__ import annotations
 
@@ -19,11 +20,13 @@ from proofs_check.tools.policy import next_symbol
 from proofs_check.tools.settings import DIGITS
 
 RANGES = {"mis": (0.2, 0.25), "geo-mask": (0.1, 0.1), "engine-sqrt": (0.15, 0.2)}
-"""Ranges, lower and upper, at which corrections of whole responses cut some responses of a small policy."""
+"""Lower and upper range of each correction of whole responses; at these it cuts some responses of a small policy."""
 
 
 def kept_factor(chain: Chain, name: str) -> Floats:
-    """Return the factor that a correction on D + E leaves each response, (N,); 1 if ``name`` is "none"."""
+    """Return the factor by which the correction ``name`` on D + E multiplies each response's gradient, (N,); 1 if
+    ``name`` is "none".
+    """
     R = chain.staleness + chain.engine
     if name == "none":
         return np.ones_like(R)
@@ -34,16 +37,16 @@ def kept_factor(chain: Chain, name: str) -> Floats:
 
 
 def bias_parts(p: Floats, lengths: np.ndarray, c: Floats, u: Floats) -> tuple[Floats, Floats, float]:
-    """Return the two parts of T18's bias, (D,) each, between lengths and inside them, and the bound on the norm of the
-    second.
+    """Return the two parts of T18's bias, (D,) each, between lengths and inside them, and T18's bound on the norm of
+    the part inside lengths.
 
     Parameters
     ----------
     p, lengths, c : arrays (N,)
-        Probability of each response that can be drawn, its length, and the factor that it got less the one that it
-        should have (e to the ignored log-ratio).
+        Probability of each response that can be drawn, its length, and the factor that multiplies its gradient less
+        the factor that should (e to the ignored log-ratio).
     u : array (N, D)
-        The responses' gradients without that factor: e to the used log-ratio, times A psi.
+        The responses' gradients before that factor: e to the log-ratio that is not ignored, times A psi.
     """
     between, inside, bound = np.zeros(u.shape[1]), np.zeros(u.shape[1]), 0.0
     for length in np.unique(lengths):
@@ -59,8 +62,8 @@ def bias_parts(p: Floats, lengths: np.ndarray, c: Floats, u: Floats) -> tuple[Fl
 
 
 def true_update(chain: Chain, step: float = 1e-5) -> Floats:
-    """Return the true update: the gradient of the new policy's expected advantage, over responses that the sampler can
-    draw, by central differences.
+    """Return the true update, over responses that the sampler can draw: the gradient of the new policy's expected
+    advantage, computed by central differences.
     """
     A = np.where(chain.drawn, chain.advantages, 0.0)
     found = np.empty(chain.new.size)
@@ -73,9 +76,9 @@ def true_update(chain: Chain, step: float = 1e-5) -> Floats:
 
 
 def bias(rng: np.random.Generator, sign: float = 1.0, weighted: bool = True, inner: bool = True) -> Outcome:
-    """Check T18 (a): the error of an update that ignores D + E, or multiplies responses by a correction's factor, is
-    the sum of a part from the lengths and a part from inside them. The second part is within T18's bound. The true
-    update is the gradient of the expected advantage.
+    """Check T18 (a): an update that ignores D + E, or multiplies gradients by a correction's factor instead of e^(D +
+    E), has an error that is the sum of a part between lengths and a part inside lengths. The second part is within
+    T18's bound. The error is taken from the gradient of the expected advantage.
     """
     gaps, slack = [], []
     for sampler in SAMPLERS:
@@ -97,8 +100,8 @@ def bias(rng: np.random.Generator, sign: float = 1.0, weighted: bool = True, inn
 
 
 def bound_reached(rng: np.random.Generator, factor: float = 1.0, centred: bool = True) -> Outcome:
-    """Check T18 (a): the bound on the part of the bias from inside the lengths is reached where at each length the
-    responses' gradient terms are linear in the ignored ratio, with one slope for all lengths.
+    """Check T18 (a): the bound on the part of the bias inside lengths is reached where, at each length, the responses'
+    gradients without the ignored factor are linear in that factor, with one slope for all lengths.
     """
     errors = []
     for _ in range(20):
@@ -118,8 +121,8 @@ def gaussian_parts(
     rng: np.random.Generator, sign: float = 1.0, independent: bool = False, weighted: bool = True, draws: int = 200_000
 ) -> Outcome:
     """Check T18 by drawing normal S and E, correlated token by token, with A psi = 1. An update that ignores E has a
-    bias of 1 - m_l from the lengths and of -m_l (e^(cov l) - 1) from inside them, with m_l the mean of e^E at length l
-    and cov the covariance of S and E per token. Var(S + E) at length l is the sum of both variances plus 2 cov l.
+    bias between lengths of 1 - m_l and inside lengths of -m_l (e^(cov l) - 1), with m_l the mean of e^E at length l and
+    cov the covariance of S and E per token. Var(S + E) at length l is the sum of both variances plus 2 cov l.
     """
     sigma, tau, mean, cov = 0.05, 0.04, -5e-4, 0.4 * 0.05 * 0.04
     lengths = np.array([8.0, 32, 128])
@@ -138,8 +141,8 @@ def gaussian_parts(
 
 
 def increments(rng: np.random.Generator, centred: bool = True, cross: bool = True, one_length: bool = False) -> Outcome:
-    """Check T18 (b): if the token log-ratios of S, D and E are centred given what came before, the covariance of two of
-    these sums is the sum over tokens of the covariances at the same token.
+    """Check T18 (b): if the token log-ratios of S, D and E have mean 0 given the tokens before, the covariance of two
+    of the sums S, D and E is the sum over tokens of the covariances at the same token.
     """
     gaps = []
     for sampler in SAMPLERS:

@@ -18,19 +18,21 @@ from proofs_check.formal.library import Refused, ask, compiled, given_up, script
 from proofs_check.frame import Check, Function, Method, Outcome
 
 Change = tuple[str, str]
-"""Text of a Coq script that is replaced, and what replaces it at every occurrence."""
+"""A pair: text of a Coq script, and the text that replaces it at every occurrence."""
 _UNIT = "foreign axioms"
 
 
 def prove(rng: np.random.Generator, module: str, theorems: Sequence[str], change: Change | None = None) -> Outcome:
-    """Let Coq check theorems of a script; with ``change``, of the script after that replacement of text.
+    """Let Coq check theorems of a script. With ``change``, a pair of texts, the first is replaced by the second in the
+    script before (a control).
 
     Returns
     -------
     Outcome
-        Margin 0 if all theorems rest on the allowed axioms alone, else minus the number of other axioms; ``-inf`` if
-        coqc refuses the script, NaN if it refuses a changed script outside all proofs. ``not_run`` without Coq.
-        ``details``: each statement as Coq prints it, and its axioms.
+        Margin 0 if the theorems rest on no axioms but those of Coq's real numbers, else minus the number of other
+        axioms. The margin is ``-inf`` if coqc, Coq's compiler, refuses the script, and NaN if it refuses a changed
+        script at a place outside all proofs. ``not_run`` gives the reason if Coq is missing. ``details`` holds each
+        statement as Coq prints it, and its axioms.
     """
     texts = scripts()
     text = None if change is None else changed(texts[module], change)
@@ -71,8 +73,8 @@ def changed(text: str, change: Change) -> str:
 
 
 def without_proof(module: str, theorem: str) -> Change:
-    """Return the replacement of text that ends one theorem's proof by ``Admitted``, so that Coq takes it without proof
-    (a control).
+    """Return, for a control, the replacement of text that ends one theorem's proof by ``Admitted``: Coq then takes the
+    theorem without proof.
     """
     text = scripts()[module]
     found = re.search(rf"(?:Theorem|Lemma) {theorem}\b.*?\bQed\.", text, re.S)

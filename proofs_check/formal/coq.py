@@ -171,8 +171,8 @@ def _version(program: str, root: Path | None) -> str:
 
 
 def _environment(coq: Coq, scratch: Path) -> Mapping[str, str]:
-    """Return the environment variables with which an unpacked Coq finds its files. Settings for findlib, which looks up
-    OCaml libraries for Coq, are written into the folder ``scratch``.
+    """Return the environment variables with which a Coq that was unpacked into the cache finds its files. Settings for
+    findlib, which looks up OCaml libraries for Coq, are written into the folder ``scratch``.
     """
     environment = dict(os.environ)
     if coq.root is None:
@@ -192,8 +192,8 @@ def _environment(coq: Coq, scratch: Path) -> Mapping[str, str]:
 
 
 def _fetch(home: Path) -> Coq:
-    """Download and unpack Coq's packages. The folder appears only when it is complete. The caller must hold the cache's
-    lock.
+    """Download and unpack Coq's packages. Their folder appears in the cache only when it is complete. The caller must
+    hold the cache's lock.
     """
     deadline = time.monotonic() + FETCH_SECONDS
     remove_parts(home)

@@ -47,7 +47,9 @@ class Proved:
 
     @property
     def foreign(self) -> tuple[str, ...]:
-        """Return the axioms that do not belong to Coq's real numbers. A theorem without a proof counts as an axiom."""
+        """Return the axioms that are not among those of Coq's real numbers. A theorem without a proof counts as an
+        axiom.
+        """
         return tuple(axiom for axiom in self.axioms if axiom not in ALLOWED_AXIOMS)
 
     def __str__(self) -> str:
@@ -110,8 +112,8 @@ def theorem_at(text: str, line: int | None) -> str:
 
 
 def compiled(coq: Coq) -> Path | Refused:
-    """Return the folder of the compiled Coq scripts: from the cache if they were compiled before, else newly compiled;
-    or what coqc refused.
+    """Return the folder of the compiled Coq scripts, which is in the cache if they were compiled before. If coqc
+    refuses a script, return that refusal.
     """
     return _compiled(coq, tuple(scripts().items()))
 
@@ -140,7 +142,9 @@ def _compiled(coq: Coq, named_texts: tuple[tuple[str, str], ...]) -> Path | Refu
 
 
 class _RefusalError(Exception):
-    """Raised if coqc refuses a script, so that no cache folder of compiled scripts appears."""
+    """Raised if coqc refuses a script of this folder. It stops the compilation before a cache folder of compiled
+    scripts appears.
+    """
 
     def __init__(self, refused: Refused) -> None:
         super().__init__(refused)

@@ -54,7 +54,8 @@ def build_parser() -> CommandParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Build the chosen tables, write them, print their paths and return the exit status."""
     options = build_parser().parse_args(arguments)
-    from fspo.base.arguments import checked_count, checked_seed  # here: --help needs no pandas, no scipy
+    # Imported here, so that --help needs neither pandas nor scipy.
+    from fspo.base.arguments import checked_count, checked_seed
     from proofs_check.maps import curves, online
     from proofs_check.maps.build import build_tables
     from proofs_check.maps.output import check_output

@@ -26,7 +26,8 @@ Part = dict[str, list[dict]]
 
 
 def fairness_part(start: int, seed: int, draws: int) -> Part:
-    """Return the rows of the table fairness_map for `CHUNK` of its points, from number ``start`` on.
+    """Return rows of the table fairness_map for one part of its work: `CHUNK` points of the map, from number ``start``
+    on.
 
     The random stream of a point follows from the seed and the point's number.
     """

@@ -43,16 +43,16 @@ LAWS = {
     "no drift error": (0.0, ("rloo", "gspo", "fspo", "power")),
     "drift -sigma^2/2": (-(SIGMA**2) / 2, ("rloo", "gspo", "fspo", "fspo-kl", "power")),
 }
-"""Panels of the figure of acceptance by length: drift of the tokens in nats, and names of the rules. fspo-kl's band is
-centred at the drift, all others at 0.
+"""Panels of the figure of acceptance by length. A panel is given by the drift mu of S in nats per token, and the names
+of its rules. fspo-kl's band is centred at the drift, all others at 0.
 """
 RANGES = {"equal": (1.0, 1.0, False), "unequal": (0.5, 1.5, True)}
 """Cases of the figure of LRE by drift error (T3): lower and upper range in standard deviations of S, and whether drift
 errors of both signs occur.
 """
 NEAR = 0.1
-"""Half-width, relative to the range, of an interval around each range of `RANGES`. The table of T3 encloses LRE at
-the range itself and over all ranges of that interval.
+"""Relative half-width of an interval around a range of `RANGES`. The table of T3 encloses LRE twice: at the range
+itself, and over all ranges in that interval.
 """
 TOKEN_LENGTHS = np.unique(np.round(np.geomspace(1, 4096, 37))).astype(int)
 EXPONENTIAL, STUDENT = ExponentialTokens(0.0, 1.0), StudentTokens(0.0, 1.0, df=5.0)
@@ -83,7 +83,8 @@ def matched_rule(name: str, mu: float, sigma: float, target: float) -> tuple[Rul
 
 
 def acceptance_laws(rng: np.random.Generator, draws: int) -> Iterator[Row]:
-    """Yield each rule's band acceptance at each length (T1, T2), where all rules have the same mean acceptance.
+    """Yield rows of each rule's band acceptance at each length (T1, T2). The ranges are such that all rules have the
+    same mean acceptance.
 
     The column kind says how it was computed: ``law`` from a formula, ``simulated`` from drawn responses.
     """
@@ -190,7 +191,7 @@ def edge_errors(law: str, length: int) -> tuple[Any, Any]:
     """Return places z of a band's edge, in standard deviations of S, and F(z) - Phi(z) at each: F is the distribution
     function of S, a sum of ``length`` tokens of the law ``law``, and Phi the standard normal one.
 
-    Where F jumps, z occurs twice, with F's limit from the left and with its value.
+    Where F jumps, z occurs twice: once with F's limit from the left, once with F's value.
     """
     if law == "signs":
         steps = np.arange(length + 1)
@@ -202,13 +203,14 @@ def edge_errors(law: str, length: int) -> tuple[Any, Any]:
         return z, EXPONENTIAL.cdf(z * math.sqrt(length), length) - ndtr(z)
     z = np.linspace(0, 4, 61)
     error = STUDENT.cdf(z * math.sqrt(length), length) - ndtr(z)
-    # The token law is symmetric, so the error at -z is minus the error at z.
+    # The law of a token is symmetric, so the error at -z is minus the error at z.
     return np.concatenate([-z[:0:-1], z]), np.concatenate([-error[:0:-1], error])
 
 
 def worst_band(z: Floats, error: Floats) -> float:
-    """Return the largest distance of a band's acceptance from that of the band under Gaussian S, over all bands that
-    contain 0. ``z``, ``error``: places of an edge and the errors at them, from `edge_errors`.
+    """Return the largest difference between a band's acceptance and what it would be under Gaussian S, over all bands
+    that contain 0. ``z``, ``error``: places of an edge and the errors of the distribution function there, from
+    `edge_errors`.
     """
     upper, lower = error[z >= 0], error[z <= 0]
     return float(max(upper.max() - lower.min(), lower.max() - upper.min()))
@@ -221,7 +223,8 @@ def unit_band(law: str, length: int) -> float:
     root = math.sqrt(length)
     if law == "signs":
         k = np.arange(length + 1)
-        # Sums of whole numbers are exact, so a value of S on the band's edge is not rounded to the outside.
+        # The tokens are whole numbers, whose sums are exact, so a value of S on the band's edge is not rounded to the
+        # outside.
         inside = (2 * k - length) ** 2 <= length
         return float(binom.pmf(k, length, 0.5)[inside].sum())
     low, high = (EXPONENTIAL if law == "exponential" else STUDENT).cdf(np.array([-root, root]), length)
@@ -299,6 +302,6 @@ def write(out: Path, seed: int = 0, draws: int = 20_000, progress: bool = True) 
     written = []
     for name, rows in tqdm(TABLES.items(), desc="curves", unit="table", disable=not progress):
         frame = to_frame(name, rows(generator(seed, name, "curve"), draws))
-        # 17 digits, because the columns low and high of drift_lre differ only in their last digits.
+        # The tables have 17 digits, because the columns low and high of drift_lre differ only in their last digits.
         written.append(write_table(Path(out), name, frame, digits=17))
     return written

@@ -17,9 +17,9 @@ from proofs_check.tools.lre_interval import simulated_lre
 
 Measure = Literal["band", "update", "weight"]
 TARGETS: dict[str, tuple[float, ...]] = {"band": (0.85, 0.5), "update": (0.85, 0.7), "weight": (0.85, 0.5)}
-"""Mean acceptances to which the rules' ranges are set, for band, update and weight acceptance. For update acceptance no
-target is low: a response is clipped on one side of the band only, so even a narrow band leaves about half of all
-responses alone.
+"""Target acceptances: each rule's range is set so that its mean acceptance is the target, for band, update and weight
+acceptance. For update acceptance no target is low: a response is clipped on one side of the band only, so even a narrow
+band leaves about half of all responses alone.
 """
 SIMULATED_TARGET = 0.85
 Row = dict[str, Any]
@@ -49,8 +49,8 @@ factor asymmetry. ``fixed`` and ``linear`` stand for the presets rloo and gspo, 
 
 
 def acceptance(setting: MapPoint, rule: Rule, measure: Measure) -> Floats | None:
-    """Return a rule's acceptance at each of the K lengths of a setting, a point of the fairness map. ``measure``: band,
-    update or weight acceptance.
+    """Return a rule's acceptance at each of the K lengths of ``setting``, a point of the fairness map. ``measure`` says
+    which acceptance: band, update or weight.
 
     Weight acceptance is here the mean of w 1(S in the band) over the mean of w, whatever the sign of A (T13).
 
@@ -82,14 +82,14 @@ def with_asymmetry(rule: Rule, ratio: float) -> Rule:
 
 
 def rows_of(setting: MapPoint, measures: tuple[str, ...], rng: np.random.Generator, draws: int) -> list[Row]:
-    """Return the rows of LRE at one point of the fairness map: for every rule, kind of acceptance and target acceptance
-    one computed from formulas, and some from drawn responses if ``setting.simulate``.
+    """Return the rows of one point of the fairness map. For every rule, kind of acceptance and target acceptance, one
+    row has the LRE that follows from formulas; if ``setting.simulate``, further rows have the LRE of drawn responses.
     """
     rows: list[Row] = []
     sample = _Sample(setting, rng, draws) if setting.simulate and draws else None
     for measure in measures:
         for target in TARGETS[measure]:
-            # Without a rule, and with responses dropped at random, all lengths are accepted equally, so LRE is 0.
+            # Without a rule, or if responses are dropped at random, all lengths are accepted equally often: LRE is 0.
             for name in ("none", "random"):
                 a = np.full(setting.lengths.size, 1.0 if name == "none" else target)
                 rows.append(_row(setting, name, None, measure, target) | _closed(setting.p, a))

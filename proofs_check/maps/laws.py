@@ -143,7 +143,7 @@ def _panels(end: float, panels: int = 300, nodes: int = 20) -> tuple[Floats, Flo
 
 
 def _log_student_cf(df: float, u: Floats) -> Floats:
-    """Return the log of the characteristic function of the standard Student t at u > 0 (Hurst 1995)."""
+    """Return the log of the characteristic function of the standard Student t law at u > 0 (Hurst 1995)."""
     x = np.sqrt(df) * u
     v = df / 2
     return np.log(kve(v, x)) - x + v * np.log(x) - gammaln(v) - (v - 1) * math.log(2)
@@ -190,10 +190,12 @@ class Switching:
         object.__setattr__(self, "_tables", tuple(tables))
 
     def _counts(self) -> list[Floats]:
-        """Return, for each length, the probabilities of 0, 1, 2, ... tokens in the second state."""
+        """Return, for each length, the probabilities that 0, 1, 2, ... tokens of a response are in the Markov chain's
+        second state.
+        """
         longest = int(self.lengths.max())
         stay, move = (1 + self.persistence) / 2, (1 - self.persistence) / 2
-        # Probability of each count of tokens in the second state so far, jointly with the chain's present state (first
+        # Joint probability of the number of tokens in the second state so far and of the chain's present state (first
         # or second).
         first, second = np.zeros(longest + 1), np.zeros(longest + 1)
         first[0], second[1] = 0.5, 0.5

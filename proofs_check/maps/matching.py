@@ -1,6 +1,6 @@
 """Scale a rule's range until its mean acceptance, given by a formula, is the target.
 
-``fspo.rules.calibrate`` does so for the acceptance of logged responses.
+``fspo.rules.calibrate`` does the same for the acceptance of logged responses.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from scipy.optimize import brentq
 
 from fspo.rules import Rule, scaled
 
-_WIDEST = 30.0  # log of the largest factor by which the range is widened or narrowed in the search
+_WIDEST = 30.0  # log of the largest factor by which the search widens or narrows the range
 
 
 def matched(rule: Rule, mean_acceptance: Callable[[Rule], float], target: float) -> Rule | None:

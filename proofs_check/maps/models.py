@@ -48,8 +48,8 @@ def _softmax(name: str, trained: bool) -> SoftmaxPolicy:
 
 
 SOFTMAX_KL = 0.3
-"""KL(old||new) of the softmax policies, nats per response: about as large as that of the other models, sigma^2 L/2 on
-average over their lengths.
+"""KL(old||new) of the softmax policies, nats per response. It is about that of the price map's other models, which is
+the mean of sigma^2 L/2 over their lengths.
 """
 
 
@@ -59,8 +59,8 @@ def _location(name: str, headers: Floats | None = None, shares: Floats | None = 
     positive = options.pop("positive", np.full(lengths.size, 0.5))
     h = np.ones(1) if headers is None else headers
     q = np.ones(1) if shares is None else shares
-    # A header is a factor on the size of the step in one response (see LocationPolicy). Headers without shares, as many
-    # as there are lengths, belong to the lengths: all responses of a length have the same header.
+    # A header is a factor on the size of the training step in one response (see LocationPolicy). Headers without
+    # shares, as many as there are lengths, belong to the lengths: all responses of a length have the same header.
     if h.size == lengths.size and shares is None and headers is not None:
         return LocationPolicy(name, lengths, h, np.full(lengths.size, 1 / lengths.size), positive, **options)
     p = np.repeat(q / lengths.size, lengths.size)

@@ -1,4 +1,6 @@
-"""Protect files that neither ``fspo check`` nor ``fspo maps`` wrote, in the folder to which both write."""
+"""Protect files in the folder to which ``fspo check`` and ``fspo maps`` write: refuse to overwrite a file that neither
+of them wrote.
+"""
 
 from __future__ import annotations
 

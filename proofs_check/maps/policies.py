@@ -42,13 +42,14 @@ class Moments:
     Attributes
     ----------
     g, g_clip : arrays
-        E[w A psi] and E[M w A psi], in the same basis.
+        True and clipped update, E[w A psi] and E[M w A psi], in the same basis.
     second : float
-        E |M w A psi|^2.
+        Mean squared norm of the clipped gradient, E |M w A psi|^2.
     lengths, p : arrays (K,)
     band, kept, weight, clipped, clipped_square : arrays (K,)
-        Given the length: band acceptance of all responses; and over responses with A != 0 the share not clipped,
-        E[w], E[M w] and E[(M w)^2].
+        Five quantities at each length. ``band``: band acceptance of all responses. The others, over responses whose A
+        is not 0: ``kept``, the share not clipped; ``weight``, E[w]; ``clipped``, E[M w]; ``clipped_square``, E[(M
+        w)^2].
     p_update : array (K,)
         Shares of the lengths among responses with A != 0.
     """
@@ -94,9 +95,9 @@ class Policy(Protocol):
 class LocationPolicy:
     """A policy whose tokens are normal vectors: N(h theta, I), and N(h (theta + Delta), I) after a step Delta.
 
-    The header h is a number that all tokens of a response share, so it scales the response's log-ratios. A stratum is a
-    pair of length and header. The reward is 1 if the response lies far enough in a direction v. The module's docstring
-    gives the formulas.
+    The header h of a response is a number by which the policy multiplies the means of all its tokens, so it scales the
+    response's log-ratios. A stratum is a pair of length and header. The reward is 1 if the response lies far enough in
+    a direction v. The module's docstring gives the formulas.
 
     Attributes
     ----------
@@ -148,8 +149,8 @@ class LocationPolicy:
         return interval_probability(lo / self.tau + self.tau / 2, hi / self.tau + self.tau / 2)
 
     def calibrated(self, rule: Rule, m: float, target: float) -> Rule | None:
-        """Return the rule scaled so that its band around m L keeps a share ``target`` of responses, or None if no range
-        does.
+        """Return the rule with its range scaled so that its band, centred at m times the length, keeps the share
+        ``target`` of responses; None if no range does.
         """
         return matched(rule, lambda r: float(self.p @ self.band_acceptance(r, m)), target)
 
@@ -163,7 +164,7 @@ class LocationPolicy:
         S = tau * z - tau**2 / 2
         w = np.exp(S)
         across = math.sqrt(1 - self.overlap**2)
-        # t: the reward is 1 where Z's component orthogonal to Delta, in the plane of v and Delta, exceeds it.
+        # The reward is 1 where Z's component in the plane of v and Delta, orthogonal to Delta, exceeds t.
         t = (ndtri(1 - self.positive)[:, None] - self.overlap * z) / across
         phi, below, above = np.exp(-(t**2) / 2) / math.sqrt(2 * math.pi), ndtr(t), ndtr(-t)
         mean_reward = float(self.p @ self.positive)
@@ -253,7 +254,9 @@ class SoftmaxPolicy:
 
     @classmethod
     def of(cls, name: str, bandit: Bandit) -> SoftmaxPolicy:
-        """Return the policy of a bandit (`Bandit`): all its responses with their probabilities, none sampled."""
+        """Return the policy of a `Bandit` (a small policy before and after a step), with all its responses and their
+        probabilities; none is sampled.
+        """
         S, n, mass = bandit.log_ratio, bandit.lengths, bandit.p_old
         return cls(name, S, n, bandit.advantages, mass, bandit.psi, -float(mass @ S) / float(mass @ n))
 
@@ -290,5 +293,7 @@ class SoftmaxPolicy:
 
 
 def _bins(which: np.ndarray, values: Floats) -> Floats:
-    """Return the sum of the values of each length (K,). ``which`` (N,): number of each value's length, from 0."""
+    """Return the sum of ``values`` over the responses of each length, (K,). ``which`` (N,): number of each response's
+    length, from 0.
+    """
     return np.asarray(np.bincount(which, values), np.float64)

@@ -37,7 +37,8 @@ def rule_for(policy: Policy, gamma: float, centre: float, outside: Outside) -> t
 def rows_of(name: str, step: Callable[[], object] = lambda: None) -> tuple[list[Row], list[Row]]:
     """Return the rows of the price map's model ``name`` in the tables mse_map and price_by_length.
 
-    ``step`` is called after each pair of an exponent and a centre, for a progress bar.
+    The rows are computed for one pair of an exponent and a centre of the band after another; ``step`` is called after
+    each, for a progress bar.
     """
     policy = MODELS[name][1]()
     base = {"model": name}
@@ -58,13 +59,14 @@ def rows_of(name: str, step: Callable[[], object] = lambda: None) -> tuple[list[
 
 
 def steps() -> int:
-    """Return how many times ``rows_of`` calls ``step``: the number of pairs of an exponent and a centre."""
+    """Return the number of pairs of an exponent and a centre of the band: so often `rows_of` calls ``step``."""
     return len(GAMMAS) * len(CENTRES)
 
 
 def _outsides(policy: Policy, gamma: float, centre: float, target: float) -> Iterator[tuple[Row, Rule, float, Moments]]:
-    """Yield, for drop, truncate and cap outside the same band: the row's first columns, the rule, its centre per token,
-    and the moments of the update. The band's range is scaled to the band acceptance ``target``.
+    """Yield one tuple for each treatment outside the same band (drop, truncate, cap): the row's first columns, the
+    rule, its centre per token, and the moments of the update. The band's range is scaled to the band acceptance
+    ``target``.
     """
     first, m = rule_for(policy, gamma, centre, "drop")
     found = policy.calibrated(first, m, target)
@@ -97,7 +99,8 @@ def _price(m: Moments, outside: str) -> Iterator[Row]:
     }
     for n in PROMPTS:
         variance = (m.second - clipped2) / n / norm2
-        # Least mean squared error of c times the clipped update, over all factors c: |c g_clip - g|^2 + c^2 tr Cov.
+        # Least mean squared error of c times the clipped update over all factors c, where the error is |c g_clip - g|^2
+        # + c^2 tr Cov.
         scaled = 1 - float(m.g @ m.g_clip) ** 2 / norm2 / (clipped2 + variance * norm2)
         yield row | {
             "n": n,
@@ -127,8 +130,8 @@ def _by_length(base: Row, rule: Rule, m: float, moments: Moments) -> Iterator[Ro
 
 
 def best_rows(frame: Any) -> list[Row]:
-    """Return the rows of the table mse_best: the least value of each kind of error in mse_map, over all bands, over
-    those with the exponent 1/2, and over those with each of three centres.
+    """Return the rows of the table mse_best, which holds the least value of each kind of error in the table mse_map:
+    over all bands, over bands with the exponent 1/2, and over bands with each of three centres.
     """
     rows: list[Row] = []
     for (model, n), part in frame.groupby(["model", "n"], sort=False):

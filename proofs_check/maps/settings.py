@@ -35,7 +35,7 @@ from proofs_check.maps.laws import Law, Normal, Student, Switching
 from proofs_check.models import AutoregressiveTokens
 
 SIGMA = 0.03
-"""Standard deviation of S per root token, in nats."""
+"""Scale sigma of S in the base case: the standard deviation of S is SIGMA sqrt(L), in nats."""
 MIDDLE = 512.0
 RATIO = 16.0
 SIGN_SHARE = 0.4
@@ -108,7 +108,8 @@ FACTORS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "sign_share": ((0, 0.2, 0.4, 0.6, 0.8), ()),
     "sign_drift": ((-1, -0.5, 0, 0.25, 0.5, 1, 2), (1,)),
 }
-"""For each factor its values in the fairness map, and those of them at which the map has rows from drawn responses too.
+"""For each factor: its values in the fairness map, and those of the values at which the map also has rows from drawn
+responses.
 """
 
 GRIDS: tuple[tuple[str, tuple[float, ...], str, tuple[float, ...], str], ...] = (
@@ -116,8 +117,8 @@ GRIDS: tuple[tuple[str, tuple[float, ...], str, tuple[float, ...], str], ...] = 
     ("length_ratio", (2, 4, 8, 16, 32, 64, 256), "exponent", (0.3, 0.4, 0.5, 0.6, 0.7, 0.85, 1), "band"),
     ("asymmetry", (0.25, 0.5, 0.75, 1, 4 / 3, 2, 4), "sign_share", (0, 0.2, 0.4, 0.6, 0.8), "update"),
 )
-"""Grids of the fairness map in which two factors change: first factor and its values, second factor and its values, and
-the kind of acceptance whose LRE is mapped.
+"""Grids of the fairness map in which two factors change. Each is given by the first factor and its values, the second
+factor and its values, and the kind of acceptance whose LRE is mapped.
 """
 
 
@@ -208,7 +209,7 @@ def _laws(point: dict[str, float], lengths: Floats, positive: Floats) -> tuple[s
         # The mean of k3 = e^s - 1 - s is infinite, because that of e^s is.
         return "student", law, law, TokenMeans(math.inf, square + mu**2)
     if not math.isnan(point["switching"]):
-        low = SIGMA**2 / 5  # token variances of the two states: low and 9 low, with mean sigma^2
+        low = SIGMA**2 / 5  # variances of a token in the two states: low and 9 low, with mean sigma^2
         law = Switching(lengths, low, 9 * low, point["switching"])
         return "markov", law, law, _token_means(mu, SIGMA**2)
     if point["ar1"] != 0:
@@ -223,8 +224,9 @@ def _laws(point: dict[str, float], lengths: Floats, positive: Floats) -> tuple[s
         mean = mean + (-point["drift_error"] * SIGMA / math.sqrt(lengths[-1]) - mu) * lengths
     shift = point["sign_drift"] * SIGMA * lengths / math.sqrt(lengths[-1])
     scale = np.sqrt(variance)
-    # A rule estimates k3 and s^2 over the tokens of all responses, so their expectations weight a length by its tokens.
-    # A token of a response of length l is taken as N(mean/l, variance/l).
+    # A rule estimates k3 and s^2 as means over the tokens of all responses, so in their expectations each length counts
+    # by its tokens. A token of a response of length l is taken as N(mean/l, variance/l): mean and variance are those of
+    # S at l.
     tokens = lengths / lengths.sum()
     sides = [(tokens * positive, mean + shift), (tokens * (1 - positive), mean - shift)]
     found = [_token_means(m / lengths, variance / lengths, w) for w, m in sides]

@@ -63,8 +63,8 @@ class TokenModel(LogRatioModel, Protocol):
 
 
 def matching_means(model: LogRatioModel) -> TokenMeans:
-    """Return -mu and sigma^2 of a model in the place of the means per token of k3 and s^2. From them a rule with drift
-    ``kl`` gets the centre mu <= 0 per token.
+    """Return -mu and sigma^2 of a model as the two means per token from which a rule's drift is made, those of k3 and
+    of s^2. A rule with drift ``kl`` then gets the centre mu <= 0 per token.
     """
     if not model.mu <= 0:
         raise UserError("drift 'kl' is -k3 <= 0: it can match only a model with mu <= 0")
@@ -86,8 +86,8 @@ def check_open(name: str, value: float, low: float, high: float, why: str) -> No
 
 
 def checked_lengths(lengths: ArrayLike, whole: bool = False) -> Floats:
-    """Return lengths as float64. An axis along which the given array was only repeated by np.broadcast_to has one
-    entry; the result broadcasts to the given shape.
+    """Check response lengths and return them as float64. Along an axis on which the given array only repeats its
+    entries (by np.broadcast_to), the result has one entry; it broadcasts to the given shape.
 
     Parameters
     ----------
@@ -113,7 +113,9 @@ def checked_lengths(lengths: ArrayLike, whole: bool = False) -> Floats:
 
 
 def checked_paths(draws: int, length: int) -> tuple[int, int]:
-    """Return the shape of token paths as integers; raise UserError unless both are integers >= 1."""
+    """Return the shape of an array of token log-ratios, (draws, length), as integers; raise UserError unless both are
+    integers >= 1.
+    """
     if not (draws >= 1 and length >= 1 and draws == int(draws) and length == int(length)):
         raise UserError(f"paths of {draws} draws and {length} tokens: both must be whole numbers >= 1")
     return int(draws), int(length)

@@ -107,8 +107,8 @@ class ShiftedLengths:
 
 @dataclass(frozen=True)
 class AdvantageDrift:
-    """S given L and A is N((mu + sign(A) pull) L, sigma^2 L): responses with A > 0 move up and those with A < 0 down
-    (T11).
+    """S given L and A is N((mu + sign(A) pull) L, sigma^2 L). With pull > 0 the update raises the log-probability of
+    responses with positive A and lowers that of responses with negative A (T11).
 
     ``sample`` gives S alone, ``sample_pair`` S with A = +1 or -1.
 
@@ -119,7 +119,7 @@ class AdvantageDrift:
     positive : float in (0, 1)
         Share of A > 0 at the length ``l0``, 100 tokens by default.
     trend : float
-        Slope of the share's logit on log L.
+        Slope on log L of the logit of the share of A > 0.
     """
 
     mu: float
@@ -148,8 +148,8 @@ class AdvantageDrift:
         return (self.mu + self.pull * (2 * self.positive_share(lengths) - 1)) * n
 
     def variance(self, lengths: ArrayLike) -> Floats:
-        """Return Var[S | L], nats squared: the variance given A plus that of the mean, which depends on the sign of
-        A.
+        """Return Var[S | L], nats squared: the variance of S given A, plus the variance of its mean given A, which
+        depends on the sign of A.
         """
         share, n = self.positive_share(lengths), np.asarray(lengths, np.float64)
         return self.sigma**2 * n + 4 * share * (1 - share) * (self.pull * n) ** 2

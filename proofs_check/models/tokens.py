@@ -67,8 +67,9 @@ class ExponentialTokens(_Tokens):
 
 @dataclass(frozen=True)
 class TokenByToken:
-    """Draws S of a token model as the sum over a path of tokens: slow, but without the model's formula for the law
-    of S."""
+    """A token model whose S is drawn as the sum over a path of tokens: slow, but independent of the model's formula for
+    the law of S.
+    """
 
     tokens: TokenModel
 
@@ -146,7 +147,7 @@ class StudentTokens(_Tokens):
         end = 45.0  # upper end of the integral: beyond it the characteristic function of the sum is below e^-42
         while length * self._log_characteristic(np.array([end / math.sqrt(length)]))[0] > -42:
             end *= 1.5
-        # each panel of the quadrature holds at most two thirds of a wave of sin(tz)
+        # Each panel of the quadrature holds at most two thirds of a period of sin(tz).
         panels = int(8 + end * (1 + np.max(np.abs(z))) / 4)
         # The characteristic function has a term |t|^df at 0, which slows the quadrature down: halve the first panel
         # many times.
@@ -190,7 +191,7 @@ class MarkovTokens(_Tokens):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_open("share", self.share, 0, 1, "it is the probability of state 1")
-        # With a lower persistence one of the chain's probabilities of leaving a state would exceed 1.
+        # Below this persistence one of the chain's probabilities of leaving a state would exceed 1.
         low = -min(self.share / (1 - self.share), (1 - self.share) / self.share)
         check_open("persistence", self.persistence, low - 1e-12, 1, "both states' leaving probabilities are <= 1")
         check_open("mean_part", self.mean_part, -1e-300, 1, "the rest of the variance is the tokens' noise")
@@ -198,7 +199,7 @@ class MarkovTokens(_Tokens):
 
     @property
     def leaving(self) -> tuple[float, float]:
-        """Return the probabilities of leaving state 0 and state 1 at each token."""
+        """Return the probabilities with which the Markov chain leaves state 0 and state 1 at each token."""
         change = 1 - self.persistence
         return min(1.0, self.share * change), min(1.0, (1 - self.share) * change)
 
@@ -236,19 +237,24 @@ class MarkovTokens(_Tokens):
         return self.within * n + self.between * double_sum
 
     def _given(self, ones: Floats, n: Floats) -> tuple[Floats, Floats]:
-        """Return the mean and the standard deviation of S given how many of its tokens are in state 1."""
+        """Return the mean and the standard deviation of S given how many of its tokens were drawn in state 1 of the
+        Markov chain.
+        """
         (m0, m1), (v0, v1) = self.state_means, self.state_variances
         return m0 * (n - ones) + m1 * ones, np.sqrt(v0 * (n - ones) + v1 * ones)
 
     def sample(self, rng: np.random.Generator, lengths: ArrayLike) -> Floats:
-        """Draw one log-ratio S for each length, with one random number for each visit of a state, not for each
-        token."""
+        """Draw one log-ratio S for each length. One random number is drawn for each visit of a state of the Markov
+        chain, not for each token.
+        """
         n = np.broadcast_to(checked_lengths(lengths, whole=True), np.shape(lengths))
         mean, scale = self._given(self.sample_occupation(rng, n), n)
         return mean + scale * rng.standard_normal(n.shape)
 
     def sample_occupation(self, rng: np.random.Generator, lengths: ArrayLike) -> Floats:
-        """Draw how many tokens of each response are in state 1, from the geometric lengths of the visits to a state."""
+        """Draw how many tokens of each response are in state 1 of the Markov chain, from the geometric lengths of the
+        visits to a state.
+        """
         n = np.broadcast_to(checked_lengths(lengths, whole=True), np.shape(lengths)).astype(np.int64)
         ones = np.zeros(n.size, np.int64)
         start = rng.random(n.size) < self.share
@@ -265,7 +271,7 @@ class MarkovTokens(_Tokens):
         return ones.reshape(n.shape).astype(np.float64)
 
     def paths(self, rng: np.random.Generator, draws: int, length: int) -> Floats:
-        """Draw the token log-ratios of responses, (draws, length), by running the chain token by token."""
+        """Draw the token log-ratios of responses, (draws, length), by running the Markov chain token by token."""
         draws, length = checked_paths(draws, length)
         moves, state = rng.random((length, draws)), rng.random(draws) < self.share
         s = rng.standard_normal((draws, length))
@@ -289,7 +295,7 @@ class MarkovTokens(_Tokens):
         return np.maximum(law, 0.0)
 
     def cdf(self, s: ArrayLike, lengths: ArrayLike) -> Floats:
-        """Return P(S <= s | L): Gaussian laws averaged over the number of tokens in state 1."""
+        """Return P(S <= s | L): Gaussian laws averaged over the number of tokens in state 1 of the Markov chain."""
         n = checked_lengths(lengths, whole=True)
         s, n = np.broadcast_arrays(np.asarray(s, np.float64), n)
         found = np.empty(s.shape)

@@ -1,4 +1,5 @@
-"""Ball arithmetic for the certified checks: enclosures of acceptances and of LRE, and claims proved over boxes.
+"""Ball arithmetic for the certified checks: intervals that are proved to contain acceptances and LREs, and claims
+proved over boxes (an interval for each parameter).
 
 A ball of python-flint (Arb) is a midpoint and a radius that is guaranteed to contain the true value: every operation
 rounds outwards. A comparison is true only if it holds for all values of both balls. Formulas are those of
@@ -25,13 +26,17 @@ from proofs_check.frame import Outcome
 Floats = NDArray[np.float64]
 Box = tuple[tuple[float, float], ...]
 BITS = 96
-"""Precision in bits for computations over boxes, whose enclosures are wide because the box is, not because of rounding.
+"""Precision in bits for computations over boxes. It is low, because the results are wide intervals already: the
+parameters vary within the box.
 """
 POINT_BITS = 320
-"""Precision in bits for computations at points, where the difference Phi(hi) - Phi(lo) may lose many digits."""
+"""Precision in bits for computations at single values of the parameters, where the difference Phi(hi) - Phi(lo) of
+normal probabilities may lose many digits.
+"""
 NEAR = 0.125
-"""Where a drift error or a log scale error is smaller than NEAR, the change of acceptance that it makes, divided by a
-power of the error, is computed as an integral: the difference of two nearly equal values would lose digits.
+"""Where a drift error, or the log of the true over the assumed standard deviation, is smaller than NEAR, the change of
+acceptance that it makes, divided by a power of the error, is computed as an integral: the difference of two nearly
+equal values would lose digits.
 """
 
 
@@ -75,7 +80,8 @@ def span(lo: float, hi: float | None = None) -> Span:
 
 
 def outward(low: arb, high: arb | None = None) -> tuple[float, float]:
-    """Return two floats: one at or below every number of the ball ``low``, one at or above every number of ``high``.
+    """Return two floats: one at or below every number of the ball ``low``, one at or above every number of the ball
+    ``high``.
 
     Without ``high`` the two floats enclose the ball ``low``.
     """
@@ -101,7 +107,8 @@ def density_slope(t: arb) -> arb:
 
 
 def normal_probability(lo: arb, hi: arb) -> arb:
-    """Return the probability Phi(hi) - Phi(lo) of an interval, with Phi the normal distribution function.
+    """Return the probability Phi(hi) - Phi(lo) of the interval from ``lo`` to ``hi``, with Phi the normal distribution
+    function.
 
     An interval right of 0 is mirrored, so that no digits cancel.
     """
@@ -172,10 +179,11 @@ def acceptance_range(u_lo: Span, u_hi: Span, x: Span) -> tuple[arb, arb]:
 
 @dataclass(frozen=True)
 class Certificate:
-    """The result of an attempt to prove a slack (a bound less what it bounds) >= 0 by dividing boxes again and again.
+    """The result of an attempt to prove that a slack (a bound less what it bounds) is >= 0 in boxes of parameters, by
+    halving the boxes again and again.
 
     ``margin`` is a proved lower bound of the slack over all boxes (>= 0: the claim is proved), or a proved upper bound
-    of the slack at ``witness`` (< 0: the claim is false there), or NaN where neither was reached.
+    of the slack at the point ``witness`` (< 0: the claim is false there), or NaN where neither was found.
     """
 
     margin: float
@@ -218,10 +226,10 @@ def size(ball: arb) -> float:
 
 def inside(value: ArrayLike, exact: Iterable[arb], tolerance: float) -> Outcome:
     """Compare float64 values with balls that contain the exact values; return the outcome of the check. The margin is
-    log10 of ``tolerance`` over the largest relative error.
+    log10 of ``tolerance`` over the largest relative error of the float64 values.
     """
     errors = [size(arb(v) / ball - 1) for v, ball in zip(np.ravel(value).tolist(), exact, strict=True)]
-    largest = float(np.max(errors))  # np.max returns NaN if an entry is NaN; Python's max might skip it
+    largest = float(np.max(errors))  # np.max returns NaN if an entry is NaN; Python's max might not
     if not math.isfinite(largest):
         return Outcome(note="a value is not finite, or an enclosure contains 0: no relative error")
     return Outcome(math.log10(tolerance / max(largest, 1e-17)), "decades", note=f"max relative error {largest:.1e}")
@@ -240,7 +248,7 @@ def certify(slack: Callable[..., arb], boxes: Sequence[Box], cap: int = 30_000) 
         Each box as the intervals (lo, hi) of its parameters. A box is halved across the interval that has kept the
         largest part of its first length.
     cap : int
-        Number of boxes at which the proof is given up.
+        Largest number of boxes: the attempt at a proof ends there.
     """
     heap: list[tuple[float, int, Box, Box]] = []
     seen, least = 0, math.inf
@@ -291,10 +299,10 @@ def lre_enclosure(
     x_max: float,
     pieces: int = 32,
 ) -> tuple[float, float]:
-    """Enclose the largest LRE_inf over all shares of the lengths, with proved bounds (section 3, T3).
+    """Return proved bounds of the largest LRE_inf over all shares of the lengths (docs/theory.md section 3, T3).
 
-    The lengths have all drift errors in [x_min, x_max]. The largest LRE_inf is then the largest acceptance over the
-    least, less 1.
+    The drift error of a length may be any number in [x_min, x_max]. The largest LRE_inf is then the largest acceptance
+    over the least, less 1.
 
     Parameters
     ----------
@@ -335,5 +343,6 @@ def largest_lre(u_lo: Span, u_hi: Span, x: Span) -> arb:
     """
     weak = acceptance_range(Span(u_lo.lo, u_lo.lo), Span(u_hi.lo, u_hi.lo), x)
     strong = acceptance_range(Span(u_lo.hi, u_lo.hi), Span(u_hi.hi, u_hi.hi), x)
-    # The largest and the least acceptance both rise with the half-widths, so the ends of their intervals suffice.
+    # Both the largest and the least acceptance rise with the half-widths, so it suffices to compute them at the ends of
+    # the half-widths' intervals.
     return weak[1].union(strong[1]) / weak[0].union(strong[0]) - 1

@@ -1,5 +1,5 @@
-"""A tabular policy whose responses another law drew: the four ratios of docs/theory.md section 1 on all responses.
-Shapes: N responses, T positions, V symbols beside the end symbol.
+"""A tabular policy whose responses were drawn by another law, and its four log-ratios of docs/theory.md section 1,
+computed for every possible response. Shapes: N responses, T positions, V symbols beside the end symbol.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from fspo.theory import Floats
 from proofs_check.tools.policy import PolicyResponses, all_responses, next_symbol, scores, token_log_probs
 
 SAMPLERS: tuple[dict[str, Any], ...] = ({}, {"temperature": 0.7}, {"top_p": 0.8}, {"top_k": 2, "temperature": 1.3})
-"""Laws that draw in the enumerated checks, by name, as options of `make_chain`: temperature, top-p and top-k."""
+"""Sampling options (temperature, top-p, top-k) of the law that draws the responses in the enumerated checks, as
+arguments of `make_chain`.
+"""
 
 
 def truncated(theta: Floats, top_p: float = 1.0, top_k: int | None = None) -> Floats:
@@ -90,7 +92,9 @@ class Chain:
 
     @cached_property
     def update(self) -> Floats:
-        """S: log-probability under the new weights less that under the old ones, nats, (N,)."""
+        """Log-ratios S of the responses: log-probability under the new weights less that under the old ones, nats,
+        (N,).
+        """
         return self.token_log_ratios(self.new, self.old).sum(axis=1)
 
     @cached_property

@@ -27,8 +27,8 @@ def close(value: ArrayLike, exact: ArrayLike, tolerance: float, note: str = "", 
 
 
 def holds(slack: ArrayLike, unit: str, rounding: float = 0.0, note: str = "", **parameters: Any) -> Outcome:
-    """Return the outcome of an inequality, given its slack at several points. The margin is the least slack plus
-    ``rounding``, an allowance for rounding errors.
+    """Return the outcome of a check of an inequality, given its slack (larger side less smaller side) at several
+    points. The margin is the least slack plus ``rounding``, an allowance for rounding errors.
     """
     least = float(np.min(slack))
     return Outcome(least + rounding, unit, note=note, parameters=parameters)
@@ -49,7 +49,7 @@ def frequencies(counts: ArrayLike, trials: ArrayLike, expected: ArrayLike, wante
     counts, trials, expected : arrays (K,)
         Successes, trials and stated probabilities.
     wanted : float
-        Four standard errors of a frequency may be at most so large; else the outcome is undecided.
+        The outcome is undecided if four standard errors of a frequency are more than this.
 
     Returns
     -------
@@ -63,7 +63,8 @@ def frequencies(counts: ArrayLike, trials: ArrayLike, expected: ArrayLike, wante
     inside = np.clip(expected, 0, 1)
     tails = np.minimum(binom.cdf(counts, trials, inside), binom.sf(counts - 1, trials, inside))
     p_value = bonferroni(2 * tails)
-    # A stated probability outside [0, 1] is false. One that is NaN is not caught here: its p-value is NaN already.
+    # A claim that states a probability outside [0, 1] is false. A stated NaN is not caught here: its p-value is NaN
+    # already.
     if np.any(np.abs(expected - inside) > 1e-12):
         p_value = 0.0
     observed = counts / trials
@@ -139,8 +140,8 @@ def mean_is(samples: np.ndarray, expected: ArrayLike, wanted: float, **parameter
     samples : array (N, K)
     expected : array (K,)
     wanted : float
-        Four standard errors of the means, relative to the norm of ``expected``, may be at most so large; else the
-        outcome is undecided.
+        The outcome is undecided if four standard errors of the means, relative to the norm of ``expected``, are more
+        than this.
     """
     from scipy.stats import f
 

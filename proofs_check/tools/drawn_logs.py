@@ -19,7 +19,7 @@ from proofs_check.tools import defined
 from proofs_check.tools.policy import Bandit
 
 RULE = "fspo"
-"""The preset under which the logs are analysed; its half-width is `RANGE` times sqrt(L)."""
+"""The preset under whose rule the simulated logs are analysed; its half-width is `RANGE` times sqrt(L)."""
 RANGE = 0.03
 CLIPS = ("drop", "truncate", "cap")
 LENGTHS = (1, 2, 3)
@@ -28,8 +28,8 @@ GROUP = 3
 
 
 def clipped_weights(bandit: Bandit, outside: str) -> tuple[Floats, Floats]:
-    """Return M w of each of the N responses, and whether the response is left alone. Both are arrays (2, N), with the
-    values for A < 0 in row 0 and those for A > 0 in row 1.
+    """Return the clipped weight M w of each of the N responses, and whether the rule leaves the response alone. Both
+    are arrays (2, N): row 0 holds the values for A < 0 and row 1 those for A > 0.
     """
     n = bandit.lengths
     rows = list(zip(bandit.log_ratio, -RANGE * np.sqrt(n), RANGE * np.sqrt(n), strict=True))
@@ -39,7 +39,7 @@ def clipped_weights(bandit: Bandit, outside: str) -> tuple[Floats, Floats]:
 
 @dataclass(frozen=True)
 class Groups:
-    """Every group of ``GROUP`` responses that a bandit's policy can draw: M groups, from N responses.
+    """Every group of ``GROUP`` responses that a small policy (`Bandit`) can draw: M groups, made of its N responses.
 
     Attributes
     ----------
@@ -61,7 +61,7 @@ class Groups:
         return np.indices((self.reward.size,) * GROUP).reshape(GROUP, -1).T
 
     def mass(self, law: Floats) -> Floats:
-        """Return the probability of each group (M,), given that of each response, ``law`` (N,)."""
+        """Return the probability of each group, (M,). ``law`` (N,): the probability of each response."""
         return (law / law.sum())[self.members].prod(axis=1)
 
     def advantage(self, estimator: str, members: np.ndarray | None = None) -> Floats:
@@ -77,10 +77,10 @@ class Groups:
         return gap / (np.std(r, axis=1, ddof=1, keepdims=True) + 1e-4) if estimator == "grpo" else gap
 
     def sums(self, coefficients: Floats, A: Floats, by: Floats | None = None) -> Floats:
-        """Return the sum of c A psi over each group's responses, (M, D).
+        """Return the sum of c A psi over each group's responses, (M, D), with c a coefficient of the response.
 
-        A response's c stands in ``coefficients`` (2, N): in row 0 for A < 0, in row 1 for A > 0. With ``by``, the sign
-        of ``by`` chooses the row in place of that of A.
+        ``coefficients`` (2, N) holds c: row 0 for responses with A < 0, row 1 for those with A > 0. If ``by`` is given,
+        its sign chooses the row in place of that of A.
         """
         positive = (A if by is None else by) > 0
         picked = np.where(positive, coefficients[1][self.members], coefficients[0][self.members]) * A
@@ -88,7 +88,9 @@ class Groups:
 
 
 def columns(bandit: Bandit, at: np.ndarray, A: Floats, with_scores: bool = True) -> dict[str, Any]:
-    """Return the columns of a log that follow from the responses ``at`` (N,) and their advantages (N,)."""
+    """Return columns of a gradient log (length, S, score, ...) for responses of the policy. ``at`` (N,): the responses'
+    numbers; ``A`` (N,): their advantages.
+    """
     s, psi = bandit.token_log_ratios[at], bandit.psi[at]
     norm = np.linalg.norm(psi, axis=1)
     scored = (A != 0) & with_scores
@@ -120,9 +122,9 @@ def write_drawn(
 ) -> None:
     """Write a gradient log of groups drawn from the policy.
 
-    A rollout holds one update at first use, rows of a fresh rollout from the new policy (phase ``audit``), and one
-    update on responses that were trained on. The latter have S of another law, so a table about first use that counted
-    them would be wrong.
+    Each rollout of the log has one update on responses at first use, rows of responses freshly drawn from the new
+    policy (phase ``audit``), and one update on responses that were trained on. S of the last has another law, so a
+    table about first use that counted these rows would be wrong.
     """
     bandit, log = groups.bandit, writer(run, groups.bandit)
     laws = [law / law.sum() for law in (bandit.p_old, bandit.p_new)]

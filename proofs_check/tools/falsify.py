@@ -23,17 +23,17 @@ _SETTINGS = settings(
     max_examples=EXAMPLES,
     database=None,
     deadline=None,
-    phases=(Phase.generate, Phase.target),  # shrinking would only make the counterexample simpler, and nobody reads it
+    phases=(Phase.generate, Phase.target),  # no shrinking (making a counterexample simpler): one counterexample decides
     suppress_health_check=(HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much),
 )
 T = TypeVar("T")
 
 
 def counterexample(rng: np.random.Generator, strategy: SearchStrategy[T], broken: Callable[[T], bool]) -> T | None:
-    """Return an example of ``strategy`` for which ``broken`` is true, or None if none was found among at most
-    ``EXAMPLES``.
+    """Return an example of the hypothesis strategy ``strategy`` for which ``broken`` is true, or None if none was found
+    among at most ``EXAMPLES``.
 
-    ``broken`` may call ``hypothesis.target`` to lead the search. The same generator gives the same examples.
+    ``broken`` may call ``hypothesis.target`` to lead the search. The same random generator gives the same examples.
     """
     with _no_constants_of_loaded_modules():
         try:

@@ -36,8 +36,8 @@ class Strata:
 
     @classmethod
     def of_gradients(cls, p: np.ndarray, g: np.ndarray, clipped: np.ndarray, a: np.ndarray) -> Strata:
-        """Return strata made from true and clipped mean gradients, g and clipped (K, D): delta is clipped/a - g, 0
-        where a is 0.
+        """Return strata with the given mean true and mean clipped gradients, g and clipped (K, D). Their errors delta
+        are clipped/a - g, and 0 where the acceptance a is 0.
         """
         positive = (a > 0)[:, None]
         return cls(p, a, g, np.where(positive, clipped / np.where(positive, a[:, None], 1.0) - g, 0.0))
@@ -48,8 +48,8 @@ class Strata:
         return self.a[:, None] * (self.g + self.delta)
 
     def lemma(self) -> theory.CosineLemma:
-        """Return T7's rho and lower bound of the cosine, and T8's two parts of the clipped update's error, as
-        ``fspo.theory`` computes them.
+        """Return what ``fspo.theory`` computes for these strata: T7's rho and lower bound of the cosine, and the two
+        parts into which T8 divides the clipped update's error.
         """
         return theory.cosine_lemma(self.p, self.a, self.g, self.clipped)
 
@@ -68,8 +68,9 @@ class Strata:
 def sharp_strata(rho: float, eps: float = 0.5, orthogonal: bool = True) -> Strata:
     """Return T7s's two strata, whose clipped and true update have the cosine sqrt(1 - rho^2), T7's lower bound.
 
-    The true update g is (1, 0), and LRE_inf is ``eps``. The error e_len of the clipped update has the norm rho. It is
-    orthogonal to g + e_len, or to g if ``orthogonal`` is False (a control: the cosine is then larger than the bound).
+    The true update g is (1, 0), and LRE_inf is ``eps``. All of the clipped update's error comes from unequal
+    acceptances; its norm is rho. The error is orthogonal to the clipped update, or to g if ``orthogonal`` is False (a
+    control: the cosine is then larger than the bound).
     """
     e_len = [-rho * rho, rho * math.sqrt((1 - rho) * (1 + rho))] if orthogonal else [0.0, rho]
     g, v = np.array([1.0, 0.0]), np.array(e_len) / eps
@@ -181,7 +182,7 @@ def _root(x: arb) -> arb:
     """Return the square root of a number that is known to be >= 0, although its ball may reach below 0."""
     if x > 0:
         return x.sqrt()
-    half = x.upper().sqrt() / 2  # the midpoint and radius of the ball [0, sqrt(upper)]
+    half = x.upper().sqrt() / 2  # midpoint and radius of the ball [0, sqrt(upper)] are equal
     return arb(half.mid(), half.upper())
 
 
@@ -190,8 +191,8 @@ class LemmaBound:
     """T7's inequality or a variant of it: if rho < 1, the cosine of clipped and true update is at least
     (1 - rho^2)^``exponent``.
 
-    In T7 the exponent is 1/2, and then the sine is at most rho. rho is ``factor`` times the least of ``products`` (each
-    an LRE times a kappa), to which eta is added if ``with_eta``.
+    In T7 the exponent is 1/2, so that the sine of the angle is at most rho. rho is ``factor`` times the least of
+    ``products`` (each an LRE times a kappa, as in theory.md section 5); if ``with_eta``, eta is added.
     """
 
     name: str
@@ -238,8 +239,8 @@ def _two_kappa_c2(t: Terms) -> Any:
 
 
 STATED = LemmaBound("rho of T7", (_inf_kappa, _inf_kappa_c, _two_kappa_c2))
-"""T7 as theory.md states it. Its rho contains the least of three products; `TERMS` are the three claims with one
-product each, which are true too and are checked one by one.
+"""T7 as theory.md states it. Its rho contains the least of three products. Each claim of `TERMS` has one of the
+products in place of the least; all three are true too and are checked one by one.
 """
 TERMS = {
     "LRE_inf kappa": LemmaBound("LRE_inf kappa + eta", (_inf_kappa,)),
@@ -265,8 +266,9 @@ class Judgement:
     Attributes
     ----------
     slack : float or None
-        (rho - sin)/rho with a proved sign, or NaN if the balls cannot decide the sign; -1 if cos <= 0; None if
-        rho >= 1, where the claim says nothing, or if rho and the sine are both 0.
+        (rho - sin)/rho, with sin the sine of the angle between clipped and true update. Its sign is proved; it is NaN
+        if ball arithmetic cannot decide the sign, and -1 if the cosine is <= 0. None if rho >= 1, where the claim says
+        nothing, or if rho and the sine are both 0.
     suite : str
         Empty, or a sentence on how ``fspo.theory`` differs from the exact values by more than rounding.
     """

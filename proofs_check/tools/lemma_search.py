@@ -16,7 +16,7 @@ from proofs_check.tools.lemma_claims import LemmaBound, Strata, Terms, float_ter
 
 UNIT = "(rho - sin)/rho"
 DECADES = 12
-"""The least shares and acceptances of random strata are about 10^-DECADES."""
+"""A number of decades: the least shares and acceptances of random strata are about 10^-DECADES."""
 
 
 class Judged:
@@ -98,8 +98,8 @@ Unpack = Callable[[Any], tuple[Any, Any, Any, Any]]
 def descend(
     unpack: Unpack, depth: Callable[[Terms], Any], x0: np.ndarray, bound: float, options: dict[str, Any]
 ) -> Strata:
-    """Return the strata at which L-BFGS finds ``depth``, a function of T7's quantities, least. It starts at the
-    parameters ``x0`` and holds each parameter in [-bound, bound].
+    """Return the strata at which the optimiser L-BFGS finds the least value of ``depth``, a function of T7's
+    quantities. It starts at the parameters ``x0`` and holds each parameter in [-bound, bound].
     """
     from scipy.optimize import minimize
 

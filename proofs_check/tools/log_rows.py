@@ -44,13 +44,15 @@ class ScoredUpdate:
     edges: tuple[np.ndarray, np.ndarray] | None = None
 
     def applied(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return multiplier, weight and clipped weight of each row, by the rule at the logged centre and edges."""
+        """Return multiplier M, weight w and clipped weight M w of each row, as the rule gives them at the logged centre
+        and edges of the band.
+        """
         found = self.rule.apply(self.S, self.n, self.A, self.drift, self.edges)
         return found.multiplier, found.weight, found.clipped_weight
 
     def scale(self) -> np.ndarray:
-        """Return the factor of each row's weight times score in the update: A, or A/L for a geometric weight (section
-        2).
+        """Return, for each row, the factor with which its w psi enters the update: A, or A/L for a geometric weight
+        (docs/theory.md section 2).
         """
         return self.A / (self.n if self.rule.weight == "geometric" else 1.0)
 
@@ -74,8 +76,8 @@ def binned(update: ScoredUpdate, bins: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 
 def direct(update: ScoredUpdate) -> tuple[np.ndarray, np.ndarray, float]:
-    """Return the true and the clipped update, as means over all rows in extended precision, and the mean over rows of
-    the norm of the longer of true and clipped gradient.
+    """Return the true and the clipped update as means over all rows, in extended precision. The third result, a scale
+    for rounding errors, is the mean over rows of the norm of the true or the clipped gradient, whichever is longer.
     """
     _, weight, clipped_weight = update.applied()
     scale, psi = update.scale().astype(np.longdouble), update.psi.astype(np.longdouble)
@@ -85,8 +87,8 @@ def direct(update: ScoredUpdate) -> tuple[np.ndarray, np.ndarray, float]:
 
 
 def sample_updates(rng: np.random.Generator, rows: int = 600) -> list[ScoredUpdate]:
-    """Return four updates, each of ``rows`` responses of another small policy (fewer after those with A = 0 are left
-    out). The rules drop, truncate or cap.
+    """Return four updates, each with its own small policy and a rule that drops, truncates or caps. An update has
+    ``rows`` responses, less those with A = 0, which are left out.
     """
     found = []
     for name, outside in (("fspo", "drop"), ("fspo-kl", "truncate"), ("rloo", "cap"), ("gspo", "drop")):
@@ -132,7 +134,9 @@ def write_update(run: Path, rollout: int, update: ScoredUpdate, exact: bool) -> 
 
 
 def spaced_rollouts(run: Path, most: int | None = None) -> list[int]:
-    """Return the numbers of a log's rollouts; if there are more than ``most``, of so many, evenly spaced."""
+    """Return the numbers of a log's rollouts. If there are more than ``most``, return only ``most`` of them, evenly
+    spaced.
+    """
     known = np.unique(read_log(run, columns=("rollout",)).column("rollout"))
     if most is not None and known.size > most:
         known = known[np.unique(np.linspace(0, known.size - 1, most).round().astype(int))]
@@ -140,7 +144,9 @@ def spaced_rollouts(run: Path, most: int | None = None) -> list[int]:
 
 
 def log_damage(run: Path, most: int | None = None) -> list[str]:
-    """Return a line for each file or row group that ``read_updates`` leaves out because it cannot be read."""
+    """Return a line of text for each file, or row group of a Parquet file, that `read_updates` leaves out because it
+    cannot be read.
+    """
     damage = list(log_files(run)[1])
     for rollout in spaced_rollouts(run, most):
         try:

@@ -15,7 +15,7 @@ def simulated_lre(p: Floats, kept: Floats, weight: Floats) -> dict[str, Any]:
     """Estimate LRE from N independent draws, with simultaneous intervals. The acceptance at a length is
     mean(kept)/mean(weight) over the draws.
 
-    r, at each length, is the acceptance over the mean acceptance, less 1. Its intervals are Student's by the delta
+    Let r be the acceptance at a length over the mean acceptance, less 1. The intervals of r are Student's, by the delta
     method, at Sidak's level over the lengths. The intervals of LRE_inf and LRE_2 follow from them, so both are covered
     together with at least the stated confidence.
 
@@ -24,8 +24,8 @@ def simulated_lre(p: Floats, kept: Floats, weight: Floats) -> dict[str, Any]:
     p : array (K,)
         Shares of the lengths.
     kept, weight : arrays (N, K)
-        The part of a draw's weight that is accepted at a length, and the weight (1 if responses are counted). Rows
-        are independent; the entries of a row need not be.
+        ``weight``: each draw's weight at a length, 1 if responses are counted. ``kept``: the part of that weight that
+        the rule accepts. Rows are independent; the entries of a row need not be.
     """
     n, k = kept.shape
     mean_weight = weight.mean(axis=0)

@@ -76,7 +76,7 @@ WORDS = {
     "shifted-lengths": "policy that stops sooner",
     "advantage-drift": "drift by the sign of A",
 }
-"""Description of each log-ratio model, for tables and figures."""
+"""Descriptions of the log-ratio models, for tables and figures."""
 FAIR = ("gaussian", "scaled-student", "scaled-gamma")
 """Log-ratio models under which FSPO's band around the model's drift accepts the same share at every length (T1)."""
 TIES = ("shifted-lengths",)
@@ -98,7 +98,8 @@ class Learnt:
     accepted : array (RUNS, K)
         Acceptance in each run at each of ``LENGTHS``, averaged over the updates at which the band is judged.
     squares : array (RUNS,)
-        Squared LRE_2 of the band at one such update, averaged over them, less what the noise of ``EACH`` draws adds.
+        Squared LRE_2 of the band at a single update: the mean over the updates at which the band is judged, less what
+        the noise of ``EACH`` draws adds.
     gamma : array (RUNS,)
         The band's exponent after the last update.
     """
@@ -109,8 +110,8 @@ class Learnt:
 
     @property
     def trend(self) -> Floats:
-        """Return each run's mean acceptance over the lengths, and the covariance over the lengths of acceptance and
-        standardised log length, (RUNS, 2).
+        """Return two numbers for each run, (RUNS, 2): its mean acceptance over the lengths, and the covariance over the
+        lengths of acceptance and standardised log length.
         """
         z = np.log(LENGTHS)
         z = (z - z.mean()) / z.std()
@@ -134,8 +135,8 @@ def learnt(
 ) -> tuple[Learnt, ...]:
     """Let several rules learn separately from the same responses of one log-ratio model, and return what each learnt.
 
-    A rule that follows no target gets the range at which it accepts TARGET of the responses of a run's first LEARN
-    updates, as a pilot run would set it.
+    A rule that follows no target gets a fixed range, as a pilot run would set it: the one at which it accepts the share
+    TARGET of the responses of a run's first LEARN updates.
     """
     means, k = matching_means(model), LENGTHS.size
     accepted = np.zeros((len(rules), runs, k))
@@ -184,7 +185,7 @@ def squared_lre(kept: Floats) -> float:
 def survey(
     rng: np.random.Generator, drift: str = "kl", models: Mapping[str, LogRatioModel] = MODELS, runs: int = RUNS
 ) -> Iterator[tuple[str, dict[str, Learnt]]]:
-    """Yield, for each log-ratio model, its name and what every rule of RULES has learnt under it."""
+    """Yield, for each log-ratio model, its name and the band that each rule of RULES has learnt from its draws."""
     rules = [template(name, drift) for name in RULES]
     for name, model in models.items():
         yield name, dict(zip(RULES, learnt(rng, model, rules, runs), strict=True))

@@ -1,8 +1,8 @@
 """A tabular softmax policy small enough that every expectation is a finite sum over all its responses.
 
 At position t the next symbol is drawn from softmax(theta[t, previous symbol]). Of the symbols 0, 1, ..., V, the last
-ends the response. Scores are the gradients psi = grad log pi(y), not random vectors, so statements about the update
-are checked on a policy.
+ends the response. Scores are the gradients psi = grad log pi(y) of this policy, not made-up vectors, so the checks test
+statements about the update on a real policy.
 """
 
 from __future__ import annotations
@@ -100,8 +100,8 @@ PRESETS = ("rloo", "gspo", "fspo", "fspo-kl", "fspo-tilted", "power")
 
 @dataclass(frozen=True)
 class Bandit:
-    """A small policy before and after a step, by its old and new logits, with all its responses and their advantages.
-    The properties are the quantities of docs/theory.md section 1.
+    """A small policy before and after a training step, given by its old and new logits, with all its responses and
+    their advantages. The properties are the quantities of docs/theory.md section 1.
 
     Attributes
     ----------
@@ -147,8 +147,8 @@ class Bandit:
         return scores(self.new, self.responses)
 
     def drift_stats(self) -> DriftStats:
-        """Return the expectations under the old policy from which a rule's drift follows: of the sums over a response's
-        tokens of k3 and of the squared token log-ratio, and of its length.
+        """Return three expectations under the old policy, from which a rule's drift follows: the sum of k3 over a
+        response's tokens, the sum of their squared token log-ratios, and the length.
         """
         s, p = self.token_log_ratios, self.p_old
         k3 = (np.expm1(s) - s).sum(axis=1)
@@ -160,8 +160,8 @@ class Bandit:
 
 
 def make_bandit(rng: np.random.Generator, vocabulary: int = 3, max_length: int = 6, step: float = 0.3) -> Bandit:
-    """Return a `Bandit` with random old logits, new logits a random step away, and random advantages, about a fifth of
-    which are 0.
+    """Return a `Bandit` (a small policy before and after a step) with random old logits, new logits a random step away,
+    and random advantages, about a fifth of which are 0.
     """
     shape = (max_length, vocabulary + 1, vocabulary + 1)
     old = 0.5 * rng.standard_normal(shape)
@@ -190,8 +190,8 @@ def update_terms(bandit: Bandit, rule: Rule) -> tuple[Floats, Floats]:
 def strata(
     bandit: Bandit, rule: Rule, rows: np.ndarray | None = None, normaliser: str | None = None
 ) -> tuple[Floats, Floats, Floats, Floats]:
-    """Return share, mean true gradient, mean clipped gradient and acceptance of each length: over all responses, each
-    with its probability, or over a sample, the responses ``rows``.
+    """Return share, mean true gradient, mean clipped gradient and acceptance of each length. They are taken over all
+    responses, each with its probability, or over a sample if ``rows`` gives the numbers of its responses.
 
     Only responses with A != 0 count, so the shares may add up to less than 1. ``normaliser`` names the kind of
     acceptance; unless given, it is the update acceptance for drop and the weight acceptance for truncate and cap

@@ -109,7 +109,7 @@ def band_counts(
 
 
 def _chunks(length: float, size: int) -> Iterator[Floats]:
-    """Yield arrays that are filled with ``length`` and have ``size`` entries together, at most ``CHUNK`` each."""
+    """Yield arrays of at most ``CHUNK`` entries, each equal to ``length``; together they have ``size`` entries."""
     for start in range(0, size, CHUNK):
         yield np.broadcast_to(np.float64(length), (min(CHUNK, size - start),))
 
@@ -122,8 +122,8 @@ def _over_blocks(
     jobs: int,
     progress: bool,
 ) -> NDArray[np.int64]:
-    """Return, for each length, the sum of ``one_block(rng, length, size)`` over the blocks into which its draws are
-    cut. Several blocks run at the same time, in threads.
+    """Return, for each length, the sum of ``one_block(rng, length, size)``, a count of accepted draws, over the blocks
+    into which the draws of the length are cut. Several blocks run at the same time, in threads.
     """
     n = np.broadcast_to(checked_lengths(lengths), np.shape(lengths))
     if n.ndim != 1:
