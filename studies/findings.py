@@ -202,7 +202,7 @@ def further(claim: dict[str, Any], claims: Sequence[dict[str, Any]]) -> str:
 
 
 @dataclass(frozen=True)
-class Judged:
+class JudgedTask:
     """One judged task of a reproduction: its name ("" if the reproduction has one task), the content of claims.json,
     the rows of fair_exponent.csv and of trend_parts.csv."""
 
@@ -236,10 +236,10 @@ def task_folders(folder: Path) -> dict[str, Path]:
     return found or {"": folder}
 
 
-def read(results: Path) -> list[Judged]:
+def read(results: Path) -> list[JudgedTask]:
     """Return the judged tasks that a folder of results holds."""
     return [
-        Judged(
+        JudgedTask(
             task,
             json.loads((folder / JUDGED).read_text(encoding="utf-8")),
             *(pd.read_csv(folder / f"{name}.csv") for name in TABLES),
@@ -298,7 +298,7 @@ def page(results: Path) -> str:
     return text.rstrip("\n") + "\n"
 
 
-def side_by_side(claims: Sequence[dict[str, Any]], found: Sequence[Judged]) -> str:
+def side_by_side(claims: Sequence[dict[str, Any]], found: Sequence[JudgedTask]) -> str:
     """Return a Markdown table with the verdict on each headline over all tasks and on each task."""
     columns = ["claim", "over all tasks", *(judged.task for judged in found)]
     text = f"| {' | '.join(columns)} |\n" + "|" + " --- |" * len(columns) + "\n"
@@ -309,7 +309,7 @@ def side_by_side(claims: Sequence[dict[str, Any]], found: Sequence[Judged]) -> s
     return text + "\n"
 
 
-def of_all_tasks(found: Sequence[Judged], name: str, column: str) -> pd.DataFrame:
+def of_all_tasks(found: Sequence[JudgedTask], name: str, column: str) -> pd.DataFrame:
     """Return a table of all tasks; with several, the task stands before the run's name and the value of ``column``."""
     tables = [getattr(judged, name) for judged in found]
     if len(found) > 1:
