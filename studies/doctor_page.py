@@ -37,7 +37,8 @@ LAWS = (
 ALARM = Severity.WARNING
 """A finding of this severity or a worse one in a healthy run is a false alarm: the default of ``--fail-on``."""
 MENDED, NEW = range(len(FORTY)), range(len(FORTY), len(DEFECTS))
-"""Numbers of the defects that checks were mended for, and of those that were written afterwards."""
+"""Numbers, in the list of defects, of the forty for which the doctor's checks were improved, and of the ten written
+afterwards."""
 
 
 WORTH = [

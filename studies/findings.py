@@ -171,7 +171,7 @@ def say(value: Any, low: Any, high: Any) -> str:
 def verdict_lines(claims: Sequence[dict[str, Any]]) -> list[str]:
     """Return the lines of the table of verdicts: each headline with the estimate that decides it.
 
-    README and docs/findings.md hold these lines; a test compares them with results/quick/claims.json.
+    README and docs/findings.md hold these lines; a test compares them with the published claims.
     """
     return [f"| {c['id']} {c['statement']} | {verdict_of(c)} |" for c in claims if "atoms" in c["details"]]
 
@@ -184,7 +184,7 @@ def verdict_of(claim: dict[str, Any]) -> str:
 
 
 def deciding_part(claim: dict[str, Any]) -> str:
-    """Return the name of the part that decides a claim; a part decides itself."""
+    """Return the id of the part whose estimate decides a headline; of a part, its own id."""
     return claim["id"] if "atoms" not in claim["details"] else re.findall(r"decides, (.+?):", claim["estimand"])[0]
 
 

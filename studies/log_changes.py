@@ -36,7 +36,10 @@ def again(c: Columns) -> Columns:
 
 
 def shifted(c: Columns, x: np.ndarray, which: Ratio) -> Columns:
-    """Add x (N,) to the log-ratio ``which``, spread evenly over the tokens; change only that ratio's own columns."""
+    """Add ``x`` (N,) to the log-ratio that ``which`` names, spread evenly over each response's tokens.
+
+    The columns of other ratios and of the clip stay as they are.
+    """
     names = RATIO_COLUMNS[which]
     ratio = {"update": "log_ratio", "total": None}.get(which, f"{which}_log_ratio")
     S = c[ratio] if ratio else c["log_ratio"] + c["behaviour_log_ratio"]

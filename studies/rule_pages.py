@@ -62,7 +62,7 @@ PURPOSE = {
     "icepop": "A mask on each token's ratio: the token's weight inside, 0 outside.",
     "engine-sqrt": "A mask that grows as the square root of the length, centred on the expected engine ratio.",
 }
-"""What a rule is, in one sentence."""
+"""A sentence on each rule: what it is."""
 _ONE_LAW = "Where the law of (S - m_L)/sqrt(L), with m_L the band's centre, is the same at every length (T1)"
 _TOKENS = (
     "At the token level: a token's band does not depend on the response's length. A long response has more tokens, so "
@@ -105,7 +105,7 @@ FAIR = {
     "engine-sqrt": "Where the law of (E - m_L)/sqrt(L) is the same at every length (T17), as it is if tokens err "
     "independently.",
 }
-"""When a rule treats all lengths alike."""
+"""A sentence on each rule: under which law of S it treats all lengths alike."""
 RATIO = {"update": "S", "engine": "E", "behaviour": "D+E", "total": "S+D+E"}
 LEFT = {
     "drop": "{unit} that is cut has no gradient: above the band with A > 0, below it with A < 0",
