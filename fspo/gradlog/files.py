@@ -80,7 +80,7 @@ class LogFile:
 
     @property
     def rows(self) -> int:
-        """Number of rows in the file, those of all phases ("train", audits, ...) together."""
+        """Number of rows in the file, those of all phases (such as "train", "audit" and "noise") together."""
         return sum(group.rows for group in self.groups)
 
 

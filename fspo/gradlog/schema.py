@@ -126,8 +126,8 @@ TOKEN_COLUMNS: dict[Ratio, tuple[str, ...]] = {
     "behaviour": ("token_behaviour_log_ratio",),
     "total": ("token_log_ratio", "token_behaviour_log_ratio"),
 }
-"""For each log-ratio of a response, the columns with token log-ratios: added up, they give its value at each token. For
-"engine" the column holds D + E, so it is right only where the staleness D is 0.
+"""For each kind of log-ratio, the columns of token log-ratios whose sum is that kind's log-ratio of each token. For
+"engine" the column is that of the behaviour ratio, D + E, so it is right only where the staleness D is 0.
 """
 REQUIRED = ("rollout", "step", "prompt_id", "response_id", "length", "log_ratio", "advantage")
 """Columns that every trainer must write; each other column may be null or missing."""

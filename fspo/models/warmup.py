@@ -58,8 +58,8 @@ def warm_up(
     Raises
     ------
     UserError
-        If no attempt reached ``config.min_accuracy``, the cache cannot be written, or the task's options leave its
-        worked solutions without full marks.
+        If no attempt reached ``config.min_accuracy``, the cache cannot be written, or with the task's options
+        the verifier does not give full reward to the task's own worked solutions.
     """
     config, task = config or WarmupConfig(), task or ChainAdd()
     root = cache_folder(cache_dir or config.cache_dir)

@@ -1,11 +1,11 @@
 """Training of the supervised warm-up: its data, its optimizers and the accuracy of the result.
 
-The warm-up data hold slips (wrong states from which the response goes on), which bound the accuracy that RL starts
-from. They come in the last part of the schedule only, because slips from the start slow the learning of the addition
-tables. Muon trains the weight matrices of the layers and AdamW everything else: in trials AdamW alone needed about
-three times the steps. The model learns abruptly, and the step at which it does depends on the seed (after 900 steps the
-accuracy is .43 with seed 0 and .19 with seed 1). `WarmupConfig.min_accuracy` is set to refuse a model that has not
-learned at all, whose accuracy is below .1.
+The warm-up data hold slips: mistakes in an intermediate result, from which the example goes on. They limit the accuracy
+from which reinforcement learning starts. They come in the last part of the schedule only, because slips from the start
+slow the learning of the addition tables. Muon trains the weight matrices of the layers and AdamW everything else: in
+trials AdamW alone needed about three times the steps. The model learns abruptly, and the step at which it does depends
+on the seed (after 900 steps the accuracy is .43 with seed 0 and .19 with seed 1). `WarmupConfig.min_accuracy`
+is set to refuse a model that has not learned at all, whose accuracy is below .1.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fspo.models.shapes import EMBEDDED_WIDTH, small_qwen3
 from fspo.sampling.sample import sample
 from fspo.tasks import TeachingTask
 
-RECIPE = 1  # part of the cache's key: raise it when a change here changes the trained weights
+RECIPE = 1  # enters the hash that names the cached model: raise it when a change here changes the weights
 _IGNORED = -100  # label of prompt and padding tokens: cross_entropy gives it no loss
 _LEARNING_RATE_FLOOR = 0.05
 _RAMP_STEPS = 100

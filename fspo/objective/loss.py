@@ -1,8 +1,9 @@
 """The training objective: ratio, band, surrogate, aggregation, as pure functions on torch tensors.
 
-``j`` is what is maximised and ``loss = -sum(j) / denominator``. The clip rule decides on detached numbers in
-float64; the gradient is then ``M w A grad S`` exactly as docs/theory.md section 1 defines the clipped update. Where
-the log-probs of the program that sampled are known, a correction multiplies the gradient of token t by a factor f_t.
+Each response (or token) has a surrogate term ``j``, which is maximised: ``loss = -sum(j) / denominator``. The clip
+rule decides on detached numbers in float64; the gradient is then ``M w A grad S`` exactly as docs/theory.md section 1
+defines the clipped update. Where the log-probs of the program that sampled are known, a correction multiplies the
+gradient of token t by a factor f_t.
 """
 
 from __future__ import annotations
@@ -229,7 +230,8 @@ def straight_through(
 def kl_terms(new: Float[Tensor, "B T"], ref: Float[Tensor, "B T"], mask: Bool[Tensor, "B T"]) -> Float[Tensor, "B T"]:
     """Return the k3 estimate of KL(new||reference) for each token (B, T), nats; 0 outside the mask.
 
-    The exponent is held at MAX_EXPONENT, and its gradient is kept there.
+    With x = reference less new, the estimate is exp(x) - 1 - x. The x in exp(x) is held at MAX_EXPONENT; the gradient
+    passes through it even there.
     """
     x = -log_ratios(new, ref, mask)
     x_capped = x + (capped(x.detach()) - x.detach())

@@ -41,7 +41,7 @@ class Records:
     hi: Float64[Tensor, " B"]  # upper edge of the band on S, nats
     drift: Float64[Tensor, " B"]  # m, centre of the band, nats per token; 0 where the rule has no drift
     band_accept: Bool[Tensor, " B"]  # S lies in the band
-    capped: Bool[Tensor, " B"]  # the exponent was held at MAX_EXPONENT
+    capped: Bool[Tensor, " B"]  # the exponent of the importance weight was held at MAX_EXPONENT
     cut_low: Int64[Tensor, " B"]  # number clipped below the band: 0 or 1 (sequence rules), or the number of tokens
     cut_high: Int64[Tensor, " B"]  # number clipped above the band, counted as in cut_low
     cut_dual: Int64[Tensor, " B"]  # number clipped at the dual clip, counted as in cut_low
@@ -101,7 +101,7 @@ def clip_columns(
     advantages: Float[Tensor, " B"],
     m: Float[Tensor, " B"] | float | None,
 ) -> dict[str, Shaped[Tensor, " B"]]:
-    """Return what a rule did to each response: side, weights, edges, numbers of cuts, by the columns of `Records`."""
+    """Return what a rule did to each response as fields of `Records`: side, weights, edges and numbers of cuts."""
     per_token = applied.side.ndim == 2
     active = (advantages != 0) & mask.any(-1)
     active = active[:, None] & mask if per_token else active
@@ -135,9 +135,10 @@ def clip_columns(
 def mismatch_columns(
     s: Float64[Tensor, "B T"], mask: Bool[Tensor, "B T"], mismatch: Mismatch | None
 ) -> dict[str, Shaped[Tensor, " B"]]:
-    """Return the columns of `Records` on the mismatch, for those of its ratios that are known.
+    """Return the fields of `Records` that describe the mismatch between sampler and trainer; none if it is unknown.
 
-    For each response these are the log-ratio and the sums over tokens of k3 and of the squared token log-ratio.
+    Each known ratio (engine, behaviour, total) gives a response's log-ratio and its sums over tokens of k3 and of the
+    squared token log-ratio. The total log-ratio has no field of its own.
     """
     if mismatch is None:
         return {}

@@ -33,7 +33,8 @@ class Listener(Protocol):
     def begin(self, vocabulary: int, dtype: torch.dtype) -> bool:
         """Prepare for a backward pass; return True if it needs only the scores and no parameter's gradient.
 
-        The gradient of the output layer's weight is then not computed. Autograd cannot tell this, the listener can.
+        If it returns True, the gradient of the output layer's weight is not computed. The listener is asked because
+        autograd does not tell whether that gradient is needed.
         """
         ...
 
@@ -44,7 +45,7 @@ class Listener(Protocol):
         """
 
     def finish(self) -> None:
-        """Take note that `tile` has been called for every tile of the backward pass."""
+        """Receive the notice that every tile of the backward pass has been handed to `tile`."""
 
 
 def tile_shape(tokens: int, vocabulary: int, device: torch.device, logits: int | None = None) -> tuple[int, int]:

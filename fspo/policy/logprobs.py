@@ -1,7 +1,7 @@
-"""Log-probabilities of response tokens under a causal language model, with little memory; all uses share this code.
+"""Log-probabilities of response tokens under a causal language model, with little memory.
 
-Old and new log-probabilities must both be computed here with the same batch: then S is exactly 0 before the first
-update.
+Training, scores and memory measurements all use this code. Old and new log-probabilities must both be computed
+here with the same batch: then S is exactly 0 before the first update.
 """
 
 from __future__ import annotations
@@ -205,7 +205,7 @@ def _select(
 
 @dataclass(frozen=True)
 class _Asked:
-    """A request for log-probs: the tokens that are wanted and the options of `token_log_probs`."""
+    """One call of `token_log_probs`: the response tokens whose log-probs are wanted, and the call's options."""
 
     predicting: Bool[Tensor, "B _"]  # (B, T - 1), true at each position that predicts a response token
     columns: Int64[Tensor, " _"]  # (K,), the positions at which at least one row predicts a response token

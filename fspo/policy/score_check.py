@@ -1,4 +1,4 @@
-"""Measure a sketch on a batch against the exact gradient: the covered share of the gradient, and its errors."""
+"""Compare sketches with exact gradients on one batch: the share of the gradient that they cover, and their errors."""
 
 from __future__ import annotations
 

@@ -367,7 +367,8 @@ class ScoreHooks:
     ) -> Float[torch.Tensor, "B i j"]:
         """Return the projected gradient of an embedding's weight, P_row^T G P_col, (B, kept rows, kept columns).
 
-        G = sum over tokens t of onehot(id_t) grad_t^T, with grad_t the gradient of the embedding's output.
+        P_row and P_col are the random matrices that project the rows (token ids) and the columns (features) of the
+        gradient G = sum over tokens t of onehot(id_t) grad_t^T, with grad_t the gradient of the embedding's output.
         """
         assert ids is not None
         entries, dtype = self.trainable[str(site.weight)][0], self._dtype(grad)

@@ -43,8 +43,8 @@ class Tap(torch.autograd.Function):
 class HeadListener:
     """Listener that adds up an output layer's part of the scores from the tiles of the logits' gradient.
 
-    Only the projection of the gradient is kept, (N, k). Without a projection the gradient itself is kept, (N, V),
-    which needs a small model.
+    The gradient of each token's logits is projected from the V vocabulary entries to k numbers, and only these are
+    kept, (N, k). Without a projection the gradient itself is kept, (N, V), which needs a small model.
 
     Parameters
     ----------

@@ -1,12 +1,12 @@
 """Sketches of gradients by random projection and signed hashing: fixed width, inner products kept in expectation.
 
-A gradient is a list of named parts. A matrix part G becomes P_row^T G P_col with entries of P +-1/sqrt(k);
-a vector part is kept as it is. All parts are then hashed with random signs into one vector of `width`
-buckets (a count sketch). For any two gradients u, v under the same draw,
+A gradient is a list of named parts. A matrix part G becomes P_row^T G P_col, where P_row and P_col are random matrices
+of k columns with entries +-1/sqrt(k); a vector part is kept as it is. All parts are then hashed with random signs into
+one vector of `width` buckets (a count sketch). For any two gradients u, v under the same draw,
 
     E <sketch(u), sketch(v)> = <u, v>,
 
-because E[P P^T] = I on either side, and two different entries in one bucket have independent signs.
+because E[P P^T] = I for P_row and for P_col, and two different entries in one bucket have independent signs.
 If all parts together have at most `width` entries, they are laid side by side and no two share a bucket.
 """
 

@@ -1,6 +1,6 @@
 """The clip: which rows it cuts, at which edge, and what is left of their weights (docs/theory.md section 2).
 
-All other code calls the functions here. The trainer and the evaluation of a log's rows call ``Clip.apply``. Sums over a
+No other code decides what is clipped. The trainer and the evaluation of a log's rows call ``Clip.apply``. Sums over a
 complete log use ``Clip.excess`` to find the rows that a band may cut, and call ``Clip.side`` and ``Clip.edge_weight``
 for these alone. The same code computes with numpy arrays and with torch tensors.
 """
@@ -18,7 +18,7 @@ Array = Any  # a numpy array or a torch tensor
 Outside = Literal["drop", "truncate", "cap", "mask"]
 Weight = Literal["sequence", "geometric", "none"]
 CUTTING_ALIKE: tuple[tuple[Outside, ...], ...] = (("drop", "truncate"), ("cap",), ("mask",))
-"""Values of `Clip.outside` in groups. All values of a group cut the same responses, but leave them other weights."""
+"""Groups of values of `Clip.outside`: the values of one group cut the same responses, and differ in the weight left."""
 ZEROING: tuple[Outside, ...] = ("drop", "mask")
 """Values of `Clip.outside` with which a response that is cut loses all its weight; with the others it keeps the edge's.
 """
@@ -119,7 +119,7 @@ class Clip(NamedTuple):
     weight: Weight
 
     def check(self, label: str) -> None:
-        """Raise UserError if the parts do not go together; the message begins with ``label``."""
+        """Raise UserError if ``outside``, ``dual`` and ``weight`` exclude each other. ``label`` begins the message."""
         if self.dual is not None and not self.dual > 1:
             raise UserError(f"{label}: dual={self.dual} must be > 1; common values are 2 to 10")
         if self.dual is not None and self.outside == "cap":
@@ -151,7 +151,7 @@ class Clip(NamedTuple):
     def edge_weight(
         self, S: Float[Array, "*rows"], n: Float[Array, "*rows"], side: Int8[Array, "*rows"], edges: Edges
     ) -> Float[Array, "*rows"]:
-        """Return the importance weight at the edge that cuts each response, or exp(S) (S/n) where none cuts it."""
+        """Return the importance weight at the edge that cuts each response; its own weight if no edge cuts it."""
         return importance_weight(exponent(self.edge(S, side, edges), n, self.weight))
 
     def clipped_weight(self, side: Int8[Array, "*rows"], edge_weight: Float[Array, "*rows"]) -> Float[Array, "*rows"]:

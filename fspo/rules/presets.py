@@ -98,8 +98,8 @@ def correction(name: str, **changes: Any) -> Rule | None:
     Raises
     ------
     UserError
-        For an unknown correction or field, a lower range where nothing acts at the lower edge, or a correction on the
-        ratio of the update, which the clip rule bounds.
+        For an unknown correction or field, a lower range for a correction that ignores the lower edge, or a correction
+        on the ratio of the update, which is the clip rule's part.
     """
     if name == "none":
         return None
@@ -121,8 +121,9 @@ def check_ratios(rule: Rule, correction: Rule | None) -> None:
     Raises
     ------
     UserError
-        For a clip rule on the sampler's mismatch, a correction on a ratio that moves with the updates, or a correction
-        beside a clip rule on the total ratio.
+        If the clip rule is on the engine or the behaviour ratio, which updates do not change; if the correction is on
+        the update's or the total ratio, which they do; or if a correction stands beside a clip rule on the total
+        ratio.
     """
     if rule.on not in ("update", "total"):
         raise UserError(

@@ -202,8 +202,9 @@ class Rule:
         return scale * self.range_lo, scale * self.range_hi
 
     def with_dual_at(self, ratio: float) -> Rule:
-        """Return the rule with a dual clip where exp(S) at n = 1 is ``ratio``: `dual` is a multiple of the upper
-        half-width.
+        """Return the rule with the `dual` that puts the dual edge at n = 1 at the importance ratio ``ratio``.
+
+        The centre is taken as 0. `dual` is log(ratio) over the upper half-width at n = 1.
 
         Raises
         ------

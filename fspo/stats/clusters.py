@@ -1,9 +1,9 @@
 """Ratios of sums over clusters by length bin, and their linearised covariance.
 
 A cluster is (rollout, prompt): the responses to one prompt depend on each other by its difficulty and, through the
-advantage, by each other's rewards. Each ratio is ``sum y / sum d``. Its covariance comes from the influence values of
-the clusters, ``z_c = (y_c - r d_c) / sum d``, each divided by one minus the cluster's share of ``sum d`` as in a
-delete-one jackknife.
+advantage, by each other's rewards. A ratio r is ``sum y / sum d``, y and d the numerators and denominators of the rows.
+The covariance of ratios comes from the clusters' influence values ``z_c = (y_c - r d_c) / sum d``, y_c and d_c the sums
+over cluster c. Each is divided by one minus the cluster's share of ``sum d``, as in a delete-one jackknife.
 """
 
 from __future__ import annotations

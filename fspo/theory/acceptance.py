@@ -165,8 +165,8 @@ def update_acceptance(
 def upper_edge_supremum(u_hi: float) -> float:
     """Return the largest importance weight, over all lengths L, at the upper edge of a sqrt band: exp(u_hi^2/2) (T10).
 
-    The edge's weight is exp(m_L + c_hi sqrt(L)), with the centre m_L = -L sigma^2/2 and the range c_hi = u_hi sigma. It
-    is largest at L = (u_hi/sigma)^2.
+    ``u_hi`` is the upper half-width in standard deviations of S, and S has the standard deviation sigma sqrt(L).
+    The weight at the edge is exp(-L sigma^2/2 + u_hi sigma sqrt(L)), which is largest at L = (u_hi/sigma)^2.
     """
     u_hi = number("u_hi", u_hi, 0, above=True, why="c_hi / sigma")
     if u_hi**2 / 2 > _MAX_LOG:
