@@ -40,7 +40,7 @@ from fspo.stats.intervals import PERCENT
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE, README_PICTURE = ROOT / "docs" / "findings.md", ROOT / "docs" / "images" / "acceptance.png"
-RESULTS = ROOT / "results" / "quick"
+RESULTS = ROOT / "results" / "paper"
 """The folder of the reproduction that the page and README show."""
 PRETRAINED, MODEL_SIZE = ROOT / "results" / "pretrained", ROOT / "results" / "model_size.csv"
 JUDGED, REPORT, PICTURE = "claims.json", "report.html", "figures/acceptance_by_length.png"
@@ -286,8 +286,7 @@ def page(results: Path) -> str:
     text += "\n" + FAIR.format(window=WINDOW, widest=WIDEST) + "\n" + over_runs(exponents, "responses", 0.5, 2)
     text += "\n" + TREND + "\n" + over_runs(parts, "part", 0.0, 3) + "\n"
     text += language_model(embedded=[h for judged in found for h in judged.exponents_2H()]) + model_sizes() + ADVICE
-    text += "\n## Run by run\n\nThe fair exponent:\n\n" + by_share(exponents, "responses")
-    text += "\nThe trend and its parts:\n\n" + by_share(parts, "part") + "\n" + EVERY
+    text += "\n" + EVERY
     for judged in found:
         text += (f"On {judged.task}:\n\n" if several else "") + PARTS
         for claim in judged.said["claims"]:
@@ -310,11 +309,11 @@ def side_by_side(claims: Sequence[dict[str, Any]], found: Sequence[JudgedTask]) 
 
 
 def of_all_tasks(found: Sequence[JudgedTask], name: str, column: str) -> pd.DataFrame:
-    """Return a table of all tasks; with several, the task stands before the run's name and the value of ``column``."""
+    """Return a table of all tasks; with several, the task stands before the value of ``column``."""
     tables = [getattr(judged, name) for judged in found]
     if len(found) > 1:
         tables = [
-            table.assign(**{"run": f"{judged.task}, " + table["run"], column: f"{judged.task}, " + table[column]})
+            table.assign(**{column: f"{judged.task}, " + table[column]})
             for judged, table in zip(found, tables, strict=True)
         ]
     return pd.concat(tables, ignore_index=True)
