@@ -9,6 +9,7 @@ import numpy as np
 
 from analysis.doctor.findings import Evidence
 from analysis.doctor.patient import MIN_ROWS, Floats, Ints
+from fspo.stats.intervals import t_quantile
 
 FLOAT32 = 1e-3
 """Two programs that compute in float32 differ by less than this (root mean square of their log-ratio over sqrt(L), in
@@ -117,12 +118,13 @@ class Line:
 
     def evidence(self, name: str) -> tuple[Evidence, ...]:
         """Return evidence: the root mean square of x, here called ``name``, and a and b of the line through x + k3."""
-        a, b, a_error, b_error = self.fit()
+        a, b, *errors = self.fit()
+        of_a, of_b = (t_quantile(np.inf) * error for error in errors)
         law = f"{name} + k3 (law: 0)"
         return (
             Evidence(f"{name}: root mean square", self.rms, unit="nats per root token"),
-            Evidence(f"{law}: part that does not grow with L", a, a - 2 * a_error, a + 2 * a_error, "nats"),
-            Evidence(f"{law}: part for each token", b, b - 2 * b_error, b + 2 * b_error, "nats"),
+            Evidence(f"{law}: part that does not grow with L", a, a - of_a, a + of_a, "nats"),
+            Evidence(f"{law}: part for each token", b, b - of_b, b + of_b, "nats"),
         )
 
     def systematic(self, apart: float = 0.0) -> bool:

@@ -13,6 +13,8 @@ from analysis.doctor.patient import Floats, Mask, Rows
 from analysis.stats.anytime import AnytimeMean
 from fspo.gradlog import GradLog
 from fspo.gradlog.schema import TOKEN_COLUMNS
+from fspo.rules.clip import MAX_EXPONENT
+from fspo.stats.intervals import t_quantile
 
 ROUNDING = 1e-3
 """Largest difference between S and the sum of its token log-ratios, nats, that counts as rounding."""
@@ -63,7 +65,7 @@ class TokenLaw:
         apart = np.zeros(len(size), bool) if whole else np.abs(np.nan_to_num(rows["behaviour_log_ratio"])) > ROUNDING
         law = known & ~count & fair & ~apart & (rows["updates_since_rollout"] >= 1) & (rows["times_used"] == 0)
         use = law[row] & np.isfinite(s)
-        x, row = np.expm1(np.minimum(s[use], 20)), row[use]
+        x, row = np.expm1(np.minimum(s[use], MAX_EXPONENT)), row[use]
         position = (np.arange(len(use)) - np.repeat(np.cumsum(size) - size, size))[use] + 1
         self.mean.add(x, rows["rollout"][row])
         octave = np.log2(position).astype(np.int64)
@@ -91,8 +93,9 @@ class TokenLaw:
         mean = total / n
         error = np.sqrt(np.maximum(square / n - mean**2, 0) / n)
         places = [2**k for k in np.flatnonzero(self.sums[:, 0] > 1).tolist()]
+        half = t_quantile(np.inf)
         evidence = [
-            Evidence(f"mean of e^s from position {at} on (law: 1)", 1 + m, 1 + m - 2 * e, 1 + m + 2 * e)
+            Evidence(f"mean of e^s from position {at} on (law: 1)", 1 + m, 1 + m - half * e, 1 + m + half * e)
             for at, m, e in zip(places, mean.tolist(), error.tolist(), strict=True)
         ]
         law = self.mean
