@@ -4,7 +4,7 @@ The embedded model (0.4M parameters) and a wider one of the same build (4.8M) le
 up alike and then trained without a clip, with three seeds each, at learning rates in inverse proportion to the width.
 Finished runs are kept, and a run that was killed is resumed.
 
-    python -m studies.model_size --output out/model_size    # half an hour on two idle cores
+    python -m studies.model_size --output out/model_size    # half an hour on two cores
 """
 
 from __future__ import annotations
