@@ -174,6 +174,26 @@ def test_the_largest_of_many_noisy_magnitudes_is_covered():
     assert missed / 200 < 0.05
 
 
+def test_a_run_without_a_seed_has_its_worst_bin_too():
+    """An imported run has no seed. With two bins each low end is that of an interval at 97.5 %."""
+    rows = pd.DataFrame({"run": "r", "seed": NAN, "value": [1.0, 2.0], "low": [0.9, 1.5], "high": [1.2, 2.4]})
+    worst = worst_by_run(rows)
+    wider = sps.norm.ppf(1 - 0.05 / 4) / sps.norm.ppf(1 - 0.05 / 2)
+    assert worst[["value", "high"]].to_numpy().tolist() == [[2.0, 2.4]]
+    assert worst["low"].tolist() == [pytest.approx(2.0 - 0.5 * wider)]
+
+
+@pytest.mark.parametrize(
+    ("gap", "total", "p_for", "p_against"),
+    [(0.8, 1.2, -1.6, 1.0), (-0.8, -1.2, -2.0, 1.0), (-0.8, 1.2, 1.0, -3.0), (0.8, -1.2, 1.0, -1.6)],
+)
+def test_the_lead_in_size_has_the_p_values_of_its_definition(gap, total, p_for, p_against):
+    """Twice the larger p-value of the two signs that must agree. Errors below and above: gap .5, .25; total .4, .6."""
+    found = lead_in_size("log", Measured(gap, 0.5, 0.25), Measured(total, 0.4, 0.6))
+    by_hand = [1.0 if z == 1 else 2 * sps.norm.cdf(z) for z in (p_for, p_against)]
+    assert (found.p_for, found.p_against) == pytest.approx(by_hand, rel=1e-9)
+
+
 def test_select_matches_floats_and_tells_missing_columns():
     table = pd.DataFrame({"target": [0.95, 0.85, NAN], "x": [1, 2, 3]})
     assert select(table, target=0.85)["x"].tolist() == [2]
