@@ -107,9 +107,8 @@ class AcceptanceCurve:
         """Make the curve of candidates for the true acceptances from the law of the estimates' errors."""
         k, root = len(law), np.sqrt(law.p)
         centre = np.eye(k) - np.outer(np.ones(k), law.p)
-        units = 1 / law.scale(np.full(k, float(law.p @ law.smooth)))
         deviation = root * (centre @ (special.logit(law.smooth) if law.binary else law.a))
-        lever = root[:, None] * centre * units
+        lever = root[:, None] * centre
         values, vectors = np.linalg.eigh(lever @ law.covariance[:k, :k] @ lever.T)
         along = vectors.T @ deviation
         if not values[-1] > 0:

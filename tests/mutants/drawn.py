@@ -6,8 +6,9 @@
     python -m tests.mutants.drawn --page         # only write the page anew, after a reason was added
     make mutation
 
-Tests that were written against the survivors of a draw are judged by a draw with a new seed: after such tests, raise
-``SEED``. The page keeps the scores of earlier draws.
+A change is judged first by the tests of its own file (`TESTS`), then, if they all pass, by those of whole analyses and
+training runs (`WHOLE`). Tests that were written against the survivors of a draw are judged by a draw with a new seed:
+after such tests, raise ``SEED``. The page keeps the scores of earlier draws.
 
 Exit status 1: a change survived and ``harmless.toml`` does not say why no test can or need notice it.
 """
@@ -21,6 +22,7 @@ import json
 import sys
 import tomllib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -50,9 +52,11 @@ TESTS: dict[str, tuple[str, ...]] = {
     "analysis/stats/smooth.py": ("tests/analysis/stats/test_smooth.py",),
     "analysis/claims": ("tests/analysis/claims",),
 }
-"""The tests that must notice a change, by file or folder of the changed code."""
+"""The tests of its own file that judge a change, by file or folder of the changed code."""
+WHOLE = ("tests/record/test_record.py", "tests/analysis/tables")
+"""The tests that judge a change which the tests of its own file did not notice."""
 SAMPLE, SEED = 160, 4
-STATE = ROOT / "out" / "mutants_drawn.json"
+STATE, STATE_WHOLE = (ROOT / "out" / name for name in ("mutants_drawn.json", "mutants_drawn_whole.json"))
 HARMLESS = HERE / "harmless.toml"
 RESULT = ROOT / "studies" / "results" / "mutation.json"
 PAGE = ROOT / "docs" / "mutation.md"
@@ -153,26 +157,33 @@ def noticed(draw: Mapping[str, Any]) -> str:
     return share(sum(map(bool, found)), len(found))
 
 
+def of_whole(test: str) -> bool:
+    """Whether a test belongs to `WHOLE` alone, not to the tests of a changed file."""
+    return test.startswith(WHOLE) and not test.startswith(tuple(path for own in TESTS.values() for path in own))
+
+
 def page(draws: Sequence[Mapping[str, Any]], why: Mapping[str, str]) -> str:
     """The page docs/mutation.md: the score of the last draw, its survivors, and the scores of the draws before it."""
     last = draws[-1]
     found: dict[str, str] = last["killed_by"]
     survived = [name for name, test in found.items() if not test]
     equal = sum(name in why for name in survived)
-    rooms = {room: [name for name in found if name.startswith(room)] for room in TESTS}
+    rooms = {room: [found[name] for name in found if name.startswith(room)] for room in TESTS}
     rows = "\n".join(
-        f"| `{room}` | {' '.join(f'`{test}`' for test in TESTS[room])} | {sum(bool(found[n]) for n in names)} | "
-        f"{sum(not found[n] for n in names)} |"
-        for room, names in rooms.items()
+        f"| `{room}` | {' '.join(f'`{test}`' for test in TESTS[room])} | "
+        f"{sum(bool(test) and not of_whole(test) for test in tests)} | "
+        f"{sum(map(of_whole, tests))} | {sum(not test for test in tests)} |"
+        for room, tests in rooms.items()
     )
+    alone = sum(bool(test) and not of_whole(test) for test in found.values())
     listed = "\n".join(
         f"- `{name.replace(' -> ', '` became `')}`: {why.get(name, '**not noticed**')}" for name in survived
     )
     earlier = "".join(f"- seed {draw['seed']}, commit {draw['commit'][:12]}: {noticed(draw)}\n" for draw in draws[:-1])
     if earlier:
         earlier = f"""
-Earlier draws, noticed by the tests of their day. Tests were then written against the survivors, so these changes cannot
-judge the tests of today:
+Earlier draws, judged by the tests of the changed file alone, as these were then. Tests were then written against the
+survivors, so these changes cannot judge the tests of today:
 
 {earlier}"""
     return f"""# Mutation score
@@ -180,19 +191,22 @@ judge the tests of today:
 Would the tests notice if a line of the rules, the theory or the statistics were wrong? cosmic-ray
 {last["cosmic_ray"]} can make {last["places"]:,} small changes of these files (another operator or comparison,
 a number plus or minus 1, a condition turned round, a loop left out). {len(found)} of them were drawn at random (seed
-{last["seed"]}), and each was judged by the tests of its file alone, at commit {last["commit"][:12]}:
+{last["seed"]}). Each was judged by the tests of its own file and, where these did not notice it, by those of whole
+analyses and training runs ({" and ".join(f"`{test}`" for test in WHOLE)}), at commit
+{last["commit"][:12]}:
 
     make mutation
 
 - noticed: {noticed(last)}, with the exact interval
+- noticed by the tests of its own file: {share(alone, len(found))}
 - without the {equal} that are harmless for the reasons below: {share(len(found) - len(survived), len(found) - equal)}
 {earlier}
 Changes of annotations are not drawn, nor bit operations in the place of arithmetic, which every test that runs the
-line notices. What only tests of other files would notice counts as survived. Changes made by hand, each named after the
+line notices. What only further tests would notice counts as survived. Changes made by hand, each named after the
 mistake that it stands for, are in `tests/mutants/mutants.toml` (`make mutants`).
 
-| changed code | tests that must notice | noticed | survived |
-| --- | --- | --- | --- |
+| changed code | tests of its own file | noticed by them | by whole runs | survived |
+| --- | --- | --- | --- | --- |
 {rows}
 
 ## Survivors, with the reason why where one is harmless
@@ -228,6 +242,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     mutants, count = draw(options.sample, options.seed)
     found = run(mutants, ROOT, STATE, options.jobs)
     why = reasons()
+    left = [replace(mutant, tests=WHOLE) for mutant in mutants if not found[mutant.name] and mutant.name not in why]
+    found |= run(left, ROOT, STATE_WHOLE, options.jobs)
     survived = [name for name, test in found.items() if not test]
     for name in survived:
         print(f"SURVIVED  {name}\n          {why.get(name, 'no reason is given')}")

@@ -13,11 +13,12 @@ ATOM = {atom.id: atom for atom in ATOMS}
 DESIGN = PlannedRuns(logs=4, seeds=5, rollouts=20, responses=7680, held_out=256)
 
 
+@pytest.mark.parametrize("df", [4, 7])
 @pytest.mark.parametrize("truth", [0.0, 0.5, 2.0])
-def test_a_one_sided_chance_is_that_of_the_noncentral_t(truth):
-    expected = sps.nct.sf(sps.t.isf(ALPHA, 4), 4, truth / 0.5)
-    assert chance(truth, 0.5, 4, "above", 0.0) == pytest.approx(expected, abs=2e-4)
-    assert chance(-truth, 0.5, 4, "below", 0.0) == pytest.approx(expected, abs=2e-4)
+def test_a_one_sided_chance_is_that_of_the_noncentral_t(truth, df):
+    expected = sps.nct.sf(sps.t.isf(ALPHA, df), df, truth / 0.5)
+    assert chance(truth, 0.5, df, "above", 0.0) == pytest.approx(expected, abs=2e-4)
+    assert chance(-truth, 0.5, df, "below", 0.0) == pytest.approx(expected, abs=2e-4)
 
 
 def simulated(name, truth, runs=3000):

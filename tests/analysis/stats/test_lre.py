@@ -7,7 +7,7 @@ import pytest
 from scipy import optimize
 from scipy import stats as sps
 
-from analysis.stats.error_law import degrees, error_law, intra_correlation, skewed, worth
+from analysis.stats.error_law import cut_size, degrees, error_law, intra_correlation, skewed, worth
 from analysis.stats.lre import AcceptanceCurve, bands, constant_test, lre_estimates, squared, squared_interval
 from fspo.stats.clusters import ratios
 from fspo.theory import lre
@@ -258,7 +258,8 @@ def test_rates_that_are_all_1_are_as_certain_as_indicators(seed):
         assert found["l2"].estimate == pytest.approx(0, abs=1e-9)
         assert found["l2"].ci_high == pytest.approx(exact["l2"].ci_high)
         assert found["l2"].ci_high > 0.02
-    assert "no cluster differs" in lre_estimates(ratios(np.full(len(bins), 0.3), cluster, bins, 6))[0].reason
+    for same in (0.3, 2.0):
+        assert "no cluster differs" in lre_estimates(ratios(np.full(len(bins), same), cluster, bins, 6))[0].reason
 
 
 def test_reasons_instead_of_numbers():
@@ -395,6 +396,12 @@ def test_effective_rows_of_weights_by_hand():
     np.testing.assert_allclose(found, [[[0.8], [2.4]], [[0.8], [1.2]]])
 
 
+def test_the_size_of_a_cut_by_hand():
+    """Two clusters lost .5 and .1 of a row: sum of squares .26 over sum .6, then a prompt that lost a whole row."""
+    assert cut_size(np.array([[0.5], [0.1]]), 2) == pytest.approx((2 * 0.26 / 0.6 + 1) / 3)
+    assert cut_size(np.zeros((2, 1)), 0) == 1.0
+
+
 def relative(a, p):
     return a / (p @ a) - 1
 
@@ -414,6 +421,34 @@ def weights(rng):
 
 
 LOGS = pytest.mark.parametrize("log", [lambda rng: draw(rng, [0.6, 0.65, 0.7, 0.72, 0.75]), weights])
+
+
+def test_the_bias_of_the_plug_in_by_finite_differences():
+    """sum p Var(r), by the derivatives of r and the covariance of a and p; a prompt's responses share their bin, so
+    the shares of rows vary."""
+    rng = np.random.default_rng(8)
+    cluster = np.repeat(np.arange(60), rng.integers(2, 20, 60))
+    bins = rng.integers(0, 3, 60)[cluster]
+    law, _ = error_law(ratios(np.array([1.5, 3.0, 9.0])[bins] + rng.normal(size=len(bins)), cluster, bins, 3))
+    lever = derivatives(relative, law.a, law.p)
+    assert law.noise == pytest.approx(law.p @ np.diag(lever @ law.covariance @ lever.T), rel=1e-6)
+
+
+def test_equal_acceptances_are_no_evidence_against_a_constant_one():
+    law, _ = error_law(ratios(np.arange(400) % 8 < 6, np.arange(400) // 8, np.arange(400) // 8 % 5, 5, binary=True))
+    assert np.ptp(law.a) == 0
+    assert constant_test(law)[0] == 1.0
+
+
+def test_with_few_rejections_the_high_end_covers_one_bin_at_its_low_limit():
+    """Of 200 rows in four bins, three from different prompts are cut. If one bin with the share p of the rows has
+    the relative acceptance r, and all others one acceptance, LRE_2^2 is p r^2 + (1-p) (p r / (1-p))^2."""
+    kept = np.ones(200)
+    kept[[3, 50, 121]] = 0
+    law, _ = error_law(ratios(kept, np.arange(200) // 4, np.arange(200) % 4, 4, binary=True))
+    _, low, _ = bands(law)
+    alone = law.p * low**2 + (1 - law.p) * (law.p * low / (1 - law.p)) ** 2
+    assert squared_interval(law)[1] == pytest.approx(alone.max(), rel=1e-9)
 
 
 @LOGS

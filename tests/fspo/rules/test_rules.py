@@ -312,6 +312,13 @@ def test_calibrate_by_hand():
     assert calibrate(preset("fspo").rule, S, n, np.ones(4), 0.75).range_hi == pytest.approx(0.03 * 3.5)
 
 
+def test_calibrate_accepts_equal_responses_together():
+    """Half of four responses is two; the third has the excess of the second, so the factor is just above it."""
+    S, n = np.array([0.3, -0.6, 0.6, -1.2]), np.full(4, 100.0)
+    factor = calibrate(preset("fspo").rule, S, n, np.ones(4), 0.5).range_hi / 0.03
+    assert 2 < factor < 2 * (1 + 1e-8)
+
+
 @pytest.mark.parametrize(
     ("change", "word"),
     [

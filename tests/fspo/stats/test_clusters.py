@@ -195,6 +195,7 @@ def test_error_draws_have_the_covariance():
     covariance = np.array([[2.0, 0.6], [0.6, 1.0]])
     draws = error_draws(covariance, 100_000)
     assert np.cov(draws.T) == pytest.approx(covariance, rel=0.08)
+    np.testing.assert_array_equal(error_draws(covariance, 0), error_draws(covariance, 1))
 
 
 @pytest.mark.parametrize("rank", [1, 3, 5])
