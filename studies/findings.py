@@ -1,13 +1,13 @@
-"""Publish a finished reproduction in results/ (claims, small tables, reports) and on the page docs/findings.md.
+"""Publish a finished reproduction in results/ (claims, small tables, report, figure) and on the page docs/findings.md.
 
 The page also holds the numbers of results/pretrained/ and results/model_size.csv, which studies/pretrained.py and
 studies/model_size.py measure.
 
-    python studies/findings.py out/paper    # after fspo reproduce --preset paper
-    python studies/findings.py out/quick    # after make repro
+    python -m studies.findings out/paper    # after fspo reproduce --preset paper
+    python -m studies.findings out/quick    # after make repro
 
-Of several tasks it publishes those that are judged. README's picture is the first task's. It prints the lines that
-README must hold, but for the sentence on the pretrained model.
+A reproduction of several tasks is published task by task: those whose claims are judged already. README's picture is
+that of the first task. The command prints the lines that README must hold, except the sentence on the pretrained model.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from fspo.repro.presets import TASKS
 from fspo.rules import COMPARED
 from fspo.stats.clusters import dense
 from fspo.stats.intervals import PERCENT
+from studies import rule_table
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE, README_PICTURE = ROOT / "docs" / "findings.md", ROOT / "docs" / "images" / "acceptance.png"
@@ -44,8 +45,9 @@ RESULTS = ROOT / "results" / "paper"
 """The folder of the reproduction that the page and README show."""
 PRETRAINED, MODEL_SIZE = ROOT / "results" / "pretrained", ROOT / "results" / "model_size.csv"
 JUDGED, REPORT, PICTURE = "claims.json", "report.html", "figures/acceptance_by_length.png"
-TABLES = ("fair_exponent", "trend_parts")
-FILES = (JUDGED, *(f"{name}.csv" for name in TABLES))
+TABLES, RULES = ("fair_exponent", "trend_parts"), "rules"
+"""Tables that are measured run by run, and the one that is made of all runs."""
+FILES = (JUDGED, *(f"{name}.csv" for name in (*TABLES, RULES)))
 """Files of a task's results that the page links to."""
 SHARES = (0.75, *sorted(TARGETS))
 """Shares of responses that a band accepts, at which the fair exponent is estimated."""
@@ -53,7 +55,7 @@ HEAD = """# What the reproduction found
 
 From the runs of `fspo reproduce --preset {preset}` (`results/{preset}/`: {tasks}seeds {seeds}, commit
 {commit}, catalogue {catalogue}).
-`studies/findings.py` writes this page. Each number has its {percent} interval.
+`python -m studies.findings out/{preset}` writes this page. Each number has its {percent} interval.
 """
 LAW = """## Which law S follows
 
@@ -130,9 +132,10 @@ What each verdict above is made of.
 """
 ADVICE = """## What to do
 
+{of_tasks}
 - Look at the fair exponent at the acceptance at which your band cuts, not at the exponent of the variance.
 - Where its interval excludes 1/2, a sqrt band cuts lengths unevenly. `fspo-adaptive` estimates the exponent from
-  earlier updates; its verdicts (C7) stand above.
+  earlier updates, and `fspo-conformal` a factor for each bin of lengths; their verdicts (C7) stand above.
 - Where drift is the largest part, a band around the drift (`fspo-kl`) takes it away; where shape is, no drift and no
   fixed exponent does at every acceptance.
 """
@@ -204,12 +207,13 @@ def further(claim: dict[str, Any], claims: Sequence[dict[str, Any]]) -> str:
 @dataclass(frozen=True)
 class JudgedTask:
     """One judged task of a reproduction: its name ("" if the reproduction has one task), the content of claims.json,
-    the rows of fair_exponent.csv and of trend_parts.csv."""
+    the rows of fair_exponent.csv, of trend_parts.csv and of rules.csv."""
 
     task: str
     said: dict[str, Any]
     exponents: pd.DataFrame
     parts: pd.DataFrame
+    rules: pd.DataFrame
 
     @property
     def on_task(self) -> str:
@@ -242,7 +246,7 @@ def read(results: Path) -> list[JudgedTask]:
         JudgedTask(
             task,
             json.loads((folder / JUDGED).read_text(encoding="utf-8")),
-            *(pd.read_csv(folder / f"{name}.csv") for name in TABLES),
+            *(pd.read_csv(folder / f"{name}.csv", dtype={"at": str}) for name in (*TABLES, RULES)),
         )
         for task, folder in task_folders(results).items()
     ]
@@ -285,7 +289,11 @@ def page(results: Path) -> str:
     exponents, parts = of_all_tasks(found, "exponents", "responses"), of_all_tasks(found, "parts", "part")
     text += "\n" + FAIR.format(window=WINDOW, widest=WIDEST) + "\n" + over_runs(exponents, "responses", 0.5, 2)
     text += "\n" + TREND + "\n" + over_runs(parts, "part", 0.0, 3) + "\n"
-    text += language_model(embedded=[h for judged in found for h in judged.exponents_2H()]) + model_sizes() + ADVICE
+    text += "\n" + rule_table.HEAD
+    text += "".join(rule_table.section(judged.rules, judged.task if several else "") for judged in found)
+    text += "\n" + language_model(embedded=[h for judged in found for h in judged.exponents_2H()]) + model_sizes()
+    lines = [f"- {line}" for judged in found for line in rule_table.advice(judged.rules, judged.task)]
+    text += ADVICE.format(of_tasks="\n".join(lines))
     text += "\n" + EVERY
     for judged in found:
         text += (f"On {judged.task}:\n\n" if several else "") + PARTS
@@ -434,6 +442,11 @@ def edges_line(folder: Path = RESULTS) -> str:
     )
 
 
+def rules_line(folder: Path = RESULTS) -> str:
+    """Return the sentence on all rules as published that README must hold, from the first task's results."""
+    return rule_table.readme_line(read(folder)[0].rules)
+
+
 def publish(out: Path, results: Path) -> None:
     """Measure the runs of a reproduction's judged tasks, and write the folder of results."""
     folders = task_folders(out)
@@ -450,6 +463,8 @@ def publish(out: Path, results: Path) -> None:
             with whole_file(place / f"{name}.csv") as path:
                 table = pd.DataFrame([row for of_run in found for row in of_run[i]])
                 table.to_csv(path, index=False, float_format="%.4g")
+        with whole_file(place / f"{RULES}.csv") as path:
+            rule_table.rule_rows(runs).to_csv(path, index=False, float_format="%.4g")
     if set(folders) == set(TASKS):
         shutil.copy(out / JUDGED, results / JUDGED)
 
@@ -461,14 +476,14 @@ def published() -> str:
 
 def main() -> int:
     """Publish the reproduction named on the command line."""
-    parser = CommandParser(prog="python studies/findings.py", description=__doc__ or "")
+    parser = CommandParser(prog="python -m studies.findings", description=__doc__ or "")
     parser.add_argument("folder", type=str, help="folder of a finished reproduction, such as out/paper")
     out = Path(parser.parse_args().folder)
     publish(out, RESULTS.parent / out.name)
     write_text(PAGE, published())
     first = next(iter(task_folders(RESULTS).values()))
     shutil.copy(first / Path(PICTURE).name, README_PICTURE)
-    print(*verdict_lines(main_claims(RESULTS)), edges_line(), sep="\n")
+    print(*verdict_lines(main_claims(RESULTS)), edges_line(), rules_line(), sep="\n")
     return 0
 
 

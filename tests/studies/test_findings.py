@@ -1,10 +1,13 @@
-"""studies/findings.py: what it publishes from runs and claims; and what README says of the published claims."""
+"""What studies/findings.py publishes from runs and claims, and what README says of the published claims."""
 
 import json
+import shutil
 
 import pandas as pd
 import pytest
 
+from analysis.options import Options
+from analysis.run import analyse_runs
 from fspo.base.errors import UserError
 from studies import findings
 from tests.record.make_record import LOGS
@@ -15,10 +18,19 @@ def claim(name, **more):
     return said | {"estimate": 0.2, "ci_low": 0.1, "ci_high": 0.3, "details": {}} | more
 
 
-def write_reproduction(folder, claims):
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run folder with its analysis."""
+    folder = tmp_path_factory.mktemp("runs") / "fspo-kl"
+    shutil.copytree(LOGS / "fspo-kl", folder)
+    analyse_runs([str(folder)], Options(draws=2))
+    return folder
+
+
+def write_reproduction(folder, run, claims):
     """Write what a finished reproduction of one task leaves: one run, its claims, report and figure."""
     (folder / "runs").mkdir(parents=True)
-    (folder / "runs" / "fspo-seed11").symlink_to(LOGS / "fspo-kl")
+    (folder / "runs" / "fspo-seed11").symlink_to(run)
     said = {"catalogue": "abc", "commit": "0123456789abcdef", "seeds": [11], "claims": claims}
     (folder / findings.JUDGED).write_text(json.dumps(said))
     (folder / findings.REPORT).write_text(f"the report of {folder.name}")
@@ -30,7 +42,7 @@ def write_reproduction(folder, claims):
 DECIDES = "of 1 atoms the one that decides, log-variance: exponent"
 
 
-def test_a_reproduction_is_published_as_tables_and_a_page(tmp_path):
+def test_a_reproduction_is_published_as_tables_and_a_page(tmp_path, run):
     out, results = tmp_path / "out", tmp_path / "quick"
     with pytest.raises(UserError, match="make repro"):
         findings.publish(out, results)
@@ -40,7 +52,7 @@ def test_a_reproduction_is_published_as_tables_and_a_page(tmp_path):
         claim("log-variance"),
         claim("own-ends", estimate=None),
     ]
-    said = write_reproduction(out, claims)
+    said = write_reproduction(out, run, claims)
     findings.publish(out, results)
     text = findings.page(results)
     assert "`fspo reproduce --preset quick` (`results/quick/`: seeds 11, commit\n0123456789ab, catalogue abc)" in text
@@ -56,11 +68,11 @@ def test_a_reproduction_is_published_as_tables_and_a_page(tmp_path):
     assert by_part[["drift", "scale", "shape"]].sum(axis=1).to_numpy() == pytest.approx(by_part["trend"], abs=1e-3)
 
 
-def test_tasks_are_published_as_they_are_judged_and_stand_side_by_side(tmp_path):
+def test_tasks_are_published_as_they_are_judged_and_stand_side_by_side(tmp_path, run):
     out, results = tmp_path / "out", tmp_path / "paper"
     for task, verdict in (("products", "supported"), ("chain-add", "refuted")):
         head = claim("C1", estimand=DECIDES, details={"atoms": {}}, verdict=verdict)
-        write_reproduction(out / task, [head, claim("log-variance", verdict=verdict)])
+        write_reproduction(out / task, run, [head, claim("log-variance", verdict=verdict)])
     findings.publish(out, results)
     text = findings.page(results)
     assert "(`results/paper/`: tasks chain-add, products; seeds 11, commit" in text
@@ -69,8 +81,10 @@ def test_tasks_are_published_as_they_are_judged_and_stand_side_by_side(tmp_path)
     assert "- On products: log-variance says. *Supported*" in text
     assert "| chain-add, A > 0 | " in text
     assert "| products, trend | " in text
+    assert "On common logs of products each rule's band keeps" in text
+    assert "- **Rule** on products: as published, " in text
     assert findings.main_claims(results)[0]["verdict"] == "refuted"  # not all tasks are judged: the first one's
-    write_reproduction(out / "chain-add-64", [claim("log-variance")])
+    write_reproduction(out / "chain-add-64", run, [claim("log-variance")])
     pooled = [claim("C1", estimand=DECIDES, details={"atoms": {}}, verdict="inconclusive")]
     (out / "claims.json").write_text(json.dumps({"claims": pooled}))
     findings.publish(out, results)
@@ -84,6 +98,7 @@ def test_the_page_and_readme_hold_the_published_verdicts():
     lines = [
         *findings.verdict_lines(findings.main_claims(findings.RESULTS)),
         findings.edges_line(),
+        findings.rules_line(),
         findings.language_model_line(),
     ]
     assert [line for line in lines if line not in readme] == []

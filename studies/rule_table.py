@@ -1,0 +1,194 @@
+"""The rules of a reproduction side by side: on common logs at one acceptance, and in their own runs as published.
+
+`python -m studies.findings` writes the numbers to results/PRESET/TASK/rules.csv and the tables to docs/findings.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis.claims.evidence import Log, Tables, logs_of, over_seeds, select
+from analysis.claims.quantities import drawdown, final_reward
+from analysis.rules.evaluate import TARGETS
+from analysis.tables.files import read_tables
+from fspo.gradlog import metric_names as metric
+from fspo.repro.presets import SIX_RULES
+from fspo.stats.intervals import PERCENT, t_quantile
+
+PUBLISHED = "as published"
+TREND, LRE, MSE, ACCEPTANCE, REWARD, FALL = "trend", "LRE_2", "MSE", "acceptance", "held-out reward", "fall"
+ON_LOGS, IN_RUNS = (TREND, LRE, MSE), (ACCEPTANCE, TREND, LRE, REWARD, FALL)
+"""The quantities on common logs, and in the rules' own runs."""
+RANGE = "range"
+REFERENCE = "fspo"
+"""The rule whose MSE the others' is divided by."""
+_BAND = {"measure": "band", "subset": "all", "use": "first"}
+HEAD = """## The rules side by side
+
+These tables only describe: their columns were chosen after the runs had been seen, so no verdict follows from them.
+"""
+SECTION = """
+On common logs {on_task}each rule's band keeps the same share of every log. Trend is the change of the acceptance for
+each doubling of L; LRE_2 is the [Length Reweighting Error](glossary.md); MSE is the mean squared error of the clipped
+update as an estimate of the true one (T12), divided by that of `{reference}` on the same log, so that less than 1 is
+better. Trend and LRE_2 are means over the logs, MSE the median; behind each stand its lowest and highest value.
+
+{on_logs}
+As published, each rule has its preset's range in its own runs. The acceptance counts responses in the band, at first
+use. The held-out reward is the mean over the last fifth of the evaluations; fall is the deepest fall of the training
+reward below its maximum so far. Each number is the mean over the seeds with its {percent} interval.
+
+{in_runs}"""
+
+
+def rule_rows(runs: Sequence[Path]) -> pd.DataFrame:
+    """Return the numbers of all rules from the tables of several analysed runs.
+
+    Returns
+    -------
+    DataFrame
+        Columns rule, at ("0.85", "0.95" or `PUBLISHED`), quantity, value, low, high, and number: of the logs or seeds
+        that have a value. ``low`` and ``high`` are the ends of an interval for `PUBLISHED`, else the lowest and the
+        highest value of all logs.
+    """
+    tables = read_tables(runs)
+    logs = logs_of(tables)
+    rows = []
+    for rule in SIX_RULES:
+        for target in sorted(TARGETS):
+            for quantity, values in _matched(tables, rule, target):
+                centre = np.median if quantity in (MSE, RANGE) else np.mean
+                rows.append((rule, f"{target:g}", quantity, *_summary(values, centre)))
+        own = [log for log in logs if log.rule == rule]
+        rows += [(rule, PUBLISHED, quantity, *_over_seeds(values)) for quantity, values in _own(tables, own)]
+    return pd.DataFrame(rows, columns=["rule", "at", "quantity", "value", "low", "high", "number"])
+
+
+def _matched(tables: Tables, rule: str, target: float) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield each quantity of a rule on every log, where its band keeps the share ``target`` of the log."""
+    case = {"rule": rule, "source": "matched", "target": target, "outside": "drop"}
+    yield TREND, select(tables["trend"], **case, **_BAND)["slope"].to_numpy(float)
+    yield LRE, select(tables["lre"], **case, **_BAND, norm="l2")["estimate"].to_numpy(float)
+    where = {"reference": "population", "quantity": "mse", "bin": -1}
+    found = [
+        select(tables["population"], **{**case, "rule": name}, **where).set_index("run")["estimate"]
+        for name in (rule, REFERENCE)
+    ]
+    yield MSE, (found[0] / found[1]).to_numpy(float)
+    ranges = select(tables["ranges"], **case, rate="band", use="first")
+    yield RANGE, ranges["range_hi"].to_numpy(float)
+
+
+def _own(tables: Tables, own: Sequence[Log]) -> Iterator[tuple[str, dict[float, float]]]:
+    """Yield each quantity of a rule in its own runs, by seed."""
+
+    def by_seed(rows: pd.DataFrame, read: Callable[[pd.DataFrame], float]) -> dict[float, float]:
+        found = {log.seed: rows.loc[rows["run"] == log.run] for log in own}
+        return {seed: read(some) if len(some) else float("nan") for seed, some in found.items()}
+
+    def only(column: str, rows: pd.DataFrame) -> float:
+        return float(rows[column].iloc[0])
+
+    trained = {"source": "trained", **_BAND}
+    acceptance = select(tables["acceptance"], **trained, bin=-1)
+    yield ACCEPTANCE, by_seed(acceptance, partial(only, "estimate"))
+    yield TREND, by_seed(select(tables["trend"], **trained), partial(only, "slope"))
+    yield LRE, by_seed(select(tables["lre"], **trained, norm="l2"), partial(only, "estimate"))
+    yield REWARD, by_seed(select(tables["training"], name=metric.HELD_OUT_REWARD, phase="eval"), final_reward)
+    yield FALL, by_seed(select(tables["training"], name=metric.REWARD, phase="train"), drawdown)
+
+
+def _summary(values: np.ndarray, centre: Callable[[np.ndarray], Any]) -> tuple[float, float, float, int]:
+    known = values[np.isfinite(values)]
+    if not len(known):
+        return float("nan"), float("nan"), float("nan"), 0
+    return float(centre(known)), float(known.min()), float(known.max()), len(known)
+
+
+def _over_seeds(values: dict[float, float]) -> tuple[float, float, float, int]:
+    found = over_seeds(values)
+    if isinstance(found, str):  # also where all values are equal: a mean without an interval
+        known = [value for value in values.values() if np.isfinite(value)]
+        return float(np.mean(known)) if known else float("nan"), float("nan"), float("nan"), len(known)
+    half = t_quantile(found.df) * found.se_low
+    return found.value, found.value - half, found.value + half, len(values)
+
+
+def section(rules: pd.DataFrame, task: str = "") -> str:
+    """Return the two Markdown tables of `rule_rows`: on common logs, and in the rules' own runs on a task."""
+    shares = [f"{target:g}" for target in sorted(TARGETS)]
+    on_logs = [(f"{quantity} at {float(share):.0%}", share, quantity) for share in shares for quantity in ON_LOGS]
+    in_runs = [(quantity, PUBLISHED, quantity) for quantity in IN_RUNS]
+    return SECTION.format(
+        reference=REFERENCE,
+        percent=PERCENT,
+        on_task=f"of {task} " if task else "",
+        on_logs=_table(rules, on_logs, " ({:z.3f} to {:z.3f})"),
+        in_runs=_table(rules, in_runs, " [{:z.3f}, {:z.3f}]"),
+    )
+
+
+def _table(rules: pd.DataFrame, columns: Sequence[tuple[str, str, str]], ends: str) -> str:
+    """Return a Markdown table with one line for each rule; ``columns`` are head, ``at`` and ``quantity`` of each."""
+    lines = ["| rule | " + " | ".join(head for head, *_ in columns) + " |", "|" + " --- |" * (1 + len(columns))]
+    for rule, some in rules.groupby("rule", sort=False):
+        cells = []
+        for _, at, quantity in columns:
+            row = select(some, at=at, quantity=quantity).iloc[0]
+            said = "unknown" if np.isnan(row["value"]) else f"{row['value']:z.3f}"
+            cells.append(said if np.isnan(row["low"]) else said + ends.format(row["low"], row["high"]))
+        lines.append(f"| {rule} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def advice(rules: pd.DataFrame, task: str = "") -> list[str]:
+    """Return what the numbers of one task say to somebody who chooses a rule, its range and its cut, as lines."""
+    on_task = f" on {task}" if task else ""
+
+    def value(rule: str, at: str, quantity: str) -> float:
+        return float(select(rules, rule=rule, at=at, quantity=quantity)["value"].iloc[0])
+
+    own = select(rules, at=PUBLISHED)
+    fairest = str(own.loc[own["quantity"] == LRE].sort_values("value")["rule"].iloc[0])
+    said = [
+        f"**Rule**{on_task}: as published, `{fairest}` depends least on the length: LRE_2 "
+        f"{value(fairest, PUBLISHED, LRE):.3f}, `{REFERENCE}` {value(REFERENCE, PUBLISHED, LRE):.3f}. "
+        f"Their held-out rewards are {value(fairest, PUBLISHED, REWARD):.3f} and "
+        f"{value(REFERENCE, PUBLISHED, REWARD):.3f}."
+    ]
+    ranges = []
+    for share in sorted(TARGETS):
+        row = select(rules, rule=REFERENCE, at=f"{share:g}", quantity=RANGE).iloc[0]
+        ranges.append(f"{share:.0%} at {row['value']:.3g} ({row['low']:.2g} to {row['high']:.2g})")
+    said.append(
+        f"**Range**{on_task}: `{REFERENCE}` keeps {' and '.join(ranges)}: the median over windows, with the lowest "
+        "and the highest. It depends on how far an update moves the model: `fspo calibrate RUN` finds that of your log."
+    )
+    tight, wide = (f"{share:g}" for share in sorted(TARGETS))
+    errors = select(rules, at=wide, quantity=MSE)["value"]
+    said.append(
+        f"**Cut**{on_task}: `{REFERENCE}` has LRE_2 {value(REFERENCE, tight, LRE):.3f} where it keeps "
+        f"{float(tight):.0%} and {value(REFERENCE, wide, LRE):.3f} where it keeps {float(wide):.0%}. "
+        f"There the rules' median MSE is {errors.min():.3f} to {errors.max():.3f} of `{REFERENCE}`'s."
+    )
+    return said
+
+
+def readme_line(rules: pd.DataFrame) -> str:
+    """Return the sentence on all rules as published that README must hold."""
+    own = select(rules, at=PUBLISHED)
+
+    def values(quantity: str) -> str:
+        found = select(own, quantity=quantity)
+        return ", ".join(f"{rule} {value:.3f}" for rule, value in zip(found["rule"], found["value"], strict=True))
+
+    return (
+        f"[As published](docs/findings.md#the-rules-side-by-side), LRE_2 is {values(LRE)}; the held-out reward is "
+        f"{values(REWARD)}."
+    )
