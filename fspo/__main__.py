@@ -1,4 +1,4 @@
-"""The command ``fspo NAME ...``: one name for all commands, of which each is imported when it runs."""
+"""The command ``fspo NAME ...``, which runs the command NAME. The module of a command is imported only when it runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Command(NamedTuple):
-    """A command: its module and the module's function, one line for the list of commands, and an example."""
+    """A command: the module and the function that run it, its line in the list of commands, and an example."""
 
     module: str
     summary: str
@@ -52,7 +52,7 @@ GROUPS: dict[str, dict[str, Command]] = {
         "reproduce": Command("paper_repro", "every claim, with a verdict and a report", "--preset quick"),
     },
 }
-"""The commands by what their user is about to do."""
+"""The commands of ``fspo``, grouped under headings that say what their user wants to do or has."""
 COMMANDS = {name: command for group in GROUPS.values() for name, command in group.items()}
 COMPLETION = "--print-completion"
 USAGE = f"""usage: fspo COMMAND ...   (fspo COMMAND --help shows its options)
@@ -64,7 +64,9 @@ A list is written with commas: --rules rloo,gspo,fspo. A command whose packages 
   fspo {COMPLETION} bash    completion: eval "$(fspo {COMPLETION} bash)" in ~/.bashrc, with zsh in ~/.zshrc
 """
 COMPINIT = "#compdef fspo\n(( $+functions[compdef] )) || { autoload -Uz compinit && compinit }\n"
-"""First lines of the zsh script: zsh has ``compdef``, which the script calls, only after ``compinit``."""
+"""First lines of the completion script for zsh, which calls ``compdef``.
+
+zsh lacks ``compdef`` until ``compinit`` has run, so these lines run ``compinit`` where ``compdef`` is missing."""
 
 
 def usage() -> str:
@@ -78,12 +80,12 @@ def usage() -> str:
 
 
 def completion(shell: str) -> str:
-    """Return the shell's script that completes names of commands and of their options, known values, and files.
+    """Return the script with which a shell completes commands, options, the values of an option, and file names.
 
     Raises
     ------
     UserError
-        If ``shell`` is not one that shtab knows.
+        If the package shtab, which writes the script, does not support ``shell``.
     """
     import argparse
 
@@ -108,7 +110,7 @@ def completion(shell: str) -> str:
 
 
 def _values(action: Action) -> list[str] | None:
-    """Return the values that an option's type allows, if they are names; None of any other type."""
+    """Return the values of an option whose type is bool or Literal; None for any other type, which has no such list."""
     hint = getattr(action, "_typehint", None)
     if bool in (hint, *get_args(hint)):
         return ["true", "false"]
@@ -117,7 +119,9 @@ def _values(action: Action) -> list[str] | None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the list of commands, or hand over to one, and return its exit status.
+    """Run the command ``fspo NAME ...``, or print the list of commands, the version or a completion script.
+
+    Returns the exit status.
 
     Raises
     ------

@@ -19,11 +19,13 @@ GRPO_EPS = 1e-4
 ROUNDING = 64 * np.finfo(np.float64).eps
 """Rewards of a group count as equal if they differ by at most this share of the largest absolute reward.
 
-Floating-point sums need it: 0.1 + 0.2 is not exactly 0.3.
+Without this tolerance rounding would make equal rewards differ: 0.1 + 0.2 is not exactly 0.3.
 """
 
 MOST_APART = 1e100
-"""A group is refused if two of its rewards are further apart: the square of their distance must stay finite."""
+"""Largest difference between two rewards of a group.
+
+A group with a larger difference is refused, because the square of the difference must stay finite in float64."""
 
 
 @dataclass(frozen=True)

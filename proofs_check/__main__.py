@@ -40,7 +40,8 @@ def run_suite(
     Raises
     ------
     UserError
-        If ``jobs < 1``, or if ``out`` is not a folder or holds files that this program did not write.
+        If ``jobs < 1``, if ``out`` is not a folder, or if it holds a file that has the name of an output of ``fspo
+        check`` or ``fspo maps`` but was written by neither.
     """
     from tqdm import tqdm
 

@@ -1,5 +1,6 @@
-"""List all checks in the order of docs/theory.md's statements: those of each module of ``checks``, and the Coq
-proofs."""
+"""List all checks of the theory in the order of the statements of docs/theory.md. They come from the modules of the
+folder ``checks`` and from the Coq proofs (folder ``formal``).
+"""
 
 from __future__ import annotations
 
@@ -21,4 +22,4 @@ CHECKS: tuple[Check, ...] = tuple(
 )
 
 STATEMENTS = tuple(dict.fromkeys(check.statement for check in CHECKS))
-"""The ids of the statements that have checks, in the page's order: "T1", "T2", ..."""
+"""The ids of the statements that have checks, in the order of docs/theory.md: "T1", "T2", ..."""

@@ -82,9 +82,10 @@ class Check:
     name : str
         What exactly is checked; unique within (statement, method).
     run : function of a Generator
-        The claim as stated.
+        Tests the claim as it is stated.
     controls : dict of name -> function
-        The claim made false, in words, and the same function with that change. At least one.
+        Each name says in words how the claim is made false; the function tests that false claim. There is at least one
+        control.
     """
 
     statement: str
@@ -195,7 +196,7 @@ def run_one(index: int, check: Check, seed: int) -> Raw:
 def _guarded(run: Function, rng: np.random.Generator, on_error: float) -> Outcome:
     try:
         return run(rng)
-    except Exception as error:  # an exception in one check must not lose the report on the others
+    except Exception as error:  # an exception in one check must not lose the report on the other checks
         return Outcome(margin=on_error, unit="exception", note=f"{type(error).__name__}: {error}")
 
 

@@ -69,7 +69,7 @@ def format_table(rows: Sequence[Row]) -> str:
 
 
 def ran_first(rows: Sequence[Row]) -> list[Row]:
-    """Return the rows in order, those of checks that were not run last."""
+    """Return the rows with those of checks that were not run moved to the end."""
     return sorted(rows, key=lambda row: row.verdict is Verdict.NOT_RUN)
 
 

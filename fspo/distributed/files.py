@@ -1,7 +1,7 @@
-"""Files of a model's tensors, in safetensors: one file of full tensors, or a folder of shards.
+"""Write and read a model's tensors as safetensors: one file of full tensors, or a folder of shards.
 
-With sharded tensors each process writes the rows that it holds to a file in the folder, through
-``torch.distributed.checkpoint``. Any number of processes can read the folder, each the rows that it needs.
+Sharded tensors are written through ``torch.distributed.checkpoint``: each process writes the rows that it holds to one
+file in the folder. Any number of processes can read the folder, and each process reads only the rows that it needs.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ SUFFIX = ".safetensors"
 
 
 def write(path: Path, tensors: Mapping[str, torch.Tensor], *, writes: bool) -> None:
-    """Write tensors to the file ``path`` with the ending .safetensors, or to the folder ``path`` if one is sharded.
+    """Write tensors to the file ``path`` with the ending .safetensors, or to the folder ``path`` if any is sharded.
 
-    Every process must call this. Full tensors are written by one process alone: to the file by that with ``writes``, to
-    the folder by the first.
+    Every process must call this function. If no tensor is sharded, only the process with ``writes`` true writes the
+    file. Else each process writes the rows that it holds to the folder. A tensor that is not sharded is written to the
+    folder by the first process alone.
 
     Raises
     ------
     OSError, SafetensorError
-        If the files cannot be written; where one process of several fails to write its shards, all of them raise.
+        If the files cannot be written. If one of several processes fails to write its shards, all processes raise.
     """
     if any(map(is_part, tensors.values())):
         with _error_of_any_process():
@@ -74,8 +75,8 @@ def listed(path: Path, shards: int) -> Tensors:
 def read(path: Path, targets: Tensors, shards: int) -> None:
     """Fill tensors in place with the values that `write` has written to ``path`` under the same names.
 
-    Every process must call this. The targets may be sharded, over any number of processes: a process reads its rows
-    alone, and the values of one tensor at a time are held in memory beside the targets.
+    Every process must call this function. The targets may be sharded over any number of processes, and each process
+    reads only the rows that it holds. Beside the targets, memory holds the values of one tensor at a time.
 
     Raises
     ------
@@ -85,7 +86,8 @@ def read(path: Path, targets: Tensors, shards: int) -> None:
     with torch.no_grad():
         if shards:
             with _error_of_any_process(), warnings.catch_warnings():
-                # A single process reads the files alone, so torch's warning that it does so is no news.
+                # torch warns if files are read without torch.distributed. A run of one process does this on purpose, so
+                # the warning is hidden.
                 warnings.filterwarnings("ignore", "torch.distributed is disabled")
                 dcp.load(targets, storage_reader=HuggingFaceStorageReader(str(path)))
             return
@@ -96,7 +98,10 @@ def read(path: Path, targets: Tensors, shards: int) -> None:
 
 @contextmanager
 def _error_of_any_process() -> Iterator[None]:
-    """Raise the first error that torch.distributed.checkpoint has collected from the processes, in all of them."""
+    """Replace torch.distributed.checkpoint's exception in a ``with`` block by the first error that it has collected.
+
+    The exception holds the errors of all processes and is raised in each of them, so every process raises the error.
+    """
     try:
         yield
     except CheckpointException as error:

@@ -32,7 +32,8 @@ class Fsdp2:
         """Gather all parameters once and keep them while the ``with`` block runs."""
         model = self.model
         # Inside the block no layer frees its gathered weights after a forward pass. The end of the block restores
-        # accelerate's setting, under which only the root and the output layer keep theirs until the backward pass.
+        # accelerate's setting. If that setting frees weights after a forward pass, the root module and the output layer
+        # are exempt: they keep their gathered weights until the backward pass.
         head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None  # type: ignore
         plugin = AcceleratorState().fsdp_plugin
         again = plugin is None or bool(plugin.reshard_after_forward)
@@ -53,16 +54,18 @@ class Fsdp2:
     def accumulating(
         self, accelerator: Accelerator, model: torch.nn.Module, *, last: bool
     ) -> AbstractContextManager[None]:
-        """Return an empty context: after every microbatch each process adds only its own part of the gradient.
+        """Return an empty context, in which each process adds up only its part of the gradient after every microbatch.
 
-        Waiting for the last microbatch would make each process hold the gradient of all parameters.
+        If processes exchanged gradients only after the last microbatch, each would hold the gradient of all parameters
+        until then.
         """
         return nullcontext()
 
     def settle(self) -> None:
         """Free the parameters that were gathered from all processes for a forward pass.
 
-        FSDP2 leaves some of them for the backward pass to free, which does not run after a pass without gradients.
+        FSDP2 leaves some of these parameters for the backward pass to free. After a forward pass without gradients no
+        backward pass runs, so they must be freed here.
         """
         for part in self.parts:
             part.reshard()

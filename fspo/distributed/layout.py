@@ -17,7 +17,7 @@ from fspo.distributed.plain import Plain
 
 
 class Layout(Protocol):
-    """What the trainer does in a way that depends on how a model's parameters are spread over processes."""
+    """The interface of the operations that depend on how a model's parameters are spread over processes."""
 
     in_step: bool
     """Whether every process must run the same number of forward passes, because a pass gathers parameters from all."""
@@ -25,8 +25,8 @@ class Layout(Protocol):
     def gathered(self) -> AbstractContextManager[None]:
         """Return a context in which this process holds all weights and can run forward passes alone.
 
-        Passes in this context make no gradients. Every process must enter it. It costs the memory of one unsharded
-        model in the type of the forward pass.
+        Passes in this context make no gradients. Every process must enter it. The gathered weights of a sharded
+        model take the memory of one unsharded model in the type of the forward pass.
         """
         ...
 
@@ -39,13 +39,14 @@ class Layout(Protocol):
     ) -> AbstractContextManager[None]:
         """Return a context for the forward and backward pass of one microbatch of an update.
 
-        ``last`` says that no later microbatch of the update has a gradient, so that gradients may be averaged now.
+        ``last`` says that no later microbatch of the update has a gradient, so that this microbatch's backward pass may
+        average gradients over processes.
         """
         ...
 
     def settle(self) -> None:
-        """Free parameters that a pass has gathered. Gathered copies that stay would keep their old values after an
-        optimizer step.
+        """Free the copies of parameters that a forward pass has gathered. Copies that stayed in memory would keep their
+        old values after an optimizer step.
         """
         ...
 
@@ -58,7 +59,7 @@ class Layout(Protocol):
 
 
 def layout_of(model: torch.nn.Module) -> Layout:
-    """Return the layout of a model, which may be wrapped in DDP."""
+    """Return the layout of a model: `Fsdp2` if FSDP2 has sharded the model, else `Plain` (also for a model in DDP)."""
     return Fsdp2(model) if isinstance(model, FSDPModule) else Plain()
 
 
@@ -82,7 +83,8 @@ def check_sharding(accelerator: Accelerator) -> None:
     Raises
     ------
     UserError
-        If sharding was asked for and accelerate runs plain data parallelism (it does on a CPU), or for FSDP 1.
+        If the configuration asks for FSDP and accelerate runs plain data parallelism instead (as on a CPU), or if it
+        asks for FSDP 1.
     """
     # A single process holds all weights whatever the configuration says, so it needs no check.
     if not asked_for("FSDP") or accelerator.num_processes == 1:

@@ -24,7 +24,7 @@ class Plain:
     def accumulating(
         self, accelerator: Accelerator, model: torch.nn.Module, *, last: bool
     ) -> AbstractContextManager[None]:
-        """Return the context of a microbatch's passes: only the last of an update averages gradients over processes."""
+        """Return the context of a microbatch's passes: only an update's last microbatch averages gradients."""
         return nullcontext() if last else accelerator.no_sync(model)  # type: ignore[return-value]
 
     def settle(self) -> None:

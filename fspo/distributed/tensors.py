@@ -1,7 +1,8 @@
-"""Single tensors of a sharded model: gather the full tensor, take this process's part, and write values back.
+"""Handle single tensors of a sharded model: gather the full tensor, take this process's part, write values back.
 
 Under FSDP2 each parameter, gradient and optimizer moment is a DTensor of which a process holds some rows. The
-functions also take a plain tensor, of which each process holds all rows. All processes must call those that gather.
+functions also take a plain tensor, of which each process holds all rows. All processes must call the functions that
+gather (`whole`, `whole_state`).
 """
 
 from __future__ import annotations
@@ -37,10 +38,10 @@ def holders(tensor: torch.Tensor) -> int:
 
 
 def part_like(like: torch.Tensor, rows: torch.Tensor, shape: torch.Size, stride: tuple[int, ...]) -> torch.Tensor:
-    """Return a tensor of the given full shape that is spread over the processes by rows as ``like`` is.
+    """Return a tensor of the full shape ``shape`` that is spread over the processes by rows as ``like`` is.
 
-    Each process gives ``rows``, its part of the tensor, whose memory the result shares. If ``like`` is not sharded,
-    ``rows`` is the full tensor and is returned.
+    ``rows`` is this process's part of the tensor; the result shares its memory. If ``like`` is not sharded, ``rows`` is
+    the full tensor and is returned.
     """
     if not isinstance(like, DTensor):
         return rows
@@ -50,8 +51,8 @@ def part_like(like: torch.Tensor, rows: torch.Tensor, shape: torch.Size, stride:
 def shard_like(value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     """Return a full tensor moved to the device of the parameter ``like`` and sharded in the same way.
 
-    Processes send each other nothing, because every process passes the same values. The trainer maps them from one
-    file, so that only the rows that a process takes are read.
+    Every process passes the same full tensor, so the processes send each other nothing. The trainer maps the full
+    tensor from a file into memory, so that a process reads only the rows that it takes.
     """
     if isinstance(like, DTensor):
         return distribute_tensor(value, like.device_mesh, like.placements, src_data_rank=None).to(like.device)

@@ -1,7 +1,7 @@
 """Accuracy on benchmarks: avg@k and pass@k with intervals over prompts, accuracy by length, differences of models.
 
 The responses to one prompt form a cluster, because they share its difficulty: k responses to each of 30 prompts count
-as 30 observations, not as 30 k. Rates use the same cluster-robust variance and Wilson interval as acceptance
+as 30 observations, not as 30 times k. Rates use the same cluster-robust variance and Wilson interval as acceptance
 (`fspo.stats`).
 """
 
@@ -87,7 +87,7 @@ def budgets(n: int) -> list[int]:
 
 
 def rate(values: ArrayLike, prompt: ArrayLike) -> dict[str, float]:
-    """Return the mean of values in [0, 1] with an interval over prompts; the interval is NaN for fewer than five."""
+    """Return the mean of values in [0, 1] with an interval over prompts, which is NaN for fewer than five prompts."""
     values = np.asarray(values, np.float64)
     found = ratios(values, dense(np.asarray(prompt)), np.zeros(len(values), np.int64), 1, binary=True)
     low, high = proportion_interval(found.value, found.variance, found.count, found.clusters)
@@ -118,7 +118,8 @@ def difference(one: Answers, other: Answers, k: int | None = None) -> dict[str, 
 
     The difference is taken for each prompt and averaged. If it is the same for all prompts (for example because both
     models solve the same ones), its variance is 0, although a few equal prompts do not show that the models are equal.
-    The interval is then that of a proportion with two more successes and two more failures, as for rates.
+    The variance is then replaced by that of a proportion to which two successes and two failures are added
+    (`fspo.stats.clusters.flat_variance`), as in `rate`.
 
     Parameters
     ----------
@@ -147,8 +148,8 @@ def length_bins(all_answers: Sequence[Answers], number: int = DEFAULT_BINS) -> B
 def by_length(answers: Answers, bins: Bins) -> list[dict[str, Any]]:
     """Return one row for each length bin: accuracy with its interval, numbers of truncated responses and of failures.
 
-    A failure is a response on which the verifier gave no verdict. Prompts that were too long to be
-    asked belong to no bin.
+    A failure is a response on which the verifier gave no verdict. Prompts that were too long to be asked belong to no
+    bin.
     """
     asked = answers.length > 0
     at, cluster = bins.index(answers.length[asked]), dense(answers.prompt[asked])
@@ -180,7 +181,7 @@ def results(found: Mapping[tuple[str, str], Answers]) -> list[dict[str, Any]]:
     Parameters
     ----------
     found : mapping of (benchmark, model) -> Answers
-        The answers, in the order of the table; the first model of each benchmark is the one compared with.
+        The answers, in the order of the table. The other models of a benchmark are compared with its first model.
     """
     first: dict[str, Answers] = {}
     rows = []

@@ -39,8 +39,8 @@ def load_benchmark(name: str, data_dir: Path | None, options: dict[str, Any]) ->
     name : str
         "math500", "aime24", ..., or the path of a jsonl or parquet file.
     data_dir : path, optional
-        Folder with benchmarks on disk. If it holds ``NAME.jsonl``, ``NAME.parquet`` or a folder ``NAME``, this is read
-        instead of the hub, also for a NAME that is not known.
+        Folder with benchmarks on disk. If it holds ``NAME.jsonl``, ``NAME.parquet`` or a folder ``NAME``, that file or
+        folder is read instead of the hub's copy. NAME need then not be a known name.
     options : dict
         Further options of `fspo.tasks.dataset.DatasetConfig`.
 
@@ -88,7 +88,8 @@ def model_key(model: str) -> str:
     """Return a text that changes when the model changes.
 
     For a local folder it is a digest of the configuration and of the first and last MiB of each file of weights.
-    The configuration of LoRA adapters names their base model, which so enters the digest. A hub name is returned as is.
+    The configuration of LoRA adapters names their base model, so the digest depends on the base model's name too. A hub
+    name is returned unchanged.
     """
     folder = Path(model)
     if not folder.is_dir():

@@ -1,4 +1,4 @@
-"""Evaluation of models on benchmarks: sample and judge the answers that are missing, then write the tables."""
+"""Evaluation of models on benchmarks: sample and judge the answers that the answer files lack, then write tables."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from fspo.tasks.dataset import DatasetTask
 
 
 def evaluate(args: Any, wanted: list[tuple[str, AnswerConfig]], sampling: SamplingConfig) -> None:
-    """Sample the answers that are missing, then write and print the tables.
+    """Sample the answers that the answer files lack, then write and print the tables.
 
     Parameters
     ----------

@@ -1,7 +1,8 @@
 """Files of a gradient log: names, versions, row groups, and reading of all files and row groups that are undamaged.
 
-A file that cannot be read, or has another major version, is left out, and the list of damage names it in one line. If a
-part of a file is broken, its undamaged row groups are read. Until rows are asked for, only the footers are read.
+A file that cannot be read, or whose schema has another major version, is left out, and a message names the file and the
+reason. If only a part of a file is broken, its undamaged row groups are read. Until rows are asked for, only the files'
+footers are read.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ class LogFile:
 
     path: Path
     columns: frozenset[str]
-    metadata: dict[str, Any]  # plain values from the file's header: the metadata that GradLogWriter got
+    metadata: dict[str, Any]  # plain values from the file's header: the ``metadata`` passed to GradLogWriter
     groups: tuple[Group, ...]
 
     @property
@@ -96,7 +97,7 @@ def unreadable(folder: Path, damage: str) -> UserError:
 
 
 def log_files(run: str | Path, rollouts: tuple[int, int] | None = None) -> tuple[list[LogFile], list[str]]:
-    """List the readable log files of a run by name, and one line of damage for each file that cannot be read.
+    """Return the readable log files of a run, sorted by name, and one message for each file that cannot be read.
 
     Parameters
     ----------
@@ -176,16 +177,17 @@ def read_rows(
     phases: Iterable[str] | None,
     groups: Sequence[int] | None = None,
 ) -> tuple[list[pa.Table], list[str]]:
-    """Read rows of one file, without its header.
+    """Read rows of one log file. The tables that are returned do not carry the file's header.
 
-    Returns the tables that could be read, and one line of damage for each row group that could not.
+    Returns one table of all row groups, or one table for each readable row group if a row group is broken; and one
+    message for each row group that cannot be read, or for the whole file if no row group can be reached.
 
     Parameters
     ----------
     columns : sequence of str, optional
         Columns to read, if the file has them; ``phase`` is read too. All columns by default.
     phases : iterable of str or None
-        Phases whose rows are kept (a null phase is "train"); None keeps all rows.
+        Phases whose rows are kept (a null phase counts as "train"); None keeps all rows.
     groups : sequence of int, optional
         Numbers of the row groups to read; all by default.
     """

@@ -115,7 +115,7 @@ class GradLogWriter:
         path = self.folder / file_name(rollout, self.rank)
         with whole_file(path) as part:
             table = pa.Table.from_batches(self._batches, self.schema)
-            # A dictionary of a sketch's entries saves no bytes, and reading them through it takes four times as long.
+            # Sketches are not dictionary-encoded: this would save no bytes, and reading would take four times as long.
             coded: Any = [name for name in self.schema.names if name != "score_unit"]
             pq.write_table(table, part, compression="zstd", write_page_checksum=True, use_dictionary=coded)
         self._batches = self._batches if keep else []
@@ -297,9 +297,10 @@ def read_files(
 
 
 def _of_one_width(tables: list[pa.Table], names: Sequence[str], damage: list[str]) -> list[pa.Table]:
-    """Keep the sketches of the width and type that most rows have, and drop those of tables (files) with another.
+    """Drop the sketches of each table whose width or number type differs from that of most rows' sketches.
 
-    One column cannot hold sketches of different widths. A line of damage names each file whose sketches are dropped.
+    One column cannot hold sketches of different widths. ``names`` are the files of the tables; for each table whose
+    sketches are dropped, a message with the file's name is added to ``damage``. All other columns are kept.
     """
     unit = "score_unit"
     forms = [table.schema.field(unit).type if unit in table.column_names else None for table in tables]
@@ -321,7 +322,7 @@ def _of_one_width(tables: list[pa.Table], names: Sequence[str], damage: list[str
 
 
 def _joined(tables: list[pa.Table]) -> pa.Table:
-    """Join tables into one that has each column that any of the tables has."""
+    """Concatenate tables; the result has every column that occurs in at least one of them."""
     import pyarrow as pa
 
     joined = pa.concat_tables(tables, promote_options="permissive")

@@ -1,4 +1,4 @@
-"""Names of all metrics in metrics.jsonl, with meaning and unit; one that means the same as in TRL has TRL's name."""
+"""Names of all metrics in metrics.jsonl, with meaning and unit. A metric that means the same in TRL has TRL's name."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ EVAL = "eval/"
 TIME = "time/"
 """Prefix of the wall time of each part of a rollout or evaluation, seconds."""
 ADAPTED = "rule/"
-"""Prefix of the parts of a rule whose band follows a target: its ranges and its exponent."""
+"""Prefix of the present ranges and exponent of a rule whose band follows a target."""
 DROPPED = "dropped/"
-"""Prefix of the share of sampled responses that were left out, by reason."""
+"""Prefix of the shares of sampled responses that get no gradient, one share for each reason."""
 SKIPPED = "skipped/"
-"""Prefix of the share of updates that were skipped, by cause."""
+"""Prefix of the shares of updates that were skipped, one share for each cause."""
 LRE_BAND, LRE_UPDATE = "lre_band/", "lre_update/"
 """Prefixes of the Length Reweighting Error of the band acceptance and of the update acceptance, by norm."""
 
@@ -26,7 +26,7 @@ def in_bin(i: int | str, name: str) -> str:
 BIN_OUT_OF_BAND, BIN_KEPT, BIN_CLIPPED_LOW, BIN_CLIPPED_HIGH = "out_of_band", "kept", "clip_low", "clip_high"
 BIN_DROPPED, BIN_REWARD, BIN_GRAD_COSINE = "dropped", "reward", "grad_cosine"
 BIN_COUNT, BIN_LENGTH_LO, BIN_LENGTH_HI = "count", "length_lo", "length_hi"
-"""What is measured in a bin of lengths, for `in_bin`; "count" is the number of responses."""
+"""What is measured in a bin of lengths: values of ``name`` for `in_bin`. "count" is the number of responses."""
 
 REWARD = "reward"
 REWARD_STD = "reward_std"

@@ -26,19 +26,19 @@ ROLLOUTS = "rollouts"
 MODEL = "model"
 """Folder of the trained model and its tokenizer, in Hugging Face's format."""
 TENSORBOARD = "tensorboard"
-"""Folder of TensorBoard's files, where that tracker is on."""
+"""Folder of TensorBoard's files, written if TensorBoard is one of the run's trackers."""
 NOISE = "noise"
 """Folder of a noise-floor measurement; it is a run folder with a gradient log."""
 ANALYSIS = "analysis"
 """Folder of the tables of `fspo analyse`; for a partition other than by length its name ends in ``-by-NAME``."""
 SUMMARY = "summary.json"
-"""File in the folder of the tables: the run's rule and size, checks of its log, warnings and damage."""
+"""File in the folder of the tables: the run's rule and size, checks of its log, warnings, and what was unreadable."""
 IMPORT = "import.json"
 """File in a run folder made by `fspo import`: what was read of another trainer's log."""
 
 
 def saved_config(run: str | Path) -> dict[str, Any]:
-    """Read the options in a run's config.yaml; empty if there is no such file or it holds no options.
+    """Read the options in a run's config.yaml; the result is empty if there is no such file or it holds no options.
 
     Raises
     ------

@@ -12,9 +12,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 SCHEMA_VERSION = (1, 1)
-"""Version (major, minor) of the log's columns. A log of a later minor version is read, one of another major refused."""
+"""Version (major, minor) of the log's columns. Logs of any minor version are read; another major version is refused."""
 NO_ADVANTAGES = "none"
-"""Value of ``advantage`` in the header of an imported log whose table tells no advantages: A is 0 in all its rows."""
+"""Value of ``advantage`` in the header of a log that was imported from a table without advantages.
+
+A is 0 in all rows of such a log."""
 USER_PREFIX = "user."
 
 

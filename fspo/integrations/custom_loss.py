@@ -1,4 +1,4 @@
-"""The clip rules as the custom loss of prime-rl and of rLLM; imports nothing of either.
+"""The clip rules as the custom loss of prime-rl and of rLLM. This module imports neither of them.
 
 prime-rl finds `prime_rl_loss` by its path and calls it for one response at a time:
 
@@ -7,9 +7,9 @@ prime-rl finds `prime_rl_loss` by its path and calls it for one response at a ti
     import_path = "fspo.integrations.custom_loss.prime_rl_loss"
     kwargs = { rule = "fspo", range_lo = 0.03, range_hi = 0.03 }
 
-rLLM calls `rllm_loss` on verl for a microbatch, on Tinker and Fireworks for one response at a time. A module that
-``algorithm.loss_plugins`` names registers it; without ``agg_mode`` the loss of a sequence rule is scaled by the number
-of tokens:
+rLLM calls `rllm_loss` for a microbatch when it runs on verl, and for one response at a time on Tinker and Fireworks. A
+module that ``algorithm.loss_plugins`` names must register `rllm_loss` with ``agg_mode``; without ``agg_mode`` the loss
+of a sequence rule is scaled by the number of tokens:
 
     import rllm
     from fspo.integrations.custom_loss import rllm_loss
@@ -21,7 +21,8 @@ In prime-rl, and in rLLM on Tinker and Fireworks and in bypass mode, the old log
 the mismatch between sampler and trainer too, and is not 0 at the first update. prime-rl divides the sum of all losses
 by one number (by default the number of tokens), which under a sequence rule only scales the learning rate.
 
-Written after prime-rl 559b447 and rLLM 0.3.0.pre (both August 2026); no training with either was run.
+Written against commit 559b447 of prime-rl and release 0.3.0.pre of rLLM (both August 2026); no training was run with
+either of them.
 """
 
 from __future__ import annotations
@@ -111,8 +112,8 @@ def rllm_loss(context: Any) -> tuple[Tensor, dict[str, float]]:
 def _rule(options: Mapping[str, Any], field: str, shows: str) -> Rule:
     """Return the rule that the options name.
 
-    For error messages, ``field`` names the field of the framework's configuration that holds the options, and ``shows``
-    says what the framework passes to a loss.
+    Error messages use ``field``, the field of the framework's configuration that holds the options, and ``shows``, a
+    clause that says what the framework passes to a loss, as "rLLM shows a loss one microbatch".
     """
     parts = dict(options)
     name = parts.pop("rule", "fspo")

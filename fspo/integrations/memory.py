@@ -1,7 +1,7 @@
-"""What an update inside TRL or verl passes on to the next one: the drift, and the range of an adaptive band.
+"""Learn, from one update inside TRL or verl, the drift and the range of an adaptive band for the next update.
 
-These trainers pass the loss one microbatch at a time. The responses of an update are collected here from all processes,
-in the order of their response numbers, so that every process computes the same state.
+TRL and verl pass the loss one microbatch at a time. So this module collects the responses of an update from all
+processes, in the order of their response numbers. Every process then computes the same state.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FILE = "fspo_rule.json"
 
 
 def remembers(rule: Rule) -> bool:
-    """Return whether the rule's band depends on the updates before."""
+    """Return whether the rule's band depends on earlier updates."""
     return rule.needs_stats or rule.adapt != "none"
 
 
@@ -36,14 +36,15 @@ class UpdateMemory:
     rule : Rule
         The clip rule that training starts from.
     gather : callable
-        Returns, from the list of each process, the list of all processes.
+        Takes this process's list and returns one list with the items of all processes' lists.
 
     Attributes
     ----------
     online : OnlineRule
         The rule with what it has learnt; ``online.rule`` is the rule of the present update.
     response_id : array (B,)
-        Numbers of the responses of the present microbatch, where the trainer does not hand them to the loss.
+        Numbers of the responses of the present microbatch. Set before each call of the loss if the trainer (verl) does
+        not pass them to the loss.
     lagged : DriftStats
         Sums over the responses of the previous update, from which the centre is made; 0 at the first update of a
         rollout, where every S is 0.
@@ -76,13 +77,13 @@ class UpdateMemory:
         self._parts.append(np.stack([response_id, advantages, *(found[name] for name in names)]).astype(np.float64))
 
     def end_update(self, *, moved: bool) -> None:
-        """After an update's last microbatch, learn the drift and the range of the next update from all its responses.
+        """After an update's last microbatch, learn the next update's drift and range from all responses of the update.
 
-        ``moved`` says that an earlier update of this rollout has changed the weights. Without one every S is 0, and the
-        range learns nothing.
+        ``moved`` says whether an earlier update of this rollout has changed the weights. If none has, every S is 0, and
+        nothing is learnt about the range.
         """
         parts, self._parts = [part for own in self._gather([self._parts]) for part in own], []
-        if not parts:  # of verl's pipeline stages only the last computes a loss
+        if not parts:  # in verl only the last pipeline stage computes a loss; other stages collect nothing
             return
         rows = np.concatenate(parts, 1)
         rows = rows[:, rows[3] > 0]  # leave out responses whose tokens the trainer has all masked

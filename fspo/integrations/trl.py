@@ -1,6 +1,6 @@
 """TRL's `GRPOTrainer` with a clip rule: TRL generates, rewards and optimises, and `fspo.objective` gives the loss.
 
-`observe` only watches: TRL's own trainer, with its own loss, writes the same gradient log.
+`observe` changes no loss: it makes TRL's own trainer, with TRL's loss, write the same gradient log.
 
 >>> from fspo.integrations.trl import FSPOConfig, FSPOTrainer
 >>> args = FSPOConfig("out", rule="fspo", steps_per_generation=4)
@@ -38,8 +38,8 @@ class FSPOTrainer(LoggedTrainer):
     """`trl.GRPOTrainer` with the loss of a clip rule; it also writes the gradient log.
 
     The loss of an update is minus the sum of the objective's terms over all its microbatches and processes, divided by
-    the number of responses (or of tokens, by the aggregation) in the generation batch times the update's share of the
-    batch. So the loss does not depend on which responses share a microbatch.
+    one number: the count of responses (or of tokens, depending on the aggregation) in the generation batch, times the
+    share of the batch that one update uses. So the loss does not depend on which responses share a microbatch.
 
     Parameters
     ----------
@@ -50,8 +50,8 @@ class FSPOTrainer(LoggedTrainer):
     Raises
     ------
     UserError
-        If ``args`` is no FSPOConfig, its options would keep the rule from applying, the installed release of TRL does
-        not fit (`fspo.integrations.trl_check`), or ``output_dir`` holds the log of another run.
+        If ``args`` is no FSPOConfig, if its options would keep the rule from applying, if the installed release of TRL
+        does not fit (`fspo.integrations.trl_check`), or if ``output_dir`` holds the log of another run.
     """
 
     args: FSPOConfig
@@ -93,9 +93,10 @@ class FSPOTrainer(LoggedTrainer):
         return output
 
     def _prepare_correction(self, output: dict[str, Any], mask: Tensor) -> None:
-        """Add to a generation batch the old log-probabilities, if TRL has none, and the centre of the correction band.
+        """Add old log-probabilities, if TRL has computed none, and the centre of the correction's band to a batch.
 
-        The centre is computed from the responses of all processes.
+        The centre is estimated from the generation batch's responses on all processes; a correction without a drift
+        needs none.
         """
         assert self.correction is not None
         if "old_per_token_logps" not in output:
@@ -154,7 +155,7 @@ class FSPOTrainer(LoggedTrainer):
         return loss
 
     def _log_probs(self, model: Any, batch: dict[str, Any], **options: Any) -> Any:
-        """Return what TRL computes of a batch: log-probabilities (B, T), entropies and the router's auxiliary loss."""
+        """Compute log-probabilities (B, T), entropies and the router's auxiliary loss of a batch by TRL's method."""
         return self._get_per_token_logps_and_entropies(
             model,
             torch.cat([batch["prompt_ids"], batch["completion_ids"]], 1),
@@ -172,13 +173,14 @@ class FSPOTrainer(LoggedTrainer):
         total = inputs.get(PREFIX + "denominator")
         if not self.model.training or total is None:
             return denominator_for(self.objective_config, mask) * accumulation
-        share = accumulation / self.args.first_pass  # part of a generation batch's responses in one update
+        share = accumulation / self.args.first_pass  # share of a generation batch that one update uses
         return float(total) / self.accelerator.num_processes * share
 
     def _report(self, mode: str, records: Records, advantages: Tensor, entropy: Tensor, rule: Rule) -> None:
         """Add clip shares, acceptance and entropy to TRL's metrics.
 
-        A clip share is of the responses with A != 0; under a rule on tokens, of the tokens of these responses.
+        A clip share is the share of clipped responses among those with A != 0. Under a rule on tokens it is the share
+        of clipped tokens among the tokens of these responses.
         """
         found = self._metrics[mode]
         parts = [

@@ -1,9 +1,9 @@
-"""What `observe` adds to TRL's AsyncGRPOTrainer: a log of its batches, which carry the sampler's log-probabilities.
+"""Log the batches of TRL's AsyncGRPOTrainer, for `observe`. The batches carry the sampler's log-probabilities.
 
-AsyncGRPOTrainer uses each response in one update only, samples with earlier weights, and clips the ratio of the new
-probability to that with which the sampler drew a token. Old and new policy are one, so S is 0, and D + E is the new
-less the sampler's log-probability; D alone is unknown. The rule is on the total ratio. A rollout of the log is one
-update.
+AsyncGRPOTrainer uses each response in one update only and samples with earlier weights. It clips the ratio of a token's
+present probability to the probability with which the sampler drew the token. The log takes the present policy for the
+old policy too. So S is 0, and D + E is the present log-probability less the sampler's; D alone is unknown. The log's
+rule is on the total ratio, and each update counts as one rollout.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from fspo.rules import Rule
 
 
 class Versioned(np.ndarray):
-    """A list of token ids that also carries the version of the weights that drew them."""
+    """An array of token ids that also carries the version of the weights that drew them."""
 
     model_version: int = 0
 
 
 class VersionedQueue:
-    """The queue of a rollout worker; each sample's token ids carry the version of the weights that drew them."""
+    """Wrapper of a rollout worker's queue; it attaches to a sample's token ids the version of the sampling weights."""
 
     def __init__(self, samples: Any) -> None:
         self.samples = samples
@@ -46,7 +46,7 @@ class VersionedQueue:
 
 
 class ObservedAsync(AsyncGRPOTrainer):
-    """AsyncGRPOTrainer with its own loss, which also writes the gradient log."""
+    """AsyncGRPOTrainer that also writes the gradient log; its loss stays TRL's own."""
 
     score_every: int = 0
     tokens: bool = False
@@ -63,7 +63,7 @@ class ObservedAsync(AsyncGRPOTrainer):
             rule=rule,
             metadata={"seed": self.args.seed},
         )
-        self._published: dict[int, int] = {}  # for each version of the weights: updates done when it was sent
+        self._published: dict[int, int] = {}  # version of the weights -> updates done when the sampler received it
         self._responses = 0
         self._outputs: Any = None
         self.add_callback(Begin(self))
@@ -73,18 +73,21 @@ class ObservedAsync(AsyncGRPOTrainer):
         self._published[self.model_version] = self.state.global_step
 
     def get_train_dataloader(self) -> Any:
-        """Return TRL's loader, which adds response number, prompt number, reward, advantage and so on to batches."""
+        """Return TRL's data loader, made to add response number, reward and more (`_described`) to batches."""
         if self.accelerator.is_main_process:
             self.rollout_queue = VersionedQueue(self.rollout_queue)
         loader = super().get_train_dataloader()
-        # The data loader, or the one that accelerate's wrapper holds.
+        # If accelerate has wrapped the data loader, take the data loader inside the wrapper.
         reader = getattr(loader, "base_dataloader", loader)
         collate = reader.collate_fn
         reader.collate_fn = lambda rows: collate(rows) | self._described(rows[0])
         return loader
 
     def _described(self, rows: list[Any]) -> dict[str, Tensor]:
-        """Return columns of the gradient log for a batch's responses: tensors (processes, responses), zero-padded."""
+        """Return columns of the gradient log for a batch's responses: tensors (processes, responses), zero-padded.
+
+        ``rows`` has one item for each process: the packed row that holds the process's responses.
+        """
         columns: dict[str, list[Tensor]] = {}
         for row in rows:
             ids, samples = range(self._responses, self._responses + len(row.samples)), row.samples
@@ -119,7 +122,7 @@ class ObservedAsync(AsyncGRPOTrainer):
         return loss
 
     def _log(self, inputs: dict[str, Any], log_probs: Tensor, entropy: Tensor) -> None:
-        """Add the rows of one microbatch to the gradient log; ``log_probs`` and ``entropy`` are those of its tokens."""
+        """Add the rows of one microbatch to the gradient log, given the log-probs and entropies of its tokens."""
         selected, step, log = inputs["token_index"] >= 0, self.state.global_step, self.log_rows
         index, response = inputs["token_index"][selected], inputs["segment_id"][selected]
         present = inputs[PREFIX + "present"].bool()
@@ -127,7 +130,7 @@ class ObservedAsync(AsyncGRPOTrainer):
         lengths = torch.bincount(response, minlength=count)
         mask = torch.arange(int(lengths.max()), device=index.device) < lengths[:, None]
 
-        # (B, T), from a batch that holds the tokens of all responses in one row.
+        # Return values as (B, T), one row for each response, from one row that holds the tokens of all responses.
         def by_response(values: Tensor) -> Tensor:
             return torch.zeros(mask.shape, device=values.device).masked_scatter(mask, values.float())
 

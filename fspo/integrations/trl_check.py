@@ -1,4 +1,4 @@
-"""Checks, when an FSPOTrainer is made, that the installed release of TRL still has the loss that the class replaces."""
+"""Check, when an FSPOTrainer is made, that the loss of the installed TRL is still the one that FSPOTrainer replaces."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ REPLACED = (
 )
 """Methods of `trl.GRPOTrainer` that `FSPOTrainer` extends or calls."""
 OURS = "fspo/band_acceptance"
-"""Name of a metric that FSPOTrainer's loss reports and TRL's loss does not: it shows which of the two ran."""
+"""Name of a metric that FSPOTrainer's loss reports and TRL's loss does not: it shows which of the two losses ran."""
 OPEN = (0.99, 99.0)
-"""Lower and upper range of a band so wide that it cuts nothing in the batch of `check_release`."""
+"""Lower and upper range of a band so wide that it clips nothing in the batch of `check_release`."""
 CASES: dict[Aggregation, tuple[Rule, dict[str, str]]] = {
     "token": (Rule("token", *OPEN), {"loss_type": "dapo", "importance_sampling_level": "token"}),
     "sequence": (
@@ -35,7 +35,7 @@ CASES: dict[Aggregation, tuple[Rule, dict[str, str]]] = {
         {"loss_type": "grpo", "importance_sampling_level": "sequence"},
     ),
 }
-"""For each aggregation, a rule whose band cuts nothing, and the options under which TRL's loss must be equal to it."""
+"""For each aggregation: a rule whose band clips nothing, and options under which TRL's loss must equal the rule's."""
 
 
 def missing_methods() -> list[str]:
@@ -44,11 +44,11 @@ def missing_methods() -> list[str]:
 
 
 def check_release(trainer: Any) -> None:
-    """Compare the trainer's loss with that of `trl.GRPOTrainer` on a batch of 3 responses, under a band that cuts none.
+    """Compare the trainer's loss with that of `GRPOTrainer` on a batch of 3 responses, under a band that clips none.
 
-    Both losses get the same log-probabilities, which no model computed: the check draws no random number, reads no
-    data and leaves gradients, metrics and attributes as they were. Loss and gradient with respect to the
-    log-probabilities must be equal.
+    Both losses get the same made-up log-probabilities. Their values and their gradients with respect to the
+    log-probabilities must be equal. The check runs no model, draws no random number, reads no data, and leaves
+    gradients, metrics and attributes as they were.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ def check_release(trainer: Any) -> None:
 
 
 def _difference(trainer: Any) -> str | None:
-    """Say which method of TRL changed, so that FSPOTrainer's loss differs from TRL's; None if none changed."""
+    """Return a clause that says how TRL changed, if FSPOTrainer's loss and TRL's differ; None if they agree."""
     for aggregation, (rule, theirs) in CASES.items():
         try:
             expected, gradient, _ = _loss(trainer, GRPOTrainer._compute_loss, aggregation, rule, theirs)

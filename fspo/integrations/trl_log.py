@@ -23,7 +23,7 @@ from fspo.rules import Rule
 from fspo.train.log_rows import ResponseColumns, UpdateColumns, log_rows
 
 PREFIX = "fspo_"
-"""Prefix of the tensors that are added to TRL's batches, so that they are shuffled together with the responses."""
+"""Prefix of the names of the tensors that this project adds to TRL's batches; TRL shuffles them with the responses."""
 
 OF_THE_RULE = ("lo", "hi", "drift", "drift_source", "band_accept", "side", "multiplier", "weight")
 """Columns of the gradient log that say what the clip rule did; null where the loss applies no rule of this project."""
@@ -148,7 +148,8 @@ class TrlLog:
         entropy : Tensor (B,), optional
             Mean entropy of the policy over a response's tokens, nats.
         behaviour_version : array (B,), optional
-            Number of updates done before the sampling weights; by default the number done before the rollout.
+            Number of updates done on the weights before they sampled each response; by default the number done before
+            the rollout.
         tokens : dict of lists of B arrays, optional
             Columns of token log-ratios (`fspo.objective.token_columns`).
         """

@@ -1,4 +1,4 @@
-"""TRL's GRPOTrainer with the gradient log: what the FSPO trainer and an observed TRL run share."""
+"""TRL's GRPOTrainer with the gradient log: the base class of FSPOTrainer and of the trainers that `observe` makes."""
 
 from __future__ import annotations
 
@@ -52,7 +52,10 @@ class LoggedTrainer(GRPOTrainer):
     score_every: int = 0
 
     def open_log(self, rule: Rule | None, correction: Rule | None) -> None:
-        """Make the log's writer for the loss's clip rule and correction, None for one that this project cannot name."""
+        """Make the log's writer.
+
+        ``rule`` and ``correction`` are those of the loss; None if the loss has none, or none of this project's.
+        """
         self._rewards: Tensor | None = None
         self.log_rows = TrlLog(
             str(self.args.output_dir),
@@ -67,7 +70,7 @@ class LoggedTrainer(GRPOTrainer):
         self.add_callback(Begin(self))
 
     def begin_log(self, step: int) -> None:
-        """Remove the log rows of updates >= ``step``, which a resumed run repeats, and number its next rollout."""
+        """Remove the log rows of updates >= ``step``, which a resumed run repeats; set the next rollout's number."""
         output = str(self.args.output_dir)
         if self.accelerator.is_main_process:
             keep_steps_before(output, step)
@@ -98,7 +101,7 @@ class LoggedTrainer(GRPOTrainer):
         return output
 
     def _truncated(self, output: dict[str, Any]) -> Tensor:
-        """Return a mask of the truncated responses: they end in no end token, or TRL has masked out all tokens."""
+        """Return a mask of truncated responses, which do not end in an end or pad token or are all masked by TRL."""
         length = output["completion_mask"].sum(1)
         last = output["completion_ids"].gather(1, (length - 1).clamp(min=0)[:, None])[:, 0]
         ends = torch.tensor([*self.eos_token_ids, self._tokenizer.pad_token_id], device=last.device)
@@ -123,7 +126,7 @@ class LoggedTrainer(GRPOTrainer):
         tokens : dict, optional
             Columns of token log-ratios (`fspo.objective.token_columns`).
         """
-        if PREFIX + "response_id" not in inputs:  # a batch that TRL made without a rollout has no numbers to log
+        if PREFIX + "response_id" not in inputs:  # batches made without a training rollout are not logged
             return
         first_pass = self.args.steps_per_generation or self.args.gradient_accumulation_steps
         self.log_rows.append(
@@ -163,8 +166,8 @@ class LoggedTrainer(GRPOTrainer):
 
 
 def mismatch(batch: dict[str, Any], old: Tensor) -> Mismatch | None:
-    """Return the ratios of the trainer's old log-probabilities (B, T), nats, to the sampler's; None if the
-    batch has none of the sampler's.
+    """Return the mismatch between the trainer's old log-probabilities ``old`` (B, T), nats, and the sampler's; None if
+    the batch has no log-probabilities of the sampler.
 
     TRL sends the trainer's weights to the sampler before every generation, so the staleness D is 0.
     """

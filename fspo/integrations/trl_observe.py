@@ -1,4 +1,4 @@
-"""`observe`: a TRL run that keeps its own loss and options, and also writes the gradient log under ``output_dir``.
+"""Make a TRL run write the gradient log under ``output_dir``, with TRL's loss and options unchanged: `observe`.
 
 >>> from fspo.integrations.trl import observe
 >>> observe(GRPOTrainer)(model, reward_funcs=reward, args=args, train_dataset=data).train()  # doctest: +SKIP
@@ -79,7 +79,7 @@ class _ObservedTrainer(LoggedTrainer):
             if getattr(self.args, name) != off:
                 warnings.warn(f"the logged multiplier is the clip's: {name} cuts further tokens", stacklevel=2)
         corrects = self.use_vllm and self.vllm_importance_sampling_correction
-        # The loss type "vespo" corrects the mismatch inside its own weight.
+        # The loss type "vespo" corrects the mismatch inside its weight, so there is no separate correction to log.
         self.corrected = corrects and self.loss_type != "vespo"
         correction = correction_of(self.args) if self.corrected else None
         if self.corrected and correction is None:

@@ -17,11 +17,11 @@ CORRECTION_MODES: dict[str, tuple[str, Outside]] = {
     "sequence_truncate": ("mis", "cap"),
     "sequence_mask": ("mis", "mask"),
 }
-"""For each value of TRL's vllm_importance_sampling_mode: our correction preset of the same band shape, and the value of
-``outside`` that does the same.
+"""For each value of TRL's vllm_importance_sampling_mode: our correction preset with the same shape of the band, and the
+value of ``outside`` that does to ratios outside the band what TRL does.
 """
 FURTHER_CUTS = {"top_entropy_quantile": 1.0, "off_policy_mask_threshold": None}
-"""Options of TRL that cut tokens or responses beside the clip, each with the value at which it cuts none."""
+"""Options of TRL that drop tokens or responses in addition to the clip, each with the value at which it drops none."""
 
 
 def clip_of(args: Any) -> Rule | None:
@@ -44,12 +44,12 @@ def clip_of(args: Any) -> Rule | None:
     try:
         rule = Rule("token", **parts) if token else Rule("linear", weight="geometric", **parts)
         return rule if loss == "cispo" or args.delta is None else rule.with_dual_at(args.delta)
-    except UserError:  # our rules have no band that leaves out the ratio 1
+    except UserError:  # TRL's band leaves out the ratio 1, which a band of our rules cannot do
         return None
 
 
 def correction_of(args: Any) -> Rule | None:
-    """Return TRL's correction of vLLM's mismatch as a correction of ours; None if none does the same.
+    """Return TRL's correction of vLLM's mismatch as a correction of ours; None if none of ours does the same.
 
     Parameters
     ----------
@@ -60,10 +60,10 @@ def correction_of(args: Any) -> Rule | None:
     mode = args.vllm_importance_sampling_mode
     low, high = args.vllm_importance_sampling_clip_min, args.vllm_importance_sampling_clip_max
     if mode not in CORRECTION_MODES or (mode.endswith("_truncate") and low is not None):
-        return None  # with clip_min, TRL raises small weights to it, which no rule of ours does
+        return None  # TRL raises weights below clip_min to clip_min, which no rule of ours does
     preset, outside = CORRECTION_MODES[mode]
     below, above = 1.0 if low is None else 1 - low, math.inf if high is None else high - 1
     try:
         return replace(CORRECTIONS[preset], range_lo=below, range_hi=above, outside=outside, name=f"trl-{mode}")
-    except UserError:  # our rules have no band that leaves out the ratio 1
+    except UserError:  # TRL's band leaves out the ratio 1, which a band of our rules cannot do
         return None

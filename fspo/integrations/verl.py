@@ -8,23 +8,26 @@ workers included. Parts of the preset are changed through `FSPOLossConfig`:
     +actor_rollout_ref.actor.policy_loss.range_hi=0.05
 
 Written against verl 0.9. verl adds KL and entropy terms itself. Its loss functions see one microbatch, so a rule with a
-drift takes it from the update before (``drift_source=lagged``). The option ``observe`` names a run folder for
-the gradient log; `ObservedLossConfig` has the log written of a run whose loss is verl's own.
+drift takes the drift of the previous update (``drift_source=lagged``). The option ``observe`` names a run folder for
+the gradient log. `ObservedLossConfig` makes a run whose loss is verl's own write the log.
 
 The mismatch between sampler and trainer is corrected beside the clip rule, by our presets (`fspo.rules.CORRECTIONS`),
 
     +actor_rollout_ref.actor.policy_loss.correction.preset=tis
 
-or by verl's ``algorithm.rollout_correction``, which leaves the same factors (quoted: YAML reads 0.5_5 as 0.55):
+or by verl's ``algorithm.rollout_correction``, which makes the same factors with these values (YAML
+reads 0.5_5 without quotes as 0.55):
 
     tis: {rollout_is: token, rollout_is_threshold: 2}
     icepop: {rollout_is: token, rollout_is_threshold: "0.5_5"}
     mis: {rollout_is: sequence, rollout_is_threshold: "0.3333333333_3"}
     geo-mask: {rollout_rs: seq_mean_k1, rollout_rs_threshold: "0.9990009990_1.0010010010"}
 
-verl has nothing like engine-sqrt, whose band is a sqrt band around -KL: ours alone makes it, from all responses of a
-rollout. verl keeps no log-probs of the weights that sampled, so E is known where the present weights sampled; in a run
-with stale responses set ``+actor_rollout_ref.actor.policy_loss.correction.on=behaviour``, which is D + E.
+verl has no option that makes our preset engine-sqrt. The band of engine-sqrt grows as sqrt(L) and is centred at -KL,
+which is estimated from all responses of a rollout.
+
+verl keeps no log-probs of the weights that sampled, so E is known only for responses that the present weights sampled.
+In a run with stale responses set ``+actor_rollout_ref.actor.policy_loss.correction.on=behaviour`` to correct D + E.
 """
 
 from __future__ import annotations
@@ -72,12 +75,12 @@ class FSPOLossConfig(ObservedLossConfig):
     range_lo, range_hi, gamma, drift, drift_source, outside, dual, adapt, target, target_rate : optional
         Parts to change in the preset (`fspo.rules.Rule`). A rule with a drift needs ``drift_source=lagged``.
     correction : mapping, optional
-        ``preset``, one of `fspo.rules.CORRECTIONS`, and parts to change in it, as ``range_hi``. It needs
-        ``actor_rollout_ref.rollout.calculate_log_probs``. Its band is centred on the responses of the rollout, those
-        of all processes. None: no correction of ours.
+        ``preset``, one of `fspo.rules.CORRECTIONS`, and parts to change in it, as ``range_hi``. A correction needs
+        ``actor_rollout_ref.rollout.calculate_log_probs``. If it has a drift, the centre of its band is estimated from
+        the rollout's responses on all processes. None: no correction of ours.
     rollout_correction : optional
-        Set it to ``${algorithm.rollout_correction}``, so that corrections of verl's that change S are refused here. A
-        loss function cannot see them otherwise.
+        Set it to ``${algorithm.rollout_correction}``, so that this class can refuse corrections by verl that change S.
+        Without this option a loss function does not see verl's corrections.
 
     Raises
     ------
@@ -165,12 +168,13 @@ def fspo_loss(
     -------
     loss : Tensor ()
     metrics : dict
-        Metrics under verl's names; a clip share is of the responses with A != 0, or of their tokens under a token rule.
+        Metrics under verl's names. A clip share is a share of the responses with A != 0, or, under a rule on tokens, of
+        the tokens of these responses.
 
     Raises
     ------
     UserError
-        For settings that would change what the rule does; each message names the cure.
+        For settings that would change what the rule does; each message says what to set instead.
     """
     assert config is not None
     chosen = config.policy_loss
@@ -238,7 +242,7 @@ def _check(rule: Rule, config: ActorConfig, mode: str, weights: Tensor | None) -
 
 def _aggregation(mask: Tensor, mode: str, info: dict[str, Any]) -> tuple[Any, float]:
     """Return our aggregation and the denominator that together average as verl's ``agg_loss`` does in ``mode``."""
-    per_process = info.get("dp_size") or 1  # processes over which verl averages gradients
+    per_process = info.get("dp_size") or 1  # number of processes over which verl averages gradients
 
     def whole(name: str, local: Tensor) -> float:
         if info.get(name) is None and per_process > 1:

@@ -1,5 +1,5 @@
 # pyright: reportMissingImports=false
-"""What a rollout that verl hands to its actor says: tokens, versions, rewards, A; and the factors of our correction.
+"""Read the rollout that verl hands to its actor (masks, versions, rewards, A), and add our correction's factors to it.
 
 verl 0.9.1 has two trainers. The default one (``trainer.use_v1``) hands over nested tensors with the rewards in
 ``rm_scores``, the versions in ``extra_fields`` and the mask before rejection in ``loss_mask``. The older one hands over
@@ -23,13 +23,13 @@ from fspo.objective import Mismatch, apply_rule, objective, ratio_tokens
 from fspo.rules import DriftStats, Rule
 
 FACTOR = "rollout_is_weights"
-"""verl's column of the factor that a correction leaves on each token."""
+"""Name of verl's column with the factor that a correction gives each token."""
 _ESTIMATORS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("grpo", {"norm_adv_by_std_in_grpo": True}),
     ("grpo", {"norm_adv_by_std_in_grpo": False}),
     ("rloo", {}),
 )
-"""Estimators of verl, with their options, that make A from the rewards of a group alone."""
+"""verl's advantage estimators, with their options, that make A from the rewards of a group alone."""
 
 
 def padded(data: Any, *names: str) -> Any:
@@ -40,8 +40,8 @@ def padded(data: Any, *names: str) -> Any:
 def whole_mask(data: Any, kept: Tensor) -> Tensor:
     """Return the mask (B, T) of the tokens that the policy drew, including those that verl's rejection masked.
 
-    ``kept`` (B, T) is the mask of the loss. verl's older trainer does not say which tokens of a conversation of
-    several turns are the policy's: there ``kept`` is returned.
+    ``kept`` (B, T) is the mask of the loss. It is returned where the batch does not tell: verl's older trainer does not
+    say which tokens of a conversation of several turns the policy drew.
     """
     if data["response_mask"].is_nested:
         return padded(data, "loss_mask")["loss_mask"].to(torch.bool) if "loss_mask" in data else kept
@@ -52,10 +52,10 @@ def whole_mask(data: Any, kept: Tensor) -> Tensor:
 
 
 def versions(data: Any, rollout: int) -> np.ndarray:
-    """Return the numbers of the weights that sampled each response's first and last token, float64 (2, B).
+    """Return the versions of the weights that sampled each response's first and last token, float64 (2, B).
 
-    verl numbers the versions of the weights by rollouts. A number that is missing, negative or above ``rollout`` is
-    returned as NaN, unknown.
+    verl numbers the versions of the weights by rollouts. A version is unknown, and NaN is returned, if its number is
+    missing, negative or above ``rollout``.
     """
     fields, found = tu.get(data, "extra_fields"), []
     for name in ("min_global_steps", "max_global_steps"):
@@ -74,7 +74,10 @@ def sampled_now(numbers: np.ndarray, rollout: int) -> np.ndarray:
 
 
 def rewards(data: Any, *names: str) -> np.ndarray | None:
-    """Return each response's reward, float64 (B,): the sum over its tokens of the first of the columns in the batch."""
+    """Return each response's reward, float64 (B,): the sum over its tokens of the first of the columns ``names``.
+
+    Columns that the batch does not have are passed over. Return None if it has none of them.
+    """
     name = next((name for name in names if name in data), None)
     return None if name is None else padded(data, name)[name].sum(1).double().cpu().numpy()
 
@@ -82,16 +85,16 @@ def rewards(data: Any, *names: str) -> np.ndarray | None:
 def before_rejection(
     advantages: np.ndarray, rejected: np.ndarray, reward: np.ndarray | None, prompt: np.ndarray | list[str]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Make the advantages of rejected responses anew; verl multiplies advantages by a mask that is 0 there.
+    """Compute the advantages of rejected responses again, because verl has multiplied them by a mask that is 0.
 
-    The rewards of a group give them by the one estimator of verl (`_ESTIMATORS`) that gives all other responses the
-    advantages that they have. Where none does, or several that give rejected responses unlike advantages, these keep
-    A = 0.
+    They are computed from the rewards of their groups, by the estimator of verl (`_ESTIMATORS`) that reproduces the
+    advantages of all responses that were not rejected. If no estimator does, or if several do and give the rejected
+    responses different advantages, the rejected responses keep A = 0.
 
     Parameters
     ----------
     advantages : array (N,)
-        Advantages of all responses of a rollout, those of all processes.
+        Advantages of all responses of a rollout, on all processes.
     rejected : array (N,), bool
         Which responses verl's rejection masked whole.
     reward : array (N,), optional
@@ -103,7 +106,7 @@ def before_rejection(
     -------
     advantages : array (N,)
     remade : array (N,), bool
-        Which advantages were made anew.
+        Which advantages were computed again.
     """
     none = np.zeros(len(advantages), np.bool_)
     kept = ~rejected
@@ -131,16 +134,17 @@ def gathered(engine: Any, value: Any) -> list[Any]:
 
 
 def weigh(data: Any, correction: Rule, engine: Any, rollout: int) -> Tensor | None:
-    """Put our correction's factor of each token into the rollout's column `FACTOR`; return its band's centre (B,).
+    """Put our correction's factor of each token into the rollout's column `FACTOR`; return the band's centre (B,).
 
-    The centre, nats per token (None without a drift), is made of the rollout's responses on all processes. Updates move
-    neither old nor sampling log-probs, so one computation holds for all of them.
+    The centre of the correction's band, nats per token, is estimated from the rollout's responses on all processes; it
+    is None without a drift. Updates change neither the old log-probs nor the sampler's, so factors and centre are
+    computed once for all updates on the rollout.
 
     Raises
     ------
     UserError
-        If verl weighs the responses too or hands over no log-probs of the sampler, or if the correction acts on the
-        engine ratio and other weights than those of this rollout sampled a response.
+        If a correction by verl weighs the responses too, if verl hands over no log-probs of the sampler, or if the
+        correction is on the engine ratio and other weights than those of this rollout sampled a response.
     """
     if FACTOR in data:
         raise UserError(
@@ -176,6 +180,6 @@ def weigh(data: Any, correction: Rule, engine: Any, rollout: int) -> Tensor | No
 
 
 def mean_factor(weights: Tensor | None, kept: Tensor, mask: Tensor) -> np.ndarray:
-    """Return the mean factor (B,) that a correction left on the gradient of a response's tokens."""
+    """Return the mean factor (B,) that a correction gave a response's tokens (``mask``), 0 for those not ``kept``."""
     factor = kept.double() if weights is None else weights.double() * kept
     return (factor.sum(1) / mask.sum(1).clamp(min=1)).cpu().numpy()

@@ -1,5 +1,5 @@
 # pyright: reportMissingImports=false
-"""A verl run that keeps its own loss and options, and also writes the gradient log: `ObservedLossConfig`.
+"""Make a verl run write the gradient log, with its own loss and options unchanged: `ObservedLossConfig`.
 
     actor_rollout_ref.actor.policy_loss._target_=fspo.integrations.verl.ObservedLossConfig
     +actor_rollout_ref.actor.policy_loss.observe=/shared/out/run
@@ -46,10 +46,10 @@ from fspo.objective import Mismatch, objective, token_columns
 from fspo.rules import Rule
 
 _REMADE = "advantage_remade"
-"""User column of the log: whether A was made anew, because verl's rejection had made it 0."""
+"""Name of the log's user column that says whether A was computed again, because verl's rejection had made it 0."""
 _REWARDS = ("token_level_scores", "rm_scores")
 ROW = "fspo_row"
-"""Name of a column that is added to verl's batch: the place of a response in its process's part of the rollout."""
+"""Name of a column that is added to verl's batch: a response's index among its process's responses of a rollout."""
 _OF_RULE = ("lo", "hi", "drift", "band_accept", "side", "multiplier", "weight")
 _logger = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ class ObservedLossConfig(PolicyLossConfig):
 
     observe: str | None = None
     observe_tokens: bool = False
-    # None, because verl's own default would name a correction that the user did not set.
+    # The default is None, because verl's default would name a correction that the user did not set.
     rollout_correction: Any = None
 
     def __post_init__(self) -> None:
@@ -122,7 +122,7 @@ class _ObservedWorker:
         super().set_loss_fn(heard)  # type: ignore[misc]
 
     def train_mini_batch(self: Any, data: Any) -> Any:
-        """Let verl make its updates on one rollout, weighed by our correction, and write their rows to the log."""
+        """Let verl make its updates on one rollout, with our correction's factors if one is set, and log their rows."""
         data[ROW] = torch.arange(len(data))
         self._updates, self._first = 0, self.engine.get_data_parallel_rank() * len(data)
         if self._memory is not None:
@@ -145,7 +145,7 @@ class _ObservedWorker:
                 self._log = None
 
     def train_batch(self: Any, data: Any) -> Any:
-        """Let verl make one update, from which the next one learns its drift and its range."""
+        """Let verl make one update, and learn the drift and the range of the next update from its responses."""
         out = super().train_batch(data)  # type: ignore[misc]
         if self._memory is not None:
             self._memory.end_update(moved=self._updates > 0)
@@ -153,14 +153,14 @@ class _ObservedWorker:
         return out
 
     def save_checkpoint(self: Any, local_path: str, *args: Any, **kwargs: Any) -> Any:
-        """Write verl's checkpoint, and into its folder what an adaptive band has learnt."""
+        """Write verl's checkpoint; if the rule's band is adaptive, write the band's state to the same folder."""
         out = super().save_checkpoint(local_path, *args, **kwargs)  # type: ignore[misc]
         if self._adapts() and torch.distributed.get_rank() == 0:
             self._memory.save(local_path)
         return out
 
     def load_checkpoint(self: Any, local_path: str | None, *args: Any, **kwargs: Any) -> Any:
-        """Load verl's checkpoint, and from its folder what an adaptive band has learnt."""
+        """Load verl's checkpoint; if the rule's band is adaptive, load the band's state from the same folder."""
         if self._adapts() and local_path is not None:
             self._memory.load(local_path)
         return super().load_checkpoint(local_path, *args, **kwargs)  # type: ignore[misc]
@@ -172,14 +172,15 @@ class _ObservedWorker:
 class _ActorLog:
     """Collects and writes the gradient log's rows of one rollout on one data-parallel rank.
 
-    A failure to log ends the log of this rollout with a warning, and never the run.
+    If logging fails, a warning is given and no further row of the rollout is logged; the run goes on.
 
     Parameters
     ----------
     data : TensorDict
         This rank's responses of the rollout, with the column `ROW`.
     centre : Tensor (n,), optional
-        Centre of our correction's band, nats per token, for each of these responses; None without such a correction.
+        Centre of our correction's band, nats per token, for each of this rank's responses; None if there is no
+        correction of ours or it has no drift.
 
     Raises
     ------
@@ -220,7 +221,7 @@ class _ActorLog:
         self.advantages, self.remade = self._before_rejection(engine, data, prompts)
 
     def _before_rejection(self, engine: Any, data: Any, prompts: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Return A of this rank's responses (n,), as it was before verl's rejection, and which A were made anew (n,).
+        """Return A of this rank's responses (n,), as it was before verl's rejection, and which A were computed again.
 
         A group may lie on several ranks, so advantages and rewards of all ranks are looked at together.
         """
@@ -309,7 +310,7 @@ class _ActorLog:
             "score_status": "not_taken",
             f"{USER_PREFIX}{_REMADE}": self.remade[place],
         }
-        if data["response_mask"].is_nested:  # verl's default trainer fills a batch up with responses without a token
+        if data["response_mask"].is_nested:  # drop the empty responses with which verl's default trainer pads a batch
             real = mask.any(1).cpu().numpy()
             rows = {
                 name: [x for x, is_real in zip(values, real, strict=True) if is_real] if np.ndim(values) else values
@@ -343,7 +344,10 @@ def _ours(config: Any) -> Rule | None:
 
 
 def _check_folder(run: str, rollout: int, rank: int) -> None:
-    """Refuse another run's log, and remove this rank's files of rollouts that a resumed run repeats."""
+    """Raise UserError if the folder holds another run's log; remove this rank's files of rollouts that are repeated.
+
+    A run that is resumed from a checkpoint repeats the rollouts after the checkpoint.
+    """
     for path in log_paths(run):
         number = rollout_of(path)
         if path.name == file_name(number, rank) and number >= rollout:

@@ -15,7 +15,7 @@ BYPASS = "bypass_mode"
 
 
 def clip_of(config: Any) -> Rule | None:
-    """Return the clip of a verl actor as a rule; None if no rule of this project clips alike.
+    """Return the clip of a verl actor as a rule; None if no rule of this project clips in the same way.
 
     Parameters
     ----------
@@ -36,16 +36,17 @@ def clip_of(config: Any) -> Rule | None:
         if mode == "gspo":
             return Rule("linear", low, high, weight="geometric", name=name)
         return Rule("token", low, high, on=on, name=name).with_dual_at(bound)
-    except (UserError, ValueError, ZeroDivisionError):  # our rules have no band that leaves out the ratio 1
+    except (UserError, ValueError, ZeroDivisionError):  # a band that leaves out the ratio 1, as no rule of ours does
         return None
 
 
 def correction_of(options: Any) -> Rule | None:
     """Return verl's rollout correction as one correction rule; None if there is none, or no rule of ours does the same.
 
-    verl's truncated or masked weights (``rollout_is``) become a rule with a weight. A single criterion of
-    ``rollout_rs`` on verl's k1 (minus our log-ratio x, so the bounds are swapped), or by token on its k2 (x^2 / 2),
-    becomes a rule that masks outside its band and weighs nothing.
+    verl's importance weights, truncated or masked (option ``rollout_is``), become a rule with a weight. A criterion of
+    rejection (option ``rollout_rs``) becomes a rule that masks outside its band and weighs nothing. It must be a single
+    criterion on verl's k1, or by token on verl's k2. With x our log-ratio, verl's k1 is -x, so the bounds are swapped,
+    and its k2 is x^2 / 2.
 
     Parameters
     ----------

@@ -257,12 +257,14 @@ def _add_lora(model: PreTrainedModel, options: LoraOptions) -> PreTrainedModel:
         lora_dropout=0.0,
         task_type="CAUSAL_LM",
     )
-    # Gradient checkpointing drops the gradients of a layer whose input needs no gradient, as the output of the frozen
-    # embedding. With this call that output needs one, so that the adapters of the first layer are trained.
+    # Gradient checkpointing drops the gradients of a layer whose input needs no gradient. The first layer's input is
+    # the output of the frozen embedding. After the next call that output needs a gradient, so that the adapters of the
+    # first layer are trained.
     model.enable_input_require_grads()
     try:
         with local_seed(options.seed), warnings.catch_warnings():
-            # peft uses an old name of a property. transformers 5.22 warns of it; no user can act on that: hide it.
+            # peft uses the old name of a property, and transformers 5.22 warns of it. The warning is hidden, because no
+            # user can act on it.
             warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
             return cast("PreTrainedModel", get_peft_model(model, config))
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Shapes of models: configurations without weights, read from a folder's config.json or given here."""
+"""Shapes of models: configurations without weights, read from a folder's config.json or given in this module."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 EMBEDDED = "embedded"
 """Name by which a user asks for the embedded model, a small Qwen3 that needs no files."""
 RANDOM = "random:"
-"""Prefix of the name of a model with random weights; after it stands the name of the shape, as "Qwen3-8B-Base"."""
+"""Prefix of the name of a model with random weights; the name of the shape follows, for example "Qwen3-8B-Base"."""
 EMBEDDED_WIDTH = 128
 """Entries of a hidden state of the embedded model, which has 0.40M parameters."""
 COMMON = {"vocab_size": 151_936, "head_dim": 128, "num_key_value_heads": 8, "max_position_embeddings": 32_768}
@@ -59,7 +59,8 @@ def small_qwen3(width: int = EMBEDDED_WIDTH, heads: int = 4, **changes: Any) -> 
     Parameters
     ----------
     width : int
-        Entries of a hidden state. The query heads together are as wide, the hidden layer of an MLP three times.
+        Entries of a hidden state. All query heads together have ``width`` entries, the hidden layer of an MLP has
+        3 x ``width``.
     heads : int
         Query heads, two for each head of keys and values.
     changes

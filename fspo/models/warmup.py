@@ -53,7 +53,8 @@ def warm_up(
     -------
     Path
         Folder with the model (safetensors) and the tokenizer as ``save_pretrained`` writes them, and ``warmup.json``.
-        It gets its name only when it is complete. Processes that call at the same time wait for the one that trains.
+        The folder gets its name only when it is complete. Processes that call this function at the same time wait for
+        the process that trains.
 
     Raises
     ------
@@ -88,8 +89,8 @@ def warm_up(
 def dependencies(config: WarmupConfig, task: TeachingTask, width: int = EMBEDDED_WIDTH) -> dict[str, Any]:
     """Return everything that the warmed-up weights depend on; a hash of it names the model's folder in the cache.
 
-    Data, tokenizer and initial weights enter as hashes of the values that the code makes, so that a change of the code
-    that makes them changes the folder's name, and the model is trained anew.
+    Data, tokenizer and initial weights enter as hashes of their values. So if a change of code changes these values, it
+    changes the folder's name too, and the model is trained again.
     """
     options = {k: v for k, v in asdict(config).items() if k != "cache_dir"}
     weights = hashlib.sha256()

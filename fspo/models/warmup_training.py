@@ -1,11 +1,11 @@
 """Training of the supervised warm-up: its data, its optimizers and the accuracy of the result.
 
-The warm-up data hold slips: mistakes in an intermediate result, from which the example goes on. They limit the accuracy
-from which reinforcement learning starts. They come in the last part of the schedule only, because slips from the start
-slow the learning of the addition tables. Muon trains the weight matrices of the layers and AdamW everything else: in
-trials AdamW alone needed about three times the steps. The model learns abruptly, and the step at which it does depends
-on the seed (after 900 steps the accuracy is .43 with seed 0 and .19 with seed 1). `WarmupConfig.min_accuracy`
-is set to refuse a model that has not learned at all, whose accuracy is below .1.
+The warm-up data hold slips: mistakes in an intermediate result, with which the later steps of the example go on. Slips
+limit the accuracy from which reinforcement learning starts. They come in the last part of the schedule only, because
+slips from the start slow the learning of the addition tables. Muon trains the weight matrices of the layers and AdamW
+all other parameters: in trials AdamW alone needed about three times the steps. The model learns abruptly, and the step
+at which it learns depends on the seed (after 900 steps the accuracy is .43 with seed 0 and .19 with seed 1).
+`WarmupConfig.min_accuracy` is set to refuse a model that has not learned at all, whose accuracy is below .1.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from fspo.models.shapes import EMBEDDED_WIDTH, small_qwen3
 from fspo.sampling.sample import sample
 from fspo.tasks import TeachingTask
 
-RECIPE = 1  # enters the hash that names the cached model: raise it when a change here changes the weights
+RECIPE = 1  # part of the hash that names the cached model: raise it when a change of this file changes the weights
 _IGNORED = -100  # label of prompt and padding tokens: cross_entropy gives it no loss
 _LEARNING_RATE_FLOOR = 0.05
 _RAMP_STEPS = 100
 
 
 def untrained(task: TeachingTask, seed: int, width: int = EMBEDDED_WIDTH) -> PreTrainedModel:
-    """Return the embedded model, or a wider one, with random weights and the vocabulary of a task's tokenizer."""
+    """Return the embedded model, or one of another width, with random weights and a task's vocabulary."""
     return build_embedded_model(seed, small_qwen3(width, vocab_size=len(task.build_tokenizer())))
 
 
 def train(config: WarmupConfig, task: TeachingTask, width: int = EMBEDDED_WIDTH) -> PreTrainedModel:
-    """Train a new embedded model, or a wider one, on the warm-up data and return it in eval mode.
+    """Train a new embedded model, or one of another width, on the warm-up data and return it in eval mode.
 
     The trained weights depend on the arguments and the machine alone.
     """
@@ -70,7 +70,7 @@ def train(config: WarmupConfig, task: TeachingTask, width: int = EMBEDDED_WIDTH)
 
 
 def learning_rate_scale(step: int, steps: int) -> float:
-    """Return the factor on both learning rates at a step: a linear ramp times a cosine that falls from 1 to .05."""
+    """Return the factor on Muon's and AdamW's learning rates at a step: a linear ramp times a cosine from 1 to .05."""
     cosine = 0.5 * (1 + math.cos(math.pi * step / steps))
     ramp = min(1.0, (step + 1) / min(_RAMP_STEPS, steps))
     return ramp * (_LEARNING_RATE_FLOOR + (1 - _LEARNING_RATE_FLOOR) * cosine)
@@ -124,8 +124,8 @@ def measure(model: Any, task: TeachingTask, examples: int, seed: int = 0) -> dic
     -------
     dict
         ``accuracy``, its standard error ``accuracy_se``, ``mean_length`` (tokens), ``truncated`` (share), and
-        ``accuracy_A_B``, the accuracy on prompts with A to B additions, if the task gives their numbers and there are
-        such prompts.
+        ``accuracy_A_B``, the accuracy on prompts with A to B additions, if the task gives each prompt's number of
+        additions and there are prompts in that range.
     """
     tokenizer: Any = task.build_tokenizer()
     size = task.size("eval")

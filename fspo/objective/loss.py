@@ -65,9 +65,9 @@ def objective(
     denominator : float, optional
         See `aggregate`. If data parallelism averages gradients, multiply the loss by the number of processes.
     ref : Tensor (B, T), optional
-        Log-probabilities under the reference model, nats; needed if ``config.kl_coef > 0``. Every rule has one KL
-        term for each token, aggregated by the same formula: "response" sums it over the response's tokens. No
-        correction weighs it.
+        Log-probabilities under the reference model, nats; needed if ``config.kl_coef > 0``. Under every rule there is
+        one KL term for each token, and `aggregate` adds the KL terms up by the same formula as surrogate terms:
+        "response" sums them over a response's tokens. A correction does not change the KL terms.
     mismatch : Mismatch, optional
         How far the sampler's law is from the old policy; needed by a correction and by a rule on the total ratio.
     correction : Rule, optional
@@ -75,9 +75,9 @@ def objective(
         multiplies value and gradient.
     correction_m : float or Tensor (B,), optional
         Centre of the correction's band, nats per token; needed if the correction has a drift. It is
-        ``correction.centre(stats, advantages)`` with the sums of the correction's own ratio.
+        ``correction.centre(stats, advantages)``, where ``stats`` are the sums of the ratio that the correction acts on.
     factor : Tensor (B,) or (B, T), optional
-        Factor of each response or each token, computed elsewhere, in the place of a correction's.
+        Factor of each response or each token that the caller computed; it replaces the factor of a correction.
 
     Returns
     -------
@@ -86,7 +86,8 @@ def objective(
     Raises
     ------
     UserError
-        For shapes that do not fit, a missing reference, centre or mismatch, or rules that cannot go together.
+        For shapes that do not fit, a missing reference, centre or mismatch, or a clip rule and a correction that cannot
+        be combined (`fspo.rules.presets.check_ratios`).
     """
     config = config or ObjectiveConfig()
     _check(new, old, mask, advantages, ref, config, mismatch, factor)
@@ -162,11 +163,11 @@ def surrogate(
         L if the weight is geometric. Token rules: ``M_t w_t A grad(s_t)``, w_t = exp(s_t). Prefix rules:
         ``M_t w_t A grad(s_t)``, w_t = exp(S_t): the per-decision importance sampling theorem (Precup, Sutton and
         Singh 2000) weights the score of token t, and of no other token, by the ratio of the tokens up to t. A rule on
-        the total ratio takes its weights from that ratio. A factor multiplies value and gradient: ``f_t grad(s_t)``
-        stands for ``grad(s_t)``, also in ``grad(S) = sum_t grad(s_t)``, whose value gets the mean of f_t over the
-        response's tokens.
+        the total ratio takes its weights from that ratio. A factor multiplies value and gradient. In the gradient,
+        ``f_t grad(s_t)`` takes the place of ``grad(s_t)``, also in ``grad(S) = sum_t grad(s_t)``. The value of a
+        sequence rule's term is multiplied by the mean of f_t over the response's tokens.
     applied : Applied
-        float64 tensors of the same shape.
+        float64 tensors of the shape of ``terms``.
     """
     applied = apply_rule(rule, ratio_tokens(rule.on, s, mismatch), mask, advantages, m)
     A, moved, edge_weight = _with_tokens(advantages, mask), s, applied.edge_weight
@@ -230,8 +231,8 @@ def straight_through(
 def kl_terms(new: Float[Tensor, "B T"], ref: Float[Tensor, "B T"], mask: Bool[Tensor, "B T"]) -> Float[Tensor, "B T"]:
     """Return the k3 estimate of KL(new||reference) for each token (B, T), nats; 0 outside the mask.
 
-    With x = reference less new, the estimate is exp(x) - 1 - x. The x in exp(x) is held at MAX_EXPONENT; the gradient
-    passes through it even there.
+    With x the reference's log-probability less the new one, the estimate is exp(x) - 1 - x. The x in exp(x) is held at
+    MAX_EXPONENT, and the gradient passes through x even where it is held.
     """
     x = -log_ratios(new, ref, mask)
     x_capped = x + (capped(x.detach()) - x.detach())
@@ -266,7 +267,8 @@ def aggregate(
     mask : Tensor (B, T), bool
         Rows without a token count in no sum, so padding rows change nothing.
     denominator : float, optional
-        Sum of `denominator_for` over all microbatches and processes of the update. By default that of this batch.
+        Sum of `denominator_for` over all microbatches and processes of the update. By default it is `denominator_for`
+        of this batch alone.
     """
     lengths = mask.sum(-1)
     by_token = config.aggregation in ("token", "constant")
@@ -283,7 +285,8 @@ def aggregate(
 def denominator_for(config: ObjectiveConfig, mask: Shaped[Tensor, "B T"]) -> float:
     """Return this batch's part of the number by which `aggregate` divides the loss of an update.
 
-    It counts responses, tokens, or responses times a constant length C. Sum it over microbatches and processes.
+    It is the number of responses, of tokens, or of responses times a constant length C, as ``config.aggregation`` asks.
+    The caller adds it up over microbatches and processes.
     """
     if config.aggregation == "token":
         return float(mask.sum())

@@ -31,10 +31,10 @@ class Listener(Protocol):
     """The interface of an object that receives the gradient of the logits, tile by tile, in the backward pass."""
 
     def begin(self, vocabulary: int, dtype: torch.dtype) -> bool:
-        """Prepare for a backward pass; return True if it needs only the scores and no parameter's gradient.
+        """Prepare for a backward pass; return True if the pass needs only the scores and no parameter's gradient.
 
-        If it returns True, the gradient of the output layer's weight is not computed. The listener is asked because
-        autograd does not tell whether that gradient is needed.
+        After True the gradients of the output layer's weight and bias are not computed. The listener is asked because
+        autograd does not tell whether they are needed.
         """
         ...
 
@@ -51,7 +51,8 @@ class Listener(Protocol):
 def tile_shape(tokens: int, vocabulary: int, device: torch.device, logits: int | None = None) -> tuple[int, int]:
     """Return the shape of a tile with at most ``logits`` logits: its numbers of tokens and of vocabulary entries.
 
-    A tile is square, or, where there are fewer tokens than a square has rows, all tokens by more vocabulary entries.
+    A tile is square, unless there are fewer tokens than a square tile has rows: then a tile has all tokens and more
+    vocabulary entries.
     """
     budget = logits or TILE.get(device.type, TILE_ELSEWHERE)
     rows = max(1, min(tokens, isqrt(budget)))

@@ -42,7 +42,7 @@ class HeadReader(Protocol):
     """The interface of an object that collects scores at an output layer while log-probs are computed there."""
 
     def owns(self, hook: object) -> bool:
-        """Return whether a forward hook of the output layer belongs to this reader."""
+        """Return whether ``hook``, a forward hook of the output layer, was set by this object."""
         ...
 
     def listener(self, head: nn.Module, hidden: Float[Tensor, "N H"], rows: Int64[Tensor, " N"]) -> Listener | None:
@@ -128,10 +128,10 @@ def token_log_probs(
     """Compute the log-probability of each response token given all tokens before it.
 
     The output layer runs only on positions that predict response tokens. If the vocabulary has `BIG_VOCABULARY`
-    entries or more, or the logits do not fit in one tile, they exist one tile at a time. Tiles are computed inside
-    the output layer's forward, so that DDP and FSDP2 see that layer run, and again in the backward pass. An output
-    layer that is not a plain Linear (with LoRA on it) runs on a few tokens at a time. A model that changes its logits
-    after the output layer (soft caps, scales) computes all of them at once, with a warning.
+    entries or more, or the logits do not fit in one tile, only one tile of the logits exists at a time. Tiles are
+    computed inside the output layer's forward, so that DDP and FSDP2 see that layer run, and again in the backward
+    pass. An output layer that is not a plain Linear (as with LoRA on it) runs on a few tokens at a time. A model that
+    changes its logits after the output layer (soft caps, scales) computes all logits at once, with a warning.
 
     Parameters
     ----------
@@ -148,8 +148,8 @@ def token_log_probs(
     tokens : int, optional
         Use tiles of this many tokens and all vocabulary entries, to measure how tiles change the result.
     scores : HeadReader, optional
-        The `ScoreHooks` in whose context this pass runs. Without it their hooks count as foreign, and all logits are
-        computed at once.
+        The `ScoreHooks` in whose context this pass runs, if any. If they are not passed, their hooks of the output
+        layer count as other code's, and all logits are computed at once.
     rounded : bool
         Whether logits that are computed tile by tile are rounded to the type of the weights
         (`fspo.policy.linear_logprobs.linear_log_probs`).
@@ -174,8 +174,8 @@ def token_log_probs(
     predicting = mask[:, 1:]
     columns = predicting.any(0).nonzero().squeeze(-1)
     if columns.numel() == 0:
-        # Compute one position even if no row has a response token: in data-parallel training the other processes would
-        # wait for this one's gradient.
+        # Compute one position even if no row has a response token: in data-parallel training the other processes wait
+        # for the gradient of this process.
         columns = torch.zeros(1, dtype=torch.int64, device=mask.device)
     targets = batch["input_ids"][mask]
     asked = _Asked(predicting, columns, targets, temperature, entropy, logits, tokens, scores, rounded)
@@ -297,7 +297,7 @@ def _select_in_chunks(
 ) -> tuple[Float[Tensor, " N"], Float[Tensor, " N"] | None]:
     """Compute log-probs for ``tokens`` tokens at a time through an output layer of any kind.
 
-    The backward pass computes each part again (gradient checkpointing).
+    The backward pass computes each chunk of tokens again (gradient checkpointing).
     """
 
     def chunk(h: Tensor, t: Tensor, r: Tensor) -> tuple[Tensor, Tensor | None]:

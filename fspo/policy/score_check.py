@@ -25,18 +25,20 @@ class Coverage:
     Attributes
     ----------
     share : ndarray, shape (B,), float64
-        Share of ||psi||^2 on the parameters that the sketch covers; NaN where the score failed.
+        Share of ||psi||^2 on the parameters that the sketch covers; NaN where the score failed or psi is 0.
     uncovered : dict of str to str
         Each trainable parameter that the sketch does not cover, and the reason.
     uncovered_share : dict of str to float
-        Share of each such parameter in the sum of ||psi||^2 over the batch.
+        Share of each uncovered parameter in the sum of ||psi||^2 over the responses whose score did not fail.
     norm_ratio : ndarray, shape (B,), float64
         Norm of the sketch over the exact norm.
     pair_cosine_rmse : float
-        Root mean square error of the sketches' cosines over all pairs i < j. NaN for fewer than 2 good responses.
+        Root mean square error of the sketches' cosines over all pairs i < j of responses whose score did not fail. NaN
+        for fewer than 2 of these responses.
     subset_cosine_rmse : float
         Root mean square error of the sketches' cosine between a sum of all scores with random weights of both signs
-        and the same sum without a random 15 % of the responses (a clipped update); 64 draws. NaN as above.
+        and the same sum without a random 15 % of the responses (a clipped update); 64 draws. NaN as for
+        ``pair_cosine_rmse``.
     exact_pair_cosines, sketch_pair_cosines : ndarray, shape (pairs,), float64
         Cosines of the pairs i < j, from exact gradients and from sketches.
     """
@@ -66,7 +68,8 @@ def coverage(
     Parameters
     ----------
     model, batch, temperature, config, seed, rollout, logits
-        As for `fspo.policy.scores.score`. Small models only: B x P numbers are held.
+        As for `fspo.policy.scores.score`. The model must be small, because memory holds the gradients of B responses in
+        P parameters, B x P numbers.
 
     Returns
     -------
@@ -134,7 +137,7 @@ def drop_cosines(
     gram : ndarray, shape (n, n)
         Inner products of the responses' scores.
     seed : int
-        The same seed gives the same weights and parts for every Gram matrix of this size.
+        The same seed gives the same weights and drops the same responses for every Gram matrix of this size.
     draws : int
         Number of simulated updates.
     share : float

@@ -43,8 +43,8 @@ class ScoreHooks:
     Only trainable parameters are covered (with LoRA: the adapters). Weights of Linear, Conv1D and embedding layers
     are sketched by two projections; a tied weight is the sum of its uses under the same projections. Biases and the
     weights of normalisation layers (any module that is affine in an element-wise weight, which is checked on the
-    data) are kept entry by entry. A parameter that no such rule covers is named in `uncovered`. Each row of the batch
-    is one response; several sequences packed into one row are not told apart.
+    data) are kept entry by entry. All other parameters are not covered and are named in `uncovered`. Each row of the
+    batch is one response; several sequences packed into one row are not told apart.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ class ScoreHooks:
     width, projection : int or None
         See `fspo.policy.sketch.Sketcher`.
     seed, rollout : int
-        The projections depend on these and on the parameters' names.
+        The projections depend on seed, rollout and the parameters' names.
 
     Raises
     ------
@@ -162,10 +162,10 @@ class ScoreHooks:
         return root
 
     def _linear(self, module: nn.Module, args: tuple, output: torch.Tensor) -> torch.Tensor | None:
-        """Forward hook of a Linear: project its input now, and the gradient of its output in the backward pass."""
+        """Forward hook of a Linear or Conv1D: project the input now, and the output's gradient in the backward pass."""
         if not torch.is_grad_enabled() or not output.requires_grad or output is args[0]:
             return None
-        # The layer is the output layer, whose score a `listener` takes where log-probs are made.
+        # The listener that `listener` has made takes this output layer's score, so the hook leaves the layer out.
         if module is self._listening:
             self._listening = None
             return None
@@ -222,7 +222,7 @@ class ScoreHooks:
     ) -> HeadListener | None:
         """Return a listener that scores an output layer which computes log-probs tile by tile.
 
-        It is None if the layer has no trainable parameter or no gradient is taken. The calls that a listener receives
+        Return None if the layer has no trainable parameter or gradients are off. The calls that a listener receives
         are described by `fspo.policy.linear_logprobs.Listener`.
 
         Parameters

@@ -155,8 +155,8 @@ def find_sites(model: nn.Module, names: dict[int, str]) -> dict[nn.Module, Site]
     for module, path, kind, weight, bias in found:
         row, col = f"{weight}/row", f"{weight}/col"
         if kind == "linear" and weight and uses[weight] == 1:
-            # Layers of one block that read the same input (q, k, v; gate, up) share one projection of that input, so it
-            # is computed once. The projections of the layers' outputs are independent.
+            # Layers of one block that read the same input (q, k, v; gate, up) share one random projection, so
+            # that the input is projected once. The projections of the layers' outputs are independent.
             col = f"{path.rpartition('.')[0]}/input"
         sites[module] = Site(kind, path, weight, bias, row, col)
     return sites
@@ -166,13 +166,16 @@ def find_sites(model: nn.Module, names: dict[int, str]) -> dict[nn.Module, Site]
 def shared_sketcher(shapes: tuple[tuple[str, tuple[int, ...]], ...], *draw: Any) -> Sketcher:
     """Return a `Sketcher` for gradient parts of the shapes ``shapes``; ``draw`` are the other arguments of `Sketcher`.
 
-    The last one made is cached, so that all passes of a rollout share its projections.
+    The last sketcher made is cached, so that all passes of a rollout share its projections.
     """
     return Sketcher(dict(shapes), *draw)
 
 
 def thinned(x: Shaped[torch.Tensor, "*rows F"]) -> Shaped[torch.Tensor, " ..."]:
-    """Return an activation at about `CHECKED_TOKENS` evenly spaced tokens; of (B, tokens, ...) the first response's."""
+    """Return an activation at about `CHECKED_TOKENS` evenly spaced tokens.
+
+    If the activation is (B, tokens, ...), only the first response's tokens are taken.
+    """
     step = max(1, x.shape[x.dim() > 2] // CHECKED_TOKENS)
     return x[:1, ::step] if x.dim() > 2 else x[::step]
 

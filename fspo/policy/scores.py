@@ -83,7 +83,9 @@ def _summed(
 def exact_scores(
     model: nn.Module, batch: Batch, temperature: float = 1.0, *, logits: int | None = None
 ) -> tuple[Float[torch.Tensor, "B P"], Float[torch.Tensor, " B"]]:
-    """Compute the gradient of S in all trainable parameters, one response at a time, to check the sketch against.
+    """Compute the gradient of S in all trainable parameters, one response at a time.
+
+    `score` packs these gradients in exact mode, and `fspo.policy.score_check` compares sketches with them.
 
     Parameters
     ----------
@@ -93,7 +95,8 @@ def exact_scores(
     Returns
     -------
     gradients : Tensor, shape (B, P)
-        In the order of `model.named_parameters()`, in the parameters' widest dtype.
+        P is the number of trainable entries, in the order of `model.named_parameters()`. The type is the parameters'
+        widest dtype.
     log_prob : Tensor, shape (B,)
         Summed log-probability of each response's tokens, nats.
 
@@ -143,7 +146,8 @@ def score(
         Divides the logits, as in the loss.
     config : ScoreConfig, optional
     seed, rollout : int
-        Calls with the same pair use the same projections, so their scores can be compared.
+        Calls with the same seed and rollout use the same projections, so their scores can be compared. If
+        ``config.redraw`` is false, the projections depend on the seed alone.
     logits : int, optional
         Most logits of one tile, as in `fspo.policy.logprobs.token_log_probs`.
 
@@ -162,7 +166,7 @@ def score(
         raise UserError(f"the batch to score lacks {', '.join(missing)}")
     shape = batch["input_ids"].shape
     tensors = {k: v for k, v in batch.items() if isinstance(v, torch.Tensor) and v.shape == shape}
-    # A model without position ids would count the padding on the left as positions.
+    # If the batch has no position ids, make them: a model would otherwise count the padding on the left as positions.
     tensors.setdefault("position_ids", (batch["attention_mask"].long().cumsum(1) - 1).clamp(min=0))
     model = unwrap(model)
     if config.mode == "exact":

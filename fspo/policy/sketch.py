@@ -32,7 +32,7 @@ def random_words(seed: int, rollout: int, name: str, count: int) -> UInt64[np.nd
     seed, rollout : int
         The run's seed and the rollout's number.
     name : str
-        Name of the use; different names give independent words.
+        Name of what the words are used for; different names give independent words.
     count : int
         Number of words.
 
@@ -67,10 +67,10 @@ class Sketcher:
     width : int or None
         Number of buckets of the sketch; None lays all parts side by side, however many entries they have.
     projection : int or None
-        k, the columns of each projection; a side with at most k entries is not projected. None projects
-        nothing: the sketch is the gradient itself, hashed or (width None) not.
+        k, the columns of each projection. The rows (or columns) of a part are not projected if there are at most k.
+        With None nothing is projected: the gradient itself is hashed, or, if ``width`` is None too, is the sketch.
     seed, rollout : int
-        The random numbers depend on these and on the parts' names.
+        The random numbers depend on seed, rollout and the parts' names.
     device : torch.device or str
         Device of the projections, buckets and signs.
     """
@@ -97,14 +97,14 @@ class Sketcher:
         self._table = cache(self._make_table)
 
     def side(self, length: int) -> int:
-        """Return the number of rows (or of columns) of a matrix after projection, where it has ``length`` before: at
+        """Return how many rows (or columns) remain when the ``length`` rows (or columns) of a matrix are projected: at
         most k.
         """
         return length if self.projection is None else min(length, self.projection)
 
     def _matrix(self, key: str, length: int, dtype: torch.dtype) -> Float[torch.Tensor, "{length} k"] | None:
-        """Return the projection matrix times sqrt(k), (length, k), with entries +-1; None if ``length`` <= k, since so
-        few rows or columns are not projected."""
+        """Return the projection matrix times sqrt(k), (length, k), with entries +-1; None if ``length`` <= k, because
+        then nothing is projected."""
         if self.side(length) == length:
             return None
         signs = random_signs(self.seed, self.rollout, key, (length, self.side(length)))
@@ -121,8 +121,11 @@ class Sketcher:
     def _make_table(
         self, name: str, dtype: torch.dtype
     ) -> tuple[Int64[torch.Tensor, " entries"], Float[torch.Tensor, " entries"]]:
-        """Return for each entry of a gradient's part its bucket in the sketch, and the factor that it gets there: a
-        random sign times 1/sqrt(k) for each side of the part that is projected."""
+        """Return for each entry of a gradient's part its bucket in the sketch, and the factor that it gets there.
+
+        The factor is a random sign (1 if all parts are laid side by side), times 1/sqrt(k) if the rows of the part are
+        projected, times 1/sqrt(k) if its columns are.
+        """
         start, size = self._spans[name]
         shape = self.shapes[name]
         scale = 1.0

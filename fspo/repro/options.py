@@ -78,7 +78,7 @@ class ReproductionOptions:
             checked_seed("--seeds", seed)
 
     def sizes(self) -> ReproductionSizes:
-        """Return the preset's sizes with the changes of these options."""
+        """Return the preset's sizes, with the values that these options give in the place of the preset's."""
         lists = {name: getattr(self, name) for name in ("tasks", "rules", "seeds")}
         changes = {name: given and tuple(given) for name, given in lists.items()}
         changes |= {"rollouts": self.rollouts, "jobs": self.jobs}

@@ -11,7 +11,9 @@ from fspo.tasks.products import MAX_RESPONSE_TOKENS
 
 SIX_RULES = (*COMPARED, "fspo-kl", "fspo-adaptive", "fspo-conformal")
 JUDGING_SEEDS = (11, 12, 13, 14, 15)
-"""Seeds that no run had while the claims were made, so verdicts on them are confirmatory (analysis/claims)."""
+"""Seeds with which no run was trained while the claims were formulated (analysis/claims).
+
+Verdicts on runs with these seeds are therefore confirmatory."""
 TASKS: dict[str, dict[str, Any]] = {
     "chain-add": {},
     "chain-add-64": {
@@ -24,9 +26,9 @@ TASKS: dict[str, dict[str, Any]] = {
         "sampling.max_new_tokens": MAX_RESPONSE_TOKENS,
     },
 }
-"""Tasks of a reproduction: options of ``fspo train``. Correct responses to chain-add have 8 to 256 tokens, those to
-chain-add-64 have 8 to 512, six doublings. Products are reasoning-gym's, of two numbers of at most two digits; correct
-responses have 4 to 187 tokens."""
+"""Tasks of a reproduction: options of ``fspo train``. Correct responses to chain-add have 8 to 256 tokens, and correct
+responses to chain-add-64 have 8 to 512, which is six doublings. The task products of reasoning-gym multiplies two
+numbers of at most two digits; correct responses have 4 to 187 tokens."""
 
 
 @dataclass(frozen=True)
@@ -38,11 +40,11 @@ class ReproductionSizes:
     rules, seeds : tuples
         Every rule is trained once with every seed.
     rollouts, calibration_rollouts : int
-        Length of each run, and of the shared unclipped run.
+        Number of rollouts of each run, and of the unclipped run on which ranges are calibrated.
     tasks : tuple of str
         Names in `TASKS`; everything is trained and judged on each task.
     jobs, threads : int
-        Training processes beside each other and threads of each.
+        Number of training processes that run at the same time, and of threads of each process.
     options : dict
         Further options of ``fspo train``.
     checks : str
@@ -50,7 +52,7 @@ class ReproductionSizes:
     draws : int
         Responses drawn for each simulated point of the maps of the theory (``fspo maps``).
     maps : str
-        Parts of these maps to compute, separated by commas; empty for all.
+        Parts of the maps of the theory to compute, separated by commas; empty for all.
     """
 
     rules: tuple[str, ...]
@@ -69,8 +71,8 @@ class ReproductionSizes:
 _AUDITED = {"log.audit_every": 5, "log.coverage_every": 10}
 PRESETS = {
     "quick": ReproductionSizes(COMPARED, JUDGING_SEEDS[:3], 14, 10, options=_AUDITED),
-    # Unclipped runs of every seed, and scores of each first pass but its first minibatch, whose S is 0: population and
-    # fresh cosines need both.
+    # Population and fresh cosines need unclipped runs of every seed, and scores of the responses at their first use.
+    # Minibatch 0 of each rollout is not scored, because S is 0 in it.
     "paper": ReproductionSizes(
         (*SIX_RULES, "none"),
         JUDGING_SEEDS,
@@ -93,7 +95,7 @@ PRESETS = {
 
 
 def on_task(base: ReproductionSizes, task: str) -> ReproductionSizes:
-    """Return the sizes of the part of a reproduction that one task is."""
+    """Return the sizes of a reproduction on one of its tasks alone."""
     return replace(base, tasks=(task,), options=base.options | TASKS[task])
 
 

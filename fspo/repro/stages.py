@@ -53,8 +53,9 @@ def source_digest(*packages: str) -> str:
 
 
 def environment() -> dict[str, str]:
-    """Return the environment variables of a child process that imports this process's packages, whatever the current
-    folder holds: an ``analysis`` or ``figures`` of somebody else, or none."""
+    """Return the environment variables with which a child process imports this repository's packages.
+
+    A package of the same name in the current folder, such as another ``analysis``, is then not imported instead."""
     paths = [*filter(None, [os.environ.get("PYTHONPATH")]), str(Path(__file__).parents[2])]
     return os.environ | {"PYTHONPATH": os.pathsep.join(paths), "PYTHONSAFEPATH": "1"}
 
@@ -108,7 +109,7 @@ class Stages:
         Returns
         -------
         key : str
-            Hash of the inputs, an input of later stages.
+            Hash of the inputs, which later stages take as one of their inputs.
         result
             What ``work`` returned (plain values), from the stamp if it was done before.
         """
@@ -196,13 +197,13 @@ def run_jobs(
     Returns
     -------
     dict
-        Run folder and last line of each process that ended with a status in ``passing``.
+        Run folder -> last line of the log, for each process that failed with a status in ``passing``.
 
     Raises
     ------
     UserError
-        If a process ends with another status. The others are ended (they resume next time), and the message shows the
-        last line of its log.
+        If a process fails with another status. The other processes are then ended; they resume when the reproduction is
+        started again. The message shows the last line of the failed process's log.
     """
     from tqdm.auto import tqdm
 

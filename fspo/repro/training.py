@@ -14,8 +14,8 @@ from fspo.repro.stages import Job, source_digest
 from fspo.rules import COMPARED_ADVANTAGE
 
 Ranges = Mapping[str, Mapping[str, Any]]
-"""``range_lo`` and ``range_hi`` by name of the rule, calibrated on one unclipped run. A rule without trains as
-published."""
+"""Calibrated ranges: name of a rule -> its ``range_lo`` and ``range_hi``, set on one unclipped run. A rule without an
+entry trains with the range of its preset."""
 
 
 @dataclass(frozen=True)

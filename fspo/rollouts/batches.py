@@ -137,16 +137,17 @@ class Microbatch:
 
 
 MICROBATCH_COST = 100
-"""Fixed time of a microbatch in a single process, given as the number of tokens that take as long; the time of the
-microbatch's own tokens is added to it."""
+"""Fixed cost of a microbatch in a single process, in tokens: the time that a microbatch takes beside the time of its
+tokens equals the time of this many tokens."""
 
 
 def _cuts(lengths: np.ndarray, tokens: int, cost: int) -> list[int]:
-    """Cut rows, sorted by length (n,), into parts with the least sum of padding and ``cost`` tokens for each part.
+    """Cut n rows, whose rising ``lengths`` (n,) are in tokens, into parts; return the positions of the cuts.
 
-    Return the positions of the cuts. A part holds at most ``tokens`` tokens with padding, or one row.
+    The cuts make the sum of padding, and of ``cost`` tokens for each part, as small as possible. A part holds at most
+    ``tokens`` tokens with padding, or a single row.
     """
-    # Entry n of each, for the first n rows: the least cost, and where their last part begins.
+    # Entry n of ``least`` is the least cost of the first n rows; entry n of ``begins`` is where their last part begins.
     least, begins = np.zeros(len(lengths) + 1), [0]
     for end, longest in enumerate(lengths, 1):
         starts = np.arange(max(end - max(tokens // longest, 1), 0), end)
@@ -190,10 +191,10 @@ def plan_microbatches(
         parts = np.split(chosen, _cuts(total_lengths[chosen], tokens, cost)) if len(chosen) else []
         while (
             len(parts) % world and max(map(len, parts)) > 1
-        ):  # processes would get unequal numbers of parts: halve the biggest
+        ):  # processes would get unequal numbers of parts: halve the biggest part
             i = int(np.argmax([len(part) * total_lengths[part[-1]] * (len(part) > 1) for part in parts]))
             parts[i : i + 1] = np.array_split(parts[i], 2)
-        parts.sort(key=lambda part: len(part) * total_lengths[part[-1]])  # parts of similar size run at the same time
+        parts.sort(key=lambda part: len(part) * total_lengths[part[-1]])  # processes run similar sizes at once
         for i in range(0, len(parts), world):
             mine = i + rank
             dummy = mine >= len(parts)

@@ -26,9 +26,9 @@ from fspo.tasks import Example, Task, encode_prompt
 
 Stream = Literal["train", "eval", "audit"]
 Drop = Literal["truncated", "failed"]
-"""Kinds of responses that the user may drop (no gradient): cut at the length limit, or verification failed."""
+"""Kinds of responses to which the user may give no gradient: cut at the length limit, or verification failed."""
 ALONE = "alone"
-"""Reason why a response has no gradient: all other responses to its prompt failed, so it has no baseline."""
+"""Reason why a response has no gradient: verification failed for all others of its group, so it has no baseline."""
 _STREAMS: dict[Stream, int] = {"train": 0, "eval": 1, "audit": 2}
 
 
@@ -179,8 +179,8 @@ def give_advantages(batch: RolloutBatch, estimator: Estimator, drop: Sequence[Dr
     """Compute the advantages of a batch and store them in it; return the counts of its groups.
 
     A response whose verification failed counts with reward 0. Responses of a kind that ``drop`` names get advantage 0,
-    so no gradient, and stay in the batch and in the log. If ``drop`` names ``failed``, the failed ones are not part of
-    their group's baseline either.
+    so no gradient, and stay in the batch and in the log. If ``drop`` names ``failed``, the rewards of failed responses
+    do not enter their group's baseline either.
     """
     judged = np.full(len(batch), True)
     if "failed" in drop:

@@ -1,7 +1,7 @@
-"""Metrics of a run as pairs of a numerator and a count, and the metrics of a rollout before its updates.
+"""Metrics of a run as pairs of a numerator and a count, and the metrics of a rollout that are known before its updates.
 
-Pairs of several processes and minibatches are added up before the one division. Metrics that mean the same as in TRL
-have TRL's names.
+The pairs of all processes and minibatches are added up, and the sums are divided once. Metrics that mean the same
+in TRL have TRL's names.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fspo.stats.bins import Bins
 
 
 class Counts:
-    """Metrics as named pairs of a numerator and a count, which are divided when all parts are added up."""
+    """Metrics as named pairs of a numerator and a count. The pairs are added up first and divided at the end."""
 
     def __init__(self) -> None:
         self._pairs: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
@@ -51,7 +51,7 @@ class Counts:
 
 
 def length_bins(lengths: np.ndarray, edges: tuple[int, ...]) -> list[np.ndarray]:
-    """Return for each bin of lengths [edge_i, edge_i+1) which of N responses it holds; the last has no upper edge."""
+    """Return a mask (N,) of the responses in each bin of lengths [edge_i, edge_i+1); the last bin has no upper edge."""
     index = Bins((*edges, math.inf)).index(lengths)
     return [index == i for i in range(len(edges))]
 

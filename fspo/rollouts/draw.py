@@ -1,10 +1,10 @@
-"""Draw the responses that a rollout trains on, and fresh responses that audit an update.
+"""Sample the responses that a rollout trains on, and fresh responses to the prompts of an update (an audit).
 
 Prompts come from the training stream in its order. Prompts that are too long are skipped, so a rollout always has
 ``batch.prompts`` groups. With ``batch.redraws`` a group whose rewards are all equal is replaced by a group of a further
 prompt (dynamic sampling, Yu et al. 2025, arXiv:2503.14476). Skipped prompts, replaced groups and responses without a
-gradient are counted, responses by length bin. The position in the stream is one number in the state of the run, so a
-resumed run goes on with the next prompt.
+gradient are counted; the responses are counted in each length bin apart. The position in the stream is one number in
+the state of the run, so a resumed run goes on with the next prompt.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from fspo.sampling.picking import Progress
 from fspo.tasks import prompt_order
 
 NO_SIGNAL = "no_signal"
-# The run stops when a rollout has read this many times ``batch.prompts`` prompts: nearly all are too long then.
+# The run stops if this many times ``batch.prompts`` prompts were read and too few of them fit: nearly all are too long.
 _MOST_DRAWN = 20
 
 
@@ -133,7 +133,7 @@ def draw_audit(
     *,
     step: int,
 ) -> RolloutBatch:
-    """Sample fresh responses to the prompts of a minibatch at the present parameters, to audit its update.
+    """Sample fresh responses to the prompts of a minibatch at the present parameters, to estimate its update anew.
 
     The minibatch is at its first use. So its gradient with importance weights and the gradient of the fresh responses
     (w = 1) estimate the same update (docs/theory.md section 5, "Which truth").

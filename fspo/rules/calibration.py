@@ -35,7 +35,7 @@ def standardized_excess(
     Raises
     ------
     UserError
-        For another rate, lengths below 1, advantages or centres that are not finite, or arrays whose shapes do not
+        For an unknown rate, lengths below 1, advantages or centres that are not finite, or arrays whose shapes do not
         broadcast.
     """
     S, n, A = checked_rows(S, n, A, rate)
@@ -102,7 +102,7 @@ def excess_quantile(excess: Real[np.ndarray, " N"], target: float, label: str = 
     Raises
     ------
     UserError
-        As `calibrate`.
+        If ``target`` does not lie in (0, 1), no excess is finite, or no factor above 0 gives the target.
     """
     return excess_quantiles(excess, [target], label)[0]
 
@@ -116,7 +116,7 @@ def excess_quantiles(excess: Real[np.ndarray, " N"], targets: Sequence[float], l
     Raises
     ------
     UserError
-        As `calibrate`, for the first target that no factor gives.
+        If a target does not lie in (0, 1), no excess is finite, or no factor above 0 gives one of the targets.
     """
     for target in targets:
         if not 0 < number("target acceptance", target) < 1:

@@ -18,10 +18,12 @@ Array = Any  # a numpy array or a torch tensor
 Outside = Literal["drop", "truncate", "cap", "mask"]
 Weight = Literal["sequence", "geometric", "none"]
 CUTTING_ALIKE: tuple[tuple[Outside, ...], ...] = (("drop", "truncate"), ("cap",), ("mask",))
-"""Groups of values of `Clip.outside`: the values of one group cut the same responses, and differ in the weight left."""
-ZEROING: tuple[Outside, ...] = ("drop", "mask")
-"""Values of `Clip.outside` with which a response that is cut loses all its weight; with the others it keeps the edge's.
+"""Groups of values of `Clip.outside`. The values of one group cut the same responses, and may leave them other weights.
 """
+ZEROING: tuple[Outside, ...] = ("drop", "mask")
+"""Values of `Clip.outside` with which a response that is cut loses all its weight.
+
+With the other values a response that is cut keeps the weight of the edge."""
 OF_CLIP_RULES: tuple[Outside, ...] = ("drop", "truncate", "cap")
 """Values of `Clip.outside` with which tables and figures evaluate each clip rule."""
 OF_CORRECTIONS: tuple[Outside, ...] = ("mask", "cap")
@@ -30,9 +32,9 @@ OF_CORRECTIONS: tuple[Outside, ...] = ("mask", "cap")
 MAX_EXPONENT = 20.0
 """Largest exponent of an importance weight: a larger one is replaced by it before ``exp`` (docs/theory.md section 2).
 
-The response keeps its gradient, and logs and metrics count how often this happens."""
-# Limit on |log M| of the multiplier M that is reported, because exp(80) is finite in float32. The gradient is not
-# changed by it: it uses `clipped_weight`, which is computed without M.
+A response whose exponent is replaced keeps its gradient. Logs and metrics count such responses."""
+# Limit on |log M| of the multiplier M that is reported, because exp(80) is finite in float32. The limit does not change
+# the gradient, which uses `clipped_weight`, computed without M.
 _MAX_LOG_MULTIPLIER = 80.0
 
 
@@ -155,7 +157,7 @@ class Clip(NamedTuple):
         return importance_weight(exponent(self.edge(S, side, edges), n, self.weight))
 
     def clipped_weight(self, side: Int8[Array, "*rows"], edge_weight: Float[Array, "*rows"]) -> Float[Array, "*rows"]:
-        """Return M*w, the weight that the clip leaves to each response: its own, or if it is cut 0 or the edge's."""
+        """Return M*w, the weight left to each response: w if it is not cut, else 0 or the weight of the edge."""
         xp = array_namespace(edge_weight)
         return xp.where(side != 0, xp.zeros_like(edge_weight), edge_weight) if self.zeroes else edge_weight
 
@@ -209,7 +211,7 @@ class Clip(NamedTuple):
 
     @property
     def zeroes(self) -> bool:
-        """Whether a response that is cut loses all its weight; else it keeps the weight of the edge."""
+        """Whether a response that is cut loses all its weight. If not, it keeps the weight of the edge."""
         return self.outside in ZEROING
 
     def _dual_edge(self, edges: Edges) -> Float[Array, "*rows"]:

@@ -19,15 +19,15 @@ from fspo.base.errors import UserError
 from fspo.rules import Rule, excess_quantile, scaled, standardized_excess
 
 GAIN = 0.5
-"""Least gain by which an adaptive band steps: log(range) changes by the gain times (target - accepted share).
+"""Least gain of an adaptive band. Each step changes log(range) by the gain times (target - accepted share).
 
-The gain of step t is 1/sqrt(t) until it has fallen to this value."""
+The gain of step t is the larger of 1/sqrt(t) and this value."""
 MAX_HALF_WIDTH = 30.0
 """Largest half-width at n = 1, nats. A range does not grow beyond it, because no importance ratio comes near e^30."""
 LEAST_LOG_FACTOR = -12.0
 EXPONENTS = (0.0, 2.0)
-"""Least and greatest exponent gamma of a band c n**gamma. The spread of sums of n log-ratios grows like n to a power
-between them."""
+"""Least and greatest exponent gamma of a band c n**gamma. A sum of n log-ratios has a standard deviation that
+grows like n to a power between these two."""
 LEAST_SPREAD = 0.5
 """Least standard deviation by which log lengths are divided.
 
@@ -78,7 +78,7 @@ class OnlineRule:
     Parameters
     ----------
     rule : Rule
-        The template. With ``adapt="none"`` it is used unchanged.
+        The template, a rule from which the band starts. A template with ``adapt="none"`` is used unchanged.
     state : mapping, optional
         A value of the property `state`, with which a resumed run goes on.
 
@@ -182,9 +182,10 @@ class OnlineRule:
         self._rule = None
 
     def _step(self, excess: Float[np.ndarray, " N"], log_n: Float[np.ndarray, " N"]) -> bool:
-        """Adapt the log scale and slope of the half-widths (theta of T14) after one update; return whether it did.
+        """Adapt the log scale and slope of the half-widths (theta of T14) after one update; return False if it cannot.
 
-        The first call sets the range at which the target share of the responses is accepted; later ones make a step.
+        The first call sets the range at which the target share of the responses is accepted. Each later call makes one
+        step with a gain of `GAIN` or more.
         """
         s = self._state
         with_slope = self.template.adapt == "exponent"
@@ -250,7 +251,7 @@ def conformal_quantile(scores: Any, target: float) -> float:
     Raises
     ------
     UserError
-        For another target.
+        If ``target`` does not lie in (0, 1).
     """
     if not 0 < target < 1:
         raise UserError(f"target={target} must lie strictly between 0 and 1")

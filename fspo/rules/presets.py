@@ -25,8 +25,8 @@ class Preset(NamedTuple):
 TARGET = 0.8
 """Target band acceptance of the adaptive presets.
 
-The presets with a constant range accept about this share of responses on short runs that they trained themselves, the
-first update of each rollout left out (docs/which_rule.md)."""
+Each preset with a constant range accepted about this share of responses on short runs that were trained with it. The
+first update of each rollout was left out of the share (docs/which_rule.md)."""
 
 
 def _sqrt(name: str, **options: Any) -> Preset:
@@ -63,10 +63,11 @@ CORRECTIONS: dict[str, Rule] = {
 }
 """Corrections of the mismatch between sampler and trainer: rules on another ratio than the update's.
 
-A correction leaves each response, or each token, the factor M w, which multiplies its gradient. tis: token weights
-min(e^{e_t}, 2), e_t the token's engine log-ratio. mis: sequence weights e^E, kept in [1/3, 3]. geo-mask: keeps
-responses with e^{E/L} within .001 of 1. icepop: token weights, kept in [.5, 5]. engine-sqrt: sequence weights, kept
-where E lies within c sqrt(L) of its expected value, which is -L times the estimated KL of a token."""
+A correction leaves each response, or each token, the factor M w, which multiplies its gradient. Let R = D + E be the
+behaviour log-ratio of a response and r_t that of a token. tis: token weights min(e^{r_t}, 2). mis: sequence weights
+e^R; those outside [1/3, 3] become 0. geo-mask: weight 1 for responses with e^{R/L} within .001 of 1, else 0. icepop:
+token weights e^{r_t}; those outside [.5, 5] become 0. engine-sqrt: sequence weights e^E, kept where E lies within
+c sqrt(L) of its expected value, which is -L times the estimated KL of a token; else 0."""
 
 RIVALS = ("rloo", "gspo")
 """The presets that the paper's comparison puts beside fspo."""
@@ -99,7 +100,7 @@ def correction(name: str, **changes: Any) -> Rule | None:
     ------
     UserError
         For an unknown correction or field, a lower range for a correction that ignores the lower edge, or a correction
-        on the ratio of the update, which is the clip rule's part.
+        on the update's or the total ratio, on which only a clip rule may act.
     """
     if name == "none":
         return None

@@ -67,8 +67,8 @@ class Rule:
         Centre of the band per token: 0, ``-k3``, ``-sigma^2/2``, ``+sigma^2/2`` (T13), or the mean log-ratio of
         the responses whose advantage has the same sign.
     drift_source : {"two_pass", "lagged"}
-        Where the trainer takes the drift statistics from: a pass over the minibatch before its update, or the update
-        before.
+        Where the trainer takes the drift statistics from: a pass over the minibatch before its update, or the minibatch
+        of the previous update.
     outside : {"drop", "truncate", "cap", "mask"}
         What happens outside the band: no gradient on the active side (PPO's min), the weight held at the edge on the
         active side, the weight held at the upper edge whatever the sign of the advantage, or no gradient on both
@@ -87,7 +87,7 @@ class Rule:
     factors : sequence of (length, factor)
         Both half-widths are multiplied by the factor of the last entry whose length is <= n, or by 1 if there is none.
     on : {"update", "engine", "behaviour", "total"}
-        The log-ratio that the band is on (`Ratio`); wherever S is written here, it means that ratio.
+        The log-ratio that the band is on (`Ratio`). In this docstring S stands for that log-ratio.
     name : str
         Label in logs and tables.
 
@@ -161,7 +161,7 @@ class Rule:
 
     @property
     def level(self) -> Literal["sequence", "token", "prefix"]:
-        """What the rule clips, each with a log-ratio of its own: a response ("sequence"), a token or a prefix."""
+        """What the rule clips by its log-ratio: whole responses ("sequence"), tokens or prefixes of responses."""
         return self.shape if self.shape in ("token", "prefix") else "sequence"
 
     @property
@@ -296,7 +296,7 @@ class Rule:
     ) -> Applied:
         """Clip responses (or tokens, or prefixes): return their sides, multipliers and weights, as an `Applied`.
 
-        docs/theory.md section 2, "Active side", says which of them are cut.
+        docs/theory.md section 2, "Active side", says which responses are cut.
 
         Parameters
         ----------
@@ -331,7 +331,7 @@ class Rule:
         Raises
         ------
         UserError
-            If no response counts in the rate, or if ``checked_rows`` refuses the arrays.
+            If there is no response, or under "update" none with A != 0, or if ``checked_rows`` refuses the arrays.
         """
         S, n, A = checked_rows(S, n, A, rate)
         applied = self.apply(S, n, A, m)
@@ -347,7 +347,7 @@ def scaled(rule: Rule, factor: float) -> Rule:
     Raises
     ------
     UserError
-        If the factor is not positive and finite, or if no eps gives so wide a band.
+        If the factor is not positive and finite, or if no eps gives a band of that width.
     """
     factor = number("factor", factor, 0, above=True)
     if rule.shape in EPS_SHAPES:

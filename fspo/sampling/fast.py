@@ -18,7 +18,8 @@ from fspo.sampling.picking import Noise, Progress, base_model, pad_left, pick_to
 class CacheLayer(CacheLayerMixin):
     """Keys and values of one attention layer in preallocated buffers, whose first rows are the unfinished responses.
 
-    It keeps all positions. Layers with a sliding window need no special case: their mask leaves old positions out.
+    The buffers keep all token positions. Attention layers with a sliding window need no special case: their mask leaves
+    old positions out.
     """
 
     keys: torch.Tensor
@@ -38,7 +39,7 @@ class CacheLayer(CacheLayerMixin):
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Append keys and values (rows, heads, positions, size); return views of all positions of these rows."""
+        """Append keys and values (rows, heads, positions, size); return views of the stored ones of these rows."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         rows, first = key_states.shape[0], self.length
@@ -48,7 +49,7 @@ class CacheLayer(CacheLayerMixin):
         return self.keys[:rows, :, : self.length], self.values[:rows, :, : self.length]
 
     def spread(self, source: torch.Tensor) -> None:
-        """Copy the keys and values of row source[i], a prompt's, to row i, a response's, for every i."""
+        """For every response i, copy the keys and values of its prompt, in row source[i], to row i."""
         for buffer in (self.keys, self.values):
             buffer[: len(source), :, : self.length] = buffer[source, :, : self.length]
 

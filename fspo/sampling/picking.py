@@ -31,7 +31,7 @@ def pick_tokens(
         Float64 (B,) in [0, 1); not used at temperature 0.
     temperature : float
     top_p : float
-        Only the most probable tokens, until they hold this share of the probability, can be drawn.
+        Tokens are drawn only from the smallest set of most probable tokens that holds this share of the probability.
 
     Returns
     -------
@@ -68,7 +68,7 @@ def _inverse_cdf(logits: torch.Tensor, uniforms: torch.Tensor, top_p: float) -> 
 
 
 class Noise:
-    """The uniform numbers of a batch of responses, computed for some positions at a time."""
+    """Uniform random numbers for a batch of responses, computed for a block of token positions at a time."""
 
     def __init__(self, seed: int, rollout: int, keys: np.ndarray) -> None:
         self.seed, self.rollout, self.keys = seed, rollout, keys

@@ -81,7 +81,7 @@ def sample(
     keys : numpy.ndarray
         Int64 (N,), the response's number within the rollout over all processes.
     seed, rollout : int
-        The sampling noise depends on these, the key and the position.
+        The sampling noise depends on seed, rollout, the response's key and the token position.
     config : SamplingConfig
     eos_token_id : int or sequence of int
         Tokens that end a response.
@@ -93,7 +93,7 @@ def sample(
     Raises
     ------
     UserError
-        Bad prompts or keys, a length beyond the model's positions, or logits that are not finite.
+        If prompts or keys are not valid, a length exceeds the model's positions, or logits are not finite.
     """
     keys = np.asarray(keys)
     eos = [eos_token_id] if isinstance(eos_token_id, int) else [int(token) for token in eos_token_id]

@@ -1,4 +1,4 @@
-"""Saving a model as a Hugging Face folder: for the server that samples, and at the end of a run."""
+"""Save a model as a Hugging Face folder, for the vLLM server that samples and at the end of a run."""
 
 from __future__ import annotations
 

@@ -4,9 +4,9 @@ The server runs in another process with another Python environment. The trainer 
 server can read, and then tells the server to load them again. This works without a GPU too. A server on another machine
 needs the folder under the same path on a shared file system.
 
-vLLM draws its own random numbers. So its responses differ from those of the other engines, and a resumed run does not
-repeat the rollouts that it lost. Its log-probs are logged beside the trainer's (``engine_log_ratio``); training does
-not use them.
+vLLM draws its own random numbers. So its responses differ from those of the other engines, and a resumed run draws
+other responses in the rollouts that it repeats. Its log-probs are logged as a log-ratio to the trainer's
+(``engine_log_ratio``). Training uses them only in a correction or in a rule on the total ratio.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from fspo.sampling.saving import save_model
 MARK = "written-by-fspo"
 """Name of a file by which the trainer marks the folder of weights as written by itself.
 
-A folder with files but without this one may be another person's model, so nothing is written there."""
+A folder with files but without this file may hold another person's model, so the trainer writes nothing to it."""
 REQUEST_PROMPTS = 32
 """Number of prompts in one request to the server; all requests of a rollout are sent at once."""
 
@@ -128,8 +128,8 @@ class Server:
         Parameters
         ----------
         end : int
-            A token that ends responses. One token is sampled with only this token allowed. Its log-prob must be 0 if
-            the server reports log-probs of the distribution that it samples from.
+            A token that ends responses, used to check the server: one token is sampled with only this token allowed.
+            Its log-prob must be 0 if the server reports log-probs of the distribution that it samples from.
 
         Raises
         ------
@@ -164,7 +164,7 @@ class Server:
         body = {"model": name, "prompt": prompts, "logprobs": 0, "return_token_ids": True}
         # The server has no tokenizer, so it must return token ids and no text.
         body |= {"return_tokens_as_token_ids": True, "detokenize": False}
-        # vLLM takes options that are missing from the model's generation configuration, so name all of them.
+        # vLLM takes options that a request leaves out from the model's generation configuration, so name them all here.
         body |= {"top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
         reply = self.ask("/v1/completions", body | options)
         found: list[tuple[list, list]] = [([], [])] * len(prompts)
@@ -262,7 +262,7 @@ def write_weights(model: PreTrainedModel, folder: Path) -> None:
 
 
 def _claim(folder: Path) -> None:
-    """Lock the folder, so that no other process writes to it until this one ends; UserError if one already does."""
+    """Lock the folder until this process ends; raise UserError if another process has locked it to write to it."""
     if folder in _locks:
         return
     lock = FileLock(folder / ".lock")

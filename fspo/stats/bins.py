@@ -18,7 +18,9 @@ from fspo.base.errors import UserError
 DEFAULT_BINS = 6
 MOST_BINS = 1000
 MANY = 20_000
-"""Number of different values above which bin edges are plain quantiles, because responses with equal values are few."""
+"""Number of different values above which bin edges are plain quantiles of the values.
+
+With so many values few responses share one, so ties do not unbalance the bins."""
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 A cluster is (rollout, prompt): the responses to one prompt depend on each other by its difficulty and, through the
 advantage, by each other's rewards. A ratio r is ``sum y / sum d``, y and d the numerators and denominators of the rows.
 The covariance of ratios comes from the clusters' influence values ``z_c = (y_c - r d_c) / sum d``, y_c and d_c the sums
-over cluster c. Each is divided by one minus the cluster's share of ``sum d``, as in a delete-one jackknife.
+over cluster c. Each z_c is divided by one minus the cluster's share of ``sum d``, as in a delete-one jackknife.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ MIN_CLUSTERS = 5
 """Least number of clusters for an estimate; with fewer, a table holds NaN and the reason."""
 TOO_FEW = f"fewer than {MIN_CLUSTERS} clusters"
 BORROW = 10.0
-"""Number of clusters with the rarer outcome (accepted or clipped) at which two covariances of the acceptances by bin
-have equal weight (`borrowed`): the observed one, and that of a model."""
+"""Number of clusters with the rarer outcome (accepted or clipped) at which `borrowed` returns 1/2: the observed
+covariance of the acceptances by bin and the covariance that a model gives then have equal weight."""
 
 
 @dataclass(frozen=True)
@@ -163,8 +163,8 @@ def borrowed(rare: ArrayLike) -> Float64[Any, "*K"]:
     """Return how much an observed covariance counts where it is averaged with the covariance that a model gives.
 
     The average is weight x observed + (1 - weight) x modelled. The weight rises from 0 to 1 with ``rare``, the number
-    of clusters with the rarer outcome (accepted or clipped), because few such clusters show too little of how much
-    clusters differ.
+    of clusters with the rarer outcome (accepted or clipped), because a few such clusters estimate the variance between
+    clusters badly.
     """
     rare = np.asarray(rare, np.float64)
     return rare / (rare + BORROW)

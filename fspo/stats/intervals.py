@@ -24,7 +24,7 @@ PERCENT = f"{100 * CONFIDENCE:g} %"
 def t_quantile(df: float, level: float = CONFIDENCE) -> float:
     """Return the half-width, in standard errors, of the two-sided Student's t interval on ``df`` degrees of freedom.
 
-    It is the normal law's if ``df`` is infinite, and NaN if ``df`` is not positive.
+    With infinite ``df`` it is the half-width of the normal interval. It is NaN if ``df`` is not positive.
     """
     return float(special.stdtrit(df, (1 + level) / 2))
 
@@ -46,7 +46,7 @@ def proportion_interval(
     """Return the Wilson interval of a share p at the effective sample size p(1-p)/variance.
 
     Its quantile is Student's t on C-1 degrees of freedom, C the number of clusters. The effective size is at most the
-    row count; if p is 0 or 1 it is C. Both ends are NaN below ``MIN_CLUSTERS``.
+    row count; if p is 0 or 1 it is C. Both ends are NaN if C is below ``MIN_CLUSTERS``.
     """
     p, v, n, c = (np.asarray(x, np.float64) for x in (value, variance, count, clusters))
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
@@ -64,7 +64,7 @@ def proportion_interval(
 def mean_interval(
     value: ArrayLike, variance: ArrayLike, clusters: ArrayLike, level: float = CONFIDENCE
 ) -> tuple[Float64[np.ndarray, "*K"], Float64[np.ndarray, "*K"]]:
-    """Return Student's t interval of a mean on C-1 degrees of freedom; NaN if C clusters are below ``MIN_CLUSTERS``."""
+    """Return Student's t interval of a mean over C clusters, on C-1 degrees of freedom; NaN if C < ``MIN_CLUSTERS``."""
     m, v, c = (np.asarray(x, np.float64) for x in (value, variance, clusters))
     half = special.stdtrit(np.maximum(c - 1, 1), (1 + level) / 2) * np.sqrt(v)
     few = c < MIN_CLUSTERS

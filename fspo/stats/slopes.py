@@ -52,14 +52,14 @@ def cluster_slope(
     Parameters
     ----------
     y : array (N,)
-        Indicators or multipliers. If fewer than ``MIN_CLUSTERS`` clusters hold a value other than the median (nearly
-        all responses accepted), residuals tell too little. The variance is then at least that of a proportion with
-        two more successes and two more failures among the clusters.
+        Indicators or multipliers. If fewer than ``MIN_CLUSTERS`` clusters hold a value other than the median, for
+        example because nearly all responses are accepted, the residuals underestimate the variance. The variance is
+        then at least that of a proportion with two more successes and two more failures among the clusters.
     x, weight : array (N,)
         Regressor and weight of each row; all weights are 1 by default.
     cluster : int array (N,), dense
     strata : int array (N,), optional
-        x is centred within each stratum (fixed effects); all rows by default.
+        x and y are centred within each stratum (fixed effects). By default all rows are one stratum.
     margin : float
         Equivalence margin of the two one-sided tests.
     """

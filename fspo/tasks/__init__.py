@@ -62,7 +62,9 @@ def make_task(name: str, options: Mapping[str, Any] | None = None) -> Task:
 
 
 def teaching_task(name: str, options: Mapping[str, Any] | None = None) -> TeachingTask:
-    """Build a task, as `make_task` does, on which the embedded model can be warmed up.
+    """Build a task, as `make_task` does, that has worked solutions to warm up the embedded model on.
+
+    The embedded model is a small one that needs no files.
 
     Raises
     ------

@@ -107,7 +107,7 @@ class TeachingTask(Task, Protocol):
     supervised training."""
 
     def data_options(self) -> dict[str, Any]:
-        """Return the options that the warm-up texts depend on, for the name of the warmed-up model in the cache."""
+        """Return the options on which the warm-up texts depend; they identify the warmed-up model in the cache."""
         ...
 
     def build_tokenizer(self) -> PreTrainedTokenizerFast:
@@ -121,7 +121,7 @@ class TeachingTask(Task, Protocol):
     def warmup_text(self, seed: int, index: int, slips: bool = True) -> tuple[str, str]:
         """Return the prompt and the worked solution, without its end token, of the warm-up's example ``index``.
 
-        The prompt is never a held-out one. Without ``slips`` every step of the response is right.
+        The prompt is never a held-out one. With ``slips`` some steps of the solution may be wrong.
         """
         ...
 

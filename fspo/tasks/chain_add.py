@@ -47,8 +47,8 @@ class ChainAddConfig:
     max_steps : int
         Largest number of additions n, 1 to 99; n is log-uniform in 1..max_steps.
     double_share : float
-        Share of steps in the warm-up data that do two additions at once, so that correct responses to one prompt
-        differ in length.
+        Probability that a step in the warm-up data with two or more additions left does two additions at once.
+        Correct responses to one prompt then differ in length.
     slip : float
         Probability that a step in the warm-up data writes a wrong state, from which the next step goes on. It sets
         the accuracy that RL starts from, about (1 - slip) ** steps.
@@ -90,7 +90,8 @@ def _pairs(evaluation: bool) -> tuple[tuple[int, int], ...]:
 def _problem(config: ChainAddConfig, stream: str, seed: int, index: int) -> tuple[int, int, int, np.ndarray]:
     """Draw one example: return its number of additions n, start x and addend d, and further uniform numbers.
 
-    Stream "warmup" gets four further numbers for each step, from which its supervised response is made; others none.
+    Stream "warmup" gets four further numbers for each step, from which its worked solution is made. The streams "train"
+    and "eval" get none.
     """
     if index < 0:
         raise UserError(f"chain-add example {index} does not exist: use an index of 0 or more")
@@ -131,7 +132,7 @@ class ChainAdd:
         )
 
     def data_options(self) -> dict[str, Any]:
-        """Return the options that the warm-up texts depend on: all."""
+        """Return all options, because the warm-up texts depend on each of them."""
         return asdict(self.config)
 
     def build_tokenizer(self) -> PreTrainedTokenizerFast:
@@ -189,7 +190,7 @@ def warmup_text(config: ChainAddConfig, seed: int, index: int) -> tuple[str, str
 
 
 def warmup_stream(seed: int, config: ChainAddConfig | None = None, start: int = 0) -> Iterator[tuple[str, str]]:
-    """Yield supervised examples ``start``, ``start + 1``, ... without end."""
+    """Yield the warm-up's examples ``start``, ``start + 1``, ... (prompt and worked solution) without end."""
     config = config or ChainAddConfig()
     index = start
     while True:
@@ -198,7 +199,9 @@ def warmup_stream(seed: int, config: ChainAddConfig | None = None, start: int = 
 
 
 def max_response_tokens(config: ChainAddConfig) -> int:
-    """Return the response limit, tokens: the longest correct response plus one step, so that a miscount is visible."""
+    """Return the response limit, tokens: the longest correct response plus one step.
+
+    A response with one step too many can thus end by itself and is not cut."""
     return STEP_TOKENS * (config.max_steps + 1)
 
 

@@ -157,12 +157,13 @@ def _key(prompt: Prompt) -> str:
 class DatasetTask:
     """The task whose examples are the rows of a data set.
 
-    ``skipped`` counts the rows left out under ``bad_rows="skip"``, ``repeated`` those under ``repeats="drop"``.
+    ``skipped`` counts the rows left out under ``bad_rows="skip"``, ``repeated`` the rows left out under
+    ``repeats="drop"``.
 
     Raises
     ------
     UserError
-        If the source cannot be read, a row cannot be used (the message names file, place and cure), or no row can.
+        If the source cannot be read, a row cannot be used (the message names file, place and cure), or no row is left.
     """
 
     def __init__(self, config: DatasetConfig, name: str = "dataset") -> None:

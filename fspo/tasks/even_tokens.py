@@ -25,7 +25,7 @@ END = 0
 """Id of the token that ends a response and pads a batch; its text is `END_TEXT`."""
 END_TEXT = "<end>"
 END_EVERY = 12
-"""Each id that this number divides ends a response of a model with random weights, so lengths are geometric."""
+"""Every token id divisible by this number ends a response of a model with random weights, so lengths are geometric."""
 _PURPOSES = {"train": 0x7B01, "eval": 0x7B02}
 
 

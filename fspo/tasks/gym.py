@@ -122,7 +122,7 @@ class GymTask:
 
     The first ``eval_size`` positions of one seeded dataset are held out; the next ``size`` positions are for
     training. A training position is replaced by another one if its question is held out or the package fails to
-    generate it; which one depends on the index alone.
+    generate it. The position that replaces it depends on its index alone.
     """
 
     def __init__(self, dataset: str, config: GymConfig, options: Mapping[str, Any]) -> None:

@@ -1,10 +1,11 @@
-"""Worked solutions to reasoning-gym's task products, from which the embedded model learns it.
+"""Worked solutions to reasoning-gym's task products, from which the embedded model (a small one) learns the task.
 
 Two numbers of at most two digits are multiplied by repeated addition, one digit of the second number after the other.
-A step is ``NRAASSSS`` with a separator: how often the first number is still to be added for this digit, the digit that
-waits (``-`` if none does), the first number and the sum so far, the last two with the least significant digit first.
-The first step copies the numbers, with the sum 0. A step adds the first number to the sum; once N is 0, the next step
-multiplies the sum by ten and turns to the digit that waits. So the solution to ``27 * 21`` may be
+A step is ``NRAASSSS`` and a separator. N says how often the first number must still be added for the present digit of
+the second number. R is the next digit of the second number, or ``-`` if none is left. AA is the first number and SSSS
+the sum so far, each with the least significant digit first. The first step copies the numbers, with the sum 0. While N
+is above 0, the next step adds the first number to the sum, once or twice. When N is 0, the next step multiplies the sum
+by ten and turns to the digit R. So the solution to ``27 * 21`` may be
 ``21720000,11727200;01724500|1-720450/0-727650,<answer>567</answer>``. Where one of the numbers is 0 or 1, the solution
 is the answer alone. A correct response has 4 to 187 tokens, and each step but the first can be computed from the step
 before it alone.
@@ -28,9 +29,13 @@ OPEN, CLOSE = "<answer>", "</answer>"
 STEP_TOKENS = 9
 MOST_STEPS = 20  # steps for the factor 99: the first, nine additions, the move to the second digit, nine additions
 MAX_RESPONSE_TOKENS = STEP_TOKENS * (MOST_STEPS + 1) + len([OPEN, *"9801", CLOSE, "end token"])
-"""The response limit, tokens: the longest worked solution plus one step, so that a miscount is visible."""
-SUMS = 10_000  # sums have four digits
-DOUBLE_SHARE = 0.25  # of the steps that could add twice at once, so that solutions differ in length
+"""The response limit, tokens: the longest worked solution plus one step.
+
+A response with one step too many can thus end by itself and is not cut."""
+SUMS = 10_000  # sums are taken modulo this number, because a step has four digits for them
+# Probability that a step adds the first number twice at once if it must be added twice or more. Correct solutions to
+# one question then differ in length.
+DOUBLE_SHARE = 0.25
 SLIP = 0.06  # probability that an addition writes a wrong sum, from which the next step goes on
 _WARMUP_PURPOSE = 0x7C01
 
@@ -42,8 +47,9 @@ def worked_solution(first: int, second: int, draws: np.ndarray, slip: float = SL
     ----------
     first, second : int
     draws : numpy.ndarray
-        Uniform numbers in [0, 1), float64 (MOST_STEPS, 4). For each step they decide its separator (column 3), and
-        whether the next step adds twice at once (0), whether it slips (1), and to which sum (2).
+        Uniform numbers in [0, 1), float64 (MOST_STEPS, 4), one row for each step. Column 3 decides the separator after
+        the step. The other columns decide on the next step: column 0 whether it adds twice at once, column 1 whether it
+        slips, that is writes a wrong sum, and column 2 which wrong sum it writes.
     slip : float
         Probability of a slip at each addition.
     """
@@ -77,7 +83,7 @@ class ProductsTask(GymTask):
         Raises
         ------
         UserError
-            If worked solutions do not answer the questions, or the scorer does not read them.
+            If the questions are not products of two numbers below 100, or ``extract`` is not "answer-tag".
         """
         given = self.dataset.config
         terms = given.min_terms == given.max_terms == 2

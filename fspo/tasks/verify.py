@@ -100,7 +100,7 @@ def last_number(text: str) -> str | None:
 
 
 def make_extractor(how: str) -> Callable[[str], str | None]:
-    """Return the function that extracts from a text the part that is judged, or None if the text lacks it.
+    """Return the function that extracts from a text the part that is judged, and returns None if there is none.
 
     Raises
     ------
@@ -190,12 +190,12 @@ def math_factory(extract: str = "none") -> Callable[..., float]:
 def load_function(path: str) -> Callable[..., Any]:
     """Import the user's reward function ``module:function`` and check that it can be called with USER_ARGUMENTS.
 
-    These are the keywords that a reward function may take: prompt, response, answer, info and finished.
+    USER_ARGUMENTS are the keywords that a reward function may take: prompt, response, answer, info and finished.
 
     Raises
     ------
     UserError
-        If the module or function does not exist, or has a required parameter that is no such keyword.
+        If the module or function does not exist, or the function requires a parameter that is not in USER_ARGUMENTS.
     """
     module_name, _, name = path.partition(":")
     here = os.getcwd()
@@ -260,7 +260,7 @@ class Verifier:
         options = {"workers": config.workers, "timeout_s": config.timeout_s}
         self._is_user_function = ":" in config.verifier
         if config.verifier == "exact":
-            # Match in a worker process, which can be killed if matching never ends.
+            # Match the user's pattern in a worker process, which can be killed if matching takes too long.
             if config.extract.startswith("regex:"):
                 self.pool = VerifierPool(_exact_factory, (config.extract, config.case_sensitive), **options)
             else:

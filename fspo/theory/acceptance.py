@@ -21,7 +21,7 @@ _NODES, _NODE_WEIGHTS = np.polynomial.legendre.leggauss(20)
 def interval_probability(lo: ArrayLike, hi: ArrayLike) -> Floats:
     """Return Phi(hi) - Phi(lo), Phi the normal law's distribution function, to nearly full relative precision.
 
-    The precision holds far from 0 and for narrow intervals too; lo <= hi.
+    The precision holds far from 0 and for narrow intervals too. ``lo`` must not exceed ``hi``.
 
     Intervals right of 0 are mirrored, so that two values near 1 are never subtracted. In narrow intervals, where the
     two values of Phi would still cancel (the density varies by less than a factor of about e between the edges), the
@@ -92,12 +92,14 @@ def weight_acceptance(rule: Rule, lengths: ArrayLike, mu: float, sigma: float, m
 
 
 def matching_sigma(rule: Rule, lengths: ArrayLike, p: ArrayLike, acceptance: float) -> float | None:
-    """Return the sigma at which a rule without drift has the given acceptance in the model with mu = 0 (section 4).
+    """Return the sigma at which a rule without drift has the given acceptance in the Gaussian model with mu = 0.
+
+    docs/theory.md section 4 defines the model.
 
     Parameters
     ----------
     lengths, p : arrays (K,)
-        Lengths (tokens) and their shares, which are normalised.
+        Lengths (tokens) and their shares, which this function normalises.
     acceptance : float
         Wanted mean of a(l), in (0, 1).
 

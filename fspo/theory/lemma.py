@@ -29,10 +29,12 @@ def cosine_bound(rho: float) -> float | None:
 class CosineLemma:
     """The quantities of docs/theory.md T7 and T8 for one set of strata: cosine, its bound, and the error by cause.
 
+    T7 defines ``rho`` and its parts ``kappa``, ``kappa_c``, ``kappa_c2`` and ``eta``. ``bound`` is the least cosine
+    that T7 guarantees, None if it guarantees nothing.
+
     T8 says g_clip = a_bar (g + e_len + e_in), where g_clip is the clipped update, a_bar the mean acceptance, g the true
     update, e_len the error by length reweighting and e_in the error inside lengths. ``identity_residual`` is the norm
-    of the difference of both sides, relative to ||g||; if
-    it exceeds rounding, code or log have an error. ``bound`` is None if T7 gives no guarantee.
+    of g_clip / a_bar - (g + e_len + e_in), relative to ||g||. If it exceeds rounding error, code or log have an error.
     """
 
     cosine: float

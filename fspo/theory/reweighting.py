@@ -1,4 +1,4 @@
-"""Length Reweighting Error: how an acceptance that depends on the length changes the lengths (docs/theory.md, 3)."""
+"""Length Reweighting Error: how an acceptance by length changes the lengths (docs/theory.md section 3)."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def relative_acceptance(p: ArrayLike, a: ArrayLike) -> tuple[Floats, Floats, flo
 
 
 def relative(p: Floats, a: Floats) -> tuple[Floats, Floats, Floats]:
-    """Return what `relative_acceptance` returns for acceptances ``a`` (..., K), and the means (...), without checks."""
+    """Return what `relative_acceptance` returns, without checks, for ``a`` (..., K); the mean has shape (...)."""
     shares = p / p.sum()
     mean = a @ shares
     above = a - mean[..., None]

@@ -1,1 +1,1 @@
-"""The checks. Each module is named by the statements of docs/theory.md that it checks and by its method."""
+"""The checks of the theory. A module's name gives the statements of docs/theory.md that it checks, and the method."""

@@ -32,10 +32,10 @@ from proofs_check.tools.settings import AGREEMENT, LENGTHS
 
 @with_precision(POINT_BITS)
 def fair_from_edges(rng: np.random.Generator, gamma: float = 0.5, with_drift: bool = True) -> Outcome:
-    """Check T1 (the sqrt band keeps all lengths equally often). Gaussian S of drift m is accepted equally often at all
-    lengths l = 1 ... 1e7, to a relative 1e-30, by the band with the edges m l - c_lo l^gamma and m l + c_hi l^gamma
-    (nats; gamma = 1/2). The float64 acceptance of the preset fspo-gaussian must lie in the interval that is proved for
-    it.
+    """Check T1 (the sqrt band keeps all lengths equally often). The band with the edges m l - c_lo l^gamma and m l +
+    c_hi l^gamma (nats; c_lo, c_hi its ranges, gamma = 1/2) accepts Gaussian S of mean m l equally often at all lengths
+    l = 1 ... 1e7, with relative differences below 1e-30. The acceptance of the preset fspo-gaussian, computed in
+    float64, must agree with the proved one.
     """
     slacks, found = [], []
     for _ in range(30):
@@ -56,10 +56,10 @@ def fair_from_edges(rng: np.random.Generator, gamma: float = 0.5, with_drift: bo
 
 
 def _converse_slack(u: Span, v: Span, drift_error: float) -> arb:
-    """Return a ball (an interval) for `converse` that contains, up to a constant factor, (acceptance at length l1 less
-    acceptance at length l2)/v for all u and v in two given intervals, with v = (1/2 - gamma) log(l2/l1). The band's
-    half-width grows like l^gamma and is u standard deviations of S at l1. The drift error is 0 at l1 and
-    ``drift_error`` at l2.
+    """Return a ball (an interval) that contains (acceptance at length l1 less acceptance at length l2)/v for all u and
+    v in two given intervals, with v = (1/2 - gamma) log(l2/l1). If ``drift_error`` is 0, the ball contains half of that
+    quotient, which has the same sign. The band's half-width grows like l^gamma and is u standard deviations of S at l1.
+    The drift error is 0 at l1 and ``drift_error`` at l2.
     """
     if drift_error == 0:
         return -scale_change(u, v)
@@ -128,7 +128,8 @@ def fixed_ratio(rng: np.random.Generator, power: float = 0.5, growth: float = 0.
 def drifted_linear(rng: np.random.Generator, threshold: float = 0.5) -> Outcome:
     """Check T2: for S of mean -sigma^2 l/2 and standard deviation sigma sqrt(l) the acceptance of the linear band with
     lower edge l log(1 - eps_lo) is within 1e-5 of its limit 1, 1/2 or 0 for all sigma, all upper ranges and l >=
-    1e9/sigma^2. ``threshold``: the value of -log(1 - eps_lo)/sigma^2 at which the limit is 1/2; T2 says 1/2.
+    1e9/sigma^2. ``threshold``: the value of -log(1 - eps_lo)/sigma^2 at which the limit is 1/2. By T2 that value is 1/2
+    too.
     """
     del rng
     gaps, root = [], arb(10**9).sqrt()

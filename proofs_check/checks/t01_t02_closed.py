@@ -100,8 +100,8 @@ def fair_simulated(rng: np.random.Generator, gamma: float = 0.5, drift: str = "k
 
 def fair_without_normality(rng: np.random.Generator, gamma: float = 0.5, draws: int = 100_000) -> Outcome:
     """Check T1 (the sqrt band keeps all lengths equally often) without normality: if S less the band's centre, over
-    sqrt(L), has one skewed law at all lengths, counts in the band are alike at all lengths. No formula for the
-    acceptance is used.
+    sqrt(L), has one skewed law at all lengths, drawn S lies in the band with the same probability at all lengths. The
+    check uses no formula for the acceptance.
     """
     model = ScaledGamma(mu=-0.0005, sigma=0.03, shape=0.5)
     lengths = 4.0 ** np.arange(1, 9)
@@ -125,7 +125,8 @@ def monotone(rng: np.random.Generator, swap: bool = False) -> Outcome:
     lengths = np.unique(np.round(10 ** np.linspace(0, 5, 60)))
     for _ in range(40):
         sigma = 10 ** rng.uniform(-2.5, 0)
-        # Half-widths are so small that no acceptance is rounded to 1 in float64, where it could not rise any more.
+        # The half-widths are small, so that float64 rounds no acceptance to 1. An acceptance rounded to 1 could not
+        # rise strictly.
         fixed = _symmetric_fixed(sigma * rng.uniform(0.5, 5.0))
         linear = _symmetric_linear(sigma * rng.uniform(0.002, 0.015))
         a_fixed = theory.band_acceptance(fixed, lengths, 0.0, sigma)
@@ -138,7 +139,7 @@ def monotone(rng: np.random.Generator, swap: bool = False) -> Outcome:
 
 def fixed_ratio(rng: np.random.Generator, mu_factor: float = 0.5, power: float = 0.5) -> Outcome:
     """Check T2: as a fixed band narrows, the ratio of its acceptances at lengths l1 < l2 tends to sqrt(l2/l1) if S has
-    mean 0, and to that times exp(sigma^2 (l2 - l1)/8) if S has mean -sigma^2 l/2, sigma the scale of S.
+    mean 0, and to sqrt(l2/l1) exp(sigma^2 (l2 - l1)/8) if S has mean -sigma^2 l/2, sigma the scale of S.
     """
     outcomes = []
     for _ in range(40):

@@ -1,6 +1,7 @@
 """Check fairness by simulation, under models that satisfy T1's hypotheses and models that violate them (T1, T3 to T6).
 
-Every simulated check draws through ``proofs_check.tools.sampling`` and uses the rule's ``band`` or ``apply``.
+The checks that draw responses count the accepted ones with ``proofs_check.tools.sampling``, which asks the rule's
+``band`` or ``apply`` what is accepted.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ def normal_share(u_lo: ArrayLike, u_hi: ArrayLike) -> Floats:
 
 def heavy_tails(rng: np.random.Generator, model: LogRatioModel | None = None, draws: int = 200_000) -> Outcome:
     """Check T1 (the sqrt band keeps all lengths equally often): if S less the band's centre, over sqrt(L), has one
-    heavy-tailed law (Student's t, 3 degrees of freedom), counts in the band are alike at all lengths.
+    heavy-tailed law (Student's t, 3 degrees of freedom), drawn S lies in the band with the same probability at all
+    lengths.
     """
     model = model or ScaledStudent(MU, SIGMA, df=3.0)
     found = counts(rng, model, preset("fspo-kl", range_hi=0.045).rule, GRID, draws)
@@ -126,8 +128,8 @@ def scale_law(rng: np.random.Generator, beta: float | None = None, draws: int = 
 
 
 def student_sums(rng: np.random.Generator, heavy: bool = True, draws: int = 60_000) -> Outcome:
-    """Check T5 (tokens that are not normal): a band accepts sums of Student-t token log-ratios, drawn token by token,
-    as often as the law says that is computed from the tokens' characteristic function.
+    """Check T5 (tokens that are not normal): a band accepts drawn sums of Student-t token log-ratios as often as it
+    should by the law of the sum, which is computed from the tokens' characteristic function.
     """
     model, rule = StudentTokens(MU, SIGMA, df=4.0), preset("fspo-kl", range_hi=0.02).rule
     lengths = np.array([1.0, 2, 4, 16, 128])
@@ -186,8 +188,8 @@ def markov_acceptance(model: MarkovTokens, rule: Rule, length: float) -> float:
 
 def markov_simulated(rng: np.random.Generator, variance: str = "exact", draws: int = 100_000) -> Outcome:
     """Check T6 (dependent tokens): a band accepts sums of Markov-modulated tokens, whose state 0 or 1 is drawn token by
-    token, as often as `markov_acceptance` computes. That is a mixture of normal laws of S, one for each number of
-    tokens in state 1.
+    token, as often as `markov_acceptance` computes. There the law of S is a mixture of normal laws, one for each number
+    of tokens in state 1.
     """
     rule, lengths = preset("fspo-kl", range_hi=0.045).rule, np.array([1.0, 4, 16, 64, 256, 1024])
     found = counts(rng, MARKOV, rule, lengths, draws)

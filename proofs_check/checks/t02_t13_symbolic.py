@@ -1,8 +1,8 @@
 """Check identities by computer algebra (sympy), for all values of their symbols at once.
 
-Each check subtracts the two sides of an identity. It passes only if sympy reduces the difference (the left-over)
-to 0. A control's left-over must be a non-zero number at a rational point, found by exact evaluation, so that an
-expression that sympy merely cannot simplify is undecided and not called false.
+Each check subtracts the two sides of an identity. It passes only if sympy reduces the difference (the left-over) to 0.
+A control's left-over must differ from 0 at a rational point, where it is evaluated to 30 digits. So an expression that
+sympy merely cannot simplify is undecided and not called false.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import sympy as sp
 
 from proofs_check.frame import Check, Method, Outcome
 
-Expr = Any  # a sympy expression; sympy's own annotations are too wide to be of use
+Expr = Any  # the type of a sympy expression; sympy's own annotations are too wide to be of use
 
 
 def _symbols(names: str, **assumptions: Any) -> Expr:
@@ -161,8 +161,8 @@ def scale_slope(rng: np.random.Generator, sign: int = 1) -> Outcome:
 
 def ratio_limits(rng: np.random.Generator, growth: str = "1/8") -> Outcome:
     """Check T2 (other bands keep some lengths more often): as the half-width of a fixed band tends to 0, the ratio of
-    its acceptances at lengths l1, l2 tends to sqrt(l2/l1) if S has mean 0, and to e^(sigma^2 (l2-l1)/8) times that if S
-    has mean -sigma^2 l/2. The lower edge of the linear band at T2's threshold is the mean of S.
+    its acceptances at lengths l1, l2 tends to sqrt(l2/l1) if S has mean 0, and to sqrt(l2/l1) e^(sigma^2 (l2-l1)/8) if
+    S has mean -sigma^2 l/2. Check also that the lower edge of the linear band at T2's threshold is the mean of S.
     """
     b, sigma, l, m = _symbols("b sigma l1 l2", positive=True)
     left_overs: list[Expr] = []
@@ -178,8 +178,8 @@ def ratio_limits(rng: np.random.Generator, growth: str = "1/8") -> Outcome:
         # their derivatives in b.
         slopes: list[Expr] = [sp.diff(a, b).subs(b, 0) for a in acceptance]
         left_overs += [*(a.subs(b, 0) for a in acceptance), slopes[0] / slopes[1] - stated]
-    # The lower edge of the linear band less the mean of S, in standard deviations, at the threshold -log(1 - eps) =
-    # sigma^2/2, where T2 says 0.
+    # ``edge`` is the lower edge of the linear band less the mean of S, in standard deviations of S, at T2's threshold
+    # -log(1 - eps) = sigma^2/2. By T2 it is 0.
     edge = (-(sigma**2) / 2 * l + sigma**2 / 2 * l) / (sigma * sp.sqrt(l))
     return vanish([*left_overs, edge], rng)
 
@@ -230,8 +230,8 @@ def error_split(rng: np.random.Generator, pairs_only: bool = True) -> Outcome:
     number d with three possible values; values and probabilities are symbols.
 
     The mean of d over the prompts has the expected squared distance bias^2 + Var(d)/n from any target, where the bias
-    is E d less the target. The mean of d_i d_j over pairs of different prompts i, j has expectation (E d)^2; with pairs
-    i = j too (a control) it exceeds that by Var(d)/n.
+    is E d less the target. The mean of d_i d_j over pairs of different prompts i, j has expectation (E d)^2; if pairs i
+    = j count too (a control), the expectation is larger by Var(d)/n.
     """
     points, (p, q) = _symbols("d0:3", real=True), _symbols("p q", positive=True)
     law, target = (p, q, 1 - p - q), _symbols("g", real=True)
@@ -253,7 +253,7 @@ def error_split(rng: np.random.Generator, pairs_only: bool = True) -> Outcome:
 def sign_split(rng: np.random.Generator, crossed: bool = False) -> Outcome:
     """Check T11 (share not clipped, by the sign of A): the update acceptance follows from the probabilities of each
     pair (sign of A, place of S: below, in or above the band, or beyond the dual clip). If both active sides clip the
-    same share, it does not depend on the share of positive A.
+    same share, the update acceptance does not depend on the share of positive A.
     """
     names = "up_low up_in up_high up_dual down_low down_in down_high down_dual"
     mass = dict(zip(names.split(), _symbols(names, positive=True), strict=True))

@@ -33,11 +33,11 @@ MAX_LENGTH = 1_000_000
 
 @with_precision(POINT_BITS)
 def far_tails(rng: np.random.Generator, naive: bool = False, cases: int = 40) -> Outcome:
-    """Check that float64's acceptances, LRE and bounds of T3 (a wrong drift) lie in their proved intervals, for
-    half-widths and drift errors up to 40 standard deviations of S and lengths up to 1e7.
+    """Check that the acceptances, LREs and bounds of T3 (a wrong drift) that ``fspo.theory`` computes in float64 agree
+    with proved intervals, for half-widths and drift errors up to 40 standard deviations of S and lengths up to 1e7.
 
-    Bands that lie beyond 37 standard deviations are left out: float64 gives them acceptance 0. LRE's error is relative
-    to 1 + LRE.
+    Bands that lie wholly beyond 37 standard deviations of S are left out, because float64 gives them acceptance 0. The
+    error of an LRE is taken relative to 1 + LRE.
     """
     from scipy.special import ndtr
 
@@ -158,9 +158,9 @@ def _extremes(u_lo: arb, u_hi: arb, step: arb, length: int) -> tuple[arb, arb]:
 
 @with_precision(128)
 def all_lengths(rng: np.random.Generator, wrong_share: bool = False) -> Outcome:
-    """Check float64's mean acceptance, LRE_inf and LRE_2 of a sqrt band without drift over all lengths 1..1e6, with
-    shares equal or like 1/l. Check also that LRE_2 <= LRE_inf <= B/(a_0 - B), with a_0 the acceptance of a centred band
-    and B T3's bound on the change of acceptance.
+    """Check float64's mean acceptance, LRE_inf and LRE_2 of a sqrt band without drift over all lengths 1..1e6, once
+    with equal shares of the lengths and once with shares proportional to 1/l. Check also that LRE_2 <= LRE_inf <=
+    B/(a_0 - B), with a_0 the acceptance of a centred band and B T3's bound on the change of acceptance.
     """
     lengths, found, slacks = np.arange(1.0, MAX_LENGTH + 1), [], []
     sigma = float(rng.uniform(0.0008, 0.0015))

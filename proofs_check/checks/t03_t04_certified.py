@@ -4,8 +4,8 @@ A box is a product of intervals, one for each parameter.
 Symbols: u a range and x the drift error, in standard deviations of S; v the error of the log scale; Phi, phi the normal
 distribution function and density; h(t) = t phi(t). The slack of a bound is the bound less what it bounds; a proof shows
 that the slack is >= 0. T3 and T4 attain their bounds at single points, near which subdividing boxes would never end.
-Near these points phi(1) - h(t) is written as K(t) (t - 1)^2. Interval arithmetic proves K > 0, and so that the slack is
->= 0:
+Near these points phi(1) - h(t) is written as K(t) (t - 1)^2. Interval arithmetic proves K > 0, which implies that the
+slack is >= 0:
 
 - T3: the slack is phi(1)/2 + r(u, x) = int_0^1 (1-s) [phi(1) - h(u + s x)] ds
   with r = (Phi(u+x) - Phi(u) - phi(u) x)/x^2; it is at least the least K times
@@ -13,8 +13,8 @@ Near these points phi(1) - h(t) is written as K(t) (t - 1)^2. Interval arithmeti
 - T4: the slack is phi(1) + e(u, v) = int_0^1 [phi(1) - h(u e^(-s v))] ds with e = (Phi(u e^-v) - Phi(u))/v.
 
 In boxes away from these points the slack is computed from the error function. Outside all boxes no computation is
-needed. For |x| above ``REACH`` the bound exceeds 1, the most by which an acceptance can change; for |v| above it the
-bound exceeds 1/2, the most by which the probability below an edge can change. For |u| above ``FAR``, |r| is at most
+needed. For |x| above ``REACH`` the bound exceeds 1, the most by which an acceptance can change; for |v| above ``REACH``
+the bound exceeds 1/2, the most by which the probability below an edge can change. For |u| above ``FAR``, |r| is at most
 h(FAR - REACH)/2.
 """
 
@@ -46,12 +46,13 @@ from proofs_check.tools.balls import (
 from proofs_check.tools.settings import AGREEMENT
 
 REACH, FAR = 2.1, 8.0
-# Each box of T3: intervals of u_lo, of u_hi (ranges in standard deviations of S), and of the largest drift error.
+# A box of T3 is three intervals: of u_lo, of u_hi (the ranges, in standard deviations of S) and of the largest drift
+# error.
 SHARP = ((0.7, 1.4), (0.7, 1.4), (0.8, 1.2))
 UNEVEN = ((0.4, 0.5), (1.4, 1.6), (0.3, 0.5))
 # In this box of T3 u_lo > u_hi: acceptance rises with the drift error up to (u_lo - u_hi)/2 = .45 ... .6, then falls.
 TURNING = ((1.4, 1.6), (0.4, 0.5), (0.3, 1.1))
-SIDE = (0.85, 1.35)  # T4's box: ranges in standard deviations of S, around 1, where the bound is reached
+SIDE = (0.85, 1.35)  # interval of each range in T4's box, in standard deviations of S; T4's bound is reached at 1
 
 
 def _curvature(t: Span) -> arb:
@@ -138,8 +139,8 @@ def drift_bound(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
     phi(u_lo) and phi the normal density.
 
     With r(u, x) = (Phi(u+x) - Phi(u) - phi(u) x)/x^2, Phi the normal distribution function, a - a_0 = D x + (r(u_hi, x)
-    + r(u_lo, -x)) x^2, so it is enough that |r| <= phi(1)/2 for all u and x. If that is false, as in a control, it is
-    proved that |a - a_0| exceeds B somewhere.
+    + r(u_lo, -x)) x^2, so it is enough that |r| <= phi(1)/2 for all u and x. In a control B is too small; the check
+    then proves that |a - a_0| exceeds B somewhere.
     """
     error = _float_drift(rng)
     if not error <= AGREEMENT:
@@ -230,8 +231,8 @@ def drift_lre(rng: np.random.Generator, one_sided: bool = True, same_sign: bool 
 def scale_bound(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
     """Check T4 (a wrong scale): for all ranges and all scales within a factor e^+-tau of the assumed scale, acceptance
     differs from that at the assumed scale by at most 2 phi(1) tau, phi the normal density: the probability below each
-    edge changes by at most phi(1) tau. If that is false, as in a control, a violation is proved at equal ranges, where
-    the changes at both edges add up.
+    edge changes by at most phi(1) tau. In a control the bound is too small; the check then proves a violation at equal
+    ranges, where the changes at both edges add up.
     """
     del rng
     taus = (1e-4, 0.3, 2.0)

@@ -58,7 +58,8 @@ def _against_bound(a: np.ndarray, bounds: np.ndarray, a_0: np.ndarray, one_sided
     ratios = np.zeros(len(stated))
     ratios[kept] = worst_lre[kept] / np.array([bound for bound in stated if bound is not None])
     errors = []
-    # In the 50 grids nearest to the bound, theory.lre at the worst shares p must give the same LRE_inf.
+    # For the 50 grids whose LRE_inf is nearest to the bound, theory.lre must return max a/min a - 1 at the worst shares
+    # p.
     for i in np.argsort(ratios)[-50:]:
         p = np.where(np.arange(a.shape[1]) == np.argmin(a[i]), 1.0, 1e-12)
         errors.append(abs(theory.lre(p, a[i]).inf - worst_lre[i]) / worst_lre[i])
@@ -132,7 +133,8 @@ def drift_attack(
     for _ in range(starts):
         result = minimize(lambda z: -ratio(z), rng.normal(0, 0.5, 4), method="Nelder-Mead", options={"maxfev": 600})
         best = max(best, -float(result.fun))
-    # T3's constant cannot be lowered, so LRE can reach the bound. A search that stays far below it shows nothing.
+    # T3's constant cannot be lowered, so LRE_inf can come arbitrarily near to the bound. A search that stays below .99
+    # of the bound shows nothing.
     if best < 0.99:
         return Outcome(note=f"the optimiser reached a ratio of {best:.6f} only")
     return holds(1 - best, "1 - LRE_inf/bound", rounding=1e-7, note=f"largest ratio reached {best:.6f}")
@@ -169,9 +171,9 @@ def drift_simulated(rng: np.random.Generator, same_drift: bool = True, draws: in
 
 
 def scale_pointwise(rng: np.random.Generator, factor: float = 1.0, cases: int = 4_000) -> Outcome:
-    """Check T4 (a wrong scale): where the log of the scale of S is off by at most tau, another error at each length,
-    the acceptance that ``theory`` gives the rule differs from that at the assumed scale by at most 2 phi(1) tau (phi:
-    normal density).
+    """Check T4 (a wrong scale): where the log of the scale of S is off by at most tau, by a different error at each
+    length, the acceptance that ``theory`` gives the rule differs from that at the assumed scale by at most 2 phi(1) tau
+    (phi: normal density).
     """
     slack = []
     lengths = np.array([1.0, 10, 100, 1e3, 1e4, 1e5])
@@ -219,8 +221,9 @@ def scale_lre(
 
 
 def scale_counterexample(rng: np.random.Generator, p_small: float = 1e-6) -> Outcome:
-    """Check T4's counterexample: with ranges of one standard deviation and scales off by factors e^-.01 and e^.01,
-    LRE_inf is nearly 2B/(a_0 - B); a_0 is the acceptance at the assumed scale, B T4's bound on its change.
+    """Check T4's counterexample: with ranges of one standard deviation of S and scales off by factors e^-.01 and e^.01,
+    LRE_inf exceeds B/(a_0 - B), the bound for errors of one sign. Here a_0 is the acceptance at the assumed scale, B
+    T4's bound on its change.
     """
     del rng
     tau, sigma = 0.01, 0.03

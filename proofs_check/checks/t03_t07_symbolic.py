@@ -16,7 +16,7 @@ import z3
 
 from proofs_check.frame import Check, Method, Outcome
 
-Term = Any  # a z3 expression; z3's own annotations are unions of all its types
+Term = Any  # the type of a z3 expression; z3's own annotations are unions of all its types
 TIME_LIMIT_MS = 60_000
 """Limit of each proof in milliseconds of wall time. A proof takes about a second on an idle machine."""
 
@@ -43,7 +43,9 @@ def prove(claim: Term, *given: Term, limit: int = TIME_LIMIT_MS) -> Outcome:
 
 
 def _all(*outcomes: Outcome) -> Outcome:
-    """Combine the outcomes of several parts: refuted if one part is, else undecided if one part is undecided."""
+    """Combine the outcomes of the parts of a claim: refuted if one part is refuted, else undecided if one is undecided,
+    else proved.
+    """
     refuted = [found for found in outcomes if found.margin < 0]
     open_ = [found for found in outcomes if math.isnan(found.margin)]
     return (refuted or open_ or [outcomes[0]])[0]
@@ -72,8 +74,8 @@ def cosine_core(rng: np.random.Generator, factor: str = "1") -> Outcome:
 
 
 def last_step(rng: np.random.Generator, share: str = "1") -> Outcome:
-    """Check T7's last inequality, squared: sqrt(1-rho^2) >= (1 - share rho)/(1+rho) for rho in [0, 1). T7 has ``share``
-    1, the control a smaller one.
+    """Check T7's last inequality, squared: sqrt(1-rho^2) >= (1 - share rho)/(1+rho) for rho in [0, 1). In T7 ``share``
+    is 1; a control has a smaller ``share``, which makes the inequality false.
     """
     del rng
     (rho,) = _reals("rho")

@@ -1,5 +1,5 @@
-"""T5, T6, T10 and T13 proved by interval arithmetic: other laws, dependent tokens, largest weights, share of weight
-kept.
+"""T5, T6, T10 and T13 proved by interval arithmetic: tokens that are not normal, dependent tokens, the largest weights,
+the share of weight that a band keeps.
 """
 
 from __future__ import annotations
@@ -174,8 +174,8 @@ def edge_supremum(rng: np.random.Generator, drift: float = -0.5, scale: float = 
     every length L, scale sigma and range c_hi = u sigma.
 
     With v defined by L = (u v/sigma)^2, the edge over u^2 is v - v^2/2 (controls have another ``drift`` than -1/2). It
-    is proved to be at most 1/2 + 1e-9 for v in [0, 3]; beyond 3 it falls. float64's largest weight at the edge must lie
-    in the proved interval.
+    is proved to be at most 1/2 + 1e-9 for v in [0, 3]; beyond 3 it falls. The largest weight at the edge, e^(u^2/2),
+    must agree in float64 and in ball arithmetic.
     """
 
     def slack(v: Span) -> arb:
@@ -192,8 +192,9 @@ def edge_supremum(rng: np.random.Generator, drift: float = -0.5, scale: float = 
 
 @with_precision(128)
 def weight_integral(rng: np.random.Generator, as_band: bool = False) -> Outcome:
-    """Check T13 (share of weight kept): float64's mean of e^S over the responses in the band (others count 0) lies in
-    the proved interval of the integral of e^s times the normal density of S.
+    """Check T13 (share of weight kept): the mean of w = e^S over responses, where w counts as 0 outside the band, is
+    computed in float64 by ``fspo.theory``. It must agree with a proved interval of the integral of e^s times the normal
+    density of S over the band.
     """
     outcomes = []
     formula = theory.band_acceptance if as_band else theory.weight_acceptance
@@ -215,9 +216,9 @@ def weight_integral(rng: np.random.Generator, as_band: bool = False) -> Outcome:
 @with_precision(POINT_BITS)
 def weight_fairness(rng: np.random.Generator, centre: float = 0.5) -> Outcome:
     """Check T13 (share of weight kept) for S of mean -sigma^2 l/2 and variance sigma^2 l. A sqrt band around + sigma^2
-    l/2 keeps the same share of weight at l = 1 ... 1e7 (to a relative 1e-30), but not the same share of responses. A
-    band around 0 with equal ranges keeps as large a share of weight as of responses. ``centre``: the first band's
-    centre per token over sigma^2.
+    l/2 keeps the same share of weight at l = 1 ... 1e7 (with relative differences below 1e-30), but not the same share
+    of responses. A band around 0 with equal ranges keeps as large a share of weight as of responses. ``centre``: the
+    first band's centre per token over sigma^2.
     """
     slacks = []
     for _ in range(30):

@@ -1,8 +1,9 @@
 """Search for counterexamples to T7 (the cosine lemma) at random, by an optimiser and with the package hypothesis.
 
-Each search draws strata: the shares, acceptances, true gradients and errors of lengths. It looks for some whose sine of
-the angle between clipped and true update exceeds the lemma's rho < 1. A case counts only after ball arithmetic has
-judged it (``lemma_claims``). The same search must find a counterexample to a false claim.
+Each search draws strata: the shares, acceptances, true gradients and errors of lengths. It looks for strata with rho <
+1 at which the sine of the angle between clipped and true update exceeds rho, the bound of T7. A counterexample counts
+only after ball arithmetic has confirmed it (``lemma_claims``). In a control the same search must find a counterexample
+to a false claim.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def random_search(rng: np.random.Generator, claim: LemmaBound = STATED, cases: i
 
 
 def _free(K: int, D: int, with_delta: bool, even: bool) -> tuple[Unpack, int]:
-    """Return a function that makes K strata for T7 from n numbers, and n. An optimiser varies the numbers.
+    """Return two things: a function that makes K strata for T7 from n numbers, which an optimiser varies, and n.
 
     The numbers give the strata's shares (with ``even`` all shares are equal instead), acceptances and true gradients,
     which are vectors of dimension D, and with ``with_delta`` also the strata's errors delta.
@@ -72,10 +73,10 @@ def _free(K: int, D: int, with_delta: bool, even: bool) -> tuple[Unpack, int]:
 
 
 def _inside(rng: np.random.Generator, n: int) -> tuple[Unpack, int]:
-    """Return a function that makes many strata for T7 from few numbers, n, and n. An optimiser varies the numbers.
+    """Return two things: a function that makes 8 to 200 strata for T7 from n numbers, which an optimiser varies, and n.
 
-    8 to 200 random strata and n random directions in the space of their parameters are drawn once. Each number says how
-    far the strata are moved along one direction.
+    Random strata and n random directions in the space of their parameters are drawn once. Each number says how far the
+    strata's parameters are moved along one direction.
     """
     K, D = int(rng.integers(8, 201)), int(rng.integers(2, 65))
     unpack, size = _free(K, D, with_delta=bool(rng.random() < 0.5), even=False)
@@ -177,7 +178,9 @@ def strata_strategy(draw: st.DrawFn) -> Strata:
 
 
 def hypothesis_search(rng: np.random.Generator, claim: LemmaBound = STATED) -> Outcome:
-    """Let the package hypothesis search for strata that refute T7, guided by the angle's sine over its bound rho."""
+    """Let the package hypothesis search for strata that refute T7. It is led towards strata at which the sine of the
+    angle between clipped and true update is large, relative to its bound rho.
+    """
     tally, drawn = Judged(claim), [0]
 
     def refutes(case: Strata) -> bool:

@@ -1,5 +1,6 @@
-"""T8: for every response of a small policy, the coefficient M w A of its score in the clipped gradient, by section 2 of
-docs/theory.md, by the rule objects and by the gradient of the trainer's loss.
+"""Check a term of T8: the coefficient M w A of a response's score in the clipped gradient. For every response of a
+small policy, section 2 of docs/theory.md must give the same coefficient as the rule objects and as the gradient of the
+trainer's loss.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from proofs_check.tools.lemma_search import Judged
 from proofs_check.tools.log_rows import ScoredUpdate, binned, direct, read_updates, sample_updates, write_update
 
 ROUNDING = 1e-11
-"""Largest difference of T8's two sides that counts as float64 rounding, over the sum of the rows' gradient norms."""
+"""Largest difference of T8's two sides that counts as float64 rounding, over the mean norm of the rows' gradients."""
 MOST_ROLLOUTS = 40
 """Largest number of rollouts, evenly spaced, that are read from a user's run."""
 NOTHING_LOST = replace(STATED, name="rho x 1e-6", factor=1e-6)
@@ -36,8 +36,8 @@ Tamper = Callable[[ScoredUpdate, np.random.Generator], ScoredUpdate]
 
 
 def untouched(update: ScoredUpdate, rng: np.random.Generator) -> ScoredUpdate:
-    """Return the logged update unchanged. The check passes it through this function, its controls through one that
-    spoils it.
+    """Return the logged update unchanged. The check passes the update through this function; a control passes it
+    through a function that spoils it.
     """
     del rng
     return update
@@ -58,9 +58,9 @@ def corrupted(update: ScoredUpdate, rng: np.random.Generator) -> ScoredUpdate:
 
 
 def residual(logged: ScoredUpdate, source: ScoredUpdate, bins: np.ndarray, drop_inner: bool = False) -> float:
-    """Return how far T8 is violated, over the mean norm of the rows' gradients. Two updates, the true and the clipped
-    one, are put together by T8 from the bins of ``logged`` and summed directly over the rows of ``source``; the larger
-    distance counts.
+    """Return how far T8 is violated, over the mean norm of the rows' gradients. The true and the clipped update are
+    each computed twice: put together by T8 from the bins of ``logged``, and directly as a mean over the rows of
+    ``source``. The larger of the two distances counts.
     """
     p, a, g, clipped = binned(logged, bins)
     lemma = theory.cosine_lemma(p, a, g, clipped)
@@ -81,11 +81,11 @@ def written_identity(
     tamper: Tamper = untouched,
     drop_inner: bool = False,
 ) -> Outcome:
-    """Check T8 (error of the clipped update, split) on a log that is written, read back and binned by length: T8's sums
-    over the bins must agree with the sums over the rows from which the log was written.
+    """Check T8 (split of the error) on a log that is written, read back and binned by length: T8's sums over the bins
+    must agree with the sums over the rows from which the log was written.
 
-    The latter sums are taken twice: over the rows rounded to the file's precision, where only float64's rounding may
-    remain as a difference, and over the exact rows, where the file's float16 or float32 rounding may remain too.
+    The sums over the rows are taken twice: over the rows rounded to the file's precision, where only float64's rounding
+    may remain as a difference, and over the exact rows, where the file's float16 or float32 rounding may remain too.
     """
     small = np.float32 if exact else np.float16
     unit_error, least = float(np.finfo(small).eps) / 2, float(np.finfo(small).smallest_subnormal)
@@ -115,7 +115,9 @@ def length_bins(n: np.ndarray) -> np.ndarray:
 
 
 def _usable(run: Path) -> tuple[list[tuple[int, ScoredUpdate]], str]:
-    """Return the updates of a user's run in which a response was clipped, or the reason why there are none."""
+    """Return the updates of a user's run in which a response was clipped, or else the reason why T7 and T8 cannot be
+    checked.
+    """
     found, clipped = 0, []
     for step, update in read_updates(run, most=MOST_ROLLOUTS):
         if update.rule.level != "sequence":
@@ -144,8 +146,8 @@ def _usable(run: Path) -> tuple[list[tuple[int, ScoredUpdate]], str]:
 
 
 def log_identity(rng: np.random.Generator, run: Path, tamper: Tamper = untouched, drop_inner: bool = False) -> Outcome:
-    """Check T8 (error of the clipped update, split) on each update of a user's run whose rows have scores: the updates
-    that the lemma adds up from bins of lengths must be the sums over all rows.
+    """Check T8 (split of the error) on each update of a user's run whose rows have scores: the true and the clipped
+    update that T8 puts together from bins of lengths must be the means over all rows.
     """
     updates, reason = _usable(run)
     if reason:

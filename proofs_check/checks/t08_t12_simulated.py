@@ -1,4 +1,5 @@
-"""T8, T11, T12: the tables that ``analysis`` makes of logs of a small policy, against sums over all its responses.
+"""Check T8, T11 and T12: compare the tables that ``analysis`` makes of a small policy's logs with sums over all
+responses of the policy.
 
 The log is written with the trainer's columns and writer, and read, binned, clipped and estimated by the code that
 analyses real runs.
@@ -167,9 +168,9 @@ def population(rng: np.random.Generator, estimator: Any, bias: float = 1.0, othe
 
 
 def lemma(rng: np.random.Generator, lost: str = "") -> Outcome:
-    """Check the tables ``lemma``, ``cosine``, ``acceptance`` and ``lre`` on a log without sampling noise, which holds
-    each response as often as its probability under a law says. The tables' numbers (T8's parts, T7's quantities,
-    cosine, acceptance, LRE) must be those computed from the law, up to the rounding of the log's float32.
+    """Check the tables ``lemma``, ``cosine``, ``acceptance`` and ``lre`` on a log without sampling noise: the share of
+    a response in the log is its probability under a law. The tables' numbers (T8's parts, T7's quantities, cosine,
+    acceptance, LRE) must be those computed from that law, up to the rounding of the log's float32.
 
     ``lost`` (a control) names a quantity that is compared with a wrong value, so that the check must fail.
     """

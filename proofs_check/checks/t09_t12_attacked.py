@@ -119,8 +119,8 @@ def edge_attack(rng: np.random.Generator, drift: str = "gaussian", share: float 
         with mp.workdps(50):
             top = (mp.mpf(c) / mp.mpf(sigma)) ** 2 / 2
             stated = mp.log(mp.mpf(theory.upper_edge_supremum(c / sigma)))
-            # The edge is the difference of two numbers of size c sqrt(L), so its rounding error is allowed in relation
-            # to them.
+            # The edge is the difference of two numbers of size c sqrt(L), so the allowed rounding error grows with c
+            # sqrt(L).
             rounding = 8 * mp.mpf(2) ** -53 * (mp.mpf(c) * mp.sqrt(length) + top + 1)
             return float(mp.mpf(edge) - min(stated, top) - rounding)
 
@@ -156,8 +156,8 @@ def weight_moments(rng: np.random.Generator, shift: float = 2.0, draws: int = 10
     of half-width c L^gamma. The effective sample size follows from these two.
 
     For k = 1, 2 the mean of w^k is exp(k mu l + k^2 sigma^2 l/2) times the acceptance of S of mean (mu + k sigma^2) l,
-    because weighting a normal law by exp(kS) moves its mean by k sigma^2 l. It is compared with the weights of drawn
-    responses from ``rule.apply``.
+    because weighting a normal law by exp(kS) moves its mean by k sigma^2 l. The formula is compared with the mean of
+    w^k over drawn responses, with w as ``rule.apply`` gives it.
     """
     sigma, lengths = 0.04, np.array([16.0, 256, 1024])
     model = GaussianTokens(-(sigma**2) / 2, sigma)
@@ -182,7 +182,7 @@ def weight_moments(rng: np.random.Generator, shift: float = 2.0, draws: int = 10
 @st.composite
 def symmetric_laws(draw: st.DrawFn) -> tuple[list[int], list[int], int, int, list[int]]:
     """Draw a symmetric law of S (a few values with integer weights), a band's range c and its drift per token, and the
-    share of A > 0 at each of five lengths. All but the weights are in eighths.
+    share of A > 0 at each of five lengths. All but the weights are integers that stand for eighths.
     """
     atoms = draw(st.lists(st.integers(0, 12), min_size=1, max_size=5, unique=True))
     weights = draw(st.lists(st.integers(1, 9), min_size=len(atoms), max_size=len(atoms)))
@@ -230,7 +230,7 @@ def price_exact(
     the trace of its covariance, and the inner product of clipped less true gradient, over pairs of different prompts,
     has the mean |bias|^2.
     """
-    for _ in range(50):  # draw policies until the rule clips enough responses of one
+    for _ in range(50):  # draw policies until clipping makes the update of one policy biased enough
         bandit = make_bandit(rng, vocabulary=2, max_length=3, step=0.3)
         clipped, true = update_terms(bandit, calibrated(bandit, "fspo", 0.6))
         p, d = bandit.p_old, clipped - true

@@ -165,8 +165,8 @@ def sign_fairness(
 
 
 def sign_closed(rng: np.random.Generator, c_ratio: float = 1.0, dual: float | None = None) -> Outcome:
-    """Check T11's formula of the share not clipped: with equal Gaussian tails above and below the band, its LRE over
-    the lengths is 0 whatever the shares of A > 0.
+    """Check T11's formula of the share not clipped: with equal Gaussian tails above and below the band, the LRE of that
+    share is 0 whatever the shares of A > 0 at the lengths are.
     """
     largest = 0.0
     for _ in range(200):
@@ -200,8 +200,8 @@ def price(rng: np.random.Generator, with_bias: bool = True, prompts: int = 40, u
 
 
 def bias_pairs(rng: np.random.Generator, plug_in: bool = False, prompts: int = 40, updates: int = 20_000) -> Outcome:
-    """Check T12: the mean inner product of clipped less true gradient over pairs of different prompts estimates the
-    squared norm of the clipped update's bias without bias of its own.
+    """Check T12: the mean inner product of clipped less true gradient over pairs of different prompts is an unbiased
+    estimate of the squared norm of the clipped update's bias.
     """
     bandit, clipped, true = _price_terms(rng)
     p, d = bandit.p_old / bandit.p_old.sum(), clipped - true

@@ -86,8 +86,9 @@ def weight_example(rng: np.random.Generator, sigma: float = 0.03) -> Outcome:
 
 
 def weight_simulated(rng: np.random.Generator, as_band: bool = False, draws: int = 200_000) -> Outcome:
-    """Check T13 (share of weight kept): the mean over drawn responses of w in the band (others count 0), as
-    ``rule.apply`` finds it, is the formula's share of weight at each length; the mean of w is 1.
+    """Check T13 (share of weight kept): at each length, the mean over drawn responses of w, counted as 0 outside the
+    band, is the share of weight that the formula gives; the mean of w over all responses is 1. ``rule.apply`` gives w
+    and says which responses are in the band.
     """
     sigma, lengths = 0.03, np.array([16.0, 64, 256, 1000])
     model = GaussianTokens(-(sigma**2) / 2, sigma)

@@ -24,7 +24,7 @@ HETEROSCEDASTIC, FRACTIONAL = Heteroscedastic(MU, SIGMA, beta=0.15), FractionalN
 
 
 def template(adapt: str, target: float = TARGET) -> Rule:
-    """Return fspo-kl's rule with a range ten times too wide and a target acceptance, which it is to learn to meet.
+    """Return fspo-kl's rule with a range ten times too wide and a target acceptance that its band must learn to meet.
     ``adapt`` says what is learnt: the range, the exponent too, or a factor on the band for each bin of lengths.
     """
     shape, gamma = ("power", 0.5) if adapt == "exponent" else ("sqrt", None)

@@ -52,8 +52,8 @@ def unfairness(found: Learnt) -> Outcome:
     """
     count, k = found.accepted.shape
     _, r, mean = relative_acceptance(np.full(k, 1 / k), found.accepted.mean(axis=0))
-    # For each run and length: the acceptance less what it would be if the length's relative acceptance were that of all
-    # runs together. The spread of these differences over the runs gives the standard error.
+    # ``own`` holds, for each run and length, the run's acceptance less the value that it would have if the relative
+    # acceptance of the length were that of all runs together. Its spread over the runs gives the standard error.
     own = found.accepted - (1 + r) * found.accepted.mean(axis=1, keepdims=True)
     error = own.std(axis=0, ddof=1) / math.sqrt(count) / mean
     tails = stats.t.sf((np.abs(r) - TOLERANCE) / error, count - 1)

@@ -23,8 +23,8 @@ from proofs_check.tools.settings import DIGITS
 
 
 def ratios(chain: Chain) -> tuple[tuple[Floats, Floats], ...]:
-    """Return, for each of the log-ratios E, D + E and S + D + E, the logits of the policy that it compares with the law
-    that draws (sampling, old or new policy), and its value for each response, (N,).
+    """Return a pair for each of E, D + E and S + D + E, which are the log-ratios of the sampling, the old and the new
+    policy to the law that draws: the policy's logits, and the log-ratio of each response, (N,).
     """
     E, behaviour = chain.engine, chain.staleness + chain.engine
     return (chain.sampling, E), (chain.old, behaviour), (chain.new, chain.update + behaviour)
@@ -51,8 +51,8 @@ def means(rng: np.random.Generator, claim: str = "mass", of: Callable[[Chain], A
 
 
 def parts(chain: Chain) -> tuple[tuple[Floats, Floats], ...]:
-    """Return the logits of the new policy with S, and of the old policy with D, in place of S + D + E and D + E. This
-    is a control: only the sums with E are log-ratios to the law that draws, so `means` must fail.
+    """Return two wrong pairs of a policy's logits and a log-ratio (a control): the new policy with S, not S + D + E,
+    and the old policy with D, not D + E. S and D are not log-ratios to the law that draws, so `means` must fail.
     """
     return (chain.new, chain.update), (chain.old, chain.staleness)
 

@@ -20,7 +20,9 @@ from proofs_check.tools.policy import next_symbol
 from proofs_check.tools.settings import DIGITS
 
 RANGES = {"mis": (0.2, 0.25), "geo-mask": (0.1, 0.1), "engine-sqrt": (0.15, 0.2)}
-"""Lower and upper range of each correction of whole responses; at these it cuts some responses of a small policy."""
+"""Lower and upper range of each correction that treats a response as a whole. With these ranges each correction changes
+the factor of some responses of a small policy.
+"""
 
 
 def kept_factor(chain: Chain, name: str) -> Floats:
@@ -78,7 +80,7 @@ def true_update(chain: Chain, step: float = 1e-5) -> Floats:
 def bias(rng: np.random.Generator, sign: float = 1.0, weighted: bool = True, inner: bool = True) -> Outcome:
     """Check T18 (a): an update that ignores D + E, or multiplies gradients by a correction's factor instead of e^(D +
     E), has an error that is the sum of a part between lengths and a part inside lengths. The second part is within
-    T18's bound. The error is taken from the gradient of the expected advantage.
+    T18's bound. The error is the update less the gradient of the expected advantage.
     """
     gaps, slack = [], []
     for sampler in SAMPLERS:
@@ -172,7 +174,7 @@ def increments(rng: np.random.Generator, centred: bool = True, cross: bool = Tru
 
 def local_exponent(rng: np.random.Generator, weighted: bool = True, falling: bool = False) -> Outcome:
     """Check T18 (c): for a variance that is a sum of powers v_i L^(2 H_i) of the length, half its local exponent (slope
-    of log variance on log L) is the mean of the H_i, weighted by their shares of the variance. It rises with the
+    of log variance on log L) is the mean of the H_i, weighted by their shares of the variance. That mean rises with the
     length. mpmath computes the slope.
     """
     errors, slack = [], []

@@ -103,7 +103,7 @@ def run_coqc(
 
 
 def find_coq() -> Coq:
-    """Return Coq from the PATH or from the cache; if it is in neither, download it into the cache.
+    """Return the Coq that is on the PATH or in the cache. If Coq is in neither, download it into the cache.
 
     Raises
     ------

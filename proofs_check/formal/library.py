@@ -163,7 +163,7 @@ def ask(coq: Coq, module: str, theorems: Sequence[str], library: Path, changed: 
     changed : str, optional
         Another text of that script, which is compiled and used in its place.
     """
-    # Import what the script imports, so that Coq prints the theorems in its notation.
+    # Import what the theorems' script imports, so that Coq prints the theorems in the notation of that script.
     needs = " ".join([*_needs(scripts()[module]), module])
     text = changed if changed is not None else f"From FSPO Require Import {needs}.\n"
     lines = ["", "From Coq Require Import List Rdefinitions R_sqrt.", "Open Scope R_scope.", "Set Printing Width 110."]

@@ -26,8 +26,7 @@ Part = dict[str, list[dict]]
 
 
 def fairness_part(start: int, seed: int, draws: int) -> Part:
-    """Return rows of the table fairness_map for one part of its work: `CHUNK` points of the map, from number ``start``
-    on.
+    """Return the rows of the table fairness_map for `CHUNK` points of the fairness map, from point number ``start`` on.
 
     The random stream of a point follows from the seed and the point's number.
     """
@@ -48,12 +47,13 @@ def price_part(name: str) -> Part:
 def build_tables(
     only: Sequence[str] = PARTS, seed: int = 0, draws: int = 20_000, jobs: int = 1, progress: bool = True
 ) -> dict[str, pd.DataFrame]:
-    """Return the chosen tables by name. They depend on the seed and the draws, not on the number of processes.
+    """Return the chosen tables by name. Their values depend on ``seed`` and ``draws``, not on ``jobs``, the number of
+    processes.
 
     Raises
     ------
     UserError
-        For an unknown part, ``jobs`` < 1, ``seed`` < 0 or ``draws`` < 0.
+        For an unknown part, ``jobs`` < 1, ``seed`` < 0, ``draws`` < 0 or ``draws`` = 1.
     """
     for name in only:
         if name not in PARTS:

@@ -107,12 +107,12 @@ def acceptance_laws(rng: np.random.Generator, draws: int) -> Iterator[Row]:
 
 
 def drift_lre(rng: np.random.Generator, draws: int) -> Iterator[Row]:
-    """Yield rows of T3: LRE_inf where the drift error is at most x at every length, and T3's bounds of it.
+    """Yield rows of T3: LRE_inf where the drift error is at most x at every length, and T3's bounds on LRE_inf.
 
     The row gives the largest LRE_inf over all shares of the lengths. Columns ``low`` and ``high`` enclose it at the
-    ranges of the case (`RANGES`), ``near_low`` and ``near_high`` over all ranges whose relative distance from these is
-    at most NEAR. ``one_sided`` and ``two_sided`` are T3's bounds for drift errors of one and of both signs, empty where
-    T3 gives none.
+    ranges of the case (`RANGES`), ``near_low`` and ``near_high`` over all ranges whose relative distance from the
+    ranges of the case is at most NEAR. ``one_sided`` and ``two_sided`` are T3's bounds for drift errors of one and of
+    both signs, empty where T3 gives none.
     """
     del rng
     count = 9 if draws < 5_000 else 25

@@ -1,5 +1,6 @@
-"""The fairness map: LRE of every rule where all keep the same mean share of responses (docs/theory.md T1-T6, T11,
-T13)."""
+"""The fairness map: the LRE of every rule, with ranges at which all rules have the same mean acceptance (docs/theory.md
+T1-T6, T11, T13).
+"""
 
 from __future__ import annotations
 
@@ -17,9 +18,9 @@ from proofs_check.tools.lre_interval import simulated_lre
 
 Measure = Literal["band", "update", "weight"]
 TARGETS: dict[str, tuple[float, ...]] = {"band": (0.85, 0.5), "update": (0.85, 0.7), "weight": (0.85, 0.5)}
-"""Target acceptances: each rule's range is set so that its mean acceptance is the target, for band, update and weight
-acceptance. For update acceptance no target is low: a response is clipped on one side of the band only, so even a narrow
-band leaves about half of all responses alone.
+"""Targets of the mean band, update and weight acceptance: each rule's range is set so that the target is met. For
+update acceptance no target is low: a response is clipped on one side of the band only, so even a narrow band leaves
+about half of all responses alone.
 """
 SIMULATED_TARGET = 0.85
 Row = dict[str, Any]

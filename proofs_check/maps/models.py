@@ -70,8 +70,8 @@ def _location(name: str, headers: Floats | None = None, shares: Floats | None = 
 
 
 def _heavy_headers() -> tuple[Floats, Floats]:
-    """Return seven headers, factors on the size of the step in a response (see LocationPolicy), and their shares. They
-    are nearly lognormal and make S skewed and heavy-tailed.
+    """Return seven headers, factors on the size of the step in a response (see LocationPolicy), and their shares. The
+    headers are nearly lognormal and make S skewed and heavy-tailed.
     """
     x, w = np.polynomial.hermite_e.hermegauss(7)
     h = np.exp(x / 2)

@@ -59,13 +59,13 @@ def rows_of(name: str, step: Callable[[], object] = lambda: None) -> tuple[list[
 
 
 def steps() -> int:
-    """Return the number of pairs of an exponent and a centre of the band: so often `rows_of` calls ``step``."""
+    """Return how often `rows_of` calls ``step``: the number of pairs of an exponent and a centre of the band."""
     return len(GAMMAS) * len(CENTRES)
 
 
 def _outsides(policy: Policy, gamma: float, centre: float, target: float) -> Iterator[tuple[Row, Rule, float, Moments]]:
-    """Yield one tuple for each treatment outside the same band (drop, truncate, cap): the row's first columns, the
-    rule, its centre per token, and the moments of the update. The band's range is scaled to the band acceptance
+    """Yield one tuple for each way to treat responses outside one band (drop, truncate, cap): the row's first columns,
+    the rule, its centre per token, and the moments of the update. The band's range is scaled to the band acceptance
     ``target``.
     """
     first, m = rule_for(policy, gamma, centre, "drop")
@@ -99,8 +99,8 @@ def _price(m: Moments, outside: str) -> Iterator[Row]:
     }
     for n in PROMPTS:
         variance = (m.second - clipped2) / n / norm2
-        # Least mean squared error of c times the clipped update over all factors c, where the error is |c g_clip - g|^2
-        # + c^2 tr Cov.
+        # ``scaled`` is the mean squared error of c times the clipped update, at the factor c that makes it least, over
+        # |g|^2. The mean squared error is |c g_clip - g|^2 + c^2 tr Cov.
         scaled = 1 - float(m.g @ m.g_clip) ** 2 / norm2 / (clipped2 + variance * norm2)
         yield row | {
             "n": n,

@@ -183,7 +183,7 @@ class Point:
     simulate: bool = False
 
     def setting(self) -> MapPoint:
-        """Compute the laws of S at the point; return them with its lengths and factors."""
+        """Compute the laws of S at the point; return them with the point's lengths and factors."""
         return setting(self.factor, self.value, self.factor_2, self.value_2, self.simulate)
 
 

@@ -64,7 +64,9 @@ class ShiftedLengths:
 
     @property
     def sigma(self) -> float:
-        """Standard deviation of every token but the last, nats. The last always ends the response: it is not random."""
+        """Standard deviation of every token but the last, nats. Given L, the last token always ends the response, so
+        its log-ratio is not random.
+        """
         law, ratios = np.array(self.old), self._symbol_ratios
         return math.sqrt(float(law @ (ratios - law @ ratios) ** 2))
 

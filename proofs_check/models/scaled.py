@@ -18,7 +18,7 @@ from fspo.base.errors import UserError
 from fspo.theory import Floats
 from proofs_check.models.base import check_moments, check_open, checked_lengths, checked_paths
 
-_BLOCK = 1 << 14  # number of draws made at a time: so many fit into the processor's cache to be scaled and shifted
+_BLOCK = 1 << 14  # draws made at a time: few enough to stay in the processor's cache while they are scaled and shifted
 
 
 @dataclass(frozen=True)

@@ -131,7 +131,7 @@ class StudentTokens(_Tokens):
         n = checked_lengths(lengths, whole=True)
         z = (np.asarray(s, np.float64) - self.mu * n) / (self.sigma * np.sqrt(n))
         z, n = np.broadcast_arrays(z, n)
-        # P(Z <= z) of the standardised sum Z for infinite z; finite z are filled in below.
+        # Fill in P(Z <= z) of the standardised sum Z for infinite z here, and for finite z below.
         found = np.where(z > 0, 1.0, 0.0)
         for length in np.unique(n):
             at = np.isfinite(z) & (n == length)

@@ -29,7 +29,7 @@ def truncated(theta: Floats, top_p: float = 1.0, top_k: int | None = None) -> Fl
     top_p : float in (0, 1]
         Keep the fewest most likely symbols whose probability is at least ``top_p``.
     top_k : int, optional
-        Keep at most so many symbols.
+        Keep at most ``top_k`` symbols, the most likely ones.
     """
     order = np.argsort(-theta, axis=-1, kind="stable")
     ranked = np.take_along_axis(next_symbol(theta), order, axis=-1)
@@ -49,8 +49,9 @@ class Chain:
     Attributes
     ----------
     draw, sampling, old, new : arrays (T, V + 1, V + 1)
-        Logits by position, previous and next symbol. ``draw`` is that of the law that draws: the sampling weights'
-        logits after the sampler's numerics, temperature, top-p and top-k, -inf for a symbol that it cannot draw.
+        Logits by position, previous and next symbol. ``draw`` holds the logits of the law that draws: those of the
+        sampling weights after the sampler's numerics, temperature, top-p and top-k, -inf for a symbol that the sampler
+        cannot draw.
     responses : PolicyResponses, all N
     advantages : array (N,)
     """

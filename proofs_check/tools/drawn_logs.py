@@ -123,8 +123,8 @@ def write_drawn(
     """Write a gradient log of groups drawn from the policy.
 
     Each rollout of the log has one update on responses at first use, rows of responses freshly drawn from the new
-    policy (phase ``audit``), and one update on responses that were trained on. S of the last has another law, so a
-    table about first use that counted these rows would be wrong.
+    policy (phase ``audit``), and one update on responses that were trained on. In the update on responses that were
+    trained on, S has another law, so a table about first use that counted its rows would be wrong.
     """
     bandit, log = groups.bandit, writer(run, groups.bandit)
     laws = [law / law.sum() for law in (bandit.p_old, bandit.p_new)]

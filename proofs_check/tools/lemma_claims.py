@@ -79,7 +79,8 @@ def sharp_strata(rho: float, eps: float = 0.5, orthogonal: bool = True) -> Strat
 
 class Terms(NamedTuple):
     """The LREs, kappas and eta of which T7's rho consists (docs/theory.md section 5), and the sine of the angle between
-    true and clipped update, as float or complex arrays (B,), or as balls.
+    true and clipped update, as float or complex arrays (B,) for a batch of B examples of strata, or as balls for one
+    example.
     """
 
     lre_inf: Any

@@ -16,7 +16,7 @@ from proofs_check.tools.lemma_claims import LemmaBound, Strata, Terms, float_ter
 
 UNIT = "(rho - sin)/rho"
 DECADES = 12
-"""A number of decades: the least shares and acceptances of random strata are about 10^-DECADES."""
+"""The least factor by which a share or an acceptance of random strata is made smaller is 10^-DECADES."""
 
 
 class Judged:
@@ -65,7 +65,7 @@ class Judged:
 
 
 def random_strata(rng: np.random.Generator) -> Strata:
-    """Draw 1 to 200 strata in dimension 1 to 64; shares and acceptances go down to 10^-12."""
+    """Draw 1 to 200 strata in dimension 1 to 64, some with shares or acceptances of 10^-12 or less."""
     sizes = np.array([1, 2, 3, rng.integers(4, 41), rng.integers(41, 201)])
     K = int(rng.choice(sizes, p=[0.05, 0.2, 0.15, 0.5, 0.1]))
     D = int(2 ** rng.integers(0, 7))
@@ -73,7 +73,7 @@ def random_strata(rng: np.random.Generator) -> Strata:
     p = np.maximum(p, 10.0**-DECADES) / np.maximum(p, 10.0**-DECADES).sum()
     a = np.exp(10 ** rng.uniform(-3, 0) * rng.standard_normal(K))
     kind = rng.integers(0, 5)
-    if kind == 0:  # a few strata with small shares get acceptances far from those of the others
+    if kind == 0:  # some strata get small shares, and acceptances from 10^-DECADES to 1
         light = rng.random(K) < 0.3
         p = np.where(light, p * 10 ** rng.uniform(-DECADES, -2, K), p)
         a = np.where(light, 10 ** rng.uniform(-DECADES, 0, K), a)

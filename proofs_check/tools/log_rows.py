@@ -106,7 +106,7 @@ def sample_updates(rng: np.random.Generator, rows: int = 600) -> list[ScoredUpda
 
 
 def write_update(run: Path, rollout: int, update: ScoredUpdate, exact: bool) -> None:
-    """Write one update as a rollout of its own in a gradient log, as the trainer would."""
+    """Write one update into a gradient log with the trainer's writer, as the only update of the rollout ``rollout``."""
     norm = np.linalg.norm(update.psi, axis=1)
     writer = GradLogWriter(
         run, width=update.psi.shape[1], exact=exact, metadata={"rule": update.rule.to_dict(), "source": "proofs_check"}
