@@ -149,7 +149,7 @@ _RC: dict[str, Any] = {
     for axis in "xy"
     for name, value in {"major.width": 0.6, "major.size": 2.5, "major.pad": 2.0, "color": "#555555"}.items()
 }
-"""What differs from seaborn's theme."""
+"""Matplotlib settings that replace those of seaborn's theme."""
 
 
 @dataclass(frozen=True)

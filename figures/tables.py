@@ -48,7 +48,7 @@ NEEDS = {
 AS_TRAINED = "as trained"
 TOO_LITTLE = "too little data"
 REFERENCES = ("none", "random", "exact")
-"""What tables list among the rules although it clips nothing, or nothing by S."""
+"""Names in the column of rules that stand for no band on S: no clip, exact weights, random drops."""
 
 
 Frame = Any
@@ -116,7 +116,7 @@ class Tables:
             raise NothingToDraw(why)
 
     def only(self, rules: Iterable[str]) -> Tables:
-        """Return the tables without the rows of other rules; what is no rule with a band (``REFERENCES``) stays."""
+        """Return the tables with the rows of ``rules`` and of ``REFERENCES`` alone."""
         names = {*rules, *REFERENCES}
         frames = {}
         for name, frame in self.frames.items():

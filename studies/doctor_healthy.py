@@ -29,7 +29,7 @@ END = 0
 
 
 @dataclass(frozen=True)
-class World:
+class SimulatedRun:
     """A run to simulate.
 
     Parameters
@@ -72,7 +72,7 @@ class World:
 
     @property
     def preset(self) -> Preset:
-        """The world's preset, with the range that ``RANGES`` gives it in this study."""
+        """The preset of the run's clip rule, with the range that ``RANGES`` gives the rule in this study."""
         return preset(self.rule, **RANGES.get(self.rule, {}))
 
 
@@ -84,11 +84,11 @@ RANGES = {name: _ranged(0.1) for name in PRESETS if name.startswith(("fspo", "ct
 RANGES |= {"gspo": _ranged(0.03), "power": _ranged(0.05), "rloo": _ranged(0.5)}
 """Ranges of the rules in the healthy runs. Published ranges would clip too much here: S of a small model is larger."""
 RATES = {"gradient": 0.1, "sign": 0.15, "heavy": 0.25}
-"""By the way of moving the table of logits (``World.steps``): how far the updates of one rollout together move its
-entries at most, as a root mean square, nats."""
+"""For each value of ``SimulatedRun.steps``: how far the updates of one rollout together move the entries of the table
+of logits at most, as a root mean square, nats."""
 RULES = ("fspo", "rloo", "gspo", "fspo-kl", "fspo-truncate", "fspo-cap", "none", "fspo-tilted", "power", "fspo-signed")
 HEALTHY = tuple(
-    World(
+    SimulatedRun(
         rule=RULES[i % 10],
         steps=("gradient", "sign", "heavy")[i // 10 % 3],
         peaked=i % 7 >= 4,
@@ -199,21 +199,21 @@ def draw(table: np.ndarray, kinds: np.ndarray, limit: int, rng: np.random.Genera
     return Drawn(states[within], tokens[within], np.cumsum(length) - length, length, truncated)
 
 
-def first_table(world: World, rng: np.random.Generator) -> np.ndarray:
+def first_table(plan: SimulatedRun, rng: np.random.Generator) -> np.ndarray:
     """Return the first policy's table of logits (a row for each kind and last token, a column for each next token),
-    under which the responses to each kind of prompt have the mean length that ``world.lengths`` asks for."""
-    table = (2.5 if world.peaked else 1.0) * rng.standard_normal((KINDS, TOKENS, TOKENS))
-    means = np.geomspace(*world.lengths, KINDS)[:, None]
+    under which the responses to each kind of prompt have the mean length that ``plan.lengths`` asks for."""
+    table = (2.5 if plan.peaked else 1.0) * rng.standard_normal((KINDS, TOKENS, TOKENS))
+    means = np.geomspace(*plan.lengths, KINDS)[:, None]
     table[..., END] = np.log(np.exp(table[..., 1:]).sum(-1) / (means - 1))
     return table.reshape(KINDS * TOKENS, TOKENS)
 
 
-def rewards(world: World, drawn: Drawn) -> np.ndarray:
+def rewards(plan: SimulatedRun, drawn: Drawn) -> np.ndarray:
     """Return rewards (N,): for responses in which tokens of the vocabulary's first half outnumber those of its second
     half; 0 for truncated responses."""
     good = drawn.sums(np.where(drawn.token == END, 0.0, np.where(drawn.token <= TOKENS // 2, 1.0, -1.0)))
     share = (1 + good / drawn.length) / 2
-    return np.where(drawn.truncated, 0.0, share if world.graded else (good > 0).astype(float))
+    return np.where(drawn.truncated, 0.0, share if plan.graded else (good > 0).astype(float))
 
 
 def gradient(drawn: Drawn, table: np.ndarray, each: np.ndarray) -> np.ndarray:
@@ -224,68 +224,70 @@ def gradient(drawn: Drawn, table: np.ndarray, each: np.ndarray) -> np.ndarray:
     return seen - np.exp(log_softmax(table)) * seen.sum(1, keepdims=True)
 
 
-def move(world: World, slope: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Return the change of the table of logits in one update along the gradient ``slope``, by the world's way of moving
-    (``steps``) and its size (``RATES``)."""
-    step = slope if world.steps == "gradient" else np.sign(slope)
-    if world.steps == "heavy":
+def move(plan: SimulatedRun, slope: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Return the change of the table of logits in one update along the gradient ``slope``.
+
+    ``plan.steps`` says how the table moves, and `RATES` how far.
+    """
+    step = slope if plan.steps == "gradient" else np.sign(slope)
+    if plan.steps == "heavy":
         step = step * np.abs(rng.standard_t(2, step.shape))
     size = np.sqrt(np.mean(step**2))
-    rate = RATES[world.steps] / (world.minibatches * world.epochs)
+    rate = RATES[plan.steps] / (plan.minibatches * plan.epochs)
     return rate * step / size if size > 0 else step
 
 
 def rollout_of(
-    world: World, sampler: np.ndarray, rng: np.random.Generator
+    plan: SimulatedRun, sampler: np.ndarray, rng: np.random.Generator
 ) -> tuple[Drawn, np.ndarray, np.ndarray, np.ndarray]:
     """Sample the groups of a rollout and return the responses, their prompts, rewards and advantages (N,)."""
-    asked = world.prompts * (4 if world.selected else 1)
+    asked = plan.prompts * (4 if plan.selected else 1)
     kinds = rng.integers(0, KINDS, asked)
-    prompt = np.repeat(np.arange(asked), world.group)
-    drawn = draw(sampler, kinds[prompt], 4 * world.lengths[1], rng)
-    reward = rewards(world, drawn)
-    if world.selected:
-        mixed = np.flatnonzero(reward.reshape(asked, -1).std(1) > 0)[: world.prompts]
-        mixed = mixed[: len(mixed) // world.minibatches * world.minibatches]
+    prompt = np.repeat(np.arange(asked), plan.group)
+    drawn = draw(sampler, kinds[prompt], 4 * plan.lengths[1], rng)
+    reward = rewards(plan, drawn)
+    if plan.selected:
+        mixed = np.flatnonzero(reward.reshape(asked, -1).std(1) > 0)[: plan.prompts]
+        mixed = mixed[: len(mixed) // plan.minibatches * plan.minibatches]
         kept = np.isin(prompt, mixed)
         tokens = np.repeat(kept, drawn.length)
         length = drawn.length[kept]
         starts = np.cumsum(length) - length
         drawn = Drawn(drawn.state[tokens], drawn.token[tokens], starts, length, drawn.truncated[kept])
         prompt, reward = np.unique(prompt[kept], return_inverse=True)[1], reward[kept]
-    return drawn, prompt, reward, advantages(reward, prompt, world.preset.advantage)[0]
+    return drawn, prompt, reward, advantages(reward, prompt, plan.preset.advantage)[0]
 
 
-def write_world(run: Path, world: World, seed: int) -> Path:
+def write_simulated_run(run: Path, plan: SimulatedRun, seed: int) -> Path:
     """Simulate a run and write its gradient log into the run folder."""
     rng = np.random.default_rng(seed)
-    rule, aggregation = world.preset.rule, world.preset.aggregation
+    rule, aggregation = plan.preset.rule, plan.preset.aggregation
     writer = GradLogWriter(run, metadata={"rule": rule.to_dict(), "seed": seed, "aggregation": aggregation})
-    table, step, responses = first_table(world, rng), 0, 0
-    for rollout in range(world.rollouts):
-        sampler = table + world.engine * rng.standard_normal(table.shape)
-        drawn, prompt, reward, A = rollout_of(world, sampler, rng)
+    table, step, responses = first_table(plan, rng), 0, 0
+    for rollout in range(plan.rollouts):
+        sampler = table + plan.engine * rng.standard_normal(table.shape)
+        drawn, prompt, reward, A = rollout_of(plan, sampler, rng)
         old = drawn.logprobs(table)
         mismatch = old - drawn.logprobs(sampler)
         count = int(prompt.max()) + 1
-        for update in range(world.minibatches * world.epochs):
-            part = update % world.minibatches
-            at = np.flatnonzero(prompt * world.minibatches // count == part)
+        for update in range(plan.minibatches * plan.epochs):
+            part = update % plan.minibatches
+            at = np.flatnonzero(prompt * plan.minibatches // count == part)
             tokens = drawn.logprobs(table) - old
             sums = [drawn.sums(x)[at] for x in (tokens, tokens**2, token_k3(tokens))]
             rows = clip_columns(rule, sums[0], drawn.length[at].astype(float), A[at], *sums[1:])
-            rows |= by_engine(drawn, tokens, mismatch, at, world.engine > 0)
+            rows |= by_engine(drawn, tokens, mismatch, at, plan.engine > 0)
             writer.append(
                 {
                     **rows,
                     "rollout": rollout,
                     "step": step,
                     "updates_since_rollout": update,
-                    "times_used": update // world.minibatches,
+                    "times_used": update // plan.minibatches,
                     "phase": "train",
                     "policy_version": step,
                     "behaviour_version": step - update,
-                    "prompt_id": prompt[at] + world.fresh * rollout * 4 * world.prompts,
+                    "prompt_id": prompt[at] + plan.fresh * rollout * 4 * plan.prompts,
                     "response_id": responses + at,
                     "length": drawn.length[at],
                     "truncated": drawn.truncated[at],
@@ -295,7 +297,7 @@ def write_world(run: Path, world: World, seed: int) -> Path:
             each = np.zeros(len(prompt))
             each[at] = rows["multiplier"] * rows["weight"] * A[at]
             each /= drawn.length if rule.weight == "geometric" else 1
-            table = table + move(world, gradient(drawn, table, each), rng)
+            table = table + move(plan, gradient(drawn, table, each), rng)
             step += 1
         writer.flush(rollout)
         responses += len(prompt)

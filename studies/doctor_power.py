@@ -36,7 +36,7 @@ from fspo.base.files import write_text
 from fspo.gradlog import metric_names as metric
 from fspo.gradlog import read_log
 from studies.doctor_defects import DEFECTS, SEVERITIES
-from studies.doctor_healthy import FIRST_SEED, HEALTHY, World, train_missing, write_world
+from studies.doctor_healthy import FIRST_SEED, HEALTHY, SimulatedRun, train_missing, write_simulated_run
 from studies.doctor_page import page
 from studies.log_changes import Change, rewritten
 
@@ -44,12 +44,12 @@ HERE = Path(__file__).parent
 PAGE, RESULTS = HERE.parent / "docs" / "doctor.md", HERE / "results" / "doctor_power.json"
 SEEDS = 20
 """Number of simulated logs on which each severity of a defect is tried."""
-BASE = World(engine=0.01)
+BASE = SimulatedRun(engine=0.01)
 """The simulated log that is spoilt: its sampler differs a little, so that it has the columns of the mismatch."""
 SIMULATED, TRAINED_BASES = range(9000, 9003), ("fspo-71", "fspo-70")
 """Seeds of the simulated logs and names of the trained ones that the forty defects spoil. Their rule drops and has the
 weight exp(S) and edges that follow from the length alone; their advantages are GRPO's. The defects rely on this."""
-SHORT = World(engine=0.01, rollouts=6)
+SHORT = SimulatedRun(engine=0.01, rollouts=6)
 """The simulated log that is spoilt at several severities: 3072 rows."""
 FIRST_OF_POWER = 8000
 """Seed of the first of the ``SEEDS`` simulated logs on which defects are tried at several severities."""
@@ -67,12 +67,12 @@ Parts = Iterator[tuple[str, Callable[[], dict[str, Any]]]]
 def false_alarms(folder: Path, runs: Path) -> Parts:
     """Let the doctor examine every healthy run: the answers are the findings, which are false alarms."""
 
-    def examined(world: World, seed: int) -> dict[str, str]:
+    def examined(plan: SimulatedRun, seed: int) -> dict[str, str]:
         with tempfile.TemporaryDirectory(dir=folder) as place:
-            return said(write_world(Path(place) / "run", world, seed))
+            return said(write_simulated_run(Path(place) / "run", plan, seed))
 
-    for i, world in enumerate(HEALTHY):
-        yield f"simulated {i}: {world.rule}, {world.steps}", partial(examined, world, FIRST_SEED + i)
+    for i, plan in enumerate(HEALTHY):
+        yield f"simulated {i}: {plan.rule}, {plan.steps}", partial(examined, plan, FIRST_SEED + i)
     for run in train_missing(runs):
         yield f"trained {run.name}", partial(said, run)
 
@@ -92,7 +92,7 @@ def spoilt(folder: Path, runs: Path) -> Parts:
             PACKAGE: others,
         }
 
-    bases = {f"simulated {seed}": write_world(folder / str(seed), BASE, seed) for seed in SIMULATED}
+    bases = {f"simulated {seed}": write_simulated_run(folder / str(seed), BASE, seed) for seed in SIMULATED}
     bases |= {f"trained {name}": runs / name for name in TRAINED_BASES}
     for base, run in bases.items():
         before, theirs = said(run), set(rldoctor_says(run))
@@ -112,7 +112,7 @@ def power(folder: Path, runs: Path) -> Parts:
             shutil.rmtree(made)
         return {"found": found, "of": SEEDS}
 
-    bases = [write_world(folder / str(seed), SHORT, FIRST_OF_POWER + seed) for seed in range(SEEDS)]
+    bases = [write_simulated_run(folder / str(seed), SHORT, FIRST_OF_POWER + seed) for seed in range(SEEDS)]
     before = [set(said(base)) for base in bases]
     for name, (severities, make) in SEVERITIES.items():
         for severity in severities:

@@ -46,7 +46,7 @@ RESULTS = ROOT / "results" / "paper"
 PRETRAINED, MODEL_SIZE = ROOT / "results" / "pretrained", ROOT / "results" / "model_size.csv"
 JUDGED, REPORT, PICTURE = "claims.json", "report.html", "figures/acceptance_by_length.png"
 TABLES, RULES = ("fair_exponent", "trend_parts"), "rules"
-"""Tables that are measured run by run, and the one that is made of all runs."""
+"""Names of the published tables: two that have rows for each run, and one with rows for each rule over all runs."""
 FILES = (JUDGED, *(f"{name}.csv" for name in (*TABLES, RULES)))
 """Files of a task's results that the page links to."""
 SHARES = (0.75, *sorted(TARGETS))
@@ -142,7 +142,7 @@ ADVICE = """## What to do
 
 
 def measured(run: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return the rows of fair_exponent.csv and of trend_parts.csv for one run."""
+    """Measure one run; return its rows of the tables fair_exponent.csv and trend_parts.csv."""
     loaded = load_run(run)
     rows = loaded.rows.use("first")
     rows = rows.take(rows.updates > 0)
@@ -180,7 +180,8 @@ def verdict_lines(claims: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def verdict_of(claim: dict[str, Any]) -> str:
-    """Return two cells of a claim's line: its verdict, and the estimate that decides beside what was claimed of it."""
+    """Return two cells of a claim's row in a table of verdicts: the verdict, and the estimate that decides it with what
+    the claim says of this estimate."""
     relation = {atom.id: f"{atom.quantity} {{}}; claimed {atom.relation} {atom.margin:g}" for atom in ATOMS}
     verdict = claim["verdict"] + (", exploratory" if claim.get("status") == "exploratory" else "")
     return f"{verdict} | {relation.get(deciding_part(claim), '{}').format(say(*(claim[name] for name in INTERVAL)))}"
@@ -217,7 +218,7 @@ class JudgedTask:
 
     @property
     def on_task(self) -> str:
-        """What stands before a sentence about this task."""
+        """The words that begin a sentence about this task; "" if the reproduction has one task."""
         return f"On {self.task}: " if self.task else ""
 
     def headlines(self) -> list[dict[str, Any]]:

@@ -70,7 +70,7 @@ def page() -> str:
 
 
 def draw(tables: Tables, names: Iterable[str]) -> dict[str, str]:
-    """Draw the pictures of those figures whose tables are there; return the captions of these."""
+    """Draw the picture of each figure whose tables exist, and return the captions of the drawn figures."""
     style, captions = Style("neurips"), {}
     for name in names:
         module = find_module(name)

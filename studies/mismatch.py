@@ -242,7 +242,7 @@ def cross_term(run: Path, on: Ratio) -> float:
 
 
 def main() -> int:
-    """Train where runs are missing, measure, and write page, figures and numbers."""
+    """Train the runs that are missing, measure all runs, and write the page, its figures and its numbers."""
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--output", type=Path, default=Path("out/mismatch"), help="folder of the runs")
     p.add_argument("--threads", type=int, default=1, help="torch threads of the trainer")

@@ -47,7 +47,7 @@ def jobs(output: Path, width: int, warm: str) -> list[Job]:
 
 
 def measured(run: Path) -> dict[str, Any]:
-    """Return the row of one run: its first-use responses after the first update of each rollout."""
+    """Return one run's row of model_size.csv, estimated from first-use responses after a rollout's first update."""
     law = analyse(run)["scaling"].query("subset == 'all' and use == 'first' and sign == 'all'").iloc[0]
     exponents, _ = findings.measured(run)
     (fair,) = (row for row in exponents if row["responses"] == "all" and row["share"] == SHARE)
@@ -69,7 +69,7 @@ def measured(run: Path) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Train where runs are missing, and publish them."""
+    """Train the runs that are missing, and publish the numbers of all runs."""
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--output", type=Path, default=Path("out/model_size"), help="folder of the runs")
     output = p.parse_args().output.resolve()

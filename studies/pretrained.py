@@ -165,7 +165,7 @@ def publish(run: Path, results: Path = findings.PRETRAINED, picture: Path = PICT
 
 
 def main() -> int:
-    """Train where the run is missing, and publish it."""
+    """Train the run if it is missing, and publish its numbers."""
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("model", type=Path, help="folder of the pretrained model")
     p.add_argument("--output", type=Path, default=Path("out/pretrained"), help="folder of the run")

@@ -113,7 +113,9 @@ def _summary(values: np.ndarray, centre: Callable[[np.ndarray], Any]) -> tuple[f
 
 def _over_seeds(values: dict[float, float]) -> tuple[float, float, float, int]:
     found = over_seeds(values)
-    if isinstance(found, str):  # also where all values are equal: a mean without an interval
+    if isinstance(
+        found, str
+    ):  # a value is missing, or all are equal: return the mean of those known, without an interval
         known = [value for value in values.values() if np.isfinite(value)]
         return float(np.mean(known)) if known else float("nan"), float("nan"), float("nan"), len(known)
     half = t_quantile(found.df) * found.se_low

@@ -34,7 +34,7 @@ Relation = Literal["above", "below", "within"]
 Tables = Mapping[str, pd.DataFrame]
 NAN = float("nan")
 ALPHA = (1 - CONFIDENCE) / 2
-"""Largest probability that a verdict is wrong: that of one end of an interval."""
+"""Largest probability that a verdict is wrong; also the probability that an interval misses the truth at one end."""
 MIN_SEEDS = 3
 """Fewest seeds over which a mean is judged."""
 
@@ -49,7 +49,7 @@ class Measured(NamedTuple):
 
     @staticmethod
     def of_interval(value: float, low: float, high: float) -> Measured:
-        """Make an estimate from an interval: each side is read as that of a normal law, with an error of its own."""
+        """Make an estimate from an interval; each end gives one standard error, as if the error were normal."""
         z = t_quantile(np.inf)
         return Measured(value, (value - low) / z, (high - value) / z)
 
@@ -103,7 +103,7 @@ class Number:
 
 
 def number(name: str, found: Measured | str, relation: Relation, margin: float) -> Number:
-    """Judge one estimate; a text in its place says why there is none."""
+    """Judge one estimate. If ``found`` is a text, it says why there is no estimate."""
     if isinstance(found, str):
         return Number(name, reason=found)
     if not np.isfinite(found.value) or np.isnan(found.se_low + found.se_high):
@@ -143,10 +143,10 @@ def lead_in_size(name: str, gap: Measured | str, total: Measured | str) -> Numbe
 
 
 def over_seeds(values: Mapping[float, float]) -> Measured | str:
-    """Return the mean over seeds with Student's error; a seed without a value leaves no mean.
+    """Return the mean over seeds with its standard error (Student's t), or a text that says why there is none.
 
-    Values that are all equal leave none either: three runs of two rollouts whose reward does not fall would prove that
-    it never does.
+    There is no mean if a seed has no value. There is none either if all values are equal, because the standard error
+    would be 0: three short runs in which the reward does not fall would then prove that it never falls.
     """
     missing = [f"{seed:g}" for seed, value in values.items() if not np.isfinite(value)]
     if missing:
@@ -221,7 +221,7 @@ def logs_of(tables: Tables) -> list[Log]:
 
 
 def row_of(rows: pd.DataFrame, log: Log) -> dict[str, Any] | str:
-    """Return the one row of a log, or say why there is none."""
+    """Return the only row of a log in a table, or a text that says why there is no row or more than one."""
     some = rows.loc[rows["run"] == log.run] if len(rows) else rows
     if len(some) != 1:
         return "several logs have this name" if len(some) else "no row in the table"

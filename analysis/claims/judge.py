@@ -108,7 +108,7 @@ def _sees(found: Number) -> float:
 
 
 def composed(headline: Headline, judged: dict[str, Claim]) -> Claim:
-    """Make a headline from its atoms: supported if all are, refuted if one is at the level that all of them share."""
+    """Make a headline from its atoms: supported if all k are, refuted if one is at the level ALPHA / k (Bonferroni)."""
     atoms = [judged[name] for name in headline.atoms]
     p_for, p_against = max(a.p_for for a in atoms), min(len(atoms) * min(a.p_against for a in atoms), 1.0)
     verdict = verdict_of(p_for, p_against)

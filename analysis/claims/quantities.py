@@ -35,7 +35,7 @@ from fspo.gradlog import metric_names as metric
 from fspo.rules import COMPARED, PRESETS
 
 Row = dict[str, Any] | str
-"""A row of a table, or why there is none."""
+"""A row of a table, or a text that says why there is no row."""
 OVER_SEEDS = "mean over seeds"
 _BAND = {"measure": "band", "subset": "all", "use": "first"}
 
@@ -51,7 +51,7 @@ class Seen:
         self._ranges = {log.run: row_of(rows, log) for log in self.logs}
 
     def not_published(self, log: Log) -> str:
-        """Say why a run is none of its rule as published, or not to be compared with the others; "" if it is."""
+        """Say why a run does not show its rule as published, or cannot be compared with other runs; "" if it can."""
         if self._unlike:
             return self._unlike
         row, rule = self._ranges.get(log.run, "no run"), PRESETS[log.rule].rule
@@ -81,9 +81,10 @@ def drawdown(rows: pd.DataFrame) -> float:
 
 
 def _logs(seen: Seen, atom: Atom, rule: str) -> list[Log]:
-    """Return the logs that an atom is about: every one, or of the arm ``published`` the rule's own.
+    """Return the logs that an atom is about: all logs, or in the arm ``published`` the runs that ``rule`` trained.
 
-    A seed with which another of the compared rules trained, and this one did not, has a log all the same, without rows.
+    In that arm, if another compared rule trained with a seed and ``rule`` did not, a log without rows stands for the
+    missing run, so that its number counts as missing.
     """
     logs = seen.logs
     if atom.arm != "published":
@@ -106,7 +107,7 @@ def _rows(seen: Seen, table: str, atom: Atom, rule: str, **where: Any) -> list[t
 
 
 def _by_seed(rows: list[tuple[Log, Row]], column: str) -> dict[float, float]:
-    """Return a column by seed; NaN where a log has no row, or two logs have one seed."""
+    """Return a column's value for each seed; NaN where the seed's log has no row, or two logs have the same seed."""
     seeds = [log.seed for log, _ in rows]
     return {
         log.seed: NAN if isinstance(row, str) or seeds.count(log.seed) > 1 else float(row[column]) for log, row in rows

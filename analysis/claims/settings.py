@@ -1,4 +1,4 @@
-"""Whether the runs that the claims compare as published were trained alike but for the rule."""
+"""Check that the runs which the claims about published rules compare differ in the rule and the seed alone."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OF_RULE = {f"rule.{field.name}" for field in fields(Rule)} - RANGES
 
 
 def unlike(runs: Iterable[Path]) -> str:
-    """Say in what the compared rules' runs differ beside `FREE`, or which rule is not its preset; "" if in nothing.
+    """Say in which options (other than `FREE`) the compared runs differ, or which rule is not its preset; "" if none.
 
     Run folders without config.yaml, such as imported ones, are passed over.
     """

@@ -144,7 +144,10 @@ class Doctor:
         self.read_these([file for file in new if complete or rollout_of(file.path) < newest], damage)
 
     def read_these(self, new: Sequence[LogFile], damage: Sequence[str] = ()) -> None:
-        """Read files of complete rollouts, all later than the rollouts read before, and add ``damage`` to the notes."""
+        """Read files of complete rollouts, all later than the rollouts read before.
+
+        ``damage`` are messages about files that could not be read; they are added to the notes.
+        """
         self._note(*(f"damaged: {line}" for line in damage))
         if not new:
             return
@@ -235,7 +238,7 @@ class Doctor:
             return self.files
         counts = Counter(self.ranks.values())
         usual, times = counts.most_common(1)[0]
-        last = max(self.ranks)  # not judged: the run may have been stopped in it
+        last = max(self.ranks)  # The last rollout is not judged, because the run may have been stopped in it.
         lacking = sorted(number for number, count in self.ranks.items() if count < usual and number < last)
         if not lacking or times < USUAL * len(self.ranks):
             return self.files

@@ -19,7 +19,9 @@ __all__ = ["CHECKS", "examine"]
 
 
 def examine(run: str | Path, target: float | None = None) -> Diagnosis:
-    """Examine a run folder with every check; of another trainer's folder or file without rows, examine the scalars.
+    """Examine a run folder with every check.
+
+    If another trainer's folder or file holds metrics but no table with a row for each response, examine the metrics.
 
     Where there is no gradient log, the findings of the package rldoctor are added, if it is installed.
 

@@ -95,7 +95,7 @@ def _frozen(p: Patient) -> Ints:
     rollout = np.unique(rows["rollout"])
     resting = [r for r, rate in p.metrics.get(metric.LEARNING_RATE, []) if rate == 0]
     frozen = (count >= LEAST_FROZEN) & (moves == 0) & ~np.isin(rollout, resting) & (np.cumsum(moves) > 0)
-    run = np.cumsum(~frozen)  # successive frozen rollouts share this number
+    run = np.cumsum(~frozen)  # all rollouts of one unbroken series of frozen rollouts have the same value here
     return rollout[frozen & (np.bincount(run, frozen)[run] >= IN_SUCCESSION)]
 
 

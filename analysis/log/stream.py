@@ -92,7 +92,7 @@ class Stream:
                 if group.first != group.last and "rollout" in file.columns:
                     try:
                         column = read_files([(file, (number,))], ["rollout"], None).column("rollout")
-                    except UserError:  # skipped here: `read` reports damaged row groups
+                    except UserError:  # a damaged row group is passed over here; `read` reports it
                         continue
                     inside = np.unique(column).tolist()
                 for rollout in inside:

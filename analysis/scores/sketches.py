@@ -174,8 +174,10 @@ class ScoredWindows:
 
 
 def audits(log: GradLog, partition: Partition) -> tuple[dict[int, Fresh], Counter[str]]:
-    """Return the audits among a log's rows by step, and the numbers of audit rows left out because they have no
-    leave-one-out advantage or no sound score."""
+    """Return the audits (responses sampled anew for an update) in a log's rows, by step.
+
+    Also count the audits' rows that are left out, by reason: no leave-one-out advantage, or no usable score.
+    """
     found: dict[int, Fresh] = {}
     left_out: Counter[str] = Counter()
     if not len(log):

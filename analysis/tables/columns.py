@@ -2,8 +2,8 @@
 
 A field is ``Annotated[type, meaning, unit]`` and makes one column of its name. A field whose type is another named
 tuple stands for that tuple's columns (``RunKey``, ``CaseKey``, ``BinKey``). A field of type ``Interval`` makes three
-columns: ``x``, ``x_ci_low`` and ``x_ci_high``; of ``estimate`` these are ``estimate``, ``ci_low`` and ``ci_high``. A
-third text beside meaning and unit replaces the ``x_`` before ``ci_low`` and ``ci_high``.
+columns: ``x``, ``x_ci_low`` and ``x_ci_high``. If the field's name is ``estimate``, the columns are ``estimate``,
+``ci_low`` and ``ci_high``. A third text after meaning and unit replaces the ``x_`` before ``ci_low`` and ``ci_high``.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ def write_tables(folder: Path, tables: Mapping[str, pd.DataFrame], summary: Mapp
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write JSON with null for NaN; after a crash the old file is still there."""
+    """Write JSON with null for NaN. If writing crashes, the file's old content is still there."""
     write_text(path, json.dumps(_plain(content), indent=2, allow_nan=False) + "\n")
 
 
@@ -139,7 +139,7 @@ def read_tables(
         if not Path(run).is_dir():
             raise UserError(f"{run} is no folder: give a run folder, or make one with `fspo import {run}`")
         if not (folder / SUMMARY).is_file():
-            log_files(run)  # if the folder holds no log, the user gets another advice
+            log_files(run)  # raises a UserError with another cure if the folder holds no log
             raise UserError(
                 f"{run} has no finished analysis: run `fspo analyse {run}{options_of(partition, on)}` first"
             )

@@ -28,7 +28,7 @@ TOLERANCE = 1e-8
 """Largest residual of T8's identity, over the norm ||g|| of the true update, and largest violation of T7's bound that
 count as float64 rounding."""
 BLOCK = 2**22
-"""Largest number of entries of the clipped gradients of all rules that are held at once; more are made in blocks."""
+"""Largest number of entries of clipped gradients in memory; with more entries, the rules are treated in blocks."""
 
 
 class LemmaRow(NamedTuple):

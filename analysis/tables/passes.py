@@ -100,7 +100,8 @@ def look_through(
         parts = [chunks[i * len(chunks) // number : (i + 1) * len(chunks) // number] for i in range(number)]
         shares = in_processes([partial(over.share, part) for part in parts], lambda: progress(1 / len(chunks)))
     else:
-        # The workers may stand in another folder, and a pass over a streamed log does not use the sampled rows.
+        # Workers may run in another working directory, so they get absolute paths. They do not get the sampled rows,
+        # which a pass over a streamed log does not use.
         files = tuple(replace(file, path=file.path.resolve()) for file in run.stream.files)
         stream = replace(run.stream, files=files)
         over = replace(over, run=replace(run, rows=run.rows.take(slice(0)), stream=stream))

@@ -30,7 +30,7 @@ VERDICTS = {
 """Symbol and CSS class of the badge for each verdict of a claim. A verdict without an entry gets a plain badge."""
 _CLAIM_FIELDS = ("id", "statement", "verdict", "estimand", "estimate", "ci_low", "ci_high", "margin", "test")
 BEGINNING = '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta name="generator" content="fspo">\n'
-"""How every page begins, by which a page is told from another HTML file."""
+"""First words of every page, by which a page of this command is recognised among other HTML files."""
 _COLORS = 128
 _MOST_ROWS = 250
 """Largest number of rows in the table of a figure's numbers on the page; longer tables stay in their CSV files."""

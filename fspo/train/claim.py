@@ -177,7 +177,7 @@ def release_folder(run: Path) -> None:
     """Release this process's lock on a run folder, if it holds one, so that another process may write to the folder."""
     lock = _held.pop(run.resolve(), None)
     if lock is not None:
-        with suppress(UserError):  # on a full disk run.json cannot be written; the lock is released all the same
+        with suppress(UserError):  # if run.json cannot be written, as on a full disk, release the lock all the same
             if run.is_dir():
                 mark(run)
         lock.release()

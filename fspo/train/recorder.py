@@ -1,4 +1,5 @@
-"""Scores of single responses, audits, and the writing of the gradient log during training."""
+"""Take the scores of responses during training, audit updates (sample fresh responses to their prompts and score
+them), and write the gradient log."""
 
 from __future__ import annotations
 

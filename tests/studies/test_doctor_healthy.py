@@ -6,12 +6,21 @@ import numpy as np
 import pytest
 
 from fspo.gradlog import read_log
-from studies.doctor_healthy import HEALTHY, KINDS, TOKENS, World, draw, first_table, gradient, write_world
+from studies.doctor_healthy import (
+    HEALTHY,
+    KINDS,
+    TOKENS,
+    SimulatedRun,
+    draw,
+    first_table,
+    gradient,
+    write_simulated_run,
+)
 
 
 def test_the_gradient_is_that_of_the_log_probabilities():
     rng = np.random.default_rng(0)
-    table = first_table(World(lengths=(4, 9)), rng)
+    table = first_table(SimulatedRun(lengths=(4, 9)), rng)
     drawn = draw(table, rng.integers(0, KINDS, 12), 30, rng)
     each = rng.standard_normal(12)
     exact = gradient(drawn, table, each)
@@ -26,20 +35,22 @@ def test_the_gradient_is_that_of_the_log_probabilities():
 
 def test_kinds_of_prompts_have_the_mean_lengths_of_the_world():
     rng = np.random.default_rng(1)
-    table = first_table(World(lengths=(6, 96)), rng)
+    table = first_table(SimulatedRun(lengths=(6, 96)), rng)
     for kind, mean in ((0, 6), (KINDS - 1, 96)):
         length = draw(table, np.full(4000, kind), 2000, rng).length
         assert length.mean() == pytest.approx(mean, rel=0.06)  # sd of a geometric length is its mean: .016 of error
 
 
-@pytest.mark.parametrize("world", [World(), World(steps="heavy", engine=0.02), World(selected=True, group=4)])
-def test_weights_to_the_sampler_have_mean_1_at_first_use(world, tmp_path):
-    """T9 and T16; selection of groups by their outcome moves the mean by less than .003 in these worlds."""
+@pytest.mark.parametrize(
+    "plan", [SimulatedRun(), SimulatedRun(steps="heavy", engine=0.02), SimulatedRun(selected=True, group=4)]
+)
+def test_weights_to_the_sampler_have_mean_1_at_first_use(plan, tmp_path):
+    """T9 and T16; selection of groups by their outcome moves the mean by less than .003 in these simulated runs."""
     weights = []
     for seed in range(6):
-        log = read_log(write_world(tmp_path / str(seed), replace(world, lengths=(4, 20)), seed))
+        log = read_log(write_simulated_run(tmp_path / str(seed), replace(plan, lengths=(4, 20)), seed))
         first = (log.column("times_used") == 0) & (log.column("updates_since_rollout") > 0)
-        x = log.column("log_ratio") + (log.column("behaviour_log_ratio") if world.engine else 0)
+        x = log.column("log_ratio") + (log.column("behaviour_log_ratio") if plan.engine else 0)
         weights.append(np.exp(x[first]).mean())
     error = np.std(weights) / np.sqrt(6)
     assert abs(np.mean(weights) - 1) < 4 * error + 0.002
@@ -48,5 +59,5 @@ def test_weights_to_the_sampler_have_mean_1_at_first_use(world, tmp_path):
 
 def test_the_list_of_healthy_runs_is_the_one_that_was_fixed():
     assert len(HEALTHY) == len(set(HEALTHY)) == 200
-    assert {world.rule for world in HEALTHY[:10]} == {world.rule for world in HEALTHY}
-    assert sum(world.selected for world in HEALTHY) == 54
+    assert {plan.rule for plan in HEALTHY[:10]} == {plan.rule for plan in HEALTHY}
+    assert sum(plan.selected for plan in HEALTHY) == 54

@@ -10,7 +10,7 @@ from analysis.rules.recompute import recompute
 from fspo.gradlog import read_log
 from fspo.rules import token_k3
 from studies.doctor_defects import DEFECTS, Defect
-from studies.doctor_healthy import World, write_world
+from studies.doctor_healthy import SimulatedRun, write_simulated_run
 from studies.doctor_page import page
 from studies.doctor_power import PAGE, RESULTS
 from studies.log_changes import add, rewritten, rough
@@ -18,7 +18,9 @@ from studies.log_changes import add, rewritten, rough
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory):
-    return write_world(tmp_path_factory.mktemp("sound") / "run", World(engine=0.01, rollouts=7, prompts=16), 3)
+    return write_simulated_run(
+        tmp_path_factory.mktemp("sound") / "run", SimulatedRun(engine=0.01, rollouts=7, prompts=16), 3
+    )
 
 
 @pytest.mark.parametrize("number", range(len(DEFECTS)), ids=[defect.says for defect in DEFECTS])

@@ -10,7 +10,7 @@ from analysis.doctor.findings import Severity
 from analysis.doctor.laws import Laws
 from analysis.doctor.patient import Rows
 from analysis.doctor.selection import Selection
-from studies.doctor_healthy import World, write_world
+from studies.doctor_healthy import SimulatedRun, write_simulated_run
 from studies.log_changes import kept, rewritten
 from tests.analysis.doctor.made import findings, rows_of
 
@@ -68,7 +68,9 @@ def test_laws_hold_for_responses_whose_mates_differ_in_their_rewards():
 @pytest.mark.parametrize("selected", [True, False])
 def test_a_short_rollout_is_no_gap_where_groups_are_selected(tmp_path, selected):
     """DAPO draws until it has enough groups with different rewards, or gives up."""
-    run = write_world(tmp_path / "sound", World(selected=selected, rollouts=12, lengths=(6, 40), group=4), 5)
+    run = write_simulated_run(
+        tmp_path / "sound", SimulatedRun(selected=selected, rollouts=12, lengths=(6, 40), group=4), 5
+    )
     short = rewritten(run, tmp_path / "short", lambda c, r, i: kept(c, (c["prompt_id"] != 3) | (i != 7)), 0)
     found = findings(short)
     assert ("selection" in found) == selected
