@@ -12,6 +12,7 @@ that of the first task. The command prints the lines that README must hold, exce
 
 from __future__ import annotations
 
+import filecmp
 import json
 import re
 import shutil
@@ -265,6 +266,7 @@ def page(results: Path) -> str:
     said = found[0].said
     several = len(found) > 1
     tasks = f"tasks {', '.join(task.task for task in found)}; " if found[0].task else ""
+    missing = [task for task in TASKS if several and task not in {judged.task for judged in found}]
     text = HEAD.format(
         preset=results.name,
         tasks=tasks,
@@ -273,7 +275,8 @@ def page(results: Path) -> str:
         catalogue=said["catalogue"],
         percent=PERCENT,
     )
-    text += "\n## Verdicts\n\n" + (side_by_side(main_claims(results), found) if several else "")
+    text += "\n## Verdicts\n\n" + (side_by_side([] if missing else main_claims(results), found) if several else "")
+    text += f"Not judged yet: {', '.join(missing)}.\n\n" if missing else ""
     for judged in found:
         text += f"### On {judged.task}\n\n" if several else ""
         lines = zip(verdict_lines(judged.said["claims"]), judged.headlines(), strict=True)
@@ -290,7 +293,7 @@ def page(results: Path) -> str:
     exponents, parts = of_all_tasks(found, "exponents", "responses"), of_all_tasks(found, "parts", "part")
     text += "\n" + FAIR.format(window=WINDOW, widest=WIDEST) + "\n" + over_runs(exponents, "responses", 0.5, 2)
     text += "\n" + TREND + "\n" + over_runs(parts, "part", 0.0, 3) + "\n"
-    text += "\n" + rule_table.HEAD
+    text += rule_table.HEAD
     text += "".join(rule_table.section(judged.rules, judged.task if several else "") for judged in found)
     text += "\n" + language_model(embedded=[h for judged in found for h in judged.exponents_2H()]) + model_sizes()
     lines = [f"- {line}" for judged in found for line in rule_table.advice(judged.rules, judged.task)]
@@ -306,12 +309,15 @@ def page(results: Path) -> str:
     return text.rstrip("\n") + "\n"
 
 
-def side_by_side(claims: Sequence[dict[str, Any]], found: Sequence[JudgedTask]) -> str:
-    """Return a Markdown table with the verdict on each headline over all tasks and on each task."""
-    columns = ["claim", "over all tasks", *(judged.task for judged in found)]
+def side_by_side(pooled: Sequence[dict[str, Any]], found: Sequence[JudgedTask]) -> str:
+    """Return a Markdown table with the verdict on each headline on each task, and first over all tasks.
+
+    ``pooled`` are the claims over all tasks; empty if some task is not judged.
+    """
+    columns = ["claim", *(["over all tasks"] if pooled else []), *(judged.task for judged in found)]
     text = f"| {' | '.join(columns)} |\n" + "|" + " --- |" * len(columns) + "\n"
-    pooled = [claim for claim in claims if "atoms" in claim["details"]]
-    for claims_of_all in zip(pooled, *(judged.headlines() for judged in found), strict=True):
+    heads = [[claim for claim in pooled if "atoms" in claim["details"]]] if pooled else []
+    for claims_of_all in zip(*heads, *(judged.headlines() for judged in found), strict=True):
         verdicts = " | ".join(claim["verdict"] for claim in claims_of_all)
         text += f"| {claims_of_all[0]['id']} {claims_of_all[0]['statement']} | {verdicts} |\n"
     return text + "\n"
@@ -449,13 +455,18 @@ def rules_line(folder: Path = RESULTS) -> str:
 
 
 def publish(out: Path, results: Path) -> None:
-    """Measure the runs of a reproduction's judged tasks, and write the folder of results."""
+    """Measure the runs of a reproduction's judged tasks, and write the folder of results.
+
+    A task is passed over if ``results`` holds all its files and the same claims.
+    """
     folders = task_folders(out)
     for task, folder in folders.items():
         claims, runs = folder / JUDGED, sorted((folder / "runs").glob("*/"))
         if not claims.is_file() or not runs:
             raise UserError(f"{out} holds no {JUDGED} or no runs: run `make repro` to its end first")
         place = results / task
+        if all((place / name).is_file() for name in FILES) and filecmp.cmp(claims, place / JUDGED, shallow=False):
+            continue
         place.mkdir(parents=True, exist_ok=True)
         for file in (JUDGED, REPORT, PICTURE):
             shutil.copy(folder / file, place / Path(file).name)

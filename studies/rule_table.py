@@ -29,22 +29,19 @@ RANGE = "range"
 REFERENCE = "fspo"
 """The rule whose MSE the others' is divided by."""
 _BAND = {"measure": "band", "subset": "all", "use": "first"}
-HEAD = """## The rules side by side
+HEAD = f"""## The rules side by side
 
 These tables only describe: their columns were chosen after the runs had been seen, so no verdict follows from them.
-"""
-SECTION = """
-On common logs {on_task}each rule's band keeps the same share of every log. Trend is the change of the acceptance for
-each doubling of L; LRE_2 is the [Length Reweighting Error](glossary.md); MSE is the mean squared error of the clipped
-update as an estimate of the true one (T12), divided by that of `{reference}` on the same log, so that less than 1 is
+
+On common logs each rule's band keeps the same share of every log. Trend is the change of the acceptance for each
+doubling of L; LRE_2 is the [Length Reweighting Error](glossary.md); MSE is the mean squared error of the clipped
+update as an estimate of the true one (T12), divided by that of `{REFERENCE}` on the same log, so that less than 1 is
 better. Trend and LRE_2 are means over the logs, MSE the median; behind each stand its lowest and highest value.
 
-{on_logs}
 As published, each rule has its preset's range in its own runs. The acceptance counts responses in the band, at first
 use. The held-out reward is the mean over the last fifth of the evaluations; fall is the deepest fall of the training
-reward below its maximum so far. Each number is the mean over the seeds with its {percent} interval.
-
-{in_runs}"""
+reward below its maximum so far. Each number is the mean over the seeds with its {PERCENT} interval.
+"""
 
 
 def rule_rows(runs: Sequence[Path]) -> pd.DataFrame:
@@ -127,12 +124,10 @@ def section(rules: pd.DataFrame, task: str = "") -> str:
     shares = [f"{target:g}" for target in sorted(TARGETS)]
     on_logs = [(f"{quantity} at {float(share):.0%}", share, quantity) for share in shares for quantity in ON_LOGS]
     in_runs = [(quantity, PUBLISHED, quantity) for quantity in IN_RUNS]
-    return SECTION.format(
-        reference=REFERENCE,
-        percent=PERCENT,
-        on_task=f"of {task} " if task else "",
-        on_logs=_table(rules, on_logs, " ({:z.3f} to {:z.3f})"),
-        in_runs=_table(rules, in_runs, " [{:z.3f}, {:z.3f}]"),
+    on_task = f" of {task}" if task else ""
+    return (
+        f"\nOn common logs{on_task}:\n\n" + _table(rules, on_logs, " ({:z.3f} to {:z.3f})") + "\n"
+        f"As published, runs{on_task}:\n\n" + _table(rules, in_runs, " [{:z.3f}, {:z.3f}]")
     )
 
 

@@ -68,6 +68,18 @@ def test_a_reproduction_is_published_as_tables_and_a_page(tmp_path, run):
     assert by_part[["drift", "scale", "shape"]].sum(axis=1).to_numpy() == pytest.approx(by_part["trend"], abs=1e-3)
 
 
+def test_a_published_task_is_not_measured_again_until_its_claims_change(tmp_path, run, monkeypatch):
+    out, results, measured = tmp_path / "out", tmp_path / "quick", []
+    write_reproduction(out, run, [claim("log-variance")])
+    real = findings.measured
+    monkeypatch.setattr(findings, "measured", lambda path: measured.append(path.name) or real(path))
+    for more in ({}, {}, {"verdict": "supported"}):
+        said = {"catalogue": "abc", "commit": "0", "seeds": [11], "claims": [claim("log-variance", **more)]}
+        (out / findings.JUDGED).write_text(json.dumps(said))
+        findings.publish(out, results)
+    assert measured == ["fspo-seed11"] * 2
+
+
 def test_tasks_are_published_as_they_are_judged_and_stand_side_by_side(tmp_path, run):
     out, results = tmp_path / "out", tmp_path / "paper"
     for task, verdict in (("products", "supported"), ("chain-add", "refuted")):
@@ -76,19 +88,25 @@ def test_tasks_are_published_as_they_are_judged_and_stand_side_by_side(tmp_path,
     findings.publish(out, results)
     text = findings.page(results)
     assert "(`results/paper/`: tasks chain-add, products; seeds 11, commit" in text
-    assert "| claim | over all tasks | chain-add | products |" in text
-    assert "| C1 C1 says. | refuted | refuted | supported |" in text
+    assert "| claim | chain-add | products |" in text
+    assert "| C1 C1 says. | refuted | supported |" in text
+    assert "Not judged yet: chain-add-64." in text
     assert "- On products: log-variance says. *Supported*" in text
     assert "| chain-add, A > 0 | " in text
     assert "| products, trend | " in text
-    assert "On common logs of products each rule's band keeps" in text
+    assert "On common logs of products:" in text
     assert "- **Rule** on products: as published, " in text
     assert findings.main_claims(results)[0]["verdict"] == "refuted"  # not all tasks are judged: the first one's
-    write_reproduction(out / "chain-add-64", run, [claim("log-variance")])
+    last = claim("C1", estimand=DECIDES, details={"atoms": {}}, verdict="refuted")
+    write_reproduction(out / "chain-add-64", run, [last, claim("log-variance")])
     pooled = [claim("C1", estimand=DECIDES, details={"atoms": {}}, verdict="inconclusive")]
     (out / "claims.json").write_text(json.dumps({"claims": pooled}))
     findings.publish(out, results)
     assert findings.main_claims(results) == pooled
+    text = findings.page(results)
+    assert "| claim | over all tasks | chain-add | chain-add-64 | products |" in text
+    assert "| C1 C1 says. | inconclusive | refuted | refuted | supported |" in text
+    assert "Not judged yet" not in text
 
 
 @pytest.mark.skipif(not findings.RESULTS.is_dir(), reason="no reproduction is published")

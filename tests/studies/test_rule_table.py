@@ -61,7 +61,7 @@ def test_as_published_a_number_is_the_mean_over_the_rule_s_own_seeds(rules):
 
 def test_the_page_shows_the_numbers(rules):
     text = rule_table.section(rules, "products")
-    assert "On common logs of products each" in text
+    assert "On common logs of products:" in text
     gspo = next(line for line in text.splitlines() if line.startswith("| gspo |"))
     assert "| -0.010 (-0.060 to 0.020) | unknown | 1.000 (0.500 to 2.000) |" in gspo
     assert f"| 0.800 [{0.8 - 0.248:.3f}, {0.8 + 0.248:.3f}] |" in text
