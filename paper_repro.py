@@ -23,7 +23,7 @@ from fspo.gradlog import metric_names as metric
 from fspo.gradlog.metrics_file import MetricsFile
 from fspo.gradlog.run_folder import CONFIG, NOISE
 from fspo.repro.options import ReproductionOptions
-from fspo.repro.presets import PRESETS, SIX_RULES, ReproductionSizes, on_task
+from fspo.repro.presets import PRESETS, SIX_RULES, TASKS, ReproductionSizes, on_task
 from fspo.repro.stages import (
     GROUND_FLOOR,
     Job,
@@ -57,7 +57,7 @@ class Reproduction:
         whole = options.sizes()
         self.options, self.sizes, self.words = options, on_task(whole, task), words
         self.root = Path(options.output) / options.preset
-        self.out = self.root / task if len(whole.tasks) > 1 else self.root
+        self.out = options.folder(task)
         self.stages = Stages(self.out / "stages")
         self.common = Stages(self.root / "stages", self.stages.report)
         from fspo.config import TrainConfig
@@ -222,15 +222,21 @@ class Reproduction:
         return {"keys": [job.key for job in runs], "noise": noise, "source": source_digest(*packages, *GROUND_FLOOR)}
 
 
-def pool(out: Path, tasks: Sequence[str]) -> None:
-    """Write out/claims.json, every claim judged over all tasks, and print the verdicts on each task side by side."""
+def pool(out: Path) -> None:
+    """Write out/claims.json, every claim over all tasks that were judged, by this command or by an earlier one.
+
+    Print the verdicts on each task side by side. With fewer than two judged tasks nothing is done.
+    """
     from analysis.claims.judge import Claim, over_tasks
     from analysis.tables.files import write_json
 
+    tasks = [task for task in TASKS if (out / task / "claims.json").is_file()]
+    if len(tasks) < 2:
+        return
     files = {task: json.loads((out / task / "claims.json").read_text(encoding="utf-8")) for task in tasks}
     judged = {task: [Claim(**claim) for claim in file.pop("claims")] for task, file in files.items()}
     pooled = over_tasks(judged)
-    write_json(out / "claims.json", files[tasks[0]] | {"tasks": list(tasks), "claims": [c.to_dict() for c in pooled]})
+    write_json(out / "claims.json", files[tasks[0]] | {"tasks": tasks, "claims": [c.to_dict() for c in pooled]})
     print(" ".join(f"{name:14}" for name in (f"{'claim':22}", "all tasks", *tasks)))
     for over_all, *each in zip(pooled, *judged.values(), strict=True):
         print(" ".join(f"{word:14}" for word in (f"{over_all.id:22}", over_all.verdict, *(c.verdict for c in each))))
@@ -283,8 +289,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     tasks = options.sizes().tasks
     parts = [Reproduction(options, words, task) for task in tasks]
     status = max(part.run() for part in parts)
-    if len(tasks) > 1:
-        pool(parts[0].root, tasks)
+    if parts[0].out != parts[0].root:
+        pool(parts[0].root)
     return status
 
 

@@ -478,7 +478,10 @@ def publish(out: Path, results: Path) -> None:
         with whole_file(place / f"{RULES}.csv") as path:
             rule_table.rule_rows(runs).to_csv(path, index=False, float_format="%.4g")
     if set(folders) == set(TASKS):
-        shutil.copy(out / JUDGED, results / JUDGED)
+        pooled = out / JUDGED
+        if set(json.loads(pooled.read_text(encoding="utf-8"))["tasks"]) != set(TASKS):
+            raise UserError(f"{pooled} is not about all tasks: start `fspo reproduce --preset {out.name}` again")
+        shutil.copy(pooled, results / JUDGED)
 
 
 def published() -> str:

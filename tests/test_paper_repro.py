@@ -17,6 +17,7 @@ from figures.page.story import QUESTIONS, anchor
 from fspo.base.errors import UserError, run_cli
 from fspo.base.options import parse
 from fspo.config import TrainConfig
+from fspo.repro.options import ReproductionOptions
 from fspo.repro.presets import PRESETS, TASKS
 from fspo.rules import PRESETS as PUBLISHED
 from fspo.tasks import make_task
@@ -167,7 +168,7 @@ def test_claims_of_several_tasks_are_pooled_and_stand_side_by_side(
         said = {"catalogue": "c", "commit": "d", "seeds": [11], "claims": [claim.to_dict()]}
         (tmp_path / task).mkdir()
         write_json(tmp_path / task / "claims.json", said)
-    paper_repro.pool(tmp_path, [*given])
+    paper_repro.pool(tmp_path)
     row = capsys.readouterr().out.splitlines()[1].split()
     assert row == ["C1", verdict, "supported", verdict_of(*second)]
     written = json.loads((tmp_path / "claims.json").read_text())
@@ -176,6 +177,22 @@ def test_claims_of_several_tasks_are_pooled_and_stand_side_by_side(
     (pooled,) = written["claims"]
     assert (pooled["id"], pooled["verdict"]) == ("C1", verdict)
     assert [*pooled["details"]["atoms"]] == ["chain-add: C1", "chain-add-64: C1"]
+
+
+def test_a_task_alone_has_its_folder_and_one_judged_task_is_not_pooled(tmp_path: Path) -> None:
+    """Tasks that are run by one command each: the second must not take the place of the first."""
+    paper = ReproductionOptions(preset="paper", output="o", tasks=["products"])
+    assert paper.folder("products") == Path("o/paper/products")
+    assert ReproductionOptions(preset="paper", output="o").folder("chain-add") == Path("o/paper/chain-add")
+    assert ReproductionOptions(output="o").folder("chain-add") == Path("o/quick")
+    assert ReproductionOptions(output="o", tasks=["chain-add"]).folder("chain-add") == Path("o/quick")
+    assert ReproductionOptions(output="o", tasks=["products"]).folder("products") == Path("o/quick/products")
+    both = ReproductionOptions(output="o", tasks=["chain-add", "products"])
+    assert both.folder("chain-add") == Path("o/quick/chain-add")
+    (tmp_path / "products").mkdir()
+    write_json(tmp_path / "products" / "claims.json", {"claims": []})
+    paper_repro.pool(tmp_path)
+    assert not (tmp_path / "claims.json").exists()
 
 
 def test_the_longer_task_ranges_over_six_doublings_and_fits_its_limit() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from fspo.base.arguments import checked_count, checked_seed
@@ -22,8 +23,9 @@ class ReproductionOptions:
     output : str
         Results go to OUTPUT/PRESET.
     tasks : list of str, optional
-        Tasks instead of the preset's: chain-add, chain-add-64, products (extra "gym"). With several, each has a folder
-        OUTPUT/PRESET/TASK with its own report, and every claim is judged on each and over all.
+        Tasks instead of the preset's: chain-add, chain-add-64, products (extra "gym"). With other tasks than the
+        one task of preset quick, each task has a folder OUTPUT/PRESET/TASK with a report, and every claim is judged on
+        each task and over all tasks judged there.
     rules : list of str, optional
         Rules to train instead of the preset's.
     seeds : list of int, optional
@@ -83,3 +85,11 @@ class ReproductionOptions:
         changes = {name: given and tuple(given) for name, given in lists.items()}
         changes |= {"rollouts": self.rollouts, "jobs": self.jobs}
         return with_changes(PRESETS[self.preset], **changes)
+
+    def folder(self, task: str) -> Path:
+        """Return the folder of a task: that of the preset if the task is the preset's only one, else one inside it.
+
+        So tasks that are run one after the other, by several commands, do not replace each other's results.
+        """
+        root = Path(self.output) / self.preset
+        return root if self.sizes().tasks == PRESETS[self.preset].tasks == (task,) else root / task

@@ -100,7 +100,10 @@ def test_tasks_are_published_as_they_are_judged_and_stand_side_by_side(tmp_path,
     last = claim("C1", estimand=DECIDES, details={"atoms": {}}, verdict="refuted")
     write_reproduction(out / "chain-add-64", run, [last, claim("log-variance")])
     pooled = [claim("C1", estimand=DECIDES, details={"atoms": {}}, verdict="inconclusive")]
-    (out / "claims.json").write_text(json.dumps({"claims": pooled}))
+    (out / "claims.json").write_text(json.dumps({"claims": pooled, "tasks": ["chain-add", "products"]}))
+    with pytest.raises(UserError, match="not about all tasks"):
+        findings.publish(out, results)
+    (out / "claims.json").write_text(json.dumps({"claims": pooled, "tasks": [*findings.TASKS]}))
     findings.publish(out, results)
     assert findings.main_claims(results) == pooled
     text = findings.page(results)
