@@ -80,7 +80,7 @@ def test_small_rewards_and_small_differences_count(values):
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
-@pytest.mark.parametrize("values", [(1e308, -1e308), (1e200, 0.0), (-1e160, 1e160)])
+@pytest.mark.parametrize("values", [(1e308, -1e308), (1e200, 0.0), (-1e160, 1e160), (1.5e100, 0.0)])
 def test_rewards_too_far_apart_are_refused_with_a_cure(estimator, values):
     for others in ([1.0, 0.0], [1e201, 1e201], [-1e201, -1e201]):  # large rewards of one group may be equal
         for groups in ([5, 5, 6, 6], [6, 6, 5, 5]):

@@ -181,6 +181,8 @@ def test_a_run_without_a_seed_has_its_worst_bin_too():
     wider = sps.norm.ppf(1 - 0.05 / 4) / sps.norm.ppf(1 - 0.05 / 2)
     assert worst[["value", "high"]].to_numpy().tolist() == [[2.0, 2.4]]
     assert worst["low"].tolist() == [pytest.approx(2.0 - 0.5 * wider)]
+    alone = worst_by_run(rows.iloc[1:])  # with one bin the interval stays
+    assert alone[["value", "low", "high"]].to_numpy().tolist() == [[2.0, 1.5, 2.4]]
 
 
 @pytest.mark.parametrize(

@@ -90,6 +90,10 @@ def test_an_exponent_beyond_all_that_are_tried_is_infinite():
     assert (value, low, high) == (np.inf, 0.5, np.inf)
 
 
+def test_no_exponent_where_all_lengths_are_equal():
+    assert np.isnan(fair_exponent(np.abs(SPIKE), np.full(len(L), 8.0), 0.85, ONE))
+
+
 def test_no_exponent_where_a_window_has_no_edge_above_0():
     assert np.isnan(fair_exponent(np.abs(SPIKE), L, 0.85, (L > 100).astype(int)))  # one length in each window
     S = np.where(np.arange(len(L)) % 2 == 0, -1.0, np.abs(SPIKE))

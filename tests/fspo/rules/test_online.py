@@ -136,6 +136,9 @@ def test_conformal_band_holds_its_target_in_every_bin_of_an_unfair_law():
 def test_conformal_quantile_by_hand():
     assert conformal_quantile([3.0, 1.0, 2.0], 0.5) == 2.0  # ceil(4 * .5) = 2nd
     assert conformal_quantile([3.0, 1.0, 2.0], 0.75) == 3.0
+    for target in (0.0, 1.0, 1.5):
+        with pytest.raises(UserError, match="between 0 and 1"):
+            conformal_quantile([3.0, 1.0, 2.0], target)
     assert conformal_quantile([3.0, 1.0, 2.0], 0.76) == math.inf
     assert conformal_quantile([], 0.5) == math.inf
     with pytest.raises(UserError, match="strictly between"):

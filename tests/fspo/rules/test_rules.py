@@ -379,6 +379,7 @@ def test_no_tokens_means_no_drift():
         ({"shape": "power", "range_lo": 0.1, "range_hi": 0.1}, "gamma"),
         ({"shape": "sqrt", "range_lo": 0.1, "range_hi": 0.1, "gamma": 0.5}, "gamma"),
         ({"shape": "power", "range_lo": 0.1, "range_hi": 0.1, "gamma": 3.0}, "gamma"),
+        ({"shape": "power", "range_lo": 0.1, "range_hi": 0.1, "gamma": -0.5}, "gamma"),
         ({"shape": "fixed", "range_lo": 0.1, "range_hi": 0.1, "dual": 1.0}, "dual"),
         ({"shape": "fixed", "range_lo": 0.1, "range_hi": 0.1, "dual": 2.0, "outside": "cap"}, "cap"),
         ({"shape": "token", "range_lo": 0.1, "range_hi": 0.1, "weight": "geometric"}, "geometric"),
@@ -390,6 +391,10 @@ def test_no_tokens_means_no_drift():
 def test_impossible_rules_are_refused(fields, word):
     with pytest.raises(UserError, match=word):
         Rule(**fields)
+
+
+def test_a_power_of_0_is_a_fixed_half_width():
+    assert Rule("power", 0.1, 0.2, gamma=0.0).band(np.array([9.0])) == (-0.1, 0.2)
 
 
 def test_drift_without_stats_and_unknown_presets_are_refused():

@@ -19,6 +19,8 @@ def test_edges_are_inclusive_below_and_exclusive_above():
 def test_quantile_bins_by_hand():
     assert quantile_bins(np.arange(1, 13), 3).edges == (1, 5, 9, 13)
     assert np.bincount(quantile_bins(np.arange(12), 4).index(np.arange(12))).sum() == 12
+    # numbers that are not whole: the last bin ends just above the greatest of them
+    assert quantile_bins([1.2, 2.3, 3.4, 4.4], 2).edges == (1.2, 3.4, np.nextafter(4.4, 5))
 
 
 def test_ties_make_fewer_bins_never_an_empty_one():

@@ -152,6 +152,24 @@ def test_tost_by_hand():
     assert outside.tost_p > 0.99
 
 
+@pytest.mark.parametrize("slope", [-0.004, 0.004, -0.02])
+def test_the_two_one_sided_tests_are_student_s(slope):
+    rng = np.random.default_rng(1)
+    wxx, noise = rng.uniform(1, 3, 30), rng.normal(0, 0.03, 30)
+    found = slope_of_sums(rng.normal(size=30), wxx, slope * wxx + noise, 60.0, 30, margin=0.01)
+    tails = sps.t.sf([(found.slope + 0.01) / found.se, (0.01 - found.slope) / found.se], 29)
+    assert found.tost_p == pytest.approx(max(tails), rel=1e-9)
+
+
+def test_a_slope_of_rare_cuts_is_that_of_its_sums():
+    x, cluster = np.random.default_rng(0).uniform(3, 8, 40), np.repeat(np.arange(20), 2)
+    y = np.ones(40)
+    y[7] = 0  # one of 20 prompts has a cut: its share counts as (1 + 2) / (20 + 4)
+    sums = np.bincount(cluster, x - x.mean())
+    expected = np.sqrt(3 / 24 * 21 / 24 * np.sum(sums**2)) / np.sum((x - x.mean()) ** 2)
+    assert cluster_slope(y, x, cluster, margin=0.01).se == pytest.approx(expected, rel=1e-12)
+
+
 @pytest.mark.parametrize("cuts", [0, 1, 3])
 def test_a_slope_where_nearly_all_is_accepted_keeps_an_uncertainty(cuts):
     """20 prompts: the true acceptance may fall by 2 % a doubling (1 in 40 rows cut) and show next to no cut."""

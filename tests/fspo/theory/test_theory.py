@@ -30,6 +30,7 @@ from fspo.theory import (
     upper_edge_supremum,
     weight_acceptance,
 )
+from fspo.theory.lemma import cosine_lemmas
 
 LENGTHS = np.array([1.0, 3.0, 16.0, 250.0, 4000.0, 131_072.0])
 SIGMA = 0.03
@@ -347,11 +348,30 @@ def test_cosine_lemma_by_hand():
     found = cosine_lemma([1, 1], [0.8, 0.4], g, clipped)
     np.testing.assert_allclose(found.e_len, [1 / 3, -1 / 3])
     np.testing.assert_allclose(found.e_in, [0, 0.5 * 4 / 3 * 0.3])
+    assert (found.e_len_ratio, found.e_in_ratio) == pytest.approx((1 / 3, 0.2 / math.sqrt(2)))
     assert found.kappa == pytest.approx(2 / math.sqrt(2))
     assert (found.kappa_c, found.kappa_c2) == pytest.approx((1.0, 1.0))
     assert found.eta == pytest.approx(0.5 * 4 / 3 * 0.3 / math.sqrt(2))
     assert found.rho == pytest.approx(1 / 3 + found.eta)
     assert found.cosine == pytest.approx((0.8 + 0.12 + 0.4) / (math.sqrt(2) * math.hypot(0.8, 0.52)))
+
+
+@pytest.mark.parametrize(("p", "a"), [([1, 1], [0.5]), ([1], [0.5, 0.5]), ([1, 1], [0.5, -0.5]), ([1, -1], [0.5, 0.5])])
+def test_shares_and_acceptances_that_cannot_be_are_refused(p, a):
+    with pytest.raises(UserError, match="p "):
+        lre(p, a)
+
+
+def test_vectors_of_two_lengths_have_no_cosine():
+    with pytest.raises(UserError, match="one length"):
+        cosine([1.0, 0.0], [1.0, 0.0, 0.0])
+
+
+def test_a_rule_that_accepts_nothing_is_named_among_several():
+    g = np.array([[1.0, 0.0], [0.0, 1.0]])
+    nothing, all_ = cosine_lemmas(np.ones(2), np.array([[0.0, 0.0], [1.0, 1.0]]), g, np.stack([0 * g, g]))
+    assert "nothing is accepted" in str(nothing)
+    assert all_.cosine == pytest.approx(1)
 
 
 def test_a_stratum_without_acceptance_adds_nothing_inside():
