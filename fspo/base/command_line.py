@@ -1,5 +1,5 @@
-"""The argument parser of all commands: one way to write names and lists, help that keeps the line breaks of examples,
-errors of one line.
+"""The argument parser of all commands. It reads names and lists in one notation, keeps the line breaks of examples in
+the help, and reports an error in one line.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class CommandParser(ArgumentParser):
         super().__init__(prog=prog, description=description, **options)
 
     def parse_args(self, args: Sequence[str] | None = None, *others: Any, **options: Any) -> Any:
-        """Parse a command line, by default the program's, after `rewritten` has put it in the parser's form."""
+        """Parse a command line, by default the program's, after `rewritten` has put it into jsonargparse's syntax."""
         return super().parse_args(rewritten(self, sys.argv[1:] if args is None else args), *others, **options)
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
@@ -99,10 +99,11 @@ def next_step(command: str, places: Iterable[str | Path], options: str = "") -> 
 
 
 def rewritten(parser: PlainParser, words: Sequence[str]) -> list[str]:
-    """Return a command line as the parser declares its names and reads its lists.
+    """Return the command line ``words`` in jsonargparse's syntax, with the option names that ``parser`` declares.
 
-    A name may have dashes or underscores. A list is written with commas, ``rloo,fspo``, and a mapping as
-    ``log_ratio=my_S,reward=accuracy``; jsonargparse wants brackets and braces, which are left where they stand.
+    A user may write a name with dashes or underscores, a list as ``rloo,fspo``, and a mapping as
+    ``log_ratio=my_S,reward=accuracy``. jsonargparse wants brackets around a list and braces around a mapping, so they
+    are added. A value that begins with a bracket or a brace is left as it is.
     """
     known = {dashed(name): name for name in parser._option_string_actions}
     found: list[str] = []
@@ -117,7 +118,7 @@ def rewritten(parser: PlainParser, words: Sequence[str]) -> list[str]:
             action = parser._option_string_actions[name]
             found.append(f"{name}={_bracketed(action, value)}" if equals else name)
             action = None if equals or action.nargs is not None else action
-        elif name.startswith("--") and "." in name:  # an option of a group that the parser holds as one value
+        elif name.startswith("--") and "." in name:  # an option of a group that the parser declares as one
             found.append("--" + name[2:].replace("-", "_") + equals + value)
         else:
             found.append(word)

@@ -1,5 +1,5 @@
-"""The error class for bad input, the extra that brings a missing package, and the wrapper of commands that prints both
-without a traceback.
+"""The error class for bad input, the search for the extra that installs a missing package, and the wrapper of commands
+that prints bad input and a missing package as one line, without a traceback.
 """
 
 from __future__ import annotations
@@ -17,11 +17,14 @@ class UserError(ValueError):
     """Bad input: one line that says what is wrong and names the cure."""
 
     status = 2
-    """Exit status of the command."""
+    """Exit status of a command that this error ends."""
 
 
 class TrainingDiverged(UserError):
-    """Training ended itself because its weights or updates broke: a result of the run, not an error of its input."""
+    """Training stopped because weights, moments or updates became infinite or NaN, or importance weights too large.
+
+    This is a result of the run, not an error in its input.
+    """
 
     status = 3
 
@@ -31,7 +34,7 @@ def unknown_name(
 ) -> UserError:
     """Build the error for a name that does not exist; its message suggests the nearest known name.
 
-    ``written`` returns a name as the user writes it.
+    ``written`` turns a name into the form in which the user writes it.
     """
     near = get_close_matches(name, known, n=1, cutoff=0.5)
     hint = f"did you mean {written(near[0])!r}? " if near else ""
@@ -48,7 +51,7 @@ def extra_with(module: str) -> str | None:
     wanted = _DISTRIBUTIONS.get(name, name.replace("_", "-"))
     try:
         lines = requires("fspo") or []
-    except PackageNotFoundError:  # the package is not installed: its code is used from its folder
+    except PackageNotFoundError:  # fspo itself is not installed: its code runs from its source folder
         return None
     for line in lines:
         package = re.match(r"[\w.\-]+", line)

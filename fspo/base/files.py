@@ -1,4 +1,4 @@
-"""Writing of files and folders so that no reader finds half of one, reading of JSON lines, and short hashes."""
+"""Write files and folders so that no reader finds one half-written, read JSON lines, and compute short hashes."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def _put_aside(path: Path) -> Path:
 def remove_parts(folder: Path, name: str = "") -> int:
     """Remove the temporary files and folders that killed processes left in ``folder``; return their number.
 
-    Call it only while no other process writes to ``folder``: its unfinished files would be removed too.
+    Call it only while no other process writes to ``folder``: that process's unfinished files would be removed too.
 
     Parameters
     ----------
@@ -218,7 +218,7 @@ def begins_with(*starts: str) -> Callable[[Path], bool]:
 
 
 def json_with(*keys: str) -> Callable[[Path], bool]:
-    """Return a function that says of a path whether the file is a JSON object with ``keys``, or a list of such ones."""
+    """Return a function that says whether a path's file is a JSON object with ``keys``, or a list of such objects."""
 
     def own(path: Path) -> bool:
         try:
@@ -234,7 +234,7 @@ def json_with(*keys: str) -> Callable[[Path], bool]:
 def json_lines(lines: Iterable[str | bytes]) -> Iterator[tuple[int, dict[str, Any] | str]]:
     """Yield the number (from 1) and the record of each JSON line; empty lines are skipped.
 
-    For a line that cannot be read the record is a text that says what is wrong with it.
+    For a line that is no JSON object the record is a text that says what is wrong with the line.
     """
     for number, line in enumerate(lines, 1):
         if not line.strip():

@@ -7,8 +7,8 @@ from functools import cache
 from typing import Any
 
 WORTH_A_TRIM = 2**28
-"""Freed bytes from which on they are given back. Below, the time to get them again would cost more than they are worth:
-on the embedded model's training a trim after every pass takes 4 % (docs/scale.md)."""
+"""Fewest freed bytes that are given back. For fewer bytes it costs more time to get them again than they are worth: in
+training of the embedded model, giving back after every pass takes 4 % of the time (docs/scale.md)."""
 
 
 class _MallInfo2(ctypes.Structure):
@@ -42,11 +42,11 @@ def _glibc() -> Any:
 
 
 def return_freed_memory(least: int = WORTH_A_TRIM) -> bool:
-    """Give the freed blocks of the C library's heaps back to the system; return whether that was done.
+    """Give the freed blocks of the C library's heaps back to the system; return whether they were given back.
 
-    glibc keeps freed blocks of up to 32 MiB, scattered between those in use, and a later allocation may not fit into
-    them: a process that trains grows from phase to phase. Nothing is done if fewer than ``least`` bytes are free, or
-    without glibc 2.33 or newer.
+    glibc keeps freed blocks of up to 32 MiB, scattered between blocks in use. A later allocation may not fit into the
+    freed blocks, so a process that trains takes more memory from phase to phase. Nothing is given back if fewer than
+    ``least`` bytes are free, or if the C library is not glibc 2.33 or newer.
     """
     library = _glibc()
     if library is None or library.mallinfo2().fordblks < least:

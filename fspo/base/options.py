@@ -57,7 +57,7 @@ def parse(cls: type[ConfigT], args: Sequence[str] | None, parser: ArgumentParser
     ------
     UserError
         For an unknown option (the message suggests the nearest known one), a wrong type, an impossible value, or a
-        file that is not a mapping of options or names one twice.
+        file that is not a mapping of options to values or names an option twice.
     """
     parser = parser or make_parser(cls, "", "")
     given = sys.argv[1:] if args is None else args
@@ -79,7 +79,7 @@ def parse(cls: type[ConfigT], args: Sequence[str] | None, parser: ArgumentParser
 def _show_help(parser: ArgumentParser, cls: type, part: str) -> NoReturn:
     """Print the help and end the program: the options of the group ``part``, all options for "all".
 
-    Without ``part`` the options outside groups are explained, and of each group the names of its options are listed.
+    If ``part`` is empty, the help explains the options outside groups and lists the names of the options in each group.
     """
     groups = {name: hint for name, hint in get_type_hints(cls).items() if is_dataclass(hint)}
     if part and part not in (*groups, ALL):
@@ -106,7 +106,7 @@ def _checked_words(args: Sequence[str], cls: type) -> list[str]:
     """Return the command line with the text of each ``--config FILE`` moved to the front.
 
     jsonargparse keeps the last of several values, so options on the command line win over those in files. The YAML of
-    the files, and of values that begin with a bracket, is checked first.
+    the files, and of values that begin with a bracket or a brace, is checked before jsonargparse reads it.
     """
     words: list[str] = []
     files: list[str] = []
@@ -128,7 +128,7 @@ def _checked_words(args: Sequence[str], cls: type) -> list[str]:
 
 
 def _file_text(path: str, cls: type) -> str:
-    """Return the text of a configuration file after checking that it maps options to values and names each once."""
+    """Return a configuration file's text after checking that it maps options to values and names no option twice."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except UnicodeDecodeError:
@@ -148,13 +148,14 @@ def _file_text(path: str, cls: type) -> str:
 def _check_yaml(text: str, where: str) -> yaml.Node | None:
     """Parse a YAML text and return its root node; None for an empty text.
 
-    The YAML library accepts a key that stands twice (it keeps the last value) and values that contain themselves.
-    Both are refused here.
+    The YAML library accepts a mapping that holds a key twice (it keeps the last value) and values that contain
+    themselves. This function refuses such keys and values.
 
     Raises
     ------
     UserError
-        If the text cannot be parsed, names a key twice, or has a value that refers to itself.
+        If the text cannot be parsed, names a key twice, has a value that refers to itself, has a key that is a list or
+        a mapping, or has a tag that is not one of plain YAML.
     """
 
     def walk(node: yaml.Node, around: tuple[yaml.Node, ...]) -> None:
@@ -193,7 +194,7 @@ def _check_yaml(text: str, where: str) -> yaml.Node | None:
 def _check_group(node: yaml.MappingNode, cls: type, where: str, prefix: str = "") -> None:
     """Raise UserError for an option name that is a number, and for a group of options without a value (``batch:``).
 
-    jsonargparse would silently use the defaults of such a group.
+    For a group without a value jsonargparse would silently use the defaults.
     """
     hints = get_type_hints(cls)
     for key, value in node.value:
@@ -244,9 +245,10 @@ def option_names(cls: type, prefix: str = "") -> list[str]:
 
 
 def _explain(message: str, cls: type, given: Sequence[str]) -> str:
-    """Return jsonargparse's message about the command line ``given`` in this program's words.
+    """Return jsonargparse's error message about the command line ``given`` in this program's words.
 
-    An option is written as on a command line if it stands there, else as in a configuration file.
+    The message names an option as ``--optim.learning-rate`` if ``given`` holds the option, else as
+    ``optim.learning_rate``, the form of a configuration file.
     """
     names = option_names(cls)
     typed = {dashed(word.partition("=")[0]) for word in given}
@@ -289,8 +291,10 @@ def _explain(message: str, cls: type, given: Sequence[str]) -> str:
 
 
 def unknown_option(name: str, names: Sequence[str], written: Callable[[str], str]) -> UserError:
-    """Build the error for an option that does not exist; it suggests the option of that name in a group, else a name of
-    the same group if one is near. ``written`` returns a name as the user writes it.
+    """Build the error for an option that does not exist.
+
+    The message suggests existing options with the same last part (``optim.seed`` -> ``seed``). If there are none, it
+    suggests the nearest name in the same group. ``written`` turns a name into the form in which the user writes it.
     """
     group, _, leaf = name.rpartition(".")
     if same := [n for n in names if n.rpartition(".")[2] == leaf]:

@@ -33,6 +33,8 @@ def cores() -> int:
 def in_processes(jobs: Sequence[Job], step: Callable[[], None] = lambda: None) -> list[Any]:
     """Run each job in a separate process, all at the same time, and return their results in the order of the jobs.
 
+    A single job, and jobs where only one process can be used (`cores`), run in the calling process one by one.
+
     Parameters
     ----------
     step : callable
@@ -42,6 +44,8 @@ def in_processes(jobs: Sequence[Job], step: Callable[[], None] = lambda: None) -
     ------
     UserError
         The first UserError that a job raised, or if a process was killed (most likely for want of memory).
+    RuntimeError
+        For any other exception that a job raised in a separate process; the message is its traceback.
     """
     if len(jobs) == 1 or cores() == 1:
         return [job(step) for job in jobs]
@@ -106,6 +110,9 @@ def _watch(parent: int) -> None:
 
 
 def end_with_launcher() -> None:
-    """Call `end_with_parent` in a worker of torchrun or accelerate launch, which would outlive its launcher."""
+    """Call `end_with_parent` in a worker process of torchrun or accelerate launch.
+
+    Without the call a worker would outlive a launcher that is killed.
+    """
     if "TORCHELASTIC_RUN_ID" in os.environ:
         end_with_parent()

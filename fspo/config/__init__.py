@@ -1,7 +1,8 @@
 """All options of a run as typed dataclasses, filled from a YAML file and the command line. Nothing here imports torch.
 
 jsonargparse parses the options, checks their types and prints the help (fspo/base/options.py). The range of each number
-is declared with its option. Each dataclass checks, when it is made, these ranges and values that contradict each other.
+is declared with its option. When a dataclass is made, it checks these ranges and refuses values that contradict each
+other.
 """
 
 from fspo.config.groups import BatchConfig, EvalConfig, OptimConfig, TaskConfig

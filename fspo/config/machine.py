@@ -56,12 +56,12 @@ class MachineConfig:
 
     @property
     def precision(self) -> Literal["bf16", "no"]:
-        """The mixed precision of the run: that asked for, or the default of this machine."""
+        """The mixed precision of the run: the option ``mixed_precision``, or else the default of this machine."""
         return self.mixed_precision or ("bf16" if self.device == "gpu" and self.gpus > 1 else "no")
 
     @property
     def shards(self) -> int:
-        """Number of parts into which the weights are split; 1 if every process holds all weights."""
+        """Number of processes over which the weights are sharded; 1 if every process holds all weights."""
         return self.gpus if self.sharding == "fsdp2" else 1
 
 

@@ -11,7 +11,7 @@ from fspo.base.errors import UserError
 MOST = 10**9
 """Largest count that an option may have; a larger one is taken for a typing error."""
 SEEDS = 2**32 - 1
-"""Largest seed that every random generator of a run takes (NumPy's is the narrowest)."""
+"""Largest seed that all random generators of a run accept; NumPy's generator has the smallest limit."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Range:
         if value in self.also:
             return None
         low, high = _text(self.low), _text(self.high)
-        if not (value > self.low if self.above else value >= self.low):  # written so that NaN is refused too
+        if not (value > self.low if self.above else value >= self.low):  # false for NaN, so that NaN is refused
             wanted = f"a number above {low}" if self.above else f"{low} or more"
         elif not (value < self.high if self.below else value <= self.high):
             wanted = f"a number below {high}" if self.below else f"{high} or less"

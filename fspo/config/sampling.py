@@ -72,7 +72,10 @@ class SamplingConfig:
             raise UserError("sampling.top_p has no effect at temperature 0: leave it out")
 
     def of_policy(self, **changes: Any) -> SamplingConfig:
-        """Return the settings with ``changes``, without top-p and lower precision: samples then follow the policy."""
+        """Return the settings with ``changes``, and with top-p and lower precision off.
+
+        Responses that are sampled with these settings follow the policy's own distribution.
+        """
         return replace(self, precision="same", top_p=1.0, **changes)
 
 

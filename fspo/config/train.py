@@ -89,7 +89,7 @@ class TrainConfig:
             raise UserError("log.audit_every needs a scored update in the first pass: add -1 to log.score_minibatches")
 
     def scored_updates(self) -> set[int]:
-        """Return the updates of a rollout whose responses are scored, counted from 0."""
+        """Return the numbers (from 0) of a rollout's updates whose responses are scored."""
         return {m + self.batch.minibatches if m < 0 else m for m in self.log.score_minibatches}
 
     def tracker_names(self) -> tuple[str, ...]:

@@ -10,9 +10,9 @@ from fspo.plan.models import Sizes
 
 
 def longest_microbatch(config: TrainConfig) -> tuple[int, int, int]:
-    """Return the number of responses in the largest microbatch, and the tokens of each prompt and of each response.
+    """Return how many rows of the greatest length fit a microbatch, and the tokens of such a row's prompt and response.
 
-    Every prompt and every response has the greatest length that the options allow.
+    A row is a prompt with its response. The greatest lengths are those that the options allow.
     """
     prompt, response = config.task.max_prompt_tokens, config.sampling.max_new_tokens
     return max(1, config.batch.tokens // (prompt + response)), prompt, response
@@ -27,7 +27,7 @@ def token_counts(config: TrainConfig, machine: MachineConfig, model: Sizes, rows
     """Count the responses, tokens and updates of one rollout, with the PFLOP of an update; each count has a name.
 
     Every prompt counts with the greatest length and every response with `machine.response_tokens`. ``rows`` is the
-    number of responses of the greatest length that fit a microbatch.
+    number of responses of the greatest length that fit a microbatch (`longest_microbatch`).
     """
     batch, prompt = config.batch, config.task.max_prompt_tokens
     response = min(machine.response_tokens or config.sampling.max_new_tokens, config.sampling.max_new_tokens)
@@ -35,8 +35,8 @@ def token_counts(config: TrainConfig, machine: MachineConfig, model: Sizes, rows
     each = ceil(batch.prompts / batch.minibatches) * batch.responses
     updates = batch.minibatches * batch.epochs
     fitting = max(1, batch.tokens // (prompt + response))
-    # Work of an update in forward passes: a backward pass counts as 2, or as 1 with LoRA, under which most weights need
-    # no gradient; gradient checkpointing makes a second forward pass.
+    # ``passes`` is the work of an update in forward passes. A backward pass counts as 2 of them, or as 1 with LoRA,
+    # where most weights need no gradient. Gradient checkpointing adds a second forward pass.
     passes = 3 if config.model.lora is None else 2
     passes += config.model.gradient_checkpointing
     return {

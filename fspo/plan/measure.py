@@ -1,10 +1,10 @@
 """Memory of one microbatch, measured by running the training code on tensors without storage.
 
 `fspo.policy.logprobs.token_log_probs` and its backward pass run under PyTorch's FakeTensorMode, and the bytes of all
-tensors that exist after each operation are added up. Nothing is computed and no weights exist, so Qwen3-8B takes
-seconds on any machine. The model is run with 1 and with 2 decoder layers, and the memory with more is extrapolated on a
-straight line, because all decoder layers have the same shapes. (torch's MemTracker is not used, because it allows no
-frozen weights.)
+tensors that exist after each operation are added up. Nothing is computed and no weights exist, so the measurement of
+Qwen3-8B takes seconds on any machine. The model is run with 1 and with 2 decoder layers. The memory with more layers is
+extrapolated on a straight line, because all decoder layers have the same shapes. (torch's MemTracker is not used,
+because it allows no frozen weights.)
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ from fspo.plan.models import meta_model
 from fspo.policy.logprobs import make_batch, token_log_probs
 
 SHALLOW, DEEP = 1, 2
-"""The two numbers of decoder layers with which memory is measured; from them it is extrapolated to all layers."""
+"""The two numbers of decoder layers with which memory is measured, to extrapolate it to all layers of a model."""
 
 
 class _LiveBytes(TorchDispatchMode):
     """Adds up the bytes of the fake tensors (tensors without storage) that exist after each operation.
 
-    Operations on masks and token ids alone are computed, because shapes of other tensors may depend on their values.
+    Operations whose inputs are all masks or token ids are computed with real values, because the shapes of other
+    tensors may depend on these values.
     """
 
     def __init__(self) -> None:
@@ -47,12 +48,13 @@ class _LiveBytes(TorchDispatchMode):
         if real:
             with torch._C._DisableTorchDispatch():
                 return func(*args, **kwargs)
-        # token_log_probs compares known numbers with the model's output, because some models change the output layer's
-        # result (by a softcap, say). No planned model does, and fake tensors have no values, so the answer is True.
+        # token_log_probs asks whether the model changes the output layer's result (by a softcap, say), by comparing the
+        # model's output with known numbers. Fake tensors have no values to compare, and no planned model changes the
+        # result, so the comparison returns True.
         if func is torch.ops.aten.equal.default:
             return True
         # A fake tensor cannot be indexed by a mask, because the shape of the result depends on the mask's values. So a
-        # mask, which is a real tensor, is replaced by the numbers of the rows that it picks.
+        # mask, which is a real tensor, is replaced by the indices of the entries that it picks.
         if func is torch.ops.aten.index.Tensor:
             args = (args[0], [i for x in args[1] for i in _positions(x)], *args[2:])
         made = func(*args, **kwargs)
@@ -82,7 +84,7 @@ def _positions(index: Any) -> list[Any]:
 
 
 def shallow(config: PretrainedConfig, layers: int) -> PretrainedConfig:
-    """Return the configuration of the same model with another number of layers."""
+    """Return a copy of a model's configuration with ``layers`` decoder layers instead of the model's own number."""
     found = copy.deepcopy(config)
     found.num_hidden_layers = layers
     if getattr(found, "layer_types", None):
@@ -103,7 +105,7 @@ def fake_model(
 def padded_rows(rows: int, prompt: int, response: int, pad: int = 0) -> dict[str, torch.Tensor]:
     """Make a microbatch of ``rows`` prompts of ``prompt`` tokens with responses of ``response`` tokens.
 
-    One response is a token shorter, so that the microbatch is padded with token ``pad``, as a real one is.
+    One response is a token shorter, so that the microbatch is padded (with token ``pad``) as a real microbatch is.
     """
     lengths = [response] * (rows - 1) + [max(1, response - (rows > 1))]
     return make_batch([[1] * prompt] * rows, [[1] * n for n in lengths], pad)
@@ -122,7 +124,8 @@ def update_pass(
 ) -> int:
     """Return the peak bytes of a forward and backward pass over one microbatch, beside the weights and gradients.
 
-    The gradients are not counted, because they exist before the pass, as in every microbatch but an update's first.
+    The gradients of the weights exist before the pass and are not counted. In training they exist before every
+    microbatch but an update's first.
 
     Parameters
     ----------
@@ -155,9 +158,10 @@ def forward_pass(
     entropy: bool = False,
     logits: int | None = None,
 ) -> int:
-    """Return the peak bytes of a pass without gradients over one microbatch, as the pass that makes old log-probs.
+    """Return the peak bytes, beside the weights, of a pass without gradients over one microbatch.
 
-    One decoder layer is run, because without gradients the peak does not depend on the number of layers.
+    The pass that computes old log-probs is such a pass. One decoder layer is run, because without gradients the peak
+    does not depend on the number of layers.
     """
     with FakeTensorMode(allow_non_fake_inputs=True):
         model = fake_model(shallow(config, SHALLOW), dtype)

@@ -24,19 +24,20 @@ from fspo.policy.scores import ScoreHooks
 from fspo.train.optimizers import COMPILED_FROM, moment_bytes
 
 RESERVE = 0.08
-"""Share of the memory that a plan leaves free, for the CUDA context, NCCL and fragmentation, or on a CPU for the
-system: an estimate, not measured.
+"""Share of the memory that a plan leaves free: on a GPU for the CUDA context, NCCL and fragmentation, on a CPU for the
+operating system. The share is an estimate, not measured.
 """
 PROGRAM = int(0.75 * 2**30)
 """Bytes that a process on a CPU takes before it loads a model: Python, torch and transformers (measured)."""
 FREED_BLOCKS = 0.8
-"""Freed memory that glibc keeps in a backward pass with gradient checkpointing, over the number of layers times what
-the pass allocates for one of them (measured at Qwen3-0.6B's widths with 28 layers and at Qwen3-8B's with 4 and 12;
-docs/scale.md).
+"""Freed memory that glibc keeps in a backward pass with gradient checkpointing, divided by N P. N is the number of
+decoder layers, and P the part of the pass's peak that does not grow with N: about what one decoder layer allocates. The
+ratio was measured at Qwen3-0.6B's widths with 28 layers and at Qwen3-8B's widths with 4 and 12 (docs/scale.md).
 """
 WRITTEN = 3
-"""Copies of a process's shards that exist while torch.distributed.checkpoint writes them, beside the shards in use: on
-the CPU without padding, as safetensors' bytes, and as Python's (read from their code, and measured: docs/scale.md)."""
+"""Copies of a process's shards that exist while torch.distributed.checkpoint writes them, beside the shards in use. One
+copy is on the CPU without padding, one is the bytes of safetensors, one the bytes object of Python. The number was read
+from the libraries' code, and measured (docs/scale.md)."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class MemoryPlan:
 
     @property
     def totals(self) -> dict[str, int]:
-        """Bytes needed on one GPU in each phase, all parts together."""
+        """Bytes needed on one GPU in each phase: weights, optimizer, activations and all other parts together."""
         return {name: sum(parts.values()) for name, parts in self.phases.items()}
 
     @property
@@ -87,9 +88,9 @@ def _activations(
 ) -> tuple[int, int, int]:
     """Return the peak bytes of an update's forward and backward pass, in three parts.
 
-    The first two are the peak with a vocabulary of 8 tokens: what every layer keeps for the backward pass, and the
-    rest, which does not grow with the number of layers. The third part is what the full vocabulary adds: the logits
-    and their gradients.
+    The first two parts add up to the peak with a vocabulary of 8 tokens. The first is what all layers keep for the
+    backward pass; the second is the rest, which does not grow with the number of layers. The third part is what the
+    full vocabulary adds: the logits and their gradients.
     """
     layers = shape.config.num_hidden_layers
     batch = padded_rows(*microbatch)
@@ -121,8 +122,9 @@ def _forward(
     logits: int | None,
     entropy: bool,
 ) -> tuple[int, int]:
-    """Return the peak bytes of the pass that computes old log-probs, in two parts: with 8 tokens in the vocabulary, and
-    what the full vocabulary adds to that.
+    """Return the peak bytes of the pass that computes old log-probs, in two parts.
+
+    The first part is the peak with a vocabulary of 8 tokens; the second is what the full vocabulary adds.
     """
     whole, bare = (
         forward_pass(
@@ -144,7 +146,7 @@ def plan(config: TrainConfig, machine: MachineConfig, shape: PretrainedConfig | 
     config : TrainConfig
     machine : MachineConfig
     shape : PretrainedConfig, optional
-        The model's configuration; by default that of `config.model.name_or_path`.
+        The model's configuration; by default the configuration of `config.model.name_or_path`.
 
     Raises
     ------
@@ -195,10 +197,10 @@ def _named(parts: tuple[int, int]) -> dict[str, int]:
 
 
 def tile(shape: PretrainedConfig, machine: MachineConfig) -> int | None:
-    """Return how many logits the machine holds at a time if the vocabulary is large; None for a small vocabulary.
+    """Return the largest number of logits held in memory at a time on the planned machine; None for a small vocabulary.
 
-    Training takes this number from the device of its tensors. The plan's fake tensors are always on the CPU, so that
-    the plan must pass on the number of the planned machine.
+    In training this number follows from the device of the tensors. The plan's fake tensors are always on the CPU, so
+    the plan must pass the planned machine's number explicitly.
     """
     return TILE.get(machine.device, TILE_ELSEWHERE) if shape.vocab_size >= BIG_VOCABULARY else None
 
@@ -246,8 +248,8 @@ def _static(config: TrainConfig, machine: MachineConfig, model: Sizes, own: torc
 def _gathered(machine: MachineConfig, model: Sizes, compute: torch.dtype, kept: torch.dtype) -> dict[str, int]:
     """Return the bytes of the copies of weights that a pass makes, by gathering shards or by casting.
 
-    With sharding the copies are two decoder layers (that in use and the next) and the output layer, which stays
-    gathered. Without sharding all weights are copied to the dtype of the computation, if theirs is another.
+    With sharding the copies are two decoder layers (the one in use and the next) and the output layer, which stays
+    gathered. Without sharding mixed precision copies all weights to the dtype of the computation, unless they have it.
     """
     if machine.shards == 1:
         casts = machine.precision == "bf16" and kept != compute
@@ -259,9 +261,9 @@ def _buckets(machine: MachineConfig, model: Sizes, own: torch.dtype, compute: to
     """Return the bytes of the copies of gradients that are being averaged over processes at one moment."""
     if machine.gpus == 1:
         return 0
-    if machine.sharding == "ddp":  # DDP keeps a second copy of all gradients in its buckets
+    if machine.sharding == "ddp":  # DDP keeps a copy of all gradients in its buckets
         return model.trainable * own.itemsize
-    # gloo, which averages on CPUs, reduces a copy of what it is given (measured; docs/scale.md).
+    # On CPUs gloo averages the gradients, and makes a copy of its input to do so (measured; docs/scale.md).
     copies = 2 if machine.device == "cpu" else 1
     share = model.trainable / model.total
     return int(share * (2 * model.layer + copies * model.head) * compute.itemsize)
@@ -270,8 +272,8 @@ def _buckets(machine: MachineConfig, model: Sizes, own: torch.dtype, compute: to
 def _step_temporary(config: TrainConfig, machine: MachineConfig, model: Sizes) -> int:
     """Return the bytes that an optimizer step takes beside weights, gradients and moments.
 
-    The fused AdamW takes none. torchao's compiled step takes two float32 copies of the largest parameter, and its
-    uncompiled one, which small models take on a CPU, 14 (measured).
+    The fused AdamW takes none. torchao's compiled step takes 2 float32 copies of the largest parameter. Its uncompiled
+    step, which small models use on a CPU, takes 14 (measured).
     """
     if config.optim.name == "adamw":
         return 0
@@ -306,9 +308,10 @@ def _hooks(config: TrainConfig, model: torch.nn.Module, tokens: int, compute: to
 def host_and_disk(config: TrainConfig, machine: MachineConfig, model: Sizes, own: torch.dtype) -> dict[str, float]:
     """Return the host memory and disk that a run needs, GiB.
 
-    Each process reads all weights at the start. A checkpoint's weights and moments are written one after the other. A
-    process with shards holds its part of the moments `WRITTEN` more times while they are written. Without shards the
-    first process holds all moments. ``own`` is the type of the trained weights.
+    At the start each process reads all weights. For a checkpoint the moments alone are counted, because weights and
+    moments are written one after the other. With sharded weights a process then holds `WRITTEN` further copies of its
+    part of the moments; without sharding the first process holds one copy of all moments. ``own`` is the type of the
+    trained weights.
     """
     dtype = DTYPES[config.model.dtype]
     copies = 2 if config.rule.kl_coef > 0 else 1

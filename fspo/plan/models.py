@@ -14,7 +14,7 @@ from fspo.models.load import DTYPES, ready_for_training
 
 @dataclass(frozen=True)
 class HashedConfig:
-    """A model's configuration that can be compared and hashed by its JSON text, so that results can be cached."""
+    """A model's configuration, compared and hashed by its JSON text, so that a result for it can be cached."""
 
     json: str
     config: PretrainedConfig = field(compare=False, hash=False)

@@ -70,8 +70,9 @@ def changes(config: TrainConfig, machine: MachineConfig, phase: str) -> Iterator
 def cures(config: TrainConfig, machine: MachineConfig) -> list[str] | None:
     """Find changes of options that together make the run fit the machine; None if none are found.
 
-    Each step treats the phase that needs most memory: it makes the first change after which the phase fits, or, if no
-    single change is enough, the change that saves most. Then the search goes on with the changed run.
+    Each step of the search treats the phase that needs most memory. It makes the first change after which the phase
+    fits or, if no single change is enough, the change that saves most memory. The next step starts from the changed
+    run.
     """
     done: list[str] = []
     now = plan(config, machine)
@@ -101,7 +102,11 @@ def cures(config: TrainConfig, machine: MachineConfig) -> list[str] | None:
 
 
 def enough_gpus(config: TrainConfig, machine: MachineConfig) -> int | None:
-    """Double the number of GPUs until the run fits, and return it; None if sharding over more GPUs does not help."""
+    """Double the number of GPUs until the run fits, and return that number.
+
+    The search stops at the first number that is at least `MOST_GPUS`. The result is None if the run fits on no number
+    that was tried, or if the machine's ``sharding`` is "ddp", because then every GPU holds all weights.
+    """
     gpus = machine.gpus
     while machine.sharding != "ddp" and gpus < MOST_GPUS:
         gpus *= 2

@@ -36,8 +36,9 @@ def rollout(
 ) -> dict[str, int]:
     """Return the bytes that sampling needs on one GPU beside the model's weights.
 
-    The parts are the gathered weights, a copy of the weights in lower precision, the key-value cache, the activations
-    of the pass over the prompts, and the next token's logits; each is counted only if the run's engine has it.
+    The parts are a copy of all weights for the computation (gathered from the shards, or cast to a smaller type), a
+    copy of the weights in the sampling precision, the key-value cache, the activations of the pass over the prompts,
+    and the next token's logits. A part that the run does not need is not counted.
     """
     engine = engine_of(config, machine, model)
     prompt, columns = config.task.max_prompt_tokens, config.task.max_prompt_tokens + config.sampling.max_new_tokens
@@ -57,7 +58,8 @@ def rollout(
     # The fast engine runs the model once on each different prompt, "generate" on the prompt of every response.
     read = ceil(rows / config.batch.responses)
     if engine == "generate":
-        # While generate() enlarges its cache it holds a second copy of one layer's keys, and it masks logits in a copy.
+        # While generate() enlarges its cache, a second copy of one layer's keys exists. It also makes a copy of the
+        # logits to mask tokens.
         cache += cache // shape.num_hidden_layers // 2
         logits, read = logits + rows * vocabulary * 4, rows
     dtype: Dtype = "bfloat16" if compute == torch.bfloat16 else "float32"

@@ -1,4 +1,4 @@
-"""Checks of a planned run's settings: find before the start what the run would refuse or warn about."""
+"""Checks of a planned run's settings: find, before the run starts, settings that it would refuse or warn about."""
 
 from __future__ import annotations
 

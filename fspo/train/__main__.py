@@ -1,6 +1,4 @@
-"""The command that trains a policy: ``accelerate launch -m fspo.train --config FILE`` or ``fspo train
-...``.
-"""
+"""The command that trains a policy: ``accelerate launch -m fspo.train --config FILE`` or ``fspo train ...``."""
 
 from __future__ import annotations
 
@@ -31,11 +29,11 @@ examples:
 NOISE_FLOOR = "--noise-floor"
 """The flag that asks for a measurement of the noise floor instead of training.
 
-It is no setting of a run, so it is not part of the run's configuration."""
+The flag is no setting of a run, so it is not part of the run's configuration."""
 
 
 def build_parser() -> ArgumentParser:
-    """Return the parser of ``fspo train``, but for the flag `NOISE_FLOOR`."""
+    """Return the parser of ``fspo train``. It lacks the flag `NOISE_FLOOR`, which `main` reads."""
     from fspo.base.options import make_parser
     from fspo.config import TrainConfig
 
@@ -43,7 +41,10 @@ def build_parser() -> ArgumentParser:
 
 
 def last_rollout(run: str) -> list[str]:
-    """Return a run's result as lines: the last rollout's reward, and the share of responses clipped, by length."""
+    """Return lines of text about the last rollout in the run folder ``run``.
+
+    They say its mean reward and, by length bin, which share of the responses with A != 0 was clipped.
+    """
     from fspo.gradlog import metric_names as names
     from fspo.gradlog.metrics_file import MetricsFile
 

@@ -3,9 +3,9 @@
 A checkpoint is a folder ``checkpoints/step-00000010/{model.safetensors, optimizer.safetensors, state.json}``, with a
 file ``past-00000002.safetensors`` for each version of the weights that a later rollout samples from. With sharded
 weights (FSDP2) folders ``model``, ``optimizer`` and ``past-00000002`` stand in place of the files, and each process
-writes its shards there. Either kind is read by any number of processes. A checkpoint is written under another name and
-renamed when it is complete. Everything else that a run depends on (noise, order of the data, learning rate) follows
-from the configuration and from the numbers in state.json.
+writes its shards there. Any number of processes can load a checkpoint of either kind. A checkpoint is written under a
+temporary name and renamed when it is complete. Everything else that a run depends on (noise, order of the data,
+learning rate) follows from the configuration and from the numbers in state.json.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class TrainState:
 
 
 _MODEL, _OPTIMIZER, _PAST = "model", "optimizer", "past-{:08d}"
-"""Names of a checkpoint's files or folders, without the files' ending."""
+"""Names of a checkpoint's files, without their ending, or of its folders if the weights are sharded."""
 
 
 def trainable(model: torch.nn.Module) -> Tensors:
@@ -89,13 +89,14 @@ def save(
 ) -> Path:
     """Write a checkpoint, remove all checkpoints but the newest ``keep``, and return the new one's folder.
 
-    Every process must call this. The process with ``writes`` writes all files but the shards of other processes.
+    Every process must call this. The process whose ``writes`` is true writes all files but the shards of other
+    processes.
 
     Parameters
     ----------
     past : iterable of int
-        Numbers of older versions of the weights. At each of them the model must have that version's weights, which are
-        stored beside the present ones (`fspo.train.versions.Versions.past`).
+        Numbers of older versions of the weights. When the iterable yields a number, the model must hold that version's
+        weights (`fspo.train.versions.Versions.past` puts them there). They are stored beside the present weights.
 
     Raises
     ------
@@ -130,9 +131,10 @@ def save(
 
 @contextmanager
 def _made(target: Path, shared: bool, writes: bool) -> Iterator[Path]:
-    """Yield the temporary folder in which a checkpoint is made; the process with ``writes`` makes and renames it.
+    """Yield the temporary folder in which the checkpoint ``target`` is made.
 
-    The others get its name if they are to write to it (``shared``).
+    The process whose ``writes`` is true makes the folder and renames it to ``target`` at the end. If ``shared``, the
+    other processes write to the folder too, and get its name from that process.
     """
     folders = [str(target)]
     if not writes:
@@ -205,8 +207,8 @@ def load(
     Parameters
     ----------
     at_past : function of int, optional
-        It is called for each version of the weights that the checkpoint keeps, the oldest first, with the version's
-        number, while the model has its weights.
+        Function that is called once for each older version of the weights in the checkpoint, the oldest first. Its
+        argument is the version's number. During the call the model holds that version's weights.
 
     Raises
     ------
@@ -216,7 +218,7 @@ def load(
     with _reading(path):
         state = TrainState(**json.loads((path / "state.json").read_text(encoding="utf-8")))
         if state.lagged is not None:
-            state.lagged.pop("source", None)  # drop an entry that checkpoints of fspo 0.1 have and nothing uses
+            state.lagged.pop("source", None)  # an entry that only checkpoints of fspo 0.1 have; nothing uses it
         names = (_MODEL, _OPTIMIZER, *(_PAST.format(version) for version in state.past))
         weights, moments, *past = (files.listed(path / name, state.shards) for name in names)
     parameters = trainable(model)
@@ -237,7 +239,10 @@ def load(
 def _load_moments(
     path: Path, listed: Tensors, parameters: Tensors, optimizer: torch.optim.Optimizer, shards: int
 ) -> None:
-    """Make the optimizer's moments and fill them from files; ``listed`` names what the files hold."""
+    """Make the optimizer's moments and fill them from the files at ``path``.
+
+    ``listed`` maps the name of each tensor in the files to a tensor of its shape and type without values.
+    """
     targets, quantized = {}, []
     for key, like in listed.items():
         kind, _, name = key.partition(".")
@@ -249,7 +254,8 @@ def _load_moments(
             scale = f"{kind}{SCALE}.{name}"
             moment = optimizer.state[p][kind] = empty_moment(optimizer, p, kind)
             parts = moment_parts(moment)
-            if CODES not in parts:  # the optimizer keeps full numbers where a process has a small part of a moment
+            # torchao keeps a moment in the parameter's type, not in 8 bits, where this process's part of it is small.
+            if CODES not in parts:
                 full = {CODES: like, SCALE: listed[scale]}
                 parts = {ending: torch.empty_like(x, device="cpu") for ending, x in full.items()}
                 quantized.append((kind, moment, parts))

@@ -49,14 +49,14 @@ _MAY_CHANGE = {
     "sampling.vllm_timeout",
 }
 _held: dict[Path, FileLock] = {}
-"""Locks that this process holds, by run folder. One process may train in the same folder several times."""
+"""Locks that this process holds, by run folder. The process may claim a folder again whose lock it holds."""
 
 
 def claim_folder(accelerator: Accelerator, config: TrainConfig) -> None:
     """Make the run folder, or reopen it to resume its run, and become its only writer.
 
-    Half-written files are removed; nothing else in the folder is changed. Every process must call this; only the main
-    process reads and writes.
+    Half-written files are removed, run.lock is locked and run.json is written; nothing else in the folder is changed.
+    Every process must call this function, but only the main process reads and writes.
 
     Raises
     ------
@@ -104,7 +104,10 @@ def clean(run: Path) -> None:
 
 
 def _traces(run: Path) -> Iterator[Path]:
-    """Yield what a run has left in its folder, in the order of writing: options, metrics, log, checkpoints, model."""
+    """Yield the files and folders of a run that exist in the run folder.
+
+    Their order is: configuration, metrics, gradient log, checkpoints, exported model.
+    """
     files = [run / CONFIG, run / METRICS]
     files += [*log_paths(run), *(run / CHECKPOINTS).glob("step-*"), run / MODEL]
     return (file for file in files if file.exists())
@@ -113,7 +116,8 @@ def _traces(run: Path) -> Iterator[Path]:
 def _refuse_foreign(run: Path) -> None:
     """Raise UserError if a folder holds files and is not the folder of an earlier run of this trainer.
 
-    A run of this trainer has run.json, or, if an older version wrote it, a config.yaml with the options of a run.
+    The folder of a run of this trainer holds run.json. A folder that an older version wrote holds instead a config.yaml
+    with the options of a run.
     """
     marked: dict[str, Callable[[Path], bool]] = {MARK: Path.is_file}
     older: dict[str, Callable[[Path], bool]] = {CONFIG: _is_config, LOCK: Path.is_file}
@@ -132,8 +136,8 @@ def _lock(run: Path) -> None:
     Raises
     ------
     UserError
-        If a live process writes to the folder, or if run.json names a writer on another host, of which this host
-        cannot tell whether it has ended.
+        If a live process writes to the folder, or if run.json names a writer on another host, because this host cannot
+        tell whether that writer has ended.
     """
     key = run.resolve()
     if key in _held:
@@ -160,7 +164,10 @@ def _lock(run: Path) -> None:
 
 
 def _writer(run: Path) -> dict[str, Any]:
-    """Read from run.json which process writes to a folder, or wrote when it was killed; empty if none is named."""
+    """Read from run.json which process writes to a folder, or wrote to it when it was killed.
+
+    The result is empty if run.json names no process.
+    """
     with suppress(OSError, ValueError):
         found = json.loads((run / MARK).read_text(encoding="utf-8"))
         if isinstance(found, dict) and isinstance(found.get("writer"), dict):
@@ -169,7 +176,10 @@ def _writer(run: Path) -> dict[str, Any]:
 
 
 def mark(run: Path, writer: dict[str, Any] | None = None) -> None:
-    """Write run.json, which marks a folder as a run of this trainer and names the process that writes to it."""
+    """Write run.json, which marks a folder as a run of this trainer and names the process that writes to the folder.
+
+    ``writer`` holds that process's pid, host and start; None says that no process writes to the folder.
+    """
     write_text(run / MARK, json.dumps({"fspo": __version__, "writer": writer}) + "\n")
 
 
@@ -177,7 +187,7 @@ def release_folder(run: Path) -> None:
     """Release this process's lock on a run folder, if it holds one, so that another process may write to the folder."""
     lock = _held.pop(run.resolve(), None)
     if lock is not None:
-        with suppress(UserError):  # if run.json cannot be written, as on a full disk, release the lock all the same
+        with suppress(UserError):  # release the lock even if run.json cannot be written, as on a full disk
             if run.is_dir():
                 mark(run)
         lock.release()
@@ -205,12 +215,12 @@ def save_config(accelerator: Accelerator, config: TrainConfig) -> None:
 def check_log(run: Path, rollouts: int) -> None:
     """Check that the metrics and the gradient log hold each of the first ``rollouts`` rollouts.
 
-    A run cannot go on from a checkpoint if its log of the rollouts before the checkpoint is gone.
+    A run cannot go on from a checkpoint if the metrics or the log of a rollout before the checkpoint are gone.
 
     Raises
     ------
     UserError
-        If a rollout is missing; the message names the first.
+        If a rollout is missing; the message names the first missing rollout.
     """
     measured = {line.get("rollout") for line in MetricsFile(run).of_phase("train")}
     logged = {rollout_of(path) for path in log_paths(run)}
@@ -234,7 +244,8 @@ def _check_same_run(config: TrainConfig, run: Path) -> None:
     file, before, now = run / CONFIG, _flat(saved_config(run)), _flat(to_dict(config))
     if not before:
         raise UserError(f"{file} holds no options: restore it, or choose another --output")
-    before = _flat(to_dict(TrainConfig())) | before  # an option that is newer than the run's file has its default
+    # an option that the run's config.yaml lacks is newer than that file, and counts as having its default
+    before = _flat(to_dict(TrainConfig())) | before
     for key in sorted(before.keys() | now.keys()):
         if not {key, key.split(".")[0]} & _MAY_CHANGE and before.get(key) != now.get(key):
             raise UserError(

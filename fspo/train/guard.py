@@ -1,7 +1,7 @@
-"""Find updates that are broken by an infinite loss, gradient or weight, and stop a run with too many of them.
+"""Find updates that must be skipped, and stop a run that has skipped too many.
 
-An update whose loss, importance weight or gradient is broken on any process is skipped on all processes and counted.
-Too many skipped updates end the run.
+An update must be skipped if on any process its loss or gradient is infinite or NaN, or an importance weight that is not
+clipped is too large. It is then skipped on all processes and counted. Too many skipped updates end the run.
 """
 
 from __future__ import annotations
@@ -22,13 +22,15 @@ CAUSES = {
     "weight": f"the importance weight of a response that is not clipped exceeds e^{MAX_EXPONENT:.0f}",
     "gradient": "the gradient is not finite",
 }
-"""Reasons to skip an update: name -> words. The metric ``skipped/NAME`` counts updates by the first reason found."""
+"""Description of each reason to skip an update, by the reason's name. The metric ``skipped/NAME`` counts the updates
+that were skipped for that reason; an update counts for the first reason found alone."""
 
 
 def find(accelerator: Accelerator, records: Sequence[Record]) -> str | None:
-    """Return why an update must be skipped, or None: "loss" or "weight", whose meanings `CAUSES` gives.
+    """Return why an update must be skipped, "loss" or "weight" as described in `CAUSES`; None if it need not be.
 
-    ``records`` are this process's; the answer counts the responses of all processes."""
+    ``records`` are the update's records on this process. Every process must call this function and gets the same
+    answer, because the broken responses are counted over all processes."""
     broken, exploded = 0, 0
     for record in records:
         rows, live = record.rows, record.advantages != 0

@@ -25,13 +25,15 @@ from fspo.models.warmup import warm_up
 from fspo.tasks import even_tokens, teaching_task
 
 PROJECT = "fspo"
-"""Name of the project in which trackers such as wandb collect runs; once also of TensorBoard's folder in a run folder.
+"""Name of the project in which trackers such as wandb collect runs. Older versions gave TensorBoard's folder in the run
+folder the same name.
 """
 _group: Any = None
-"""The last run's torch.distributed process group, kept in a Python variable, or the process may hang at its end.
+"""The last run's torch.distributed process group. Without this reference the process may hang at its end.
 
-If DDP's reducer frees the group last, its destructor waits for gloo's threads while holding the GIL. One of these
-threads may need the GIL to free a tensor: a deadlock. A Python owner releases the GIL first (torch 2.13)."""
+If DDP's reducer frees the group last, the group's destructor waits for gloo's threads while it holds the GIL. One of
+these threads may need the GIL to free a tensor, which is a deadlock. If a Python variable frees the group last, the GIL
+is released first (torch 2.13)."""
 
 
 def make_accelerator(config: TrainConfig) -> Accelerator:
@@ -41,8 +43,8 @@ def make_accelerator(config: TrainConfig) -> Accelerator:
     ------
     UserError
         If accelerate would silently run independent copies (see the launch commands in docs/train.md), if it would not
-        shard the model although FSDP was asked for, for DeepSpeed, or for a tracker that accelerate does not know or
-        cannot load.
+        shard the model although FSDP was asked for, if DeepSpeed was asked for, or if a tracker was asked for that
+        accelerate does not know or cannot load.
     """
     refuse_deepspeed()
     for name in config.tracker_names():
@@ -79,13 +81,14 @@ def make_accelerator(config: TrainConfig) -> Accelerator:
 
 
 def init_trackers(accelerator: Accelerator, config: TrainConfig, step: int) -> None:
-    """Start accelerate's trackers. TensorBoard drops entries from ``step`` on, because a resumed run repeats them, and
-    gets panels by length.
+    """Start accelerate's trackers, and give TensorBoard panels that show metrics by length bin.
+
+    TensorBoard drops its entries from update ``step`` on, because a resumed run writes them again.
     """
     if not config.tracker_names():
         return
     at = [i for i, name in enumerate(accelerator.log_with) if str(name) == TensorBoardTracker.name]
-    for i in at:  # given here, because accelerate would name the folder after the project
+    for i in at:  # name TensorBoard's folder here, because accelerate would name it after the project
         accelerator.log_with[i] = TensorBoardTracker(_tensorboard(config), config.output, purge_step=step)
     accelerator.init_trackers(PROJECT)
     if at and accelerator.is_main_process:
@@ -94,14 +97,18 @@ def init_trackers(accelerator: Accelerator, config: TrainConfig, step: int) -> N
 
 
 def _tensorboard(config: TrainConfig) -> str:
-    """Return the name of TensorBoard's folder: a run that an older version began goes on in the folder that it has."""
+    """Return the name of TensorBoard's folder in the run folder.
+
+    A run that an older version began keeps the folder that this version made, `PROJECT`.
+    """
     return PROJECT if (Path(config.output) / PROJECT).is_dir() else TENSORBOARD
 
 
 def length_panels(edges: Sequence[int]) -> dict[str, list[Any]]:
-    """Return the panels that TensorBoard's tab Custom Scalars shows: for each metric by length, a line for each bin.
+    """Return the panels that TensorBoard's tab Custom Scalars shows: one panel for each metric that is split by length.
 
-    trackio and wandb need no such layout: they put metrics whose names begin alike (``length_bin/``) beside each other.
+    A panel has one line for each length bin. trackio and wandb need no such panels: they put metrics whose names begin
+    alike (``length_bin/``) beside each other.
     """
     shown = {
         "out of band": ("", metric.BIN_OUT_OF_BAND),
@@ -119,7 +126,8 @@ def length_panels(edges: Sequence[int]) -> dict[str, list[Any]]:
 def model_source(config: TrainConfig, accelerator: Accelerator) -> str | Path:
     """Return the folder or name of the model that training starts from.
 
-    The embedded model is warmed up first. The main process does it, and the others then find the result in the cache.
+    The embedded model is warmed up first. The main process warms it up, and the other processes then find the warmed-up
+    model in the cache.
     """
     if config.model.name_or_path.startswith(RANDOM) and config.task.name != even_tokens.NAME:
         raise UserError(f"a model with random weights knows task {even_tokens.NAME!r} alone: name it with --task.name")
@@ -139,12 +147,12 @@ def load_policy(
     model: PreTrainedModel | None = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Return the model and the tokenizer to train: those given, or else those that the configuration names.
+    """Return the model to train and its tokenizer: the given ones, or else those that the configuration names.
 
     Raises
     ------
     UserError
-        If they cannot be loaded, or if the tokenizer has tokens that the model lacks.
+        If the model or the tokenizer cannot be loaded, or if the tokenizer has tokens that the model lacks.
     """
     source = model_source(config, accelerator) if model is None else ""
     tokenizer = tokenizer or load_tokenizer(config.model.tokenizer or source)
@@ -163,7 +171,7 @@ def load_policy(
 
 
 def check_passes(sharded: bool, config: TrainConfig) -> None:
-    """Raise UserError if the weights are sharded (FSDP2) and an option needs the whole weights in each process.
+    """Raise UserError if the weights are sharded (FSDP2) and an option is set that works without sharding alone.
 
     Such options are a lower sampling precision, exact scores and the comparison of sketches with full gradients.
     """

@@ -1,6 +1,7 @@
 """The metrics ``grad_cosine/*``: the cosine between the true and the clipped update of a scored minibatch.
 
-The cosine and its bound by statement T7 are computed while the run trains (docs/theory.md section 5, live form).
+The cosine, and its lower bound by statement T7, are computed while the run trains (docs/theory.md section 5, live
+form).
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ from fspo.train.updates import Record
 def live_cosine(
     records: Sequence[Record], rule: Rule, objective: ObjectiveConfig, edges: tuple[int, ...]
 ) -> dict[str, float]:
-    """Return the metrics ``grad_cosine/*`` of a scored minibatch, summed over all processes; each must call this.
+    """Return the metrics ``grad_cosine/*`` of a scored minibatch, from the responses of all processes.
 
-    The result is empty for token and prefix rules, because they weight tokens, and T7 needs a weight of the response.
+    Every process must call this function. The result is empty for token and prefix rules: they have a weight for each
+    token, and statement T7 needs one weight for each response.
     """
     if rule.level != "sequence":
         return {}
@@ -44,8 +46,8 @@ def _of_shard(
 ) -> dict[str, np.ndarray]:
     good = np.array(scores.status) == "ok"
     rows = {name: record.rows[name][good] for name in ("length", "weight", "clipped_weight", "multiplier")}
-    # The gradient multiplies psi by w, A and a power of L: 1/L for a geometric weight, and L where the objective
-    # averages over tokens.
+    # In the gradient the score psi is multiplied by w, A and a power of the length L. A geometric weight brings the
+    # factor 1/L, and an objective that averages over tokens brings the factor L.
     power = int(objective.aggregation in ("token", "constant")) - int(rule.weight == "geometric")
     for name in ("weight", "clipped_weight"):
         rows[name] = rows[name] * rows["length"].astype(np.float64) ** power
@@ -59,16 +61,16 @@ def _add(total: dict[str, np.ndarray], part: dict[str, np.ndarray]) -> None:
 
 
 def strata_sums(rows: dict[str, np.ndarray], psi: np.ndarray, edges: tuple[int, ...]) -> dict[str, np.ndarray]:
-    """Sum 1, M, w, M w, w A psi and M w A psi over scored responses with A != 0, by length bin.
+    """Sum 1, M, w, M w, w A psi and M w A psi over scored responses, by length bin.
 
-    The cosine lemma (docs/theory.md T7) is computed from these. Sums of several shards and processes can be added.
+    The cosine lemma (docs/theory.md T7) is computed from these sums. Sums of several shards and processes can be added.
 
     Parameters
     ----------
     rows : dict of (n,) arrays
-        Columns weight, multiplier, clipped_weight, advantage and length of the scored responses.
+        Columns weight (w), multiplier (M), clipped_weight (M w), advantage (A) and length of n scored responses.
     psi : (n, D)
-        Scores of these responses.
+        Scores of these responses, with D entries each.
     """
     member = np.stack(length_bins(rows["length"], edges)).astype(np.float64)
     w, clipped = rows["weight"].astype(np.float64), rows["clipped_weight"].astype(np.float64)
@@ -86,7 +88,8 @@ def strata_sums(rows: dict[str, np.ndarray], psi: np.ndarray, edges: tuple[int, 
 def live_lemma(sums: dict[str, np.ndarray], *, drop: bool) -> tuple[CosineLemma | None, dict[str, float]]:
     """Compute the cosine lemma (T7) from one minibatch's `strata_sums`; return it and the metrics ``grad_cosine/*``.
 
-    ``drop`` says whether the rule gives clipped responses no gradient. The lemma is None where it is undefined.
+    ``drop`` says whether the rule gives clipped responses no gradient. The lemma is None if it is undefined for the
+    sums, as where no response was scored.
     """
     keep = sums["count"] > 0
     if not keep.any():

@@ -68,15 +68,15 @@ def log_rows(
     Parameters
     ----------
     records : dict of (n,) arrays
-        From `fspo.objective.Records.to_numpy`; those that have the name of a column of the log are copied.
+        From `fspo.objective.Records.to_numpy`; an array whose name is a column of the log is copied to that column.
     drift : (n,) or float, optional
         Centre of the rule's band, nats per token.
     tokens : dict of lists of n arrays, optional
-        Column of the gradient log -> token log-ratios of each of the n responses.
+        Token log-ratios of each of the n responses, by the name of the gradient log's column.
     scores : Scores, optional
         Scores of the same n responses; without them the log's score_status is "not_taken".
     user : dict of lists, optional
-        Values of the columns that the task adds, for these responses.
+        Values for the n responses in the columns that the task adds to the log, by the column's name without ``user.``.
     """
     return {
         **update._asdict(),

@@ -1,9 +1,9 @@
-"""Metrics of the updates of a rollout: each is a sum and a count, which are divided once at the end of the rollout.
+"""Metrics of the updates of a rollout: each is kept as a sum and a count until the end of the rollout, then divided.
 
-A metric has the name that it has in TRL if it means the same as there. ``clip_ratio/{low,high,region}_mean`` are shares
-of the responses with A != 0, over all updates. ``clip_ratio/out_of_band``, ``length_bin/*``, ``lre_*`` and
-``seq_log_ratio/*`` leave out the first update after a rollout, because S = 0 there. ``grad_cosine/*`` compares the
-clipped update of the rule that trains with the unclipped update under the same weight; `fspo analyse` uses one
+A metric that TRL has with the same meaning has TRL's name. ``clip_ratio/{low,high,region}_mean`` are shares of the
+responses with A != 0, over all updates. ``clip_ratio/out_of_band``, ``weight_capped``, ``length_bin/*``, ``lre_*`` and
+``seq_log_ratio/*`` leave out the first update of a rollout, because S = 0 there. ``grad_cosine/*`` compares the clipped
+with the unclipped update, both with the importance weight of the rule that trains; `fspo analyse` instead uses one
 weight for all rules.
 """
 
@@ -22,13 +22,13 @@ from fspo.rules import Rule
 from fspo.theory import lre
 from fspo.train.updates import Record
 
-_MEAN_SQUARE = "seq_log_ratio/mean_square"  # summed to compute a standard deviation, and not written itself
+_MEAN_SQUARE = "seq_log_ratio/mean_square"  # used for the standard deviation of S; not written to the metrics
 
 
 def add_update_rows(counts: Counts, rows: dict[str, np.ndarray], edges: tuple[int, ...], *, moved: bool) -> None:
-    """Add the responses of one update to the metrics: shares that are clipped, S, and both by length bin.
+    """Add the responses of one update to the metrics: the shares that are clipped, in all and by length bin, and S.
 
-    ``rows`` are columns of the gradient log, plus cut_low, cut_high, cut_dual and count of `fspo.objective.Records`.
+    ``rows`` holds columns of the gradient log, and cut_low, cut_high, cut_dual and count of `fspo.objective.Records`.
 
     Parameters
     ----------
@@ -49,8 +49,8 @@ def add_update_rows(counts: Counts, rows: dict[str, np.ndarray], edges: tuple[in
     counts.add(metric.OUT_OF_BAND, (~rows["band_accept"]).sum(), n)
     counts.add(metric.CAPPED, rows["capped"].sum(), n)
     live = rows["advantage"] != 0
-    # ``kept`` is 1 for a response that is not clipped, else 0 (token rules: the share of its tokens that are not). Its
-    # mean is an acceptance: E[M] if the rule drops what it clips.
+    # ``kept`` is 1 for a response that is not clipped and 0 for a clipped one; for token rules it is the share of the
+    # response's tokens that are not clipped. Its mean is the update acceptance: E[M] if the rule drops what it clips.
     kept = 1 - (rows["cut_low"] + rows["cut_high"] + rows["cut_dual"]) / np.maximum(rows["count"], 1)
     for i, mask in enumerate(length_bins(rows["length"], edges)):
         if not mask.any():
@@ -73,7 +73,8 @@ def add_update(
 ) -> None:
     """Add this process's responses of one update to the metrics.
 
-    The metrics say what the rule and the correction cut, and give mismatch, entropy, KL and drift where measured.
+    The metrics say what the rule and the correction clip. They also give mismatch, entropy, KL and drift where these
+    are measured.
 
     Parameters
     ----------
@@ -83,7 +84,7 @@ def add_update(
     for record in records:
         rows = record.rows | {"advantage": record.advantages}
         add_update_rows(counts, rows, config.log.length_edges, moved=since > 0)
-        if epoch == 0:  # updates leave the mismatch E and D unchanged, so count it once
+        if epoch == 0:  # updates do not change the mismatch (E, D), so only the first pass over the rollout counts it
             mismatch, tokens = record.shard.mismatch, (rows["length"] - rows["missing"]).sum()
             counts.add(metric.BEHAVIOUR_DIFFERENCE, float(mismatch.behaviour.abs().sum()), tokens)
             if mismatch.engine is not None:
@@ -102,10 +103,10 @@ def add_update(
 
 
 def finished(counts: Counts, edges: tuple[int, ...]) -> dict[str, float]:
-    """Divide the numerators in ``counts`` by their counts and return the metrics of a rollout.
+    """Divide each sum in ``counts`` by its count and return the metrics of a rollout.
 
-    The standard deviation of S, the count of each length bin, and LRE over the bins that hold rows (docs/theory.md
-    section 3) are computed from the sums and added.
+    Three metrics are computed from the sums as well: the standard deviation of S, the number of responses in each
+    length bin, and the LRE over the bins that hold responses (docs/theory.md section 3).
     """
     pairs, values = counts.pairs(), counts.values()
     square = values.pop(_MEAN_SQUARE, None)

@@ -2,9 +2,9 @@
 
 The weights do not change, so the log-ratio S is 0 in exact arithmetic. A measured S that is not 0 comes from padding,
 the composition of a batch, the chunked output layer, lower precision, the training pass or another sampler. If a run's
-clip rate is no higher than the clip rate of these S, it says nothing about the rule.
-``fspo train --config RUN/config.yaml --noise-floor`` measures it on the run's own model and task and writes
-``RUN/noise/gradlog``, which ``fspo analyse`` draws beside the run.
+clip rate is no higher than the clip rate of these measured S, the run's clip rate says nothing about the rule.
+``fspo train --config RUN/config.yaml --noise-floor`` measures the noise floor on the run's own model and task. It
+writes the log ``RUN/noise/gradlog``, which ``fspo analyse`` draws beside the run.
 """
 
 from __future__ import annotations
@@ -77,9 +77,10 @@ def _alone(updater: Updater, batch: RolloutBatch, shard: Shard) -> torch.Tensor:
 
 
 def _moved(updater: Updater, batch: RolloutBatch, shard: Shard, rows: np.ndarray) -> torch.Tensor:
-    """Compute the log-probs of the n responses ``rows`` of a shard again, in a batch of only these: (n, T).
+    """Compute the log-probs of n responses of a shard again, in a batch that holds these responses alone: (n, T).
 
-    Padding, and the responses beside them, are other than in the shard; the result has the shard's token positions.
+    ``rows`` are the responses' row numbers in ``batch``. The padding, and the other responses in the batch, differ from
+    the shard's. The result has the shard's token positions.
     """
     tensors = updater.tensors(batch, rows)
     values, _ = updater.log_probs(tensors)
@@ -98,7 +99,7 @@ def _bfloat16(updater: Updater, batch: RolloutBatch, shard: Shard) -> torch.Tens
 
 
 def sources(updater: Updater) -> list[NoiseSource]:
-    """Return the sources of noise for this model: each one way to compute a rollout's log-probabilities again."""
+    """Return the sources of noise for this model; each is one way to compute a rollout's log-probabilities again."""
     found = [
         NoiseSource("again", "the same computation once more", _again),
         NoiseSource("training", "the pass that training differentiates", _training),
@@ -119,8 +120,8 @@ def noise_config(config: TrainConfig) -> TrainConfig:
     Raises
     ------
     UserError
-        If that folder holds a measurement already, or if accelerate would shard the model: with sharded weights every
-        process must run the same passes, and the sources of noise do not.
+        If that folder holds a measurement already, or if accelerate would shard the model. With sharded weights every
+        process must run the same number of passes, and the sources of noise run different numbers on each process.
     """
     if asked_for("FSDP"):
         raise UserError("the noise floor is measured on whole models: start it without FSDP")
@@ -149,9 +150,9 @@ def noise_config(config: TrainConfig) -> TrainConfig:
 def measure(config: TrainConfig, **parts: Any) -> Path:
     """Sample one rollout, log S for every source of noise, and return the folder of the measurement.
 
-    Rows have the phase ``noise`` and name their source in the column ``user.source``. Rows of the source ``engine``
-    compare the trainer's log-probs with the sampler's. ``parts`` (model, tokenizer, task) are
-    handed to the trainer.
+    The log's rows have the phase ``noise`` and name their source in the column ``user.source``. Rows of the source
+    ``engine`` compare the trainer's log-probs with the sampler's. ``parts`` (model, tokenizer, task) are handed to the
+    trainer.
     """
     trainer = Trainer(noise_config(config), **parts)
     updater, rule = trainer.updater, trainer.rule
@@ -220,7 +221,10 @@ def _log(
 
 
 def _stats(updater: Updater, shards: list[Shard], values: list[torch.Tensor]) -> DriftStats:
-    """Compute the sums over the tokens of all processes' responses from which the rule's drift is estimated."""
+    """Compute the sums from which the rule's drift is estimated, over the tokens of all responses of all processes.
+
+    ``values`` are the log-probs of each shard as one source of noise computed them.
+    """
     sums = DriftStats()
     for shard, new in zip(shards, values, strict=True):
         s = ratio_tokens(updater.rule.on, log_ratios(new.double(), shard.old, shard.mask), shard.mismatch)

@@ -23,9 +23,9 @@ BLOCK = 256
 SMALLEST = 4096
 """Number of entries of a tensor below which torchao keeps its moments in the tensor's own type, not in 8 bits."""
 COMPILED_FROM = 2**22
-"""Number of entries of the largest trained parameter from which on torchao's step is compiled on a CPU too. A compiled
-step takes an eighth of the time and 2 float32 copies of the parameter instead of 14, but each shape of a parameter
-first takes some 10 s to compile (docs/scale.md)."""
+"""On a CPU torchao's step is compiled if the largest trained parameter has at least this many entries. A compiled step
+takes an eighth of the time, and 2 instead of 14 float32 copies of the parameter. But the first compiled step takes some
+10 s for each shape of a parameter (docs/scale.md)."""
 
 
 def make_optimizer(parameters: Iterable[nn.Parameter], config: OptimConfig) -> Optimizer:
@@ -80,7 +80,7 @@ def set_learning_rate(optimizer: Optimizer, rate: float) -> None:
 def optimizer_step(optimizer: Optimizer, name: str, seed: int, update: int) -> None:
     """Update the weights by one step of the optimizer, with noise from a seeded generator where rounding needs it.
 
-    The noise of stochastic rounding is a function of (seed, update) alone. So all processes draw the same noise, the
+    The noise of stochastic rounding is a function of (seed, update) alone. So all processes draw the same noise, their
     copies of the weights stay equal, and a resumed run repeats the noise.
     """
     if name == "adamw":
@@ -100,7 +100,8 @@ def optimizer_step(optimizer: Optimizer, name: str, seed: int, update: int) -> N
 def _check_shards(optimizer: Optimizer) -> None:
     """Raise UserError if a sharded parameter has shards of different sizes.
 
-    Of such a parameter one process could keep the moments in 8 bits and another not, because its shard is small.
+    One process could keep the moments of such a parameter in 8 bits, while another, whose shard is smaller, keeps them
+    in the parameter's type.
     """
     for group in optimizer.param_groups:
         for p in group["params"]:
@@ -118,15 +119,16 @@ def check_rows(rows: int, processes: int) -> None:
 
 
 CODES, SCALE = "#codes", "#scale"
-"""Endings of the names, in a checkpoint, of the two tensors of an 8-bit moment: its codes and the scales of their
-blocks."""
+"""What a checkpoint appends to the name of an 8-bit moment to name its two tensors: the codes, and the scales of the
+blocks of codes."""
 
 
 def moment_parts(value: Tensor) -> dict[str, Tensor]:
-    """Split an optimizer's moment into the tensors that a checkpoint holds, by the endings of their names.
+    """Split an optimizer's moment into the tensors that a checkpoint holds.
 
-    An 8-bit moment has two, its codes and scales, which share its memory and are sharded as it is. Any other moment is
-    returned unchanged under the ending "".
+    The keys of the result are appended to the moment's name. An 8-bit moment gives two tensors, its codes (`CODES`) and
+    scales (`SCALE`). They share the moment's memory and are sharded like it. Any other moment is returned unchanged
+    under the key "".
     """
     own = local(value)
     if not hasattr(own, "codes"):
@@ -139,7 +141,7 @@ def moment_parts(value: Tensor) -> dict[str, Tensor]:
 
 
 def empty_moment(optimizer: Any, parameter: Tensor, kind: str) -> Tensor:
-    """Make a moment of zeros as torchao's 8-bit optimizer makes it at its first step, to be filled from a checkpoint.
+    """Make a moment of zeros, to be filled from a checkpoint, as torchao's 8-bit optimizer makes one at its first step.
 
     Raises
     ------
@@ -153,8 +155,8 @@ def empty_moment(optimizer: Any, parameter: Tensor, kind: str) -> Tensor:
 def dequantized(codes: Tensor, scale: Tensor, kind: str) -> Tensor:
     """Return the values of an 8-bit moment from its full codes and scales, float32.
 
-    With another number of processes than that which wrote the checkpoint, a shard may be too small for 8 bits, or end
-    inside a block of entries that share a scale. It then takes the values.
+    These values fill a shard that cannot take codes and scales. If another number of processes wrote the checkpoint, a
+    shard may be too small for 8 bits, or end inside a block of entries that share a scale.
     """
     from torchao.optim.subclass_8bit import OptimState8bit  # type: ignore[import-not-found]
 

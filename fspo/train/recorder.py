@@ -1,5 +1,6 @@
-"""Take the scores of responses during training, audit updates (sample fresh responses to their prompts and score
-them), and write the gradient log."""
+"""Take the scores of responses during training, and write the gradient log.
+
+At some updates an audit is taken too: fresh responses to the update's prompts are scored and logged."""
 
 from __future__ import annotations
 
@@ -28,12 +29,12 @@ from fspo.train.log_rows import UpdateColumns, log_rows, responses_of
 from fspo.train.updates import Record, Shard, Updater
 
 COVERAGE_RESPONSES = 4
-"""Number of responses whose full gradients are held in memory together, to measure how well a sketch keeps them."""
+"""Number of responses whose full gradients are held in memory together, to compare them with their sketches."""
 _ARROW_KINDS: tuple[tuple[type, str], ...] = ((bool, "bool"), (int, "int64"), (float, "float64"))
 
 
 class ScoreLog:
-    """Takes the responses' scores on chosen updates and writes this process's rows of the gradient log.
+    """Takes the responses' scores at chosen updates and writes this process's rows of the gradient log.
 
     Parameters
     ----------
@@ -75,7 +76,7 @@ class ScoreLog:
         return ScoreHooks(self.model, width=scores.width, projection=scores.projection).sketcher.width
 
     def wanted(self, rollout: int, since: int) -> bool:
-        """Whether the responses' scores are taken at the update that ``since`` updates on the same rollout precede."""
+        """Whether the responses of an update are scored; ``since`` counts the rollout's updates before this update."""
         log = self.config.log
         return bool(log.score_every) and rollout % log.score_every == 0 and since in self.config.scored_updates()
 
@@ -101,8 +102,8 @@ class ScoreLog:
     def scored(self, rollout: int, shards: list[Shard]) -> list[Shard]:
         """Take the scores of the responses in a minibatch's shards; return the shards with the scores filled in.
 
-        A shard whose responses have no gradient (A = 0) gets no scores. If the scores leave out trainable parameters,
-        a warning says so once in a run.
+        A shard whose responses have no gradient gets no scores: without a KL term these are the responses with A = 0.
+        If the scores leave out trainable parameters, a warning says so once in a run.
         """
         config = self.config
         found = score_shards(
@@ -129,8 +130,8 @@ class ScoreLog:
     def measure_sketch(self, batch: RolloutBatch, shards: list[Shard]) -> dict[str, float]:
         """Measure how well sketches keep the full gradients of a few responses, on the main process.
 
-        Returns the share of ||psi||^2 that the scored parameters cover and the error of the cosine between the scores
-        of two responses. The result is empty on other processes.
+        Returns the mean share of ||psi||^2 that lies on the scored parameters, and the root mean square error of the
+        sketches' cosines of pairs of responses. The result is empty on other processes.
         """
         config = self.config
         if not self.updater.accelerator.is_main_process:
@@ -215,8 +216,9 @@ def score_shards(
     rollout: int,
     logits: int | None = None,
 ) -> list[Shard]:
-    """Take the scores of the responses with A != 0 in a minibatch's shards; return the shards with these filled in.
+    """Take the scores of the responses in a minibatch's shards; return the shards with the scores filled in.
 
+    Only shards whose responses have a gradient are scored: without a KL term these are the responses with A != 0.
     ``model`` is the model before accelerate wraps it.
     """
     found = list(shards)
@@ -233,7 +235,7 @@ def _kind(value: Any) -> str:
 
 
 def _user_value(value: Any, kind: str) -> Any:
-    """Convert a value of a log column that the task adds to the column's type; None if it cannot be converted."""
+    """Convert a value for a ``user.*`` column of the log to the column's type; None if it cannot be converted."""
     if value is None:
         return None
     if kind == "string":

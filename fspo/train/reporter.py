@@ -44,7 +44,10 @@ class Reporter:
 
     @contextmanager
     def training(self, label: str, done: int, step: int) -> Iterator[None]:
-        """Start the bar and the trackers of a run after ``done`` rollouts and ``step`` updates; end them on exit."""
+        """Start a run's progress bar and trackers; end them when the ``with`` block ends.
+
+        The run goes on after ``done`` rollouts and ``step`` updates.
+        """
         init_trackers(self.accelerator, self.config, step)
         with tqdm(
             total=self.config.rollouts,
@@ -82,7 +85,7 @@ class Reporter:
         return progress
 
     def restart_clock(self) -> dict[str, float]:
-        """Begin to time a new rollout or evaluation, and return the dictionary that its times are added to."""
+        """Begin to time a new rollout or evaluation, and return the dictionary to which the wall times are added."""
         self.seconds = {}
         return self.seconds
 
@@ -94,11 +97,11 @@ class Reporter:
         self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - began
 
     def times(self) -> dict[str, float]:
-        """Return the wall time of each part as a metric ``time/NAME``, seconds."""
+        """Return the wall time of each part of the rollout as a metric ``time/NAME``, seconds."""
         return {metric.TIME + name: seconds for name, seconds in self.seconds.items()}
 
     def divide(self, counts: Counts) -> dict[str, float]:
-        """Add the metrics' numerators and counts of all processes and divide their sums; return the metrics by name."""
+        """Add up the metrics' sums and counts of all processes, divide them, and return the metrics by name."""
         merged = Counts()
         for pairs in gather_object([counts.pairs()]):
             merged.merge(pairs)
@@ -112,7 +115,7 @@ class Reporter:
             self.accelerator.log({k: v for k, v in values.items() if np.isfinite(v)}, step=step)
 
     def rollout_done(self, label: str, values: dict[str, float]) -> None:
-        """Advance the bar by one rollout and show its reward, clip ratio and mean length."""
+        """Advance the progress bar by one rollout and show that rollout's reward, clip ratio and mean length."""
         if self._bar is not None:
             self._bar.set_description_str(
                 f"train {label} reward {values[metric.REWARD]:.3f} "

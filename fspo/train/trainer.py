@@ -1,8 +1,8 @@
 """The trainer: it samples rollouts, makes several updates on each, and logs every response.
 
-One rollout is: prompts -> responses -> rewards -> advantages -> old log-probs -> minibatch updates (chosen updates take
-scores first) -> rows of the gradient log -> metrics. All noise is a function of the seed and of numbers kept in
-the checkpoint, so a resumed run repeats the rollouts that it lost bit by bit.
+One rollout is: prompts -> responses -> rewards -> advantages -> old log-probs -> minibatch updates (at chosen updates
+the responses are scored first) -> rows of the gradient log -> metrics. All noise is a function of the seed and of
+numbers kept in the checkpoint. So a resumed run repeats, bit for bit, the rollouts that were lost after its checkpoint.
 """
 
 from __future__ import annotations
@@ -160,8 +160,8 @@ class Trainer:
             done = rollout + 1
             if config.eval.every and (done % config.eval.every == 0 or done == config.rollouts):
                 last |= self._evaluate(done)
-            # Export the model before the checkpoint is written, so that a run killed in between does both when it is
-            # resumed.
+            # Export the model before the last checkpoint is written: a run killed between the two then starts from an
+            # older checkpoint when it is resumed, and exports the model again.
             if done == config.rollouts:
                 self._export()
             every = config.checkpoint_every
@@ -201,7 +201,9 @@ class Trainer:
         return values
 
     def sample(self, rollout: int, counts: Counts) -> RolloutBatch:
-        """Sample a rollout, judge its responses, and return it with rewards and advantages; count it in ``counts``.
+        """Sample a rollout, judge its responses, and return the rollout with rewards and advantages.
+
+        The sums and counts of the rollout's metrics are added to ``counts``.
 
         Raises
         ------
@@ -227,7 +229,7 @@ class Trainer:
             )
         tokens = self.state.num_tokens + int(drawn.batch.total_lengths.sum())
         self.state = replace(self.state, num_tokens=tokens, prompts=drawn.position)
-        if self.is_main:  # one process alone counts the responses, because every process holds all of them
+        if self.is_main:  # the main process alone counts the responses, because every process holds all of them
             drawn.count(counts, config)
             if drawn.too_long:
                 self.reporter.warn(
@@ -238,9 +240,9 @@ class Trainer:
         return drawn.batch
 
     def shards(self, batch: RolloutBatch, rows: np.ndarray) -> list[Shard]:
-        """Build this process's parts of one minibatch, with old log-probs under the present weights.
+        """Build this process's shards of one minibatch, with old log-probs under the present weights.
 
-        If past weights sampled the responses, the log-probs under these weights are computed too. ``rows`` are the
+        If past weights sampled the responses, the log-probs under the past weights are computed too. ``rows`` are the
         minibatch's row numbers in ``batch``.
         """
         needed = batch.advantages != 0 if self.config.rule.kl_coef == 0 else np.ones(len(batch), bool)
@@ -271,7 +273,7 @@ class Trainer:
         Returns
         -------
         dict
-            Metrics of the score pass; empty if the update takes no scores.
+            Metrics of the score pass; empty if the update's responses are not scored.
         """
         config = self.config
         stats, step = self._stats(shards, since), self.state.step
@@ -293,7 +295,8 @@ class Trainer:
             cause = self._step(counts, guard.find(self.accelerator, records))
         return_freed_memory()
         if cause is None and rule.adapt != "none" and (since > 0 or rule.on != "update"):
-            # The adaptive band learns from every update but the first of a rollout, at which every S is 0.
+            # The adaptive band learns from every update that was not skipped. It leaves out a rollout's first update if
+            # the rule is on S, because every S is 0 there.
             S, n, A = self.updater.global_rows(records)
             self.online.observe(S, n, A, rule.centre(stats, A))
         self.log.update(batch, records, step=step, since=since, epoch=epoch)
@@ -312,7 +315,7 @@ class Trainer:
     def _stats(self, shards: list[Shard], since: int) -> DriftStats | None:
         if not self.rule.needs_stats:
             return None
-        if since == 0 and self.rule.on == "update":  # before the first update every S is 0, so every sum is 0
+        if since == 0 and self.rule.on == "update":  # at a rollout's first update every S and every sum is 0
             return DriftStats()
         if self.rule.drift_source == "lagged":
             return DriftStats(**(self.state.lagged or {}))
@@ -346,8 +349,8 @@ class Trainer:
         return cause
 
     def _audit(self, batch: RolloutBatch, shards: list[Shard]) -> None:
-        """Audit an update: sample fresh responses to its minibatch's prompts with the present weights, score and log
-        them."""
+        """Audit an update: sample fresh responses to the minibatch's prompts with the present weights, score the fresh
+        responses and log them."""
         rows = np.concatenate([shard.micro.rows for shard in shards])
         fresh = draw_audit(self.collector, self.raw, self.config, batch, rows, step=self.state.step)
         self.log.audit(fresh, self.shards(fresh, np.arange(len(fresh))), self.state.step)

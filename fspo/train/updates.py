@@ -1,7 +1,7 @@
 """Log-probabilities and gradients of the clipped objective, computed by one process on its part of a minibatch.
 
-A *shard* is a microbatch with its tensors and old log-probs. Old and new log-probs come from the same forward pass over
-the same shard, so S = 0 exactly before the first update.
+A *shard* is a microbatch with its tensors and old log-probs. Old and new log-probs are computed by the same code on the
+same shard, so S = 0 before the first update if two passes over the same weights agree.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Shard:
     Attributes
     ----------
     micro : Microbatch
-        Which rows of the rollout these are.
+        The rows of the rollout that the shard holds.
     batch : dict of tensors (B, T)
         Token ids and masks.
     old, ref : tensors (B, T)
@@ -51,9 +51,10 @@ class Shard:
         How far the sampler's law is from the old policy.
     advantages : tensor (B,)
     entropy : (B,) float64
-        Mean entropy over the response's tokens when it was sampled, nats; NaN if entropy is not logged.
+        Mean entropy over the response's tokens, nats, at the weights of the old log-probs; NaN if entropy is not
+        logged.
     scores : Scores, optional
-        Scores of the responses at the present parameters, if a score pass took them.
+        Scores of the responses at the weights just before the update, if a score pass took them.
     """
 
     micro: Microbatch
@@ -81,7 +82,7 @@ class Record:
     rows : dict of (B,) arrays
         The columns of `fspo.objective.Records.to_numpy`.
     drift : (B,) float64, optional
-        Centre of the rule's band, nats per token; None for responses of an audit, on which no update is made.
+        Centre of the rule's band, nats per token; None for responses of an audit, which are not trained on.
     tokens : dict of lists of B arrays, optional
         Token log-ratios of each response, by the names of the gradient log's columns, if tokens are logged.
     """
@@ -108,7 +109,8 @@ class Updater:
         The prepared (possibly wrapped) model.
     rule, objective : Rule, ObjectiveConfig
     temperature : float
-        The sampling temperature. Log-probs are taken at it, because log-ratios compare with the policy that sampled.
+        The sampling temperature. Log-probs are computed at this temperature, because log-ratios compare with the policy
+        that sampled.
     reference : torch.nn.Module, optional
         Frozen initial model for the KL term.
     correction : Rule, optional
@@ -118,7 +120,7 @@ class Updater:
     logits : int, optional
         Largest number of logits held in memory at a time, as in `fspo.policy.logprobs.token_log_probs`.
     rounded : bool
-        Whether logits are rounded to the type of the weights, as there.
+        Whether logits are rounded to the type of the weights, as in `fspo.policy.logprobs.token_log_probs`.
     """
 
     accelerator: Accelerator
@@ -143,7 +145,7 @@ class Updater:
         entropy: bool = False,
         tokens: int | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Compute log-probs and entropies (B, T) of response tokens, under the policy unless ``model`` is given.
+        """Compute log-probs and entropies (B, T) of response tokens under ``model``, by default the policy.
 
         The logits are computed for ``tokens`` tokens at a time, as in `fspo.policy.logprobs.token_log_probs`. The
         entropies are None unless ``entropy`` is true.
@@ -171,12 +173,13 @@ class Updater:
 
     @torch.no_grad()
     def shard(self, batch: RolloutBatch, micro: Microbatch, version: torch.Tensor | None = None) -> Shard:
-        """Build the shard of a microbatch; the old log-probs are those under the present parameters.
+        """Build the shard of a microbatch, with old log-probs under the present weights.
 
         Parameters
         ----------
         version : tensor (B, T), optional
-            Log-probs under the weights that sampled, nats; by default these are the present ones.
+            Log-probs under the weights that sampled, nats. By default the present weights sampled, and these log-probs
+            are the old ones.
         """
         tensors = self.tensors(batch, micro.rows)
         old, entropy = self.log_probs(tensors, entropy=self.entropy)
@@ -204,21 +207,24 @@ class Updater:
     def drift_stats(self, shards: Sequence[Shard]) -> DriftStats:
         """Compute the sums over a minibatch's tokens from which the rule's drift is estimated, over all processes.
 
-        It takes a forward pass at the present parameters: the band's centre must be known before the gradient's pass.
+        The sums take a forward pass at the present weights, because the band's centre must be known before the pass
+        that computes the gradient.
         """
         sums = DriftStats()
         for shard in shards:
             new, _ = self.log_probs(shard.batch)
-            # A dummy also runs forward, because with sharded weights every process must run the same number of passes.
+            # A dummy microbatch is passed through the model too: with sharded weights every process must run the same
+            # number of passes.
             if not shard.micro.dummy:
                 s = ratio_tokens(self.rule.on, log_ratios(new, shard.old, shard.mask), shard.mismatch)
                 sums += drift_stats(s, shard.mask, shard.advantages.double())
         return self.over_processes(sums)
 
     def correction_stats(self, shards: Sequence[Shard]) -> DriftStats | None:
-        """Compute the sums from which the correction's drift is estimated, over a minibatch; None if it has no drift.
+        """Compute the sums over a minibatch's tokens from which the correction's drift is estimated.
 
-        Updates do not change the log-ratio that a correction is on, so no forward pass is needed.
+        The result is None if the correction has no drift. Updates do not change the log-ratio that a correction is on,
+        so no forward pass is needed.
         """
         if self.correction is None or not self.correction.needs_stats:
             return None
@@ -232,7 +238,7 @@ class Updater:
     def lagged_stats(self, records: Sequence[Record]) -> DriftStats:
         """Compute the drift statistics of a minibatch, over all processes, from the records of its update.
 
-        A rule with lagged drift takes the centre of its band in the next minibatch from them.
+        A rule with lagged drift takes the centre of its band in the next minibatch from these statistics.
         """
         sums = DriftStats()
         for record in records:
@@ -242,8 +248,8 @@ class Updater:
     def global_rows(self, records: Sequence[Record]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Gather log-ratio (nats), length (tokens) and advantage of a minibatch's n responses from all processes, (n,).
 
-        The responses of all processes are sorted by row number, so every process gets the same arrays, however the
-        rows were divided into microbatches.
+        The log-ratio is the one that the rule clips. The responses of all processes are sorted by row number, so every
+        process gets the same arrays, however the rows were divided into microbatches.
         """
         parts = gather_object(
             [
@@ -270,19 +276,21 @@ class Updater:
     ) -> list[Record]:
         """Add a minibatch's gradient to the parameters' ``.grad`` and return a record of each shard, without dummies.
 
-        The loss is divided by a denominator over the minibatch of all processes, so the gradient does not depend on
-        how rows are divided into microbatches and over processes. Shards without a gradient run forward only, or not at
-        all in a rollout's first update: their new log-probs are then the old ones. Shards with a gradient run even
-        then, so that their logged S shows whether two passes over the same weights agree.
+        The loss is divided by a denominator over the minibatch's rows of all processes, so the gradient does not depend
+        on how rows are divided into microbatches and over processes. Shards without a gradient get a forward pass
+        alone, and in a rollout's first update no pass, because their new log-probs are then the old ones. Shards with a
+        gradient get a forward pass even then, so that their logged S shows whether two passes over the same weights
+        agree.
 
         Parameters
         ----------
         stats : DriftStats, optional
             Drift statistics of the minibatch over all processes; needed if the rule has a drift.
         rule : Rule, optional
-            The rule for this update, if it changes between updates (fspo/rules/online.py). Default: the trained rule.
+            The rule of this update, for a rule that changes between updates (fspo/rules/online.py); by default the
+            Updater's rule.
         first : bool
-            Whether the weights are still those of the old log-probs.
+            Whether the weights have not changed since the old log-probs were computed.
         """
         rule = self.rule if rule is None else rule
         local = sum(denominator_for(self.objective, s.mask) for s in shards if not s.micro.dummy)
@@ -313,8 +321,8 @@ class Updater:
                     correction_m=correction and correction.centre(correction_stats, shard.advantages),
                 )
                 if trains:
-                    # Data parallelism averages gradients over processes. The loss's denominator already counts the rows
-                    # of all processes, so multiply by their number.
+                    # Data parallelism averages gradients over processes, but the loss's denominator already counts the
+                    # rows of all processes. So the loss is multiplied by the number of processes.
                     scale = 0.0 if shard.micro.dummy else float(self.accelerator.num_processes)
                     self.accelerator.backward(loss * scale)
             if not shard.micro.dummy:
@@ -325,7 +333,7 @@ class Updater:
 
     @torch.no_grad()
     def fresh_record(self, shard: Shard) -> Record:
-        """Make the record of a shard whose responses the present parameters sampled, so that S is 0 and none is cut."""
+        """Make the record of a shard whose responses the present weights sampled: S is 0 and no response is clipped."""
         _, records = objective(
             shard.old, shard.old, shard.mask, shard.advantages, Rule("none"), mismatch=shard.mismatch
         )

@@ -1,4 +1,4 @@
-"""Past weights, from which a run samples that is behind on purpose (``batch.staleness``)."""
+"""Past versions of the weights, from which a run with ``batch.staleness`` above 0 samples its responses."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from fspo.train.checkpoint import trainable
 
 
 class Versions:
-    """Copies on the CPU of the trainable weights at the ends of the last rollouts: past versions, and the present one.
+    """Copies on the CPU of the trainable weights after each of the last rollouts, the present weights included.
 
-    With sharded weights a process copies its own shards.
+    With sharded weights a process copies its own shards. The number of a version is the number of updates before it.
 
     Parameters
     ----------
@@ -40,19 +40,19 @@ class Versions:
 
     @property
     def sampling(self) -> int:
-        """The version that samples the next rollout: the oldest one that is kept."""
+        """Number of the version of the weights that samples the next rollout: the oldest kept version."""
         return self._kept[0][0]
 
     @property
     def stale(self) -> bool:
-        """Whether the next rollout is sampled from weights of the past and not from the present ones."""
+        """Whether the next rollout is sampled from past weights and not from the present ones."""
         return len(self._kept) > 1
 
     @contextmanager
     def sampling_weights(self) -> Iterator[None]:
-        """Put the weights that sample the next rollout into the model during the ``with`` block, then the present ones.
+        """Put the weights that sample the next rollout into the model for the ``with`` block.
 
-        The block must not change weights.
+        After the block the model holds the present weights again. The block must not change weights.
         """
         if not self.stale:
             yield
@@ -64,9 +64,9 @@ class Versions:
             self._put(self._kept[-1][1])
 
     def past(self) -> Iterator[int]:
-        """Put each past version of the weights into the model in turn and yield its number; then the present weights.
+        """Put each past version of the weights into the model in turn, the oldest first, and yield its number.
 
-        The consumer must take all versions and change no weights.
+        At the end the present weights are put back. The consumer must take all versions and change no weights.
         """
         try:
             for version, weights in self._kept[:-1]:
