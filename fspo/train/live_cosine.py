@@ -61,9 +61,10 @@ def _add(total: dict[str, np.ndarray], part: dict[str, np.ndarray]) -> None:
 
 
 def strata_sums(rows: dict[str, np.ndarray], psi: np.ndarray, edges: tuple[int, ...]) -> dict[str, np.ndarray]:
-    """Sum 1, M, w, M w, w A psi and M w A psi over scored responses, by length bin.
+    """Sum 1, M, w, M w, w A psi and M w A psi over scored responses with A != 0, by length bin.
 
-    The cosine lemma (docs/theory.md T7) is computed from these sums. Sums of several shards and processes can be added.
+    The cosine lemma (docs/theory.md T7), which is about these responses, is computed from the sums. With a KL term
+    responses with A = 0 are scored too; they are left out. Sums of several shards and processes can be added.
 
     Parameters
     ----------
@@ -72,7 +73,7 @@ def strata_sums(rows: dict[str, np.ndarray], psi: np.ndarray, edges: tuple[int, 
     psi : (n, D)
         Scores of these responses, with D entries each.
     """
-    member = np.stack(length_bins(rows["length"], edges)).astype(np.float64)
+    member = np.stack(length_bins(rows["length"], edges)).astype(np.float64) * (rows["advantage"] != 0)
     w, clipped = rows["weight"].astype(np.float64), rows["clipped_weight"].astype(np.float64)
     A = rows["advantage"]
     return {

@@ -166,6 +166,24 @@ def test_live_lemma_by_hand() -> None:
     assert lemma.eta == pytest.approx(0, abs=1e-12)
 
 
+def test_responses_without_an_advantage_are_no_part_of_the_live_lemma() -> None:
+    """With a KL term they are scored too. In the first stratum they are accepted, and would raise its acceptance."""
+    columns = {
+        "length": np.array([2, 2, 5]),
+        "weight": np.ones(3),
+        "clipped_weight": np.array([0.0, 1.0, 1.0]),
+        "multiplier": np.array([0.0, 1.0, 1.0]),
+        "advantage": np.array([1.0, -1.0, 1.0]),
+    }
+    psi = np.array([[1.0, 0.0], [0.5, 0.5], [0.0, 2.0]])
+    more = {name: np.append(values, [values[1]] * 3) for name, values in columns.items()}
+    more["advantage"][3:] = 0.0
+    expected = strata_sums(columns, psi, EDGES)
+    found = strata_sums(more, np.vstack([psi, *[psi[1:2]] * 3]), EDGES)
+    for name, value in expected.items():
+        np.testing.assert_array_equal(found[name], value)
+
+
 def test_live_lemma_for_truncation_uses_the_weight_acceptance() -> None:
     psi = np.array([[1.0], [1.0], [1.0]])
     columns = {
