@@ -346,6 +346,16 @@ def test_nothing_to_go_on_is_inconclusive_everywhere(tmp_path):
     assert found["claims"][0]["estimate"] is None
 
 
+def test_an_estimand_says_by_which_numbers_it_is_judged():
+    estimand = {atom.id: atom.estimand for atom in ATOMS}
+    assert estimand["85-fspo-flat"].endswith("; every log, bands that keep 85%")
+    assert estimand["95-cosine-rloo"].endswith("; every log, bands that keep 95% of A != 0")
+    own = "; each rule's own run as published"
+    assert estimand["own-fspo-flat"].endswith(f"{own}, mean over seeds (at least 3)")
+    assert estimand["own-fspo-bins"].endswith(own)  # one number for each run
+    assert estimand["log-normal"].endswith("; every log")
+
+
 def test_the_digest_is_of_the_frozen_catalogue():
     """The day an estimand, margin or headline changes, freeze it anew before any run is judged, and say so."""
     assert digest_of_catalogue() == "d1dcadbc5fe10f72"
