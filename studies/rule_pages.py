@@ -23,7 +23,7 @@ from fspo.base.files import whole_file, write_text
 from fspo.rules import CORRECTIONS, PRESETS, Rule
 from proofs_check.maps.fairness import rows_of
 from proofs_check.maps.settings import setting
-from studies.findings import CLAIMS, PARTS
+from studies.findings import CLAIMS, PARTS, RESULTS, JudgedTask, further, read, verdict_of
 from studies.reference_pages import DOCS, grid
 
 RULES: dict[str, Rule] = {name: preset.rule for name, preset in PRESETS.items()} | CORRECTIONS
@@ -227,17 +227,25 @@ def map_rows() -> dict[tuple[str, str], float]:
     return {(row["measure"], row["rule"]): row["lre_inf"] for row in rows if row["target"] == 0.85}
 
 
+def claims_on(judged: JudgedTask, name: str) -> str:
+    """Return a table of the headlines about a rule on one task of the reproduction, or else of their parts; "" if
+    nothing is claimed of the rule."""
+    claims = judged.said["claims"]
+    named = [claim for claim in claims if re.search(rf"\b{name}\b(?!-)", claim["statement"])]
+    headlines = [claim for claim in named if "atoms" in claim["details"]]
+    between = " " if headlines else " | "  # a part's id has a column of its own
+    rows = [
+        f"| {claim['id']}{between}{claim['statement']} | {verdict_of(claim)} | {further(claim, claims)}"
+        for claim in headlines or named
+    ]
+    where = f" on {judged.task}" if judged.task else ""
+    said = f"Claims of the reproduction{where} that name it ([findings](../findings.md)):\n\n"
+    return said + (CLAIMS if headlines else PARTS) + "\n".join(rows) if rows else ""
+
+
 def measured(name: str, rule: Rule) -> str:
     """Return what the repository's tables say about a rule, with the page that each number is from."""
-    parts: list[str] = []
-    named = [line for line in lines_of("findings.md") if re.search(rf"^\| [^|]+ .*\b{name}\b(?!-)", line)]
-    headlines = [line for line in named if re.match(r"\| C\d", line)]
-    atoms = [
-        line for line in named if line.count("|") == PARTS.count("|") // 2 and not line.startswith(f"| {name}-seed")
-    ]
-    if name not in CORRECTIONS and name != "none" and (headlines or atoms):
-        said = "Claims of the reproduction that name it ([findings](../findings.md)):\n\n"
-        parts.append(said + (CLAIMS if headlines else PARTS) + "\n".join(headlines or atoms))
+    parts = [] if name in CORRECTIONS or name == "none" else [claims_on(judged, name) for judged in read(RESULTS)]
     logs = rows_with("which_rule.md", "## On gradient logs", name)
     band, outside = name, rule.outside
     if name in ("fspo-truncate", "fspo-cap"):
@@ -266,7 +274,7 @@ def measured(name: str, rule: Rule) -> str:
             f"A mask of this shape ({OF_MISMATCH[name]}) that keeps 85 % of a run's responses "
             f"([mismatch.md](../mismatch.md); one model, one task, one seed):\n\n{mismatch_rows(OF_MISMATCH[name])}"
         )
-    return "\n\n".join(part.strip() for part in parts) or (
+    return "\n\n".join(part.strip() for part in parts if part) or (
         "No table of this repository has a row of it. `fspo analyse RUN` evaluates the bands on whole responses on a "
         "run of yours, and a run that trains with a rule is analysed with it."
     )
