@@ -51,7 +51,7 @@ A killed run goes on where it stopped: start the same command again.
 
 
 class Reproduction:
-    """The stages of one reproduction, in order."""
+    """The stages of the reproduction on one task, in order."""
 
     def __init__(self, options: ReproductionOptions, words: Sequence[str], task: str) -> None:
         whole = options.sizes()
@@ -64,7 +64,7 @@ class Reproduction:
         from fspo.tasks import teaching_task
 
         self.config = parse(TrainConfig, [f"--{name}={value}" for name, value in self.sizes.options.items()])
-        # A task whose package is missing is refused at once.
+        # If the package of the task is missing, this raises UserError before any stage runs.
         self.task = teaching_task(self.config.task.name, self.config.task.options)
 
     def run(self) -> int:
@@ -73,8 +73,8 @@ class Reproduction:
             raise UserError(f"--output {self.root.parent} is a file: name a folder")
         from proofs_check.maps.output import check_output  # imported here, so that --help does not wait for pandas
 
-        # Refuse to overwrite a folder of other files. It is ours if it has a file of stages or a folder ``checks``;
-        # `check_output` then refuses a folder ``checks`` of other files.
+        # Refuse to overwrite a folder that a reproduction did not write. A reproduction's folder has a folder
+        # ``stages`` of stamps or a folder ``checks``; `check_output` refuses a folder ``checks`` with other files.
         for folder in {self.root, self.out}:
             refuse_foreign(folder, {"stages": is_stages, "checks": Path.exists}, "fspo reproduce")
         check_output(self.root / "checks")
@@ -86,8 +86,8 @@ class Reproduction:
         jobs = training.rules(ranges)
         self.say_how_long(shared, jobs)
         stopped |= self.train("training", jobs, self.sizes.jobs)
-        # A run that diverged is judged up to its end. Without a whole rollout it has nothing to judge, and the claims
-        # miss its seed.
+        # The claims use a run that diverged up to its end. A run without a complete rollout is left out, so the claims
+        # then lack its seed.
         jobs = [job for job in jobs if str(job.run) not in stopped or rollouts_done(job.run)]
         noise = self.measure_noise([job for job in jobs if str(job.run) not in stopped] or jobs)
         jobs = [shared, *jobs]
@@ -147,7 +147,9 @@ class Reproduction:
         return found if Path(found).is_dir() else work()  # warm up again if the cached model was deleted
 
     def train(self, name: str, jobs: Sequence[Job], at_once: int, words: str = "training") -> dict[str, str]:
-        """Train runs as a stage; return folder and last line of each run that diverged and stopped itself."""
+        """Train runs as a stage. Return the last line of the output, by run folder, of each run that diverged and
+        stopped itself.
+        """
 
         def work() -> dict[str, str]:
             return {str(run): why for run, why in run_jobs(jobs, at_once, words).items()}
@@ -155,14 +157,15 @@ class Reproduction:
         return self.stages.run(name, {"keys": [job.key for job in jobs]}, work)[1]
 
     def say_how_long(self, shared: Job, jobs: Sequence[Job]) -> None:
-        """Print how long training will take, by the median time of the unclipped run's rollouts. That run has all
-        threads, which the processes of the training share, so as many rollouts end in the same time."""
+        """Print how long training will take: the number of rollouts times the median time of the unclipped run's
+        rollouts. That run has all threads. The training processes share these threads, and so together take about as
+        long for each rollout."""
         seconds = median(row[metric.STEP_TIME] for row in MetricsFile(shared.run).of_phase("train"))
         if left := sum(job.rollouts - rollouts_done(job.run) for job in jobs):
             print(f"[training] {left} rollouts of {seconds:.1f} s: {left * seconds / 3600:.1f} hours", file=sys.stderr)
 
     def calibrate(self, shared: Job) -> dict[str, Any]:
-        """Calibrate every rule's range to the same band acceptance on the unclipped run."""
+        """Calibrate every rule's range to the same band acceptance on the log of the unclipped run."""
         from analysis.rules.calibrate import calibrate_run, write_calibration
 
         def work() -> dict[str, Any]:
@@ -174,8 +177,8 @@ class Reproduction:
         return self.stages.run("calibration", inputs | {"source": source_digest("analysis", *GROUND_FLOOR)}, work)[1]
 
     def measure_noise(self, runs: Sequence[Job]) -> str:
-        """Measure the noise floor (what numerics alone do to S) on the first run of fspo, or of all if fspo was not
-        trained; return the stage's key, which changes with its inputs.
+        """Measure the noise floor (what numerics alone do to S) on the first run of the rule fspo, or on the first of
+        all runs if fspo was not trained. Return the stage's key, which changes with the stage's inputs.
         """
         job = next((job for job in runs if job.run.name.startswith("fspo-seed")), runs[0])
 
@@ -253,7 +256,7 @@ def print_power(sizes: ReproductionSizes) -> None:
     prompts, minibatches = (
         int(sizes.options.get(f"batch.{name}", getattr(given.batch, name))) for name in ("prompts", "minibatches")
     )
-    # The first minibatch of a rollout is scored before any update: S is 0 there.
+    # The first minibatch of a rollout comes before any update on the rollout, so S is 0 and it does not count.
     responses = sizes.rollouts * prompts * given.batch.responses * (minibatches - 1) // minibatches
     held_out = int(sizes.options.get("eval.prompts", given.eval.prompts))
     logs = len(sizes.rules) * len(sizes.seeds) + ("none" not in sizes.rules)  # the shared run is a run of rule none

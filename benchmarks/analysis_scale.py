@@ -39,14 +39,15 @@ SIGMA = 0.015
 CORES = 2
 GOALS = {"seconds": 10.0, "mib": 1024.0, "scored_seconds": 15.0, "seconds_a_rule": 1.0, "doctor_over_analysis": 1.2}
 RULES = ("fspo", "rloo", "gspo", "fspo-kl", "fspo-gaussian", "fspo-tilted", "fspo-signed", "power")
-"""The rules that the timed analysis compares. Each is applied with every treatment outside the band, at its preset's
-range and at two target acceptances, which makes nine cases for each band."""
+"""The rules that the timed analysis compares. Each is applied with three choices outside the band (drop, truncate,
+cap), at its preset's range and at two target acceptances, which makes nine cases for each band."""
 
 
 def write_rollout(writer: GradLogWriter, rollout: int, prompts: int, width: int, rng: np.random.Generator) -> None:
-    """Write the simulated rows of one rollout to a log; with ``width`` > 0 every row gets a random sketch that wide.
+    """Write the simulated rows of one rollout to a log. If ``width`` > 0, every row gets a random sketch of that width.
 
-    Each update adds to the log-ratio S of a response of length L a normal number of variance L SIGMA^2.
+    Each update after the first adds to the log-ratio S of every response of length L a normal number of mean
+    -L SIGMA^2 / 2 and variance L SIGMA^2.
     """
     rule, n = preset("fspo").rule, prompts * GROUP
     prompt = np.repeat(rng.permutation(100_000)[:prompts], GROUP)
@@ -61,7 +62,7 @@ def write_rollout(writer: GradLogWriter, rollout: int, prompts: int, width: int,
             walk += SIGMA * np.sqrt(length) * rng.standard_normal(n) - 0.5 * SIGMA**2 * length
         at = np.arange(size) + (update % MINIBATCHES) * size
         S, L, A = walk[at], length[at].astype(np.float64), advantage[at].astype(np.float64)
-        # The sum of squares of L token log-ratios whose sum is S is at least S^2 / L.
+        # L token log-ratios with sum S have a sum of squares of at least S^2 / L, so hold the drawn sum above that.
         square = np.maximum(SIGMA**2 * L * update * rng.gamma(50, 1 / 50, size), 1.1 * S**2 / L)
         done = rule.apply(S, L, A)
         rows: dict[str, Any] = {
@@ -102,7 +103,7 @@ def write_rollout(writer: GradLogWriter, rollout: int, prompts: int, width: int,
 
 
 def write_log(run: Path, rows: int, width: int = 0, prompts: int = PROMPTS) -> Path:
-    """Write the gradient log of a simulated run with about ``rows`` rows, and return its folder."""
+    """Write the gradient log of a simulated run with about ``rows`` rows, and return the run's folder."""
     run.mkdir(parents=True, exist_ok=True)
     writer = GradLogWriter(run, width=width, metadata={"rule": preset("fspo").rule.to_dict(), "seed": 0})
     rng = np.random.default_rng(0)
@@ -121,7 +122,10 @@ def smaller(run: Path, of: Path, rows: int) -> Path:
 
 
 def timed(*arguments: str | Path) -> dict[str, float]:
-    """Run `fspo analyse` with these arguments; return wall seconds, CPU seconds and highest memory."""
+    """Run `fspo analyse` with these arguments, or `fspo doctor` if the first argument is "doctor".
+
+    Return wall seconds, CPU seconds, highest memory, and the machine's load average before the run.
+    """
     load, command = os.getloadavg()[0], [sys.executable, "-m", "analysis", *map(str, arguments)]
     took = watch(command, own_share, 0.1, env={**os.environ, "OMP_NUM_THREADS": "1"})
     if took.status:
@@ -152,8 +156,10 @@ def main() -> None:
 
 
 def measure(folder: Path, most: int, scored: int, width: int) -> dict[str, Any]:
-    """Write the simulated logs that are not in the folder yet, time their analysis, and return seconds and memory: by
-    number of rows, by number of rules, and with sketches.
+    """Write the simulated logs that are not in the folder yet, and time `fspo analyse` and `fspo doctor` on them.
+
+    Return seconds and memory of the analysis by number of rows, by number of rules and with sketches, and of the doctor
+    by number of rows.
     """
     whole = folder / f"rows-{most}"
     if not whole.exists():

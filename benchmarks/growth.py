@@ -68,7 +68,7 @@ def passes(length: int, vocabulary: int, responses: int) -> dict[str, Callable[[
 
     def sampling() -> None:
         keys = np.arange(responses, dtype=np.uint64)
-        no_end = vocabulary  # no token ends a response, so that every response has the wanted length
+        no_end = vocabulary  # this id is outside the vocabulary: no token ends a response, so all have full length
         sample(
             model,
             [ids[0][:PROMPT]] * responses,
@@ -88,7 +88,10 @@ def passes(length: int, vocabulary: int, responses: int) -> dict[str, Callable[[
 
 
 def main() -> None:
-    """Time the passes at all sizes in turn and write seconds and slopes."""
+    """Time the passes at all sizes in turn; write their CPU seconds and slopes.
+
+    A slope is the power of the size with which the seconds of a pass grow.
+    """
     parser = CommandParser(prog="python benchmarks/growth.py", description=__doc__ or "")
     parser.add_argument("--rounds", type=int, default=5, help="timed rounds, of which the median counts")
     options = parser.parse_args()

@@ -23,8 +23,9 @@ T = TypeVar("T")
 
 
 def take_turns(steps: Mapping[str, Callable[[], T]], rounds: int, name: str = "timing") -> dict[str, list[T]]:
-    """Run several functions in turn, round after round, and return their results by round; the first round warms up and
-    is left out.
+    """Run several functions in turn, round after round, and return the results of each function by its name.
+
+    The first round warms up, and its results are left out.
     """
     from tqdm import tqdm
 
@@ -70,7 +71,9 @@ def own_share(pid: int) -> int:
 
 @dataclass(frozen=True)
 class Watched:
-    """Wall and CPU seconds of a command with all its processes, and the largest sum of their memory in bytes."""
+    """Measurements of a command that has ended: its exit status, wall seconds, and, over all its processes, CPU seconds
+    and the largest sum of memory in bytes.
+    """
 
     status: int
     wall: float

@@ -68,8 +68,8 @@ def update_flop(config: PretrainedConfig, parameters: int, rows: int, length: in
     """Count the floating-point operations of an update: in each pass 2 for each parameter and token, and those of the
     two matrix products of causal attention.
 
-    The embedding is a look-up and is left out. ``passes`` is the number of passes: 1 for a forward pass, 2 for a
-    backward pass, 1 more if activations are recomputed.
+    The embedding is a look-up and is left out. ``passes`` is the cost of the update in forward passes: 1 for the
+    forward pass, 2 for the backward pass, and 1 more if activations are recomputed.
     """
     used = parameters - (0 if config.tie_word_embeddings else config.vocab_size * config.hidden_size)
     # causal attention computes only half of each product

@@ -79,8 +79,8 @@ CASES = {
 
 
 class Memory:
-    """A callable that looks up the resident memory of a process, and keeps the largest value that it saw: bytes by
-    process id.
+    """A callable that returns the resident memory of a process in bytes. ``largest`` keeps the largest value that it
+    returned for each process id.
     """
 
     def __init__(self) -> None:
@@ -106,7 +106,7 @@ def kill_after_a_checkpoint(command: list[str], run: Path) -> None:
 
 
 def same_tensors(one: Path, other: Path) -> bool:
-    """Return whether two safetensors files hold the same bits, tensor by tensor."""
+    """Return whether two safetensors files hold tensors of the same names with equal values."""
     with safe_open(one, "pt") as ours, safe_open(other, "pt") as theirs:
         names = list(ours.keys())
         same = names == list(theirs.keys())
@@ -114,10 +114,11 @@ def same_tensors(one: Path, other: Path) -> bool:
 
 
 def measure(name: str, case: MeasuredShape, folder: Path, rollouts: int) -> dict[str, Any]:
-    """Train one case twice, once straight and once killed and resumed, and read its log; return what was measured.
+    """Train one case twice, once without a break and once killed and resumed, and return what was measured.
 
-    The result holds seconds of each phase, memory beside what `fspo plan` predicts, whether both runs end with the same
-    bits, and seconds and exit status of `fspo analyse`, `fspo doctor` and the figures on the run that was not killed.
+    The result holds seconds of each phase, memory beside what `fspo plan` predicts, and whether the resumed run's last
+    checkpoint equals the other run's checkpoint of the same step. It also holds seconds and exit status of
+    `fspo analyse`, `fspo doctor` and `fspo figures` on the run that was not killed.
     """
     from fspo.plan.memory import plan
     from fspo.train.checkpoint import list_checkpoints

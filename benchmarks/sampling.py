@@ -43,8 +43,8 @@ GOAL = 0.7
 
 
 def bare(draws: int) -> None:
-    """Draw normal numbers with numpy alone into one array that stays in the processor's cache. Its speed is what the
-    models' speeds are compared with.
+    """Draw normal numbers with numpy alone into one array that stays in the processor's cache. The speeds of the
+    log-ratio models are compared with the speed of these draws.
     """
     rng, out = np.random.default_rng(0), np.empty(CHUNK)
     for _ in range(draws // CHUNK):
@@ -120,7 +120,7 @@ def parallel(many: int) -> dict[str, object]:
 
 
 def main() -> None:
-    """Measure how fast log-ratio models are drawn and counted, print the rates and write them to a file."""
+    """Measure how fast S is drawn from log-ratio models and counted in a band; print and write the rates."""
     parser = CommandParser(prog="python benchmarks/sampling.py", description=__doc__ or "")
     parser.add_argument("--draws", type=int, default=1 << 24, help="draws in each timed step")
     parser.add_argument("--rounds", type=int, default=7, help="timed rounds, of which the median counts")

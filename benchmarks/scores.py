@@ -40,15 +40,15 @@ def batch_of(rows: int, seed: int) -> dict[str, Tensor]:
 
 
 def train_step(model: nn.Module, batch: dict[str, Tensor]) -> None:
-    """Run a forward and backward pass of the sum of log-probs through the whole model, weight gradients included: the
-    cost with which a score pass is compared."""
+    """Run a forward and backward pass of the sum of log-probs through the whole model, weight gradients included. The
+    cost of a score pass is compared with the cost of this pass."""
     token_log_probs(model, batch)[0].sum().backward()
     model.zero_grad()
 
 
 def input_step(model: nn.Module, batch: dict[str, Tensor]) -> None:
-    """Run a forward and backward pass of the sum of log-probs that stops at the embeddings and makes no weight
-    gradient: the least cost of a score pass."""
+    """Run a forward pass of the sum of log-probs, and a backward pass that stops at the embeddings and makes no weight
+    gradient. A score pass costs at least as much as these two passes."""
     roots: list[Tensor] = []
 
     def cut(_: nn.Module, __: tuple, output: Tensor) -> Tensor:

@@ -34,8 +34,8 @@ from fspo.policy.logprobs import make_batch, token_log_probs
 from fspo.policy.scores import ScoreHooks, score
 
 HOOKS_LIMIT, PASS_LIMIT = 0.03, 0.8
-"""Goals, as shares of the cost of a training pass: the most that the score hooks alone, and a whole score pass, may
-cost.
+"""Goals, as shares of the cost of a training pass: the largest cost of the score hooks alone (`ScoreHooks`, which
+compute the scores during a backward pass), and the largest cost of a whole score pass.
 """
 LIVE_LIMIT = 0.05
 """Share of a rollout step's time that must be saved before code that takes scores from the training pass itself is
@@ -63,14 +63,15 @@ def training_pass(model: nn.Module, batch: dict[str, Tensor]) -> None:
 
 
 def live_pass(model: nn.Module, batch: dict[str, Tensor]) -> None:
-    """Run a training pass that also carries the score hooks: the least cost of taking scores while training.
+    """Run a training pass with the score hooks attached. Taking scores while training costs at least as much as this
+    pass.
 
-    To take scores in real training, a pass must also keep the advantages out of the gradients that the hooks see; and a
-    score pass is still needed over the responses that the rule cuts, whose training gradient is 0.
+    In real training, the pass must also keep the advantages out of the gradients that the hooks see. The responses that
+    the rule cuts still need a score pass, because their training gradient is 0.
     """
     with ScoreHooks(model) as hooks:
         total = token_log_probs(model, batch, scores=hooks)[0].sum()
-        # Differentiate for the outputs of the embeddings too, because there the score hooks end their backward pass.
+        # Differentiate also with respect to the embeddings' outputs, where the score hooks end their backward pass.
         roots = [root for root, *_ in hooks._roots]
         torch.autograd.backward(total, inputs=[*roots, *(p for p in model.parameters() if p.requires_grad)])
 
@@ -118,9 +119,9 @@ def live_path(ratio: float, saved: float, minibatches: int = 4, epochs: int = 2)
 
     ``ratio`` is the cost of a score pass over that of a training pass, ``saved`` the share of a score pass that is
     saved. For the embedded model the score pass's share of a step was measured (`trl_rollout_step.json`). For the 8B
-    shapes, with M minibatches a rollout, the unit is a training pass over one minibatch: a step is M/3 of them for old
-    log-probs, M x epochs for updates, and one score pass. Sampling, which lowers that share, is left out in one
-    estimate and counted in another.
+    shapes, with M minibatches a rollout, the cost of a step is counted in training passes over one minibatch: M/3 for
+    old log-probs, M x epochs for updates, and ``ratio`` for one score pass. Sampling lowers the score pass's share of a
+    step: one estimate leaves sampling out, another counts it as 25 % of a step without its score pass.
     """
     shares: dict[str, float] = {}
     measured = RESULTS / "trl_rollout_step.json"

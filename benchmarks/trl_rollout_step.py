@@ -291,8 +291,8 @@ def measure(
 
 
 def summarise(case: TrainedCase, runs: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, Any]]:
-    """Average seconds and memory of each trainer over rounds and rollouts, without the first rollout of each process
-    where there are more."""
+    """Average the seconds of each trainer over rounds and rollouts, and take its largest memory. The first rollout of a
+    process is left out if the process has others."""
     table: dict[str, dict[str, Any]] = {}
     for side, found in runs.items():
         row: dict[str, Any] = {"what": case.sides[side]}

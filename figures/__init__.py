@@ -1,10 +1,11 @@
 """Publication figures: a module for each takes tables and returns a matplotlib Figure, without computing statistics.
 
-The folders ``of_runs`` and ``of_theory`` hold these modules and list their names. Each has ``TITLE``, ``CAPTION``,
-``caption(tables)``, whose second paragraph is details, ``figure(tables, style)``, and functions ``plot_...`` that draw
-a DataFrame into one axes. Those of runs have ``rows(tables)``, the table rows that are drawn, with the panel's title in
-a column ``panel``. Where TITLE speaks of length, ``TITLE_BY`` is the title for bins of another quantity, with
-``{label}`` for its name. ``draw_all`` draws all figures.
+The folders ``of_runs`` and ``of_theory`` hold these modules and list their names. Each module has ``TITLE``,
+``CAPTION``, ``caption(tables)``, ``figure(tables, style)``, and functions ``plot_...`` that draw a DataFrame into one
+axes. The text that ``caption`` returns may have a second paragraph, which holds details. A module of ``of_runs`` also
+has ``rows(tables)``, which returns the table rows that are drawn, with the panel's title in a column ``panel``. Where
+TITLE speaks of length, ``TITLE_BY`` is the title for bins of another quantity, with ``{label}`` for its name.
+``draw_all`` draws all figures.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
 class DrawnFigure:
     """What became of one figure: its files, caption and details, or the reason why it was not drawn.
 
-    ``name`` is the name of the files, from `file_name`. ``numbers`` is a CSV file of the drawn rows; figures of the
-    theory have none, because their tables are CSV files already.
+    ``name`` is the name of the files without their endings, from `file_name`. ``numbers`` is a CSV file of the drawn
+    rows; figures of the theory have none, because their tables are CSV files already.
     """
 
     name: str
@@ -42,7 +43,7 @@ class DrawnFigure:
 
 
 ALL_BINS = "all"
-"""What the column ``bin`` of a figure's numbers has where tables have -1: all bins together."""
+"""Value of the column ``bin`` in the CSV file of a figure's numbers for all bins together, where tables have -1."""
 
 
 def find_module(name: str) -> ModuleType:
@@ -61,7 +62,7 @@ def file_name(module: str, tables: Tables) -> str:
 
 def heading(module: ModuleType, tables: Tables) -> str:
     """Return a figure's title: the module's TITLE, or for bins of another quantity than length its TITLE_BY, or TITLE
-    with that quantity's label. It names the log-ratio where this is not the update's, S.
+    with that quantity's label. If the log-ratio is not the update's, S, the title ends with its symbol.
     """
     title = module.TITLE
     if not tables.by_length:
@@ -77,15 +78,17 @@ def of_ratio(tables: Tables) -> str:
 
 
 MOST_RULES = 5
-"""Largest number of rules in a figure, beside what clips nothing; the others are in supplement figures."""
+"""Largest number of rules in a figure, not counting `figures.tables.REFERENCES` (no clip, exact weights, random drops).
+Further rules are in supplement figures.
+"""
 
 
 def parts(module: ModuleType, tables: Tables) -> list[tuple[str, Tables]]:
-    """Return the figures into which a module's figure is divided so that none has more than ``MOST_RULES`` rules: the
-    end of the file name, and the tables with these rules alone.
+    """Divide a module's figure so that no part has more than ``MOST_RULES`` rules. Return, for each part, the end of
+    its file name, and the tables with the rows of its rules alone.
 
-    The main figure, whose end is "", has the rules that the paper compares (or the module's ``MAIN``), then rules that
-    trained. Supplements have the others, each beside fspo.
+    The first part, with the end "", is the main figure. It shows rules that the paper compares (or the module's
+    ``MAIN``), then rules that trained. The further parts are supplements: each shows fspo and some remaining rules.
     """
     from figures.style import looks
     from figures.tables import REFERENCES
@@ -116,7 +119,7 @@ def parts(module: ModuleType, tables: Tables) -> list[tuple[str, Tables]]:
 
 
 SUPPLEMENT = "-supplement-"
-"""What stands before the number of a supplement figure at the end of its file's name."""
+"""Text before the number at the end of a supplement figure's file name."""
 
 
 def draw_all(
@@ -192,8 +195,8 @@ def _draw(module: ModuleType, tables: Tables, style: Style, output: Path, stem: 
 
 
 def numbers_of(rows: Frame) -> Frame:
-    """Return the drawn ``rows`` as a figure's CSV file has them: the panel first, no column without a value, and
-    `ALL_BINS` for the bin -1.
+    """Return the drawn ``rows`` as a figure's CSV file has them: the column ``panel`` first, columns without any value
+    left out, and `ALL_BINS` for the bin -1.
     """
     rows = rows.dropna(axis=1, how="all")
     if "bin" in rows:

@@ -54,17 +54,18 @@ def described(results: list[DrawnFigure]) -> list[dict[str, Any]]:
 
 
 def write_captions(results: list[DrawnFigure], path: Path) -> None:
-    """Write `described` as a JSON file."""
+    """Write what `described` returns about the figures to a JSON file."""
     write_text(path, json.dumps(described(results), indent=2) + "\n")
 
 
 def check_output(folder: Path) -> None:
-    """Refuse an output folder that holds captions which this command did not write, or figures without captions.
+    """Refuse an output folder whose files ``fspo figures`` did not write.
 
     Raises
     ------
     UserError
-        If ``folder`` is such a folder, or a file.
+        If ``folder`` is a file, holds a captions file that ``fspo figures`` did not write, or holds files but no
+        captions file.
     """
     refuse_foreign(folder, {"captions*.json": json_with("name", "title", "skipped")}, "fspo figures")
 
@@ -133,8 +134,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 @contextmanager
 def _begun(captions: Path) -> Iterator[None]:
-    """Write empty captions before any figure is drawn, so that the folder of a killed process is recognised later as
-    this command's. If nothing was drawn, remove the captions, and the folder too if it was made for them.
+    """Write an empty captions file before any figure is drawn, by which a later ``fspo figures`` recognises the folder
+    as its own even if this process is killed. If nothing was drawn, remove the file, and also the folder if it is new.
     """
     new, folder = not captions.exists(), captions.parent
     made = not folder.exists()

@@ -11,10 +11,12 @@ from fspo.base.command_line import CommandParser
 from fspo.base.errors import run_cli
 
 SICK = "old_recomputed"
-"""The defect of the sick run: its trainer takes the old log-probabilities with the new weights."""
+"""Defect of the sick run, a key of `analysis.doctor.planted.DEFECTS`: its trainer computes the old log-probabilities
+again at each update.
+"""
 ROLLOUTS, SEED = 6, 0
 MARK = "demo.json"
-"""File by which a folder of this command is recognised, whose runs it may write again."""
+"""File that marks a folder as written by ``fspo demo``, which may then replace the folder's runs."""
 FIGURES = ("acceptance_by_length", "variance_scaling")
 
 

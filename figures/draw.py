@@ -111,8 +111,8 @@ def cloud(data: Frame, ax: Axes, *, x: str, y: str, hue: str, known: Mapping[str
 
 
 def cells(data: Frame, ax: Axes, *, x: str, y: str, value: str, **look: Any) -> Frame:
-    """Draw a table's column ``value`` as coloured cells, the least ``y`` at the bottom; return it with a row for each
-    ``y`` and a column for each ``x``. A cell is 1 wide and high, the first begins at 0.
+    """Draw a table's column ``value`` as coloured cells, the least ``y`` at the bottom. A cell is 1 wide and 1 high;
+    the first cell begins at 0. Return the values as a table with a row for each ``y`` and a column for each ``x``.
     """
     wide = data.pivot(index=y, columns=x, values=value)
     sns.heatmap(wide, ax=ax, cbar=False, linecolor="white", **look)
@@ -150,14 +150,14 @@ def dots(
     rows : sequence of str
         Categories from top to bottom: values of the column ``row``.
     by, order : str, sequence of str
-        Column whose values ``order`` stand below each other in a row, ``step`` apart. Rows of the table that share a
-        place, such as several runs, are spread around it.
+        In a row of the panel, dots with different values of the column ``by`` stand below each other, ``step`` apart,
+        in the order ``order``. Dots that would share a place, such as those of several runs, are spread around it.
     ends : pair of str
         Columns of the interval; none are drawn if the table lacks them.
     mapped : mapping
         From a property of `seaborn.objects.Dot` (color, marker, fill) to a column and the property of each value.
     missing : str
-        Words in a row without a dot.
+        Words that are written in those rows of the panel that have no dot.
     look
         Constant properties of the dots.
     """
@@ -191,7 +191,7 @@ def dots(
     ax.tick_params(axis="y", length=0)
     spec = ax.get_subplotspec()
     if spec is not None and not spec.is_first_col() and len(ax.get_shared_y_axes().get_siblings(ax)) > 1:
-        ax.tick_params(labelleft=False)  # hide them again, because seaborn.objects shows them
+        ax.tick_params(labelleft=False)  # hide the tick labels again, because seaborn.objects shows them
     ax.grid(False, axis="y")
     for empty in (i for i, name in enumerate(rows) if missing and not (data[row] == name).any()):
         few_words(ax, 0.5, empty, missing, transform=ax.get_yaxis_transform())
@@ -206,7 +206,7 @@ def outside_dots(
     """Draw the table's column ``x`` as dots, in one row of the panel for each rule (column ``band``).
 
     A rule's row has one dot for each choice outside the band (column ``outside``): drop, truncate and cap, from top to
-    bottom. ``more`` goes to `dots`.
+    bottom. ``more`` are further arguments of `dots`.
     """
     here = [name for name in OUTSIDE_MARKERS if (data["outside"] == name).any()]
     mapped = {"color": ("outside", OUTSIDE_COLORS), "marker": ("outside", OUTSIDE_MARKERS)}
@@ -226,8 +226,10 @@ def spread(count: int, step: float) -> NDArray[np.float64]:
 
 
 def beside(values: ArrayLike, offset: ArrayLike, partition: Partition = LENGTH) -> NDArray[np.float64]:
-    """Return the bins' places shifted by ``offset`` (bins of length: times 2^offset; else: plus offset / 5 of the
-    distance from first to last bin), so that points of several rules in one bin stand side by side.
+    """Return the bins' places shifted by ``offset``, so that points of several rules in one bin stand side by side.
+
+    Places of bins of length are multiplied by 2^offset. To places of other bins, offset / 5 of the distance from the
+    first to the last bin is added.
     """
     values, offset = np.asarray(values, float), np.asarray(offset, float)
     return values * 2.0**offset if partition == LENGTH else values + offset * float(np.ptp(values)) / 5

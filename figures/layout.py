@@ -36,7 +36,7 @@ def rule_keys(known: Mapping[str, Look], lines: bool = True) -> dict[str, Line2D
 
 
 def outside_keys(shown: Iterable[str]) -> dict[str, Line2D]:
-    """Return a legend's marks, by label, of those things that may happen outside the band which ``shown`` names."""
+    """Return a legend's marks by label, one for each choice outside the band (drop, truncate, ...) in ``shown``."""
     here = set(shown)
     return {o: key(OUTSIDE_COLORS[o], marker) for o, marker in OUTSIDE_MARKERS.items() if o in here}
 
@@ -61,8 +61,9 @@ def panel_grid(
     heights: Sequence[float] = (),
     **options: Any,
 ) -> tuple[Figure, list[Axes]]:
-    """Return a figure with ``panels`` axes in rows of at most ``most`` (or of ``columns``, if given), and one legend
-    above them (its marks by label). Heights are in inches.
+    """Return a figure and its ``panels`` axes, which stand in rows of at most ``most`` (or of ``columns``, if given).
+
+    ``legend`` holds the marks, by label, of one legend above the axes. Heights are in inches.
     """
     fixed = columns > 0
     columns = columns or style.columns(panels, most)
@@ -94,19 +95,19 @@ def facets(
     left: str = "",
     **options: Any,
 ) -> tuple[Figure, list[Axes]]:
-    """Return a figure with a panel for each title, and its axes; ``plot`` draws the panel's rows into them.
+    """Return a figure with a panel for each title, and its axes. ``plot`` draws a panel's rows into the panel's axes.
 
     Parameters
     ----------
     panels : mapping
         Rows of each panel by its title.
     height : float
-        Of a panel, in inches.
+        Height of a panel, in inches.
     legend : mapping
         Marks of the legend by label.
     known : mapping, optional
-        Look of each value of ``hue`` in curves over ``x``. A narrow figure names them in the legend, a wide one beside
-        the curves (`name_lines`).
+        Look of each value of ``hue`` in curves over ``x``. A narrow figure names these values in the legend, a wide
+        figure beside the curves (`name_lines`).
     left : str
         The y label of the first panel in each row.
     options
@@ -126,7 +127,9 @@ def facets(
 
 
 def color_bar(figure: Figure, axes: Sequence[Axes], label: str, **where: Any) -> Any:
-    """Return the colour bar of `figures.draw.cells` in all ``axes``, which have one scale of colours."""
+    """Add one colour bar for the coloured cells (`figures.draw.cells`) of all ``axes``, which share a scale of colours;
+    return the bar.
+    """
     bar = figure.colorbar(axes[0].collections[0], ax=axes, pad=0.02, **where)
     bar.set_label(label)
     bar.outline.set_visible(False)
@@ -134,7 +137,7 @@ def color_bar(figure: Figure, axes: Sequence[Axes], label: str, **where: Any) ->
 
 
 ROW, LEAST, BESIDES = 0.16, 0.45, 0.42
-"""Heights in inches: of one rule's row, of the lowest panel, and of titles and labels around a row of panels."""
+"""Heights in inches: one rule's row, the least height of a panel, and titles and labels around a row of panels."""
 
 
 def matrix(
@@ -151,8 +154,8 @@ def matrix(
     narrow: int = 2,
     sharex: Any = False,
 ) -> Figure:
-    """Return a figure with a row of panels for each value of the column ``panel``, and in it a panel for each value of
-    ``column`` in ``names``, whose titles these are. A panel without rows is left out.
+    """Return a figure with a row of panels for each value of the column ``panel``, and in each row a panel for each
+    value of ``column`` that ``names`` maps to a title. A panel without rows is left out.
 
     Parameters
     ----------
@@ -163,7 +166,7 @@ def matrix(
     legend : mapping
         Marks of the legend by label.
     height : float
-        Of one rule's row, in inches.
+        Height of one rule's row, in inches.
     narrow : int
         Largest number of panels beside each other in a narrow figure.
     """
@@ -197,7 +200,7 @@ def name_lines(
     """Write each rule's name at the right of the last panel that shows the rule, as high as its curve ends; before the
     name, draw a short piece of the curve's line with its marker.
 
-    Call when the axes have their limits. ``parts``: the rows of each panel.
+    Call this function after the limits of the axes are set. ``parts`` are the rows of each panel.
     """
     named: set[str] = set()
     height_of_figure = cast(Figure, axes[0].figure).get_figheight()
@@ -227,7 +230,9 @@ def name_lines(
 
 
 def apart(places: NDArray[np.float64], gap: float) -> NDArray[np.float64]:
-    """Return ascending ``places`` moved so that neighbours are at least ``gap`` apart, each group around its mean."""
+    """Return ascending ``places`` moved so that neighbours are at least ``gap`` apart. Places that must move are spread
+    around the mean of their group.
+    """
     groups = [[float(p)] for p in places]
     means = [g[0] for g in groups]
     i = 0

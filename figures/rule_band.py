@@ -14,10 +14,10 @@ from fspo.rules.drift import TokenMeans
 TOKEN_SD = 0.03
 """Standard deviation of a token's log-ratio in the pictures, nats: the base case of the fairness map."""
 MEANS = TokenMeans(TOKEN_SD**2 / 2, TOKEN_SD**2, positive=1e-3, negative=-1e-3)
-"""Token means from which the pictures take a band's centre."""
+"""Means over tokens (KL, squared log-ratio, drift by sign of A) from which the pictures compute a band's centre."""
 LENGTHS = 2.0 ** np.linspace(3, 12, 200)
 SHOWN_LENGTH = 512
-"""Length at which the right panel shows the weight that is left; 1 for a rule on tokens."""
+"""Length at which the right panel shows the weight that a rule leaves; for a rule on tokens, the length is 1."""
 SYMBOLS = {"update": "S", "engine": "E", "behaviour": "D+E", "total": "S+D+E"}
 _SIGNS = {1.0: "A > 0", -1.0: "A < 0"}
 _SIGN_COLORS = {1.0: "#0072B2", -1.0: "#D55E00"}

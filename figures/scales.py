@@ -39,7 +39,7 @@ def length_axis(ax: Axes, lengths: ArrayLike, most: int = 6) -> None:
 
 def bin_axis(ax: Axes, partition: Partition, values: ArrayLike, most: int = 6) -> None:
     """Format and label the x axis for bins: base-2 logarithmic for bins of length, linear for bins of another quantity.
-    ``values``: the bins' places.
+    ``values`` are the bins' places on the axis.
     """
     values = np.asarray(values, float)
     if partition == LENGTH:

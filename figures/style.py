@@ -69,14 +69,14 @@ _SPARE = (
     Look("#6699CC", "p"),
 )
 OF_SHAPES = {"exact": "none", "product": "rloo", "geometric": "gspo", "sqrt": "fspo", "sqrt-kl": "fspo-kl"}
-"""Shapes by which analyses name the bands of corrections, each with the preset that has the same shape: it is drawn in
-that preset's look.
+"""Shapes by which analyses name the bands of corrections, each with the preset that has the same shape. Figures draw
+the band in that preset's look.
 """
 OUTSIDE_MARKERS = {"drop": "o", "mask": "o", "truncate": "s", "cap": "D"}
 OUTSIDE_COLORS = {"drop": "#0072B2", "mask": "#0072B2", "truncate": "#D55E00", "cap": "#882255"}
 RANDOM_LABEL = "random drop"
 GREY, PALE = "#6a6a6a", "#9a9a9a"
-"""Colours of what numerics alone do and of words in a panel; of lines that are a reference."""
+"""Two greys: the first for numerical noise and for words in a panel, the second for reference lines."""
 
 
 def looks(rules: Iterable[str]) -> dict[str, Look]:
@@ -179,7 +179,7 @@ class Style:
         return self.width < 4.5
 
     def columns(self, panels: int, most: int = 4) -> int:
-        """Return in how many columns panels stand: at most ``most``, each at least 1.45 inches wide."""
+        """Return in how many columns panels stand: at most ``most``. Two or more are at least 1.45 inches wide."""
         return max(1, min(panels, most, int(self.width / 1.45)))
 
     @contextmanager

@@ -25,12 +25,12 @@ from proofs_check.maps.tables import MAP_COLUMNS
 COLUMNS: dict[str, tuple[str, ...]] = {
     name: columns_of(row) for name, row in (TABLES | {"sweep": SweepRow}).items()
 } | {name: tuple(columns) for name, columns in MAP_COLUMNS.items()}
-"""Columns of each table (docs/tables.md): of a run's, of the theory's."""
+"""Names of the columns of each table of a run and each table of the theory, by table name (docs/tables.md)."""
 NAMES = (*TABLES, "sweep")
 """Tables that ``fspo analyse`` and ``fspo sweep`` write (docs/theory.md names the quantities)."""
 OF_OWN_RULE = ("over_time", "theory_gap")
-"""Tables of what the run's own rule did: the clip rule, or with ``--on engine`` or ``--on behaviour``, where the
-log-ratio is the engine's or the behaviour's, the correction.
+"""Tables about the rule with which the run trained. That is the clip rule; with ``--on engine`` or ``--on behaviour``,
+where the log-ratio is the engine's or the behaviour's, it is the correction.
 """
 _OWN_RULE = "a log that names the rule that trained (imported logs: fspo import --rule)"
 _SCORES = "scores of responses, which fspo train logs (--log.score-every)"
@@ -72,12 +72,12 @@ class Tables:
     summaries : dict
         ``summary.json`` by run name.
     partition : Partition
-        What the bins are of.
+        What responses are binned by.
     on : str
         The log-ratio that the tables are about (``fspo.rules.Ratio``).
     outdated : dict of str
-        By table name, for tables that lack a column of ``COLUMNS``: what they lack, and what to run. They are not in
-        ``frames``.
+        By name of a table that lacks a column of ``COLUMNS``: a message that names the column and the command to run.
+        Such a table is not in ``frames``.
     """
 
     frames: dict[str, Frame]
@@ -140,7 +140,7 @@ def load_theory(folder: Path) -> Tables:
     Raises
     ------
     UserError
-        If the folder does not exist or holds none of them.
+        If the folder does not exist or holds no table of the theory.
     """
     folder = Path(folder)
     cure = f"run fspo maps --output {folder} first"
@@ -193,7 +193,9 @@ def load(runs: Sequence[Path], by: str = LENGTH.name, on: str = UPDATE.on) -> Ta
 
 
 def _stacked(parts: Mapping[str, Sequence[tuple[Frame, str]]]) -> Tables:
-    """Return the parts of each table as one, a part being its rows and what to run where it lacks a column."""
+    """Stack the parts of each table. A part holds rows and the command that makes them again, for the message about a
+    part that lacks a column.
+    """
     outdated = {
         name: f"table '{name}' has no column '{column}': {cure}"
         for name, found in parts.items()
@@ -264,7 +266,7 @@ def drawable(frame: Frame, columns: Sequence[str] = ("estimate",)) -> Frame:
     Raises
     ------
     NothingToDraw
-        If none is left; the message gives the table's reasons.
+        If no row is left; the message gives the table's reasons.
     """
     numbers = frame[list(columns)].astype(float)
     kept = frame[(numbers.notna() & (numbers.abs() < float("inf"))).all(axis=1)]
@@ -282,9 +284,11 @@ def shared_log(frame: Frame) -> Frame:
 
 
 def views(frame: Frame) -> Frame:
-    """Return the rows of a table that compare rules, panel by panel, with the panel's title in a new column ``panel``:
-    at each target acceptance (else with the presets' ranges) all rules on one run's log; and each run's own rule, as it
-    trained, on its own log. The new column ``log`` is the run on whose log the panel compares rules, or "".
+    """Return the rows of a table that compare rules, panel by panel, with the panel's title in a new column ``panel``.
+
+    There is one panel for each target acceptance, with all rules on one run's log; if no rule was matched to a target,
+    one panel with all rules at their presets' ranges. A last panel shows each run's own rule, as it trained, on the
+    run's own log. The new column ``log`` is the run on whose log a panel compares rules; it is "" in the last panel.
     """
     frame = frame[frame["rule"] != "none"]
     matched, given = (frame[frame["source"] == source] for source in ("matched", "given"))
@@ -307,7 +311,7 @@ def views(frame: Frame) -> Frame:
 
 
 def view_words(rows: Frame) -> str:
-    """Return words for a caption on whose log the rules of the panels are compared; ``rows`` from `views`."""
+    """Return words for a caption that say on whose log rules are compared. ``rows`` are those that `views` returns."""
     shared = next((log for log in rows["log"] if log), "")
     words = [f"All rules on the log of run {shared}"] if shared else []
     if (rows["log"] == "").any():
@@ -317,8 +321,10 @@ def view_words(rows: Frame) -> str:
 
 
 def split(rows: Frame, column: str = "panel", names: Mapping[Any, str] | None = None) -> dict[str, Frame]:
-    """Return the rows with each value of a column, in the order of the table. With ``names``, only those with a value
-    that has a name, by this name and in the order of ``names``.
+    """Return a mapping from each value of a column to the rows with this value, in the order of the table.
+
+    With ``names``, the mapping has only the values to which ``names`` gives a name. Its keys are then these names, in
+    the order of ``names``.
     """
     parts = dict(list(rows.groupby(column, sort=False)))
     if names is None:
@@ -328,7 +334,7 @@ def split(rows: Frame, column: str = "panel", names: Mapping[Any, str] | None = 
 
 def with_data(rows: Frame, names: Sequence[str]) -> tuple[Frame, str]:
     """Return the rows of those panels (values of the columns ``names`` together) in which at least half of the
-    estimates are known, and a sentence on the panels that are left out, with the data that they need; "" if none is.
+    estimates are known, and a sentence on the other panels with the data that they need; "" if there is none.
     """
     full = rows["estimate"].notna().groupby([rows[name] for name in names]).transform("mean") >= 0.5
     gone = rows[~full]
@@ -337,8 +343,8 @@ def with_data(rows: Frame, names: Sequence[str]) -> tuple[Frame, str]:
 
 
 def amount(rows: Frame) -> str:
-    """Return words for estimates that are missing, with how many times more responses they would need if the table
-    says so.
+    """Return words for estimates that are missing. If the table tells how many times as many responses they need, the
+    words say it too.
     """
     found = [re.search(r"about ([\d.]+) times", str(reason)) for reason in rows["reason"].dropna()]
     times = sorted({float(match[1]) for match in found if match})
@@ -354,8 +360,8 @@ def first_use(frame: Frame) -> Frame:
 
 
 def lemma_updates(tables: Tables) -> tuple[Frame, str]:
-    """Return the rows of table lemma at first use, those of single updates if there are any, else of windows, and words
-    for what one row is.
+    """Return the rows of table lemma at first use, and words for what one row is. The rows are those of single updates
+    if there are any, else those of windows.
     """
     rows = first_use(tables["lemma"])
     if (rows["updates"] == 1).any():

@@ -1,4 +1,6 @@
-"""Figures drawn from the tables of runs, one module for each; the other modules here draw parts of a figure."""
+"""Figures drawn from the tables of runs, one module for each. The module ``acceptance_series`` is no figure: it makes
+tables for one.
+"""
 
 FIGURES = (
     "acceptance_by_length",
@@ -18,6 +20,6 @@ FIGURES = (
     "sensitivity_settings",
     "training_curves",
 )
-"""Names of the figures from the tables of ``fspo analyse``, in the order of a paper."""
+"""Names of the figures from the tables of ``fspo analyse``, in the order in which a paper would show them."""
 STUDIES = ("sketch_error",)
 """Names of the figures from tables that scripts of the folder ``studies`` write."""

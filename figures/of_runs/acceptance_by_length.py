@@ -53,12 +53,13 @@ FLOOR = (
 )
 FLOOR_LOOK: dict[str, Any] = {"color": GREY, "marker": "_", "markersize": 5, "linestyle": ":", "linewidth": 0.9}
 WIDEST = 0.5
-"""Part of a panel's height; where the confidence band of a smooth curve is wider than this, the curve is left out."""
+"""Share of a panel's height. A smooth curve is left out where its confidence band is wider than this share."""
 
 
 def rows(tables: Tables) -> Frame:
-    """Return the table rows that give band acceptance, over all responses at first use, by bin and over all bins: a
-    panel for each target acceptance, one for the runs' own rules.
+    """Return the table rows that give band acceptance, over all responses at first use, by bin and over all bins.
+
+    The column ``panel`` names the panel: one for each target acceptance, one for the runs' own rules.
     """
     found = tables["acceptance"]
     found = first_use(prefer(found[found["measure"] == "band"], "subset", "all", "nonzero"))
@@ -66,7 +67,7 @@ def rows(tables: Tables) -> Frame:
     drawable(found)
     kept = []
     for part in split(found).values():
-        if part["log"].iloc[0]:  # on one log rules with the same band have the same band acceptance: keep one
+        if part["log"].iloc[0]:  # on one log, rules with the same band have the same band acceptance: keep one of them
             part = pd.concat([plain_outside(own) for _, own in part.groupby("rule")])
             part = part[[band_of(rule) == rule or band_of(rule) not in set(part["rule"]) for rule in part["rule"]]]
         kept.append(part)
@@ -116,8 +117,10 @@ def plot_acceptance(
 
 
 def smoothed(found: Frame, tables: Tables) -> Frame:
-    """Return the smooth curves of one rule, the last that the paper compares if it is there, because the confidence
-    bands of several rules would hide each other.
+    """Return the smooth curves of one rule, because the confidence bands of several rules would hide each other.
+
+    The rule is the last of those that the paper compares (`fspo.rules.COMPARED`). If that rule has no curve, it is the
+    first rule in the order of legends.
     """
     curves = smooth_rows(found, tables)
     rules = list(looks(curves["rule"]))

@@ -1,4 +1,7 @@
-"""Share of tokens that token and prefix rules keep, by the token's position and by the response (table positions)."""
+"""Share of tokens that token and prefix rules keep, by the token's position and by the response's length.
+
+The shares are in the table positions.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +24,8 @@ CAPTION = (
 
 
 def rows(tables: Tables) -> Frame:
-    """Return the rows of table positions: shares of tokens kept, by bins of the token's position and by bins of
-    responses; the column ``panel`` says which.
+    """Return the rows of table positions, which are shares of tokens kept. The column ``panel`` says what a row's bin
+    is of: "position" for the token's position, "response" for the response.
     """
     found = tables["positions"]
     return drawable(found[(found["bin"] >= 0) & (found["count"] > 0)]).rename(columns={"by": "panel"})

@@ -1,4 +1,6 @@
-"""Tables beside the measured points of acceptance by length: theory's curve, smooth curve, numerical noise."""
+"""Tables that the figure of acceptance by length draws beside its measured points: theory's curves, smooth curves, and
+the acceptance under numerical noise alone.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ def theory_curve(
     Parameters
     ----------
     rule : str
-        Name of a preset or of a correction's band; without a sequence band, or unknown, the result is empty.
+        Name of a preset or of a correction's band. The result is empty if the name is unknown, or if the rule has no
+        band on whole sequences.
     lengths, shares : arrays (K,)
         Mean length and share of responses of each bin.
     overall : float
@@ -43,7 +46,7 @@ def theory_curve(
 
 def theory_rows(rows: Frame, tables: Tables) -> Frame:
     """Return theory's curves of acceptance by length for the measured ``rows``: columns ``panel``, ``run``, ``rule``,
-    ``bin_mean`` and ``estimate``; empty for bins of another quantity.
+    ``bin_mean`` and ``estimate``. The result is empty if the bins are not of length.
     """
     found = [pd.DataFrame(columns=["panel", "run", "rule", "bin_mean", "estimate"])]
     for (panel, run, rule), part in rows.groupby(["panel", "run", "rule"], sort=False) if tables.by_length else ():
@@ -59,22 +62,22 @@ def theory_rows(rows: Frame, tables: Tables) -> Frame:
 
 
 def smooth_rows(rows: Frame, tables: Tables) -> Frame:
-    """Return the rows of table smooth, curves of acceptance that were fitted without bins, of the cases among the
-    measured ``rows``, with their column ``panel``.
+    """Return the rows of table smooth (curves of acceptance that were fitted without bins) for the cases that the
+    measured ``rows`` have. The column ``panel`` is taken from the measured rows of the case.
     """
     table = tables.frames.get("smooth")
     if table is None or table.empty:
         return pd.DataFrame(columns=["panel", "run", "rule"])
     case = ["run", "rule", "outside", "source", "target", "subset", "use", "measure"]
     shown = rows[[*case, "panel"]].drop_duplicates()
-    # Pandas' merge treats a missing target (NaN) as equal to another.
+    # Pandas' merge matches a missing target (NaN) with another missing target, as is wanted here.
     found = table[table["estimate"].notna()].merge(shown, on=case)
     return found.sort_values("coordinate", kind="stable")
 
 
 def floors(tables: Tables) -> Frame:
-    """Return the share of responses that numerical noise leaves in the band at unchanged weights (``estimate``), by
-    run, source (``name``) and bin, bin -1 with the ends of its interval (``low``, ``high``).
+    """Return the share of responses that numerical noise leaves in the band at unchanged weights (``estimate``), with
+    the ends of its interval (``low``, ``high``), by run, source of the noise (``name``) and bin; bin -1 is all bins.
 
     Sources that put no response out of the band are merged into one.
     """

@@ -1,4 +1,6 @@
-"""Share of responses out of the band over training, a line for each length bin, a panel for each rule (section 1)."""
+"""Share of responses out of the band over training (docs/theory.md section 1): a panel for each rule, and in it lines
+for the first, the middle and the last length bin.
+"""
 
 from __future__ import annotations
 

@@ -24,13 +24,16 @@ CAPTION = (
     "vectors themselves. Noise of finitely many responses biases ρ upward as a rule. Without a guarantee: {n}."
 )
 MEANS = ": means over updates"
-"""What the column ``panel`` has behind the panel's title in rows that are means."""
+"""Text that follows the panel's title in the column ``panel`` of rows that are means over updates."""
 CASE = ["run", "rule", "outside", "source", "target"]
 
 
 def rows(tables: Tables) -> Frame:
-    """Return the rows of table lemma that have the cosine lemma's rho (T7) and the cosine, then those of table
-    lemma_summary with their means: a panel for each target acceptance, one for the runs' own rules.
+    """Return the rows of table lemma that have the cosine lemma's rho (T7) and the cosine, then the rows of table
+    lemma_summary with the means of rho and of the cosine over updates.
+
+    The column ``panel`` names the panel: one for each target acceptance, one for the runs' own rules. In rows of means
+    the text `MEANS` follows that name.
     """
     found, _ = lemma_updates(tables)
     found = need(found[found["outside"].isin(ZEROING)], "no rule that drops has scored updates")
@@ -40,7 +43,7 @@ def rows(tables: Tables) -> Frame:
         return found
     table = first_use(table[table["quantity"].isin(["rho", "cosine"])])
     shown = found[[*CASE, "panel", "log"]].drop_duplicates()
-    # Pandas' merge treats a missing target (NaN) as equal to another.
+    # Pandas' merge matches a missing target (NaN) with another missing target, as is wanted here.
     means = table.merge(shown.assign(panel=shown["panel"] + MEANS), on=CASE)
     return pd.concat([found, means])
 
@@ -74,7 +77,7 @@ def plot_bound(data: Frame, ax: Axes | None = None, means: Frame | None = None, 
             ax.hlines(cosine["estimate"], rho["ci_low"], rho["ci_high"], **look)
             ax.vlines(rho["estimate"], cosine["ci_low"], cosine["ci_high"], **look)
     if wide:
-        # The axis is linear up to rho = 1, where T7 gives a bound.
+        # The axis is linear below rho = 1, where T7 gives a bound, and logarithmic above.
         ax.set_xscale("symlog", base=2, linthresh=1, linscale=2)
         octaves = np.arange(0, np.log2(right), max(1, np.log2(right) // 4))
         scales.fixed_ticks(ax.xaxis, [0, 0.5, *2.0**octaves])

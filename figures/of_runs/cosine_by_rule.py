@@ -25,8 +25,11 @@ ENDS = {"estimate": ("ci_low", "ci_high"), "worst_bin": ("worst_ci_low", "worst_
 
 
 def rows(tables: Tables) -> Frame:
-    """Return the rows of table cosine over all lengths, with the weight exp(S) for every rule, and a column ``band``: a
-    panel for each target acceptance, one for the runs' own rules. Dropping at random is the rule "random".
+    """Return the rows of table cosine over all lengths, with the weight exp(S) for every rule. The control that drops
+    responses at random is the rule "random".
+
+    The column ``panel`` names the panel: one for each target acceptance, one for the runs' own rules. The column
+    ``band`` names the row of the panel: the first preset with the rule's band.
     """
     found = tables["cosine"]
     found = found[(found["bin"] < 0) & (found["weight"] == "sequence")]
@@ -38,17 +41,18 @@ def rows(tables: Tables) -> Frame:
 
 
 def plot_cosines(data: Frame, rules: list[str], ax: Axes | None = None, part: str = "estimate") -> Axes:
-    """Draw cosines with intervals: a row for each rule, with drop, truncate and cap below each other in it, and a
-    dashed line where as many responses are dropped at random.
+    """Draw cosines with intervals: a row for each rule, with drop, truncate and cap below each other in it. A dashed
+    line marks the cosine when as many responses are dropped at random.
 
     Parameters
     ----------
     data : DataFrame
-        Columns ``band`` (the row), ``rule`` ("random" for the control), ``outside``, ``log``, and those of ``part``.
+        Columns ``band`` (the row), ``rule`` ("random" for the control), ``outside``, ``log``, and the
+        cosine ``part`` with its interval (`ENDS`).
     rules : list of str
         Rules from top to bottom.
     part : str
-        Column of the cosine: over all lengths ("estimate") or in the bin where it is least ("worst_bin").
+        Column of the cosine: over all lengths ("estimate") or in the bin where the cosine is least ("worst_bin").
     """
     random = data["rule"] == "random"
     ax = draw.outside_dots(data[~random], rules, ax, x=part, ends=ENDS[part])
@@ -73,7 +77,7 @@ def caption(tables: Tables) -> str:
 
 @styled
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw cosines over all lengths and in the worst bin, a row of panels for each comparison of rules."""
+    """Draw cosines over all lengths and in the bin of the least cosine, a row of panels for each comparison."""
     found = rows(tables)
     legend = layout.outside_keys(found["outside"])
     legend[RANDOM_LABEL] = layout.key("#7f7f7f", linestyle="--", linewidth=0.9)

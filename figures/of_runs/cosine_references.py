@@ -41,8 +41,10 @@ REFERENCES = {"same_batch": "same batch", "population": "population", "capped": 
 
 
 def rows(tables: Tables) -> Frame:
-    """Return cosines of the clipped update with four estimates of the true one (``reference``), over all responses,
-    with a column ``band``: a panel for each target acceptance, one for the runs' own rules.
+    """Return cosines of the clipped update with four estimates of the true one (``reference``), over all responses.
+
+    The column ``panel`` names the panels' row: one for each target acceptance, one for the runs' own rules. The column
+    ``band`` names the row in a panel: the first preset with the rule's band.
     """
     tables.only_by_length("it is of all responses together: draw it without --by")
     same, others = tables["cosine"], tables["population"]
@@ -60,13 +62,13 @@ def rows(tables: Tables) -> Frame:
 
 def plot_reference(data: Frame, rules: Sequence[str], ax: Axes | None = None) -> Axes:
     """Draw the cosines with one estimate of the true update (columns ``band``, ``outside``, ``estimate``, ``ci_low``,
-    ``ci_high``) in rows of rules; a row without an estimate says so.
+    ``ci_high``), one row for each rule. In a row without an estimate stands "too little data".
     """
     return draw.outside_dots(data, rules, ax, missing=TOO_LITTLE)
 
 
 def caption(tables: Tables) -> str:
-    """Return the caption of cosines with four estimates of the true update, with what missing ones need."""
+    """Return the caption of cosines with four estimates of the true update; say what data missing cosines need."""
     found = rows(tables).replace({"reference": REFERENCES})
     kept, words = with_data(found, ["reference", "panel"])
     gone = split(found[~found["reference"].isin(kept["reference"])], "reference")
@@ -77,7 +79,7 @@ def caption(tables: Tables) -> str:
 
 @styled
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw a column for each estimate of the true update, a row of panels for each comparison of rules."""
+    """Draw a column of panels for each estimate of the true update, and a row for each comparison of rules."""
     found = with_data(rows(tables), ["panel", "reference"])[0]
     legend = layout.outside_keys(found["outside"])
     return layout.matrix(found, "reference", REFERENCES, style, plot_reference, "cosine", legend)

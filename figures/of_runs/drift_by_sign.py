@@ -50,8 +50,9 @@ def rows(tables: Tables) -> Frame:
 
 
 def plot_drifts(data: Frame, rules: Sequence[str], ax: Axes | None = None, noise: Frame | None = None) -> Axes:
-    """Draw drifts in 1e-3 nats per token: a row for each rule that trained, in it those of all responses, of A > 0 and
-    of A < 0 below each other; grey ticks are minus k3 (an estimate of KL), grey strips the drift by numerical noise.
+    """Draw drifts in 1e-3 nats per token. Each rule that trained has a row with the drifts of all responses, of A > 0
+    and of A < 0 below each other. Grey ticks are minus k3 (an estimate of KL) per token; grey strips are the drift that
+    numerical noise makes.
 
     Parameters
     ----------

@@ -29,8 +29,10 @@ COMPONENTS = {
 
 
 def rows(tables: Tables) -> Frame:
-    """Return the rows of table lemma with both parts of the error: a panel for each target acceptance; with no such
-    rows, one for the runs' own rules.
+    """Return the rows of table lemma with both parts of the clipped update's error.
+
+    The column ``panel`` names the panel: one for each target acceptance, with all rules on one run's log. If no rules
+    are compared on one log, there is one panel for the runs' own rules.
     """
     found = views(drawable(lemma_updates(tables)[0], ("e_len", "e_in")))
     shared = found[found["log"] != ""]
@@ -67,7 +69,7 @@ def caption(tables: Tables) -> str:
 
 @styled
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw both parts of the updates' errors: a row of panels for each comparison, a column by what is outside."""
+    """Draw both parts of the updates' errors: a row of panels for each comparison, a column for each choice outside."""
     legend = {label: layout.key(color, marker) for label, color, marker in COMPONENTS.values()}
     names = {name: name for name in OUTSIDE_MARKERS}
 

@@ -40,8 +40,10 @@ WEIGHT = "mean weight"
 
 
 def rows(tables: Tables) -> Frame:
-    """Return effective sample sizes by bin: a panel for each target acceptance, one for the runs' own rules, and last
-    the unclipped weights ("exact"), whose estimate is there the mean weight.
+    """Return effective sample sizes by bin, of the weights that a rule leaves and of the unclipped weights ("exact").
+
+    The column ``panel`` names the panel: one for each target acceptance, one for the runs' own rules, and a last one
+    whose estimate is the mean of the unclipped weights.
     """
     found = first_use(tables["ess"])
     found = drawable(found[found["bin"] >= 0])

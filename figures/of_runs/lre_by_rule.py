@@ -1,4 +1,7 @@
-"""Length Reweighting Error by rule, for band, update and weight acceptance: dots with intervals (section 3)."""
+"""Length Reweighting Error by rule, for band, update and weight acceptance: dots with intervals.
+
+Formulas: docs/theory.md section 3.
+"""
 
 from __future__ import annotations
 

@@ -33,7 +33,9 @@ QUANTITIES = {
 
 
 def range_factor(rule: str, value: str) -> float:
-    """Return how many times the preset's upper half-width the swept range is; ``value`` is the table's text "lo hi"."""
+    """Return the upper half-width of a range of the sweep as a multiple of the preset's. ``value`` is that range in the
+    table's form, a text "lo hi".
+    """
     band = CORRECTIONS[rule] if rule in CORRECTIONS else PRESETS[rule].rule
     swept, preset = (r.half_widths(np.ones(1))[1][0] for r in (replace(band, range_hi=float(value.split()[1])), band))
     # The table rounds ranges to few digits, so the ratio of two of them is rounded too.
@@ -41,8 +43,8 @@ def range_factor(rule: str, value: str) -> float:
 
 
 def rows(tables: Tables) -> Frame:
-    """Return the rows of one log's table sweep in which the range was changed, with its multiple of the preset's in a
-    new column ``factor`` and the quantity's words in ``panel``.
+    """Return the rows of one log's table sweep in which the range was changed. The new column ``factor`` is the range
+    as a multiple of the preset's; the new column ``panel`` is the name of the quantity in words.
     """
     tables.only_by_length("the sweep is by length: draw it without --by")
     found = need(tables["sweep"].query("setting == 'range'"), "the sweep has no ranges")

@@ -1,4 +1,4 @@
-"""What one other setting (dual clip, outside, drift, ...) would have done to the responses of one log."""
+"""What a change of one setting (dual clip, outside, drift, ..., not the range) would have done to one log."""
 
 from __future__ import annotations
 
@@ -36,13 +36,14 @@ SETTINGS = {
     "group": ("group size", set()),
     "minibatch": ("update no.", set()),
 }
-"""Label of each setting that the sweep changes, and the value of it that the preset fspo has."""
+"""Label of each setting that the sweep changes, and the setting's value in the preset fspo (empty if it has none)."""
 
 
 def rows(tables: Tables) -> Frame:
-    """Return the rows of one log's table sweep in which another setting than the range was changed, in drawing order:
-    the label of their row in a new column ``label``, the quantity's words in ``panel``, and whether fspo has that value
-    in ``own``.
+    """Return the rows of one log's table sweep in which another setting than the range was changed, in drawing order.
+
+    New columns are ``label`` (setting and value, the label of the row in a panel), ``panel`` (the name of the quantity
+    in words) and ``own`` (whether the preset fspo has that value).
     """
     tables.only_by_length("the sweep is by length: draw it without --by")
     if tables.on in CORRECTED:
@@ -59,7 +60,7 @@ def rows(tables: Tables) -> Frame:
 
 def plot_settings(data: Frame, labels: Sequence[str], ax: Axes | None = None) -> Axes:
     """Draw the estimates (columns ``label``, ``own``, ``estimate``, ``ci_low``, ``ci_high``) in the rows ``labels``,
-    one for each value of each setting ("setting: value"), filled where fspo has that value. In a row without an
+    one for each value of each setting ("setting: value"). A dot is filled if fspo has that value. In a row without an
     estimate stands "too little data".
     """
     mapped = {"fill": ("own", {True: True, False: False})}

@@ -1,4 +1,4 @@
-"""Error of cosines that are computed from sketches instead of full scores, by the sketch's width (section 5)."""
+"""Error of cosines computed from sketches instead of full scores, by the sketch's width (docs/theory.md section 5)."""
 
 from __future__ import annotations
 

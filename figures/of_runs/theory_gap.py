@@ -26,7 +26,7 @@ CAPTION = (
 PARTS = ("gap", *INGREDIENTS, "rest")
 WORDS = {"gap": "measured − theory", "H": "H (spread)"}
 SMALL = 0.005
-"""A part that is smaller than this everywhere is named in the caption and has no panel."""
+"""A part of the gap that is below this size in every bin is named in the caption and has no panel."""
 
 
 def rows(tables: Tables) -> Frame:

@@ -29,8 +29,10 @@ the value of its quantity as a reference line.
 
 
 def rows(tables: Tables) -> Frame:
-    """Return the update's squared bias, variance and errors over all responses, with a column ``band``: a panel for
-    each target acceptance, one for the runs' own rules.
+    """Return the update's squared bias, variance and errors over all responses.
+
+    The column ``panel`` names the panels' row: one for each target acceptance, one for the runs' own rules. The column
+    ``band`` names the row in a panel: the first preset with the rule's band.
     """
     tables.only_by_length("it is of all responses together: draw it without --by")
     found = tables["population"]
@@ -42,7 +44,7 @@ def rows(tables: Tables) -> Frame:
 
 def plot_errors(data: Frame, rules: Sequence[str], ax: Axes | None = None) -> Axes:
     """Draw one of the ``QUANTITIES`` (columns ``quantity``, ``band``, ``outside``, ``estimate``, ``ci_low``,
-    ``ci_high``) in rows of rules, and a line at its value without clipping.
+    ``ci_high``), one row for each rule, and a line at the quantity's value without clipping.
     """
     ax = draw.outside_dots(data, rules, ax)
     draw.reference(ax, UNCLIPPED[data["quantity"].iloc[0]], "x", linewidth=1.2)
@@ -60,7 +62,7 @@ def caption(tables: Tables) -> str:
 
 @styled
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw a column for each of the ``QUANTITIES``, a row of panels for each comparison of rules."""
+    """Draw a column of panels for each of the ``QUANTITIES``, and a row of panels for each comparison of rules."""
     found = with_data(rows(tables), ["panel", "quantity"])[0]
     legend = layout.outside_keys(found["outside"])
     legend["without clipping"] = layout.key(PALE, linestyle="-", linewidth=1.2)

@@ -51,8 +51,8 @@ def exponents(tables: Tables) -> Frame:
 
 
 def noise_of(tables: Tables) -> Frame:
-    """Return, for each run with a measured noise floor, the mean square of S (``square``, ``low``, ``high``) by length
-    bin that its strongest source of numerical noise makes.
+    """Return, for each run with a measured noise floor, the mean square of S that the run's strongest source of
+    numerical noise makes, by length bin: the estimate ``square`` and the ends ``low`` and ``high`` of its interval.
     """
     found = [pd.DataFrame(columns=["run", "meaning", "square"])]
     column = "mean_square_per_token"
@@ -107,7 +107,7 @@ def plot_variances(
 
 def plot_exponents(data: Frame, rules: Sequence[str], ax: Axes | None = None) -> Axes:
     """Draw fitted exponents 2H of Var(S|L) (columns ``trained_rule``, ``slope_2H``, ``ci_low``, ``ci_high``): a row for
-    each rule that trained, a mark for each run; sqrt bands need 1, where a line stands.
+    each rule that trained, a mark for each run. A line marks 1, the exponent that sqrt bands need.
     """
     known = looks(rules)
     mapped = draw.rule_marks("trained_rule", known)

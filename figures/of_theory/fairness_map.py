@@ -34,7 +34,7 @@ LINES = ("fixed", "power-0.25", "fspo", "power-0.75", "linear", "fspo-kl", "fspo
 MAIN = ("fixed", "linear", "fspo", "fspo-kl", "power-0.75")
 """Rules that the main figure shows, if it cannot show all."""
 OF_PRESET = {"fixed": "rloo", "linear": "gspo", "power-0.75": "power"}
-"""Preset in whose colour and marker a rule of the map is drawn, because its band grows with the same power of the
+"""Preset in whose colour and marker a rule of the map is drawn. The bands of both grow with the same power of the
 length.
 """
 

@@ -1,4 +1,6 @@
-"""Least error of the clipped update under each model, for any exponent of the band and for a square root (T12, T13)."""
+"""Least error of the clipped update under each model (a policy, a training step and rewards), over all exponents of the
+band's growth with length, and with the exponent 1/2 (T12, T13).
+"""
 
 from __future__ import annotations
 
@@ -37,6 +39,7 @@ def select(tables: Tables) -> Frame:
 def plot_best(data: Frame, ax: Axes | None = None) -> Axes:
     """Draw the least errors (columns ``model``, ``outside``, ``value``, ``value_gamma_half``), as shares of the error
     without clipping (``value_unclipped``): a row for each model, and in it drop, truncate and cap below each other.
+    Filled dots are over all exponents of the band, open dots with the exponent 1/2.
     """
     shares = data.assign(
         best=data["value"] / data["value_unclipped"], half=data["value_gamma_half"] / data["value_unclipped"]

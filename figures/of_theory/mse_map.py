@@ -25,8 +25,8 @@ CENTRES = {-1.0: "centre $-KL$", 0.0: "centre 0", 1.0: "centre $+KL$"}
 
 
 def cells(tables: Tables) -> Frame:
-    """Return the bands' rows of table mse_map for one model and number of prompts, with the error over that without
-    clipping in a new column ``relative``.
+    """Return the rows of table mse_map that have a band, for one model and one number of prompts. The new column
+    ``relative`` is the error divided by the error without clipping.
     """
     table = tables["mse_map"]
     table = prefer(table, "model", MODEL, *table["model"].unique())
@@ -74,7 +74,7 @@ def figure(tables: Tables, style: Style) -> Figure:
     outsides = [name for name in OUTSIDE_MARKERS if (found["outside"] == name).any()]
     centres = [centre for centre in CENTRES if (found["centre"] == centre).any()]
     low, high = float(found["relative"].min()), max(1.0, float(found["relative"].max()))
-    far = max(high, 1 / low)  # the colour of 1 (the error without clipping) is white
+    far = max(high, 1 / low)  # colours run from 1 / far to far, so that 1, the error without clipping, is white
     height = 1.05 if style.narrow else 1.2
     fig, axes = layout.panel_grid(
         style, len(outsides) * len(centres), height, columns=len(centres), sharex=True, sharey=True

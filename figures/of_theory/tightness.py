@@ -1,6 +1,4 @@
-"""Angles between clipped and true update, against the bound of the cosine lemma (T7) and the case T7s that reaches
-it.
-"""
+"""Angles between clipped and true update beside the bound of the cosine lemma (T7), which the case T7s reaches."""
 
 from __future__ import annotations
 

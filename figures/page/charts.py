@@ -1,4 +1,4 @@
-"""Charts of the report that answer to mouse and keyboard: Vega-Lite specifications from the numbers of figures.
+"""Make the charts of the report, which react to mouse and keyboard: Vega-Lite specifications from figures' numbers.
 
 Vega comes as one JavaScript text from the package vl-convert-python. It draws SVG, in which each point can have a name
 and the focus of the keyboard.
@@ -30,7 +30,7 @@ class Chart:
     y_title, x_title : str
         Words at the axes.
     x, y : str
-        Columns; ``ends`` are those of the interval of y.
+        Columns of the coordinates; ``ends`` are the columns of the interval of y.
     kind : str
         Vega's type of the x scale: "log", "linear", or "point" for names.
     y_kind : str
@@ -40,7 +40,7 @@ class Chart:
     panels : sequence of str
         Columns with a chart for each combination of their values; a bin is named by its range of lengths.
     words : mapping
-        What a panel's title has instead of a value.
+        Words that replace values of the columns ``panels`` in a panel's title.
     only : mapping
         Column to the one value of it that the charts show.
     counted : str
@@ -180,12 +180,12 @@ CHARTS = {
         **_OVER,
     ),
 }
-"""The figures of runs that are charts too, by the name of their module. The others show single updates as clouds."""
+"""The figures of runs that the report also shows as charts, by the name of their module. It shows others as printed."""
 MOST_POINTS = 2000
-"""Largest number of points in the charts of a figure; one with more is shown as it is printed."""
+"""Largest number of points in the charts of a figure. The report shows a figure with more points as printed."""
 SHAPES = {"o": "circle", "s": "square", "^": "triangle-up", "v": "triangle-down", "D": "diamond", "d": "diamond"}
 SHAPES |= {"X": "cross", "P": "cross", "<": "triangle-left", ">": "triangle-right"}
-"""Vega's names of Matplotlib's markers; any other is a stroke."""
+"""Vega's names of Matplotlib's markers. A marker that is missing here is drawn as a stroke."""
 AXIS = {"labelOverlap": "greedy", "labelSeparation": 8}
 
 
@@ -199,7 +199,8 @@ def library() -> str:
 
 def charts(name: str, numbers: Frame) -> tuple[str, list[dict[str, Any]]]:
     """Return the caption of the charts of the figure ``name``, and a Vega-Lite specification with its ``title`` for
-    each panel, from the figure's numbers; nothing for a figure that is no chart or has more than `MOST_POINTS` points.
+    each panel, from the figure's numbers. Both are empty if `CHARTS` lacks the figure, its numbers have no value of y,
+    or there are more than `MOST_POINTS` points.
 
     A point stands for a row with a finite y; its ``words`` say what it shows. The specification's parameter ``hidden``
     lists the rules that are not shown.

@@ -36,7 +36,7 @@ def write(runs: Sequence[Path], path: Path, only: Sequence[str] = ()) -> list[st
     Returns
     -------
     list of str
-        A line for each run with what the doctor found, the lines above the page's figures.
+        A line for each run: its name, its number of rows, and what the doctor found in it.
 
     Raises
     ------

@@ -1,4 +1,7 @@
-"""The contents of a reproduction's report, read from its folders and tables; no number is computed here."""
+"""The contents of the report on runs or on a reproduction, read from run folders and tables.
+
+No number is computed here but counts and a run's mean acceptance.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +30,11 @@ PLACES = {
     HEALTH: ("training_curves",),
     ACTION: ("sensitivity_range", "sensitivity_settings"),
 }
-"""Figures by the question that they answer; those of no other question answer the first, `CUT`."""
+"""Figures by the question of the page that they answer. A figure that is not listed here answers the question `CUT`."""
 CLAIMED = {UPDATE: ("C3", "C6"), THEORY: ("C4",), HEALTH: ("C5",)}
-"""Headlines of claims by the question that they answer; the others answer `CUT`."""
+"""Headlines of claims by the question of the page that they answer. A headline not listed here answers `CUT`."""
 LEAD = "acceptance_by_length"
-"""The figure of the first screen."""
+"""The figure on the first screen of the report."""
 Row = dict[str, Any]
 
 
@@ -100,7 +103,7 @@ def page_sections(
 
 
 def skipped(captions: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a line for each figure that was not drawn, with its reason, and one on the supplement figures."""
+    """Return a line for each figure that was not drawn, with the reason, and a line that names supplement figures."""
     lines = [f"Not drawn: {f['title']}: {f['skipped']}" for f in captions if f["skipped"]]
     more = [str(f["name"]) for f in captions if SUPPLEMENT in f["name"]]
     return [*lines, f"Figures of further rules, as files beside the others: {', '.join(more)}."] if more else lines
@@ -142,8 +145,8 @@ def assumptions(runs: Sequence[Path]) -> Section:
 
 
 def theory_gap(runs: Sequence[Path]) -> list[tuple[str, list[Row]]]:
-    """Return the page's table on the gap between measured and theoretical acceptance, with its parts by cause, by run;
-    none if no run has it.
+    """Return the page's table on the gap between measured and theoretical acceptance, with its parts by cause, by run.
+    The list is empty if no run has the gap.
     """
     table = read_all(runs, "theory_gap")
     rows: list[Row] = []
@@ -332,7 +335,9 @@ def run_row(run: Path, ranges: Mapping[str, Any]) -> Row:
 
 
 def samples(run: Path) -> list[Row]:
-    """Return the longest right and the longest wrong response of a run's last rollout, with their answers."""
+    """Return the longest right and the longest wrong response of a run's last rollout, each with its prompt, length,
+    reward and advantage. A response is right if its reward is positive.
+    """
     files = sorted((run / ROLLOUTS).glob("rollout-*.jsonl"))
     if not files:
         return []

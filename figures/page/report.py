@@ -1,6 +1,7 @@
 """Write ``report.html``, one self-contained page: answers in sentences, then a section for each question.
 
-Nothing is fetched. The page's scripts are its own: they draw the charts; without them, and in print, figures are shown.
+The page loads nothing from elsewhere: its scripts, which draw the charts, are inside it. Without scripts, and in print,
+the page shows the figures instead of the charts.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ VERDICTS = {
 """Symbol and CSS class of the badge for each verdict of a claim. A verdict without an entry gets a plain badge."""
 _CLAIM_FIELDS = ("id", "statement", "verdict", "estimand", "estimate", "ci_low", "ci_high", "margin", "test")
 BEGINNING = '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta name="generator" content="fspo">\n'
-"""First words of every page, by which a page of this command is recognised among other HTML files."""
+"""First words of every report, by which a report is recognised among other HTML files."""
 _COLORS = 128
 _MOST_ROWS = 250
 """Largest number of rows in the table of a figure's numbers on the page; longer tables stay in their CSV files."""
@@ -61,7 +62,8 @@ class Section:
     notes : sequence of str
         Sentences, as a list.
     tables : sequence of (heading, rows)
-        Rows are mappings; the columns are the keys in the order of their first appearance. Each table is folded.
+        Rows are mappings; the columns are the keys in the order of their first appearance. The page shows each table
+        folded.
     figures : sequence of Picture
     claims : sequence of mappings
         ``id``, ``statement``, ``verdict`` ("supported", "refuted", "inconclusive"); ``estimand``, ``estimate``,
@@ -100,9 +102,9 @@ def write_report(
     lead : Picture, optional
         The first screen's picture.
     findings : sequence of mappings
-        Rows of the first screen's table; where a section has claims, their verdicts take its place.
+        Rows of the first screen's table. If a section has claims, a table of their verdicts takes its place.
     sections : sequence of Section
-        In this order; an empty one is left out.
+        Sections in the order of the page; an empty section is left out.
     samples : sequence of mappings
         Model text and other free text, shown preformatted; numbers on one line; a ``title`` field becomes the heading.
     provenance : mapping
@@ -219,7 +221,7 @@ def _claim(claim: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _claims(claims: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the page's form of claims, each claim that is an atom inside the first headline that names it."""
+    """Return claims in the form that the page's template takes. An atom is inside the first headline that names it."""
     made = {str(claim.get("id", "")): _claim(claim) for claim in claims}
     owner: dict[str, str] = {}
     for claim in claims:
@@ -339,8 +341,8 @@ def _read_numbers(file: Path) -> pd.DataFrame:
 
 
 def _numbers(frame: pd.DataFrame, name: str) -> dict[str, Any]:
-    """Return the numbers of a figure as a table of the page; a column that holds one value only becomes words above the
-    table. ``name`` is that of their file.
+    """Return the numbers of a figure as a table of the page. A column that holds one value only becomes words above the
+    table. ``name`` is the name of the CSV file with the numbers.
     """
     rows: list[dict[str, Any]] = [{str(k): v for k, v in row.items()} for row in frame.to_dict("records")]
     columns = map(str, frame.columns)

@@ -14,7 +14,9 @@ from figures.page.story import CUT, HEALTH, THEORY
 
 @dataclass(frozen=True)
 class Page:
-    """What was written: the path of the report, and a line for each run whose log is damaged."""
+    """The path of the report that was written, and the lines of `figures.page.contents.warnings`: one for each part of
+    a log that could not be read and for each warning of an analysis.
+    """
 
     path: Path
     damaged: list[str]
@@ -43,9 +45,9 @@ def write_page(
     theory, figures
         The rows of captions.json of the theory's figures and of the runs' figures.
     ranges : dict
-        Content of calibration.json, by rule; empty where the rules trained as published.
+        Content of calibration.json, by rule; empty if the rules trained with their presets' ranges.
     stages : list of dict
-        What each stage was and how long it took.
+        Name of each stage, its seconds, and whether an earlier command had done it.
     """
     drawn = out / "figures"
     damaged = [line for run in runs for line in contents.warnings(run)]

@@ -25,7 +25,7 @@ answers one.
 
 
 MOST_RUNS = 3
-"""Runs of which the first screen says what their own rule cuts."""
+"""Largest number of rules of which the first screen says what they cut in a run that they trained."""
 
 
 def sentences(tables: Mapping[str, Frame], diagnoses: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
@@ -66,7 +66,9 @@ def as_trained(acceptance: Frame) -> str:
 
 
 def cut(acceptance: Frame) -> str:
-    """Say how often each compared rule cuts the longest and the shortest responses, where all rules keep one share."""
+    """Say how often each compared rule cuts the longest and the shortest responses, with ranges at which all rules
+    keep the same share of responses.
+    """
     if acceptance.empty:
         return _missing("how often each length is cut", acceptance)
     rows = acceptance[(acceptance["measure"] == "band") & (acceptance["subset"] == "all") & (acceptance["bin"] >= 0)]
@@ -84,7 +86,9 @@ def cut(acceptance: Frame) -> str:
 
 
 def turned(cosine: Frame) -> str:
-    """Say the cosine of clipped and true update under each compared rule, where all rules keep one share."""
+    """Say the cosine of clipped and true update under each compared rule, with ranges at which all rules keep the same
+    share of responses.
+    """
     what = "how far clipping turns the update"
     if cosine.empty:
         return f"{_missing(what, cosine)} The log has no scores: a run with --log.score-every 1 writes them."
@@ -127,7 +131,9 @@ def healthy(diagnoses: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _at_one_rate(rows: Frame, what: str = "all responses") -> tuple[Frame, str]:
-    """Return the rows of rules that are matched to the least target on one run's log, and the words for it."""
+    """Return the rows of rules whose range is matched to the least target acceptance on one run's log, and the words
+    with which a sentence about these rows begins.
+    """
     rows = rows[rows["source"] == "matched"]
     if rows.empty:
         return rows, ""
@@ -137,7 +143,7 @@ def _at_one_rate(rows: Frame, what: str = "all responses") -> tuple[Frame, str]:
 
 
 def _by_rule(rows: Frame) -> list[tuple[str, Frame]]:
-    """Return the rows of each rule that the paper compares, in its order."""
+    """Return the rows of each rule that the paper compares, in the paper's order."""
     own = ((rule, rows[rows["rule"] == rule]) for rule in COMPARED)
     return [(rule, plain_outside(part)) for rule, part in own if len(part)]
 
@@ -154,7 +160,7 @@ def _values(rows: Frame) -> str:
 
 
 def _two_shares(long: Any, short: Any) -> str:
-    """Return the shares of long and of short responses that a rule cuts, their ratio, and whether they overlap."""
+    """Say the shares of long and of short responses that a rule cuts, their ratio, and if their intervals overlap."""
     few, many = 1 - short["estimate"], 1 - long["estimate"]
     said = [f"{many / few:.1f} times as often"] if few > 0 and many > 0 else []
     if not (short["ci_high"] < long["ci_low"] or long["ci_high"] < short["ci_low"]):
@@ -178,5 +184,5 @@ def _missing(what: str, rows: Frame) -> str:
 
 
 def anchor(title: str) -> str:
-    """Return the address of the section ``title`` in the page."""
+    """Return the HTML id of the section ``title``, to which links in the page point."""
     return re.sub(r"\W+", "-", title.lower()).strip("-")
