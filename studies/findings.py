@@ -43,7 +43,7 @@ from studies import rule_table
 ROOT = Path(__file__).resolve().parent.parent
 PAGE, README_PICTURE = ROOT / "docs" / "findings.md", ROOT / "docs" / "images" / "acceptance.png"
 RESULTS = ROOT / "results" / "paper"
-"""The folder of the reproduction that the page and README show."""
+"""Results folder of the reproduction that docs/findings.md and README show."""
 PRETRAINED, MODEL_SIZE = ROOT / "results" / "pretrained", ROOT / "results" / "model_size.csv"
 JUDGED, REPORT, PICTURE = "claims.json", "report.html", "figures/acceptance_by_length.png"
 TABLES, RULES = ("fair_exponent", "trend_parts"), "rules"
@@ -51,7 +51,8 @@ TABLES, RULES = ("fair_exponent", "trend_parts"), "rules"
 FILES = (JUDGED, *(f"{name}.csv" for name in (*TABLES, RULES)))
 """Files of a task's results that the page links to."""
 SHARES = (0.75, *sorted(TARGETS))
-"""Shares of responses that a band accepts, at which the fair exponent is estimated."""
+"""Acceptances of a band at which the fair exponent and the parts of the trend are estimated. A band |S| <= f L^gamma
+accepts all lengths alike if gamma is the fair exponent."""
 HEAD = """# What the reproduction found
 
 From the runs of `fspo reproduce --preset {preset}` (`results/{preset}/`: {tasks}seeds {seeds}, commit
@@ -123,9 +124,9 @@ fixed before. [The rules](theory.md#11-how-to-read-a-verdict); estimands, margin
 
 """
 CLAIMS = "| claim | verdict | estimate | all logs | distance seen |\n| --- | --- | --- | --- | --- |\n"
-"""Head of the table of claims."""
+"""Head of the page's table of claims."""
 PARTS = "| part | statement | verdict | estimate | all logs | distance seen |\n| --- | --- | --- | --- | --- | --- |\n"
-"""Head of the table of the claims' parts."""
+"""Head of the page's table of the claims' parts (atoms)."""
 EVERY = """## Every part
 
 What each verdict above is made of.
@@ -173,7 +174,7 @@ def say(value: Any, low: Any, high: Any) -> str:
 
 
 def verdict_lines(claims: Sequence[dict[str, Any]]) -> list[str]:
-    """Return the lines of the table of verdicts: each headline with the estimate that decides it.
+    """Return the lines of the table of verdicts: each headline with its verdict and the estimate that decides it.
 
     README and docs/findings.md hold these lines; a test compares them with the published claims.
     """
@@ -189,13 +190,13 @@ def verdict_of(claim: dict[str, Any]) -> str:
 
 
 def deciding_part(claim: dict[str, Any]) -> str:
-    """Return the id of the part whose estimate decides a headline; of a part, its own id."""
+    """Return the id of the part (atom) whose estimate decides a claim's verdict; a part decides its own."""
     return claim["id"] if "atoms" not in claim["details"] else re.findall(r"decides, (.+?):", claim["estimand"])[0]
 
 
 def further(claim: dict[str, Any], claims: Sequence[dict[str, Any]]) -> str:
     """Return the last two cells of a claim's line: the range of its estimates over all logs, with the log that decides,
-    and the distance from the margin that its data show with 80 % probability.
+    and the distance from the margin that the data would have shown with 80 % probability (the claim's power).
     """
     parts = {part["id"]: part["details"].get("numbers", {}) for part in claims}
     values = {log: number["value"] for log, number in parts.get(deciding_part(claim), {}).items()}
@@ -208,8 +209,8 @@ def further(claim: dict[str, Any], claims: Sequence[dict[str, Any]]) -> str:
 
 @dataclass(frozen=True)
 class JudgedTask:
-    """One judged task of a reproduction: its name ("" if the reproduction has one task), the content of claims.json,
-    the rows of fair_exponent.csv, of trend_parts.csv and of rules.csv."""
+    """One task of a reproduction whose claims have verdicts: its name ("" if the reproduction has one task), the
+    content of claims.json, the rows of fair_exponent.csv, of trend_parts.csv and of rules.csv."""
 
     task: str
     said: dict[str, Any]
@@ -223,7 +224,7 @@ class JudgedTask:
         return f"On {self.task}: " if self.task else ""
 
     def headlines(self) -> list[dict[str, Any]]:
-        """Return the claims that are made of parts."""
+        """Return the headlines: the claims that consist of parts (atoms)."""
         return [claim for claim in self.said["claims"] if "atoms" in claim["details"]]
 
     def exponents_2H(self) -> list[float]:
@@ -255,7 +256,8 @@ def read(results: Path) -> list[JudgedTask]:
 
 
 def main_claims(results: Path) -> list[dict[str, Any]]:
-    """Return the claims that README shows: those over all tasks if all are judged, else those of the first task."""
+    """Return the claims that README shows: those judged over all tasks together, or those of the first task if some
+    task is not judged."""
     file = results / JUDGED
     return (json.loads(file.read_text(encoding="utf-8")) if file.is_file() else read(results)[0].said)["claims"]
 
@@ -324,7 +326,8 @@ def side_by_side(pooled: Sequence[dict[str, Any]], found: Sequence[JudgedTask]) 
 
 
 def of_all_tasks(found: Sequence[JudgedTask], name: str, column: str) -> pd.DataFrame:
-    """Return a table of all tasks; with several, the task stands before the value of ``column``."""
+    """Return the table ``name`` (a field of `JudgedTask`) of all tasks as one table. If there are several tasks, each
+    value in ``column`` begins with the task's name."""
     tables = [getattr(judged, name) for judged in found]
     if len(found) > 1:
         tables = [
@@ -340,7 +343,8 @@ INTERVAL = ("estimate", "ci_low", "ci_high")
 def language_model(folder: Path = PRETRAINED, embedded: Sequence[float] = ()) -> str:
     """Return the section on the pretrained model from the files of its results; "" if there are none.
 
-    ``embedded`` are the exponents 2H of the runs of the embedded model, which the section names beside its own.
+    ``embedded`` are the exponents 2H of the runs of the embedded model, which the section names beside that of the
+    pretrained model.
     """
     if not folder.is_dir():
         return ""
@@ -399,8 +403,8 @@ def model_sizes(file: Path = MODEL_SIZE, pretrained: Path = PRETRAINED) -> str:
 
 
 def over_runs(table: pd.DataFrame, column: str, usual: float, digits: int) -> str:
-    """Return a Markdown table with one line for each value of a column, and one column for each share: the lowest and
-    the highest estimate of all runs, and how many runs' intervals lie below and above ``usual``.
+    """Return a Markdown table with one line for each value of a column, and one column for each acceptance (`SHARES`):
+    the lowest and the highest estimate of all runs, and how many runs' intervals lie below and above ``usual``.
     """
     lines = [
         f"| {column} |" + "".join(f" {share:.0%} accepted |" for share in SHARES),
@@ -418,7 +422,8 @@ def over_runs(table: pd.DataFrame, column: str, usual: float, digits: int) -> st
 
 
 def by_share(table: pd.DataFrame, column: str) -> str:
-    """Return a Markdown table with one line for each run and value of a column, and one column for each share."""
+    """Return a Markdown table with one line for each run and value of a column, and one column for each acceptance
+    (`SHARES`): the estimate with its interval."""
     lines = [f"| run | {column} |" + "".join(f" {share:.0%} accepted |" for share in SHARES), "|" + " --- |" * 5]
     for names, some in table.groupby(["run", column], sort=False):
         run, value = names if isinstance(names, tuple) else (names, "")
@@ -438,7 +443,7 @@ def language_model_line(folder: Path = PRETRAINED) -> str:
 
 
 def edges_line(folder: Path = RESULTS) -> str:
-    """Return the sentence on the fair exponents of the two edges that README must hold."""
+    """Return the sentence that README must hold on the fair exponents of a band's upper and lower edge."""
     at = of_all_tasks(read(folder)[:1], "exponents", "responses").query("share == 0.85")
     edges = (at["value"][at["responses"] == sign] for sign in ("A > 0", "A < 0"))
     up, down = (f"{of_edge.min():.2f} to {of_edge.max():.2f}" for of_edge in edges)
@@ -450,7 +455,8 @@ def edges_line(folder: Path = RESULTS) -> str:
 
 
 def rules_line(folder: Path = RESULTS) -> str:
-    """Return the sentence on all rules as published that README must hold, from the first task's results."""
+    """Return the sentence that README must hold on all rules, each in its own runs with its preset's range, from the
+    first task's results."""
     return rule_table.readme_line(read(folder)[0].rules)
 
 
