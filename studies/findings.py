@@ -7,7 +7,8 @@ studies/model_size.py measure.
     python -m studies.findings out/quick    # after make repro
 
 A reproduction of several tasks is published task by task: those whose claims are judged already. README's picture is
-that of the first task. The command prints the lines that README must hold, except the sentence on the pretrained model.
+that of the first task. The command prints the lines that README and docs/theory.md must hold, except the sentence on
+the pretrained model.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import numpy as np
 import pandas as pd
 from tqdm import tqdm
 
-from analysis.claims.catalogue import ATOMS
+from analysis.claims.catalogue import ATOMS, HEADLINES
 from analysis.claims.evidence import ALPHA
 from analysis.log.loading import load_run
 from analysis.log.rows import Floats, Ints, windows
@@ -58,6 +59,15 @@ HEAD = """# What the reproduction found
 From the runs of `fspo reproduce --preset {preset}` (`results/{preset}/`: {tasks}seeds {seeds}, commit
 {commit}, catalogue {catalogue}).
 `python -m studies.findings out/{preset}` writes this page. Each number has its {percent} interval.
+"""
+SHORT = """## In short
+
+{verdicts}
+- {logs}
+- {edges}
+- Of the [parts of fspo's trend](#why-fspos-acceptance-has-a-trend) at 85 % accepted, the interval excludes 0 for
+  {parts}.
+- {fairest}
 """
 LAW = """## Which law S follows
 
@@ -123,6 +133,16 @@ fixed before. [The rules](theory.md#11-how-to-read-a-verdict); estimands, margin
 {files}.
 
 """
+IN_PRACTICE = (
+    ("FSPO's band: change of $`a(l)`$ for each doubling of $`L`$ is within 0.01 of 0", "T1", "85-fspo-flat"),
+    ("the fixed band: this change is below 0", "T2", "85-rloo-falls"),
+    ("the linear band: this change is above 0", "T2", "85-gspo-rises"),
+    ("FSPO's $`LRE_2^2`$ is smaller than RLOO's: difference above 0", "T1, T2", "85-lre-rloo"),
+    ("$`Var(S \\mid L)`$ grows like $`L`$: $`2H-1`$ is within 0.1 of 0", "T1", "log-variance"),
+    ("mean of $`S`$ is $`-KL\\,L`$: off by less than 0.2 standard deviations", "T3, `fspo-kl`", "log-drift"),
+    ("$`S`$ is Gaussian: distance from the normal law is below 0.05", "sections 4 and 6", "log-normal"),
+)
+"""What theory asks of the data, for which statements, and the part of the claims that judges it at 85 % accepted."""
 CLAIMS = "| claim | verdict | estimate | all logs | distance seen |\n| --- | --- | --- | --- | --- |\n"
 """Head of the page's table of claims."""
 PARTS = "| part | statement | verdict | estimate | all logs | distance seen |\n| --- | --- | --- | --- | --- | --- |\n"
@@ -178,20 +198,34 @@ def verdict_lines(claims: Sequence[dict[str, Any]]) -> list[str]:
 
     README and docs/findings.md hold these lines; a test compares them with the published claims.
     """
-    return [f"| {c['id']} {c['statement']} | {verdict_of(c)} |" for c in claims if "atoms" in c["details"]]
+    return [f"| {c['id']} {c['statement']} | {verdict_of(c)} |" for c in headlines_of(claims)]
+
+
+def headlines_of(claims: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the claims that are made of parts."""
+    return [claim for claim in claims if claim["id"] in {headline.id for headline in HEADLINES}]
 
 
 def verdict_of(claim: dict[str, Any]) -> str:
     """Return two cells of a claim's row in a table of verdicts: the verdict, and the estimate that decides it with what
-    the claim says of this estimate."""
+    the claim says of this estimate; of a claim over all tasks, also the task that decides."""
     relation = {atom.id: f"{atom.quantity} {{}}; claimed {atom.relation} {atom.margin:g}" for atom in ATOMS}
     verdict = claim["verdict"] + (", exploratory" if claim.get("status") == "exploratory" else "")
-    return f"{verdict} | {relation.get(deciding_part(claim), '{}').format(say(*(claim[name] for name in INTERVAL)))}"
+    estimate = relation.get(deciding_part(claim), "{}").format(say(*(claim[name] for name in INTERVAL)))
+    tasks = [f"{name}: " for name in deciders(claim) if name in TASKS]
+    return f"{verdict} | {''.join(tasks)}{estimate}"
 
 
 def deciding_part(claim: dict[str, Any]) -> str:
     """Return the id of the part (atom) whose estimate decides a claim's verdict; a part decides its own."""
-    return claim["id"] if "atoms" not in claim["details"] else re.findall(r"decides, (.+?):", claim["estimand"])[0]
+    return next((name for name in deciders(claim) if name not in TASKS), claim["id"])
+
+
+def deciders(claim: dict[str, Any]) -> list[str]:
+    """Return the names that a claim's estimand gives for what decides it: a task for a claim over all tasks, a part
+    (atom) for a claim that has parts.
+    """
+    return re.findall(r"decides, (\S+?):", claim["estimand"])
 
 
 def further(claim: dict[str, Any], claims: Sequence[dict[str, Any]]) -> str:
@@ -224,8 +258,8 @@ class JudgedTask:
         return f"On {self.task}: " if self.task else ""
 
     def headlines(self) -> list[dict[str, Any]]:
-        """Return the headlines: the claims that consist of parts (atoms)."""
-        return [claim for claim in self.said["claims"] if "atoms" in claim["details"]]
+        """Return the task's headlines: the claims that consist of parts (atoms)."""
+        return headlines_of(self.said["claims"])
 
     def exponents_2H(self) -> list[float]:
         """Return the exponent 2H of Var(S|L) in each run that has one."""
@@ -277,7 +311,12 @@ def page(results: Path) -> str:
         catalogue=said["catalogue"],
         percent=PERCENT,
     )
-    text += "\n## Verdicts\n\n" + (side_by_side([] if missing else main_claims(results), found) if several else "")
+    text += (
+        "\n"
+        + in_short(results, found)
+        + "\n## Verdicts\n\n"
+        + (side_by_side([] if missing else main_claims(results), found) if several else "")
+    )
     text += f"Not judged yet: {', '.join(missing)}.\n\n" if missing else ""
     for judged in found:
         text += f"### On {judged.task}\n\n" if several else ""
@@ -304,11 +343,35 @@ def page(results: Path) -> str:
     for judged in found:
         text += (f"On {judged.task}:\n\n" if several else "") + PARTS
         for claim in judged.said["claims"]:
-            if "atoms" not in claim["details"]:
+            if claim not in judged.headlines():
                 words = f"{claim['id']} | {claim['statement']} | {verdict_of(claim)}"
                 text += f"| {words} | {further(claim, judged.said['claims'])}\n"
         text += "\n"
     return text.rstrip("\n") + "\n"
+
+
+def in_short(results: Path, found: Sequence[JudgedTask]) -> str:
+    """Return the section that answers in a few sentences what the judged tasks showed."""
+    sets = {f" on {task.task}" if task.task else "": task.headlines() for task in found}
+    if (results / JUDGED).is_file():
+        sets = {" over all tasks": headlines_of(main_claims(results)), **sets}
+    counts = []
+    for where, claims in sets.items():
+        verdicts = [claim["verdict"] for claim in claims]
+        said = ", ".join(f"{verdicts.count(word)} {word}" for word in ("supported", "refuted", "inconclusive"))
+        counts.append(f"- {len(claims)} claims{where}: {said}.")
+    table = pd.concat([task.parts for task in found]).query("share == 0.85")
+    parts = []
+    for part in Parts._fields[1:]:
+        rows = table[table["part"] == part]
+        parts.append(f"the {part} in {((rows['high'] < 0) | (rows['low'] > 0)).sum()} of {len(rows)} runs")
+    return SHORT.format(
+        verdicts="\n".join(counts),
+        logs=logs_line(results),
+        edges=edges_line(results).replace(PAGE.relative_to(ROOT).as_posix(), ""),
+        parts=", ".join(parts),
+        fairest=rule_table.fairest_line({task.task: task.rules for task in found}),
+    )
 
 
 def side_by_side(pooled: Sequence[dict[str, Any]], found: Sequence[JudgedTask]) -> str:
@@ -318,7 +381,7 @@ def side_by_side(pooled: Sequence[dict[str, Any]], found: Sequence[JudgedTask]) 
     """
     columns = ["claim", *(["over all tasks"] if pooled else []), *(judged.task for judged in found)]
     text = f"| {' | '.join(columns)} |\n" + "|" + " --- |" * len(columns) + "\n"
-    heads = [[claim for claim in pooled if "atoms" in claim["details"]]] if pooled else []
+    heads = [headlines_of(pooled)] if pooled else []
     for claims_of_all in zip(*heads, *(judged.headlines() for judged in found), strict=True):
         verdicts = " | ".join(claim["verdict"] for claim in claims_of_all)
         text += f"| {claims_of_all[0]['id']} {claims_of_all[0]['statement']} | {verdicts} |\n"
@@ -442,22 +505,58 @@ def language_model_line(folder: Path = PRETRAINED) -> str:
     )
 
 
+def logs_line(folder: Path = RESULTS) -> str:
+    """Return the sentence that README must hold on how many logs fspo is flatter than rloo and gspo at 85 %."""
+    leads: dict[str, list[float | None]] = {f"85-trend-{rival}": [] for rival in ("rloo", "gspo")}
+    for judged in read(folder):
+        for claim in judged.said["claims"]:
+            if claim["id"] in leads:
+                leads[claim["id"]] += [number["value"] for number in claim["details"]["numbers"].values()]
+    rloo, gspo = (f"{sum(lead is not None and lead > 0 for lead in x)} of {len(x)} logs" for x in leads.values())
+    return (
+        "Where every band keeps 85 % of each log, fspo's acceptance has a smaller trend in the length than rloo's on "
+        f"{rloo}, and a smaller one than gspo's on {gspo}."
+    )
+
+
+def practice_lines(folder: Path = RESULTS) -> list[str]:
+    """Return the lines of the table that docs/theory.md, section 10, must hold: what theory asks of the data, and the
+    verdict on each task, with the estimate of the log that decides.
+    """
+    found = read(folder)
+    lines = [
+        f"| asked of the data | serves | {' | '.join(judged.task for judged in found)} |",
+        "|" + " --- |" * (2 + len(found)),
+    ]
+    for asked, serves, part in IN_PRACTICE:
+        cells = []
+        for judged in found:
+            (claim,) = (claim for claim in judged.said["claims"] if claim["id"] == part)
+            cells.append(f"{claim['verdict']}, {say(*(claim[name] for name in INTERVAL))}")
+        lines.append(f"| {asked} | {serves} | {' | '.join(cells)} |")
+    return lines
+
+
 def edges_line(folder: Path = RESULTS) -> str:
     """Return the sentence that README must hold on the fair exponents of a band's upper and lower edge."""
-    at = of_all_tasks(read(folder)[:1], "exponents", "responses").query("share == 0.85")
-    edges = (at["value"][at["responses"] == sign] for sign in ("A > 0", "A < 0"))
-    up, down = (f"{of_edge.min():.2f} to {of_edge.max():.2f}" for of_edge in edges)
+    edges = []
+    for sign in ("A > 0", "A < 0"):
+        ranges = []
+        for judged in read(folder):
+            at = judged.exponents.query("share == 0.85").groupby("responses")["value"].get_group(sign)
+            ranges.append(f"{at.min():.2f} to {at.max():.2f}" + (f" ({judged.task})" if judged.task else ""))
+        edges.append(", ".join(ranges))
     where = "docs/findings.md#at-which-exponent-a-band-is-fair"
     return (
-        f"Its edge for A > 0 would be [fair]({where}) at an exponent of {up}, that for A < 0 at {down} (T1: 1/2) "
-        "in every window of a run where it keeps 85 %."
+        f"Where a band keeps 85 %, its edge for A > 0 would be [fair]({where}) at an exponent of {edges[0]}, "
+        f"its edge for A < 0 at {edges[1]}; T1's model has 1/2."
     )
 
 
 def rules_line(folder: Path = RESULTS) -> str:
-    """Return the sentence that README must hold on all rules, each in its own runs with its preset's range, from the
-    first task's results."""
-    return rule_table.readme_line(read(folder)[0].rules)
+    """Return the sentence that README must hold on all rules, each in its own runs with its preset's range."""
+    found = read(folder)
+    return rule_table.readme_line({judged.task: judged.rules for judged in found})
 
 
 def publish(out: Path, results: Path) -> None:
@@ -504,7 +603,7 @@ def main() -> int:
     write_text(PAGE, published())
     first = next(iter(task_folders(RESULTS).values()))
     shutil.copy(first / Path(PICTURE).name, README_PICTURE)
-    print(*verdict_lines(main_claims(RESULTS)), edges_line(), rules_line(), sep="\n")
+    print(*verdict_lines(main_claims(RESULTS)), logs_line(), edges_line(), rules_line(), *practice_lines(), sep="\n")
     return 0
 
 

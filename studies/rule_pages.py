@@ -23,7 +23,7 @@ from fspo.base.files import whole_file, write_text
 from fspo.rules import CORRECTIONS, PRESETS, Rule
 from proofs_check.maps.fairness import rows_of
 from proofs_check.maps.settings import setting
-from studies.findings import CLAIMS, PARTS, RESULTS, JudgedTask, further, read, verdict_of
+from studies.findings import CLAIMS, PARTS, RESULTS, JudgedTask, further, headlines_of, read, verdict_of
 from studies.reference_pages import DOCS, grid
 
 RULES: dict[str, Rule] = {name: preset.rule for name, preset in PRESETS.items()} | CORRECTIONS
@@ -234,7 +234,7 @@ def claims_on(judged: JudgedTask, name: str) -> str:
     table of the parts (atoms) that do; "" if no claim names it."""
     claims = judged.said["claims"]
     named = [claim for claim in claims if re.search(rf"\b{name}\b(?!-)", claim["statement"])]
-    headlines = [claim for claim in named if "atoms" in claim["details"]]
+    headlines = headlines_of(named)
     between = " " if headlines else " | "  # a part's id has a column of its own
     rows = [
         f"| {claim['id']}{between}{claim['statement']} | {verdict_of(claim)} | {further(claim, claims)}"

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -158,8 +158,7 @@ def advice(rules: pd.DataFrame, task: str = "") -> list[str]:
     def value(rule: str, at: str, quantity: str) -> float:
         return float(select(rules, rule=rule, at=at, quantity=quantity)["value"].iloc[0])
 
-    own = select(rules, at=PUBLISHED)
-    fairest = str(own.loc[own["quantity"] == LRE].sort_values("value")["rule"].iloc[0])
+    fairest = least_lre(rules)
     said = [
         f"**Rule**{on_task}: as published, `{fairest}` depends least on the length: LRE_2 "
         f"{value(fairest, PUBLISHED, LRE):.3f}, `{REFERENCE}` {value(REFERENCE, PUBLISHED, LRE):.3f}. "
@@ -184,15 +183,31 @@ def advice(rules: pd.DataFrame, task: str = "") -> list[str]:
     return said
 
 
-def readme_line(rules: pd.DataFrame) -> str:
-    """Return the sentence that README must hold on all rules, each in its own runs with its preset's range."""
-    own = select(rules, at=PUBLISHED)
+def least_lre(rules: pd.DataFrame) -> str:
+    """Return the rule that has the least LRE_2 among the rules, each in its own runs with its preset's range."""
+    return str(select(rules, at=PUBLISHED, quantity=LRE).sort_values("value")["rule"].iloc[0])
+
+
+def fairest_line(of_tasks: Mapping[str, pd.DataFrame]) -> str:
+    """Return a sentence that names, for each task, the rule with the least LRE_2 in its own runs."""
+    found = [f"{least_lre(rules)}{f' ({task})' if task else ''}" for task, rules in of_tasks.items()]
+    return f"As published, the rule with the least LRE_2 is {', '.join(found)}."
+
+
+def readme_line(of_tasks: Mapping[str, pd.DataFrame]) -> str:
+    """Return the sentence that README must hold on all rules, each in its own runs with its preset's range.
+
+    `of_tasks` holds the table of `rule_rows` of each task.
+    """
 
     def values(quantity: str) -> str:
-        found = select(own, quantity=quantity)
-        return ", ".join(f"{rule} {value:.3f}" for rule, value in zip(found["rule"], found["value"], strict=True))
+        tables = [select(rules, at=PUBLISHED, quantity=quantity).set_index("rule") for rules in of_tasks.values()]
+        return "; ".join(
+            f"{rule} " + ", ".join(f"{table.loc[rule, 'value']:.3f}" for table in tables) for rule in tables[0].index
+        )
 
+    tasks = ", ".join(of_tasks)
     return (
-        f"[As published](docs/findings.md#the-rules-side-by-side), LRE_2 is {values(LRE)}; the held-out reward is "
-        f"{values(REWARD)}."
+        f"[As published](docs/findings.md#the-rules-side-by-side){f' (on {tasks})' if tasks else ''}, LRE_2 is: "
+        f"{values(LRE)}. The held-out reward is: {values(REWARD)}."
     )

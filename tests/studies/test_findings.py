@@ -112,17 +112,69 @@ def test_tasks_are_published_as_they_are_judged_and_stand_side_by_side(tmp_path,
     assert "Not judged yet" not in text
 
 
+def test_the_sentences_of_readme_name_each_task_s_numbers(monkeypatch):
+    leads = {"a": {"rloo": [0.1, 0.2, None], "gspo": [-0.1, 0.0, 0.3]}, "b": {"rloo": [0.1], "gspo": [-0.2]}}
+    edges = {"a": {"A > 0": (0.5, 0.9), "A < 0": (0.1, 0.2)}, "b": {"A > 0": (0.7, 0.7), "A < 0": (-0.1, 0.3)}}
+    own = {
+        "a": {"LRE_2": (0.1, 0.2), "held-out reward": (0.8, 0.9)},
+        "b": {"LRE_2": (0.3, 0), "held-out reward": (1, 0)},
+    }
+    found = [
+        findings.JudgedTask(
+            task,
+            {
+                "claims": [
+                    claim(
+                        f"85-trend-{rival}", details={"numbers": {str(i): {"value": v} for i, v in enumerate(values)}}
+                    )
+                    for rival, values in leads[task].items()
+                ]
+            },
+            # the rows at 75 % must not count
+            pd.DataFrame(
+                [
+                    {"responses": sign, "share": share, "value": value + (share == 0.75)}
+                    for sign, values in edges[task].items()
+                    for value in values
+                    for share in (0.75, 0.85)
+                ]
+            ),
+            pd.DataFrame(),
+            pd.DataFrame(
+                [
+                    {"rule": rule, "at": "as published", "quantity": quantity, "value": value}
+                    for quantity, values in own[task].items()
+                    for rule, value in zip(("fspo", "gspo"), values, strict=True)
+                ]
+            ),
+        )
+        for task in ("a", "b")
+    ]
+    monkeypatch.setattr(findings, "read", lambda folder: found)
+    said = findings.logs_line()
+    assert "than rloo's on 3 of 4 logs, and a smaller one than gspo's on 1 of 4 logs." in said
+    said = findings.edges_line()
+    assert "at an exponent of 0.50 to 0.90 (a), 0.70 to 0.70 (b), " in said
+    assert "its edge for A < 0 at 0.10 to 0.20 (a), -0.10 to 0.30 (b); T1's model has 1/2." in said
+    said = findings.rules_line()
+    assert "(on a, b), LRE_2 is: fspo 0.100, 0.300; gspo 0.200, 0.000. " in said
+    assert said.endswith("The held-out reward is: fspo 0.800, 1.000; gspo 0.900, 0.000.")
+
+
 @pytest.mark.skipif(not findings.RESULTS.is_dir(), reason="no reproduction is published")
 def test_the_page_and_readme_hold_the_published_verdicts():
     assert findings.PAGE.read_text() == findings.published()
     readme = (findings.ROOT / "README.md").read_text()
     lines = [
         *findings.verdict_lines(findings.main_claims(findings.RESULTS)),
+        findings.logs_line(),
         findings.edges_line(),
         findings.rules_line(),
         findings.language_model_line(),
     ]
     assert [line for line in lines if line not in readme] == []
+    theory = (findings.ROOT / "docs" / "theory.md").read_text()
+    assert "\n".join(findings.practice_lines()) in theory
 
 
 @pytest.mark.skipif(not findings.RESULTS.is_dir(), reason="no reproduction is published")
