@@ -1,7 +1,8 @@
-"""Tables acceptance, clip_sides, lre, trend, smooth, ranges, ess: how often a rule accepts, by length (theory.md, 1-3).
+"""Make the tables acceptance, clip_sides, lre, trend, smooth, ranges and ess (docs/theory.md sections 1-3).
 
-They are made from sums by group of clusters and bin (:mod:`analysis.rules.tally`), not from rows, so their cost does
-not grow with the log.
+The tables say how often a rule accepts responses, by length. They are made from sums over the rows of each group of
+clusters and bin (:mod:`analysis.rules.tally`), not from the rows themselves. So the time to make the tables does not
+grow with the log.
 """
 
 from __future__ import annotations
@@ -115,7 +116,7 @@ class TrendRow(NamedTuple):
 
     @staticmethod
     def of(case: CaseKey, measure: str, over: Slope, within: Slope) -> TrendRow:
-        """Make a row of the table trend from the slope over all rows and the mean slope within windows."""
+        """Make a row of the table trend from the slope over all rows and that among rows of the same window."""
         slope, inside = (Interval(s.slope, s.ci_low, s.ci_high) for s in (over, within))
         ninety = (over.ci90_low, over.ci90_high, over.p_value, over.tost_p, over.se)
         return TrendRow(case, measure, slope, *ninety, over.clusters, over.reason, inside)
@@ -186,16 +187,16 @@ class BinnedRows:
         return BinnedRows(rows, index, window, dense(rows.cluster), mean)
 
     def take(self, keep: np.ndarray, bins: Bins) -> BinnedRows:
-        """Return the rows that a mask selects, with the bins' mean lengths and the cluster numbers made from these rows
-        alone."""
+        """Return the rows that a mask selects. The bins' mean coordinates and the cluster numbers are made anew, from
+        the selected rows alone."""
         return BinnedRows.of(self.rows.take(keep), bins, self.window[keep])
 
 
 def tables_of(run: Run, tally: Tally, uses: Sequence[str] = USES) -> AcceptanceTables:
     """Make the tables acceptance, clip_sides, lre, trend, smooth, ranges and ess from the sums over all windows.
 
-    Band acceptance does not depend on what happens outside the band, so its rows of counterfactual cases are written
-    once, with outside = "drop" (for corrections "mask").
+    What happens outside the band does not change band acceptance. So of the counterfactual cases with the same band,
+    only the case with outside = "drop" (for corrections "mask") gets rows of band acceptance.
     """
     tables, run_key = AcceptanceTables(), RunKey.of(run)
     for use in uses:
@@ -232,13 +233,13 @@ def tables_of(run: Run, tally: Tally, uses: Sequence[str] = USES) -> AcceptanceT
 
 @dataclass(frozen=True)
 class Means:
-    """The mean length, or other coordinate, in each bin and overall (K+1,)."""
+    """Mean coordinate (length, or another column) of the rows in each of K bins, and last of all rows: (K+1,)."""
 
     mean: np.ndarray
 
     @staticmethod
     def of(found: SubsetSums) -> Means:
-        """Compute the means from the sums over one subset of rows."""
+        """Divide the sums of the rows' coordinates in ``found`` by the numbers of rows; NaN for a bin without rows."""
         k = np.full(len(found.count), np.nan)
         return Means(np.divide(found.coordinate, found.count, out=k, where=found.count > 0))
 
@@ -255,8 +256,8 @@ def _measure(
 ) -> None:
     """Add one case's rows for one kind of acceptance (``measure``: band, update or weight) to all tables of acceptance.
 
-    ``made`` holds the rows of earlier cases. A rule that truncates clips the same responses as the rule that drops, so
-    its update acceptance is taken from there.
+    ``made`` holds the table rows that earlier calls made. A case that truncates clips the same responses as the case
+    with the same band that drops (``Tally.twins``). So both cases get the same rows of update acceptance.
     """
     counted = tally.twins.get(i, i) if measure == "update" else i
     place = counted, measure, case.subset
@@ -279,13 +280,15 @@ def _measure(
     tables.lre += of_case(rows.lre)
     tables.trend += of_case(rows.trend)
     tables.ess += of_case(rows.ess)
-    if counted == i:  # otherwise the curve equals that of the case that drops, and is written there
+    # A case that truncates has the same curve as the case ``counted`` that drops, and the curve is written only for
+    # the latter.
+    if counted == i:
         tables.smooth += of_case(rows.smooth)
 
 
 def _left_out(sums: Sums, i: int, rate: str, subset: str) -> str:
-    """Say which share of the rows is missing because no range gives the case's target in some windows, and why in the
-    first of these; "" if none is missing."""
+    """Return a text that says which share of the rows is left out, because no range gives the case's target acceptance
+    in their windows, and why none does in the first of these windows. Return "" if no row is left out."""
     windows, found = sums.no_range.get((i, rate), {}), sums.left_out.get((i, rate, subset))
     if found is None:
         return ""
@@ -297,7 +300,7 @@ def _left_out(sums: Sums, i: int, rate: str, subset: str) -> str:
 def _estimates(
     case: CaseKey, tally: Tally, sums: Sums, i: int, measure: str, column: ValueSums, view: Means
 ) -> AcceptanceTables:
-    """Make the table rows of one case and one kind of acceptance (``measure``) from the sums of its numerator."""
+    """Make the table rows of one case and kind of acceptance (``measure``); ``column`` holds its numerator's sums."""
     bins, shared = tally.layout.bins, sums.counted(i, rate_of(measure), case.subset)
     weighted = measure == "weight"
     rows, base = shared.bases["one"], shared.bases[tally.cases[i].rule.weight if weighted else "one"]
@@ -328,8 +331,8 @@ def _estimates(
 
 
 def _ess(case: CaseKey, layout: Grouping, shared: SubsetSums, column: ValueSums | None, view: Means) -> list[EssRow]:
-    """Make rows of the table ess for the weights that a rule leaves, whose sums ``column`` holds; without ``column``,
-    for the weights exp(S) of all responses."""
+    """Make rows of the table ess for the weights M w that a rule leaves; ``column`` holds the sums of these weights.
+    Without ``column``, make the rows for the weights exp(S), with every response kept."""
     rows, plain = shared.bases["one"].d, shared.bases["sequence"]
     some = rows.sum(1) > 0
     weights, squares = (plain.d, plain.squares) if column is None else (column.y, column.squares)
@@ -347,7 +350,10 @@ def _lre_rows(case: CaseKey, measure: str, found: Ratios) -> list[LreRow]:
 
 
 def _unusual(tally: Tally, sums: Sums, i: int, measure: str, column: ValueSums, rows: Base, some: np.ndarray) -> int:
-    """Count the clusters with a row whose value (1: accepted, 0: cut) differs from the value of most rows."""
+    """Count the clusters with a row whose value (1: accepted, 0: cut) differs from the value of most rows.
+
+    If most rows are cut, and a cut row may keep part of its weight, every cluster is counted.
+    """
     if measure == "weight":
         column = sums.columns[tally.twins.get(i, i), "update", "nonzero"]
     count = rows.d[some].sum(1)
@@ -362,8 +368,10 @@ def _unusual(tally: Tally, sums: Sums, i: int, measure: str, column: ValueSums, 
 
 
 def _slopes(column: ValueSums, base: Base, some: np.ndarray, unusual: int) -> tuple[Slope, Slope]:
-    """Return the slope of acceptance on log2 of the length over all rows, and that within windows; ``unusual`` is the
-    number of clusters with a row of the rarer outcome."""
+    """Return two slopes of acceptance on log2 of the length: over all rows, and among rows of the same window.
+
+    ``unusual`` is the number of clusters with a row of the rarer outcome (accepted or cut), as `_unusual` counts them.
+    """
     s, y = base.d[some].sum(1), column.y[some].sum(1)
     total = float(s.sum())
     if not total > 0:
@@ -405,8 +413,8 @@ def acceptance_rows(
     """
     low, high = proportion_interval(found.value, found.variance, found.count, found.clusters)
     if not found.binary:
-        # A weight acceptance can exceed 1, so it gets the interval of a mean. Where nothing is cut it is 1 without
-        # spread and keeps the interval of a share.
+        # A weight acceptance can exceed 1, so it gets the interval of a mean. If no row of a bin is cut, the bin's
+        # weight acceptance is 1 without spread and keeps the interval of a share.
         cut = ~found.shares & ((found.variance > ROUNDING) | (np.abs(found.value - 1) > ROUNDING))
         means = mean_interval(found.value, found.variance, found.clusters)
         low, high = np.where(cut, np.maximum(means[0], 0.0), low), np.where(cut, means[1], high)

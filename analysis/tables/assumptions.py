@@ -1,9 +1,10 @@
-"""The table assumptions: whether a log meets what the theory assumes (docs/theory.md section 7), each in a sentence.
+"""The table assumptions: for each assumption of the theory (docs/theory.md section 7), whether a log meets it.
 
-An assumption holds if the interval of the quantity that measures it lies inside a tolerance, and fails if it lies
-outside. Otherwise there is too little data, and the table says how many more rows would decide if the estimate stays
-and its interval shrinks like one over the root of the number of rows. Only rows at first use count, because the theory
-is about responses that the weights were not yet updated on. All responses and those with A != 0 are judged separately.
+Each assumption is measured by a quantity with an interval. The assumption holds if the interval lies inside a
+tolerance, and fails if the interval lies outside the tolerance. Otherwise there is too little data, and the table says
+how many more rows would decide if the estimate stays and its interval shrinks like one over the root of the number of
+rows. Only rows at first use count, because the theory is about responses that the weights were not yet updated on.
+Assumptions are judged once for all responses and once for those with A != 0; that on eta is judged for A != 0 only.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ EXPONENT_TOLERANCE = 0.05
 LAW_TOLERANCE = 0.05
 """Largest difference of two distribution functions, over the 19 points ``GRID``, at which two laws count as equal."""
 DRIFT_TOLERANCE = 0.2
-"""Largest drift x, in standard deviations of S, that counts as none. It moves the acceptance of a symmetric band by at
-most x^2 times the normal density at 1, 0.01 (T3)."""
+"""Largest difference x of two drifts, in standard deviations of S, at which the drifts count as equal. A drift error of
+x changes the acceptance of a symmetric band by at most x^2 times the normal density at 1, which is 0.01 (T3)."""
 DEPENDENCE_TOLERANCE = 0.1
 """Tokens count as uncorrelated if the variance of sum (exp(s_t) - 1) over a response's tokens, divided by its value for
 uncorrelated tokens, differs from 1 by at most this.
@@ -74,11 +75,11 @@ class AssumptionRow(NamedTuple):
 
 
 def judge(estimate: Interval, low: float, high: float, rows: int) -> tuple[str, float]:
-    """Compare an interval with a tolerance [low, high]; return the verdict, and how many rows are missing (0 if
-    decided).
+    """Compare an interval with a tolerance [low, high]; return the verdict, and how many further rows would decide.
 
-    The missing rows are NaN if the estimate lies on an end of the tolerance, because then no number of rows would
-    decide.
+    The number of further rows is 0 if the interval decides already. It is NaN if more than ``MOST_TIMES`` times the
+    rows would be needed, if the estimate lies on an end of the tolerance, where no number of rows would decide, and if
+    the estimate or an end of its interval is not finite.
     """
     value, below, above = estimate
     if not all(map(math.isfinite, estimate)):
@@ -105,7 +106,7 @@ def assumption_table(run: Run, bins: Bins, window_size: int, lemma: Sequence[Lem
     Parameters
     ----------
     lemma : rows of the table lemma
-        Rows that hold eta (T7); used are those of the rule that trained, or of every rule if it has none.
+        Source of eta (T7). The rows of the rule that trained are used; if it has no rows, those of every rule.
     """
     keep = run.rows.used == 0
     table: list[AssumptionRow] = []
@@ -174,8 +175,8 @@ def _of_subset(run: Run, subset: str, view: BinnedRows, scale: Floats, number: i
 
 
 def _mean(found: Ratios, k: int) -> Interval:
-    """Return the mean of bin ``k`` with its interval; unknown if all values are equal, because then nothing shows how
-    far the mean may be from the true one."""
+    """Return the mean of bin ``k`` with its interval. If the clusters' means are all equal, return UNKNOWN, because
+    the interval is computed from the spread over clusters."""
     return Interval(*map(float, mean_at(found, k))) if found.variance[k] > 0 else UNKNOWN
 
 
@@ -187,8 +188,8 @@ def worst(values: Floats, covariance: Floats, df: int) -> Interval:
 
 
 def _enough(seen: float, rows: int) -> bool:
-    """Return whether bins with enough clusters hold so large a part, ``seen``, of all ``rows`` that a judgement of them
-    stands for every bin."""
+    """Return whether a verdict on the bins with enough clusters may stand for every bin: whether they hold all rows but
+    a share of at most MOST_LEFT_OUT. ``seen`` is the number of rows in these bins, ``rows`` that in all bins."""
     return seen > 0 and seen >= (1 - MOST_LEFT_OUT) * rows
 
 
@@ -206,17 +207,19 @@ def _worst_ratio(y: Floats, view: BinnedRows, number: int, unit: Floats, target:
 
 
 def band_centre(run: Run, rows: Rows) -> Floats:
-    """Return the centre m_L (N,) of the band that trained, as logged; 0 where the rule has no drift, or another ratio
-    than the rule's is analysed. NaN where the log lacks it.
+    """Return for each row the logged centre m_L (N,), nats, of the band of the rule that trained.
+
+    The centre is NaN where it is not logged. It is 0 if the rule has no drift, and if the analysed log-ratio is not the
+    one that the rule acts on.
     """
     drifts = run.rule is not None and run.rule.needs_stats and run.rule.on == run.ratio.on
     return rows.drift * rows.length if drifts else np.zeros(len(rows))
 
 
 def worst_drift(view: BinnedRows, number: int) -> Interval:
-    """Return the largest |E[S|L] + L k| / sd(S) over the bins: how far the drift is from -KL, the centre of the drift
-    ``kl``. As in that rule k is one number for a minibatch, the mean k3 of its tokens; with each bin's own mean of k3
-    the sum would be 0 for any first-use log (T9).
+    """Return the largest |E[S|L] + L k| / sd(S) over the bins: how far the mean of S is from -L k, the centre of a band
+    whose drift is ``kl``. As in such a band, k is the mean k3 of the tokens of the row's minibatch. If k were the mean
+    k3 of the tokens of the bin, E[S|L] + L k would be 0 for any log at first use (T9), and nothing would be tested.
     """
     spread = np.array([view.rows.S[view.bins == k].std() if np.any(view.bins == k) else 0.0 for k in range(number)])
     y = view.rows.S + view.rows.k3 * view.rows.length
@@ -260,20 +263,22 @@ def dependence(view: BinnedRows) -> Interval:
 
 
 def law_distances(z: Floats, u: Floats, bins: np.ndarray, cluster: np.ndarray, number: int) -> dict[str, Interval]:
-    """Return the largest distances of the law of S in a bin from other laws, over points and bins.
+    """Return the largest distances, over the bins and the points ``GRID``, of the distribution function of S in a bin
+    from that of other laws.
 
     Parameters
     ----------
     z : array (N,)
-        S over its scale and sqrt(L), less its mean in the bin.
+        S / (scale sqrt(L)), less its mean in the bin; the scale is that of the row's update (`update_scale`).
     u : array (N,)
-        S less the band's centre, over the same scale and sqrt(L).
+        (S - m_L) / (scale sqrt(L)), where m_L is the band's centre.
 
     Returns
     -------
     dict
-        "normality": of z from the normal law, z scaled by the bin's standard deviation. "symmetry": of the lower from
-        the upper tail of u, scaled likewise. "one law": of u from its law over all bins, with one scale for all bins.
+        "normality": law of z in the bin, over its standard deviation there, against the normal law. "symmetry": lower
+        tail of u in the bin, over its standard deviation there, against the upper tail. "one law": law of u in the bin
+        against the law of u over all bins, both over one standard deviation for all bins.
     """
     names = ("normality", "one law", "symmetry")
     clusters = int(cluster.max()) + 1
@@ -317,8 +322,9 @@ def law_distances(z: Floats, u: Floats, bins: np.ndarray, cluster: np.ndarray, n
 
 
 def _law(counts: Floats, cluster: np.ndarray) -> tuple[Floats, Floats]:
-    """Return the mean over rows (19,) of what ``counts`` (C, 19) sums by cluster, and each cluster's influence on it
-    (C, 19); ``cluster`` (N,) is the rows'.
+    """Return the mean over rows (19,) at each point of ``GRID``, and each cluster's influence on this mean (C, 19).
+
+    ``counts`` (C, 19) holds the sums over the rows of each cluster, ``cluster`` (N,) each row's cluster.
     """
     mean = counts.sum(0) / len(cluster)
     return mean, (counts - np.outer(np.bincount(cluster, minlength=len(counts)), mean)) / len(cluster)
@@ -328,8 +334,8 @@ def eta_of(lemma: Sequence[LemmaRow]) -> tuple[Interval, int]:
     """Return the mean of eta (T7) over the updates at first use, for the rule that trained, with Student's interval,
     and the number of updates.
 
-    Rows over a whole window are left out, because they repeat its updates. Without rows of the rule that trained, each
-    update counts once, with the mean over all rules.
+    Rows of the table lemma that are about a whole window are left out, because each of the window's updates has a row
+    too. If no row is of the rule that trained, the value of an update is the mean of eta over all rules.
     """
     rows = [r for r in lemma if r.case.use == "first" and r.updates == 1 and math.isfinite(r.eta)]
     trained = [r for r in rows if r.case.band.source == "trained"]

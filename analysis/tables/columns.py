@@ -1,8 +1,8 @@
 """Rows of tables as named tuples that say what each column means, and data frames made from them.
 
 A field is ``Annotated[type, meaning, unit]`` and makes one column of its name. A field whose type is another named
-tuple stands for that tuple's columns (``RunKey``, ``CaseKey``, ``BinKey``). A field of type ``Interval`` makes three
-columns: ``x``, ``x_ci_low`` and ``x_ci_high``. If the field's name is ``estimate``, the columns are ``estimate``,
+tuple stands for that tuple's columns (``RunKey``, ``CaseKey``, ``BinKey``). A field ``x`` of type ``Interval`` makes
+three columns: ``x``, ``x_ci_low`` and ``x_ci_high``. If the field's name is ``estimate``, the columns are ``estimate``,
 ``ci_low`` and ``ci_high``. A third text after meaning and unit replaces the ``x_`` before ``ci_low`` and ``ci_high``.
 """
 
@@ -32,7 +32,7 @@ class Column(NamedTuple):
 
 
 class Interval(NamedTuple):
-    """A value with the ends of its interval (at the level fspo.stats.intervals.CONFIDENCE); NaN where there is none."""
+    """A value with the ends of its interval (level fspo.stats.intervals.CONFIDENCE); what is not known is NaN."""
 
     value: float = math.nan
     low: float = math.nan
@@ -95,7 +95,7 @@ class BinKey(NamedTuple):
 
     @staticmethod
     def of(bins: Bins, k: int, mean: float) -> BinKey:
-        """Return the columns that name bin ``k``, with their values; -1 and K both stand for all bins."""
+        """Return the columns that name bin ``k``, with values; -1 and the number of bins both stand for all bins."""
         k = -1 if k == len(bins) else k
         return BinKey(k, *bins.limits(k), mean)
 

@@ -4,16 +4,18 @@ In an update every rule is a vector c of coefficients M w on the same vectors A 
 their inner products: the clipped update g_clip and the true update g have ``<g_clip, g> = c' K w``, where w are the
 weights. For a window or a run, inner products and squared norms are summed over its updates before they are divided.
 
-Intervals are a delete-one-cluster jackknife within updates, on Fisher's z for a cosine and on the plain scale for
-differences between rules on the same log. A cluster is a rollout's prompt; it stays one cluster if its responses are in
-several updates, because minibatches split a group or because of a further epoch. The error of the sketch is added. The
-intervals are about the *same-batch* cosine at this number of responses an update. g_clip and g share their noise, so it
-is higher than the cosine with a population (analysis.tables.population).
+Intervals come from a jackknife within updates that deletes one cluster at a time. It works on Fisher's z for a cosine,
+and on the plain scale for differences between rules on the same log. A cluster is a rollout's prompt. It stays one
+cluster if its responses are in several updates, because minibatches split a group or because of a further epoch. The
+error that sketching adds to a cosine is part of its interval. The intervals are about the *same-batch* cosine at this
+number of responses an update. g_clip and g share their noise, so the same-batch cosine is higher than the cosine with a
+population (analysis.tables.population).
 
-For a correction (``--on engine`` or ``behaviour``) S is that ratio, and the vectors are ``e^S_update A psi``: the true
-update weights each response by both ratios, as T18 has it, and the clipped update leaves a response the factor M w of
-the correction. The case "none" leaves every response the factor 1, so its row shows what ignoring the ratio costs. With
-``--on engine`` the staleness D is left out of both updates.
+If a correction is analysed (``--on engine`` or ``behaviour``), S is the engine or the behaviour log-ratio, and the
+vectors are ``e^S_update A psi``, where S_update is the log-ratio of the update. So the true update weights each
+response by exp(S_update) and by exp(S), as in T18. The clipped update replaces exp(S) by the factor M w of the
+correction. The case "none" leaves every response the factor 1, so its row shows what ignoring the mismatch costs. With
+``--on engine`` neither the true nor the clipped update contains the staleness D.
 """
 
 from __future__ import annotations
@@ -83,7 +85,7 @@ class CosineTable:
     cases : list of Case
         The rules, with the one that trained among them if it is defined on sequences.
     targets : sequence of float
-        Acceptances at which the random control drops responses, besides the acceptance of the trained rule.
+        Acceptances at which the control drops responses at random, besides the acceptance of the rule that trained.
     draws : int
         Number of draws of the random control.
     seed : int
@@ -238,8 +240,11 @@ class _Use:
         own: list[Any],
         references: dict[str, list[int | None]],
     ) -> None:
-        """Add the inner products of every update of a window; ``coefficients`` (n, R) are the M w of the R rules and
-        random draws, ``weight`` (n, 1) is w = exp(S), ``own`` what rules with the weight exp(S/L) do at that weight."""
+        """Add the inner products of every update of a window.
+
+        ``coefficients`` (n, R) are the M w of the R rules and random draws, ``weight`` (n, 1) is w = exp(S). ``own``
+        holds, for each rule whose own weight is exp(S/L), what the rule does with that weight.
+        """
         k = self.number
         own_left = np.column_stack([f.clipped_weight for f in own]) if own else None
         own_right = np.column_stack([f.weight for f in own]) if own else None
@@ -259,8 +264,8 @@ class _Use:
                     paired = c[:, [i if other is None else other for i, other in enumerate(others)]]
                     self.cross.setdefault(name, []).append(gram.inner(c[:, : len(others)], paired))
             if own_left is not None and own_right is not None:
-                # Divide the rules' own weights exp(S/L) by L, the factor that their gradient has (docs/theory.md
-                # section 2).
+                # The gradient of a rule's own weight exp(S/L) has the factor 1/L (docs/theory.md section 2), so divide
+                # these weights by L.
                 a, b = np.nan_to_num(own_left[at]) / length[:, None], np.nan_to_num(own_right[at]) / length[:, None]
                 self.own_inner.add(*gram.products(a, b))
                 self.own_left.add(*gram.products(a, a))
@@ -275,5 +280,5 @@ class _Use:
 
 
 def rows_weight(window: ScoredWindow) -> Floats:
-    """Return the weight exp(S) (n,) that all rules are compared with, the exponent held at MAX_EXPONENT."""
+    """Return the weight exp(S) (n,) that each row has in the true update; the exponent is held at MAX_EXPONENT."""
     return importance_weight(window.rows.S)

@@ -1,8 +1,9 @@
-"""Table ess: effective sample size by length of the weights that a rule leaves, and their mean (docs/theory.md, T10).
+"""The table ess: effective sample size and mean of the weights M w that a rule leaves, by length (docs/theory.md, T10).
 
-R = (sum x)^2 / (n sum x^2) is the effective sample size of n weights x as a share of n. Its interval is a
-bias-corrected delete-one-cluster jackknife of log(1/R - 1), with Student's t, whose degrees of freedom are fewer where
-few clusters decide (Satterthwaite). How often intervals hold: docs/coverage.md.
+R = (sum x)^2 / (n sum x^2) is the effective sample size of n weights x as a share of n. Its interval comes from a
+bias-corrected jackknife of log(1/R - 1) that deletes one cluster at a time, with Student's t. The degrees of freedom of
+t are fewer if few clusters make most of the jackknife's variance (Satterthwaite). docs/coverage.md says how often the
+intervals hold.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from fspo.stats.intervals import t_quantile
 EXACT = "exact"
 """Name of the rule that keeps every response with its weight exp(S)."""
 EVEN = 0.7
-"""Least evenness of the clusters' sums of squared weights, as a share of the evenness of their numbers of responses, at
-which the effective sample size gets an interval: below it, few clusters decide the estimate. `_evenness` defines the
-evenness of some numbers."""
+"""The effective sample size gets an interval if the evenness (`_evenness`) of the clusters' sums of squared weights is
+at least this share of the evenness of the clusters' numbers of responses. Below this share, few clusters decide the
+estimate."""
 
 
 class EssRow(NamedTuple):
@@ -47,16 +48,16 @@ class EssRow(NamedTuple):
 def ess_rows(
     case: CaseKey, bins: Bins, rows: Floats, weights: Floats, squares: Floats, clusters: np.ndarray, mean: Floats
 ) -> list[EssRow]:
-    """Make a row for each bin and for all bins.
+    """Make the rows of the table ess for one case: one for each of K bins, and one for all bins together.
 
     Parameters
     ----------
     rows, weights, squares : arrays (G, K)
         Number of responses, sum of their weights and of the squared weights, by group of clusters and bin.
     clusters : int array (K+1,)
-        Clusters with a response.
+        Number of clusters with a response, in each bin and overall.
     mean : array (K+1,)
-        Mean length, or other coordinate, of each bin and of all.
+        Mean length, or other coordinate, of the responses in each bin and overall.
     """
     found = ratios_of_sums(rows, weights, rows, clusters=clusters)
     n, x, xx = (np.column_stack([v, v.sum(1)]) for v in (rows, weights, squares))
@@ -73,10 +74,11 @@ def ess_rows(
 
 
 def factor_rows(run: Run, bins: Bins) -> list[EssRow]:
-    """Make rows of the factors that the run's own correction on tokens left, as logged (``correction_weight``).
+    """Make rows of the table ess for the logged factors (``correction_weight``) of the run's own correction on tokens.
 
-    A factor on tokens is no function of a response's sums, so no case computes it. Empty for corrections on sequences,
-    which have their cases, and for runs without a correction on the analysed ratio.
+    The factors of a correction on tokens do not follow from a response's log-ratio and length, so they are read from
+    the log and not computed as a case. The result is empty if the run's correction acts on sequences, which is computed
+    as a case, and if the run has no correction on the analysed ratio.
     """
     if run.rule is None or run.rule.level == "sequence" or run.ratio.on not in CORRECTED:
         return []
@@ -99,7 +101,7 @@ def factor_rows(run: Run, bins: Bins) -> list[EssRow]:
 
 
 def effective_share(n: Floats, x: Floats, xx: Floats) -> tuple[Interval, str]:
-    """Return R = (sum x)^2 / (n sum x^2) with its interval, or the reason why there is none.
+    """Return R = (sum x)^2 / (n sum x^2) with its interval, and a text that says why either is missing, else "".
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Write and read tables: RUN/analysis/NAME.csv and NAME.parquet, each under its name only when it is complete."""
+"""Write and read the tables RUN/analysis/NAME.csv and NAME.parquet. A file gets its name only when it is complete."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ TABLES: dict[str, Any] = {
     "positions": PositionRow,
     "training": TrainingRow,
 }
-"""The tables of an analysed run: name of the table's file to the named tuple whose fields are its columns."""
+"""The tables of an analysed run, by name of the table's file: the named tuple whose fields are the table's columns."""
 
 
 def folder_name(partition: Partition = LENGTH, on: str = UPDATE.on) -> str:
@@ -66,7 +66,7 @@ def folder_name(partition: Partition = LENGTH, on: str = UPDATE.on) -> str:
 
 
 def options_of(partition: Partition, on: str) -> str:
-    """Return the options of ``fspo analyse`` for this partition and log-ratio; the tables' folder is `folder_name`."""
+    """Return the options that make ``fspo analyse`` use this partition and log-ratio, for example " --by entropy"."""
     return ("" if on == UPDATE.on else f" --on {on}") + ("" if partition == LENGTH else f" --by {partition.name}")
 
 
@@ -139,7 +139,7 @@ def read_tables(
         if not Path(run).is_dir():
             raise UserError(f"{run} is no folder: give a run folder, or make one with `fspo import {run}`")
         if not (folder / SUMMARY).is_file():
-            log_files(run)  # raises a UserError with another cure if the folder holds no log
+            log_files(run)  # if the folder holds no log, raises a UserError with other advice
             raise UserError(
                 f"{run} has no finished analysis: run `fspo analyse {run}{options_of(partition, on)}` first"
             )

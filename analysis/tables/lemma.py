@@ -1,8 +1,8 @@
 """The table lemma: T7 and T8 on every scored update and window, and the check of both (docs/theory.md section 5).
 
-On a finite log both theorems hold exactly, with means over its rows for expectations, up to rounding. So a violation is
-an error in the log or in the code, and summary.json says so. What a reader learns from the table is rho, the slack (the
-cosine less its bound), and how much alignment is lost across bins and inside them.
+With means over the rows of a finite log in place of expectations, T7 and T8 hold exactly, up to rounding. So a
+violation is an error in the log or in the code, and summary.json reports it. What a reader learns from the table is
+rho, the slack (the cosine less its bound), and how much alignment is lost across bins and inside them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ TOLERANCE = 1e-8
 """Largest residual of T8's identity, over the norm ||g|| of the true update, and largest violation of T7's bound that
 count as float64 rounding."""
 BLOCK = 2**22
-"""Largest number of entries of clipped gradients in memory; with more entries, the rules are treated in blocks."""
+"""Largest number of entries of clipped gradients in memory at once. If all rules together have more entries, the rules
+are evaluated in blocks."""
 
 
 class LemmaRow(NamedTuple):
@@ -66,21 +67,21 @@ class LemmaRow(NamedTuple):
 
 @dataclass
 class StrataSums:
-    """Sums over responses by update and bin, for B rules.
+    """Sums over the responses of each of U updates and K bins, for B rules; gradients have D entries.
 
     Attributes
     ----------
     count : array (U, K)
         Number of responses.
     above, below : arrays (B, U, K)
-        Numerator and denominator of each rule's acceptance of a bin: for rules that drop the numbers of responses that
-        are kept and of all (a_upd), else the sums of M w and of w (b).
+        Numerator and denominator of each rule's acceptance in a bin. If the rule drops, they are the number of kept
+        responses and the number of all responses (a_upd), else the sums of M w and of w (b).
     g : array (U, K, D)
-        True gradient.
+        Sum of the true gradients w A psi.
     g_clip : array (B, U, K, D)
-        Clipped gradient of each rule.
+        Sum of the clipped gradients M w A psi of each rule.
     direct : array (B, U, D)
-        Clipped gradient of each rule, summed over responses and not over bins.
+        Sum of the clipped gradients of all responses of an update, computed without the sums by bin.
     """
 
     count: Floats
@@ -92,7 +93,7 @@ class StrataSums:
 
 
 class LemmaTable:
-    """Collects scored windows and makes the rows of the table lemma, with the weight exp(S) for every rule."""
+    """Collects scored windows and makes the rows of the table lemma, with the weight exp(S) for every clip rule."""
 
     def __init__(self, key: RunKey, bins: Bins, cases: list[Case]) -> None:
         self.key, self.bins = key, bins
@@ -100,11 +101,12 @@ class LemmaTable:
         self.table: list[LemmaRow] = []
 
     def add(self, window: ScoredWindow) -> None:
-        """Append a row for each rule and update, and one for the window as a whole if it has several updates."""
+        """Append a row for each rule and update, and for each rule one over all updates if the window has several."""
         rows, number = window.rows, len(self.bins)
         weight = rows_weight(window)
         places = [np.flatnonzero(window.update == u) for u in range(window.updates)]
-        # For each update: its rows, and for each bin the vectors of the bin's rows in a basis of all rows' span.
+        # ``places`` holds the rows of each update, ``spans`` the vectors A psi of these rows in a basis of their span,
+        # and ``parts``, for each update and bin, the bin's rows with their vectors.
         spans = [in_own_span(window.vectors[at]) for at in places]
         shape = (window.updates, number, max(span.shape[1] for span in spans))
         parts = [
@@ -117,7 +119,7 @@ class LemmaTable:
             return np.stack([np.stack([values[:, at].sum(1) for at, _ in part], 1) for part in parts], 1)
 
         def vectors(coefficients: Floats) -> tuple[Floats, Floats]:
-            """Sum the vectors times coefficients (B, n) by update and bin (B, U, K, D), and by update (B, U, D)."""
+            """Sum A psi times coefficients (B, n) by update and bin (B, U, K, D), and by update (B, U, D)."""
             out = np.zeros((len(coefficients), *shape)), np.zeros((len(coefficients), shape[0], shape[2]))
             for u, (at, span) in enumerate(zip(places, spans, strict=True)):
                 out[1][:, u, : span.shape[1]] = coefficients[:, at] @ span
@@ -161,11 +163,13 @@ class LemmaTable:
 
 
 def filled(rows: Sequence[LemmaRow], strata: StrataSums, at: Ints) -> Iterator[LemmaRow]:
-    """Yield the row of each of B rules with the numbers of T7 and T8 on the updates ``at`` filled in, or the reason why
-    there are none.
+    """Yield each of ``rows``, one for each of B rules, with the numbers of T7 and T8 on the updates ``at`` filled in.
+
+    If a rule has no such numbers, its row gets the reason.
     """
-    # Divide the difference of the clipped update summed over bins and summed over rows by a_bar ||g||, as T8 does: the
-    # mean acceptance a_bar of weights can reach 1e9, and rounding errors grow with it.
+    # ``through`` is the clipped update summed by bin less the clipped update summed without bins: a rounding error. Its
+    # norm is divided by a_bar ||g||, as in T8, because the weight acceptance a_bar can reach 1e9 and rounding errors
+    # grow with a_bar.
     through = strata.g_clip[:, at].sum(2) - strata.direct[:, at]
     off = np.linalg.norm(through.reshape(len(through), -1), axis=1)
     norm = float(np.linalg.norm(strata.g[at].sum(1)))
@@ -191,18 +195,18 @@ def filled(rows: Sequence[LemmaRow], strata: StrataSums, at: Ints) -> Iterator[L
             a_bar=mean,
             e_len=lemma.e_len_ratio,
             e_in=lemma.e_in_ratio,
-            # Use np.maximum, because Python's max may drop a NaN, which is a violation.
+            # Use np.maximum: Python's max may drop a NaN, and a residual of NaN must count as a violation.
             identity_residual=float(np.maximum(lemma.identity_residual, difference / (mean * norm))),
             count=count,
         )
 
 
 def integrity(table: Sequence[LemmaRow]) -> dict[str, Any]:
-    """Return, over the table lemma, the largest residual of T8's identity, the number of rows that violate T7's bound,
-    and whether both are only rounding (``pass``).
+    """Return, over the table lemma, the largest residual of T8's identity, the number of rows that violate T7's bound
+    by more than rounding, and ``pass``: whether the residual is only rounding and no row violates the bound.
 
-    ``pass`` is None if no row was evaluated, and False if a residual is not finite. A row with a bound and without a
-    finite slack (cosine less bound) is a violation.
+    ``pass`` is None if no row was evaluated, and False if a residual is not finite. A row that has a bound and a NaN
+    for its slack (cosine less bound) counts as a violation.
     """
     found = [row for row in table if not row.reason]
     residuals = np.array([row.identity_residual for row in found], np.float64)
@@ -226,8 +230,9 @@ def in_own_span(vectors: Floats) -> Floats:
 
 
 def lemmas_of(strata: StrataSums, at: Ints) -> Iterator[CosineLemma | UserError]:
-    """Apply T7 and T8 to the direct sum of the updates ``at``; yield the quantities for each of B rules, or why there
-    are none.
+    """Apply T7 and T8 to the direct sum of the updates ``at``: the gradients of the updates are joined end to end.
+
+    Yield for each of B rules the quantities of T7 and T8, or an error that says why there are none.
     """
     count = strata.count[at].sum(0)
     some = count > 0

@@ -2,7 +2,8 @@
 
 The table gives means over updates with Student's t, and the share of updates with a guarantee (rho < 1) with Wilson's
 interval. The clusters are rollouts, because updates of one rollout share its responses. An interval is about the mean
-over further rollouts like these. It is too short where successive rollouts are alike, as they are while training moves.
+over further rollouts like those of the log. It is too short if neighbouring rollouts resemble each other more than
+distant ones do, as happens while training changes the policy.
 
 The means are over plug-in values of single updates, each computed from finitely many responses, and averaging does not
 remove their bias. Noise adds more to the norm of every bin than to the norm of the bins' mean. So kappa, kappa_c, eta
@@ -90,8 +91,8 @@ def _of_case(rows: Sequence[LemmaRow]) -> list[LemmaSummaryRow]:
 
 
 def _mean(values: np.ndarray, rollout: np.ndarray, within: tuple[float, float] | None) -> tuple[Interval, str]:
-    """Return the mean of values (U,), one an update, with its interval, and why there is none; clusters are rollouts
-    (U,).
+    """Return the mean of the values (U,) of U updates with its interval, and a text that says why the mean or the
+    interval is missing, or "". ``rollout`` (U,) is the rollout of each update; the rollouts are the clusters.
 
     ``within`` is the smallest and largest possible value, or None for a share, whose values are 0 and 1.
     """

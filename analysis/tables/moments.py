@@ -1,9 +1,9 @@
-"""The tables moments and scaling: mean, variance and law of S by length, as docs/theory.md section 7 assumes them.
+"""The tables moments and scaling: mean, variance and law of S by length (assumptions of docs/theory.md section 7).
 
-The rows of several updates and windows are pooled, and S spreads as training goes on. So normality and the exponent H
-are measured on z, which is S / (scale_s sqrt(L)) less its mean in the bin, where ``scale_s`` is the root of
-sum S^2 / sum L over the rows of the same update. That removes the spread of each update and leaves the shape over
-lengths.
+The rows of several updates and windows are pooled, and the variance of S changes as training goes on. So normality and
+the exponent H are measured on z, which is S / (scale_s sqrt(L)) less its mean in the bin, where ``scale_s`` is the root
+of sum S^2 / sum L over the rows of the same update. The division by ``scale_s`` removes differences between updates
+and leaves differences between lengths.
 """
 
 from __future__ import annotations
@@ -214,8 +214,8 @@ def of_standardising(u: Floats, cluster: Ints, clusters: int) -> Floats:
     """Return the part of each cluster's influence on the distribution function at ``GRID`` that is due to u (N,) being
     standardised by an estimated mean and standard deviation: (C, 19), summed over the cluster's rows.
 
-    Near a normal law the errors of both move the distribution function at t by -phi(t) and by -t phi(t) times their
-    size (phi: the normal density).
+    Near a normal law, an estimated mean that is too large by e raises the distribution function at t by e phi(t), and
+    an estimated standard deviation that is too large by e raises it by e t phi(t) (phi: the normal density).
     """
     density = np.exp(-(GRID**2) / 2) / np.sqrt(2 * np.pi)
     shift, stretch = (np.bincount(cluster, x, clusters) for x in (u, (u**2 - 1) / 2))
@@ -252,8 +252,8 @@ def _scaling(key: tuple[RunKey, str, str], view: BinnedRows, scale: Floats) -> l
 
 
 class Exponent(NamedTuple):
-    """The slope 2H of log Var(S|L) on log L, with its interval, an interval at the level EQUIVALENCE, and why it is
-    NaN.
+    """The slope 2H of log Var(S|L) on log L, with its interval, an interval at the level EQUIVALENCE, and the reason if
+    the slope is NaN.
     """
 
     slope: Interval = UNKNOWN
@@ -265,8 +265,9 @@ class Exponent(NamedTuple):
 def exponent(y: Floats, L: Floats, cluster: Ints) -> Exponent:
     """Estimate the slope of log E[y|L] on log L by gamma quasi-likelihood, with cluster-robust errors.
 
-    With x = log L and a model ``log mu = b0 + b1 x`` of the mean of y, it solves ``sum (1, x) (y / mu - 1) = 0`` for b0
-    and the slope b1. So every row has equal weight whatever its length, and nothing but that model is assumed.
+    With x = log L and a model ``log mu = b0 + b1 x`` of the mean mu of y, the equation ``sum (1, x) (y / mu - 1) = 0``
+    is solved for b0 and the slope b1. So every row has equal weight whatever its length, and no law of y is assumed
+    beyond the model of its mean.
 
     Parameters
     ----------
@@ -284,7 +285,7 @@ def exponent(y: Floats, L: Floats, cluster: Ints) -> Exponent:
         return Exponent(reason="all responses have one length")
     if not y.mean() > 0:
         return Exponent(reason="S does not vary")
-    varies = x[y > 1e-20 * y.mean()]  # at lengths of one and the same S, y is the square of a rounding error
+    varies = x[y > 1e-20 * y.mean()]  # where S is the same at all rows of a length, y is a squared rounding error
     if not varies.min() < 0 < varies.max():  # the equation for the slope has no finite solution
         return Exponent(reason="S varies only at lengths on one side of their mean")
     b = np.array([np.log(y.mean()), 0.0])

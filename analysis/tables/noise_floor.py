@@ -1,8 +1,8 @@
 """The table noise_floor: how far numerics alone move S, by length bin and source of noise.
 
-``fspo train --noise-floor`` measures it. With unchanged weights S would be 0 in exact arithmetic. If the
-share of clipped responses, the variance of S or the drift of a run is not above this floor, it says nothing about the
-policy.
+``fspo train --noise-floor`` measures the noise floor: S with unchanged weights, which would be 0 in exact arithmetic.
+If the share of clipped responses, the variance of S or the drift of a run is not above the noise floor, it says nothing
+about the policy.
 """
 
 from __future__ import annotations
@@ -45,8 +45,10 @@ class NoiseRow(NamedTuple):
 
 
 def read_noise(run: Run) -> tuple[GradLog | None, Notes]:
-    """Read the noise measurement in the run folder, with notes about damaged files; None if there is none, or if
-    another ratio than S is analysed, which it does not measure.
+    """Read the log of the noise floor in the run folder, with notes about damaged files.
+
+    The log is None if the folder has none or it cannot be read. It is None too if another log-ratio than that of the
+    update is analysed, because the noise floor is measured for that of the update only.
     """
     columns = [
         "rollout",

@@ -55,14 +55,14 @@ def over_time_rows(run: Run, bins: Bins, rows: Rows, outcome: CaseEffect | None)
     """Count the responses that the rule that trained cut, and those outside its band, by rollout and bin; rows at first
     use and reused rows together.
 
-    ``estimate`` is the share of all responses outside the band; ``cut`` is the number of those whose gradient was cut.
+    ``estimate`` is the share of responses outside the band, ``cut`` the number of responses whose gradient was cut.
 
     Parameters
     ----------
     rows : Rows (N,)
         Rows of complete rollouts.
     outcome : CaseEffect, optional
-        What the rule that trained did. Without it, as for a token or prefix rule, the logged columns are read.
+        What the rule that trained did. If it is None, as for a rule on tokens or prefixes, the logged columns are read.
     """
     if outcome is not None:
         if outcome.reason:

@@ -1,4 +1,4 @@
-"""Read a log once, window by window: sums for the acceptance tables, clip rates over time, checks and counts.
+"""Read a log once, window by window, and collect sums for the acceptance tables, clip rates over time and notes.
 
 Several processes, or the workers of a Dask cluster, share the log's chunks, and their sums are added at the end. A log
 in memory is one chunk.
@@ -41,7 +41,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Pass:
-    """What a pass over the log needs: the run, bins, window size, and the tally of sums."""
+    """What a pass over the log needs: run, bins, window size, tally of sums, and the rule that trained as a case."""
 
     run: Run
     bins: Bins
@@ -50,7 +50,7 @@ class Pass:
     trained: Case | None
 
     def window(self, found: Found, tally: Tally, first: int, rows: Rows) -> None:
-        """Add the rows of one window to ``found`` and to ``tally``."""
+        """Add the rows of the window that begins with rollout ``first`` to ``found`` and to ``tally``."""
         outcome = None if self.trained is None else evaluate(self.trained, rows, rows.rollout, "update")
         tally.add(first, rows, outcome)
         found.over_time += over_time_rows(self.run, self.bins, rows, outcome)
@@ -77,7 +77,7 @@ def look_through(
     progress: Callable[[float], None] = lambda _: None,
     workers: str | None = None,
 ) -> tuple[Tally, Found]:
-    """Read the complete log once; return sums and results, with notes about damage, counts and warnings.
+    """Read the complete log once; return the tally of sums, and other results with notes (damage, counts, warnings).
 
     Parameters
     ----------
@@ -88,7 +88,8 @@ def look_through(
     progress : callable
         Called with the share of the log that was read since the last call.
     workers : str, optional
-        Who reads the log, if not processes of this one's: see `analysis.log.workers.on_workers`.
+        Number of Dask workers to start, or address of a Dask scheduler (`analysis.log.workers.on_workers`). Without
+        it, and for a log in memory, processes that this one starts read the log.
     """
     trained = trained_case(run)
     tally = Tally(run, Grouping.of(run, bins), cases if trained is None else [trained, *cases])
@@ -100,8 +101,8 @@ def look_through(
         parts = [chunks[i * len(chunks) // number : (i + 1) * len(chunks) // number] for i in range(number)]
         shares = in_processes([partial(over.share, part) for part in parts], lambda: progress(1 / len(chunks)))
     else:
-        # Workers may run in another working directory, so they get absolute paths. They do not get the sampled rows,
-        # which a pass over a streamed log does not use.
+        # Workers may run in another working directory, so they get absolute paths of the log's files. They do not get
+        # ``run.rows``, the rows that were sampled from the log, because a pass over a streamed log does not use them.
         files = tuple(replace(file, path=file.path.resolve()) for file in run.stream.files)
         stream = replace(run.stream, files=files)
         over = replace(over, run=replace(run, rows=run.rows.take(slice(0)), stream=stream))

@@ -3,17 +3,19 @@
 On one batch the clipped update and the true update share their noise, which raises their cosine. Let u_i and v_j be the
 coefficients (M w A or w A) of responses i and j. Over pairs of responses to *different* prompts the mean of
 ``u_i v_j <psi_i, psi_j>`` is an unbiased inner product of the expected updates (docs/theory.md section 5, "Population
-cosine"). With the products within prompts it gives bias, variance and mean squared error of the update (T12). Inner
-products and squared norms are summed over the updates before they are divided.
+cosine"). Together with the products within prompts, that mean gives bias, variance and mean squared error of the update
+(T12). Inner products and squared norms are summed over the updates before they are divided.
 
-The references are ``population`` (w A psi of the same responses), ``capped`` (the same with w held at ``CAP``) and
-``fresh`` (new responses at the same parameters with w = 1; both sides take leave-one-out advantages from the logged
-rewards). Only responses at first use count, because the expectations under the old policy hold for no others.
+The clipped update is compared with three references. ``population`` is w A psi of the same responses. ``capped`` is the
+same with w held at ``CAP``. ``fresh`` is A psi of new responses at the same parameters (w = 1); for it, the clipped
+update and the reference take leave-one-out advantages from the logged rewards. Only responses at first use count,
+because the expectations under the old policy do not hold for reused responses.
 
-Intervals are a delete-one-prompt jackknife of the ratio itself. A prompt whose responses are in several updates is one
-prompt. Errors of the direction divide the clipped update by its mean acceptance a_bar, which is estimated again without
-each prompt: a fixed a_bar made intervals up to 1.5 times too long, or too short by a third. The ratio is consistent,
-not unbiased. If the squared norm in the denominator cannot be told from 0, the result is NaN with the reason.
+Intervals come from a jackknife of the ratio itself that deletes one prompt at a time, from all updates that hold its
+responses. Errors of the direction divide the clipped update by its mean acceptance a_bar, which is estimated again
+without each prompt: a fixed a_bar made intervals up to 1.5 times too long, or too short by a third. The ratio is
+consistent, not unbiased. If the squared norm in the denominator cannot be told from 0, the result is NaN with the
+reason.
 """
 
 from __future__ import annotations
@@ -43,8 +45,8 @@ from fspo.stats.intervals import t_quantile
 CAP = 2.0
 """The reference ``capped`` is the true update in which each weight w above this number counts as this number."""
 ERRORS = ("bias2", "variance", "mse", "bias2_direction", "variance_direction", "mse_direction")
-"""Names of the errors of an update (T12), all over the variance of the unclipped update: if mse is below 1, clipping
-helps. Those with "direction" are of the clipped update over its mean acceptance."""
+"""Names of the errors of an update (T12). Each error is divided by the variance of the unclipped update, so clipping
+helps if mse is below 1. The errors of the "direction" are of the clipped update divided by its mean acceptance."""
 
 
 class PopulationRow(NamedTuple):
@@ -74,13 +76,13 @@ class PopulationRow(NamedTuple):
 
 @dataclass
 class _Pool:
-    """Sums over updates of the inner products with one reference (population, capped or fresh). An update adds nothing
-    to a bin in which it has no pair of different prompts.
+    """Inner products of all rules with one reference (population, capped or fresh), update by update, and counts of
+    responses. An update adds 0 to a bin in which it has no pair of responses to different prompts.
     """
 
     parts: dict[str, Products] = field(default_factory=dict)
     update: list[Ints] = field(default_factory=list)
-    # For each update: the rollout and prompt of each of its C prompts (2, C), one of which each replicate leaves out.
+    # For each update: the rollout and prompt of each of its C prompts (2, C). Each replicate leaves one prompt out.
     prompt: list[Ints] = field(default_factory=list)
     rows: list[Floats] = field(default_factory=list)
     clusters: Floats | None = None
@@ -91,8 +93,8 @@ class _Pool:
     ) -> None:
         for name, (total, without) in found.items():
             gone = np.isnan(total)
-            # If deleting one prompt leaves no pair of different prompts, the influence of that prompt is unknown and
-            # counts as 0.
+            # If deleting one prompt leaves no pair of responses to different prompts, the influence of that prompt is
+            # unknown and counts as 0.
             without = np.where(np.isnan(without), total, without)
             self.parts.setdefault(name, Products()).add(np.where(gone, 0.0, total), np.where(gone, 0.0, without))
         some = next(iter(found.values()))[1]
@@ -113,8 +115,8 @@ class PopulationTable:
     bins : Bins
         Bins of length, or of another coordinate.
     cases : list of Case
-        The rules. Each takes the common weight exp(S); the unclipped rule is added as ``none``, or as ``exact`` where
-        ``none`` is the case that leaves a mismatch alone.
+        The rules. Each clip rule takes the common weight exp(S). The unclipped rule is added under the name ``none``,
+        or ``exact`` if corrections are analysed, where ``none`` names the case that corrects nothing.
     width : float
         Effective width of the sketch (analysis.scores.sketch_error), infinite for exact scores.
 
@@ -176,14 +178,15 @@ class PopulationTable:
         fresh = window.fresh.get(int(window.rows.step[at][0]))
         if fresh is None:
             return
-        # Leave out rows without a leave-one-out advantage. A prompt has one for all its rows or for none, so prompts
+        # Leave out rows without a leave-one-out advantage. Either all rows of a prompt have one or none has, so prompts
         # stay complete.
         swap = window.rows.leave_one_out[at] / window.rows.A[at]
         known = np.isfinite(swap)
         self.left_out["fresh_rows_without_advantage"] += int(np.sum(~known))
         at, c, swap = at[known], c[known], swap[known]
         number, rows = len(self.bins), window.rows.take(at)
-        # With one prompt on a side there is no pair of different prompts, so the update is left out.
+        # Squared norms are estimated from pairs of responses to different prompts. If the update or the fresh rollout
+        # has one prompt only, it has no such pair, so the update is left out.
         if min(len(np.unique(rows.prompt)), len(np.unique(fresh.prompt))) < 2:
             self.left_out["fresh_updates_left_out"] += 1
             return
@@ -290,13 +293,15 @@ class PopulationTable:
 
 
 def _scale(accepted: Floats, whole: Floats, cluster: Ints) -> tuple[Floats, Floats]:
-    """Return one over the mean acceptance of an update by rule (R,), and without each prompt (C, R); NaN if nothing is
-    accepted.
+    """Return one over the mean acceptance of an update, by rule (R,), and the same with each prompt left out (C, R).
+
+    A number is NaN if nothing is accepted.
 
     Parameters
     ----------
     accepted, whole : arrays (n, R)
-        Numerator and denominator of the acceptance of each response; the mean is the quotient of their sums.
+        Numerator and denominator of each response's acceptance by each rule. The mean acceptance is the sum of the
+        numerators over the sum of the denominators.
     cluster : int array (n,)
         Number of each response's prompt, from 0 without gaps.
     """
@@ -347,8 +352,8 @@ def _terms(gram: PairGram, c: Floats, w: Floats, scale: tuple[Floats, Floats]) -
 def _ratio(
     quantity: str, values: dict[str, tuple[Floats, Floats]]
 ) -> tuple[tuple[Floats, Floats], tuple[Floats, Floats]]:
-    """Return numerator and denominator of one quantity of the table, each summed over updates and for every
-    replicate."""
+    """Return numerator and denominator of one quantity of the table. Each is a pair: the value from all prompts, and
+    the values of the replicates."""
 
     def each(f: Any) -> tuple[Floats, Floats]:
         parts = [{name: pair[s] for name, pair in values.items()} for s in (0, 1)]

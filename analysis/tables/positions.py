@@ -1,8 +1,8 @@
-"""Table positions: token log-ratios by their position in the response, and what token and prefix rules keep of them.
+"""The table positions: token log-ratios by position in the response, and the share of tokens that rules on them keep.
 
-A log holds token log-ratios only if the training option ``log.tokens`` was set; with them, rules on tokens and on
-prefixes can be evaluated counterfactually like rules on sequences. With ``--on engine`` responses with staleness are
-left out, because only their behaviour ratio D + E is known token by token.
+A log holds token log-ratios only if the training option ``log.tokens`` was set. From token log-ratios, rules on tokens
+and on prefixes can be evaluated counterfactually, like rules on sequences. With ``--on engine`` responses with
+staleness are left out, because only their behaviour ratio D + E is known token by token.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ class Tokens:
     row: Ints  # index of the token's row
     position: Ints  # place of the token in its response, from 1
     x: Floats  # token log-ratio, nats
-    prefix: Floats  # sum of the token log-ratios up to this token
+    prefix: Floats  # sum of the token log-ratios up to and including this token
 
     @staticmethod
     def of(lists: list[Floats]) -> Tokens:
-        """Join the lists of token log-ratios, one a row and none of them empty."""
+        """Join the lists of token log-ratios: one list for each row, none of them empty."""
         lengths = np.array([len(x) for x in lists], np.int64)
         row, x = np.repeat(np.arange(len(lists)), lengths), np.concatenate(lists)
         position = np.arange(len(x)) - np.repeat(np.cumsum(lengths) - lengths, lengths) + 1
@@ -77,8 +77,8 @@ class Tokens:
 
 
 def rules_on_tokens(run: Run) -> list[Case]:
-    """Return the presets that are rules on tokens or prefixes and act on the analysed ratio, and first the run's own
-    rule if it is such a rule."""
+    """Return the run's own rule, if it is a rule on tokens or prefixes, and then the presets that are rules on tokens
+    or prefixes and act on the analysed ratio."""
     on = run.ratio.on
     known = CORRECTIONS if on in CORRECTED else {name: p.rule for name, p in PRESETS.items()}
     cases = [Case(replace(rule, on=on), name, "given") for name, rule in known.items() if rule.level != "sequence"]
@@ -139,7 +139,8 @@ def position_table(run: Run, bins: Bins, window_size: int) -> tuple[list[Positio
 
 
 def _windows(run: Run, size: int, columns: Sequence[str]) -> Iterator[tuple[Rows, Tokens | None, Notes]]:
-    """Yield, for each window, its rows at first use with A != 0 and token log-ratios, and the tokens of these rows."""
+    """Yield, for each window, its rows at first use with A != 0 and token log-ratios, the tokens of these rows, and
+    notes. The tokens are None if there are none or they cannot be read."""
     wanted = ["rollout", "step", "response_id", STALENESS, *columns]
     for _, known in run.windows(size):
         rollouts = int(known.rollout.min()), int(known.rollout.max())

@@ -1,4 +1,4 @@
-"""The few lines of the tables that ``fspo analyse`` prints: rules at one clip rate, and the lengths each rule cuts."""
+"""Make the lines that ``fspo analyse`` prints: what each rule clips by length, and a comparison at one clip rate."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from analysis.log.ratio import CORRECTED, UPDATE
 from fspo.stats.intervals import PERCENT
 
 ORDER = {"trained": 0, "given": 1, "matched": 2}
-"""Order of the printed lines, by where the rule's range is from: first the run's own, then a preset's, then matched."""
+"""Order of the printed lines by source of the rule's range: first the run's own, then a preset's, then matched ones."""
 
 
 def printed(acceptance: pd.DataFrame, ess: pd.DataFrame, partition: Partition, on: str) -> list[str]:
     """Return a line for each rule, with the share of responses outside its band by bin: for the rule that trained, for
     each rule matched to the least target, and, where corrections are analysed, for each preset at its own range.
 
-    For a correction on tokens that share is not defined: its line has the mean of the factors that it left (table ess).
+    For a correction on tokens the share outside the band is not defined. The line of such a correction shows the mean
+    of the factors that it left (table ess).
     """
     table = acceptance.loc[(acceptance["measure"] == "band") & (acceptance["subset"] == "all")]
     table = table.loc[(table["use"] == "first") & table["estimate"].notna()]
@@ -91,7 +92,7 @@ def _estimate(value: float, low: float, high: float) -> tuple[str, str]:
 
 
 def _columns(lines: list[tuple[str, list[str]]]) -> list[str]:
-    """Return lines of a name and cells with the names and each column of cells aligned."""
+    """Return lines of text, one for each pair of a name and its cells; names and columns of cells are aligned."""
     left = max(len(name) for name, _ in lines)
     wide = [max(map(len, column)) for column in zip(*(cells for _, cells in lines), strict=True)]
     return [

@@ -8,12 +8,12 @@ ingredients of this model are replaced by measured ones:
 - drift: the mean of S in the bin;
 - H: the standard deviation of S in the bin, instead of sigma sqrt(L);
 - tails: the law of the standardised S, all bins together, instead of the normal law;
-- dependence on A: mean and standard deviation of S in the bin separately for each sign of A;
-- rest: the remainder, from a law that changes with length in more than mean and spread.
+- dependence on A: mean and standard deviation of S in the bin separately for each sign of A.
 
 The part of an ingredient is its Shapley value: the mean gain over all orders of replacing the ingredients. So the parts
-do not depend on an order, and with the rest they sum to the gap. Intervals come from a jackknife over groups of
-clusters. Updates in which S is 0 throughout are left out, because they have no sigma and nothing to explain.
+do not depend on an order. A further part, the rest, is what all five ingredients leave unexplained, because the law of
+S changes with length in more than mean and spread. The parts and the rest sum to the gap. Intervals come from a
+jackknife over groups of clusters. Updates in which S is 0 throughout are left out, because their sigma is 0.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from fspo.stats.intervals import t_quantile
 INGREDIENTS = ("asymmetry", "drift", "H", "tails", "dependence on A")
 GROUPS = 20
 MOST_ROWS = 100_000
-"""Largest number of rows that are used, roughly; if there are more, clusters are drawn at random with all their
-rows."""
+"""Rough largest number of rows that are used. If a run has more rows at first use, clusters are drawn at random, and
+all rows of a drawn cluster are used."""
 
 
 class GapRow(NamedTuple):
@@ -76,8 +76,8 @@ def gap_table(run: Run, bins: Bins, window_size: int) -> list[GapRow]:
         number = int(view.cluster.max()) + 1
         drawn = np.random.default_rng(0).random(number) < share
         view = view.take(drawn[view.cluster], bins)
-    # Sort the rows by edge, because `parts` looks up edges in sorted laws: near edges, one after the other, are found
-    # faster.
+    # Sort the rows by bin, sign of A and upper edge. `parts` looks up the edges in a sorted array, which is faster if
+    # successive edges are near each other.
     unit = update_scale(view.rows.S, view.rows.length, view.rows.step) * np.sqrt(view.rows.length)
     order = np.lexsort((view.rows.edges(rule)[1] / unit, np.sign(view.rows.A), view.bins))
     view = view.take(order, bins)
@@ -123,7 +123,9 @@ def gap_table(run: Run, bins: Bins, window_size: int) -> list[GapRow]:
 
 
 def parts(S: Floats, lo: Floats, hi: Floats, bins: Ints, sign: Ints, number: int) -> dict[str, Floats]:
-    """Return the theoretical and the measured share, the gap and its parts, each (K+1,) with all rows last.
+    """Return the theoretical and the measured share of rows in the band, the gap and its parts, each (K+1,).
+
+    The last of the K+1 entries is over all rows, the others are by bin.
 
     Parameters
     ----------
@@ -163,7 +165,8 @@ def parts(S: Floats, lo: Floats, hi: Floats, bins: Ints, sign: Ints, number: int
     symmetric = {"asymmetry"} if np.array_equal(lo, -half) and np.array_equal(hi, half) else set()
     values: dict[frozenset[str], Floats] = {}
     for chosen in (frozenset(c) for size in range(n + 1) for c in combinations(INGREDIENTS, size)):
-        # A band with equal ranges has the same edges in the log and in the theory.
+        # A band with equal ranges has the same edges in the log and in the theory, so the ingredient asymmetry changes
+        # nothing, and a value that was computed without it is taken.
         known = values.get(chosen - symmetric)
         values[chosen] = value(chosen) if known is None else known
     theory, everything = values[frozenset()], values[frozenset(INGREDIENTS)]
