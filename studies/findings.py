@@ -102,7 +102,11 @@ Change of the acceptance for each doubling of L, of each rule at one acceptance;
 calibrated anew in every window of {window} rollouts:
 
 {trends}
-The fair exponent; T1's model has 1/2 at every acceptance:
+The fair exponent; T1's model has 1/2 at every acceptance. In {unmoved} of the responses
+S is exactly 0: in each update of their rollout before theirs, the rewards were equal within each group, so the weights
+had not moved. The fair exponent is unknown if in a window the wanted share of responses has S = 0, or no response has
+the sign asked for; an interval is missing if this happens in a resample. Without these {unmoved} responses, a choice
+made after the run was seen, the exponent at 85 % of all would be {fair_moved}:
 
 {exponents}
 The trend of a sqrt band around 0 and its parts:
@@ -424,6 +428,7 @@ def language_model(folder: Path = PRETRAINED, embedded: Sequence[float] = ()) ->
         "window": WINDOW,
         "ended": ended,
         "exponent": say(*said.pop("exponent")),
+        "fair_moved": say(*said.pop("fair_moved")),
         "embedded": f", and the runs of the embedded model, of 0.4M parameters, have {min(embedded):.3f} to "
         f"{max(embedded):.3f} on another task"
         if embedded
