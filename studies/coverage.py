@@ -38,7 +38,8 @@ LENGTH_SHARE = 0.6
 """Share of the variance of log-length that lies between prompts; the rest lies between responses to one prompt."""
 MARGIN = 0.01
 DISAGREES = 1e-3
-"""Probability with which --quick reports that a page disagrees with new simulations although its numbers are right."""
+"""Level at which --quick compares one table of docs/coverage.md with new simulations: the probability, at most, that it
+reports some row of the table although all rows are right."""
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "coverage.md"
 
 
@@ -47,7 +48,7 @@ class Design:
     """One design of simulated logs.
 
     The acceptance of a bin is ``mean * (1 + lre * x)``, where x, a number for each bin, has mean 0 and variance 1 over
-    the responses; so ``mean`` is the acceptance of all and ``lre`` the true LRE_2.
+    the responses; so ``mean`` is the acceptance over all responses and ``lre`` the true LRE_2.
     """
 
     prompts: int
@@ -58,7 +59,8 @@ class Design:
     # Correlation, between two responses to one prompt, of the hidden normal variables that decide whether each is
     # accepted.
     correlation: float
-    # How the bins' acceptances differ: "trend" falls evenly from bin to bin, "one" is less in the last bin alone.
+    # How the bins' acceptances differ. "trend": from each bin to the next the acceptance falls by the same amount;
+    # "one": it is lower in the last bin and equal in all others.
     pattern: str
     lre: float
 
@@ -184,8 +186,12 @@ CURVES = {
 
 
 def smooth_and_trend(prompts: int, responses: int, mean: float, replicates: int) -> list[str]:
-    """Return a row of the page's second table: how often the test of a trend and that of no trend (equivalence) err at
-    5 %, and how often the band of the smooth curve holds the true curve."""
+    """Return the cells of a row of the page's second table, each a share of simulated logs.
+
+    The cells are: how often, at 5 %, the test of a trend rejects a constant acceptance; how often the equivalence test
+    calls a trend negligible that is exactly the margin; and for each of `CURVES`, how often the simultaneous band of the
+    smooth acceptance curve holds the true curve.
+    """
     rng = np.random.default_rng([SEED, prompts, responses, int(1000 * mean)])
     cluster = np.repeat(np.arange(prompts), responses)
     trend = equivalent = 0
@@ -216,9 +222,10 @@ WEIGHTS = {
     "exact, prompts differ": (lambda E: np.exp(E), lambda v: np.exp(-v)),
     "at most 2": (lambda E: np.minimum(np.exp(E), 2.0), None),
 }
-"""Laws of weights for the table of effective sample sizes: the weight as a function of a normal log-ratio E, and its
-true effective share as a function of E's variance v (None: by integration). In the last two, half of v is common to a
-prompt's responses."""
+"""Laws of weights, by name, for the page's table of effective sample sizes. Each law is a pair: the weight as a function
+of a normal log-ratio E, and the true effective share (effective sample size over number of responses) as a function of
+E's variance v. If the second is None, the true share is integrated numerically. In the last two laws, half of v is
+common to all responses to a prompt."""
 
 
 EssDesign = tuple[str, int, float]
@@ -234,8 +241,8 @@ def ess_designs() -> Iterator[EssDesign]:
 
 
 def simulate_ess(design: EssDesign, replicates: int, seed: int = SEED) -> tuple[float, int, int]:
-    """Return the true effective share of a design, the number of simulated logs with an interval, and the number of
-    those whose interval holds the true share."""
+    """Return the true effective share of a design, the number of simulated logs for which `effective_share` gives an
+    interval, and the number of these intervals that hold the true share."""
     name, clusters, variance = design
     weight, exact = WEIGHTS[name]
     rng = np.random.default_rng([seed, clusters, int(1000 * variance), len(name)])
@@ -261,15 +268,15 @@ def ess_labels(design: EssDesign, truth: float) -> str:
 
 
 def ess_row(design: EssDesign, replicates: int) -> tuple[str, float]:
-    """Return a row of the page's table of effective sample sizes, and the share of simulated logs whose interval misses
-    the true value."""
+    """Return a row of the page's table of effective sample sizes, and the share of all simulated logs whose interval
+    misses the true effective share."""
     truth, given, held = simulate_ess(design, replicates)
     cells = [interval(given, replicates), interval(held, given), interval(given - held, replicates)]
     return ess_labels(design, truth) + " | ".join(cells) + " |", (given - held) / replicates
 
 
 def labels(design: Design) -> list[str]:
-    """Return the cells that name a design, which begin its row in the page's table."""
+    """Return the cells that name a design, which begin its row in the page's tables of LRE intervals."""
     size = [f"{design.prompts} x {design.responses}", f"{design.bins} {'equal' if design.equal else 'unequal'}"]
     return [*size, f"{design.mean:g}", f"{design.correlation:g}", design.pattern, f"{design.lre:g}"]
 
@@ -325,10 +332,12 @@ def page(replicates: int) -> str:
 
 
 def disagreements(text: str, chosen: Iterable[Design], replicates: int) -> list[str]:
-    """Simulate new logs of some designs and return a line for each row of the page that they contradict.
+    """Simulate new logs of the designs ``chosen``; return a line for each of their rows in the page's first table that
+    is missing or that the new logs contradict.
 
-    A row is contradicted if `differ` says so of the share of intervals that hold, with a probability of at most
-    ``DISAGREES`` for any row.
+    The new logs contradict a row if `differ` rejects that the share of LRE_2 intervals that hold the true value is the
+    same in the row and in the new logs. If all rows are right, the probability that any row is reported is at most
+    ``DISAGREES``.
     """
     number, chosen, found = stated_logs(text), list(chosen), []
     for design in tqdm(chosen, desc="rows"):
@@ -349,7 +358,7 @@ def disagreements(text: str, chosen: Iterable[Design], replicates: int) -> list[
 def ess_disagreements(text: str, chosen: Iterable[EssDesign], replicates: int) -> list[str]:
     """Do as `disagreements` for the table of effective sample sizes.
 
-    Compared are the share of logs with an interval, and the share of intervals that hold.
+    Two shares of each row are compared: that of logs with an interval, and that of intervals that hold the true share.
     """
     number, chosen, found = stated_logs(text), list(chosen), []
     for design in tqdm(chosen, desc="rows"):
@@ -371,14 +380,16 @@ def ess_disagreements(text: str, chosen: Iterable[EssDesign], replicates: int) -
 
 
 def stated_logs(text: str) -> int:
-    """Return the number of simulated logs for each row that the page states, or 0 if it states none."""
+    """Return how many logs were simulated for each row, as the page ``text`` states it, or 0 if it does not say."""
     stated = re.search(r"([0-9]+) for each row of the first", text)
     return int(stated[1]) if stated else 0
 
 
 def differ(page_hits: int, page_of: int, hits: int, of: int, tests: int) -> bool:
-    """Return whether Fisher's exact test rejects that two shares are the same, at the level `DISAGREES` divided by the
-    number of ``tests`` (Bonferroni)."""
+    """Return whether Fisher's exact test rejects that the shares ``page_hits / page_of`` and ``hits / of`` are the same.
+
+    The level is `DISAGREES` divided by the number of ``tests`` (Bonferroni).
+    """
     table = [[page_hits, page_of - page_hits], [hits, of - hits]]
     return float(np.asarray(sps.fisher_exact(table))[1]) < DISAGREES / tests
 

@@ -1,9 +1,11 @@
-"""Fifty ways to spoil a gradient log, and some of them at several severities, for the study of the doctor.
+"""Fifty ways to spoil a gradient log, and ten kinds of defect at several severities, for the study of `fspo doctor`.
 
-They were written after the doctor's laws were fixed: forty first, ten after checks were added for some that had passed
-unseen. Most of the forty are bugs that users of RL libraries reported; the address stands beside each. A defect changes
-the logged rows of a sound run as the bug would, by the functions of studies/log_changes.py, which recompute the columns
-that follow. Each names the checks that would name it rightly.
+`fspo doctor` reads a gradient log and reports what cannot be true of a sound run. The fifty were written after the
+doctor's tests had been fixed: forty first, and ten more after checks had been added for some of the forty that the
+doctor had not seen. Where a defect is a bug that a user of an RL library reported, ``Defect.source`` names the report.
+A defect changes the logged rows of a sound run as the bug would. The functions of studies/log_changes.py make these
+changes and recompute the columns that depend on what they changed. Each defect lists the doctor's checks whose finding
+would describe it rightly.
 """
 
 from __future__ import annotations
@@ -38,15 +40,16 @@ from studies.log_changes import (
 
 
 class Defect(NamedTuple):
-    """A way to spoil a log.
+    """A way to spoil a gradient log.
 
     Attributes
     ----------
     says : str
         The defect in a few words.
     rightly : str
-        Names of the doctor's checks whose finding names the defect rightly; "check~words": only if the finding's text
-        matches the regular expression. Empty: no logged row contradicts the defect, so no check could name it.
+        Names, with spaces between them, of the doctor's checks whose finding names the defect rightly. "check~words"
+        counts a finding of the check only if its text matches the regular expression ``words``. Empty if a sound run
+        could have logged the spoilt rows, so that no check could name the defect.
     change : Change
         The function that puts the defect into a log.
     source : str
@@ -59,7 +62,7 @@ class Defect(NamedTuple):
     source: str = ""
 
     def named_by(self, findings: list[Answer]) -> bool:
-        """Return whether one of the doctor's findings is of a check that names the defect rightly (``rightly``)."""
+        """Return whether one of the doctor's ``findings`` names the defect rightly, as ``rightly`` defines it."""
         wanted = [part.partition("~")[::2] for part in self.rightly.split()]
         return any(a.id == name and re.search(words, a.summary) for a in findings for name, words in wanted)
 
@@ -106,16 +109,18 @@ SEVERITIES: dict[str, tuple[tuple[float, ...], Callable[[float], Change]]] = {
         ),
     ),
 }
-"""By defect (text): the severities at which it is tried, and a function from a severity to the change of the log."""
+"""For each kind of defect, by its description: the severities at which it is tried, and a function that returns the
+change of the log for a severity."""
 
 
 def _first(c: Columns, x: np.ndarray) -> np.ndarray:
-    """Return one value of the column ``x`` for each response of a rollout (M,), in the order of the response ids."""
+    """Return the value of ``x`` (N,) in the first row of each response of a rollout (M,), in the order of ids."""
     return x[np.unique(c["response_id"], return_index=True)[1]]
 
 
 def _turned(c: Columns, which: np.ndarray) -> np.ndarray:
-    """Return the rewards (N,); in the rows ``which`` each response has the reward of the one before it in its group."""
+    """Return the rewards (N,), where in the rows ``which`` each response has the reward of the response before it in
+    its group, and the group's first response has that of its last."""
     at, before = _first(c, c["reward"]), place(c) - 1
     group = _first(c, c["prompt_id"])
     last = {int(g): int(np.flatnonzero(group == g).max()) for g in np.unique(group)}
@@ -132,7 +137,8 @@ def _of_next_group(c: Columns) -> np.ndarray:
 
 
 def _late(c: Columns, i: int) -> Columns:
-    """Number the responses of rollout 6 and later ones from 0 again, so that ids of earlier rollouts occur twice."""
+    """Let response ids count from 0 again at rollout 6, so that ids of earlier rollouts occur twice; ``i`` is the
+    number of the rollout that ``c`` holds."""
     return c | {"response_id": place(c) + (i - 6) * (int(place(c).max()) + 1)} if i >= 6 else c
 
 
@@ -368,7 +374,7 @@ FORTY = (
         lambda c, r, i: _best_half(c),
     ),
 )
-"""The forty defects with which the doctor's study first spoilt sound logs."""
+"""The forty defects with which the study of `fspo doctor` first spoilt sound logs."""
 
 
 def _padded(c: Columns) -> Columns:
@@ -433,7 +439,7 @@ TEN = (
         lambda c, r, i: c | {"times_used": c["updates_since_rollout"]},
     ),
 )
-"""Ten more defects, written after the checks were changed for what they had missed of the forty, before any check saw
-them."""
+"""Ten more defects. They were written after the doctor's checks had been changed for those of the forty that the checks
+had missed, and before any check was run on the ten."""
 DEFECTS = (*FORTY, *TEN)
-"""All defects with which the doctor's study spoils sound logs."""
+"""All defects with which the study of `fspo doctor` spoils sound logs."""

@@ -1,9 +1,10 @@
-"""Healthy runs for the study of the doctor: the list of them, 200 simulated and 32 trained, and how each is made.
+"""List and make healthy runs for the study of `fspo doctor`: 200 simulated and 32 trained runs.
 
-A simulated run is a real policy that really trains: a table of logits of the next token by the last one and the
-prompt's kind. It samples, is rewarded, and follows the clipped gradient, so every law of docs/theory.md holds by
-construction and no log-ratio is drawn from a distribution that somebody chose. The doctor's checks were not written on
-these runs, and the list was written before the first of them was examined.
+`fspo doctor` reads a gradient log and reports what cannot be true of a sound run, so its warnings about a healthy run
+are false alarms. A simulated run really trains a small policy: a table of logits of the next token, with a row for each
+kind of prompt and last token. The policy samples responses, gets rewards and follows the clipped gradient. So every law
+of docs/theory.md holds by construction, and no log-ratio is drawn from a distribution that somebody chose. The doctor's
+checks were not developed on these runs, and the lists were written before the doctor examined the first run.
 """
 
 from __future__ import annotations
@@ -30,30 +31,32 @@ END = 0
 
 @dataclass(frozen=True)
 class SimulatedRun:
-    """A run to simulate.
+    """Settings of a run to simulate.
 
     Parameters
     ----------
     rule : str
         Preset of the clip rule; its range is replaced by the one in ``RANGES``.
     steps : {"gradient", "sign", "heavy"}
-        How the table moves: along the gradient; by its sign, as Adam does; or by its sign times the absolute value of
-        Student's t with 2 degrees of freedom, which moves a few entries far and gives S heavy tails.
+        How an update moves the policy's table of logits: along the gradient; by the gradient's sign, as Adam does; or
+        by that sign times the absolute value of Student's t with 2 degrees of freedom, which moves a few entries far
+        and gives S heavy tails.
     peaked : bool
         Whether the first policy has a few likely tokens and many rare ones, whose log-ratios are large.
     lengths : tuple of int
-        Mean lengths of the kinds of prompts, shortest and longest.
+        Mean response length of the kind of prompt with the shortest responses, and of that with the longest.
     group, prompts, minibatches, epochs, rollouts : int
         Responses a prompt, prompts a rollout, minibatches an epoch, epochs a rollout, rollouts.
     engine : float
-        Spread of the sampler's logits around the trainer's: 0 for one program, .02 for one at lower precision.
+        Standard deviation of the sampler's logits around the trainer's: 0 if one program samples and trains, .02 as
+        for a sampler at lower precision.
     selected : bool
-        Whether groups with equal rewards are dropped and others drawn (DAPO's dynamic sampling).
+        Whether groups with equal rewards are dropped and others drawn in their place (DAPO's dynamic sampling).
     graded : bool
         Whether the reward is a share in [0, 1], not 0 or 1 alone.
     fresh : bool
-        Whether prompt ids grow over the run, so that none comes twice; else all rollouts have the same ids, for prompts
-        of kinds drawn anew.
+        Whether prompt ids grow over the run, so that no id occurs in two rollouts. If not, all rollouts have the same
+        ids, although the kinds of their prompts are drawn anew.
     """
 
     rule: str = "fspo"
@@ -82,7 +85,8 @@ def _ranged(value: float) -> dict[str, float]:
 
 RANGES = {name: _ranged(0.1) for name in PRESETS if name.startswith(("fspo", "ctpo"))}
 RANGES |= {"gspo": _ranged(0.03), "power": _ranged(0.05), "rloo": _ranged(0.5)}
-"""Ranges of the rules in the healthy runs. Published ranges would clip too much here: S of a small model is larger."""
+"""Ranges of rules in the healthy runs; a rule that is not named keeps its preset's range. Published ranges would clip
+too much in these runs, because S of a small model is larger."""
 RATES = {"gradient": 0.1, "sign": 0.15, "heavy": 0.25}
 """For each value of ``SimulatedRun.steps``: how far the updates of one rollout together move the entries of the table
 of logits at most, as a root mean square, nats."""
@@ -104,14 +108,15 @@ HEALTHY = tuple(
     )
     for i in range(200)
 )
-"""The healthy simulated runs, fixed before any was examined. Run i has the seed ``FIRST_SEED`` + i. Trials
-of the simulation, in which the step sizes ``RATES`` were chosen, took seeds below 1000."""
+"""The healthy simulated runs, fixed before the doctor examined any of them. Run i has the seed ``FIRST_SEED`` + i.
+Trials of the simulation, in which the step sizes ``RATES`` were chosen, took seeds below 1000."""
 FIRST_SEED = 37000
 
 PRECISIONS = {70: "same", 71: "bfloat16"}
 """Seeds of the runs that the trainer makes, each with the precision of the program that samples."""
 TRAINED = {f"{name}-{seed}": (name, seed) for seed in PRECISIONS for name in PRESETS}
-"""The healthy runs that the trainer makes, fixed before any of them was examined: folder to preset and seed."""
+"""The healthy runs that the trainer makes: preset and seed by the name of the run folder. The list was fixed before the
+doctor examined any of them."""
 OPTIONS = {
     "rollouts": 10,
     "threads": 1,
@@ -209,8 +214,12 @@ def first_table(plan: SimulatedRun, rng: np.random.Generator) -> np.ndarray:
 
 
 def rewards(plan: SimulatedRun, drawn: Drawn) -> np.ndarray:
-    """Return rewards (N,): for responses in which tokens of the vocabulary's first half outnumber those of its second
-    half; 0 for truncated responses."""
+    """Return rewards (N,): 1 for a response in which tokens of the vocabulary's first half (end token left out)
+    outnumber those of its second half, else 0.
+
+    With ``plan.graded`` the reward is (1 + d / L) / 2, where d is the difference of the two counts and L the length. A
+    truncated response gets 0.
+    """
     good = drawn.sums(np.where(drawn.token == END, 0.0, np.where(drawn.token <= TOKENS // 2, 1.0, -1.0)))
     share = (1 + good / drawn.length) / 2
     return np.where(drawn.truncated, 0.0, share if plan.graded else (good > 0).astype(float))
@@ -307,8 +316,8 @@ def write_simulated_run(run: Path, plan: SimulatedRun, seed: int) -> Path:
 def by_engine(
     drawn: Drawn, tokens: np.ndarray, mismatch: np.ndarray, at: np.ndarray, differs: bool
 ) -> dict[str, np.ndarray]:
-    """Return the log's columns of the mismatch for the responses of indices ``at``; none unless the sampler
-    ``differs``."""
+    """Return the log's columns of the mismatch, for the responses with the indices ``at``, from the token log-ratios
+    (T,) of S (``tokens``) and E (``mismatch``); {} if the sampler does not differ from the trainer."""
     if not differs:
         return {}
     out = {"engine_log_ratio": drawn.sums(mismatch)[at], "staleness_log_ratio": np.zeros(len(at))}

@@ -1,4 +1,4 @@
-"""The page docs/doctor.md, from the results of studies/doctor_power.py."""
+"""Make the text of the page docs/doctor.md from the results that studies/doctor_power.py stores."""
 
 from __future__ import annotations
 
@@ -33,12 +33,14 @@ LAWS = (
     ("A is a line in the group's reward through its mean", "section 1", "estimator"),
     ("token log-ratios add up to S; after each prefix $`E[e^{s_t}] = 1`$", "T9", "tokens"),
 )
-"""Rows of the page's table of laws: a law, the statement of docs/theory.md that it is, and the checks that test it."""
+"""Rows of the page's table of laws: a law, the statement or section of docs/theory.md that it is from, and the doctor's
+checks that test it."""
 ALARM = Severity.WARNING
-"""A finding of this severity or a worse one in a healthy run is a false alarm: the default of ``--fail-on``."""
+"""A finding of this severity or a worse one in a healthy run counts as a false alarm. This severity is the default of
+``fspo doctor --fail-on``."""
 MENDED, NEW = range(len(FORTY)), range(len(FORTY), len(DEFECTS))
-"""Numbers, in the list of defects, of the forty for which the doctor's checks were improved, and of the ten written
-afterwards."""
+"""Indices in ``DEFECTS`` of the forty defects for which the doctor's checks were improved, and of the ten that were
+written afterwards."""
 
 
 WORTH = [
@@ -242,7 +244,8 @@ def _spoilt(spoilt: dict[str, dict[str, Any]], results: dict[str, Any]) -> list[
 
 
 def _table(spoilt: dict[str, dict[str, Any]], part: range) -> list[str]:
-    """Return lines of the page: how many of the defects numbered ``part`` were named, and what was said of each."""
+    """Return the page's lines on the defects with the indices ``part``: in how many logs the doctor named them rightly,
+    and a table of what the doctor and rldoctor said of each."""
     kinds = ("simulated", "trained")
     verdicts = {kind: _verdicts(spoilt, kind) for kind in kinds}
     rows, totals = [], []
@@ -266,7 +269,8 @@ def _table(spoilt: dict[str, dict[str, Any]], part: range) -> list[str]:
 
 
 def _said(answers: list[dict[str, Any]], who: str) -> str:
-    """Return the names of the findings in some logs as text, each with the number of logs in which it was found."""
+    """Return as text what ``who`` ("said": the doctor; else rldoctor) found in some logs: names of findings, each with
+    the number of logs that have it."""
     counts = Counter(name for answer in answers for name in answer[who])
     return ", ".join(f"{name} {count}" for name, count in counts.most_common()) or "-"
 

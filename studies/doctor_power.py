@@ -45,27 +45,29 @@ PAGE, RESULTS = HERE.parent / "docs" / "doctor.md", HERE / "results" / "doctor_p
 SEEDS = 20
 """Number of simulated logs on which each severity of a defect is tried."""
 BASE = SimulatedRun(engine=0.01)
-"""The simulated log that is spoilt: its sampler differs a little, so that it has the columns of the mismatch."""
+"""The simulated run whose log is spoilt. Its sampler differs a little from its trainer, so that the log has the columns
+of the mismatch."""
 SIMULATED, TRAINED_BASES = range(9000, 9003), ("fspo-71", "fspo-70")
-"""Seeds of the simulated logs and names of the trained ones that the forty defects spoil. Their rule drops and has the
-weight exp(S) and edges that follow from the length alone; their advantages are GRPO's. The defects rely on this."""
+"""Seeds of the simulated logs, and names of the trained ones, that every defect spoils. The rule of these runs drops
+outside the band and has the weight exp(S) and edges that follow from the length alone; their advantages are GRPO's. The
+defects rely on this rule and these advantages."""
 SHORT = SimulatedRun(engine=0.01, rollouts=6)
-"""The simulated log that is spoilt at several severities: 3072 rows."""
+"""The simulated run whose log, of 3072 rows, is spoilt at several severities."""
 FIRST_OF_POWER = 8000
 """Seed of the first of the ``SEEDS`` simulated logs on which defects are tried at several severities."""
 
 
 def said(run: Path) -> dict[str, str]:
-    """Return the doctor's findings about a run: name of the check to severity."""
+    """Return the severity of each finding of the doctor about a run, by the name of the check."""
     return {answer.id: (answer.severity or Severity.INFO).label for answer in examine(run).findings}
 
 
 Parts = Iterator[tuple[str, Callable[[], dict[str, Any]]]]
-"""Names of a part's answers, each with the function that finds the answer."""
+"""The answers of one part of the study: pairs of an answer's name and the function that computes the answer."""
 
 
 def false_alarms(folder: Path, runs: Path) -> Parts:
-    """Let the doctor examine every healthy run: the answers are the findings, which are false alarms."""
+    """Yield one answer for each healthy run: the doctor's findings about it, which are false alarms."""
 
     def examined(plan: SimulatedRun, seed: int) -> dict[str, str]:
         with tempfile.TemporaryDirectory(dir=folder) as place:
@@ -78,8 +80,8 @@ def false_alarms(folder: Path, runs: Path) -> Parts:
 
 
 def spoilt(folder: Path, runs: Path) -> Parts:
-    """Spoil logs with the defects: the answers are what the doctor, and rldoctor on the scalars, find beyond the sound
-    log."""
+    """Yield one answer for each log and defect: what the doctor finds in the log once it is spoilt, and rldoctor in its
+    scalars, that they do not find in the sound log."""
 
     def examined(run: Path, before: dict[str, str], theirs: set[str], number: int) -> dict[str, Any]:
         made = rewritten(run, folder / "spoilt", DEFECTS[number].change, number)
@@ -101,8 +103,8 @@ def spoilt(folder: Path, runs: Path) -> Parts:
 
 
 def power(folder: Path, runs: Path) -> Parts:
-    """Count, for each severity of each defect, the spoilt logs in which the doctor makes a finding that it does not
-    make in the sound log."""
+    """Yield one answer for each severity of each defect: the number of spoilt logs in which the doctor makes a finding
+    that it does not make in the sound log."""
 
     def seen(change: Change) -> dict[str, int]:
         found = 0
@@ -120,7 +122,8 @@ def power(folder: Path, runs: Path) -> Parts:
 
 
 def rldoctor_says(run: Path) -> list[str]:
-    """Return what rldoctor finds, at warning or above, in the scalars of a run; nothing where it is not installed."""
+    """Return the names of what the package rldoctor finds, at warning or above, in the scalars of a run; none if it is
+    not installed."""
     if importlib.util.find_spec(MODULE) is None:
         return []
     answers, _ = by_rldoctor(scalars_of(run))

@@ -44,7 +44,7 @@ from studies import rule_table
 ROOT = Path(__file__).resolve().parent.parent
 PAGE, README_PICTURE = ROOT / "docs" / "findings.md", ROOT / "docs" / "images" / "acceptance.png"
 RESULTS = ROOT / "results" / "paper"
-"""The folder of the reproduction that the page and README show."""
+"""Results folder of the reproduction that docs/findings.md and README show."""
 PRETRAINED, MODEL_SIZE = ROOT / "results" / "pretrained", ROOT / "results" / "model_size.csv"
 JUDGED, REPORT, PICTURE = "claims.json", "report.html", "figures/acceptance_by_length.png"
 TABLES, RULES = ("fair_exponent", "trend_parts"), "rules"
@@ -52,7 +52,8 @@ TABLES, RULES = ("fair_exponent", "trend_parts"), "rules"
 FILES = (JUDGED, *(f"{name}.csv" for name in (*TABLES, RULES)))
 """Files of a task's results that the page links to."""
 SHARES = (0.75, *sorted(TARGETS))
-"""Shares of responses that a band accepts, at which the fair exponent is estimated."""
+"""Acceptances of a band at which the fair exponent and the parts of the trend are estimated. A band |S| <= f L^gamma
+accepts all lengths alike if gamma is the fair exponent."""
 HEAD = """# What the reproduction found
 
 From the runs of `fspo reproduce --preset {preset}` (`results/{preset}/`: {tasks}seeds {seeds}, commit
@@ -147,9 +148,9 @@ IN_PRACTICE = (
 )
 """What theory asks of the data, for which statements, and the part of the claims that judges it at 85 % accepted."""
 CLAIMS = "| claim | verdict | estimate | all logs | distance seen |\n| --- | --- | --- | --- | --- |\n"
-"""Head of the table of claims."""
+"""Head of the page's table of claims."""
 PARTS = "| part | statement | verdict | estimate | all logs | distance seen |\n| --- | --- | --- | --- | --- | --- |\n"
-"""Head of the table of the claims' parts."""
+"""Head of the page's table of the claims' parts (atoms)."""
 EVERY = """## Every part
 
 What each verdict above is made of.
@@ -197,7 +198,7 @@ def say(value: Any, low: Any, high: Any) -> str:
 
 
 def verdict_lines(claims: Sequence[dict[str, Any]]) -> list[str]:
-    """Return the lines of the table of verdicts: each headline with the estimate that decides it.
+    """Return the lines of the table of verdicts: each headline with its verdict and the estimate that decides it.
 
     README and docs/findings.md hold these lines; a test compares them with the published claims.
     """
@@ -220,18 +221,20 @@ def verdict_of(claim: dict[str, Any]) -> str:
 
 
 def deciding_part(claim: dict[str, Any]) -> str:
-    """Return the id of the part whose estimate decides a headline; of a part, its own id."""
+    """Return the id of the part (atom) whose estimate decides a claim's verdict; a part decides its own."""
     return next((name for name in deciders(claim) if name not in TASKS), claim["id"])
 
 
 def deciders(claim: dict[str, Any]) -> list[str]:
-    """Return what decides a claim, as its estimand says: the task of a claim over all tasks, the part of a headline."""
+    """Return the names that a claim's estimand gives for what decides it: a task for a claim over all tasks, a part
+    (atom) for a claim that has parts.
+    """
     return re.findall(r"decides, (\S+?):", claim["estimand"])
 
 
 def further(claim: dict[str, Any], claims: Sequence[dict[str, Any]]) -> str:
     """Return the last two cells of a claim's line: the range of its estimates over all logs, with the log that decides,
-    and the distance from the margin that its data show with 80 % probability.
+    and the distance from the margin that the data would have shown with 80 % probability (the claim's power).
     """
     parts = {part["id"]: part["details"].get("numbers", {}) for part in claims}
     values = {log: number["value"] for log, number in parts.get(deciding_part(claim), {}).items()}
@@ -244,8 +247,8 @@ def further(claim: dict[str, Any], claims: Sequence[dict[str, Any]]) -> str:
 
 @dataclass(frozen=True)
 class JudgedTask:
-    """One judged task of a reproduction: its name ("" if the reproduction has one task), the content of claims.json,
-    the rows of fair_exponent.csv, of trend_parts.csv and of rules.csv."""
+    """One task of a reproduction whose claims have verdicts: its name ("" if the reproduction has one task), the
+    content of claims.json, the rows of fair_exponent.csv, of trend_parts.csv and of rules.csv."""
 
     task: str
     said: dict[str, Any]
@@ -259,7 +262,7 @@ class JudgedTask:
         return f"On {self.task}: " if self.task else ""
 
     def headlines(self) -> list[dict[str, Any]]:
-        """Return the task's claims that are made of parts."""
+        """Return the task's headlines: the claims that consist of parts (atoms)."""
         return headlines_of(self.said["claims"])
 
     def exponents_2H(self) -> list[float]:
@@ -291,7 +294,8 @@ def read(results: Path) -> list[JudgedTask]:
 
 
 def main_claims(results: Path) -> list[dict[str, Any]]:
-    """Return the claims that README shows: those over all tasks if all are judged, else those of the first task."""
+    """Return the claims that README shows: those judged over all tasks together, or those of the first task if some
+    task is not judged."""
     file = results / JUDGED
     return (json.loads(file.read_text(encoding="utf-8")) if file.is_file() else read(results)[0].said)["claims"]
 
@@ -389,7 +393,8 @@ def side_by_side(pooled: Sequence[dict[str, Any]], found: Sequence[JudgedTask]) 
 
 
 def of_all_tasks(found: Sequence[JudgedTask], name: str, column: str) -> pd.DataFrame:
-    """Return a table of all tasks; with several, the task stands before the value of ``column``."""
+    """Return the table ``name`` (a field of `JudgedTask`) of all tasks as one table. If there are several tasks, each
+    value in ``column`` begins with the task's name."""
     tables = [getattr(judged, name) for judged in found]
     if len(found) > 1:
         tables = [
@@ -405,7 +410,8 @@ INTERVAL = ("estimate", "ci_low", "ci_high")
 def language_model(folder: Path = PRETRAINED, embedded: Sequence[float] = ()) -> str:
     """Return the section on the pretrained model from the files of its results; "" if there are none.
 
-    ``embedded`` are the exponents 2H of the runs of the embedded model, which the section names beside its own.
+    ``embedded`` are the exponents 2H of the runs of the embedded model, which the section names beside that of the
+    pretrained model.
     """
     if not folder.is_dir():
         return ""
@@ -465,8 +471,8 @@ def model_sizes(file: Path = MODEL_SIZE, pretrained: Path = PRETRAINED) -> str:
 
 
 def over_runs(table: pd.DataFrame, column: str, usual: float, digits: int) -> str:
-    """Return a Markdown table with one line for each value of a column, and one column for each share: the lowest and
-    the highest estimate of all runs, and how many runs' intervals lie below and above ``usual``.
+    """Return a Markdown table with one line for each value of a column, and one column for each acceptance (`SHARES`):
+    the lowest and the highest estimate of all runs, and how many runs' intervals lie below and above ``usual``.
     """
     lines = [
         f"| {column} |" + "".join(f" {share:.0%} accepted |" for share in SHARES),
@@ -484,7 +490,8 @@ def over_runs(table: pd.DataFrame, column: str, usual: float, digits: int) -> st
 
 
 def by_share(table: pd.DataFrame, column: str) -> str:
-    """Return a Markdown table with one line for each run and value of a column, and one column for each share."""
+    """Return a Markdown table with one line for each run and value of a column, and one column for each acceptance
+    (`SHARES`): the estimate with its interval."""
     lines = [f"| run | {column} |" + "".join(f" {share:.0%} accepted |" for share in SHARES), "|" + " --- |" * 5]
     for names, some in table.groupby(["run", column], sort=False):
         run, value = names if isinstance(names, tuple) else (names, "")
@@ -536,7 +543,7 @@ def practice_lines(folder: Path = RESULTS) -> list[str]:
 
 
 def edges_line(folder: Path = RESULTS) -> str:
-    """Return the sentence on the fair exponents of the two edges that README must hold."""
+    """Return the sentence that README must hold on the fair exponents of a band's upper and lower edge."""
     edges = []
     for sign in ("A > 0", "A < 0"):
         ranges = []
@@ -552,7 +559,7 @@ def edges_line(folder: Path = RESULTS) -> str:
 
 
 def rules_line(folder: Path = RESULTS) -> str:
-    """Return the sentence on all rules as published that README must hold."""
+    """Return the sentence that README must hold on all rules, each in its own runs with its preset's range."""
     found = read(folder)
     return rule_table.readme_line({judged.task: judged.rules for judged in found})
 

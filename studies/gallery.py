@@ -32,16 +32,17 @@ DPI = 110
 OF_RUNS = 'tables.load(["out/none", "out/fspo"])'
 MISSING = "No picture here: its table needs more than these runs have."
 OF_TOKENS = "acceptance_by_position"
-"""The figure whose table needs a log of tokens."""
+"""The figure whose table needs a run that logs tokens."""
 KINDS = {
     "Of runs": (of_runs.FIGURES, "After `fspo analyse out/none out/fspo`.", OF_RUNS),
     "Of the theory": (of_theory.FIGURES, "After `fspo maps`.", 'tables.load_theory("out/proofs_check")'),
 }
-"""Headings: the figures below each, what has to be run before, and the expression that reads their tables."""
+"""By heading of the page: the figures below it, a sentence that says what has to be run before, and the expression that
+reads the figures' tables."""
 
 
 def code(name: str, source: str) -> str:
-    """Return the lines that draw a figure."""
+    """Return the lines of Python that draw a figure, as the page shows them."""
     return (
         f"from figures import draw_all, tables\n\nfound = {source}\n"
         f'draw_all(found, "out/figures", only=["{name}"], modules=["{name}"])'
@@ -87,7 +88,7 @@ def draw(tables: Tables, names: Iterable[str]) -> dict[str, str]:
 
 
 def main() -> None:
-    """Write the page, after the pictures of the tables that the options name."""
+    """Draw the pictures of the runs and maps that the options name, then write the page."""
     parser = CommandParser(prog="python -m studies.gallery", description=__doc__ or "")
     parser.add_argument("--runs", nargs="*", type=Path, default=[], help="analysed run folders")
     parser.add_argument("--theory", type=Path | None, help="folder that fspo maps wrote to")

@@ -1,4 +1,7 @@
-"""Changes of a gradient log's rows: each recomputes the columns that a trainer derives from the changed ones."""
+"""Change the rows of a gradient log, and recompute the columns that a trainer derives from the changed ones.
+
+The argument ``c`` of the functions holds the log's columns for one rollout: arrays (N,) by name, N the number of rows.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,8 @@ def after(c: Columns) -> np.ndarray:
 
 
 def again(c: Columns) -> Columns:
-    """Recompute what the clip did (side, multiplier, weight) from S, A and the logged edges, for a rule that drops."""
+    """Recompute what the clip did (side, multiplier, weight, band_accept) from S, A and the logged edges. The rule
+    drops outside the band and has the weight exp(S), as fspo does."""
     rule = preset("fspo").rule
     done = rule.apply(c["log_ratio"], c["length"].astype(float), c["advantage"].astype(float), None, (c["lo"], c["hi"]))
     new = {"side": done.side, "multiplier": done.multiplier, "weight": done.weight, "band_accept": done.in_band}
@@ -36,7 +40,8 @@ def again(c: Columns) -> Columns:
 
 
 def shifted(c: Columns, x: np.ndarray, which: Ratio) -> Columns:
-    """Add ``x`` (N,) to the log-ratio that ``which`` names, spread evenly over each response's tokens.
+    """Add ``x`` (N,) to the log-ratio that ``which`` names, spread evenly over each response's tokens, and recompute
+    that ratio's sums over tokens of squares and of k3.
 
     The columns of other ratios and of the clip stay as they are.
     """
@@ -53,7 +58,8 @@ def shifted(c: Columns, x: np.ndarray, which: Ratio) -> Columns:
 
 
 def add(c: Columns, x: np.ndarray, engine: bool = False) -> Columns:
-    """Add x (N,) to S, or to the engine's log-ratio E, and recompute every column that depends on it."""
+    """Add ``x`` (N,) to S, or to the engine log-ratio E if ``engine`` is true, and recompute every column that depends
+    on the changed log-ratio."""
     total = shifted(c, x, "total") if "behaviour_log_ratio" in c else c
     if engine:
         return shifted(shifted(total, x, "engine"), x, "behaviour")
@@ -61,10 +67,14 @@ def add(c: Columns, x: np.ndarray, engine: bool = False) -> Columns:
 
 
 def rough(c: Columns, sigma: np.ndarray | float, rng: Rng, engine: bool = False) -> Columns:
-    """Add normal noise of sd sigma and mean -sigma^2/2 to every token's log-ratio; so E[exp S] stays 1 (T9, T16)."""
+    """Change S, or E if ``engine`` is true, as if every token's log-ratio had normal noise of standard deviation
+    ``sigma`` and mean -sigma^2/2 added, and recompute the columns that depend on the changed log-ratio.
+
+    With this mean of the noise, the expectation of exp(S) or exp(E) stays what it is (1 by T9 and T16).
+    """
     L = c["length"].astype(float)
     sigma = np.broadcast_to(sigma, L.shape)
-    # All rows of a response get the same noise of E, because its engine log-ratio does not change during training.
+    # All rows of a response get the same noise of E, because a response's E does not change from update to update.
     z = per_response(c, rng, rng.standard_normal) if engine else rng.standard_normal(len(L))
     x = sigma * np.sqrt(L) * z - sigma**2 * L / 2
     done = add(c, x, engine)
@@ -80,8 +90,8 @@ def rough(c: Columns, sigma: np.ndarray | float, rng: Rng, engine: bool = False)
 
 
 def zeroed(c: Columns, which: np.ndarray) -> Columns:
-    """Return the columns with S = 0, and sums of squares and of k3 over tokens of 0, in the rows where ``which`` (N,)
-    is true."""
+    """Set S and its sums over tokens of squares and of k3 to 0 in the rows where ``which`` (N,) is true, and recompute
+    the columns of the total ratio and of the clip."""
     c = c | {name: np.where(which, 0.0, c[name]) for name in ("log_ratio", "sum_sq_log_ratio", "k3_sum")}
     total = RATIO_COLUMNS["total"]
     if total.sum_sq in c:
@@ -90,7 +100,11 @@ def zeroed(c: Columns, which: np.ndarray) -> Columns:
 
 
 def lengthened(c: Columns, length: np.ndarray) -> Columns:
-    """Set the lengths, and recompute the edges of a sqrt or power band and what the clip did."""
+    """Set the lengths to ``length`` (N,), and recompute the edges and what the clip did.
+
+    Each edge is multiplied by (new length / old length)^p. The power p is fitted to the logged upper edges; it is 0 if
+    one of them is infinite or not positive, or if all lengths are equal.
+    """
     old, new = c["length"].astype(float), length.astype(float)
     finite = np.isfinite(c["hi"]).all() and len(np.unique(old)) > 1
     power = np.polyfit(np.log(old), np.log(c["hi"]), 1)[0] if finite and (c["hi"] > 0).all() else 0.0
@@ -99,7 +113,8 @@ def lengthened(c: Columns, length: np.ndarray) -> Columns:
 
 
 def judged(c: Columns, reward: np.ndarray, groups: np.ndarray | None = None) -> np.ndarray:
-    """Return the GRPO advantages (N,) of the rewards, compared inside ``groups`` (by default the logged prompts)."""
+    """Return the GRPO advantages (N,) that follow from the rewards ``reward`` (N,) within the groups whose numbers
+    ``groups`` (N,) gives, by default the logged prompt ids."""
     first = np.unique(c["response_id"], return_index=True, return_inverse=True)
     index, inverse = first[1], first[2]
     groups = c["prompt_id"] if groups is None else groups
@@ -107,7 +122,8 @@ def judged(c: Columns, reward: np.ndarray, groups: np.ndarray | None = None) -> 
 
 
 def rewarded(c: Columns, A: np.ndarray) -> Columns:
-    """Set the advantages, and recompute what the clip did."""
+    """Set the column of advantages to ``A`` (N,), and recompute what the clip does (side, multiplier, weight) with
+    them."""
     return again(c | {"advantage": A.astype(c["advantage"].dtype)})
 
 
@@ -130,29 +146,32 @@ def in_group(c: Columns) -> np.ndarray:
 
 
 def per_response(c: Columns, rng: Rng, draw: Callable[[int], np.ndarray]) -> np.ndarray:
-    """Draw a random value for each response, and return for each row (N,) the value of its response."""
+    """Draw a value for each response by ``draw(number of responses)``, and return for each row (N,) the value of its
+    response."""
     at = place(c)
     return draw(int(at.max()) + 1)[at]
 
 
 def per_group(c: Columns, rng: Rng, draw: Callable[[int], np.ndarray]) -> np.ndarray:
-    """Draw a random value for each group, and return for each row (N,) the value of its group."""
+    """Draw a value for each group by ``draw(number of groups)``, and return for each row (N,) the value of its
+    group."""
     group = group_of(c)
     return draw(int(group.max()) + 1)[group]
 
 
 def kept(c: Columns, which: np.ndarray) -> Columns:
-    """Return the columns of the rows that the mask ``which`` selects."""
+    """Return the columns of the rows alone that ``which``, a mask (N,) or indices, selects."""
     return {name: x[which] for name, x in c.items()}
 
 
 def joined(c: Columns, more: Columns) -> Columns:
-    """Append the rows of the log's columns ``more`` to those of the columns ``c``."""
+    """Append the rows of ``more``, columns of the same names, to the rows of ``c``."""
     return {name: np.concatenate([x, more[name]]) for name, x in c.items()}
 
 
 def copies(c: Columns, which: np.ndarray, *, prompts: bool) -> Columns:
-    """Append copies of the rows ``which`` with new response ids and, if ``prompts`` is true, new prompt ids."""
+    """Append copies of the rows that the mask ``which`` (N,) selects, with new response ids and, if ``prompts`` is
+    true, new prompt ids."""
     more = kept(c, which)
     more["response_id"] = more["response_id"] + 10**6
     if prompts:
@@ -161,7 +180,8 @@ def copies(c: Columns, which: np.ndarray, *, prompts: bool) -> Columns:
 
 
 def rewritten(source: Path, target: Path, change: Change, seed: int) -> Path:
-    """Copy a run folder from ``source`` to ``target``; apply ``change`` to each file (rollout) of the gradient log."""
+    """Copy the run folder ``source`` (gradient log, metrics, configuration) to ``target``, apply ``change`` to each
+    file (one rollout) of the copied log, and return ``target``."""
     shutil.copytree(source / GRADLOG, target / GRADLOG)
     for name in (METRICS, CONFIG):
         if (source / name).exists():

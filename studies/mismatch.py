@@ -60,9 +60,9 @@ class Source(NamedTuple):
     options : tuple of str
         Options of the training run.
     rollouts : int
-        Rollouts of 64 prompts with 8 responses.
+        Number of rollouts, each of 64 prompts with 8 responses.
     first : int
-        First rollout that is analysed: from there on the staleness is the one asked for.
+        First rollout that is analysed: from this rollout on the staleness is the one that the options ask for.
     server : str
         Data type of the vLLM server that samples; "" if the trainer samples itself.
     """
@@ -181,7 +181,8 @@ def _tokens(tables: dict[str, pd.DataFrame]) -> list[dict[str, Any]]:
 
 
 def alike(run: Path, on: Ratio) -> Interval:
-    """Return how much the errors of a response's tokens depend on each other, with its interval: 1 if not at all.
+    """Return a number, with its interval, that says how the token log-ratios of a response depend on each other: 1 if
+    they are independent, more if they err alike.
 
     The number is the variance of the responses' log-ratio ``on``, divided by the mean over responses of the summed
     squares of their token log-ratios.
@@ -203,7 +204,7 @@ def _last(bins: pd.Series) -> pd.Series:
 
 def _masks(tables: dict[str, pd.DataFrame]) -> list[dict[str, Any]]:
     """Return, for each mask at each target acceptance, the acceptance by length, its trend and LRE, and the cosine,
-    squared bias and squared error of the update after the mask.
+    squared bias and mean squared error of the masked update.
     """
     found = []
     for target in TARGETS:
@@ -231,9 +232,9 @@ def _masks(tables: dict[str, pd.DataFrame]) -> list[dict[str, Any]]:
 
 
 def cross_term(run: Path, on: Ratio) -> float:
-    """Return Var(S + E) / (Var S + Var E), E the mismatch's log-ratio, at first use after an update (T18).
+    """Return Var(S + E) / (Var S + Var E) over first-use responses after an update, E the log-ratio ``on`` (T18).
 
-    It is 1 if the two are uncorrelated.
+    The quotient is 1 if S and E are uncorrelated.
     """
     column = RATIO_COLUMNS[on].log_ratio
     log = read_log(run, columns=["log_ratio", column, "times_used", "updates_since_rollout"]).table.to_pandas()

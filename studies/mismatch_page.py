@@ -1,4 +1,4 @@
-"""Text and figures of docs/mismatch.md, from the numbers that studies/mismatch.py measures."""
+"""Write the text and draw the figures of docs/mismatch.md from the numbers that studies/mismatch.py measures."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ def direction(trend: Sequence[float], verdicts: int = 1) -> str:
     """Return which responses a mask cuts more, "long", "short" or "neither", from the trend of its acceptance over
     length and the trend's interval.
 
-    The interval is widened so that a number of ``verdicts`` holds together (Bonferroni).
+    The interval is widened so that as many statements as ``verdicts`` says hold together with the confidence of one
+    interval (Bonferroni).
     """
     wider = norm.isf((1 - CONFIDENCE) / 2 / verdicts) / norm.isf((1 - CONFIDENCE) / 2)
     value, low, high = trend
@@ -312,7 +313,8 @@ def growth(results: dict[str, Any], style: Style) -> Any:
 
 
 def acceptance(results: dict[str, Any], style: Style) -> Any:
-    """Draw the acceptance of each mask by length, at the lower target; one panel for each source of mismatch."""
+    """Draw the acceptance of each mask by length, at the lower target acceptance, with one panel for each source of
+    mismatch."""
     sources = results["sources"]
     drawn = style.new_figure(3.6)
     panels = drawn.subplots(2, 3, sharex=True, sharey=True)

@@ -34,11 +34,13 @@ SEEDS = (31, 32, 33)
 """Seeds of the runs. The design was fixed before any run with these seeds."""
 ROLLOUTS = 20
 SHARE = 0.85
-"""Share of responses that the band accepts whose fair exponent is published."""
+"""Acceptance of a band at which the fair exponent is published: the gamma with which a band |S| <= f L^gamma accepts
+all lengths alike."""
 
 
 def jobs(output: Path, width: int, warm: str) -> list[Job]:
-    """Return the training jobs of the model with one width, one for each seed; ``warm`` is its warmed-up folder."""
+    """Return the training jobs of the model with one width, one for each seed; ``warm`` is the folder of that
+    model after the warm-up."""
     rate = TrainConfig().optim.learning_rate * EMBEDDED_WIDTH / width
     options: dict[str, Any] = {"optim.learning_rate": rate, "log.score_every": 0, "eval.every": 0}
     sizes = ReproductionSizes(("none",), SEEDS, ROLLOUTS, ROLLOUTS, options=options)

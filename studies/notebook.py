@@ -2,7 +2,7 @@
 
     python -m studies.notebook
 
-A test runs the notebook again and compares the texts.
+A test runs the notebook again and compares the texts that its cells show with the stored ones.
 """
 
 from __future__ import annotations

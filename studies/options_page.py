@@ -24,7 +24,8 @@ from fspo.train.__main__ import NOISE_FLOOR
 
 PAGE = Path(__file__).parents[1] / "docs" / "options.md"
 CLASSES = {"train": TrainConfig, "plan": PlanConfig, "reproduce": ReproductionOptions}
-"""The configuration classes of commands that have one; they know the range of each number."""
+"""Configuration classes by command. A class holds the allowed range of each numeric option; commands that are not named
+have no such class."""
 INTRODUCTION = """# Options
 
 Written by `make pages` from the dataclasses and parsers of the code; a test compares them.
@@ -83,7 +84,7 @@ def rows(parser: argparse.ArgumentParser, bounds: dict[str, str], prefix: str = 
         named = [name for name in action.option_strings if name.startswith("--")]
         if action.help in (None, argparse.SUPPRESS) or action.dest in ("help", "print_config") or "Help" in str(action):
             continue
-        # Skip jsonargparse's action that reads a group of options from a file, because it is no option.
+        # Skip the action that jsonargparse adds to read a group of options from a file: it sets no option of its own.
         if type(action).__name__ == "_ActionConfigLoad":
             continue
         name = dashed(f"--{prefix}{named[0][2:]}") if named else str(action.metavar or action.dest)

@@ -37,7 +37,7 @@ from studies import findings
 from studies.reference_pages import DOCS
 
 SEED = 11
-"""Seed of prompts and run. The design below was fixed, and committed, before any run with this seed."""
+"""Seed of the prompts and of the run. The constants below were fixed, and committed, before any run with this seed."""
 PROMPTS = 512
 MOST_NUMBERS = 50
 SHOTS = ((3, 6), (12, 14), (7, 7), (21, 29))
@@ -63,7 +63,8 @@ OPTIONS = {
     "resume": "true",
     "trackers": "[]",
 }
-"""Options of the run; those that are not named have their defaults. All updates but a rollout's first are scored."""
+"""Options of the run; those that are not named have their defaults. Scores are logged in all updates of a rollout but
+the first."""
 
 
 def counted(first: int, last: int) -> str:
@@ -78,8 +79,11 @@ def question(first: int, last: int) -> str:
 
 
 def write_task(path: Path) -> None:
-    """Write distinct prompts with their answers. The first number is uniform in 1 to 49; how many are asked for is
-    log-uniform in 1 to 50, but for the few prompts that would repeat."""
+    """Write `PROMPTS` distinct prompts with their answers to a file.
+
+    The first of the numbers that a prompt asks for is uniform in 1 to 49, and their count is log-uniform in 1 to 50. A
+    prompt that was drawn before is drawn anew, so the two laws hold only nearly.
+    """
     rng = np.random.default_rng(SEED)
     asked: dict[tuple[int, int], None] = {}
     while len(asked) < PROMPTS:
@@ -128,7 +132,7 @@ def trained(model: Path, output: Path, rollouts: int, threads: int) -> Path:
 
 
 def publish(run: Path, results: Path = findings.PRETRAINED, picture: Path = PICTURE) -> None:
-    """Analyse the run, write its small tables to the folder ``results`` and draw the picture."""
+    """Analyse the run, write its small tables to the folder ``results`` and draw its acceptance by length."""
     tables = analyse(run, edges=EDGES, rules=RULES)
     matched = f"source == 'matched' and subset == 'all' and use == 'first' and measure == 'band' and rule in {RULES}"
     exponents, parts = map(pd.DataFrame, findings.measured(run))

@@ -46,7 +46,8 @@ ELSEWHERE: dict[str, Any] = {
     "claims.json": Claim,
     "calibrate": CalibratedRange,
 }
-"""Tables and JSON files that other commands than ``analysis`` write, by the name that docs/tables.md gives them."""
+"""Classes that declare the columns of tables and JSON files which other commands than `fspo analyse` write, by the name
+that docs/tables.md gives the table or file."""
 
 
 def grid(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -58,7 +59,8 @@ def grid(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def section(title: str, row: Any) -> str:
     """Return a table's part of docs/tables.md: what one of its rows is, then its columns.
 
-    Columns that several tables share (``RunKey``, ``CaseKey``, ...) are not described again but named by that key.
+    Columns that several tables share (``RunKey``, ``CaseKey``, ...) are not described again; the text names their
+    key.
     """
     ours = set(names(row))
     within = {key: set(names(kind)) for key, kind in KEYS.items() if kind is not row and set(names(kind)) <= ours}
@@ -216,7 +218,7 @@ def commands_page() -> str:
 
 
 def checks_page() -> str:
-    """Return the text of docs/checks.md: which check holds which statement, by which method, with which controls."""
+    """Return the text of docs/checks.md: which check tests which statement, by which method, with which controls."""
     rows = []
     for s in STATEMENTS:
         of = Counter(check.method for check in CHECKS if check.statement == s)
@@ -243,7 +245,7 @@ PYTHON = {f"fspo.{name}": getattr(fspo, name) for name in sorted(fspo.PLACES)} |
     "figures.style.Style": Style,
     "figures.style.looks": looks,
 }
-"""What the page of the Python interface describes, by the name that a user writes."""
+"""Functions and classes that docs/python.md describes, by the name that a user writes."""
 
 
 def python_page() -> str:
@@ -270,7 +272,7 @@ PAGES = {
 
 
 def main() -> None:
-    """Write the pages."""
+    """Write the pages of `PAGES` into docs/."""
     CommandParser(prog="python studies/reference_pages.py", description=__doc__ or "").parse_args()
     for name, page in PAGES.items():
         write_text(DOCS / name, page())

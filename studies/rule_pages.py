@@ -36,9 +36,9 @@ OF_MAP = {
     "fspo-gaussian": "fspo-gaussian",
     "fspo-tilted": "fspo-tilted",
 }
-"""Presets, and the rules of the fairness map whose band has the same shape and centre."""
+"""By preset: the rule of the fairness map whose band has the preset's shape and centre."""
 OF_MISMATCH = {"mis": "product", "geo-mask": "geometric", "engine-sqrt": "sqrt-kl"}
-"""Corrections, and the names by which docs/mismatch.md calls masks of their shape."""
+"""By correction: the name that docs/mismatch.md gives a mask of the correction's shape."""
 PURPOSE = {
     "none": "No clip. It is the reference that the other rules are compared with.",
     "rloo": "The fixed band on the ratio of a whole response, with leave-one-out advantages.",
@@ -133,7 +133,8 @@ mismatch = Mismatch.of(old, sampler, mask, version=old)  # old: the weights that
 clip, rule = preset("fspo").rule, correction("{name}")
 {centre}loss, records = objective(new, old, mask, advantages, clip, mismatch=mismatch, correction=rule{argument})
 """
-"""A correction in a training loop of one's own; ``new``, ``old``, ``sampler`` and ``mask`` are (B, T)."""
+"""Code for a page that shows a correction in a user's own training loop. In it the log-probs ``new``, ``old`` and
+``sampler`` and the ``mask`` have the shape (B, T): responses, tokens."""
 OWN_CENTRE = """seen = objective(old, old, mask, advantages, Rule("none"), mismatch=mismatch).records
 m = rule.centre(seen.drift_stats(advantages, rule.on))
 """
@@ -189,8 +190,8 @@ def lines_of(page: str) -> tuple[str, ...]:
 
 
 def rows_with(page: str, heading: str, wanted: str) -> str:
-    """Return the rows of a page's tables below ``heading`` whose first cell is ``wanted``, below the tables' heads;
-    "" if there are none.
+    """Return the rows whose first cell is ``wanted`` from the tables in a page's section ``heading``, below the head of
+    the first table that has such a row; "" if there are none.
     """
     lines = lines_of(page)
     start = lines.index(heading)
@@ -222,14 +223,15 @@ def mismatch_rows(mask: str) -> str:
 
 @cache
 def map_rows() -> dict[tuple[str, str], float]:
-    """Return LRE_inf by kind of acceptance and rule of the fairness map's base case at a mean acceptance of 85 %."""
+    """Return LRE_inf in the base case of the fairness map at a mean acceptance of 85 %, by kind of acceptance and
+    rule."""
     rows = rows_of(setting("exponent", 0.5), ("band", "update", "weight"), np.random.default_rng(0), 0)
     return {(row["measure"], row["rule"]): row["lre_inf"] for row in rows if row["target"] == 0.85}
 
 
 def claims_on(judged: JudgedTask, name: str) -> str:
-    """Return a table of the headlines about a rule on one task of the reproduction, or else of their parts; "" if
-    nothing is claimed of the rule."""
+    """Return a table of the headlines that name a rule, on one task of the reproduction; if no headline names it, a
+    table of the parts (atoms) that do; "" if no claim names it."""
     claims = judged.said["claims"]
     named = [claim for claim in claims if re.search(rf"\b{name}\b(?!-)", claim["statement"])]
     headlines = headlines_of(named)
@@ -281,7 +283,7 @@ def measured(name: str, rule: Rule) -> str:
 
 
 def switch_on(name: str, rule: Rule) -> str:
-    """Return how to use a rule in four trainers."""
+    """Return a page's text on how to use a rule in four trainers."""
     loss = "actor_rollout_ref.actor.policy_loss"
     target = f"{loss}._target_=fspo.integrations.verl.FSPOLossConfig\n{loss}.loss_mode=fspo\n"
     target += "actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-mean\n"

@@ -1,4 +1,4 @@
-"""The rules of a reproduction side by side: on common logs at one acceptance, and in their own runs as published.
+"""Compare the rules of a reproduction: on common logs at one acceptance, and each in its own runs at its own range.
 
 `python -m studies.findings` writes the numbers to results/PRESET/TASK/rules.csv and the tables to docs/findings.md.
 """
@@ -24,10 +24,10 @@ from fspo.stats.intervals import PERCENT, t_quantile
 PUBLISHED = "as published"
 TREND, LRE, MSE, ACCEPTANCE, REWARD, FALL = "trend", "LRE_2", "MSE", "acceptance", "held-out reward", "fall"
 ON_LOGS, IN_RUNS = (TREND, LRE, MSE), (ACCEPTANCE, TREND, LRE, REWARD, FALL)
-"""The quantities on common logs, and in the rules' own runs."""
+"""The quantities that the tables show: of all rules on common logs, and of each rule in its own runs."""
 RANGE = "range"
 REFERENCE = "fspo"
-"""The rule whose MSE the others' is divided by."""
+"""The rule by whose MSE the MSE of each rule is divided."""
 _BAND = {"measure": "band", "subset": "all", "use": "first"}
 HEAD = f"""## The rules side by side
 
@@ -50,9 +50,10 @@ def rule_rows(runs: Sequence[Path]) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        Columns rule, at ("0.85", "0.95" or `PUBLISHED`), quantity, value, low, high, and number: of the logs or seeds
-        that have a value. ``low`` and ``high`` are the ends of an interval for `PUBLISHED`, else the lowest and the
-        highest value of all logs.
+        Columns rule, at, quantity, value, low, high, number. ``at`` is the acceptance of the band on common logs,
+        "0.85" or "0.95", or `PUBLISHED` for the rule's own runs with its preset's range. ``low`` and ``high`` are the
+        ends of an interval for `PUBLISHED`, else the lowest and the highest value of all logs. ``number`` says how many
+        logs or seeds have a value.
     """
     tables = read_tables(runs)
     logs = logs_of(tables)
@@ -68,7 +69,8 @@ def rule_rows(runs: Sequence[Path]) -> pd.DataFrame:
 
 
 def _matched(tables: Tables, rule: str, target: float) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield each quantity of a rule on every log, where its band keeps the share ``target`` of the log."""
+    """Yield each quantity's name and its values on all logs, for a rule whose band keeps the share ``target`` of each
+    log's responses."""
     case = {"rule": rule, "source": "matched", "target": target, "outside": "drop"}
     yield TREND, select(tables["trend"], **case, **_BAND)["slope"].to_numpy(float)
     yield LRE, select(tables["lre"], **case, **_BAND, norm="l2")["estimate"].to_numpy(float)
@@ -83,7 +85,7 @@ def _matched(tables: Tables, rule: str, target: float) -> Iterator[tuple[str, np
 
 
 def _own(tables: Tables, own: Sequence[Log]) -> Iterator[tuple[str, dict[float, float]]]:
-    """Yield each quantity of a rule in its own runs, by seed."""
+    """Yield each quantity's name and its values by seed, for a rule in its own runs ``own``."""
 
     def by_seed(rows: pd.DataFrame, read: Callable[[pd.DataFrame], float]) -> dict[float, float]:
         found = {log.seed: rows.loc[rows["run"] == log.run] for log in own}
@@ -112,7 +114,7 @@ def _over_seeds(values: dict[float, float]) -> tuple[float, float, float, int]:
     found = over_seeds(values)
     if isinstance(
         found, str
-    ):  # a value is missing, or all are equal: return the mean of those known, without an interval
+    ):  # a value is missing, seeds are too few, or values are equal: return the mean of known values, no interval
         known = [value for value in values.values() if np.isfinite(value)]
         return float(np.mean(known)) if known else float("nan"), float("nan"), float("nan"), len(known)
     half = t_quantile(found.df) * found.se_low
@@ -120,7 +122,7 @@ def _over_seeds(values: dict[float, float]) -> tuple[float, float, float, int]:
 
 
 def section(rules: pd.DataFrame, task: str = "") -> str:
-    """Return the two Markdown tables of `rule_rows`: on common logs, and in the rules' own runs on a task."""
+    """Return two Markdown tables of the rows of `rule_rows`: on common logs, and in the rules' own runs."""
     shares = [f"{target:g}" for target in sorted(TARGETS)]
     on_logs = [(f"{quantity} at {float(share):.0%}", share, quantity) for share in shares for quantity in ON_LOGS]
     in_runs = [(quantity, PUBLISHED, quantity) for quantity in IN_RUNS]
@@ -132,7 +134,11 @@ def section(rules: pd.DataFrame, task: str = "") -> str:
 
 
 def _table(rules: pd.DataFrame, columns: Sequence[tuple[str, str, str]], ends: str) -> str:
-    """Return a Markdown table with one line for each rule; ``columns`` are head, ``at`` and ``quantity`` of each."""
+    """Return a Markdown table with one line for each rule.
+
+    ``columns`` gives for each column its head and the values of ``at`` and ``quantity`` that select its rows; ``ends``
+    is the format in which ``low`` and ``high`` stand behind a value.
+    """
     lines = ["| rule | " + " | ".join(head for head, *_ in columns) + " |", "|" + " --- |" * (1 + len(columns))]
     for rule, some in rules.groupby("rule", sort=False):
         cells = []
@@ -145,7 +151,8 @@ def _table(rules: pd.DataFrame, columns: Sequence[tuple[str, str, str]], ends: s
 
 
 def advice(rules: pd.DataFrame, task: str = "") -> list[str]:
-    """Return what the numbers of one task say to somebody who chooses a rule, its range and its cut, as lines."""
+    """Return lines of advice, from the numbers of one task, on the choice of a rule, of its range and of the share that
+    it cuts."""
     on_task = f" on {task}" if task else ""
 
     def value(rule: str, at: str, quantity: str) -> float:
@@ -177,18 +184,21 @@ def advice(rules: pd.DataFrame, task: str = "") -> list[str]:
 
 
 def least_lre(rules: pd.DataFrame) -> str:
-    """Return the rule that has the least LRE_2 in its own runs as published."""
+    """Return the rule that has the least LRE_2 among the rules, each in its own runs with its preset's range."""
     return str(select(rules, at=PUBLISHED, quantity=LRE).sort_values("value")["rule"].iloc[0])
 
 
 def fairest_line(of_tasks: Mapping[str, pd.DataFrame]) -> str:
-    """Return a sentence that names, for each task, the rule with the least LRE_2 as published."""
+    """Return a sentence that names, for each task, the rule with the least LRE_2 in its own runs."""
     found = [f"{least_lre(rules)}{f' ({task})' if task else ''}" for task, rules in of_tasks.items()]
     return f"As published, the rule with the least LRE_2 is {', '.join(found)}."
 
 
 def readme_line(of_tasks: Mapping[str, pd.DataFrame]) -> str:
-    """Return the sentence on all rules as published that README must hold; the tables of `rule_rows` by task."""
+    """Return the sentence that README must hold on all rules, each in its own runs with its preset's range.
+
+    `of_tasks` holds the table of `rule_rows` of each task.
+    """
 
     def values(quantity: str) -> str:
         tables = [select(rules, at=PUBLISHED, quantity=quantity).set_index("rule") for rules in of_tasks.values()]

@@ -1,4 +1,5 @@
-"""Hooks of `mkdocs.yml`: README.md as the first page, files outside docs/ as text pages, formulas as MathML."""
+"""Hooks that mkdocs calls when it builds the site. They make README.md the first page, add the files outside docs/ that
+pages link to, and turn formulas into MathML."""
 
 from __future__ import annotations
 
@@ -17,12 +18,14 @@ ROOT = Path(__file__).parents[1]
 
 
 def outside(page: File) -> re.Pattern[str]:
-    """Return the pattern of a page's links to files outside docs/; its group is the path in the repository."""
+    """Return a pattern that matches a page's links to files outside docs/; its group is the file's path in the
+    repository."""
     return re.compile(rf"\]\((?:\.\./){{{page.src_uri.count('/') + 1}}}([\w./-]+)\)")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add README.md as `index.md`, and each file outside docs/ that a page links, as it is."""
+    """Add README.md as `index.md`, and below `files/` a copy of each file outside docs/ that a page links to; in copies
+    and README.md, links to docs/ are changed to fit their new places."""
     from mkdocs.structure.files import File
 
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -33,7 +36,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     files.append(File.generated(config, "index.md", content=index))
     for name in sorted(linked):
         text = (ROOT / name).read_text(encoding="utf-8")
-        if name.endswith(".md"):  # links in a file of the repository's root begin at this root
+        if name.endswith(".md"):  # the file's links to docs/ begin at the repository's root
             text = text.replace("](docs/", f"]({'../' * (1 + name.count('/'))}")
         files.append(File.generated(config, f"files/{name}", content=text))
     return files
@@ -43,7 +46,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     """Turn GitHub's formulas into MathML and links to files outside docs/ into links to their copies."""
     if not page.file.src_uri.startswith("files/"):
         markdown = outside(page.file).sub(rf"]({'../' * page.file.src_uri.count('/')}files/\1)", markdown)
-    if page.file.src_uri == "python.md":  # remove the first sentence here, because mkdocstrings writes it again
+    if page.file.src_uri == "python.md":  # remove each entry's sentence, because mkdocstrings writes it again
         markdown = re.sub(r"^[^#\n:].*\n\n(?=:::)", "", markdown, flags=re.M)
     return formulas(markdown)
 
@@ -51,7 +54,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 def formulas(markdown: str) -> str:
     """Return a page's text in which the formulas, marked as GitHub wants (``$`...`$`` or a block ``math``), are MathML.
 
-    Python-Markdown takes ``<math>`` at the beginning of a line for a block; in a span it stays part of its paragraph.
+    A formula within text is put into a ``<span>``, because Python-Markdown takes ``<math>`` at the beginning of a line
+    for a block of its own; in a span the formula stays part of its paragraph.
     """
     markdown = re.sub(r"```math\n(.*?)\n```", lambda found: convert(found[1], display="block"), markdown, flags=re.S)
     return re.sub(r"\$`(.+?)`\$", lambda found: f"<span>{convert(found[1])}</span>", markdown)

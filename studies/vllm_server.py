@@ -53,12 +53,12 @@ def missing(python: Path = PYTHON) -> str:
 def serve(
     folder: Path, *, dtype: str = "float32", logprobs: str = "processed_logprobs", python: Path = PYTHON
 ) -> Iterator[Running]:
-    """Serve a model folder on a free port of this machine while a ``with`` block runs; the log is ``FOLDER.log``.
+    """Serve a model folder on a free port of this machine while a ``with`` block runs; its output goes to FOLDER.log.
 
     Raises
     ------
     UserError
-        If vLLM is not installed, or the server ends or says nothing within `STARTS_WITHIN`.
+        If vLLM is not installed, or the server ends or does not answer within `STARTS_WITHIN` seconds.
     """
     if why := missing(python):
         raise UserError(why)
@@ -72,7 +72,7 @@ def serve(
     environment |= {"VLLM_SERVER_DEV_MODE": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
     log = folder.with_name(f"{folder.name}.log")
     with log.open("wb") as file:
-        # The server gets its own session, so that the engine's process can be ended together with it.
+        # The server gets its own session, so that the engine's process can be killed together with the server.
         process = subprocess.Popen(
             command, stdout=file, stderr=file, env=environment, cwd=folder, start_new_session=True
         )

@@ -49,7 +49,8 @@ from proofs_check.maps.settings import TYPICAL_PROMPTS
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "which_rule.md"
 PROMPTS = TYPICAL_PROMPTS
-"""Number of independent responses in an update of an exactly known model; it divides the variance of one gradient."""
+"""Number of independent responses in an update, for models whose update is known exactly. The variance of one
+response's gradient is divided by this number."""
 REFERENCE = ("fspo", "drop")
 MODEL_BANDS = ("rloo", "gspo", "fspo", "fspo-kl", "fspo-tilted", "power", "fspo-adaptive")
 LEAST_RANGE = 10
@@ -59,8 +60,8 @@ Row = dict[str, Any]
 
 
 def kept(folder: Path, name: str, key: str, work: Callable[[], list[Row]]) -> list[Row]:
-    """Return the rows of one part of the study: read if ``folder`` stores them for its inputs ``key``, else from
-    ``work``."""
+    """Return the rows of one part of the study, read from ``folder`` if they are stored there for the inputs ``key``,
+    else computed by ``work`` and stored."""
     path = folder / f"{name}-{digest(key)[:12]}.json"
     if path.is_file():
         return json.loads(path.read_text())
@@ -112,7 +113,7 @@ def model_rule(name: str, policy: Policy, rng: np.random.Generator) -> Rule:
 
 def model_rows(model: str) -> list[Row]:
     """Return, for each band and treatment outside at equal band acceptance in one exactly known model, the mean squared
-    error of the update, over that without clipping, and its cosine."""
+    error of the clipped update, divided by that of the unclipped one, and the clipped update's cosine."""
     policy = MODELS[model][1]()
     rng = np.random.default_rng(0)
     free = policy.moments(Rule("none"), 0.0)
@@ -143,8 +144,8 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float, float]:
 def median_interval(values: Sequence[float]) -> tuple[float, float, float]:
     """Return the median with the sign test's interval; the ends are NaN with fewer than six values.
 
-    The median is used because one log or model may have so large a ratio of squared errors that a mean would show
-    nothing else.
+    The median is used because one log or model may have so large a ratio of squared errors that this ratio alone would
+    determine a mean.
     """
     x = np.sort(np.asarray(values, np.float64))
     # The sign test's interval begins at the value of this rank among the sorted values; 0: too few values.
@@ -157,7 +158,8 @@ def compared(rows: list[Row], quantity: str, target: float) -> pd.DataFrame:
     """Compare every case (band and treatment outside) with fspo's band that drops, paired by log or model: the median
     ratio of squared errors of the update, or the median gain in cosine.
 
-    An unbiased estimate of a squared error may be negative; the log or model then has the smallest ratio of all.
+    An unbiased estimate of a squared error may be negative. If that of a case is, the log or model has the smallest
+    ratio of all; if that of fspo's drop is, the log or model is left out.
 
     Columns: rule, outside, estimate, ci_low, ci_high, units (number of logs or models), better (in how many of them the
     case is better than fspo's drop), p (sign test, two-sided).
@@ -216,8 +218,8 @@ def cell(row: Any) -> str:
 
 
 def comparison_table(rows: list[Row], quantities: dict[str, str], targets: Sequence[float] = TARGETS) -> list[str]:
-    """Return a Markdown table that compares every case (a row) with fspo's drop, in order of the first quantity;
-    brackets hold the number of logs or models in which the case is better."""
+    """Return a Markdown table that compares every case (a row) with fspo's band that drops, in order of the first
+    quantity. "(8/12)" behind an estimate says that the case is better in 8 of 12 logs or models."""
     case = ["rule", "outside"]
     parts: dict[Any, Any] = {(q, t): compared(rows, q, t).set_index(case) for q in quantities for t in targets}
     columns = [f"{words} at {t:.0%}" for words in quantities.values() for t in targets]
@@ -256,7 +258,7 @@ def told_apart(rows: list[Row], quantity: str, target: float) -> dict[str, list[
 
 
 def standing_out(rows: list[Row], quantity: str, words: str, target: float) -> str:
-    """Return a line that names what ``told_apart`` finds."""
+    """Return a line of the page that names the cases which ``told_apart`` finds better and worse than fspo's drop."""
     sides = [f"{side}: {', '.join(names) or 'none'}" for side, names in told_apart(rows, quantity, target).items()]
     return f"- {words} at {target:.0%}, significant among all cases; {'; '.join(sides)}."
 

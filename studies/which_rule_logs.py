@@ -64,7 +64,7 @@ class TextTask:
 
 
 def digits(text: str, finished: bool) -> float:
-    """Reward the share of digits in the text, which does not depend on its length."""
+    """Return the share of digits in the text as its reward, which does not favour long or short texts."""
     return sum(c.isdigit() for c in text) / max(len(text), 1)
 
 
@@ -78,7 +78,8 @@ TASKS = ("chain-add", *PLAIN)
 
 
 def train(folder: Path, task: str, seed: int, step_size: float) -> None:
-    """Train one run: 10 rollouts of 256 responses with 4 updates each; scores are logged in three of the four."""
+    """Train one run: 10 rollouts of 256 responses with 4 updates each; scores are logged in all but a rollout's first
+    update."""
     config = TrainConfig(
         output=str(folder),
         rollouts=ROLLOUTS,

@@ -1,3 +1,3 @@
-"""Read a run folder's gradient log into arrays: which rows can be analysed, all at once or in chunks, and the
-coordinate that bins divide.
+"""Read a run folder's gradient log into arrays, at once or in chunks: select the rows that can be analysed, and find
+the coordinate that puts each row into a bin.
 """

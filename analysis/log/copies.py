@@ -1,10 +1,10 @@
 """Find responses that a log holds twice under different ids, because rows of a process were gathered and logged twice.
 
 Sums over the tokens of two different responses are almost never equal to the last bit. A few equal rows are responses
-of the same text, and are kept. Rows were logged twice if at least the share ``COPIES`` of them equal a row of another
-prompt, or at least the share ``SAME_PROMPT`` stand in pairs under one prompt. Copies add nothing and make intervals too
-narrow, so an analysis leaves them out and reports their number. Groups whose responses all have the same text are not
-searched for pairs, because a collapsed policy makes such groups too.
+with the same text, and are kept. Rows count as logged twice if at least the share ``COPIES`` of them equal a row of
+another prompt, or if at least the share ``SAME_PROMPT`` equal a row of the same prompt in pairs. Copies add nothing and
+make intervals too narrow, so an analysis leaves them out and reports their number. Groups whose responses all have the
+same text are not searched for pairs, because a collapsed policy makes such groups too.
 
 Of other defects, rows of torn files are left out (`fspo.gradlog`), and a log with files of two runs is refused
 (`analysis.log.loading`). Rows with any other defect were trained on, so they are kept, and ``fspo doctor`` names the
@@ -21,13 +21,13 @@ from numpy.typing import NDArray
 from analysis.log.rows import numbered
 
 LONG = 8
-"""Least number of tokens of two responses with S and other sums equal to the last bit that count as copies."""
+"""Least length, tokens, of two responses that count as copies if S and the other sums are equal to the last bit."""
 COPIES = 0.03
 """If at least this share of the judged rows (those of ``LONG`` tokens or more, with S other than 0) has a copy under
 another prompt, such copies are left out."""
 SAME_PROMPT = 0.9
 """If at least this share of the judged rows has a copy under the same prompt, such copies are left out. Groups in which
-all rows are equal are not considered. A smaller share may be responses of equal text.
+all rows are equal are not considered. A smaller share may be responses with the same text.
 """
 LEAST = 50
 """Least number of judged rows for which copies are left out; fewer rows are all kept."""
@@ -37,22 +37,21 @@ Mask = NDArray[np.bool_]
 
 
 class Copies(NamedTuple):
-    """Which of some rows (N,) are copies of other rows.
+    """Masks (N,) that say which rows of a log are copies of other rows.
 
     Attributes
     ----------
     judged : bool array (N,)
         Rows of at least ``LONG`` tokens with a log-ratio other than 0.
     mixed : bool array (N,)
-        Judged rows for whose step and prompt the log has rows that differ from each other.
+        Judged rows of groups, each of one step and prompt, in which not all judged rows are equal.
     prompts : bool array (N,)
         Rows that equal a row of another prompt in the same step.
     pairs : bool array (N,)
-        Rows of ``mixed`` that occur in the same step under an even number of response ids (two, four, ...), their own
-        included.
+        Rows of ``mixed`` that stand in the same step under an even number of response ids (two, four, ...), the row's
+        own id included.
     again : bool array (N,)
-        Rows that are to be left out. These are copies, and only if there are so many that rows must have been logged
-        twice.
+        Copies that are to be left out: none, unless there are so many copies that rows must have been logged twice.
     """
 
     judged: Mask

@@ -106,7 +106,7 @@ class Run:
         return self.stream is not None
 
     def windows(self, size: int) -> Iterator[tuple[int, Rows]]:
-        """Yield the rows of each window of ``size`` successive rollouts, with the window's first rollout."""
+        """Yield the first rollout and the rows of each window of ``size`` successive rollouts."""
         for chunk in self.source.chunks(size):
             yield from self.source.windows(chunk, size)[0]
 
@@ -124,7 +124,7 @@ def load_run(
     path : path
         Run folder.
     partition : Partition
-        The coordinate that the bins divide. Rows without a value of it are left out and counted.
+        The coordinate that the bins divide. Rows without a coordinate are left out and counted.
     on : str
         The log-ratio that is analysed (``fspo.rules.Ratio``); the field S of the rows holds it.
     rollouts : (first, last), optional
@@ -210,7 +210,7 @@ def load_run(
 
 
 def _sampled(rows: Rows, rollouts: int, of: int) -> dict[str, Any]:
-    """Return for each result that is made from a sample of the rows how many rows that is, and a sentence about it."""
+    """Return how many sampled rows each result uses that is made from a sample of the rows, and a text that says so."""
     number = {"all": len(rows), "first": int(np.count_nonzero(rows.used == 0))}
     groups = ("; ".join(name for name, use in SAMPLED.items() if use == which) for which in number)
     text = (

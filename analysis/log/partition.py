@@ -1,7 +1,7 @@
 """The coordinate that divides responses into bins: their length, or any other number that the log has for each.
 
-The theory speaks of lengths. Its statements about strata (T7, T8, the reweighting error) hold for any partition that
-does not depend on what the clipping does. A rule still sees S and L; the partition changes only the bins.
+The theory speaks of lengths, but its statements about strata (T7, T8, the reweighting error) hold for any partition
+that does not depend on what the clipping does. Another partition changes only the bins: a rule still clips by S and L.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from fspo.gradlog.schema import USER_PREFIX
 
 Floats = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 MAX_CATEGORIES = 24
-"""Largest number of different texts of a column that can be bins; a column with more holds names, not categories."""
+"""Largest number of different texts in a column that can serve as bins. A column with more texts is taken to hold
+names, not categories."""
 
 
 @dataclass(frozen=True)
@@ -129,13 +130,13 @@ def coordinates(
             raise UserError(f"--by {partition.name}: the log has no column {column!r}: log it, or choose another --by")
     values = log.column(partition.column)
     if partition.name == "staleness":
-        # Staleness in updates: all updates before this row (policy_version), less those since its rollout, less those
-        # before the weights that sampled it (behaviour_version).
+        # Staleness in updates: the updates before this row (policy_version), less the updates since the row's rollout,
+        # less the updates before the weights that sampled the response (behaviour_version).
         sampled, now, updates = (log.column(name).astype(np.float64) for name in partition.columns)
         known = log.table[partition.column].is_valid().to_numpy()
         return np.where(known, now - updates - sampled, np.nan), ()
     if values.dtype == object or values.dtype.kind in "US":
-        import pandas as pd  # here, because --help loads this module and does not wait for pandas
+        import pandas as pd  # imported here, because --help loads this module and should not wait for pandas
 
         texts = pd.Series(values).astype(str)
         names = list(categories) or sorted(texts.unique())

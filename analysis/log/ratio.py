@@ -58,8 +58,9 @@ takes the place of the multiplier M."""
 
 @dataclass(frozen=True)
 class LoggedRatio:
-    """Which columns of a log hold the log-ratio that is analysed, and which say what a rule on it did. The default is
-    the update's ratio S.
+    """The columns of a log that hold the log-ratio that is analysed, and those that say what a rule on this ratio did.
+
+    The default is the update's ratio S.
 
     Attributes
     ----------
@@ -70,7 +71,8 @@ class LoggedRatio:
     sum_sq, k3_sum : str
         Columns with the sums over a response's tokens of s^2 and of k3 = e^s - 1 - s, s the token log-ratio.
     done : mapping of str to str
-        Columns of what the run's own rule on the ratio did, by field of `analysis.log.rows.Rows`; empty without a rule.
+        Columns that say what the run's own rule on the ratio did, by the field of `analysis.log.rows.Rows` that holds
+        each; empty if no rule of the run acts on the ratio.
     """
 
     on: Ratio = "update"
@@ -126,12 +128,12 @@ class LoggedRatio:
 
     @property
     def header(self) -> str:
-        """Header key of the run's rule on such a ratio: "correction" for E and D + E, "rule" for S and S + D + E."""
+        """Key of the log's header that holds the rule on this ratio: "correction" for E and D + E, else "rule"."""
         return "correction" if self.on in CORRECTED else "rule"
 
     @property
     def words(self) -> Words:
-        """How the ratio is written in text and mathematics."""
+        """The texts of ``WORDS`` about the ratio, such as its symbol in text and in mathematics."""
         return WORDS[self.on]
 
     @property
@@ -149,7 +151,7 @@ class LoggedRatio:
         return frozenset(found | (set(logged) - {*_CLIP.values(), *_CORRECTION.values()}))
 
     def of(self, log: GradLog) -> Floats:
-        """Return the ratio of each row (N,), nats; NaN where a part of it is not known."""
+        """Return the ratio of each row (N,), nats; NaN where one of the columns that add up to it has no value."""
         unknown = np.full(len(log), np.nan)  # stands for a column that this part of the log lacks
         parts = [log.column(name) if name in log or not self.once else unknown for name in self.parts]
         return parts[0] if len(parts) == 1 else parts[0] + parts[1]

@@ -1,6 +1,6 @@
-"""The rows of a log that the diagnostics use, as arrays. :mod:`analysis.log.usable` makes them.
+"""The rows of a log that an analysis uses, as arrays. :mod:`analysis.log.usable` makes these arrays from the log.
 
-First-use rows (``times_used`` = 0) and reused rows are never mixed (docs/theory.md section 1, "First use").
+Tables keep rows at first use (``times_used`` = 0) apart from reused rows (docs/theory.md section 1, "First use").
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Rows:
     sigma2: Floats  # mean s^2 per token over the row's minibatch, s the token log-ratio
     k3_lagged: Floats  # mean k3 per token over the previous minibatch, nats
     sigma2_lagged: Floats
-    by_sign: Floats  # mean log-ratio per token of those rows of the minibatch whose A has the same sign; 0 where A = 0
+    by_sign: Floats  # mean log-ratio per token over the minibatch's rows whose A has this row's sign; 0 where A = 0
     by_sign_lagged: Floats
     lo: Floats  # lower edge of the band as logged, nats; NaN if not logged
     hi: Floats
@@ -85,9 +85,8 @@ class Rows:
             k3, sigma2, by_sign = self.k3_lagged, self.sigma2_lagged, self.by_sign_lagged
         else:
             k3, sigma2, by_sign = self.k3, self.sigma2, self.by_sign
-        # TokenMeans holds a mean log-ratio of tokens with A > 0 and one with A < 0, and a rule reads the one for the
-        # sign of the row's A. ``by_sign`` holds, for each row, the mean for its own sign, so the same array serves as
-        # both.
+        # TokenMeans holds a mean log-ratio of tokens with A > 0 and one of tokens with A < 0. A rule reads the mean for
+        # the sign of the row's A. ``by_sign`` holds this mean for each row, so it is passed in the place of both means.
         return rule.centre(TokenMeans(k3, sigma2, by_sign, by_sign), self.A)
 
     def edges(self, rule: Rule) -> tuple[Floats, Floats]:
@@ -164,7 +163,7 @@ def repeated(*keys: Ints) -> NDArray[np.bool_]:
 
 
 def _combined(keys: tuple[Ints, ...]) -> Ints | None:
-    """Return one integer for each row's tuple of keys, in the tuples' order; None if they need more than 62 bits."""
+    """Return one integer for each row's tuple of keys, in the tuples' order; None if that takes more than 62 bits."""
     if not len(keys[0]):
         return keys[0]
     lows = [int(key.min()) for key in keys]
@@ -178,7 +177,7 @@ def _combined(keys: tuple[Ints, ...]) -> Ints | None:
 
 
 def appearances(rollout: Ints, response: Ints, step: Ints) -> Ints:
-    """Count for each row (N,) the earlier rows of the same rollout and response."""
+    """Count for each row (N,) the rows of the same rollout and response at earlier steps."""
     order = np.lexsort((step, response, rollout))
     same = np.zeros(len(order), bool)
     same[1:] = (rollout[order][1:] == rollout[order][:-1]) & (response[order][1:] == response[order][:-1])

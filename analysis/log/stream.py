@@ -40,7 +40,16 @@ class Chunk:
 
 @dataclass(frozen=True)
 class InMemory:
-    """A log that is held in memory: its usable rows, and how many rows of each kind it has."""
+    """A log that is held in memory, with the methods by which a :class:`Stream` is read.
+
+    Attributes
+    ----------
+    rows : Rows
+        The log's rows that can be analysed.
+    counts : mapping of str to int
+        Numbers of the log's rows that can be analysed, and of those left out for each reason, by the names of the
+        counts in ``summary.json``.
+    """
 
     rows: Rows
     counts: Mapping[str, int]
@@ -51,7 +60,7 @@ class InMemory:
         return [Chunk(0, np.iinfo(np.int64).max)]  # one chunk from the first to the last possible rollout
 
     def windows(self, chunk: Chunk, size: int) -> tuple[list[tuple[int, Rows]], Notes]:
-        """Return the windows of the log as :meth:`Stream.windows` does."""
+        """Return the first rollout and the rows of each window of ``size`` rollouts, with the log's counts."""
         del chunk
         return list(split(self.rows, windows(self.rows.rollout, size))), Notes(counts=self.counts)
 
@@ -126,7 +135,7 @@ class Stream:
         return Chunk(first, last, tuple(parts))
 
     def read(self, chunk: Chunk, columns: Sequence[str], phases: Sequence[str] | None = ("train",)) -> GradLog:
-        """Read columns of the chunk's rows in the given phases, or in all phases (None)."""
+        """Read columns of those rows of the chunk that have one of the given phases (such as train), or any (None)."""
         log = read_files(chunk.parts, columns, phases)
         if any(
             file.groups[g].first < chunk.first or file.groups[g].last > chunk.last
@@ -155,7 +164,7 @@ class Stream:
         """Read the columns of a chunk from which a band that follows a target learns; empty arrays if this fails."""
         try:
             log = self.read(chunk, [*dict.fromkeys([*LEARNT, *self.partition.columns])])
-        except UserError:  # not reported here: `windows` meets the same damage
+        except UserError:  # not reported here: `windows` meets and reports the same damage
             none, nothing = np.zeros(0, np.int64), np.zeros(0)
             return LearningRows(none, none, nothing, nothing, nothing)
         return learnt(log, self.partition, self.scale)
@@ -169,7 +178,7 @@ class Stream:
         for rollout in chosen.tolist():
             try:
                 logs.append(self.read(self._chunk(rollout, rollout), self._columns))
-            except UserError:  # not reported here: `windows` meets the same damage
+            except UserError:  # not reported here: `windows` meets and reports the same damage
                 continue
         if not logs:
             raise UserError(

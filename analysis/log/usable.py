@@ -1,6 +1,7 @@
 """Select the rows of a log that can be analysed, and count the others. The result is :class:`analysis.log.rows.Rows`.
 
-A row can be analysed if the log-ratio that the analysis is about (`analysis.log.ratio`) is finite and counts in it.
+A row can be analysed if the log-ratio that the analysis is about (`analysis.log.ratio`) is finite there, and if the
+analysis of this ratio uses rows of that kind: rows after an update for S, rows at first use for other ratios.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ Recompute = Callable[[GradLog], Mapping[str, int]]
 
 
 def nothing(log: GradLog) -> Mapping[str, int]:
-    """Return no counts. Passed to `usable` where another call of it compares the columns of the same rows."""
+    """Return no counts. Pass this function to `usable` where another call of `usable` compares the same rows."""
     del log
     return {}
 
@@ -82,18 +83,18 @@ def usable(
 ) -> tuple[Rows, dict[str, int]]:
     """Return the rows that can be analysed, and the number of rows of each kind (counts of ``summary.json``).
 
-    Rows are left out if the ratio or A is not finite, if the length is below 1, if the same response stood in the same
-    update before, if they are copies under other ids (`analysis.log.copies`), if they have no coordinate, or if the
-    ratio does not count in them: the update's ratio before the first update since the rollout, any other ratio after
-    the response's first use.
+    A row is left out if its ratio or A is not finite, if its length is below 1, if it repeats a response in one update,
+    if it is a copy under another id (`analysis.log.copies`), or if it has no coordinate. For the update's ratio, rows
+    before the first update since the rollout are left out too; for any other ratio, rows after the response's first
+    use.
 
     Parameters
     ----------
     scale : Scale, optional
         Facts about the complete log, where ``log`` is only a part of it.
     recomputed : callable
-        Gets the rows whose ratio and A are finite, without repeats and copies; the numbers of rows that it returns
-        (`analysis.rules.recompute.differing`) are added to the others.
+        Function of the log's rows whose ratio and A are finite, without repeats and copies. It compares their columns
+        with recomputed ones (`analysis.rules.recompute.differing`); its numbers of rows are added to the counts.
     """
     log, counts = _sound(log, ratio)
     counts |= recomputed(log)
@@ -138,7 +139,9 @@ def learnt(log: GradLog, partition: Partition, scale: Scale | None = None) -> Le
 
 
 def _sound(log: GradLog, ratio: LoggedRatio) -> tuple[GradLog, dict[str, int]]:
-    """Return the log without rows that are not finite, repeats in one update and copies; and counts of these rows."""
+    """Return the log without rows that have no finite ratio, A or length of 1 or more, without repeats of a response in
+    one update, and without copies; return also the number of rows of each kind.
+    """
     S, length = ratio.of(log), log.column("length")
     good = np.isfinite(S) & np.isfinite(log.column("advantage")) & (length >= 1)
     counts = {"rows": len(log), "rows_not_finite": len(log) - int(np.count_nonzero(good))}
@@ -171,10 +174,10 @@ def _updates(log: GradLog, rollout: Ints, step: Ints) -> Ints:
 
 
 def counted_updates(rollout: Ints, step: Ints, S: Floats) -> tuple[Ints, bool]:
-    """Count each row's updates since its rollout (N,) from the steps, and return also whether a step is a rollout.
+    """Count each row's updates since its rollout (N,) from the steps, and return also whether ``step`` counts rollouts.
 
-    The count starts at each rollout's first step. If every rollout has a single step and yet S is not 0, then a step
-    is a rollout and not an update, and all rows count as after an update.
+    The count starts at each rollout's first step. If every rollout has a single step and yet S is not 0 everywhere,
+    then ``step`` counts rollouts, not updates, and all rows count as after an update.
     """
     number, code = np.unique(rollout, return_inverse=True)
     first = np.full(len(number), np.iinfo(np.int64).max)

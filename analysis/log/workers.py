@@ -19,13 +19,14 @@ from typing import Any
 from fspo.base.errors import UserError
 
 PARTS = 4
-"""Parts of a log for each worker. With more parts, less is lost if a worker ends; with fewer, fewer sums are sent."""
+"""Number of parts of a log for each thread of a worker. With more parts, less work is lost if a worker ends; with fewer
+parts, fewer sums are sent."""
 WAIT = 30
 """Seconds within which the Dask scheduler must answer and have a worker."""
 
 
 def known_workers(workers: str) -> int | str:
-    """Return the number of workers to start on this machine, or the address of a Dask scheduler.
+    """Return what the text ``workers`` gives: a number of workers to start here, or the address of a Dask scheduler.
 
     Raises
     ------
@@ -53,7 +54,7 @@ def on_workers(
     workers : str
         Number of worker processes to start on this machine, or the address of a Dask scheduler.
     work : callable
-        Function of a part of the items. It is sent to every worker once, and must not change data of its own.
+        Function of a part of the items. It is sent to every worker once, and must not change data that it holds.
     files : sequence of path
         Files that ``work`` reads.
     done : callable
@@ -62,8 +63,8 @@ def on_workers(
     Raises
     ------
     UserError
-        If no scheduler or worker answers, a worker has another fspo or lacks a file, or a part
-        ends the worker that runs it again and again.
+        If no scheduler or worker answers, a worker has another version of fspo or lacks a file, or a part ends each
+        worker that runs it.
     """
     from distributed import CancelledError, Client, KilledWorker, LocalCluster
 
@@ -75,7 +76,7 @@ def on_workers(
         try:
             client: Any = stack.enter_context(Client(address, timeout=WAIT, set_as_default=False))
             client.wait_for_workers(1, timeout=WAIT)
-        except OSError:  # TimeoutError too
+        except OSError:  # TimeoutError is an OSError too
             raise UserError(
                 f"--workers {workers}: no Dask scheduler with a worker answers there within {WAIT} s: start both "
                 "(`dask scheduler`, `dask worker ADDRESS`), or give a number of workers"
@@ -112,7 +113,7 @@ def _version() -> str:
 
 
 def _problem(version: str, files: Sequence[str]) -> str:
-    """Say why this worker cannot do the work of a process with fspo ``version`` on ``files``; return "" if it can."""
+    """Say why this worker cannot work on ``files`` for a process with fspo ``version``; return "" if it can."""
     if _version() != version:
         return f"has fspo {_version()}, and this process {version}: install one version on both"
     missing = next((file for file in files if not os.access(file, os.R_OK)), None)

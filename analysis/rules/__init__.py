@@ -1,1 +1,1 @@
-"""What clip rules and corrections do to the rows of a gradient log, computed row by row or summed by length bin."""
+"""Compute what clip rules and corrections do to the rows of a gradient log, row by row or as sums by length bin."""

@@ -1,5 +1,5 @@
-"""Place a band on the rows of a window, and find which rows it cuts at its given range and at the ranges that meet each
-target acceptance, all in one pass."""
+"""Place a band on the rows of a window. Find in one pass which rows the band cuts at its given range, and which rows it
+cuts at the range that meets each target acceptance."""
 
 from __future__ import annotations
 
@@ -18,22 +18,25 @@ from fspo.rules import CUTTING_ALIKE, Clip, Edges, Rule, excess_quantiles, scale
 Member = tuple[int, Case]
 NO_ADVANTAGE = UserError("every response of this window has A = 0: no update acceptance is to be matched")
 ROUNDING = 1e-9
-"""A row's excess is the factor on the half-widths at which the band just accepts it. Two such factors count as equal if
-their relative difference is at most this: far above rounding errors, far below differences that move a calibration."""
+"""Largest relative difference at which a row's excess (the factor on the half-widths at which the band just accepts the
+row) and another factor count as equal. It is far above rounding errors, and far below differences that change a
+calibration."""
 
 
 @dataclass
 class Band:
-    """One band (shape and drift) with all cases that use it, which differ in range, target and treatment outside.
+    """One band (shape and drift) with all cases that use it.
+
+    The cases differ in the range, in the target acceptance, and in what happens outside the band.
 
     Attributes
     ----------
     rule : Rule
-        Rule of the band; for a band whose range follows a target, the rule that it starts from.
+        Rule of the band; for a band whose range follows a target, the rule before the first step.
     states : mapping of step -> Rule, optional
         For a band whose range follows a target: the rule in force at each step.
     members : dict of outside -> list of (number, case)
-        The cases, each with its number in the list of all cases, by what happens outside the band.
+        By what happens outside the band: the cases, each with its number in the list of all cases.
     """
 
     rule: Rule
@@ -42,7 +45,7 @@ class Band:
 
     @staticmethod
     def of(cases: Sequence[Case]) -> list[Band]:
-        """Group the counterfactual cases by band; return the bands in the order in which the cases name them."""
+        """Group the counterfactual cases by band; return the bands in the order of their first cases."""
         found: dict[str, Band] = {}
         for i, case in enumerate(cases):
             if case.source != "trained":
@@ -52,17 +55,18 @@ class Band:
 
     @property
     def zeroing(self) -> list[Member]:
-        """The cases that leave no weight outside the band: dropping clip rules and masking corrections."""
+        """The cases that leave a response that is cut no weight: drop in clip rules, mask in corrections."""
         return [member for members in self.members.values() for member in members if member[1].rule.clip.zeroes]
 
     @property
     def all(self) -> list[Member]:
-        """All cases that use the band."""
+        """All cases that use the band, each with its number."""
         return [member for members in self.members.values() for member in members]
 
     def twin(self, case: Case) -> int | None:
-        """Return the number of the case that cuts the same rows as ``case`` and leaves them no weight; None if there is
-        no such case, or ``case`` leaves them none itself.
+        """Return the number of the case that cuts the same rows as ``case`` and leaves these rows no weight.
+
+        Return None if there is no such case, or if ``case`` itself leaves the rows that it cuts no weight.
         """
         if case.rule.clip.zeroes:
             return None
@@ -100,15 +104,16 @@ class Placed:
 
     @staticmethod
     def of(band: Band, first: int, rows: Rows) -> Placed | None:
-        """Place the band on the rows of the window that begins with rollout ``first``; None if its centre is
-        unknown."""
+        """Place the band on the rows of the window that begins with rollout ``first``; return None if the band's centre
+        is not known."""
         m = rows.centre(band.rule)
         if not np.all(np.isfinite(m)):
             return None
         below, above, rule = half_widths(band.rule, band.states, rows)
         centre = band.rule.sum_centre(rows.length, m)
         centred = rows.S - centre
-        # A band that follows no target has one range in all windows, which the table ranges gets once, as window -1.
+        # The given range of a band that follows no target is the same in all windows. The table ``ranges`` holds it
+        # once, as window -1.
         window = -1 if band.states is None else first
         return Placed(rule, window, rows, below, above, centre, centred / above, centred / -below)
 
@@ -118,7 +123,7 @@ class Placed:
         return np.maximum(self.over, self.under)
 
     def rejected(self, factors: Sequence[float]) -> list[Ints]:
-        """Return, for each factor, the numbers of the rows outside the band if its half-widths are multiplied by it."""
+        """Return, for each factor, the numbers of the rows outside the band with its half-widths times that factor."""
         some = Candidates(self, slice(None), self.excess, factors)
         return some.by_factor(~((some.edges.lo <= some.S) & (some.edges.hi >= some.S)))
 
@@ -126,10 +131,11 @@ class Placed:
 class Candidates:
     """Rows that a band may cut if its half-widths are multiplied by one of M factors.
 
-    One array (R,) holds the rows of all factors: those of the first factor, then those of the second, and so on.
+    Each array (R,) holds the candidates of the first factor, then those of the second factor, and so on.
 
-    A row is a candidate unless its excess (the factor at which it is just accepted) is clearly below the factor. The
-    rule then decides on each candidate, so rounding of the excess never decides. Rows whose S is NaN are candidates.
+    A row is a candidate unless its excess (the factor at which it is just accepted) is below the factor by more than
+    ``ROUNDING``. The rule then judges each candidate by its S and the edges, so that the rounding of the excess decides
+    nothing. Rows whose S is NaN are candidates.
 
     Parameters
     ----------
@@ -149,7 +155,8 @@ class Candidates:
         self.edges = Edges(centre - factor * placed.below[at], centre + factor * placed.above[at], centre)
 
     def by_factor(self, chosen: np.ndarray) -> list[Ints]:
-        """Return, for each factor on the half-widths, the row numbers of the candidates that a mask (R,) selects."""
+        """Return, for each factor, the candidates that the mask ``chosen`` (R,) selects, as numbers of the considered
+        rows."""
         before = np.append(0, np.cumsum(chosen))[self._ends]
         return np.split(self._at[chosen], before[:-1])
 
@@ -183,7 +190,7 @@ class CutRows:
 class Factors:
     """Factors on the half-widths of a placed band: for each target, the factor at which that share of rows is accepted.
 
-    ``excess`` (n,) is the factor at which each of the rows is just accepted.
+    ``excess`` (n,) holds for each row the factor at which the row is just accepted.
     """
 
     def __init__(self, placed: Placed, first: int, members: Sequence[Member], excess: Floats) -> None:
@@ -191,7 +198,7 @@ class Factors:
         self.found: dict[float, tuple[float, Rule] | UserError] = {}
         rule, targets = placed.rule, sorted({case.target for _, case in members if case.source == "matched"})
         if not len(excess):
-            targets = []  # no row of the window counts: skip calibration, which would fail
+            targets = []  # no row counts towards the acceptance, and calibration without rows would fail
         try:
             factors: list[float | UserError] = list(excess_quantiles(excess, targets, rule.label)) if targets else []
         except UserError:
@@ -203,8 +210,9 @@ class Factors:
                 self.found[target] = error
 
     def note(self, members: Sequence[Member], rate: str, sums: Sums) -> list[tuple[int, float]]:
-        """Record in ``sums`` the range of each case in this window, or why no range meets its target; return the
-        numbers of the cases that have a range, each with its factor on the half-widths.
+        """Record in ``sums`` the range of each case in this window, or why no range meets the case's target.
+
+        Return the numbers of the cases that have a range, each with the case's factor on the half-widths.
         """
         out: list[tuple[int, float]] = []
         for i, case in members:

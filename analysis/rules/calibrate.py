@@ -20,7 +20,7 @@ from fspo.rules import COMPARED, CORRECTIONS, TRAINING_ACCEPTANCE, Ratio, Rule, 
 
 FLOAT32 = 1e-5
 """Root mean square of (log-ratio / sqrt(L)), nats, below which a mismatch is taken for float32 rounding. Between a vLLM
-sampler and the trainer it is 1e-6 in float32 and 1e-2 in bfloat16 (docs/mismatch.md)."""
+sampler and the trainer this root mean square is 1e-6 in float32 and 1e-2 in bfloat16 (docs/mismatch.md)."""
 
 OF_SEQUENCES = tuple(name for name, rule in CORRECTIONS.items() if rule.level == "sequence")
 
@@ -96,7 +96,7 @@ def preset_on(name: str, on: Ratio) -> Rule | None:
 
 
 def refuse_clipped(run: str | Path, on: str = UPDATE.on) -> None:
-    """Refuse a run that was trained with a clip: clipping keeps S small, so ranges calibrated on it are too narrow.
+    """Refuse a run that was trained with a clip: clipping keeps S small, so ranges calibrated there are too narrow.
 
     Raises
     ------
@@ -117,7 +117,7 @@ def calibrates(rule: Rule) -> bool:
 
 
 def write_calibration(path: Path, ranges: Mapping[str, Any]) -> None:
-    """Write the calibrated ranges as JSON; after a crash the old file is still there."""
+    """Write the calibrated ranges as JSON; if the process ends during the writing, an older file stays as it was."""
     write_text(path, json.dumps(ranges, indent=2) + "\n")
 
 
@@ -158,7 +158,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         refuse_foreign_file(Path(options.output), _is_calibration, "fspo calibrate")
     on = known_ratio(options.on)
     group = "correction" if on in CORRECTED else "rule"
-    if on not in CORRECTED:  # a clip keeps S small, but does not change the mismatch E or D + E
+    if on not in CORRECTED:  # corrections need no unclipped run: a clip keeps S small, but changes neither E nor D
         refuse_clipped(options.run, on)
     rules = options.rules if options.rules is not None else OF_SEQUENCES if on in CORRECTED else COMPARED
     ranges = calibrate_run(options.run, rules, options.target, on)

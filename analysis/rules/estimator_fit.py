@@ -1,8 +1,9 @@
 """Find the estimator that made a log's advantages from the rewards of each group.
 
 In a group of G responses with mean reward m every estimator of fspo/advantages.py is A = k (r - m): k is G/(G-1) for
-rloo, 1 for dr_grpo, one over the group's standard deviation for grpo. So A must be a line in the reward that is 0 at
-the group's mean. The line's slope names the estimator; a line that misses the mean, or no line, is a defect.
+rloo, 1 for dr_grpo, one over the group's standard deviation for grpo. So the advantages of a group
+must lie on a line over the rewards, and the line must be 0 at the group's mean reward. The slope tells the estimator.
+It is a defect if the line is not 0 at the mean reward, or if the advantages lie on no line.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ class EstimatorFit(NamedTuple):
     rollout : int array (G,)
         Rollout of the group.
     fits : dict of str -> bool array (G,)
-        By name of an estimator (``SLOPES``) or a defect (``WRONG``): whether the group's advantages show it. Several
-        estimators may give the same advantages.
+        By name of an estimator (``SLOPES``) or a defect (``WRONG``): whether the estimator gives the group's
+        advantages, or whether they have the defect. Several estimators may give the same advantages.
     """
 
     rollout: NDArray[np.int64]
@@ -53,10 +54,10 @@ class EstimatorFit(NamedTuple):
 def estimator_fit(columns: Columns, size: int = 0) -> EstimatorFit:
     """Judge, for each group, which estimators or defects explain its advantages, from one row of each response.
 
-    Groups are left out that have a reward or an advantage that is not finite, fewer than two responses, another number
-    of responses than ``size`` (if it is given), or only advantages of 0 and equal rewards. A truncated response (cut
-    off at the length limit) may have A = 0 in any group, because trainers can drop it after they have compared the
-    group.
+    A group is left out if one of its rewards or advantages is not finite, if it has fewer than two responses, if it has
+    not ``size`` responses (where ``size`` is at least 2), or if all its advantages are 0 and nothing contradicts them:
+    its rewards are equal, or all its responses off the mean reward are truncated. A truncated response (cut off at the
+    length limit) may have A = 0 in any group, because a trainer can drop it after the group was compared.
     """
     first = np.flatnonzero(~repeated(columns["rollout"], columns["response_id"]))
     rollout, L = columns["rollout"][first], np.maximum(columns["length"][first].astype(np.float64), 1.0)

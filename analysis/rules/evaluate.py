@@ -1,17 +1,17 @@
-"""Which rules are evaluated on a log, and what each of them does to its rows.
+"""Make the list of rules that are evaluated on a log, and compute what each rule does to the log's rows.
 
 A case is a band (shape and drift), what happens outside it, and a source of its range. The source is "trained" (the
 rule that trained, at its logged drift), "given" (a preset at its published parameters) or "matched" (the range is
 calibrated in each window to a target acceptance: to a band acceptance where band acceptance is measured, else to an
 update acceptance on the rows with A != 0; docs/theory.md section 2).
 
-The cases depend on the ratio that is analysed (`candidates`). Clip rules act on the update's ratio S and on the total.
-On the engine and the behaviour ratio act corrections: the published ones (`CORRECTIONS`) that act on sequences, and a
-band of each shape at matched acceptance (`SHAPES`).
+The cases depend on the ratio that is analysed (`candidates`). Clip rules act on the update's ratio S and on the total
+ratio. Corrections act on the engine and the behaviour ratio. Their cases are the published corrections that act on
+sequences (`CORRECTIONS`), and a band of each shape at matched acceptance (`SHAPES`).
 
 A band whose range follows a target is replayed (:mod:`analysis.rules.replay`). Its "given" case is what the trainer
-would have done at the preset's target. Its "matched" case takes the shape from the replay and calibrates the scale in
-each window.
+would have done at the preset's target. Its "matched" case takes the shape of the replayed band and
+calibrates the scale in each window.
 """
 
 from __future__ import annotations
@@ -46,16 +46,17 @@ BANDS = tuple(
     for name, (rule, _, _) in PRESETS.items()
     if rule.level == "sequence" and rule.shape != "none" and rule.outside == "drop"
 )
-"""Presets whose bands are compared, all on whole responses. fspo-truncate and fspo-cap are left out, because their band
-is fspo's: they are fspo's cases with another treatment outside."""
+"""Presets whose bands are compared; each clips whole responses. fspo-truncate and fspo-cap are left out: they have the
+band of fspo and another treatment outside it, and the cases of fspo include each treatment."""
 SHAPES: dict[str, Rule] = {
     "product": replace(CORRECTIONS["mis"], name="product"),
     "geometric": replace(CORRECTIONS["geo-mask"], weight="sequence", name="geometric"),
     "sqrt": replace(CORRECTIONS["engine-sqrt"], drift="none", name="sqrt"),
     "sqrt-kl": replace(CORRECTIONS["engine-sqrt"], name="sqrt-kl"),
 }
-"""Bands of corrections, compared at matched acceptance with one weight: product is the band of the preset mis (fixed
-width), geometric that of geo-mask (linear), sqrt-kl that of engine-sqrt, and sqrt the last without its drift."""
+"""Bands of corrections, which are compared at matched acceptance and with the same weight. product is the band of the
+preset mis (fixed width), geometric that of geo-mask (linear), sqrt-kl that of engine-sqrt, and sqrt the band of
+engine-sqrt without its drift."""
 UNCORRECTED = "none"
 """Name of the case that corrects nothing: it leaves every response the factor 1."""
 
@@ -101,7 +102,7 @@ class CaseEffect:
     weight: Floats
     clipped_weight: Floats
     multiplier: Floats
-    ranges: dict[int, tuple[float, float]]  # by the first rollout of each window: the range (range_lo, range_hi)
+    ranges: dict[int, tuple[float, float]]  # by first rollout of a window, or -1 for all windows: (range_lo, range_hi)
     reason: str = ""
 
 
@@ -115,16 +116,18 @@ def make_cases(
     """Make the counterfactual cases: each band with each treatment outside, at its preset's range and at ranges matched
     to targets.
 
-    A published correction (``CORRECTIONS``) is one case, unchanged; a band of ``SHAPES`` has matched cases alone.
+    A published correction (``CORRECTIONS``) makes one case, with its own range and its own treatment outside. A band of
+    ``SHAPES`` makes only cases with matched ranges.
 
     Parameters
     ----------
     bands : sequence of str, optional
         Names of ``candidates(on)``; all by default.
     rows : Rows, optional
-        All rows of the run, on which bands that follow a target are replayed. Without rows such bands keep their range.
+        All rows of the run, on which bands that follow a target are replayed. Bands with neither rows nor ``states``
+        keep their preset's range.
     states : mapping of name -> states, optional
-        States of bands that were replayed before (:func:`analysis.rules.replay.replay_log`).
+        For bands that were replayed before (:func:`analysis.rules.replay.replay_log`): the rule in force at each step.
     on : str
         The ratio that is analysed.
 
@@ -163,7 +166,7 @@ def make_cases(
 
 
 def uncorrected(on: Ratio) -> list[Case]:
-    """Return a list of the case that corrects nothing; an empty list for ratios on which no correction acts."""
+    """Return a list with the one case that corrects nothing; an empty list for ratios on which no correction acts."""
     rule = Rule("none", weight="none", on=on, name=UNCORRECTED)
     return [Case(rule, UNCORRECTED, "given")] if on in CORRECTED else []
 
@@ -184,7 +187,10 @@ def common_weight(case: Case) -> Case:
 
 
 def evaluate(case: Case, rows: Rows, window: Ints, rate: Rate) -> CaseEffect:
-    """Apply a case to rows (N,). A matched range is calibrated in each window; ``window`` (N,) numbers the windows."""
+    """Apply a case to rows (N,). ``window`` (N,) is the first rollout of each row's window.
+
+    A matched range is calibrated in each window to the case's target of the acceptance ``rate`` (band or update).
+    """
     n = len(rows)
     nothing = np.full(n, np.nan)
     failed = CaseEffect(np.zeros(n, np.int64), np.zeros(n, bool), nothing, nothing, nothing, {})

@@ -1,4 +1,4 @@
-"""How rows are sorted for sums while a log is read: by group of clusters, by bin, and by narrow cell of the length.
+"""Sort the rows of a log for sums, by group of clusters, by bin, and by narrow cell of the length.
 
 With at most ``MOST_CLUSTERS`` clusters, each cluster is a group. With more, a fixed hash pools clusters into
 ``POOLED`` groups, so memory does not grow with the log. Groups of independent clusters are independent too, so
@@ -56,8 +56,9 @@ class Grouping:
 
     @staticmethod
     def of(run: Run, bins: Bins, *, grows: bool = False) -> Grouping:
-        """Divide the rows of a run into groups, bins and cells, by looking at the rows in memory; ``grows`` says that
-        rows of further clusters will come.
+        """Choose groups and cells for the rows of a run, from those of its rows that are in memory.
+
+        ``grows`` says that rows of further clusters will be added later.
         """
         rows = run.rows
         reference = float(np.mean(rows.trend))

@@ -68,13 +68,14 @@ FOLLOWS_FROM = {
     "times_used": "the number of earlier steps in which the response stands",
     "updates_since_rollout": "the number of steps since the rollout's first",
 }
-"""By column: the text that says from which other columns it can be computed."""
+"""For each column that can be recomputed: a text that names what its values follow from."""
 INPUTS = ("rollout", "step", "response_id", "length", "log_ratio", "advantage")
-"""Columns that `recompute` reads beside those of ``FOLLOWS_FROM``, in every log."""
+"""Columns that `recompute` reads from every log, beside those of ``FOLLOWS_FROM``."""
 FACTORS = ("multiplier", "weight")
-"""Columns in which NaN, other than null, is a wrong value, because the rule gives every row a number."""
+"""Columns in which a logged NaN is wrong, because the rule gives every row a number. A null is not wrong there: it says
+that no value was logged."""
 FIRST = (-1, -1)
-"""Number and last step of the rollout before a log's first."""
+"""Number and last step of an imagined rollout that comes before the first rollout of a log."""
 
 
 def numbers(log: GradLog, names: Iterable[str]) -> dict[str, NDArray[Any]]:
@@ -125,7 +126,8 @@ def recompute(
     Parameters
     ----------
     rule, correction : Rule, optional
-        The clip rule and the correction of the log's header. Bands on tokens and prefixes leave no edges in the log.
+        The clip rule and the correction of the log's header. What a rule on tokens or prefixes did is not compared,
+        because such a rule leaves no edges in the log.
     imported : bool
         Whether another trainer's table was imported. Then times_used and updates_since_rollout are not compared, since
         the import may have made them up.
@@ -205,11 +207,12 @@ def _used(columns: Columns) -> Compared:
 
 
 def _updates(columns: Columns, before: tuple[int, int] | None) -> Compared:
-    """Compare ``updates_since_rollout`` with the number of steps since the rollout's first.
+    """Compare ``updates_since_rollout`` with the number of steps since the first step of the rollout.
 
-    That step is the one whose rows say 0 updates. If there is none, it is the step after the last one of the rollout
-    before. Rollouts whose first logged step is a later one, because the log leaves out rows, are not compared; nor are
-    those with one step, which may be the number of a rollout.
+    The first step is the one whose rows say 0 updates. If no row says so, it is the rollout's first step in the log,
+    provided that this step comes just after the last step of the rollout before. If it comes later, the log has left
+    out rows, and the rollout is not compared. A rollout of a single step, without a row of 0 updates, is not compared
+    either, because its ``step`` may be the number of a rollout.
     """
     since, step = _get(columns, "updates_since_rollout"), columns["step"]
     rollout, code = np.unique(columns["rollout"], return_inverse=True)
@@ -286,14 +289,14 @@ def _clip(columns: Columns, rule: Rule, prefix: str, x: Floats) -> Iterator[tupl
         logged = _get(columns, name)
         compared = (usable if name == "weight" else clear) & ~np.isnan(logged)
         same = same_weight(logged, np.asarray(value, np.float64))
-        if prefix:  # verl sets A = 0 where its correction rejects; it logs the factor at the A before
+        if prefix:  # where its correction rejects a response, verl sets A = 0, but logs the factor for the old A
             before = rule.apply(x, n, np.ones_like(A), m, (lo, hi)).clipped_weight
             same |= (A == 0) & same_weight(logged, np.asarray(before, np.float64))
         yield name, Compared(compared, compared & ~same)
 
 
 def _followed(columns: Columns, rule: Rule, n: Floats, m: Floats, width: Floats) -> tuple[Floats, Floats]:
-    """Return the edges that come nearest to the logged widths (N,) and that a band which follows a target may have.
+    """Return, of the edges that a band which follows a target may have, those nearest to the logged widths (N,).
 
     Such a band multiplies the half-widths of the rule in the log's header, within one step, by one number (`adapt`
     range), by one number for each power of two of the length (bins), or by a power of the length (exponent).

@@ -1,5 +1,5 @@
-"""Replay a band that follows a target on a log: the bands that the trainer would have used, from earlier updates
-only.
+"""Replay a band that follows a target on a log: find the band that a trainer would have used at each step, which it
+learns from earlier updates only.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Replay:
     Attributes
     ----------
     states : dict of step -> Rule
-        The rule in force at each step, computed before the rows of that step were shown.
+        The rule in force at each step, learnt from the rows of earlier steps only.
     """
 
     def __init__(self, rule: Rule) -> None:
@@ -36,7 +36,7 @@ class Replay:
         self._rollout: int | None = None
 
     def add(self, rows: LearningRows, m: Floats | float | None = None) -> None:
-        """Learn from the rows of further steps, in order; ``m`` is the centre of the first rule's band for each row."""
+        """Learn from the rows of further steps, in order; ``m`` is the band's centre for each row, nats per token."""
         if not len(rows.step):
             return
         rate, excess = self.rule.target_rate, np.full(len(rows.step), np.nan)
@@ -74,7 +74,7 @@ def replay(rule: Rule, rows: Rows) -> dict[int, Rule]:
 
 
 def replay_log(rules: Mapping[str, Rule], stream: Stream, size: int) -> dict[str, dict[int, Rule]]:
-    """Replay several rules on a log that is read in chunks; return the states of each rule, as from :func:`replay`.
+    """Replay several rules on a log that is read in chunks; return for each what :func:`replay` returns.
 
     Parameters
     ----------

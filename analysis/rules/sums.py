@@ -1,5 +1,7 @@
-"""Sums over the rows of a log by group of clusters and by bin, from which acceptances are computed: sums that are the
-same for all rules, and sums of what one rule accepts."""
+"""Make the sums over the rows of a log, by group of clusters and by bin, from which acceptances are computed.
+
+Some sums are the same for all rules; the other sums are of what one rule accepts.
+"""
 
 from __future__ import annotations
 
@@ -15,20 +17,21 @@ from fspo.rules import Weight, exponent, importance_weight
 from fspo.stats.clusters import totals
 
 SMALL = 1e-3
-"""If a rule leaves less than this share of a bin's sum of squared weights, that remainder is summed row by row; as the
-difference of the sums before and of what is cut it would lose digits.
+"""If a rule leaves less than this share of a bin's sum of squared weights, the sums of what it leaves are made over all
+rows. Otherwise they are the sums without the rule less the sums of what it takes, a difference that loses digits where
+little is left.
 """
 
 
 @dataclass
 class Base:
-    """Sums over rows of a weight w, for each of G sets of clusters.
+    """Sums over rows of a weight w, for each of G groups of clusters.
 
     Sums of w and of w^2 are kept for each of K bins. Sums of w x and w x^2 are over all bins; x is log2 of the length
-    (``Rows.trend``), in ``within_x`` and ``within_xx`` less its weighted mean in the window.
+    (``Rows.trend``). In ``within_x`` and ``within_xx`` the weighted mean of x in the window is subtracted from x.
     """
 
-    d: Floats  # by group of prompts and bin (G, K): sums of the weight w, the denominator of an acceptance
+    d: Floats  # by group of clusters and bin (G, K): sums of the weight w, the denominator of an acceptance
     squares: Floats  # by group and bin (G, K): sums of w^2
     x: Floats  # by group (G,): sums of w x, x being log2 of the length
     xx: Floats
@@ -44,7 +47,7 @@ class Base:
 
 @dataclass
 class ValueSums:
-    """Sums over rows of y, for each of G sets of clusters.
+    """Sums over rows of y, for each of G groups of clusters.
 
     y is what a row adds to the numerator of an acceptance: 0 or 1, its multiplier M, or its clipped weight. Sums of y
     and of y^2 are kept for each of K bins. The sum of x y is over all bins; x is log2 of the length (``Rows.trend``).
@@ -52,7 +55,7 @@ class ValueSums:
 
     y: Floats  # (G, K) sums of the numerator y
     xy: Floats  # (G,) sums of x y
-    within: Floats  # (G,) for each group of rows: sum of (x - mean of x) (y - mean of y) over the window
+    within: Floats  # (G,) sums of (x - mean of x) (y - mean of y), where the means are over the window
     squares: Floats  # (G, K) sums of y^2, for numerators that are weights; else empty
     rejected: Ints  # (P,) number of rows with y = 0 by (group, cell) pair, or empty
 
@@ -94,7 +97,7 @@ class SubsetSums:
             plus(self.bases.setdefault(kind, Base.of(*base.d.shape)), base)
 
     def without(self, other: SubsetSums) -> SubsetSums:
-        """Return the sums over the rows that remain if those that ``other`` sums over are left out."""
+        """Return the sums over the rows that remain if the rows that ``other`` counts are left out."""
         bases = {
             kind: Base(**{name: values - getattr(other.bases[kind], name) for name, values in vars(base).items()})
             for kind, base in self.bases.items()
@@ -115,10 +118,10 @@ class Sums:
     subsets: dict[str, SubsetSums]
     # By case, kind of acceptance and subset of rows: sums of the acceptance's numerator.
     columns: dict[tuple[int, str, str], ValueSums] = field(default_factory=dict)
-    # By case and side (low, high, dual): number of rows that are cut there, by group of clusters and bin.
+    # By case and side (low, high, dual): number of rows that are cut on that side, by group of clusters and bin.
     sides: dict[tuple[int, str], Floats] = field(default_factory=dict)
     unlike: Floats = field(default_factory=lambda: np.zeros(0))  # number of rows, by group, whose logged M is not 1
-    # By case and kind of acceptance: the range (lo, hi) in each window, which its first rollout names.
+    # By case and kind of acceptance: the range (lo, hi) in each window, by its first rollout (-1: all windows).
     ranges: dict[tuple[int, str], dict[int, tuple[float, float]]] = field(default_factory=dict)
     no_range: dict[tuple[int, str], dict[int, str]] = field(default_factory=dict)
     """By case and kind of acceptance: the windows (named by their first rollout) in which no range gives the target,
@@ -174,7 +177,7 @@ class Part:
     def dense(self, y: Floats) -> tuple[Floats, Floats, Floats]:
         """Return sums over the part's n rows of y (n,) and of x y; x is the coordinate along which slopes are fitted.
 
-        They are: of y by group and bin (G, K), of x y by group (G,), of y^2 by group and bin (G, K).
+        Three sums are returned: of y by group and bin (G, K), of x y by group (G,), of y^2 by group and bin (G, K).
         """
         by_key, squares = (
             totals(self.key, self.groups * self.number, v).reshape(self.groups, self.number) for v in (y, y * y)
@@ -205,7 +208,7 @@ class Part:
             column.within += within[j]
 
     def binary(self, columns: Sequence[ValueSums], cuts: Cuts) -> None:
-        """Add to each of M ``ValueSums`` the sums of y, which is 0 in the rows of its cut (a set of rows), else 1."""
+        """Add to each of M ``ValueSums`` the sums of y: 0 in the rows of the cut of the same number, else 1."""
         base, s = self._summed("one")
         self.add(columns, "one", base.d - cuts.counts, s - cuts.by_group(), base.x - cuts.by_group(cuts.x))
         for column, cut in zip(columns, cuts.cuts, strict=True):
@@ -213,8 +216,10 @@ class Part:
                 np.add.at(column.rejected, self.pair[cut], 1)
 
     def weighted(self, columns: Sequence[ValueSums], kind: str, cuts: Cuts, clipped: Floats) -> None:
-        """Add to each of M ``ValueSums`` the sums of a clipped weight: ``clipped`` (R,) in the rows of its cut (a set
-        of rows), the weight that ``kind`` names in all other rows.
+        """Add to each of M ``ValueSums`` the sums of a clipped weight.
+
+        The clipped weight is ``clipped`` (R,) in the rows of the cut of the same number, and the weight that ``kind``
+        names in all other rows.
         """
         (base, s), w = self._summed(kind), self.weight(kind)
         before = w[cuts.at]
@@ -258,13 +263,13 @@ class Cuts:
         self.counts = self.by_key()
 
     def by_key(self, values: Floats | None = None, where: np.ndarray | None = None) -> Floats:
-        """Return by cut, group and bin (M, G, K) the sum of ``values`` (R,), or the number of rows; a mask ``where``
-        (R,) selects rows."""
+        """Return by cut, group and bin (M, G, K) the sum of ``values`` (R,), or without values the number of rows; a
+        mask ``where`` (R,) selects rows."""
         m, g, k = len(self.cuts), self.part.groups, self.part.number
         return totals(self._key if where is None else self._key[where], m * g * k, values).reshape(m, g, k)
 
     def by_group(self, values: Floats | None = None) -> Floats:
-        """Return by cut and group (M, G) the sum of ``values`` (R,), or the number of rows."""
+        """Return by cut and group (M, G) the sum of ``values`` (R,), or without values the number of rows."""
         return totals(self._group, len(self.cuts) * self.part.groups, values).reshape(-1, self.part.groups)
 
 

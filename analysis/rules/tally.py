@@ -1,8 +1,8 @@
 """Collect what every rule does to the rows of a log, as sums from which the acceptance tables are made.
 
 Rows are added window by window, and tallies of different windows can be merged. So a log of any length takes one pass
-and the memory of one window. A band is placed once for every case that uses it: each row's standardised excess says
-by which factor the range must grow to accept the row, and only the rows that a case cuts are visited again.
+and the memory of one window. A band is placed once for all cases that use it: each row's excess says by which factor
+the range must grow to accept the row. For each case only the rows that it cuts are then visited again.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ SMOOTHED = {"all": "band", "nonzero": "update"}
 """The kind of acceptance that is fitted as a smooth curve, by subset of rows: all, or those with A != 0 ("nonzero")."""
 RATES: tuple[Rate, Rate] = ("band", "update")
 LOGGED = -1
-"""Where sums are kept by case: the key of the sums of logged columns, which stand for a token or prefix rule that
-trained the run; such a rule is no case."""
+"""Key of sums that are made from logged columns, where other sums have the number of their case as key. The logged
+columns say what a token or prefix rule did that trained the run; such a rule is no case."""
 
 
 class Tally:
@@ -46,15 +46,15 @@ class Tally:
     def __init__(self, run: Run, layout: Grouping, cases: Sequence[Case]) -> None:
         self.layout, self.cases = layout, list(cases)
         logged = not any(c.source == "trained" for c in cases) and "multiplier" in run.logged
-        # Corrections are left out: the log holds their factor M w, from which M, and so the acceptance, does not
-        # follow.
+        # Corrections are left out: the log holds a correction's factor M w, from which neither M nor the acceptance
+        # follows.
         self.logged = logged and run.rule is not None and run.ratio.on not in CORRECTED
         self.logged_band = "band_accept" in run.logged
         self.trained = [(i, case) for i, case in enumerate(cases) if case.source == "trained"]
         self.bands = Band.of(self.cases)
         self.twins = {i: twin for band in self.bands for i, case in band.all if (twin := band.twin(case)) is not None}
-        """For each truncating case, the dropping case that cuts the same rows and so has the same update acceptance
-        (`Band.twin`)."""
+        """By number of a case that truncates: the number of the case that drops the same rows (`Band.twin`). The two
+        have the same update acceptance."""
         self.uses: dict[str, Sums] = {}
 
     def add(self, first: int, rows: Rows, trained: CaseEffect | None) -> None:
@@ -145,7 +145,7 @@ class Tally:
 
     def _weights(self, sums: Sums, cases: Sequence[int], part: Part, cuts: Cuts, clipped: Floats) -> None:
         """Add the sums of update and weight acceptance for some cases: ``cuts`` holds the rows that each case cuts, and
-        ``clipped`` the weights that it leaves them.
+        ``clipped`` the weights that the case leaves these rows.
         """
         if cases[0] not in self.twins:
             part.binary([self._column(sums, i, "update", "nonzero") for i in cases], cuts)

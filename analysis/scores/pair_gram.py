@@ -1,4 +1,4 @@
-"""Unbiased inner products and variances of an update, from pairs of responses to different prompts (T12)."""
+"""Make unbiased estimates of an update's inner products and variance, from pairs of different prompts (T12)."""
 
 from __future__ import annotations
 

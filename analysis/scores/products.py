@@ -1,6 +1,7 @@
-"""Inner products of updates, the same with each prompt left out, and intervals of cosines from both (jackknife).
+"""Compute inner products of updates, once from all prompts and once without each prompt, and from them jackknife
+intervals of cosines.
 
-For a window or a run, the inner products and squared norms of its updates are summed before they are divided.
+For the cosine of a window or a run, the inner products and squared norms of its updates are summed and then divided.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from fspo.stats.intervals import CONFIDENCE, t_quantile
 
 _LARGEST = 1 - 1e-15
 ROUNDING = 1e-12
-"""If a squared norm without one cluster is at most this share of that of all clusters, it is rounding error and counts
-as 0. A cosine that differs from 1 or -1 by at most this much is 1 or -1: the two updates are parallel."""
+"""If a squared norm without one cluster is at most this share of the squared norm of all clusters, it is rounding error
+and counts as 0. A cosine that differs from 1 or -1 by at most this number counts as 1 or -1: the two updates are
+parallel."""
 
 
 @dataclass
@@ -100,9 +102,7 @@ class UpdateGram:
         return total, without * grow
 
     def inner(self, left: Floats, right: Floats) -> Floats:
-        """Return the inner products by bin and over all bins (K+1, R), like :meth:`products`, which also deletes
-        clusters.
-        """
+        """Return the inner products by bin and over all bins (K+1, R): the ``total`` of :meth:`products` alone."""
         gram, _, gram_b, _ = self._grams
         by_bin = (self._by_both @ (left * (gram_b @ right))).reshape(self.clusters, self.number, -1).sum(0)
         return np.concatenate([by_bin, np.sum(left * (gram @ right), axis=0)[None]])
@@ -114,12 +114,12 @@ class UpdateGram:
 
 
 def pooled_cosines(inner: Products, left: Products, right: Products) -> tuple[list[Floats], list[NDArray[np.bool_]]]:
-    """Compute the cosine of two updates for each of R rules, in each of K bins and over all bins.
+    """Compute the cosine of the clipped and the true update for each of R rules, in each of K bins and over all bins.
 
     Inner products and squared norms are summed over a run's updates before they are divided. Each cosine is computed
     once from all C clusters, and C times with one cluster deleted. It is NaN where a squared norm is not positive. With
-    a cluster deleted, a squared norm of at most the share ``ROUNDING`` of that of all clusters counts as 0. A cosine
-    within ``ROUNDING`` of 1 or -1 becomes 1 or -1.
+    a cluster deleted, a squared norm counts as 0 if it is at most ``ROUNDING`` times the squared norm of all clusters.
+    A cosine within ``ROUNDING`` of 1 or -1 becomes 1 or -1.
 
     Parameters
     ----------
@@ -140,8 +140,8 @@ def pooled_cosines(inner: Products, left: Products, right: Products) -> tuple[li
     lefts, rights = left.replicates(), right.replicates()
     for i, num in enumerate(inner.replicates()):
         a, b = lefts[i], rights[i]
-        # Squared norms over all clusters (i = 0) must be above 0, those with one cluster deleted (i = 1) above the
-        # share ROUNDING of these; else the cosine is NaN.
+        # A squared norm over all clusters (i = 0) must be above 0. A squared norm with one cluster deleted (i = 1) must
+        # be above ROUNDING times the one over all clusters. Else the cosine is NaN.
         some_left, some_right = a > i * ROUNDING * lefts[0], b > i * ROUNDING * rights[0]
         with np.errstate(invalid="ignore", divide="ignore"):
             square = a * b
@@ -175,8 +175,8 @@ def jackknife_se(replicates: Floats, update: Ints, cluster: Ints | None = None) 
     """Return the jackknife's standard error (...) from replicates (C, ...), each a statistic with one cluster of one
     update deleted; ``update`` (C,) is the stratum.
 
-    ``cluster`` (C,) numbers the cluster that each replicate deletes, if one cluster has responses in several updates;
-    without it every replicate deletes another cluster.
+    If one cluster has responses in several updates, ``cluster`` (C,) numbers the cluster that each replicate deletes.
+    Without ``cluster``, no two replicates delete the same one.
     """
     update = collapsed(update)
     count = np.bincount(update).astype(np.float64)
@@ -238,16 +238,19 @@ class Judge:
 
 @dataclass
 class SketchTerms:
-    """What the error that sketching adds to cosines is computed from: inner products and squared norms of the clipped
-    (``left``) and true (``right``) update by update (U, K+1, R), and the sketch's width.
+    """The numbers from which the error that sketching adds to cosines is computed.
+
+    For each of U updates, by bin and rule (U, K+1, R): the inner product of the clipped and the true update
+    (``inner``), the squared norm of the clipped update (``left``) and that of the true update (``right``). ``width`` is
+    the sketch's width.
     """
 
     inner: Floats
     left: Floats
     right: Floats
     width: float
-    # By name of a rule that the others are compared with: inner products of each rule's clipped update with that
-    # rule's, (U, K+1, R).
+    # By name of a reference rule: inner products of each rule's clipped update with the clipped update of the reference
+    # rule, (U, K+1, R).
     cross: dict[str, Floats] = field(default_factory=dict)
 
     def _at(self, k: int, column: int) -> tuple[Floats, Floats, Floats]:
@@ -264,8 +267,10 @@ class SketchTerms:
         return math.sqrt(max(float(cosine_covariance((n, a), (n, a), a, b, self.width)), 0.0))
 
     def difference_error(self, k: int, column: int, other_k: int, other: int, name: str) -> float:
-        """Return the standard deviation that sketching adds to a cosine less the cosine of its reference; if they are
-        of different bins, an upper bound of it."""
+        """Return the standard deviation that sketching adds to a rule's cosine less that of its reference rule.
+
+        If the two cosines are of different bins, or the reference ``name`` is not in ``cross``, return an upper bound.
+        """
         one, two = self.error(k, column), self.error(other_k, other)
         if k != other_k or name not in self.cross:
             return one + two
@@ -276,8 +281,9 @@ class SketchTerms:
 
 @dataclass
 class CosineColumns:
-    """Cosines of R rules or random draws, by bin, over all bins, and the smallest of a bin (K+2, R); and the same with
-    each cluster deleted (C, K+2, R).
+    """Cosines of R rules or random draws: one for each of K bins, one over all bins, the smallest of the K (K+2, R).
+
+    ``replicates`` (C, K+2, R) holds the same cosines with each cluster deleted.
     """
 
     value: Floats
@@ -286,7 +292,7 @@ class CosineColumns:
     cluster: Ints
     degrees: int
     sketch: SketchTerms
-    nothing_left: list[NDArray[np.bool_]]  # True where the clipped update is 0
+    nothing_left: list[NDArray[np.bool_]]  # True where the clipped update is 0 and the true one is not
 
     @staticmethod
     def of(
@@ -298,7 +304,7 @@ class CosineColumns:
         cross: dict[str, Floats] | None = None,
         cluster: Ints | None = None,
     ) -> CosineColumns:
-        """Compute the cosines of each bin and of all bins together, and append the smallest cosine of a bin.
+        """Compute the cosines of each bin and of all bins together, and append the smallest of the bins' cosines.
 
         ``update`` and ``cluster`` (C,) say which cluster of which update each replicate deletes; without ``cluster`` no
         cluster has responses in two updates.
@@ -315,10 +321,10 @@ class CosineColumns:
         return CosineColumns(value, replicates, update, cluster, degrees, sketch, nothing_left)
 
     def interval(self, k: int, columns: Sequence[int], level: float = CONFIDENCE) -> tuple[float, float, float]:
-        """Return the mean cosine over ``columns`` (one rule, or draws of the control) and its Fisher z interval.
+        """Return the mean cosine over ``columns`` (one rule, or draws of a random control) and its Fisher z interval.
 
-        The cosine is NaN where a norm, summed over updates, is 0. The interval is NaN where a norm is 0 with some
-        prompt deleted (``undefined`` says which).
+        The cosine is NaN where a squared norm, summed over updates, is 0. The interval is NaN where a squared norm is 0
+        with some prompt deleted (:meth:`undefined` gives the reason).
         """
         z = np.arctanh(np.clip(self.value[k, columns], -_LARGEST, _LARGEST)).mean()
         replicates = np.arctanh(np.clip(self.replicates[:, k, columns], -_LARGEST, _LARGEST)).mean(1)
@@ -330,7 +336,8 @@ class CosineColumns:
         if not np.isfinite(half):
             return value, float("nan"), float("nan")
         low, high = np.tanh(z - half), np.tanh(z + half)
-        # Widen the interval to hold the cosine: arctanh needs it below 1, so the ends could miss a cosine of 1.
+        # Widen the interval so that it holds the cosine. arctanh is taken of a number below 1, so without this the ends
+        # could miss a cosine of 1.
         return value, min(value, float(low)), max(value, float(high))
 
     def undefined(self, k: int, columns: Sequence[int]) -> str:

@@ -1,8 +1,8 @@
 """The error that score sketches add to cosines (docs/theory.md section 5, live form: sketched vectors).
 
 A random projection changes inner products of vectors a, b, c, d by errors with covariance ``cov(<a,b>, <c,d>) =
-(<a,c><b,d> + <a,d><b,c>) / D``, D its width (exact for Gaussian projections). Each rollout has a new one, so errors
-of different updates are independent and average out over a run. Within an update all responses have the same
+(<a,c><b,d> + <a,d><b,c>) / D``, D its width (exact for Gaussian projections). Each rollout has a new projection, so
+errors of different rollouts are independent and average out over a run. Within an update all responses have the same
 projection, and resampling prompts does not show its error. So the error is added to every interval of a cosine.
 """
 
@@ -21,8 +21,9 @@ from fspo.gradlog.metrics_file import MetricsFile
 def effective_width(run: Run) -> tuple[float, str]:
     """Return the width D of a run's sketches, and a text that says where it comes from.
 
-    If the run measured its sketch error, D is ``1 / error^2``; otherwise it is the width that the log's header names.
-    If the header names none (a log of another trainer), D is infinite, and the text says so.
+    For exact scores D is infinite. If the run measured its sketch error, D is ``1 / error^2``; otherwise D is the width
+    that the log's header names. If the header names no width (a log of another trainer), D is infinite, and the text
+    says that the sketch's error is not known.
     """
     if run.score_options.get("mode") == "exact":
         return math.inf, "exact scores"

@@ -3,7 +3,7 @@
 Each rollout has a new random projection and each update other weights, so vectors of different updates are never added.
 The update of a window or run is the direct sum of its updates' vectors: inner products and squared norms of the updates
 are summed first and then divided once (docs/theory.md section 5, "Population cosine"). Only rows with a score and A !=
-0 are read (section 1).
+0 are used (section 1 of the same file).
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ class ScoredWindow:
     vectors : array (n, D), float64
         A psi, without the weight. If the engine or behaviour ratio is analysed: exp(S) A psi, because a correction acts
         beside the weight exp(S) of the update's ratio.
-    bins, update, cluster : int arrays (n,)
-        Length bin, number of the update within the window, and number of (rollout, prompt) within the run.
+    bins, update : int arrays (n,)
+        Bin of each row, and number of the row's update within the window.
     fresh : dict of step -> Fresh
-        The window's updates at first use at which scores of a fresh sample were logged too (audits), by step; none if
-        the engine or behaviour ratio is analysed.
+        By step of an update: the scored responses of the update's audit. It is empty for reused rows, and if the engine
+        or behaviour ratio is analysed.
     """
 
     window: int

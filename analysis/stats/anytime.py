@@ -4,7 +4,7 @@ The test is whether terms x have a mean above 0. A bet of size b starts with a s
 at each term. If the mean is at most 0 and no term lies below -1/b, the stake ever exceeds 1/alpha with probability at
 most alpha (Ville's inequality), for any number of terms and any upper tail (Waudby-Smith and Ramdas 2024,
 arXiv:2010.09686). The evidence is the mean stake of bets of several sizes. A bet whose stake reaches 0 is lost for
-good. Where terms have no such bound no test is made, because its error probability would not be known.
+good. If the terms have no lower bound, no test is made, because its error probability would not be known.
 """
 
 from __future__ import annotations
@@ -19,19 +19,21 @@ from fspo.stats.intervals import CONFIDENCE
 
 Floats = NDArray[np.float64]
 BETS: Floats = np.power(4.0, -np.arange(8.0))
-"""Sizes b of the bets that a mean is above 0, as multiples of the largest size that the bound of the terms allows."""
+"""Sizes b of the bets on one side of 0, as multiples of the largest size that the bound of the terms allows."""
 TOGETHER = 8
-"""Number of factors 1 + b x that are multiplied before a logarithm is taken, which is faster than one for each."""
+"""Number of factors 1 + b x that are multiplied before a logarithm is taken, because that is faster."""
 
 
 @dataclass
 class AnytimeMean:
-    """Tests at any time whether terms x, added rollout by rollout, have a mean above or below 0, by bets on either.
+    """Tests after each rollout whether the terms x that were added so far have a mean above, or below, 0.
+
+    The evidence is the stake of bets that the mean is above 0, and of bets that it is below 0.
 
     Attributes
     ----------
     level : float
-        Largest probability that evidence against a true mean of 0 is ever found, in one direction or the other.
+        Largest probability that enough evidence against a true mean of 0 is ever found, above or below 0.
     lowest : float
         Bound of the terms: all are at or above -lowest. It is 1 for terms exp(S) - 1.
     highest : float, optional
@@ -53,7 +55,7 @@ class AnytimeMean:
     rho: float = 0.0
     above: int | None = None
     below: int | None = None
-    # Logarithms of the stakes of the bets that the mean is above 0.
+    # Logarithms of the stakes of the bets that the mean is above 0 (rising) and below 0 (falling).
     rising: Floats = field(default_factory=lambda: np.zeros(1))
     falling: Floats = field(default_factory=lambda: np.zeros(1))
 

@@ -1,11 +1,11 @@
-"""How far estimated acceptances may be from the true ones, for any candidate for the true ones.
+"""Find how far estimated acceptances may lie from the true ones, if any given candidate is the true acceptances.
 
 An acceptance a that is estimated from few rejections has a skewed error, whose size depends on the true a and whose
 covariance is poorly known. So the covariance is kept in Pearson units (errors over ``sqrt(a (1-a))``), where it depends
-only on the numbers of rows and on dependence within prompts. Bins in which few prompts show a rejection take it from a
-model in which two responses to a prompt have one correlation. Size and skewness of the errors follow from the candidate
-(acceptances that might be the true ones). Shares of weight and mean multipliers in [0, 1] are treated like shares of
-rows, of an effective number of rows.
+only on the numbers of rows and on dependence within prompts. For bins in which few prompts show a
+rejection, the covariance comes from a model in which all pairs of responses to one prompt have the same correlation.
+Size and skewness of the errors follow from the candidate (acceptances that might be the true ones). Shares of weight
+and mean multipliers in [0, 1] are treated as shares of rows with an effective number of rows.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from fspo.stats.intervals import SEED, symmetric_root
 
 DRAWS = 2048
 BIN_CLUSTERS = 10
-"""LRE leaves out a bin with rows of fewer clusters than this, because its interval then failed in docs/coverage.md."""
+"""A bin with rows of fewer clusters than this is left out of LRE, because with such bins the interval of LRE failed in
+the simulations of docs/coverage.md."""
 MOST_LEFT_OUT = 0.1
 """If bins with few clusters, which are left out, hold more than this share of the rows, LRE is not estimated."""
 PSEUDO_ROWS = 2.0
@@ -115,7 +116,7 @@ class ErrorLaw:
         return len(self.p)
 
     def scale(self, a: Floats) -> Floats:
-        """Return the scale of the errors of acceptances: sqrt(a (1-a)) for shares of rows, and 1 otherwise."""
+        """Return the scale of the errors of acceptances: sqrt(a (1-a)) for shares (``binary``), 1 otherwise."""
         return np.sqrt(np.maximum(a * (1 - a), 0.0)) if self.binary else np.ones_like(a)
 
     def covariance_at(self, a: Floats) -> Floats:
@@ -244,12 +245,12 @@ def worth(rows: Floats, sums: Floats, base: Floats) -> tuple[Floats, Floats]:
 
 
 def cut_size(lost: Floats, showing: int) -> float:
-    """Return which share of a row's weight a cut takes: 1 where rows are dropped, less where weights are held at the
-    edge.
+    """Return the share s of a row's weight that a cut takes: 1 where rows are dropped, less where weights are held at
+    the edge.
 
-    If a cut takes the share s, an acceptance varies s times as much as one of the same mean whose cuts take all. A
-    cluster that lost several rows in a bin looks like a larger s, and one prompt with s = 1 is added, so s is rather
-    too large than too small.
+    An acceptance whose cuts take the share s has s times the variance of an acceptance with the same mean whose cuts
+    take all the weight. A cluster that lost several rows in a bin looks like a larger s, and one prompt with s = 1 is
+    added, so s is rather too large than too small.
     """
     total = float(lost.sum())
     found = min(float(np.sum(lost**2)) / total, 1.0) if total > 0 else 1.0
@@ -281,8 +282,9 @@ def _errors(covariance: Floats, df: float, k: int) -> Floats:
 
 
 def intra_correlation(accepted: Floats, rows: Floats, a: Floats, showing: int, size: float = 1.0) -> float:
-    """Return the correlation of the outcomes of two responses to one prompt, each centred at its bin's acceptance and
-    divided by its standard deviation; over all pairs of responses and all bins.
+    """Return the correlation of the outcomes (accepted or not) of two responses to one prompt, over all pairs and bins.
+
+    Each outcome is centred at the acceptance of its bin and divided by its standard deviation.
 
     Parameters
     ----------
@@ -294,8 +296,8 @@ def intra_correlation(accepted: Floats, rows: Floats, a: Floats, showing: int, s
         Number of prompts with a response of the rarer outcome. ``FULL_CORRELATION`` prompts in full agreement are
         added, so that a log with few rejections does not claim independence.
     size : float
-        Share of a row's weight that a cut takes (:func:`cut_size`), by which variances are smaller than those of a cut
-        that takes all.
+        Share s of a row's weight that a cut takes (:func:`cut_size`); variances are s times those of cuts that take
+        all the weight.
     """
     variance = a * (1 - a)
     residual = ((accepted - rows * a) / np.sqrt(variance)).sum(1)

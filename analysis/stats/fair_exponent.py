@@ -1,9 +1,9 @@
-"""The exponent at which a band accepts every length alike, and why a sqrt band's acceptance depends on the length.
+"""Find the exponent at which a band accepts every length alike, and the reasons why a sqrt band does not.
 
-Theory: docs/theory.md T1 and T17. A band accepts a response where X <= f L^gamma; X is how far S lies from 0, and f
-makes the acceptance ``share`` in each window of a log, so that a law of S that changes between windows does not look
-like one that changes with the length. T17 (c): gamma is fair at this share where the ``share``-quantiles of X grow as
-L^gamma.
+Theory: docs/theory.md T1 and T17. A band accepts a response where X <= f L^gamma; X is how far S lies from 0. In each
+window of a log, f is set so that the acceptance is ``share``. Otherwise a law of S that changes between windows would
+look like a law that changes with the length. By T17 (c), gamma is fair at this share where the ``share``-quantiles of X
+grow as L^gamma.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ from fspo.stats.clusters import dense
 from fspo.stats.intervals import CONFIDENCE
 
 SIGNS = {"all": 0, "A > 0": 1, "A < 0": -1}
-"""Which responses: both edges cut "all"; the upper edge alone cuts those with A > 0, the lower those with A < 0."""
+"""Sets of responses, each with the sign of its A (0: any sign). Both edges cut the set "all"; only the upper edge cuts
+responses with A > 0, only the lower edge responses with A < 0."""
 WINDOW = Options.window
-"""Rollouts of a window, as in the tables of ``fspo analyse``."""
+"""Number of rollouts in a window, as in the tables of ``fspo analyse``."""
 WIDEST = 3.0
-"""Exponents from -WIDEST to WIDEST are tried."""
+"""The fair exponent is searched for from -WIDEST to WIDEST."""
 
 
 class Bounded(NamedTuple):
@@ -43,8 +44,10 @@ def distance(S: Floats, sign: int) -> Floats:
 
 
 def trend(X: Floats, L: Floats, share: float, gamma: float, parts: Sequence[Ints]) -> float:
-    """Return the change of acceptance for each doubling of L of the band X <= f L^gamma, whose f accepts ``share`` in
-    each window; ``parts`` are the numbers of each window's rows."""
+    """Return the change of acceptance for each doubling of L, for the band X <= f L^gamma.
+
+    In each window f is set so that the band accepts the share ``share``; ``parts`` holds each window's row numbers.
+    """
     scaled, accepted = X / L**gamma, np.zeros(len(X), bool)
     for rows in parts:
         accepted[rows] = scaled[rows] <= np.quantile(scaled[rows], share)
@@ -53,15 +56,15 @@ def trend(X: Floats, L: Floats, share: float, gamma: float, parts: Sequence[Ints
 
 
 def fair_exponent(X: Floats, L: Floats, share: float, window: Ints) -> float:
-    """Return the gamma at which `trend` is 0: -inf if it lies below -WIDEST, inf if it lies above WIDEST; NaN if the
-    ``share``-quantile of X is not above 0 in a window, or the trend does not depend on gamma, as with equal lengths.
+    """Return the gamma at which `trend` is 0: -inf if that gamma lies below -WIDEST, inf if it lies above WIDEST.
 
-    The trend rises with gamma in steps; the answer is where it changes its sign.
+    The result is NaN if the ``share``-quantile of X is not above 0 in some window, or if the trend does not depend on
+    gamma, as with equal lengths. The trend rises with gamma in steps; the result is where it changes its sign.
 
     Parameters
     ----------
     X, L : float arrays (N,)
-        How far each response's S lies from 0, nats (`distance`); its length, tokens.
+        How far each response's S lies from 0, nats (`distance`); the response's length, tokens.
     window : int array (N,)
         Each response's window.
     """
@@ -80,7 +83,7 @@ def fair_exponent(X: Floats, L: Floats, share: float, window: Ints) -> float:
 def fair_exponents(rows: Rows, shares: Sequence[float], sign: int = 0, size: int = WINDOW) -> list[Bounded]:
     """Return the fair exponent at each share, over windows of ``size`` rollouts, with its interval (`interval`).
 
-    ``sign`` 1 or -1: of the responses whose A has this sign, at the one edge that cuts them.
+    With ``sign`` 1 or -1, only the responses whose A has this sign are used, and only the edge that can cut them.
     """
     some = rows if sign == 0 else rows.take(np.sign(rows.A) == sign)
     X, window = distance(some.S, sign), windows(some.rollout, size)
@@ -92,7 +95,7 @@ def fair_exponents(rows: Rows, shares: Sequence[float], sign: int = 0, size: int
 
 
 class Parts(NamedTuple):
-    """The trend of a sqrt band around 0, and its parts, which add up to it; acceptance for each doubling of L."""
+    """The trend of a sqrt band around 0, in acceptance for each doubling of L, and three parts that add up to it."""
 
     trend: float
     drift: float
@@ -103,9 +106,9 @@ class Parts(NamedTuple):
 def trend_parts(S: Floats, L: Floats, share: float, window: Ints) -> Parts:
     """Split the trend of the band |S| <= f sqrt(L), whose f accepts ``share`` in each window.
 
-    In bins of lengths of each window, drift is what goes when the bin's mean of S is taken away, and scale what then
-    goes when S is scaled to a variance proportional to L. Shape is the trend that is left: the bins' laws differ in
-    more than both.
+    Each window is divided into bins of length. Drift is what the trend loses when each bin's mean of S is subtracted.
+    Scale is what the trend then loses when S is scaled, bin by bin, to a variance proportional to L. Shape is the trend
+    that is left: the laws of S in the bins differ in more than mean and variance.
     """
     parts, centred, spread = members(window), np.empty_like(S), np.empty_like(S)
     for rows in parts:
@@ -130,14 +133,14 @@ def interval(of: Callable[[Ints], Floats], cluster: Ints, resamples: int = 200, 
     Parameters
     ----------
     of : callable
-        Row numbers (N,) to estimates (K,).
+        Function that computes K estimates (K,) from the rows with given numbers (N,).
     cluster : int array (N,)
         Each row's cluster.
     """
     value = of(np.arange(len(cluster)))
     drawn = np.array([of(rows) for rows in _resampled(cluster, resamples, seed)])
     tail = (1 - CONFIDENCE) / 2
-    # NaN where a resample has no estimate; order statistics, because an estimate may be infinite
+    # An end is NaN where a resample has no estimate. It is an order statistic, because an estimate may be infinite.
     low, high = np.quantile(drawn, [tail, 1 - tail], axis=0, method="inverted_cdf")
     return [Bounded(*map(float, ends)) for ends in zip(value, low, high, strict=True)]
 

@@ -1,11 +1,11 @@
 """Length Reweighting Error (LRE) with intervals (docs/theory.md section 3).
 
 For bins with shares of rows p and acceptances a, let r = a / mean a - 1. LRE_2^2 is bias-corrected: the sampling
-variance in the plug-in ``sum p r^2`` is subtracted. Its interval inverts tests: candidate acceptances stay in it if the
-plug-in is not in a tail of its law under them (:mod:`analysis.stats.error_law`). The candidates lie on a curve that
-runs from equal acceptances (exact fairness) through the estimate and keeps the mean acceptance. LRE_inf and LRE_1 are
-plug-ins, biased upwards, with intervals from simultaneous bands for r. docs/coverage.md shows how often the intervals
-hold.
+variance in the plug-in ``sum p r^2`` is subtracted. The interval of LRE_2^2 inverts tests: it covers those candidates
+for the true acceptances under which the plug-in is not in a tail of its law (:mod:`analysis.stats.error_law`). The
+candidates lie on a curve that runs from equal acceptances (exact fairness) through the estimate and keeps the mean
+acceptance. LRE_inf and LRE_1 are plug-ins, biased upwards, with intervals from simultaneous bands for r.
+docs/coverage.md shows how often the intervals hold the true value.
 """
 
 from __future__ import annotations
@@ -33,11 +33,12 @@ TAILS = (0.45, 0.3)
 
 @dataclass(frozen=True)
 class LreEstimate:
-    """The estimate of LRE in one norm, its interval, and its value without bias correction (``plug_in``); ``reason``
-    says why they are NaN.
+    """The estimate of LRE in one norm, its interval, and its value without bias correction (``plug_in``).
+
+    ``reason`` says why these numbers are NaN, or which share of the rows they leave out.
 
     ``wald_p`` is the p-value of the test that acceptance is constant, and ``detectable`` the LRE_2 that this test can
-    detect (:func:`constant_test`). Both are the same for every norm.
+    detect (:func:`constant_test`). These two numbers are the same for every norm.
     """
 
     norm: str
@@ -90,10 +91,10 @@ class AcceptanceCurve:
 
     Let v be the deviations of the acceptances from their mean (in logits for shares, so that candidates stay in (0,
     1)), times the roots of the bins' shares of rows, and Sigma the covariance of the estimate of v over its largest
-    eigenvalue. The candidate at mu is ``v = (I - mu Sigma)^-1 v_hat``: of all with its norm it is nearest to the
-    estimate v_hat, in units of its errors. mu is -inf at exact fairness, 0 at the estimate, 1 at the farthest
-    candidate. A straight line through the estimate would not do, because the direction of a small deviation is itself
-    uncertain.
+    eigenvalue. The candidate at mu is ``v = (I - mu Sigma)^-1 v_hat``: of all v of the same norm it is the
+    nearest to the estimate v_hat, in units of the errors of v_hat. mu is -inf at exact fairness, 0 at the estimate, 1
+    at the farthest candidate. A straight line through the estimate would not do, because the direction of a small
+    deviation is itself uncertain.
     """
 
     law: ErrorLaw
@@ -208,9 +209,9 @@ def bands(law: ErrorLaw, level: float = CONFIDENCE) -> tuple[Floats, Floats, Flo
     """Return the relative acceptance r of each bin (its acceptance over the mean acceptance, less 1) and simultaneous
     limits of all r, which come from score tests of each value that r may have.
 
-    A value of r stays inside the limits if the bin's deviation from it is at most a critical value times the standard
-    error that r implies. The critical value is the upper quantile, if all acceptances are equal, of the largest such
-    ratio over the K bins.
+    A value of r stays inside the limits if the distance of the bin's estimate from it is at most a critical value times
+    the standard error that this r implies. The critical value is an upper quantile, for equal acceptances, of the
+    largest ratio of distance to standard error over the K bins.
     """
     p, k, mean = law.p, len(law), float(law.p @ law.a)
     own, others = np.eye(k), law.scale(law.smooth)

@@ -1,11 +1,11 @@
-"""Acceptance as a smooth curve of length, beside the bins: the rows of table ``smooth``.
+"""Fit acceptance as a smooth curve of length, without bins, for the table ``smooth``.
 
 The curve is a logistic regression of acceptance (0 or 1) on a cubic spline of log(1 + L), with knots at quantiles. The
 number of knots depends on how many prompts have a response of the rarer outcome, not on the fit, because a penalty
 chosen on the same data made bands too narrow (docs/coverage.md). The band holds at all shown lengths together (max-t).
-Its covariance is a sandwich estimate from the clusters' gradients of the log-likelihood, each divided by one minus the
-cluster's share of the information, as in a delete-one jackknife. The fit needs only the numbers of accepted and of all
-rows at each length.
+The covariance of the curve is a sandwich estimate from the clusters' gradients of the log-likelihood, each divided by
+one minus the cluster's share of the information, as in a delete-one jackknife. The fit needs only the numbers of
+accepted and of all rows at each length.
 """
 
 from __future__ import annotations
