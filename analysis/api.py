@@ -1,4 +1,4 @@
-"""The functions that ``import fspo`` offers for a log: from a run folder or a table to DataFrames."""
+"""The functions of ``import fspo`` that read a log (a run folder or a table of responses) and return DataFrames."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ def load_run(source: Source, columns: Mapping[str, str] | None = None) -> pd.Dat
     source : path or DataFrame
         A run folder; or another trainer's log, or a table with one row a response (docs/import.md), which is imported.
     columns : mapping of str to str, optional
-        The table's column for some of our column names, where it has another name than docs/import.md lists.
+        For a column name in docs/import.md, the name of the table's column that holds its values. Needed only where
+        docs/import.md does not list the table's name.
 
     Raises
     ------

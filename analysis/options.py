@@ -28,12 +28,13 @@ class Options:
         Number of rollouts in a window. In each window matched ranges are calibrated anew, and the quantities of the
         cosine lemma (docs/theory.md T7) are pooled.
     rules : list of str, optional
-        Names of the bands that are evaluated counterfactually; by default all that the ratio has
+        Names of the bands that are evaluated counterfactually; by default all bands for the log-ratio ``on``
         (`analysis.rules.evaluate.candidates`).
     targets : list of float
         Acceptances that matched ranges are calibrated to.
     draws : int
-        Number of times that responses are dropped at random, as a control of the cosines.
+        Number of times that responses are dropped at random. The cosines of these random drops are the control with
+        which the rules' cosines are compared.
     seed : int
         Seed of the random drops.
     by : str
@@ -64,7 +65,5 @@ class Options:
 
     @property
     def bands(self) -> tuple[str, ...]:
-        """The names of the bands that are evaluated: those of ``rules``, which holds all bands of the ratio if none
-        were given.
-        """
+        """The names of the bands that are evaluated: the given ``rules``, or all bands for the log-ratio ``on``."""
         return self.rules or ()

@@ -74,13 +74,14 @@ def analyse(
     progress : callable
         Called with the name of a part and the share of it that was done since the last call.
     workers : str, optional
-        Dask workers that read the rows of a streamed log (`analysis.log.workers.on_workers`).
+        Number of Dask workers, or address of a Dask scheduler (`analysis.log.workers.on_workers`). The workers read the
+        rows of the log if it is streamed (has too many rows to be read at once: `analysis.log.loading.IN_MEMORY`).
     """
     states, rows = _before(run, bins, options)
     cases = make_cases(options.bands, options.targets, None if run.streamed else run.rows, states, run.ratio.on)
     trained = trained_case(run)
     tally, found = look_through(run, bins, cases, options.window, partial(progress, "acceptance"), workers)
-    # Take the counts of the whole log, because run.rows may be a sample of it.
+    # Take the counts of the complete log: those in ``run`` are of a sample of the rows if the log is streamed.
     run = replace(run, counts=found.notes.counts)
     rows |= _tables(run, tally)
     rows["ess"] += factor_rows(run, bins)
@@ -111,10 +112,10 @@ TableRows = dict[str, list[Any]]
 def _scored(
     run: Run, bins: Bins, options: Options, cases: list[Case], width: float
 ) -> tuple[TableRows, dict[str, Any], Notes]:
-    """Make the tables that need scores; return them with the counts and notes of reading the scores.
+    """Make the tables that need scores; return them, the counts of scores and updates, and notes on unreadable scores.
 
-    Many scores are read in two processes. Each process reads all scores and makes some of the tables: a table gathers
-    numbers over all windows, so the windows cannot be divided between the processes.
+    If there are many scores (`MANY_SCORES`), two processes read them. Each process reads all scores and makes some of
+    the tables. The windows cannot be divided between the processes, because a table gathers numbers over all windows.
     """
     key = RunKey.of(run)
     cosines = CosineTable(key, bins, cases, options.targets, options.draws, options.seed, width)
@@ -143,8 +144,9 @@ def _scored(
 def _before(run: Run, bins: Bins, options: Options) -> tuple[dict[str, dict[int, Rule]], TableRows]:
     """Make the tables moments, scaling, reuse and theory_gap; on a streamed log, replay bands that follow a target too.
 
-    To replay a band is to let it learn its range from the log, update by update. A streamed log is read by three
-    processes at the same time.
+    To replay a band is to let it learn its range from the log, update by update. The first result holds, for each
+    replayed band, the rule in force at each step. A streamed log (one with too many rows to be read at once) is read by
+    three processes at the same time: one replays the bands, two make tables.
     """
 
     def described(_: Callable[[], None]) -> TableRows:
@@ -164,10 +166,12 @@ def _before(run: Run, bins: Bins, options: Options) -> tuple[dict[str, dict[int,
 
 
 def _tables(run: Run, tally: Tally) -> TableRows:
-    """Make the tables of acceptance (the share of responses that rules keep)."""
+    """Make the tables of `AcceptanceTables`, such as acceptance, lre and ranges, from the sums in ``tally``."""
     jobs: list[Job] = [lambda _, use=use: vars(tables_of(run, tally, (use,))) for use in tally.uses]
     if run.streamed:
-        standard_draws(2 * len(tally.layout.bins))  # drawn before processes start, so that all share the draws
+        # The intervals of LRE use simulated errors, made from these cached quasi-random normal numbers. Draw the
+        # numbers before the processes start, so that each process inherits them and need not draw them again.
+        standard_draws(2 * len(tally.layout.bins))
     parts = in_processes(jobs) if run.streamed else [job(lambda: None) for job in jobs]
     return {name: [row for part in parts for row in part[name]] for name in vars(AcceptanceTables())}
 

@@ -1,15 +1,16 @@
-"""The catalogue: every atom with its estimand and margin, every headline with its atoms; frozen before data is judged.
+"""The catalogue of claims lists every atom with its estimand and margin, and every headline with its atoms.
 
-`digest_of_catalogue` is printed with the verdicts and goes into claims.json. A change of an estimand, a margin or a
-headline changes it.
+The catalogue is frozen before data is judged. Its hash (`digest_of_catalogue`) is printed with the verdicts and written
+to claims.json; a change of an estimand, a margin or a headline changes the hash.
 
-An atom is about one of three sets of numbers (its ``arm``).
+Each atom is judged on one of three sets of logs (its ``arm``).
 
 - ``matched``: every analysed log, whichever rule trained it. Each band's range is calibrated in each window of the log
   to the same acceptance (``target``), so rules are compared on common responses.
-- ``published``: the runs that each rule trained itself, with the range of its preset. A run with another range has no
-  number. Trends and rewards are means over seeds, differences are paired by seed.
-- ``logs``: every analysed log, as it is.
+- ``published``: for each rule the runs that it trained, with the range of its preset. A run with another range has no
+  number, except for the quantity ``rollouts missed``. Trends and rewards are means over seeds, differences are paired
+  by seed.
+- ``logs``: every analysed log. These atoms are about the law of S, so they calibrate no band.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ LRE_MARGIN = 0.05
 """Largest LRE_inf that counts as 0: no bin of lengths has an acceptance more than 5 % above or below the mean."""
 REWARD_MARGIN = 0.02
 DEVELOPMENT_SEEDS = (0, 1, 2, 3, 4)
-"""Seeds of runs that were looked at while the claims were made. Verdicts on them are exploratory."""
+"""Seeds of runs that were looked at while the claims were made. If a judged run has one of these seeds, all verdicts
+are exploratory."""
 
 Quantity = Literal[
     "trend", "lead in trend", "LRE_inf", "lead in LRE_2^2", "lead in cosine", "lead in worst bin's cosine",
@@ -63,15 +65,15 @@ class Atom:
     Attributes
     ----------
     id : str
-        Name in claims.json; it begins with the target or the arm.
+        Name in claims.json; it begins with the target in percent, or with ``own`` (arm ``published``) or ``log``.
     rule, rival : str
-        The rule whose estimand it is, and the rule it is compared with.
+        The rule whose estimand is judged, and the rule that it is compared with ("" if none).
     target : float
-        Matched acceptance; NaN outside the arm ``matched``.
+        Acceptance that the bands are calibrated to; NaN outside the arm ``matched``.
     outside : str
-        What happens outside the band.
+        What happens outside the band: drop, truncate, cap or mask.
     exploratory : bool
-        Whether it was chosen after looking at runs of the same task and model.
+        Whether the atom was chosen after looking at runs of the same task and model.
     """
 
     id: str
@@ -88,7 +90,7 @@ class Atom:
 
     @property
     def estimand(self) -> str:
-        """The estimand in words, with the numbers that it is judged by."""
+        """The estimand in words, and from which logs or runs it is estimated."""
         share = f"{self.target:.0%}"
         kept = f"{share} of A != 0" if "cosine" in self.quantity else share
         judged = {"matched": f"every log, bands that keep {kept}", "published": "each rule's own run as published"}
@@ -233,13 +235,13 @@ MASK_HEADLINES: tuple[Headline, ...] = (
 
 
 def claims_about(on: Ratio) -> tuple[tuple[Headline, ...], tuple[Atom, ...]]:
-    """Return the headlines and atoms about the log-ratio ``on``; the total S + D + E has none."""
+    """Return the headlines and atoms about the log-ratio ``on``; no claim is about the total S + D + E."""
     return (HEADLINES, ATOMS) if on == "update" else (MASK_HEADLINES, MASK_ATOMS) if on in CORRECTED else ((), ())
 
 
 def digest_of_catalogue() -> str:
-    """Return a hash of all estimands, atoms, headlines, and of what judges them: level, least number of seeds, and
-    seeds of development."""
+    """Return a hash of all estimands, atoms and headlines, and of the settings that they are judged with: `ALPHA`,
+    `MIN_SEEDS` and `DEVELOPMENT_SEEDS`."""
     found = [asdict(part) for part in (*ATOMS, *MASK_ATOMS, *HEADLINES, *MASK_HEADLINES)]
     rule = {"alpha": ALPHA, "least seeds": MIN_SEEDS, "development": DEVELOPMENT_SEEDS}
     return digest_of([found, dict(ESTIMANDS), rule])

@@ -1,20 +1,24 @@
 """The numbers that an atom is judged by, their p-values, and the verdicts of atoms and headlines.
 
-An atom says that its estimand lies above or below a margin, or within it on both sides of 0. It is judged by one
-number for each log, or by one mean over seeds. Each number has two p-values: ``p_for`` of the hypothesis that the atom
-is false for this log, ``p_against`` of the hypothesis that it is true. A number that is missing has p-values of 1.
+An atom says that its estimand lies above a margin, below it, or between -margin and margin (*within*). An atom is
+judged by one number for each log, or by one mean over seeds. Each number has two p-values: ``p_for`` of the hypothesis
+that the atom is false for this log, ``p_against`` of the hypothesis that the atom is true for this log. A number that
+is missing has p-values of 1.
 
-- An atom is *supported* if the largest ``p_for`` is at most ``ALPHA``. It says something of every log, so it is false
-  if it is false for one log; the p-value of that log is at most ``ALPHA`` with probability at most ``ALPHA``, and the
-  largest of all is no smaller (intersection-union test). No correction for the number of logs is needed, and a log
-  without a number leaves the atom without support.
+- An atom is *supported* if the largest ``p_for`` of its numbers is at most ``ALPHA``. An atom speaks of every log, so
+  it is false if it is false for one log. The ``p_for`` of that log is at most ``ALPHA`` with probability at most
+  ``ALPHA``, and the largest ``p_for`` is no smaller (intersection-union test). No correction for the number of logs is
+  needed, and a log without a number leaves the atom without support.
 - An atom of n numbers is *refuted* if n times the smallest ``p_against`` is at most ``ALPHA`` (union-intersection test
   with Bonferroni's bound, which is the first step of Holm's method, whatever the dependence of the logs).
-- A headline of k atoms is supported if all are, and refuted if k times the smallest p-value against an atom (n times
-  the smallest ``p_against`` of its numbers) is at most ``ALPHA``, by the same two arguments.
+- A headline of k atoms is supported if all k atoms are supported (intersection-union test). It is refuted if k times
+  the smallest p-value against an atom is at most ``ALPHA`` (union-intersection test); the p-value against an atom is n
+  times the smallest ``p_against`` of its numbers.
 
-So each verdict, of an atom or of a headline, is wrong with probability at most ``ALPHA``. With one log this is the
-reading of the 95 % interval: supported if it lies on the right side of the margin, refuted if on the wrong side.
+So each verdict, of an atom or of a headline, is wrong with probability at most ``ALPHA``. With one log, the verdict of
+an atom *above* or *below* a margin can be read from the 95 % interval: the atom is supported if the whole interval lies
+on the claimed side of the margin, and refuted if it lies on the other side. (LRE_inf is refuted by either of two tests,
+so its interval does not show a refutation.)
 """
 
 from __future__ import annotations
@@ -40,7 +44,8 @@ MIN_SEEDS = 3
 
 
 class Measured(NamedTuple):
-    """An estimate with standard errors towards smaller and larger values, and their degrees of freedom."""
+    """An estimate with a standard error on each side (``se_low`` below the estimate, ``se_high`` above it) and the
+    degrees of freedom of both."""
 
     value: float
     se_low: float
@@ -49,7 +54,8 @@ class Measured(NamedTuple):
 
     @staticmethod
     def of_interval(value: float, low: float, high: float) -> Measured:
-        """Make an estimate from an interval; each end gives one standard error, as if the error were normal."""
+        """Make an estimate with standard errors from an estimate with a 95 % interval: each standard error is the
+        distance from the estimate to one end of the interval over the normal quantile (1.96)."""
         z = t_quantile(np.inf)
         return Measured(value, (value - low) / z, (high - value) / z)
 
@@ -59,8 +65,8 @@ class Measured(NamedTuple):
     def plus(self, other: Measured, covariance: float = NAN) -> Measured:
         """Return the sum with another estimate from the same log.
 
-        The errors have the given covariance. Where it is unknown, their standard errors are added, which is never too
-        little, however the errors depend on each other.
+        ``covariance`` is the covariance of the two errors. If it is unknown (NaN), the two standard errors are added:
+        the standard error of the sum is never larger, however the two errors depend on each other.
         """
 
         def error(a: float, b: float) -> float:
@@ -86,7 +92,8 @@ def _tail(distance: float, error: float, df: float) -> float:
 
 @dataclass(frozen=True)
 class Number:
-    """What one log, or the mean over seeds, says about an atom: estimate, interval, p-values, or why it is missing."""
+    """What one log, or the mean over seeds, says about an atom: the estimate with its interval and p-values, or the
+    reason why the number is missing."""
 
     name: str
     value: float = NAN
@@ -103,14 +110,16 @@ class Number:
 
 
 def number(name: str, found: Measured | str, relation: Relation, margin: float) -> Number:
-    """Judge one estimate. If ``found`` is a text, it says why there is no estimate."""
+    """Return an estimate with its interval and its p-values for and against "the truth is above (below, within) the
+    margin". If ``found`` is a text, there is no estimate, and the text says why."""
     if isinstance(found, str):
         return Number(name, reason=found)
     if not np.isfinite(found.value) or np.isnan(found.se_low + found.se_high):
         return Number(name, found.value, reason="no interval" if np.isfinite(found.value) else "no number")
     above, below = found.above, found.below
     if relation == "within":
-        # The estimate cannot be beyond both margins; two tests are made, so the smaller p-value counts twice.
+        # The truth can lie above the upper margin or below the lower one. Both are tested, so the smaller p-value is
+        # doubled (Bonferroni).
         p_for, p_against = max(above(-margin), below(margin)), 2 * min(above(margin), below(-margin))
     else:
         p_for, p_against = above(margin), below(margin)
@@ -124,9 +133,9 @@ def number(name: str, found: Measured | str, relation: Relation, margin: float) 
 def lead_in_size(name: str, gap: Measured | str, total: Measured | str) -> Number:
     """Judge |r| - |o| > 0 for two estimates r and o, from their difference ``gap``, r - o, and their sum ``total``.
 
-    |r| > |o| exactly if r - o and r + o have one sign. Both signs are tried, each by an intersection-union test, so the
-    smaller p-value counts twice. The interval holds with the same correction: its ends come from those of r - o and
-    r + o, each at half the probability of error.
+    |r| > |o| exactly if r - o and r + o have the same sign. Each of the two signs is tested by an intersection-union
+    test, and the smaller of the two p-values is doubled (Bonferroni). The interval of |r| - |o| is made from the
+    intervals of r - o and r + o at level 1 - ALPHA, which miss the truth half as often as those at level 1 - 2 ALPHA.
     """
     if isinstance(gap, str) or isinstance(total, str):
         return Number(name, reason=gap if isinstance(gap, str) else str(total))
@@ -145,8 +154,9 @@ def lead_in_size(name: str, gap: Measured | str, total: Measured | str) -> Numbe
 def over_seeds(values: Mapping[float, float]) -> Measured | str:
     """Return the mean over seeds with its standard error (Student's t), or a text that says why there is none.
 
-    There is no mean if a seed has no value. There is none either if all values are equal, because the standard error
-    would be 0: three short runs in which the reward does not fall would then prove that it never falls.
+    There is no mean if a seed has no value, or if there are fewer than `MIN_SEEDS` seeds. There is no mean either if
+    all values are equal, because the standard error would be 0: three short runs in which the reward does not fall
+    would then prove that the reward never falls.
     """
     missing = [f"{seed:g}" for seed, value in values.items() if not np.isfinite(value)]
     if missing:
@@ -161,7 +171,8 @@ def over_seeds(values: Mapping[float, float]) -> Measured | str:
 
 
 def p_values(numbers: Sequence[Number]) -> tuple[float, float]:
-    """Return the p-values for and against an atom from those of its numbers: the largest, and Bonferroni's."""
+    """Return the p-values for and against an atom: the largest ``p_for`` of its n numbers, and n times their smallest
+    ``p_against`` (Bonferroni), at most 1."""
     if not numbers:
         return 1.0, 1.0
     against = min(found.p_against for found in numbers)
@@ -174,7 +185,8 @@ def verdict_of(p_for: float, p_against: float) -> Verdict:
 
 
 def deciding(numbers: Sequence[Number]) -> Number:
-    """Return the number that decides an atom: the clearest against it where it is refuted, else the weakest for it."""
+    """Return the number that decides an atom: the one with the smallest ``p_against`` if the atom is refuted, else the
+    one with the largest ``p_for``."""
     if not numbers:
         return Number("")
     if verdict_of(*p_values(numbers)) == "refuted":
@@ -206,7 +218,7 @@ def groups(rows: pd.DataFrame, columns: list[str]) -> Iterator[tuple[tuple[Any, 
 
 
 class Log(NamedTuple):
-    """An analysed log: name of the run folder, rule that trained, seed."""
+    """An analysed log: the name of its run folder, the rule that trained the run, and the run's seed."""
 
     run: str
     rule: str
@@ -229,8 +241,8 @@ def row_of(rows: pd.DataFrame, log: Log) -> dict[str, Any] | str:
 
 
 def absolute(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return rows with the absolute values of estimates (column value) and their intervals (low, high); the low end is
-    0 where the interval of the estimate holds 0.
+    """Replace the estimates (column value) and intervals (low, high) of rows by those of their absolute values; the low
+    end becomes 0 where the interval of the estimate holds 0.
     """
     low, high = rows["low"].to_numpy(float), rows["high"].to_numpy(float)
     nearest = np.where((low <= 0) & (high >= 0), 0.0, np.minimum(np.abs(low), np.abs(high)))
@@ -240,9 +252,9 @@ def absolute(rows: pd.DataFrame) -> pd.DataFrame:
 def worst_by_run(rows: pd.DataFrame) -> pd.DataFrame:
     """Return for each run the largest estimate (column value, not negative) of its K rows.
 
-    The interval is never too short. Its high end is the largest of the K high ends. The largest of the K low ends lies
-    above the largest true value up to K times too often, so each low end is first moved down to level
-    1 - (1 - CONFIDENCE)/K (Bonferroni), but not below 0.
+    The interval's high end is the largest of the K high ends. Its low end is the largest of the K low ends after each
+    was moved down to level 1 - (1 - CONFIDENCE)/K (Bonferroni), but not below 0: the largest of the unmoved low ends
+    would lie above the largest true value up to K times too often.
     """
     amount = rows.groupby(["run", "seed"], dropna=False)["value"].transform("count").to_numpy(float)
     tail = (1 - CONFIDENCE) / 2

@@ -1,4 +1,4 @@
-"""Judge the catalogue on the tables of several runs, and write claims.json."""
+"""Judge the claims of the catalogue by the tables of several runs, and write claims.json."""
 
 from __future__ import annotations
 
@@ -55,10 +55,12 @@ def evaluate_claims(tables: Tables, on: Ratio = "update", *, chosen: bool = Fals
     Parameters
     ----------
     chosen : bool
-        Whether the tables have other bins or windows than the default ones, which are part of the estimands: the
-        verdicts are then exploratory, because with one bin, say, no bin deviates from the mean.
+        Whether the tables were made with other bins or windows than the default ones. All verdicts are then
+        exploratory, because bins and windows are part of the estimands: with a single bin, no bin deviates from the
+        mean.
     unlike : str
-        In what else than the rule the compared runs differ; then no atom about runs as published has a number.
+        In which options other than rule and seed the compared runs differ (`analysis.claims.settings.unlike`); "" if in
+        none. If they differ, atoms of the arm ``published`` have no number, except those about rollouts missed.
 
     Returns
     -------
@@ -74,7 +76,8 @@ def evaluate_claims(tables: Tables, on: Ratio = "update", *, chosen: bool = Fals
 
 
 def judge(atom: Atom, numbers: Sequence[Number], looked_at: bool = False) -> Claim:
-    """Judge an atom by its numbers (:mod:`analysis.claims.evidence`)."""
+    """Return an atom as a claim: its verdict from all its numbers (:mod:`analysis.claims.evidence`), and the estimate
+    and interval of the number that decides the verdict. ``looked_at`` makes the claim exploratory."""
     p_for, p_against = p_values(numbers)
     found = deciding(numbers)
     sees = max((_sees(n) for n in numbers), default=np.nan)
@@ -100,7 +103,7 @@ def judge(atom: Atom, numbers: Sequence[Number], looked_at: bool = False) -> Cla
 
 
 _PER_HALF_WIDTH = detectable(1.0)
-"""Distance from a margin that an estimate with an interval of half-width 1 shows with 80 % probability."""
+"""True distance from a margin that is found with 80 % probability if the estimate's interval has half-width 1."""
 
 
 def _sees(found: Number) -> float:
@@ -108,7 +111,8 @@ def _sees(found: Number) -> float:
 
 
 def composed(headline: Headline, judged: dict[str, Claim]) -> Claim:
-    """Make a headline from its atoms: supported if all k are, refuted if one is at the level ALPHA / k (Bonferroni)."""
+    """Return a headline as a claim: supported if all its k atoms are supported, refuted if one atom is refuted at the
+    level ALPHA / k (Bonferroni). Its estimate and interval are those of the atom that decides the verdict."""
     atoms = [judged[name] for name in headline.atoms]
     p_for, p_against = max(a.p_for for a in atoms), min(len(atoms) * min(a.p_against for a in atoms), 1.0)
     verdict = verdict_of(p_for, p_against)
@@ -130,15 +134,16 @@ def composed(headline: Headline, judged: dict[str, Claim]) -> Claim:
 
 
 def over_tasks(judged: Mapping[str, Sequence[Claim]]) -> list[Claim]:
-    """Pool the claims of the same analysis on several tasks, by the rule of headlines (`analysis.claims.evidence`).
+    """Pool each claim over k tasks, as a headline is made from k atoms (`composed`).
 
-    A claim is supported if it is on every task, and refuted if k times the smallest p-value against it on a task is at
-    most the level, of k tasks. No task is left out: each claim's details name its verdict and interval on every task.
+    A claim is supported if it is supported on every task, and refuted if k times the smallest ``p_against`` of the
+    claim on a task is at most ``ALPHA``. No task is left out: each claim's details name its verdict and interval on
+    every task.
 
     Parameters
     ----------
     judged : mapping of str to sequence of Claim
-        By task the claims that `evaluate_claims` gave, in the same order.
+        For each task the claims that `evaluate_claims` returned, in the same order for all tasks.
     """
     pooled = []
     for claims in zip(*judged.values(), strict=True):
@@ -164,14 +169,14 @@ is_claims = json_with("catalogue", "commit", "seeds", "claims")
 
 
 def commit() -> str:
-    """Return the commit of the code, with ``+`` where files differ from it; "unknown" outside a git checkout."""
+    """Return the commit of the code, with ``+`` if tracked files differ from it; "unknown" outside a git checkout."""
     root = Path(__file__).resolve().parents[2]
 
     def git(*arguments: str) -> str:
         return subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=True).stdout
 
     try:
-        # The code is installed inside the git checkout of another project.
+        # If the checkout's root is not the code's root, the code is installed inside another project's checkout.
         if Path(git("rev-parse", "--show-toplevel").strip()) != root:
             return "unknown"
         changed = git("status", "--porcelain", "--untracked-files=no").strip()

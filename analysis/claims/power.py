@@ -1,10 +1,12 @@
-"""What the claims could show with a design, before any run.
+"""Compute what the claims could show with a design (the sizes of a planned reproduction), before any run.
 
-For each atom: the probability of support if nothing differs, and the difference that is seen with 80 % probability.
+For each atom two things are computed: the probability that the atom is supported if its estimand is 0, and the true
+value of the estimand that is found with 80 % probability.
 
 Standard errors follow from the numbers of responses, logs and seeds, and from planning values measured on earlier runs
-of the embedded task. Logs count as independent, which understates the probability that all of them support an atom.
-Cosines and the law of S have no such formula; their planning values are those of a log of 20 rollouts.
+of the embedded task (chain-add). Logs count as independent, which understates the probability that all of them support
+an atom. Cosines and the law of S have no such formula. Two of their quantities have a standard error measured on a log
+of 20 rollouts (`OF_TWENTY_ROLLOUTS`), which is scaled to the planned number of rollouts; the others have none.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from analysis.claims.evidence import ALPHA, MIN_SEEDS, NAN, Relation
 from fspo.stats.bins import DEFAULT_BINS
 
 LENGTH_SPREAD = 1.4
-"""Standard deviation of the length on the embedded task, doublings."""
+"""Standard deviation of log2(L), the length in doublings, on the embedded task (chain-add)."""
 OWN_ACCEPTANCE, SEED_SPREAD = 0.8, 0.005
 """Assumed for a rule with its published range: its acceptance, and the standard deviation over seeds of the trend of
 the acceptance over length.
@@ -29,16 +31,16 @@ the acceptance over length.
 LRE_SIZE = 0.05
 """True LRE_2 that is assumed where the standard error of its square is computed."""
 FINAL_REWARD, REWARD_SPREAD, FALL_SPREAD = 0.9, 0.02, 0.03
-"""Assumed of training runs: the final reward, its standard deviation over seeds, and the standard deviation over seeds
-of the deepest fall of the reward below its maximum so far."""
+"""Assumed of training runs: the final held-out reward, its standard deviation over seeds, and the standard deviation
+over seeds of the deepest fall of the training reward below its running maximum."""
 OF_TWENTY_ROLLOUTS = {"lead in worst bin's cosine": 0.068, "2H - 1": 0.074}
 SEEN = 0.8
 
 
 @dataclass(frozen=True)
 class PlannedRuns:
-    """Sizes of a planned reproduction, all numbers: of logs, of seeds, of rollouts in a log, of first-use responses
-    with S != 0 in a log, and of prompts in the held-out evaluation."""
+    """Sizes of a planned reproduction: the numbers of logs, of seeds, of rollouts in a log, of first-use responses with
+    S != 0 in a log, and of prompts in the held-out evaluation."""
 
     logs: int
     seeds: int
@@ -48,10 +50,10 @@ class PlannedRuns:
 
 
 def chance(truth: float, error: float, df: float, relation: Relation, margin: float, alpha: float = ALPHA) -> float:
-    """Return the probability that one number supports an atom, if its estimand is ``truth``.
+    """Return the probability that one number supports an atom, if the true value of the atom's estimand is ``truth``.
 
-    The number is normal about the truth with standard error ``error``, which is itself estimated on ``df`` degrees of
-    freedom: the probability is averaged over the law of the estimated error.
+    The number is normal with mean ``truth`` and standard error ``error``. The test uses an estimate of the standard
+    error on ``df`` degrees of freedom, so the probability is averaged over the law of this estimate.
     """
     t = -float(special.stdtrit(df, alpha))
     levels = (np.arange(2000) + 0.5) / 2000
@@ -65,7 +67,8 @@ def chance(truth: float, error: float, df: float, relation: Relation, margin: fl
 
 
 def error_of(atom: Atom, design: PlannedRuns) -> float:
-    """Return the standard error of an atom's estimand from one log or seed of the planned sizes; NaN if unknown."""
+    """Return the standard error of one of the numbers that judge an atom (of one log, or of the mean over seeds) at the
+    planned sizes; NaN if unknown."""
     share = OWN_ACCEPTANCE if np.isnan(atom.target) else atom.target
     trend = np.sqrt(share * (1 - share) / design.responses) / LENGTH_SPREAD
     relative = np.sqrt((1 - share) / share / design.responses)
@@ -86,12 +89,12 @@ def error_of(atom: Atom, design: PlannedRuns) -> float:
 
 
 def power_of(atom: Atom, design: PlannedRuns) -> dict[str, Any]:
-    """Return what an atom could show with a design, as columns of the table of power.
+    """Return what an atom could show with a design, as a row of `power_table`.
 
-    They are: how many numbers judge the atom, the standard error of one of them, the probability that the atom is
-    supported if its estimand is 0 everywhere, and the true value of the estimand at which the atom is supported with
-    80 % probability if no number is missing. For an atom that says that two rules are equal, the last is the value at
-    which the atom is refuted with 80 % probability.
+    Its columns are: how many numbers judge the atom, the standard error of one number, the probability that the atom is
+    supported if its estimand is 0 in every log, and the true value of the estimand at which the atom is supported with
+    80 % probability if no number is missing. For an atom that says that a trend, 2H - 1 or LRE_inf is near 0, the last
+    column is instead the true value at which one number refutes the atom with 80 % probability.
     """
     seeds = atom.arm == "published" and atom.quantity not in ("LRE_inf", "rollouts missed")
     units = 1 if seeds else design.seeds if atom.arm == "published" else design.logs
@@ -103,13 +106,13 @@ def power_of(atom: Atom, design: PlannedRuns) -> dict[str, Any]:
         return row
     alpha = ALPHA / 2 if atom.quantity == "lead in trend" else ALPHA
     if atom.quantity == "LRE_inf":
-        # Half-width of intervals that hold in all bins at once.
+        # Half-width of the simultaneous 95 % intervals of the deviations of all bins from the mean (Bonferroni).
         wide = -float(special.ndtri(ALPHA / DEFAULT_BINS)) * error
         bin_ = max(2 * float(special.ndtr((atom.margin - wide) / error)) - 1, 0.0)
         equal, seen = bin_ ** (DEFAULT_BINS * units), atom.margin + wide + float(special.ndtri(SEEN)) * error
         return row | {"supported if equal": equal, "seen with 80 %": seen}
     equal = chance(0.0, error, df, atom.relation, atom.margin, alpha) ** units
-    if atom.relation == "within":  # an atom of equality is refuted by one number that lies beyond either margin
+    if atom.relation == "within":  # one number beyond the upper or the lower margin refutes the atom
         seen = _truth(lambda x: chance(x, error, df, "above", atom.margin, ALPHA / 2 / units), error, atom.margin)
     else:
         sign = 1 if atom.relation == "above" else -1
@@ -123,5 +126,5 @@ def _truth(found: Any, error: float, start: float = 0.0) -> float:
 
 
 def power_table(design: PlannedRuns) -> pd.DataFrame:
-    """Return one row for each atom about the update's ratio (:func:`power_of`)."""
+    """Return the table of power: one row (:func:`power_of`) for each atom of `ATOMS`, the atoms not about masks."""
     return pd.DataFrame([power_of(atom, design) for atom in ATOMS])

@@ -1,7 +1,7 @@
-"""The numbers of each atom, read from the tables of several runs.
+"""Make the numbers that judge each atom from the tables of several runs.
 
-Each function returns one number for every log, or seed, that the atom is about. Where the tables do not hold it, the
-number is missing and says why: no log is left out.
+For each quantity a function returns one number for every log that the atom is about, or one mean over seeds. No log or
+seed is left out: if the tables lack what a number needs, the number is missing and holds the reason.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ _BAND = {"measure": "band", "subset": "all", "use": "first"}
 
 
 class Seen:
-    """The tables of several runs, their logs, which runs had their rule's published range, and in what else than the
-    rule the compared runs differ (`analysis.claims.settings.unlike`)."""
+    """The tables of several runs, the runs' logs, the range with which each run trained, and in which options other
+    than rule and seed the compared runs differ (`analysis.claims.settings.unlike`)."""
 
     def __init__(self, tables: Tables, unlike: str = "") -> None:
         self._unlike = unlike
@@ -51,7 +51,8 @@ class Seen:
         self._ranges = {log.run: row_of(rows, log) for log in self.logs}
 
     def not_published(self, log: Log) -> str:
-        """Say why a run does not show its rule as published, or cannot be compared with other runs; "" if it can."""
+        """Say why a run cannot stand for its rule as published; "" if it can. It cannot if the compared runs differ in
+        more than rule and seed, or if its range or what happens outside its band is not that of its preset."""
         if self._unlike:
             return self._unlike
         row, rule = self._ranges.get(log.run, "no run"), PRESETS[log.rule].rule
@@ -64,7 +65,7 @@ class Seen:
 
 
 def numbers_of(seen: Seen, atom: Atom) -> list[Number]:
-    """Return the estimates of an atom's estimand with their intervals, one for each log or seed that decides it."""
+    """Return the numbers that judge an atom: estimates with intervals, one for each log, or one mean over seeds."""
     return _QUANTITIES[atom.quantity](seen, atom)
 
 
@@ -83,8 +84,8 @@ def drawdown(rows: pd.DataFrame) -> float:
 def _logs(seen: Seen, atom: Atom, rule: str) -> list[Log]:
     """Return the logs that an atom is about: all logs, or in the arm ``published`` the runs that ``rule`` trained.
 
-    In that arm, if another compared rule trained with a seed and ``rule`` did not, a log without rows stands for the
-    missing run, so that its number counts as missing.
+    In the arm ``published``, if another rule of `COMPARED` trained with a seed and ``rule`` did not, a log without rows
+    stands for the missing run, so that the number of this seed counts as missing.
     """
     logs = seen.logs
     if atom.arm != "published":
@@ -96,7 +97,11 @@ def _logs(seen: Seen, atom: Atom, rule: str) -> list[Log]:
 
 
 def _rows(seen: Seen, table: str, atom: Atom, rule: str, **where: Any) -> list[tuple[Log, Row]]:
-    """Return a rule's row for each log of an atom: calibrated to the atom's target, or the rule's own as published."""
+    """Return each log of an atom with the rule's row in a table, or with a text that says why there is no row.
+
+    In the arm ``matched`` it is the row of the band calibrated to the atom's target, otherwise the row of the range
+    that the run trained with, if this is the published one.
+    """
     logs = _logs(seen, atom, rule)
     if atom.arm == "matched":
         found = {"source": "matched", "target": atom.target, "outside": atom.outside}
@@ -107,7 +112,7 @@ def _rows(seen: Seen, table: str, atom: Atom, rule: str, **where: Any) -> list[t
 
 
 def _by_seed(rows: list[tuple[Log, Row]], column: str) -> dict[float, float]:
-    """Return a column's value for each seed; NaN where the seed's log has no row, or two logs have the same seed."""
+    """Return a column's value for each seed; NaN where the seed's log has no row or two logs have this seed."""
     seeds = [log.seed for log, _ in rows]
     return {
         log.seed: NAN if isinstance(row, str) or seeds.count(log.seed) > 1 else float(row[column]) for log, row in rows
@@ -159,12 +164,15 @@ def _lead_in_trend(seen: Seen, atom: Atom) -> list[Number]:
 
 
 def _lre_inf(seen: Seen, atom: Atom) -> list[Number]:
-    """Judge LRE_inf in each log, and where it is refuted also by LRE_2, which is at most LRE_inf and known better."""
+    """Judge the atom about LRE_inf in each log by the intervals of LRE_inf and of LRE_2.
+
+    LRE_2 is at most LRE_inf and has a smaller error, so an LRE_2 above the margin refutes the atom too.
+    """
     both = (_rows(seen, "lre", atom, atom.rule, **_BAND, norm=norm) for norm in ("inf", "l2"))
     out = []
     for (log, row), (_, two) in zip(*both, strict=True):
         largest, mean = (number(log.run, _interval(r), atom.relation, atom.margin) for r in (row, two))
-        # LRE_inf and LRE_2 test one hypothesis (Bonferroni).
+        # LRE_inf and LRE_2 test the same hypothesis, so the smaller p-value is doubled (Bonferroni).
         against = min(2 * min(largest.p_against, mean.p_against), 1.0)
         out.append(Number(log.run, largest.value, largest.low, largest.high, largest.p_for, against, largest.reason))
     return out
@@ -184,9 +192,10 @@ def _lead_in_lre(seen: Seen, atom: Atom) -> list[Number]:
 
 
 def _cosine(seen: Seen, atom: Atom, column: str = "diff_fspo", sign: int = -1) -> list[Number]:
-    """Judge a difference of cosines: fspo's less the rule's, or the rule's less that of the same band with drop.
+    """Judge a difference of cosines in each log: fspo's less the rival's, or, for an atom without a rival, that of
+    fspo's band with the atom's treatment outside less that of fspo's band with drop.
 
-    ``column`` of the table holds the difference; ``sign`` -1 turns it round.
+    ``column`` of the table cosine holds the difference; its sign is changed if ``sign`` is -1.
     """
     where = {"weight": "sequence", "use": "first", "bin": -1}
     out = []
@@ -211,7 +220,9 @@ def _exponent(seen: Seen, atom: Atom) -> list[Number]:
 def _law(seen: Seen, atom: Atom) -> list[Number]:
     """Judge the bin of lengths that is farthest from normal, or whose mean is farthest from -L KL, in each log.
 
-    KL is one number for a log, the mean k3 of all its tokens: with each bin's own the mean of S + k3 is 0 (T9).
+    KL is one number for a log: the mean of k3 over all its tokens. A bin's own mean of k3 is not used, because
+    S + k3, the sum of e^s - 1, has the mean 0 over all responses for any policy (T9): the comparison would say little
+    about the drift.
     """
     everything = select(seen.tables["moments"], subset="all", use="first")
     m = _seen_bins(everything)
@@ -240,8 +251,8 @@ def _law(seen: Seen, atom: Atom) -> list[Number]:
 def _seen_bins(moments: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of the table moments for length bins with an estimated variance of S.
 
-    A run is left out if more than the share MOST_LEFT_OUT of its rows lies in bins without this estimate, because the
-    law of S is judged in every bin; it then has no number.
+    A run is left out, so that its number is missing, if more than the share MOST_LEFT_OUT of its rows lies in bins
+    without this estimate. The reason is that the claim is about the law of S in every bin.
     """
     bins = moments.loc[moments["bin"].to_numpy(float) >= 0]
     known = np.isfinite(bins["var_S"].to_numpy(float))
@@ -253,8 +264,8 @@ def _seen_bins(moments: pd.DataFrame) -> pd.DataFrame:
 
 
 def _ended(seen: Seen, atom: Atom) -> dict[Log, float]:
-    """Return by how many rollouts each run of the compared rules ended before the longest of them; NaN without lines
-    of training."""
+    """Return by how many rollouts each run of the compared rules ended before the longest of these runs; NaN for a run
+    that is missing or has no lines of training."""
     rows = select(seen.tables["training"], phase="train")
     last = {str(run): some["rollout"].to_numpy(float).max() for (run,), some in groups(rows, ["run"])}
     logs = dict.fromkeys(log for rule in COMPARED for log in _logs(seen, atom, rule))
@@ -263,9 +274,10 @@ def _ended(seen: Seen, atom: Atom) -> dict[Log, float]:
 
 
 def _training(seen: Seen, atom: Atom, name: str, phase: str, reduce: Callable[[pd.DataFrame], float]) -> list[Number]:
-    """Judge a number of training runs, such as the final reward: fspo's less the rival's, paired by seed.
+    """Judge the mean over seeds of a difference of training runs, such as fspo's final reward less the rival's.
 
-    A run that ended early has no number.
+    ``reduce`` makes a run's value from those rows of the table training that have this ``name`` and ``phase``. A run
+    that ended early, or that cannot stand for its rule as published, has no value.
     """
     rows = select(seen.tables["training"], name=name, phase=phase)
     found: dict[str, dict[float, float]] = {FAIR: {}, atom.rival: {}}
@@ -278,7 +290,8 @@ def _training(seen: Seen, atom: Atom, name: str, phase: str, reduce: Callable[[p
 
 
 def _missed(seen: Seen, atom: Atom) -> list[Number]:
-    """Judge by how many rollouts each run of the rule ended before the longest run; such a count has no error."""
+    """Judge by how many rollouts each run of the rule ended before the longest run; this count has no standard
+    error."""
     found = [(log, missed) for log, missed in _ended(seen, atom).items() if log.rule == atom.rule]
     return [number(log.run, Measured(missed, 0.0, 0.0), atom.relation, atom.margin) for log, missed in found]
 

@@ -1,4 +1,4 @@
-"""Check that the runs which the claims about published rules compare differ in the rule and the seed alone."""
+"""Check that runs which are compared by the claims about published rules differ only in the rule and the seed."""
 
 from __future__ import annotations
 
@@ -16,14 +16,16 @@ FREE = {
 }
 """Options in which compared runs may differ: the rule, the seed, and those that change no number of a run."""
 RANGES = {"rule.range_lo", "rule.range_hi"}
-"""Options that are not compared here, because each atom reads their values from the table ranges."""
+"""Options that `unlike` does not compare. `analysis.claims.quantities.Seen` compares the range that a run trained with
+(in the table ranges) with the range of its preset instead."""
 OF_RULE = {f"rule.{field.name}" for field in fields(Rule)} - RANGES
 
 
 def unlike(runs: Iterable[Path]) -> str:
     """Say in which options (other than `FREE`) the compared runs differ, or which rule is not its preset; "" if none.
 
-    Run folders without config.yaml, such as imported ones, are passed over.
+    Run folders without config.yaml, such as imported ones, and runs of rules that are not in `COMPARED` are not
+    checked.
     """
     every = {Path(run).name: dict(_options(saved_config(run))) for run in runs}
     found = {name: options for name, options in every.items() if options.get("rule.preset") in COMPARED}

@@ -1,4 +1,4 @@
-"""Read one chunk (some rows) of another trainer's table: its columns under our names, and which tokens count."""
+"""Read one chunk (some rows) of another trainer's table: columns under this project's names, and which tokens count."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from analysis.importing.values import Floats, Ints, Values
 from fspo.base.errors import UserError
 
 TOKENS = ("log_ratio", "new", "old", "sampler")
-"""Columns, by our names, in which a table may hold a list with one number for each token of a response."""
+"""Columns, by this project's names, in which a table may hold a list with one number for each token of a response."""
 
 
 class ChunkColumns(NamedTuple):
@@ -21,9 +21,9 @@ class ChunkColumns(NamedTuple):
     Parameters
     ----------
     values : dict
-        Values of each column that the chunk has, by our name.
+        Values of each column that the chunk has, by this project's name of the column.
     chosen : mapping
-        The table's own name of each column, for messages.
+        For this project's name of a column, the table's name of it, for messages.
     path : path
         The table's file, for messages.
     """
@@ -55,7 +55,7 @@ class ChunkColumns(NamedTuple):
         return found.numbers()
 
     def sums(self, name: str, *, mean: bool = False) -> Floats:
-        """Return a column as numbers (N,): of a list its sum, or with ``mean`` its mean over the tokens that count."""
+        """Return a column as numbers (N,). Lists are summed or, with ``mean``, averaged over the tokens that count."""
         if not self.is_list(name):
             return self.numbers(name)
         flat, row = self.values[name].lists()

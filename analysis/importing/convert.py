@@ -25,19 +25,19 @@ from fspo.rules import Estimator, Ratio, Rule, token_k3
 
 VERSIONS = ("behaviour_version", "behaviour_version_last")
 _TOKEN_LISTS: dict[Ratio, str] = {"update": "token_log_ratio", "behaviour": "token_behaviour_log_ratio"}
-# verl names a response {sample}_{rollout}_{output}, and {sample} alone identifies the prompt
+# verl names a response {sample}_{rollout}_{output}, of which {sample} alone identifies the prompt
 _VERL_UID = re.compile(r"(.+)_\d+_\d+")
 
 
 def choose_columns(available: Iterable[str], given: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Find the table's column (one of ``available``) for each of our column names.
+    """Return, for each column name in `COLUMNS` that the table has, the table's column (one of ``available``).
 
-    It is the one that ``given`` names, else the first whose name another trainer is known to use for our column.
+    The table's column is the one that ``given`` names, else the first that has a name listed in `COLUMNS`.
 
     Raises
     ------
     UserError
-        If a given name is not one of our columns, or the table lacks the column given for it.
+        If a key of ``given`` is not in `COLUMNS`, or the table lacks the column that ``given`` names.
     """
     present: dict[str, str] = {}
     for name in available:
@@ -62,14 +62,14 @@ def choose_columns(available: Iterable[str], given: Mapping[str, str] | None = N
 
 @dataclass
 class Converter:
-    """Converter of a table's chunks to rows of the gradient log. It numbers prompts, responses and rollouts if need be.
+    """Converter of a table's chunks to rows of the gradient log; prompts and responses without an id get a number.
 
     Parameters
     ----------
     given : mapping
-        For some of our column names, the table's name of the column, where `analysis.importing.names` does not know it.
+        This project's name of a column -> the table's name of it, instead of the names in `analysis.importing.names`.
     updates_per_rollout : int
-        Optimizer updates between rollouts, where the table counts only steps.
+        Optimizer updates between two rollouts, from which rollouts are numbered if the table has only steps.
     group_size : int, optional
         Number of successive responses that share a prompt, where the table names no prompt.
     rule : Rule, optional
@@ -79,9 +79,9 @@ class Converter:
     first_step : int
         Number of the run's first update.
     keep_tokens : bool
-        Whether to write the log-ratio of each token beside their sum.
+        Whether to write the log-ratio of each token, besides that of the response.
     estimator : str
-        How advantages are made of a group's rewards, where the table has rewards and groups but no advantages.
+        How advantages are made of a group's rewards, if the table has rewards and groups but no advantages.
     """
 
     given: Mapping[str, str] = field(default_factory=dict)
@@ -95,7 +95,7 @@ class Converter:
     grouped: bool = True  # whether the rows tell which responses answer one prompt
     rows: int = 0
     known: Counter[str] = field(default_factory=Counter)  # for each log-ratio: number of rows that have it
-    # For each column, by our name: whether its values in the table are numbers, lists or texts.
+    # By this project's name of a column: whether the table's values in the column are numbers, lists or texts.
     kinds: dict[str, str] = field(default_factory=dict)
     notes: dict[str, None] = field(default_factory=dict)  # sentences for the import's report, in order, each once
 
@@ -107,7 +107,10 @@ class Converter:
         self._tokenizer = _load_tokenizer(self.tokenizer) if self.tokenizer else None
 
     def convert(self, chunk: Chunk, path: Path, chosen: Mapping[str, str]) -> dict[str, Any]:
-        """Return the gradient log's columns (N,) for a chunk of the table ``path``; ``chosen`` names its columns."""
+        """Return the gradient log's columns (N,) for a chunk of the table ``path``.
+
+        ``chosen`` maps this project's name of a column to the table's name.
+        """
         got = {
             ours: as_values(chunk[theirs], listed=ours in (*TOKENS, "mask"))
             for ours, theirs in chosen.items()
@@ -170,15 +173,17 @@ class Converter:
 
     @property
     def makes_advantages(self) -> bool:
-        """Whether advantages must be made of rewards, because the table has rewards of groups and no advantages; known
-        after the first chunk.
+        """Whether advantages are computed from rewards: the table has rewards and groups, but no advantages.
+
+        The value is right only after the first chunk has been converted.
         """
         return "advantage" not in self.kinds and "reward" in self.kinds and self.grouped
 
     def complete(self, parts: list[dict[str, Any]]) -> None:
-        """Add advantages, if the table has none, and what the rule does to a rollout's rows, which are given in parts.
+        """Add to the rows of a rollout advantages, if the table has none, and columns that say what the rule does.
 
-        Advantages are made of the rewards of groups; they are 0 if the table does not have these.
+        ``parts`` holds the rollout's rows chunk by chunk. Advantages are made of the rewards of groups; they are 0 if
+        the table lacks rewards or groups.
         """
         if self.makes_advantages:
             fill_advantages(parts, self.estimator)
@@ -197,8 +202,8 @@ class Converter:
     def _version(self, columns: ChunkColumns, name: str) -> Floats:
         """Return for each response the version of the weights that sampled it (N,), counted in updates.
 
-        Where the table lists a version for each token, take the first token's for the column behaviour_version, and the
-        last token's for behaviour_version_last.
+        If the table lists a version for each token, the column behaviour_version takes that of the first token that
+        counts, and behaviour_version_last that of the last.
         """
         values = columns.values[name]
         if values.kind != "list":
@@ -207,8 +212,8 @@ class Converter:
             flat, row = values.lists()
             keep = columns.mask(flat)
             version = np.full(len(values), np.nan)
-            # Each token's version is written to its response's row, so the last one written stays. In reversed order
-            # that is the version of the first token.
+            # Every token writes its version to its response's row, and the last version written stays. In reversed
+            # order the first token writes last.
             order = slice(None, None, -1) if name == "behaviour_version" else slice(None)
             version[row[keep][order]] = flat[keep][order]
         return version * (self.updates_per_rollout if columns.chosen[name].lower() in ROLLOUT_VERSIONS else 1)
@@ -230,7 +235,8 @@ class Converter:
     def _tokens(self, columns: ChunkColumns, n: int, first: np.ndarray) -> dict[str, Any]:
         """Compute each response's length and log-ratios, and the sums of squares and of k3 over their tokens.
 
-        Only the log-ratios that follow from the table's columns are computed; the sums need lists of tokens.
+        Only the log-ratios that follow from the table's columns are computed. Lengths and sums are computed only if the
+        table has lists over tokens.
 
         Parameters
         ----------
@@ -282,7 +288,8 @@ class Converter:
     def _prompts(self, columns: ChunkColumns, numbers: Ints) -> Ints:
         """Return a number (N,) that identifies each row's prompt.
 
-        It is made of the prompt's id, else of its text, else of the group size, else of the prompt's tokens.
+        The number is made of the prompt's id, else of its text, else of the group size, else of the prompt's tokens. If
+        the table has none of these, each row counts as a prompt of its own.
         """
         got = columns.values
         for name in ("prompt_id", "prompt"):
@@ -310,7 +317,7 @@ class Converter:
         return numbers
 
     def _ruled(self, rows: Mapping[str, Any]) -> dict[str, Any]:
-        """Return columns that say what the rule that trained does to the rows; none if the rule is not known."""
+        """Return columns that say what the rule that trained does to the rows; {} if that rule is not known."""
         if self.rule is None:
             return {}
         S, L, A = (np.asarray(rows[name], np.float64) for name in ("log_ratio", "length", "advantage"))
@@ -328,8 +335,9 @@ class Converter:
 def like_means(log_probability: Floats, length: Floats) -> bool:
     """Return whether the log-probabilities of responses (N,) look like means over tokens instead of sums.
 
-    A sum over tokens grows about as the length L. A column that grows as L^b with b below .4 is taken for means. The
-    answer is False with fewer than 50 responses, or if the longest is less than 4 times as long as the shortest.
+    A sum over tokens grows about as the length L. If a fit of the log-probabilities to L^b gives b below .4, they are
+    taken for means. The answer is False for fewer than 50 responses with a log-probability below 0, or if the longest
+    of these responses is less than 4 times as long as the shortest.
     """
     told = (log_probability < 0) & (length >= 1)
     x, y = np.log2(length[told]), np.log2(-log_probability[told])
@@ -341,7 +349,8 @@ def like_means(log_probability: Floats, length: Floats) -> bool:
 def _refuse_rows_of_tokens(got: Mapping[str, Values], path: Path, chosen: Mapping[str, str]) -> None:
     """Raise UserError for a table with one row for each token.
 
-    Such a table has neither lengths nor lists, and has one response in several rows of the same step.
+    The rows are taken for tokens if the table has log-probabilities or log-ratios but neither lengths nor lists, and a
+    response id occurs in several rows of the same step.
     """
     names = [name for name in TOKENS if name in got]
     if not names or "length" in got or "response_id" not in got or any(got[name].kind == "list" for name in names):
@@ -362,7 +371,8 @@ def _refuse_rows_of_tokens(got: Mapping[str, Values], path: Path, chosen: Mappin
 def fill_advantages(parts: list[dict[str, Any]], estimator: Estimator) -> None:
     """Compute the advantages of a rollout's rows, given chunk by chunk, from the rewards of their groups.
 
-    A response with several rows counts once. Rows without a finite reward, and responses alone in their group, get NaN.
+    A response with several rows counts once in its group. The advantage is NaN for rows without a finite reward and for
+    responses that are alone in their group.
     """
     none = [np.full(len(rows["log_ratio"]), np.nan) for rows in parts]
     reward = np.concatenate(
@@ -387,12 +397,12 @@ def _unknown(values: Any) -> bool:
 
 
 def _typed_columns(rows: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert columns to the log's types, and leave out optional columns without a known value."""
+    """Convert columns to the gradient log's types, and leave out optional columns whose values are all NaN."""
     return {name: _typed(name, values) for name, values in rows.items() if name in REQUIRED or not _unknown(values)}
 
 
 def _typed(name: str, values: Any) -> Any:
-    """Convert numbers to the type of a column of the log: whole numbers, booleans or floats, with null for NaN."""
+    """Convert values to the type of the log's column ``name``; NaN becomes null in an integer or boolean column."""
     kind = LOGGED[name].kind
     if not isinstance(values, np.ndarray) or not kind.startswith(("int", "bool")):
         return values

@@ -1,8 +1,9 @@
 """The names that other trainers use: columns of per-response tables, and scalar metrics.
 
-A scalar gets our name only if it means the same. ``DIFFERENT`` says why a scalar with a similar name does not. The
-names come from the sources of TRL 1.16 (``trl/trainer/grpo_trainer.py``), verl 0.9.1 (``verl/trainer/ppo``) and
-prime-rl of August 2026 (``trainer/rl/token_export.py``).
+A scalar of another trainer gets the name of this project's metric only if both mean the same. ``DIFFERENT`` says for
+scalars with a similar name how their meaning differs. The names come from the sources of TRL 1.16
+(``trl/trainer/grpo_trainer.py``), verl 0.9.1 (``verl/trainer/ppo``) and prime-rl of August 2026
+(``trainer/rl/token_export.py``).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from fspo.gradlog import metric_names as metric
 from fspo.gradlog import schema
 
 ROLLOUT_VERSIONS = ("min_global_steps", "max_global_steps")
-"""Columns of verl in which the version of the weights counts rollouts; in all other columns it counts updates."""
+"""Columns of verl that give the version of the weights in rollouts; all other columns of versions count updates."""
 
 COLUMNS: dict[str, tuple[str, ...]] = {
     # Our name of a column: the names that other trainers have for it, the most specific first; case does not matter.
@@ -45,9 +46,9 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "entropy": ("entropy", "entropies"),
 }
 """For our name of a column, its names in other trainers' tables with a row for each response. ``new``, ``old`` and
-``sampler`` are log-probabilities by the new weights, the old weights and the sampler; they, ``log_ratio`` and
-``entropy`` are a number or a list over tokens. ``tokens`` are the ids of prompt and response; those before the first
-token that ``mask`` keeps identify the prompt.
+``sampler`` are log-probabilities by the new weights, the old weights and the sampler. These three, ``log_ratio`` and
+``entropy`` hold in each row a number or a list over tokens. ``tokens`` holds the token ids of prompt and response; the
+ids before the first token that ``mask`` keeps identify the prompt.
 """
 
 
@@ -71,7 +72,9 @@ COPIED = tuple(
 COLUMNS |= {name: (name,) for name in COPIED}
 
 MARKS = ("prompt", "response", "advantage", "log_ratio", "new", "old", "behaviour_log_ratio")
-"""A file with one of these columns (under any known name) is a table of responses; any other is a log of scalars."""
+"""A file with one of these columns (under any known name) is a table of responses. A file with none of them is a log of
+scalars if it has a column of steps and is not Parquet.
+"""
 
 METRICS: dict[str, str] = {
     # Scalars that TRL logs; those of an evaluation begin with eval_.
@@ -132,16 +135,16 @@ MISMATCH: dict[str, str] = {
     "mismatch_kl/all/mean": "mean of exp(x) - 1 - x over tokens, x = s + d + e",
     "mismatch_kl/all/max": "largest exp(x) - 1 - x of a token, x = s + d + e",
 }
-"""Scalars of other trainers about the mismatch between sampler and trainer, each with its meaning. They are means over
-a batch, so they say nothing by length.
+"""Scalars of other trainers about the mismatch between sampler and trainer, each with its meaning. Each is a statistic
+of a whole batch, so none tells how the mismatch depends on the length.
 
-Lower-case letters are log-ratios of a token, capitals of a response (docs/log_format.md).
+Lower-case letters are log-ratios of a token, capitals are log-ratios of a response (docs/log_format.md).
 """
 _SPELT = {"mismatch/mismatch_": "rollout_corr/", "mismatch/": "rollout_corr/", "actor/rollout_corr/": "rollout_corr/"}
-"""For each beginning of the names of verl's mismatch scalars in some releases, the beginning that ``MISMATCH`` has."""
+"""Beginning of the names of verl's mismatch scalars in some releases -> beginning of their names in ``MISMATCH``."""
 
 FOREIGN = "imported/"
-"""Prefix under which a scalar without a counterpart here keeps its original name."""
+"""Prefix put before the original name of a scalar that has no counterpart among this project's metrics."""
 
 
 def metric_name(name: str) -> tuple[str, str, str, str]:
@@ -151,8 +154,8 @@ def metric_name(name: str) -> tuple[str, str, str, str]:
     -------
     phase : "train" or "eval"
     plain : the original name without the prefix of its phase
-    stored : our name, or the original name behind ``FOREIGN``
-    why : "" if the meaning is the same as ours, "unknown", or how it differs
+    stored : name of this project's metric with the same meaning, or else ``FOREIGN`` + plain
+    why : "" if such a metric exists, how the scalar's meaning differs from a similar metric's, or "unknown"
     """
     phase, plain = "train", name
     for prefix in ("train/", "eval/", "eval_"):

@@ -1,4 +1,4 @@
-"""The log-ratios that follow from another trainer's log-probabilities, and their parts staleness D and engine E."""
+"""Compute S, D + E and S + D + E from another trainer's log-probabilities, and staleness D and engine ratio E alone."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Summed(NamedTuple):
         return Summed(self.total + sign * other.total, tokens)
 
     def where(self, rows: np.ndarray, row: Ints, other: float) -> Summed:
-        """Return the same values, but ``other`` in place of the values of responses outside the mask ``rows`` (N,).
+        """Return a copy with ``other`` in place of the values of responses outside the mask ``rows`` (N,).
 
         ``row`` says for each token to which response it belongs.
         """
@@ -33,9 +33,11 @@ class Summed(NamedTuple):
 
 
 def ratios(parts: Mapping[str, Summed], first: np.ndarray, row: Ints) -> dict[Ratio, Summed]:
-    """Return the ratios that can be made of ``log_ratio`` and the log-probabilities ``new``, ``old`` and ``sampler``.
+    """Return the ratios that follow from ``log_ratio`` and the log-probabilities ``new``, ``old`` and ``sampler``.
 
-    Without ``old`` only the total S + D + E is known; at a rollout's first update S is 0, so D + E is known there too.
+    ``parts`` holds these columns, as far as the table has them. From ``new`` and ``sampler`` alone the total S + D + E
+    follows. In the mask ``first`` (N,) of rows at a rollout's first update, S is 0, so S and D + E are known there too.
+    ``row`` says for each token to which response it belongs.
     """
     has = parts.keys()
     out: dict[Ratio, Summed] = {}
@@ -57,7 +59,8 @@ def ratios(parts: Mapping[str, Summed], first: np.ndarray, row: Ints) -> dict[Ra
 def parted(rows: Mapping[str, Any], updates: Floats) -> dict[str, Floats]:
     """Return the staleness D and the engine ratio E of each response that the old weights sampled, NaN for all others.
 
-    The logged versions say which weights sampled. Where they are the old weights, D is 0, and E is the logged D + E.
+    The old weights sampled a response if its behaviour versions equal the policy version less ``updates`` (N,), the
+    number of updates since the rollout. Then D is 0, and E is the logged D + E.
     """
     if not {"behaviour_log_ratio", "policy_version", "behaviour_version"} <= rows.keys():
         return {}

@@ -1,4 +1,4 @@
-"""The report of an import: what was used, what was unknown, and which diagnostics lack data."""
+"""The report of an import: which columns and scalars were used, which were unknown, and which diagnostics lack data."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Report:
 
     source: str
     run: str
-    files: dict[str, list[str]] = field(default_factory=dict)  # for each kind of file: names of those read
+    files: dict[str, list[str]] = field(default_factory=dict)  # for each kind of file: names of the files read
     rows: int = 0
     rollouts: int = 0
     known: dict[str, int] = field(default_factory=dict)  # for each log-ratio: number of rows that have it
@@ -40,15 +40,17 @@ class Report:
     derived: dict[str, str] = field(default_factory=dict)
     user_columns: list[str] = field(default_factory=list)
     unknown_columns: list[str] = field(default_factory=list)
-    metrics: dict[str, str] = field(default_factory=dict)  # for each metric of another trainer: our name
+    # For each metric of another trainer that has a counterpart here: the name of the counterpart.
+    metrics: dict[str, str] = field(default_factory=dict)
     # For each metric of another trainer that has no counterpart here, how its meaning differs.
     different_metrics: dict[str, str] = field(default_factory=dict)
     unknown_metrics: list[str] = field(default_factory=list)
     metric_lines: int = 0
-    not_stored: Counter[str] = field(default_factory=Counter)  # for each metric: how many of its values were no numbers
+    # For each metric, the number of its values that are no finite numbers; also the number of lines without a step.
+    not_stored: Counter[str] = field(default_factory=Counter)
     notes: list[str] = field(default_factory=list)
     ignored: list[str] = field(default_factory=list)
-    again: str = ""  # options for a second import that finds the log-probabilities which this one lacks
+    again: str = ""  # options that name the lengths or log-probabilities which this import lacks, for a second import
     damage: list[str] = field(default_factory=list)  # one line for each file that could not be read completely
 
     def missing(self) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Import another trainer's log into a run folder, which is written beside the target and renamed when complete."""
+"""Import another trainer's log into a run folder, which has a temporary name until it is complete."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class ImportOptions:
     Parameters
     ----------
     columns : mapping
-        For some of our column names, the table's name of the column, where `analysis.importing.names` does not know it.
+        This project's name of a column -> the table's name of it, instead of the names in `analysis.importing.names`.
     rule : str, optional
         Name of the preset whose rule trained.
     range_lo, range_hi : float, optional
@@ -51,13 +51,13 @@ class ImportOptions:
     aggregation : str, optional
         How the trainer averaged the loss: response, sequence, token or constant (`fspo.objective.aggregate`).
     updates_per_rollout : int
-        Optimizer updates between two rollouts, where the table counts only steps.
+        Optimizer updates between two rollouts, from which rollouts are numbered if the table has only steps.
     group_size : int, optional
         Number of successive responses that share a prompt, where the table names no prompt.
     tokenizer : str, optional
-        A tokenizer.json, used to count tokens where there is only text.
+        A tokenizer.json, used to count tokens if the table has only the text of responses.
     tokens : bool
-        Whether to write the log-ratio of each token beside their sum.
+        Whether to write the log-ratio of each token, besides that of the response.
     """
 
     columns: Mapping[str, str] = field(default_factory=dict)
@@ -96,7 +96,8 @@ def import_run(
     Raises
     ------
     UserError
-        If nothing of the source can be read, or the target exists already. Nothing is left behind then.
+        If an option is invalid, the source holds nothing that can be analysed, or ``out`` is a file or a
+        folder that is not empty. Then nothing is written.
     """
     if not str(out).strip():
         raise UserError("--output is empty: name a folder")
@@ -114,7 +115,7 @@ def import_run(
     with whole_folder(target) as part:
         _import_table(sources, part, rule, options, report, progress)
         import_scalars(sources, part, options.updates_per_rollout, report)
-        # A table with texts of responses alone is imported too: TRL's completions hold neither lengths nor log-ratios.
+        # "response" (texts) is enough to import a table, because TRL's completions hold neither lengths nor log-ratios.
         told_by = {"length", "log_ratio", "behaviour_log_ratio", "response"}
         if report.rows and not told_by & (report.columns | report.derived).keys():
             raise UserError(
@@ -202,7 +203,7 @@ def _import_table(
 
 
 def _derived(convert: Converter, options: ImportOptions, report: Report) -> None:
-    """Write into the report which columns were computed and from what; leave only copied ones in ``report.columns``."""
+    """Write into the report which columns of the log were computed and from what, and why others are missing."""
     used, kinds, columns = report.columns, convert.kinds, dict(report.columns)
     listed = [name for name in TOKENS if kinds.get(name) == "list"]
     if "new" in used and "old" in used and "log_ratio" not in used:
@@ -284,9 +285,9 @@ def _chunks(sources: Sources, damage: list[str]) -> Iterator[tuple[Path, Chunk]]
 
 
 def _present(given: Mapping[str, str], chunk: Chunk) -> dict[str, str]:
-    """Return the entries of ``given`` (name of our column -> name of the table's column) whose column this chunk has.
+    """Return the entries of ``given`` (this project's column name -> the table's) whose table column this chunk has.
 
-    A later file of a table may lack a column that the first has; our column is then null in its rows.
+    A later file of the import may lack a column that the first file has. The log then has null in that file's rows.
     """
     have = {str(name).lower() for name in chunk}
     return {ours: theirs for ours, theirs in given.items() if theirs.lower() in have}
@@ -295,7 +296,8 @@ def _present(given: Mapping[str, str], chunk: Chunk) -> dict[str, str]:
 def _only_number(chunk: Chunk, spare: list[str], sources: Sources) -> str | None:
     """Return the column of TRL's completions that holds the reward, which TRL names after the reward function.
 
-    It is the only column of numbers among the unused columns ``spare``; None if there are several or none.
+    The reward is taken to be the only column of numbers among the unused columns ``spare``. Return None if several or
+    none of these hold numbers, or if TRL did not write the files.
     """
     if not sources.trl:
         return None
@@ -304,7 +306,7 @@ def _only_number(chunk: Chunk, spare: list[str], sources: Sources) -> str | None
 
 
 def _user_columns(chunk: Chunk, spare: list[str]) -> dict[str, str]:
-    """Return names and Arrow types of the unused columns ``spare`` that the log gets too: numbers and short texts."""
+    """Return name -> type of the unused columns ``spare`` that the log keeps as ``user.*``: numbers, short texts."""
     kinds = {"number": "float64", "text": "string"}
     found = {name: as_values(chunk[name]) for name in spare}
     return {n: kinds[v.kind] for n, v in found.items() if v.kind == "number" or (v.kind == "text" and _short(v.array))}
@@ -322,10 +324,10 @@ def _user_values(column: Any, kind: str) -> Any:
 
 
 class _Store:
-    """Collector of rows by rollout, which writes a file for each rollout.
+    """Collector of imported rows, which waits for the rows of a rollout and writes each rollout to one file.
 
-    If more than ``BUFFER`` rows wait in memory, all rollouts but the newest are written; if more than ``BUFFER`` rows
-    still wait, the newest is written too.
+    If more than ``BUFFER`` rows wait in memory, all rollouts but that with the highest number are written. If more than
+    ``BUFFER`` rows still wait, that rollout is written too.
     """
 
     def __init__(self, writer: GradLogWriter, complete: Callable[[list[dict[str, Any]]], None]) -> None:

@@ -1,4 +1,8 @@
-"""Write other trainers' scalars to metrics.jsonl: under our names if they mean the same, else behind a prefix."""
+"""Write another trainer's scalars to metrics.jsonl.
+
+A scalar that means the same as a metric of this project gets that metric's name. Every other scalar keeps its name
+behind the prefix ``imported/``.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +27,7 @@ def import_scalars(sources: Sources, run: Path, updates_per_rollout: int, report
     for step, name, value in _scalars(sources, report):
         phase, plain, stored, why = metric_name(name)
         if stored in lines[phase, step]:
-            continue  # keep the value of the source read first, such as trainer_state.json
+            continue  # two sources have this scalar: keep the value of the source read first
         lines[phase, step][stored] = value
         if why == "":
             report.metrics[plain if phase == "train" else f"{phase}/{plain}"] = stored
@@ -58,7 +62,7 @@ def _scalars(sources: Sources, report: Report) -> Iterator[tuple[int, str, float
                 if not isinstance(step, (int, float)) or not math.isfinite(step):
                     report.not_stored["lines without a step"] += 1
                     continue
-                nested = row.pop("data", None)  # scalars lie inside "data" in verl's file logger
+                nested = row.pop("data", None)  # verl's file logger nests the scalars of a step in "data"
                 row |= nested if isinstance(nested, dict) else {}
                 yield from _numbers(int(step), row, report)
     for file in sources.events:

@@ -49,7 +49,7 @@ def find_sources(source: str | Path) -> Sources:
     Raises
     ------
     UserError
-        If there is no file, or none that can be read.
+        If ``source`` does not exist, is a run folder of this project, or holds no file that can be read as a log.
     """
     path = Path(source)
     if path.is_file():
@@ -79,7 +79,7 @@ def find_sources(source: str | Path) -> Sources:
             getattr(found, kind).append(file)
         elif file.name.endswith(TABLES):
             found.ignored.append(f"{file.relative_to(path)}: neither scalars by step nor responses")
-    if len(found.state) > 1:  # every checkpoint repeats the history up to its step, so only the last is kept
+    if len(found.state) > 1:  # a checkpoint's state repeats the history before it: keep only the last
         steps = {file: _last_step(file, found.ignored) for file in found.state}
         found.state = [max(found.state, key=lambda file: (steps[file], -len(file.parts)))]
     if not found:
@@ -97,12 +97,12 @@ def _order(path: Path) -> tuple[tuple[int, Any], ...]:
 
 
 def kind_of(path: Path) -> Kind | None:
-    """Tell what kind of source a file is, from its name and columns; None if it is neither scalars nor responses.
+    """Tell what kind of source a file is, from its name and columns; None if it holds neither scalars nor responses.
 
     Raises
     ------
     UserError
-        If its name is that of a source and the file cannot be read or is empty.
+        If the file's name ends like that of a table, and the file is empty or its columns cannot be read.
     """
     if path.name == "trainer_state.json":
         return "state"
@@ -123,7 +123,7 @@ def kind_of(path: Path) -> Kind | None:
 
 
 def read_state(path: Path) -> dict[str, Any]:
-    """Read TRL's trainer_state.json and check that it holds a history.
+    """Read TRL's trainer_state.json and check that it holds a log history.
 
     Raises
     ------

@@ -1,6 +1,7 @@
 """Read Parquet, CSV and JSON lines files in chunks of rows, and TensorBoard files event by event.
 
-If part of a file cannot be read, a line on it is added to the caller's list ``damage``, and the rest is returned.
+If part of a file cannot be read, a line that says so is added to the caller's list ``damage``, and the other rows or
+events are returned.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ Chunk = dict[str, "pa.Array | list[Any]"]
 
 
 def column_names(path: Path) -> list[str]:
-    """Return the names of a table's columns, of JSON lines those of the first line; [] if the file is empty.
+    """Return the names of a table's columns (for JSON lines: the keys of the first record); [] if the file is empty.
 
     Raises
     ------
@@ -58,7 +59,7 @@ def column_names(path: Path) -> list[str]:
 
 
 def unreadable(path: Path, error: Exception | str) -> UserError:
-    """Return the UserError that names a damaged file."""
+    """Return the UserError that says which file is damaged and why it cannot be read."""
     return UserError(f"{path} cannot be read: {_reason(error)}; repair it or move it away")
 
 
@@ -182,7 +183,7 @@ def _columns(records: list[dict[str, Any]]) -> Chunk:
 
 
 def events(path: Path, damage: list[str]) -> Iterator[tuple[int, str, float]]:
-    """Yield (step, tag, value) for each scalar of a TensorBoard file; ``damage`` as in :func:`read_chunks`.
+    """Yield (step, tag, value) for each scalar of a TensorBoard file; ``damage`` receives a line if part is unreadable.
 
     Raises
     ------

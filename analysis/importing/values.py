@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 NUMPY_NUMBER = re.compile(r"np\.(?:float|int)\d+\(([^()]*)\)")
-"""A number as numpy writes it in the text of a list: ``np.float64(-0.25)``."""
+"""Pattern of a number as numpy writes it in the text of a list: ``np.float64(-0.25)``."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Values:
     ----------
     kind : {"number", "list", "text"}
     array : pyarrow.Array
-        The values as read; lists from CSV are parsed.
+        The values as read, except that texts of lists (from CSV) are parsed.
     """
 
     kind: Literal["number", "list", "text"]
@@ -83,12 +83,12 @@ def _text(value: Any) -> str:
 
 
 def as_values(column: pa.Array | list[Any], *, listed: bool = False) -> Values:
-    """Find the kind of a column's values; strings that are lists of numbers in brackets (CSV) become lists.
+    """Return a column as `Values` of the kind that its values have; texts of lists in brackets (CSV) become lists.
 
     Parameters
     ----------
     listed : bool
-        Whether strings of numbers without brackets are lists too.
+        Whether texts of several numbers without brackets become lists too.
     """
     import pyarrow as pa
 
@@ -126,7 +126,7 @@ def _is_number(kind: pa.DataType) -> bool:
 
 
 def _lists(array: pa.Array, listed: bool) -> pa.Array | None:
-    """Parse texts such as JSON, Python and numpy write a list of numbers; None if one of them is no list."""
+    """Parse texts of lists of numbers, as JSON, Python or numpy writes them; None if one of the texts is no list."""
     import pyarrow as pa
 
     values = array.to_pylist()
@@ -144,7 +144,7 @@ def _list(text: str) -> list[float | None]:
     try:
         if isinstance(found := json.loads(text), list):
             return found
-    except ValueError:  # no JSON: numpy separates by spaces, and Python writes None and nan
+    except ValueError:  # not JSON: numpy separates numbers by spaces, Python writes None and nan
         pass
     inside = text.strip()
     inside = inside[1:-1] if inside[:1] + inside[-1:] in ("[]", "()") else inside

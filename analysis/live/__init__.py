@@ -1,1 +1,1 @@
-"""Follow runs while they are written, and show them on a local page."""
+"""Follow the logs of runs during training, and show them on a page that this machine serves (``fspo watch``)."""

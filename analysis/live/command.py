@@ -38,7 +38,7 @@ def main(arguments: list[str]) -> int:
             raise UserError(f"{run} is no folder, nor is the folder above it: give the run folder, or where it will be")
     if len({Path(run).resolve() for run in args.runs}) < len(args.runs):
         raise UserError("the same run folder is named twice: name each run once")
-    from analysis.live.page import ADDRESS, make_server  # here, because it loads bokeh: --help need not wait
+    from analysis.live.page import ADDRESS, make_server  # imported here: --help need not load bokeh
 
     server = make_server(args.runs, args.port)
     address = f"http://{ADDRESS}:{args.port}/"

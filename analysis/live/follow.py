@@ -1,8 +1,9 @@
 """Follow a run's log as it grows. The rows of each rollout are read once and added to sums over all rollouts.
 
-Every number that is shown comes from a table of `analysis.tables` or from the doctor. It is made of the rows of one
-rollout (series over time) or of sums over all rollouts (acceptance), so the cost of a rollout does not grow with the
-run.
+The page of ``fspo watch`` shows the numbers that a `Follower` computes. A series over time has for each rollout a value
+computed from that rollout's rows alone, and an acceptance is computed from the sums over all rollouts. The cost of a
+new rollout therefore does not grow with the run. Rewards and staleness are means over rows of the log, all other
+values are computed as in the tables of `analysis.tables`, and findings come from the doctor.
 """
 
 from __future__ import annotations
@@ -38,13 +39,16 @@ from fspo.stats.bins import Bins, quantile_bins
 from fspo.stats.clusters import MIN_CLUSTERS, dense, ratios
 
 SETTLED = 10.0
-"""Seconds since its files last changed after which the newest rollout is read even if a file is missing or damaged."""
+"""Seconds without a change of its files after which the newest rollout is read even if a file is missing or damaged."""
 PAUSED = 300.0
-"""Seconds without a new file after which the doctor examines all rollouts that have been read."""
+"""Seconds without a change of the newest rollout's files, after which the doctor answers on all rollouts read so far.
+
+Before that, the doctor answers again once at least a hundredth of the rollouts read is new to it.
+"""
 DOCTOR_ROWS = 20_000
 """Largest number of rows that the doctor keeps for the checks that need many rows at once."""
 SHOWN = 1500
-"""Largest number of responses of the newest rollout that are shown as points."""
+"""Largest number of rows of the newest rollout that the page shows as points of length and S."""
 Signature = tuple[tuple[str, int, int], ...]
 """Name, size in bytes and time of the last change (ns) of each file of a rollout."""
 
@@ -56,13 +60,13 @@ class RolloutView:
     Attributes
     ----------
     rows : int
-        Number of rows of phase train.
+        Number of the rollout's log rows of phase train.
     seconds : float
-        CPU time that was spent on the rollout, seconds.
+        CPU time of reading and analysing the rollout, seconds.
     panels : dict of str to array (K+1,)
-        A value for each bin of lengths and, last, for all lengths; NaN where it is unknown.
+        By name of the panel: a value for each of the K bins of lengths and, last, for all lengths; NaN if unknown.
     over_time : list of OverTimeRow
-        The rollout's rows of the table over_time.
+        The rows that the rollout has in the table over_time.
     """
 
     rollout: int
@@ -74,7 +78,7 @@ class RolloutView:
 
 @dataclass(frozen=True)
 class Points:
-    """Responses of the newest rollout, as arrays (N,): length, S, the band's edges and whether the rule clips them."""
+    """Rows of the newest rollout, as arrays (N,): length, S, the band's edges, whether the rule cuts the gradient."""
 
     length: Floats
     S: Floats
@@ -95,19 +99,21 @@ class Follower:
     path : path
         Run folder; it need not exist yet.
     bins : list of Bins
-        The bins that several followers share: empty until one of them puts in the quantile bins of its first rollout
-        with a row after an update.
+        A list that several followers share, so that they use the same bins of lengths. The list is empty until one of
+        the followers appends the quantile bins of its first rollout with a row after an update (a row logged after at
+        least one update on its rollout).
 
     Attributes
     ----------
     seen : list of RolloutView
-        The rollouts that were read, in order. If the log was written anew, this is a new list.
+        The rollouts that were read, in order. A new list replaces this one when reading starts again.
     starts : int
-        How many times the log was read from its beginning: once more where a part that was read has changed.
+        Number of times that reading started at the log's first rollout: 1, and 1 more each time that :meth:`poll` found
+        that the log must be read again.
     diagnosis : Diagnosis, optional
-        The doctor's last answers; ``asked`` is the number of rollouts that they are about.
+        The doctor's last answers; ``asked`` is the number of rollouts that these answers are about.
     first_found : dict of str to int
-        For each finding of the doctor, the number of the newest rollout when it first appeared.
+        For each finding in the doctor's last answers, the number of the newest rollout when the finding appeared.
     """
 
     def __init__(self, path: str | Path, bins: list[Bins] | None = None) -> None:
@@ -132,14 +138,14 @@ class Follower:
 
     @property
     def bins(self) -> Bins | None:
-        """The bins of lengths; None until a rollout has been read that has a row after an update."""
+        """The bins of lengths; None until a follower that shares them has read a rollout with a row after an update."""
         return self._bins[0] if self._bins else None
 
     def poll(self, budget: float = 0.5) -> bool:
         """Read new rollouts for about ``budget`` seconds, at least one, and return whether anything changed.
 
-        Where files that were read have changed or are gone (a run that was resumed, a file that was repaired),
-        everything is read again.
+        The log is read again from its first rollout if files that were read have changed or are gone (because a run was
+        resumed or a file repaired), or if a new rollout has a lower number than a rollout already read.
         """
         until = time.monotonic() + budget
         parts = self._parts()
@@ -169,11 +175,11 @@ class Follower:
         return changed
 
     def acceptance(self) -> list[AcceptanceRow]:
-        """Return the rows of the table acceptance for the rule that trained, from the sums over all rollouts read."""
+        """Return the trained rule's rows of the table acceptance, computed from the sums over all rollouts read."""
         return [] if self._tally is None or self.run is None else tables_of(self.run, self._tally).acceptance
 
     def points(self) -> Points | None:
-        """Return responses of the newest rollout that has a row after an update; None before there is one."""
+        """Return up to `SHOWN` rows of the newest rollout that has a row after an update; None if none was read."""
         if self.run is None:
             return None
         rows = self.run.rows
@@ -186,25 +192,30 @@ class Follower:
         return Points(rows.length, rows.S, *rows.edges(case.rule), outcome.side != 0)
 
     def _parts(self) -> dict[int, Signature]:
-        """Return for each rollout of the log its files' signature: their names, sizes and times of change."""
+        """Return for each rollout of the log the signature of its files: names, sizes and times of the last change."""
         found: dict[int, list[tuple[str, int, int]]] = {}
         for path in log_paths(self.path):
             try:
                 stat = path.stat()
-            except OSError:  # removed since the folder was listed
+            except OSError:  # the file was removed after log_paths listed it
                 continue
             found.setdefault(rollout_of(path), []).append((path.name, stat.st_size, stat.st_mtime_ns))
         return {number: tuple(files) for number, files in found.items()}
 
     def _complete(self, files: Signature) -> bool:
-        """Return whether the newest rollout has as many files as earlier ones, or has not changed for a while."""
+        """Return whether the newest rollout may be read.
+
+        It may be read if it has as many files as any rollout read so far, or if its files have not changed for
+        `SETTLED` seconds.
+        """
         usual = max(map(len, self._done.values()), default=0)
         return 0 < usual <= len(files) or _age(files) >= SETTLED
 
     def _read(self, number: int, *, fresh: bool) -> bool:
-        """Read a rollout and return True; add nothing and return False if it may be read later.
+        """Read a rollout and return True, also if parts of it are damaged; the damage is noted.
 
-        That is so if the rollout is ``fresh`` (its files changed a moment ago) and a file cannot be read.
+        If a file cannot be read and the rollout is ``fresh`` (the newest one, changed less than `SETTLED` seconds ago),
+        the file may still be being written: then add nothing and return False, and a later call reads the rollout.
         """
         began = time.process_time()
         try:
@@ -229,7 +240,7 @@ class Follower:
         return True
 
     def _look(self, number: int, files: Sequence[LogFile]) -> tuple[int, dict[str, Floats], list[OverTimeRow]]:
-        """Return the number of rows of a rollout, what its panels show, and its rows of the table over_time."""
+        """Return a rollout's number of rows, values in the panels over time, and rows in the table over_time."""
         log = read_files([(file, None) for file in files], READ, ("train",))
         self.rows_read += len(log)
         run = self._load(number)
@@ -266,14 +277,14 @@ class Follower:
         return len(log), panels, over_time
 
     def _load(self, number: int, on: Ratio = "update") -> Run | None:
-        """Return a rollout's rows for the analysis of a log-ratio; None where the log has no row of it."""
+        """Return a rollout's rows for the analysis of the log-ratio ``on``; None if `load_run` finds no row for it."""
         try:
             return load_run(self.path, LENGTH, on, (number, number))
         except UserError:
             return None
 
     def _add(self, run: Run, number: int) -> list[OverTimeRow]:
-        """Add a rollout to the sums over all rollouts, and return its rows of the table over_time."""
+        """Add a rollout to the sums over all rollouts, and return the rollout's rows in the table over_time."""
         assert self.bins is not None
         trained, found = trained_case(run), Found()
         if self._tally is None:
@@ -282,7 +293,10 @@ class Follower:
         return found.over_time
 
     def _spread(self, run: Run) -> Floats:
-        """Return the standard deviation of a log-ratio by bin, over the responses at first use."""
+        """Return the standard deviation of the log-ratio, over rows at first use, by bin and for all lengths (K+1,).
+
+        A bin with fewer than `MIN_CLUSTERS` clusters gets NaN.
+        """
         assert self.bins is not None
         rows, number = run.rows.use("first"), len(self.bins)
         place = self.bins.index(rows.coordinate)
@@ -295,7 +309,10 @@ class Follower:
         return found
 
     def _cosine(self, run: Run) -> Iterator[tuple[str, Floats]]:
-        """Yield the cosine of the clipped and the unclipped update by bin, where responses at first use have scores."""
+        """Yield "cosine" with the cosine of the clipped and the unclipped update, by bin and for all lengths (K+1,).
+
+        Yield nothing if no response at first use has a score, or the log names no rule on sequences.
+        """
         trained = trained_case(run)
         if trained is None or not run.counts.get("scores_taken"):
             return

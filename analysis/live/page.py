@@ -31,11 +31,14 @@ ADDRESS = "127.0.0.1"
 EVERY = 1000
 """Milliseconds between two looks at the logs, and between two updates of an open page."""
 ALL_COLOUR, EDGE_COLOUR = "#e8590c", "#868e96"
-"""Colours of the line over all lengths and of a band's edges, to be seen on light and on dark pages."""
+"""Colours of the line for all lengths together and of a band's edges, visible on light and on dark pages."""
 
 
 class Panel(NamedTuple):
-    """Texts of a panel with a line over time for each bin of lengths: title, label of the axis, why it may be empty."""
+    """Texts of a panel with a line over time for each bin of lengths.
+
+    They are the title, the label of the vertical axis, and the reason that the page gives if the panel has no data.
+    """
 
     title: str
     axis: str
@@ -62,14 +65,14 @@ PANELS = {
 """The panels whose horizontal axis is the rollout, by name. docs/watch.md names the table that each panel shows."""
 ACCEPTANCE, LAW = "acceptance", "law"
 COLOURS = ("#7b6fd6", "#4c8fe0", "#2aa5b8", "#3fae6a", "#9aa82e", "#d19a1c")
-"""A colour for each bin of lengths, the shortest first, to be seen on light and on dark pages."""
+"""A colour for each bin of lengths, the shortest lengths first, visible on light and on dark pages."""
 ALL = "all"
 COLUMNS = ("rollout", *map(str, range(len(COLOURS))), ALL)
-"""Columns of the data of a panel over time: the number of the rollout, the value in each bin, and over all lengths."""
+"""Columns of the data of a panel over time: the rollout's number, the value in each bin, the value over all lengths."""
 UNKNOWN = np.array([np.nan])
 ABOVE = ("choice", "state", "doctor", "key")
 HIDDEN = "hidden"
-"""Name of the text that says which panels are not shown, and why."""
+"""Name of the page's text that says which panels are not shown, and why."""
 PAINT = """
 const scheme = window.matchMedia('(prefers-color-scheme: dark)');
 const paint = (dark) => {
@@ -101,7 +104,7 @@ CSS = """
 
 
 class Session:
-    """One open page. It shows the followed run that is chosen, and the acceptance of all runs beside each other."""
+    """One open page of ``fspo watch``: panels of the run chosen on the page, and acceptance of every followed run."""
 
     def __init__(self, document: Document, followers: Sequence[Follower]) -> None:
         self.followers, self.document = followers, document
@@ -131,7 +134,7 @@ class Session:
         document.add_periodic_callback(self.update, EVERY)
 
     def update(self) -> None:
-        """Send the browser what changed since the last update."""
+        """Send the browser what changed in the panels and texts since the last call."""
         follower = self.followers[self.chosen]
         self._say("state", _state(follower))
         now = (self.chosen, *((f.starts, len(f.seen), f.asked) for f in self.followers))
@@ -156,7 +159,7 @@ class Session:
             self.texts[name].text = text
 
     def _line(self, name: str, panel: Panel) -> None:
-        """Draw a panel over time: a line for each bin of lengths, and one for all lengths."""
+        """Make a panel over time, still without data: a line for each bin of lengths, and one for all lengths."""
         plot = _figure(panel.title, "rollout", panel.axis)
         plot.xaxis[0].ticker.min_interval = 1  # rollouts are whole numbers
         source = ColumnDataSource({n: [] for n in COLUMNS})
@@ -183,7 +186,7 @@ class Session:
         self._say("key", text)
 
     def _over_time(self, follower: Follower) -> None:
-        """Append the rollouts that were not sent before to the sources of the panels over time."""
+        """Append the rollouts that the page does not show yet to the panels over time, and hide panels without data."""
         new, hidden = follower.seen[self.sent :], []
         for name, panel in PANELS.items():
             data: dict[str, Any] = {"rollout": [seen.rollout for seen in new]}
@@ -213,7 +216,7 @@ class Session:
             plot.add_layout(whisker)
             plot.line("x", "y", source=source, color=colour)
             dots = plot.scatter("x", "y", source=source, size=7, color=colour)
-            for end in ("low", "high"):  # invisible points, so that the axis spans the whiskers
+            for end in ("low", "high"):  # invisible points make the axis span the whiskers
                 plot.scatter("x", end, source=source, size=1, alpha=0)
             tips = [("length", "@x{0.0}"), ("kept", "@y{0.000} [@low{0.000}, @high{0.000}]")]
             plot.add_tools(HoverTool(renderers=[dots], tooltips=tips))
@@ -275,7 +278,7 @@ def _colour(run: int) -> str:
 
 
 def _accepted(rows: Sequence[AcceptanceRow]) -> list[AcceptanceRow]:
-    """Return the rows by bin of the update acceptance of the rule that trained, at first use."""
+    """Return those rows of the table acceptance that hold the trained rule's update acceptance by bin, at first use."""
     return [
         row
         for row in rows
@@ -288,7 +291,7 @@ def _accepted(rows: Sequence[AcceptanceRow]) -> list[AcceptanceRow]:
 
 
 def _state(follower: Follower) -> str:
-    """Return what is known about the progress of a run, as HTML."""
+    """Return the state of a followed run as HTML: its rule, the rollouts read and to be read, and notes."""
     name = escape(str(follower.path))
     if not follower.seen:
         return f'<div class="card"><b>{name}</b>: waits for the first rollout in its gradlog</div>'
@@ -305,7 +308,7 @@ def _state(follower: Follower) -> str:
 
 
 def _doctor(follower: Follower) -> str:
-    """Return the doctor's findings as HTML."""
+    """Return the doctor's findings on a followed run as HTML."""
     diagnosis = follower.diagnosis
     if diagnosis is None:
         return '<div class="card faint">The doctor has not looked yet.</div>'
@@ -323,12 +326,14 @@ def _doctor(follower: Follower) -> str:
 
 
 def make_server(runs: Sequence[str | Path], port: int) -> Server:
-    """Make the server of the page and begin to follow the runs. Call its ``start`` and ``io_loop.start`` to run it.
+    """Make the server of the page of ``fspo watch``, which follows the runs.
+
+    The caller runs the server with the server's ``start`` and ``io_loop.start``.
 
     Raises
     ------
     UserError
-        If the port is taken.
+        If the port is taken, or this user may not use it.
     """
     shared: list[Bins] = []
     followers = [Follower(run, shared) for run in runs]

@@ -1,1 +1,1 @@
-"""What another setting changes: counterfactually on one log, or in runs that were trained with that setting."""
+"""``fspo sweep``: what other settings of the rule and the update would have done to the responses of one run's log."""

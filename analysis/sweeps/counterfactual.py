@@ -1,7 +1,7 @@
-"""``fspo sweep RUN``: what another setting would have done to the same log, one setting at a time.
+"""``fspo sweep RUN``: what another setting would have done to the run's logged responses, one setting at a time.
 
-The sweep is counterfactual. The responses, their S, A and scores are the log's; only the rule changes, or the way in
-which an update is made up.
+The sweep is counterfactual: the responses, their S and their scores are those of the log. A setting changes the rule,
+the aggregation of the loss, the group size (and with it A), or which of a rollout's updates are counted.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class SweepRow(NamedTuple):
 
 @dataclass(frozen=True)
 class Setting:
-    """One setting of the sweep: a rule, and functions that first change the log's rows and windows of scores. A setting
-    with smaller groups, for example, keeps a part of each group."""
+    """One setting of the sweep: a rule, and functions that change the log's rows and windows of scores before the rule
+    is applied. For example, the functions of a setting with smaller groups keep a part of each group."""
 
     name: str
     value: str
@@ -73,8 +73,8 @@ class Setting:
 
 
 def settings(run: Run) -> Iterator[Setting]:
-    """Yield every setting of the sweep on the run's log: settings of corrections if the engine or behaviour ratio is
-    analysed, else settings of clip rules."""
+    """Yield every setting of the sweep on the run's log. They are settings of corrections if the engine or
+    behaviour ratio is analysed, and else settings of clip rules."""
     corrections, known = run.ratio.on in CORRECTED, candidates(run.ratio.on)
     compared, named = (OF_SEQUENCES, "engine-sqrt") if corrections else (COMPARED, "fspo")
     base = known[named]
@@ -93,13 +93,13 @@ def settings(run: Run) -> Iterator[Setting]:
         yield Setting("drift", drift, named, replace(base, drift=drift))
     typical = float(np.median(run.rows.length))
     for gamma in (0.0, 0.25, 0.5, 0.75, 1.0):
-        # At the median length let the half-width equal that of fspo, so that only its growth with length changes.
+        # At the median length the half-width equals that of ``base``, so that only its growth with the length changes.
         factor = typical ** (0.5 - gamma)
         ends = {"range_lo": base.range_lo * factor, "range_hi": base.range_hi * factor}
         yield Setting("gamma", f"{gamma:g}", "power", replace(base, shape="power", gamma=gamma, name="", **ends))
     for name, power in (("response", 0.0), ("token", 1.0), ("response mean", -1.0)):
         yield Setting("aggregation", name, named, base, window=_weighted(power))
-    if corrections:  # a correction depends on neither group size nor minibatches
+    if corrections:  # a correction depends on neither group size nor minibatch: yield no such settings
         return
     largest = int(np.bincount(run.rows.use("first").cluster).max(initial=0))
     for size in (k for k in (2, 4, 8, 16) if k <= largest):
@@ -120,7 +120,7 @@ def _weighted(power: float) -> Transform:
 
 
 def _first_responses(rows: Rows, size: int) -> np.ndarray:
-    """Return a mask of the rows that belong to the first ``size`` responses of their prompt."""
+    """Return a mask (N,) of the rows whose response is among the first ``size`` of its cluster, in order of ids."""
     pairs = pd.DataFrame({"cluster": rows.cluster, "response": rows.response})
     return (pairs.groupby("cluster")["response"].rank("dense") <= size).to_numpy()
 
@@ -134,9 +134,11 @@ def _smaller(size: int) -> RowsTransform:
 
 
 def _smaller_window(run: Run, size: int) -> Transform:
-    """Return a function that gives the responses of a window the advantages of groups of only ``size`` responses.
+    """Return a function that cuts a window's groups to ``size`` responses and gives these their new advantages.
 
-    They are computed from all rows of the run, because responses with A = 0, which have no scores, count in them too.
+    A window holds only responses with a score, hence none with A = 0. An advantage depends on the rewards of all
+    responses of its group, so the new advantages are computed from all rows of the run. Responses whose new advantage
+    is 0 or unknown are left out of the window.
     """
     some = _smaller(size)(run.rows)
     names = row_names(some.rollout, some.step, some.response)
@@ -175,7 +177,8 @@ def sweep(run: Run, bins: Bins, progress: Callable[[str], None] = lambda _: None
     bins : Bins
         Bins of length, over which LRE is computed.
     progress : callable
-        Called with each setting's name when its acceptances are done, and for each window of scores.
+        Called with a setting's name when its acceptances are computed, and with a window's number when the window's
+        scores have been added to all settings.
     """
     chosen = list(settings(run))
     width, _ = effective_width(run)
