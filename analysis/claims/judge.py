@@ -60,7 +60,7 @@ def evaluate_claims(tables: Tables, on: Ratio = "update", *, chosen: bool = Fals
         mean.
     unlike : str
         In which options other than rule and seed the compared runs differ (`analysis.claims.settings.unlike`); "" if in
-        none. If they differ, atoms of the arm ``published`` have no number, except those about rollouts missed.
+        none. If they differ, atoms of the arm ``published`` have no number.
 
     Returns
     -------

@@ -304,6 +304,13 @@ def test_a_run_that_stopped_itself_is_not_forgotten():
     assert (claims["own-ends-rloo"].verdict, claims["own-ends-rloo"].estimate) == ("refuted", 3)
 
 
+def test_a_run_with_another_range_or_setting_says_nothing_about_the_rule_as_published():
+    stopped = [row for row in runs() if row["run"] != "fspo-13"] + training("fspo", 13, 0.1, rollouts=2)
+    assert judged(training=stopped, ranges=ranges(*RUNS, factor=12))["own-ends"].verdict == "inconclusive"
+    claims = evaluate_claims(tables(training=runs(), ranges=ranges(*RUNS)), unlike="one learns faster")
+    assert {c.verdict for c in claims if c.id in ("own-ends", "own-ends-rloo", "C5")} == {"inconclusive"}
+
+
 def test_a_headline_is_made_of_its_atoms_alone():
     ids = [atom.id for atom in ATOMS]
     assert len(set(ids)) == len(ids)
