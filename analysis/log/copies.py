@@ -1,14 +1,16 @@
-"""Find responses that a log holds twice under different ids, because rows of a process were gathered and logged twice.
+"""Find responses that a log holds twice under different ids, because the rows of one process were logged twice.
 
-Sums over the tokens of two different responses are almost never equal to the last bit. A few equal rows are responses
-with the same text, and are kept. Rows count as logged twice if at least the share ``COPIES`` of them equal a row of
-another prompt, or if at least the share ``SAME_PROMPT`` equal a row of the same prompt in pairs. Copies add nothing and
-make intervals too narrow, so an analysis leaves them out and reports their number. Groups whose responses all have the
-same text are not searched for pairs, because a collapsed policy makes such groups too.
+Two rows are called equal if they agree to the last bit in length, in S and in the other sums over tokens. Rows of
+different texts are almost never equal. A few equal rows may be responses with the same text, and all of them are kept.
+Rows count as logged twice if at least the share ``COPIES`` of them equal a row of another prompt, or if at least the
+share ``SAME_PROMPT`` of them stand in sets of two, four, ... equal rows. Both shares are of the rows with at least
+``LONG`` tokens and S other than 0. The second share leaves out groups in which all rows are equal, because a collapsed
+policy makes such groups too. A copy adds no information and makes intervals too narrow, so an analysis leaves copies
+out and reports their number.
 
-Of other defects, rows of torn files are left out (`fspo.gradlog`), and a log with files of two runs is refused
-(`analysis.log.loading`). Rows with any other defect were trained on, so they are kept, and ``fspo doctor`` names the
-defect.
+Other modules handle other defects: `fspo.gradlog` skips what cannot be read of a log, `analysis.log.loading` refuses a
+log with files of two runs, and `analysis.log.usable` leaves out rows with numbers that are not finite and repeated
+rows. Rows with any other defect were trained on, so they are kept, and ``fspo doctor`` names the defect.
 """
 
 from __future__ import annotations
@@ -26,11 +28,11 @@ COPIES = 0.03
 """If at least this share of the judged rows (those of ``LONG`` tokens or more, with S other than 0) has a copy under
 another prompt, such copies are left out."""
 SAME_PROMPT = 0.9
-"""If at least this share of the judged rows has a copy under the same prompt, such copies are left out. Groups in which
-all rows are equal are not considered. A smaller share may be responses with the same text.
+"""If at least this share of the mixed rows (`Copies.mixed`) stand in sets of two, four, ... equal rows, half of each
+such set is left out. A smaller share may be responses with the same text.
 """
 LEAST = 50
-"""Least number of judged rows for which copies are left out; fewer rows are all kept."""
+"""With fewer judged rows, all rows are kept. ``SAME_PROMPT`` is applied only if there are also this many mixed rows."""
 ODD = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F)
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -39,17 +41,20 @@ Mask = NDArray[np.bool_]
 class Copies(NamedTuple):
     """Masks (N,) that say which rows of a log are copies of other rows.
 
+    Two rows are equal if they agree in rollout, step, length and all sums over tokens.
+
     Attributes
     ----------
     judged : bool array (N,)
         Rows of at least ``LONG`` tokens with a log-ratio other than 0.
     mixed : bool array (N,)
-        Judged rows of groups, each of one step and prompt, in which not all judged rows are equal.
+        Judged rows of those groups (one rollout, step and prompt) in which not all judged rows are equal; all judged
+        rows if the log has no equal rows.
     prompts : bool array (N,)
-        Rows that equal a row of another prompt in the same step.
+        Judged rows that equal a row of another prompt.
     pairs : bool array (N,)
-        Rows of ``mixed`` that stand in the same step under an even number of response ids (two, four, ...), the row's
-        own id included.
+        Rows of ``mixed`` whose set of equal rows has an even number of response ids (two, four, ...), the row's own id
+        included.
     again : bool array (N,)
         Copies that are to be left out: none, unless there are so many copies that rows must have been logged twice.
     """
@@ -62,7 +67,7 @@ class Copies(NamedTuple):
 
 
 def marks(*numbers: NDArray[np.float64]) -> NDArray[np.uint64]:
-    """Return a hash of each row (N,) of the columns ``numbers``; rows that are equal in all columns have one hash."""
+    """Return a hash of each row (N,) of the columns ``numbers``; rows equal in all columns have the same hash."""
     mark = np.zeros(len(numbers[0]), np.uint64)
     for x in numbers:
         mark = (mark ^ np.ascontiguousarray(x, np.float64).view(np.uint64)) * np.uint64(ODD[0])
@@ -75,8 +80,8 @@ def marks(*numbers: NDArray[np.float64]) -> NDArray[np.uint64]:
 def find_copies(
     rollout: Ints, step: Ints, prompt: Ints, response: Ints, length: NDArray[np.float64], *numbers: NDArray[np.float64]
 ) -> Copies:
-    """Find the rows (N,) that agree in length and in all ``numbers`` (S, then other sums) with a row of another
-    response in the same step.
+    """Find the rows (N,) that agree in length and in all ``numbers`` with a row of another response in the same rollout
+    and step. The first of the ``numbers`` is S, the others are further sums over a response's tokens.
     """
     import pandas as pd
 
@@ -96,7 +101,7 @@ def find_copies(
     group = pd.factorize(key[place])[0]
     count = int(group.max()) + 1
     first = np.zeros(count, np.int64)
-    first[group[::-1]] = rows[::-1]  # among equal rows, that with the least response id stays
+    first[group[::-1]] = rows[::-1]  # the row with the lowest response id among equal rows
     many = pd.DataFrame({"group": group, "prompt": prompt[rows], "response": response[rows]}).groupby("group").nunique()
     prompts, ids = (many[name].to_numpy()[group] for name in ("prompt", "response"))
     found.prompts[rows] = prompts > 1

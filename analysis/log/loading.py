@@ -25,7 +25,7 @@ from fspo.gradlog.schema import NO_ADVANTAGES
 from fspo.rules import Rule
 
 IN_MEMORY = 300_000
-"""Largest number of rows with which a log is read into memory at once. A larger log is streamed."""
+"""Largest number of rows with which a log is read into memory at once. A larger log is streamed: read in chunks."""
 SAMPLED = {
     "bins": "all",
     "moments": "all",
@@ -39,8 +39,8 @@ SAMPLED = {
     "calibrate": "all",
     "sweep": "first",
 }
-"""Results, by name, that are made from a sample of the rows if the log is streamed; and which rows of the sample they
-use: "all", or those at "first" use.
+"""Names of the results that are made from a sample of the rows if the log is streamed. The value says which rows of the
+sample a result uses: "all" rows, or the rows at "first" use.
 """
 COUNTED = {
     "updates_since_rollout": "counted from each rollout's first step (where all rollouts have one step and S is not "
@@ -56,18 +56,21 @@ class Run:
     Attributes
     ----------
     rule : Rule, optional
-        The run's own rule on the ratio that is analysed: its clip rule or its correction; None without one.
+        The run's own rule on the ratio that is analysed: its clip rule or its correction. None if the log's header
+        names no rule on this ratio.
     clip_rule : Rule, optional
         The clip rule that trained, whichever ratio it acts on; None if the log's header names none.
     rows : Rows
         All rows that can be analysed; of a streamed run, the rows of a sample of rollouts, each rollout complete.
     logged : frozenset of str
-        Names of the columns that have a value in the log. A column that says what the run's own rule did stands under
-        the name of the field of ``rows`` that holds it, for example ``multiplier``.
+        Names of the columns that have a value in the log. A column that says what the run's own rule did is listed
+        under the name of the field of ``rows`` that holds it: ``correction_weight`` as ``multiplier``, for example.
     counts : mapping of str to int
-        Number of rows by kind (the counts of ``summary.json``) in the log; of a streamed run, in the sample.
+        Number of rows of each kind (left out, at first use, ...), by the names of the counts in ``summary.json``. Rows
+        of the log are counted; of a streamed run, rows of the sample.
     notes : Notes
-        Warnings and damage that loading met. Later steps of an analysis return notes of their own beside these.
+        Warnings, and parts of the log that could not be read, as found by `load_run`. Later steps of an analysis
+        return separate notes.
     stream : Stream, optional
         The log's files, where the log is too large for memory.
     """
@@ -81,12 +84,12 @@ class Run:
     logged: frozenset[str]
     counts: Mapping[str, int]
     notes: Notes
-    score_options: dict[str, Any] = field(default_factory=dict)  # how scores were taken, as the log's header says
+    score_options: dict[str, Any] = field(default_factory=dict)  # options of the scores, from the log's header
     partition: Partition = LENGTH
     stream: Stream | None = None
     sampled: dict[str, Any] = field(
         default_factory=dict
-    )  # for a streamed log: which results are made of how many sampled rows (`_sampled`)
+    )  # for a streamed log: how many sampled rows each result uses (`_sampled`)
     ratio: LoggedRatio = UPDATE  # the log-ratio that ``rows.S`` holds
     clip_rule: Rule | None = None
 
@@ -128,7 +131,7 @@ def load_run(
     on : str
         The log-ratio that is analysed (``fspo.rules.Ratio``); the field S of the rows holds it.
     rollouts : (first, last), optional
-        Inclusive range of the rollouts that are read, by the names of their files; all by default.
+        Inclusive range of rollouts. Only files with a rollout of this range in their names are read; by default all.
 
     Raises
     ------
@@ -210,7 +213,10 @@ def load_run(
 
 
 def _sampled(rows: Rows, rollouts: int, of: int) -> dict[str, Any]:
-    """Return how many sampled rows each result uses that is made from a sample of the rows, and a text that says so."""
+    """Return how many sampled rows each result of ``SAMPLED`` uses, and a text for the user that says so.
+
+    ``rows`` are the sampled rows. They come from ``rollouts`` of the log's ``of`` rollouts.
+    """
     number = {"all": len(rows), "first": int(np.count_nonzero(rows.used == 0))}
     groups = ("; ".join(name for name, use in SAMPLED.items() if use == which) for which in number)
     text = (
@@ -222,7 +228,10 @@ def _sampled(rows: Rows, rollouts: int, of: int) -> dict[str, Any]:
 
 
 def warnings_of(counts: Mapping[str, int], partition: Partition, ratio: LoggedRatio = UPDATE) -> list[str]:
-    """Return a warning for each kind of row that was left out, and for a log in which the ratio is always 0."""
+    """Return warnings with the numbers of rows left out as not finite, repeated, copied or without a coordinate.
+
+    Also warn if the log-ratio is 0 in every row, or if scores failed when they were taken.
+    """
     texts = {
         "rows_not_finite": f"rows left out: {ratio.words.text} or A is not finite, or the length is below 1",
         "rows_repeated": "rows left out: the same response twice in one update",

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Notes:
-    """Lines of text for the reader of an analysis, and row counts. ``+`` joins two notes: each line stays once, counts
-    are added.
+    """Lines of text for the reader of an analysis, and row counts.
+
+    ``a + b`` has the lines of both, a line that is in both only once, and the sums of the counts.
 
     Attributes
     ----------

@@ -1,7 +1,7 @@
-"""The coordinate that divides responses into bins: their length, or any other number that the log has for each.
+"""The coordinate that divides responses into bins: their length, or another number that the log has for each response.
 
-The theory speaks of lengths, but its statements about strata (T7, T8, the reweighting error) hold for any partition
-that does not depend on what the clipping does. Another partition changes only the bins: a rule still clips by S and L.
+The theory speaks of lengths, but its statements about strata (T7, T8, the LRE) hold for any partition that does not
+depend on what the clipping does. Another partition changes only the bins: a rule still clips by S and L.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from fspo.gradlog.schema import USER_PREFIX
 
 Floats = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 MAX_CATEGORIES = 24
-"""Largest number of different texts in a column that can serve as bins. A column with more texts is taken to hold
-names, not categories."""
+"""Largest number of different texts in a column that can serve as bins. A column with more texts is refused, because
+its texts are probably names and not categories."""
 
 
 @dataclass(frozen=True)
 class Partition:
-    """A coordinate by which responses are put into bins.
+    """A way to put responses into bins: a coordinate, and the log's columns that the coordinate is computed from.
 
     Attributes
     ----------
@@ -59,9 +59,10 @@ class Partition:
         return self.name.replace(".", "_")
 
     def trend_coordinate(self, values: Floats, spread: float | None = None) -> Floats:
-        """Return where a response stands on the axis of a trend: log2 of the coordinate, or the coordinate over its sd.
+        """Return the positions (N,) of the coordinates ``values`` on the axis of a trend.
 
-        Pass the standard deviation of the complete log as ``spread`` where ``values`` (N,) are only a part of the log.
+        The position is log2 of the coordinate if ``logarithmic``, else the coordinate over its standard deviation. If
+        ``values`` are only a part of the log, pass the standard deviation in the complete log as ``spread``.
         """
         if self.logarithmic:
             return np.log2(values)
@@ -89,7 +90,7 @@ PARTITIONS = {
 
 
 def find_partition(name: str) -> Partition:
-    """Return the partition of a name; ``user.X`` is a partition by the log's column ``user.X``.
+    """Return the partition with this name; ``user.X`` is a partition by the log's column ``user.X``.
 
     Raises
     ------
@@ -111,12 +112,15 @@ def find_partition(name: str) -> Partition:
 def coordinates(
     log: GradLog, partition: Partition, cluster: np.ndarray, categories: Sequence[str] = ()
 ) -> tuple[Floats, tuple[str, ...]]:
-    """Return each row's coordinate (N,), NaN where it has none, and the categories of a text column.
+    """Return each row's coordinate (N,), and the texts (categories) of a text column; () for a column of numbers.
+
+    The coordinate is NaN where a column of floating-point numbers has no value. In a text column, "" is a text too.
 
     Parameters
     ----------
     cluster : int array (N,)
-        Number of each row's (rollout, prompt), without gaps. ``difficulty`` is the mean reward over a cluster.
+        Number of each row's cluster (rollout, prompt), without gaps. The partition ``difficulty`` needs it, because its
+        coordinate is the mean reward over a cluster.
     categories : sequence of str
         Categories of the complete log, where ``log`` is only a part of it and the column holds text.
 
@@ -130,8 +134,8 @@ def coordinates(
             raise UserError(f"--by {partition.name}: the log has no column {column!r}: log it, or choose another --by")
     values = log.column(partition.column)
     if partition.name == "staleness":
-        # Staleness in updates: the updates before this row (policy_version), less the updates since the row's rollout,
-        # less the updates before the weights that sampled the response (behaviour_version).
+        # Staleness is a number of updates: the updates made before this row (policy_version), less those since the
+        # row's rollout, less those made before the weights that sampled the response (behaviour_version).
         sampled, now, updates = (log.column(name).astype(np.float64) for name in partition.columns)
         known = log.table[partition.column].is_valid().to_numpy()
         return np.where(known, now - updates - sampled, np.nan), ()

@@ -1,10 +1,10 @@
 """The log-ratio that an analysis is about, and where a log holds it: in which columns and in which rows.
 
-The update's log-ratio S is analysed on every row after an update. The other log-ratios are analysed on one row of each
-response, that at first use. E and D belong to the sampling of a response, so they are the same at every use, and
-statements about S + D + E hold only where the weights were not trained on the response (docs/theory.md section 1,
-"First use"). The row at first use is analysed even if no update came before it, because E and D, unlike S, are not 0
-then.
+The update's log-ratio S is analysed on every row after an update. The log-ratios E, D + E and S + D + E are analysed on
+one row of each response, the row at first use. E and D belong to the sampling of a response, so they are the same at
+every use, and statements about S + D + E hold only where the weights were not trained on the response (docs/theory.md
+section 1, "First use"). Before the first update of a rollout S is 0, but E and D need not be 0, so a row at first use
+is analysed even if no update came before it.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ class LoggedRatio:
     def find(on: str, logged: Iterable[str], header: Mapping[str, Any]) -> LoggedRatio:
         """Find the logged columns that hold a log-ratio (update, engine, behaviour or total).
 
-        A log without ``behaviour_log_ratio`` (schema 1.0) knows no staleness, so its engine ratio stands for the
-        behaviour ratio.
+        A log without the column ``behaviour_log_ratio`` (schema 1.0) does not record the staleness D, so its engine
+        ratio E is used as the behaviour ratio D + E.
 
         Raises
         ------
@@ -151,8 +151,8 @@ class LoggedRatio:
         return frozenset(found | (set(logged) - {*_CLIP.values(), *_CORRECTION.values()}))
 
     def of(self, log: GradLog) -> Floats:
-        """Return the ratio of each row (N,), nats; NaN where one of the columns that add up to it has no value."""
-        unknown = np.full(len(log), np.nan)  # stands for a column that this part of the log lacks
+        """Return the log-ratio of each row (N,), nats; NaN where one of the columns that add up to it has no value."""
+        unknown = np.full(len(log), np.nan)  # used for a column that this part of the log lacks
         parts = [log.column(name) if name in log or not self.once else unknown for name in self.parts]
         return parts[0] if len(parts) == 1 else parts[0] + parts[1]
 

@@ -31,10 +31,10 @@ class Rows:
     rollout: Ints
     step: Ints
     used: Ints
-    updates: Ints  # number of updates since the response was sampled
+    updates: Ints  # number of updates since the row's rollout
     length: Floats
-    # S is the log-ratio that is analysed (see analysis.log.ratio), not always the update's. k3, sigma2 and by_sign
-    # below are made of the same log-ratio.
+    # S is the log-ratio that is analysed (see analysis.log.ratio), not always that of the update. The fields k3, sigma2
+    # and by_sign below are computed from the same log-ratio.
     S: Floats
     A: Floats
     cluster: Ints  # number of the response's cluster, a pair (rollout, prompt_id)
@@ -50,14 +50,14 @@ class Rows:
     by_sign_lagged: Floats
     lo: Floats  # lower edge of the band as logged, nats; NaN if not logged
     hi: Floats
-    drift: Floats  # logged centre of the trained rule's band, nats per token; NaN if not logged
+    drift: Floats  # logged centre of the band of the run's rule, nats per token; NaN if not logged
     side: Ints
     multiplier: Floats
     weight: Floats
     band_accept: NDArray[np.bool_]
     response: Ints  # number of the response; (rollout, step, response) identifies a row
     coordinate: Floats  # the number by which responses are put into bins: the length, or another coordinate
-    trend: Floats  # where the response stands on the axis of a trend: log2 of the length (analysis.log.partition)
+    trend: Floats  # coordinate on the axis of a trend: of the length its log2 (Partition.trend_coordinate)
 
     def __len__(self) -> int:
         return len(self.S)
@@ -77,7 +77,7 @@ class Rows:
         return self if subset == "all" else self.take(self.A != 0)
 
     def centre(self, rule: Rule) -> Floats | float:
-        """Return the centre m of ``rule``'s band in each row's minibatch, nats per token: (N,), or 0 without a drift.
+        """Return the centre of ``rule``'s band in each row's minibatch (N,), nats per token; 0 if it has no drift.
 
         The centre is NaN where the log lacks the columns that the drift is computed from.
         """
@@ -90,7 +90,10 @@ class Rows:
         return rule.centre(TokenMeans(k3, sigma2, by_sign, by_sign), self.A)
 
     def edges(self, rule: Rule) -> tuple[Floats, Floats]:
-        """Return the band's edges (N,) of the rule that trained: as logged, else computed from the logged centre."""
+        """Return the edges (N,), nats, of the band of ``rule``, which must be the run's own rule.
+
+        The edges are as logged. Where none are logged, they are computed from the lengths and the logged centre.
+        """
         lo, hi = rule.band(self.length, self.drift if rule.needs_stats else None)
         logged = ~(np.isnan(self.lo) | np.isnan(self.hi))
         return np.where(logged, self.lo, lo), np.where(logged, self.hi, hi)
@@ -98,7 +101,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class LearningRows:
-    """Columns (N,) from which a band that follows a target learns, ordered by step and by response within a step."""
+    """Columns (N,) from which a band that follows a target learns, sorted by step and, within a step, by response."""
 
     rollout: Ints
     step: Ints
@@ -108,7 +111,7 @@ class LearningRows:
 
     @staticmethod
     def of(rows: Rows) -> LearningRows:
-        """Return the columns from which a band that follows a target learns, in the order of ``rows``."""
+        """Return the columns of ``rows`` that such a band learns from; ``rows`` must be sorted by step and response."""
         return LearningRows(rows.rollout, rows.step, rows.S, rows.length, rows.A)
 
 
@@ -126,7 +129,7 @@ def row_names(rollout: Ints, step: Ints, response: Ints) -> pd.MultiIndex:
 
 
 def in_order(step: Ints, response: Ints) -> Ints | slice:
-    """Return the index that sorts rows by step and then by response; a slice of all rows if they are sorted."""
+    """Return the index that sorts rows by step and then by response; a slice of all rows if they are sorted already."""
     later, same = step[1:] > step[:-1], step[1:] == step[:-1]
     if np.all(later | (same & (response[1:] >= response[:-1]))):
         return slice(None)
@@ -134,8 +137,8 @@ def in_order(step: Ints, response: Ints) -> Ints | slice:
 
 
 def numbered(*keys: Ints) -> Ints:
-    """Number the distinct tuples of ``keys`` (integers (N,)) without gaps, in sorted order; return each row's number
-    (N,).
+    """Number the distinct rows of the columns ``keys`` (integers (N,)) without gaps, in sorted order; return each row's
+    number (N,).
     """
     code = _combined(keys)
     if code is None:
@@ -163,7 +166,7 @@ def repeated(*keys: Ints) -> NDArray[np.bool_]:
 
 
 def _combined(keys: tuple[Ints, ...]) -> Ints | None:
-    """Return one integer for each row's tuple of keys, in the tuples' order; None if that takes more than 62 bits."""
+    """Return one integer for each row's tuple of keys, ordered as the tuples; None if that takes more than 62 bits."""
     if not len(keys[0]):
         return keys[0]
     lows = [int(key.min()) for key in keys]

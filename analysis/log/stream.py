@@ -1,8 +1,9 @@
 """Read the rows of a run, either from a log in memory, which is one chunk, or from files too large for memory.
 
-A large log is read in chunks. A chunk is a few successive windows, and no window is split, so calibration, clusters and
-minibatches are complete within a chunk. Results that need all rows at the same time are made from a sample of
-rollouts. Beside the current chunk, memory holds only the files' footers and the list of rollouts.
+A large log is read in chunks. A chunk is a few successive windows, and no window is split, so all rows of a window, of
+a cluster and of a minibatch are in one chunk. Results that need the rows of all windows at the same time are made from
+a sample of rollouts. Beside the current chunk, a :class:`Stream` holds only the files' footers and the list of
+rollouts.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ CHUNK = 200_000
 SAMPLE = 200_000
 """About how many rows are sampled, as complete rollouts, for results that need all rows at the same time."""
 UNUSED = ("reward", "rule")
-"""Columns of the log that are not needed for sums over windows, and so are not read for them."""
+"""Columns that sums over windows do not need. `Stream.windows` reads them only if the partition needs them."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Chunk:
 
 @dataclass(frozen=True)
 class InMemory:
-    """A log that is held in memory, with the methods by which a :class:`Stream` is read.
+    """A log that is held in memory. Its methods ``chunks`` and ``windows`` are used like those of a :class:`Stream`.
 
     Attributes
     ----------
@@ -60,7 +61,7 @@ class InMemory:
         return [Chunk(0, np.iinfo(np.int64).max)]  # one chunk from the first to the last possible rollout
 
     def windows(self, chunk: Chunk, size: int) -> tuple[list[tuple[int, Rows]], Notes]:
-        """Return the first rollout and the rows of each window of ``size`` rollouts, with the log's counts."""
+        """Return the first rollout and the rows of each window of ``size`` rollouts, and notes with ``counts``."""
         del chunk
         return list(split(self.rows, windows(self.rows.rollout, size))), Notes(counts=self.counts)
 
@@ -74,7 +75,7 @@ class Stream:
     rollouts : int array (R,)
         Numbers of the log's rollouts, increasing.
     rows : array (R,)
-        About how many rows each rollout has.
+        Approximate number of rows in each rollout.
     """
 
     files: tuple[LogFile, ...]
@@ -91,8 +92,8 @@ class Stream:
     ) -> Stream:
         """Make the stream of a log's files; ``recomputed`` is passed to `analysis.log.usable.usable`.
 
-        The numbers of rollouts are read from the footers of the files, or from the column rollout where a row group of
-        a Parquet file holds several rollouts.
+        The footers of the files say which rollouts the log holds. Where a row group of a Parquet file holds several
+        rollouts, the column ``rollout`` is read instead.
         """
         rows: dict[int, float] = {}
         for file in files:
@@ -101,7 +102,7 @@ class Stream:
                 if group.first != group.last and "rollout" in file.columns:
                     try:
                         column = read_files([(file, (number,))], ["rollout"], None).column("rollout")
-                    except UserError:  # a damaged row group is passed over here; `read` reports it
+                    except UserError:  # skip a damaged row group: `windows` reports it on reading its chunk
                         continue
                     inside = np.unique(column).tolist()
                 for rollout in inside:
@@ -135,7 +136,7 @@ class Stream:
         return Chunk(first, last, tuple(parts))
 
     def read(self, chunk: Chunk, columns: Sequence[str], phases: Sequence[str] | None = ("train",)) -> GradLog:
-        """Read columns of those rows of the chunk that have one of the given phases (such as train), or any (None)."""
+        """Read ``columns`` of the chunk's rows in the given ``phases`` (such as train), or in any phase if None."""
         log = read_files(chunk.parts, columns, phases)
         if any(
             file.groups[g].first < chunk.first or file.groups[g].last > chunk.last
@@ -161,7 +162,7 @@ class Stream:
         return found, Notes(damage=tuple(log.damage), counts=counts)
 
     def learnt(self, chunk: Chunk) -> LearningRows:
-        """Read the columns of a chunk from which a band that follows a target learns; empty arrays if this fails."""
+        """Read the columns of a chunk from which a band that follows a target learns; empty if it cannot be read."""
         try:
             log = self.read(chunk, [*dict.fromkeys([*LEARNT, *self.partition.columns])])
         except UserError:  # not reported here: `windows` meets and reports the same damage
@@ -170,7 +171,7 @@ class Stream:
         return learnt(log, self.partition, self.scale)
 
     def sample(self) -> tuple[GradLog, int]:
-        """Read about ``SAMPLE`` rows, as evenly spaced complete rollouts; return them and the number of rollouts."""
+        """Read about ``SAMPLE`` rows, as evenly spaced complete rollouts; return the rows and how many rollouts."""
         share = min(SAMPLE / max(float(self.rows.sum()), 1.0), 1.0)
         number = min(max(round(share * len(self.rollouts)), 1), len(self.rollouts))
         chosen = self.rollouts[((np.arange(number) + 0.5) * len(self.rollouts) / number).astype(np.int64)]

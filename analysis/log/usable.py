@@ -1,7 +1,7 @@
-"""Select the rows of a log that can be analysed, and count the others. The result is :class:`analysis.log.rows.Rows`.
+"""Select the rows of a log that can be analysed (:class:`analysis.log.rows.Rows`), and count the rows left out.
 
-A row can be analysed if the log-ratio that the analysis is about (`analysis.log.ratio`) is finite there, and if the
-analysis of this ratio uses rows of that kind: rows after an update for S, rows at first use for other ratios.
+An analysis is about one log-ratio (`analysis.log.ratio`). A row can be analysed if its log-ratio is finite and if an
+update came before it (for S) or it is at first use (for the other log-ratios). `usable` lists all conditions.
 """
 
 from __future__ import annotations
@@ -83,10 +83,10 @@ def usable(
 ) -> tuple[Rows, dict[str, int]]:
     """Return the rows that can be analysed, and the number of rows of each kind (counts of ``summary.json``).
 
-    A row is left out if its ratio or A is not finite, if its length is below 1, if it repeats a response in one update,
-    if it is a copy under another id (`analysis.log.copies`), or if it has no coordinate. For the update's ratio, rows
-    before the first update since the rollout are left out too; for any other ratio, rows after the response's first
-    use.
+    A row is left out if its ratio or A is not finite, if its length is below 1, if an earlier row has the same response
+    in the same update, if it is a copy under another id (`analysis.log.copies`), or if it has no coordinate. For the
+    update's ratio, rows before the first update since the rollout are left out too; for any other ratio, rows after the
+    response's first use.
 
     Parameters
     ----------
@@ -139,8 +139,10 @@ def learnt(log: GradLog, partition: Partition, scale: Scale | None = None) -> Le
 
 
 def _sound(log: GradLog, ratio: LoggedRatio) -> tuple[GradLog, dict[str, int]]:
-    """Return the log without rows that have no finite ratio, A or length of 1 or more, without repeats of a response in
-    one update, and without copies; return also the number of rows of each kind.
+    """Return the log without unsound rows, and the number of rows of each kind.
+
+    Unsound are rows whose ratio or A is not finite or whose length is below 1, further rows of a response in one
+    update, and copies under other ids.
     """
     S, length = ratio.of(log), log.column("length")
     good = np.isfinite(S) & np.isfinite(log.column("advantage")) & (length >= 1)
@@ -251,7 +253,7 @@ def _rows(log: GradLog, partition: Partition, scale: Scale | None, ratio: Logged
 
 
 def _drifts(k3_sum: Floats, sum_sq: Floats, length: Floats, code: Ints) -> Floats:
-    """Return the mean of k3 and of s^2 over the tokens of each row's step, then over those of the step before (4, N).
+    """Return four means per token for each row (4, N): of k3 and s^2 in its step, of k3 and s^2 in the step before.
 
     A step is the update on one minibatch. ``code`` (N,) numbers the steps without gaps.
     """
@@ -264,9 +266,10 @@ def _drifts(k3_sum: Floats, sum_sq: Floats, length: Floats, code: Ints) -> Float
 
 
 def _drifts_by_sign(S: Floats, n: Floats, A: Floats, code: Ints) -> Floats:
-    """Return for each row the mean log-ratio per token, over the rows with the same sign of A, as an array (2, N).
+    """Return for each row the mean log-ratio per token over rows whose A has the same sign, twice: (2, N).
 
-    The mean is first over the row's step, then over the step before. ``code`` (N,) numbers the steps without gaps.
+    The first mean is over rows of the row's step, the second over rows of the step before. ``code`` (N,) numbers the
+    steps without gaps.
     """
     found = np.zeros((2, len(S)))
     for sign in (1, -1):

@@ -19,8 +19,8 @@ from typing import Any
 from fspo.base.errors import UserError
 
 PARTS = 4
-"""Number of parts of a log for each thread of a worker. With more parts, less work is lost if a worker ends; with fewer
-parts, fewer sums are sent."""
+"""Number of parts of a log for each thread of a worker. With more parts, less work is lost if a worker ends. With fewer
+parts, workers send fewer results."""
 WAIT = 30
 """Seconds within which the Dask scheduler must answer and have a worker."""
 
@@ -63,8 +63,8 @@ def on_workers(
     Raises
     ------
     UserError
-        If no scheduler or worker answers, a worker has another version of fspo or lacks a file, or a part ends each
-        worker that runs it.
+        If no scheduler or worker answers, a worker has another version of fspo or lacks a file, or the workers end
+        while they run a part.
     """
     from distributed import CancelledError, Client, KilledWorker, LocalCluster
 

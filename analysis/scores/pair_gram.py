@@ -1,4 +1,4 @@
-"""Make unbiased estimates of an update's inner products and variance, from pairs of different prompts (T12)."""
+"""Estimate inner products of updates, and an update's variance, without bias from pairs of different prompts (T12)."""
 
 from __future__ import annotations
 
@@ -10,14 +10,17 @@ from analysis.log.rows import Floats, Ints
 
 
 class PairGram:
-    """Inner products of an update's score vectors over pairs of responses to different prompts, by bin and overall.
+    """Inner products of score vectors over pairs of responses to different prompts, by bin and overall.
+
+    The first response of a pair is from the left set, the second from the right set, such as the responses of an update
+    and of its audit.
 
     Parameters
     ----------
     left, right : arrays (n, D), (m, D)
-        Vectors of the two sides; pass the same array twice for one set of responses.
+        Vectors A psi of the left and of the right set. For pairs within one set, pass the same array twice.
     left_bins, right_bins, left_cluster, right_cluster : int arrays
-        Length bin (0..number-1) and prompt (0..clusters-1) of each vector; a prompt has the same number on both sides.
+        Bin (0..number-1) and prompt (0..clusters-1) of each vector; a prompt has the same number in both sets.
     """
 
     def __init__(
@@ -41,13 +44,13 @@ class PairGram:
     def between(self, left: Floats, right: Floats) -> tuple[Floats, Floats]:
         """Return the mean inner product over pairs of responses to different prompts, by bin and overall.
 
-        The vectors are multiplied by coefficients ``left`` (n, R) and ``right`` (m, R or 1), such as the weights of R
-        rules.
+        The vectors are first multiplied by the coefficients ``left`` (n, R) and ``right`` (m, R or 1), such as the
+        factors that R rules give the responses. A pair counts for a bin if both responses are in the bin.
 
         Returns
         -------
         total (K+1, R), without (C, K+1, R)
-            The mean, and the mean without each of the C prompts; NaN where no pair is left.
+            The mean, and the mean without each of the C prompts; NaN where no pair is left. Row K is over all bins.
         """
         total, without = [], []
         for a, b in zip(self._left.groups, self._right.groups, strict=True):
@@ -65,8 +68,8 @@ class PairGram:
     def variance(self, left: Floats, between: tuple[Floats, Floats]) -> tuple[Floats, Floats]:
         """Return the variance (trace of the covariance) of the update mean_i left_i v_i over the n vectors v_i.
 
-        The estimate is unbiased for independent prompts (T12). It is the variance given the number of prompts with
-        vectors: a prompt whose rewards are all equal has none, and the chance that this happens is not counted.
+        The estimate is unbiased for independent prompts (T12). The prompts that have vectors are taken as given: a
+        prompt whose rewards are all equal has no vectors, and the variance of the number of such prompts is left out.
 
         Parameters
         ----------
@@ -104,8 +107,9 @@ class _Group:
 
 
 class _Side:
-    """Left or right side of all pairs of responses: for each bin, and last for all bins together, the rows and their
-    prompts.
+    """The left or the right set of responses.
+
+    ``groups`` holds the indices and prompts of the responses of each bin, and last those of all bins together.
     """
 
     def __init__(self, bins: Ints, cluster: Ints, number: int, clusters: int) -> None:

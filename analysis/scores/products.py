@@ -1,7 +1,7 @@
-"""Compute inner products of updates, once from all prompts and once without each prompt, and from them jackknife
-intervals of cosines.
+"""Compute inner products of updates from all prompts, and again with each prompt deleted; compute from these products
+cosines with jackknife intervals.
 
-For the cosine of a window or a run, the inner products and squared norms of its updates are summed and then divided.
+For the cosine of a window or a run, inner products and squared norms are summed over its updates before the division.
 """
 
 from __future__ import annotations
@@ -27,28 +27,29 @@ parallel."""
 
 @dataclass
 class Products:
-    """Inner products of two updates (such as the clipped and the true one), with their values after deleting each
-    cluster.
+    """A quantity of each update, such as the inner product of clipped and true update, with each cluster deleted too.
 
     Attributes
     ----------
-    total : array (U, K+1)
-        One row for each of U updates, one column for each of K bins; the last column is over all bins.
-    without : list of arrays (C_u, K+1)
-        The products of each update u with one of its C_u clusters deleted, scaled up by (C_u/(C_u-1))^2.
+    total : list of arrays (K+1, ...)
+        For each update, the quantity in each of K bins, and last over all bins.
+    without : list of arrays (C_u, K+1, ...)
+        For each update u, the same with each of its C_u clusters deleted. `UpdateGram.products` has scaled its products
+        up by (C_u/(C_u-1))^2, because they are products of sums over C_u - 1 clusters.
     """
 
     total: list[Floats] = field(default_factory=list)
     without: list[Floats] = field(default_factory=list)
 
     def add(self, total: Floats, without: Floats) -> None:
-        """Append the inner products of one update, and the same with each cluster deleted."""
+        """Append the values ``total`` of one update, and its values ``without`` each cluster."""
         self.total.append(total)
         self.without.append(without)
 
     def replicates(self) -> tuple[Floats, Floats]:
-        """Return the products summed over updates (K+1, ...), and the sum again without one cluster of one update, for
-        each cluster of each update: (all clusters, K+1, ...).
+        """Return the sum over updates (K+1, ...), and its replicates (C, K+1, ...).
+
+        A replicate is the sum with one cluster of one update deleted; C is the number of clusters in all updates.
         """
         total = np.sum(self.total, axis=0)
         return total, np.concatenate([total - t + w for t, w in zip(self.total, self.without, strict=True)])
@@ -75,13 +76,14 @@ class UpdateGram:
         self._by_both[cluster * number + bins, np.arange(n)] = 1.0
 
     def products(self, left: Floats, right: Floats) -> tuple[Floats, Floats]:
-        """Return the inner products of R pairs of updates, whose weights of the n vectors are ``left`` (n, R) and
-        ``right`` (n, R or 1).
+        """Return the inner products of R pairs of weighted sums of the n vectors.
+
+        ``left`` (n, R) holds the weights of the first sum of each pair, ``right`` (n, R or 1) those of the second.
 
         Returns
         -------
         total (K+1, R), without (C, K+1, R)
-            The products by bin and overall, and the same with each cluster deleted.
+            The products by bin and overall, and the products with each cluster deleted, scaled up as in `Products`.
         """
         gram, gram_c, gram_b, gram_bc = self._grams
         symmetric = left is right
@@ -159,9 +161,9 @@ def _parallel(cosine: Floats) -> NDArray[np.bool_]:
 def collapsed(update: Ints) -> Ints:
     """Return for each cluster (C,) the number of its stratum in the jackknife, from the cluster's ``update`` (C,).
 
-    The clusters of one update are a stratum. A stratum of one cluster would show no variance although it has some, so
-    updates with a single cluster are put together; if there is just one such update, its cluster joins the largest
-    stratum.
+    The clusters of one update are a stratum. The jackknife would find no variance in a stratum of one cluster, so all
+    updates with a single cluster form one stratum together. If there is just one such update, its cluster joins the
+    largest stratum.
     """
     update = dense(update)
     count = np.bincount(update)
@@ -172,11 +174,12 @@ def collapsed(update: Ints) -> Ints:
 
 
 def jackknife_se(replicates: Floats, update: Ints, cluster: Ints | None = None) -> Floats:
-    """Return the jackknife's standard error (...) from replicates (C, ...), each a statistic with one cluster of one
-    update deleted; ``update`` (C,) is the stratum.
+    """Return the jackknife's standard error (...) of a statistic from its replicates (C, ...).
 
-    If one cluster has responses in several updates, ``cluster`` (C,) numbers the cluster that each replicate deletes.
-    Without ``cluster``, no two replicates delete the same one.
+    Each replicate is the statistic with one cluster of one update deleted, and ``update`` (C,) says of which update.
+    The updates are the jackknife's strata (`collapsed`). If a cluster has responses in several updates, pass as
+    ``cluster`` (C,) the number of the cluster that each replicate deletes. Without ``cluster``, no two replicates may
+    delete the same cluster.
     """
     update = collapsed(update)
     count = np.bincount(update).astype(np.float64)
@@ -220,10 +223,10 @@ class Judge:
     def ratio(
         self, above: tuple[float, Floats], below: tuple[float, Floats], noise: float
     ) -> tuple[tuple[float, float, float], str]:
-        """Return the ratio ``above / below`` with its interval, and why it is NaN.
+        """Return the ratio ``above / below`` with its interval, and a text that says why the ratio is NaN, or "".
 
-        ``above`` and ``below`` are pairs: a value, and the values with each prompt deleted. ``noise`` is a further
-        standard error, independent of the prompts.
+        ``above`` and ``below`` are pairs: a value, and the values with each prompt deleted. ``noise`` is a standard
+        error of the ratio from another source than the prompts; its square is added to that of the jackknife's.
         """
         nothing = (float("nan"), float("nan"), float("nan"))
         with np.errstate(invalid="ignore", divide="ignore"):
@@ -267,9 +270,10 @@ class SketchTerms:
         return math.sqrt(max(float(cosine_covariance((n, a), (n, a), a, b, self.width)), 0.0))
 
     def difference_error(self, k: int, column: int, other_k: int, other: int, name: str) -> float:
-        """Return the standard deviation that sketching adds to a rule's cosine less that of its reference rule.
+        """Return the standard deviation that sketching adds to a rule's cosine less the cosine of a reference rule.
 
-        If the two cosines are of different bins, or the reference ``name`` is not in ``cross``, return an upper bound.
+        The rule's cosine is of bin ``k`` and rule ``column``, the reference's of bin ``other_k`` and rule ``other``. If
+        the bins differ, or the reference's ``name`` is not in ``cross``, return an upper bound.
         """
         one, two = self.error(k, column), self.error(other_k, other)
         if k != other_k or name not in self.cross:
@@ -281,8 +285,9 @@ class SketchTerms:
 
 @dataclass
 class CosineColumns:
-    """Cosines of R rules or random draws: one for each of K bins, one over all bins, the smallest of the K (K+2, R).
+    """Cosines of R rules, or of draws of a control that drops responses at random.
 
+    ``value`` (K+2, R) holds the cosine in each of K bins, then over all bins, then the smallest of the K.
     ``replicates`` (C, K+2, R) holds the same cosines with each cluster deleted.
     """
 
@@ -292,7 +297,7 @@ class CosineColumns:
     cluster: Ints
     degrees: int
     sketch: SketchTerms
-    nothing_left: list[NDArray[np.bool_]]  # True where the clipped update is 0 and the true one is not
+    nothing_left: list[NDArray[np.bool_]]  # True where the clipped update is 0, the true one is not (`pooled_cosines`)
 
     @staticmethod
     def of(
@@ -306,8 +311,8 @@ class CosineColumns:
     ) -> CosineColumns:
         """Compute the cosines of each bin and of all bins together, and append the smallest of the bins' cosines.
 
-        ``update`` and ``cluster`` (C,) say which cluster of which update each replicate deletes; without ``cluster`` no
-        cluster has responses in two updates.
+        ``update`` and ``cluster`` (C,) say which cluster of which update each replicate deletes. Leave ``cluster`` out
+        if no cluster has responses in two updates.
         """
         (value, replicates), nothing_left = pooled_cosines(inner, left, right)
         with np.errstate(invalid="ignore"):
@@ -321,10 +326,11 @@ class CosineColumns:
         return CosineColumns(value, replicates, update, cluster, degrees, sketch, nothing_left)
 
     def interval(self, k: int, columns: Sequence[int], level: float = CONFIDENCE) -> tuple[float, float, float]:
-        """Return the mean cosine over ``columns`` (one rule, or draws of a random control) and its Fisher z interval.
+        """Return the mean cosine over ``columns`` and its Fisher z interval.
 
-        The cosine is NaN where a squared norm, summed over updates, is 0. The interval is NaN where a squared norm is 0
-        with some prompt deleted (:meth:`undefined` gives the reason).
+        The columns are one rule, or the draws of a control that drops responses at random. The cosine is NaN
+        where a squared norm, summed over updates, is 0. The interval is NaN where a squared norm is 0 with some prompt
+        deleted (:meth:`undefined` gives the reason).
         """
         z = np.arctanh(np.clip(self.value[k, columns], -_LARGEST, _LARGEST)).mean()
         replicates = np.arctanh(np.clip(self.replicates[:, k, columns], -_LARGEST, _LARGEST)).mean(1)
@@ -336,8 +342,8 @@ class CosineColumns:
         if not np.isfinite(half):
             return value, float("nan"), float("nan")
         low, high = np.tanh(z - half), np.tanh(z + half)
-        # Widen the interval so that it holds the cosine. arctanh is taken of a number below 1, so without this the ends
-        # could miss a cosine of 1.
+        # Widen the interval so that it holds the cosine: a cosine of 1 was cut to a number just below 1 for arctanh, so
+        # the upper end could be below 1.
         return value, min(value, float(low)), max(value, float(high))
 
     def undefined(self, k: int, columns: Sequence[int]) -> str:

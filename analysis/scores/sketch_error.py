@@ -1,9 +1,10 @@
 """The error that score sketches add to cosines (docs/theory.md section 5, live form: sketched vectors).
 
-A random projection changes inner products of vectors a, b, c, d by errors with covariance ``cov(<a,b>, <c,d>) =
-(<a,c><b,d> + <a,d><b,c>) / D``, D its width (exact for Gaussian projections). Each rollout has a new projection, so
-errors of different rollouts are independent and average out over a run. Within an update all responses have the same
-projection, and resampling prompts does not show its error. So the error is added to every interval of a cosine.
+A random projection to width D changes inner products of vectors a, b, c, d by errors with covariance ``cov(<a,b>,
+<c,d>) = (<a,c><b,d> + <a,d><b,c>) / D`` (exact for Gaussian projections). Each rollout has a new projection, so errors
+of different rollouts are independent and average out over a run. Within an update all responses have the same
+projection, so a jackknife over prompts does not show the projection's error. Every interval of a cosine therefore has
+this error added.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def cosine_covariance(
     cross : array (U, ...)
         Inner product of the two rules' clipped updates, for each update.
     right : array (U, ...)
-        ``<w, w>`` of each update.
+        ``<w, w>`` of each update, the same for both rules.
     width : float
         Width D of the sketch.
 

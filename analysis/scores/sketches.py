@@ -31,12 +31,13 @@ from fspo.stats.clusters import dense
 
 @dataclass(frozen=True)
 class Fresh:
-    """The responses of an audit: sampled anew with the weights of an update, so that w = 1 (docs/theory.md section 5).
+    """The responses of one audit. They were sampled with the weights of the update, so their importance weight w is 1
+    (docs/theory.md section 5).
 
     Attributes
     ----------
     prompt, coordinate : arrays (m,)
-        Prompt and coordinate (length) of each of m responses.
+        Prompt and coordinate (such as the length) of each of m responses.
     vectors : array (m, D), float64
         A psi, where A is the leave-one-out advantage from the logged rewards.
     """
@@ -54,8 +55,8 @@ class ScoredWindow:
     ----------
     rows : Rows (n,)
     vectors : array (n, D), float64
-        A psi, without the weight. If the engine or behaviour ratio is analysed: exp(S) A psi, because a correction acts
-        beside the weight exp(S) of the update's ratio.
+        A psi, without the importance weight. If the engine or behaviour ratio is analysed: exp(S) A psi, because the
+        factor of a correction multiplies the gradient beside exp(S).
     bins, update : int arrays (n,)
         Bin of each row, and number of the row's update within the window.
     fresh : dict of step -> Fresh
@@ -73,7 +74,7 @@ class ScoredWindow:
     _outcomes: dict[Case, CaseEffect] = field(default_factory=dict, repr=False, compare=False)
 
     def outcome(self, case: Case) -> CaseEffect:
-        """Return what a case does to the window's rows; a matched range meets its target on these rows."""
+        """Return what a case does to the window's rows. A matched range is set so that they meet the target."""
         if case not in self._outcomes:
             self._outcomes[case] = evaluate(case, self.rows, np.full(len(self.rows), self.window), "update")
         return self._outcomes[case]
@@ -99,16 +100,16 @@ LEFT_OUT = {
 class ScoredWindows:
     """Reads the scores of a run window by window, so that memory holds one window at a time.
 
-    Left out are scores that are not finite or whose stored direction is not of unit norm, and audits without a score or
-    advantage.
+    Left out are scores that are not finite or whose stored direction is not of unit norm, and responses of audits
+    without a score or a leave-one-out advantage.
 
     Attributes
     ----------
     size : int
         Number of rollouts in a window.
     notes : Notes
-        Counts of scores and audits that are left out (keys of ``LEFT_OUT``), and the files whose sketches cannot be
-        read; complete after the last window.
+        Numbers of scores and of audits' responses that are left out, by keys of ``LEFT_OUT``, and texts that say which
+        sketches cannot be read. The notes are complete after the last window.
     """
 
     run: Run
@@ -128,7 +129,7 @@ class ScoredWindows:
             rollouts = int(known.rollout.min()), int(known.rollout.max())
             try:
                 both = read_log(self.run.path, columns=wanted, rollouts=rollouts, phases=("train", "audit"))
-            except UserError as error:  # note the damage and go on: only sketches are lost, other columns are read
+            except UserError as error:  # note the damage and go on: ``known`` was read before, only scores are lost
                 self.notes += Notes(damage=(f"the sketches of rollouts {rollouts[0]} to {rollouts[1]}: {error}",))
                 continue
             self.notes += Notes(damage=tuple(both.damage))
@@ -137,8 +138,8 @@ class ScoredWindows:
     def _window(self, first: int, known: Rows, both: GradLog) -> Iterator[ScoredWindow]:
         """Yield a window's scored rows, first those at first use, then reused ones.
 
-        ``known`` are the window's training rows, which were checked when they were read without scores. ``both`` are
-        the rows of the same rollouts, read again with the columns of scores, and with the fresh samples of audits.
+        ``known`` are the window's training rows that can be analysed, read without scores. ``both`` are all training
+        rows of the same rollouts, read again with the columns of scores, and the rows of their audits.
         """
         if "score_unit" not in both:
             return
