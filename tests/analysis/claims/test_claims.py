@@ -307,6 +307,7 @@ def test_a_run_that_stopped_itself_is_not_forgotten():
 def test_a_run_with_another_range_or_setting_says_nothing_about_the_rule_as_published():
     stopped = [row for row in runs() if row["run"] != "fspo-13"] + training("fspo", 13, 0.1, rollouts=2)
     assert judged(training=stopped, ranges=ranges(*RUNS, factor=12))["own-ends"].verdict == "inconclusive"
+    assert judged(training=runs(), ranges=ranges(*RUNS, factor=12))["own-reward-rloo"].verdict == "inconclusive"
     claims = evaluate_claims(tables(training=runs(), ranges=ranges(*RUNS)), unlike="one learns faster")
     assert {c.verdict for c in claims if c.id in ("own-ends", "own-ends-rloo", "C5")} == {"inconclusive"}
 
