@@ -1,1 +1,1 @@
-"""Find what is wrong with a run. Each finding has its evidence and a cure."""
+"""Find what is wrong with a training run. Each finding has evidence (numbers) and a cure (what to change)."""

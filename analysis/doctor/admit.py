@@ -32,15 +32,15 @@ READ = (
 """Columns of the gradient log that the doctor's checks read."""
 IDS = ("rollout", "step", "prompt_id", "response_id")
 KEPT = 300_000
-"""Largest number of rows kept in memory for the checks that need many rows at once, which
-`analysis.doctor.doctor.ON_KEPT_ROWS` names. Of a longer log these checks see evenly spread rollouts.
+"""Largest number of rows kept in memory for the checks that need many rows at once, that is for the checks in
+`analysis.doctor.doctor.ON_KEPT_ROWS`. Of a log with more rows, these checks read evenly spread rollouts only.
 """
 
 
 @dataclass
 class Kept:
-    """The rows for the checks that need many rows at once: at most ``most`` rows of the log, from evenly spread
-    rollouts.
+    """The rows for the checks that need many rows at once: all rows of evenly spread rollouts. At most ``most`` rows of
+    phase train are kept, unless two rollouts alone have more.
     """
 
     path: Path
@@ -58,9 +58,10 @@ class Kept:
     most: int = KEPT
 
     def add(self, rows: Rows, noise: Rows, present: set[str]) -> None:
-        """Keep the rows of complete rollouts, or of every ``stride``-th rollout only if more than ``most`` rows came.
+        """Add the rows of complete rollouts, and keep those of every ``stride``-th rollout.
 
-        ``present`` holds the names of the log's columns.
+        ``stride`` is 1 at first, and is doubled whenever more than ``most`` rows are kept. ``rows`` are of phase train,
+        ``noise`` of phase noise; ``present`` holds the names of the columns in ``READ`` that the log has.
         """
         unknown = {"log_ratio", "advantage"} if self.imported else set()
         # An imported log has NaN where S or A is unknown, so a column of NaN counts as not logged; in any other log NaN

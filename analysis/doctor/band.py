@@ -24,8 +24,9 @@ median of S lies in the band.
 MARGIN = 0.1
 """Greatest distance of the band acceptance from a stated target at which the check acceptance reports nothing."""
 TOP_SHARE, RULED = 0.2, 0.05
-"""Greatest values at which the check heavy_weights reports nothing: of the share of an update that its heaviest
-response makes up, averaged over updates; and of the share of updates in which one response makes up more than half.
+"""The check heavy_weights reports a run if the heaviest response of an update makes up more than the share
+``TOP_SHARE`` of the update, averaged over updates, or if in more than the share ``RULED`` of the updates one response
+makes up more than half of the update.
 """
 MIN_UPDATE = 8
 """The check heavy_weights leaves out updates in which fewer responses than this have a gradient."""
@@ -111,7 +112,7 @@ def heavy_weights(p: Patient) -> Answer:
         return not_checked(name, f"too few rows after an update: {few}")
     if not rows.has("weight", "multiplier"):
         return not_checked(name, "the log has no weights and multipliers (`fspo import --rule` adds them)")
-    with np.errstate(invalid="ignore"):  # an infinite weight times 0 is NaN; such rows are left out
+    with np.errstate(invalid="ignore"):  # an infinite weight times 0 is NaN; rows with x = NaN are left out below
         x = rows["weight"] * rows["multiplier"] * np.abs(rows["advantage"])
     live = np.isfinite(x) & (x > 0)
     rows, x = rows.take(live), x[live]
@@ -170,7 +171,11 @@ def _over_updates(label: str, y: np.ndarray, rollout: np.ndarray) -> Evidence:
 
 
 def acceptance(p: Patient, target: float | None = None) -> Answer:
-    """Check whether the band accepts a sensible share of the responses; if not, name the range for the wanted share."""
+    """Check whether the band accepts a sensible share of the responses.
+
+    If not, name the range with which the band would accept the share ``target``, or without a target the range for each
+    share in ``TARGETS``.
+    """
     name = "acceptance"
     rows = p.moved
     if few := enough(rows):

@@ -16,11 +16,13 @@ TRUNCATED, MOSTLY_TRUNCATED = 0.05, 0.3
 WHOLE_GROUPS = 0.1
 """When the group size is guessed from the log, only a size that at least this share of the groups has is considered."""
 MIN_LENGTHS = 20
-"""Least number of different lengths in a log that does not mark truncated responses for its longest responses to count
-as truncated.
+"""If a log does not mark truncated responses, the check truncation takes its longest responses as truncated. It does so
+only if the log has at least this many different lengths.
 """
 DROPPED = 0.002
-"""Greatest share of missing responses at which nothing is reported: a verifier may crash, a line may be torn."""
+"""Greatest share of responses without a row, a token or a gradient at which the check dropped_sequences reports
+nothing. A sound run loses a few responses too: a verifier may crash, or a line of a file may be torn.
+"""
 
 
 def advantages_zero(p: Patient) -> Answer:
@@ -89,7 +91,7 @@ def _equal_rewards(p: Patient, name: str) -> Answer:
 
 
 def _limit_from_metrics(p: Patient, name: str, few: str) -> Answer:
-    """Check truncation in a log without lengths, by the share of truncated responses in the metrics."""
+    """Check truncation by the share of truncated responses in the metrics, where too few rows have a known length."""
     share = p.over_lines(metric.TRUNCATED, "truncated responses, from the metrics")
     if share is None:
         return not_checked(name, f"responses of known length: {few}; nor have the metrics enough lines")
@@ -218,9 +220,9 @@ def dropped_sequences(p: Patient) -> Answer:
 
 
 def _group_size(count: np.ndarray) -> int:
-    """Guess how many responses were sampled for each prompt, from how many each of the G groups has in the log, (G,).
+    """Guess how many responses were sampled for each prompt; ``count`` (G,) is the number logged for each group.
 
-    Return 1 if the groups have no size in common.
+    Return 1 if no size fits all groups, and none is that of at least the share ``WHOLE_GROUPS`` of them.
     """
     frequency = np.bincount(count) / len(count)
     usual = int(frequency.argmax())
@@ -231,7 +233,10 @@ def _group_size(count: np.ndarray) -> int:
 
 
 def _missing_length(p: Patient, rows: Rows, whole: np.ndarray) -> list[Evidence]:
-    """Compute the mean length of the responses that the log lacks, from the mean length of all in the metrics."""
+    """Compute the mean length of the responses that the log lacks, from the metrics' mean length of all responses.
+
+    ``whole`` is the number of responses that each cluster would have if none were missing.
+    """
     sampled = np.array(p.metrics.get(metric.MEAN_LENGTH, []))
     if not len(sampled):
         return []

@@ -27,8 +27,8 @@ no defect.
 LENGTHS = 10
 """The check length_pile judges a log only if at least this many different lengths lie below the token limit."""
 PILE, LEAST_PILE = 0.005, 10
-"""Least share and least number of responses that are reported for having the length of the token limit, or more,
-without being marked as truncated.
+"""The check length_pile reports responses that have the length of the token limit, or more, and are not marked as
+truncated, if they are at least the share ``PILE`` of all responses and at least ``LEAST_PILE`` responses.
 """
 MARKED = 3
 """If at least this many responses are marked as truncated, and the share ``ONE_LIMIT`` of them has the same length,
@@ -150,8 +150,8 @@ class Coincidences:
         self.lengths, self.truncated = grown
 
     def _minibatches(self, rows: Rows) -> None:
-        """Compute how much of the variance of the prompts' mean log length lies between minibatches, and subtract what
-        would lie between random minibatches of whole prompts.
+        """Add each rollout's share of the variance of the prompts' mean log length that lies between minibatches, less
+        the share that is expected between random minibatches of whole prompts.
         """
         for rollout in np.unique(rows["rollout"]):
             here = rows.take(rows["rollout"] == rollout)

@@ -33,7 +33,7 @@ def build_parser() -> CommandParser:
 def main(arguments: list[str]) -> int:
     """Examine runs, print the findings and return the exit status."""
     args = build_parser().parse_args(arguments)
-    from tqdm import tqdm  # here, because it loads pandas and scipy: --help does not wait for them
+    from tqdm import tqdm  # imports are here so that --help does not wait for pandas and scipy
 
     from analysis.doctor.examine import CHECKS, examine
     from analysis.doctor.findings import check_threshold

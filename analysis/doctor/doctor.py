@@ -45,8 +45,8 @@ ON_KEPT_ROWS = {
     "heavy_weights": band.heavy_weights,
     "acceptance": band.acceptance,
 }
-"""The checks, by name, that need many rows at once or the metrics. They read the rows that `analysis.doctor.admit`
-keeps.
+"""The checks, by name, that need many rows at once or the metrics. They read the rows that
+`analysis.doctor.admit.Kept` holds in memory.
 """
 ON_ALL_ROWS = (
     *("band", "clip", "sums", "uses", "estimator", "counters", "log"),
@@ -162,7 +162,7 @@ class Doctor:
     def _pass(self, stream: Stream, names: Sequence[str], _: Callable[[], None]) -> dict[str, Any]:
         """Read a log once, update the fields ``names`` of this doctor, and return them by name.
 
-        They are returned because this may run in a process of its own.
+        The fields are returned because this method may run in another process, on a copy of this doctor.
         """
         for chunk in stream.chunks(1):
             try:
@@ -218,7 +218,9 @@ class Doctor:
         self.notes += [line for line in lines if line not in self.notes]
 
     def _headers(self, files: Sequence[LogFile]) -> None:
-        """Compare each new log file's header and name with those of earlier files; enter what differs in ``files``."""
+        """Compare each new log file's header with the run's first header, and the rollout of its rows with the rollout
+        in its name. Enter each difference in the field ``files``.
+        """
         for file in files:
             number = rollout_of(file.path)
             self.ranks[number] += 1
@@ -252,7 +254,7 @@ def _rule(metadata: Mapping[str, Any], name: str) -> Rule | None:
 
 
 def _estimator(config: Mapping[str, Any]) -> str | None:
-    """Return the advantage estimator that the configuration names, itself or by its preset."""
+    """Return the advantage estimator that the configuration names, directly or by its preset."""
     rule = config.get("rule")
     if not isinstance(rule, Mapping):
         return None
@@ -274,7 +276,9 @@ def _limit(config: Mapping[str, Any]) -> int | None:
 
 
 def _one_program(config: Mapping[str, Any]) -> bool:
-    """Return whether the trainer sampled by its own program in float32, without top-p and without stale weights."""
+    """Return whether the configuration says that the trainer sampled with its own program in float32, at a temperature
+    above 0, without top-p and without stale weights.
+    """
     sampling, size = (config.get(name) for name in ("sampling", "batch"))
     if not isinstance(sampling, Mapping) or not isinstance(size, Mapping):
         return False

@@ -40,8 +40,8 @@ LOST = 4.0
 tokens, so it comes near -LOST if LOST tokens have become impossible.
 """
 GAINED = 2.0**17
-"""The tests assume that k3 + S of a response is at most this. It is e^s of a token that is certain now and was one of
-131,072 equally likely tokens when it was sampled.
+"""The tests assume that k3 + S of a response is at most this. 2^17 = 131,072 is e^s of a token that is certain now and
+was one of 131,072 equally likely tokens when it was sampled.
 """
 WEIGHT_MARGIN = 0.01
 """Smallest distance of a mean weight from 1 that is reported."""
@@ -77,7 +77,8 @@ class Laws:
     token: AnytimeMean = field(default_factory=lambda: AnytimeMean(EACH, LOST, GAINED))
     longer: AnytimeMean = field(default_factory=lambda: AnytimeMean(EACH))
     shorter: AnytimeMean = field(default_factory=lambda: AnytimeMean(EACH))
-    # Two sums over responses: how far their log length lies above, and below, the mean of the rest of the group.
+    # Sums over responses of how far the log length lies above (first entry) or below (second entry) the mean log length
+    # of the rest of the group. Each response counts with 1 at most.
     apart: Floats = field(default_factory=lambda: np.zeros(2))
     push: AnytimeMean = field(default_factory=lambda: AnytimeMean(EACH))
     before: Line = field(default_factory=Line)
@@ -104,7 +105,8 @@ class Laws:
         apart = self.mismatch.n and self.mismatch.rms > FLOAT32
         x, k3 = (S + E, rows["total_k3_sum"]) if apart else (S, rows["k3_sum"])
         lag = rows["policy_version"] - since - rows["behaviour_version"]
-        # Stale rows without a behaviour ratio are left out: where the staleness D is unknown, S obeys no law (T16).
+        # Stale rows without a behaviour ratio are left out: if the staleness D is unknown, no tested equality holds for
+        # S (T16).
         stale = (lag > 0) & ~np.isfinite(rows["behaviour_log_ratio"])
         fresh = fair & (since >= 1) & ~(used > 0) & np.isfinite(x) & (rows["length"] >= 1) & ~stale
         x, k3, at = x[fresh], k3[fresh], rollout[fresh]
@@ -126,7 +128,8 @@ class Laws:
     def _beyond_mates(self, rows: Rows) -> Floats:
         """Return log length less the mean log length of the prompt's other responses (N,); NaN where there are none.
 
-        Also add to ``shift`` how far the mean log length of prompts has moved since they last occurred.
+        Also add to ``shift`` by how much the mean log length of prompts has changed since they last occurred, divided
+        by the number of rollouts since then.
         """
         z, group = np.log(rows.L), rows.cluster
         first = rows.first
@@ -165,16 +168,18 @@ class Laws:
 
     @property
     def _noise(self) -> float:
-        """Return the most that numerical noise of S adds to the mean weight, if it is as large as before any update."""
+        """Return the most that numerical noise of S adds to the mean weight, if the noise has the size of S before any
+        update.
+        """
         return 2 * math.expm1(min(self.before.rms**2 * self.before.L / self.before.n, 1.0)) if self.before.n else 0.0
 
     @property
     def _unlike_before(self) -> bool:
         """Whether S before the first update is more than noise, given how far sampler and old log-probs lie apart.
 
-        If the log does not say how far these lie apart, they are taken to lie as far apart as the new and the old
-        log-probs. For if sampler, new and old log-probs have independent noise, then the mean of S + k3 is -L times the
-        variance of the noise of the old log-prob of a token.
+        If the log does not say how far the sampler's and the old log-probs lie apart, their distance is taken to be
+        that of the new and the old log-probs. This distance covers independent noise of all three log-probs, which
+        makes the mean of S + k3 equal to -L times the variance of the noise of one token's old log-prob.
         """
         return self.before.systematic((self.mismatch if self.mismatch.n else self.before).of_tokens)
 
@@ -339,9 +344,10 @@ class Laws:
 def _pushed(rows: Rows) -> Floats:
     """Return A (S - mean of S) for each row (N,), with the mean over the rows of the same group and minibatch.
 
-    The sum over a group is a covariance of A and S: it tells whether updates move S along A, and a drift of S that all
-    responses of the group share does not count. A is divided by the rollout's largest |A|, and S less its mean is
-    limited to 1 nat. Where most groups have one row in a minibatch, the mean is over the minibatch.
+    The sum over a group is a covariance of A and S, which is positive if updates raise S where A is large. A drift of S
+    that all responses of the group share cancels in the sum. A is divided by the rollout's largest |A|, and S less its
+    mean is limited to 1 nat. If groups have fewer than 2 rows in a minibatch on average, the mean is over all rows of
+    the minibatch.
     """
     group = numbered(rows["rollout"], rows["step"], rows["prompt_id"])
     if np.bincount(group).mean() < 2:

@@ -1,4 +1,6 @@
-"""Measure a log-ratio that should be 0 but for noise: its size over a log's rows, and how its mean grows with L."""
+"""Measure a log-ratio x that should be 0 apart from noise: its size over a log's rows, and how far the mean of x + k3,
+which theory says is 0, grows with the length L.
+"""
 
 from __future__ import annotations
 
@@ -13,22 +15,23 @@ from fspo.stats.intervals import t_quantile
 
 FLOAT32 = 1e-3
 """Two programs that compute in float32 differ by less than this (root mean square of their log-ratio over sqrt(L), in
-nats). If D + E is as small, the doctor tests E[e^S] = 1 on S alone, else on S + D + E.
+nats). If D + E is no larger than this, the doctor tests E[e^S] = 1 on S alone, else on S + D + E.
 """
 OFFSET = 0.02
-"""For a log-ratio x that should be 0 but for noise: smallest mean of x + k3, in nats, that is reported. k3 is the sum
-of e^s - 1 - s over the token log-ratios s of x.
+"""Smallest mean of x + k3, in nats, that is reported, for a log-ratio x that should be 0 apart from noise. k3 is the
+sum of e^s - 1 - s over the token log-ratios s of x.
 """
 
 
 @dataclass
 class Line:
-    """A log-ratio x of responses that should be 0 but for noise: its size, and a line a + b L fitted to x + k3.
+    """The size of a log-ratio x that should be 0 apart from noise, and a line a + b L fitted to x + k3 of responses.
 
     Let q be the policy that drew the responses, p another policy with the same support, x = log p - log q, and k3 the
     sum of e^s - 1 - s over the token log-ratios s of x. Then E[x] = -KL and E[k3] = KL (T9, T16), so x + k3 has mean 0,
     even if p has noise, another precision or other weights. Any other mean shows that the log-probabilities taken for
-    log q are not those of the policy that drew. Where k3 is unknown, e^x - 1, with x at most 3, stands for x + k3.
+    log q are not those of the policy that drew the responses. Where k3 is unknown, e^x - 1, with x at most 3, stands
+    for x + k3.
     """
 
     n: float = 0.0
@@ -39,7 +42,7 @@ class Line:
     y_over: float = 0.0
     square_over: float = 0.0  # sum over rows of y^2 / L, y = x + k3
     size: float = 0.0  # sum over rows of x^2 / L
-    spread: float = 0.0  # sum over rows of 2 k3 / L, which is about the mean square of the token log-ratios
+    spread: float = 0.0  # sum over rows of 2 k3 / L, about the mean square of the token log-ratios
     least: float = math.inf
     most: float = -math.inf
     first: int | None = None  # the first rollout with an x that is not 0
@@ -77,7 +80,10 @@ class Line:
 
     @property
     def of_tokens(self) -> float:
-        """Root mean square of the token log-ratios s, nats; that of x / sqrt(L) where k3 is unknown."""
+        """Root mean square of the token log-ratios s, nats.
+
+        A row's mean of s^2 is taken as 2 k3 / L, or as x^2 / L where k3 is unknown.
+        """
         return math.sqrt(max(self.spread, 0.0) / self.n) if self.n else 0.0
 
     def fit(self) -> tuple[float, float, float, float]:
@@ -133,11 +139,12 @@ class Line:
         Parameters
         ----------
         apart : float
-            Root mean square over tokens, in nats, of d = log q - log mu, if a policy mu other than q drew the
-            responses. Then a mean of x + k3 of up to L rms(d) rms(s) is no defect, with s the token log-ratios of x:
-            because E_mu[e^d (e^s - 1)] = 0 for each token, the mean of e^s - 1 can differ from 0 by rms(d) rms(s)
-            (Cauchy-Schwarz, to second order). It may do so at some lengths only, so this is subtracted from both the
-            constant part and the slope of the line.
+            Let x = log p - log q, with s its token log-ratios, and let a policy mu other than q have drawn the
+            responses. ``apart`` is the root mean square over tokens, in nats, of d = log q - log mu; 0 if mu is q.
+            A mean of x + k3 of up to L rms(d) rms(s) is then no defect: because E_mu[e^d (e^s - 1)] = 0 for each
+            token, the mean of e^s - 1 can differ from 0 by rms(d) rms(s) (Cauchy-Schwarz, to second order). The mean
+            may differ at some lengths only, so the bound is subtracted from both the constant part and the slope of
+            the fitted line.
         """
         a, b, a_error, b_error = self.fit()
         if self.n < MIN_ROWS:

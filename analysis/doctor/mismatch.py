@@ -1,5 +1,5 @@
-"""Check the log-ratios other than S: that of sampler and trainer (E), that of stale weights (D), and how much weight a
-correction of E or D + E leaves to responses of each length.
+"""Check the log-ratios other than S: the engine mismatch E of sampler and trainer, and the staleness D. Also check how
+much weight a correction of E or D + E leaves to responses of each length.
 """
 
 from __future__ import annotations
@@ -22,15 +22,17 @@ LARGE = 0.1
 float32 trainer gives about .04.
 """
 WIDE = 0.5
-"""Standard deviation of D + E in some octave of lengths, nats, above which a run without a correction is reported."""
+"""Standard deviation of D + E in some octave of lengths, nats, above which the mismatch of a run without a correction
+counts as unbounded. It is reported if E is also above half of ``LARGE``, or the standard deviation above twice this.
+"""
 THIRD, HALF = 1 / 3, 0.5
 """Thresholds of the share of weight that a correction leaves: the sum of the responses' weights after it over the sum
 before it, in one octave of lengths (L to 2 L). A share below ``THIRD`` is reported. If the share is ``HALF`` or more in
-every octave, a large E that breaks no law (docs/theory.md, T16) is reported as harmless.
+every octave, a large E that looks like noise (E[e^E] = 1, docs/theory.md, T16) is reported for information only.
 """
 POSITIVE = 0.05
-"""The check sampler_law assumes that x + k3 is above 0 in at least this share of the responses of a sound run, where
-its mean is 0. x is E, or D + E where E is unknown; k3 is the sum of e^s - 1 - s over the token log-ratios s of x.
+"""In a sound run x + k3 has mean 0, and the check sampler_law assumes that it is above 0 in at least this share of the
+responses. x is E, or D + E where E is unknown; k3 is the sum of e^s - 1 - s over the token log-ratios s of x.
 Truncated sampling (top-p, top-k) makes x + k3 negative in all responses.
 """
 STALE = 0.2
@@ -77,8 +79,9 @@ class Mismatch:
     still: Floats = field(default_factory=lambda: np.zeros(2))
 
     def add(self, rows: Rows, fair: Mask) -> None:
-        """Add the first row of each response of complete rollouts to the sums.
+        """Add the rows of complete rollouts to the sums.
 
+        Only the first row of each response counts, except for ``kept`` and ``moved``, in which every row counts.
         ``fair`` (N,) marks the rows that would have been logged whatever their reward.
         """
         first = rows.first & (rows["length"] >= 1)
@@ -92,7 +95,9 @@ class Mismatch:
         self.weight.add((importance_weight(x) - 1)[drawn], rollout[drawn])
         self.token.add((k3 + x)[drawn], rollout[drawn])
         self.k3 += float(np.nansum(k3[drawn]))
-        known = np.isfinite(k3)  # where k3 is unknown the sign of a small x stands for that of x + k3
+        # `below` counts the signs of x + k3, with x = E, or D + E where E is unknown. In a row without k3 the sign of x
+        # is counted instead, if |x| is at most 1 nat.
+        known = np.isfinite(k3)
         y = np.where(known, k3 + x, x)
         signed = drawn & np.isfinite(y) & (y != 0) & (known | (np.abs(x) <= 1))
         self.below.add(np.where(y[signed] > 0, POSITIVE - 1, POSITIVE), rollout[signed])
@@ -136,7 +141,7 @@ class Mismatch:
         return [(2**k, math.sqrt(max(square[k] / n[k] - (x[k] / n[k]) ** 2, 0.0))) for k in some.tolist()]
 
     def _law(self) -> Answer:
-        """Check whether e^E has mean 1, as it has if the sampler's logged log-probabilities are those of the
+        """Check whether e^E has mean 1. The mean is 1 if the sampler's logged log-probabilities are those of the
         distribution that drew the tokens (docs/theory.md, T16).
         """
         name, line = "sampler_law", self.engine
@@ -171,8 +176,9 @@ class Mismatch:
     def _engine(self) -> Answer:
         """Say how large the engine mismatch E is, and name a likely cause.
 
-        A large E is a warning, unless it looks like noise alone, the correction leaves enough weight at every length,
-        and D + E is corrected or spreads little: then it is reported for information.
+        A large E is reported as a warning. It is reported for information only if E looks like noise alone, the
+        configuration lets E differ from 0, the correction leaves enough weight at every length, and D + E is corrected
+        or spreads little.
         """
         name, line = "engine", self.engine
         if line.n < MIN_ROWS:
@@ -211,8 +217,8 @@ class Mismatch:
         )
 
     def _left(self) -> dict[int, float]:
-        """Return the share of the total weight that the correction leaves to the responses of each octave of lengths
-        (2^k to 2^(k+1) - 1 tokens), by the octave's least length. Octaves with too few rows are left out.
+        """Return the share of the responses' weight that the correction leaves, for each octave of lengths (2^k to
+        2^(k+1) - 1 tokens), by the octave's least length. Octaves with too few rows are left out.
         """
         n, left, base = self.kept.T
         return {2**k: float(left[k] / base[k]) for k in np.flatnonzero((n >= MIN_ROWS) & (base > 0)).tolist()}

@@ -1,4 +1,6 @@
-"""Rows of a run as arrays, its metrics, and intervals over clusters: what the doctor's checks read."""
+"""Hold the data that the doctor's checks read: a run's rows as arrays and its metrics. Shares and means of the rows
+have intervals over clusters.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,7 @@ class Rows:
         return Rows(self.columns, index if self.which is None else self.which[index])
 
     def copy(self) -> Rows:
-        """Return these rows as arrays that share no memory with those they were selected from."""
+        """Return these rows as arrays that share no memory with the rows from which they were selected."""
         return Rows({name: self[name].copy() for name in self.columns})
 
     @staticmethod
@@ -188,10 +190,9 @@ class Patient:
         return np.array([value for _, value in self.metrics.get(name, [])])
 
     def over_lines(self, name: str, label: str) -> Evidence | None:
-        """Return a share from the metrics, as its mean over the last quarter of metrics.jsonl; None if it has few
-        values.
+        """Return the mean of a metric that is a share, over the last quarter of its values in metrics.jsonl.
 
-        The interval takes the lines of the file as independent.
+        Return None if the metric has fewer than ``MIN_LINES`` values. The interval takes the values as independent.
         """
         values = self.metric(name)
         if len(values) < MIN_LINES:

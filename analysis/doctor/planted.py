@@ -1,7 +1,7 @@
-"""Simulate runs with one defect each, which the doctor must find, and healthy runs, in which it must find nothing.
+"""Simulate runs with one defect each, which the doctor must find, and healthy runs, for which it must report nothing.
 
-Each token's log-ratio is a random walk. Each update adds a normal step of variance sigma^2 and mean -sigma^2 / 2 to it
-(so E[e^S] = 1 at first use), and moves the tokens of responses that are trained on along their advantage. The responses
+Each token's log-ratio is a random walk. Each update adds a normal step of variance sigma^2 and mean -sigma^2 / 2 to it,
+so that E[e^S] = 1 at first use. It also shifts S of each response in its minibatch in proportion to A. The responses
 of a group share length and difficulty. Rewards are 0 or 1 and rise as the run learns; advantages are standardised in
 the group, as in GRPO. The metrics are what a trainer would log of these rows, under TRL's names, one line an update.
 """
@@ -157,7 +157,8 @@ def clip_columns(
 
     ``square`` and ``k3`` (N,) are sums over each response's tokens: of the squared token log-ratio, and of k3.
     """
-    by_sign = (S, A) if rule.drift == "signed" else ()  # DriftStats.of refuses A beside an S that is not finite
+    # Only a rule with signed drift needs S and A here; DriftStats.of refuses A beside an S that is not finite.
+    by_sign = (S, A) if rule.drift == "signed" else ()
     m = rule.centre(DriftStats.of(k3, square, L, *by_sign), A)
     with np.errstate(invalid="ignore"):
         done = rule.apply(S, L, A, m)
@@ -190,8 +191,8 @@ def _metrics(
     side, A = np.asarray(rows["side"]), np.asarray(rows["advantage"])
     each = L if plan.aggregation == "token" else np.ones_like(L)
     x = np.asarray(rows["multiplier"]) * np.asarray(rows["weight"]) * A * each / each.sum()
-    # A made-up gradient norm: that of a sum of scores of norm sqrt(L) in nearly orthogonal directions, and of a part
-    # that all responses share.
+    # A made-up gradient norm. The gradient is taken to be a sum of scores of norm sqrt(L) in orthogonal directions,
+    # plus a part that all responses share.
     grad_norm = float(np.sqrt(np.sum(x * x * L) + (0.05 * np.sum(np.abs(x)) * np.sqrt(L.mean())) ** 2))
     values = {
         metric.REWARD: everyone["reward"].mean(),

@@ -95,7 +95,9 @@ def _frozen(p: Patient) -> Ints:
     rollout = np.unique(rows["rollout"])
     resting = [r for r, rate in p.metrics.get(metric.LEARNING_RATE, []) if rate == 0]
     frozen = (count >= LEAST_FROZEN) & (moves == 0) & ~np.isin(rollout, resting) & (np.cumsum(moves) > 0)
-    run = np.cumsum(~frozen)  # all rollouts of one unbroken series of frozen rollouts have the same value here
+    # `run` is the number of rollouts so far that are not frozen. Frozen rollouts that follow each other without a gap
+    # have the same number, so counting frozen rollouts by `run` gives the length of each series.
+    run = np.cumsum(~frozen)
     return rollout[frozen & (np.bincount(run, frozen)[run] >= IN_SUCCESSION)]
 
 
@@ -119,7 +121,7 @@ def _never_clipped(p: Patient, name: str) -> Answer:
 
 
 def old_recomputed(p: Patient) -> Answer:
-    """Check whether the old log-probabilities were computed again with the new weights."""
+    """Check whether the old log-probabilities were wrongly computed again with new weights after the rollout."""
     name = "old_recomputed"
     if few := enough(p.moved):
         return not_checked(name, f"too few rows after an update: {few}")
@@ -258,7 +260,8 @@ def numerics(p: Patient) -> Answer:
 def _growth(rows: Rows) -> tuple[Evidence, ...]:
     """Compare the noise before any update (root mean square of S/sqrt(L)) of longer and shorter responses.
 
-    Return that of the longer half divided by that of the shorter half; empty if it cannot be told.
+    Return the noise of the longer half of the responses divided by that of the shorter half. Return nothing if a half
+    has too few rows, or if its noise may be 0.
     """
     middle = np.median(rows.L)
     short, long = rows.take(middle >= rows.L), rows.take(middle < rows.L)

@@ -1,5 +1,5 @@
-"""Recompute what follows from other data of the log, and compare it with what was logged: columns from other columns,
-advantages from rewards, counters (steps, versions, uses) from each other.
+"""Compare logged values with values recomputed from other data of the log: columns from other columns, advantages from
+rewards, counters (steps, versions, uses) from each other.
 """
 
 from __future__ import annotations
@@ -40,12 +40,14 @@ CURES = {
         "count the uses of each response; rows that were trained on are no fair draws (docs/theory.md section 1)",
     ),
 }
-"""By check: the columns that are recomputed, what is wrong if they differ from the logged ones, and the cure."""
+"""By check: the columns that are recomputed, what is wrong if the logged columns differ from them, and the cure."""
 WRONG_GROUPS = 0.01
-"""Nothing is reported if no more than this share of the groups have advantages that no known estimator makes."""
+"""The check estimator reports advantages that no known estimator makes, or that the run's estimator does not make, only
+if more than this share of the groups has them.
+"""
 USUAL = 0.9
-"""If at least this share of the rollouts has the same number of rows, steps or files, rollouts with fewer are reported,
-except the last one: the run may have been stopped in it.
+"""If at least this share of the rollouts has the same number of rows, steps or files, rollouts with fewer are reported.
+The last rollout is not reported, because the run may have been stopped in it.
 """
 CONSTANT = ("length", "reward", "advantage", "truncated", "engine_log_ratio", "prompt_id")
 """Columns whose value must be the same in all rows of a response."""
@@ -153,8 +155,10 @@ class Recomputed:
         self.last_response = max(int(rows["response_id"].max()), self.last_response)
 
     def answers(self, files: dict[str, Any], *, selected: bool = False) -> list[Answer]:
-        """Return one answer for each check of this module; ``files`` are the defects of the log's files, each with its
-        first rollout. ``selected`` says whether groups were selected by their outcome, so that rollouts may be short.
+        """Return one answer for each check of this module.
+
+        ``files`` are the defects of the log's files, each with its first rollout. ``selected`` says whether groups were
+        selected by their outcome; if they were, a rollout with fewer rows than usual is no defect.
         """
         return [
             *(self._columns(name) for name in CURES),
@@ -257,7 +261,7 @@ class Recomputed:
                 texts[f"{key} ({self.wrong[key]} times)"] = self.since[key]
         for key, odd in self.odd.items():
             if key == "rows" and selected:
-                continue  # a rollout from which groups with equal rewards were dropped is rightly short
+                continue  # dropped groups with equal rewards explain why a rollout has fewer rows
             sizes = self.of_rollout[key] - Counter([self.latest.get(key, 0)])
             usual, times = sizes.most_common(1)[0] if sizes else (0, 0)
             if times >= USUAL * sizes.total() and sizes.total() >= 5 and any(size < usual for size in sizes):

@@ -1,4 +1,4 @@
-"""Runs of which only scalars are known: what the package rldoctor, if it is installed, finds in their metrics."""
+"""Examine runs of which only scalar metrics are known, with the package rldoctor if it is installed."""
 
 from __future__ import annotations
 

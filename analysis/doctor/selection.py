@@ -1,9 +1,9 @@
 """Find out whether groups were selected by their outcome: whether groups with equal rewards are missing from the log.
 
-DAPO's dynamic sampling drops such groups. Then a response that is logged only because of its own reward is not a fair
-draw from the policy. A response whose mates (the other responses of its group) already differ in their rewards would
-have been kept with any reward, so the equalities that `analysis.doctor.laws` tests hold for it, whether groups were
-selected or not.
+DAPO's dynamic sampling drops groups with equal rewards. Then a response that is logged only because of its own reward
+is not a fair draw from the policy. A response whose mates (the other responses of its group) already differ in their
+rewards would have been kept with any reward. The equalities that `analysis.doctor.laws` tests hold for such a response,
+whether groups were selected or not.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Selection:
     Attributes
     ----------
     groups, equal : int
-        Groups of two or more responses with known rewards, and those of them whose rewards are all equal.
+        Number of groups of two or more responses with known rewards, and number of these groups with all rewards equal.
     values : set of float
         Different rewards that were seen; none are added once there are three.
     solved : Counter of (int, int)
@@ -49,8 +49,9 @@ class Selection:
     def add(self, rows: Rows) -> Mask:
         """Add the rows (N,) of complete rollouts, and return which of them (N,) would be logged whatever their reward.
 
-        These are the responses whose mates (the others of the group) differ in their rewards. Responses without a
-        reward, or with fewer than two mates, are included, because nothing can be told of them.
+        A response would be logged whatever its reward if the rewards of its mates (the other responses of its group)
+        differ. Responses without a reward, or with fewer than two mates, are also returned as True, because the log
+        cannot show why they were logged.
         """
         reward = rows["reward"]
         first = rows.first & np.isfinite(reward)
@@ -72,7 +73,7 @@ class Selection:
             pairs, counts = np.unique(np.stack([n[judged], k]), axis=1, return_counts=True)
             self.solved.update({(int(a), int(b)): int(c) for a, b, c in zip(*pairs, counts, strict=True)})
         mates = _equal(n[group] - 1, total[group] - reward, square[group] - reward**2)
-        return ~(mates & (n >= 3)[group])  # also true where the reward is NaN, which equals nothing
+        return ~(mates & (n >= 3)[group])  # also True where the reward is NaN, because no comparison with NaN holds
 
     def missing(self) -> tuple[float, int]:
         """Return how many groups with equal rewards must have been sampled at least, and how many the log has.

@@ -1,4 +1,6 @@
-"""Checks of token log-ratios s, where they are logged: they add up to S, and E[e^s] = 1 given earlier tokens (T9)."""
+"""Check logged token log-ratios s: whether those of a response add up to S, and whether E[e^s] = 1 given the earlier
+tokens (T9).
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from fspo.rules.clip import MAX_EXPONENT
 from fspo.stats.intervals import t_quantile
 
 ROUNDING = 1e-3
-"""Largest difference between S and the sum of its token log-ratios, nats, that counts as rounding."""
+"""Largest difference between S and the sum of its token log-ratios, nats, that counts as rounding, besides 1e-4 |S|."""
 OCTAVES = 24
 
 

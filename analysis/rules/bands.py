@@ -1,5 +1,5 @@
-"""Place a band on the rows of a window. Find in one pass which rows the band cuts at its given range, and which rows it
-cuts at the range that meets each target acceptance."""
+"""Compute the centre and the half-widths of a band for the rows of a window. Find in one pass which rows the band cuts
+at its given range, and which rows the band cuts at the range that meets each target acceptance."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from fspo.rules import CUTTING_ALIKE, Clip, Edges, Rule, excess_quantiles, scale
 Member = tuple[int, Case]
 NO_ADVANTAGE = UserError("every response of this window has A = 0: no update acceptance is to be matched")
 ROUNDING = 1e-9
-"""Largest relative difference at which a row's excess (the factor on the half-widths at which the band just accepts the
-row) and another factor count as equal. It is far above rounding errors, and far below differences that change a
-calibration."""
+"""A row counts as accepted, without a comparison of S with the edges, if its excess is below the factor on the
+half-widths by more than this share of the factor. The share is far above rounding errors of the excess, and so small
+that few accepted rows have to be compared."""
 
 
 @dataclass
 class Band:
-    """One band (shape and drift) with all cases that use it.
+    """One band (shape and drift) with all cases that use the band.
 
     The cases differ in the range, in the target acceptance, and in what happens outside the band.
 
@@ -36,7 +36,7 @@ class Band:
     states : mapping of step -> Rule, optional
         For a band whose range follows a target: the rule in force at each step.
     members : dict of outside -> list of (number, case)
-        By what happens outside the band: the cases, each with its number in the list of all cases.
+        The cases by what happens outside the band, such as drop. Each case has its number in the list of all cases.
     """
 
     rule: Rule
@@ -45,7 +45,7 @@ class Band:
 
     @staticmethod
     def of(cases: Sequence[Case]) -> list[Band]:
-        """Group the counterfactual cases by band; return the bands in the order of their first cases."""
+        """Group all cases but the rule that trained by band; return the bands in the order of their first cases."""
         found: dict[str, Band] = {}
         for i, case in enumerate(cases):
             if case.source != "trained":
@@ -55,23 +55,23 @@ class Band:
 
     @property
     def zeroing(self) -> list[Member]:
-        """The cases that leave a response that is cut no weight: drop in clip rules, mask in corrections."""
+        """The cases that set the weight of a cut response to 0: clip rules with drop, corrections with mask."""
         return [member for members in self.members.values() for member in members if member[1].rule.clip.zeroes]
 
     @property
     def all(self) -> list[Member]:
-        """All cases that use the band, each with its number."""
+        """All cases that use the band, each with its number in the list of all cases."""
         return [member for members in self.members.values() for member in members]
 
     def twin(self, case: Case) -> int | None:
-        """Return the number of the case that cuts the same rows as ``case`` and leaves these rows no weight.
+        """Return the number of the case that cuts the same rows as ``case`` and sets the weight of these rows to 0.
 
-        Return None if there is no such case, or if ``case`` itself leaves the rows that it cuts no weight.
+        Return None if the band has no such case, or if ``case`` itself sets the weight of the rows that it cuts to 0.
         """
         if case.rule.clip.zeroes:
             return None
         alike = next(ways for ways in CUTTING_ALIKE if case.rule.outside in ways)
-        # Compare the columns that name a case as text, because a missing target is NaN, which does not equal NaN.
+        # Compare the keys of two cases as text: a missing target is NaN, and NaN does not equal NaN.
         keys = [repr(case.key | {"outside": way}) for way in alike]
         same = (i for i, other in self.zeroing if repr(other.key) in keys)
         return next(same, None)
@@ -104,8 +104,10 @@ class Placed:
 
     @staticmethod
     def of(band: Band, first: int, rows: Rows) -> Placed | None:
-        """Place the band on the rows of the window that begins with rollout ``first``; return None if the band's centre
-        is not known."""
+        """Compute centre and half-widths of the band for the rows of the window that begins with rollout ``first``.
+
+        Return None if the log lacks the columns from which the band's centre is computed.
+        """
         m = rows.centre(band.rule)
         if not np.all(np.isfinite(m)):
             return None
@@ -123,7 +125,8 @@ class Placed:
         return np.maximum(self.over, self.under)
 
     def rejected(self, factors: Sequence[float]) -> list[Ints]:
-        """Return, for each factor, the numbers of the rows outside the band with its half-widths times that factor."""
+        """Return, for each factor, the numbers of the rows whose S lies outside the band after its half-widths are
+        multiplied by the factor."""
         some = Candidates(self, slice(None), self.excess, factors)
         return some.by_factor(~((some.edges.lo <= some.S) & (some.edges.hi >= some.S)))
 
@@ -133,16 +136,16 @@ class Candidates:
 
     Each array (R,) holds the candidates of the first factor, then those of the second factor, and so on.
 
-    A row is a candidate unless its excess (the factor at which it is just accepted) is below the factor by more than
-    ``ROUNDING``. The rule then judges each candidate by its S and the edges, so that the rounding of the excess decides
-    nothing. Rows whose S is NaN are candidates.
+    A row is a candidate unless its excess is below the factor by more than the share ``ROUNDING`` of the factor. The
+    rule then judges each candidate by its S and the edges, so that the rounding of the excess decides nothing. Rows
+    whose S is NaN are candidates.
 
     Parameters
     ----------
     rows : int array (n,) or slice
-        The rows of the placed band that are considered.
+        Numbers, in the window, of the rows that are considered.
     excess : array (n,)
-        Factor at which each considered row is just accepted.
+        Excess of each considered row: the factor on the half-widths at which the row is just accepted.
     """
 
     def __init__(self, placed: Placed, rows: Ints | slice, excess: Floats, factors: Sequence[float]) -> None:
@@ -155,8 +158,8 @@ class Candidates:
         self.edges = Edges(centre - factor * placed.below[at], centre + factor * placed.above[at], centre)
 
     def by_factor(self, chosen: np.ndarray) -> list[Ints]:
-        """Return, for each factor, the candidates that the mask ``chosen`` (R,) selects, as numbers of the considered
-        rows."""
+        """Return, for each factor, the candidates that the mask ``chosen`` (R,) selects, as positions among the
+        considered rows."""
         before = np.append(0, np.cumsum(chosen))[self._ends]
         return np.split(self._at[chosen], before[:-1])
 
@@ -188,9 +191,9 @@ class CutRows:
 
 
 class Factors:
-    """Factors on the half-widths of a placed band: for each target, the factor at which that share of rows is accepted.
+    """Factors on a band's half-widths: for each target acceptance, the factor at which that share of rows is accepted.
 
-    ``excess`` (n,) holds for each row the factor at which the row is just accepted.
+    ``excess`` (n,) holds for each row the factor on the half-widths at which the row is just accepted.
     """
 
     def __init__(self, placed: Placed, first: int, members: Sequence[Member], excess: Floats) -> None:
@@ -212,7 +215,7 @@ class Factors:
     def note(self, members: Sequence[Member], rate: str, sums: Sums) -> list[tuple[int, float]]:
         """Record in ``sums`` the range of each case in this window, or why no range meets the case's target.
 
-        Return the numbers of the cases that have a range, each with the case's factor on the half-widths.
+        Return the numbers of the cases for which a range was found, each with the case's factor on the half-widths.
         """
         out: list[tuple[int, float]] = []
         for i, case in members:

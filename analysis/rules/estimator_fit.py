@@ -1,9 +1,10 @@
 """Find the estimator that made a log's advantages from the rewards of each group.
 
-In a group of G responses with mean reward m every estimator of fspo/advantages.py is A = k (r - m): k is G/(G-1) for
-rloo, 1 for dr_grpo, one over the group's standard deviation for grpo. So the advantages of a group
-must lie on a line over the rewards, and the line must be 0 at the group's mean reward. The slope tells the estimator.
-It is a defect if the line is not 0 at the mean reward, or if the advantages lie on no line.
+In a group of G responses with mean reward m, every estimator of fspo/advantages.py gives a response with reward r the
+advantage A = k (r - m). The slope k is G/(G-1) for rloo, 1 for dr_grpo, and one over the standard deviation of the
+group's rewards for grpo. So the advantages of a group, plotted over its rewards, must lie on a line that is 0 at the
+mean reward, and the slope of the line tells the estimator. A group has a defect if its line is not 0 at the mean
+reward, or if its advantages lie on no line.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from fspo.stats.clusters import totals
 
 Floats = NDArray[np.float64]
 TOLERANCE = 2e-3
-"""Largest distance of an advantage from the line through its group's advantages over rewards, as a share of the group's
-largest |A|, that counts as rounding: trainers may compute advantages in bfloat16, which has 3 digits."""
+"""An advantage counts as on the line of advantage over reward that is fitted to its group if its distance from the line
+is at most this share of the group's largest |A|. Trainers may compute advantages in bfloat16, which has 3 digits."""
 BIASED = "grpo with the biased standard deviation"
 SLOPES = (*ESTIMATORS, BIASED, "scaled by the standard deviation of all rewards", "scaled by a constant")
 NOT_CENTRED = "not centred in the group"
@@ -57,7 +58,7 @@ def estimator_fit(columns: Columns, size: int = 0) -> EstimatorFit:
     A group is left out if one of its rewards or advantages is not finite, if it has fewer than two responses, if it has
     not ``size`` responses (where ``size`` is at least 2), or if all its advantages are 0 and nothing contradicts them:
     its rewards are equal, or all its responses off the mean reward are truncated. A truncated response (cut off at the
-    length limit) may have A = 0 in any group, because a trainer can drop it after the group was compared.
+    length limit) may have A = 0 in any group, because a trainer can drop it after the advantages were computed.
     """
     first = np.flatnonzero(~repeated(columns["rollout"], columns["response_id"]))
     rollout, L = columns["rollout"][first], np.maximum(columns["length"][first].astype(np.float64), 1.0)
@@ -93,7 +94,7 @@ def estimator_fit(columns: Columns, size: int = 0) -> EstimatorFit:
             size = np.maximum(total(kept), 1)
             from_mean = x - (total(kept * x) / size)[group]
             slope = total(kept * from_mean * y) / total(kept * from_mean**2)
-            # If the rows that are fitted have equal rewards, take the line through 0 at the group's mean reward.
+            # If all rows in the fit of a group have equal rewards, take the line that is 0 at the group's mean reward.
             slope = np.where(np.isfinite(slope), slope, total(kept * y) / total(kept * x))
             intercept = total(kept * y) / size - slope * total(kept * x) / size
             off = largest(kept * np.abs(y - slope[group] * x - intercept[group]))

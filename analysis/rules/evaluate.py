@@ -6,12 +6,12 @@ calibrated in each window to a target acceptance: to a band acceptance where ban
 update acceptance on the rows with A != 0; docs/theory.md section 2).
 
 The cases depend on the ratio that is analysed (`candidates`). Clip rules act on the update's ratio S and on the total
-ratio. Corrections act on the engine and the behaviour ratio. Their cases are the published corrections that act on
-sequences (`CORRECTIONS`), and a band of each shape at matched acceptance (`SHAPES`).
+ratio. Corrections act on the engine and the behaviour ratio. The cases of corrections are the published corrections
+that act on sequences (`CORRECTIONS`), and the bands of `SHAPES` at matched acceptance.
 
 A band whose range follows a target is replayed (:mod:`analysis.rules.replay`). Its "given" case is what the trainer
-would have done at the preset's target. Its "matched" case takes the shape of the replayed band and
-calibrates the scale in each window.
+would have done at the preset's target. Its "matched" case multiplies the half-widths of the replayed band, in each
+window, by the factor that meets the target acceptance.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ SHAPES: dict[str, Rule] = {
     "sqrt": replace(CORRECTIONS["engine-sqrt"], drift="none", name="sqrt"),
     "sqrt-kl": replace(CORRECTIONS["engine-sqrt"], name="sqrt-kl"),
 }
-"""Bands of corrections, which are compared at matched acceptance and with the same weight. product is the band of the
-preset mis (fixed width), geometric that of geo-mask (linear), sqrt-kl that of engine-sqrt, and sqrt the band of
-engine-sqrt without its drift."""
+"""Bands that are compared as corrections at matched acceptance, all with the weight exp(R), R the analysed log-ratio.
+product is the band of the preset mis (fixed), geometric the band of geo-mask (linear), sqrt-kl the band of engine-sqrt,
+and sqrt the band of engine-sqrt without a drift."""
 UNCORRECTED = "none"
 """Name of the case that corrects nothing: it leaves every response the factor 1."""
 
@@ -64,8 +64,8 @@ UNCORRECTED = "none"
 def candidates(on: Ratio) -> dict[str, Rule]:
     """Return the rules that a log's ratio ``on`` may be analysed with, by name.
 
-    On the total ratio, bands that follow a target are missing: a trainer learns them from all its updates, but only
-    the rows at first use are analysed on the total ratio.
+    On the total ratio, bands that follow a target are left out: a trainer learns such a band from all its updates, but
+    only the rows at first use are analysed on the total ratio.
     """
     if on in CORRECTED:
         published = {name: rule for name, rule in CORRECTIONS.items() if rule.level == "sequence"}
@@ -113,10 +113,10 @@ def make_cases(
     states: Mapping[str, Mapping[int, Rule]] | None = None,
     on: Ratio = "update",
 ) -> list[Case]:
-    """Make the counterfactual cases: each band with each treatment outside, at its preset's range and at ranges matched
-    to targets.
+    """Make the counterfactual cases: each band with each treatment of responses outside the band (drop, truncate, cap,
+    mask), at its preset's range and at ranges matched to target acceptances.
 
-    A published correction (``CORRECTIONS``) makes one case, with its own range and its own treatment outside. A band of
+    A published correction (``CORRECTIONS``) makes one case, with its published range and treatment. A band of
     ``SHAPES`` makes only cases with matched ranges.
 
     Parameters
@@ -124,8 +124,8 @@ def make_cases(
     bands : sequence of str, optional
         Names of ``candidates(on)``; all by default.
     rows : Rows, optional
-        All rows of the run, on which bands that follow a target are replayed. Bands with neither rows nor ``states``
-        keep their preset's range.
+        All rows of the run, on which bands that follow a target are replayed. A band that follows a target keeps its
+        preset's range if neither ``rows`` nor ``states`` are given.
     states : mapping of name -> states, optional
         For bands that were replayed before (:func:`analysis.rules.replay.replay_log`): the rule in force at each step.
     on : str
@@ -134,7 +134,7 @@ def make_cases(
     Raises
     ------
     UserError
-        If a band is unknown or not on sequences, or a target is not inside (0, 1).
+        If a band is unknown, is not on sequences or acts on another ratio, or if a target is not inside (0, 1).
     """
     cases: list[Case] = []
     known_rules = candidates(on)
@@ -179,9 +179,9 @@ def trained_case(run: Run) -> Case | None:
 
 
 def common_weight(case: Case) -> Case:
-    """Return the case with the weight exp(S), which makes bands with different weights comparable.
+    """Return the case of a clip rule with the weight exp(S), so that bands with different weights can be compared.
 
-    A correction keeps its own weight, because the factor that it leaves is itself an estimate of exp(ratio).
+    A correction keeps its own weight, because the factor M w that the correction leaves is an estimate of exp(ratio).
     """
     return case if case.rule.on in CORRECTED else replace(case, rule=replace(case.rule, weight="sequence"))
 
@@ -238,7 +238,7 @@ def lacking(rule: Rule) -> str:
 
 
 def narrow(outcome: CaseEffect, which: Ints) -> CaseEffect:
-    """Return the effect of a case on some rows alone: those with the numbers ``which`` (M,)."""
+    """Return the effect of a case on the rows with the numbers ``which`` (M,) alone."""
     names = ("side", "in_band", "weight", "clipped_weight", "multiplier")
     return CaseEffect(**{f: getattr(outcome, f)[which] for f in names}, ranges=outcome.ranges, reason=outcome.reason)
 
@@ -250,7 +250,8 @@ def _outcome(applied: Any, ranges: dict[int, tuple[float, float]]) -> CaseEffect
 def measured(outcome: CaseEffect, measure: str) -> tuple[Floats, Floats]:
     """Return for each row (N,) the numerator and the denominator of an acceptance (docs/theory.md section 1).
 
-    "band": 1 if S is in the band, over 1. "update": 1 if the row is not clipped, over 1. "weight": M w over w.
+    For "band" the numerator is 1 if S is in the band and else 0, for "update" 1 if the row is not clipped and else 0;
+    the denominator is 1. For "weight" the numerator is M w and the denominator w.
     """
     ones = np.ones(len(outcome.side))
     if measure == "band":

@@ -1,8 +1,9 @@
-"""Sort the rows of a log for sums, by group of clusters, by bin, and by narrow cell of the length.
+"""Assign the rows of a log to groups of clusters, to bins, and to narrow cells of the length; sums are made over each.
 
-With at most ``MOST_CLUSTERS`` clusters, each cluster is a group. With more, a fixed hash pools clusters into
-``POOLED`` groups, so memory does not grow with the log. Groups of independent clusters are independent too, so
-covariances and the jackknife are computed over groups as over clusters, with ``POOLED`` - 1 degrees of freedom.
+A group is here a set of clusters, not the responses to one prompt. With at most ``MOST_CLUSTERS`` clusters, each
+cluster is a group. With more clusters, a fixed hash pools them into ``POOLED`` groups, so memory does not grow with the
+log. Groups of independent clusters are independent too, so covariances and the jackknife are computed over groups as
+over clusters, with ``POOLED`` - 1 degrees of freedom.
 """
 
 from __future__ import annotations
@@ -18,13 +19,15 @@ from fspo.stats.bins import Bins
 MOST_CLUSTERS = 4096
 POOLED = 1024
 CELLS = 64
-"""Number of narrow cells into which lengths are divided; smooth curves of acceptance are then fitted to counts of rows
-by cell, not to single rows."""
+"""Largest number of narrow cells into which lengths are divided where clusters are pooled. Smooth curves of acceptance
+are fitted to counts of rows by cell, not to single rows."""
 
 
 @dataclass(frozen=True)
 class Grouping:
     """How the rows of a run are divided into groups of clusters, bins, and (group, cell) pairs.
+
+    A cell is one coordinate, or where clusters are pooled a narrow range of coordinates.
 
     Attributes
     ----------
@@ -42,8 +45,8 @@ class Grouping:
     edges : array (V-1,)
         Inner edges of the cells; empty where clusters are not pooled.
     pairs : int array (P,)
-        Sorted codes ``group * V + cell`` of the pairs that occur; empty where clusters are pooled, because there every
-        pair has a number.
+        Sorted codes ``group * V + cell`` of the pairs that occur. Empty where clusters are pooled: there every pair is
+        numbered, whether it occurs or not.
     """
 
     bins: Bins
@@ -58,7 +61,7 @@ class Grouping:
     def of(run: Run, bins: Bins, *, grows: bool = False) -> Grouping:
         """Choose groups and cells for the rows of a run, from those of its rows that are in memory.
 
-        ``grows`` says that rows of further clusters will be added later.
+        ``grows`` says that rows of further clusters will be added later; clusters are then pooled.
         """
         rows = run.rows
         reference = float(np.mean(rows.trend))
@@ -76,7 +79,7 @@ class Grouping:
 
     @property
     def number(self) -> int:
-        """Number of (group, cell) pairs."""
+        """Number P of (group, cell) pairs."""
         return self.groups * len(self.values) if self.pooled else len(self.pairs)
 
     def group(self, rows: Rows) -> Ints:
@@ -96,7 +99,10 @@ class Grouping:
 
 
 def hashed(rollout: Ints, prompt: Ints, number: int) -> Ints:
-    """Hash each cluster, a (rollout, prompt) (N,), to a group 0..number-1, evenly and always in the same way."""
+    """Return for each row (N,) a group 0..number-1, hashed from the row's cluster (rollout, prompt).
+
+    The hash spreads clusters evenly over the groups and is the same in every run of the program.
+    """
     with np.errstate(over="ignore"):
         mixed = rollout.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
         mixed += prompt.astype(np.uint64) * np.uint64(0xC2B2AE3D27D4EB4F)

@@ -2,7 +2,7 @@
 
 The rule in the log's header gives edges, sides, multipliers and weights (docs/theory.md section 2). Over a response's
 tokens the sums of s_t, of s_t^2 and of k3 = exp(s_t) - 1 - s_t bound each other, whatever the s_t are. The doctor
-(``fspo doctor``) and the integrity check of ``summary.json`` both call these functions.
+(``fspo doctor``) and the integrity check of ``summary.json`` call the functions of this module.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ FACTORS = ("multiplier", "weight")
 """Columns in which a logged NaN is wrong, because the rule gives every row a number. A null is not wrong there: it says
 that no value was logged."""
 FIRST = (-1, -1)
-"""Number and last step of an imagined rollout that comes before the first rollout of a log."""
+"""At the start of a log: number and last step that are assumed for the rollout before the log's first one."""
 
 
 def numbers(log: GradLog, names: Iterable[str]) -> dict[str, NDArray[Any]]:
@@ -102,8 +102,8 @@ def numbers(log: GradLog, names: Iterable[str]) -> dict[str, NDArray[Any]]:
 def differing(
     log: GradLog, rule: Rule | None, correction: Rule | None = None, *, imported: bool = False
 ) -> dict[str, int]:
-    """Return the numbers of rows of complete rollouts in which a column was recomputed, as "NAME_compared", and in
-    which the logged value differs, as "NAME_differs". Parameters are those of `recompute`.
+    """Count, for each column NAME, the rows of complete rollouts in which the column was recomputed ("NAME_compared"),
+    and the rows in which the logged value differs ("NAME_differs"). Parameters are those of `recompute`.
     """
     columns = numbers(log, (*INPUTS[3:], "engine_log_ratio", "staleness_log_ratio", *FOLLOWS_FROM))
     columns |= {name: log.column(name).astype(np.int64, copy=False) for name in INPUTS[:3]}
@@ -121,7 +121,7 @@ def recompute(
     imported: bool = False,
     before: tuple[int, int] | None = None,
 ) -> dict[str, Compared]:
-    """Recompute each column that follows from others (``FOLLOWS_FROM``) in the rows (N,) of complete rollouts.
+    """Recompute each column that follows from other columns (``FOLLOWS_FROM``) in the rows (N,) of complete rollouts.
 
     Parameters
     ----------
@@ -129,8 +129,8 @@ def recompute(
         The clip rule and the correction of the log's header. What a rule on tokens or prefixes did is not compared,
         because such a rule leaves no edges in the log.
     imported : bool
-        Whether another trainer's table was imported. Then times_used and updates_since_rollout are not compared, since
-        the import may have made them up.
+        Whether the log was imported from another trainer's table. Then times_used and updates_since_rollout are not
+        compared, because the import may have made them up.
     before : tuple of int, optional
         Number and last step of the rollout before these rows (``FIRST`` at the start of a log), if they are known.
 
@@ -165,7 +165,7 @@ def ratio(columns: Columns, which: str) -> Floats:
     """Return one of the log-ratios update, engine, behaviour and total of each row (N,), nats; NaN if not logged."""
     if which in ("total", "behaviour"):
         behaviour = _get(columns, "behaviour_log_ratio")
-        if not np.isfinite(behaviour).any():  # a log of format version 1.0 holds no behaviour ratio
+        if not np.isfinite(behaviour).any():  # format version 1.0 logs no behaviour ratio: take E
             behaviour = _get(columns, "engine_log_ratio")
         return behaviour if which == "behaviour" else _get(columns, "log_ratio") + behaviour
     return _get(columns, "log_ratio" if which == "update" else "engine_log_ratio")
@@ -251,7 +251,7 @@ def _drift(columns: Columns, rule: Rule) -> Compared:
         mean(S, sign > 0),
         mean(S, sign < 0),
     ]
-    if rule.drift_source == "lagged":  # the drift of a step is made from the rollout's previous step
+    if rule.drift_source == "lagged":  # a step's drift is computed from the rollout's previous step
         rollout = np.zeros(number, np.int64)
         rollout[batch] = columns["rollout"]
         known = np.diff(rollout, prepend=rollout[:1] - 1) == 0
@@ -289,17 +289,18 @@ def _clip(columns: Columns, rule: Rule, prefix: str, x: Floats) -> Iterator[tupl
         logged = _get(columns, name)
         compared = (usable if name == "weight" else clear) & ~np.isnan(logged)
         same = same_weight(logged, np.asarray(value, np.float64))
-        if prefix:  # where its correction rejects a response, verl sets A = 0, but logs the factor for the old A
+        if prefix:  # where a correction rejects a response, verl sets A = 0, but logs the factor for the former A
             before = rule.apply(x, n, np.ones_like(A), m, (lo, hi)).clipped_weight
             same |= (A == 0) & same_weight(logged, np.asarray(before, np.float64))
         yield name, Compared(compared, compared & ~same)
 
 
 def _followed(columns: Columns, rule: Rule, n: Floats, m: Floats, width: Floats) -> tuple[Floats, Floats]:
-    """Return, of the edges that a band which follows a target may have, those nearest to the logged widths (N,).
+    """Return the edges, for a band that follows a target, that fit the logged widths hi - lo (N,) best in log space.
 
-    Such a band multiplies the half-widths of the rule in the log's header, within one step, by one number (`adapt`
-    range), by one number for each power of two of the length (bins), or by a power of the length (exponent).
+    Within one step, a band that follows a target multiplies the half-widths of the rule in the log's header by one
+    number (`adapt` range), by one number for each power of two of the length (bins), or by a number times a power of
+    the length (exponent).
     """
     below, above = rule.half_widths(n)
     factor = np.log(width / (below + above))
@@ -326,7 +327,7 @@ def _sums(x: Floats, n: Floats, square: Floats, k3: Floats, names: Any) -> Itera
     k3(-sqrt Q) <= k3_sum <= k3(sqrt Q), because k3(s)/s^2 rises in s.
     """
     n = np.maximum(n, 1.0)
-    slack = 1e-9 + TIE * n  # the bounds are widened by float32's rounding, 1e-7 for each token
+    slack = 1e-9 + TIE * n  # rounding in float32 may break the bounds, so they are widened by 1e-6 for each token
     compared = np.isfinite(x) & np.isfinite(square)
     yield names.sum_sq, Compared(compared, compared & (square < x * x / n * (1 - SUM_TOLERANCE) - slack))
     compared = np.isfinite(x) & np.isfinite(k3)
@@ -340,7 +341,7 @@ def _sums(x: Floats, n: Floats, square: Floats, k3: Floats, names: Any) -> Itera
 
 
 def same_weight(logged: Floats, expected: Floats) -> Mask:
-    """Return whether each logged weight (N,), a float32, equals the expected one (N,), a float64, up to rounding.
+    """Return whether each logged weight (N,), a float32, equals the recomputed weight (N,), a float64, up to rounding.
 
     Weights are compared in log space. Below 1e-38 float32 has only multiples of 1.4e-45, so there a logged weight is
     right if it is the nearest multiple or one of its two neighbours. Below S = -103.97 the nearest multiple is 0.

@@ -1,5 +1,5 @@
-"""Replay a band that follows a target on a log: find the band that a trainer would have used at each step, which it
-learns from earlier updates only.
+"""Replay a band that follows a target on a log: find the band that a trainer would have used at each step. The trainer
+learns the band of a step from earlier updates only.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fspo.rules.online import OnlineRule
 
 
 class Replay:
-    """Replays one rule whose range follows a target: it learns from the log's steps, in order, as a trainer would.
+    """Replays one rule whose range follows a target: the rule learns from the log's steps, in order, as in training.
 
     Parameters
     ----------
@@ -105,8 +105,8 @@ def by_step(rows: Rows) -> Iterator[tuple[int, Ints]]:
 def pieces(rule: Rule, states: Mapping[int, Rule] | None, rows: Rows) -> Iterator[tuple[Ints, Rule]]:
     """Yield parts of the rows, as index arrays, each with the rule that was in force for it.
 
-    Without ``states`` there is one part: all rows, with ``rule``. With the states of a replayed band there is a part
-    for each stretch of steps in which the state stays the same.
+    Without ``states`` there is one part: all rows, with ``rule``. With the states of a replayed band (the rule in force
+    at each step) there is a part for each stretch of steps in which the state stays the same.
 
     A state sets only the band; the weight, what happens outside, the dual clip and the name are those of ``rule``.
     """
@@ -121,7 +121,7 @@ def pieces(rule: Rule, states: Mapping[int, Rule] | None, rows: Rows) -> Iterato
 
 
 def half_widths(rule: Rule, states: Mapping[int, Rule] | None, rows: Rows) -> tuple[Floats, Floats, Rule]:
-    """Return the band's half-widths below and above its centre for each row (N,), nats, and the rule in force last.
+    """Return the band's half-widths below and above its centre for each row (N,), nats, and the rule of the last step.
 
     The parameters are those of :func:`pieces`.
     """

@@ -1,6 +1,6 @@
 """Make the sums over the rows of a log, by group of clusters and by bin, from which acceptances are computed.
 
-Some sums are the same for all rules; the other sums are of what one rule accepts.
+Some sums are the same for all rules (denominators, numbers of rows); the others are of what one rule accepts.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from fspo.rules import Weight, exponent, importance_weight
 from fspo.stats.clusters import totals
 
 SMALL = 1e-3
-"""If a rule leaves less than this share of a bin's sum of squared weights, the sums of what it leaves are made over all
-rows. Otherwise they are the sums without the rule less the sums of what it takes, a difference that loses digits where
-little is left.
+"""If a rule leaves less than this share of some bin's sum of squared weights, the clipped weights of all rows are added
+up. Otherwise the sums of clipped weights are computed as a difference: the sums of unclipped weights less the sums of
+the weight that the rule removes. The difference loses digits where little weight is left.
 """
 
 
@@ -28,12 +28,13 @@ class Base:
     """Sums over rows of a weight w, for each of G groups of clusters.
 
     Sums of w and of w^2 are kept for each of K bins. Sums of w x and w x^2 are over all bins; x is log2 of the length
-    (``Rows.trend``). In ``within_x`` and ``within_xx`` the weighted mean of x in the window is subtracted from x.
+    (``Rows.trend``) less ``Grouping.reference``. In ``within_x`` and ``within_xx`` the weighted mean of x in the window
+    is subtracted from x.
     """
 
     d: Floats  # by group of clusters and bin (G, K): sums of the weight w, the denominator of an acceptance
     squares: Floats  # by group and bin (G, K): sums of w^2
-    x: Floats  # by group (G,): sums of w x, x being log2 of the length
+    x: Floats  # by group (G,): sums of w x, where x is log2 of the length less a reference
     xx: Floats
     within_x: Floats
     within_xx: Floats
@@ -50,7 +51,8 @@ class ValueSums:
     """Sums over rows of y, for each of G groups of clusters.
 
     y is what a row adds to the numerator of an acceptance: 0 or 1, its multiplier M, or its clipped weight. Sums of y
-    and of y^2 are kept for each of K bins. The sum of x y is over all bins; x is log2 of the length (``Rows.trend``).
+    and of y^2 are kept for each of K bins. The sum of x y is over all bins; x is log2 of the length (``Rows.trend``)
+    less ``Grouping.reference``.
     """
 
     y: Floats  # (G, K) sums of the numerator y
@@ -61,7 +63,7 @@ class ValueSums:
 
     @staticmethod
     def of(groups: int, bins: int, pairs: int, weights: bool) -> ValueSums:
-        """Return sums over no rows, all 0; ``weights`` says whether the numerators are weights, not 0 or 1."""
+        """Return sums over no rows, all 0; ``weights`` says whether y is a clipped weight, whose y^2 is summed too."""
         by_group = np.zeros(groups), np.zeros(groups)
         squares = np.zeros((groups if weights else 0, bins))
         return ValueSums(np.zeros((groups, bins)), *by_group, squares, np.zeros(pairs, np.int64))
@@ -97,7 +99,7 @@ class SubsetSums:
             plus(self.bases.setdefault(kind, Base.of(*base.d.shape)), base)
 
     def without(self, other: SubsetSums) -> SubsetSums:
-        """Return the sums over the rows that remain if the rows that ``other`` counts are left out."""
+        """Return the sums over the rows that remain if the rows in the sums ``other`` are left out."""
         bases = {
             kind: Base(**{name: values - getattr(other.bases[kind], name) for name, values in vars(base).items()})
             for kind, base in self.bases.items()
@@ -175,9 +177,10 @@ class Part:
         return self._bases[kind]
 
     def dense(self, y: Floats) -> tuple[Floats, Floats, Floats]:
-        """Return sums over the part's n rows of y (n,) and of x y; x is the coordinate along which slopes are fitted.
+        """Return sums over the part's n rows: of y by group and bin (G, K), of x y by group (G,), and of y^2 by group
+        and bin (G, K).
 
-        Three sums are returned: of y by group and bin (G, K), of x y by group (G,), of y^2 by group and bin (G, K).
+        ``y`` is an array (n,). x is the coordinate along which slopes are fitted: log2 of the length less a reference.
         """
         by_key, squares = (
             totals(self.key, self.groups * self.number, v).reshape(self.groups, self.number) for v in (y, y * y)
@@ -208,7 +211,7 @@ class Part:
             column.within += within[j]
 
     def binary(self, columns: Sequence[ValueSums], cuts: Cuts) -> None:
-        """Add to each of M ``ValueSums`` the sums of y: 0 in the rows of the cut of the same number, else 1."""
+        """Add sums of y to M ``ValueSums``: for the j-th of them y is 0 in the rows of the j-th cut, else 1."""
         base, s = self._summed("one")
         self.add(columns, "one", base.d - cuts.counts, s - cuts.by_group(), base.x - cuts.by_group(cuts.x))
         for column, cut in zip(columns, cuts.cuts, strict=True):
@@ -216,10 +219,10 @@ class Part:
                 np.add.at(column.rejected, self.pair[cut], 1)
 
     def weighted(self, columns: Sequence[ValueSums], kind: str, cuts: Cuts, clipped: Floats) -> None:
-        """Add to each of M ``ValueSums`` the sums of a clipped weight.
+        """Add sums of clipped weights to M ``ValueSums``.
 
-        The clipped weight is ``clipped`` (R,) in the rows of the cut of the same number, and the weight that ``kind``
-        names in all other rows.
+        For the j-th of the ``ValueSums`` the clipped weight is ``clipped`` (R,) in the rows of the j-th cut. In all
+        other rows the clipped weight is the weight that ``kind`` names.
         """
         (base, s), w = self._summed(kind), self.weight(kind)
         before = w[cuts.at]
@@ -227,8 +230,8 @@ class Part:
         y, by_group = base.d - cuts.by_key(lost), s - cuts.by_group(lost)
         xy = base.x - cuts.by_group(cuts.x * lost)
         squares = base.squares - cuts.by_key(before * before - clipped * clipped)
-        # Where a cut leaves little of a bin's squared weights, sum again over all rows, because the difference of two
-        # nearly equal sums loses digits.
+        # Where a cut leaves little of a bin's squared weights, add up the clipped weights of all rows instead, because
+        # the difference of two nearly equal sums loses digits.
         small = np.any(squares.sum(1) < SMALL * base.squares.sum(0), axis=1)
         for j in np.flatnonzero(small):
             left = w.copy()
@@ -241,7 +244,7 @@ class Part:
 
 
 class Cuts:
-    """M sets of rows (cuts) of a part, joined in one array (R,), so that one pass makes the sums over each of them.
+    """M sets of rows (cuts) of a part, joined in one array (R,), so that one pass makes the sums over every set.
 
     Attributes
     ----------

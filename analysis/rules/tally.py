@@ -1,8 +1,9 @@
 """Collect what every rule does to the rows of a log, as sums from which the acceptance tables are made.
 
 Rows are added window by window, and tallies of different windows can be merged. So a log of any length takes one pass
-and the memory of one window. A band is placed once for all cases that use it: each row's excess says by which factor
-the range must grow to accept the row. For each case only the rows that it cuts are then visited again.
+and the memory of one window. The centre and the half-widths of a band are computed once for all cases that use the
+band: each row's excess says by which factor the half-widths must grow to accept the row. For each case only the rows
+that the case cuts are then visited again.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ SMOOTHED = {"all": "band", "nonzero": "update"}
 """The kind of acceptance that is fitted as a smooth curve, by subset of rows: all, or those with A != 0 ("nonzero")."""
 RATES: tuple[Rate, Rate] = ("band", "update")
 LOGGED = -1
-"""Key of sums that are made from logged columns, where other sums have the number of their case as key. The logged
-columns say what a token or prefix rule did that trained the run; such a rule is no case."""
+"""Key, in place of a case's number, of the sums that are made from logged columns. If a rule on tokens or prefixes
+trained the run, the logged columns say what this rule did; a rule on tokens or prefixes is no case."""
 
 
 class Tally:
@@ -54,7 +55,7 @@ class Tally:
         self.bands = Band.of(self.cases)
         self.twins = {i: twin for band in self.bands for i, case in band.all if (twin := band.twin(case)) is not None}
         """By number of a case that truncates: the number of the case that drops the same rows (`Band.twin`). The two
-        have the same update acceptance."""
+        cases have the same update acceptance."""
         self.uses: dict[str, Sums] = {}
 
     def add(self, first: int, rows: Rows, trained: CaseEffect | None) -> None:
@@ -178,8 +179,10 @@ class Tally:
         self._sides(sums, [i], cuts, done.side[nonzero[cut]])
 
     def _logged(self, rows: Rows, sums: Sums, whole: Part, acting: Part, nonzero: Ints) -> None:
-        """Add the sums of logged columns, for a run trained by a token or prefix rule: which rows have all tokens in
-        the band, and M."""
+        """Add the sums of the logged multiplier M and of ``band_accept`` (whether all tokens of a row are in the band).
+
+        The sums are added for a run that was trained by a rule on tokens or prefixes.
+        """
         both = ((whole, "all", slice(None)), (acting, "nonzero", nonzero))
         for part, subset, at in both if self.logged_band else ():
             cuts = Cuts(part, [np.flatnonzero(~rows.band_accept[at])])
@@ -194,7 +197,7 @@ class Tally:
         sums.unlike += np.bincount(acting.group, y != 1, acting.groups)
 
     def _band(self, first: int, band: Band, rows: Rows, sums: Sums, whole: Part, acting: Part, nonzero: Ints) -> None:
-        """Add the sums of all cases of one band: each treatment outside it, at the given range and at every target."""
+        """Add the sums of all cases of one band: each treatment of rows outside, at the given range and each target."""
         placed = Placed.of(band, first, rows)
         if placed is None:
             for i, _ in band.all:

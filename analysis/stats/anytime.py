@@ -1,10 +1,11 @@
 """Tests of a mean that allow for any number of looks: a log that grows may be examined after each rollout.
 
 The test is whether terms x have a mean above 0. A bet of size b starts with a stake of 1 and multiplies it by 1 + b x
-at each term. If the mean is at most 0 and no term lies below -1/b, the stake ever exceeds 1/alpha with probability at
-most alpha (Ville's inequality), for any number of terms and any upper tail (Waudby-Smith and Ramdas 2024,
-arXiv:2010.09686). The evidence is the mean stake of bets of several sizes. A bet whose stake reaches 0 is lost for
-good. If the terms have no lower bound, no test is made, because its error probability would not be known.
+at each term. If the mean of each term, given the earlier terms, is at most 0 and no term lies below -1/b, the stake
+ever exceeds 1/alpha with probability at most alpha (Ville's inequality), for any number of terms and any upper tail
+(Waudby-Smith and Ramdas 2024, arXiv:2010.09686). The evidence is the mean stake of bets of several sizes. A bet whose
+stake reaches 0 is lost for good. If the terms have no lower bound, no test is made, because the probability of a wrong
+rejection would not be known.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ Floats = NDArray[np.float64]
 BETS: Floats = np.power(4.0, -np.arange(8.0))
 """Sizes b of the bets on one side of 0, as multiples of the largest size that the bound of the terms allows."""
 TOGETHER = 8
-"""Number of factors 1 + b x that are multiplied before a logarithm is taken, because that is faster."""
+"""Number of factors 1 + b x whose product is formed before a logarithm is taken, because logarithms are slow."""
 
 
 @dataclass
@@ -33,7 +34,7 @@ class AnytimeMean:
     Attributes
     ----------
     level : float
-        Largest probability that enough evidence against a true mean of 0 is ever found, above or below 0.
+        Largest probability that, if the true mean is 0, the tests ever find enough evidence for a mean above or below.
     lowest : float
         Bound of the terms: all are at or above -lowest. It is 1 for terms exp(S) - 1.
     highest : float, optional
@@ -86,14 +87,14 @@ class AnytimeMean:
 
     @property
     def mean(self) -> float:
-        """Mean of the terms; NaN without any."""
+        """Mean of the terms added so far; NaN without any term."""
         return self.total / self.count if self.count else math.nan
 
     def interval(self, level: float = CONFIDENCE) -> tuple[float, float, float]:
         """Return the mean and the ends of an interval that covers the true mean at every look.
 
-        It is Robbins' normal-mixture interval (Howard, Ramdas, McAuliffe and Sekhon 2021, arXiv:1810.08240), which
-        holds for many terms of finite variance, not for heavy tails. The tests do not use it.
+        The interval is Robbins' normal-mixture interval (Howard, Ramdas, McAuliffe and Sekhon 2021, arXiv:1810.08240).
+        It holds for many terms of finite variance, not for heavy tails. The tests do not use the interval.
         """
         if not self.count or not self.rho > 0:
             return self.mean, math.nan, math.nan

@@ -1,11 +1,12 @@
-"""Find how far estimated acceptances may lie from the true ones, if any given candidate is the true acceptances.
+"""Find the law of the errors of estimated acceptances, for any candidate (acceptances that might be the true ones).
 
-An acceptance a that is estimated from few rejections has a skewed error, whose size depends on the true a and whose
-covariance is poorly known. So the covariance is kept in Pearson units (errors over ``sqrt(a (1-a))``), where it depends
-only on the numbers of rows and on dependence within prompts. For bins in which few prompts show a
-rejection, the covariance comes from a model in which all pairs of responses to one prompt have the same correlation.
-Size and skewness of the errors follow from the candidate (acceptances that might be the true ones). Shares of weight
-and mean multipliers in [0, 1] are treated as shares of rows with an effective number of rows.
+An acceptance a that is estimated from few rejections has a skewed error. The size of the error depends on the true a,
+and the covariance of the errors of different bins is poorly known. So the covariance is kept in Pearson units (errors
+over ``sqrt(a (1-a))``), in which it depends only on the numbers of rows and on the dependence within prompts. The fewer
+prompts of a bin show the rarer outcome (accepted or rejected), the more the observed covariance is replaced by that of
+a model in which all pairs of responses to one prompt have the same correlation. Size and skewness of the errors follow
+from the candidate. Shares of weight and mean multipliers in [0, 1] are treated as shares of rows with an effective
+number of rows.
 """
 
 from __future__ import annotations
@@ -21,12 +22,13 @@ from fspo.stats.intervals import SEED, symmetric_root
 
 DRAWS = 2048
 BIN_CLUSTERS = 10
-"""A bin with rows of fewer clusters than this is left out of LRE, because with such bins the interval of LRE failed in
-the simulations of docs/coverage.md."""
+"""A bin with rows of fewer clusters than this is left out of LRE, because with such bins the interval of LRE held the
+true LRE too rarely in the simulations of docs/coverage.md."""
 MOST_LEFT_OUT = 0.1
-"""If bins with few clusters, which are left out, hold more than this share of the rows, LRE is not estimated."""
+"""If the bins with fewer than ``BIN_CLUSTERS`` clusters hold more than this share of the rows, LRE is not estimated."""
 PSEUDO_ROWS = 2.0
-"""Number of imaginary rows, accepted at the mean rate, that are added to each bin, because 0 and 1 have no logit."""
+"""Number of imaginary rows, accepted at the mean rate, that are added to each bin, because the logit of an
+acceptance of 0 or 1 is infinite."""
 FULL_CORRELATION = 1.0
 """Number of imaginary prompts, with all their rows accepted or all rejected, that are added to the estimate of the
 correlation between responses to one prompt, so that few rejections do not suggest independence."""
@@ -38,8 +40,8 @@ ROUNDING = 1e-12
 
 @lru_cache(maxsize=16)
 def standard_draws(dimension: int, number: int = DRAWS, seed: int = SEED) -> tuple[Floats, Floats]:
-    """Return quasi-random (Sobol) standard normal numbers (number, dimension) and uniform ones (number,), the same in
-    every call."""
+    """Return quasi-random (Sobol) standard normal numbers (number, dimension) and uniform numbers (number,). They are
+    the same in every call."""
     from scipy.stats import qmc  # imported here, because only LRE needs it and it takes half a second
 
     points = qmc.Sobol(dimension + 1, rng=seed).random(number)
@@ -86,19 +88,22 @@ class ErrorLaw:
     smooth : array (K,)
         Acceptances after adding ``PSEUDO_ROWS`` rows of mean acceptance to each bin; strictly inside (0, 1) for shares.
     covariance : array (2K, 2K)
-        Covariance of the errors of a, in Pearson units, and of p.
+        Covariance of the errors of a, in Pearson units (for shares, errors over sqrt(a (1-a))), and of the errors of p.
     binary : bool
         True for shares of rows and of weight, whose errors depend on the true share. Otherwise errors are normal and
         do not depend on the true values.
     df : float
         Degrees of freedom of the covariance, by Satterthwaite's rule; at most the number of clusters less 1.
     showing : int
-        Number of prompts with a response of the rarer outcome (accepted or rejected).
+        Number of prompts with a response of the rarer outcome (accepted or rejected); the number of all prompts for
+        acceptances that are no shares.
     noise : float
-        Bias of the plug-in LRE_2^2, ``sum p r^2`` with r = a / mean a - 1: what sampling variance adds to it on
-        average, estimated from the spread over clusters.
+        Bias of the plug-in LRE_2^2, ``sum p r^2`` with r = a / mean a - 1. The bias is what sampling variance adds to
+        the plug-in on average; it is estimated from the spread over clusters.
     correlation : float
         Correlation of the outcomes of two responses to one prompt; NaN for acceptances that are no shares.
+    errors : array (M, 2K)
+        Simulated errors of a, over their standard deviations, and of p.
     """
 
     p: Floats
@@ -142,8 +147,8 @@ class ErrorLaw:
         size = (scale * sd)[:, None]
         if not self.binary:
             return a[:, None] + size * z
-        # Take the skewness of a share of n rows, where n = 1/sd^2 is the bin's effective number of rows, because sd is
-        # in Pearson units.
+        # Take the skewness of a share of n rows. n = 1/sd^2 is the bin's effective number of rows, because sd is the
+        # standard deviation of the error in Pearson units.
         skewness = np.clip((1 - 2 * a) * sd / np.maximum(scale, 1e-9), -MOST_SKEW, MOST_SKEW)
         found = skewed(z, skewness[:, None], size, a[:, None])
         return np.clip(found, 0.0, 1.0, out=found)
@@ -167,9 +172,9 @@ def usable(found: Ratios) -> np.ndarray:
 
 
 def error_law(found: Ratios) -> tuple[ErrorLaw | None, str]:
-    """Return the law of the errors of acceptances in bins with enough clusters, or None if there is too little data.
+    """Return the law of the errors of acceptances in bins with enough clusters, or None if no law can be computed.
 
-    The text beside it says why there is no law, or which share of the rows was left out.
+    The second value is a text. It says why there is no law, or which share of the rows was left out, and is else empty.
     """
     bins = found.rows.shape[1]
     used = usable(found)
@@ -180,8 +185,8 @@ def error_law(found: Ratios) -> tuple[ErrorLaw | None, str]:
     if dropped > MOST_LEFT_OUT:
         return None, f"too little data: {reason}"
     if not found.binary and bool(np.all(np.abs(found.influence) <= ROUNDING * np.abs(np.nan_to_num(found.value)))):
-        # No row is cut, so every acceptance is 1 without spread. Treat it as a share of rows that are all kept, because
-        # a share of 1 still has an interval.
+        # No row is cut, so every acceptance is 1 without spread. Treat each acceptance as a share of rows that are all
+        # kept, because a share of 1 still has an interval.
         if not np.all(np.abs(found.value[found.count > 0] - 1) <= ROUNDING):
             return None, "no cluster differs from another, so nothing shows how far the rates may be from the truth"
         value = np.where(found.count > 0, 1.0, np.nan)
@@ -234,8 +239,8 @@ def worth(rows: Floats, sums: Floats, base: Floats) -> tuple[Floats, Floats]:
     Only the sums of weights by cluster are known, so weights within a cluster are taken as equal. If all weights are 1,
     the numbers are those of the rows.
     """
-    # Scale the weights of each bin to sums near 1, because squares of small ones underflow; by a power of two, which is
-    # exact.
+    # Scale the weights of each bin so that the largest sum over a cluster lies near 1, because squares of small sums
+    # underflow. The factor is a power of two, so that the scaling is exact.
     power = -np.frexp(base.max(0))[1]
     sums, base = np.ldexp(sums, power), np.ldexp(base, power)
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -248,9 +253,11 @@ def cut_size(lost: Floats, showing: int) -> float:
     """Return the share s of a row's weight that a cut takes: 1 where rows are dropped, less where weights are held at
     the edge.
 
+    ``lost`` (C, K) holds the effective number of rows that each cluster loses in each bin.
+
     An acceptance whose cuts take the share s has s times the variance of an acceptance with the same mean whose cuts
-    take all the weight. A cluster that lost several rows in a bin looks like a larger s, and one prompt with s = 1 is
-    added, so s is rather too large than too small.
+    take all the weight. s is estimated rather too large than too small: a cluster that lost several rows in a bin looks
+    like a cluster with a larger s, and one imaginary prompt with s = 1 is added.
     """
     total = float(lost.sum())
     found = min(float(np.sum(lost**2)) / total, 1.0) if total > 0 else 1.0
@@ -273,8 +280,8 @@ def degrees(influence: Floats) -> float:
 
 
 def _errors(covariance: Floats, df: float, k: int) -> Floats:
-    """Return M simulated errors (M, 2K): of the K acceptances, over their standard deviations, then of the K shares of
-    rows."""
+    """Return M simulated errors (M, 2K): first the errors of the K acceptances, divided by their standard deviations,
+    then the errors of the K bins' shares of rows."""
     found = (standard_draws(2 * k)[0] @ symmetric_root(covariance)) * _t_factor(2 * k, df)
     sd = np.sqrt(np.diag(covariance)[:k])
     found[:, :k] /= np.where(sd > 0, sd, 1.0)
@@ -293,8 +300,8 @@ def intra_correlation(accepted: Floats, rows: Floats, a: Floats, showing: int, s
     a : array (K,), strictly inside (0, 1)
         Acceptance by bin.
     showing : int
-        Number of prompts with a response of the rarer outcome. ``FULL_CORRELATION`` prompts in full agreement are
-        added, so that a log with few rejections does not claim independence.
+        Number of prompts with a response of the rarer outcome. ``FULL_CORRELATION`` imaginary prompts whose responses
+        all have the same outcome are added, so that a log with few rejections does not suggest independence.
     size : float
         Share s of a row's weight that a cut takes (:func:`cut_size`); variances are s times those of cuts that take
         all the weight.

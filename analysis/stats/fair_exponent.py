@@ -1,9 +1,9 @@
 """Find the exponent at which a band accepts every length alike, and the reasons why a sqrt band does not.
 
-Theory: docs/theory.md T1 and T17. A band accepts a response where X <= f L^gamma; X is how far S lies from 0. In each
-window of a log, f is set so that the acceptance is ``share``. Otherwise a law of S that changes between windows would
-look like a law that changes with the length. By T17 (c), gamma is fair at this share where the ``share``-quantiles of X
-grow as L^gamma.
+Theory: docs/theory.md T1 and T17. A band accepts a response where X <= f L^gamma; X is how far S lies from 0, and f is
+the range. In each window of a log, f is set so that the band accepts the share ``share`` of the responses. With one f
+for all windows, a law of S that changes between windows would look like a law that changes with the length. By T17 (c),
+gamma is fair at this share where the ``share``-quantile of X given L grows as L^gamma.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def fair_exponent(X: Floats, L: Floats, share: float, window: Ints) -> float:
     """Return the gamma at which `trend` is 0: -inf if that gamma lies below -WIDEST, inf if it lies above WIDEST.
 
     The result is NaN if the ``share``-quantile of X is not above 0 in some window, or if the trend does not depend on
-    gamma, as with equal lengths. The trend rises with gamma in steps; the result is where it changes its sign.
+    gamma, as with equal lengths. The trend rises with gamma in steps; the result is where the trend changes its sign.
 
     Parameters
     ----------
@@ -104,11 +104,12 @@ class Parts(NamedTuple):
 
 
 def trend_parts(S: Floats, L: Floats, share: float, window: Ints) -> Parts:
-    """Split the trend of the band |S| <= f sqrt(L), whose f accepts ``share`` in each window.
+    """Split the trend of the band |S| <= f sqrt(L), where f is set in each window so that ``share`` is accepted.
 
-    Each window is divided into bins of length. Drift is what the trend loses when each bin's mean of S is subtracted.
-    Scale is what the trend then loses when S is scaled, bin by bin, to a variance proportional to L. Shape is the trend
-    that is left: the laws of S in the bins differ in more than mean and variance.
+    Each window is divided into bins of length. ``drift`` is what the trend loses when each bin's mean of S is
+    subtracted from S. ``scale`` is what the trend then loses when S is divided, bin by bin, by a factor that makes its
+    variance proportional to L. ``shape`` is the trend that is left: the laws of S in the bins differ in more than mean
+    and variance.
     """
     parts, centred, spread = members(window), np.empty_like(S), np.empty_like(S)
     for rows in parts:
@@ -122,13 +123,13 @@ def trend_parts(S: Floats, L: Floats, share: float, window: Ints) -> Parts:
 
 
 def members(group: Ints) -> list[Ints]:
-    """Return the row numbers of each group, in the order of the groups' numbers (N,)."""
+    """Return for each group, in increasing order, the numbers of its rows; ``group`` (N,) is each row's group."""
     order = np.argsort(group, kind="stable")
     return np.split(order, np.flatnonzero(np.diff(group[order])) + 1)
 
 
 def interval(of: Callable[[Ints], Floats], cluster: Ints, resamples: int = 200, seed: int = 0) -> list[Bounded]:
-    """Return estimates with percentile intervals from resampled clusters.
+    """Return K estimates with percentile intervals from a bootstrap that redraws whole clusters.
 
     Parameters
     ----------
@@ -140,7 +141,8 @@ def interval(of: Callable[[Ints], Floats], cluster: Ints, resamples: int = 200, 
     value = of(np.arange(len(cluster)))
     drawn = np.array([of(rows) for rows in _resampled(cluster, resamples, seed)])
     tail = (1 - CONFIDENCE) / 2
-    # An end is NaN where a resample has no estimate. It is an order statistic, because an estimate may be infinite.
+    # An end is NaN where a resample has no estimate. Each end is one of the resampled estimates, not an interpolation
+    # between two of them, because estimates may be infinite.
     low, high = np.quantile(drawn, [tail, 1 - tail], axis=0, method="inverted_cdf")
     return [Bounded(*map(float, ends)) for ends in zip(value, low, high, strict=True)]
 

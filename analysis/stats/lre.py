@@ -90,18 +90,18 @@ class AcceptanceCurve:
     beyond.
 
     Let v be the deviations of the acceptances from their mean (in logits for shares, so that candidates stay in (0,
-    1)), times the roots of the bins' shares of rows, and Sigma the covariance of the estimate of v over its largest
-    eigenvalue. The candidate at mu is ``v = (I - mu Sigma)^-1 v_hat``: of all v of the same norm it is the
-    nearest to the estimate v_hat, in units of the errors of v_hat. mu is -inf at exact fairness, 0 at the estimate, 1
-    at the farthest candidate. A straight line through the estimate would not do, because the direction of a small
-    deviation is itself uncertain.
+    1)), times the roots of the bins' shares of rows. Let Sigma be the covariance of v_hat, the estimate of v, divided
+    by its largest eigenvalue. The candidate at mu is ``v = (I - mu Sigma)^-1 v_hat``: of all v of the same norm it is
+    the nearest to v_hat, in units of the errors of v_hat. mu is -inf at exact fairness, 0 at the estimate, 1 at the
+    farthest candidate. A straight line through the estimate would not do, because the direction of a small deviation is
+    itself uncertain.
     """
 
     law: ErrorLaw
     root: Floats  # square roots of the bins' shares p
     values: Floats  # eigenvalues of Sigma, the largest of which is 1
     vectors: Floats
-    along: Floats  # components along Sigma's eigenvectors of v_hat, the estimated deviations v
+    along: Floats  # components of v_hat, the estimate of v, along the eigenvectors of Sigma
 
     @staticmethod
     def of(law: ErrorLaw) -> AcceptanceCurve:
@@ -113,13 +113,14 @@ class AcceptanceCurve:
         values, vectors = np.linalg.eigh(lever @ law.covariance[:k, :k] @ lever.T)
         along = vectors.T @ deviation
         if not values[-1] > 0:
-            # No estimated acceptance has an error, as in a log whose S is 0 everywhere: Sigma is 0. Its eigenvalues are
-            # set to 1, because the candidates are the same with any.
+            # No estimated acceptance has an error, as in a log whose S is 0 everywhere: the covariance of v_hat is 0.
+            # The eigenvalues of Sigma are set to 1, because all candidates are equal where v_hat is 0.
             return AcceptanceCurve(law, root, np.ones(k), vectors, along)
         largest = values > (1 - 1e-9) * values[-1]
         if np.sqrt(np.sum(along[largest] ** 2)) < 1e-9 * np.sqrt(values[-1]):
-            # All estimated acceptances are equal, so their deviation has no direction. Take a fixed direction, because
-            # eigh's eigenvectors have arbitrary signs and the interval would differ between machines.
+            # v_hat has no component along the eigenvectors of Sigma's largest eigenvalue, as where all estimated
+            # acceptances are equal. Add a tiny component in a fixed direction: eigh's eigenvectors have arbitrary
+            # signs, and the interval would else differ between machines.
             bend = root * (centre @ np.arange(k) ** 2.0)
             along += 1e-9 * np.sqrt(values[-1]) * np.where(largest, vectors.T @ bend, 0.0)
         return AcceptanceCurve(law, root, np.maximum(values / values[-1], 0.0), vectors, along)
@@ -157,7 +158,7 @@ def squared_interval(
     high = _crossing(law, curve, plug_in, high_tail, 1.0) if fair[int(high_tail * len(fair))] <= plug_in else 0.0
     if law.binary and law.showing < BORROW:
         # With few rejections it is unknown which bins deviate. So the high end also covers candidates in which one bin
-        # accepts as little as its limits allow and all other bins are equal.
+        # accepts as little as its simultaneous limits (`bands`) allow and all other bins have equal acceptances.
         _, fewest, _ = bands(law, level) if limits is None else limits
         high = max(high, float(np.max(fewest**2 * law.p / (1 - law.p))))
     return low, max(high, float(np.mean(fair)), low)
@@ -167,8 +168,9 @@ def _crossing(law: ErrorLaw, curve: Callable[[float], Floats], plug_in: float, q
     """Return one end of the interval of LRE_2^2: the LRE_2^2 of the candidate that the test just does not reject.
 
     The candidates are the acceptances at the positions x of ``curve``. The test simulates estimates of LRE_2^2 under a
-    candidate; it does not reject as long as the simulations' ``q`` quantile has not passed the log's own estimate
-    ``plug_in``. The search over x begins at ``start``.
+    candidate, without bias correction. The candidate that the test just does not reject is the one at which the ``q``
+    quantile of the simulated estimates equals the log's own estimate ``plug_in``. The search over x begins at
+    ``start``.
     """
 
     @cache
@@ -209,9 +211,9 @@ def bands(law: ErrorLaw, level: float = CONFIDENCE) -> tuple[Floats, Floats, Flo
     """Return the relative acceptance r of each bin (its acceptance over the mean acceptance, less 1) and simultaneous
     limits of all r, which come from score tests of each value that r may have.
 
-    A value of r stays inside the limits if the distance of the bin's estimate from it is at most a critical value times
-    the standard error that this r implies. The critical value is an upper quantile, for equal acceptances, of the
-    largest ratio of distance to standard error over the K bins.
+    A value of r lies inside the limits if the distance between the bin's estimated acceptance and the acceptance that r
+    implies is at most a critical value times the standard error that r implies. The critical value is a quantile, at
+    ``level`` and simulated for equal acceptances, of the largest ratio of distance to standard error over the K bins.
     """
     p, k, mean = law.p, len(law), float(law.p @ law.a)
     own, others = np.eye(k), law.scale(law.smooth)
@@ -250,20 +252,22 @@ def bands(law: ErrorLaw, level: float = CONFIDENCE) -> tuple[Floats, Floats, Flo
 def constant_test(law: ErrorLaw) -> tuple[float, float]:
     """Test whether acceptance is equal in all bins, by a cluster-robust Wald statistic with Hotelling's F.
 
-    For acceptances that are shares of rows, the covariance is that of equal acceptances, as in a score test.
+    For acceptances that are shares (of rows or of weight), the covariance is that under equal acceptances, as in a
+    score test.
 
     Returns
     -------
     (p, detectable) : floats
         The p-value, and the LRE_2 from which on a test at 5 % rejects with at least 80 % probability, whichever bins
-        deviate: it is computed for the pattern of deviations over the bins that is hardest to see.
+        deviate. This LRE_2 is computed for the pattern of deviations over the bins that is hardest to detect. Both
+        numbers are NaN if the covariance has too few degrees of freedom.
     """
     rank, k = len(law) - 1, len(law)
     if law.df - rank + 1 < 1:
         return float("nan"), float("nan")
     fair = np.full(k, float(law.p @ law.smooth)) if law.binary else law.a
     # Compute the covariance of r at equal acceptances. The mean of r over bins, weighted by their shares of rows, is 0
-    # by definition, so the covariance has rank K - 1, and the test as many degrees of freedom.
+    # by definition. So the covariance has rank K - 1, and the test has K - 1 degrees of freedom in the numerator of F.
     mean = float(law.p @ fair)
     lever = np.hstack([np.eye(k) / mean - np.outer(fair, law.p) / mean**2, -np.outer(fair, fair) / mean**2])
     covariance = lever @ law.covariance_at(fair) @ lever.T

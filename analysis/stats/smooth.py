@@ -53,6 +53,7 @@ def smooth_acceptance(y: ArrayLike, length: ArrayLike, cluster: Ints, level: flo
     Parameters
     ----------
     y : array (N,), 0 or 1
+        Whether the response was accepted.
     length : array (N,), tokens, or another partition's coordinate
     cluster : int array (N,)
         Number of each row's cluster, from 0 without gaps.
@@ -116,8 +117,8 @@ def smooth_cells(values: Floats, rows: Any, hits: Any, level: float = CONFIDENCE
     leverage = rows @ (weight * np.einsum("li,ij,lj->l", design, bread, design))
     scores /= 1 - np.minimum(leverage, 0.9)[:, None]
     own = float(borrowed(rare))
-    # Few rejections show too little of how much clusters differ. So the covariance of the clusters' gradients of the
-    # log-likelihood is averaged with the binomial one, which takes rows as independent.
+    # Few rejections show too little of how much clusters differ. So the observed covariance of the clusters' gradients
+    # of the log-likelihood is averaged with the covariance of a binomial model, in which rows are independent.
     meat = own * (scores.T @ scores) + (1 - own) * (design * (counts * weight)[:, None]).T @ design
     shown_design = BSpline.design_matrix(np.clip(np.log1p(at), x[0], x[-1]), knots, 3).toarray()
     lever = shown_design @ bread
@@ -131,8 +132,10 @@ def smooth_cells(values: Floats, rows: Any, hits: Any, level: float = CONFIDENCE
 
 
 def _distinct(values: Floats) -> tuple[Floats, Ints]:
-    """Return the sorted distinct values and the position of each entry among them; small whole numbers are not sorted,
-    which is faster."""
+    """Return the sorted distinct values and the position of each entry among them.
+
+    If all values are whole numbers from 0 to 1e7, they are counted instead of sorted, which is faster.
+    """
     if values.min() >= 0 and values.max() < 1e7 and np.all(values == np.floor(values)):
         whole = values.astype(np.int64)
         present = np.flatnonzero(np.bincount(whole))
@@ -144,7 +147,10 @@ def _distinct(values: Floats) -> tuple[Floats, Ints]:
 
 
 def _fit(design: Floats, counts: Floats, hits: Floats) -> tuple[Floats, Floats]:
-    """Fit a logistic regression; return its coefficients and the inverse of its information matrix."""
+    """Fit a logistic regression to counts of rows and of accepted rows (hits) by length.
+
+    Return the coefficients and the inverse of the information matrix.
+    """
     # A small ridge penalty (1/50) pulls the coefficients towards the mean acceptance, so that they stay finite where
     # there are no rejections.
     ridge = 0.02 * np.eye(design.shape[1])
