@@ -109,6 +109,13 @@ def test_an_exponent_beyond_all_that_are_tried_is_infinite():
     assert (value, low, high) == (np.inf, 0.5, np.inf)
 
 
+def test_no_exponent_where_the_band_would_have_no_width():
+    """In the first of two windows nine of ten responses have S = 0."""
+    row = np.arange(len(L))
+    S = np.where((row % 2 == 0) & (row % 20 > 0), 0.0, SPIKE)
+    assert np.isnan(fair_exponent(np.abs(S), L, 0.85, row % 2))
+
+
 def test_no_exponent_where_all_lengths_are_equal():
     assert np.isnan(fair_exponent(np.abs(SPIKE), np.full(len(L), 8.0), 0.85, ONE))
 
