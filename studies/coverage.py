@@ -320,6 +320,7 @@ def page(replicates: int) -> str:
         high=most,
         error=t_quantile(np.inf) * np.sqrt(CONFIDENCE * (1 - CONFIDENCE) / replicates),
         percent=PERCENT,
+        level=CONFIDENCE,
         rows="\n".join(rows),
         double=2 * replicates,
         fresh="\n".join(fresh),
@@ -398,7 +399,7 @@ TEXT = """# How often the intervals hold
 
 `python studies/coverage.py` writes this page: simulated logs with a known truth, {replicates} for each row of the first
 table and {half} for each row of the second, one fixed seed. Brackets are {percent} Monte Carlo intervals of the share itself;
-a true {percent} shows as 0.950 +- {error:.3f}.
+a true {percent} shows as {level:.3f} +- {error:.3f}.
 
 Responses come in prompts, the clusters. A prompt has its own level of log-length (60 % of the variance) and its own level
 of acceptance (a latent normal with the correlation of the table), so the rows of a prompt are far from independent. The

@@ -100,13 +100,11 @@ SEVERITIES: dict[str, tuple[tuple[float, ...], Callable[[float], Change]]] = {
     ),
     "share of responses that lack, at random": (
         (0.001, 0.003, 0.01, 0.03),
-        lambda s: lambda c, r, i: kept(c, per_response(c, r, r.random) >= s),
+        lambda s: lambda c, r, i: kept(c, per_response(c, r.random) >= s),
     ),
     "share of responses with another's advantage": (
         (0.001, 0.003, 0.01, 0.03),
-        lambda s: (
-            lambda c, r, i: rewarded(c, np.where(per_response(c, r, r.random) < s, -c["advantage"], c["advantage"]))
-        ),
+        lambda s: lambda c, r, i: rewarded(c, np.where(per_response(c, r.random) < s, -c["advantage"], c["advantage"])),
     ),
 }
 """For each kind of defect, by its description: the severities at which it is tried, and a function that returns the
@@ -179,7 +177,7 @@ FORTY = (
     Defect(
         "text tokenized anew: missing log-probs at the end of one response in ten are 0",
         "sampler_law~token engine~token",
-        lambda c, r, i: add(c, -per_response(c, r, lambda n: (r.random(n) < 0.1) * r.exponential(1.5, n)), engine=True),
+        lambda c, r, i: add(c, -per_response(c, lambda n: (r.random(n) < 0.1) * r.exponential(1.5, n)), engine=True),
         "rllm-org/rllm#816",
     ),
     Defect(
@@ -193,13 +191,13 @@ FORTY = (
     Defect(
         "padding counts as tokens in 3 % of the responses, which have no end token",
         "length_pile truncation",
-        lambda c, r, i: lengthened(c, np.where(per_response(c, r, lambda n: r.random(n) < 0.03), 700, c["length"])),
+        lambda c, r, i: lengthened(c, np.where(per_response(c, lambda n: r.random(n) < 0.03), 700, c["length"])),
         "verl-project/verl#3805",
     ),
     Defect(
         "the tokens of a tool count in the length of a third of the responses",
         "",
-        lambda c, r, i: lengthened(c, c["length"] + 15 * per_response(c, r, lambda n: r.random(n) < 0.33)),
+        lambda c, r, i: lengthened(c, c["length"] + 15 * per_response(c, lambda n: r.random(n) < 0.33)),
         "OpenRLHF/OpenRLHF#1252",
     ),
     Defect(
@@ -245,7 +243,7 @@ FORTY = (
     Defect(
         "the reward that trained had a KL penalty, the logged one has not",
         "estimator",
-        lambda c, r, i: rewarded(c, judged(c, c["reward"] - 0.1 * per_response(c, r, lambda n: r.exponential(1.0, n)))),
+        lambda c, r, i: rewarded(c, judged(c, c["reward"] - 0.1 * per_response(c, lambda n: r.exponential(1.0, n)))),
     ),
     Defect(
         "a penalty of .5 for the longest tenth comes after the advantages",
@@ -270,7 +268,7 @@ FORTY = (
     Defect(
         "the old log-probs are one update too old",
         "before_update",
-        lambda c, r, i: add(c, per_response(c, r, lambda n: 0.02 * r.standard_normal(n)) * np.sqrt(c["length"])),
+        lambda c, r, i: add(c, per_response(c, lambda n: 0.02 * r.standard_normal(n)) * np.sqrt(c["length"])),
     ),
     Defect(
         "from rollout 6 on the optimizer moves nothing",
@@ -309,7 +307,7 @@ FORTY = (
     Defect(
         "weights change while a third of the responses are sampled",
         "engine staleness",
-        lambda c, r, i: rough(c, 0.05 * per_response(c, r, lambda n: r.random(n) < 0.33), r, engine=True),
+        lambda c, r, i: rough(c, 0.05 * per_response(c, lambda n: r.random(n) < 0.33), r, engine=True),
         "huggingface/trl#7017",
     ),
     Defect("k3 is half of the squares", "sums k1_k3", lambda c, r, i: c | {"k3_sum": c["sum_sq_log_ratio"] / 2}),
@@ -350,7 +348,7 @@ FORTY = (
     Defect(
         "2 % of the groups have no advantage though their rewards differ",
         "estimator",
-        lambda c, r, i: rewarded(c, c["advantage"] * per_group(c, r, lambda n: r.random(n) >= 0.02)),
+        lambda c, r, i: rewarded(c, c["advantage"] * per_group(c, lambda n: r.random(n) >= 0.02)),
         "huggingface/trl#2884",
     ),
     Defect(
@@ -389,9 +387,7 @@ TEN = (
     Defect(
         "top-p without the share of the mass that it leaves in the sampler's log-probs",
         "sampler_law~top-p engine~top-p",
-        lambda c, r, i: add(
-            c, -0.002 * c["length"] * per_response(c, r, lambda n: r.uniform(0.5, 1.5, n)), engine=True
-        ),
+        lambda c, r, i: add(c, -0.002 * c["length"] * per_response(c, lambda n: r.uniform(0.5, 1.5, n)), engine=True),
     ),
     Defect(
         "advantages are held within 1.2 of 0",

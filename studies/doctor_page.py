@@ -207,14 +207,16 @@ def _verdicts(spoilt: dict[str, dict[str, Any]], base: str = "") -> dict[int, tu
 def _spoilt(spoilt: dict[str, dict[str, Any]], results: dict[str, Any]) -> list[str]:
     seen = sum(bool(v["said"]) for v in spoilt.values()), sum(bool(v[PACKAGE]) for v in spoilt.values())
     hopeless = sum(not d.rightly for d in DEFECTS)
+    reported = sum(bool(DEFECTS[k].source) for k in MENDED)
     earlier = results.get("earlier")
     return [
         "## Defects that nobody planted for it",
         "",
-        "`studies/doctor_defects.py`: most of the forty are bugs that users of RL libraries reported (repository and "
-        "number beside them). All defects, and the checks that would name each rightly, were written down before the "
-        f"doctor saw them (laws: commit {results['spoilt at']}). {hopeless} of them contradict "
-        "nothing that a log holds. A defect rewrites the rows of a sound run; what a finding says of the untouched run "
+        f"`studies/doctor_defects.py`: {reported} of the forty are bugs that users "
+        "of RL libraries reported (repository and number beside them). All defects, and the checks that would name "
+        f"each rightly, were written down before the doctor saw them (laws: commit {results['spoilt at']}). "
+        f"{hopeless} of them contradict nothing that a log holds. A defect rewrites the rows of a sound run; what a "
+        "finding says of the untouched run "
         "does not count. Numbers: logs in which it is named rightly / seen under another name alone / unseen.",
         "",
         "### Ten that are new to it",

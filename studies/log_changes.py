@@ -75,7 +75,7 @@ def rough(c: Columns, sigma: np.ndarray | float, rng: Rng, engine: bool = False)
     L = c["length"].astype(float)
     sigma = np.broadcast_to(sigma, L.shape)
     # All rows of a response get the same noise of E, because a response's E does not change from update to update.
-    z = per_response(c, rng, rng.standard_normal) if engine else rng.standard_normal(len(L))
+    z = per_response(c, rng.standard_normal) if engine else rng.standard_normal(len(L))
     x = sigma * np.sqrt(L) * z - sigma**2 * L / 2
     done = add(c, x, engine)
     for which in ("engine", "behaviour", "total") if engine else ("update", "total"):
@@ -145,14 +145,14 @@ def in_group(c: Columns) -> np.ndarray:
     return at - start[group]
 
 
-def per_response(c: Columns, rng: Rng, draw: Callable[[int], np.ndarray]) -> np.ndarray:
+def per_response(c: Columns, draw: Callable[[int], np.ndarray]) -> np.ndarray:
     """Draw a value for each response by ``draw(number of responses)``, and return for each row (N,) the value of its
     response."""
     at = place(c)
     return draw(int(at.max()) + 1)[at]
 
 
-def per_group(c: Columns, rng: Rng, draw: Callable[[int], np.ndarray]) -> np.ndarray:
+def per_group(c: Columns, draw: Callable[[int], np.ndarray]) -> np.ndarray:
     """Draw a value for each group by ``draw(number of groups)``, and return for each row (N,) the value of its
     group."""
     group = group_of(c)

@@ -20,6 +20,8 @@ from transformers import AutoTokenizer, GenerationConfig
 
 from analysis.api import analyse
 from analysis.log.loading import load_run
+from analysis.rules.evaluate import TARGETS
+from analysis.stats.fair_exponent import fair_exponents
 from figures.of_runs import acceptance_by_length
 from figures.style import Style
 from figures.tables import load
@@ -151,6 +153,9 @@ def publish(run: Path, results: Path = findings.PRETRAINED, picture: Path = PICT
     rewards = np.array([row["reward"] for row in MetricsFile(run).of_phase("train")])
     quarter = max(len(rewards) // 4, 1)
     law = tables["scaling"].query("subset == 'all' and use == 'first' and sign == 'all'").iloc[0]
+    # an update whose rewards are equal within each group has no gradient: S stays 0 until one that has
+    moved = rows.take(rows.S != 0)
+    fair_moved = next(iter(fair_exponents(moved, [min(TARGETS)])))
     said = {
         "seed": SEED,
         "rollouts": len(rewards),
@@ -161,6 +166,8 @@ def publish(run: Path, results: Path = findings.PRETRAINED, picture: Path = PICT
         "longest": int(rows.length.max()),
         "first": float(rewards[:quarter].mean()),
         "last": float(rewards[-quarter:].mean()),
+        "unmoved": len(rows) - len(moved),
+        "fair_moved": list(fair_moved),
         "exponent": [float(law[name]) for name in ("slope_2H", "ci_low", "ci_high")],
     }
     write_text(results / "run.json", json.dumps(said, indent=1) + "\n")

@@ -23,11 +23,12 @@ from fspo.stats.intervals import PERCENT, t_quantile
 
 PUBLISHED = "as published"
 TREND, LRE, MSE, ACCEPTANCE, REWARD, FALL = "trend", "LRE_2", "MSE", "acceptance", "held-out reward", "fall"
-ON_LOGS, IN_RUNS = (TREND, LRE, MSE), (ACCEPTANCE, TREND, LRE, REWARD, FALL)
+GAIN = "reward less none's"
+ON_LOGS, IN_RUNS = (TREND, LRE, MSE), (ACCEPTANCE, TREND, LRE, REWARD, GAIN, FALL)
 """The quantities that the tables show: of all rules on common logs, and of each rule in its own runs."""
 RANGE = "range"
-REFERENCE = "fspo"
-"""The rule by whose MSE the MSE of each rule is divided."""
+REFERENCE, UNCLIPPED = "fspo", "none"
+"""The rule by whose MSE the MSE of each rule is divided, and the rule that does not clip."""
 _BAND = {"measure": "band", "subset": "all", "use": "first"}
 HEAD = f"""## The rules side by side
 
@@ -38,9 +39,11 @@ doubling of L; LRE_2 is the [Length Reweighting Error](glossary.md); MSE is the 
 update as an estimate of the true one (T12), divided by that of `{REFERENCE}` on the same log, so that less than 1 is
 better. Trend and LRE_2 are means over the logs, MSE the median; behind each stand its lowest and highest value.
 
-As published, each rule has its preset's range in its own runs. The acceptance counts responses in the band, at first
-use. The held-out reward is the mean over the last fifth of the evaluations; fall is the deepest fall of the training
-reward below its maximum so far. Each number is the mean over the seeds with its {PERCENT} interval.
+As published, each rule has its preset's range in its own runs; all other options are those of the embedded model.
+The acceptance counts responses in the band, at first use. The held-out reward is the mean over the last fifth of
+the evaluations (of five, the last); the next column is the reward less that of the run without a clip (`{UNCLIPPED}`)
+with the same seed. Fall is the deepest fall of the training reward below its maximum so far. Each number is the mean
+over the seeds with its {PERCENT} interval. A band that cuts little has little trend, so compare the acceptances too.
 """
 
 
@@ -55,16 +58,23 @@ def rule_rows(runs: Sequence[Path]) -> pd.DataFrame:
         ends of an interval for `PUBLISHED`, else the lowest and the highest value of all logs. ``number`` says how many
         logs or seeds have a value.
     """
-    tables = read_tables(runs)
+    tables = dict(read_tables(runs))
+    training = tables["training"]
+    # The unclipped run that calibrates ranges may be longer than the runs of the rules.
+    last = training.loc[training["trained_rule"].isin(SIX_RULES), "rollout"].max()
+    tables["training"] = training.loc[training["rollout"] <= last]
     logs = logs_of(tables)
     rows = []
-    for rule in SIX_RULES:
-        for target in sorted(TARGETS):
+    for rule in (*SIX_RULES, UNCLIPPED):
+        for target in sorted(TARGETS) if rule != UNCLIPPED else ():
             for quantity, values in _matched(tables, rule, target):
                 centre = np.median if quantity in (MSE, RANGE) else np.mean
                 rows.append((rule, f"{target:g}", quantity, *_summary(values, centre)))
-        own = [log for log in logs if log.rule == rule]
-        rows += [(rule, PUBLISHED, quantity, *_over_seeds(values)) for quantity, values in _own(tables, own)]
+        own = {name: [log for log in logs if log.rule == name] for name in (rule, UNCLIPPED)}
+        found = dict(_own(tables, own[rule]))
+        rewards, others = found[REWARD], dict(_own(tables, own[UNCLIPPED]))[REWARD]
+        found[GAIN] = {seed: reward - others.get(seed, np.nan) for seed, reward in rewards.items()}
+        rows += [(rule, PUBLISHED, quantity, *_over_seeds(found[quantity])) for quantity in IN_RUNS]
     return pd.DataFrame(rows, columns=["rule", "at", "quantity", "value", "low", "high", "number"])
 
 
@@ -128,8 +138,10 @@ def section(rules: pd.DataFrame, task: str = "") -> str:
     in_runs = [(quantity, PUBLISHED, quantity) for quantity in IN_RUNS]
     on_task = f" of {task}" if task else ""
     return (
-        f"\nOn common logs{on_task}:\n\n" + _table(rules, on_logs, " ({:z.3f} to {:z.3f})") + "\n"
-        f"As published, runs{on_task}:\n\n" + _table(rules, in_runs, " [{:z.3f}, {:z.3f}]")
+        f"\nOn common logs{on_task}:\n\n"
+        + _table(rules[rules["rule"] != UNCLIPPED], on_logs, " ({:z.3f} to {:z.3f})")
+        + f"\nAs published, runs{on_task}:\n\n"
+        + _table(rules, in_runs, " [{:z.3f}, {:z.3f}]")
     )
 
 
@@ -160,7 +172,7 @@ def advice(rules: pd.DataFrame, task: str = "") -> list[str]:
 
     fairest = least_lre(rules)
     said = [
-        f"**Rule**{on_task}: as published, `{fairest}` depends least on the length: LRE_2 "
+        f"**Rule**{on_task}: as published, `{fairest}` has the least estimate of LRE_2: "
         f"{value(fairest, PUBLISHED, LRE):.3f}, `{REFERENCE}` {value(REFERENCE, PUBLISHED, LRE):.3f}. "
         f"Their held-out rewards are {value(fairest, PUBLISHED, REWARD):.3f} and "
         f"{value(REFERENCE, PUBLISHED, REWARD):.3f}."
@@ -170,28 +182,40 @@ def advice(rules: pd.DataFrame, task: str = "") -> list[str]:
         row = select(rules, rule=REFERENCE, at=f"{share:g}", quantity=RANGE).iloc[0]
         ranges.append(f"{share:.0%} at {row['value']:.3g} ({row['low']:.2g} to {row['high']:.2g})")
     said.append(
-        f"**Range**{on_task}: `{REFERENCE}` keeps {' and '.join(ranges)}: the median over windows, with the lowest "
-        "and the highest. It depends on how far an update moves the model: `fspo calibrate RUN` finds that of your log."
+        f"**Range**{on_task}: `{REFERENCE}` keeps {' and '.join(ranges)}: the median over the windows of all logs, "
+        "with the lowest and the highest. It depends on how far an update moves the model: `fspo calibrate RUN` finds "
+        "that of your log."
     )
     tight, wide = (f"{share:g}" for share in sorted(TARGETS))
     errors = select(rules, at=wide, quantity=MSE)["value"]
     said.append(
-        f"**Cut**{on_task}: `{REFERENCE}` has LRE_2 {value(REFERENCE, tight, LRE):.3f} where it keeps "
-        f"{float(tight):.0%} and {value(REFERENCE, wide, LRE):.3f} where it keeps {float(wide):.0%}. "
-        f"There the rules' median MSE is {errors.min():.3f} to {errors.max():.3f} of `{REFERENCE}`'s."
+        f"**Cut**{on_task}: cut little. `{REFERENCE}` has LRE_2 {value(REFERENCE, tight, LRE):.3f} where it keeps "
+        f"{float(tight):.0%} and {value(REFERENCE, wide, LRE):.3f} where it keeps {float(wide):.0%}. Where all rules "
+        f"keep {float(wide):.0%}, the medians of their MSE are {errors.min():.3f} to {errors.max():.3f} times "
+        f"`{REFERENCE}`'s: the error does not choose between them."
     )
     return said
 
 
 def least_lre(rules: pd.DataFrame) -> str:
     """Return the rule that has the least LRE_2 among the rules, each in its own runs with its preset's range."""
-    return str(select(rules, at=PUBLISHED, quantity=LRE).sort_values("value")["rule"].iloc[0])
+    own = select(rules, at=PUBLISHED, quantity=LRE)
+    return str(own[own["rule"] != UNCLIPPED].sort_values("value")["rule"].iloc[0])
 
 
 def fairest_line(of_tasks: Mapping[str, pd.DataFrame]) -> str:
     """Return a sentence that names, for each task, the rule with the least LRE_2 in its own runs."""
     found = [f"{least_lre(rules)}{f' ({task})' if task else ''}" for task, rules in of_tasks.items()]
-    return f"As published, the rule with the least LRE_2 is {', '.join(found)}."
+    return f"As published, the rule with the least estimate of LRE_2 is {', '.join(found)}."
+
+
+def gain_line(of_tasks: Mapping[str, pd.DataFrame]) -> str:
+    """Return a sentence on the held-out reward of `REFERENCE`'s runs less that of the runs without a clip."""
+    found = []
+    for task, rules in of_tasks.items():
+        row = select(rules, rule=REFERENCE, at=PUBLISHED, quantity=GAIN).iloc[0]
+        found.append(f"{row['value']:z.3f} [{row['low']:z.3f}, {row['high']:z.3f}]{f' ({task})' if task else ''}")
+    return f"The held-out reward of {REFERENCE}'s runs less that of runs without a clip is {', '.join(found)}."
 
 
 def readme_line(of_tasks: Mapping[str, pd.DataFrame]) -> str:
@@ -202,8 +226,11 @@ def readme_line(of_tasks: Mapping[str, pd.DataFrame]) -> str:
 
     def values(quantity: str) -> str:
         tables = [select(rules, at=PUBLISHED, quantity=quantity).set_index("rule") for rules in of_tasks.values()]
+        found = {rule: [f"{table.loc[rule, 'value']:.3f}" for table in tables] for rule in tables[0].index}
         return "; ".join(
-            f"{rule} " + ", ".join(f"{table.loc[rule, 'value']:.3f}" for table in tables) for rule in tables[0].index
+            f"{rule} {', '.join(of_rule)}"
+            for rule, of_rule in found.items()
+            if rule != UNCLIPPED or quantity == REWARD  # without a clip every length is accepted alike
         )
 
     tasks = ", ".join(of_tasks)

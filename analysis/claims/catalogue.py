@@ -8,8 +8,7 @@ Each atom is judged on one of three sets of logs (its ``arm``).
 - ``matched``: every analysed log, whichever rule trained it. Each band's range is calibrated in each window of the log
   to the same acceptance (``target``), so rules are compared on common responses.
 - ``published``: for each rule the runs that it trained, with the range of its preset. A run with another range has no
-  number, except for the quantity ``rollouts missed``. Trends and rewards are means over seeds, differences are paired
-  by seed.
+  number. Trends and rewards are means over seeds, differences are paired by seed.
 - ``logs``: every analysed log. These atoms are about the law of S, so they calibrate no band.
 """
 

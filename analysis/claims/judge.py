@@ -32,7 +32,7 @@ class Claim:
     id: Annotated[str, "name of a headline (C1, ...; M1 with --on engine or behaviour) or of an atom", "text"]
     statement: Annotated[str, "what is claimed", "text"]
     estimand: Annotated[str, "what estimate is about", "text"]
-    margin: Annotated[float, "margin of the deciding atom, fixed before any run", "the estimand's"]
+    margin: Annotated[float, "margin of the deciding atom, fixed before the runs that it judges", "the estimand's"]
     estimate: Annotated[float, "the estimand in the log that decides the verdict, or its mean over seeds", "its own"]
     ci_low: Annotated[float, "lower end of its interval", "the estimand's"]
     ci_high: Annotated[float, "upper end of its interval", "the estimand's"]
@@ -60,7 +60,7 @@ def evaluate_claims(tables: Tables, on: Ratio = "update", *, chosen: bool = Fals
         mean.
     unlike : str
         In which options other than rule and seed the compared runs differ (`analysis.claims.settings.unlike`); "" if in
-        none. If they differ, atoms of the arm ``published`` have no number, except those about rollouts missed.
+        none. If they differ, atoms of the arm ``published`` have no number.
 
     Returns
     -------

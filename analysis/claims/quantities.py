@@ -291,9 +291,10 @@ def _training(seen: Seen, atom: Atom, name: str, phase: str, reduce: Callable[[p
 
 def _missed(seen: Seen, atom: Atom) -> list[Number]:
     """Judge by how many rollouts each run of the rule ended before the longest run; this count has no standard
-    error."""
+    error. A run that cannot stand for its rule as published has no number."""
     found = [(log, missed) for log, missed in _ended(seen, atom).items() if log.rule == atom.rule]
-    return [number(log.run, Measured(missed, 0.0, 0.0), atom.relation, atom.margin) for log, missed in found]
+    counts = [(log, seen.not_published(log) or Measured(missed, 0.0, 0.0)) for log, missed in found]
+    return [number(log.run, count, atom.relation, atom.margin) for log, count in counts]
 
 
 _QUANTITIES: dict[Quantity, Callable[[Seen, Atom], list[Number]]] = {

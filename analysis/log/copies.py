@@ -48,8 +48,7 @@ class Copies(NamedTuple):
     judged : bool array (N,)
         Rows of at least ``LONG`` tokens with a log-ratio other than 0.
     mixed : bool array (N,)
-        Judged rows of those groups (one rollout, step and prompt) in which not all judged rows are equal; all judged
-        rows if the log has no equal rows.
+        Judged rows of those groups (one rollout, step and prompt) in which not all judged rows are equal.
     prompts : bool array (N,)
         Judged rows that equal a row of another prompt.
     pairs : bool array (N,)
@@ -91,10 +90,9 @@ def find_copies(
     found.judged[judged] = True
     key = marks(*(x[judged].astype(np.float64) for x in (rollout, step, length, *numbers)))
     twice = pd.Series(key).duplicated(keep=False).to_numpy()
-    found.mixed[judged] = True
+    found.mixed[judged] = _differing(numbered(rollout[judged], step[judged], prompt[judged]), key)
     if not twice.any():
         return found
-    found.mixed[judged] = _differing(numbered(rollout[judged], step[judged], prompt[judged]), key)
     rows = judged[twice]
     rows = rows[np.argsort(response[rows], kind="stable")]
     place = np.searchsorted(judged, rows)
@@ -118,6 +116,6 @@ def find_copies(
 
 def _differing(group: Ints, key: NDArray[np.uint64]) -> Mask:
     """Return for each row (N,) whether the rows with the same number in ``group`` have two or more different keys."""
-    some = np.zeros(int(group.max()) + 1, np.uint64)
+    some = np.zeros(int(group.max(initial=-1)) + 1, np.uint64)
     some[group] = key
     return np.bincount(group, key != some[group])[group] > 0

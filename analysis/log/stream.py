@@ -26,6 +26,8 @@ CHUNK = 200_000
 """Approximate number of rows in a chunk of the log. A chunk is larger where one window has more rows."""
 SAMPLE = 200_000
 """About how many rows are sampled, as complete rollouts, for results that need all rows at the same time."""
+LAST = int(np.iinfo(np.int64).max)
+"""Greatest possible number of a rollout."""
 UNUSED = ("reward", "rule")
 """Columns that sums over windows do not need. `Stream.windows` reads them only if the partition needs them."""
 
@@ -58,7 +60,7 @@ class InMemory:
     def chunks(self, size: int) -> list[Chunk]:
         """Return one chunk that holds the complete log, whatever the number ``size`` of rollouts in a window."""
         del size
-        return [Chunk(0, np.iinfo(np.int64).max)]  # one chunk from the first to the last possible rollout
+        return [Chunk(0, LAST)]
 
     def windows(self, chunk: Chunk, size: int) -> tuple[list[tuple[int, Rows]], Notes]:
         """Return the first rollout and the rows of each window of ``size`` rollouts, and notes with ``counts``."""
@@ -112,14 +114,18 @@ class Stream:
         return Stream(tuple(files), partition, np.array(numbers), counts, ratio=ratio, recomputed=recomputed)
 
     def chunks(self, size: int) -> list[Chunk]:
-        """Return the log's chunks in order; each is made of windows of ``size`` rollouts, none of them split."""
+        """Return the log's chunks in order; each is made of windows of ``size`` rollouts, none of them split.
+
+        A chunk reaches to the next chunk, the last one to `LAST`. So every row group belongs to a chunk, also a damaged
+        one whose rollouts nothing else holds, and is reported.
+        """
         found: list[Chunk] = []
         start, held = 0, 0.0
         for stop in range(size, len(self.rollouts) + size, size):
             held += float(self.rows[stop - size : stop].sum())
             if held >= CHUNK or stop >= len(self.rollouts):
-                last = min(stop, len(self.rollouts)) - 1
-                found.append(self._chunk(int(self.rollouts[start]), int(self.rollouts[last])))
+                last = int(self.rollouts[stop]) - 1 if stop < len(self.rollouts) else LAST
+                found.append(self._chunk(int(self.rollouts[start]) if start else 0, last))
                 start, held = stop, 0.0
         return found
 

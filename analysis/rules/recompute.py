@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from analysis.log.rows import appearances, numbered
 from fspo.gradlog import GradLog
 from fspo.gradlog.schema import RATIO_COLUMNS
-from fspo.rules import Rule, TokenMeans, token_k3
+from fspo.rules import MAX_EXPONENT, Rule, TokenMeans, token_k3
 
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -335,7 +335,7 @@ def _sums(x: Floats, n: Floats, square: Floats, k3: Floats, names: Any) -> Itera
     root = np.sqrt(np.maximum(square, 0.0))
     low, high = (token_k3(sign * root) for sign in (-1.0, 1.0))
     wrong |= np.isfinite(square) & (
-        (k3 < low * (1 - SUM_TOLERANCE) - slack) | ((k3 > high * (1 + SUM_TOLERANCE) + slack) & (root < 20))
+        (k3 < low * (1 - SUM_TOLERANCE) - slack) | ((k3 > high * (1 + SUM_TOLERANCE) + slack) & (root < MAX_EXPONENT))
     )
     yield names.k3_sum, Compared(compared, compared & wrong)
 

@@ -18,9 +18,13 @@ import pandas as pd
 
 from analysis.log.loading import Run
 from analysis.rules.evaluate import Case
+from fspo.rules import Outside
 from fspo.stats.bins import Bins
 from fspo.stats.clusters import Ratios
 from fspo.stats.intervals import PERCENT, mean_interval
+
+WAYS = ", ".join(get_args(Outside))
+"""The ways to treat a response outside the band."""
 
 
 class Column(NamedTuple):
@@ -60,7 +64,7 @@ class RuleKey(NamedTuple):
 
     run: RunKey
     rule: Annotated[str, "rule that is evaluated: a preset's name, the trained rule's label, or random", "text"]
-    outside: Annotated[str, "what happens to a response outside the band: drop, truncate, cap or mask", "text"]
+    outside: Annotated[str, f"what happens to a response outside the band: {WAYS}", "text"]
     source: Annotated[
         str,
         "trained: the rule that trained, at its logged drift; given: a preset with its own parameters; matched: a "

@@ -76,7 +76,7 @@ def quantile_bins(values: ArrayLike, number: int = DEFAULT_BINS) -> Bins:
         If ``number`` < 1 or there are no values.
     """
     data = np.asarray(values)
-    checked_count("--bins", number, 1, MOST_BINS, "6 are the default")
+    checked_count("--bins", number, 1, MOST_BINS, f"{DEFAULT_BINS} are the default")
     if data.size == 0:
         raise UserError("no responses to make bins from: the log has no row after an update")
     whole = bool(np.all(data == np.round(data)))

@@ -10,8 +10,10 @@ import pandas as pd
 
 from fspo.base.errors import UserError
 from fspo.base.files import whole_file
+from fspo.rules.clip import OF_CLIP_RULES
 from fspo.stats.intervals import PERCENT
 
+WAYS = ", ".join(OF_CLIP_RULES)
 MAP_COLUMNS: dict[str, dict[str, str]] = {
     "fairness_map": {
         "factor": "what is varied: drift_error, drift_factor, exponent, tail, ar1, switching, length_ratio, asymmetry, "
@@ -44,7 +46,7 @@ MAP_COLUMNS: dict[str, dict[str, str]] = {
         "without clipping",
         "acceptance": "band acceptance to which c was calibrated (softmax policies: the nearest that their responses "
         "allow); 1 without clipping",
-        "outside": "drop, truncate, cap, or none: no clipping, one row for each model and n",
+        "outside": f"{WAYS}, or none: no clipping, one row for each model and n",
         "half_width": "c L^gamma at the mean length, nats; empty without clipping",
         "update_acceptance": "mean of a_upd over A != 0: the share that is not cut",
         "weight_acceptance": "b = E[M w] / E[w] over A != 0",
@@ -75,7 +77,7 @@ MAP_COLUMNS: dict[str, dict[str, str]] = {
     "mse_best": {
         "model": "as in mse_map",
         "n": "as in mse_map",
-        "outside": "drop, truncate, cap, or any (the best of them and of no clipping)",
+        "outside": f"{WAYS}, or any (the best of them and of no clipping)",
         "criterion": "column of mse_map that is minimised: mse, mse_direction or mse_scaled",
         "gamma": "minimiser over the rows of mse_map with this outside; empty where no clipping is best (any)",
         "centre": "minimiser",

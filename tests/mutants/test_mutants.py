@@ -83,7 +83,7 @@ def test_the_page_counts_by_hand() -> None:
     earlier = last | {"commit": "a" * 40, "seed": 1, "killed_by": {"fspo/rules/rule.py: e -> f": "test"}}
     text = page([earlier, last], {"fspo/rules/rule.py: a -> b": "same"})
     assert "noticed: 1 of 3: 0.333 [0.008, 0.906]" in text  # Clopper and Pearson's tables
-    assert "harmless for the reasons below: 1 of 2: 0.500 [0.013, 0.987]" in text
+    assert "without 1 harmless: 1 of 2: 0.500 [0.013, 0.987]" in text
     assert "- seed 1, commit aaaaaaaaaaaa: 1 of 1: 1.000 [0.025, 1.000]" in text
     assert "- `fspo/rules/rule.py: a` became `b`: same" in text
     assert "- `fspo/rules/rule.py: c` became `d`: **not noticed**" in text

@@ -56,7 +56,8 @@ def test_a_reproduction_is_published_as_tables_and_a_page(tmp_path, run):
     findings.publish(out, results)
     text = findings.page(results)
     assert "`fspo reproduce --preset quick` (`results/quick/`: seeds 11, commit\n0123456789ab, catalogue abc)" in text
-    assert "| C1 C1 says. | refuted | 2H - 1 0.200 [0.100, 0.300]; claimed within 0.1 | one number | 0.13 |" in text
+    decided = "log-variance: 2H - 1 0.200 [0.100, 0.300]; claimed within 0.1"
+    assert f"| C1 C1 says. | refuted | {decided} | one number | 0.13 |" in text
     unknown = "refuted | rollouts missed unknown; claimed below 0.5 | one number | none |"
     assert f"| own-ends | own-ends says. | {unknown}" in text
     assert "- log-variance says. *Refuted*" in text
@@ -112,6 +113,45 @@ def test_tasks_are_published_as_they_are_judged_and_stand_side_by_side(tmp_path,
     assert "Not judged yet" not in text
 
 
+def test_a_claim_s_line_says_how_many_logs_alone_would_support_and_refute_it():
+    ps = {"a": (0.01, 0.99), "b": (0.5, 0.5), "c": (0.99, 0.001), "d": (1.0, 1.0)}
+    values = {"a": 0.05, "b": 0.1, "c": 0.2, "d": None}
+    numbers = {log: {"value": values[log], "p for": p, "p against": q} for log, (p, q) in ps.items()}
+    part = claim("log-variance", details={"numbers": numbers})
+    said = "0.050 to 0.200; c decides; 1 support, 1 refute, of 4 | none |"
+    assert findings.further(part, [part]) == said
+    head = claim("C4", estimand=DECIDES, details={"atoms": {}})
+    assert findings.further(head, [head, part]) == said
+
+
+def test_parts_near_0_whose_margin_is_below_the_distance_seen_are_named():
+    """own-ends says "below 0.5" and log-variance "within 0.1" of 0; 85-rloo-falls says nothing about being near 0."""
+
+    def judged(task, *seen):
+        found = [
+            claim(name, margin=margin, details={"power": {"sentence": f"A true distance of {x} from the margin"}})
+            for (name, margin), x in zip(
+                (("log-variance", 0.1), ("own-ends", 0.5), ("85-rloo-falls", 0.0)), seen, strict=True
+            )
+        ]
+        return findings.JudgedTask(task, {"claims": found}, *[pd.DataFrame()] * 3)
+
+    said = findings.hardly_supported([judged("a", 0.11, 0.4, 9.0), judged("b", 0.3, 0.6, 9.0)])
+    assert said == "on all tasks `log-variance`; on b `own-ends`"
+    assert findings.hardly_supported([judged("", 0.09, 0.6, 9.0)]) == "`own-ends`"
+
+
+def test_each_part_of_each_claim_stands_beside_its_verdicts():
+    one, two = (
+        findings.JudgedTask(task, {"claims": [claim("log-drift", verdict=verdict)]}, *[pd.DataFrame()] * 3)
+        for task, verdict in (("a", "supported"), ("b", "refuted"))
+    )
+    text = findings.parts_of_claims([one, two])
+    assert "| claim | part | a | b |" in text
+    assert "| C4 | log-drift | supported | refuted |" in text
+    assert "| C4 | log-normal | not judged | not judged |" in text
+
+
 def test_the_sentences_of_readme_name_each_task_s_numbers(monkeypatch):
     leads = {"a": {"rloo": [0.1, 0.2, None], "gspo": [-0.1, 0.0, 0.3]}, "b": {"rloo": [0.1], "gspo": [-0.2]}}
     edges = {"a": {"A > 0": (0.5, 0.9), "A < 0": (0.1, 0.2)}, "b": {"A > 0": (0.7, 0.7), "A < 0": (-0.1, 0.3)}}
@@ -125,9 +165,15 @@ def test_the_sentences_of_readme_name_each_task_s_numbers(monkeypatch):
             {
                 "claims": [
                     claim(
-                        f"85-trend-{rival}", details={"numbers": {str(i): {"value": v} for i, v in enumerate(values)}}
+                        f"{share}-trend-{rival}",
+                        details={
+                            "numbers": {
+                                str(i): {"value": v, "p for": 0.02 if v == 0.1 else 0.03} for i, v in enumerate(values)
+                            }
+                        },
                     )
                     for rival, values in leads[task].items()
+                    for share in (85, 95)
                 ]
             },
             # the rows at 75 % must not count
@@ -152,10 +198,13 @@ def test_the_sentences_of_readme_name_each_task_s_numbers(monkeypatch):
     ]
     monkeypatch.setattr(findings, "read", lambda folder: found)
     said = findings.logs_line()
-    assert "than rloo's on 3 of 4 logs, and a smaller one than gspo's on 1 of 4 logs." in said
+    assert "keeps 85 % of each of 4 logs, " in said
+    assert (
+        "than rloo's on 3 (clearly on 2) and than gspo's on 1 (0); where it keeps 95 %, on 3 (2) and on 1 (0). " in said
+    )
     said = findings.edges_line()
     assert "at an exponent of 0.50 to 0.90 (a), 0.70 to 0.70 (b), " in said
-    assert "its edge for A < 0 at 0.10 to 0.20 (a), -0.10 to 0.30 (b); T1's model has 1/2." in said
+    assert "its edge for A < 0 at 0.10 to 0.20 (a), -0.10 to 0.30 (b); T1's model without drift has 1/2." in said
     said = findings.rules_line()
     assert "(on a, b), LRE_2 is: fspo 0.100, 0.300; gspo 0.200, 0.000. " in said
     assert said.endswith("The held-out reward is: fspo 0.800, 1.000; gspo 0.900, 0.000.")
@@ -170,6 +219,7 @@ def test_the_page_and_readme_hold_the_published_verdicts():
         findings.logs_line(),
         findings.edges_line(),
         findings.rules_line(),
+        findings.gain_line(),
         findings.language_model_line(),
     ]
     assert [line for line in lines if line not in readme] == []

@@ -17,6 +17,7 @@ def rules(monkeypatch):
     matched = [(log, rule, i) for i, log in enumerate(LOGS) for rule in TREND]
     errors = {"subset": "nonzero", "reference": "population", "quantity": "mse", "bin": -1}
     rewards = {11: 0.9, 12: 0.8, 13: 0.7}
+    unclipped = {11: 0.85, 12: 0.85, 13: 0.7}
     found = tables(
         trend=[on(log, rule) | BAND | {"slope": TREND[rule][i]} for log, rule, i in matched]
         # other rows of the same log and rule that must not count
@@ -27,7 +28,10 @@ def rules(monkeypatch):
         + [on(log, rule) | errors | {"reference": "capped", "estimate": 9.0} for log, rule, _ in matched],
         acceptance=[own("gspo", seed) | {"bin": -1, "estimate": 0.5} for seed in rewards]
         + [own("gspo", seed) | {"bin": 0, "estimate": 0.1} for seed in rewards],
-        training=[row for seed, final in rewards.items() for row in training("gspo", seed, final, fall=0.1)],
+        training=[row for seed, final in rewards.items() for row in training("gspo", seed, final, fall=0.1)]
+        + [row for seed, final in unclipped.items() for row in training("none", seed, final)]
+        # an evaluation of a longer run without a clip, after the last rollout of the rules' runs: it must not count
+        + [row | {"rollout": 9, "value": 0.1} for row in training("none", 11, 0.1) if row["phase"] == "eval"],
     )
     monkeypatch.setattr(rule_table, "read_tables", lambda runs: found)
     return rule_table.rule_rows([])
@@ -59,9 +63,17 @@ def test_as_published_a_number_is_the_mean_over_the_rule_s_own_seeds(rules):
     assert row(rules, "rloo", "as published", "fall")[3] == 0
 
 
+def test_a_rule_s_reward_is_compared_with_the_unclipped_run_of_its_seed(rules):
+    half = sps.t.ppf(0.975, 2) * 0.05 / 3**0.5  # .05, -.05, 0
+    assert row(rules, "gspo", "as published", rule_table.GAIN) == pytest.approx((0, -half, half, 3))
+    assert row(rules, "none", "as published", "held-out reward")[0] == pytest.approx(0.8)
+    assert rule_table.select(rules, rule="none", at="0.85").empty
+
+
 def test_the_page_shows_the_numbers(rules):
     text = rule_table.section(rules, "products")
     assert "On common logs of products:" in text
     gspo = next(line for line in text.splitlines() if line.startswith("| gspo |"))
     assert "| -0.010 (-0.060 to 0.020) | unknown | 1.000 (0.500 to 2.000) |" in gspo
-    assert f"| 0.800 [{0.8 - 0.248:.3f}, {0.8 + 0.248:.3f}] |" in text
+    assert f"| 0.800 [{0.8 - 0.248:.3f}, {0.8 + 0.248:.3f}] | 0.000 [-0.124, 0.124] |" in text
+    assert text.count("| none |") == 1

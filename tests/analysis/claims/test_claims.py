@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy import stats as sps
 
 from analysis.claims.catalogue import ATOMS, DEVELOPMENT_SEEDS, HEADLINES, MASK_HEADLINES, digest_of_catalogue
 from analysis.claims.judge import commit, evaluate_claims, write_claims
@@ -117,6 +118,13 @@ def test_a_hump_without_a_trend_is_not_fair():
         claims = judged(trend=[on("fspo-11", "fspo") | trend], lre=rows)
         assert claims["85-fspo-flat"].verdict == "supported"
         assert claims["85-fspo-bins"].verdict == found
+
+
+def test_the_p_value_of_a_trend_is_students_with_a_degree_less_than_clusters():
+    """Five clusters: P(t > 3) is .01997 with 4 degrees of freedom, and .01505 with 5."""
+    rows = [on("rloo-11", "rloo") | slope(-0.03, 0.01, clusters=5)]
+    claim = judged(trend=rows)["85-rloo-falls"]
+    assert claim.p_for == pytest.approx(sps.t.sf(3, 4), rel=1e-6)
 
 
 def test_on_a_log_the_sqrt_band_is_flat_and_a_wider_one_called_fspo_is_not(simulate):
@@ -302,6 +310,14 @@ def test_a_run_that_stopped_itself_is_not_forgotten():
     claims = judged(training=short, ranges=ranges(*RUNS))
     assert (claims["own-ends"].verdict, claims["own-reward-rloo"].verdict) == ("supported", "inconclusive")
     assert (claims["own-ends-rloo"].verdict, claims["own-ends-rloo"].estimate) == ("refuted", 3)
+
+
+def test_a_run_with_another_range_or_setting_says_nothing_about_the_rule_as_published():
+    stopped = [row for row in runs() if row["run"] != "fspo-13"] + training("fspo", 13, 0.1, rollouts=2)
+    assert judged(training=stopped, ranges=ranges(*RUNS, factor=12))["own-ends"].verdict == "inconclusive"
+    assert judged(training=runs(), ranges=ranges(*RUNS, factor=12))["own-reward-rloo"].verdict == "inconclusive"
+    claims = evaluate_claims(tables(training=runs(), ranges=ranges(*RUNS)), unlike="one learns faster")
+    assert {c.verdict for c in claims if c.id in ("own-ends", "own-ends-rloo", "C5")} == {"inconclusive"}
 
 
 def test_a_headline_is_made_of_its_atoms_alone():

@@ -94,6 +94,11 @@ def test_chances_of_the_worst_bin_are_those_of_drawn_bins():
     assert np.mean(row["seen with 80 %"] + drawn[:, 0] - half > atom.margin) == pytest.approx(0.8, abs=0.015)
 
 
+def test_a_log_of_few_responses_cannot_show_that_no_bin_deviates():
+    few = PlannedRuns(logs=4, seeds=5, rollouts=1, responses=10, held_out=256)
+    assert power_of(ATOM["85-fspo-bins"], few)["supported if equal"] == 0
+
+
 def test_chances_above_and_below_a_margin_of_a_normal_number():
     z = sps.norm.isf(ALPHA)
     above, below = sps.norm.cdf((0.05 - 0.02) / 0.01 - z), sps.norm.cdf((-0.02 + 0.05) / 0.01 - z)

@@ -72,6 +72,19 @@ def test_a_mean_that_is_not_0_is_found_and_its_rollout_named():
     assert silent.below is None
 
 
+def test_the_interval_of_a_mean_is_robbins_normal_mixture():
+    """The terms 1 and 2 have the squares' sum 5 = rho: sqrt(10 (2 ln 20 + ln 10 - ln 5)) / 2 = 4.0879737."""
+    mean = AnytimeMean(0.05)
+    mean.add(np.array([1.0, 2.0]), np.array([0, 0]))
+    assert mean.interval() == pytest.approx((1.5, 1.5 - 4.0879737, 1.5 + 4.0879737))
+
+
+def test_the_rollout_that_is_named_does_not_depend_on_the_order_of_the_rows():
+    mean = AnytimeMean(0.05)
+    mean.add(np.full(100, 2.0), np.repeat([1, 0], 50))
+    assert mean.above == 0
+
+
 def test_stakes_are_products_of_one_plus_bet_times_term():
     x = np.array([0.5, -0.25, 3.0, -1.0, 2.0, 0.1, 0.2, 0.3, 0.4])
     b = np.array([0.5, 0.125])

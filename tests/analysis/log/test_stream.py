@@ -158,6 +158,26 @@ def test_damage_of_a_streamed_log_is_counted_and_the_rest_analysed(simulate, str
     assert summary["counts"]["rows"] == 4 * 1024
 
 
+@pytest.mark.parametrize("lost", [0, 2, 5])
+def test_a_damaged_row_group_whose_rollouts_nothing_else_holds_is_reported(tmp_path, simulate, streamed, lost):
+    """One file with a row group for each two rollouts; the first, middle or last group is broken."""
+    files = sorted((simulate(rollouts=12, width=0) / "gradlog").iterdir())
+    whole = pq.ParquetDataset([str(f) for f in files]).read()
+    path = tmp_path / "one" / "gradlog" / files[0].name
+    path.parent.mkdir(parents=True)
+    kept = whole.replace_schema_metadata(pq.read_schema(files[0]).metadata)
+    pq.write_table(kept, path, row_group_size=2 * 1024, use_dictionary=False)
+    data, meta = bytearray(path.read_bytes()), pq.read_metadata(path).row_group(lost)
+    for column in range(meta.num_columns):
+        place = meta.column(column).data_page_offset
+        data[place : place + 20] = bytes(20)
+    path.write_bytes(data)
+    run = load_run(tmp_path / "one")
+    assert run.stream is not None
+    damage = [note for chunk in run.stream.chunks(1) for note in run.stream.windows(chunk, 1)[1].damage]
+    assert len(damage) == 1
+
+
 def test_several_rollouts_in_one_file_and_several_row_groups(tmp_path, simulate, streamed):
     path = simulate(rollouts=5, width=0)
     together = tmp_path / "one"

@@ -15,6 +15,13 @@ ONE = np.zeros(len(L), int)
 """All responses in one window."""
 
 
+class Some(SimpleNamespace):
+    """Rows of a log, with the columns that the fair exponent needs."""
+
+    def take(self, which):
+        return Some(**{name: x[which] for name, x in vars(self).items()})
+
+
 @pytest.mark.parametrize(("share", "exponent"), [(0.3, 0.795), (0.5, 0.600), (0.85, 0.505), (0.99, 0.444)])
 def test_a_law_with_a_spike_has_another_fair_exponent_at_each_share(share, exponent):
     assert fair_exponent(np.abs(SPIKE), L, share, ONE) == pytest.approx(exponent, abs=0.015)
@@ -81,6 +88,18 @@ def test_the_exponents_of_a_log_are_over_windows_of_its_rollouts():
     assert fair_exponents(rows, (0.85,), size=10)[0].low > 0.8
 
 
+def test_the_exponent_of_one_edge_is_that_of_the_responses_that_it_cuts():
+    """S grows as L^.8 where A > 0 and as L^.3 where A < 0; where A is 0 it does not grow."""
+    number = 6000
+    length, A = DRAW.choice([32.0, 512.0], number), np.arange(number) % 3 - 1.0
+    S = length ** np.array([0.3, 0.0, 0.8])[A.astype(int) + 1] * DRAW.standard_normal(number)
+    rows = Some(S=S, A=A, length=length, rollout=np.zeros(number, int), cluster=np.arange(number) // 4)
+    for sign, exponent in ((1, 0.8), (-1, 0.3)):
+        (found,) = fair_exponents(rows, (0.85,), sign)
+        assert found.low < exponent < found.high
+        assert found.value == pytest.approx(exponent, abs=0.1)
+
+
 def test_an_exponent_beyond_all_that_are_tried_is_infinite():
     for power in (-4.0, 4.0):
         assert fair_exponent(L**power * np.exp(DRAW.standard_normal(len(L))), L, 0.85, ONE) == np.copysign(
@@ -88,6 +107,13 @@ def test_an_exponent_beyond_all_that_are_tried_is_infinite():
         )
     value, low, high = interval(lambda rows: np.array([np.where(rows[0] < 20, np.inf, 0.5)]), np.arange(400))[0]
     assert (value, low, high) == (np.inf, 0.5, np.inf)
+
+
+def test_no_exponent_where_the_band_would_have_no_width():
+    """In the first of two windows nine of ten responses have S = 0."""
+    row = np.arange(len(L))
+    S = np.where((row % 2 == 0) & (row % 20 > 0), 0.0, SPIKE)
+    assert np.isnan(fair_exponent(np.abs(S), L, 0.85, row % 2))
 
 
 def test_no_exponent_where_all_lengths_are_equal():

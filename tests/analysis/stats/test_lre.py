@@ -318,6 +318,30 @@ def test_intervals_do_not_hang_on_signs_that_a_library_chooses(monkeypatch):
         np.testing.assert_allclose(ends(draw(np.random.default_rng(8), [0.7] * 5)), before[0], rtol=1e-3)
 
 
+def test_equal_acceptances_have_an_interval_though_most_bins_have_no_error():
+    """All five acceptances are 1, and only two have an error: three eigenvalues of their covariance are 0."""
+    sums, cluster = np.ones((80, 5)), np.arange(80)
+    sums[:, 0] += 0.25 * np.where(cluster % 2, 1, -1)
+    sums[:, 1] += 0.5 * np.where(cluster // 2 % 2, 1, -1)
+    found = ratios(sums.ravel(), np.repeat(cluster, 5), np.tile(np.arange(5), 80), 5)
+    for estimate in lre_estimates(found):
+        assert estimate.plug_in == 0
+        assert estimate.ci_low <= 0 < estimate.ci_high < 0.2
+
+
+def test_a_deviation_with_no_part_along_the_largest_error_is_one_with_a_tiny_part():
+    """Bins 2 and 3 deviate, and only bins 0 and 1 have an error. Either sign of a tiny part along bin 1 is a limit."""
+
+    def end(part):
+        sums, cluster = np.ones((80, 5)), np.arange(80)
+        sums[:, 0] += 0.25 * np.where(cluster % 2, 1, -1)
+        sums[:, 1] += 0.5 * np.where(cluster // 2 % 2, 1, -1) + part
+        sums[:, 2:4] += [-0.1, 0.1]
+        return ends(ratios(sums.ravel(), np.repeat(cluster, 5), np.tile(np.arange(5), 80), 5))[2, 1]
+
+    assert min(abs(end(0.0) / end(part) - 1) for part in (1e-5, -1e-5)) < 1e-3
+
+
 def one_sided_root(covariance):
     values, vectors = np.linalg.eigh(covariance)
     return (vectors * np.sqrt(np.maximum(values, 0))).T

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from objective_run import SEQUENCE, STATS, run
 
 from fspo.objective import ObjectiveConfig, denominator_for, log_ratios, objective
+from fspo.objective.loss import apply_rule
 from fspo.rules import PRESETS, Rule, preset
 
 
@@ -127,6 +128,16 @@ def test_dtypes_are_raised_or_kept():
     mask = torch.ones(1, 2, dtype=torch.bool)
     for given_, found in ((torch.bfloat16, torch.float32), (torch.float16, torch.float32), (torch.float64,) * 2):
         assert log_ratios(torch.zeros(1, 2, dtype=given_), torch.zeros(1, 2), mask).dtype == found
+
+
+@pytest.mark.parametrize("A", [-1, 1])
+def test_a_row_without_a_token_is_not_cut(A):
+    """Its S is 0, which lies outside of a band about -5 A nats a token; its A must count as 0."""
+    mask = torch.tensor([[True, True], [False, False]])
+    applied = apply_rule(
+        Rule("sqrt", 0.1, 0.1, drift="kl"), torch.zeros(2, 2), mask, torch.full((2,), float(A)), -5 * A
+    )
+    assert applied.side.tolist() == [A, 0]
 
 
 def test_gspo_is_precise_on_bfloat16_log_probs():

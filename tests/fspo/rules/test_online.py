@@ -11,7 +11,7 @@ from scipy import stats as sps
 
 from fspo.base.errors import UserError
 from fspo.rules import DriftStats, Rule, preset
-from fspo.rules.online import EACH_ROLLOUT, GAIN, LEAST_LOG_FACTOR, MEMORY, OnlineRule, OnlineState, conformal_quantile
+from fspo.rules.online import EACH_ROLLOUT, GAIN, MEMORY, OnlineRule, OnlineState, conformal_quantile
 
 SIGMA = 0.03
 
@@ -160,7 +160,7 @@ def test_responses_on_the_centre_leave_the_narrowest_conformal_band():
     online = OnlineRule(Rule("sqrt", 0.01, 0.01, adapt="bins", target=0.9))
     online.observe(np.zeros(50), np.full(50, 2.0), np.ones(50))
     online.end_rollout()
-    assert dict(online.rule.factors)[2.0] == pytest.approx(math.exp(LEAST_LOG_FACTOR))
+    assert dict(online.rule.factors)[2.0] == pytest.approx(math.exp(-12))
 
 
 def test_conformal_memory_is_bounded_and_evenly_spaced():
@@ -206,6 +206,16 @@ def test_state_goes_through_json_and_on(adapt):
             two.end_rollout()
         state = json.loads(json.dumps(two.state))
         assert two.rule == one.rule
+
+
+@pytest.mark.parametrize("adapt", ["range", "bins"])
+def test_an_excess_that_is_not_finite_teaches_nothing(adapt):
+    rng = np.random.default_rng(3)
+    excess, lengths = np.abs(rng.standard_normal(60)), np.full(60, 4.0)
+    one, two = (OnlineRule(Rule("sqrt", 0.3, 0.3, adapt=adapt, target=0.8)) for _ in range(2))
+    one.learn(excess, lengths)
+    two.learn(np.append(excess, [np.nan, np.inf]), np.append(lengths, [4.0, 900.0]))
+    assert two.state == one.state
 
 
 def test_updates_before_anything_moved_teach_nothing():

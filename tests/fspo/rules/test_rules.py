@@ -397,6 +397,11 @@ def test_a_power_of_0_is_a_fixed_half_width():
     assert Rule("power", 0.1, 0.2, gamma=0.0).band(np.array([9.0])) == (-0.1, 0.2)
 
 
+@pytest.mark.parametrize("drift", DRIFTS)
+def test_every_drift_but_none_needs_the_sums_of_a_minibatch(drift):
+    assert Rule("sqrt", 0.1, 0.1, drift=drift).needs_stats == (drift != "none")
+
+
 def test_drift_without_stats_and_unknown_presets_are_refused():
     with pytest.raises(UserError, match="DriftStats"):
         preset("fspo-kl").rule.centre()
