@@ -106,7 +106,7 @@ class CosineTable:
     ) -> None:
         self.key, self.bins, self.draws = key, bins, draws
         self.cases = [common_weight(case) for case in cases]
-        self.own = [case for case in cases if case.rule.weight != "sequence" and case.rule.on not in CORRECTED]
+        self.own = [case for case in cases if case.rule.weight == "geometric" and case.rule.on not in CORRECTED]
         self.targets = list(targets)
         self.trained = [case for case in cases if case.source == "trained" and case.rule.clip.zeroes]
         place = {(c.name, c.rule.outside, c.source, c.target): i for i, c in enumerate(self.cases)}

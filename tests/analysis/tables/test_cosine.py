@@ -232,6 +232,13 @@ def test_random_control_drops_the_target_share_and_keeps_less_than_nothing_cut(a
     assert control[0.85] < control[0.95] < 1
 
 
+def test_only_a_geometric_weight_is_divided_by_the_length():
+    rules = {name: Rule("sqrt", 0.1, 0.1, weight=name) for name in ("sequence", "geometric", "none")}
+    cases = [Case(rule, name, "given") for name, rule in rules.items()]
+    table = CosineTable(RunKey("run", "fspo", 1.0), Bins(np.array([1, 9])), cases, (), 0, 0)
+    assert [case.name for case in table.own] == ["geometric"]
+
+
 def test_own_weight_is_gspo_against_its_own_update(analysed):
     run, bins, tables, _ = analysed
     inner = left = right = 0.0
