@@ -139,7 +139,7 @@ def section(rules: pd.DataFrame, task: str = "") -> str:
     on_task = f" of {task}" if task else ""
     return (
         f"\nOn common logs{on_task}:\n\n"
-        + _table(rules[rules["rule"] != UNCLIPPED], on_logs, " ({:z.3f} to {:z.3f})")
+        + _table(rules.loc[rules["rule"] != UNCLIPPED], on_logs, " ({:z.3f} to {:z.3f})")
         + f"\nAs published, runs{on_task}:\n\n"
         + _table(rules, in_runs, " [{:z.3f}, {:z.3f}]")
     )
@@ -200,7 +200,7 @@ def advice(rules: pd.DataFrame, task: str = "") -> list[str]:
 def least_lre(rules: pd.DataFrame) -> str:
     """Return the rule that has the least LRE_2 among the rules, each in its own runs with its preset's range."""
     own = select(rules, at=PUBLISHED, quantity=LRE)
-    return str(own[own["rule"] != UNCLIPPED].sort_values("value")["rule"].iloc[0])
+    return str(own.loc[own["rule"] != UNCLIPPED].sort_values(by="value")["rule"].iloc[0])
 
 
 def fairest_line(of_tasks: Mapping[str, pd.DataFrame]) -> str:
