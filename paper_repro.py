@@ -140,9 +140,7 @@ class Reproduction:
         def work() -> str:
             return str(warm_up(self.config.warmup, self.task))
 
-        sources = ("fspo.models.warmup", "fspo.models.warmup_training", "fspo.models.load")
-        tasks = ("fspo.tasks.chain_add", "fspo.tasks.gym", "fspo.tasks.products")
-        inputs = {"source": source_digest(*sources, *tasks), "task": self.task.data_options()}
+        inputs = {"source": source_digest("fspo.models", "fspo.tasks"), "task": self.task.data_options()}
         found = self.stages.run("warm-up", inputs, work)[1]
         return found if Path(found).is_dir() else work()  # warm up again if the cached model was deleted
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from figures.rule_band import caption, figure
-from figures.style import Style
+from figures.style import Style, band_of
 from fspo.base.command_line import CommandParser
 from fspo.base.errors import run_cli
 from fspo.base.files import whole_file, write_text
@@ -250,11 +250,11 @@ def measured(name: str, rule: Rule) -> str:
     parts = [] if name in CORRECTIONS or name == "none" else [claims_on(judged, name) for judged in read(RESULTS)]
     logs = rows_with("which_rule.md", "## On gradient logs", name)
     band, outside = name, rule.outside
-    if name in ("fspo-truncate", "fspo-cap"):
-        logs = rows_with("which_rule.md", "## On gradient logs", "fspo")
+    if outside != "drop" and band_of(name) != name:  # the page names a case by its band and what happens outside
+        logs = rows_with("which_rule.md", "## On gradient logs", band_of(name))
         kept = [line for line in logs.splitlines() if not line.startswith("| `") or f"| {outside} |" in line]
         logs = "\n".join(kept)
-        band = f"fspo` with `{outside}"
+        band = f"{band_of(name)}` with `{outside}"
     if logs:
         parts.append(
             "Updates on 12 logs at equal acceptance, beside fspo with drop ([which_rule.md](../which_rule.md) explains "

@@ -81,6 +81,7 @@ def test_theorems_named_are_those_of_coq():
     asked = {name for check in FORMAL_CHECKS for name in check.run.keywords["theorems"]}
     helpers = {"LRE_inf_attained"}  # a lemma that other theorems need
     assert asked - helpers <= named, f"proved, and not named in docs/check_theory.md: {sorted(asked - helpers - named)}"
+    assert named <= asked, f"no check asks Coq for: {sorted(named - asked)}"
 
 
 def test_numbers_of_the_base_case_are_those_of_the_map():

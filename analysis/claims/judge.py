@@ -37,7 +37,7 @@ class Claim:
     ci_low: Annotated[float, "lower end of its interval", "the estimand's"]
     ci_high: Annotated[float, "upper end of its interval", "the estimand's"]
     verdict: Annotated[Verdict, "supported, refuted or inconclusive", "text"]
-    status: Annotated[Status, "exploratory: chosen after a look at runs, or judged on those or chosen bins", "text"]
+    status: Annotated[Status, "exploratory: judged on runs that were looked at before, or with chosen bins", "text"]
     p_for: Annotated[float, "p-value of the hypothesis that the claim is false", "probability"]
     p_against: Annotated[float, "p-value of the hypothesis that the claim is true", "probability"]
     details: Annotated[dict[str, Any], "an atom's numbers by log, a headline's atoms, and the power", "JSON"] = field(
@@ -95,7 +95,7 @@ def judge(atom: Atom, numbers: Sequence[Number], looked_at: bool = False) -> Cla
         found.low,
         found.high,
         verdict_of(p_for, p_against),
-        "exploratory" if atom.exploratory or looked_at else "confirmatory",
+        "exploratory" if looked_at else "confirmatory",
         p_for,
         p_against,
         {"numbers": {n.name: n.to_dict() for n in numbers}, "power": {"sentence": sentence}},

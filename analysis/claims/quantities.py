@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.claims.catalogue import FAIR, Atom, Quantity
+from analysis.claims.catalogue import FAIR, Atom, Quantity, Responses
 from analysis.claims.evidence import (
     NAN,
     Log,
@@ -37,7 +37,11 @@ from fspo.rules import COMPARED, PRESETS
 Row = dict[str, Any] | str
 """A row of a table, or a text that says why there is no row."""
 OVER_SEEDS = "mean over seeds"
-_BAND = {"measure": "band", "subset": "all", "use": "first"}
+ACCEPTED: dict[Responses, dict[str, str]] = {
+    "all": {"measure": "band", "subset": "all", "use": "first"},
+    "nonzero": {"measure": "update", "subset": "nonzero", "use": "first"},
+}
+"""Columns that select the rows of a table of acceptance, for the responses that an atom is about."""
 
 
 class Seen:
@@ -56,6 +60,8 @@ class Seen:
         if self._unlike:
             return self._unlike
         row, rule = self._ranges.get(log.run, "no run"), PRESETS[log.rule].rule
+        if rule.adapt != "none":  # its range changes; `unlike` compares its options with those of its preset
+            return "" if log.run in self._ranges else "no run"
         if isinstance(row, str):
             return f"no range of its own: {row}"
         if row["outside"] != rule.outside:
@@ -141,14 +147,14 @@ def _gaps(left: Mapping[float, float], right: Mapping[float, float]) -> dict[flo
 
 
 def _trend(seen: Seen, atom: Atom) -> list[Number]:
-    rows = _rows(seen, "trend", atom, atom.rule, **_BAND)
+    rows = _rows(seen, "trend", atom, atom.rule, **ACCEPTED[atom.responses])
     if atom.arm == "published":
         return _mean(atom, _by_seed(rows, "slope"))
     return [number(log.run, _slope(row), atom.relation, atom.margin) for log, row in rows]
 
 
 def _lead_in_trend(seen: Seen, atom: Atom) -> list[Number]:
-    own, rival = (_rows(seen, "trend", atom, rule, **_BAND) for rule in (FAIR, atom.rival))
+    own, rival = (_rows(seen, "trend", atom, rule, **ACCEPTED[atom.responses]) for rule in (atom.rule, atom.rival))
     if atom.arm == "published":
         mine, theirs = (_by_seed(rows, "slope") for rows in (own, rival))
         total = _gaps(theirs, {seed: -value for seed, value in mine.items()})
@@ -168,7 +174,7 @@ def _lre_inf(seen: Seen, atom: Atom) -> list[Number]:
 
     LRE_2 is at most LRE_inf and has a smaller error, so an LRE_2 above the margin refutes the atom too.
     """
-    both = (_rows(seen, "lre", atom, atom.rule, **_BAND, norm=norm) for norm in ("inf", "l2"))
+    both = (_rows(seen, "lre", atom, atom.rule, **ACCEPTED[atom.responses], norm=norm) for norm in ("inf", "l2"))
     out = []
     for (log, row), (_, two) in zip(*both, strict=True):
         largest, mean = (number(log.run, _interval(r), atom.relation, atom.margin) for r in (row, two))
@@ -179,8 +185,8 @@ def _lre_inf(seen: Seen, atom: Atom) -> list[Number]:
 
 
 def _lead_in_lre(seen: Seen, atom: Atom) -> list[Number]:
-    where = {**_BAND, "norm": "l2_squared"}
-    own, rival = (_rows(seen, "lre", atom, rule, **where) for rule in (FAIR, atom.rival))
+    where = {**ACCEPTED[atom.responses], "norm": "l2_squared"}
+    own, rival = (_rows(seen, "lre", atom, rule, **where) for rule in (atom.rule, atom.rival))
     if atom.arm == "published":
         return _mean(atom, _gaps(*(_by_seed(rows, "estimate") for rows in (rival, own))))
     out = []
@@ -207,7 +213,7 @@ def _cosine(seen: Seen, atom: Atom, column: str = "diff_fspo", sign: int = -1) -
 
 
 def _exponent(seen: Seen, atom: Atom) -> list[Number]:
-    rows = select(seen.tables["scaling"], subset="all", use="first", sign="all")
+    rows = select(seen.tables["scaling"], subset=atom.responses, use="first", sign="all")
     out = []
     for log in seen.logs:
         row = row_of(rows, log)
@@ -224,7 +230,7 @@ def _law(seen: Seen, atom: Atom) -> list[Number]:
     S + k3, the sum of e^s - 1, has the mean 0 over all responses for any policy (T9): the comparison would say little
     about the drift.
     """
-    everything = select(seen.tables["moments"], subset="all", use="first")
+    everything = select(seen.tables["moments"], subset=atom.responses, use="first")
     m = _seen_bins(everything)
     whole = select(everything, bin=-1)
     k3 = dict(zip(whole["run"], whole["k3_per_token"], strict=True))
@@ -264,29 +270,30 @@ def _seen_bins(moments: pd.DataFrame) -> pd.DataFrame:
 
 
 def _ended(seen: Seen, atom: Atom) -> dict[Log, float]:
-    """Return by how many rollouts each run of the compared rules ended before the longest of these runs; NaN for a run
-    that is missing or has no lines of training."""
+    """Return by how many rollouts each run of the compared rules and of the atom's ended before the longest of these
+    runs; NaN for a run that is missing or has no lines of training."""
     rows = select(seen.tables["training"], phase="train")
     last = {str(run): some["rollout"].to_numpy(float).max() for (run,), some in groups(rows, ["run"])}
-    logs = dict.fromkeys(log for rule in COMPARED for log in _logs(seen, atom, rule))
+    rules = filter(None, dict.fromkeys((*COMPARED, atom.rule, atom.rival)))
+    logs = dict.fromkeys(log for rule in rules for log in _logs(seen, atom, rule))
     longest = max((last[log.run] for log in logs if log.run in last), default=NAN)
     return {log: longest - last.get(log.run, NAN) for log in logs}
 
 
 def _training(seen: Seen, atom: Atom, name: str, phase: str, reduce: Callable[[pd.DataFrame], float]) -> list[Number]:
-    """Judge the mean over seeds of a difference of training runs, such as fspo's final reward less the rival's.
+    """Judge the mean over seeds of a difference of training runs, such as a rule's final reward less its rival's.
 
     ``reduce`` makes a run's value from those rows of the table training that have this ``name`` and ``phase``. A run
     that ended early, or that cannot stand for its rule as published, has no value.
     """
     rows = select(seen.tables["training"], name=name, phase=phase)
-    found: dict[str, dict[float, float]] = {FAIR: {}, atom.rival: {}}
+    found: dict[str, dict[float, float]] = {atom.rule: {}, atom.rival: {}}
     for log, missed in _ended(seen, atom).items():
         if log.rule in found:
             some = rows.loc[rows["run"] == log.run]
             whole = missed == 0 and len(some) and not seen.not_published(log) and log.seed not in found[log.rule]
             found[log.rule][log.seed] = reduce(some) if whole else NAN
-    return _mean(atom, _gaps(found[FAIR], found[atom.rival]))
+    return _mean(atom, _gaps(found[atom.rule], found[atom.rival]))
 
 
 def _missed(seen: Seen, atom: Atom) -> list[Number]:

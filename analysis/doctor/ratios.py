@@ -6,12 +6,13 @@ import numpy as np
 
 from analysis.doctor.findings import Answer, Evidence, Severity, clear, found, not_checked
 from analysis.doctor.patient import Ints, Patient, Rows, enough
+from analysis.importing.names import FOREIGN, VERL_CLIP_SHARE
 from analysis.log.rows import numbered
 from fspo.gradlog import metric_names as metric
 from fspo.stats.slopes import cluster_slope
 
 CLIP_RATIOS = tuple(
-    prefix + name for name in (metric.OUT_OF_BAND, metric.CLIPPED, "actor/pg_clipfrac") for prefix in ("", "imported/")
+    prefix + name for name in (metric.OUT_OF_BAND, metric.CLIPPED, VERL_CLIP_SHARE) for prefix in ("", FOREIGN)
 )
 RESET = 0.05
 """If the mean of S^2/L falls, at some update, below this share of its value at an earlier update on the same rollout,

@@ -99,6 +99,7 @@ METRICS: dict[str, str] = {
     },
 }
 
+VERL_CLIP_SHARE = "actor/pg_clipfrac"
 DIFFERENT: dict[str, str] = {
     "clip_ratio/low_mean": "TRL counts responses (or tokens) with A = 0 too",
     "clip_ratio/high_mean": "TRL counts responses (or tokens) with A = 0 too",
@@ -106,7 +107,7 @@ DIFFERENT: dict[str, str] = {
     "reward_std": "TRL takes the deviation over the whole batch, here it is the mean over groups",
     "kl": "TRL multiplies the term by the importance ratio (use_bias_correction_kl)",
     "step_time": "seconds of an optimizer step, here of a rollout",
-    "actor/pg_clipfrac": "a share of tokens, responses with A = 0 counted",
+    VERL_CLIP_SHARE: "a share of tokens, responses with A = 0 counted",
     "actor/pg_clipfrac_lower": "a share of tokens, responses with A = 0 counted",
     "actor/ppo_kl": "minus the mean token log-ratio, updates with S = 0 counted",
     "critic/rewards/mean": "the KL penalty is subtracted",

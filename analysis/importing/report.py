@@ -16,7 +16,7 @@ NEEDS: dict[str, tuple[tuple[str, ...], ...]] = {
     "first use apart from trained-on responses": (("times_used",), ("response_id",)),
     "updates since the rollout (rows before any update apart)": (("updates_since_rollout",), ("rollout", "step")),
     "the trained rule's own rows": (("rule",), ("lo", "hi", "multiplier")),
-    "bands with drift (fspo-kl, fspo-gaussian, fspo-tilted)": (("k3_sum", "sum_sq_log_ratio"),),
+    "bands with drift (fspo-kl and others)": (("k3_sum", "sum_sq_log_ratio"),),
     "truncation": (("truncated",),),
     "mismatch between sampler and trainer by length (--on behaviour)": (("behaviour_log_ratio", "length"),),
     "mismatch of the engine alone, without staleness, by length (--on engine)": (("engine_log_ratio", "length"),),

@@ -18,6 +18,7 @@ from analysis.log.rows import appearances, numbered
 from fspo.gradlog import GradLog
 from fspo.gradlog.schema import RATIO_COLUMNS
 from fspo.rules import MAX_EXPONENT, Rule, TokenMeans, token_k3
+from fspo.rules.online import length_bin
 
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -299,13 +300,13 @@ def _followed(columns: Columns, rule: Rule, n: Floats, m: Floats, width: Floats)
     """Return the edges, for a band that follows a target, that fit the logged widths hi - lo (N,) best in log space.
 
     Within one step, a band that follows a target multiplies the half-widths of the rule in the log's header by one
-    number (`adapt` range), by one number for each power of two of the length (bins), or by a number times a power of
+    number (`adapt` range), by one number for each bin of lengths (bins), or by a number times a power of
     the length (exponent).
     """
     below, above = rule.half_widths(n)
     factor = np.log(width / (below + above))
-    keys = (columns["step"], np.log2(np.maximum(n, 1)).astype(np.int64) if rule.adapt == "bins" else columns["step"])
-    group = numbered(*keys)
+    step = columns["step"]
+    group = numbered(step, length_bin(np.maximum(n, 1))) if rule.adapt == "bins" else numbered(step)
     good = np.isfinite(factor)
 
     def mean(x: Floats) -> Floats:

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from figures import draw, layout
-from figures.style import RANDOM_LABEL, Style, band_of, styled
+from figures.style import RANDOM_LABEL, Style, band_of, outside_words, styled
 from figures.tables import Frame, Tables, count_words, drawable, first_use, need, view_words, views
 from fspo.stats.intervals import PERCENT
 
@@ -19,8 +19,6 @@ CAPTION = (
     "\n\nOne common weight exp({S}) and one common g. What happens outside the band: {outside}. n = {n} scored "
     "responses with A ≠ 0, first use. Intervals: jackknife over prompts, Fisher's z."
 )
-DROPPED = "dropped, truncated at the edge or capped"
-MASKED = "masked, or capped at the upper edge"
 ENDS = {"estimate": ("ci_low", "ci_high"), "worst_bin": ("worst_ci_low", "worst_ci_high")}
 
 
@@ -71,7 +69,7 @@ def caption(tables: Tables) -> str:
         all="lengths" if tables.by_length else "responses",
         by=tables.bin_word,
         S=tables.symbol,
-        outside=MASKED if (found["outside"] == "mask").any() else DROPPED,
+        outside=outside_words(found["outside"]),
     )
 
 

@@ -157,7 +157,7 @@ class OnlineRule:
         if excess.size == 0:
             return
         if self.template.adapt == "bins":
-            bins = _bin(lengths)
+            bins = length_bin(lengths)
             order = np.argsort(bins, kind="stable")
             scores, bins = excess[order].tolist(), bins[order]
             starts = np.flatnonzero(np.diff(bins, prepend=bins[0] - 1)).tolist()
@@ -227,13 +227,18 @@ class OnlineRule:
         for bin_ in range(last + 1):
             factor = conformal_quantile(scores.get(bin_, ()), self._target)
             factor = factor if math.isfinite(factor) else pooled
-            found.append((2.0**bin_, self._bounded(math.log(max(factor, 1e-300)) if factor < math.inf else 0.0)))
+            found.append((least_length(bin_), self._bounded(math.log(max(factor, 1e-300)) if factor < math.inf else 0.0)))
         return tuple(found)
 
 
-def _bin(n: Real[np.ndarray, " N"]) -> Int64[np.ndarray, " N"]:
-    """Return the bin of each length n, floor(log2 n): a bin for each doubling, whatever lengths occur."""
+def length_bin(n: Real[np.ndarray, " N"]) -> Int64[np.ndarray, " N"]:
+    """Return the bin in which ``fspo-conformal`` learns about each length n, floor(log2 n): one for each doubling."""
     return (np.frexp(n)[1] - 1).astype(np.int64)
+
+
+def least_length(bin_: int) -> float:
+    """Return the least length of a bin of `length_bin`."""
+    return 2.0**bin_
 
 
 def conformal_quantile(scores: Any, target: float) -> float:

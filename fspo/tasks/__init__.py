@@ -74,8 +74,8 @@ def teaching_task(name: str, options: Mapping[str, Any] | None = None) -> Teachi
     task = make_task(name, options)
     if not isinstance(task, TeachingTask):
         raise UserError(
-            "the embedded model knows the tasks 'chain-add' and 'gym:products' alone: name a pretrained model with "
-            "--model.name-or-path"
+            f"task {name!r} has no worked solutions to warm up the embedded model on ('chain-add' and 'gym:products' "
+            "have): name a pretrained model with --model.name-or-path"
         )
     return task
 

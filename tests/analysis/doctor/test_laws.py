@@ -6,12 +6,15 @@ import numpy as np
 import pytest
 from scipy.stats import t as student
 
+from analysis.doctor.coincidences import Coincidences
 from analysis.doctor.doctor import Doctor
 from analysis.doctor.examine import examine
 from analysis.doctor.findings import Severity
-from analysis.doctor.laws import Laws
+from analysis.doctor.laws import LEVEL, TESTS, Laws
 from analysis.doctor.line import Line
+from analysis.doctor.mismatch import Mismatch
 from analysis.doctor.planted import Plan, write_run
+from analysis.doctor.tokens import TokenLaw
 from analysis.log.copies import find_copies
 from analysis.stats.anytime import AnytimeMean, stakes
 from fspo.gradlog import GradLogWriter, read_log
@@ -29,6 +32,15 @@ def heavy(degrees, scale, spike):
     s = np.clip(scale * student.ppf((np.arange(20000) + 0.5) / 20000, degrees), -12, 12)
     s, chance = np.append(s, 0.0), np.append(np.full(len(s), (1 - spike) / len(s)), spike)
     return s - np.log(chance @ np.exp(s)), chance
+
+
+def test_all_tests_share_the_level():
+    parts = (Laws(), Coincidences(), Mismatch(), TokenLaw())
+    tests = {name: x for part in parts for name, x in vars(part).items() if isinstance(x, AnytimeMean)}
+    del tests["push"]  # only its interval is told; the check direction has a threshold of its own
+    levels = [x.level for part in parts for name, x in vars(part).items() if name in tests and hasattr(x, "level")]
+    assert len(levels) == TESTS
+    assert sum(levels) == pytest.approx(LEVEL)
 
 
 @pytest.mark.parametrize(("degrees", "scale", "spike"), [(3, 0.1, 0.7), (3, 0.3, 0.7), (1.5, 0.2, 0.8), (2, 0.3, 0.5)])

@@ -206,6 +206,11 @@ def test_phases_and_columns(tmp_path):
     assert set(log.table.column_names) == {"log_ratio", "phase"}
 
 
+def test_the_version_is_that_of_the_newest_column():
+    newest = max(tuple(map(int, column.since.split("."))) for column in gradschema.LOG_COLUMNS.values())
+    assert newest == gradschema.SCHEMA_VERSION
+
+
 def test_another_major_version_is_refused_by_name_and_a_later_minor_read(tmp_path, monkeypatch):
     monkeypatch.setattr(gradschema, "SCHEMA_VERSION", (1, 7))
     write(tmp_path, 0)

@@ -187,7 +187,7 @@ def test_bad_options_leave_by_status_2(arguments: list[str], capsys: pytest.Capt
         (["--task.options", '{"path": "/nowhere/rows.jsonl"}'], r"no file /nowhere/rows.jsonl"),
         (["--task.options", '{"pth": "x"}'], r"did you mean 'path'"),
         (["--task.name", "gym:chain_summ"], r"chain_sum"),
-        (["--model.name_or_path", "embedded"], r"knows the tasks 'chain-add' and 'gym:products' alone"),
+        (["--model.name_or_path", "embedded"], r"has no worked solutions to warm up the embedded model on"),
         (["--task.max_prompt_tokens", "2"], r"every prompt exceeds task.max_prompt_tokens=2"),
         (["--sampling.max_new_tokens", "500"], r"128"),
         (["--trackers", "[tensorbord]"], r"tensorbord"),
