@@ -86,8 +86,8 @@ class Reproduction:
         jobs = training.rules(ranges)
         self.say_how_long(shared, jobs)
         stopped |= self.train("training", jobs, self.sizes.jobs)
-        # The claims use a run that diverged up to its end. A run without a complete rollout is left out, so the claims
-        # then lack its seed.
+        # A run that diverged and stopped itself counts in the claims with the rollouts up to its end. A run without a
+        # complete rollout is left out, so the claims then lack its seed.
         jobs = [job for job in jobs if str(job.run) not in stopped or rollouts_done(job.run)]
         noise = self.measure_noise([job for job in jobs if str(job.run) not in stopped] or jobs)
         jobs = [shared, *jobs]
@@ -120,7 +120,7 @@ class Reproduction:
 
         A failed check is reported and does not stop the later stages.
         """
-        # The checks run code of all these packages.
+        # The checks run code of all packages named here, so a change in one of them makes the stage run again.
         judged = ("proofs_check", "analysis", "fspo.objective", *GROUND_FLOOR)
         folder, source = self.root / "checks", {"source": source_digest(*judged)}
         common = ("--out", str(folder), "--jobs", str(self.sizes.jobs))
@@ -155,9 +155,10 @@ class Reproduction:
         return self.stages.run(name, {"keys": [job.key for job in jobs]}, work)[1]
 
     def say_how_long(self, shared: Job, jobs: Sequence[Job]) -> None:
-        """Print how long training will take: the number of rollouts times the median time of the unclipped run's
-        rollouts. That run has all threads. The training processes share these threads, and so together take about as
-        long for each rollout."""
+        """Print how long training will take: the number of rollouts that are left, times the median time of a rollout
+        of the unclipped run. The unclipped run had all threads to itself. The training processes share these threads,
+        so together they take about as long for each rollout.
+        """
         seconds = median(row[metric.STEP_TIME] for row in MetricsFile(shared.run).of_phase("train"))
         if left := sum(job.rollouts - rollouts_done(job.run) for job in jobs):
             print(f"[training] {left} rollouts of {seconds:.1f} s: {left * seconds / 3600:.1f} hours", file=sys.stderr)
@@ -218,8 +219,9 @@ class Reproduction:
 
     @staticmethod
     def _from(runs: Sequence[Job], noise: str, *packages: str) -> dict[str, Any]:
-        """Return the inputs of a stage that reads several runs (their keys, the noise floor's key, a digest of the
-        code); if one of them changes, the stage runs again."""
+        """Return the inputs of a stage that reads several runs: the runs' keys, the key of the noise-floor stage, and a
+        digest of the code. If one of them changes, the stage runs again.
+        """
         return {"keys": [job.key for job in runs], "noise": noise, "source": source_digest(*packages, *GROUND_FLOOR)}
 
 
@@ -254,10 +256,11 @@ def print_power(sizes: ReproductionSizes) -> None:
     prompts, minibatches = (
         int(sizes.options.get(f"batch.{name}", getattr(given.batch, name))) for name in ("prompts", "minibatches")
     )
-    # The first minibatch of a rollout comes before any update on the rollout, so S is 0 and it does not count.
+    # Responses of a rollout's first minibatch are not counted: no update on the rollout precedes them, so their S is 0
+    # and shows nothing about clipping.
     responses = sizes.rollouts * prompts * given.batch.responses * (minibatches - 1) // minibatches
     held_out = int(sizes.options.get("eval.prompts", given.eval.prompts))
-    logs = len(sizes.rules) * len(sizes.seeds) + ("none" not in sizes.rules)  # the shared run is a run of rule none
+    logs = len(sizes.rules) * len(sizes.seeds) + ("none" not in sizes.rules)  # and the unclipped run that all share
     design = PlannedRuns(logs, len(sizes.seeds), sizes.rollouts, responses, held_out)
     print(design)
     print(power_table(design).to_string(index=False, float_format=lambda x: f"{x:.3g}", na_rep=""))

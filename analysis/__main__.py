@@ -1,4 +1,7 @@
-"""The command ``fspo analyse RUN [RUN ...]``; ``python -m analysis`` also takes the name of another command."""
+"""The command ``fspo analyse RUN [RUN ...]``.
+
+``python -m analysis`` does the same, and also runs calibrate, doctor, import or sweep if its first argument names one.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +84,7 @@ def build_parser() -> CommandParser:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command of ``COMMANDS``, or analyse run folders; return the exit status."""
+    """Run the command of ``COMMANDS`` that the first argument names, or analyse run folders; return the exit status."""
     arguments = sys.argv[1:] if arguments is None else arguments
     if arguments and arguments[0] in COMMANDS:
         return import_module(COMMANDS[arguments[0]]).main(arguments[1:])

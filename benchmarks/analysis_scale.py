@@ -1,13 +1,14 @@
-"""Measure time and memory of `fspo analyse` by rows, by rules and with sketches, and those of `fspo doctor` by rows.
+"""Measure time and memory of `fspo analyse` by number of rows, by number of rules and with sketches, and those of
+`fspo doctor` by number of rows.
 
     python benchmarks/analysis_scale.py [--rows 100000000] [--scored 100000] [--folder KEEP]
 
-The benchmark first writes gradient logs with the trainer's writer: rollouts of 5,000 responses in groups of 8, each
-used in 2 passes, which makes 10,000 rows. A pass has 4 updates. The analysis reads the rows of a rollout's first update
-(an eighth), but leaves them out of its tables. Then the analysis of each log is timed, one after the other, on two
-cores. Memory is the sum over all processes, in which a page that n of them share counts 1/n from each. ``load`` is the
-machine's load average before a run: if it is not near 0, other work shared the cores, and CPU seconds say more than
-wall seconds. Every row of the log with sketches has a sketch.
+The benchmark first writes gradient logs with the trainer's writer. A rollout has 5,000 responses in groups of 8. Each
+is used in 2 passes of 4 updates, which makes 10,000 rows. The analysis reads the rows of a rollout's first update (an
+eighth), but leaves them out of its tables, because their S is 0. Then the analyses of the logs are timed, one after the
+other, on two cores. Memory is the sum over all processes; a page that n of them share counts as 1/n in each. ``load``
+is the machine's load average before a run: if it is not near 0, other work shared the cores, and CPU seconds say more
+than wall seconds. Every row of the log with sketches has a sketch.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ cap), at its preset's range and at two target acceptances, which makes nine case
 def write_rollout(writer: GradLogWriter, rollout: int, prompts: int, width: int, rng: np.random.Generator) -> None:
     """Write the simulated rows of one rollout to a log. If ``width`` > 0, every row gets a random sketch of that width.
 
-    Each update after the first adds to the log-ratio S of every response of length L a normal number of mean
-    -L SIGMA^2 / 2 and variance L SIGMA^2.
+    S of each response is 0 in the first update. Each later update adds to it a normal random number with mean
+    -L SIGMA^2 / 2 and variance L SIGMA^2, where L is the response's length.
     """
     rule, n = preset("fspo").rule, prompts * GROUP
     prompt = np.repeat(rng.permutation(100_000)[:prompts], GROUP)
@@ -62,7 +63,8 @@ def write_rollout(writer: GradLogWriter, rollout: int, prompts: int, width: int,
             walk += SIGMA * np.sqrt(length) * rng.standard_normal(n) - 0.5 * SIGMA**2 * length
         at = np.arange(size) + (update % MINIBATCHES) * size
         S, L, A = walk[at], length[at].astype(np.float64), advantage[at].astype(np.float64)
-        # L token log-ratios with sum S have a sum of squares of at least S^2 / L, so hold the drawn sum above that.
+        # The sum of squares of L token log-ratios with the sum S is at least S^2 / L. So the drawn sum of squares is
+        # raised to 1.1 S^2 / L where it is smaller.
         square = np.maximum(SIGMA**2 * L * update * rng.gamma(50, 1 / 50, size), 1.1 * S**2 / L)
         done = rule.apply(S, L, A)
         rows: dict[str, Any] = {
@@ -114,7 +116,7 @@ def write_log(run: Path, rows: int, width: int = 0, prompts: int = PROMPTS) -> P
 
 
 def smaller(run: Path, of: Path, rows: int) -> Path:
-    """Make a run whose log holds about the first ``rows`` rows of the log of the run ``of``, in complete rollouts."""
+    """Make a run folder whose log has the first rollouts of the run ``of``, together at most ``rows`` rows."""
     (run / GRADLOG).mkdir(parents=True)
     for path in log_paths(of)[: rows // A_ROLLOUT]:
         os.link(path, run / GRADLOG / path.name)
@@ -158,8 +160,8 @@ def main() -> None:
 def measure(folder: Path, most: int, scored: int, width: int) -> dict[str, Any]:
     """Write the simulated logs that are not in the folder yet, and time `fspo analyse` and `fspo doctor` on them.
 
-    Return seconds and memory of the analysis by number of rows, by number of rules and with sketches, and of the doctor
-    by number of rows.
+    Return seconds and memory of the analysis by number of rows, by number of rules and with sketches, and those of
+    `fspo doctor` by number of rows.
     """
     whole = folder / f"rows-{most}"
     if not whole.exists():

@@ -3,11 +3,12 @@ the scores for the gradient log).
 
     python benchmarks/growth.py [--rounds 5]
 
-A small model of random weights (4 layers of Qwen3's form, hidden size 256) runs on one CPU thread: sampling, the pass
-for old log-probs, the training pass of an update and a score pass, each over the same number of responses. One size is
-varied, the others stay. A slope is the power of the size with which CPU seconds grow, fitted over the larger half of
-the sizes; the passes of all sizes take turns. A rollout that makes U updates and K score passes, each over a U-th of
-its responses, then costs sampling + old log-probs + updates + K / U of a score pass over all responses.
+A small model with random weights (4 layers of Qwen3's form, hidden size 256) runs on one CPU thread. Four passes over
+the same responses are timed: sampling, the pass for old log-probs, the training pass of an update, and a score pass.
+One of the sizes (length, vocabulary, group size) is varied, the others stay; the passes at all sizes take turns. A
+slope is the power of the size with which CPU seconds grow, fitted over the larger half of the sizes. The cost of K
+score passes follows: if a rollout is divided into U updates and a score pass covers the responses of one of them, the
+K passes cost K / U of a score pass over all responses of the rollout.
 """
 
 from __future__ import annotations
@@ -49,8 +50,8 @@ def build(vocabulary: int) -> Qwen3ForCausalLM:
 
 
 def passes(length: int, vocabulary: int, responses: int) -> dict[str, Callable[[], object]]:
-    """Return, by name, functions that run each pass of a rollout at the given sizes: sampling, old log-probs, training,
-    scores.
+    """Return four functions by name, each of which runs one pass of a rollout at the given sizes: sampling, old
+    log-probs, training or scores.
     """
     model = build(vocabulary)
     ids = np.random.default_rng(0).integers(1, vocabulary, (responses, PROMPT + length)).tolist()
@@ -68,7 +69,7 @@ def passes(length: int, vocabulary: int, responses: int) -> dict[str, Callable[[
 
     def sampling() -> None:
         keys = np.arange(responses, dtype=np.uint64)
-        no_end = vocabulary  # this id is outside the vocabulary: no token ends a response, so all have full length
+        no_end = vocabulary  # end-of-sequence id outside the vocabulary: no response ends early, all have full length
         sample(
             model,
             [ids[0][:PROMPT]] * responses,

@@ -1,12 +1,14 @@
-"""Log-probs at a vocabulary of 151,936: speed, peak memory and error of this project's code, TRL's and log_softmax.
+"""Measure ways of computing log-probs at a vocabulary of 151,936: speed, peak memory and error of this project's code,
+TRL's code and log_softmax.
 
     python benchmarks/logprobs.py [--tokens 256,1024] [--hidden 256] [--dtypes float32,bfloat16] [--rounds 3]
 
-Every way of computing them goes from the same hidden states and output weight to log-probs of given tokens, forward and
-backward (both gradients). Times are CPU seconds of one thread. The ways take turns; the ratio of two ways is taken in
-each round, and its median over rounds is reported. Peak memory is the largest memory of PyTorch's allocator, as its
-profiler reports it, less what was allocated before. Errors are differences from float64 for tokens drawn from the
-policy. `torch.nn.functional.linear_cross_entropy` is timed only with --torch, because it is ten times slower on a CPU.
+Every way computes log-probs of given tokens from the same hidden states and output weight (forward), and then the
+gradients of hidden states and weight (backward). Times are CPU seconds of one thread. The ways take turns; the ratio of
+two ways' times is taken in each round, and its median over rounds is reported. Peak memory is the largest memory of
+PyTorch's allocator, as its profiler reports it, less what was allocated before. Errors are differences from log-probs
+computed in float64, for tokens drawn from the model's distribution. `torch.nn.functional.linear_cross_entropy` is timed
+only with --torch, because it is ten times slower on a CPU.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ Way = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def ours(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
-    """Compute log-probs with this project's code, which never holds more than a tile of the logits."""
+    """Compute log-probs with this project's code, which holds only a part (tile) of the logits at a time."""
     return linear_log_probs(hidden, weight, None, targets)[0]
 
 
@@ -54,7 +56,10 @@ def trl_selective(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
 
 
 def trl_chunked(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
-    """Compute log-probs with TRL's kernel on tiles of the logits (its torch version, used where Triton is missing)."""
+    """Compute log-probs with TRL's chunked kernel, which holds only a part (tile) of the logits at a time.
+
+    This is the kernel's torch version, which TRL uses where Triton is missing.
+    """
     from trl.kernels import ChunkedLogProbFunction
 
     return ChunkedLogProbFunction.apply(hidden, weight, None, targets, 1.0, 8192, None, 1.0, ())[0]  # type: ignore[index]
@@ -77,7 +82,7 @@ WAYS: dict[str, Way] = {
 
 
 def peak_bytes(step: Callable[[], object]) -> int:
-    """Return by how many bytes the memory of PyTorch's tensors grows at most while ``step`` runs."""
+    """Return how many bytes of tensors are, at the peak, allocated by PyTorch on top of those before ``step`` runs."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as watched:
         step()
     live = most = 0
@@ -89,8 +94,8 @@ def peak_bytes(step: Callable[[], object]) -> int:
 
 
 def measure(dtype: str, tokens: int, features: int, rounds: int, ways: dict[str, Way]) -> dict[str, object]:
-    """Time each way of computing log-probs at one number of tokens and one type; return seconds, ratios between ways,
-    peak bytes and errors."""
+    """Time each way of computing log-probs at one number of tokens and one dtype; return the seconds, peak bytes and
+    errors of each way, and its time and memory over those of this project's code."""
     draw = torch.Generator().manual_seed(0)
     hidden = torch.randn(tokens, features, generator=draw).to(getattr(torch, dtype)).requires_grad_()
     weight = (3 / features**0.5 * torch.randn(VOCABULARY, features, generator=draw)).to(hidden.dtype).requires_grad_()

@@ -37,7 +37,7 @@ def take_turns(steps: Mapping[str, Callable[[], T]], rounds: int, name: str = "t
 
 
 def seconds(step: Callable[[], object], clock: Callable[[], float] = time.thread_time) -> float:
-    """Return how many seconds of ``clock`` pass while ``step`` runs (by default CPU seconds of this thread)."""
+    """Return the seconds that pass on ``clock`` while ``step`` runs; the default clock is this thread's CPU time."""
     start = clock()
     step()
     return clock() - start
@@ -71,8 +71,10 @@ def own_share(pid: int) -> int:
 
 @dataclass(frozen=True)
 class Watched:
-    """Measurements of a command that has ended: its exit status, wall seconds, and, over all its processes, CPU seconds
-    and the largest sum of memory in bytes.
+    """Measurements of a command that has ended.
+
+    ``status`` is its exit status, ``wall`` its wall seconds, ``cpu`` the CPU seconds of all its processes, and ``peak``
+    the largest memory in bytes that all its processes had together at one time.
     """
 
     status: int
@@ -82,13 +84,13 @@ class Watched:
 
 
 def watch(command: Sequence[str], memory: Callable[[int], int], pause: float, **options: Any) -> Watched:
-    """Run a command to its end and look at its memory every ``pause`` seconds.
+    """Run a command to its end, and measure the memory of its processes every ``pause`` seconds.
 
     Parameters
     ----------
     memory : function of a process id
-        Returns the bytes of memory of that process; raises OSError if it has ended. The bytes are added up over the
-        command's processes.
+        Returns the bytes of memory of the process; raises OSError if it has ended. `watch` adds up the bytes of all
+        processes of the command.
     options
         Further arguments of ``subprocess.Popen``.
     """

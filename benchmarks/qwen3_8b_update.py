@@ -1,13 +1,13 @@
-"""Measure one update of a model of Qwen3-8B's shape with random weights on one GPU: tokens/s, memory, cost of the
-gradient log, FLOP/s.
+"""Measure one update of a model of Qwen3-8B's shape with random weights on one GPU: tokens/s, memory, FLOP/s, and the
+share of a rollout's time that the scores of the gradient log take.
 
     python benchmarks/qwen3_8b_update.py                    # 8 responses x 4,096 tokens, 8-bit AdamW, bfloat16
     python benchmarks/qwen3_8b_update.py --tiny --out FILE  # the same code at a tiny shape, on a CPU
 
 Old log-probs, the score pass, the update (forward, backward, optimizer step) and a short rollout are timed apart, each
-the median of several rounds after a warm-up. FLOP/s are set against the rate of a large matrix product on the same card
-in the same process. `model` counts 6 FLOPs for each parameter and token, and those of attention; `hardware` adds
-recomputed activations.
+the median of several rounds after a warm-up. The update's FLOP/s are divided by those of a large matrix product on the
+same GPU. They are counted in two ways: `model` counts 6 FLOPs for each parameter and token, and those of attention;
+`hardware` adds the FLOPs of recomputing activations.
 """
 
 from __future__ import annotations
@@ -65,20 +65,20 @@ def random_batch(responses: int, prompt: int, tokens: int, vocabulary: int) -> R
 
 
 def update_flop(config: PretrainedConfig, parameters: int, rows: int, length: int, passes: int) -> float:
-    """Count the floating-point operations of an update: in each pass 2 for each parameter and token, and those of the
-    two matrix products of causal attention.
+    """Return the number of floating-point operations of an update.
 
-    The embedding is a look-up and is left out. ``passes`` is the cost of the update in forward passes: 1 for the
-    forward pass, 2 for the backward pass, and 1 more if activations are recomputed.
+    A forward pass has 2 for each parameter and token, and those of the two matrix products of causal attention. The
+    embedding is a look-up and is left out. ``passes`` is the cost of the update in forward passes: 1 for the forward
+    pass, 2 for the backward pass, and 1 more if activations are recomputed.
     """
     used = parameters - (0 if config.tie_word_embeddings else config.vocab_size * config.hidden_size)
-    # causal attention computes only half of each product
+    # causal attention needs only half of each of its two matrix products: a token attends to no later token
     attention = 2 * length * config.num_attention_heads * config.head_dim * config.num_hidden_layers
     return passes * rows * length * (2.0 * used + attention)
 
 
 def median_seconds(work: Callable[[], object], device: torch.device, rounds: int, name: str) -> float:
-    """Return the median seconds of ``work`` after one warm-up, including the work that it queues on the device."""
+    """Return the median seconds that ``work`` takes, after one warm-up, until the device has done what it queued."""
 
     def done() -> None:
         work()
@@ -101,7 +101,7 @@ def matmul_rate(device: torch.device, dtype: torch.dtype, size: int, rounds: int
 
 
 def peak_bytes(device: torch.device) -> int:
-    """Return the highest number of bytes used so far: by torch's tensors on a GPU, by the whole process on a CPU."""
+    """Return the largest memory so far, bytes: of torch's tensors on a GPU, of the whole process on a CPU."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     return int(peak_mib() * 2**20)

@@ -1,13 +1,14 @@
-"""Train models with random weights and the shapes of real models on this machine's CPU: measure seconds of each phase,
-and memory beside what `fspo plan` predicts.
+"""Train models with random weights and the shapes of real models on this machine's CPU: measure the seconds of each
+phase of training, and compare the memory with what `fspo plan` predicts.
 
     python benchmarks/random_shapes.py                                    # all cases
     python benchmarks/random_shapes.py --cases '[Qwen3-8B-lora]' --folder KEEP
 
-Every case runs `fspo/presets/qwen3-8b-random.yaml` (bfloat16, gradient checkpointing, a score pass of every update)
-with the options of `CASES`. A second run, one rollout shorter, is killed after its first checkpoint and resumed.
-Its last checkpoint must then have the bits of the first run's. Then analysis, doctor and figures read the first run.
-Memory is the largest resident memory of one process.
+Every case runs `fspo/presets/qwen3-8b-random.yaml` (bfloat16, gradient checkpointing, a score pass in every rollout)
+with the options of `CASES`. A second run of the case, one rollout shorter, is killed after its first checkpoint and
+resumed. The results say whether its last checkpoint has the same weights, bit for bit, as the first run's checkpoint of
+that step. Then `fspo analyse`, `fspo doctor` and `fspo figures` read the first run. Memory is the largest resident
+memory of one process.
 """
 
 from __future__ import annotations
@@ -116,9 +117,9 @@ def same_tensors(one: Path, other: Path) -> bool:
 def measure(name: str, case: MeasuredShape, folder: Path, rollouts: int) -> dict[str, Any]:
     """Train one case twice, once without a break and once killed and resumed, and return what was measured.
 
-    The result holds seconds of each phase, memory beside what `fspo plan` predicts, and whether the resumed run's last
-    checkpoint equals the other run's checkpoint of the same step. It also holds seconds and exit status of
-    `fspo analyse`, `fspo doctor` and `fspo figures` on the run that was not killed.
+    The result holds the seconds of each phase of training, the largest memory of a process, the memory that `fspo plan`
+    predicts, and whether the resumed run's last checkpoint equals the other run's checkpoint of the same step. It also
+    holds seconds and exit status of `fspo analyse`, `fspo doctor` and `fspo figures` on the run that was not killed.
     """
     from fspo.plan.memory import plan
     from fspo.train.checkpoint import list_checkpoints
@@ -170,7 +171,7 @@ def measure(name: str, case: MeasuredShape, folder: Path, rollouts: int) -> dict
 
 
 def main(args: list[str] | None = None) -> int:
-    """Measure every shape and write the results."""
+    """Measure the chosen cases and write the results."""
     parser = CommandParser(prog="python benchmarks/random_shapes.py", description=__doc__ or "")
     parser.add_argument("--cases", type=list[str], default=list(CASES), help=f"any of {', '.join(CASES)}")
     parser.add_argument("--rollouts", type=int, default=3, help="rollouts of each run, 3 or more")

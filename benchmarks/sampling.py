@@ -1,5 +1,5 @@
-"""Measure how fast log-ratio models draw S given L, alone and with a count of the draws in a band, beside numpy's
-normal draws.
+"""Measure how fast log-ratio models draw S given L, and how fast S is drawn and counted in a band; compare both with
+the speed at which numpy draws normal numbers.
 
     python benchmarks/sampling.py [--draws 16777216] [--rounds 7] [--many 100000000]
 
@@ -89,8 +89,8 @@ def rates(draws: int, rounds: int) -> dict[str, float]:
 
 
 def scaling(many: int) -> dict[str, object]:
-    """Time how long it takes to draw and count 10^6 to ``many`` values of S; return CPU seconds, memory, and the power
-    of the number of draws with which the seconds grow."""
+    """Time how long it takes to draw 10^6 to ``many`` values of S and to count those in a band; return CPU seconds,
+    memory, and the power of the number of draws with which the seconds grow."""
     model, rule = make_model("gaussian", **MOMENTS), preset("fspo-kl").rule
     sizes = np.unique(np.geomspace(min(10**6, many), many, 5).astype(int))
     before, taken, peaks = peak_mib(), [], []
@@ -109,8 +109,8 @@ def scaling(many: int) -> dict[str, object]:
 
 
 def parallel(many: int) -> dict[str, object]:
-    """Draw S and count accepted draws with one process and with one for each core, on the same random numbers; return
-    wall seconds and whether the counts agree."""
+    """Draw S and count the draws in a band, once with one process and once with one process for each core, on the same
+    random numbers; return the wall seconds of both and whether the counts agree."""
     model, rule, found, wall = make_model("gaussian", **MOMENTS), preset("fspo-kl").rule, {}, {}
     for jobs in (1, os.cpu_count() or 1):
         start = time.perf_counter()
@@ -128,7 +128,7 @@ def main() -> None:
     options = parser.parse_args()
     if min(options.draws // (4 * CHUNK), options.rounds, options.many // 10**4) < 1:
         raise UserError(f"--draws needs at least {4 * CHUNK}, --rounds 1 and --many 10000")
-    scaled = scaling(options.many)  # memory is measured first, because later measurements raise the process's peak
+    scaled = scaling(options.many)  # comes first, because it measures memory and later work raises the process's peak
     found, together = rates(options.draws, options.rounds), parallel(options.many // 2)
     base = found["standard_normal(out=)"]
     for name, rate in found.items():

@@ -3,7 +3,8 @@ sketches are, on the embedded model, a model of 0.4M parameters that this projec
 
     python benchmarks/scores.py [--model FOLDER] [--rows 128] [--rounds 9]
 
-Times are CPU seconds of one thread, medians over interleaved rounds, so that a busy machine moves them little.
+Times are CPU seconds of one thread, medians over rounds in which the measured passes take turns, so that a busy machine
+changes them little.
 """
 
 from __future__ import annotations
@@ -40,15 +41,15 @@ def batch_of(rows: int, seed: int) -> dict[str, Tensor]:
 
 
 def train_step(model: nn.Module, batch: dict[str, Tensor]) -> None:
-    """Run a forward and backward pass of the sum of log-probs through the whole model, weight gradients included. The
-    cost of a score pass is compared with the cost of this pass."""
+    """Run a forward pass to the sum of log-probs and a backward pass through the whole model, with the gradients of the
+    weights. The cost of a score pass is compared with the cost of these two passes."""
     token_log_probs(model, batch)[0].sum().backward()
     model.zero_grad()
 
 
 def input_step(model: nn.Module, batch: dict[str, Tensor]) -> None:
-    """Run a forward pass of the sum of log-probs, and a backward pass that stops at the embeddings and makes no weight
-    gradient. A score pass costs at least as much as these two passes."""
+    """Run a forward pass to the sum of log-probs, and a backward pass from it that stops at the embeddings and computes
+    no gradient of the weights. A score pass costs at least as much as these two passes."""
     roots: list[Tensor] = []
 
     def cut(_: nn.Module, __: tuple, output: Tensor) -> Tensor:

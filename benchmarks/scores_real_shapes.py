@@ -1,13 +1,13 @@
-"""Measure what scores cost at the shapes of Qwen3-8B: one decoder layer with random weights on the CPU, ratios within
-one run.
+"""Measure what scores cost at the shapes of Qwen3-8B, as ratios between passes of one decoder layer with random weights
+on the CPU.
 
     python benchmarks/scores_real_shapes.py [--dtypes bfloat16,float32] [--rows 4] [--columns 128] [--rounds 5]
 
-Passes over the same batch take turns: a training pass (forward, full backward with weight gradients), a pass whose
-backward stops at the embeddings and makes no weight gradients, a score pass, and a training pass that carries the score
-hooks along (a "live path"). Times are CPU seconds of one thread; the ratio of two passes is taken in each round, and
-its median is reported. The vocabulary has 256 entries, so that the layer is all that counts (one decoder layer is 99 %
-of the parameters).
+Four passes over the same batch take turns: a training pass (forward, full backward with weight gradients); a pass whose
+backward stops at the embeddings and computes no weight gradients; a score pass; and a training pass during which the
+score hooks compute the scores too (a "live path"), so that no score pass is needed. Times are CPU seconds of one
+thread; the ratio of two passes' times is taken in each round, and its median is reported. The vocabulary has only 256
+entries, so that the decoder layer has 99 % of the parameters and decides the times.
 """
 
 from __future__ import annotations
@@ -58,20 +58,21 @@ def batch_of(rows: int, columns: int) -> dict[str, Tensor]:
 
 
 def training_pass(model: nn.Module, batch: dict[str, Tensor]) -> None:
-    """Run a forward and backward pass of the sum of log-probs through the layer, weight gradients included."""
+    """Run a forward pass to the sum of log-probs and a backward pass, with the gradients of the weights."""
     token_log_probs(model, batch)[0].sum().backward()
 
 
 def live_pass(model: nn.Module, batch: dict[str, Tensor]) -> None:
-    """Run a training pass with the score hooks attached. Taking scores while training costs at least as much as this
-    pass.
+    """Run a training pass with the score hooks attached, which compute the scores during its backward pass.
 
-    In real training, the pass must also keep the advantages out of the gradients that the hooks see. The responses that
-    the rule cuts still need a score pass, because their training gradient is 0.
+    Taking scores in real training costs at least as much as this pass: the advantages must also be kept out of the
+    gradients that the hooks see, and the responses that the rule cuts still need a score pass, because their training
+    gradient is 0.
     """
     with ScoreHooks(model) as hooks:
         total = token_log_probs(model, batch, scores=hooks)[0].sum()
-        # Differentiate also with respect to the embeddings' outputs, where the score hooks end their backward pass.
+        # Besides the weights, differentiate with respect to the embeddings' outputs, down to which the score hooks need
+        # the backward pass.
         roots = [root for root, *_ in hooks._roots]
         torch.autograd.backward(total, inputs=[*roots, *(p for p in model.parameters() if p.requires_grad)])
 
@@ -108,20 +109,20 @@ def measure(dtype: Dtype, rows: int, columns: int, rounds: int) -> dict[str, obj
 
 
 def spread(values: np.ndarray) -> dict[str, float]:
-    """Return the median and the quartiles of a ratio over rounds."""
+    """Return the median and the quartiles of a ratio, of which ``values`` has one for each round."""
     low, middle, high = np.quantile(values, [0.25, 0.5, 0.75])
     return {"median": float(middle), "lower_quartile": float(low), "upper_quartile": float(high)}
 
 
 def live_path(ratio: float, saved: float, minibatches: int = 4, epochs: int = 2) -> dict[str, object]:
-    """Estimate which share of a rollout step is saved if the training pass takes the scores, so that no score pass is
-    needed.
+    """Estimate which share of a rollout step's time is saved if the training pass takes the scores, so that no score
+    pass is needed.
 
-    ``ratio`` is the cost of a score pass over that of a training pass, ``saved`` the share of a score pass that is
-    saved. For the embedded model the score pass's share of a step was measured (`trl_rollout_step.json`). For the 8B
-    shapes, with M minibatches a rollout, the cost of a step is counted in training passes over one minibatch: M/3 for
-    old log-probs, M x epochs for updates, and ``ratio`` for one score pass. Sampling lowers the score pass's share of a
-    step: one estimate leaves sampling out, another counts it as 25 % of a step without its score pass.
+    A rollout step is a rollout with its updates. ``ratio`` is the cost of a score pass over that of a training pass,
+    ``saved`` the share of a score pass's cost that is saved. For the embedded model the score pass's share of a step
+    was measured (`trl_rollout_step.json`). For the 8B shapes, with M minibatches a rollout, the cost of a step is
+    counted in training passes over one minibatch: M/3 for old log-probs, M x epochs for updates, and ``ratio`` for one
+    score pass. One estimate leaves sampling out; another counts sampling as 25 % of a step without its score pass.
     """
     shares: dict[str, float] = {}
     measured = RESULTS / "trl_rollout_step.json"

@@ -1,13 +1,13 @@
-"""Compare numpy, polars and duckdb, side by side in one process, on the sums over a gradient log's rows that the
+"""Compare how fast numpy, polars and duckdb compute, in one process, the sums over a gradient log's rows that the
 analysis needs (its tally).
 
     pip install --target /tmp/engines polars duckdb
     PYTHONPATH=/tmp/engines:. python benchmarks/tally_engines.py
 
-Each engine gets the same simulated columns: S, the weight exp(S), group of clusters, bin, and the excess of each of 11
-bands. For each band and three factors on its width it counts the rows outside the band and sums their weights, by group
-and bin. Numpy does so as `analysis.rules.sums` does: it visits only the rows outside. CPU seconds are the least of
-``REPEATS`` runs, with two threads for the engines that have threads.
+Each engine gets the same simulated columns: the weight exp(S), a code for group of clusters and bin, and the excess of
+each of 11 bands. It widens each band by three factors, counts the rows outside the band and sums their weights, by
+group and bin. Numpy does so as `analysis.rules.sums` does: it visits only the rows outside. Seconds are the least of
+``REPEATS`` runs; polars and duckdb have two threads.
 """
 
 from __future__ import annotations
@@ -31,8 +31,10 @@ FACTORS = (1.0, 2.0, 1.5)
 
 
 def columns() -> dict[str, np.ndarray]:
-    """Return the simulated columns, each (ROWS,): ``key`` (group of clusters and bin), the weight ``w``, and the excess
-    ``e0``, ``e1``, ... of each band. At factor 1 on the width, between 13 and 32 % of the rows lie outside a band.
+    """Return the simulated columns by name, each (ROWS,).
+
+    ``key`` is a code for group of clusters and bin, ``w`` the weight exp(S), and ``e0``, ``e1``, ... are the excess of
+    each row over each band. Between 13 and 32 % of the rows lie outside a band that is not widened.
     """
     rng = np.random.default_rng(0)
     S = 0.1 * rng.standard_normal(ROWS)
@@ -41,8 +43,10 @@ def columns() -> dict[str, np.ndarray]:
 
 
 def by_numpy(data: dict[str, np.ndarray]) -> np.ndarray:
-    """Return the count and the sum of weights of the rows outside each band, by factor on its width and by group and
-    bin: an array (BANDS, len(FACTORS), 2, GROUPS x BINS).
+    """Return the number of rows outside each band and the sum of their weights, by factor that widens the band and by
+    group and bin.
+
+    The result is an array (BANDS, len(FACTORS), 2, GROUPS x BINS), in whose third axis the number comes first.
     """
     found = []
     for i in range(BANDS):
@@ -55,7 +59,7 @@ def by_numpy(data: dict[str, np.ndarray]) -> np.ndarray:
 
 
 def by_polars(data: Any) -> np.ndarray:
-    """Return the counts and sums that `by_numpy` returns, from one lazy query over a polars frame."""
+    """Return the numbers and sums that `by_numpy` returns, computed by one lazy query over a polars frame."""
     pl: Any = import_module("polars")
     cells = []
     for i in range(BANDS):
@@ -67,7 +71,7 @@ def by_polars(data: Any) -> np.ndarray:
 
 
 def by_duckdb(data: Any) -> np.ndarray:
-    """Return the counts and sums that `by_numpy` returns, from one SQL query over the Arrow table ``t``."""
+    """Return the numbers and sums that `by_numpy` returns, computed by one SQL query over the Arrow table ``t``."""
     cells = [
         f"count(*) FILTER (e{i} > {factor}), coalesce(sum(w) FILTER (e{i} > {factor}), 0)"
         for i in range(BANDS)

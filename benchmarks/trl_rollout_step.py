@@ -1,15 +1,15 @@
-"""Measure seconds and memory of one rollout step: this project's trainer against TRL's GRPOTrainer, side by side in one
-run.
+"""Compare this project's trainer with TRL's GRPOTrainer: seconds and memory of one rollout step (sampling and all
+updates on the responses), measured in turn in one run.
 
     python benchmarks/trl_rollout_step.py [--cases embedded ...] [--rollouts 4] [--rounds 2] [--threads 2]
     python benchmarks/trl_rollout_step.py --cases pretrained --model FOLDER
 
-In each case of `CASES` both train the same model with GSPO's rule (TRL: importance_sampling_level="sequence"), on the
-same prompts, with the same numbers of responses and updates, the same optimizer and learning rates, on the CPU. Each
-side runs in its own process, the sides take turns, and the first rollout of each process warms up and is left out
-(with --rollouts 1 it counts: at large shapes it costs what any other does, but for the first allocations). TRL runs
-with microbatches of several sizes, the largest one a minibatch; for each measure the best of them counts. No side
-writes a checkpoint.
+In each case of `CASES` both trainers train the same model with GSPO's rule (TRL: importance_sampling_level="sequence"),
+on the same prompts, with the same numbers of responses and updates, the same optimizer and learning rates, on the CPU.
+A trainer with its settings is called a side. Each side runs in its own process, the sides take turns, and the first
+rollout of each process warms up and is left out (with --rollouts 1 it counts: at large shapes it costs what any other
+does, but for the first allocations). TRL runs with microbatches of several sizes, of which the largest is a whole
+minibatch; for each measure (seconds, memory) the size that is best at it counts. No side writes a checkpoint.
 
 Wall seconds are what a user waits for; CPU seconds (all threads) move less on a busy machine. Peak memory is the
 process's resident maximum, its imports included, which are also measured alone.
@@ -33,7 +33,7 @@ from typing import Any, Literal
 
 from measuring import RESULTS, machine, peak_mib, write_results
 
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # Let idle threads sleep: if they spin, they slow training down.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # Idle threads shall sleep: busy waiting would slow training down.
 
 RESULT = RESULTS / "trl_rollout_step.json"
 OURS = {
@@ -44,10 +44,10 @@ OURS = {
 
 @dataclass(frozen=True)
 class TrainedCase:
-    """A case of the comparison: what this project's trainer and TRL's train, and the sizes of TRL's microbatches, in
-    responses.
+    """A case of the comparison: the model, task and settings with which this project's trainer and TRL's train, and the
+    sizes of TRL's microbatches, in responses.
 
-    If ``model`` is empty, the model is in a folder that `prepared` finds or makes.
+    If ``model`` is empty, `prepared` finds or makes a folder with the model.
     """
 
     task: str
@@ -74,7 +74,7 @@ class TrainedCase:
 
     @property
     def sides(self) -> dict[str, str]:
-        """Descriptions of the compared trainers and their settings, by name."""
+        """Descriptions of the sides (a trainer with its settings) that are compared, by name."""
         return OURS | {f"trl-{n}": f"TRL, microbatches of {n} responses" for n in self.microbatches}
 
 
@@ -92,14 +92,14 @@ KEPT = ("completions/mean_length", "reward")
 
 
 def now() -> tuple[float, float]:
-    """Return wall seconds and CPU seconds of this process so far."""
+    """Return the present readings of two clocks: wall seconds, and CPU seconds of this process."""
     return time.perf_counter(), time.process_time()
 
 
 def run_fspo(
     case: TrainedCase, task: dict[str, Any], rollouts: int, threads: int, folder: str, score_every: int
 ) -> dict[str, Any]:
-    """Train with this project's trainer and time each rollout, over the same work that `run_trl` times."""
+    """Train with this project's trainer and time each rollout step: the same work that `run_trl` times."""
     from fspo import config as c
     from fspo.config import SamplingConfig
     from fspo.gradlog import metric_names as metric
@@ -152,7 +152,7 @@ def run_fspo(
 def run_trl(
     case: TrainedCase, options: dict[str, Any], rollouts: int, threads: int, folder: str, microbatch: int
 ) -> dict[str, Any]:
-    """Train with TRL's GRPOTrainer on the same prompts and rewards and time each rollout."""
+    """Train with TRL's GRPOTrainer, on the prompts and rewards that `run_fspo` uses, and time each rollout step."""
     import torch
     from datasets import Dataset
     from transformers import TrainerCallback
@@ -235,7 +235,8 @@ def run_trl(
 
 
 def child(side: str, case: TrainedCase, task: dict[str, Any], rollouts: int, threads: int, result: str) -> None:
-    """Train with one of the compared trainers in this process and write seconds and memory to the file ``result``."""
+    """Train with one of the compared trainers (``side``) in this process, and write seconds and memory to the file
+    ``result``."""
     with tempfile.TemporaryDirectory() as folder:
         if side.startswith("trl"):
             found = run_trl(case, task, rollouts, threads, folder, int(side.split("-")[1]))
@@ -250,8 +251,9 @@ def child(side: str, case: TrainedCase, task: dict[str, Any], rollouts: int, thr
 
 
 def prepared(name: str, model: str | None, folder: Path) -> tuple[TrainedCase, dict[str, Any]]:
-    """Return the case with the name or folder of its model filled in, and the options of its task; new files are
-    written to ``folder``.
+    """Return the case of this name with its model filled in (a name or a folder), and the options of its task.
+
+    New files are written to ``folder``.
     """
     case = CASES[name]
     if case.model:
@@ -291,8 +293,8 @@ def measure(
 
 
 def summarise(case: TrainedCase, runs: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, Any]]:
-    """Average the seconds of each trainer over rounds and rollouts, and take its largest memory. The first rollout of a
-    process is left out if the process has others."""
+    """Return for each compared trainer the mean seconds of a rollout step, over rounds and rollouts, and the largest
+    memory. The first rollout of a process is left out if the process has others."""
     table: dict[str, dict[str, Any]] = {}
     for side, found in runs.items():
         row: dict[str, Any] = {"what": case.sides[side]}
@@ -309,8 +311,8 @@ def summarise(case: TrainedCase, runs: dict[str, list[dict[str, Any]]]) -> dict[
 
 
 def compare(table: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Add to the rows of this project's trainer how many times faster than TRL it is and its share of TRL's memory;
-    each measure is compared with the TRL setting that is best at it."""
+    """Add to the table's rows of this project's trainer how many times faster than TRL it is, and its memory over
+    TRL's. Each measure is compared with the microbatch size at which TRL is best at it."""
     peers = [side for side in table if side.startswith("trl")]
     for side in [s for s in table if s.startswith("fspo")] if peers else []:
         row = table[side]
@@ -324,7 +326,7 @@ def compare(table: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 def show(table: dict[str, dict[str, Any]]) -> str:
-    """Return seconds, memory, length and reward of the compared trainers as a table in text."""
+    """Return as text a table of the compared trainers: seconds, memory, mean length of responses and mean reward."""
     from fspo.gradlog import metric_names as metric
 
     heads = ("wall s", "CPU s", "peak MiB", "imports", "tokens", "reward")

@@ -1,9 +1,9 @@
-"""Measure the CPU seconds that `fspo watch` spends on a rollout of 512 rows, by the number of rollouts before it.
+"""Measure the CPU seconds that `fspo watch` spends on one more rollout of 512 rows, by how long the run already is.
 
     python benchmarks/watch.py --rollouts 1000
 
-The benchmark writes a simulated gradient log rollout by rollout. After each it reads the new rows and makes the sums
-that the watch page shows, as `fspo watch` does beside a run that trains.
+The benchmark writes a simulated gradient log rollout by rollout. After each rollout it reads the new rows and computes
+the numbers that the page of `fspo watch` shows, as that command does while a run trains.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ LAST = 5
 
 
 def main() -> None:
-    """Follow a simulated log of the wanted number of rollouts, print the CPU seconds by number of rollouts and write
-    them to a file.
+    """Read a simulated log while it is written, rollout by rollout; print the CPU seconds for one more rollout, by
+    number of rollouts, and write them to a file.
     """
     parser = CommandParser(prog="python benchmarks/watch.py", description=__doc__ or "")
     parser.add_argument("--rollouts", type=int, default=1000, help="rollouts of the longest run")

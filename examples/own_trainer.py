@@ -49,7 +49,8 @@ def main(output: str, rollouts: int = 3) -> None:
         optim=OptimConfig(learning_rate=2e-4, warmup_updates=0),
         eval=EvalConfig(every=0),
     )
-    # To train a model of your own, pass model and tokenizer; without them the option model.name_or_path is loaded.
+    # To train a model of your own, pass it and its tokenizer here. If you leave both out, Trainer loads the model that
+    # the option model.name_or_path names.
     model, tokenizer = build_embedded_model(0), load_tokenizer("embedded")
     Trainer(config, model=model, tokenizer=tokenizer, task=Digits()).train()
 

@@ -5,7 +5,8 @@
     fspo analyse out/trl
 
 The embedded model, with random weights, is rewarded for digits. For a run of your own put your model, data and reward
-function here. Each generation is used for 4 updates: in the first of them S is 0, so only later ones clip.
+function here. The responses of one generation are divided among 4 updates. In the first of these S is 0, so only the
+later ones clip.
 """
 
 import argparse

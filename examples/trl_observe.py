@@ -1,12 +1,12 @@
-"""Log a TRL run that keeps its own loss. One more line of code writes the gradient log, from which `fspo analyse`
-tells which lengths a correction would cut.
+"""Write a gradient log of a TRL run that keeps TRL's own loss. This takes one more line of code; from the log,
+`fspo analyse` tells responses of which lengths a correction would cut.
 
     pip install '.[trl]'
     python examples/trl_observe.py out/watched 6   # the run folder, the number of updates
     fspo analyse out/watched --on behaviour
 
-Here the embedded model samples in bfloat16 and trains in float32, in seconds on a CPU. With vLLM (use_vllm=True) leave
-rollout_func out: TRL then passes vLLM's log-probabilities, and its own correction is logged.
+Here the embedded model samples in bfloat16 and trains in float32, in seconds on a CPU. If you sample with vLLM
+(use_vllm=True), leave rollout_func out: TRL then passes vLLM's log-probabilities, and TRL's own correction is logged.
 """
 
 import argparse
@@ -21,13 +21,14 @@ from fspo.models.load import build_embedded_model, load_tokenizer
 
 
 def digits(completions: list[str], **_: object) -> list[float]:
-    """Share of digits in each completion."""
+    """Reward each completion with its share of digits."""
     return [sum(c.isdigit() for c in text) / max(len(text), 1) for text in completions]
 
 
 @torch.no_grad()
 def sample_in_bfloat16(prompts: list[str], trainer: Any) -> dict[str, list]:
-    """Sample a completion of each prompt from the trainer's weights in bfloat16, with its log-probabilities."""
+    """Sample a completion of each prompt with the trainer's weights rounded to bfloat16; return token ids and the
+    completions' log-probabilities."""
     tokenizer, most = trainer.processing_class, trainer.max_completion_length
     engine: Any = build_embedded_model(0)
     engine.load_state_dict(trainer.accelerator.unwrap_model(trainer.model).state_dict())
@@ -62,7 +63,7 @@ def main(output: str, steps: int = 6) -> None:
         use_cpu=True,
         bf16=False,
     )
-    Trainer = observe(GRPOTrainer)  # the only line that plain TRL does not have
+    Trainer = observe(GRPOTrainer)  # the only line that this script has besides plain TRL
     trainer = Trainer(
         model=build_embedded_model(0),
         reward_funcs=digits,

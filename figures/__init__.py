@@ -1,11 +1,12 @@
-"""Publication figures: a module for each takes tables and returns a matplotlib Figure, without computing statistics.
+"""Publication figures: each has a module, which takes tables and returns a matplotlib Figure and computes no
+statistics.
 
 The folders ``of_runs`` and ``of_theory`` hold these modules and list their names. Each module has ``TITLE``,
 ``CAPTION``, ``caption(tables)``, ``figure(tables, style)``, and functions ``plot_...`` that draw a DataFrame into one
 axes. The text that ``caption`` returns may have a second paragraph, which holds details. A module of ``of_runs`` also
 has ``rows(tables)``, which returns the table rows that are drawn, with the panel's title in a column ``panel``. Where
-TITLE speaks of length, ``TITLE_BY`` is the title for bins of another quantity, with ``{label}`` for its name.
-``draw_all`` draws all figures.
+TITLE speaks of length, ``TITLE_BY`` is the title of the figure when responses are binned by another quantity;
+``{label}`` in it stands for the name of that quantity. ``draw_all`` draws all figures.
 """
 
 from __future__ import annotations
@@ -54,15 +55,18 @@ def find_module(name: str) -> ModuleType:
 
 
 def file_name(module: str, tables: Tables) -> str:
-    """Return a figure's file name: ``acceptance_by_length``, ``acceptance-by-entropy`` if the bins are of entropy, and
-    ``acceptance_by_length-on-engine`` if the log-ratio is the engine's."""
+    """Return the name of a figure's files without their endings: ``acceptance_by_length``, for example;
+    ``acceptance-by-entropy`` if responses are binned by entropy; ``acceptance_by_length-on-engine`` if the log-ratio is
+    the engine's.
+    """
     name = module if tables.by_length else f"{module.removesuffix('_by_length')}-by-{tables.partition.slug}"
     return name if tables.on == "update" else f"{name}-on-{tables.on}"
 
 
 def heading(module: ModuleType, tables: Tables) -> str:
-    """Return a figure's title: the module's TITLE, or for bins of another quantity than length its TITLE_BY, or TITLE
-    with that quantity's label. If the log-ratio is not the update's, S, the title ends with its symbol.
+    """Return a figure's title: the module's TITLE if responses are binned by length. For bins of another quantity it is
+    the module's TITLE_BY, or, if the module has none, TITLE with that quantity's name. If the figure is about another
+    log-ratio than S, the title ends with that log-ratio's symbol.
     """
     title = module.TITLE
     if not tables.by_length:
@@ -71,7 +75,7 @@ def heading(module: ModuleType, tables: Tables) -> str:
 
 
 def of_ratio(tables: Tables) -> str:
-    """Return the caption's sentence on the log-ratio that the figure is about; "" for the update's, S."""
+    """Return the sentence of the caption that names the log-ratio which the figure is about; "" if it is S."""
     if tables.on == "update":
         return ""
     return f" Log-ratio: {tables.symbol} ({tables.on}), each response once, at first use."
@@ -87,8 +91,9 @@ def parts(module: ModuleType, tables: Tables) -> list[tuple[str, Tables]]:
     """Divide a module's figure so that no part has more than ``MOST_RULES`` rules. Return, for each part, the end of
     its file name, and the tables with the rows of its rules alone.
 
-    The first part, with the end "", is the main figure. It shows rules that the paper compares (or the module's
-    ``MAIN``), then rules that trained. The further parts are supplements: each shows fspo and some remaining rules.
+    The first part, with the end "", is the main figure. It shows rules that the paper compares (or those in the
+    module's ``MAIN``), then rules that trained. The further parts are supplements: each shows fspo and some of the
+    remaining rules.
     """
     from figures.style import looks
     from figures.tables import REFERENCES
@@ -106,7 +111,7 @@ def parts(module: ModuleType, tables: Tables) -> list[tuple[str, Tables]]:
     names = [name for name in looks(bands) if name not in REFERENCES]
     if len(names) <= MOST_RULES:
         return [("", tables)]
-    # A stable sort: rules that tie keep the order of legends.
+    # The sort is stable: rules with equal keys keep the order in which legends list them.
     names.sort(key=lambda name: (name not in first, name not in trained))
     main = [name for name in names if name in first or name in trained] or names
     groups = [main[:MOST_RULES]]
@@ -196,7 +201,7 @@ def _draw(module: ModuleType, tables: Tables, style: Style, output: Path, stem: 
 
 def numbers_of(rows: Frame) -> Frame:
     """Return the drawn ``rows`` as a figure's CSV file has them: the column ``panel`` first, columns without any value
-    left out, and `ALL_BINS` for the bin -1.
+    left out, and the text `ALL_BINS` in place of -1, the number that stands for all bins together.
     """
     rows = rows.dropna(axis=1, how="all")
     if "bin" in rows:

@@ -45,7 +45,9 @@ def captions_file(folder: Path, by: str = "") -> Path:
 
 
 def described(results: list[DrawnFigure]) -> list[dict[str, Any]]:
-    """Return each figure's name, title, caption and details (or why it was not drawn) and the file of its numbers."""
+    """Return each figure's name, title, caption and details (or why it was not drawn) and the name of the CSV file of
+    its numbers.
+    """
     return [
         {"name": r.name, "title": r.title, "caption": r.caption, "details": r.details, "skipped": r.skipped}
         | ({"numbers": r.numbers.name} if r.numbers else {})

@@ -1,4 +1,6 @@
-"""The command ``fspo demo``: simulate a healthy and a sick run, and go from their logs to a diagnosis and a report."""
+"""The command ``fspo demo``: simulate one healthy training run and one with a defect, analyse their logs, and write a
+report with the doctor's diagnosis.
+"""
 
 from __future__ import annotations
 
@@ -33,9 +35,11 @@ def build_parser() -> CommandParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write the two runs, analyse and examine them, write the report and print where it lies."""
+    """Write the healthy and the sick run, analyse them, let the doctor examine them, write the report and print its
+    path.
+    """
     args = build_parser().parse_args(arguments)
-    # One thread, because on small arrays more threads would wait for each other.
+    # Use one thread, because on small arrays more threads would wait for each other.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     import json
     import shutil

@@ -1,4 +1,4 @@
-"""Draw tables with seaborn: curves, points, dots with intervals in rows, coloured cells, reference lines."""
+"""Draw tables with seaborn: curves, points, rows of dots with intervals, coloured cells, reference lines."""
 
 from __future__ import annotations
 
@@ -64,7 +64,8 @@ def curves(
     ax : Axes, optional
         Where to draw; new axes if not given.
     x, y, hue : str
-        Columns of the horizontal and the vertical coordinate, and of what sets a line's colour and marker (the rule).
+        Columns of the horizontal coordinate, of the vertical one, and of the value (such as the rule) that sets a
+        line's colour and marker.
     units : str, optional
         Column that splits the rows of one ``hue`` into several lines, such as the run.
     ends : pair of str
@@ -102,7 +103,9 @@ def curves(
 
 
 def cloud(data: Frame, ax: Axes, *, x: str, y: str, hue: str, known: Mapping[str, Look], **look: Any) -> None:
-    """Draw a table's column ``y`` over ``x``: a small point for each row, in the look of its ``hue``."""
+    """Draw a table's column ``y`` over ``x``: a small point for each row, with the colour and marker that ``known``
+    gives the row's value of ``hue``.
+    """
     here = [value for value in known if (data[hue] == value).any()]
     sns.scatterplot(
         data, x=x, y=y, hue=hue, style=hue, style_order=here, palette={value: known[value].color for value in here},
@@ -111,8 +114,9 @@ def cloud(data: Frame, ax: Axes, *, x: str, y: str, hue: str, known: Mapping[str
 
 
 def cells(data: Frame, ax: Axes, *, x: str, y: str, value: str, **look: Any) -> Frame:
-    """Draw a table's column ``value`` as coloured cells, the least ``y`` at the bottom. A cell is 1 wide and 1 high;
-    the first cell begins at 0. Return the values as a table with a row for each ``y`` and a column for each ``x``.
+    """Draw a table's column ``value`` as coloured cells, which the columns ``x`` and ``y`` place; the least ``y`` is at
+    the bottom. A cell is 1 wide and 1 high; the first cell begins at 0. Return the values as a table with a row for
+    each ``y`` and a column for each ``x``.
     """
     wide = data.pivot(index=y, columns=x, values=value)
     sns.heatmap(wide, ax=ax, cbar=False, linecolor="white", **look)
@@ -155,7 +159,8 @@ def dots(
     ends : pair of str
         Columns of the interval; none are drawn if the table lacks them.
     mapped : mapping
-        From a property of `seaborn.objects.Dot` (color, marker, fill) to a column and the property of each value.
+        Maps a property of `seaborn.objects.Dot` (color, marker, fill) to the column that sets it and to the look of
+        each value of that column.
     missing : str
         Words that are written in those rows of the panel that have no dot.
     look
@@ -216,7 +221,9 @@ def outside_dots(
 
 
 def rule_marks(column: str, known: Mapping[str, Look]) -> dict[str, tuple[str, Mapping[Any, Any]]]:
-    """Return the argument ``mapped`` of `dots` that gives each rule of a column its colour and marker."""
+    """Return the colour and marker of each rule in ``known`` as the argument ``mapped`` of `dots`; ``column`` holds the
+    rules.
+    """
     return {name: (column, {rule: getattr(k, name) for rule, k in known.items()}) for name in ("color", "marker")}
 
 
@@ -226,7 +233,8 @@ def spread(count: int, step: float) -> NDArray[np.float64]:
 
 
 def beside(values: ArrayLike, offset: ArrayLike, partition: Partition = LENGTH) -> NDArray[np.float64]:
-    """Return the bins' places shifted by ``offset``, so that points of several rules in one bin stand side by side.
+    """Return the bins' places on the axis, shifted by ``offset``, so that points of several rules in one bin stand side
+    by side.
 
     Places of bins of length are multiplied by 2^offset. To places of other bins, offset / 5 of the distance from the
     first to the last bin is added.

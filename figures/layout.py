@@ -1,4 +1,4 @@
-"""Place panels, legends and the names of lines: grids of axes, facets, rows of panels for each comparison of rules."""
+"""Lay out figures: grids of panels, their legends, and the rules' names beside their curves."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PIECE = 14
 
 
 def key(color: str = "#444444", marker: str | None = None, **look: Any) -> Line2D:
-    """Return a legend's mark of the given look; no line unless ``linestyle`` is given."""
+    """Return a legend's mark of the given colour and marker; it has no line unless ``linestyle`` is given."""
     properties: dict[str, Any] = {"linestyle": "none"} | look
     return Line2D([], [], color=color, marker=marker, **properties)
 
@@ -106,8 +106,9 @@ def facets(
     legend : mapping
         Marks of the legend by label.
     known : mapping, optional
-        Look of each value of ``hue`` in curves over ``x``. A narrow figure names these values in the legend, a wide
-        figure beside the curves (`name_lines`).
+        Look of each value of the column ``hue``, such as the rule, which tells the curves of a panel apart. A narrow
+        figure names these values in the legend, a wide figure at the right ends of the curves (`name_lines`, which
+        finds the ends by the columns ``x`` and ``y``).
     left : str
         The y label of the first panel in each row.
     options
@@ -160,7 +161,8 @@ def matrix(
     Parameters
     ----------
     plot : function
-        Draws the rows of one panel into axes, in one row for each of the given rules (values of the column ``row``).
+        Draws one panel: it takes the table rows of the panel, the rules (values of the column ``row``), each of which
+        gets one row of the panel, and the axes.
     label : str
         Label of the x axes below.
     legend : mapping
@@ -230,8 +232,8 @@ def name_lines(
 
 
 def apart(places: NDArray[np.float64], gap: float) -> NDArray[np.float64]:
-    """Return ascending ``places`` moved so that neighbours are at least ``gap`` apart. Places that must move are spread
-    around the mean of their group.
+    """Return ascending ``places`` moved so that neighbours are at least ``gap`` apart. Places that lie too close
+    together are spread around their common mean.
     """
     groups = [[float(p)] for p in places]
     means = [g[0] for g in groups]

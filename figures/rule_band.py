@@ -47,7 +47,9 @@ def figure(rule: Rule, style: Style) -> Figure:
 
 
 def plot_band(rule: Rule, ax: Axes, color: str) -> None:
-    """Draw a rule's band on the log-ratio against the length, or against the number of tokens of a prefix."""
+    """Draw a rule's band, the interval of the log-ratio between its edges, against the length (for a rule on prefixes,
+    against the number of tokens of the prefix).
+    """
     n = np.ones_like(LENGTHS) if rule.level == "token" else LENGTHS
     spread = TOKEN_SD * np.sqrt(n)
     bands = [rule.band(n, rule.centre(MEANS, np.array([sign]))) for sign in (_SIGNS if rule.drift == "signed" else [1])]

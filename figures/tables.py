@@ -116,7 +116,9 @@ class Tables:
             raise NothingToDraw(why)
 
     def only(self, rules: Iterable[str]) -> Tables:
-        """Return the tables with the rows of ``rules`` and of ``REFERENCES`` alone."""
+        """Return the tables with the rows of ``rules`` and of ``REFERENCES`` (no clip, random drops, exact weights)
+        alone.
+        """
         names = {*rules, *REFERENCES}
         frames = {}
         for name, frame in self.frames.items():
@@ -193,8 +195,8 @@ def load(runs: Sequence[Path], by: str = LENGTH.name, on: str = UPDATE.on) -> Ta
 
 
 def _stacked(parts: Mapping[str, Sequence[tuple[Frame, str]]]) -> Tables:
-    """Stack the parts of each table. A part holds rows and the command that makes them again, for the message about a
-    part that lacks a column.
+    """Stack the parts of each table. A part is the table's rows of one run and the command that writes them again; if a
+    part lacks a column, a message names that command.
     """
     outdated = {
         name: f"table '{name}' has no column '{column}': {cure}"
@@ -333,8 +335,9 @@ def split(rows: Frame, column: str = "panel", names: Mapping[Any, str] | None = 
 
 
 def with_data(rows: Frame, names: Sequence[str]) -> tuple[Frame, str]:
-    """Return the rows of those panels (values of the columns ``names`` together) in which at least half of the
-    estimates are known, and a sentence on the other panels with the data that they need; "" if there is none.
+    """Return the rows of those panels in which at least half of the estimates are known, and a sentence that names the
+    other panels and how much data they need ("" if there are none). A panel is a combination of values of the columns
+    ``names``.
     """
     full = rows["estimate"].notna().groupby([rows[name] for name in names]).transform("mean") >= 0.5
     gone = rows[~full]
@@ -343,8 +346,8 @@ def with_data(rows: Frame, names: Sequence[str]) -> tuple[Frame, str]:
 
 
 def amount(rows: Frame) -> str:
-    """Return words for estimates that are missing. If the table tells how many times as many responses they need, the
-    words say it too.
+    """Return words that say that data are too few for some estimates, and how many times as many responses they need,
+    or another reason that the table gives.
     """
     found = [re.search(r"about ([\d.]+) times", str(reason)) for reason in rows["reason"].dropna()]
     times = sorted({float(match[1]) for match in found if match})
@@ -360,8 +363,8 @@ def first_use(frame: Frame) -> Frame:
 
 
 def lemma_updates(tables: Tables) -> tuple[Frame, str]:
-    """Return the rows of table lemma at first use, and words for what one row is. The rows are those of single updates
-    if there are any, else those of windows.
+    """Return the rows of table ``lemma`` at first use, and the words "for each scored update" or "for each window". The
+    rows are those of single updates if there are any, else those of windows of rollouts.
     """
     rows = first_use(tables["lemma"])
     if (rows["updates"] == 1).any():
@@ -370,7 +373,9 @@ def lemma_updates(tables: Tables) -> tuple[Frame, str]:
 
 
 def noise_by_run(tables: Tables, column: str) -> list[tuple[str, Frame, Frame]]:
-    """Return, for each run, the rows of table noise_floor with a value in ``column``: over all lengths, and by bin."""
+    """Return, for each run, the rows of table ``noise_floor`` with a value in ``column``: over all lengths, and by
+    bin.
+    """
     rows = tables.frames.get("noise_floor")
     found = [] if rows is None else [(str(run), part[part[column].notna()]) for run, part in rows.groupby("run")]
     split = [(run, own[own["bin"] < 0], own[own["bin"] >= 0].sort_values("bin", kind="stable")) for run, own in found]

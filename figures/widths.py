@@ -1,4 +1,6 @@
-"""Widths of figures at venues; the help of commands names them without loading matplotlib."""
+"""Widths of figures at venues. This module does not load matplotlib, so that the help of commands can list the widths
+quickly.
+"""
 
 from __future__ import annotations
 

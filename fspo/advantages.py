@@ -111,7 +111,7 @@ def advantages(
             f"numbers less than {MOST_APART:g} apart"
         )
     different = high - low > ROUNDING * np.maximum(np.abs(low), np.abs(high))
-    # Subtract the first reward of each group, because rewards that share a large offset would lose digits otherwise.
+    # From all rewards of a group subtract its first one, because rewards with a large common offset would lose digits.
     first = np.full(size.shape, rewards.size)
     np.minimum.at(first, group, np.arange(rewards.size))
     relative = np.where(different[group], rewards - rewards[first][group], 0.0)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from fspo.base.command_line import CommandParser, next_step
 from fspo.base.errors import run_cli
 
-if TYPE_CHECKING:  # imported for type checkers alone, so that --help does not wait for the checks
+if TYPE_CHECKING:  # imported only for type checkers: loading the checks would delay --help
     from proofs_check.frame import Check, Row
 
 EXAMPLES = """examples:

@@ -1,6 +1,7 @@
 """What a check is, how its outcome is judged, and when the suite reports success.
-A check compares a formula of ``fspo.theory`` or a rule of ``fspo.rules`` with an independent computation. Each
-check carries at least one control: the same check with the claim made false. A control that does not fail shows
+
+A check compares a formula of ``fspo.theory`` or a rule of ``fspo.rules`` with an independent computation. Each check
+carries at least one control: the same check of a false variant of the statement. A control that does not fail shows
 that the check could not have failed either, so it counts as a failure of the suite.
 """
 
@@ -19,13 +20,13 @@ import numpy as np
 from fspo.base.errors import UserError, unknown_name
 
 ALPHA = 1e-3
-"""Largest probability that a run of all checks judges any true claim false because of chance in simulated draws. Holm's
-correction over all simulated checks ensures it.
+"""Largest probability that a run of all checks judges any true statement false because of chance in simulated draws.
+Holm's correction for the number of checks on simulated data ensures it.
 """
 
 
 class Verdict(StrEnum):
-    """The verdict on one check. ``UNDECIDED``, too little data or a margin that is NaN, never counts as a pass."""
+    """The verdict on one check. ``UNDECIDED`` (too little data, or a margin that is NaN) never counts as a pass."""
 
     PASS = "pass"
     FAIL = "fail"
@@ -34,27 +35,27 @@ class Verdict(StrEnum):
 
 
 class Method(StrEnum):
-    """How a check establishes what the statement claims, independently of the code of ``fspo``."""
+    """How a check tests a statement, independently of the code of ``fspo``."""
 
-    CLOSED = "closed form"  # a formula, compared with mpmath or with another exact formula
-    CERTIFIED = "certified"  # Ball arithmetic proves bounds over whole boxes of parameters.
-    SIMULATED = "simulated"  # Simulated data give a p-value, corrected by Holm over all simulated checks.
-    ATTACKED = "attacked"  # a random search and an optimiser look for a counterexample
-    ENUMERATED = "enumerated"  # sums over all responses of a small policy
-    SYMBOLIC = "symbolic"  # an identity proved by computer algebra, or an inequality by an SMT solver
-    MACHINE_PROVED = "machine-proved"  # a proof that Coq's kernel has checked
-    IDENTITY = "finite identity"  # an identity on finite data, which must hold up to rounding
+    CLOSED = "closed form"  # A formula is compared with mpmath or with another exact formula.
+    CERTIFIED = "certified"  # Ball arithmetic proves a bound for all parameters in given intervals.
+    SIMULATED = "simulated"  # Drawn data give a p-value; Holm's method corrects it for the number of such checks.
+    ATTACKED = "attacked"  # A random search and an optimiser look for a counterexample.
+    ENUMERATED = "enumerated"  # Expected values are sums over all responses of a small policy.
+    SYMBOLIC = "symbolic"  # Computer algebra proves an identity, or an SMT solver an inequality.
+    MACHINE_PROVED = "machine-proved"  # Coq's kernel accepts a proof.
+    IDENTITY = "finite identity"  # An identity or a bound, computed on a gradient log, must hold up to rounding.
 
 
 @dataclass(frozen=True)
 class Outcome:
     """The result of a check's function.
 
-    Deterministic checks give ``margin``, the distance from failing in the unit ``unit``, negative if the claim is
-    false. Simulated checks give ``p_value``, corrected for the several tests inside the check, and ``resolution``, the
-    largest half-width of their intervals; a check whose resolution is above ``wanted`` is undecided. A check that could
-    not be run gives the reason in ``not_run``. ``details`` is the full output of a prover such as Coq, which the report
-    prints after the table.
+    Deterministic checks give ``margin``, the distance from failing in the unit ``unit``, negative if the statement is
+    false. Checks on simulated data give ``p_value``, corrected for the several tests inside the check, and
+    ``resolution``, the largest half-width of the intervals of what they estimate; a check whose resolution is above
+    ``wanted`` is undecided. A check that could not be run gives the reason in ``not_run``. ``details`` is the full
+    output of a prover such as Coq, which the report prints after the table.
     """
 
     margin: float = math.nan
@@ -80,12 +81,12 @@ class Check:
     statement : str
         Id in docs/theory.md, such as "T7".
     name : str
-        What exactly is checked; unique within (statement, method).
+        What exactly is checked. No two checks of one statement by one method have the same name.
     run : function of a Generator
-        Tests the claim as it is stated.
+        Tests the statement as it stands.
     controls : dict of name -> function
-        Each name says in words how the claim is made false; the function tests that false claim. There is at least one
-        control.
+        Each name says in words how the statement is made false; the function tests that false variant. There is at
+        least one control.
     """
 
     statement: str
@@ -144,8 +145,8 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def judge(outcome: Outcome, p_adjusted: float | None = None) -> Verdict:
-    """Return the verdict on one outcome; ``p_adjusted`` is its p-value, corrected over all simulated claims, or
-    None.
+    """Return the verdict on one outcome. ``p_adjusted`` is its p-value, corrected for the number of checks on simulated
+    data; with None, the outcome's own p-value counts, if it has one.
     """
     if outcome.not_run:
         return Verdict.NOT_RUN
@@ -171,7 +172,7 @@ def generator(seed: int, key: str, role: str) -> np.random.Generator:
 
 @dataclass(frozen=True)
 class Raw:
-    """Outcomes of a check and its controls, before Holm's correction over all simulated claims."""
+    """Outcomes of a check and its controls, before Holm's correction for the number of checks on simulated data."""
 
     index: int
     outcome: Outcome
@@ -182,8 +183,8 @@ class Raw:
 def run_one(index: int, check: Check, seed: int) -> Raw:
     """Run one check and its controls. ``index``: the check's place in the list.
 
-    If the check itself raises an exception, it has failed. A control that raises is undecided, because it was not
-    judged false, as a control must be.
+    If the check itself raises an exception, it has failed. A control that raises an exception is undecided, because it
+    did not show the false variant to be false, as a control must.
     """
     start = time.perf_counter()
     outcome = _guarded(check.run, generator(seed, check.key, "claim"), on_error=-math.inf)
@@ -201,10 +202,10 @@ def _guarded(run: Function, rng: np.random.Generator, on_error: float) -> Outcom
 
 
 def assemble(checks: Sequence[Check], raws: Sequence[Raw]) -> list[Row]:
-    """Judge the outcomes of all checks, with Holm's correction over all simulated claims.
+    """Judge the outcomes of all checks. Holm's method corrects the p-values for the number of checks on simulated data.
 
-    A control's p-value is multiplied by the number of simulated claims, the harshest correction that Holm gives a
-    claim: a control that fails here would have failed as a claim too.
+    A control's p-value is multiplied by the number of checks on simulated data, the harshest correction that Holm gives
+    a p-value: a control that fails here would have failed as a check too.
     """
     simulated = [raw.index for raw in raws if raw.outcome.p_value is not None]
     p_values = [p for raw in raws if (p := raw.outcome.p_value) is not None]
@@ -218,8 +219,7 @@ def _row(check: Check, raw: Raw, p_adjusted: float | None, family: int) -> Row:
     if p_adjusted is not None:
         margin = math.nan if math.isnan(p_adjusted) else math.log10(max(p_adjusted, 1e-300) / ALPHA)
         outcome = replace(outcome, margin=margin, unit="log10(p / alpha)")
-    # A check has several controls, and every one must fail. So the report shows the verdict that is farthest from
-    # failing.
+    # Every control of a check must fail. So the report shows the verdict of the control that is farthest from failing.
     order = (Verdict.PASS, Verdict.NOT_RUN, Verdict.UNDECIDED, Verdict.FAIL)
     return Row(
         check.statement,
@@ -254,7 +254,8 @@ def select(checks: Sequence[Check], only: Sequence[str] = (), method: str | None
     Raises
     ------
     UserError
-        If no check has such a statement or method; the message lists the names that exist.
+        If no check has such a statement or such a method, or none has both; the message lists the names that exist or
+        says how to list them.
     """
     statements = list(dict.fromkeys(check.statement for check in checks))
     for name in only:

@@ -43,8 +43,8 @@ def _cells(row: Row) -> tuple[str, ...]:
 
 
 def format_table(rows: Sequence[Row]) -> str:
-    """Return the checks as a table of fixed width, followed by sentences on checks that failed or are undecided,
-    controls that did not fail, and checks that were not run.
+    """Return the checks as a table of fixed width, followed by the provers' output, a line of totals, and sentences on
+    checks that failed or are undecided, controls that did not fail, and checks that were not run.
     """
     rows = ran_first(rows)
     cells = [REPORT_COLUMNS, *(_cells(row) for row in rows)]
@@ -84,7 +84,7 @@ def summary(rows: Sequence[Row]) -> str:
 
 
 def to_markdown(rows: Sequence[Row]) -> str:
-    """Return the checks as a table in GitHub's Markdown, without the column of seconds."""
+    """Return the checks as a table in GitHub's Markdown, without the column of running times."""
     lines = ["| " + " | ".join(REPORT_COLUMNS[:-1]) + " |", "|" + " --- |" * (len(REPORT_COLUMNS) - 1)]
     lines += [
         "| " + " | ".join(cell.replace("|", "\\|") for cell in _cells(row)[:-1]) + " |" for row in ran_first(rows)
@@ -93,7 +93,7 @@ def to_markdown(rows: Sequence[Row]) -> str:
 
 
 def to_latex(rows: Sequence[Row]) -> str:
-    """Return the checks as a LaTeX table (booktabs), without the column of seconds."""
+    """Return the checks as a LaTeX table (booktabs), without the column of running times."""
     lines = ["\\begin{tabular}{llllll}", "\\toprule", " & ".join(REPORT_COLUMNS[:-1]) + " \\\\", "\\midrule"]
     lines += [" & ".join(_tex(cell) for cell in _cells(row)[:-1]) + " \\\\" for row in ran_first(rows)]
     return "\n".join([*lines, "\\bottomrule", "\\end{tabular}"]) + "\n"
@@ -123,8 +123,9 @@ def _tex(text: str) -> str:
 
 
 def to_json(rows: Sequence[Row], **run: Any) -> str:
-    """Return strict JSON (no NaN) of the checks (id, method, verdict, margin, control, ...) and the run's
-    parameters."""
+    """Return the checks (id, method, verdict, margin, control, ...) and the run's parameters as strict JSON: NaN is
+    written as null, infinity as a string.
+    """
     records = []
     for row in rows:
         record = asdict(row)

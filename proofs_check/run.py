@@ -21,7 +21,7 @@ def _run_key(index: int, key: str, seed: int) -> Raw:
 def run_checks(
     checks: Sequence[Check], seed: int = 0, jobs: int = 1, done: Callable[[Check], object] | None = None
 ) -> list[Row]:
-    """Run checks and judge them together: p-values are corrected over all of them.
+    """Run checks and judge them together: each p-value is corrected for the number of all p-values.
 
     Parameters
     ----------
@@ -31,8 +31,8 @@ def run_checks(
         selected, and the same rows up to rounding: the last bits of a sum depend on how many threads BLAS has in a
         process.
     jobs : int
-        Number of processes. A worker process looks up its checks in the catalogue by name. Checks that are not in the
-        catalogue run first, in this process.
+        Number of processes. With several, a worker process looks up its checks in the catalogue by name. Checks that
+        are not in the catalogue run first, in this process.
     done : function, optional
         Called with each check as it finishes (a progress bar).
 

@@ -1,7 +1,7 @@
-"""How often the intervals and tests of analysis/ hold, by simulation: this script writes docs/coverage.md.
+"""How often the intervals of analysis/ hold the true value and its tests reject: this script writes docs/coverage.md.
 
-A simulated prompt shifts the length and the acceptance of all its responses. The acceptance of each bin is set, so the
-true LRE is known. ``python studies/coverage.py`` takes ten minutes on one core; its seed is fixed.
+In a simulated log each prompt shifts the length and the acceptance of all its responses. The acceptance of each bin is
+set, so the true LRE is known. ``python studies/coverage.py`` takes ten minutes on one core; its seed is fixed.
 
     python studies/coverage.py --quick    # half a minute: simulate few logs, report what the page contradicts
 """
@@ -189,8 +189,8 @@ def smooth_and_trend(prompts: int, responses: int, mean: float, replicates: int)
     """Return the cells of a row of the page's second table, each a share of simulated logs.
 
     The cells are: how often, at 5 %, the test of a trend rejects a constant acceptance; how often the equivalence test
-    calls a trend negligible that is exactly the margin; and for each of `CURVES`, how often the simultaneous band of the
-    smooth acceptance curve holds the true curve.
+    calls a trend negligible that is exactly as large as its margin; and for each of `CURVES`, how often the
+    simultaneous confidence band around the smooth acceptance curve holds the true curve.
     """
     rng = np.random.default_rng([SEED, prompts, responses, int(1000 * mean)])
     cluster = np.repeat(np.arange(prompts), responses)
@@ -233,7 +233,7 @@ EssDesign = tuple[str, int, float]
 
 
 def ess_designs() -> Iterator[EssDesign]:
-    """Yield the rows of the page's table of effective sample sizes."""
+    """Yield the designs of simulated weights, one for each row of the page's table of effective sample sizes."""
     for name in WEIGHTS:
         for clusters in (20, 60, 200):
             for variance in (0.01, 0.05, 0.15, 0.25, 0.5, 1.0):
@@ -241,8 +241,9 @@ def ess_designs() -> Iterator[EssDesign]:
 
 
 def simulate_ess(design: EssDesign, replicates: int, seed: int = SEED) -> tuple[float, int, int]:
-    """Return the true effective share of a design, the number of simulated logs for which `effective_share` gives an
-    interval, and the number of these intervals that hold the true share."""
+    """Return three numbers of a design: its true effective share (effective sample size over number of responses), the
+    number of simulated logs for which `effective_share` gives an interval of it, and the number of these intervals that
+    hold the true share."""
     name, clusters, variance = design
     weight, exact = WEIGHTS[name]
     rng = np.random.default_rng([seed, clusters, int(1000 * variance), len(name)])

@@ -112,13 +112,14 @@ change of the log for a severity."""
 
 
 def _first(c: Columns, x: np.ndarray) -> np.ndarray:
-    """Return the value of ``x`` (N,) in the first row of each response of a rollout (M,), in the order of ids."""
+    """Return for each of a rollout's M responses, in the order of their ids, the value of ``x`` (N,) in its first
+    row."""
     return x[np.unique(c["response_id"], return_index=True)[1]]
 
 
 def _turned(c: Columns, which: np.ndarray) -> np.ndarray:
-    """Return the rewards (N,), where in the rows ``which`` each response has the reward of the response before it in
-    its group, and the group's first response has that of its last."""
+    """Return the rewards (N,) with those of the rows ``which`` (N,) turned within their group: each response has the
+    reward of the response before it in the group, the first response that of the last. Other rows keep their reward."""
     at, before = _first(c, c["reward"]), place(c) - 1
     group = _first(c, c["prompt_id"])
     last = {int(g): int(np.flatnonzero(group == g).max()) for g in np.unique(group)}
@@ -135,8 +136,8 @@ def _of_next_group(c: Columns) -> np.ndarray:
 
 
 def _late(c: Columns, i: int) -> Columns:
-    """Let response ids count from 0 again at rollout 6, so that ids of earlier rollouts occur twice; ``i`` is the
-    number of the rollout that ``c`` holds."""
+    """Return the columns ``c`` of rollout ``i`` with wrong response ids: from rollout 6 on they count from 0 again, so
+    that ids of earlier rollouts occur twice."""
     return c | {"response_id": place(c) + (i - 6) * (int(place(c).max()) + 1)} if i >= 6 else c
 
 

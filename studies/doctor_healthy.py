@@ -226,8 +226,8 @@ def rewards(plan: SimulatedRun, drawn: Drawn) -> np.ndarray:
 
 
 def gradient(drawn: Drawn, table: np.ndarray, each: np.ndarray) -> np.ndarray:
-    """Return the gradient by the table of logits: the sum over responses of the coefficient ``each`` (N,) times the
-    score, in the table's shape."""
+    """Return the gradient with respect to the table of logits, in its shape: the sum over responses of the response's
+    coefficient in ``each`` (N,) times its score."""
     weights = np.repeat(each, drawn.length)
     seen = np.bincount(drawn.state * TOKENS + drawn.token, weights, table.size).reshape(table.shape)
     return seen - np.exp(log_softmax(table)) * seen.sum(1, keepdims=True)
@@ -316,8 +316,10 @@ def write_simulated_run(run: Path, plan: SimulatedRun, seed: int) -> Path:
 def by_engine(
     drawn: Drawn, tokens: np.ndarray, mismatch: np.ndarray, at: np.ndarray, differs: bool
 ) -> dict[str, np.ndarray]:
-    """Return the log's columns of the mismatch, for the responses with the indices ``at``, from the token log-ratios
-    (T,) of S (``tokens``) and E (``mismatch``); {} if the sampler does not differ from the trainer."""
+    """Return the gradient log's columns about the mismatch (engine, staleness, behaviour, total) for the responses with
+    the indices ``at``; {} if the sampler does not differ from the trainer.
+
+    ``tokens`` (T,) holds the token log-ratios that add up to S, ``mismatch`` (T,) those that add up to E."""
     if not differs:
         return {}
     out = {"engine_log_ratio": drawn.sums(mismatch)[at], "staleness_log_ratio": np.zeros(len(at))}

@@ -178,8 +178,8 @@ def _alarms(alarms: dict[str, dict[str, str]], results: dict[str, Any]) -> list[
 
 
 def _earlier(results: dict[str, Any]) -> list[str]:
-    """Return a paragraph on the false alarms with earlier seeds and laws, whose stored numbers the study does not
-    compute again."""
+    """Return a paragraph on the false alarms that earlier versions of the doctor raised in healthy runs of other seeds.
+    Their numbers are stored; the study does not compute them again."""
     if "earlier" not in results:
         return []
     parts = [
@@ -247,7 +247,7 @@ def _spoilt(spoilt: dict[str, dict[str, Any]], results: dict[str, Any]) -> list[
 
 def _table(spoilt: dict[str, dict[str, Any]], part: range) -> list[str]:
     """Return the page's lines on the defects with the indices ``part``: in how many logs the doctor named them rightly,
-    and a table of what the doctor and rldoctor said of each."""
+    and a table of what the doctor and rldoctor, another program, said of each."""
     kinds = ("simulated", "trained")
     verdicts = {kind: _verdicts(spoilt, kind) for kind in kinds}
     rows, totals = [], []
@@ -271,8 +271,8 @@ def _table(spoilt: dict[str, dict[str, Any]], part: range) -> list[str]:
 
 
 def _said(answers: list[dict[str, Any]], who: str) -> str:
-    """Return as text what ``who`` ("said": the doctor; else rldoctor) found in some logs: names of findings, each with
-    the number of logs that have it."""
+    """Return as text what one of two programs found in some logs: names of findings, each with the number of logs that
+    have it. ``who`` names the program: "said" is the doctor, anything else the package rldoctor."""
     counts = Counter(name for answer in answers for name in answer[who])
     return ", ".join(f"{name} {count}" for name, count in counts.most_common()) or "-"
 

@@ -80,8 +80,8 @@ def false_alarms(folder: Path, runs: Path) -> Parts:
 
 
 def spoilt(folder: Path, runs: Path) -> Parts:
-    """Yield one answer for each log and defect: what the doctor finds in the log once it is spoilt, and rldoctor in its
-    scalars, that they do not find in the sound log."""
+    """Yield one answer for each log and defect: what the doctor finds in the spoilt log and not in the sound one, and
+    what the program rldoctor finds in the scalars of the spoilt log and not in those of the sound one."""
 
     def examined(run: Path, before: dict[str, str], theirs: set[str], number: int) -> dict[str, Any]:
         made = rewritten(run, folder / "spoilt", DEFECTS[number].change, number)

@@ -6,9 +6,9 @@ studies/model_size.py measure.
     python -m studies.findings out/paper    # after fspo reproduce --preset paper
     python -m studies.findings out/quick    # after make repro
 
-A reproduction of several tasks is published task by task: those whose claims are judged already. README's picture is
-that of the first task. The command prints the lines that README and docs/theory.md must hold, except the sentence on
-the pretrained model.
+Of a reproduction of several tasks, those tasks are published whose claims are judged already. README's picture is that
+of the first task. The command prints the lines that README and docs/theory.md must hold, except the sentence on the
+pretrained model.
 """
 
 from __future__ import annotations
@@ -199,7 +199,9 @@ ADVICE = """## What to do
 
 
 def measured(run: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Measure one run; return its rows of the tables fair_exponent.csv and trend_parts.csv."""
+    """Measure one run. Return its rows of fair_exponent.csv (the exponents at which a band accepts all lengths alike)
+    and of trend_parts.csv (the trend of a sqrt band's acceptance, and the parts that add up to it).
+    """
     loaded = load_run(run)
     rows = loaded.rows.use("first")
     rows = rows.take(rows.updates > 0)
@@ -237,13 +239,13 @@ def verdict_lines(claims: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def headlines_of(claims: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the claims that are made of parts."""
+    """Return the headlines among the claims, that is those made of parts (atoms)."""
     return [claim for claim in claims if claim["id"] in {headline.id for headline in HEADLINES}]
 
 
 def verdict_of(claim: dict[str, Any]) -> str:
-    """Return two cells of a claim's row in a table of verdicts: the verdict, and the estimate that decides it with what
-    the claim says of this estimate; of a claim over all tasks, also the task that decides."""
+    """Return two cells of a claim's row in a table of verdicts. The first is the verdict. The second is the estimate
+    that decides it, with the margin that the claim sets for it and the names of the task and the part that decide."""
     relation = {atom.id: f"{atom.quantity} {{}}; claimed {atom.relation} {atom.margin:g}" for atom in ATOMS}
     verdict = claim["verdict"] + (", exploratory" if claim.get("status") == "exploratory" else "")
     estimate = relation.get(deciding_part(claim), "{}").format(say(*(claim[name] for name in INTERVAL)))
@@ -252,20 +254,21 @@ def verdict_of(claim: dict[str, Any]) -> str:
 
 
 def deciding_part(claim: dict[str, Any]) -> str:
-    """Return the id of the part (atom) whose estimate decides a claim's verdict; a part decides its own."""
+    """Return the id of the part (atom) whose estimate decides a claim's verdict. If the claim is itself a part, that is
+    its own id."""
     return next((name for name in deciders(claim) if name not in TASKS), claim["id"])
 
 
 def deciders(claim: dict[str, Any]) -> list[str]:
-    """Return the names that a claim's estimand gives for what decides it: a task for a claim over all tasks, a part
-    (atom) for a claim that has parts.
+    """Return the names of the task and of the part (atom) that decide a claim's verdict, read from the text of its
+    estimand. A claim on one task names no task; a claim without parts names no part.
     """
     return re.findall(r"decides, (\S+?):", claim["estimand"])
 
 
 def further(claim: dict[str, Any], claims: Sequence[dict[str, Any]]) -> str:
-    """Return the last two cells of a claim's line: the range of its estimates over all logs, with the log that decides,
-    and the distance from the margin that the data would have shown with 80 % probability (the claim's power).
+    """Return the last two cells of a claim's line in a table. The first has the lowest and the highest estimate of all
+    logs and names the log that decides the verdict. The second has the claim's power, as `distance_seen` returns it.
     """
     parts = {part["id"]: part["details"].get("numbers", {}) for part in claims}
     numbers = parts.get(deciding_part(claim), {})
@@ -283,14 +286,15 @@ def further(claim: dict[str, Any], claims: Sequence[dict[str, Any]]) -> str:
 
 
 def distance_seen(claim: dict[str, Any]) -> float | None:
-    """Return the distance from the margin that the log with the widest interval shows with 80 % probability."""
+    """Return how far from the claim's margin the true value must lie for the log with the widest interval to show with
+    80 % probability on which side of the margin it lies; None if the claim has no such number."""
     seen = re.findall(r"distance of (\S+)", claim["details"].get("power", {}).get("sentence", ""))
     return float(seen[0]) if seen else None
 
 
 def hardly_supported(found: Sequence[JudgedTask]) -> str:
-    """Return the parts that say that a number is near 0 and whose margin is smaller than the distance seen, each with
-    the tasks on which this is so."""
+    """Return as text the parts that say that a number is near 0 and could hardly have been supported, each with the
+    tasks on which this is so: the part's margin is smaller there than the distance that `distance_seen` returns."""
     near = {atom.id for atom in ATOMS if atom.relation == "within" or (atom.relation == "below" and atom.margin > 0)}
     weak: dict[str, list[str]] = {}
     for judged in found:
@@ -319,8 +323,8 @@ def parts_of_claims(found: Sequence[JudgedTask]) -> str:
 
 @dataclass(frozen=True)
 class JudgedTask:
-    """One task of a reproduction whose claims have verdicts: its name ("" if the reproduction has one task), the
-    content of claims.json, the rows of fair_exponent.csv, of trend_parts.csv and of rules.csv."""
+    """One task of a reproduction whose claims have verdicts. The fields are its name ("" if the reproduction has one
+    task), the content of claims.json, and the rows of fair_exponent.csv, of trend_parts.csv and of rules.csv."""
 
     task: str
     said: dict[str, Any]
@@ -338,7 +342,7 @@ class JudgedTask:
         return headlines_of(self.said["claims"])
 
     def exponents_2H(self) -> list[float]:
-        """Return the exponent 2H of Var(S|L) in each run that has one."""
+        """Return, for each run that has an estimate of it, the exponent 2H with which Var(S|L) grows: like L^(2H)."""
         (claim,) = (claim for claim in self.said["claims"] if claim["id"] == "log-variance")
         numbers = claim["details"].get("numbers", {}).values()
         return [1 + number["value"] for number in numbers if number["value"] is not None]
@@ -546,8 +550,11 @@ def model_sizes(file: Path = MODEL_SIZE, pretrained: Path = PRETRAINED) -> str:
 
 
 def over_runs(table: pd.DataFrame, column: str, usual: float, digits: int) -> str:
-    """Return a Markdown table with one line for each value of a column, and one column for each acceptance (`SHARES`):
-    the lowest and the highest estimate of all runs, and how many runs' intervals lie below and above ``usual``.
+    """Return a Markdown table that sums up the estimates of all runs.
+
+    It has one line for each value of ``column`` (sets of responses, or parts of the trend) and one column for each
+    acceptance in `SHARES`. A cell has the lowest and the highest estimate of all runs, and says how many runs'
+    intervals lie below and how many above ``usual``, the value that T1 expects.
     """
     lines = [
         f"| {column} |" + "".join(f" {share:.0%} accepted |" for share in SHARES),
@@ -565,8 +572,8 @@ def over_runs(table: pd.DataFrame, column: str, usual: float, digits: int) -> st
 
 
 def by_share(table: pd.DataFrame, column: str) -> str:
-    """Return a Markdown table with one line for each run and value of a column, and one column for each acceptance
-    (`SHARES`): the estimate with its interval."""
+    """Return a Markdown table of estimates with their intervals: one line for each run and value of ``column`` (sets of
+    responses, or parts of the trend), one column for each acceptance in `SHARES`."""
     lines = [f"| run | {column} |" + "".join(f" {share:.0%} accepted |" for share in SHARES), "|" + " --- |" * 5]
     for names, some in table.groupby(["run", column], sort=False):
         run, value = names if isinstance(names, tuple) else (names, "")
@@ -586,9 +593,10 @@ def language_model_line(folder: Path = PRETRAINED) -> str:
 
 
 def logs_line(folder: Path = RESULTS) -> str:
-    """Return the sentence that README must hold on how many logs fspo is flatter than rloo and gspo at one acceptance.
+    """Return the sentence that README must hold on how fspo's acceptance depends on the length.
 
-    It counts estimates, and logs whose p-value alone would support that fspo is flatter.
+    The sentence says, at each target acceptance, on how many logs fspo's acceptance has a smaller trend than rloo's and
+    than gspo's, and on how many logs the p-value of the log alone would support that.
     """
     numbers: dict[str, list[dict[str, Any]]] = {}
     for judged in read(folder):
@@ -613,8 +621,8 @@ def logs_line(folder: Path = RESULTS) -> str:
 
 
 def practice_lines(folder: Path = RESULTS) -> list[str]:
-    """Return the lines of the table that docs/theory.md, section 10, must hold: what theory asks of the data, and the
-    verdict on each task, with the estimate of the log that decides.
+    """Return the lines of the table that docs/theory.md, section 10, must hold. Each line has one thing that theory
+    asks of the data, and for each task the verdict on it with the estimate of the log that decides.
     """
     found = read(folder)
     lines = [
@@ -630,7 +638,8 @@ def practice_lines(folder: Path = RESULTS) -> list[str]:
 
 
 def edges_line(folder: Path = RESULTS) -> str:
-    """Return the sentence that README must hold on the fair exponents of a band's upper and lower edge."""
+    """Return the sentence that README must hold on the fair exponents of a band's upper and lower edge. The fair
+    exponent is the power of the length with which an edge's distance from 0 must grow to accept all lengths alike."""
     edges = []
     for sign in ("A > 0", "A < 0"):
         ranges = []

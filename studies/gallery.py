@@ -4,11 +4,11 @@
     python -m studies.gallery --runs out/* --theory out/maps    # and the pictures, docs/images/gallery/
     python -m studies.gallery --runs out/none --only acceptance_by_position    # and one picture
 
-The pictures on the page are of six rollouts without a clip and five of fspo (`fspo train --rule.preset none --rollouts
-6`, ..., `fspo analyse`, `fspo sweep`) and of `fspo maps --draws 2000`. That of `OF_TOKENS` is of a run that logs
-tokens (`fspo train --rule.preset none --rollouts 6 --batch.prompts 96 --log.tokens true --log.score-minibatches 1,2,3
---log.audit-every 1`, `fspo analyse --rules rloo,gspo,fspo`). A test compares the page with the list of figures and
-runs its code.
+The pictures on the page show two runs, of six rollouts without a clip and of five with fspo (`fspo train --rule.preset
+none --rollouts 6`, ..., `fspo analyse`, `fspo sweep`), and the maps of `fspo maps --draws 2000`. The figure
+acceptance_by_position shows another run, which logs tokens (`fspo train --rule.preset none --rollouts 6 --batch.prompts
+96 --log.tokens true --log.score-minibatches 1,2,3 --log.audit-every 1`, `fspo analyse --rules rloo,gspo,fspo`). A test
+compares the page with the list of figures and runs its code.
 """
 
 from __future__ import annotations

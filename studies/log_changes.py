@@ -40,10 +40,10 @@ def again(c: Columns) -> Columns:
 
 
 def shifted(c: Columns, x: np.ndarray, which: Ratio) -> Columns:
-    """Add ``x`` (N,) to the log-ratio that ``which`` names, spread evenly over each response's tokens, and recompute
-    that ratio's sums over tokens of squares and of k3.
+    """Add ``x`` (N,) to the log-ratio that ``which`` names (update, engine, behaviour or total), spread evenly over
+    each response's tokens. Recompute its two sums over tokens: of the squared token log-ratios, and of k3.
 
-    The columns of other ratios and of the clip stay as they are.
+    The columns of other log-ratios and of the clip stay as they are.
     """
     names = RATIO_COLUMNS[which]
     ratio = {"update": "log_ratio", "total": None}.get(which, f"{which}_log_ratio")
@@ -90,8 +90,8 @@ def rough(c: Columns, sigma: np.ndarray | float, rng: Rng, engine: bool = False)
 
 
 def zeroed(c: Columns, which: np.ndarray) -> Columns:
-    """Set S and its sums over tokens of squares and of k3 to 0 in the rows where ``which`` (N,) is true, and recompute
-    the columns of the total ratio and of the clip."""
+    """In the rows where ``which`` (N,) is true, set S, the sum of its squared token log-ratios and its k3 to 0.
+    Recompute the columns of the total ratio and of the clip."""
     c = c | {name: np.where(which, 0.0, c[name]) for name in ("log_ratio", "sum_sq_log_ratio", "k3_sum")}
     total = RATIO_COLUMNS["total"]
     if total.sum_sq in c:
@@ -113,8 +113,8 @@ def lengthened(c: Columns, length: np.ndarray) -> Columns:
 
 
 def judged(c: Columns, reward: np.ndarray, groups: np.ndarray | None = None) -> np.ndarray:
-    """Return the GRPO advantages (N,) that follow from the rewards ``reward`` (N,) within the groups whose numbers
-    ``groups`` (N,) gives, by default the logged prompt ids."""
+    """Return the GRPO advantages (N,) that follow from the rewards ``reward`` (N,). ``groups`` (N,) gives the number of
+    each row's group; by default that is the logged prompt id."""
     first = np.unique(c["response_id"], return_index=True, return_inverse=True)
     index, inverse = first[1], first[2]
     groups = c["prompt_id"] if groups is None else groups
@@ -160,7 +160,7 @@ def per_group(c: Columns, draw: Callable[[int], np.ndarray]) -> np.ndarray:
 
 
 def kept(c: Columns, which: np.ndarray) -> Columns:
-    """Return the columns of the rows alone that ``which``, a mask (N,) or indices, selects."""
+    """Return the columns with only those rows that ``which``, a mask (N,) or indices, selects."""
     return {name: x[which] for name, x in c.items()}
 
 

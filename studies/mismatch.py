@@ -1,10 +1,10 @@
 """Which correction of the mismatch between sampler and trainer accepts all lengths alike? Writes docs/mismatch.md.
 
-Trains the embedded model with responses from other laws than the trainer's: bfloat16 and int8 weights, top-p, a vLLM
-server in bfloat16 (and in float32, the control), weights of earlier rollouts. Each log is analysed by
-``fspo analyse`` on the ratio of that mismatch, ``engine`` or ``behaviour``. Runs that are done are kept under --output;
-a run that was stopped goes on. ``make test-vllm`` makes the server's environment; the variable VLLM_ENV names one that
-is elsewhere.
+The script trains the embedded model on responses that are sampled from another law than the trainer's policy: with
+bfloat16 or int8 weights, with top-p, by a vLLM server in bfloat16 (and in float32, the control), or with the weights of
+earlier rollouts. ``fspo analyse`` analyses each log on the log-ratio in which that mismatch lies, ``engine`` or
+``behaviour``. Runs that are done are kept under --output; a run that was stopped goes on. ``make test-vllm`` makes the
+Python environment of the server; the variable VLLM_ENV names one in another place.
 
     python -m studies.mismatch --output out/mismatch     # an hour on an idle core
 """
@@ -56,7 +56,7 @@ class Source(NamedTuple):
     text : str
         Name in tables and figures.
     on : str
-        The ratio in which the mismatch lies.
+        The log-ratio in which the mismatch lies: "engine" (E) or "behaviour" (D + E).
     options : tuple of str
         Options of the training run.
     rollouts : int
@@ -120,7 +120,7 @@ def from_rollout(run: Path, first: int) -> Path:
 
 
 def measured(text: str, run: Path, on: Ratio) -> dict[str, Any]:
-    """Analyse the log of a run on the ratio ``on`` and return the numbers that docs/mismatch.md shows of it."""
+    """Analyse one log-ratio of a run, which ``on`` names, and return the numbers that docs/mismatch.md shows of it."""
     options, bins = Options(edges=EDGES, on=on), Bins(EDGES)
     loaded = load_run(run, on=on)
     tables, summary = analyse(loaded, bins, options)
@@ -148,8 +148,8 @@ def _cells(table: pd.DataFrame, name: str = "estimate") -> list[list[float]]:
 
 
 def _by_length(tables: dict[str, pd.DataFrame]) -> list[dict[str, Any]]:
-    """Return mean length, sd of the log-ratio, mean weight and effective sample size for each length bin, last for all
-    lengths."""
+    """Return mean length, standard deviation of the log-ratio, mean weight and effective sample size for each bin of
+    lengths, and at the end for all lengths together."""
     moments = tables["moments"].query("subset == 'all' and use == 'first'").sort_values("bin", key=_last)
     ess = _cells(tables["ess"].query(f"use == 'first' and rule == '{EXACT}'").sort_values("bin", key=_last))
     return [
@@ -181,11 +181,11 @@ def _tokens(tables: dict[str, pd.DataFrame]) -> list[dict[str, Any]]:
 
 
 def alike(run: Path, on: Ratio) -> Interval:
-    """Return a number, with its interval, that says how the token log-ratios of a response depend on each other: 1 if
-    they are independent, more if they err alike.
+    """Return a number, with its interval, that says how the token log-ratios of a response depend on each other: about
+    1 if they are independent, more if they are positively correlated.
 
-    The number is the variance of the responses' log-ratio ``on``, divided by the mean over responses of the summed
-    squares of their token log-ratios.
+    The number is the variance over responses of the log-ratio that ``on`` names, divided by the mean over responses of
+    the sum of squared token log-ratios.
     """
     ratio, squares = RATIO_COLUMNS[on].log_ratio, RATIO_COLUMNS[on].sum_sq
     log = read_log(run, columns=[ratio, squares, "times_used", "rollout", "prompt_id"]).table.to_pandas()
@@ -232,7 +232,8 @@ def _masks(tables: dict[str, pd.DataFrame]) -> list[dict[str, Any]]:
 
 
 def cross_term(run: Path, on: Ratio) -> float:
-    """Return Var(S + E) / (Var S + Var E) over first-use responses after an update, E the log-ratio ``on`` (T18).
+    """Return Var(S + E) / (Var S + Var E) (T18) over responses at first use, logged after an update. E stands here for
+    the log-ratio that ``on`` names.
 
     The quotient is 1 if S and E are uncorrelated.
     """

@@ -41,11 +41,11 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def direction(trend: Sequence[float], verdicts: int = 1) -> str:
-    """Return which responses a mask cuts more, "long", "short" or "neither", from the trend of its acceptance over
-    length and the trend's interval.
+    """Return which responses a mask cuts more, "long", "short" or "neither". ``trend`` holds the trend of the mask's
+    acceptance with the length, and the ends of the trend's interval.
 
-    The interval is widened so that as many statements as ``verdicts`` says hold together with the confidence of one
-    interval (Bonferroni).
+    ``verdicts`` is the number of such answers on the page. The interval is widened (Bonferroni), so that all of them
+    are right together with the confidence that one interval has.
     """
     wider = norm.isf((1 - CONFIDENCE) / 2 / verdicts) / norm.isf((1 - CONFIDENCE) / 2)
     value, low, high = trend
@@ -197,7 +197,7 @@ def update_section(sources: dict[str, Any]) -> list[str]:
 
 
 def ess_section(sources: dict[str, Any]) -> list[str]:
-    """Return the page's section on the effective sample size of the unmasked weights exp(ratio), by length."""
+    """Return the page's section on the effective sample size of the weights exp(log-ratio), unmasked, by length."""
     bins = [row["bin"] for row in next(iter(sources.values()))["by_length"]]
     return [
         "## Effective sample size by length",
@@ -293,7 +293,7 @@ def bars(values: Sequence[Sequence[float]]) -> tuple[Floats, Floats]:
 
 
 def growth(results: dict[str, Any], style: Style) -> Any:
-    """Draw the standard deviation of each source's log-ratio, and of S, against response length."""
+    """Draw against response length the standard deviation of S and of each run's log-ratio (E or D) of its mismatch."""
     drawn = style.new_figure(3.0)
     axes = drawn.subplots()
     for found, drawn_as in zip([*results["sources"].values(), results["update"]], LOOKS.values(), strict=False):

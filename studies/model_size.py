@@ -49,7 +49,8 @@ def jobs(output: Path, width: int, warm: str) -> list[Job]:
 
 
 def measured(run: Path) -> dict[str, Any]:
-    """Return one run's row of model_size.csv, estimated from first-use responses after a rollout's first update."""
+    """Return one run's row of model_size.csv: rewards, and estimates about S from responses at first use, logged after
+    the first update of their rollout."""
     law = analyse(run)["scaling"].query("subset == 'all' and use == 'first' and sign == 'all'").iloc[0]
     exponents, _ = findings.measured(run)
     (fair,) = (row for row in exponents if row["responses"] == "all" and row["share"] == SHARE)

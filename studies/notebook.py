@@ -19,7 +19,7 @@ NOTEBOOK = Path(__file__).parents[1] / "examples" / "own_table.ipynb"
 
 
 def executed(folder: str | Path) -> Any:
-    """Return the notebook after a run in ``folder``, with its outputs but without progress and times."""
+    """Run the notebook in ``folder`` and return it with its outputs, but without progress bars and times of the run."""
     from nbclient import NotebookClient
 
     book = nbformat.read(NOTEBOOK, as_version=4)

@@ -153,7 +153,8 @@ def publish(run: Path, results: Path = findings.PRETRAINED, picture: Path = PICT
     rewards = np.array([row["reward"] for row in MetricsFile(run).of_phase("train")])
     quarter = max(len(rewards) // 4, 1)
     law = tables["scaling"].query("subset == 'all' and use == 'first' and sign == 'all'").iloc[0]
-    # an update whose rewards are equal within each group has no gradient: S stays 0 until one that has
+    # Leave out responses with S = 0. If in every earlier update of a rollout the rewards were equal within each group,
+    # there was no gradient, so the weights had not moved when the response was logged.
     moved = rows.take(rows.S != 0)
     fair_moved = next(iter(fair_exponents(moved, [min(TARGETS)])))
     said = {

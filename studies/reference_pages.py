@@ -59,8 +59,8 @@ def grid(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def section(title: str, row: Any) -> str:
     """Return a table's part of docs/tables.md: what one of its rows is, then its columns.
 
-    Columns that several tables share (``RunKey``, ``CaseKey``, ...) are not described again; the text names their
-    key.
+    Some sets of columns, such as ``RunKey`` and ``CaseKey``, occur in several tables. They are described once on the
+    page; here the text only names such a set and links to its description.
     """
     ours = set(names(row))
     within = {key: set(names(kind)) for key, kind in KEYS.items() if kind is not row and set(names(kind)) <= ours}

@@ -190,8 +190,8 @@ def lines_of(page: str) -> tuple[str, ...]:
 
 
 def rows_with(page: str, heading: str, wanted: str) -> str:
-    """Return the rows whose first cell is ``wanted`` from the tables in a page's section ``heading``, below the head of
-    the first table that has such a row; "" if there are none.
+    """Return, as one Markdown table, the rows whose first cell is ``wanted`` from all tables in the section ``heading``
+    of a page; "" if there are none. Its head is that of the first table with such a row.
     """
     lines = lines_of(page)
     start = lines.index(heading)
@@ -207,7 +207,8 @@ def rows_with(page: str, heading: str, wanted: str) -> str:
 
 
 def mismatch_rows(mask: str) -> str:
-    """Return the trend and LRE of one mask on every ratio of docs/mismatch.md, at 85 % acceptance."""
+    """Return a table of the trend and LRE_2 of one mask at 85 % acceptance, with a row for each log-ratio (E of several
+    samplers, D) on docs/mismatch.md."""
     lines = lines_of("mismatch.md")
     start = next(i for i, line in enumerate(lines) if line.startswith("At 85 %: change of the acceptance"))
     table = [line.strip("|").split("|") for line in lines[start:] if line.startswith("|")]
@@ -223,8 +224,8 @@ def mismatch_rows(mask: str) -> str:
 
 @cache
 def map_rows() -> dict[tuple[str, str], float]:
-    """Return LRE_inf in the base case of the fairness map at a mean acceptance of 85 %, by kind of acceptance and
-    rule."""
+    """Return LRE_inf under one law of S, that of the fairness map with all factors at their base values, where the mean
+    acceptance is 85 %. Keys are pairs of a kind of acceptance and a rule."""
     rows = rows_of(setting("exponent", 0.5), ("band", "update", "weight"), np.random.default_rng(0), 0)
     return {(row["measure"], row["rule"]): row["lre_inf"] for row in rows if row["target"] == 0.85}
 
@@ -235,7 +236,7 @@ def claims_on(judged: JudgedTask, name: str) -> str:
     claims = judged.said["claims"]
     named = [claim for claim in claims if re.search(rf"\b{name}\b(?!-)", claim["statement"])]
     headlines = headlines_of(named)
-    between = " " if headlines else " | "  # a part's id has a column of its own
+    between = " " if headlines else " | "  # in the table of parts the id has its own column
     rows = [
         f"| {claim['id']}{between}{claim['statement']} | {verdict_of(claim)} | {further(claim, claims)}"
         for claim in headlines or named

@@ -60,7 +60,7 @@ def rule_rows(runs: Sequence[Path]) -> pd.DataFrame:
     """
     tables = dict(read_tables(runs))
     training = tables["training"]
-    # The unclipped run that calibrates ranges may be longer than the runs of the rules.
+    # The unclipped run, which also calibrates ranges, may be longer than the runs of the rules: cut it to their length.
     last = training.loc[training["trained_rule"].isin(SIX_RULES), "rollout"].max()
     tables["training"] = training.loc[training["rollout"] <= last]
     logs = logs_of(tables)
@@ -124,7 +124,7 @@ def _over_seeds(values: dict[float, float]) -> tuple[float, float, float, int]:
     found = over_seeds(values)
     if isinstance(
         found, str
-    ):  # a value is missing, seeds are too few, or values are equal: return the mean of known values, no interval
+    ):  # no interval, as a value is missing, seeds are too few or values are equal: return the mean of known values
         known = [value for value in values.values() if np.isfinite(value)]
         return float(np.mean(known)) if known else float("nan"), float("nan"), float("nan"), len(known)
     half = t_quantile(found.df) * found.se_low
@@ -198,7 +198,7 @@ def advice(rules: pd.DataFrame, task: str = "") -> list[str]:
 
 
 def least_lre(rules: pd.DataFrame) -> str:
-    """Return the rule that has the least LRE_2 among the rules, each in its own runs with its preset's range."""
+    """Return the rule with the least LRE_2 of all that clip, each in its own runs with its preset's range."""
     own = select(rules, at=PUBLISHED, quantity=LRE)
     return str(own.loc[own["rule"] != UNCLIPPED].sort_values(by="value")["rule"].iloc[0])
 
@@ -230,7 +230,7 @@ def readme_line(of_tasks: Mapping[str, pd.DataFrame]) -> str:
         return "; ".join(
             f"{rule} {', '.join(of_rule)}"
             for rule, of_rule in found.items()
-            if rule != UNCLIPPED or quantity == REWARD  # without a clip every length is accepted alike
+            if rule != UNCLIPPED or quantity == REWARD  # without a clip LRE_2 is always 0: leave it out
         )
 
     tasks = ", ".join(of_tasks)

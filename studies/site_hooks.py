@@ -18,14 +18,14 @@ ROOT = Path(__file__).parents[1]
 
 
 def outside(page: File) -> re.Pattern[str]:
-    """Return a pattern that matches a page's links to files outside docs/; its group is the file's path in the
-    repository."""
+    """Return a regular expression for a page's links to files outside docs/; its capture group is the file's path in
+    the repository."""
     return re.compile(rf"\]\((?:\.\./){{{page.src_uri.count('/') + 1}}}([\w./-]+)\)")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add README.md as `index.md`, and below `files/` a copy of each file outside docs/ that a page links to; in copies
-    and README.md, links to docs/ are changed to fit their new places."""
+    """Add README.md to the site as `index.md`, and each file outside docs/ that a page links to as a copy below
+    `files/`. Links to docs/ in these files are changed to fit the files' new places."""
     from mkdocs.structure.files import File
 
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -36,7 +36,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     files.append(File.generated(config, "index.md", content=index))
     for name in sorted(linked):
         text = (ROOT / name).read_text(encoding="utf-8")
-        if name.endswith(".md"):  # the file's links to docs/ begin at the repository's root
+        if name.endswith(".md"):  # links to docs/ in it start from the repository's root
             text = text.replace("](docs/", f"]({'../' * (1 + name.count('/'))}")
         files.append(File.generated(config, f"files/{name}", content=text))
     return files
@@ -46,7 +46,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     """Turn GitHub's formulas into MathML and links to files outside docs/ into links to their copies."""
     if not page.file.src_uri.startswith("files/"):
         markdown = outside(page.file).sub(rf"]({'../' * page.file.src_uri.count('/')}files/\1)", markdown)
-    if page.file.src_uri == "python.md":  # remove each entry's sentence, because mkdocstrings writes it again
+    if page.file.src_uri == "python.md":  # remove each name's summary: mkdocstrings puts in its whole docstring
         markdown = re.sub(r"^[^#\n:].*\n\n(?=:::)", "", markdown, flags=re.M)
     return formulas(markdown)
 

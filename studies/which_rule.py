@@ -1,9 +1,10 @@
 """Which rule gives the best update if all keep the same share of responses? This script writes docs/which_rule.md.
 
-It has three parts, each with intervals. On gradient logs, every band and every treatment outside the band is compared
-at one update acceptance in each window. In models whose update is known exactly, the same cases are compared at one
-band acceptance. Short training runs follow one acceptance. Finished parts and runs are kept under --output and not
-computed again; if no trained runs are given, the page's section on training stays as it is.
+The study has three parts, each with intervals. On gradient logs, every band and every treatment outside the band is
+compared at one update acceptance in each window. In models whose update is known exactly, the same cases are compared
+at one band acceptance. In short training runs, the range of every rule follows the same target acceptance. Finished
+parts are kept under --output and not computed again; if no trained runs are given, the page's section on training stays
+as it is.
 
 examples:
   python studies/which_rule_logs.py --output out/which_rule/logs
@@ -72,8 +73,8 @@ def kept(folder: Path, name: str, key: str, work: Callable[[], list[Row]]) -> li
 
 
 def log_rows(path: Path) -> list[Row]:
-    """Return, for each case (band and treatment outside) at equal update acceptance on one log, the errors of its
-    update (T12, relative to no clipping) and its same-batch cosine."""
+    """Return, for each case (band and treatment outside) at equal update acceptance on one log, the squared errors of
+    the clipped update (T12), relative to the error without clipping, and its same-batch cosine."""
     run = load_run(path)
     bins = Bins((1, int(run.rows.length.max()) + 1))
     cases = [case for case in make_cases(BANDS, TARGETS, run.rows) if case.source == "matched"]
@@ -211,7 +212,7 @@ def number(value: float) -> str:
 
 
 def cell(row: Any) -> str:
-    """Return a table cell: an estimate with its interval."""
+    """Return a table cell: an estimate, with its interval if it has one."""
     if not math.isfinite(row["ci_low"]):
         return number(row["estimate"])
     return f"{number(row['estimate'])} [{number(row['ci_low'])}, {number(row['ci_high'])}]"

@@ -5,11 +5,12 @@ to claims.json; a change of an estimand, a margin or a headline changes the hash
 
 Each atom is judged on one of three sets of logs (its ``arm``).
 
-- ``matched``: every analysed log, whichever rule trained it. Each band's range is calibrated in each window of the log
-  to the same acceptance (``target``), so rules are compared on common responses.
-- ``published``: for each rule the runs that it trained, with the range of its preset. A run with another range has no
-  number. Trends and rewards are means over seeds, differences are paired by seed.
-- ``logs``: every analysed log. These atoms are about the law of S, so they calibrate no band.
+- ``matched``: every analysed log, whichever rule trained it. In each window of the log, each rule's range is set so
+  that its band has the same acceptance (``target``). So all rules are compared on the same responses.
+- ``published``: for each rule the runs that it trained, with the range of its preset. A run with another range yields
+  no number for the atom. Trends and rewards are averaged over seeds. Two rules are compared by the difference of their
+  runs with the same seed.
+- ``logs``: every analysed log. These atoms are about the law of S, for which no band is needed.
 """
 
 from __future__ import annotations
@@ -70,6 +71,8 @@ class Atom:
     ----------
     id : str
         Name in claims.json; it begins with the target in percent, or with ``own`` (arm ``published``) or ``log``.
+    arm : {"matched", "published", "logs"}
+        The logs that judge the atom: all, with bands of one acceptance; each rule's own runs; or all, without bands.
     rule, rival : str
         The rule whose estimand is judged, and the rule that it is compared with ("" if none).
     target : float
@@ -286,7 +289,10 @@ MASK_HEADLINES: tuple[Headline, ...] = (
 
 
 def claims_about(on: Ratio) -> tuple[tuple[Headline, ...], tuple[Atom, ...]]:
-    """Return the headlines and atoms about the log-ratio ``on``; no claim is about the total S + D + E."""
+    """Return the headlines and atoms about a log-ratio; both are empty for the total S + D + E.
+
+    ``on`` is "update" for S, "engine" for E, "behaviour" for D + E, or "total".
+    """
     return (HEADLINES, ATOMS) if on == "update" else (MASK_HEADLINES, MASK_ATOMS) if on in CORRECTED else ((), ())
 
 

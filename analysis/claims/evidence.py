@@ -10,15 +10,15 @@ is missing has p-values of 1.
   ``ALPHA``, and the largest ``p_for`` is no smaller (intersection-union test). No correction for the number of logs is
   needed, and a log without a number leaves the atom without support.
 - An atom of n numbers is *refuted* if n times the smallest ``p_against`` is at most ``ALPHA`` (union-intersection test
-  with Bonferroni's bound, which is the first step of Holm's method, whatever the dependence of the logs).
+  with Bonferroni's bound, the first step of Holm's method). The bound holds however the logs depend on each other.
 - A headline of k atoms is supported if all k atoms are supported (intersection-union test). It is refuted if k times
   the smallest p-value against an atom is at most ``ALPHA`` (union-intersection test); the p-value against an atom is n
   times the smallest ``p_against`` of its numbers.
 
 So each verdict, of an atom or of a headline, is wrong with probability at most ``ALPHA``. With one log, the verdict of
 an atom *above* or *below* a margin can be read from the 95 % interval: the atom is supported if the whole interval lies
-on the claimed side of the margin, and refuted if it lies on the other side. (LRE_inf is refuted by either of two tests,
-so its interval does not show a refutation.)
+on the claimed side of the margin, and refuted if it lies on the other side. (An atom about LRE_inf is an exception: a
+second test, of LRE_2, can refute it too, so the interval of LRE_inf need not show a refutation.)
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Measured(NamedTuple):
     @staticmethod
     def of_interval(value: float, low: float, high: float) -> Measured:
         """Make an estimate with standard errors from an estimate with a 95 % interval: each standard error is the
-        distance from the estimate to one end of the interval over the normal quantile (1.96)."""
+        distance from the estimate to one end of the interval, divided by the normal quantile 1.96."""
         z = t_quantile(np.inf)
         return Measured(value, (value - low) / z, (high - value) / z)
 
@@ -111,15 +111,15 @@ class Number:
 
 def number(name: str, found: Measured | str, relation: Relation, margin: float) -> Number:
     """Return an estimate with its interval and its p-values for and against "the truth is above (below, within) the
-    margin". If ``found`` is a text, there is no estimate, and the text says why."""
+    margin". ``found`` is the estimate, or a text that says why there is none."""
     if isinstance(found, str):
         return Number(name, reason=found)
     if not np.isfinite(found.value) or np.isnan(found.se_low + found.se_high):
         return Number(name, found.value, reason="no interval" if np.isfinite(found.value) else "no number")
     above, below = found.above, found.below
     if relation == "within":
-        # The truth can lie above the upper margin or below the lower one. Both are tested, so the smaller p-value is
-        # doubled (Bonferroni).
+        # "within" is false if the truth lies above the upper margin or below the lower one. Both are tested, so the
+        # smaller p-value is doubled (Bonferroni).
         p_for, p_against = max(above(-margin), below(margin)), 2 * min(above(margin), below(-margin))
     else:
         p_for, p_against = above(margin), below(margin)
@@ -131,11 +131,12 @@ def number(name: str, found: Measured | str, relation: Relation, margin: float) 
 
 
 def lead_in_size(name: str, gap: Measured | str, total: Measured | str) -> Number:
-    """Judge |r| - |o| > 0 for two estimates r and o, from their difference ``gap``, r - o, and their sum ``total``.
+    """Judge whether |r| > |o| for two estimates r and o, from their difference ``gap``, r - o, and their sum ``total``.
 
-    |r| > |o| exactly if r - o and r + o have the same sign. Each of the two signs is tested by an intersection-union
-    test, and the smaller of the two p-values is doubled (Bonferroni). The interval of |r| - |o| is made from the
-    intervals of r - o and r + o at level 1 - ALPHA, which miss the truth half as often as those at level 1 - 2 ALPHA.
+    |r| > |o| exactly if r - o and r + o are both above 0 or both below 0. Each of these two cases is tested by an
+    intersection-union test (the larger of the p-values of r - o and r + o), and the smaller of the two results is
+    doubled (Bonferroni). The interval of |r| - |o| has level 1 - 2 ALPHA: it is made from intervals of r - o and r + o
+    at level 1 - ALPHA each, which both hold with probability 1 - 2 ALPHA or more.
     """
     if isinstance(gap, str) or isinstance(total, str):
         return Number(name, reason=gap if isinstance(gap, str) else str(total))
@@ -233,7 +234,7 @@ def logs_of(tables: Tables) -> list[Log]:
 
 
 def row_of(rows: pd.DataFrame, log: Log) -> dict[str, Any] | str:
-    """Return the only row of a log in a table, or a text that says why there is no row or more than one."""
+    """Return the only one of a table's ``rows`` that is of a log, or a text that says why there is none or several."""
     some = rows.loc[rows["run"] == log.run] if len(rows) else rows
     if len(some) != 1:
         return "several logs have this name" if len(some) else "no row in the table"
@@ -250,11 +251,11 @@ def absolute(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def worst_by_run(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return for each run the largest estimate (column value, not negative) of its K rows.
+    """Return for each run the largest of the estimates (column value, not negative) in its K rows, with an interval.
 
-    The interval's high end is the largest of the K high ends. Its low end is the largest of the K low ends after each
-    was moved down to level 1 - (1 - CONFIDENCE)/K (Bonferroni), but not below 0: the largest of the unmoved low ends
-    would lie above the largest true value up to K times too often.
+    The interval's high end is the largest of the K high ends. For its low end, each of the K intervals is first widened
+    downwards to level 1 - (1 - CONFIDENCE)/K (Bonferroni), but not below 0. The low end is the largest of these K low
+    ends. Without the widening it would lie above the largest true value up to K times too often.
     """
     amount = rows.groupby(["run", "seed"], dropna=False)["value"].transform("count").to_numpy(float)
     tail = (1 - CONFIDENCE) / 2

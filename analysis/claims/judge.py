@@ -25,8 +25,9 @@ Status = Literal["confirmatory", "exploratory"]
 class Claim:
     """One headline or atom with its estimate, interval and verdict: an entry of the list ``claims`` in claims.json.
 
-    Beside the list stand ``catalogue`` (hash of all estimands, margins and headlines), ``commit`` of the code, and the
-    ``seeds`` of the runs. Written by ``fspo analyse RUN ... --claims FILE``. docs/theory.md section 11.
+    The file also holds ``catalogue`` (hash of all estimands, margins and headlines), ``commit`` (the commit of the
+    code) and ``seeds`` (the seeds of the runs). ``fspo analyse RUN ... --claims FILE`` writes it; docs/theory.md
+    section 11 says how to read a verdict.
     """
 
     id: Annotated[str, "name of a headline (C1, ...; M1 with --on engine or behaviour) or of an atom", "text"]
@@ -50,14 +51,14 @@ class Claim:
 
 
 def evaluate_claims(tables: Tables, on: Ratio = "update", *, chosen: bool = False, unlike: str = "") -> list[Claim]:
-    """Judge every headline and atom about a ratio on the tables of several runs analysed on this ratio.
+    """Judge every headline and atom about the log-ratio ``on`` by the tables that were made of it for several runs.
 
     Parameters
     ----------
     chosen : bool
         Whether the tables were made with other bins or windows than the default ones. All verdicts are then
-        exploratory, because bins and windows are part of the estimands: with a single bin, no bin deviates from the
-        mean.
+        exploratory, because bins and windows are part of the estimands: with a single bin, for example, no bin
+        deviates from the mean acceptance.
     unlike : str
         In which options other than rule and seed the compared runs differ (`analysis.claims.settings.unlike`); "" if in
         none. If they differ, atoms of the arm ``published`` have no number.
@@ -77,7 +78,11 @@ def evaluate_claims(tables: Tables, on: Ratio = "update", *, chosen: bool = Fals
 
 def judge(atom: Atom, numbers: Sequence[Number], looked_at: bool = False) -> Claim:
     """Return an atom as a claim: its verdict from all its numbers (:mod:`analysis.claims.evidence`), and the estimate
-    and interval of the number that decides the verdict. ``looked_at`` makes the claim exploratory."""
+    and interval of the number that decides the verdict.
+
+    ``looked_at`` says that the runs may have been seen while the claims were made, or that other bins or windows than
+    the default were chosen. The claim is then exploratory.
+    """
     p_for, p_against = p_values(numbers)
     found = deciding(numbers)
     sees = max((_sees(n) for n in numbers), default=np.nan)
@@ -176,7 +181,8 @@ def commit() -> str:
         return subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=True).stdout
 
     try:
-        # If the checkout's root is not the code's root, the code is installed inside another project's checkout.
+        # If the checkout's root is not the code's root, this is the checkout of another project, in which the code is
+        # installed.
         if Path(git("rev-parse", "--show-toplevel").strip()) != root:
             return "unknown"
         changed = git("status", "--porcelain", "--untracked-files=no").strip()

@@ -1,12 +1,14 @@
-"""Compute what the claims could show with a design (the sizes of a planned reproduction), before any run.
+"""Compute, before any run, what the claims could show in a planned reproduction of given sizes (the *design*).
 
 For each atom two things are computed: the probability that the atom is supported if its estimand is 0, and the true
-value of the estimand that is found with 80 % probability.
+value of the estimand at which the atom is supported (if it says that something is near 0: refuted) with 80 %
+probability.
 
 Standard errors follow from the numbers of responses, logs and seeds, and from planning values measured on earlier runs
 of the embedded task (chain-add). Logs count as independent, which understates the probability that all of them support
-an atom. Cosines and the law of S have no such formula. Two of their quantities have a standard error measured on a log
-of 20 rollouts (`OF_TWENTY_ROLLOUTS`), which is scaled to the planned number of rollouts; the others have none.
+an atom. For cosines and the law of S there is no such formula. For two quantities of this kind (the keys of
+`OF_TWENTY_ROLLOUTS`) the standard error was measured on a log of 20 rollouts, and is scaled to the planned number of
+rollouts. For the others none is known.
 """
 
 from __future__ import annotations
@@ -93,8 +95,9 @@ def power_of(atom: Atom, design: PlannedRuns) -> dict[str, Any]:
 
     Its columns are: how many numbers judge the atom, the standard error of one number, the probability that the atom is
     supported if its estimand is 0 in every log, and the true value of the estimand at which the atom is supported with
-    80 % probability if no number is missing. For an atom that says that a trend, 2H - 1 or LRE_inf is near 0, the last
-    column is instead the true value at which one number refutes the atom with 80 % probability.
+    80 % probability if no number is missing. For an atom that says that a trend, 2H - 1 (with Var(S|L) ~ L^2H) or
+    LRE_inf is near 0, the last column is instead the true value at which one number refutes the atom with 80 %
+    probability.
     """
     seeds = atom.arm == "published" and atom.quantity not in ("LRE_inf", "rollouts missed")
     units = 1 if seeds else design.seeds if atom.arm == "published" else design.logs
@@ -106,13 +109,15 @@ def power_of(atom: Atom, design: PlannedRuns) -> dict[str, Any]:
         return row
     alpha = ALPHA / 2 if atom.quantity == "lead in trend" else ALPHA
     if atom.quantity == "LRE_inf":
-        # Half-width of the simultaneous 95 % intervals of the deviations of all bins from the mean (Bonferroni).
+        # Half-width of the interval of a bin's acceptance less the mean, over the mean. All bins' intervals together
+        # hold with 95 % probability (Bonferroni).
         wide = -float(special.ndtri(ALPHA / DEFAULT_BINS)) * error
         bin_ = max(2 * float(special.ndtr((atom.margin - wide) / error)) - 1, 0.0)
         equal, seen = bin_ ** (DEFAULT_BINS * units), atom.margin + wide + float(special.ndtri(SEEN)) * error
         return row | {"supported if equal": equal, "seen with 80 %": seen}
     equal = chance(0.0, error, df, atom.relation, atom.margin, alpha) ** units
-    if atom.relation == "within":  # one number beyond the upper or the lower margin refutes the atom
+    if atom.relation == "within":
+        # The atom is refuted if a single number lies significantly above the upper or below the lower margin.
         seen = _truth(lambda x: chance(x, error, df, "above", atom.margin, ALPHA / 2 / units), error, atom.margin)
     else:
         sign = 1 if atom.relation == "above" else -1
@@ -126,5 +131,5 @@ def _truth(found: Any, error: float, start: float = 0.0) -> float:
 
 
 def power_table(design: PlannedRuns) -> pd.DataFrame:
-    """Return the table of power: one row (:func:`power_of`) for each atom of `ATOMS`, the atoms not about masks."""
+    """Return a table with one row (:func:`power_of`) for each atom about S (`ATOMS`), not for atoms about D or E."""
     return pd.DataFrame([power_of(atom, design) for atom in ATOMS])

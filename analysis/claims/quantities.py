@@ -105,8 +105,8 @@ def _logs(seen: Seen, atom: Atom, rule: str) -> list[Log]:
 def _rows(seen: Seen, table: str, atom: Atom, rule: str, **where: Any) -> list[tuple[Log, Row]]:
     """Return each log of an atom with the rule's row in a table, or with a text that says why there is no row.
 
-    In the arm ``matched`` it is the row of the band calibrated to the atom's target, otherwise the row of the range
-    that the run trained with, if this is the published one.
+    In the arm ``matched`` it is the row of the band whose range is set to meet the atom's target acceptance. In the arm
+    ``published`` it is the row of the band that the run trained with, if this is the rule's band as published.
     """
     logs = _logs(seen, atom, rule)
     if atom.arm == "matched":
@@ -198,10 +198,11 @@ def _lead_in_lre(seen: Seen, atom: Atom) -> list[Number]:
 
 
 def _cosine(seen: Seen, atom: Atom, column: str = "diff_fspo", sign: int = -1) -> list[Number]:
-    """Judge a difference of cosines in each log: fspo's less the rival's, or, for an atom without a rival, that of
-    fspo's band with the atom's treatment outside less that of fspo's band with drop.
+    """Judge a difference of two cosines in each log.
 
-    ``column`` of the table cosine holds the difference; its sign is changed if ``sign`` is -1.
+    For an atom with a rival it is fspo's cosine less the rival's. For an atom without a rival both are of fspo's band:
+    the cosine with the atom's ``outside`` (truncate or cap) less the cosine with drop. ``column`` of the table cosine
+    holds the difference; its sign is changed if ``sign`` is -1.
     """
     where = {"weight": "sequence", "use": "first", "bin": -1}
     out = []
@@ -224,11 +225,11 @@ def _exponent(seen: Seen, atom: Atom) -> list[Number]:
 
 
 def _law(seen: Seen, atom: Atom) -> list[Number]:
-    """Judge the bin of lengths that is farthest from normal, or whose mean is farthest from -L KL, in each log.
+    """Judge in each log the bin of lengths whose S is farthest from normal, or whose mean of S is farthest from -L KL.
 
-    KL is one number for a log: the mean of k3 over all its tokens. A bin's own mean of k3 is not used, because
-    S + k3, the sum of e^s - 1, has the mean 0 over all responses for any policy (T9): the comparison would say little
-    about the drift.
+    KL is one number for a log: the mean of k3 over all its tokens. A bin's own mean of k3 is not used. S + k3, the sum
+    of e^s - 1, has mean 0 over all responses for any policy (T9), so a bin's mean of S would lie near minus its own
+    mean of k3 even if the mean of S were not proportional to L.
     """
     everything = select(seen.tables["moments"], subset=atom.responses, use="first")
     m = _seen_bins(everything)
@@ -270,8 +271,8 @@ def _seen_bins(moments: pd.DataFrame) -> pd.DataFrame:
 
 
 def _ended(seen: Seen, atom: Atom) -> dict[Log, float]:
-    """Return by how many rollouts each run of the compared rules and of the atom's ended before the longest of these
-    runs; NaN for a run that is missing or has no lines of training."""
+    """Return by how many rollouts each run of the compared rules and of the atom's rules ended before the longest of
+    these runs; NaN for a run that is missing or of which no training metrics are known."""
     rows = select(seen.tables["training"], phase="train")
     last = {str(run): some["rollout"].to_numpy(float).max() for (run,), some in groups(rows, ["run"])}
     rules = filter(None, dict.fromkeys((*COMPARED, atom.rule, atom.rival)))
@@ -281,10 +282,11 @@ def _ended(seen: Seen, atom: Atom) -> dict[Log, float]:
 
 
 def _training(seen: Seen, atom: Atom, name: str, phase: str, reduce: Callable[[pd.DataFrame], float]) -> list[Number]:
-    """Judge the mean over seeds of a difference of training runs, such as a rule's final reward less its rival's.
+    """Judge the mean over seeds of a difference between the rule's and the rival's run, such as in the final reward.
 
-    ``reduce`` makes a run's value from those rows of the table training that have this ``name`` and ``phase``. A run
-    that ended early, or that cannot stand for its rule as published, has no value.
+    ``reduce`` makes a run's value from the run's rows of the table training that are of the metric ``name`` and of the
+    phase ``phase`` (train or eval). A run that ended early, or that cannot stand for its rule as published, has no
+    value.
     """
     rows = select(seen.tables["training"], name=name, phase=phase)
     found: dict[str, dict[float, float]] = {atom.rule: {}, atom.rival: {}}
@@ -297,8 +299,8 @@ def _training(seen: Seen, atom: Atom, name: str, phase: str, reduce: Callable[[p
 
 
 def _missed(seen: Seen, atom: Atom) -> list[Number]:
-    """Judge by how many rollouts each run of the rule ended before the longest run; this count has no standard
-    error. A run that cannot stand for its rule as published has no number."""
+    """Judge by how many rollouts each run of the rule ended before the longest of all compared runs; this
+    count has no standard error. A run that cannot stand for its rule as published has no number."""
     found = [(log, missed) for log, missed in _ended(seen, atom).items() if log.rule == atom.rule]
     counts = [(log, seen.not_published(log) or Measured(missed, 0.0, 0.0)) for log, missed in found]
     return [number(log.run, count, atom.relation, atom.margin) for log, count in counts]

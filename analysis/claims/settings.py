@@ -22,10 +22,10 @@ OF_RULE = {f"rule.{field.name}" for field in fields(Rule)} - RANGES
 
 
 def unlike(runs: Iterable[Path]) -> str:
-    """Say in which options (other than `FREE`) the compared runs differ, or which rule is not its preset; "" if none.
+    """Say which option differs between the compared runs, or which option of a run's rule is not its preset's.
 
-    Run folders without config.yaml, such as imported ones, and runs of rules that are not in `COMPARED` are not
-    checked.
+    Return "" if there is none. The options of `FREE` (the seed, say) may differ. Run folders without config.yaml, such
+    as imported ones, and runs of rules that are not in `COMPARED` are not checked.
     """
     every = {Path(run).name: dict(_options(saved_config(run))) for run in runs}
     found = {name: options for name, options in every.items() if options.get("rule.preset") in COMPARED}

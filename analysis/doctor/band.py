@@ -112,7 +112,7 @@ def heavy_weights(p: Patient) -> Answer:
         return not_checked(name, f"too few rows after an update: {few}")
     if not rows.has("weight", "multiplier"):
         return not_checked(name, "the log has no weights and multipliers (`fspo import --rule` adds them)")
-    with np.errstate(invalid="ignore"):  # an infinite weight times 0 is NaN; rows with x = NaN are left out below
+    with np.errstate(invalid="ignore"):  # an infinite weight times 0 is NaN; such rows are left out below
         x = rows["weight"] * rows["multiplier"] * np.abs(rows["advantage"])
     live = np.isfinite(x) & (x > 0)
     rows, x = rows.take(live), x[live]
@@ -220,7 +220,8 @@ def acceptance(p: Patient, target: float | None = None) -> Answer:
 def _ranges(p: Patient, rows: Rows, target: float) -> list[Evidence]:
     """Return the range with which the rule's band would accept the share ``target`` of the rows, with an interval.
 
-    The interval is Woodruff's: its ends are the ranges that belong to the two ends of the acceptance's interval.
+    The interval is Woodruff's: its ends are the ranges with which the band would accept as much as the lower and the
+    upper end of the acceptance's interval.
     """
     rule = p.rule
     if rule is None:

@@ -91,7 +91,7 @@ def _equal_rewards(p: Patient, name: str) -> Answer:
 
 
 def _limit_from_metrics(p: Patient, name: str, few: str) -> Answer:
-    """Check truncation by the share of truncated responses in the metrics, where too few rows have a known length."""
+    """Check truncation by a metric, the share of truncated responses, because too few rows have a known length."""
     share = p.over_lines(metric.TRUNCATED, "truncated responses, from the metrics")
     if share is None:
         return not_checked(name, f"responses of known length: {few}; nor have the metrics enough lines")
@@ -167,8 +167,8 @@ def dropped_sequences(p: Patient) -> Answer:
         return not_checked(name, few)
     count = np.bincount(rows.cluster)
     size = _group_size(count)
-    # Number of responses that a complete cluster has: a multiple of the group size, because a prompt may occur twice in
-    # a rollout.
+    # Number of responses that each cluster would have if none were missing: a multiple of the group size, because a
+    # prompt may occur twice in a rollout.
     whole = np.ceil(count / size).astype(np.int64) * size
     short = (count < whole)[rows.cluster]
     # Mask of the first row of each cluster, so that each cluster counts once.
@@ -222,7 +222,8 @@ def dropped_sequences(p: Patient) -> Answer:
 def _group_size(count: np.ndarray) -> int:
     """Guess how many responses were sampled for each prompt; ``count`` (G,) is the number logged for each group.
 
-    Return 1 if no size fits all groups, and none is that of at least the share ``WHOLE_GROUPS`` of them.
+    The guess is the most frequent number, if the numbers of all groups are multiples of it. Else it is the largest
+    number that at least the share ``WHOLE_GROUPS`` of the groups has, or 1 if there is no such number.
     """
     frequency = np.bincount(count) / len(count)
     usual = int(frequency.argmax())
@@ -233,7 +234,7 @@ def _group_size(count: np.ndarray) -> int:
 
 
 def _missing_length(p: Patient, rows: Rows, whole: np.ndarray) -> list[Evidence]:
-    """Compute the mean length of the responses that the log lacks, from the metrics' mean length of all responses.
+    """Compute the mean length of the responses that the log lacks. The metrics give the mean length of all responses.
 
     ``whole`` is the number of responses that each cluster would have if none were missing.
     """

@@ -60,7 +60,7 @@ class Coincidences:
     copies: int = 0
     same_prompt: int = 0
     copied: dict[int, int] = field(default_factory=dict)  # For each copied rollout, the earlier rollout that it copies.
-    # For the hash of a remembered row, the rollout in which the row stands.
+    # For the hash of each remembered row (some rows of each rollout are remembered): the first rollout that has it.
     marks: dict[int, int] = field(default_factory=dict)
     # For the greatest and the least S: its value, the numbers of rows and of prompts that have it, and the first
     # rollout that has it.
@@ -150,8 +150,10 @@ class Coincidences:
         self.lengths, self.truncated = grown
 
     def _minibatches(self, rows: Rows) -> None:
-        """Add each rollout's share of the variance of the prompts' mean log length that lies between minibatches, less
-        the share that is expected between random minibatches of whole prompts.
+        """Add, for each rollout, how much more its minibatches differ in length than chance explains.
+
+        The measure is the share of the variance of the prompts' mean log lengths that lies between minibatches, less
+        the share expected if whole prompts were put into minibatches at random.
         """
         for rollout in np.unique(rows["rollout"]):
             here = rows.take(rows["rollout"] == rollout)

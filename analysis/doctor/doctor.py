@@ -174,7 +174,7 @@ class Doctor:
         return {name: getattr(self, name) for name in names}
 
     def add(self, log: GradLog, names: Sequence[str] = TOGETHER) -> None:
-        """Update the named fields with the rows of complete rollouts, all later than the rollouts added before."""
+        """Update the fields ``names`` with the rows of complete rollouts, all later than the rollouts added before."""
         self._note(*(f"damaged: {line}" for line in log.damage))
         notes: list[str] = []
         columns = columns_of(log, notes)

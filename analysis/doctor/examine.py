@@ -23,7 +23,7 @@ def examine(run: str | Path, target: float | None = None) -> Diagnosis:
 
     If another trainer's folder or file holds metrics but no table with a row for each response, examine the metrics.
 
-    Where there is no gradient log, the findings of the package rldoctor are added, if it is installed.
+    Where there is no gradient log, what the package rldoctor finds in the metrics is added, if it is installed.
 
     Parameters
     ----------

@@ -19,9 +19,9 @@ major version changes or removes some.
 class Severity(IntEnum):
     """How bad a finding of the doctor is."""
 
-    INFO = 1  # worth knowing; the run may be sound
-    WARNING = 2  # the run does something else than it seems to do
-    CRITICAL = 3  # the run does not learn, or learns from wrong input
+    INFO = 1  # a finding that is worth knowing, although the run may be sound
+    WARNING = 2  # a finding that the run does something else than it seems to do
+    CRITICAL = 3  # a finding that the run does not learn, or learns from wrong input
 
     @property
     def label(self) -> str:
@@ -59,6 +59,7 @@ class Answer:
     id : str
         Name of the check, for ``--fail-on``.
     status : {"found", "clear", "not checked"}
+        Whether the check found something wrong, found nothing wrong, or could not be made.
     severity : Severity, optional
         Severity of a finding.
     summary : str

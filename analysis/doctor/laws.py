@@ -78,7 +78,7 @@ class Laws:
     longer: AnytimeMean = field(default_factory=lambda: AnytimeMean(EACH))
     shorter: AnytimeMean = field(default_factory=lambda: AnytimeMean(EACH))
     # Sums over responses of how far the log length lies above (first entry) or below (second entry) the mean log length
-    # of the rest of the group. Each response counts with 1 at most.
+    # of the rest of the group. Each response adds 1 at most.
     apart: Floats = field(default_factory=lambda: np.zeros(2))
     push: AnytimeMean = field(default_factory=lambda: AnytimeMean(EACH))
     before: Line = field(default_factory=Line)
@@ -87,8 +87,9 @@ class Laws:
     k3: float = 0.0
     # For each prompt: the last rollout in which it occurred, and its mean log length there.
     lengths: dict[int, tuple[int, float]] = field(default_factory=dict)
-    # How far lengths shift: the mean change of log length over a rollout's prompts that occurred before. Its absolute
-    # value is summed over rollouts; the second entry is the number of these rollouts.
+    # How far lengths shift. A rollout's shift is the mean, over its prompts that occurred before, of the change of the
+    # prompt's mean log length since then, divided by the number of rollouts since then. First entry: sum of the shifts'
+    # absolute values over all rollouts with such prompts. Second entry: number of these rollouts.
     shift: Floats = field(default_factory=lambda: np.zeros(2))
     # For logs in which no prompt comes twice, the sums from which a line through the mean log length y of rollout
     # number t is fitted (its slope is how far lengths shift): sums over rollouts of 1, t, t^2, y and t y.
@@ -168,24 +169,26 @@ class Laws:
 
     @property
     def _noise(self) -> float:
-        """Return the most that numerical noise of S adds to the mean weight, if the noise has the size of S before any
-        update.
+        """Return an upper bound of what numerical noise of S adds to the mean weight.
+
+        The noise is taken to be as large as S is before any update.
         """
         return 2 * math.expm1(min(self.before.rms**2 * self.before.L / self.before.n, 1.0)) if self.before.n else 0.0
 
     @property
     def _unlike_before(self) -> bool:
-        """Whether S before the first update is more than noise, given how far sampler and old log-probs lie apart.
+        """Whether S before the first update is more than noise explains.
 
-        If the log does not say how far the sampler's and the old log-probs lie apart, their distance is taken to be
-        that of the new and the old log-probs. This distance covers independent noise of all three log-probs, which
-        makes the mean of S + k3 equal to -L times the variance of the noise of one token's old log-prob.
+        The farther the sampler's log-probs lie from the old ones, the more noise explains. If the log does not say how
+        far, the distance of the new from the old log-probs is taken instead. It is large enough if all three log-probs
+        have independent noise: the mean of S + k3 is then L times the variance of the noise of a token's old log-prob,
+        and at most L times the mean square of the token log-ratio.
         """
         return self.before.systematic((self.mismatch if self.mismatch.n else self.before).of_tokens)
 
     @property
     def _floor(self) -> float:
-        """Return the largest root mean square of S / sqrt(L) before an update that noise can cause; inf if unknown."""
+        """Return the largest root mean square of S / sqrt(L) before any update that noise explains; inf if unknown."""
         known = [FLOAT32] if self.float32 else []
         known += [max(FLOOR * self.floor.rms, FLOAT32)] if self.floor.n >= MIN_ROWS else []
         return min(known, default=math.inf)

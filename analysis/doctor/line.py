@@ -36,19 +36,19 @@ class Line:
 
     n: float = 0.0
     x: float = 0.0
-    y: float = 0.0  # sum over rows of y = x + k3
+    y: float = 0.0  # sum over rows of y, the measured log-ratio x plus its k3
     over: float = 0.0  # sum over rows of 1 / L
     L: float = 0.0
     y_over: float = 0.0
-    square_over: float = 0.0  # sum over rows of y^2 / L, y = x + k3
-    size: float = 0.0  # sum over rows of x^2 / L
-    spread: float = 0.0  # sum over rows of 2 k3 / L, about the mean square of the token log-ratios
+    square_over: float = 0.0  # sum over rows of y^2 / L, y the measured log-ratio x plus its k3
+    size: float = 0.0  # sum over rows of x^2 / L, x the measured log-ratio
+    spread: float = 0.0  # sum over rows of 2 k3 / L, which is about the mean square of a row's token log-ratios
     least: float = math.inf
     most: float = -math.inf
-    first: int | None = None  # the first rollout with an x that is not 0
+    first: int | None = None  # the first rollout in which the measured log-ratio is not always 0
 
     def add(self, x: Floats, L: Floats, rollout: Ints, k3: Floats | None = None) -> None:
-        """Add the rows (N,) whose ``x`` is finite; ``k3`` (N,) sums k3 over a response's tokens, NaN where unknown."""
+        """Add the rows (N,) whose log-ratio ``x`` is finite; ``k3`` (N,) is the k3 of ``x``, NaN where unknown."""
         good = np.isfinite(x)
         k3 = np.full(len(x), np.nan) if k3 is None else k3
         x, L, rollout, k3 = x[good], L[good], rollout[good], k3[good]
@@ -75,19 +75,22 @@ class Line:
 
     @property
     def rms(self) -> float:
-        """Root mean square of x / sqrt(L), nats."""
+        """Root mean square over rows of x / sqrt(L), x the measured log-ratio, in nats."""
         return math.sqrt(self.size / self.n) if self.n else math.nan
 
     @property
     def of_tokens(self) -> float:
         """Root mean square of the token log-ratios s, nats.
 
-        A row's mean of s^2 is taken as 2 k3 / L, or as x^2 / L where k3 is unknown.
+        A row's mean of s^2 is taken as 2 k3 / L, or as x^2 / L where k3 is unknown (x is the sum of the row's s).
         """
         return math.sqrt(max(self.spread, 0.0) / self.n) if self.n else 0.0
 
     def fit(self) -> tuple[float, float, float, float]:
-        """Return a and b of the line a + b L, fitted to x + k3 with weights 1/L, and the standard errors of a and b."""
+        """Fit a line a + b L to x + k3 with weights 1/L, x the measured log-ratio.
+
+        Return a, b, the standard error of a and the standard error of b.
+        """
         determinant = self.over * self.L - self.n**2
         if self.n < 3 or determinant <= 1e-9 * self.n**2:
             rest = math.sqrt(self.square_over / max(self.n, 1.0))
@@ -98,7 +101,7 @@ class Line:
         return a, b, math.sqrt(rest * self.L / determinant), math.sqrt(rest * self.over / determinant)
 
     def cause(self, sampler: str) -> str:
-        """Name a likely cause of the log-ratio x, from the fitted line and the extremes of x.
+        """Name a likely cause of the measured log-ratio x, from the line fitted to x + k3 over L and the extremes of x.
 
         ``sampler`` names the log-probabilities that x compares with the trainer's. Where neither the mean of x + k3
         differs from 0 nor x lies on one side of 0, noise is named.
@@ -119,11 +122,17 @@ class Line:
 
     @property
     def one_sided(self) -> bool:
-        """Whether x lies nearly on one side of 0: the largest |x| of one sign is at most 2 % of that of the other."""
+        """Whether the log-ratio x lies nearly on one side of 0.
+
+        It does if the largest |x| of one sign is at most 2 % of the largest |x| of the other sign.
+        """
         return min(-self.least, self.most) <= 0.02 * max(-self.least, self.most)
 
     def evidence(self, name: str) -> tuple[Evidence, ...]:
-        """Return evidence: the root mean square of x, here called ``name``, and a and b of the line through x + k3."""
+        """Return as evidence the root mean square of x / sqrt(L), and a and b of the line a + b L fitted to x + k3.
+
+        x is the measured log-ratio; ``name`` is its name in the words of the evidence.
+        """
         a, b, *errors = self.fit()
         of_a, of_b = (t_quantile(np.inf) * error for error in errors)
         law = f"{name} + k3 (law: 0)"
@@ -139,12 +148,11 @@ class Line:
         Parameters
         ----------
         apart : float
-            Let x = log p - log q, with s its token log-ratios, and let a policy mu other than q have drawn the
-            responses. ``apart`` is the root mean square over tokens, in nats, of d = log q - log mu; 0 if mu is q.
-            A mean of x + k3 of up to L rms(d) rms(s) is then no defect: because E_mu[e^d (e^s - 1)] = 0 for each
-            token, the mean of e^s - 1 can differ from 0 by rms(d) rms(s) (Cauchy-Schwarz, to second order). The mean
-            may differ at some lengths only, so the bound is subtracted from both the constant part and the slope of
-            the fitted line.
+            Root mean square over tokens, in nats, of d = log q - log mu, where x = log p - log q and the policy mu drew
+            the responses; 0 if mu is q. If mu is not q, a mean of x + k3 of up to L rms(d) rms(s) is no defect, with s
+            the token log-ratios of x: because E_mu[e^d (e^s - 1)] = 0 for each token, the mean of e^s - 1 can differ
+            from 0 by rms(d) rms(s) (Cauchy-Schwarz, to second order). The mean may differ at some lengths only, so the
+            bound is subtracted from both the constant part and the slope of the line fitted to x + k3 over L.
         """
         a, b, a_error, b_error = self.fit()
         if self.n < MIN_ROWS:

@@ -43,7 +43,9 @@ SAMPLER = "the sampler's log-probs"
 
 @dataclass
 class Mismatch:
-    """Sums of the log-ratios E and D for each octave of the length, [2^k, 2^(k+1)). Pass complete rollouts to ``add``.
+    """Sums over rows for the checks of E and D: E, D + E and weights by octave of the length, D by age of the weights.
+
+    An octave is the range of lengths [2^k, 2^(k+1)). Pass complete rollouts to ``add``.
 
     Parameters
     ----------
@@ -52,7 +54,7 @@ class Mismatch:
     same : bool
         Whether the configuration says that sampler and trainer are one program at one precision, so that E is 0.
     imported : bool
-        Whether the log was made from another trainer's table, whose versions of the weights may not count updates.
+        Whether the log was made from another trainer's table, in which the weights' version may not count updates.
     """
 
     correction: Rule | None = None
@@ -81,7 +83,8 @@ class Mismatch:
     def add(self, rows: Rows, fair: Mask) -> None:
         """Add the rows of complete rollouts to the sums.
 
-        Only the first row of each response counts, except for ``kept`` and ``moved``, in which every row counts.
+        Only the first row of each response counts, except in the fields ``kept`` and ``moved``, for which every row
+        counts.
         ``fair`` (N,) marks the rows that would have been logged whatever their reward.
         """
         first = rows.first & (rows["length"] >= 1)
@@ -176,7 +179,7 @@ class Mismatch:
     def _engine(self) -> Answer:
         """Say how large the engine mismatch E is, and name a likely cause.
 
-        A large E is reported as a warning. It is reported for information only if E looks like noise alone, the
+        A large E is a warning. Its severity is only INFO if all of these hold: E looks like noise alone, the
         configuration lets E differ from 0, the correction leaves enough weight at every length, and D + E is corrected
         or spreads little.
         """

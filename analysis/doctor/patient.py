@@ -82,7 +82,7 @@ class Rows:
 
     @cached_property
     def L(self) -> Floats:
-        """The length of each row (N,), tokens, at least 1."""
+        """The length of each row (N,), tokens; a length below 1 counts as 1."""
         return np.maximum(self["length"], 1.0)
 
     @cached_property
@@ -92,7 +92,7 @@ class Rows:
 
     @cached_property
     def cluster(self) -> Ints:
-        """The cluster of each row (N,): its pair (rollout, prompt), as a number without gaps."""
+        """The number of each row's cluster (N,). The clusters, pairs (rollout, prompt), are numbered 0, 1, 2, ..."""
         return numbered(self["rollout"], self["prompt_id"])
 
     @cached_property
@@ -177,7 +177,10 @@ class Patient:
         return rule.band(rows.L)
 
     def out_of_band(self, rows: Rows) -> Mask | None:
-        """Return whether S lies outside the band (N,), for token rules whether any token does; None if unknown."""
+        """Return whether S of each row lies outside the band (N,); None if unknown.
+
+        Under a rule on tokens: whether any token of the row lies outside its band.
+        """
         band = self.band(rows)
         if band is not None:
             return (band[0] > rows.S) | (band[1] < rows.S)
@@ -190,9 +193,10 @@ class Patient:
         return np.array([value for _, value in self.metrics.get(name, [])])
 
     def over_lines(self, name: str, label: str) -> Evidence | None:
-        """Return the mean of a metric that is a share, over the last quarter of its values in metrics.jsonl.
+        """Return the mean of a metric that is a share, over the last quarter (at least ``MIN_LINES``) of its values.
 
-        Return None if the metric has fewer than ``MIN_LINES`` values. The interval takes the values as independent.
+        Return None if metrics.jsonl has fewer than ``MIN_LINES`` values of the metric. The interval takes the values as
+        independent.
         """
         values = self.metric(name)
         if len(values) < MIN_LINES:

@@ -27,13 +27,13 @@ class Plan:
     Parameters
     ----------
     sigma : float
-        Standard deviation of the change of S by one update, over sqrt(L), nats.
+        Standard deviation of the change of S by one update, divided by sqrt(L), in nats.
     pull : float
         Change of S by an update on the response itself, for each unit of its A, nats.
     noise : float
-        Standard deviation of the numerical noise of S, over sqrt(L), nats, present even before the first update.
+        Standard deviation of the numerical noise of S, divided by sqrt(L), in nats; there even before the first update.
     recomputed : {"", "update", "epoch"}
-        When the old log-probabilities are wrongly computed again: never, at each update or at each epoch.
+        When the old log-probabilities are wrongly computed again: never (""), at each update or at each epoch.
     limit : int
         Token limit; longer responses are cut off and get reward 0.
     drop_above : int, optional
@@ -86,7 +86,7 @@ DEFECTS: dict[str, Plan] = {
 
 
 def write_run(run: Path, plan: Plan, seed: int) -> Path:
-    """Simulate a run and write its gradient log and metrics.jsonl."""
+    """Simulate the run that ``plan`` describes, and write its gradient log and metrics.jsonl."""
     rng = np.random.default_rng(seed)
     metadata = {"rule": plan.rule.to_dict(), "seed": seed, "aggregation": plan.aggregation}
     writer = GradLogWriter(run, metadata=metadata)
@@ -157,7 +157,8 @@ def clip_columns(
 
     ``square`` and ``k3`` (N,) are sums over each response's tokens: of the squared token log-ratio, and of k3.
     """
-    # Only a rule with signed drift needs S and A here; DriftStats.of refuses A beside an S that is not finite.
+    # Only a signed drift is estimated from S and A. For any other drift they are not passed, because DriftStats.of
+    # refuses them if some S is not finite.
     by_sign = (S, A) if rule.drift == "signed" else ()
     m = rule.centre(DriftStats.of(k3, square, L, *by_sign), A)
     with np.errstate(invalid="ignore"):

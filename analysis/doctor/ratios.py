@@ -82,9 +82,9 @@ def s_zero(p: Patient) -> Answer:
 def _frozen(p: Patient) -> Ints:
     """Return the numbers of frozen rollouts: those with S exactly 0 in every row after an update that had a gradient.
 
-    Only rollouts after the first one in which S moved count, and only ``IN_SUCCESSION`` or more in succession, because
-    a few updates may change only parameters on which the logged rows do not depend. Rollouts whose learning rate is 0
-    by the metrics do not count.
+    Only rollouts after the first one in which S was not 0 count, and only ``IN_SUCCESSION`` or more in succession,
+    because a few updates may change only parameters on which the logged rows do not depend. Rollouts whose learning
+    rate is 0 by the metrics do not count.
     """
     rows = p.finite
     step, number = rows["step"], numbered(rows["rollout"])
@@ -190,7 +190,7 @@ def _by_update(p: Patient) -> dict[int, Evidence]:
 
 
 def _growth_by_update(p: Patient) -> Evidence:
-    """Return how much the mean of S^2/L grows over the updates on a rollout, by a line fitted to it."""
+    """Return how much S^2/L grows from the first to the last update on a rollout, by a line fitted over the updates."""
     rows = p.finite
     since = rows["updates_since_rollout"]
     most = float(since.max())

@@ -78,7 +78,7 @@ class Recomputed:
     sizes: Counter[int] = field(default_factory=Counter)
     of_rollout: dict[str, Counter[int]] = field(default_factory=lambda: {"rows": Counter(), "steps": Counter()})
     odd: dict[str, dict[int, int]] = field(default_factory=lambda: {"rows": {}, "steps": {}})
-    latest: dict[str, int] = field(default_factory=dict)  # numbers of rows and steps of the last rollout
+    latest: dict[str, int] = field(default_factory=dict)  # how many "rows" and "steps" the last rollout has
     last_rollout: int = FIRST[0]
     last_step: int = FIRST[1]
     last_response: int = -1
@@ -115,7 +115,10 @@ class Recomputed:
                 self.since.setdefault(name, int(fit.rollout[which].min()))
 
     def _identity(self, rows: Rows) -> None:
-        """Count rows that differ from their response's first row in a column of ``CONSTANT``, and rows logged twice."""
+        """Count rows that contradict their response's first row, and rows logged twice.
+
+        A row contradicts the first if they differ in a column of ``CONSTANT``, such as length or reward.
+        """
         response = numbered(rows["rollout"], rows["response_id"])
         first = np.zeros(int(response.max(initial=-1)) + 1, np.int64)
         first[response[::-1]] = np.arange(len(response))[::-1]

@@ -31,11 +31,12 @@ class TokenLaw:
     """
 
     rows: int = 0
-    # Number of rows by what is wrong with the row's list of token log-ratios.
+    # For each defect of a row's list of token log-ratios, the number of rows that have it.
     wrong: dict[str, int] = field(default_factory=dict)
     since: int | None = None
     mean: AnytimeMean = field(default_factory=lambda: AnytimeMean(EACH, 1.0, GAINED))
-    # By octave of the position: number of tokens, sum and sum of squares of e^s - 1.
+    # By octave [2^k, 2^(k+1)) of a token's position in its response: number of tokens, sum and sum of squares of
+    # e^s - 1.
     sums: Floats = field(default_factory=lambda: np.zeros((OCTAVES, 3)))
 
     def add(self, log: GradLog, rows: Rows, fair: Mask) -> None:
@@ -75,7 +76,10 @@ class TokenLaw:
             self.sums[:, k] += np.bincount(octave, values, OCTAVES)[:OCTAVES]
 
     def answer(self) -> Answer:
-        """Say whether each list of token log-ratios adds up to S, and whether the mean of e^s is 1 at each position."""
+        """Say whether each list of token log-ratios adds up to S, and whether the mean of e^s over all tokens is 1.
+
+        The evidence shows the mean of e^s for each octave of positions.
+        """
         name = "tokens"
         if not self.rows:
             return not_checked(name, "the log has no token log-ratios (--log.tokens true)")

@@ -23,9 +23,9 @@ class ChunkColumns(NamedTuple):
     values : dict
         Values of each column that the chunk has, by this project's name of the column.
     chosen : mapping
-        For this project's name of a column, the table's name of it, for messages.
+        For this project's name of a column, the table's name of it, for error messages.
     path : path
-        The table's file, for messages.
+        The table's file, for error messages.
     """
 
     values: dict[str, Values]
@@ -55,7 +55,7 @@ class ChunkColumns(NamedTuple):
         return found.numbers()
 
     def sums(self, name: str, *, mean: bool = False) -> Floats:
-        """Return a column as numbers (N,). Lists are summed or, with ``mean``, averaged over the tokens that count."""
+        """Return a column as numbers (N,). A list is summed or, with ``mean``, averaged over its tokens that count."""
         if not self.is_list(name):
             return self.numbers(name)
         flat, row = self.values[name].lists()

@@ -30,9 +30,10 @@ _VERL_UID = re.compile(r"(.+)_\d+_\d+")
 
 
 def choose_columns(available: Iterable[str], given: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return, for each column name in `COLUMNS` that the table has, the table's column (one of ``available``).
+    """Return, for each of this project's columns (a key of `COLUMNS`), the table's name of it (one of ``available``).
 
-    The table's column is the one that ``given`` names, else the first that has a name listed in `COLUMNS`.
+    It is the name in ``given``, else the first of the names in `COLUMNS` that the table has. A column for which the
+    table has neither is left out.
 
     Raises
     ------
@@ -180,7 +181,7 @@ class Converter:
         return "advantage" not in self.kinds and "reward" in self.kinds and self.grouped
 
     def complete(self, parts: list[dict[str, Any]]) -> None:
-        """Add to the rows of a rollout advantages, if the table has none, and columns that say what the rule does.
+        """Add to a rollout's rows the advantages, if the table has none, and the columns that say what the rule does.
 
         ``parts`` holds the rollout's rows chunk by chunk. Advantages are made of the rewards of groups; they are 0 if
         the table lacks rewards or groups.
@@ -288,8 +289,9 @@ class Converter:
     def _prompts(self, columns: ChunkColumns, numbers: Ints) -> Ints:
         """Return a number (N,) that identifies each row's prompt.
 
-        The number is made of the prompt's id, else of its text, else of the group size, else of the prompt's tokens. If
-        the table has none of these, each row counts as a prompt of its own.
+        The number is made from the prompt's id, else from its text. Else, if the group size is given, so many
+        successive rows share a prompt. Else the number is made from the prompt's tokens. If none of these is known,
+        each row counts as a prompt of its own.
         """
         got = columns.values
         for name in ("prompt_id", "prompt"):

@@ -17,7 +17,8 @@ ROLLOUT_VERSIONS = ("min_global_steps", "max_global_steps")
 """Columns of verl that give the version of the weights in rollouts; all other columns of versions count updates."""
 
 COLUMNS: dict[str, tuple[str, ...]] = {
-    # Our name of a column: the names that other trainers have for it, the most specific first; case does not matter.
+    # Each key is our name of a column. Its value lists the names that other trainers have for the column, the most
+    # specific first. Case does not matter.
     "rollout": ("rollout", "rollout_id", "generation_step"),
     "step": ("step", "global_step", "training_step", "train_step", "iteration"),
     "phase": ("phase",),
@@ -156,7 +157,7 @@ def metric_name(name: str) -> tuple[str, str, str, str]:
     phase : "train" or "eval"
     plain : the original name without the prefix of its phase
     stored : name of this project's metric with the same meaning, or else ``FOREIGN`` + plain
-    why : "" if such a metric exists, how the scalar's meaning differs from a similar metric's, or "unknown"
+    why : "" if such a metric exists; else what the scalar means or how it differs from a similar metric, or "unknown"
     """
     phase, plain = "train", name
     for prefix in ("train/", "eval/", "eval_"):

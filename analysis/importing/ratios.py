@@ -1,4 +1,7 @@
-"""Compute S, D + E and S + D + E from another trainer's log-probabilities, and staleness D and engine ratio E alone."""
+"""Compute the log-ratios S, D + E and S + D + E from another trainer's log-probabilities.
+
+Where the versions of the weights show that the staleness D is 0, D and E are given apart too.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from fspo.rules import Ratio
 
 
 class Summed(NamedTuple):
-    """A log-probability or log-ratio of N responses: sums over tokens and, where the table has them, single tokens."""
+    """A log-probability or log-ratio of N responses: its sums over tokens and, if known, the value of each token."""
 
     total: Floats
     tokens: Floats | None

@@ -34,7 +34,7 @@ class Report:
     rows: int = 0
     rollouts: int = 0
     known: dict[str, int] = field(default_factory=dict)  # for each log-ratio: number of rows that have it
-    # For each column of the gradient log, the column of the table that was copied.
+    # For each column of the gradient log that was copied from the table: the table's column.
     columns: dict[str, str] = field(default_factory=dict)
     # For each column of the gradient log that was computed: from which columns of the table.
     derived: dict[str, str] = field(default_factory=dict)
@@ -50,7 +50,8 @@ class Report:
     not_stored: Counter[str] = field(default_factory=Counter)
     notes: list[str] = field(default_factory=list)
     ignored: list[str] = field(default_factory=list)
-    again: str = ""  # options that name the lengths or log-probabilities which this import lacks, for a second import
+    # Options for a second import, which name columns for the lengths or log-probabilities that this import lacks.
+    again: str = ""
     damage: list[str] = field(default_factory=list)  # one line for each file that could not be read completely
 
     def missing(self) -> dict[str, str]:

@@ -115,7 +115,8 @@ def import_run(
     with whole_folder(target) as part:
         _import_table(sources, part, rule, options, report, progress)
         import_scalars(sources, part, options.updates_per_rollout, report)
-        # "response" (texts) is enough to import a table, because TRL's completions hold neither lengths nor log-ratios.
+        # A table of texts ("response") is imported even without lengths and log-ratios, because TRL's files of
+        # completions hold neither.
         told_by = {"length", "log_ratio", "behaviour_log_ratio", "response"}
         if report.rows and not told_by & (report.columns | report.derived).keys():
             raise UserError(
@@ -324,10 +325,11 @@ def _user_values(column: Any, kind: str) -> Any:
 
 
 class _Store:
-    """Collector of imported rows, which waits for the rows of a rollout and writes each rollout to one file.
+    """Collector of imported rows, which writes each rollout to one file when all rows have come (``close``).
 
-    If more than ``BUFFER`` rows wait in memory, all rollouts but that with the highest number are written. If more than
-    ``BUFFER`` rows still wait, that rollout is written too.
+    If more than ``BUFFER`` rows wait in memory before, all rollouts but the one with the highest number are written at
+    once. If more than ``BUFFER`` rows still wait, that rollout is written too. Later rows of a rollout that was written
+    go to another file.
     """
 
     def __init__(self, writer: GradLogWriter, complete: Callable[[list[dict[str, Any]]], None]) -> None:

@@ -23,8 +23,8 @@ _MARKING = {canonical(alias) for name in MARKS for alias in COLUMNS[name]}
 class Sources:
     """The files to read, by kind, each list in the order of training."""
 
-    state: list[Path] = field(default_factory=list)  # trainer_state.json, by TRL
-    scalars: list[Path] = field(default_factory=list)  # JSON lines or CSV, one line for each step
+    state: list[Path] = field(default_factory=list)  # files trainer_state.json, which TRL writes
+    scalars: list[Path] = field(default_factory=list)  # scalars as JSON lines or CSV, one line for each step
     events: list[Path] = field(default_factory=list)  # event files of TensorBoard
     table: list[Path] = field(default_factory=list)  # tables with one row for each response
     ignored: list[str] = field(default_factory=list)  # files that were left out, each with the reason
@@ -79,7 +79,8 @@ def find_sources(source: str | Path) -> Sources:
             getattr(found, kind).append(file)
         elif file.name.endswith(TABLES):
             found.ignored.append(f"{file.relative_to(path)}: neither scalars by step nor responses")
-    if len(found.state) > 1:  # a checkpoint's state repeats the history before it: keep only the last
+    if len(found.state) > 1:
+        # Each checkpoint's trainer_state.json repeats the history before it, so only the latest one is kept.
         steps = {file: _last_step(file, found.ignored) for file in found.state}
         found.state = [max(found.state, key=lambda file: (steps[file], -len(file.parts)))]
     if not found:

@@ -131,8 +131,8 @@ def _csv(path: Path, damage: list[str]) -> Iterator[Chunk]:
     numbers = pacsv.ConvertOptions(decimal_point=decimal)
     read = pacsv.ReadOptions(block_size=CHUNK_BYTES)
     given = 0
-    # First try without the handler `skip` (a Python function), because a thread of pyarrow that still holds a Python
-    # function when Python ends aborts the process.
+    # The file is first read without the handler `skip`, and with it only if a row has the wrong number of columns. The
+    # reason: if a thread of pyarrow still holds a Python function such as `skip` when Python ends, the process aborts.
     for handler in (None, skip):
         parse = pacsv.ParseOptions(delimiter=between, newlines_in_values=True, invalid_row_handler=handler)
         passed = 0

@@ -30,7 +30,7 @@ def build_parser() -> CommandParser:
 
 
 def main(arguments: list[str]) -> int:
-    """Serve the page until it is interrupted."""
+    """Serve the page of ``fspo watch`` until the user interrupts it (Ctrl-C)."""
     args = build_parser().parse_args(arguments)
     checked_count("--port", args.port, 1, 65535, "ports below 1024 need rights of an administrator")
     for run in args.runs:
@@ -38,7 +38,7 @@ def main(arguments: list[str]) -> int:
             raise UserError(f"{run} is no folder, nor is the folder above it: give the run folder, or where it will be")
     if len({Path(run).resolve() for run in args.runs}) < len(args.runs):
         raise UserError("the same run folder is named twice: name each run once")
-    from analysis.live.page import ADDRESS, make_server  # imported here: --help need not load bokeh
+    from analysis.live.page import ADDRESS, make_server  # imported here, so that --help does not load bokeh
 
     server = make_server(args.runs, args.port)
     address = f"http://{ADDRESS}:{args.port}/"

@@ -2,8 +2,8 @@
 
 The page of ``fspo watch`` shows the numbers that a `Follower` computes. A series over time has for each rollout a value
 computed from that rollout's rows alone, and an acceptance is computed from the sums over all rollouts. The cost of a
-new rollout therefore does not grow with the run. Rewards and staleness are means over rows of the log, all other
-values are computed as in the tables of `analysis.tables`, and findings come from the doctor.
+new rollout therefore does not grow with the run. Rewards and staleness are means over a rollout's rows at first use,
+all other values are computed as in the tables of `analysis.tables`, and findings come from ``fspo doctor``.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class RolloutView:
     Attributes
     ----------
     rows : int
-        Number of the rollout's log rows of phase train.
+        Number of the rollout's rows in the log that were trained on (phase train, not audit or noise).
     seconds : float
         CPU time of reading and analysing the rollout, seconds.
     panels : dict of str to array (K+1,)
@@ -99,9 +99,9 @@ class Follower:
     path : path
         Run folder; it need not exist yet.
     bins : list of Bins
-        A list that several followers share, so that they use the same bins of lengths. The list is empty until one of
-        the followers appends the quantile bins of its first rollout with a row after an update (a row logged after at
-        least one update on its rollout).
+        A list that several followers share, so that they use the same bins of lengths. The list is empty at first. The
+        first follower that reads a rollout with a row logged after an update on this rollout appends the quantile bins
+        of the rollout's lengths.
 
     Attributes
     ----------
@@ -111,7 +111,7 @@ class Follower:
         Number of times that reading started at the log's first rollout: 1, and 1 more each time that :meth:`poll` found
         that the log must be read again.
     diagnosis : Diagnosis, optional
-        The doctor's last answers; ``asked`` is the number of rollouts that these answers are about.
+        The last answers of ``fspo doctor``. The attribute ``asked`` is the number of rollouts that they are about.
     first_found : dict of str to int
         For each finding in the doctor's last answers, the number of the newest rollout when the finding appeared.
     """
@@ -175,7 +175,7 @@ class Follower:
         return changed
 
     def acceptance(self) -> list[AcceptanceRow]:
-        """Return the trained rule's rows of the table acceptance, computed from the sums over all rollouts read."""
+        """Return the table acceptance of the rule that trained, computed from the sums over all rollouts read."""
         return [] if self._tally is None or self.run is None else tables_of(self.run, self._tally).acceptance
 
     def points(self) -> Points | None:
@@ -240,7 +240,7 @@ class Follower:
         return True
 
     def _look(self, number: int, files: Sequence[LogFile]) -> tuple[int, dict[str, Floats], list[OverTimeRow]]:
-        """Return a rollout's number of rows, values in the panels over time, and rows in the table over_time."""
+        """Read a rollout; return its number of rows, its values for the panels, and its rows of the table over_time."""
         log = read_files([(file, None) for file in files], READ, ("train",))
         self.rows_read += len(log)
         run = self._load(number)
@@ -311,7 +311,8 @@ class Follower:
     def _cosine(self, run: Run) -> Iterator[tuple[str, Floats]]:
         """Yield "cosine" with the cosine of the clipped and the unclipped update, by bin and for all lengths (K+1,).
 
-        Yield nothing if no response at first use has a score, or the log names no rule on sequences.
+        Yield nothing if no response at first use has a score, if the log names no rule, or if its rule clips tokens or
+        prefixes and not whole responses.
         """
         trained = trained_case(run)
         if trained is None or not run.counts.get("scores_taken"):

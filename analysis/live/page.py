@@ -1,4 +1,4 @@
-"""The page of ``fspo watch``: panels that a Bokeh server fills from followed runs, and what the doctor found."""
+"""The page of ``fspo watch``: panels (plots) of runs that a Bokeh server fills, and the findings of ``fspo doctor``."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ class Session:
     def _line(self, name: str, panel: Panel) -> None:
         """Make a panel over time, still without data: a line for each bin of lengths, and one for all lengths."""
         plot = _figure(panel.title, "rollout", panel.axis)
-        plot.xaxis[0].ticker.min_interval = 1  # rollouts are whole numbers
+        plot.xaxis[0].ticker.min_interval = 1  # no tick between two successive rollouts
         source = ColumnDataSource({n: [] for n in COLUMNS})
         for column, colour in zip(COLUMNS[1:], (*COLOURS, ALL_COLOUR), strict=True):
             thick = column == ALL
@@ -216,7 +216,7 @@ class Session:
             plot.add_layout(whisker)
             plot.line("x", "y", source=source, color=colour)
             dots = plot.scatter("x", "y", source=source, size=7, color=colour)
-            for end in ("low", "high"):  # invisible points make the axis span the whiskers
+            for end in ("low", "high"):  # Bokeh fits an axis to points only: put invisible ones here
                 plot.scatter("x", end, source=source, size=1, alpha=0)
             tips = [("length", "@x{0.0}"), ("kept", "@y{0.000} [@low{0.000}, @high{0.000}]")]
             plot.add_tools(HoverTool(renderers=[dots], tooltips=tips))
@@ -273,7 +273,7 @@ def _figure(title: str, x: str, y: str, *, log: bool = False) -> Any:
 
 
 def _colour(run: int) -> str:
-    """Return the colour of the run with this number."""
+    """Return the colour of the run at position ``run`` among the followed runs."""
     return Category10[10][run % 10]
 
 
@@ -308,7 +308,7 @@ def _state(follower: Follower) -> str:
 
 
 def _doctor(follower: Follower) -> str:
-    """Return the doctor's findings on a followed run as HTML."""
+    """Return the findings of ``fspo doctor`` on a followed run as HTML."""
     diagnosis = follower.diagnosis
     if diagnosis is None:
         return '<div class="card faint">The doctor has not looked yet.</div>'

@@ -1,4 +1,5 @@
-"""Find responses that a log holds twice under different ids, because the rows of one process were logged twice.
+"""Find responses that a log holds twice under different ids, because the rows of one training process were logged
+twice.
 
 Two rows are called equal if they agree to the last bit in length, in S and in the other sums over tokens. Rows of
 different texts are almost never equal. A few equal rows may be responses with the same text, and all of them are kept.
@@ -115,7 +116,7 @@ def find_copies(
 
 
 def _differing(group: Ints, key: NDArray[np.uint64]) -> Mask:
-    """Return for each row (N,) whether the rows with the same number in ``group`` have two or more different keys."""
+    """Return for each row (N,) whether ``key`` has two or more values among the rows with the same ``group``."""
     some = np.zeros(int(group.max(initial=-1)) + 1, np.uint64)
     some[group] = key
     return np.bincount(group, key != some[group])[group] > 0

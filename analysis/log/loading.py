@@ -84,7 +84,7 @@ class Run:
     logged: frozenset[str]
     counts: Mapping[str, int]
     notes: Notes
-    score_options: dict[str, Any] = field(default_factory=dict)  # options of the scores, from the log's header
+    score_options: dict[str, Any] = field(default_factory=dict)  # how scores were taken, from the header
     partition: Partition = LENGTH
     stream: Stream | None = None
     sampled: dict[str, Any] = field(

@@ -32,7 +32,7 @@ class Partition:
     label : str
         Text for a figure's axis, with the unit.
     column : str
-        Column of the log that holds the coordinate.
+        Column of the log that holds the coordinate, or from which it is computed.
     also : tuple of str
         Further columns that the coordinate is computed from.
     logarithmic : bool
@@ -114,7 +114,8 @@ def coordinates(
 ) -> tuple[Floats, tuple[str, ...]]:
     """Return each row's coordinate (N,), and the texts (categories) of a text column; () for a column of numbers.
 
-    The coordinate is NaN where a column of floating-point numbers has no value. In a text column, "" is a text too.
+    The coordinate is NaN where a column of floating-point numbers has no value. In a text column, the empty text is a
+    category like any other.
 
     Parameters
     ----------
@@ -134,8 +135,9 @@ def coordinates(
             raise UserError(f"--by {partition.name}: the log has no column {column!r}: log it, or choose another --by")
     values = log.column(partition.column)
     if partition.name == "staleness":
-        # Staleness is a number of updates: the updates made before this row (policy_version), less those since the
-        # row's rollout, less those made before the weights that sampled the response (behaviour_version).
+        # Staleness is the number of updates from the weights that sampled the response to the old weights. Before this
+        # row, policy_version updates were made. Of these, ``updates`` came after the old weights, and ``sampled``
+        # (behaviour_version) came before the weights that sampled the response.
         sampled, now, updates = (log.column(name).astype(np.float64) for name in partition.columns)
         known = log.table[partition.column].is_valid().to_numpy()
         return np.where(known, now - updates - sampled, np.nan), ()

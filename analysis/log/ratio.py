@@ -152,7 +152,7 @@ class LoggedRatio:
 
     def of(self, log: GradLog) -> Floats:
         """Return the log-ratio of each row (N,), nats; NaN where one of the columns that add up to it has no value."""
-        unknown = np.full(len(log), np.nan)  # used for a column that this part of the log lacks
+        unknown = np.full(len(log), np.nan)  # in place of a column that this part of the log lacks
         parts = [log.column(name) if name in log or not self.once else unknown for name in self.parts]
         return parts[0] if len(parts) == 1 else parts[0] + parts[1]
 

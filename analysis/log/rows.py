@@ -31,7 +31,7 @@ class Rows:
     rollout: Ints
     step: Ints
     used: Ints
-    updates: Ints  # number of updates since the row's rollout
+    updates: Ints  # number of updates since the row's rollout was sampled
     length: Floats
     # S is the log-ratio that is analysed (see analysis.log.ratio), not always that of the update. The fields k3, sigma2
     # and by_sign below are computed from the same log-ratio.
@@ -50,14 +50,14 @@ class Rows:
     by_sign_lagged: Floats
     lo: Floats  # lower edge of the band as logged, nats; NaN if not logged
     hi: Floats
-    drift: Floats  # logged centre of the band of the run's rule, nats per token; NaN if not logged
+    drift: Floats  # logged drift (centre per token) of the band of the run's rule, nats; NaN if not logged
     side: Ints
     multiplier: Floats
     weight: Floats
     band_accept: NDArray[np.bool_]
     response: Ints  # number of the response; (rollout, step, response) identifies a row
     coordinate: Floats  # the number by which responses are put into bins: the length, or another coordinate
-    trend: Floats  # coordinate on the axis of a trend: of the length its log2 (Partition.trend_coordinate)
+    trend: Floats  # position of the coordinate on the axis of a trend: log2 for lengths (Partition.trend_coordinate)
 
     def __len__(self) -> int:
         return len(self.S)
@@ -77,9 +77,9 @@ class Rows:
         return self if subset == "all" else self.take(self.A != 0)
 
     def centre(self, rule: Rule) -> Floats | float:
-        """Return the centre of ``rule``'s band in each row's minibatch (N,), nats per token; 0 if it has no drift.
+        """Return the drift (centre per token, nats) of ``rule``'s band in each row's minibatch (N,); 0 without a drift.
 
-        The centre is NaN where the log lacks the columns that the drift is computed from.
+        The drift is NaN where the log lacks the columns that it is computed from.
         """
         if rule.drift_source == "lagged":
             k3, sigma2, by_sign = self.k3_lagged, self.sigma2_lagged, self.by_sign_lagged
@@ -92,7 +92,7 @@ class Rows:
     def edges(self, rule: Rule) -> tuple[Floats, Floats]:
         """Return the edges (N,), nats, of the band of ``rule``, which must be the run's own rule.
 
-        The edges are as logged. Where none are logged, they are computed from the lengths and the logged centre.
+        The edges are as logged. Where none are logged, they are computed from the lengths and the logged drift.
         """
         lo, hi = rule.band(self.length, self.drift if rule.needs_stats else None)
         logged = ~(np.isnan(self.lo) | np.isnan(self.hi))
@@ -111,7 +111,10 @@ class LearningRows:
 
     @staticmethod
     def of(rows: Rows) -> LearningRows:
-        """Return the columns of ``rows`` that such a band learns from; ``rows`` must be sorted by step and response."""
+        """Return the columns of ``rows`` from which a band that follows a target learns.
+
+        ``rows`` must be sorted by step and response.
+        """
         return LearningRows(rows.rollout, rows.step, rows.S, rows.length, rows.A)
 
 
@@ -137,8 +140,8 @@ def in_order(step: Ints, response: Ints) -> Ints | slice:
 
 
 def numbered(*keys: Ints) -> Ints:
-    """Number the distinct rows of the columns ``keys`` (integers (N,)) without gaps, in sorted order; return each row's
-    number (N,).
+    """Number the distinct tuples of the columns ``keys`` (integers (N,)) without gaps, in sorted order; return each
+    row's number (N,).
     """
     code = _combined(keys)
     if code is None:

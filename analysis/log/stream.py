@@ -116,8 +116,9 @@ class Stream:
     def chunks(self, size: int) -> list[Chunk]:
         """Return the log's chunks in order; each is made of windows of ``size`` rollouts, none of them split.
 
-        A chunk reaches to the next chunk, the last one to `LAST`. So every row group belongs to a chunk, also a damaged
-        one whose rollouts nothing else holds, and is reported.
+        A chunk ends just before the first rollout of the next chunk; the last chunk ends at `LAST`. So every row group
+        of the files belongs to a chunk. This holds even for a damaged row group whose rollouts are not listed in
+        ``rollouts``: its chunk is read, so the damage is reported.
         """
         found: list[Chunk] = []
         start, held = 0, 0.0
@@ -168,7 +169,7 @@ class Stream:
         return found, Notes(damage=tuple(log.damage), counts=counts)
 
     def learnt(self, chunk: Chunk) -> LearningRows:
-        """Read the columns of a chunk from which a band that follows a target learns; empty if it cannot be read."""
+        """Read from a chunk the columns from which a band that follows a target learns; no rows if it is unreadable."""
         try:
             log = self.read(chunk, [*dict.fromkeys([*LEARNT, *self.partition.columns])])
         except UserError:  # not reported here: `windows` meets and reports the same damage
@@ -177,7 +178,7 @@ class Stream:
         return learnt(log, self.partition, self.scale)
 
     def sample(self) -> tuple[GradLog, int]:
-        """Read about ``SAMPLE`` rows, as evenly spaced complete rollouts; return the rows and how many rollouts."""
+        """Read about ``SAMPLE`` rows, as evenly spaced complete rollouts; return them and the number of rollouts."""
         share = min(SAMPLE / max(float(self.rows.sum()), 1.0), 1.0)
         number = min(max(round(share * len(self.rollouts)), 1), len(self.rollouts))
         chosen = self.rollouts[((np.arange(number) + 0.5) * len(self.rollouts) / number).astype(np.int64)]

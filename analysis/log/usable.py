@@ -48,7 +48,10 @@ Recompute = Callable[[GradLog], Mapping[str, int]]
 
 
 def nothing(log: GradLog) -> Mapping[str, int]:
-    """Return no counts. Pass this function to `usable` where another call of `usable` compares the same rows."""
+    """Return no counts, in place of a comparison of logged with recomputed columns.
+
+    Pass this function to `usable` where another call of `usable` makes the comparison for the same rows.
+    """
     del log
     return {}
 
@@ -253,9 +256,9 @@ def _rows(log: GradLog, partition: Partition, scale: Scale | None, ratio: Logged
 
 
 def _drifts(k3_sum: Floats, sum_sq: Floats, length: Floats, code: Ints) -> Floats:
-    """Return four means per token for each row (4, N): of k3 and s^2 in its step, of k3 and s^2 in the step before.
+    """Return for each row four means over tokens (4, N): of k3 and s^2 in its step, of k3 and s^2 in the step before.
 
-    A step is the update on one minibatch. ``code`` (N,) numbers the steps without gaps.
+    s is the token log-ratio. A step is the update on one minibatch. ``code`` (N,) numbers the steps without gaps.
     """
     if not len(code):
         return np.zeros((4, 0))

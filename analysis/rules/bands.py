@@ -45,7 +45,7 @@ class Band:
 
     @staticmethod
     def of(cases: Sequence[Case]) -> list[Band]:
-        """Group all cases but the rule that trained by band; return the bands in the order of their first cases."""
+        """Group the cases by band, leaving out the rule that trained; order the bands by their first cases."""
         found: dict[str, Band] = {}
         for i, case in enumerate(cases):
             if case.source != "trained":
@@ -134,7 +134,8 @@ class Placed:
 class Candidates:
     """Rows that a band may cut if its half-widths are multiplied by one of M factors.
 
-    Each array (R,) holds the candidates of the first factor, then those of the second factor, and so on.
+    Arrays (R,) hold the S, lengths, A and edges of these rows (candidates): first those of the first factor, then
+    those of the second factor, and so on.
 
     A row is a candidate unless its excess is below the factor by more than the share ``ROUNDING`` of the factor. The
     rule then judges each candidate by its S and the edges, so that the rounding of the excess decides nothing. Rows
@@ -143,7 +144,7 @@ class Candidates:
     Parameters
     ----------
     rows : int array (n,) or slice
-        Numbers, in the window, of the rows that are considered.
+        Indices, within the window, of the rows that are considered.
     excess : array (n,)
         Excess of each considered row: the factor on the half-widths at which the row is just accepted.
     """
@@ -158,13 +159,13 @@ class Candidates:
         self.edges = Edges(centre - factor * placed.below[at], centre + factor * placed.above[at], centre)
 
     def by_factor(self, chosen: np.ndarray) -> list[Ints]:
-        """Return, for each factor, the candidates that the mask ``chosen`` (R,) selects, as positions among the
-        considered rows."""
+        """Return, for each factor, the candidates that the mask ``chosen`` (R,) selects, as indices into the rows that
+        were considered (the array ``excess``)."""
         before = np.append(0, np.cumsum(chosen))[self._ends]
         return np.split(self._at[chosen], before[:-1])
 
     def cut(self, clip: Clip, part: Part) -> CutRows:
-        """Return the candidates that the clip cuts; each is judged with the half-widths multiplied by its factor."""
+        """Return the candidates that the clip cuts when the half-widths are multiplied by the candidate's factor."""
         side = clip.side(self.S, self.A, self.edges)
         cut = side != 0
         edges = self.edges if cut.all() else Edges(*(x[cut] for x in self.edges))

@@ -124,7 +124,7 @@ def estimator_fit(columns: Columns, size: int = 0) -> EstimatorFit:
             for name, slopes in zip(SLOPES, values, strict=True)
         }
         lines = {BY_LENGTH: A / L, OVER_LENGTH: A * L}
-        mixed = largest(L) > 1.02 * (total(L) / count)  # whether A depends on L can be seen only where lengths differ
+        mixed = largest(L) > 1.02 * (total(L) / count)  # a factor L in A shows only where a group's lengths differ
         for name, y in lines.items():
             _, at, on = line(y)
             fits[name] = ~straight & ~equal & mixed & on & ~missing & (np.abs(at) <= TOLERANCE * largest(np.abs(y)))

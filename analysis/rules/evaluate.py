@@ -102,7 +102,8 @@ class CaseEffect:
     weight: Floats
     clipped_weight: Floats
     multiplier: Floats
-    ranges: dict[int, tuple[float, float]]  # by first rollout of a window, or -1 for all windows: (range_lo, range_hi)
+    # The range (range_lo, range_hi) in each window, by the window's first rollout; -1 stands for all windows.
+    ranges: dict[int, tuple[float, float]]
     reason: str = ""
 
 
@@ -113,11 +114,11 @@ def make_cases(
     states: Mapping[str, Mapping[int, Rule]] | None = None,
     on: Ratio = "update",
 ) -> list[Case]:
-    """Make the counterfactual cases: each band with each treatment of responses outside the band (drop, truncate, cap,
-    mask), at its preset's range and at ranges matched to target acceptances.
+    """Make the counterfactual cases: each band of a clip rule with each treatment of responses outside the band (drop,
+    truncate, cap), at its preset's range and at ranges matched to target acceptances.
 
     A published correction (``CORRECTIONS``) makes one case, with its published range and treatment. A band of
-    ``SHAPES`` makes only cases with matched ranges.
+    ``SHAPES`` makes cases of corrections (mask, cap), only with matched ranges.
 
     Parameters
     ----------
@@ -157,7 +158,7 @@ def make_cases(
             here = replace(rule, outside=outside)
             if name not in SHAPES:
                 cases.append(Case(here, name, "given", states=known))
-            if rule.adapt != "range":  # fspo-auto learns its range, so with a matched range it is the same as fspo
+            if rule.adapt != "range":  # with a matched range fspo-auto, which learns its range, equals fspo
                 cases += [Case(here, name, "matched", float(target), known) for target in targets]
     for target in targets:
         if not 0 < target < 1:

@@ -1,4 +1,5 @@
-"""Assign the rows of a log to groups of clusters, to bins, and to narrow cells of the length; sums are made over each.
+"""Assign the rows of a log to groups of clusters, to bins, and to cells, which are narrow ranges of the length. Other
+modules make sums over the rows of each group, bin and cell.
 
 A group is here a set of clusters, not the responses to one prompt. With at most ``MOST_CLUSTERS`` clusters, each
 cluster is a group. With more clusters, a fixed hash pools them into ``POOLED`` groups, so memory does not grow with the
@@ -25,9 +26,10 @@ are fitted to counts of rows by cell, not to single rows."""
 
 @dataclass(frozen=True)
 class Grouping:
-    """How the rows of a run are divided into groups of clusters, bins, and (group, cell) pairs.
+    """How the rows of a run are divided into groups of clusters, into bins, and into pairs of a group and a cell.
 
-    A cell is one coordinate, or where clusters are pooled a narrow range of coordinates.
+    A cell is a single coordinate (such as one length), or, where clusters are pooled, a narrow range of coordinates. A
+    pair holds those rows of its group whose coordinate lies in its cell.
 
     Attributes
     ----------
@@ -45,8 +47,8 @@ class Grouping:
     edges : array (V-1,)
         Inner edges of the cells; empty where clusters are not pooled.
     pairs : int array (P,)
-        Sorted codes ``group * V + cell`` of the pairs that occur. Empty where clusters are pooled: there every pair is
-        numbered, whether it occurs or not.
+        Sorted codes ``group * V + cell`` of the pairs that hold a row. Empty where clusters are pooled: there every
+        pair is numbered, whether it holds a row or not.
     """
 
     bins: Bins
@@ -59,7 +61,7 @@ class Grouping:
 
     @staticmethod
     def of(run: Run, bins: Bins, *, grows: bool = False) -> Grouping:
-        """Choose groups and cells for the rows of a run, from those of its rows that are in memory.
+        """Choose groups of clusters and cells of coordinates for a run, from those of its rows that are in memory.
 
         ``grows`` says that rows of further clusters will be added later; clusters are then pooled.
         """
@@ -79,7 +81,7 @@ class Grouping:
 
     @property
     def number(self) -> int:
-        """Number P of (group, cell) pairs."""
+        """Number P of pairs of a group of clusters and a cell of coordinates."""
         return self.groups * len(self.values) if self.pooled else len(self.pairs)
 
     def group(self, rows: Rows) -> Ints:
@@ -87,13 +89,13 @@ class Grouping:
         return hashed(rows.rollout, rows.prompt, self.groups) if self.pooled else rows.cluster
 
     def pair(self, coordinate: Floats, group: Ints) -> Ints:
-        """Return the number of each row's (group, cell) pair (N,)."""
+        """Return for each row (N,) the number of the pair of its group of clusters and the cell of its coordinate."""
         if self.pooled:
             return group * len(self.values) + np.searchsorted(self.edges, coordinate, side="right")
         return np.searchsorted(self.pairs, group * len(self.values) + np.searchsorted(self.values, coordinate))
 
     def codes(self) -> tuple[Ints, Ints]:
-        """Return the group and the cell of each pair, two arrays (P,)."""
+        """Return for each pair (P,) the number of its group of clusters, and the number of its cell of coordinates."""
         codes = np.arange(self.number) if self.pooled else self.pairs
         return codes // len(self.values), codes % len(self.values)
 

@@ -80,8 +80,8 @@ FIRST = (-1, -1)
 
 
 def numbers(log: GradLog, names: Iterable[str]) -> dict[str, NDArray[Any]]:
-    """Return columns of a log as float64 (N,), NaN where null; a NaN of ``FACTORS`` becomes inf, which equals no
-    recomputed value. Columns without a value are left out.
+    """Return columns of a log as float64 (N,), NaN where null. In the columns of ``FACTORS`` (multiplier, weight) a
+    logged NaN becomes inf, which equals no recomputed value. Columns without a value are left out.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -213,7 +213,7 @@ def _updates(columns: Columns, before: tuple[int, int] | None) -> Compared:
     The first step is the one whose rows say 0 updates. If no row says so, it is the rollout's first step in the log,
     provided that this step comes just after the last step of the rollout before. If it comes later, the log has left
     out rows, and the rollout is not compared. A rollout of a single step, without a row of 0 updates, is not compared
-    either, because its ``step`` may be the number of a rollout.
+    either, because its ``step`` may count rollouts and not updates.
     """
     since, step = _get(columns, "updates_since_rollout"), columns["step"]
     rollout, code = np.unique(columns["rollout"], return_inverse=True)
@@ -252,7 +252,7 @@ def _drift(columns: Columns, rule: Rule) -> Compared:
         mean(S, sign > 0),
         mean(S, sign < 0),
     ]
-    if rule.drift_source == "lagged":  # a step's drift is computed from the rollout's previous step
+    if rule.drift_source == "lagged":  # a lagged drift is computed from the rollout's previous step
         rollout = np.zeros(number, np.int64)
         rollout[batch] = columns["rollout"]
         known = np.diff(rollout, prepend=rollout[:1] - 1) == 0
@@ -299,9 +299,9 @@ def _clip(columns: Columns, rule: Rule, prefix: str, x: Floats) -> Iterator[tupl
 def _followed(columns: Columns, rule: Rule, n: Floats, m: Floats, width: Floats) -> tuple[Floats, Floats]:
     """Return the edges, for a band that follows a target, that fit the logged widths hi - lo (N,) best in log space.
 
-    Within one step, a band that follows a target multiplies the half-widths of the rule in the log's header by one
-    number (`adapt` range), by one number for each bin of lengths (bins), or by a number times a power of
-    the length (exponent).
+    Within one step, a band that follows a target multiplies the half-widths of the rule in the log's header. The
+    factor is one number if the rule's ``adapt`` is "range", one number for each bin of lengths (`length_bin`) if it is
+    "bins", and a number times a power of the length if it is "exponent".
     """
     below, above = rule.half_widths(n)
     factor = np.log(width / (below + above))

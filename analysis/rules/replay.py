@@ -36,7 +36,7 @@ class Replay:
         self._rollout: int | None = None
 
     def add(self, rows: LearningRows, m: Floats | float | None = None) -> None:
-        """Learn from the rows of further steps, in order; ``m`` is the band's centre for each row, nats per token."""
+        """Learn from the rows of further steps, in order; ``m`` is the band's drift for each row, nats per token."""
         if not len(rows.step):
             return
         rate, excess = self.rule.target_rate, np.full(len(rows.step), np.nan)
@@ -81,7 +81,7 @@ def replay_log(rules: Mapping[str, Rule], stream: Stream, size: int) -> dict[str
     rules : mapping of name -> Rule
         Rules whose range follows a target (``adapt``), without a drift.
     size : int
-        Number of rollouts in a window; a chunk holds complete windows.
+        Number of rollouts in a window; a chunk of the log holds complete windows.
     """
     found = {name: Replay(rule) for name, rule in rules.items()}
     for chunk in stream.chunks(size) if rules else ():

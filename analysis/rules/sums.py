@@ -1,6 +1,7 @@
 """Make the sums over the rows of a log, by group of clusters and by bin, from which acceptances are computed.
 
-Some sums are the same for all rules (denominators, numbers of rows); the others are of what one rule accepts.
+The sums in denominators and the numbers of rows are the same for all rules. The sums in numerators are made for each
+rule from what the rule accepts.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ the weight that the rule removes. The difference loses digits where little weigh
 
 @dataclass
 class Base:
-    """Sums over rows of a weight w, for each of G groups of clusters.
+    """Sums over rows of a weight w (1, exp(S) or exp(S/L)), the denominator of an acceptance, by group of clusters (G).
 
     Sums of w and of w^2 are kept for each of K bins. Sums of w x and w x^2 are over all bins; x is log2 of the length
     (``Rows.trend``) less ``Grouping.reference``. In ``within_x`` and ``within_xx`` the weighted mean of x in the window
@@ -55,11 +56,16 @@ class ValueSums:
     less ``Grouping.reference``.
     """
 
-    y: Floats  # (G, K) sums of the numerator y
-    xy: Floats  # (G,) sums of x y
-    within: Floats  # (G,) sums of (x - mean of x) (y - mean of y), where the means are over the window
-    squares: Floats  # (G, K) sums of y^2, for numerators that are weights; else empty
-    rejected: Ints  # (P,) number of rows with y = 0 by (group, cell) pair, or empty
+    y: Floats  # by group of clusters and bin (G, K): sums of y, what a row adds to the numerator
+    # By group of clusters (G,): sums of x y, where x is log2 of the length less a reference, and y is what a row adds
+    # to the numerator.
+    xy: Floats
+    # By group of clusters (G,): sums of (x - mean of x) (y - mean of y), with means over the window's rows. x is log2
+    # of the length less a reference, and y is what a row adds to the numerator.
+    within: Floats
+    squares: Floats  # by group of clusters and bin (G, K): sums of y^2 if y is a clipped weight; else empty
+    # By pair of a group of clusters and a cell of coordinates (P,): number of rows with y = 0; empty where not needed.
+    rejected: Ints
 
     @staticmethod
     def of(groups: int, bins: int, pairs: int, weights: bool) -> ValueSums:
@@ -82,7 +88,7 @@ class SubsetSums:
     count: Ints  # (K+1,) number of rows by bin; the last entry is for all bins
     clusters: Ints  # (K+1,) number of clusters with a row, by bin
     coordinate: Floats  # (K+1,) sums of the rows' coordinate by bin
-    pairs: Ints  # (P,) number of rows by (group, cell) pair
+    pairs: Ints  # (P,) number of rows for each pair of a group of clusters and a cell of coordinates
     bases: dict[str, Base] = field(default_factory=dict)
 
     @staticmethod
@@ -122,7 +128,8 @@ class Sums:
     columns: dict[tuple[int, str, str], ValueSums] = field(default_factory=dict)
     # By case and side (low, high, dual): number of rows that are cut on that side, by group of clusters and bin.
     sides: dict[tuple[int, str], Floats] = field(default_factory=dict)
-    unlike: Floats = field(default_factory=lambda: np.zeros(0))  # number of rows, by group, whose logged M is not 1
+    # By group of clusters: number of rows whose logged M is not 1.
+    unlike: Floats = field(default_factory=lambda: np.zeros(0))
     # By case and kind of acceptance: the range (lo, hi) in each window, by its first rollout (-1: all windows).
     ranges: dict[tuple[int, str], dict[int, tuple[float, float]]] = field(default_factory=dict)
     no_range: dict[tuple[int, str], dict[int, str]] = field(default_factory=dict)
@@ -134,7 +141,7 @@ class Sums:
     reasons: dict[tuple[int, str], str] = field(default_factory=dict)
 
     def counted(self, i: int, rate: str, subset: str) -> SubsetSums:
-        """Return the sums over a subset of rows (all, A != 0) in the windows in which case ``i`` has a range."""
+        """Return the `SubsetSums` of a subset (all, A != 0), over the windows in which case ``i`` found a range."""
         found = self.left_out.get((i, rate, subset))
         return self.subsets[subset] if found is None else self.subsets[subset].without(found)
 
@@ -177,8 +184,8 @@ class Part:
         return self._bases[kind]
 
     def dense(self, y: Floats) -> tuple[Floats, Floats, Floats]:
-        """Return sums over the part's n rows: of y by group and bin (G, K), of x y by group (G,), and of y^2 by group
-        and bin (G, K).
+        """Return sums over the n rows: of y by group of clusters and bin (G, K), of x y by group (G,), and of y^2 by
+        group and bin (G, K).
 
         ``y`` is an array (n,). x is the coordinate along which slopes are fitted: log2 of the length less a reference.
         """
@@ -188,7 +195,9 @@ class Part:
         return by_key, totals(self.group, self.groups, self.x * y), squares
 
     def add(self, columns: Sequence[ValueSums], kind: str, y: Floats, by_group: Floats, xy: Floats) -> None:
-        """Add sums over the part's rows of M numerators y (such as those of M ranges) to M ``ValueSums``, one to each.
+        """Add to each of M ``ValueSums`` the sums of its numerator y over the rows of this `Part`.
+
+        The M numerators are, for example, those of one rule at M ranges.
 
         Parameters
         ----------
@@ -211,7 +220,7 @@ class Part:
             column.within += within[j]
 
     def binary(self, columns: Sequence[ValueSums], cuts: Cuts) -> None:
-        """Add sums of y to M ``ValueSums``: for the j-th of them y is 0 in the rows of the j-th cut, else 1."""
+        """Add sums of y to M ``ValueSums``. For the j-th of them, y is 0 in the j-th set of cut rows, else 1."""
         base, s = self._summed("one")
         self.add(columns, "one", base.d - cuts.counts, s - cuts.by_group(), base.x - cuts.by_group(cuts.x))
         for column, cut in zip(columns, cuts.cuts, strict=True):
@@ -221,8 +230,8 @@ class Part:
     def weighted(self, columns: Sequence[ValueSums], kind: str, cuts: Cuts, clipped: Floats) -> None:
         """Add sums of clipped weights to M ``ValueSums``.
 
-        For the j-th of the ``ValueSums`` the clipped weight is ``clipped`` (R,) in the rows of the j-th cut. In all
-        other rows the clipped weight is the weight that ``kind`` names.
+        For the j-th of the ``ValueSums``, a row in the j-th set of cut rows has the clipped weight given in
+        ``clipped`` (R,). Every other row keeps its unclipped weight, which ``kind`` names.
         """
         (base, s), w = self._summed(kind), self.weight(kind)
         before = w[cuts.at]
@@ -244,12 +253,12 @@ class Part:
 
 
 class Cuts:
-    """M sets of rows (cuts) of a part, joined in one array (R,), so that one pass makes the sums over every set.
+    """M sets of rows (cuts) of one `Part`, joined in one array (R,), so that one pass makes the sums over every set.
 
     Attributes
     ----------
     at, place : int array (R,)
-        Index of each row in the part, and the number of the cut that it belongs to.
+        Index of each row in the `Part`, and the number of the cut that it belongs to.
     sizes : int array (M,)
         Number of rows of each cut.
     counts : array (M, G, K)
@@ -266,13 +275,13 @@ class Cuts:
         self.counts = self.by_key()
 
     def by_key(self, values: Floats | None = None, where: np.ndarray | None = None) -> Floats:
-        """Return by cut, group and bin (M, G, K) the sum of ``values`` (R,), or without values the number of rows; a
-        mask ``where`` (R,) selects rows."""
+        """Return by cut (set of rows), group and bin (M, G, K) the sum of ``values`` (R,), or without values the number
+        of rows; a mask ``where`` (R,) selects rows."""
         m, g, k = len(self.cuts), self.part.groups, self.part.number
         return totals(self._key if where is None else self._key[where], m * g * k, values).reshape(m, g, k)
 
     def by_group(self, values: Floats | None = None) -> Floats:
-        """Return by cut and group (M, G) the sum of ``values`` (R,), or without values the number of rows."""
+        """Return by cut (set of rows) and group (M, G) the sum of ``values`` (R,); by default the number of rows."""
         return totals(self._group, len(self.cuts) * self.part.groups, values).reshape(-1, self.part.groups)
 
 

@@ -197,7 +197,9 @@ class Tally:
         sums.unlike += np.bincount(acting.group, y != 1, acting.groups)
 
     def _band(self, first: int, band: Band, rows: Rows, sums: Sums, whole: Part, acting: Part, nonzero: Ints) -> None:
-        """Add the sums of all cases of one band: each treatment of rows outside, at the given range and each target."""
+        """Add the sums of all cases of one band: each treatment of rows outside it, at the preset's range and at the
+        range matched to each target.
+        """
         placed = Placed.of(band, first, rows)
         if placed is None:
             for i, _ in band.all:

@@ -1,5 +1,5 @@
-"""Compute inner products of updates from all prompts, and again with each prompt deleted; compute from these products
-cosines with jackknife intervals.
+"""Compute inner products of updates, once from all prompts and again with each prompt deleted in turn. From these inner
+products, compute cosines with jackknife intervals.
 
 For the cosine of a window or a run, inner products and squared norms are summed over its updates before the division.
 """
@@ -27,7 +27,8 @@ parallel."""
 
 @dataclass
 class Products:
-    """A quantity of each update, such as the inner product of clipped and true update, with each cluster deleted too.
+    """A quantity of each update, such as the inner product of clipped and true update: computed once from all clusters,
+    and again with each cluster deleted in turn.
 
     Attributes
     ----------
@@ -203,7 +204,7 @@ def jackknife_se(replicates: Floats, update: Ints, cluster: Ints | None = None) 
 
 @dataclass(frozen=True)
 class Judge:
-    """Computes intervals of ratios of sums over updates, from the same sums with each prompt deleted (jackknife)."""
+    """Computes intervals of ratios of sums over updates. The jackknife computes a ratio again without each prompt."""
 
     update: Ints
     prompt: Ints
@@ -226,7 +227,8 @@ class Judge:
         """Return the ratio ``above / below`` with its interval, and a text that says why the ratio is NaN, or "".
 
         ``above`` and ``below`` are pairs: a value, and the values with each prompt deleted. ``noise`` is a standard
-        error of the ratio from another source than the prompts; its square is added to that of the jackknife's.
+        error that the ratio has for another reason than the choice of prompts, such as sketching. Its square is added
+        to the square of the jackknife's standard error.
         """
         nothing = (float("nan"), float("nan"), float("nan"))
         with np.errstate(invalid="ignore", divide="ignore"):
@@ -297,7 +299,7 @@ class CosineColumns:
     cluster: Ints
     degrees: int
     sketch: SketchTerms
-    nothing_left: list[NDArray[np.bool_]]  # True where the clipped update is 0, the true one is not (`pooled_cosines`)
+    nothing_left: list[NDArray[np.bool_]]  # True where the clipped update is 0 and the true is not: `pooled_cosines`
 
     @staticmethod
     def of(

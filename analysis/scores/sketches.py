@@ -74,7 +74,7 @@ class ScoredWindow:
     _outcomes: dict[Case, CaseEffect] = field(default_factory=dict, repr=False, compare=False)
 
     def outcome(self, case: Case) -> CaseEffect:
-        """Return what a case does to the window's rows. A matched range is set so that they meet the target."""
+        """Return what a case does to the window's rows. A matched range gives these rows the target acceptance."""
         if case not in self._outcomes:
             self._outcomes[case] = evaluate(case, self.rows, np.full(len(self.rows), self.window), "update")
         return self._outcomes[case]

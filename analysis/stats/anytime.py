@@ -1,11 +1,11 @@
 """Tests of a mean that allow for any number of looks: a log that grows may be examined after each rollout.
 
-The test is whether terms x have a mean above 0. A bet of size b starts with a stake of 1 and multiplies it by 1 + b x
-at each term. If the mean of each term, given the earlier terms, is at most 0 and no term lies below -1/b, the stake
-ever exceeds 1/alpha with probability at most alpha (Ville's inequality), for any number of terms and any upper tail
-(Waudby-Smith and Ramdas 2024, arXiv:2010.09686). The evidence is the mean stake of bets of several sizes. A bet whose
-stake reaches 0 is lost for good. If the terms have no lower bound, no test is made, because the probability of a wrong
-rejection would not be known.
+The test is whether terms x, such as exp(S) - 1 of each response, have a mean above 0. A bet of size b starts with a
+stake of 1 and multiplies it by 1 + b x at each term. If the mean of each term, given the earlier terms, is at most 0
+and no term lies below -1/b, the stake ever exceeds 1/alpha with probability at most alpha (Ville's inequality), for any
+number of terms and any upper tail (Waudby-Smith and Ramdas 2024, arXiv:2010.09686). The evidence is the mean stake of
+bets of several sizes. A bet whose stake reaches 0 is lost for good. If the terms have no lower bound, no test is made,
+because the probability of a wrong rejection would not be known.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Find the law of the errors of estimated acceptances, for any candidate (acceptances that might be the true ones).
+"""Find the distribution of the errors of estimated acceptances, for any candidate (acceptances by bin that might be the
+true ones).
 
 An acceptance a that is estimated from few rejections has a skewed error. The size of the error depends on the true a,
 and the covariance of the errors of different bins is poorly known. So the covariance is kept in Pearson units (errors
@@ -62,7 +63,7 @@ def skewed(z: Floats, skewness: Floats, size: Floats | float = 1.0, centre: Floa
     """Transform standard normal errors ``z`` so that they have the given skewness, nearly the mean ``centre`` and
     nearly the standard deviation ``size``.
 
-    The cube of a normal variable (Wilson and Hilferty) gives nearly a Pearson III (shifted gamma) law.
+    The cube of a normal variable (Wilson and Hilferty) has nearly a Pearson III (shifted gamma) distribution.
     """
     skew = np.maximum(np.abs(skewness), 1e-4)
     sign = np.where(skewness < 0, -1.0, 1.0)
@@ -79,7 +80,7 @@ def skewed(z: Floats, skewness: Floats, size: Floats | float = 1.0, centre: Floa
 
 @dataclass(frozen=True)
 class ErrorLaw:
-    """Estimated acceptances by bin and the law of their errors.
+    """Estimated acceptances by bin and the distribution of their errors.
 
     Attributes
     ----------
@@ -147,18 +148,20 @@ class ErrorLaw:
         size = (scale * sd)[:, None]
         if not self.binary:
             return a[:, None] + size * z
-        # Take the skewness of a share of n rows. n = 1/sd^2 is the bin's effective number of rows, because sd is the
-        # standard deviation of the error in Pearson units.
+        # Take the skewness that an accepted share of n rows has. n = 1/sd^2 is the bin's effective number of rows,
+        # because sd is the standard deviation of the error in Pearson units.
         skewness = np.clip((1 - 2 * a) * sd / np.maximum(scale, 1e-9), -MOST_SKEW, MOST_SKEW)
         found = skewed(z, skewness[:, None], size, a[:, None])
         return np.clip(found, 0.0, 1.0, out=found)
 
     def draws(self, a: Floats) -> tuple[Floats, Floats]:
-        """Return M simulated estimates of shares of rows and of acceptances, both (M, K), if ``a`` (K,) were true."""
+        """Return M simulated estimates of the bins' shares of rows, and M of their acceptances if ``a`` (K,) were the
+        true acceptances; both are arrays (M, K).
+        """
         return self._parts[2].T, self._rates(a).T
 
     def plug_ins(self, a: Floats) -> Floats:
-        """Return LRE_2^2 (M,), not bias-corrected, of M simulated estimates if ``a`` (K,) were the true acceptances."""
+        """Return LRE_2^2 (M,), not bias-corrected, of M simulated estimates made as if ``a`` (K,) were the truth."""
         shares, found = self._parts[2], self._rates(a)
         mean = np.einsum("km,km->m", shares, found)
         found -= mean
@@ -172,7 +175,7 @@ def usable(found: Ratios) -> np.ndarray:
 
 
 def error_law(found: Ratios) -> tuple[ErrorLaw | None, str]:
-    """Return the law of the errors of acceptances in bins with enough clusters, or None if no law can be computed.
+    """Return the `ErrorLaw` of the acceptances of bins with enough clusters, or None if none can be computed.
 
     The second value is a text. It says why there is no law, or which share of the rows was left out, and is else empty.
     """
@@ -233,8 +236,9 @@ def error_law(found: Ratios) -> tuple[ErrorLaw | None, str]:
 
 
 def worth(rows: Floats, sums: Floats, base: Floats) -> tuple[Floats, Floats]:
-    """Return effective numbers of rows and of accepted rows (C, K): a share of weight ``sums / base`` varies like a
-    share of that many rows.
+    """Return effective numbers of rows and of accepted rows, by cluster and bin (C, K).
+
+    A share of weight ``sums / base`` varies like a share of that many rows.
 
     Only the sums of weights by cluster are known, so weights within a cluster are taken as equal. If all weights are 1,
     the numbers are those of the rows.

@@ -3,7 +3,7 @@
 Theory: docs/theory.md T1 and T17. A band accepts a response where X <= f L^gamma; X is how far S lies from 0, and f is
 the range. In each window of a log, f is set so that the band accepts the share ``share`` of the responses. With one f
 for all windows, a law of S that changes between windows would look like a law that changes with the length. By T17 (c),
-gamma is fair at this share where the ``share``-quantile of X given L grows as L^gamma.
+the exponent gamma is fair (every length is accepted alike) if the ``share``-quantile of X given L grows as L^gamma.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ WIDEST = 3.0
 
 
 class Bounded(NamedTuple):
-    """An estimate with the ends of its interval at the level ``CONFIDENCE``; NaN where there is none."""
+    """An estimate with the ends of its confidence interval (level ``CONFIDENCE``); NaN if it cannot be computed."""
 
     value: float
     low: float
@@ -39,14 +39,18 @@ class Bounded(NamedTuple):
 
 
 def distance(S: Floats, sign: int) -> Floats:
-    """Return how far S lies beyond 0 towards the edges that can cut it: |S|, S (A > 0) or -S (A < 0), nats."""
+    """Return how far each S lies from 0 towards the edges that can cut the response, nats.
+
+    This is |S| if both edges can (``sign`` 0), S if only the upper edge can (1: A > 0), -S if only the lower can (-1).
+    """
     return np.abs(S) if sign == 0 else sign * S
 
 
 def trend(X: Floats, L: Floats, share: float, gamma: float, parts: Sequence[Ints]) -> float:
-    """Return the change of acceptance for each doubling of L, for the band X <= f L^gamma.
+    """Return how much the acceptance of the band X <= f L^gamma changes for each doubling of the length L.
 
-    In each window f is set so that the band accepts the share ``share``; ``parts`` holds each window's row numbers.
+    X is how far S lies from 0 (`distance`), f the range. In each window f is set so that the band accepts the share
+    ``share`` of the responses. ``parts`` holds the indices of each window's rows.
     """
     scaled, accepted = X / L**gamma, np.zeros(len(X), bool)
     for rows in parts:
@@ -56,10 +60,11 @@ def trend(X: Floats, L: Floats, share: float, gamma: float, parts: Sequence[Ints
 
 
 def fair_exponent(X: Floats, L: Floats, share: float, window: Ints) -> float:
-    """Return the gamma at which `trend` is 0: -inf if that gamma lies below -WIDEST, inf if it lies above WIDEST.
+    """Return the exponent gamma at which the trend of acceptance with length (`trend`) is 0.
 
-    The result is NaN if the ``share``-quantile of X is not above 0 in some window, or if the trend does not depend on
-    gamma, as with equal lengths. The trend rises with gamma in steps; the result is where the trend changes its sign.
+    The result is -inf if that gamma lies below -WIDEST, and inf if it lies above WIDEST. It is NaN if the
+    ``share``-quantile of X is not above 0 in some window, or if the trend does not depend on gamma, as with equal
+    lengths. The trend rises with gamma in steps; the result is where the trend changes its sign.
 
     Parameters
     ----------
@@ -81,9 +86,10 @@ def fair_exponent(X: Floats, L: Floats, share: float, window: Ints) -> float:
 
 
 def fair_exponents(rows: Rows, shares: Sequence[float], sign: int = 0, size: int = WINDOW) -> list[Bounded]:
-    """Return the fair exponent at each share, over windows of ``size`` rollouts, with its interval (`interval`).
+    """Return for each accepted share the fair exponent (`fair_exponent`) with its bootstrap interval (`interval`).
 
-    With ``sign`` 1 or -1, only the responses whose A has this sign are used, and only the edge that can cut them.
+    A window has ``size`` rollouts. With ``sign`` 1 or -1, only the responses whose A has this sign are used, and only
+    the edge that can cut them.
     """
     some = rows if sign == 0 else rows.take(np.sign(rows.A) == sign)
     X, window = distance(some.S, sign), windows(some.rollout, size)
@@ -95,7 +101,10 @@ def fair_exponents(rows: Rows, shares: Sequence[float], sign: int = 0, size: int
 
 
 class Parts(NamedTuple):
-    """The trend of a sqrt band around 0, in acceptance for each doubling of L, and three parts that add up to it."""
+    """The change of a sqrt band's acceptance for each doubling of L (``trend``), and three parts that add up to it.
+
+    The band is centred at 0. `trend_parts` explains the parts.
+    """
 
     trend: float
     drift: float
@@ -104,12 +113,12 @@ class Parts(NamedTuple):
 
 
 def trend_parts(S: Floats, L: Floats, share: float, window: Ints) -> Parts:
-    """Split the trend of the band |S| <= f sqrt(L), where f is set in each window so that ``share`` is accepted.
+    """Split the `trend` with length of the acceptance of the band |S| <= f sqrt(L) into three parts.
 
-    Each window is divided into bins of length. ``drift`` is what the trend loses when each bin's mean of S is
-    subtracted from S. ``scale`` is what the trend then loses when S is divided, bin by bin, by a factor that makes its
-    variance proportional to L. ``shape`` is the trend that is left: the laws of S in the bins differ in more than mean
-    and variance.
+    The range f is set in each window so that the share ``share`` is accepted. Each window is divided into bins of
+    length. ``drift`` is what the trend loses when each bin's mean of S is subtracted from S. ``scale`` is what the
+    trend then loses when S is divided, bin by bin, by a factor that makes its variance proportional to L. ``shape`` is
+    the trend that is left, because the laws of S in the bins differ in more than mean and variance.
     """
     parts, centred, spread = members(window), np.empty_like(S), np.empty_like(S)
     for rows in parts:
@@ -123,7 +132,7 @@ def trend_parts(S: Floats, L: Floats, share: float, window: Ints) -> Parts:
 
 
 def members(group: Ints) -> list[Ints]:
-    """Return for each group, in increasing order, the numbers of its rows; ``group`` (N,) is each row's group."""
+    """Return the indices of the rows of each group, groups in increasing order; ``group`` (N,) is each row's group."""
     order = np.argsort(group, kind="stable")
     return np.split(order, np.flatnonzero(np.diff(group[order])) + 1)
 
@@ -134,15 +143,15 @@ def interval(of: Callable[[Ints], Floats], cluster: Ints, resamples: int = 200, 
     Parameters
     ----------
     of : callable
-        Function that computes K estimates (K,) from the rows with given numbers (N,).
+        Function that computes K estimates (K,) from rows, given by their indices (N,).
     cluster : int array (N,)
         Each row's cluster.
     """
     value = of(np.arange(len(cluster)))
     drawn = np.array([of(rows) for rows in _resampled(cluster, resamples, seed)])
     tail = (1 - CONFIDENCE) / 2
-    # An end is NaN where a resample has no estimate. Each end is one of the resampled estimates, not an interpolation
-    # between two of them, because estimates may be infinite.
+    # Both ends of an interval are NaN if the estimate is NaN in some resample. Each end is one of the resampled
+    # estimates, not an interpolation between two of them, because estimates may be infinite.
     low, high = np.quantile(drawn, [tail, 1 - tail], axis=0, method="inverted_cdf")
     return [Bounded(*map(float, ends)) for ends in zip(value, low, high, strict=True)]
 

@@ -1,11 +1,12 @@
 """Length Reweighting Error (LRE) with intervals (docs/theory.md section 3).
 
 For bins with shares of rows p and acceptances a, let r = a / mean a - 1. LRE_2^2 is bias-corrected: the sampling
-variance in the plug-in ``sum p r^2`` is subtracted. The interval of LRE_2^2 inverts tests: it covers those candidates
-for the true acceptances under which the plug-in is not in a tail of its law (:mod:`analysis.stats.error_law`). The
-candidates lie on a curve that runs from equal acceptances (exact fairness) through the estimate and keeps the mean
-acceptance. LRE_inf and LRE_1 are plug-ins, biased upwards, with intervals from simultaneous bands for r.
-docs/coverage.md shows how often the intervals hold the true value.
+variance in the plug-in ``sum p r^2`` is subtracted. The interval of LRE_2^2 inverts tests. It covers the LRE_2^2 of
+those candidates for the true acceptances under which the observed plug-in is not in a tail of the plug-in's simulated
+distribution (:mod:`analysis.stats.error_law`). The candidates lie on a curve that runs from equal acceptances (exact
+fairness) through the estimated acceptances; all candidates have the same mean. LRE_inf and LRE_1 are plug-ins, biased
+upwards; their intervals come from simultaneous confidence limits of r in all bins. docs/coverage.md shows how often
+the intervals hold the true value.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class LreEstimate:
 
 
 def lre_estimates(found: Ratios, level: float = CONFIDENCE) -> list[LreEstimate]:
-    """Return the LRE in each norm of ``NORMS``, with intervals, from sums of acceptance by cluster and bin."""
+    """Return the LRE in each norm of ``NORMS``, with intervals; ``found`` holds the acceptances by cluster and bin."""
     law, reason = error_law(found)
     nan = float("nan")
     if law is None:
@@ -89,23 +90,23 @@ class AcceptanceCurve:
     """Candidates for the true acceptances, all with the same mean: from equal acceptances through the estimate and
     beyond.
 
-    Let v be the deviations of the acceptances from their mean (in logits for shares, so that candidates stay in (0,
-    1)), times the roots of the bins' shares of rows. Let Sigma be the covariance of v_hat, the estimate of v, divided
-    by its largest eigenvalue. The candidate at mu is ``v = (I - mu Sigma)^-1 v_hat``: of all v of the same norm it is
-    the nearest to v_hat, in units of the errors of v_hat. mu is -inf at exact fairness, 0 at the estimate, 1 at the
-    farthest candidate. A straight line through the estimate would not do, because the direction of a small deviation is
-    itself uncertain.
+    Let v (K,) be the deviations of the K bins' acceptances from their mean (in logits for shares, so that candidates
+    stay in (0, 1)), times the square roots of the bins' shares of rows. Let Sigma be the covariance of v_hat, the
+    estimate of v, divided by its largest eigenvalue. Each number mu <= 1 gives the candidate
+    ``v = (I - mu Sigma)^-1 v_hat``. Of all v of the same norm it is the nearest to v_hat, in units of the errors of
+    v_hat. mu is -inf at exact fairness (v = 0), 0 at the estimate, 1 at the farthest candidate. A straight line through
+    the estimate would not do, because the direction of a small deviation is itself uncertain.
     """
 
     law: ErrorLaw
     root: Floats  # square roots of the bins' shares p
-    values: Floats  # eigenvalues of Sigma, the largest of which is 1
+    values: Floats  # eigenvalues of the covariance of v_hat, the estimated deviations, divided by the largest of them
     vectors: Floats
-    along: Floats  # components of v_hat, the estimate of v, along the eigenvectors of Sigma
+    along: Floats  # components of v_hat, the estimated deviations, along the eigenvectors of its covariance
 
     @staticmethod
     def of(law: ErrorLaw) -> AcceptanceCurve:
-        """Make the curve of candidates for the true acceptances from the law of the estimates' errors."""
+        """Make the curve of candidates from the estimated acceptances and the law of their errors (``law``)."""
         k, root = len(law), np.sqrt(law.p)
         centre = np.eye(k) - np.outer(np.ones(k), law.p)
         deviation = root * (centre @ (special.logit(law.smooth) if law.binary else law.a))
@@ -113,24 +114,27 @@ class AcceptanceCurve:
         values, vectors = np.linalg.eigh(lever @ law.covariance[:k, :k] @ lever.T)
         along = vectors.T @ deviation
         if not values[-1] > 0:
-            # No estimated acceptance has an error, as in a log whose S is 0 everywhere: the covariance of v_hat is 0.
-            # The eigenvalues of Sigma are set to 1, because all candidates are equal where v_hat is 0.
+            # The covariance of the estimated acceptances is 0, as in a log whose S is 0 everywhere. Its eigenvalues
+            # cannot be divided by the largest, so all are set to 1. Their value does not matter if the estimated
+            # acceptances are equal, because then all candidates are.
             return AcceptanceCurve(law, root, np.ones(k), vectors, along)
         largest = values > (1 - 1e-9) * values[-1]
         if np.sqrt(np.sum(along[largest] ** 2)) < 1e-9 * np.sqrt(values[-1]):
-            # v_hat has no component along the eigenvectors of Sigma's largest eigenvalue, as where all estimated
-            # acceptances are equal. Add a tiny component in a fixed direction: eigh's eigenvectors have arbitrary
-            # signs, and the interval would else differ between machines.
+            # The estimated deviations v_hat have no component along the eigenvectors of the largest eigenvalue of their
+            # covariance, as where all estimated acceptances are equal. Add a tiny component in a fixed direction:
+            # eigh's eigenvectors have arbitrary signs, and the interval would else differ between machines.
             bend = root * (centre @ np.arange(k) ** 2.0)
             along += 1e-9 * np.sqrt(values[-1]) * np.where(largest, vectors.T @ bend, 0.0)
         return AcceptanceCurve(law, root, np.maximum(values / values[-1], 0.0), vectors, along)
 
     def __call__(self, x: float) -> Floats:
-        """Return the candidate acceptances (K,) at position x: equal ones at -inf, the estimated ones at 0, and ever
-        more unequal ones for x > 0.
+        """Return the candidate acceptances (K,) at position x on the curve, where mu = 1 - exp(-x).
+
+        They are equal at x = -inf, the estimated acceptances at x = 0, and ever more unequal for x > 0.
         """
         mu = -float(np.expm1(-x))
-        # For large x, mu rounds to 1; the floor keeps the denominator 1 - mu (at the largest eigenvalue, 1) above 0.
+        # For large x, mu = 1 - exp(-x) rounds to 1. The floor of 1e-15 keeps the denominator 1 - mu x eigenvalue, which
+        # is 1 - mu at the largest eigenvalue 1, above 0.
         left = np.maximum(1 - mu * np.maximum(self.values, 1e-9), 1e-15)
         kept = np.where(self.values > 1e-9, self.along / left, 0.0)
         moved = self.vectors @ kept / self.root
@@ -141,14 +145,15 @@ class AcceptanceCurve:
 def squared_interval(
     law: ErrorLaw, level: float = CONFIDENCE, limits: tuple[Floats, Floats, Floats] | None = None
 ) -> tuple[float, float]:
-    """Compute the interval of LRE_2^2 by test inversion.
+    """Compute the interval of LRE_2^2 by test inversion; the plug-in is LRE_2^2 of the estimated acceptances.
 
     Returns
     -------
     (low, high) : floats
         If exact fairness (equal acceptances) is not rejected, ``low`` is not 0 but the plug-in less the upper quantile
-        of its law under fairness, at most 0, as intervals of a difference of two LRE_2^2 need. ``high`` is at least the
-        mean of the plug-in under fairness, so that a log with little noise by chance does not seem too precise.
+        of the plug-ins simulated under fairness, at most 0. A negative ``low`` is what an interval of the difference of
+        two LRE_2^2 needs. ``high`` is at least the mean of the plug-ins simulated under fairness, so that a log whose
+        noise is small by chance does not seem too precise.
     """
     plug_in, curve = float(squared(law.p, law.a)), AcceptanceCurve.of(law)
     low_tail, high_tail = (share * (1 - level) for share in TAILS)
@@ -157,8 +162,9 @@ def squared_interval(
     low = _crossing(law, curve, plug_in, 1 - low_tail, -1.0) if above < plug_in else min(plug_in - above, 0.0)
     high = _crossing(law, curve, plug_in, high_tail, 1.0) if fair[int(high_tail * len(fair))] <= plug_in else 0.0
     if law.binary and law.showing < BORROW:
-        # With few rejections it is unknown which bins deviate. So the high end also covers candidates in which one bin
-        # accepts as little as its simultaneous limits (`bands`) allow and all other bins have equal acceptances.
+        # With few rejections it is unknown which bins' acceptances deviate from the mean. So the high end also covers
+        # candidates in which one bin accepts as little as its simultaneous limits (`bands`) allow and all other bins
+        # have equal acceptances.
         _, fewest, _ = bands(law, level) if limits is None else limits
         high = max(high, float(np.max(fewest**2 * law.p / (1 - law.p))))
     return low, max(high, float(np.mean(fair)), low)
@@ -195,8 +201,10 @@ def _crossing(law: ErrorLaw, curve: Callable[[float], Floats], plug_in: float, q
 
 
 def levelled(moved: Floats, p: Floats, mean: float) -> Floats:
-    """Return acceptances (K,) in (0, 1) whose mean, weighted by p, is ``mean`` and whose logits are ``moved`` (K,) plus
-    a constant."""
+    """Return K acceptances in (0, 1) whose mean, weighted by p, is ``mean``.
+
+    Their logits are ``moved`` (K,) plus one constant, which is found by Newton's method.
+    """
     level = float(special.logit(mean))
     for _ in range(100):
         a = special.expit(level + moved)
@@ -209,19 +217,20 @@ def levelled(moved: Floats, p: Floats, mean: float) -> Floats:
 
 def bands(law: ErrorLaw, level: float = CONFIDENCE) -> tuple[Floats, Floats, Floats]:
     """Return the relative acceptance r of each bin (its acceptance over the mean acceptance, less 1) and simultaneous
-    limits of all r, which come from score tests of each value that r may have.
+    confidence limits of all r, which come from score tests of each value that r may have.
 
     A value of r lies inside the limits if the distance between the bin's estimated acceptance and the acceptance that r
-    implies is at most a critical value times the standard error that r implies. The critical value is a quantile, at
-    ``level`` and simulated for equal acceptances, of the largest ratio of distance to standard error over the K bins.
+    implies is at most a critical value times the standard error that r implies. The critical value comes from a
+    simulation with equal acceptances: it is the quantile at ``level`` of the largest ratio of distance to standard
+    error over the K bins.
     """
     p, k, mean = law.p, len(law), float(law.p @ law.a)
     own, others = np.eye(k), law.scale(law.smooth)
     r = law.a / mean - 1
 
     def error(rho: Floats) -> Floats:
-        """Return the standard error (..., K) of the bin's acceptance less (1 + rho) times the mean acceptance, if the
-        relative acceptance of that bin is truly rho."""
+        """Return for each of K bins the standard error (..., K) of the estimated difference between its acceptance and
+        (1 + rho) times the mean acceptance, if the bin's true relative acceptance is rho."""
         one = (1 + rho)[..., None]
         at = np.minimum(np.maximum(one * mean, 1e-12), 1 - 1e-12) if law.binary else law.a[:, None]
         sizes = np.where(own > 0, law.scale(at), others)
@@ -238,7 +247,7 @@ def bands(law: ErrorLaw, level: float = CONFIDENCE) -> tuple[Floats, Floats, Flo
     critical = float(np.quantile(np.max(np.abs(rates - (fair / (p @ fair)) * means) / sizes, axis=1), level))
 
     if law.binary:
-        highest = np.full(k, 1 / mean - 1)  # the acceptance of a bin is at most 1
+        highest = np.full(k, 1 / mean - 1)  # largest possible r, because a bin's acceptance is at most 1
     else:
         highest = r + 20 * critical * error(r) / mean + 1e-12
     near, far = np.stack([r, r]), np.stack([np.full(k, -1.0), highest])
@@ -266,8 +275,9 @@ def constant_test(law: ErrorLaw) -> tuple[float, float]:
     if law.df - rank + 1 < 1:
         return float("nan"), float("nan")
     fair = np.full(k, float(law.p @ law.smooth)) if law.binary else law.a
-    # Compute the covariance of r at equal acceptances. The mean of r over bins, weighted by their shares of rows, is 0
-    # by definition. So the covariance has rank K - 1, and the test has K - 1 degrees of freedom in the numerator of F.
+    # Compute the covariance of the K relative acceptances r = a / mean a - 1 at equal acceptances. The mean of r over
+    # bins, weighted by their shares of rows, is 0 by definition. So the covariance has rank K - 1, and the test has
+    # K - 1 degrees of freedom in the numerator of F.
     mean = float(law.p @ fair)
     lever = np.hstack([np.eye(k) / mean - np.outer(fair, law.p) / mean**2, -np.outer(fair, fair) / mean**2])
     covariance = lever @ law.covariance_at(fair) @ lever.T
@@ -281,8 +291,8 @@ def constant_test(law: ErrorLaw) -> tuple[float, float]:
 
 @lru_cache(maxsize=256)
 def _seen(above: int, below: float, level: float = CONFIDENCE, power: float = 0.8) -> float:
-    """Return the noncentrality with which an F test at 5 %, with ``above`` and ``below`` degrees of freedom, rejects
-    with probability ``power``."""
+    """Return the noncentrality of the F statistic at which an F test at 5 % rejects with probability ``power``;
+    ``above`` and ``below`` are the degrees of freedom of numerator and denominator."""
     critical = float(special.fdtri(above, below, level))
 
     def missing(noncentrality: float) -> float:

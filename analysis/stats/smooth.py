@@ -1,11 +1,11 @@
 """Fit acceptance as a smooth curve of length, without bins, for the table ``smooth``.
 
 The curve is a logistic regression of acceptance (0 or 1) on a cubic spline of log(1 + L), with knots at quantiles. The
-number of knots depends on how many prompts have a response of the rarer outcome, not on the fit, because a penalty
-chosen on the same data made bands too narrow (docs/coverage.md). The band holds at all shown lengths together (max-t).
-The covariance of the curve is a sandwich estimate from the clusters' gradients of the log-likelihood, each divided by
-one minus the cluster's share of the information, as in a delete-one jackknife. The fit needs only the numbers of
-accepted and of all rows at each length.
+number of knots depends on how many prompts have a response of the rarer outcome (accepted or rejected), not on the fit,
+because a penalty chosen on the same data made confidence bands too narrow (docs/coverage.md). The confidence band of
+the curve holds at all shown lengths together (max-t). The covariance of the curve is a sandwich estimate from the
+clusters' gradients of the log-likelihood, each divided by one minus the cluster's share of the information, as in a
+delete-one jackknife. The fit needs only the numbers of accepted and of all rows at each length.
 """
 
 from __future__ import annotations
@@ -34,8 +34,11 @@ INNER = 0.025
 
 @dataclass(frozen=True)
 class Smooth:
-    """A fitted curve of acceptance at P lengths: values, ends of the simultaneous and the pointwise band, number of
-    coefficients, and why the values are NaN."""
+    """A fitted curve of acceptance over length, at P lengths.
+
+    It holds the acceptances, the ends of their simultaneous and pointwise intervals, the number of coefficients of the
+    fit, and a text that says why the acceptances are NaN, if they are.
+    """
 
     length: Floats
     estimate: Floats
@@ -48,13 +51,14 @@ class Smooth:
 
 
 def smooth_acceptance(y: ArrayLike, length: ArrayLike, cluster: Ints, level: float = CONFIDENCE) -> Smooth:
-    """Fit the probability of y = 1 given the length as a curve, with its simultaneous band.
+    """Fit the probability of acceptance as a smooth curve of the length, with simultaneous and pointwise intervals.
 
     Parameters
     ----------
     y : array (N,), 0 or 1
         Whether the response was accepted.
-    length : array (N,), tokens, or another partition's coordinate
+    length : array (N,)
+        Each response's length in tokens, or its coordinate in another partition.
     cluster : int array (N,)
         Number of each row's cluster, from 0 without gaps.
     """
@@ -73,9 +77,9 @@ def smooth_cells(values: Floats, rows: Any, hits: Any, level: float = CONFIDENCE
     Parameters
     ----------
     values : array (V,), increasing
-        Distinct lengths, or the mean lengths of narrow cells.
+        Distinct lengths, or the mean lengths in narrow ranges of length.
     rows, hits : scipy.sparse.csr_matrix (C, V)
-        Numbers of rows, and of rows with y = 1, by cluster and length.
+        Numbers of rows, and of accepted rows, by cluster and length.
     """
     counts, hit_counts = np.asarray(rows.sum(0)).ravel(), np.asarray(hits.sum(0)).ravel()
     total = float(counts.sum())
@@ -104,7 +108,7 @@ def smooth_cells(values: Floats, rows: Any, hits: Any, level: float = CONFIDENCE
     if rare < ENOUGH:
         return _nothing(at, f"too little data: {ENOUGH - rare} more prompts with the rarer outcome are needed")
     basis = int(np.clip(LEAST + np.floor(np.log(max(rare / FEW, 1)) / np.log(1.5)), LEAST, MOST))
-    # log(1 + L), not log L, because the coordinate of another partition may be 0.
+    # Use log(1 + L), not log L: with another partition, its coordinate stands in place of L and may be 0.
     x = np.log1p(values)
     inner = np.unique(np.interp(np.linspace(0, 1, basis - 2)[1:-1], place, x))
     inner = inner[(inner > x[0]) & (inner < x[-1])]
@@ -124,7 +128,7 @@ def smooth_cells(values: Floats, rows: Any, hits: Any, level: float = CONFIDENCE
     lever = shown_design @ bread
     covariance = lever @ meat @ lever.T
     line = shown_design @ beta
-    df = min(clusters, rare) - 1  # only prompts with the rarer outcome show the spread over clusters
+    df = min(clusters, rare) - 1  # only clusters with the rarer outcome tell how much acceptance varies over clusters
     together = simultaneous_half_widths(covariance, df, level)
     alone = t_quantile(df, level) * np.sqrt(np.maximum(np.diag(covariance), 0.0))
     curves = [special.expit(line + shift) for shift in (0.0, -together, together, -alone, alone)]
@@ -132,9 +136,9 @@ def smooth_cells(values: Floats, rows: Any, hits: Any, level: float = CONFIDENCE
 
 
 def _distinct(values: Floats) -> tuple[Floats, Ints]:
-    """Return the sorted distinct values and the position of each entry among them.
+    """Return the sorted distinct values and, for each entry of ``values``, the position of its value among them.
 
-    If all values are whole numbers from 0 to 1e7, they are counted instead of sorted, which is faster.
+    If all values are whole numbers from 0 to 1e7, a count of each number replaces the sorting, which is faster.
     """
     if values.min() >= 0 and values.max() < 1e7 and np.all(values == np.floor(values)):
         whole = values.astype(np.int64)
@@ -151,8 +155,8 @@ def _fit(design: Floats, counts: Floats, hits: Floats) -> tuple[Floats, Floats]:
 
     Return the coefficients and the inverse of the information matrix.
     """
-    # A small ridge penalty (1/50) pulls the coefficients towards the mean acceptance, so that they stay finite where
-    # there are no rejections.
+    # A small ridge penalty (1/50) pulls the coefficients towards the logit of the mean acceptance, so that they stay
+    # finite where all rows are accepted.
     ridge = 0.02 * np.eye(design.shape[1])
     start = np.full(design.shape[1], special.logit((hits.sum() + 0.5) / (counts.sum() + 1)))
     beta, bread = start, ridge

@@ -39,7 +39,7 @@ RowsTransform = Callable[[Rows], Rows]
 
 
 class SweepRow(NamedTuple):
-    """Effect that another setting would have had on the same log: one row for each setting, value, rule and quantity.
+    """What another setting would have done to the logged responses: one row for each setting, value, rule and quantity.
 
     Only responses at first use count. Written by ``fspo sweep RUN``, with ``--on`` for another ratio than
     the update's. docs/theory.md sections 1 to 3 and 5, T12.
@@ -82,7 +82,7 @@ def settings(run: Run) -> Iterator[Setting]:
         for factor in FACTORS:
             try:
                 rule = scaled(known[name], factor)
-            except UserError:  # with this factor range_lo would be 1 or more, which no rule allows
+            except UserError:  # no range (eps) of this rule gives half-widths that are ``factor`` times as wide
                 continue
             yield Setting("range", f"{rule.range_lo:.3g} {rule.range_hi:.3g}", name, rule)
     for dual in () if corrections else (None, 1.5, 2.0, 3.0):
@@ -93,7 +93,8 @@ def settings(run: Run) -> Iterator[Setting]:
         yield Setting("drift", drift, named, replace(base, drift=drift))
     typical = float(np.median(run.rows.length))
     for gamma in (0.0, 0.25, 0.5, 0.75, 1.0):
-        # At the median length the half-width equals that of ``base``, so that only its growth with the length changes.
+        # At the median length the band is as wide as that of the sqrt rule ``base``, so that only the growth of the
+        # half-width with the length changes.
         factor = typical ** (0.5 - gamma)
         ends = {"range_lo": base.range_lo * factor, "range_hi": base.range_hi * factor}
         yield Setting("gamma", f"{gamma:g}", "power", replace(base, shape="power", gamma=gamma, name="", **ends))
@@ -120,7 +121,7 @@ def _weighted(power: float) -> Transform:
 
 
 def _first_responses(rows: Rows, size: int) -> np.ndarray:
-    """Return a mask (N,) of the rows whose response is among the first ``size`` of its cluster, in order of ids."""
+    """Return a mask (N,): True for rows whose response has one of the ``size`` smallest ids of its cluster."""
     pairs = pd.DataFrame({"cluster": rows.cluster, "response": rows.response})
     return (pairs.groupby("cluster")["response"].rank("dense") <= size).to_numpy()
 
@@ -169,7 +170,7 @@ def _window_at(number: int) -> Transform:
 
 
 def sweep(run: Run, bins: Bins, progress: Callable[[str], None] = lambda _: None) -> tuple[list[SweepRow], Notes]:
-    """Compute the sweep's table (rows of ``SweepRow``) on rows at first use.
+    """Compute the rows of the sweep's table from the log's rows at first use, and notes on reading the log.
 
     Parameters
     ----------

@@ -1,8 +1,8 @@
 """Make the tables acceptance, clip_sides, lre, trend, smooth, ranges and ess (docs/theory.md sections 1-3).
 
-The tables say how often a rule accepts responses, by length. They are made from sums over the rows of each group of
-clusters and bin (:mod:`analysis.rules.tally`), not from the rows themselves. So the time to make the tables does not
-grow with the log.
+The tables say how often a rule accepts responses, by length. They are made from sums over the log's rows, one sum for
+each bin and group of clusters (:mod:`analysis.rules.tally`), not from the rows themselves. So the time to make the
+tables from the sums does not grow with the log.
 """
 
 from __future__ import annotations
@@ -116,7 +116,8 @@ class TrendRow(NamedTuple):
 
     @staticmethod
     def of(case: CaseKey, measure: str, over: Slope, within: Slope) -> TrendRow:
-        """Make a row of the table trend from the slope over all rows and that among rows of the same window."""
+        """Make a row of the table trend from two slopes of acceptance on length: ``over`` is the slope over all rows,
+        ``within`` that among rows of the same window."""
         slope, inside = (Interval(s.slope, s.ci_low, s.ci_high) for s in (over, within))
         ninety = (over.ci90_low, over.ci90_high, over.p_value, over.tost_p, over.se)
         return TrendRow(case, measure, slope, *ninety, over.clusters, over.reason, inside)
@@ -193,7 +194,9 @@ class BinnedRows:
 
 
 def tables_of(run: Run, tally: Tally, uses: Sequence[str] = USES) -> AcceptanceTables:
-    """Make the tables acceptance, clip_sides, lre, trend, smooth, ranges and ess from the sums over all windows.
+    """Make the tables acceptance, clip_sides, lre, trend, smooth, ranges and ess from the sums over the log's rows.
+
+    ``tally`` holds the sums, for each rule and each of ``uses`` (first, reused).
 
     What happens outside the band does not change band acceptance. So of the counterfactual cases with the same band,
     only the case with outside = "drop" (for corrections "mask") gets rows of band acceptance.
@@ -233,7 +236,8 @@ def tables_of(run: Run, tally: Tally, uses: Sequence[str] = USES) -> AcceptanceT
 
 @dataclass(frozen=True)
 class Means:
-    """Mean coordinate (length, or another column) of the rows in each of K bins, and last of all rows: (K+1,)."""
+    """Mean coordinate (length, or another column) of the rows in each of K bins; the last of K+1 entries is the mean
+    over all rows."""
 
     mean: np.ndarray
 
@@ -256,8 +260,9 @@ def _measure(
 ) -> None:
     """Add one case's rows for one kind of acceptance (``measure``: band, update or weight) to all tables of acceptance.
 
-    ``made`` holds the table rows that earlier calls made. A case that truncates clips the same responses as the case
-    with the same band that drops (``Tally.twins``). So both cases get the same rows of update acceptance.
+    ``made`` holds the table rows that earlier calls made. A case with outside = "truncate" clips the same responses as
+    the case with the same band and outside = "drop" (``Tally.twins``). So both cases get the same rows of update
+    acceptance.
     """
     counted = tally.twins.get(i, i) if measure == "update" else i
     place = counted, measure, case.subset
@@ -280,15 +285,18 @@ def _measure(
     tables.lre += of_case(rows.lre)
     tables.trend += of_case(rows.trend)
     tables.ess += of_case(rows.ess)
-    # A case that truncates has the same curve as the case ``counted`` that drops, and the curve is written only for
-    # the latter.
+    # The case ``counted`` differs from case ``i`` where i truncates and ``counted``, with the same band, drops. Both
+    # have the same smooth curve of acceptance, which is written only for ``counted``.
     if counted == i:
         tables.smooth += of_case(rows.smooth)
 
 
 def _left_out(sums: Sums, i: int, rate: str, subset: str) -> str:
-    """Return a text that says which share of the rows is left out, because no range gives the case's target acceptance
-    in their windows, and why none does in the first of these windows. Return "" if no row is left out."""
+    """Return a text that says which share of the rows the case leaves out; "" if it leaves out none.
+
+    Rows are left out if no range gives the case's target acceptance in their window. The text also says why no range
+    does in the first of these windows.
+    """
     windows, found = sums.no_range.get((i, rate), {}), sums.left_out.get((i, rate, subset))
     if found is None:
         return ""
@@ -300,7 +308,10 @@ def _left_out(sums: Sums, i: int, rate: str, subset: str) -> str:
 def _estimates(
     case: CaseKey, tally: Tally, sums: Sums, i: int, measure: str, column: ValueSums, view: Means
 ) -> AcceptanceTables:
-    """Make the table rows of one case and kind of acceptance (``measure``); ``column`` holds its numerator's sums."""
+    """Make the table rows of one case and kind of acceptance (``measure``: band, update or weight).
+
+    ``column`` holds the sums of the acceptance's numerator: numbers of accepted rows, or sums of M or of M w.
+    """
     bins, shared = tally.layout.bins, sums.counted(i, rate_of(measure), case.subset)
     weighted = measure == "weight"
     rows, base = shared.bases["one"], shared.bases[tally.cases[i].rule.weight if weighted else "one"]
@@ -331,8 +342,11 @@ def _estimates(
 
 
 def _ess(case: CaseKey, layout: Grouping, shared: SubsetSums, column: ValueSums | None, view: Means) -> list[EssRow]:
-    """Make rows of the table ess for the weights M w that a rule leaves; ``column`` holds the sums of these weights.
-    Without ``column``, make the rows for the weights exp(S), with every response kept."""
+    """Make rows of the table ess (effective sample size) for the weights M w that a rule leaves the responses.
+
+    ``column`` holds the sums of these weights. Without ``column``, the rows are about the weights exp(S) of all
+    responses, of which none is clipped.
+    """
     rows, plain = shared.bases["one"].d, shared.bases["sequence"]
     some = rows.sum(1) > 0
     weights, squares = (plain.d, plain.squares) if column is None else (column.y, column.squares)
@@ -350,7 +364,7 @@ def _lre_rows(case: CaseKey, measure: str, found: Ratios) -> list[LreRow]:
 
 
 def _unusual(tally: Tally, sums: Sums, i: int, measure: str, column: ValueSums, rows: Base, some: np.ndarray) -> int:
-    """Count the clusters with a row whose value (1: accepted, 0: cut) differs from the value of most rows.
+    """Count the clusters in which some row has the rarer outcome: cut if most rows are accepted, else accepted.
 
     If most rows are cut, and a cut row may keep part of its weight, every cluster is counted.
     """
@@ -370,7 +384,8 @@ def _unusual(tally: Tally, sums: Sums, i: int, measure: str, column: ValueSums, 
 def _slopes(column: ValueSums, base: Base, some: np.ndarray, unusual: int) -> tuple[Slope, Slope]:
     """Return two slopes of acceptance on log2 of the length: over all rows, and among rows of the same window.
 
-    ``unusual`` is the number of clusters with a row of the rarer outcome (accepted or cut), as `_unusual` counts them.
+    ``column`` holds the sums of the acceptance's numerator, ``base`` those of its denominator. ``unusual`` is the
+    number of clusters with a row of the rarer outcome (accepted or cut), as `_unusual` counts them.
     """
     s, y = base.d[some].sum(1), column.y[some].sum(1)
     total = float(s.sum())
@@ -378,8 +393,8 @@ def _slopes(column: ValueSums, base: Base, some: np.ndarray, unusual: int) -> tu
         return no_slope("all weights are 0"), no_slope("all weights are 0")
     x, xx, xy = base.x[some], base.xx[some], column.xy[some]
     mean_x, mean_y = float(x.sum()) / total, float(y.sum()) / total
-    # Subtract the mean of y first: if the acceptance y is the same in all rows, the slope's numerator, the sum of
-    # (x - mean x)(y - mean y), is then exactly 0.
+    # Subtract the mean of y (a row's acceptance) before that of x (log2 of its length): if y is the same in all rows,
+    # the slope's numerator, the sum of (x - mean x)(y - mean y), is then exactly 0.
     centred = (xy - mean_y * x) - mean_x * (y - mean_y * s)
     over = (x - mean_x * s, xx - 2 * mean_x * x + mean_x**2 * s, centred)
     within = (base.within_x[some], base.within_xx[some], column.within[some])
@@ -408,13 +423,13 @@ def acceptance_rows(
 ) -> list[AcceptanceRow]:
     """Make the rows of the table acceptance, by bin and overall.
 
-    For weight acceptance, ``weights`` holds the sums of the clipped weights x; then ``ess_share`` is filled, which is
-    (sum x)^2 / (n sum x^2) over the n rows of the bin (T10).
+    For weight acceptance, ``weights`` holds the sums of the clipped weights x = M w. Only then the column ``ess_share``
+    is filled: (sum x)^2 / (n sum x^2) over the n rows of the bin (T10).
     """
     low, high = proportion_interval(found.value, found.variance, found.count, found.clusters)
     if not found.binary:
-        # A weight acceptance can exceed 1, so it gets the interval of a mean. If no row of a bin is cut, the bin's
-        # weight acceptance is 1 without spread and keeps the interval of a share.
+        # A weight acceptance can exceed 1, so it gets the interval of a mean, not of a share. If no row of a bin is
+        # cut, the bin's weight acceptance is 1 and does not vary, so the interval of a share is kept.
         cut = ~found.shares & ((found.variance > ROUNDING) | (np.abs(found.value - 1) > ROUNDING))
         means = mean_interval(found.value, found.variance, found.clusters)
         low, high = np.where(cut, np.maximum(means[0], 0.0), low), np.where(cut, means[1], high)

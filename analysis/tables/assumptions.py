@@ -4,7 +4,8 @@ Each assumption is measured by a quantity with an interval. The assumption holds
 tolerance, and fails if the interval lies outside the tolerance. Otherwise there is too little data, and the table says
 how many more rows would decide if the estimate stays and its interval shrinks like one over the root of the number of
 rows. Only rows at first use count, because the theory is about responses that the weights were not yet updated on.
-Assumptions are judged once for all responses and once for those with A != 0; that on eta is judged for A != 0 only.
+Each assumption is judged once for all responses and once for those with A != 0; only the assumption that eta (T7) is
+near 0 is judged for A != 0 alone.
 """
 
 from __future__ import annotations
@@ -75,10 +76,11 @@ class AssumptionRow(NamedTuple):
 
 
 def judge(estimate: Interval, low: float, high: float, rows: int) -> tuple[str, float]:
-    """Compare an interval with a tolerance [low, high]; return the verdict, and how many further rows would decide.
+    """Compare an estimate's interval with a tolerance [low, high]; return the verdict (holds, fails or too little data)
+    and how many further rows would decide.
 
-    The number of further rows is 0 if the interval decides already. It is NaN if more than ``MOST_TIMES`` times the
-    rows would be needed, if the estimate lies on an end of the tolerance, where no number of rows would decide, and if
+    The number of further rows is 0 if the interval decides already. It is NaN in three cases: more than ``MOST_TIMES``
+    times the rows would be needed; the estimate lies on an end of the tolerance, where no number of rows would decide;
     the estimate or an end of its interval is not finite.
     """
     value, below, above = estimate
@@ -89,7 +91,7 @@ def judge(estimate: Interval, low: float, high: float, rows: int) -> tuple[str, 
     if above < low or below > high:
         return "fails", 0.0
     if low <= value <= high:
-        # By this factor the interval must shrink for both of its ends to lie inside the tolerance.
+        # ``times`` is the factor by which the interval must shrink for both of its ends to lie inside the tolerance.
         times = max(
             (value - below) / (value - low) if below < low and value > low else (math.inf if below < low else 0.0),
             (above - value) / (high - value) if above > high and value < high else (math.inf if above > high else 0.0),
@@ -106,7 +108,8 @@ def assumption_table(run: Run, bins: Bins, window_size: int, lemma: Sequence[Lem
     Parameters
     ----------
     lemma : rows of the table lemma
-        Source of eta (T7). The rows of the rule that trained are used; if it has no rows, those of every rule.
+        The rows from which eta (T7) is taken: those of the rule that trained, or, if there are none, those of all
+        rules.
     """
     keep = run.rows.used == 0
     table: list[AssumptionRow] = []
@@ -175,8 +178,8 @@ def _of_subset(run: Run, subset: str, view: BinnedRows, scale: Floats, number: i
 
 
 def _mean(found: Ratios, k: int) -> Interval:
-    """Return the mean of bin ``k`` with its interval. If the clusters' means are all equal, return UNKNOWN, because
-    the interval is computed from the spread over clusters."""
+    """Return the mean that ``found`` holds for bin ``k``, with its interval. Return UNKNOWN if the clusters' means are
+    all equal, because the interval is computed from their spread."""
     return Interval(*map(float, mean_at(found, k))) if found.variance[k] > 0 else UNKNOWN
 
 
@@ -188,14 +191,18 @@ def worst(values: Floats, covariance: Floats, df: int) -> Interval:
 
 
 def _enough(seen: float, rows: int) -> bool:
-    """Return whether a verdict on the bins with enough clusters may stand for every bin: whether they hold all rows but
-    a share of at most MOST_LEFT_OUT. ``seen`` is the number of rows in these bins, ``rows`` that in all bins."""
+    """Return whether the bins with enough clusters hold so many rows that a verdict on them may stand for all bins.
+
+    ``seen`` is the number of rows in these bins, ``rows`` that in all bins. At most the share MOST_LEFT_OUT of the rows
+    may lie in other bins.
+    """
     return seen > 0 and seen >= (1 - MOST_LEFT_OUT) * rows
 
 
 def _worst_ratio(y: Floats, view: BinnedRows, number: int, unit: Floats, target: float = 0.0) -> Interval:
-    """Return the largest |mean of y in a bin - ``target``| / ``unit`` over the bins with enough clusters, with its
-    interval.
+    """Return, with its interval, the largest |mean of y in a bin - ``target``| / ``unit`` over the bins.
+
+    ``y`` (N,) is a value of each row, ``unit`` (K,) the bin's scale. Only bins with enough clusters count.
     """
     found = ratios(y, view.cluster, view.bins, number)
     used = np.flatnonzero((found.clusters[:number] >= MIN_CLUSTERS) & (unit > 0))
@@ -217,9 +224,11 @@ def band_centre(run: Run, rows: Rows) -> Floats:
 
 
 def worst_drift(view: BinnedRows, number: int) -> Interval:
-    """Return the largest |E[S|L] + L k| / sd(S) over the bins: how far the mean of S is from -L k, the centre of a band
-    whose drift is ``kl``. As in such a band, k is the mean k3 of the tokens of the row's minibatch. If k were the mean
-    k3 of the tokens of the bin, E[S|L] + L k would be 0 for any log at first use (T9), and nothing would be tested.
+    """Return the largest |mean of S + L k| / sd(S) over the bins: how far S lies on average from -L k, the centre of a
+    band whose drift is ``kl``.
+
+    As in such a band, k is the mean k3 of the tokens of the row's minibatch. If k were the mean k3 of the tokens of the
+    bin, the expectation of S + L k would be 0 for any log at first use (T9), and nothing would be tested.
     """
     spread = np.array([view.rows.S[view.bins == k].std() if np.any(view.bins == k) else 0.0 for k in range(number)])
     y = view.rows.S + view.rows.k3 * view.rows.length
@@ -227,13 +236,15 @@ def worst_drift(view: BinnedRows, number: int) -> Interval:
 
 
 def worst_weight(view: BinnedRows, number: int) -> Interval:
-    """Return the largest |E[exp S|L] - 1| over the bins."""
+    """Return the largest |mean of exp(S) in a bin - 1| over the bins, with its interval."""
     return _worst_ratio(importance_weight(view.rows.S), view, number, np.ones(number), 1.0)
 
 
 def drift_by_sign(view: BinnedRows) -> Interval:
-    """Return (drift per token at A > 0 less that at A < 0) x mean length / standard deviation of S, with its
-    interval."""
+    """Return how much the mean of S differs between responses with A > 0 and with A < 0, with its interval.
+
+    The number is (sum of S over sum of L at A > 0, less the same at A < 0) x mean length / standard deviation of S.
+    """
     rows = view.rows
     at = rows.A != 0
     if not (np.any(rows.A > 0) and np.any(rows.A < 0)) or not rows.S.std() > 0:
@@ -250,11 +261,12 @@ def drift_by_sign(view: BinnedRows) -> Interval:
 
 
 def dependence(view: BinnedRows) -> Interval:
-    """Return the variance of sum (exp(s_t) - 1) over a response's tokens, divided by the variance if tokens were
-    uncorrelated, ``sum E[(exp(s_t) - 1)^2]``.
+    """Return a ratio that is 1 if the tokens of a response are uncorrelated, with its interval.
 
-    The log lacks the sum of these squares. Twice the sum of k3(s_t) = exp(s_t) - 1 - s_t stands in for it, which is
-    equal to leading order in s_t. No mean is subtracted, because at first use sum (exp(s_t) - 1) has mean 0.
+    It is the variance of sum (exp(s_t) - 1), where the sum is over a response's tokens and s_t is the token log-ratio,
+    divided by the variance that this sum has for uncorrelated tokens, ``sum E[(exp(s_t) - 1)^2]``. The log lacks the
+    sum of these squares. Twice the sum of k3(s_t) = exp(s_t) - 1 - s_t stands in for it, which is equal to leading
+    order in s_t. No mean is subtracted, because at first use sum (exp(s_t) - 1) has mean 0.
     """
     M, one_step = view.rows.S + view.rows.k3_sum, 2 * view.rows.k3_sum
     if not np.all(np.isfinite(M)) or not one_step.sum() > 0:
@@ -263,8 +275,9 @@ def dependence(view: BinnedRows) -> Interval:
 
 
 def law_distances(z: Floats, u: Floats, bins: np.ndarray, cluster: np.ndarray, number: int) -> dict[str, Interval]:
-    """Return the largest distances, over the bins and the points ``GRID``, of the distribution function of S in a bin
-    from that of other laws.
+    """Return how far the law of S in a bin is from three other laws, each with its interval.
+
+    A distance is the largest difference of two distribution functions over the bins and the points ``GRID``.
 
     Parameters
     ----------
@@ -276,9 +289,9 @@ def law_distances(z: Floats, u: Floats, bins: np.ndarray, cluster: np.ndarray, n
     Returns
     -------
     dict
-        "normality": law of z in the bin, over its standard deviation there, against the normal law. "symmetry": lower
-        tail of u in the bin, over its standard deviation there, against the upper tail. "one law": law of u in the bin
-        against the law of u over all bins, both over one standard deviation for all bins.
+        "normality": z in the bin, divided by its standard deviation there, against the normal law. "symmetry": u in the
+        bin, divided by its standard deviation there, against -u. "one law": u in the bin against u over all bins, both
+        divided by the standard deviation of u over all bins.
     """
     names = ("normality", "one law", "symmetry")
     clusters = int(cluster.max()) + 1
@@ -322,20 +335,22 @@ def law_distances(z: Floats, u: Floats, bins: np.ndarray, cluster: np.ndarray, n
 
 
 def _law(counts: Floats, cluster: np.ndarray) -> tuple[Floats, Floats]:
-    """Return the mean over rows (19,) at each point of ``GRID``, and each cluster's influence on this mean (C, 19).
+    """Return an empirical distribution function at the 19 points of ``GRID``, and each cluster's influence on it.
 
-    ``counts`` (C, 19) holds the sums over the rows of each cluster, ``cluster`` (N,) each row's cluster.
+    ``counts`` (C, 19) holds for each cluster the number of its rows at or below each point (`below_grid`), or the
+    difference of two such numbers; ``cluster`` (N,) is each row's cluster. The shapes of the results are (19,) and
+    (C, 19).
     """
     mean = counts.sum(0) / len(cluster)
     return mean, (counts - np.outer(np.bincount(cluster, minlength=len(counts)), mean)) / len(cluster)
 
 
 def eta_of(lemma: Sequence[LemmaRow]) -> tuple[Interval, int]:
-    """Return the mean of eta (T7) over the updates at first use, for the rule that trained, with Student's interval,
-    and the number of updates.
+    """Return the mean of eta (T7) of the rule that trained over the updates, with Student's t interval, and the number
+    of these updates.
 
-    Rows of the table lemma that are about a whole window are left out, because each of the window's updates has a row
-    too. If no row is of the rule that trained, the value of an update is the mean of eta over all rules.
+    Only rows of the table lemma at first use count. Rows about a whole window are left out, because each of the
+    window's updates has a row too. If no row is of the rule that trained, an update's eta is the mean over all rules.
     """
     rows = [r for r in lemma if r.case.use == "first" and r.updates == 1 and math.isfinite(r.eta)]
     trained = [r for r in rows if r.case.band.source == "trained"]

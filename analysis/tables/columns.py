@@ -36,7 +36,7 @@ class Column(NamedTuple):
 
 
 class Interval(NamedTuple):
-    """A value with the ends of its interval (level fspo.stats.intervals.CONFIDENCE); what is not known is NaN."""
+    """A value with the ends of its interval (level fspo.stats.intervals.CONFIDENCE); numbers not known are NaN."""
 
     value: float = math.nan
     low: float = math.nan
@@ -105,7 +105,8 @@ class BinKey(NamedTuple):
 
 
 def mean_at(found: Ratios, k: int) -> Interval:
-    """Return the mean of bin ``k``, estimated as a ratio over clusters, with Student's t interval.
+    """Return the ratio of sums (a mean over rows or tokens) that ``found`` holds for bin ``k``, with Student's t
+    interval over clusters.
 
     The interval is NaN with fewer than ``MIN_CLUSTERS`` clusters.
     """
@@ -137,7 +138,7 @@ def names(row: Any) -> tuple[str, ...]:
 
 
 def frame(row: Any, rows: Sequence[tuple[Any, ...]]) -> pd.DataFrame:
-    """Make a table from named tuples of the type ``row``; without rows every column is an empty float64 column."""
+    """Make a data frame from named tuples of the type ``row``; without tuples, every column is empty and float64."""
     if not rows:
         return pd.DataFrame(np.zeros((0, len(names(row)))), columns=list(names(row)))
     return pd.DataFrame(dict(zip(names(row), _values(row, rows), strict=True)))

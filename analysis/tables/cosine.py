@@ -1,15 +1,16 @@
 """The table cosine: alignment of the clipped with the true update of the same responses (docs/theory.md section 5).
 
-In an update every rule is a vector c of coefficients M w on the same vectors A psi, so all rules share the matrix K of
-their inner products: the clipped update g_clip and the true update g have ``<g_clip, g> = c' K w``, where w are the
-weights. For a window or a run, inner products and squared norms are summed over its updates before they are divided.
+The responses of an update have the vectors A psi, and K is the matrix of their inner products. The true update g adds
+these vectors with the weights w, the clipped update g_clip of a rule with the coefficients c = M w. So
+``<g_clip, g> = c' K w``, and all rules share K. For a window or a run, inner products and squared norms are summed over
+its updates before the cosine divides them.
 
-Intervals come from a jackknife within updates that deletes one cluster at a time. It works on Fisher's z for a cosine,
-and on the plain scale for differences between rules on the same log. A cluster is a rollout's prompt. It stays one
-cluster if its responses are in several updates, because minibatches split a group or because of a further epoch. The
-error that sketching adds to a cosine is part of its interval. The intervals are about the *same-batch* cosine at this
-number of responses an update. g_clip and g share their noise, so the same-batch cosine is higher than the cosine with a
-population (analysis.tables.population).
+Intervals come from a jackknife that deletes one cluster at a time; the updates are its strata. It works on Fisher's z
+of a cosine, and on the plain difference of two rules' cosines on the same log. A cluster is a rollout's prompt. It
+stays one cluster if its responses are in several updates, because minibatches split a group or because of a further
+epoch. The error that sketching adds to a cosine is part of its interval. The intervals are about the *same-batch*
+cosine at the log's number of responses an update. g_clip and g share their noise, so the same-batch cosine is higher
+than the cosine with a population (analysis.tables.population).
 
 If a correction is analysed (``--on engine`` or ``behaviour``), S is the engine or the behaviour log-ratio, and the
 vectors are ``e^S_update A psi``, where S_update is the log-ratio of the update. So the true update weights each
@@ -85,9 +86,10 @@ class CosineTable:
     cases : list of Case
         The rules, with the one that trained among them if it is defined on sequences.
     targets : sequence of float
-        Acceptances at which the control drops responses at random, besides the acceptance of the rule that trained.
+        Shares of the responses that the random control keeps. The control is a rule that drops responses at random; it
+        is also made for the share that the rule that trained keeps.
     draws : int
-        Number of draws of the random control.
+        Number of times that the random control draws the dropped responses.
     seed : int
         Seed of the random control.
     width : float
@@ -122,7 +124,7 @@ class CosineTable:
         self._uses: dict[str, _Use] = {}
 
     def add(self, window: ScoredWindow) -> None:
-        """Add the scores of one window to the table."""
+        """Add the inner products of one window's scores to the sums from which the table is made."""
         use = self._uses.setdefault(window.use, _Use(len(self.bins)))
         n = len(window.rows)
         columns: list[Floats] = []
@@ -217,14 +219,14 @@ class CosineTable:
 
 
 class _Use:
-    """Collects the inner products of all rules, and of the random control's draws, update by update, for one use (first
-    or reused)."""
+    """Collects the inner products of clipped and true updates, of all rules and of the random control's draws, update
+    by update, for one use (first or reused)."""
 
     def __init__(self, number: int) -> None:
         self.inner, self.left, self.right = Products(), Products(), Products()
         self.own_inner, self.own_left, self.own_right = Products(), Products(), Products()
         self.cluster_update: list[Ints] = []
-        self.prompt: list[Ints] = []  # for each update, (2, C): rollout and prompt of each of its C clusters
+        self.prompt: list[Ints] = []  # for each update an array (2, C): rollout and prompt of each of its C clusters
         self.count, self.cluster_count, self.total = np.zeros(number + 1), np.zeros(number + 1), np.zeros(number + 1)
         self.cross: dict[str, list[Floats]] = {}
         self.reasons: dict[int, str] = {}
@@ -242,8 +244,9 @@ class _Use:
     ) -> None:
         """Add the inner products of every update of a window.
 
-        ``coefficients`` (n, R) are the M w of the R rules and random draws, ``weight`` (n, 1) is w = exp(S). ``own``
-        holds, for each rule whose own weight is exp(S/L), what the rule does with that weight.
+        ``coefficients`` (n, R) are the clipped weights M w that R rules, or draws of the random control, leave n
+        responses; ``weight`` (n, 1) is w = exp(S). ``own`` holds, for each rule that weights by exp(S/L), what the rule
+        does to the responses with that weight in place of exp(S).
         """
         k = self.number
         own_left = np.column_stack([f.clipped_weight for f in own]) if own else None
@@ -264,8 +267,8 @@ class _Use:
                     paired = c[:, [i if other is None else other for i, other in enumerate(others)]]
                     self.cross.setdefault(name, []).append(gram.inner(c[:, : len(others)], paired))
             if own_left is not None and own_right is not None:
-                # The gradient of a rule's own weight exp(S/L) has the factor 1/L (docs/theory.md section 2), so divide
-                # these weights by L.
+                # A rule with the weight exp(S/L) has the gradient exp(S/L) psi / L (docs/theory.md section 2), so
+                # divide these weights by L.
                 a, b = np.nan_to_num(own_left[at]) / length[:, None], np.nan_to_num(own_right[at]) / length[:, None]
                 self.own_inner.add(*gram.products(a, b))
                 self.own_left.add(*gram.products(a, a))
@@ -280,5 +283,5 @@ class _Use:
 
 
 def rows_weight(window: ScoredWindow) -> Floats:
-    """Return the weight exp(S) (n,) that each row has in the true update; the exponent is held at MAX_EXPONENT."""
+    """Return the weight exp(S) (n,) of each row in the true update; the exponent is at most MAX_EXPONENT."""
     return importance_weight(window.rows.S)

@@ -32,8 +32,9 @@ estimate."""
 class EssRow(NamedTuple):
     """Effective sample size of a rule's weights M w: one row for each rule, set of rows and bin.
 
-    Written for every run, with a rule "exact" that keeps every response with its weight exp(S). docs/theory.md T10; the
-    mean weight of "exact" is 1 at first use, and by length how lengths shift (T9, T16).
+    Written for every run, with a rule "exact" that keeps every response with its weight exp(S). docs/theory.md T10. At
+    first use the mean weight of "exact" is 1 over all lengths; in a bin it is above 1 where the new policy gives these
+    lengths more probability than the old one (T9, T16).
     """
 
     case: CaseKey
@@ -74,11 +75,11 @@ def ess_rows(
 
 
 def factor_rows(run: Run, bins: Bins) -> list[EssRow]:
-    """Make rows of the table ess for the logged factors (``correction_weight``) of the run's own correction on tokens.
+    """Make rows of the table ess for the factors that the run's own correction on tokens left the responses.
 
-    The factors of a correction on tokens do not follow from a response's log-ratio and length, so they are read from
-    the log and not computed as a case. The result is empty if the run's correction acts on sequences, which is computed
-    as a case, and if the run has no correction on the analysed ratio.
+    Such factors do not follow from a response's log-ratio and length, so they are read from the log's column
+    ``correction_weight``. The result is empty if the run has no correction on the analysed ratio, and if its correction
+    acts on sequences: the factors of such a correction are computed as those of the other rules are.
     """
     if run.rule is None or run.rule.level == "sequence" or run.ratio.on not in CORRECTED:
         return []
@@ -106,7 +107,7 @@ def effective_share(n: Floats, x: Floats, xx: Floats) -> tuple[Interval, str]:
     Parameters
     ----------
     n, x, xx : arrays (G,)
-        Responses of each cluster, sum of their weights, sum of their squared weights.
+        Number of responses of each of G clusters, sum of their weights, sum of their squared weights.
     """
     if not xx.sum():
         return UNKNOWN, "all weights are 0"
@@ -134,5 +135,5 @@ def _evenness(parts: Floats) -> float:
     """Return the evenness of G numbers, (their sum)^2 / (G x the sum of their squares): 1 if all are equal, 1/G if all
     but one are 0.
     """
-    parts = parts / parts.max()  # divide by the largest first, because squares of very small numbers would be 0
+    parts = parts / parts.max()  # divide by the largest number first, because squares of tiny numbers would be 0
     return float(parts.sum() ** 2 / (len(parts) * (parts**2).sum()))

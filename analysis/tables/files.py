@@ -60,13 +60,14 @@ TABLES: dict[str, Any] = {
 
 
 def folder_name(partition: Partition = LENGTH, on: str = UPDATE.on) -> str:
-    """Return the name of the tables' folder: ``analysis``, or for example ``analysis-on-engine-by-entropy``."""
+    """Return the name of the folder of an analysis's tables: ``analysis``, or ``analysis-on-engine-by-entropy`` if the
+    engine ratio is analysed and responses are binned by entropy."""
     ratio = "" if on == UPDATE.on else f"-on-{on}"
     return f"{ANALYSIS}{ratio}" + ("" if partition == LENGTH else f"-by-{partition.slug}")
 
 
 def options_of(partition: Partition, on: str) -> str:
-    """Return the options that make ``fspo analyse`` use this partition and log-ratio, for example " --by entropy"."""
+    """Return the options of ``fspo analyse`` that choose a partition and a log-ratio, for example " --by entropy"."""
     return ("" if on == UPDATE.on else f" --on {on}") + ("" if partition == LENGTH else f" --by {partition.name}")
 
 
@@ -105,7 +106,7 @@ def write_tables(folder: Path, tables: Mapping[str, pd.DataFrame], summary: Mapp
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write JSON with null for NaN. If writing crashes, the file's old content is still there."""
+    """Write JSON, with null for numbers that are not finite. If writing crashes, the file keeps its old content."""
     write_text(path, json.dumps(_plain(content), indent=2, allow_nan=False) + "\n")
 
 
@@ -126,7 +127,7 @@ def _plain(value: Any) -> Any:
 def read_tables(
     runs: Iterable[str | Path], partition: Partition = LENGTH, on: str = UPDATE.on
 ) -> dict[str, pd.DataFrame]:
-    """Read the tables of several analysed runs and join each table over the runs.
+    """Read the tables of several analysed runs, and join for each table name the rows of all runs into one table.
 
     Raises
     ------
@@ -139,7 +140,7 @@ def read_tables(
         if not Path(run).is_dir():
             raise UserError(f"{run} is no folder: give a run folder, or make one with `fspo import {run}`")
         if not (folder / SUMMARY).is_file():
-            log_files(run)  # if the folder holds no log, raises a UserError with other advice
+            log_files(run)  # raises another UserError, with its own advice, if the folder holds no log
             raise UserError(
                 f"{run} has no finished analysis: run `fspo analyse {run}{options_of(partition, on)}` first"
             )

@@ -1,8 +1,9 @@
 """The table lemma: T7 and T8 on every scored update and window, and the check of both (docs/theory.md section 5).
 
-With means over the rows of a finite log in place of expectations, T7 and T8 hold exactly, up to rounding. So a
-violation is an error in the log or in the code, and summary.json reports it. What a reader learns from the table is
-rho, the slack (the cosine less its bound), and how much alignment is lost across bins and inside them.
+T7 bounds the cosine of the clipped and the true update from below, T8 splits the error of the clipped update into a
+part across bins and a part inside bins. With means over the rows of a finite log in place of expectations, both hold
+exactly, up to rounding. So a violation is an error in the log or in the code, and summary.json reports it. What a
+reader learns from the table is rho, the slack (the cosine less its bound), and the two parts of the error.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ class StrataSums:
 
 
 class LemmaTable:
-    """Collects scored windows and makes the rows of the table lemma, with the weight exp(S) for every clip rule."""
+    """Collects windows of scores and makes the rows of the table lemma, with the weight exp(S) for every clip rule."""
 
     def __init__(self, key: RunKey, bins: Bins, cases: list[Case]) -> None:
         self.key, self.bins = key, bins
@@ -101,7 +102,8 @@ class LemmaTable:
         self.table: list[LemmaRow] = []
 
     def add(self, window: ScoredWindow) -> None:
-        """Append a row for each rule and update, and for each rule one over all updates if the window has several."""
+        """Append a row for each rule and update of a window, and, if the window has several updates, a row for each
+        rule over all of them."""
         rows, number = window.rows, len(self.bins)
         weight = rows_weight(window)
         places = [np.flatnonzero(window.update == u) for u in range(window.updates)]
@@ -115,11 +117,12 @@ class LemmaTable:
         ]
 
         def by_bin(values: Floats) -> Floats:
-            """Sum values (B, n) of the rows by update and bin: (B, U, K)."""
+            """Sum B values of each of the n rows over the rows of each update and bin: (B, n) to (B, U, K)."""
             return np.stack([np.stack([values[:, at].sum(1) for at, _ in part], 1) for part in parts], 1)
 
         def vectors(coefficients: Floats) -> tuple[Floats, Floats]:
-            """Sum A psi times coefficients (B, n) by update and bin (B, U, K, D), and by update (B, U, D)."""
+            """Sum the rows' vectors A psi, multiplied by coefficients (B, n) of B rules, over the rows of each update
+            and bin (B, U, K, D), and over the rows of each update (B, U, D)."""
             out = np.zeros((len(coefficients), *shape)), np.zeros((len(coefficients), shape[0], shape[2]))
             for u, (at, span) in enumerate(zip(places, spans, strict=True)):
                 out[1][:, u, : span.shape[1]] = coefficients[:, at] @ span
@@ -165,7 +168,7 @@ class LemmaTable:
 def filled(rows: Sequence[LemmaRow], strata: StrataSums, at: Ints) -> Iterator[LemmaRow]:
     """Yield each of ``rows``, one for each of B rules, with the numbers of T7 and T8 on the updates ``at`` filled in.
 
-    If a rule has no such numbers, its row gets the reason.
+    If the numbers of a rule cannot be computed, its row gets the reason.
     """
     # ``through`` is the clipped update summed by bin less the clipped update summed without bins: a rounding error. Its
     # norm is divided by a_bar ||g||, as in T8, because the weight acceptance a_bar can reach 1e9 and rounding errors
@@ -202,8 +205,10 @@ def filled(rows: Sequence[LemmaRow], strata: StrataSums, at: Ints) -> Iterator[L
 
 
 def integrity(table: Sequence[LemmaRow]) -> dict[str, Any]:
-    """Return, over the table lemma, the largest residual of T8's identity, the number of rows that violate T7's bound
-    by more than rounding, and ``pass``: whether the residual is only rounding and no row violates the bound.
+    """Return whether the rows of the table lemma obey T7 and T8.
+
+    The result holds the largest residual of T8's identity, the number of rows that violate T7's bound by more than
+    rounding, and ``pass``: whether the residual is only rounding and no row violates the bound.
 
     ``pass`` is None if no row was evaluated, and False if a residual is not finite. A row that has a bound and a NaN
     for its slack (cosine less bound) counts as a violation.
@@ -223,16 +228,20 @@ def integrity(table: Sequence[LemmaRow]) -> dict[str, Any]:
 
 
 def in_own_span(vectors: Floats) -> Floats:
-    """Express vectors (n, D) in an orthonormal basis of their span (n, min(n, D)), which keeps all inner products."""
+    """Express n vectors (n, D) in an orthonormal basis of their span: (n, min(n, D)). All inner products stay.
+
+    If n >= D, the vectors are returned as they are.
+    """
     if vectors.shape[0] >= vectors.shape[1]:
         return vectors
     return np.asarray(np.linalg.qr(vectors.T, mode="r")).T
 
 
 def lemmas_of(strata: StrataSums, at: Ints) -> Iterator[CosineLemma | UserError]:
-    """Apply T7 and T8 to the direct sum of the updates ``at``: the gradients of the updates are joined end to end.
+    """Apply T7 and T8 to the updates ``at`` as if they were one, whose gradient is theirs joined end to end (their
+    direct sum).
 
-    Yield for each of B rules the quantities of T7 and T8, or an error that says why there are none.
+    Yield for each of B rules the quantities of T7 and T8, or an error that says why they cannot be computed.
     """
     count = strata.count[at].sum(0)
     some = count > 0

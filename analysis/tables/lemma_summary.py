@@ -6,10 +6,11 @@ over further rollouts like those of the log. It is too short if neighbouring rol
 distant ones do, as happens while training changes the policy.
 
 The means are over plug-in values of single updates, each computed from finitely many responses, and averaging does not
-remove their bias. Noise adds more to the norm of every bin than to the norm of the bins' mean. So kappa, kappa_c, eta
-and rho are biased upward, and the bound and the share with a guarantee downward. (Only where the true updates of the
-bins cancel more strongly than noise would is kappa biased downward.) The intervals are about the mean at this number
-of responses an update; they do not cover the value of an infinite batch.
+remove their bias. Noise adds more to the norm of each bin's mean gradient than to the norm of the mean over bins, the
+true update. So kappa, kappa_c, eta and rho are biased upward, and the bound of the cosine and the share of updates with
+a guarantee are biased downward. (Only where the bins' gradients cancel each other more strongly than noise would is
+kappa biased downward.) The intervals are about the mean at the log's number of responses an update; they do not cover
+the value of an infinite batch.
 """
 
 from __future__ import annotations
@@ -62,12 +63,13 @@ class LemmaSummaryRow(NamedTuple):
 def lemma_summary(table: Sequence[LemmaRow]) -> list[LemmaSummaryRow]:
     """Make the rows for each case, use and quantity from the rows of single updates in the table lemma.
 
-    ``count`` is the number of updates with a value, ``updates`` that of all updates. An update in which nothing is
-    accepted counts as one without a guarantee. There is no interval with fewer than ``MIN_CLUSTERS`` rollouts.
+    ``count`` is the number of updates in which the quantity has a value, ``updates`` that of all updates. An update in
+    which nothing is accepted counts as one without a guarantee (rho < 1). With fewer than ``MIN_CLUSTERS`` rollouts the
+    interval is NaN.
     """
     groups: dict[str, list[LemmaRow]] = {}
     for row in table:
-        # Group by the text of the case, because a missing target is NaN, which does not equal NaN.
+        # Group by the text of the case: a missing target is NaN, and NaN != NaN, so equal cases would compare unequal.
         groups.setdefault(repr((row.case, row.weight)), []).append(row)
     return [line for found in groups.values() for line in _of_case(found)]
 
@@ -94,7 +96,8 @@ def _mean(values: np.ndarray, rollout: np.ndarray, within: tuple[float, float] |
     """Return the mean of the values (U,) of U updates with its interval, and a text that says why the mean or the
     interval is missing, or "". ``rollout`` (U,) is the rollout of each update; the rollouts are the clusters.
 
-    ``within`` is the smallest and largest possible value, or None for a share, whose values are 0 and 1.
+    ``within`` holds the smallest and the largest possible value; None if the values are 0 or 1, so that their mean is a
+    share.
     """
     if not len(values):
         return UNKNOWN, "no scored update"

@@ -148,7 +148,10 @@ def _moments(key: tuple[RunKey, str, str], view: BinnedRows, scale: Floats, bins
 
 
 def standardized(S: Floats, L: Floats, scale: Floats, bins: Ints) -> Floats:
-    """Return z (N,), standardised S: S / (scale sqrt(L)), less its mean in the bin."""
+    """Return z (N,), standardised S: S / (scale sqrt(L)) less the mean of this number in the row's bin.
+
+    ``scale`` (N,) is that of each row's update (`update_scale`).
+    """
     z = S / (scale * np.sqrt(L))
     count = np.bincount(bins)
     mean = np.divide(np.bincount(bins, z), count, out=np.zeros(len(count)), where=count > 0)
@@ -156,7 +159,8 @@ def standardized(S: Floats, L: Floats, scale: Floats, bins: Ints) -> Floats:
 
 
 def variance_interval(x: Floats, cluster: Ints, level: float = CONFIDENCE) -> Interval:
-    """Return the variance of x (N,) with an interval computed for its logarithm, where clusters are the units."""
+    """Return the variance of x (N,) with an interval that is computed for the variance's logarithm; the clusters, not
+    the rows, count as independent."""
     cluster = dense(cluster)
     clusters = int(cluster.max()) + 1
     deviation = (x - x.mean()) ** 2
@@ -172,9 +176,9 @@ def variance_interval(x: Floats, cluster: Ints, level: float = CONFIDENCE) -> In
 def shape_of(z: Floats, cluster: Ints) -> ShapeColumns:
     """Return skewness and excess kurtosis of the numbers z (N,), with intervals, and their distance from a normal law.
 
-    ``ks_distance`` is the largest difference of the distribution functions of z, scaled to unit variance, and of the
-    normal law at the points ``GRID``: how far the acceptance of a one-sided edge can be from that of a normal S. Its
-    interval comes from simultaneous bands and lies above 0 if normality is rejected.
+    ``ks_distance`` is the largest difference, at the points ``GRID``, between the distribution functions of z, scaled
+    to unit variance, and of the normal law: how far the share of S below an edge can be from the share under a normal
+    law. Its interval comes from simultaneous confidence limits at all points; it lies above 0 if normality is rejected.
     """
     clusters = int(cluster.max()) + 1
     sd = float(z.std())
@@ -182,7 +186,8 @@ def shape_of(z: Floats, cluster: Ints) -> ShapeColumns:
         return ShapeColumns()
     u = (z - z.mean()) / sd
     m3, m4 = float(np.mean(u**3)), float(np.mean(u**4))
-    # Influence of each row on skewness and kurtosis, counting that the mean and variance of z are estimates too.
+    # Influence of each row on skewness and kurtosis. It takes into account that the mean and the variance of z, which
+    # standardise z, are estimated from the same rows.
     influences = (
         (m3, u**3 - m3 - 3 * u - 1.5 * m3 * (u**2 - 1)),
         (m4 - 3, u**4 - m4 - 4 * m3 * u - 2 * m4 * (u**2 - 1)),
@@ -204,18 +209,22 @@ def shape_of(z: Floats, cluster: Ints) -> ShapeColumns:
 
 
 def below_grid(u: Floats, cluster: Ints, clusters: int) -> Floats:
-    """Count the rows (N,) of each cluster whose u is at most each point of ``GRID``: (C, 19)."""
+    """Count, for each of C clusters and each of the 19 points of ``GRID``, the cluster's rows with u at most the point.
+
+    ``u`` and ``cluster`` (N,) are a value and the cluster of each row; the result is (C, 19).
+    """
     place = np.searchsorted(GRID, u) + cluster * (len(GRID) + 1)
     counts = np.bincount(place, minlength=clusters * (len(GRID) + 1)).reshape(clusters, -1)
     return np.cumsum(counts, axis=1)[:, :-1].astype(np.float64)
 
 
 def of_standardising(u: Floats, cluster: Ints, clusters: int) -> Floats:
-    """Return the part of each cluster's influence on the distribution function at ``GRID`` that is due to u (N,) being
-    standardised by an estimated mean and standard deviation: (C, 19), summed over the cluster's rows.
+    """Return the part of each cluster's influence on the distribution function of u that is due to u (N,) being
+    standardised by an estimated mean and standard deviation.
 
-    Near a normal law, an estimated mean that is too large by e raises the distribution function at t by e phi(t), and
-    an estimated standard deviation that is too large by e raises it by e t phi(t) (phi: the normal density).
+    The result (C, 19) is at the 19 points of ``GRID`` and summed over the cluster's rows. Near a normal law, an
+    estimated mean that is too large by e raises the distribution function at t by e phi(t), and an estimated standard
+    deviation that is too large by e raises it by e t phi(t) (phi: the normal density).
     """
     density = np.exp(-(GRID**2) / 2) / np.sqrt(2 * np.pi)
     shift, stretch = (np.bincount(cluster, x, clusters) for x in (u, (u**2 - 1) / 2))
@@ -223,7 +232,8 @@ def of_standardising(u: Floats, cluster: Ints, clusters: int) -> Floats:
 
 
 def _scaling(key: tuple[RunKey, str, str], view: BinnedRows, scale: Floats) -> list[ScalingRow]:
-    """Make the rows with the slope 2H of log Var(S|L) on log L and the drift per token, overall and by sign of A."""
+    """Make the rows of the table scaling: the slope 2H of log Var(S|L) on log L and the mean of S per token, for all
+    responses and by sign of A."""
     out: list[ScalingRow] = []
     for sign, code in SIGNS.items():
         at = np.ones(len(view.rows), bool) if code == 0 else np.sign(view.rows.A) == code
@@ -252,8 +262,8 @@ def _scaling(key: tuple[RunKey, str, str], view: BinnedRows, scale: Floats) -> l
 
 
 class Exponent(NamedTuple):
-    """The slope 2H of log Var(S|L) on log L, with its interval, an interval at the level EQUIVALENCE, and the reason if
-    the slope is NaN.
+    """The slope 2H of log Var(S|L) on log L, with its intervals at the levels CONFIDENCE and EQUIVALENCE (``ci90``),
+    and the reason if the slope is NaN.
     """
 
     slope: Interval = UNKNOWN
@@ -272,7 +282,7 @@ def exponent(y: Floats, L: Floats, cluster: Ints) -> Exponent:
     Parameters
     ----------
     y : array (N,), >= 0
-        Squared deviations of S.
+        Squared deviation of each S from its mean, divided by the squared scale of the row's update (`update_scale`).
     L : array (N,)
         Lengths, tokens.
     cluster : int array (N,)
@@ -285,8 +295,8 @@ def exponent(y: Floats, L: Floats, cluster: Ints) -> Exponent:
         return Exponent(reason="all responses have one length")
     if not y.mean() > 0:
         return Exponent(reason="S does not vary")
-    varies = x[y > 1e-20 * y.mean()]  # where S is the same at all rows of a length, y is a squared rounding error
-    if not varies.min() < 0 < varies.max():  # the equation for the slope has no finite solution
+    varies = x[y > 1e-20 * y.mean()]  # a smaller y is a rounding error, as where all rows of a length have the same S
+    if not varies.min() < 0 < varies.max():  # then no finite slope solves the equation
         return Exponent(reason="S varies only at lengths on one side of their mean")
     b = np.array([np.log(y.mean()), 0.0])
     design = np.column_stack([np.ones_like(x), x])

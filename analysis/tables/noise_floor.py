@@ -1,8 +1,8 @@
 """The table noise_floor: how far numerics alone move S, by length bin and source of noise.
 
 ``fspo train --noise-floor`` measures the noise floor: S with unchanged weights, which would be 0 in exact arithmetic.
-If the share of clipped responses, the variance of S or the drift of a run is not above the noise floor, it says nothing
-about the policy.
+A run's share of clipped responses, its variance of S and its mean of S say something about the policy only if they are
+above the same numbers of the noise floor.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class NoiseRow(NamedTuple):
 def read_noise(run: Run) -> tuple[GradLog | None, Notes]:
     """Read the log of the noise floor in the run folder, with notes about damaged files.
 
-    The log is None if the folder has none or it cannot be read. It is None too if another log-ratio than that of the
-    update is analysed, because the noise floor is measured for that of the update only.
+    The log is None if the folder has none or it cannot be read. It is None too if the analysed log-ratio is not the
+    update's S, because the noise floor is measured for S only.
     """
     columns = [
         "rollout",
@@ -70,7 +70,7 @@ def read_noise(run: Run) -> tuple[GradLog | None, Notes]:
 
 
 def noise_table(run: Run, bins: Bins) -> tuple[list[NoiseRow], Notes]:
-    """Make a row for each source of noise and bin; no rows without a measurement."""
+    """Make a row for each source of noise and bin, and notes; no rows if the run has no measured noise floor."""
     log, notes = read_noise(run)
     if log is None or any(name not in log for name in (SOURCE, *run.partition.columns)):
         return [], notes
@@ -102,7 +102,7 @@ def noise_table(run: Run, bins: Bins) -> tuple[list[NoiseRow], Notes]:
 
 
 def _warnings(run: Run, table: list[NoiseRow]) -> tuple[str, ...]:
-    """Warn of each source whose noise is at least a tenth of the run's mean square S per token."""
+    """Return a warning for each source of noise whose sum of S^2 over sum of L is at least a tenth of the run's."""
     rows = run.rows.use("first")
     if not len(rows) or not table:
         return ()

@@ -52,10 +52,10 @@ class TrainingRow(NamedTuple):
 
 
 def over_time_rows(run: Run, bins: Bins, rows: Rows, outcome: CaseEffect | None) -> list[OverTimeRow]:
-    """Count the responses that the rule that trained cut, and those outside its band, by rollout and bin; rows at first
-    use and reused rows together.
+    """Make the rows of the table over_time, by rollout and bin, from rows at first use and reused rows together.
 
-    ``estimate`` is the share of responses outside the band, ``cut`` the number of responses whose gradient was cut.
+    The column ``estimate`` is the share of responses outside the band of the rule that trained, ``cut`` the number of
+    responses whose gradient this rule cut.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ def over_time_rows(run: Run, bins: Bins, rows: Rows, outcome: CaseEffect | None)
         if outcome.reason:
             return []
         out_of_band, cut = ~outcome.in_band, outcome.side != 0
-    # If what the rule that trained did was not recomputed, take it from the log's columns.
+    # Without ``outcome``, what the rule that trained did is read from the log's columns.
     elif {"band_accept", "multiplier"} <= run.logged:
         out_of_band, cut = ~rows.band_accept, rows.multiplier < 1
     else:
@@ -96,7 +96,8 @@ def _and_all(sums: Floats) -> Floats:
 
 
 def training_table(run: Run) -> tuple[list[TrainingRow], Notes]:
-    """Read the numbers of metrics.jsonl, one row for each value; note each line that cannot be read."""
+    """Make a row of the table training for each number in metrics.jsonl, and a note for each line that cannot be
+    read."""
     table: list[TrainingRow] = []
     records, damage = MetricsFile(run.path).read()
     for record in records:

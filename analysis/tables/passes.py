@@ -41,7 +41,8 @@ class Found:
 
 @dataclass(frozen=True)
 class Pass:
-    """What a pass over the log needs: run, bins, window size, tally of sums, and the rule that trained as a case."""
+    """What a pass over the log needs: run, bins, window size, tally (sums for the acceptance tables), and the rule that
+    trained as a case."""
 
     run: Run
     bins: Bins
@@ -77,7 +78,8 @@ def look_through(
     progress: Callable[[float], None] = lambda _: None,
     workers: str | None = None,
 ) -> tuple[Tally, Found]:
-    """Read the complete log once; return the tally of sums, and other results with notes (damage, counts, warnings).
+    """Read the complete log once; return its sums for the acceptance tables (tally), and the other results with notes
+    (damage, counts, warnings).
 
     Parameters
     ----------

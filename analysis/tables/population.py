@@ -11,11 +11,11 @@ same with w held at ``CAP``. ``fresh`` is A psi of new responses at the same par
 update and the reference take leave-one-out advantages from the logged rewards. Only responses at first use count,
 because the expectations under the old policy do not hold for reused responses.
 
-Intervals come from a jackknife of the ratio itself that deletes one prompt at a time, from all updates that hold its
-responses. Errors of the direction divide the clipped update by its mean acceptance a_bar, which is estimated again
-without each prompt: a fixed a_bar made intervals up to 1.5 times too long, or too short by a third. The ratio is
-consistent, not unbiased. If the squared norm in the denominator cannot be told from 0, the result is NaN with the
-reason.
+Each cosine or error is a ratio of such sums; it is consistent, not unbiased. Its interval comes from a jackknife of the
+ratio itself that deletes one prompt at a time, from all updates that hold its responses. For the errors of the
+direction, the clipped update is first divided by its mean acceptance a_bar. The jackknife estimates a_bar again without
+each prompt: with a fixed a_bar, intervals were up to 1.5 times too long, or too short by a third. If the squared norm
+in the denominator cannot be told from 0, the result is NaN with the reason.
 """
 
 from __future__ import annotations
@@ -76,25 +76,28 @@ class PopulationRow(NamedTuple):
 
 @dataclass
 class _Pool:
-    """Inner products of all rules with one reference (population, capped or fresh), update by update, and counts of
-    responses. An update adds 0 to a bin in which it has no pair of responses to different prompts.
+    """Inner products of all rules' clipped updates with one reference (population, capped or fresh), update by update,
+    and numbers of responses and prompts.
+
+    An update adds 0 to a bin in which it has no pair of responses to different prompts.
     """
 
     parts: dict[str, Products] = field(default_factory=dict)
     update: list[Ints] = field(default_factory=list)
-    # For each update: the rollout and prompt of each of its C prompts (2, C). Each replicate leaves one prompt out.
+    # For each update an array (2, C): rollout number and prompt number of each of its C prompts. Each replicate leaves
+    # one of these prompts out.
     prompt: list[Ints] = field(default_factory=list)
     rows: list[Floats] = field(default_factory=list)
     clusters: Floats | None = None
-    total: Floats | None = None  # sum of lengths, or of another coordinate, by bin
+    total: Floats | None = None  # sum of the responses' lengths, or of another coordinate, by bin
 
     def add(
         self, found: dict[str, tuple[Floats, Floats]], prompt: Ints, counts: Floats, clusters: Floats, sums: Floats
     ) -> None:
         for name, (total, without) in found.items():
             gone = np.isnan(total)
-            # If deleting one prompt leaves no pair of responses to different prompts, the influence of that prompt is
-            # unknown and counts as 0.
+            # If no pair of responses to different prompts is left without one prompt, the replicate without it is NaN.
+            # It is replaced by the value from all prompts, as if that prompt had no influence.
             without = np.where(np.isnan(without), total, without)
             self.parts.setdefault(name, Products()).add(np.where(gone, 0.0, total), np.where(gone, 0.0, without))
         some = next(iter(found.values()))[1]
@@ -115,8 +118,8 @@ class PopulationTable:
     bins : Bins
         Bins of length, or of another coordinate.
     cases : list of Case
-        The rules. Each clip rule takes the common weight exp(S). The unclipped rule is added under the name ``none``,
-        or ``exact`` if corrections are analysed, where ``none`` names the case that corrects nothing.
+        The rules. Each clip rule takes the common weight exp(S). A rule that clips nothing is added. Its name is
+        ``none``, or ``exact`` if corrections are analysed, because ``none`` then names the case that corrects nothing.
     width : float
         Effective width of the sketch (analysis.scores.sketch_error), infinite for exact scores.
 
@@ -134,7 +137,7 @@ class PopulationTable:
         self.left_out: Counter[str] = Counter()
         self._pools: dict[str, _Pool] = {}
         self._reasons: dict[int, str] = {}
-        self._cut: dict[int, int] = {}  # by the case's number: in how many updates the case kept no response
+        self._cut: dict[int, int] = {}  # by the case's index: number of updates in which the case kept no response
 
     def add(self, window: ScoredWindow) -> None:
         """Add the scores of one window if they are at first use; scores of reused rows are ignored."""
@@ -178,8 +181,8 @@ class PopulationTable:
         fresh = window.fresh.get(int(window.rows.step[at][0]))
         if fresh is None:
             return
-        # Leave out rows without a leave-one-out advantage. Either all rows of a prompt have one or none has, so prompts
-        # stay complete.
+        # Leave out rows without a leave-one-out advantage. Within a prompt either all rows have one or none has, so
+        # prompts are left out whole.
         swap = window.rows.leave_one_out[at] / window.rows.A[at]
         known = np.isfinite(swap)
         self.left_out["fresh_rows_without_advantage"] += int(np.sum(~known))
@@ -266,16 +269,16 @@ class PopulationTable:
     def _sketch_error(
         self, pool: _Pool, k: int, i: int, quantity: str, values: dict[str, tuple[Floats, Floats]]
     ) -> float:
-        """Return the part of a quantity's standard error that is due to sketching and that the jackknife over prompts
-        does not show.
+        """Return the part of a quantity's standard error that is due to sketching and is not in the jackknife's
+        standard error.
         """
         if quantity != "cosine":
             if quantity.startswith("variance"):
                 # The jackknife over prompts already shows the sketch error of a variance, which is made from each
                 # prompt's vectors.
                 return 0.0
-            # A squared bias is a squared norm, to which sketching gives the relative error sqrt(2 / width),
-            # independently in each update.
+            # A squared bias is a squared norm. Sketching gives it the relative error sqrt(2 / width), independently in
+            # each update.
             here = {name: found[0][k, i if found[0].shape[1] > 1 else 0] for name, found in values.items()}
             direction = quantity.endswith("_direction")
             bias = here["bias2_direction"] if direction else here["left"] - 2 * here["inner"] + here["right"]
@@ -293,7 +296,8 @@ class PopulationTable:
 
 
 def _scale(accepted: Floats, whole: Floats, cluster: Ints) -> tuple[Floats, Floats]:
-    """Return one over the mean acceptance of an update, by rule (R,), and the same with each prompt left out (C, R).
+    """Return 1 / (mean acceptance of an update) for each of R rules, (R,), and the same number computed without each of
+    the C prompts, (C, R).
 
     A number is NaN if nothing is accepted.
 
@@ -312,27 +316,30 @@ def _scale(accepted: Floats, whole: Floats, cluster: Ints) -> tuple[Floats, Floa
     above_without, below_without = above - member @ accepted, below - member @ whole
     with np.errstate(invalid="ignore", divide="ignore"):
         found = np.where(above > 0, below / above, np.nan)
-        # If nearly all that is accepted is of one prompt, what remains without it is rounding error and counts as 0.
+        # If nearly all accepted weight is that of one prompt, what is left without the prompt is a rounding error and
+        # counts as 0.
         return found, np.where(above_without > 1e-12 * above, below_without / above_without, np.nan)
 
 
 def _terms(gram: PairGram, c: Floats, w: Floats, scale: tuple[Floats, Floats]) -> dict[str, tuple[Floats, Floats]]:
-    """Return the mean inner products, over pairs of responses to different prompts, of clipped with reference gradients
-    ("inner"), clipped with clipped ("left") and reference with reference ("right"), and variances and biases (T12).
+    """Return the estimates from which the table's cosines and errors are made, by name.
 
-    ``c`` and ``w`` are the coefficients of the vectors in the clipped and the reference gradient; ``scale`` is one
-    over the mean acceptance (:func:`_scale`).
+    "inner", "left" and "right" are mean inner products over pairs of responses to different prompts: of clipped with
+    reference gradients, clipped with clipped, and reference with reference. "variance" is the variance of the clipped
+    update; "bias2_direction" and "variance_direction" are the squared bias and the variance of the clipped update over
+    its mean acceptance (T12). ``c`` and ``w`` are the coefficients of the vectors A psi in the clipped and the
+    reference gradient; ``scale`` is 1 / (mean acceptance) (:func:`_scale`).
     """
     inner, left, right = gram.between(c, w), gram.between(c, c), gram.between(w, w)
     variance = gram.variance(c, left)
     whole, without = scale[0], scale[1][:, None, :]
 
     def scaled(of: Callable[[int, Floats], Floats]) -> tuple[Floats, Floats]:
-        """Return a quantity that contains the factor 1 / a_bar, and its replicates, in which a_bar changes too.
+        """Return a quantity that contains the factor 1 / a_bar, and its replicates, each with its own a_bar.
 
-        The factor is no linear function of the data, which biases the quantity by about one over the number of an
-        update's prompts, however many updates are pooled. The bias is estimated from the replicates (Quenouille) and
-        subtracted.
+        a_bar is the mean acceptance. Because 1 / a_bar is no linear function of the data, the quantity has a bias of
+        the order of 1 / (number of an update's prompts), however many updates are pooled. The bias is estimated from
+        the replicates (Quenouille) and subtracted.
         """
         found, moving = of(0, whole), of(1, without)
         gap = of(1, whole) - moving
@@ -352,8 +359,8 @@ def _terms(gram: PairGram, c: Floats, w: Floats, scale: tuple[Floats, Floats]) -
 def _ratio(
     quantity: str, values: dict[str, tuple[Floats, Floats]]
 ) -> tuple[tuple[Floats, Floats], tuple[Floats, Floats]]:
-    """Return numerator and denominator of one quantity of the table. Each is a pair: the value from all prompts, and
-    the values of the replicates."""
+    """Return numerator and denominator of one quantity of the table (a cosine or an error). Each is a pair: the value
+    from all prompts, and the values of the replicates."""
 
     def each(f: Any) -> tuple[Floats, Floats]:
         parts = [{name: pair[s] for name, pair in values.items()} for s in (0, 1)]

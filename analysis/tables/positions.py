@@ -1,8 +1,9 @@
-"""The table positions: token log-ratios by position in the response, and the share of tokens that rules on them keep.
+"""The table positions: token log-ratios by position in the response, and the share of tokens that a token or prefix
+rule keeps.
 
 A log holds token log-ratios only if the training option ``log.tokens`` was set. From token log-ratios, rules on tokens
 and on prefixes can be evaluated counterfactually, like rules on sequences. With ``--on engine`` responses with
-staleness are left out, because only their behaviour ratio D + E is known token by token.
+staleness are left out, because of their tokens only the behaviour log-ratios D + E are known, not E.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ MOST_TOKENS = 2**24
 
 
 class PositionRow(NamedTuple):
-    """Tokens that a token or prefix rule keeps: one row for each rule and bin of positions or responses.
+    """Tokens that a token or prefix rule keeps: one row for each rule and bin of token positions or response lengths.
 
     Only responses at first use count. Written if the log has token log-ratios; else empty. docs/theory.md section 2.
     """
@@ -56,21 +57,22 @@ class PositionRow(NamedTuple):
 class Tokens:
     """The tokens of several rows of the log, joined in arrays (T,)."""
 
-    row: Ints  # index of the token's row
+    row: Ints  # index of the row (response) that the token belongs to
     position: Ints  # place of the token in its response, from 1
     x: Floats  # token log-ratio, nats
-    prefix: Floats  # sum of the token log-ratios up to and including this token
+    prefix: Floats  # sum of the response's token log-ratios up to and including this token
 
     @staticmethod
     def of(lists: list[Floats]) -> Tokens:
-        """Join the lists of token log-ratios: one list for each row, none of them empty."""
+        """Join lists of token log-ratios into arrays; each row of the log gives one list, which is not empty."""
         lengths = np.array([len(x) for x in lists], np.int64)
         row, x = np.repeat(np.arange(len(lists)), lengths), np.concatenate(lists)
         position = np.arange(len(x)) - np.repeat(np.cumsum(lengths) - lengths, lengths) + 1
         return Tokens(row, position, x, np.concatenate([np.cumsum(x) for x in lists]))
 
     def kept(self, rule: Rule, A: Floats) -> np.ndarray:
-        """Return whether a token or prefix rule leaves each token alone (T,), for advantages A (N,) of the rows."""
+        """Return for each token whether a token or prefix rule leaves it alone (T,); ``A`` (N,) is each row's
+        advantage."""
         if rule.level == "prefix":
             return rule.apply(self.prefix, self.position, A[self.row]).side == 0
         return rule.apply(self.x, np.ones(len(self.x)), A[self.row]).side == 0
@@ -89,8 +91,11 @@ def rules_on_tokens(run: Run) -> list[Case]:
 
 @dataclass
 class _Sums:
-    """Sums over tokens by group of clusters and bin (G, K): their number, coordinate, log-ratio x and x^2, and for each
-    rule the number of tokens kept."""
+    """Sums over tokens by group of clusters and bin, arrays (G, K).
+
+    The sums are the number of tokens, and the sums of their coordinate, of their log-ratio x and of x^2; for each rule,
+    ``kept`` has the number of tokens that the rule leaves alone.
+    """
 
     count: Floats
     coordinate: Floats
@@ -99,13 +104,16 @@ class _Sums:
     kept: list[Floats] = field(default_factory=list)
 
     def add(self, parts: Sequence[Floats]) -> None:
-        """Add the same sums over other tokens, given in the order of the fields."""
+        """Add to these sums, in place, the same sums over further tokens; ``parts`` has them in the fields' order."""
         for total, more in zip((self.count, self.coordinate, self.x, self.xx, *self.kept), parts, strict=True):
             total += more
 
 
 def position_table(run: Run, bins: Bins, window_size: int) -> tuple[list[PositionRow], Notes]:
-    """Make the rows for each token or prefix rule and bin; no rows without token log-ratios in the log."""
+    """Make the rows of the table positions for each token or prefix rule and bin, and notes on reading the log.
+
+    There are no rows if the log has no token log-ratios.
+    """
     columns = TOKEN_COLUMNS[run.ratio.on]
     if not set(columns) <= logged_columns(log_files(run.path)[0], columns):
         return [], Notes()
@@ -139,8 +147,8 @@ def position_table(run: Run, bins: Bins, window_size: int) -> tuple[list[Positio
 
 
 def _windows(run: Run, size: int, columns: Sequence[str]) -> Iterator[tuple[Rows, Tokens | None, Notes]]:
-    """Yield, for each window, its rows at first use with A != 0 and token log-ratios, the tokens of these rows, and
-    notes. The tokens are None if there are none or they cannot be read."""
+    """Yield for each window its rows at first use that have A != 0 and token log-ratios, then the tokens of these rows,
+    then notes. The tokens are None if there are none or they cannot be read."""
     wanted = ["rollout", "step", "response_id", STALENESS, *columns]
     for _, known in run.windows(size):
         rollouts = int(known.rollout.min()), int(known.rollout.max())
@@ -163,8 +171,10 @@ def _windows(run: Run, size: int, columns: Sequence[str]) -> Iterator[tuple[Rows
 
 
 def _lists(log: GradLog, columns: Sequence[str], at: Ints) -> list[Floats]:
-    """Return the token log-ratios of the rows ``at``, token by token the sum of the given columns; an empty array for a
-    row that lacks a column's list.
+    """Return the token log-ratios of the rows ``at``, one array for each row.
+
+    Of several columns, as the total ratio has (S and D + E), the lists are added token by token. A row in which a
+    column has no list, or in which the lists differ in length, gets an empty array.
     """
     parts: list[Any] = []
     for name in columns:

@@ -1,4 +1,5 @@
-"""Make the lines that ``fspo analyse`` prints: what each rule clips by length, and a comparison at one clip rate."""
+"""Make the lines that ``fspo analyse`` prints: which share of the responses each rule clips by length, and a comparison
+of rules that clip the same share of all responses."""
 
 from __future__ import annotations
 
@@ -16,11 +17,11 @@ ORDER = {"trained": 0, "given": 1, "matched": 2}
 
 
 def printed(acceptance: pd.DataFrame, ess: pd.DataFrame, partition: Partition, on: str) -> list[str]:
-    """Return a line for each rule, with the share of responses outside its band by bin: for the rule that trained, for
-    each rule matched to the least target, and, where corrections are analysed, for each preset at its own range.
+    """Return a line for each rule, with the share of responses outside its band by bin.
 
-    For a correction on tokens the share outside the band is not defined. The line of such a correction shows the mean
-    of the factors that it left (table ess).
+    The rules are the one that trained, each rule whose range is matched to the lowest target acceptance, and, if
+    corrections are analysed, each preset at its own range. For a correction on tokens the share outside the band is not
+    defined. The line of such a correction shows the mean of the factors that it left the responses (table ess).
     """
     table = acceptance.loc[(acceptance["measure"] == "band") & (acceptance["subset"] == "all")]
     table = table.loc[(table["use"] == "first") & table["estimate"].notna()]
@@ -50,10 +51,11 @@ def printed(acceptance: pd.DataFrame, ess: pd.DataFrame, partition: Partition, o
 
 
 def at_one_rate(tables: Mapping[str, pd.DataFrame], partition: Partition) -> list[str]:
-    """Return the comparison of rules whose ranges clip the same share of all responses.
+    """Return, as lines of text, the comparison of rules whose ranges clip the same share of all responses.
 
-    For each target and rule: the share clipped in the first and in the last bin, the trend of band acceptance for each
-    doubling of the length, and LRE_2, both with their intervals. Empty if no rule could be matched.
+    A line for each target acceptance and rule shows the share clipped in the first and in the last bin, the change of
+    band acceptance for each doubling of the length, and LRE_2, the last two with their intervals. The result is empty
+    if no rule's range could be matched to a target.
     """
 
     def matched(name: str) -> pd.DataFrame:
@@ -86,7 +88,7 @@ def at_one_rate(tables: Mapping[str, pd.DataFrame], partition: Partition) -> lis
 
 
 def _estimate(value: float, low: float, high: float) -> tuple[str, str]:
-    """Return a number and its interval as text; "-" for what is not known."""
+    """Return a number and its interval as two texts; "-" for a number or an interval that is not known."""
     known = "-" if math.isnan(value) else f"{value:.3f}"
     return known, "-" if math.isnan(low) or math.isnan(high) else f"[{low:.3f}, {high:.3f}]"
 

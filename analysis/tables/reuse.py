@@ -1,7 +1,7 @@
 """The table reuse: what happens to S when responses are used again, by times used and by updates since the rollout.
 
-Expectations under the old policy hold only for responses at first use (docs/theory.md section 1). In reused rows the
-mean of exp(S) need not be 1 (T9), so this table describes a run and tests no statement.
+Statements about expectations under the old policy hold only for responses at first use (docs/theory.md section 1). In
+reused rows the mean of exp(S) need not be 1 (T9), so this table describes a run and tests no statement.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ class ReuseRow(NamedTuple):
 
 
 def reuse_table(run: Run) -> list[ReuseRow]:
-    """Make one row for each number of earlier uses and each number of updates since the rollout (-1: all updates)."""
+    """Make the rows of the table reuse: one for each number of earlier uses of a response, and each number of updates
+    since its rollout (-1: any number)."""
     rows = run.rows
     case = trained_case(run)
     outcome = None if case is None else evaluate(case, rows, np.zeros(len(rows), np.int64), "update")

@@ -71,7 +71,8 @@ def summarize(
 
 
 def key_numbers(tables: dict[str, pd.DataFrame]) -> dict[str, Any]:
-    """Return the numbers that a reader looks for first: the rule that trained, at first use, over all lengths."""
+    """Return the numbers that a reader looks for first: acceptances, LRE, trends, cosine, rho and others of the rule
+    that trained, at first use, over all lengths."""
     out: dict[str, Any] = {}
 
     def pick(name: str, **where: Any) -> list[dict[Any, Any]]:

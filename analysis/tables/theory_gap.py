@@ -2,18 +2,19 @@
 
 The theory is T1's: given L, S is normal with the mean m_L, the centre of the rule's band, and variance sigma^2 L, one
 sigma for each update, and the band has the logged width and is symmetric about m_L. One after the other, five
-ingredients of this model are replaced by measured ones:
+ingredients of this theory are replaced by what was measured:
 
-- asymmetry: the two edges that the band really has;
-- drift: the mean of S in the bin;
+- asymmetry: the two edges that the band really has, instead of edges symmetric about m_L;
+- drift: the mean of S in the bin, instead of m_L;
 - H: the standard deviation of S in the bin, instead of sigma sqrt(L);
 - tails: the law of the standardised S, all bins together, instead of the normal law;
-- dependence on A: mean and standard deviation of S in the bin separately for each sign of A.
+- dependence on A: mean and standard deviation of S in the bin for each sign of A, instead of one for all responses.
 
-The part of an ingredient is its Shapley value: the mean gain over all orders of replacing the ingredients. So the parts
-do not depend on an order. A further part, the rest, is what all five ingredients leave unexplained, because the law of
-S changes with length in more than mean and spread. The parts and the rest sum to the gap. Intervals come from a
-jackknife over groups of clusters. Updates in which S is 0 throughout are left out, because their sigma is 0.
+The part of an ingredient is its Shapley value: the change of the computed acceptance when the ingredient is replaced,
+averaged over all orders of replacing the five. A further part, the rest, is what all five ingredients leave
+unexplained, because the law of S changes with length in more than mean and spread. The parts and the rest sum to the
+gap. Intervals come from a jackknife over groups of clusters. Updates in which S is 0 throughout are left out, because
+their sigma is 0.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class GapRow(NamedTuple):
 
 
 def gap_table(run: Run, bins: Bins, window_size: int) -> list[GapRow]:
-    """Make the rows for each bin (-1: all bins) and part, from rows at first use."""
+    """Make the rows of the table theory_gap, for each bin (-1: all bins) and part, from rows at first use."""
     keep = run.rows.used == 0
     keep &= np.isin(run.rows.step, run.rows.step[keep & (run.rows.S != 0)])
     if not keep.any() or run.rule is None or run.rule.level != "sequence" or run.rule.shape == "none":
@@ -76,8 +77,8 @@ def gap_table(run: Run, bins: Bins, window_size: int) -> list[GapRow]:
         number = int(view.cluster.max()) + 1
         drawn = np.random.default_rng(0).random(number) < share
         view = view.take(drawn[view.cluster], bins)
-    # Sort the rows by bin, sign of A and upper edge. `parts` looks up the edges in a sorted array, which is faster if
-    # successive edges are near each other.
+    # Sort the rows by bin, sign of A and upper edge. `parts` looks up each row's edges in a sorted array of log-ratios,
+    # which is faster if successive edges are near each other.
     unit = update_scale(view.rows.S, view.rows.length, view.rows.step) * np.sqrt(view.rows.length)
     order = np.lexsort((view.rows.edges(rule)[1] / unit, np.sign(view.rows.A), view.bins))
     view = view.take(order, bins)
@@ -87,8 +88,8 @@ def gap_table(run: Run, bins: Bins, window_size: int) -> list[GapRow]:
     root, sign = np.sqrt(rows.length), np.sign(rows.A).astype(np.int64) + 1
 
     def split(at: np.ndarray) -> dict[str, Floats]:
-        """Return the parts of the gap between measured and theoretical acceptance, from the rows that the mask ``at``
-        selects; sigma is estimated from the same rows.
+        """Return the theoretical and the measured acceptance, the gap and its parts (`parts`), from the rows that the
+        mask ``at`` selects; sigma is estimated from the same rows.
         """
         unit = update_scale(rows.S[at], rows.length[at], rows.step[at]) * root[at]
         S, low, high = ((x[at] - centre[at]) / unit for x in (rows.S, lo, hi))
@@ -114,7 +115,7 @@ def gap_table(run: Run, bins: Bins, window_size: int) -> list[GapRow]:
                 se = float(np.sqrt(np.sum((left - left.mean()) ** 2) * (n - 1) / n))
                 if name in ("measured", "gap", "rest") and whole["measured"][k] in (0, 1):
                     # All rows are in the band, or none. Leaving clusters out then does not change the measured share,
-                    # so an error that depends on the number of clusters is added.
+                    # and the jackknife's error of it is 0. So add an error that depends on the number of clusters.
                     se = float(np.hypot(se, np.sqrt(flat_variance(met))))
                 half = t_quantile(max(n - 1, 1)) * se
             key = RunKey.of(run), BinKey.of(bins, k, view.mean[k]), name, int(at.sum())
@@ -123,14 +124,15 @@ def gap_table(run: Run, bins: Bins, window_size: int) -> list[GapRow]:
 
 
 def parts(S: Floats, lo: Floats, hi: Floats, bins: Ints, sign: Ints, number: int) -> dict[str, Floats]:
-    """Return the theoretical and the measured share of rows in the band, the gap and its parts, each (K+1,).
+    """Return the theoretical and the measured share of rows in the band, the gap (measured less theoretical) and its
+    parts, each (K+1,).
 
     The last of the K+1 entries is over all rows, the others are by bin.
 
     Parameters
     ----------
     S, lo, hi : arrays (N,)
-        Log-ratio and edges of the band, less the band's centre, over sigma sqrt(L).
+        Each row's log-ratio and the edges of its band, less the band's centre and divided by sigma sqrt(L).
     bins, sign : int arrays (N,)
         Bin, and the sign of A plus 1 (0, 1 or 2).
     """
@@ -165,8 +167,8 @@ def parts(S: Floats, lo: Floats, hi: Floats, bins: Ints, sign: Ints, number: int
     symmetric = {"asymmetry"} if np.array_equal(lo, -half) and np.array_equal(hi, half) else set()
     values: dict[frozenset[str], Floats] = {}
     for chosen in (frozenset(c) for size in range(n + 1) for c in combinations(INGREDIENTS, size)):
-        # A band with equal ranges has the same edges in the log and in the theory, so the ingredient asymmetry changes
-        # nothing, and a value that was computed without it is taken.
+        # If every row's edges lie symmetrically about the centre, the ingredient asymmetry changes nothing. Then an
+        # acceptance that was computed without it is taken instead of computing the same again.
         known = values.get(chosen - symmetric)
         values[chosen] = value(chosen) if known is None else known
     theory, everything = values[frozenset()], values[frozenset(INGREDIENTS)]
@@ -184,8 +186,10 @@ def parts(S: Floats, lo: Floats, hi: Floats, bins: Ints, sign: Ints, number: int
 
 
 def _moments(values: Floats, code: Ints) -> tuple[Floats, Floats]:
-    """Return for each row (N,) the mean and the standard deviation of the values over the rows of its group, which
-    ``code`` (N,) numbers: a bin, or a bin and a sign of A."""
+    """Return for each row (N,) the mean and the standard deviation of ``values`` over the rows of its group.
+
+    ``code`` (N,) is the number of each row's group: its bin, or its bin and sign of A together.
+    """
     counts = np.maximum(np.bincount(code), 1)
     mean = (np.bincount(code, values) / counts)[code]
     return mean, np.sqrt(np.bincount(code, (values - mean) ** 2) / counts)[code]

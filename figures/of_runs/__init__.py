@@ -1,5 +1,5 @@
-"""Figures drawn from the tables of runs, one module for each. The module ``acceptance_series`` is no figure: it makes
-tables for one.
+"""Figures drawn from the tables of runs, one module for each. The module ``acceptance_series`` draws no figure: it
+makes tables for ``acceptance_by_length``.
 """
 
 FIGURES = (

@@ -59,7 +59,8 @@ WIDEST = 0.5
 def rows(tables: Tables) -> Frame:
     """Return the table rows that give band acceptance, over all responses at first use, by bin and over all bins.
 
-    The column ``panel`` names the panel: one for each target acceptance, one for the runs' own rules.
+    The column ``panel`` names the panel. In a panel for a target acceptance all rules meet the target on one log; a
+    further panel shows the rules with which the runs were trained.
     """
     found = tables["acceptance"]
     found = first_use(prefer(found[found["measure"] == "band"], "subset", "all", "nonzero"))
@@ -119,8 +120,8 @@ def plot_acceptance(
 def smoothed(found: Frame, tables: Tables) -> Frame:
     """Return the smooth curves of one rule, because the confidence bands of several rules would hide each other.
 
-    The rule is the last of those that the paper compares (`fspo.rules.COMPARED`). If that rule has no curve, it is the
-    first rule in the order of legends.
+    The rule is the last of those that the paper compares (`fspo.rules.COMPARED`). If that rule has no curve, the first
+    rule in the order of legends takes its place.
     """
     curves = smooth_rows(found, tables)
     rules = list(looks(curves["rule"]))

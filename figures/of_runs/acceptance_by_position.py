@@ -1,6 +1,6 @@
 """Share of tokens that token and prefix rules keep, by the token's position and by the response's length.
 
-The shares are in the table positions.
+The shares come from the table ``positions``.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ CAPTION = (
 
 
 def rows(tables: Tables) -> Frame:
-    """Return the rows of table positions, which are shares of tokens kept. The column ``panel`` says what a row's bin
-    is of: "position" for the token's position, "response" for the response.
+    """Return the rows of table ``positions``, which are shares of tokens kept. The column ``panel`` says what a row is
+    binned by: "position" for the token's position, "response" for the response's length (or another quantity by which
+    the run was analysed).
     """
     found = tables["positions"]
     return drawable(found[(found["bin"] >= 0) & (found["count"] > 0)]).rename(columns={"by": "panel"})

@@ -62,7 +62,7 @@ def theory_rows(rows: Frame, tables: Tables) -> Frame:
 
 
 def smooth_rows(rows: Frame, tables: Tables) -> Frame:
-    """Return the rows of table smooth (curves of acceptance that were fitted without bins) for the cases that the
+    """Return the rows of table ``smooth`` (curves of acceptance that were fitted without bins) for the cases that the
     measured ``rows`` have. The column ``panel`` is taken from the measured rows of the case.
     """
     table = tables.frames.get("smooth")

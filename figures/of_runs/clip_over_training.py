@@ -34,8 +34,8 @@ quantity."""
 
 
 def rows(tables: Tables) -> Frame:
-    """Return the rows of table over_time (share out of the band by window of rollouts) by bin, of runs that trained
-    with a rule that clips; the column ``panel`` is that rule.
+    """Return the rows by bin of table ``over_time``, which has the share of responses out of the band for each window
+    of rollouts. Runs that trained without clipping are left out. The column ``panel`` is the rule of the run.
     """
     found = tables["over_time"]
     found = need(found[(found["bin"] >= 0) & (found["trained_rule"] != "none")], "only unclipped runs: nothing is out")

@@ -29,11 +29,12 @@ CASE = ["run", "rule", "outside", "source", "target"]
 
 
 def rows(tables: Tables) -> Frame:
-    """Return the rows of table lemma that have the cosine lemma's rho (T7) and the cosine, then the rows of table
-    lemma_summary with the means of rho and of the cosine over updates.
+    """Return the rows of table ``lemma`` that have the cosine lemma's rho (T7) and the cosine, then the rows of table
+    ``lemma_summary`` with the means of rho and of the cosine over updates.
 
-    The column ``panel`` names the panel: one for each target acceptance, one for the runs' own rules. In rows of means
-    the text `MEANS` follows that name.
+    The column ``panel`` names the panel. In a panel for a target acceptance all rules meet the target on one log; a
+    further panel shows the rules with which the runs were trained. In rows of means the text `MEANS` follows the
+    panel's name.
     """
     found, _ = lemma_updates(tables)
     found = need(found[found["outside"].isin(ZEROING)], "no rule that drops has scored updates")
@@ -58,7 +59,7 @@ def plot_bound(data: Frame, ax: Axes | None = None, means: Frame | None = None, 
     data : DataFrame
         Columns ``rule``, ``rho``, ``cosine``: a row for each update.
     means : DataFrame, optional
-        Rows of table lemma_summary, whose intervals are drawn as crosses.
+        Rows of table ``lemma_summary``, whose intervals are drawn as crosses.
     lowest : float
         Where the y axis begins, if no cosine is lower.
     """
@@ -101,7 +102,9 @@ def caption(tables: Tables) -> str:
 
 @styled
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw the updates' cosine against the cosine lemma's rho, a panel for each comparison of rules."""
+    """Draw the updates' cosine against the cosine lemma's rho, a panel for each target acceptance and one for the runs'
+    own rules.
+    """
     found = rows(tables)
     panels, lowest = split(found), min(0.0, float(found["cosine"].min()))
     titled = {f"{name}\nno guarantee: {count}": panels[name] for name, count in guarantees(tables).items()}

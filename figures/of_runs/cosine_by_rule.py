@@ -1,4 +1,6 @@
-"""Cosine between clipped and true update by rule, for drop, truncate and cap, beside a random control (T7)."""
+"""Cosine between clipped and true update by rule, for drop, truncate and cap (T7), beside the cosine when as many
+responses are dropped at random.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +25,12 @@ ENDS = {"estimate": ("ci_low", "ci_high"), "worst_bin": ("worst_ci_low", "worst_
 
 
 def rows(tables: Tables) -> Frame:
-    """Return the rows of table cosine over all lengths, with the weight exp(S) for every rule. The control that drops
-    responses at random is the rule "random".
+    """Return the rows of table ``cosine`` over all lengths, with the weight exp(S) for every rule. The control that
+    drops responses at random is the rule "random".
 
-    The column ``panel`` names the panel: one for each target acceptance, one for the runs' own rules. The column
-    ``band`` names the row of the panel: the first preset with the rule's band.
+    The column ``panel`` names the panel. In a panel for a target acceptance all rules meet the target on one log; a
+    further panel shows the rules with which the runs were trained. Rules with the same band share a row of the panel;
+    the column ``band`` names it by the first such preset.
     """
     found = tables["cosine"]
     found = found[(found["bin"] < 0) & (found["weight"] == "sequence")]
@@ -45,8 +48,8 @@ def plot_cosines(data: Frame, rules: list[str], ax: Axes | None = None, part: st
     Parameters
     ----------
     data : DataFrame
-        Columns ``band`` (the row), ``rule`` ("random" for the control), ``outside``, ``log``, and the
-        cosine ``part`` with its interval (`ENDS`).
+        Columns ``band`` (the row), ``rule`` ("random" for the control), ``outside``, ``log`` (the run on whose log
+        rules are compared, else ""), and the cosine ``part`` with its interval (`ENDS`).
     rules : list of str
         Rules from top to bottom.
     part : str
@@ -75,7 +78,9 @@ def caption(tables: Tables) -> str:
 
 @styled
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw cosines over all lengths and in the bin of the least cosine, a row of panels for each comparison."""
+    """Draw cosines over all lengths and in the bin of the least cosine: a row of panels for each target acceptance and
+    one for the runs' own rules.
+    """
     found = rows(tables)
     legend = layout.outside_keys(found["outside"])
     legend[RANDOM_LABEL] = layout.key("#7f7f7f", linestyle="--", linewidth=0.9)

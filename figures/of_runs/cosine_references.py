@@ -43,8 +43,9 @@ REFERENCES = {"same_batch": "same batch", "population": "population", "capped": 
 def rows(tables: Tables) -> Frame:
     """Return cosines of the clipped update with four estimates of the true one (``reference``), over all responses.
 
-    The column ``panel`` names the panels' row: one for each target acceptance, one for the runs' own rules. The column
-    ``band`` names the row in a panel: the first preset with the rule's band.
+    The column ``panel`` names the row of panels. In a row for a target acceptance all rules meet the target on one log;
+    a further row shows the rules with which the runs were trained. Rules with the same band share a row of the panel;
+    the column ``band`` names it by the first such preset.
     """
     tables.only_by_length("it is of all responses together: draw it without --by")
     same, others = tables["cosine"], tables["population"]
@@ -68,7 +69,9 @@ def plot_reference(data: Frame, rules: Sequence[str], ax: Axes | None = None) ->
 
 
 def caption(tables: Tables) -> str:
-    """Return the caption of cosines with four estimates of the true update; say what data missing cosines need."""
+    """Return the caption of cosines with four estimates of the true update. If cosines are missing, it says how much
+    data they need.
+    """
     found = rows(tables).replace({"reference": REFERENCES})
     kept, words = with_data(found, ["reference", "panel"])
     gone = split(found[~found["reference"].isin(kept["reference"])], "reference")
@@ -79,7 +82,9 @@ def caption(tables: Tables) -> str:
 
 @styled
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw a column of panels for each estimate of the true update, and a row for each comparison of rules."""
+    """Draw a column of panels for each estimate of the true update, and a row of panels for each target acceptance and
+    for the runs' own rules.
+    """
     found = with_data(rows(tables), ["panel", "reference"])[0]
     legend = layout.outside_keys(found["outside"])
     return layout.matrix(found, "reference", REFERENCES, style, plot_reference, "cosine", legend)

@@ -30,8 +30,8 @@ SIGNS = {
 
 
 def floors(tables: Tables) -> Frame:
-    """Return, for each run with a measured noise floor, the row of the source of numerical noise that makes the largest
-    drift.
+    """Return, for each run with a measured noise floor, one row of table ``noise_floor``: that of the source of
+    numerical noise that makes the largest drift.
     """
     found = [
         whole.loc[[whole["drift_per_token"].abs().idxmax()]] for _, whole, _ in noise_by_run(tables, "drift_per_token")
@@ -40,8 +40,8 @@ def floors(tables: Tables) -> Frame:
 
 
 def rows(tables: Tables) -> Frame:
-    """Return the rows of table scaling with drifts: over all responses, over those with A > 0, and over those with A <
-    0.
+    """Return the rows of table ``scaling`` that hold a drift: over all responses, over those with A > 0, and over those
+    with A < 0.
     """
     tables.only_by_length("it has no bins: draw it without --by")
     found = first_use(tables["scaling"])

@@ -1,5 +1,5 @@
-"""The error of the clipped update split by cause (T8): shares of lengths that changed (e_len), and clipping inside a
-length (e_in).
+"""The two parts of the clipped update's error (T8): e_len, because clipping changes the shares of lengths, and e_in,
+because clipping changes the mean gradient of a length.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ COMPONENTS = {
 
 
 def rows(tables: Tables) -> Frame:
-    """Return the rows of table lemma with both parts of the clipped update's error.
+    """Return the rows of table ``lemma`` that have e_len and e_in, the two parts of the clipped update's error.
 
-    The column ``panel`` names the panel: one for each target acceptance, with all rules on one run's log. If no rules
-    are compared on one log, there is one panel for the runs' own rules.
+    The column ``panel`` names the panel. In a panel for a target acceptance all rules meet the target on one run's log.
+    If there is no such panel, one panel shows each run's own rule on its own log.
     """
     found = views(drawable(lemma_updates(tables)[0], ("e_len", "e_in")))
     shared = found[found["log"] != ""]
@@ -58,7 +58,7 @@ def plot_split(data: Frame, rules: Sequence[str], ax: Axes | None = None) -> Axe
 
 
 def caption(tables: Tables) -> str:
-    """Return the caption of the updates' split error, with the number of updates."""
+    """Return the caption of the two parts of the updates' errors, with the number of updates."""
     found = rows(tables)
     sizes = sorted(set(found.groupby(["panel", "outside", "rule"]).size()))
     n = str(sizes[0]) if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
@@ -69,7 +69,9 @@ def caption(tables: Tables) -> str:
 
 @styled
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw both parts of the updates' errors: a row of panels for each comparison, a column for each choice outside."""
+    """Draw both parts of the updates' errors: a row of panels for each target acceptance, a column for each choice
+    outside the band.
+    """
     legend = {label: layout.key(color, marker) for label, color, marker in COMPONENTS.values()}
     names = {name: name for name in OUTSIDE_MARKERS}
 

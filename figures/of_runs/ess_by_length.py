@@ -42,8 +42,9 @@ WEIGHT = "mean weight"
 def rows(tables: Tables) -> Frame:
     """Return effective sample sizes by bin, of the weights that a rule leaves and of the unclipped weights ("exact").
 
-    The column ``panel`` names the panel: one for each target acceptance, one for the runs' own rules, and a last one
-    whose estimate is the mean of the unclipped weights.
+    The column ``panel`` names the panel. In a panel for a target acceptance all rules meet the target on one log; a
+    further panel shows the rules with which the runs were trained. In a last panel the estimate is the mean of the
+    unclipped weights.
     """
     found = first_use(tables["ess"])
     found = drawable(found[found["bin"] >= 0])
@@ -83,7 +84,9 @@ def caption(tables: Tables) -> str:
 
 @styled
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw effective sample sizes, a panel for each comparison of rules, and a panel of the mean weight."""
+    """Draw effective sample sizes, a panel for each target acceptance and for the runs' own rules, and a panel of the
+    mean weight.
+    """
     found = rows(tables)
 
     def plot(part: Frame, ax: Axes) -> None:

@@ -32,8 +32,8 @@ VIEW_MARKERS: tuple[tuple[str, bool], ...] = (("o", True), ("o", False), ("D", T
 
 
 def rows(tables: Tables) -> Frame:
-    """Return the rows of table lre for LRE_2 and LRE_inf, by comparison of rules (``panel``): one for each target
-    acceptance, one for the runs' own rules.
+    """Return the rows of table ``lre`` for LRE_2 and LRE_inf. The column ``panel`` names a target acceptance, which all
+    rules meet on one log, or is "as trained": each run's own rule on its own log.
     """
     found = tables["lre"]
     found = found[found["norm"].isin(list(NORMS))]
@@ -47,10 +47,10 @@ def rows(tables: Tables) -> Frame:
 
 
 def plot_lre(data: Frame, rules: Sequence[str], panels: Sequence[str], ax: Axes | None = None) -> Axes:
-    """Draw LRE as dots with intervals, in one row for each rule; a row has a dot for each of ``panels``, top to bottom.
+    """Draw LRE as dots with intervals, in one row for each rule. A row has a dot for each of ``panels`` (target
+    acceptances, or the runs' own rules), from top to bottom.
 
-    ``data`` has the columns ``rule``, ``panel`` (target acceptance, or the runs' own rules), ``estimate``, ``ci_low``
-    and ``ci_high``.
+    ``data`` has the columns ``rule``, ``panel`` (one of ``panels``), ``estimate``, ``ci_low`` and ``ci_high``.
     """
     shapes = {panel: VIEW_MARKERS[i % len(VIEW_MARKERS)] for i, panel in enumerate(panels)}
     mapped: dict[str, Any] = {"color": ("rule", {rule: look.color for rule, look in looks(rules).items()})}

@@ -33,8 +33,8 @@ QUANTITIES = {
 
 
 def range_factor(rule: str, value: str) -> float:
-    """Return the upper half-width of a range of the sweep as a multiple of the preset's. ``value`` is that range in the
-    table's form, a text "lo hi".
+    """Return by what factor a range of table ``sweep`` multiplies the upper half-width of the preset ``rule``.
+    ``value`` is the range as the table writes it, a text "lo hi".
     """
     band = CORRECTIONS[rule] if rule in CORRECTIONS else PRESETS[rule].rule
     swept, preset = (r.half_widths(np.ones(1))[1][0] for r in (replace(band, range_hi=float(value.split()[1])), band))
@@ -43,8 +43,9 @@ def range_factor(rule: str, value: str) -> float:
 
 
 def rows(tables: Tables) -> Frame:
-    """Return the rows of one log's table sweep in which the range was changed. The new column ``factor`` is the range
-    as a multiple of the preset's; the new column ``panel`` is the name of the quantity in words.
+    """Return the rows of one log's table ``sweep`` in which the range was changed. The new column ``factor`` is the
+    range as a multiple of the preset's; the new column ``panel`` is the label of the quantity (acceptance, LRE, cosine
+    or squared error).
     """
     tables.only_by_length("the sweep is by length: draw it without --by")
     found = need(tables["sweep"].query("setting == 'range'"), "the sweep has no ranges")
@@ -56,8 +57,8 @@ def rows(tables: Tables) -> Frame:
 
 
 def plot_sensitivity(data: Frame, ax: Axes | None = None) -> Axes:
-    """Draw a quantity with intervals (columns ``rule``, ``estimate``, ``ci_low``, ``ci_high``) against the multiple of
-    the preset's range (``factor``, base-2 axis); rules stand side by side.
+    """Draw estimates of one quantity with their intervals (columns ``rule``, ``estimate``, ``ci_low``, ``ci_high``)
+    against ``factor``, the range as a multiple of the preset's, on a base-2 axis; rules stand side by side.
     """
     step = min(0.16, 0.6 / data["rule"].nunique())
     ax = draw.curves(data, ax, x="factor", step=step, linewidth=0.8)

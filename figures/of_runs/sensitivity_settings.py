@@ -1,4 +1,6 @@
-"""What a change of one setting (dual clip, outside, drift, ..., not the range) would have done to one log."""
+"""What another value of one setting of the rule fspo (dual clip, outside, drift, ..., not the range) would have done to
+the responses of one log.
+"""
 
 from __future__ import annotations
 
@@ -40,10 +42,11 @@ SETTINGS = {
 
 
 def rows(tables: Tables) -> Frame:
-    """Return the rows of one log's table sweep in which another setting than the range was changed, in drawing order.
+    """Return the rows of one log's table ``sweep`` in which another setting than the range was changed, sorted as they
+    are drawn.
 
-    New columns are ``label`` (setting and value, the label of the row in a panel), ``panel`` (the name of the quantity
-    in words) and ``own`` (whether the preset fspo has that value).
+    New columns are ``label`` (setting and value, the label of the row in a panel), ``panel`` (the label of the
+    quantity: acceptance, LRE, cosine or squared error) and ``own`` (whether the preset fspo has that value).
     """
     tables.only_by_length("the sweep is by length: draw it without --by")
     if tables.on in CORRECTED:

@@ -30,8 +30,8 @@ HASHING = "#b5b5b5"
 
 
 def rows(tables: Tables) -> Frame:
-    """Return the rows of table sketch_error (error of a cosine from sketches, by width) that have a finite error, with
-    words for the random projection in a new column ``label``.
+    """Return the rows of table ``sketch_error`` (error of a cosine from sketches, by width) that have a finite error.
+    The new column ``label`` gives the number of columns of the random projection, or says that there was none.
     """
     found = drawable(tables["sketch_error"], ("rmse", "hashing"))
     found = need(found[found["cosine"].isin(PANELS) & (found["rmse"] > 0)], "no row of a cosine that is drawn")
@@ -42,7 +42,7 @@ def rows(tables: Tables) -> Frame:
 
 def plot_errors(data: Frame, ax: Axes | None = None) -> Axes:
     """Draw errors with intervals (columns ``label``, ``rmse``, ``ci_low``, ``ci_high``) against the sketch's ``width``
-    on logarithmic axes, and as a grey line the error that ``hashing`` alone would make.
+    on logarithmic axes, and as a grey line the column ``hashing``, the error that hashing alone would make.
     """
     ax = draw.new_axes(ax)
     line = data.drop_duplicates("width").sort_values("width")
@@ -56,14 +56,18 @@ def plot_errors(data: Frame, ax: Axes | None = None) -> Axes:
 
 
 def caption(tables: Tables) -> str:
-    """Return the caption of sketch errors, with the numbers of parameters, responses and redraws."""
+    """Return the caption of sketch errors, with the numbers of parameters, of responses, and of independent draws of
+    the sketch.
+    """
     found = rows(tables)
     return CAPTION.format(**{name: int(found[name].iloc[0]) for name in ("parameters", "responses", "redraws")})
 
 
 @styled
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw the errors of cosines from sketches, one panel for each kind of cosine."""
+    """Draw the errors of cosines from sketches, one panel for cosines of two responses, one for that of an update
+    before and after drops.
+    """
     found = rows(tables)
     panels = split(found, "cosine", PANELS)
     legend = layout.rule_keys({label: LOOKS.get(label, OTHER) for label in dict.fromkeys(found["label"])})

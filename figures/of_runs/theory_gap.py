@@ -30,8 +30,8 @@ SMALL = 0.005
 
 
 def rows(tables: Tables) -> Frame:
-    """Return the rows by bin of table theory_gap: measured less theoretical acceptance (the gap), and the parts of it
-    by cause (``panel``).
+    """Return the rows by bin of table ``theory_gap``: measured less theoretical acceptance (the gap), and the parts of
+    the gap, one for each cause. The column ``panel`` says which of these a row is.
     """
     found = tables["theory_gap"]
     found = found[(found["bin"] >= 0) & found["part"].isin(list(PARTS))]
@@ -51,7 +51,7 @@ def plot_part(data: Frame, ax: Axes | None = None, partition: Partition = LENGTH
 
 
 def shown(found: Frame) -> dict[str, Frame]:
-    """Return the rows of each panel; parts of the gap that are small everywhere (``SMALL``) have none."""
+    """Return the rows of each panel; a part of the gap that is below ``SMALL`` in every bin has no panel."""
     panels = {title: found[found["panel"] == title] for title in (WORDS.get(part, part) for part in PARTS)}
     return {t: part for i, (t, part) in enumerate(panels.items()) if i == 0 or part["estimate"].abs().max() >= SMALL}
 

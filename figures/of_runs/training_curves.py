@@ -27,7 +27,7 @@ PANELS = {
 
 
 def rows(tables: Tables) -> Frame:
-    """Return the rows of table training for reward, held-out reward and response length, a panel for each. Where a
+    """Return the rows of table ``training`` for reward, held-out reward and response length, a panel for each. Where a
     standard error was logged, ``low`` and ``high`` are the value less and plus one standard error.
     """
     tables.only_by_length("it has no bins: draw it without --by")

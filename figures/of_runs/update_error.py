@@ -29,10 +29,12 @@ the value of its quantity as a reference line.
 
 
 def rows(tables: Tables) -> Frame:
-    """Return the update's squared bias, variance and errors over all responses.
+    """Return squared bias, variance and mean squared error of the clipped update, and the mean squared error of its
+    direction, over all responses.
 
-    The column ``panel`` names the panels' row: one for each target acceptance, one for the runs' own rules. The column
-    ``band`` names the row in a panel: the first preset with the rule's band.
+    The column ``panel`` names the row of panels. In a row for a target acceptance all rules meet the target on one log;
+    a further row shows the rules with which the runs were trained. Rules with the same band share a row of the panel;
+    the column ``band`` names it by the first such preset.
     """
     tables.only_by_length("it is of all responses together: draw it without --by")
     found = tables["population"]
@@ -43,8 +45,8 @@ def rows(tables: Tables) -> Frame:
 
 
 def plot_errors(data: Frame, rules: Sequence[str], ax: Axes | None = None) -> Axes:
-    """Draw one of the ``QUANTITIES`` (columns ``quantity``, ``band``, ``outside``, ``estimate``, ``ci_low``,
-    ``ci_high``), one row for each rule, and a line at the quantity's value without clipping.
+    """Draw one of the ``QUANTITIES``, such as the squared bias (columns ``quantity``, ``band``, ``outside``,
+    ``estimate``, ``ci_low``, ``ci_high``), one row for each rule, and a line at the quantity's value without clipping.
     """
     ax = draw.outside_dots(data, rules, ax)
     draw.reference(ax, UNCLIPPED[data["quantity"].iloc[0]], "x", linewidth=1.2)
@@ -62,7 +64,9 @@ def caption(tables: Tables) -> str:
 
 @styled
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw a column of panels for each of the ``QUANTITIES``, and a row of panels for each comparison of rules."""
+    """Draw a column of panels for each of the ``QUANTITIES``, and a row of panels for each target acceptance and for
+    the runs' own rules.
+    """
     found = with_data(rows(tables), ["panel", "quantity"])[0]
     legend = layout.outside_keys(found["outside"])
     legend["without clipping"] = layout.key(PALE, linestyle="-", linewidth=1.2)

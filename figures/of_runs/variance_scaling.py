@@ -1,4 +1,6 @@
-"""How Var(S|L) grows with length: fitted exponent beside the slope 1 that the sqrt band needs (T1, section 7)."""
+"""How Var(S|L) grows with length: the fitted exponent 2H, beside the exponent 1 that the sqrt band needs (T1, section
+7).
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,7 @@ def rows(tables: Tables) -> Frame:
 
 
 def exponents(tables: Tables) -> Frame:
-    """Return the rows of table scaling with the fitted exponent 2H of every run."""
+    """Return the rows of table ``scaling`` with the fitted exponent 2H of every run."""
     try:
         fits = _usual(tables["scaling"])
     except NothingToDraw:

@@ -26,7 +26,7 @@ TITLES = {"no drift error": "no drift", "drift -sigma^2/2": "drift $\\mu=-\\sigm
 
 def plot_laws(data: Frame, ax: Axes | None = None) -> Axes:
     """Draw acceptance against length (columns ``rule``, ``kind``, ``length``, ``acceptance``, ``ci_low``, ``ci_high``):
-    rows of kind law as curves, simulated rows as points with intervals.
+    rows of kind "law" as curves, rows of kind "simulated" as points with intervals.
     """
     known = looks(data["rule"])
     law, points = data[data["kind"] == "law"], data[data["kind"] == "simulated"]
@@ -54,7 +54,9 @@ def caption(tables: Tables) -> str:
 
 @styled
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw acceptance against length for each rule, one panel for each drift of the tokens (docs/theory.md T1, T2)."""
+    """Draw acceptance against length for each rule, one panel for each drift of the log-ratio (docs/theory.md T1,
+    T2).
+    """
     table = tables["acceptance_laws"]
     panels = {TITLES.get(panel, panel): part for panel, part in split(table).items()}
     names: dict[str, Any] = {"known": looks(table["rule"]), "x": "length", "y": "acceptance", "left": "in the band (%)"}

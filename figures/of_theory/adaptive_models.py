@@ -1,4 +1,4 @@
-"""How unequally bands that follow a target accept lengths after learning (LRE), by log-ratio model (T14, T15)."""
+"""LRE of bands that follow a target acceptance, after they have learnt, by log-ratio model (T14, T15)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CENTRES = {"kl": "around the model's drift", "none": "without a centre"}
 
 def plot_models(data: Frame, ax: Axes | None = None) -> Axes:
     """Draw LRE_inf as dots with intervals (columns ``words``, ``rule``, ``lre_inf``, ``lre_inf_low``,
-    ``lre_inf_high``): a row for each log-ratio model, with the rules below each other.
+    ``lre_inf_high``): a row for each log-ratio model (``words``), with the rules below each other.
     """
     models, rules = list(dict.fromkeys(data["words"])), list(dict.fromkeys(data["rule"]))
     known = looks(rules)
@@ -48,7 +48,7 @@ def caption(tables: Tables) -> str:
 
 @styled
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw LRE_inf by log-ratio model and rule, one panel each for bands around the drift and around 0."""
+    """Draw LRE_inf by log-ratio model and rule, one panel each for bands centred at the model's drift and at 0."""
     table = need(tables["adaptive_models"], "no model")
     panels = split(table, "drift", CENTRES)
     legend = layout.rule_keys(looks(table["rule"]), lines=False)

@@ -1,4 +1,6 @@
-"""How far the share of responses in a band is from its Gaussian value, and the Berry-Esseen bound on it (T5)."""
+"""How far the share of responses in a band is from the share under a Gaussian law of S, and the Berry-Esseen bound on
+that distance (T5).
+"""
 
 from __future__ import annotations
 
@@ -32,15 +34,17 @@ LABELS = {"envelope": "envelope", "worst": "worst band", "unit": "band $u=1$"}
 
 
 def plot_distances(data: Frame, ax: Axes | None = None, lowest: float = 1e-5) -> Axes:
-    """Draw over length how far acceptance is from its Gaussian value, and the Berry-Esseen bound on that distance.
+    """Draw over length how far acceptance is from its value under a Gaussian law, and the Berry-Esseen bound on that
+    distance.
 
     Both axes are logarithmic.
 
     Parameters
     ----------
     data : DataFrame
-        Columns ``kind`` ("exact" or "simulated"), ``band``, ``length``, ``difference`` (the distance), ``ci_low`` and
-        ``ci_high`` (its interval, of simulated rows), ``envelope`` (the bound, of exact rows).
+        Columns ``kind`` ("exact" or "simulated"), ``band`` ("worst", or "unit" for one standard deviation), ``length``,
+        ``difference`` (the distance), ``ci_low`` and ``ci_high`` (its interval, of simulated rows), ``envelope`` (the
+        bound, of exact rows).
     lowest : float
         Smaller distances are not shown.
     """
@@ -58,7 +62,9 @@ def plot_distances(data: Frame, ax: Axes | None = None, lowest: float = 1e-5) ->
 
 
 def caption(tables: Tables) -> str:
-    """Return the caption of the Berry-Esseen figure, with the share of the bound that each token law reaches."""
+    """Return the caption of the Berry-Esseen figure, with the largest share of the bound that the distance reaches
+    under each law of token log-ratios.
+    """
     table = tables["berry_esseen"]
     worst = table[(table["kind"] == "exact") & (table["band"] == "worst")]
     reached = (worst["difference"] / worst["envelope"]).groupby(worst["law"], sort=False).max()
@@ -68,7 +74,7 @@ def caption(tables: Tables) -> str:
 
 @styled
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw how far acceptance is from its Gaussian value, one panel for each law of token log-ratios."""
+    """Draw how far acceptance is from its value under a Gaussian law, one panel for each law of token log-ratios."""
     table = tables["berry_esseen"]
     unit = table[(table["kind"] == "exact") & (table["band"] == "unit") & (table["difference"] > 0)]
     lowest = float(unit["difference"].min()) / 1.5

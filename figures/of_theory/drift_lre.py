@@ -1,4 +1,4 @@
-"""LRE where a band's assumed drift is wrong, by the size of the error: computed values with proved limits, and T3's
+"""LRE of a band whose centre is not the mean of S, by the drift error: computed values inside proved limits, and T3's
 bounds.
 """
 
@@ -38,8 +38,9 @@ def plot_drift(data: Frame, ax: Axes | None = None) -> Axes:
     Parameters
     ----------
     data : DataFrame
-        Columns ``x`` (largest drift error), ``lre`` with its certified ends at the stated ranges (``low``, ``high``)
-        and at all ranges near them (``near_low``, ``near_high``), and T3's bounds ``one_sided`` and ``two_sided``.
+        Columns ``x`` (largest drift error), ``lre`` with the certified limits of its value, at the panel's ranges
+        (``low``, ``high``) and at all ranges near them (``near_low``, ``near_high``), and T3's bounds ``one_sided`` and
+        ``two_sided``.
     """
     ax = draw.new_axes(ax)
     color = LINES["lre"][1].color
@@ -74,7 +75,7 @@ def caption(tables: Tables) -> str:
 
 @styled
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw LRE against the drift error, one panel for each pair of ranges (docs/theory.md T3)."""
+    """Draw LRE against the drift error, one panel for each pair of a lower and an upper range (docs/theory.md T3)."""
     table = tables["drift_lre"]
     legend: dict[str, Any] = dict(layout.rule_keys(dict(LINES.values())))
     legend[f"ranges $\\pm${100 * float(table['near'].iloc[0]):g} %"] = Patch(color="#0072B2", alpha=0.2, linewidth=0)

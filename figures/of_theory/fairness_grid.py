@@ -26,8 +26,9 @@ else the one that legends list first (``LINES``).
 
 
 def grids(tables: Tables) -> tuple[Frame, float]:
-    """Return, for each pair of departures from the Gaussian model in the table and each pair of their values, fspo's
-    LRE (``lre_inf``) and the rule with the least one (``fairest``); and the mean acceptance that all rules have.
+    """Return a table with a row for each pair of departures from the Gaussian model and each pair of their sizes, and
+    the mean acceptance, which is the same for all rules. A row has fspo's LRE (``lre_inf``) and the name of the rule
+    with the least LRE (``fairest``).
     """
     table = tables["fairness_map"]
     rows = table[table["factor_2"].notna() & table["rule"].isin(LINES) & (table["method"] == "closed")]
@@ -72,7 +73,9 @@ def caption(tables: Tables) -> str:
 
 @styled
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw a panel for each pair of departures from the Gaussian model."""
+    """Draw the LRE of fspo where S departs from the Gaussian model in two ways at once, a panel for each pair of
+    ways.
+    """
     data, _ = grids(tables)
     parts = [part for _, part in data.groupby(["factor", "factor_2", "measure"], sort=False)]
     highest = float(data["lre_inf"][np.isfinite(data["lre_inf"])].max())

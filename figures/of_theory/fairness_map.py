@@ -73,7 +73,7 @@ def line_looks(rules: Iterable[str]) -> dict[str, Look]:
 
 
 def rows(tables: Tables) -> Frame:
-    """Return the rows of table fairness_map with a single departure from the Gaussian model, at the highest mean
+    """Return the rows of table ``fairness_map`` with a single departure from the Gaussian model, at the highest mean
     acceptance for which all three kinds of acceptance have rows.
     """
     table = tables["fairness_map"]

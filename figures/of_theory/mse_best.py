@@ -28,7 +28,7 @@ CRITERIA = {"mse": "update as it is", "mse_direction": "direction"}
 
 
 def select(tables: Tables) -> Frame:
-    """Return the rows of table mse_best for the errors of the update and of its direction, at the number of prompts
+    """Return the rows of table ``mse_best`` for the errors of the update and of its direction, at the number of prompts
     that the figure shows.
     """
     table = tables["mse_best"]
@@ -38,8 +38,8 @@ def select(tables: Tables) -> Frame:
 
 def plot_best(data: Frame, ax: Axes | None = None) -> Axes:
     """Draw the least errors (columns ``model``, ``outside``, ``value``, ``value_gamma_half``), as shares of the error
-    without clipping (``value_unclipped``): a row for each model, and in it drop, truncate and cap below each other.
-    Filled dots are over all exponents of the band, open dots with the exponent 1/2.
+    without clipping (``value_unclipped``): a row for each model, and in it drop, truncate and cap below each other. A
+    filled dot is the least error over all exponents of the band, an open dot the least error with the exponent 1/2.
     """
     shares = data.assign(
         best=data["value"] / data["value_unclipped"], half=data["value_gamma_half"] / data["value_unclipped"]

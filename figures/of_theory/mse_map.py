@@ -25,7 +25,7 @@ CENTRES = {-1.0: "centre $-KL$", 0.0: "centre 0", 1.0: "centre $+KL$"}
 
 
 def cells(tables: Tables) -> Frame:
-    """Return the rows of table mse_map that have a band, for one model and one number of prompts. The new column
+    """Return the rows of table ``mse_map`` that have a band, for one model and one number of prompts. The new column
     ``relative`` is the error divided by the error without clipping.
     """
     table = tables["mse_map"]

@@ -1,4 +1,4 @@
-"""Angles between clipped and true update beside the bound of the cosine lemma (T7), which the case T7s reaches."""
+"""Angles between clipped and true update beside the bound of the cosine lemma (T7), which the example T7s reaches."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SMALLEST = 1e-4
 
 
 def clouds(tables: Tables) -> Frame:
-    """Return the rows of table tightness where the cosine lemma gives a bound (rho < 1, T7), in drawing order."""
+    """Return the rows of table ``tightness`` where the cosine lemma gives a bound (rho < 1, T7), in drawing order."""
     table = tables["tightness"]
     found = table[table["source"].isin(list(SOURCES)) & table["rho"].between(SMALLEST, 1.0, inclusive="left")]
     found = need(found, "no strata with a guarantee (rho < 1)")

@@ -42,9 +42,9 @@ class Chart:
     words : mapping
         Words that replace values of the columns ``panels`` in a panel's title.
     only : mapping
-        Column to the one value of it that the charts show.
+        For each named column, its one value that the charts show; rows with another value are left out.
     counted : str
-        What the column ``count`` counts.
+        What the numbers in the column ``count`` are numbers of.
     """
 
     caption: str
@@ -199,8 +199,8 @@ def library() -> str:
 
 def charts(name: str, numbers: Frame) -> tuple[str, list[dict[str, Any]]]:
     """Return the caption of the charts of the figure ``name``, and a Vega-Lite specification with its ``title`` for
-    each panel, from the figure's numbers. Both are empty if `CHARTS` lacks the figure, its numbers have no value of y,
-    or there are more than `MOST_POINTS` points.
+    each panel, from the figure's numbers. Both are empty if `CHARTS` lacks the figure, its numbers have no values for
+    the y axis, or there are more than `MOST_POINTS` points.
 
     A point stands for a row with a finite y; its ``words`` say what it shows. The specification's parameter ``hidden``
     lists the rules that are not shown.

@@ -1,4 +1,6 @@
-"""The command ``fspo report RUN [RUN ...]``: write one page of findings, figures and assumptions of analysed runs."""
+"""The command ``fspo report RUN [RUN ...]``: write one page about analysed runs: the doctor's findings, figures, and
+which assumptions of the theory hold.
+"""
 
 from __future__ import annotations
 

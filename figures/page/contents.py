@@ -1,6 +1,6 @@
 """The contents of the report on runs or on a reproduction, read from run folders and tables.
 
-No number is computed here but counts and a run's mean acceptance.
+Only counts and a run's mean acceptance are computed here; all other numbers are read.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ Row = dict[str, Any]
 
 
 def pictures(folder: Path, captions: Sequence[Mapping[str, Any]], question: str) -> list[Picture]:
-    """Return the drawn figures of ``captions`` that answer a question. The first screen's figure and supplements are
-    left out.
+    """Return the drawn figures of ``captions`` that answer a question of the page. The first screen's figure and
+    supplements are left out.
     """
     place = {name: asked for asked, names in PLACES.items() for name in names}
     drawn = [f for f in captions if not f["skipped"] and SUPPLEMENT not in f["name"] and f["name"] != LEAD]
@@ -59,7 +59,7 @@ def _picture(folder: Path, drawn: Mapping[str, Any]) -> Picture:
 
 
 def claims_of(claims: Sequence[Mapping[str, Any]], question: str) -> list[Mapping[str, Any]]:
-    """Return the headlines that answer a question, with their atoms."""
+    """Return the headlines that answer a question of the page, with their atoms."""
     place = {name: asked for asked, names in CLAIMED.items() for name in names}
     for claim in claims:
         for atom in (claim.get("details") or {}).get("atoms", ()):
@@ -80,7 +80,9 @@ def page_sections(
     claims: Sequence[Mapping[str, Any]] = (),
     more: Mapping[str, Section] | None = None,
 ) -> list[Section]:
-    """Return the page's sections, one for each question; ``more`` adds to some of them, by question."""
+    """Return the page's sections, one for each question; ``more`` maps a question to further contents of its
+    section.
+    """
     lemma, tests, gap, found = cosine_lemma(runs), assumptions(runs), theory_gap(runs), doctor(diagnoses)
     cures = [f"{row['run']}: {row['check']}: {row['cure']}" for row in findings(diagnoses)]
     lost = [line for run in runs for line in warnings(run)]
@@ -145,8 +147,8 @@ def assumptions(runs: Sequence[Path]) -> Section:
 
 
 def theory_gap(runs: Sequence[Path]) -> list[tuple[str, list[Row]]]:
-    """Return the page's table on the gap between measured and theoretical acceptance, with its parts by cause, by run.
-    The list is empty if no run has the gap.
+    """Return a table of the page with a row for each run: theoretical and measured acceptance, their difference (the
+    gap), and the parts of the gap, one for each cause. The result is an empty list if no run has the gap.
     """
     table = read_all(runs, "theory_gap")
     rows: list[Row] = []
@@ -164,8 +166,8 @@ def _interval(row: Any) -> str:
 
 
 def cosine_lemma(runs: Sequence[Path]) -> Section:
-    """Return the report's section on the cosine lemma (T7): the terms of the error rho and the bound on the cosine, by
-    run and rule, averaged over updates.
+    """Return the report's section on the cosine lemma (T7): kappa, eta, rho and the bound on the cosine, by run and
+    rule, each as a mean over updates with its interval.
     """
     table = read_all(runs, "lemma_summary")
     table = table[table["use"] == "first"] if len(table) else table
@@ -204,15 +206,15 @@ def _lemma_row(key: Row, own: Frame) -> Row:
 
 
 def _with_interval(row: Any) -> str:
-    """Return a row's estimate with its interval as text, or with the reason why it has no interval."""
+    """Return a row's estimate as text, with its interval or with the reason why it has none."""
     if pd.isna(row["ci_low"]):
         return f"{row['estimate']:.3f} ({row['reason']})"
     return _interval(row)
 
 
 def reuse(runs: Sequence[Path]) -> list[Row]:
-    """Return a table row for each run and number of earlier uses of a response: what further epochs on the same
-    responses do to acceptance, weights and drift.
+    """Return a table row for each run and number of earlier uses of a response: acceptance, weights and drift on
+    responses that updates have used so often before.
     """
     table = read_all(runs, "reuse")
     if table.empty:
@@ -248,8 +250,9 @@ def _with_ends(row: Mapping[Any, Any], name: str) -> str:
 
 
 def doctor(diagnoses: Sequence[Mapping[str, Any]]) -> Section:
-    """Return the report's section on the findings of the doctor, which looks for problems in runs: worst first, with
-    the number of clear checks and the checks that could not be made.
+    """Return the report's section on the findings of the doctor, which looks for problems in runs. The findings come
+    worst first; for each run follow the number of problems that were looked for and not found, and those that could not
+    be looked for.
     """
     rank = {"critical": 0, "warning": 1, "info": 2}
     found: list[Row] = []
@@ -319,7 +322,9 @@ def check_rows(checks: Mapping[str, Any]) -> list[Row]:
 
 
 def run_row(run: Path, ranges: Mapping[str, Any]) -> Row:
-    """Return a table row for one run: number of rollouts, acceptance and held-out reward."""
+    """Return a table row for one run: number of rollouts, wanted and realised acceptance, and the first and last reward
+    on held-out prompts.
+    """
     metrics = MetricsFile(run)
     train, held_out = metrics.of_phase("train"), metrics.of_phase("eval")
     outside = sum(row[metric.OUT_OF_BAND] for row in train) / len(train)

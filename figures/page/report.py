@@ -1,4 +1,5 @@
-"""Write ``report.html``, one self-contained page: answers in sentences, then a section for each question.
+"""Write ``report.html``, one self-contained page: first sentences that answer the page's questions about runs, then a
+section for each question.
 
 The page loads nothing from elsewhere: its scripts, which draw the charts, are inside it. Without scripts, and in print,
 the page shows the figures instead of the charts.
@@ -39,8 +40,8 @@ _MOST_ROWS = 250
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure on the page: PNG file, title, caption, the CSV file of its numbers if there is one, the details, which
-    are folded, and the key of `figures.page.charts.CHARTS` if the numbers are shown as charts.
+    """A figure on the page: PNG file, title, caption, the CSV file of its numbers if there is one, details (shown when
+    the reader unfolds them), and the key of `figures.page.charts.CHARTS` if the numbers are shown as charts.
     """
 
     file: Path
@@ -106,7 +107,8 @@ def write_report(
     sections : sequence of Section
         Sections in the order of the page; an empty section is left out.
     samples : sequence of mappings
-        Model text and other free text, shown preformatted; numbers on one line; a ``title`` field becomes the heading.
+        Responses of the model, each a mapping: its ``title`` is the heading, its numbers stand on one line, and its
+        other fields are shown as preformatted text.
     provenance : mapping
         Versions, seeds, command; nested values are shown inline.
 
@@ -341,8 +343,8 @@ def _read_numbers(file: Path) -> pd.DataFrame:
 
 
 def _numbers(frame: pd.DataFrame, name: str) -> dict[str, Any]:
-    """Return the numbers of a figure as a table of the page. A column that holds one value only becomes words above the
-    table. ``name`` is the name of the CSV file with the numbers.
+    """Return the numbers of a figure as a table of the page. A column with the same value in all rows is not in the
+    table; its name and value stand above it. ``name`` is the name of the CSV file with the numbers.
     """
     rows: list[dict[str, Any]] = [{str(k): v for k, v in row.items()} for row in frame.to_dict("records")]
     columns = map(str, frame.columns)

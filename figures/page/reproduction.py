@@ -1,4 +1,4 @@
-"""Write the report of a complete reproduction: every section of report.html, from the stages' files."""
+"""Write the report of a complete reproduction: every section of report.html, from the files that the stages wrote."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def write_page(
     stages: list[dict[str, Any]],
     provenance: Mapping[str, Any],
 ) -> Page:
-    """Write OUT/report.html.
+    """Write the report of a reproduction, the file report.html in the folder ``out``.
 
     Parameters
     ----------

@@ -1,4 +1,6 @@
-"""The report's first screen: five questions about runs, each answered by a sentence made from the runs' tables."""
+"""The report's five questions about runs, and the sentences of its first screen, which answer four of them from the
+runs' tables and the doctor's findings.
+"""
 
 from __future__ import annotations
 
@@ -66,8 +68,8 @@ def as_trained(acceptance: Frame) -> str:
 
 
 def cut(acceptance: Frame) -> str:
-    """Say how often each compared rule cuts the longest and the shortest responses, with ranges at which all rules
-    keep the same share of responses.
+    """Say how often each rule that the paper compares cuts the longest and the shortest responses, with ranges at which
+    all rules keep the same share of responses.
     """
     if acceptance.empty:
         return _missing("how often each length is cut", acceptance)
@@ -86,8 +88,8 @@ def cut(acceptance: Frame) -> str:
 
 
 def turned(cosine: Frame) -> str:
-    """Say the cosine of clipped and true update under each compared rule, with ranges at which all rules keep the same
-    share of responses.
+    """Say the cosine of clipped and true update under each rule that the paper compares, with ranges at which all rules
+    keep the same share of responses.
     """
     what = "how far clipping turns the update"
     if cosine.empty:
@@ -99,7 +101,9 @@ def turned(cosine: Frame) -> str:
 
 
 def held(assumptions: Frame) -> str:
-    """Say how many tests of the theory's assumptions hold, which fail, and which undecided one needs fewest rows."""
+    """Say how many tests of the theory's assumptions hold, which fail, and which of the tests with too little data
+    needs the fewest further rows.
+    """
     if assumptions.empty:
         return _missing("whether the theory's assumptions hold", assumptions)
     rows = assumptions[assumptions["subset"] == "all"]
@@ -149,7 +153,9 @@ def _by_rule(rows: Frame) -> list[tuple[str, Frame]]:
 
 
 def _values(rows: Frame) -> str:
-    """Return the estimate of each compared rule with its interval, or with the data that it needs."""
+    """Return words that give, for each rule that the paper compares, the estimate with its interval, or how much data a
+    missing estimate needs.
+    """
     told = []
     for rule, own in _by_rule(rows):
         row = own.iloc[0]
@@ -160,7 +166,7 @@ def _values(rows: Frame) -> str:
 
 
 def _two_shares(long: Any, short: Any) -> str:
-    """Say the shares of long and of short responses that a rule cuts, their ratio, and if their intervals overlap."""
+    """Say which shares of long and of short responses a rule cuts, their ratio, and whether their intervals overlap."""
     few, many = 1 - short["estimate"], 1 - long["estimate"]
     said = [f"{many / few:.1f} times as often"] if few > 0 and many > 0 else []
     if not (short["ci_high"] < long["ci_low"] or long["ci_high"] < short["ci_low"]):

@@ -1,4 +1,6 @@
-"""Checks of numeric arguments: a value that a formula cannot take raises a UserError with its name and range."""
+"""Checks of numeric arguments: a value that a formula cannot take raises a UserError that names the argument and its
+allowed range.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,7 @@ def numbers(
     Raises
     ------
     UserError
-        If an entry is not a number, is NaN or lies outside the range.
+        If there is no entry, or an entry is not a number, is NaN or lies outside the range.
     """
     array = as_numbers(name, value)
     good = (array > low) if above else (array >= low)
@@ -107,7 +109,7 @@ def one_shape(names: str, *arrays: NDArray[np.float64]) -> None:
     Raises
     ------
     UserError
-        If the shapes do not fit; the message holds them and ``names``, the names of the arrays in one text.
+        If the shapes do not fit; the message holds the shapes and ``names``, one text that names the arrays.
     """
     try:
         np.broadcast_shapes(*(array.shape for array in arrays))

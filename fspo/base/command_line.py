@@ -1,5 +1,5 @@
-"""The argument parser of all commands. It reads names and lists in one notation, keeps the line breaks of examples in
-the help, and reports an error in one line.
+"""The argument parser of all commands. It takes option names with dashes or underscores and lists with commas, keeps
+the line breaks of examples in the help, and reports an error in one line.
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ class CommandParser(ArgumentParser):
         return super().parse_args(rewritten(self, sys.argv[1:] if args is None else args), *others, **options)
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        """Raise a UserError that points to ``--help``."""
+        """Raise a UserError about a wrong command line. For an unknown option it suggests a known one; otherwise it
+        points to ``--help``.
+        """
         message = " ".join(message.split())
         if match := WRONG_VALUE.match(message):
             key, why, value = match.groups()
@@ -66,7 +68,9 @@ class CommandParser(ArgumentParser):
 
 
 def _long(action: Action) -> list[str]:
-    """Return an action's names that begin with two dashes, without those that jsonargparse adds."""
+    """Return those names of an option (an argparse action) that begin with two dashes, without --print_shtab, which
+    jsonargparse adds.
+    """
     return [name for name in action.option_strings if re.fullmatch(r"--(?!print.shtab)[\w.\-]+", name)]
 
 
@@ -118,7 +122,7 @@ def rewritten(parser: PlainParser, words: Sequence[str]) -> list[str]:
             action = parser._option_string_actions[name]
             found.append(f"{name}={_bracketed(action, value)}" if equals else name)
             action = None if equals or action.nargs is not None else action
-        elif name.startswith("--") and "." in name:  # an option of a group that the parser declares as one
+        elif name.startswith("--") and "." in name:  # e.g. --group.name: the parser declares only the group
             found.append("--" + name[2:].replace("-", "_") + equals + value)
         else:
             found.append(word)

@@ -1,5 +1,5 @@
-"""The error class for bad input, the search for the extra that installs a missing package, and the wrapper of commands
-that prints bad input and a missing package as one line, without a traceback.
+"""The error class for bad input, the search for the extra (``pip install fspo[EXTRA]``) with a missing package, and the
+wrapper of commands that prints bad input and a missing package as one line, without a traceback.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ class UserError(ValueError):
 
 
 class TrainingDiverged(UserError):
-    """Training stopped because weights, moments or updates became infinite or NaN, or importance weights too large.
+    """Training stopped because weights, the optimizer's moments or updates became infinite or NaN, or importance
+    weights became too large.
 
     This is a result of the run, not an error in its input.
     """
@@ -46,7 +47,9 @@ _DISTRIBUTIONS = {"flint": "python-flint", "z3": "z3-solver", "yaml": "pyyaml"}
 
 
 def extra_with(module: str) -> str | None:
-    """Return the first extra of this project that installs the package of a module; None if none does."""
+    """Return the first extra (``pip install fspo[EXTRA]``) that installs the package of a module; None if no extra
+    does.
+    """
     name = module.partition(".")[0]
     wanted = _DISTRIBUTIONS.get(name, name.replace("_", "-"))
     try:
@@ -65,8 +68,9 @@ def run_cli(main: Callable[[], int | None]) -> NoReturn:
     """Run a command-line entry point and exit with its status.
 
     A UserError becomes one line on stderr and its exit status: 2, or 3 if training diverged. A package that is missing
-    because the extra that brings it was not installed becomes one line and status 2. If the reader of the output ends
-    first, as in ``... | head``, the command ends silently with status 141, as shell tools do.
+    because the extra that brings it was not installed becomes one line and status 2. An interrupt by Ctrl-C becomes one
+    line and status 130. If the reader of the output ends first, as in ``... | head``, the command ends silently with
+    status 141, as shell tools do.
     """
     try:
         status = main()

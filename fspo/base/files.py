@@ -16,7 +16,9 @@ from fspo.base.errors import UserError
 
 
 def cache_folder(given: str | Path | None = None) -> Path:
-    """Return the cache folder: ``given``, else the variable FSPO_CACHE, else ~/.cache/fspo. It is not created here."""
+    """Return the cache folder: ``given``, else that of the environment variable FSPO_CACHE, else ~/.cache/fspo. It is
+    not created here.
+    """
     return Path(given or os.environ.get("FSPO_CACHE") or "~/.cache/fspo").expanduser()
 
 
@@ -87,7 +89,8 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def whole_folder(path: Path, *others: type[Exception]) -> Iterator[Path]:
-    """Yield an empty temporary folder beside ``path``; when the ``with`` block ends, it replaces the one at ``path``.
+    """Yield an empty temporary folder beside ``path``; when the ``with`` block ends, it replaces the folder at
+    ``path``.
 
     If the block fails, the temporary folder is removed and an old folder at ``path`` stays. A killed process leaves
     ``.part-PID-NAME`` behind, which :func:`remove_parts` removes.
@@ -136,7 +139,7 @@ def remove_parts(folder: Path, name: str = "") -> int:
     Parameters
     ----------
     name : str
-        End of the names of the files and folders whose temporary versions are removed; by default all are.
+        If given, only temporary versions of files and folders whose names end with ``name`` are removed.
     """
     parts = list(folder.glob(f".part-*{glob.escape(name)}"))
     for part in parts:
@@ -213,7 +216,9 @@ def _holds(own: Callable[[Path], bool], path: Path) -> bool:
 
 
 def begins_with(*starts: str) -> Callable[[Path], bool]:
-    """Return a function that says of a file's path whether the content begins with one of the strings ``starts``."""
+    """Return a function that takes a path and says whether the file's content begins with one of the strings
+    ``starts``.
+    """
     most = max(len(start.encode()) for start in starts)
 
     def own(path: Path) -> bool:
@@ -226,7 +231,9 @@ def begins_with(*starts: str) -> Callable[[Path], bool]:
 
 
 def json_with(*keys: str) -> Callable[[Path], bool]:
-    """Return a function that says whether a path's file is a JSON object with ``keys``, or a list of such objects."""
+    """Return a function that takes a path and says whether the file holds a JSON object with ``keys``, or a list of
+    such objects.
+    """
 
     def own(path: Path) -> bool:
         try:
@@ -240,7 +247,7 @@ def json_with(*keys: str) -> Callable[[Path], bool]:
 
 
 def json_lines(lines: Iterable[str | bytes]) -> Iterator[tuple[int, dict[str, Any] | str]]:
-    """Yield the number (from 1) and the record of each JSON line; empty lines are skipped.
+    """Yield the line number (from 1) and the record of each JSON line; empty lines are skipped.
 
     For a line that is no JSON object the record is a text that says what is wrong with the line.
     """

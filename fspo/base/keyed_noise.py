@@ -8,11 +8,13 @@ import numpy as np
 
 from fspo.base.errors import UserError
 
-_WORDS_PER_BLOCK = 4  # Philox 4x64 makes four random words for each value of its counter
+_WORDS_PER_BLOCK = 4  # 64-bit random numbers that Philox 4x64 makes for each value of its counter
 
 
 def keyed_uniforms(purpose: int, seed: int, address: tuple[int, int], start: int, count: int) -> np.ndarray:
-    """Return uniform numbers ``start .. start + count - 1`` of the random stream with this key.
+    """Return numbers ``start .. start + count - 1`` of the stream of uniform random numbers that the key names.
+
+    The key is ``purpose``, ``seed`` and ``address`` together.
 
     Parameters
     ----------
@@ -33,7 +35,8 @@ def keyed_uniforms(purpose: int, seed: int, address: tuple[int, int], start: int
     Notes
     -----
     Counter-based Philox 4x64 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"), read through
-    ``random_raw``: NumPy guarantees this raw stream between versions, but not the streams of its distributions.
+    ``random_raw``: NumPy promises that ``random_raw`` gives the same numbers in all versions, and makes no such promise
+    for its distributions.
     """
     if not 0 <= seed < 2**64 or not all(0 <= part < 2**64 for part in address):
         raise UserError(f"seed {seed} or address {address} is outside [0, 2**64): use non-negative numbers")

@@ -51,7 +51,8 @@ def parse(cls: type[ConfigT], args: Sequence[str] | None, parser: ArgumentParser
     args : sequence of str, optional
         The command line; by default the program's.
     parser : ArgumentParser, optional
-        From `make_parser`, with the command's name and help, which ``--help`` alone shows.
+        The command's parser, made by `make_parser`. Only ``--help`` needs it: the default lacks the command's name and
+        description.
 
     Raises
     ------
@@ -77,9 +78,10 @@ def parse(cls: type[ConfigT], args: Sequence[str] | None, parser: ArgumentParser
 
 
 def _show_help(parser: ArgumentParser, cls: type, part: str) -> NoReturn:
-    """Print the help and end the program: the options of the group ``part``, all options for "all".
+    """Print the help and end the program.
 
-    If ``part`` is empty, the help explains the options outside groups and lists the names of the options in each group.
+    If ``part`` is the name of a group, the help explains the options of this group; if it is "all", all options. If
+    ``part`` is empty, the help explains the options outside groups and lists the names of the options in each group.
     """
     groups = {name: hint for name, hint in get_type_hints(cls).items() if is_dataclass(hint)}
     if part and part not in (*groups, ALL):
@@ -103,7 +105,7 @@ def _show_help(parser: ArgumentParser, cls: type, part: str) -> NoReturn:
 
 
 def _checked_words(args: Sequence[str], cls: type) -> list[str]:
-    """Return the command line with the text of each ``--config FILE`` moved to the front.
+    """Return the command line with each ``--config FILE`` moved to the front and FILE replaced by the file's text.
 
     jsonargparse keeps the last of several values, so options on the command line win over those in files. The YAML of
     the files, and of values that begin with a bracket or a brace, is checked before jsonargparse reads it.

@@ -17,8 +17,9 @@ class TaskConfig:
     Parameters
     ----------
     name : str
-        "chain-add" (embedded), "even-tokens" (for models with random weights), "gym:<reasoning-gym task>", "dataset",
-        or a known training set: "dapo-math-17k", "deepscaler", "gsm8k".
+        "chain-add" (repeated addition, for the embedded model), "even-tokens" (for models with random weights),
+        "gym:<reasoning-gym task>", "dataset" (the user's data), or a known training set: "dapo-math-17k", "deepscaler",
+        "gsm8k".
     options : dict
         Options of the task, for example {"path": "train.jsonl", "judge": {"verifier": "math"}}.
     chat_template : bool, optional
@@ -43,7 +44,8 @@ class OptimConfig:
     Parameters
     ----------
     name : {"adamw", "adamw8bit"}
-        "adamw8bit" keeps both moments in 8 bits and rounds bfloat16 weights stochastically (extra "8bit").
+        "adamw8bit" keeps both moments in 8 bits and rounds bfloat16 weights stochastically. It needs the package's
+        extra "8bit".
     learning_rate : float
         Learning rate after the warm-up; it stays constant.
     warmup_updates : int
@@ -98,19 +100,20 @@ class BatchConfig:
         Largest number of logits (tokens x vocabulary entries, float32) held in memory at a time in training, old
         log-probs and score passes; by default 2^20 on a CPU and 2^24 (64 MiB) on a GPU.
     rounded_logits : bool
-        Round logits to the type of the weights where they are computed tile by tile. With bfloat16 weights a CPU then
-        takes about half the time for them, and each token's log-prob is off by up to .06 nats: more than a narrow band
-        leaves room for. By default logits have the precision of float32.
+        Round logits to the type of the weights in the passes that compute them tile by tile (a tile is some tokens
+        times some vocabulary entries). With bfloat16 weights a CPU then computes the logits in about half the time, and
+        each token's log-prob is off by up to .06 nats, which may exceed the half-width of a narrow band. By default
+        logits have the precision of float32.
     staleness : int
         Number of rollouts that the sampling weights are behind the trained ones; the first rollouts are sampled with
         the initial weights. The weights in between are kept in the memory of the CPU and in checkpoints.
     redraws : int
         How many times at most a rollout draws further prompts to replace groups whose rewards are all equal (dynamic
-        sampling). If some remain after that, they are trained on, and their gradient is 0.
+        sampling). Such groups that remain after the last draw are trained on, and their gradient is 0.
     drop : tuple of {"truncated", "failed"}
-        Responses that get no gradient: those truncated at the length limit, those that the verifier could not judge.
-        They are counted by length bin. By default a truncated response is judged like any other, and a failed one has
-        reward 0.
+        Kinds of responses that get no gradient: "truncated", those cut off at the length limit; "failed", those that
+        the verifier could not judge. The metrics count them by length bin. By default a truncated response is judged
+        like any other, and a failed one has reward 0.
     """
 
     prompts: int = number(64, 1)

@@ -22,7 +22,8 @@ class ScoreConfig:
     width : int or None
         Entries of the sketch; None stores all entries of the projected score without hashing them to fewer.
     projection : int or None
-        Rows and columns to which the gradient of a weight matrix is brought by random signs; None projects nothing.
+        Number of rows, and of columns, to which random projections with entries +-1 reduce the gradient of each weight
+        matrix; None projects nothing.
     redraw : bool
         Draw new projections for every rollout, so that sketch errors average out over a run.
     """
@@ -53,7 +54,8 @@ class LogConfig:
         first pass over the rollout. The default, the last update of the first pass, scores responses on which the
         weights were not yet trained, after the most updates since the rollout.
     audit_every : int
-        Rollouts between audits (fresh responses at the parameters of the scored update); 0 for never.
+        Rollouts between audits; 0 for never. An audit samples new responses to the prompts of a scored update, with the
+        weights just before this update.
     coverage_every : int
         Rollouts between comparisons of sketches with the full gradients of a few responses; 0 for never.
     tokens : bool

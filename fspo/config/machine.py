@@ -34,7 +34,8 @@ class MachineConfig:
         As in the accelerate configuration: "bf16" computes in bfloat16 and keeps float32 weights. By default "bf16" on
         several GPUs, as in `fspo/presets/accelerate`, and "no" elsewhere.
     response_tokens : int, optional
-        Mean length of a response, for the token counts; by default sampling.max_new_tokens.
+        Mean length of a response, from which the plan computes its numbers of tokens; by default
+        sampling.max_new_tokens.
     """
 
     device: Literal["gpu", "cpu"] = "gpu"
@@ -85,5 +86,5 @@ class PlanConfig(TrainConfig):
             raise UserError("json is empty: give the path of a file, or leave it out")
 
     def training(self) -> TrainConfig:
-        """Return the options of the training run, without the machine."""
+        """Return the options of the training run alone, without the options ``machine`` and ``json`` of the plan."""
         return TrainConfig(**{f.name: getattr(self, f.name) for f in fields(TrainConfig)})

@@ -12,7 +12,7 @@ Dtype = Literal["float32", "bfloat16"]
 
 @dataclass(frozen=True)
 class LoraOptions:
-    """Train low-rank adapters instead of all weights (extra ``lora``).
+    """Train low-rank adapters instead of all weights; needs the package's extra ``lora``.
 
     Parameters
     ----------
@@ -74,8 +74,8 @@ class WarmupConfig:
     examples_per_step : int
         Examples (a prompt with its response, about 70 tokens) in each optimizer step.
     slip_from : float
-        Share of the steps that use examples without mistakes; later examples contain mistakes with the probability
-        that the task's option slip sets.
+        Share of the steps, from the first on, that use examples without mistakes. Examples of the later steps contain
+        mistakes with the probability that the task's option slip sets.
     muon_lr : float
         Muon's learning rate, for the weight matrices of the layers.
     adamw_lr : float
@@ -91,7 +91,8 @@ class WarmupConfig:
     threads : int
         CPU threads; the weights depend on their number in the last bits.
     cache_dir : str, optional
-        Folder of the cache; by default FSPO_CACHE or ~/.cache/fspo.
+        Folder in which warmed-up models are kept; by default the one that the environment variable FSPO_CACHE names, or
+        ~/.cache/fspo.
     """
 
     steps: int = number(900, 1)

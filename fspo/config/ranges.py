@@ -35,11 +35,11 @@ class Range:
     also: tuple[float, ...] = ()
 
     def cure(self, value: float) -> str | None:
-        """Return what to use instead of ``value``, in words; None if the value is allowed."""
+        """Return words that say which values are allowed ("use 1 or more"); None if ``value`` is one of them."""
         if value in self.also:
             return None
         low, high = _text(self.low), _text(self.high)
-        if not (value > self.low if self.above else value >= self.low):  # false for NaN, so that NaN is refused
+        if not (value > self.low if self.above else value >= self.low):  # comparisons with NaN are false
             wanted = f"a number above {low}" if self.above else f"{low} or more"
         elif not (value < self.high if self.below else value <= self.high):
             wanted = f"a number below {high}" if self.below else f"{high} or less"

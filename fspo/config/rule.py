@@ -29,7 +29,8 @@ class ObjectiveConfig:
     Parameters
     ----------
     aggregation : {"response", "sequence", "token", "constant"}
-        `fspo.objective.aggregate` says what each does to long responses.
+        How the terms are averaged; `fspo.objective.aggregate` gives the formula of each, and its effect on long
+        responses.
     constant_length : int, optional
         The divisor C of ``"constant"``, tokens; usually the response limit.
     kl_coef : float
@@ -71,17 +72,19 @@ class RuleConfig:
     gamma : float, optional
         Exponent of preset "power", whose half-width is the range times length^gamma.
     drift : {"none", "kl", "gaussian", "tilted", "signed"}, optional
-        Centre of the band per token: 0; -k or -v/2 or +v/2, where k and v are the means of exp(s) - 1 - s and of s^2
-        over the token log-ratios s; or the mean s in the responses whose advantage has the same sign.
+        Centre of the band per token: 0 ("none"), -k ("kl"), -v/2 ("gaussian") or v/2 ("tilted"), where k and v are the
+        means of exp(s) - 1 - s and of s^2 over the tokens, and s is the token log-ratio. "signed" takes the mean of s
+        over the responses whose advantage has the same sign.
     drift_source : {"two_pass", "lagged"}, optional
-        Where the log-ratios come from that set the centre: an extra pass over the minibatch before its update, or the
-        previous update.
+        Which log-ratios set the centre: those of the same minibatch, from an extra pass before its update ("two_pass"),
+        or those of the previous update ("lagged").
     outside : {"drop", "truncate", "cap", "mask"}, optional
-        What happens outside the band: on the active side (above if A > 0, below if A < 0) the response gets no
-        gradient, or its weight is held at the edge; or, whatever the sign of A, its weight is held at the upper edge,
-        or it gets no gradient.
+        What happens outside the band. On the active side (above if A > 0, below if A < 0) "drop" gives the response no
+        gradient, and "truncate" holds its weight at that of the edge. Whatever the sign of A, "cap" holds the weight at
+        that of the upper edge, and "mask" gives no gradient on either side.
     dual : float, optional
-        Dual clip d > 1: a response with A < 0 and S beyond d times the upper half-width is cut too.
+        Dual clip d > 1: a response with A < 0 whose S is above the centre by more than d times the upper half-width is
+        clipped too.
     adapt : {"none", "range", "exponent", "bins"}, optional
         What is changed during training to reach a target acceptance, so that no pilot run is needed: nothing, the
         range, the range and the exponent, or a factor for each bin of lengths. Any preset with a band on responses can
@@ -89,8 +92,8 @@ class RuleConfig:
     target : float, optional
         The acceptance that ``adapt`` is to reach.
     target_rate : {"band", "update"}, optional
-        Which acceptance the target is: the share of all responses that lie in the band, or the share of the responses
-        with A != 0 that are not cut.
+        Which acceptance the target is: the share of all responses that lie in the band ("band"), or the share of the
+        responses with A != 0 that are not clipped ("update").
     on : {"update", "total"}, optional
         The log-ratio that is clipped and weighed: new less old log-probs (S), or new log-probs less those of the
         sampler (the total S + D + E).
@@ -150,27 +153,31 @@ class RuleConfig:
 class CorrectionConfig:
     """The correction of the mismatch between the sampler and the trainer: a preset, with any of its parts changed.
 
-    A correction multiplies the gradient of each response, or of each token, by a factor: the probability that the
-    trainer gives it over the probability with which it was sampled, bounded or set to 0 outside a band.
+    A correction multiplies the gradient of each response, or of each token, by a factor: the probability of the
+    response or token by the trainer over the probability with which the sampler drew it. Outside a band this ratio is
+    bounded or replaced by 0.
 
     Parameters
     ----------
     preset : str
         none, tis, mis, geo-mask, icepop, engine-sqrt.
     range_lo : float, optional
-        Lower range of the band: eps for all presets (1: no lower edge) but engine-sqrt, which has c (nats; the
-        half-width is c times sqrt(length)). Not for tis, which holds weights at the upper edge alone.
+        Lower range of the band. For engine-sqrt it is c (nats; the half-width is c times sqrt(length)), for the other
+        presets eps (the edge of the ratio is 1 - eps; 1 means no lower edge). It has no use in tis, which has an upper
+        edge alone.
     range_hi : float, optional
         Upper range of the band, in the unit of range_lo.
     drift : {"none", "kl", "gaussian", "tilted", "signed"}, optional
-        Centre of the band per token, as for the rule, but made from the log-ratio that the correction is on.
+        Centre of the band per token, as in the clip rule's option ``rule.drift``, but computed from the token
+        log-ratios of the mismatch that ``on`` names.
     outside : {"drop", "truncate", "cap", "mask"}, optional
-        What happens outside the band, as for the rule.
+        What happens outside the band, as in the clip rule's option ``rule.outside``.
     weight : {"sequence", "geometric", "none"}, optional
         The factor inside the band: the ratio, its geometric mean over the tokens, or 1.
     on : {"engine", "behaviour"}, optional
-        The mismatch that is corrected: between trainer and sampler at the weights that sampled (default of
-        engine-sqrt), or between the old policy and the sampler, stale weights included (default of the others).
+        The mismatch that is corrected: "engine" between trainer and sampler at the weights that sampled (default of
+        engine-sqrt), or "behaviour" between the old policy and the sampler, stale weights included (default of all
+        other presets).
     """
 
     preset: str = "none"

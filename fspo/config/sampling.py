@@ -25,7 +25,8 @@ class SamplingConfig:
     max_new_tokens : int
         Greatest length of a response, tokens, with its end token.
     engine : {"auto", "fast", "generate", "vllm"}
-        ``"auto"`` takes the fast engine on a CPU and for models below 1e9 parameters, if the model's layers are
+        Program that samples: ``"fast"`` is the package's own, ``"generate"`` that of transformers, ``"vllm"`` a vLLM
+        server. ``"auto"`` takes ``"fast"`` on a CPU and for models below 1e9 parameters, if the model's layers are
         plain attention; else ``"generate"``.
     batch_size : int
         Responses sampled at once. A vLLM server gets all prompts and decides itself how many it samples at once.
@@ -72,7 +73,7 @@ class SamplingConfig:
             raise UserError("sampling.top_p has no effect at temperature 0: leave it out")
 
     def of_policy(self, **changes: Any) -> SamplingConfig:
-        """Return the settings with ``changes``, and with top-p and lower precision off.
+        """Return these settings with ``changes`` to some of them, without top-p and without a copy in lower precision.
 
         Responses that are sampled with these settings follow the policy's own distribution.
         """

@@ -1,4 +1,4 @@
-"""Write and read a model's tensors as safetensors: one file of full tensors, or a folder of shards.
+"""Write and read a model's tensors as safetensors: one file of full tensors, or a folder with one file per process.
 
 Sharded tensors are written through ``torch.distributed.checkpoint``: each process writes the rows that it holds to one
 file in the folder. Any number of processes can read the folder, and each process reads only the rows that it needs.
@@ -33,7 +33,7 @@ def write(path: Path, tensors: Mapping[str, torch.Tensor], *, writes: bool) -> N
     Raises
     ------
     OSError, SafetensorError
-        If the files cannot be written. If one of several processes fails to write its shards, all processes raise.
+        If the files cannot be written. If one of several processes fails to write its rows, all processes raise.
     """
     if any(map(is_part, tensors.values())):
         with _error_of_any_process():
@@ -53,7 +53,7 @@ def listed(path: Path, shards: int) -> Tensors:
     Parameters
     ----------
     shards : int
-        Number of processes that wrote shards; 0 for one file of full tensors.
+        Number of processes that wrote a file to the folder ``path``; 0 if `write` wrote one file of full tensors.
 
     Raises
     ------
@@ -81,7 +81,7 @@ def read(path: Path, targets: Tensors, shards: int) -> None:
     Raises
     ------
     OSError, SafetensorError, ValueError
-        If the files cannot be read; all processes raise if one of them fails to read shards.
+        If the files cannot be read. If one process fails to read its rows from a folder, all processes raise.
     """
     with torch.no_grad():
         if shards:

@@ -1,4 +1,4 @@
-"""The layout of FSDP2: each process holds some rows of every parameter, its gradient and its optimizer moments.
+"""How FSDP2 spreads a model: each process holds some rows of every parameter, its gradient and its optimizer moments.
 
 accelerate shards the model in place (`torch.distributed.fsdp.fully_shard`). A forward pass gathers the parameters layer
 by layer, and all processes take part. So every process must run the same number of passes.
@@ -29,7 +29,7 @@ class Fsdp2:
 
     @contextmanager
     def gathered(self) -> Iterator[None]:
-        """Gather all parameters once and keep them while the ``with`` block runs."""
+        """Gather all parameters from the processes once, and keep them while the ``with`` block runs."""
         model = self.model
         # Inside the block no layer frees its gathered weights after a forward pass. The end of the block restores
         # accelerate's setting. If that setting frees weights after a forward pass, the root module and the output layer
@@ -71,6 +71,9 @@ class Fsdp2:
             part.reshard()
 
     def clip_gradient(self, accelerator: Accelerator, model: torch.nn.Module, max_norm: float) -> float:
-        """Free gathered parameters, clip the norm of the gradient and return the norm before clipping."""
+        """Clip the norm of the gradient and return the norm before clipping.
+
+        The parameters that forward passes gathered are freed first.
+        """
         self.settle()
         return float(whole(accelerator.clip_grad_norm_(model.parameters(), max_norm)))

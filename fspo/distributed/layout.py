@@ -1,4 +1,7 @@
-"""The interface to a model whose parameters may be sharded over processes, and the choice of its layout."""
+"""The interface to a model whose parameters may be sharded over processes, and the choice of its layout.
+
+A layout says how the parameters are spread: `Fsdp2` over all processes, `Plain` as a whole copy in each process.
+"""
 
 from __future__ import annotations
 

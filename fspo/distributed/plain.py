@@ -1,4 +1,4 @@
-"""The layout of one process, or of data-parallel processes of which each holds all parameters."""
+"""The layout of a model that is not sharded: one process, or data-parallel processes, each with all parameters."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Plain:
     def accumulating(
         self, accelerator: Accelerator, model: torch.nn.Module, *, last: bool
     ) -> AbstractContextManager[None]:
-        """Return the context of a microbatch's passes: only an update's last microbatch averages gradients."""
+        """Return the context of a microbatch's passes: only an update's last one averages gradients over processes."""
         return nullcontext() if last else accelerator.no_sync(model)  # type: ignore[return-value]
 
     def settle(self) -> None:

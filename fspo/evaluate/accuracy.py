@@ -1,4 +1,4 @@
-"""Accuracy on benchmarks: avg@k and pass@k with intervals over prompts, accuracy by length, differences of models.
+"""Accuracy on benchmarks: avg@k and pass@k with intervals, accuracy by length, differences between two models.
 
 The responses to one prompt form a cluster, because they share its difficulty: k responses to each of 30 prompts count
 as 30 observations, not as 30 times k. Rates use the same cluster-robust variance and Wilson interval as acceptance
@@ -75,7 +75,7 @@ def pass_at_k(n: ArrayLike, c: ArrayLike, k: int) -> Floats:
     if (good < 0).any() or (good > size).any():
         raise UserError("more correct responses than responses, or fewer than none: correct the counts")
     wrong = size - good
-    some = wrong >= k  # with fewer wrong responses, each subset of k contains a correct one
+    some = wrong >= k  # with fewer than k wrong responses, each subset of k contains a correct one
     left = np.where(some, wrong - k, 0.0)
     log_none = gammaln(wrong + 1) - gammaln(left + 1) - gammaln(size + 1) + gammaln(size - k + 1)
     return np.where(good == 0, 0.0, np.where(some, 1 - np.exp(log_none), 1.0))
@@ -87,7 +87,10 @@ def budgets(n: int) -> list[int]:
 
 
 def rate(values: ArrayLike, prompt: ArrayLike) -> dict[str, float]:
-    """Return the mean of values in [0, 1] with an interval over prompts, which is NaN for fewer than five prompts."""
+    """Return the mean of values in [0, 1] and its interval, for which the values of one prompt are a cluster.
+
+    ``prompt`` is the number of each value's prompt. The interval is NaN for fewer than five prompts.
+    """
     values = np.asarray(values, np.float64)
     found = ratios(values, dense(np.asarray(prompt)), np.zeros(len(values), np.int64), 1, binary=True)
     low, high = proportion_interval(found.value, found.variance, found.count, found.clusters)
@@ -116,10 +119,10 @@ def measures(answers: Answers) -> list[dict[str, Any]]:
 def difference(one: Answers, other: Answers, k: int | None = None) -> dict[str, float]:
     """Return the accuracy of ``one`` minus that of ``other`` on their common prompts, with Student's t interval.
 
-    The difference is taken for each prompt and averaged. If it is the same for all prompts (for example because both
-    models solve the same ones), its variance is 0, although a few equal prompts do not show that the models are equal.
-    The variance is then replaced by that of a proportion to which two successes and two failures are added
-    (`fspo.stats.clusters.flat_variance`), as in `rate`.
+    The difference is taken for each prompt and averaged over prompts. If it is the same for all prompts (for example
+    because both models solve the same ones), its variance over prompts is 0, although a few equal prompts do not show
+    that the models are equal. Then the variance of a proportion is used, with two successes and two failures added to
+    the data (`fspo.stats.clusters.flat_variance`), as in `rate`.
 
     Parameters
     ----------
@@ -176,7 +179,7 @@ def by_length(answers: Answers, bins: Bins) -> list[dict[str, Any]]:
 
 
 def results(found: Mapping[tuple[str, str], Answers]) -> list[dict[str, Any]]:
-    """Return one row for each (benchmark, model) and measure, with the difference from the first model.
+    """Return one row for each benchmark, model and measure (avg@n, pass@k), with the difference from the first model.
 
     Parameters
     ----------

@@ -111,7 +111,7 @@ class AnswerFile:
     ----------
     path : path
     header : dict
-        The model, the prompts and the sampling settings, as plain JSON values from `header`.
+        The model, the prompts and the sampling settings, as the function `header` returns them.
 
     Raises
     ------
@@ -174,7 +174,8 @@ def answer(
     Parameters
     ----------
     collector : Collector
-        Samples and judges the benchmark's prompts. Each process samples its share and gets all responses.
+        Samples responses to the benchmark's prompts and judges them. Each process samples its share of the responses
+        and gets all of them.
     keep : callable
         Called with the lines of the answer file for each finished batch, one line for each prompt.
     texts : bool

@@ -36,8 +36,9 @@ def evaluate(args: Any, wanted: list[tuple[str, AnswerConfig]], sampling: Sampli
     args : namespace
         Parsed command line of ``fspo evaluate``.
     wanted : list of (benchmark, AnswerConfig)
-        Benchmarks, each with its sampling settings.
+        Benchmarks, each with the settings that its answer file records.
     sampling : SamplingConfig
+        Settings of the sampler, the same for all benchmarks (temperature, length limit, engine, batch size).
     """
     state = PartialState(cpu=args.cpu or not torch.cuda.is_available())
     output = Path(args.output)

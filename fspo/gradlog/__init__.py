@@ -1,4 +1,4 @@
-"""The gradient log: the file format by which a trainer (this one or another) hands its responses to the diagnostics."""
+"""The gradient log: the file format by which a trainer (this one or another) hands its responses to `fspo analyse`."""
 
 from fspo.gradlog.log import GradLog, GradLogWriter, discard_from, header_rule, read_files, read_log
 

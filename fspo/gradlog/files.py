@@ -177,10 +177,11 @@ def read_rows(
     phases: Iterable[str] | None,
     groups: Sequence[int] | None = None,
 ) -> tuple[list[pa.Table], list[str]]:
-    """Read rows of one log file. The tables that are returned do not carry the file's header.
+    """Read rows of one log file; return a list of tables and a list of messages on what cannot be read.
 
-    Returns one table of all row groups, or one table for each readable row group if a row group is broken; and one
-    message for each row group that cannot be read, or for the whole file if no row group can be reached.
+    There is one table of all row groups, or, if a row group is broken, one table for each readable row group. There is
+    one message for each broken row group, or one for the whole file if it cannot be opened. The tables do not carry the
+    file's header.
 
     Parameters
     ----------

@@ -43,7 +43,7 @@ class GradLogWriter:
         Store unit vectors of the scores as float32 (full gradients) rather than float16 (sketches).
     metadata : mapping
         Plain values kept in each file's header. They should include ``{"rule": rule.to_dict()}``, because the tables of
-        `fspo analyse` need the rule that trained.
+        `fspo analyse` need the rule with which the run was trained.
     user_columns : mapping
         Columns beyond the schema: name of each (without its prefix ``user.``) to the name of its Arrow type.
     """
@@ -115,7 +115,7 @@ class GradLogWriter:
         path = self.folder / file_name(rollout, self.rank)
         with whole_file(path) as part:
             table = pa.Table.from_batches(self._batches, self.schema)
-            # Sketches are not dictionary-encoded: this would save no bytes, and reading would take four times as long.
+            # Sketches are not dictionary-encoded: the encoding would save no bytes and make reading four times slower.
             coded: Any = [name for name in self.schema.names if name != "score_unit"]
             pq.write_table(table, part, compression="zstd", write_page_checksum=True, use_dictionary=coded)
         self._batches = self._batches if keep else []

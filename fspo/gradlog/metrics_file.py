@@ -15,8 +15,8 @@ from fspo.gradlog.run_folder import METRICS
 class MetricsFile:
     """Reads and writes metrics.jsonl.
 
-    Each line is written to the file at once. A resumed run removes the lines of the rollouts that it repeats. Values
-    that are not finite are written as null.
+    Each line is written to the file as soon as it is made. A resumed run removes the lines of the rollouts that it
+    repeats. Values that are not finite are written as null.
     """
 
     def __init__(self, run: str | Path) -> None:

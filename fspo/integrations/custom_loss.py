@@ -63,7 +63,8 @@ def prime_rl_loss(inputs: Any, **options: Any) -> Outputs:
     Raises
     ------
     UserError
-        For a rule that needs more than one response at a time, token weights, or advantages that differ by token.
+        For a rule that needs more than one response at a time, ``loss_weights`` other than 1, or advantages that differ
+        between the tokens of a response.
     """
     rule = _rule(options, "kwargs", "prime-rl shows a loss one response")
     weights = inputs.loss_weights
@@ -91,7 +92,8 @@ def rllm_loss(context: Any) -> tuple[Tensor, dict[str, float]]:
     Raises
     ------
     UserError
-        For a rule that needs more than one microbatch at a time, a KL penalty, or advantages that differ by token.
+        For a rule that needs more than one microbatch at a time, a KL penalty, or advantages that differ between the
+        tokens of a response.
     """
     if context.params.get("kl_beta"):
         raise UserError("kl_beta has no effect on a custom loss: set it to 0")
@@ -113,7 +115,7 @@ def _rule(options: Mapping[str, Any], field: str, shows: str) -> Rule:
     """Return the rule that the options name.
 
     Error messages use ``field``, the field of the framework's configuration that holds the options, and ``shows``, a
-    clause that says what the framework passes to a loss, as "rLLM shows a loss one microbatch".
+    clause that says what the framework passes to a loss function, for example "rLLM shows a loss one microbatch".
     """
     parts = dict(options)
     name = parts.pop("rule", "fspo")

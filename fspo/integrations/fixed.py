@@ -21,7 +21,8 @@ def fixed_rule(name: str, parts: Mapping[str, Any], shows: str) -> Rule:
     Parameters
     ----------
     shows : str
-        Clause for error messages that says what the trainer passes to a loss, as "verl shows a loss one microbatch".
+        Clause for error messages that says what the trainer passes to a loss function, for example "verl shows a loss
+        one microbatch".
 
     Raises
     ------
@@ -42,7 +43,7 @@ def fixed_rule(name: str, parts: Mapping[str, Any], shows: str) -> Rule:
 
 
 def token_mean(advantages: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Return each response's mean advantage over tokens, float64 (B,), and whether its tokens differ in it (B,)."""
+    """Return the mean advantage over each response's tokens, float64 (B,), and whether it differs by token (B,)."""
     inside = torch.where(mask, advantages.detach().double(), 0.0)
     mean = inside.sum(1) / mask.sum(1).clamp(min=1)
     far = (inside - mean[:, None]).abs() > 1e-4 * (1 + mean.abs()[:, None])

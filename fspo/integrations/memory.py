@@ -1,7 +1,7 @@
 """Learn, from one update inside TRL or verl, the drift and the range of an adaptive band for the next update.
 
 TRL and verl pass the loss one microbatch at a time. So this module collects the responses of an update from all
-processes, in the order of their response numbers. Every process then computes the same state.
+processes, in the order of their response numbers. Every process then computes the same drift and range.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class UpdateMemory:
         Numbers of the responses of the present microbatch. Set before each call of the loss if the trainer (verl) does
         not pass them to the loss.
     lagged : DriftStats
-        Sums over the responses of the previous update, from which the centre is made; 0 at the first update of a
-        rollout, where every S is 0.
+        Sums of s, s^2 and k3 over the tokens of the previous update, s the token log-ratio. The centre of the present
+        update's band is made from them. They are 0 at the first update of a rollout, where every S is 0.
     """
 
     def __init__(self, rule: Rule, gather: Callable[[list[Any]], list[Any]] = gather_object) -> None:
@@ -63,8 +63,9 @@ class UpdateMemory:
         return self.online.rule.centre(self.lagged, advantages)
 
     def begin_rollout(self) -> None:
-        """Begin a rollout: set the sums from which the band's centre is computed to 0, because no update has trained on
-        the rollout's responses yet.
+        """Begin a rollout: forget the previous update's log-ratios, so that the centre of the band is 0.
+
+        No update has trained on the new rollout's responses yet, so each of them has S = 0.
         """
         self.online.end_rollout()
         self.lagged = DriftStats()

@@ -63,7 +63,7 @@ class ObservedAsync(AsyncGRPOTrainer):
             rule=rule,
             metadata={"seed": self.args.seed},
         )
-        self._published: dict[int, int] = {}  # version of the weights -> updates done when the sampler received it
+        self._published: dict[int, int] = {}  # by version of the weights: updates done when the sampler received it
         self._responses = 0
         self._outputs: Any = None
         self.add_callback(Begin(self))
@@ -130,7 +130,7 @@ class ObservedAsync(AsyncGRPOTrainer):
         lengths = torch.bincount(response, minlength=count)
         mask = torch.arange(int(lengths.max()), device=index.device) < lengths[:, None]
 
-        # Return values as (B, T), one row for each response, from one row that holds the tokens of all responses.
+        # ``values`` is one row that holds the tokens of all responses. Return it as (B, T), one row for each response.
         def by_response(values: Tensor) -> Tensor:
             return torch.zeros(mask.shape, device=values.device).masked_scatter(mask, values.float())
 

@@ -45,7 +45,7 @@ class Begin(TrainerCallback):
 
 
 class LoggedTrainer(GRPOTrainer):
-    """`trl.GRPOTrainer` that writes the gradient log; it carries rewards and response numbers from rollout to loss."""
+    """`trl.GRPOTrainer` that writes the gradient log; it hands each response's reward and number on to the loss."""
 
     args: GRPOConfig
     model: torch.nn.Module  # type: ignore[assignment]
@@ -54,7 +54,8 @@ class LoggedTrainer(GRPOTrainer):
     def open_log(self, rule: Rule | None, correction: Rule | None) -> None:
         """Make the log's writer.
 
-        ``rule`` and ``correction`` are those of the loss; None if the loss has none, or none of this project's.
+        ``rule`` and ``correction`` are those that the loss applies. Each is None if the loss applies none, or one that
+        no rule of this project reproduces.
         """
         self._rewards: Tensor | None = None
         self.log_rows = TrlLog(
@@ -101,7 +102,10 @@ class LoggedTrainer(GRPOTrainer):
         return output
 
     def _truncated(self, output: dict[str, Any]) -> Tensor:
-        """Return a mask of truncated responses, which do not end in an end or pad token or are all masked by TRL."""
+        """Return a mask of truncated responses.
+
+        They are those whose last token is neither an end nor a pad token, and those of which TRL masks all tokens.
+        """
         length = output["completion_mask"].sum(1)
         last = output["completion_ids"].gather(1, (length - 1).clamp(min=0)[:, None])[:, 0]
         ends = torch.tensor([*self.eos_token_ids, self._tokenizer.pad_token_id], device=last.device)
@@ -126,7 +130,7 @@ class LoggedTrainer(GRPOTrainer):
         tokens : dict, optional
             Columns of token log-ratios (`fspo.objective.token_columns`).
         """
-        if PREFIX + "response_id" not in inputs:  # batches made without a training rollout are not logged
+        if PREFIX + "response_id" not in inputs:  # responses of an evaluation are not logged
             return
         first_pass = self.args.steps_per_generation or self.args.gradient_accumulation_steps
         self.log_rows.append(
@@ -140,8 +144,10 @@ class LoggedTrainer(GRPOTrainer):
         )
 
     def take_scores(self, inputs: dict[str, Any]) -> Scores | None:
-        """Take scores at the last update of the first pass over a rollout, in every ``score_every``-th rollout; else
-        return None."""
+        """Return the scores of a microbatch's responses, or None if none are taken at this update.
+
+        They are taken at the last update of the first pass over a rollout, in every ``score_every``-th rollout.
+        """
         log = self.log_rows
         first_pass = self.args.steps_per_generation or self.args.gradient_accumulation_steps
         chosen = max(first_pass // self.args.gradient_accumulation_steps, 1) - 1

@@ -23,7 +23,7 @@ from fspo.rules import Rule
 
 
 def observe(trainer: type, *, score_every: int = 0, tokens: bool = False) -> type:
-    """Return a subclass of one of TRL's trainers that also writes the gradient log; it trains the same weights.
+    """Return a subclass of one of TRL's trainers that also writes the gradient log and trains exactly as that trainer.
 
     The log has a row for each response and update: S, A, L, versions, the reward, whether the response was truncated
     and, where the sampler gave log-probabilities (vLLM, or a ``rollout_func``), the engine's log-ratio. The log's rule

@@ -44,7 +44,7 @@ def clip_of(args: Any) -> Rule | None:
     try:
         rule = Rule("token", **parts) if token else Rule("linear", weight="geometric", **parts)
         return rule if loss == "cispo" or args.delta is None else rule.with_dual_at(args.delta)
-    except UserError:  # TRL's band leaves out the ratio 1, which a band of our rules cannot do
+    except UserError:  # the ratio 1 lies in each band of ours, not in TRL's
         return None
 
 
@@ -65,5 +65,5 @@ def correction_of(args: Any) -> Rule | None:
     below, above = 1.0 if low is None else 1 - low, math.inf if high is None else high - 1
     try:
         return replace(CORRECTIONS[preset], range_lo=below, range_hi=above, outside=outside, name=f"trl-{mode}")
-    except UserError:  # TRL's band leaves out the ratio 1, which a band of our rules cannot do
+    except UserError:  # the ratio 1 lies in each band of ours, not in TRL's
         return None

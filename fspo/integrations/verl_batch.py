@@ -40,8 +40,8 @@ def padded(data: Any, *names: str) -> Any:
 def whole_mask(data: Any, kept: Tensor) -> Tensor:
     """Return the mask (B, T) of the tokens that the policy drew, including those that verl's rejection masked.
 
-    ``kept`` (B, T) is the mask of the loss. It is returned where the batch does not tell: verl's older trainer does not
-    say which tokens of a conversation of several turns the policy drew.
+    ``kept`` (B, T) is the mask of the loss. It is returned if the batch does not say which tokens the policy drew, as
+    with verl's older trainer in a conversation of several turns.
     """
     if data["response_mask"].is_nested:
         return padded(data, "loss_mask")["loss_mask"].to(torch.bool) if "loss_mask" in data else kept
@@ -69,7 +69,7 @@ def versions(data: Any, rollout: int) -> np.ndarray:
 
 
 def sampled_now(numbers: np.ndarray, rollout: int) -> np.ndarray:
-    """Return which responses (B,) the weights of this rollout sampled wholly; ``numbers`` are those of `versions`."""
+    """Return whether the weights of this rollout sampled all of a response (B,); ``numbers`` come from `versions`."""
     return (numbers == rollout).all(0)
 
 
@@ -180,6 +180,9 @@ def weigh(data: Any, correction: Rule, engine: Any, rollout: int) -> Tensor | No
 
 
 def mean_factor(weights: Tensor | None, kept: Tensor, mask: Tensor) -> np.ndarray:
-    """Return the mean factor (B,) that a correction gave a response's tokens (``mask``), 0 for those not ``kept``."""
+    """Return the mean over each response's tokens (``mask``) of the factor that a correction gave them, (B,).
+
+    ``weights`` are the factors of the tokens, 1 by default. A token that verl masks (not in ``kept``) counts as 0.
+    """
     factor = kept.double() if weights is None else weights.double() * kept
     return (factor.sum(1) / mask.sum(1).clamp(min=1)).cpu().numpy()

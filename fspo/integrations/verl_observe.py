@@ -92,7 +92,7 @@ def watch_actors(run: str | None) -> None:
 
 
 class _ObservedWorker:
-    """Mixin for verl's training worker, put in by `watch_actors`: numbers responses and logs every call of the loss."""
+    """Mixin for verl's training worker, put in by `watch_actors`: gives responses numbers, logs each loss call."""
 
     run: str | None
     _log: _ActorLog | None = None

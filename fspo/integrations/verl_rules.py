@@ -20,7 +20,8 @@ def clip_of(config: Any) -> Rule | None:
     Parameters
     ----------
     config : verl's ActorConfig
-        The fields ``policy_loss.loss_mode``, ``clip_ratio_low``, ``clip_ratio_high`` and ``clip_ratio_c`` are read.
+        The fields ``policy_loss.loss_mode``, ``clip_ratio_low``, ``clip_ratio_high`` and ``clip_ratio_c`` are read, and
+        in verl's bypass mode ``policy_loss.rollout_correction``.
     """
     policy_loss: Any = getattr(config, "policy_loss", {})
     mode = policy_loss.get("loss_mode", None)
@@ -36,17 +37,17 @@ def clip_of(config: Any) -> Rule | None:
         if mode == "gspo":
             return Rule("linear", low, high, weight="geometric", name=name)
         return Rule("token", low, high, on=on, name=name).with_dual_at(bound)
-    except (UserError, ValueError, ZeroDivisionError):  # a band that leaves out the ratio 1, as no rule of ours does
+    except (UserError, ValueError, ZeroDivisionError):  # the ratio 1 lies in each band of ours, not in verl's
         return None
 
 
 def correction_of(options: Any) -> Rule | None:
     """Return verl's rollout correction as one correction rule; None if there is none, or no rule of ours does the same.
 
-    verl's importance weights, truncated or masked (option ``rollout_is``), become a rule with a weight. A criterion of
-    rejection (option ``rollout_rs``) becomes a rule that masks outside its band and weighs nothing. It must be a single
-    criterion on verl's k1, or by token on verl's k2. With x our log-ratio, verl's k1 is -x, so the bounds are swapped,
-    and its k2 is x^2 / 2.
+    verl's importance weights, truncated or masked (option ``rollout_is``), become a rule with a weight. verl's
+    rejection (option ``rollout_rs``) becomes a rule whose factor is 1 in its band and 0 outside. It must have a single
+    criterion, on verl's k1 or, by token, on verl's k2. With x our log-ratio, verl's k1 is -x, so the upper bound of k1
+    gives the lower edge of x; verl's k2 is x^2 / 2.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Supervised warm-up of the embedded model: it takes one to two minutes once, and later runs read it from the cache."""
+"""Supervised warm-up of the embedded model. It takes one to two minutes; later runs read the model from the cache."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def warm_up(
     task : TeachingTask, optional
         The task on which the model is trained; chain-add by default.
     cache_dir : path, optional
-        Folder of the cache; replaces ``config.cache_dir``.
+        Folder in which warmed-up models are kept; replaces ``config.cache_dir``.
     width : int
         Entries of a hidden state; with another width than the embedded model's a model of another size is made.
 

@@ -24,7 +24,7 @@ from fspo.models.shapes import EMBEDDED_WIDTH, small_qwen3
 from fspo.sampling.sample import sample
 from fspo.tasks import TeachingTask
 
-RECIPE = 1  # part of the hash that names the cached model: raise it when a change of this file changes the weights
+RECIPE = 1  # enters the name of the cached model: raise it when a change of this file changes the weights
 _IGNORED = -100  # label of prompt and padding tokens: cross_entropy gives it no loss
 _LEARNING_RATE_FLOOR = 0.05
 _RAMP_STEPS = 100

@@ -1,9 +1,9 @@
 """The training objective: ratio, band, surrogate, aggregation, as pure functions on torch tensors.
 
 Each response (or token) has a surrogate term ``j``, which is maximised: ``loss = -sum(j) / denominator``. The clip
-rule decides on detached numbers in float64; the gradient is then ``M w A grad S`` exactly as docs/theory.md section 1
-defines the clipped update. Where the log-probs of the program that sampled are known, a correction multiplies the
-gradient of token t by a factor f_t.
+rule computes M and w from detached numbers in float64, so the gradient is ``M w A grad S``, exactly as docs/theory.md
+section 1 defines the clipped update. Where the log-probs of the program that sampled are known, a correction multiplies
+the gradient of token t by a factor f_t.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ def objective(
     config : ObjectiveConfig, optional
     m : float or Tensor (B,), optional
         Centre of the band, nats per token; needed if the rule has a drift. It is ``rule.centre(stats, advantages)``,
-        where ``stats`` are the sums over the minibatch of all processes: `Records.drift_stats` of a first pass, added
-        up with ``+`` over microbatches and processes.
+        where ``stats`` are sums of s, s^2 and k3 over the tokens of the minibatch, s the token log-ratio. A first pass
+        gives them for each microbatch (`Records.drift_stats`); ``+`` adds them up over microbatches and processes.
     denominator : float, optional
         See `aggregate`. If data parallelism averages gradients, multiply the loss by the number of processes.
     ref : Tensor (B, T), optional
@@ -75,7 +75,8 @@ def objective(
         multiplies value and gradient.
     correction_m : float or Tensor (B,), optional
         Centre of the correction's band, nats per token; needed if the correction has a drift. It is
-        ``correction.centre(stats, advantages)``, where ``stats`` are the sums of the ratio that the correction acts on.
+        ``correction.centre(stats, advantages)``, where ``stats`` are such sums as for ``m``, with s the token
+        log-ratio of the engine or behaviour ratio that the correction acts on.
     factor : Tensor (B,) or (B, T), optional
         Factor of each response or each token that the caller computed; it replaces the factor of a correction.
 
@@ -158,14 +159,15 @@ def surrogate(
     Returns
     -------
     terms : Tensor, (B,) for sequence rules, (B, T) for token and prefix rules
-        The value is ``w_edge A``, where ``w_edge`` is the weight w inside the band and the weight of the edge where
-        the response is clipped. The gradient is ``M w A grad(S)``, S the log-ratio of the response; it is divided by
-        L if the weight is geometric. Token rules: ``M_t w_t A grad(s_t)``, w_t = exp(s_t). Prefix rules:
-        ``M_t w_t A grad(s_t)``, w_t = exp(S_t): the per-decision importance sampling theorem (Precup, Sutton and
-        Singh 2000) weights the score of token t, and of no other token, by the ratio of the tokens up to t. A rule on
-        the total ratio takes its weights from that ratio. A factor multiplies value and gradient. In the gradient,
-        ``f_t grad(s_t)`` takes the place of ``grad(s_t)``, also in ``grad(S) = sum_t grad(s_t)``. The value of a
-        sequence rule's term is multiplied by the mean of f_t over the response's tokens.
+        The value of a term is ``w_edge A``, where ``w_edge`` is the weight of the edge if the response (token, prefix)
+        is clipped, and its own weight w if not. The gradient of a sequence rule's term is ``M w A grad(S)``, S the
+        log-ratio of the response; it is divided by L if the weight is geometric. The gradient of a token rule's term is
+        ``M_t w_t A grad(s_t)`` with w_t = exp(s_t). That of a prefix rule's term is ``M_t w_t A grad(s_t)`` with
+        w_t = exp(S_t), S_t the sum of s_1 to s_t: by the per-decision importance sampling theorem (Precup, Sutton and
+        Singh 2000) the ratio of the tokens up to t weights the score of token t alone. A rule on the total ratio takes
+        its weights from that ratio. With a factor, ``f_t grad(s_t)`` takes the place of ``grad(s_t)``, also in
+        ``grad(S) = sum_t grad(s_t)``. The value is multiplied by f_t, in a sequence rule's term by the mean of f_t over
+        the response's tokens.
     applied : Applied
         float64 tensors of the shape of ``terms``.
     """
@@ -197,7 +199,7 @@ def apply_rule(
     Parameters
     ----------
     log_ratio : Tensor (B, T)
-        Token log-ratios of the rule's ratio, float64, nats; 0 outside the mask.
+        Token log-ratios of the ratio that the rule is on (`ratio_tokens`), float64, nats; 0 outside the mask.
     mask : Tensor (B, T), bool
     advantages : Tensor (B,)
     m : float or Tensor (B,), optional
@@ -247,8 +249,11 @@ def aggregate(
 ) -> Float[Tensor, ""]:
     """Sum the surrogate terms of a batch and divide by the denominator; return the objective as a 0-d tensor.
 
+    J_i is the term of response i, j_it that of its token t. B responses have lengths L_i; C is
+    ``config.constant_length``.
+
     ========== ============================= =================================================================
-    name       formula                       length
+    name       formula                       what the length does
     ========== ============================= =================================================================
     response   mean_i J_i                    fair for sequence rules: each response counts once. Token terms
                                              are summed, ``J_i = sum_t j_it``: long responses move more.
@@ -265,7 +270,7 @@ def aggregate(
     ----------
     terms : Tensor (B,) or (B, T)
     mask : Tensor (B, T), bool
-        Rows without a token count in no sum, so padding rows change nothing.
+        Responses without a token enter no sum and no count, so rows added as padding change nothing.
     denominator : float, optional
         Sum of `denominator_for` over all microbatches and processes of the update. By default it is `denominator_for`
         of this batch alone.

@@ -1,4 +1,4 @@
-"""Log-ratios of tokens and responses: of the update, and of the old policy to the law that drew the tokens."""
+"""Log-ratios of tokens and responses: of the update, and of the mismatch between sampler and old policy."""
 
 from __future__ import annotations
 
@@ -46,9 +46,10 @@ class Mismatch(NamedTuple):
     Attributes
     ----------
     behaviour : Tensor (B, T)
-        d_t + e_t, old less the sampler's log-probability.
+        d_t + e_t, the token's old log-probability less the sampler's: staleness d_t and engine log-ratio e_t together.
     engine : Tensor (B, T) or None
-        e_t, the sampling weights' log-probability by the trainer less the sampler's; None if it is unknown.
+        e_t, the log-probability that the trainer computes with the weights that sampled, less the sampler's; None if it
+        is unknown.
     missing : Tensor (B,), int64
         Number of tokens whose log-probability the sampler did not give (NaN or infinite). Their e_t is taken as 0.
     """

@@ -1,4 +1,4 @@
-"""What the objective did to each response: `Records`, from which the log's rows and the metrics are made."""
+"""`Records`: what the clip rule and the correction did to each response; the source of the log and the metrics."""
 
 from __future__ import annotations
 
@@ -23,10 +23,13 @@ class Records:
 
     The log's rows and the metrics are made of these tensors, which carry no gradient.
 
-    Columns of the mismatch are None where the sampler's log-probs are unknown. ``correction_*`` are None without a
-    correction. For token and prefix rules ``multiplier`` and the weights are means over the response's tokens, ``side``
-    is 0, ``lo`` and ``hi`` are NaN, ``band_accept`` says that every token is in its band, and ``capped`` that the
-    exponent of at least one token was held at MAX_EXPONENT. The same holds for a correction by token or prefix.
+    The fields of the mismatch are None where the sampler's log-probs are unknown, and the fields ``correction_*`` where
+    the run has no correction.
+
+    A rule by token or prefix clips each token by itself. For such a rule ``multiplier``, ``weight`` and
+    ``clipped_weight`` are means over the response's tokens, ``side`` is 0, and ``lo`` and ``hi`` are NaN.
+    ``band_accept`` is true if every token is in its band, and ``capped`` if the exponent of at least one token's weight
+    was held at MAX_EXPONENT. The fields of a correction by token or prefix are made in the same way.
     """
 
     length: Int64[Tensor, " B"]  # number of unmasked tokens
@@ -36,37 +39,39 @@ class Records:
     side: Int8[Tensor, " B"]  # clipped below (-1), not at all (0), above (1), at the dual clip (2)
     multiplier: Float64[Tensor, " B"]  # multiplier M of the gradient
     weight: Float64[Tensor, " B"]  # importance weight w
-    clipped_weight: Float64[Tensor, " B"]  # M w; exact also where the logged M is held at a limit (fspo.rules.Applied)
+    clipped_weight: Float64[Tensor, " B"]  # M w, computed without M, so exact also where log M is held within +-80
     lo: Float64[Tensor, " B"]  # lower edge of the band on S, nats
     hi: Float64[Tensor, " B"]  # upper edge of the band on S, nats
-    drift: Float64[Tensor, " B"]  # m, centre of the band, nats per token; 0 where the rule has no drift
+    drift: Float64[Tensor, " B"]  # drift m: centre of the band, nats per token; 0 for a rule without a drift
     band_accept: Bool[Tensor, " B"]  # S lies in the band
     capped: Bool[Tensor, " B"]  # the exponent of the importance weight was held at MAX_EXPONENT
-    cut_low: Int64[Tensor, " B"]  # number clipped below the band: 0 or 1 (sequence rules), or the number of tokens
-    cut_high: Int64[Tensor, " B"]  # number clipped above the band, counted as in cut_low
-    cut_dual: Int64[Tensor, " B"]  # number clipped at the dual clip, counted as in cut_low
-    count: Int64[Tensor, " B"]  # number of responses (or tokens) with A != 0, by which the clip shares are divided
+    cut_low: Int64[Tensor, " B"]  # clips below the band: 0 or 1; for a rule by token or prefix, a number of tokens
+    cut_high: Int64[Tensor, " B"]  # clips above the band: 0 or 1, or a number of tokens
+    cut_dual: Int64[Tensor, " B"]  # clips at the dual clip: 0 or 1, or a number of tokens
+    # Largest possible number of clips: 0 if A = 0, else 1 or the number of tokens. A clip share is the sum of the clips
+    # of many responses over the sum of their ``count``.
+    count: Int64[Tensor, " B"]
     kl: Float64[Tensor, " B"]  # k3 estimate of KL(new||reference) summed over tokens, nats; 0 without a reference
-    engine_log_ratio: Float64[Tensor, " B"] | None = None  # engine log-ratio E, nats; None if the staleness is unknown
+    engine_log_ratio: Float64[Tensor, " B"] | None = None  # E, nats; None if only the sum D + E is known
     engine_sum_sq: Float64[Tensor, " B"] | None = None
     engine_k3_sum: Float64[Tensor, " B"] | None = None
     staleness_log_ratio: Float64[Tensor, " B"] | None = None  # staleness log-ratio D, nats
     behaviour_log_ratio: Float64[Tensor, " B"] | None = None  # behaviour log-ratio D + E, nats
     behaviour_sum_sq: Float64[Tensor, " B"] | None = None
     behaviour_k3_sum: Float64[Tensor, " B"] | None = None
-    # sum over tokens of the squares of the total ratio's token log-ratios
+    # sum over the tokens of the squared token log-ratio of the total ratio (of S + D + E)
     total_sum_sq: Float64[Tensor, " B"] | None = None
     total_k3_sum: Float64[Tensor, " B"] | None = None
     missing: Int64[Tensor, " B"] | None = None  # number of tokens for which the sampler gave no log-probability
-    correction_lo: Float64[Tensor, " B"] | None = None  # lower edge of the correction's band on its ratio, nats
+    correction_lo: Float64[Tensor, " B"] | None = None  # lower edge of the correction's band on E or D + E, nats
     correction_hi: Float64[Tensor, " B"] | None = None
     correction_drift: Float64[Tensor, " B"] | None = None  # centre of the correction's band, nats per token
-    correction_side: Int8[Tensor, " B"] | None = None  # where the correction cut the response, coded as ``side``
+    correction_side: Int8[Tensor, " B"] | None = None  # clipped by the correction: below -1, not 0, above 1
     correction_weight: Float64[Tensor, " B"] | None = None  # factor by which the correction multiplies the gradient
     # whether the exponent of the correction's weight was held at MAX_EXPONENT
     correction_capped: Bool[Tensor, " B"] | None = None
-    correction_cut: Int64[Tensor, " B"] | None = None  # number of cuts by the correction, counted as in cut_low
-    correction_count: Int64[Tensor, " B"] | None = None  # number of responses (or tokens) with A != 0
+    correction_cut: Int64[Tensor, " B"] | None = None  # clips by the correction: 0 or 1, or a number of tokens
+    correction_count: Int64[Tensor, " B"] | None = None  # as ``count``: 0 if A = 0, else 1 or the number of tokens
 
     def to_numpy(self) -> dict[str, Shaped[np.ndarray, " B"]]:
         """Return each field that is not None as a numpy array (B,), by name."""
@@ -74,22 +79,25 @@ class Records:
         return {name: column.cpu().numpy() for name, column in known.items() if column is not None}
 
     def drift_stats(self, advantages: Float[Tensor, " B"] | None = None, on: Ratio = "update") -> DriftStats:
-        """Return sums over this batch's tokens from which a rule on the ratio ``on`` estimates its drift."""
+        """Return the sums over this microbatch's tokens from which a rule that clips ``on`` estimates its drift."""
         return ratio_stats(vars(self), on, advantages)
 
 
 def ratio_sum(columns: Mapping[str, Any], on: Ratio) -> Any:
-    """Return the log-ratio named ``on`` of each response (B,), nats, from the columns of `Records` (B,)."""
+    """Return each response's log-ratio (B,), nats, from the columns of `Records` (B,).
+
+    ``on`` says which: "update" (S), "engine" (E), "behaviour" (D + E) or "total" (S + D + E).
+    """
     if on == "total":
         return columns["log_ratio"] + columns["behaviour_log_ratio"]
     return columns[RATIO_COLUMNS[on].log_ratio]
 
 
 def ratio_stats(columns: Mapping[str, Any], on: Ratio, advantages: Any = None) -> DriftStats:
-    """Return sums over a batch's tokens from which a rule on the ratio ``on`` estimates its drift.
+    """Return the sums over a batch's tokens from which a rule that clips the ratio ``on`` estimates its drift.
 
-    ``columns`` are the columns of `Records`, arrays or tensors (B,). With ``advantages`` (B,) the log-ratios of
-    responses with A > 0 and of those with A < 0 are also summed apart, as drift ``signed`` needs.
+    ``columns`` are the columns of `Records`, arrays or tensors (B,). With ``advantages`` (B,) the result has two more
+    sums of log-ratios, over responses with A > 0 and with A < 0; a rule whose ``drift`` is "signed" needs them.
     """
     k3_sum, sum_sq = columns[RATIO_COLUMNS[on].k3_sum], columns[RATIO_COLUMNS[on].sum_sq]
     return DriftStats.of(k3_sum, sum_sq, columns["length"], ratio_sum(columns, on), advantages)
@@ -101,7 +109,7 @@ def clip_columns(
     advantages: Float[Tensor, " B"],
     m: Float[Tensor, " B"] | float | None,
 ) -> dict[str, Shaped[Tensor, " B"]]:
-    """Return what a rule did to each response as fields of `Records`: side, weights, edges and numbers of cuts."""
+    """Return what a rule did to each response as fields of `Records`: side, weights, edges and numbers of clips."""
     per_token = applied.side.ndim == 2
     active = (advantages != 0) & mask.any(-1)
     active = active[:, None] & mask if per_token else active
@@ -137,8 +145,8 @@ def mismatch_columns(
 ) -> dict[str, Shaped[Tensor, " B"]]:
     """Return the fields of `Records` that describe the mismatch between sampler and trainer; none if it is unknown.
 
-    Each known ratio (engine, behaviour, total) gives a response's log-ratio and its sums over tokens of k3 and of the
-    squared token log-ratio. The total log-ratio has no field of its own.
+    For each known ratio (engine, behaviour, total) these are the response's log-ratio, and its sums over tokens of k3
+    and of the squared token log-ratio. For the total ratio the two sums alone are fields of `Records`.
     """
     if mismatch is None:
         return {}

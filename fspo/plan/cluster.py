@@ -28,8 +28,8 @@ def cluster_commands(
     out : str
         Folder of the results.
     target : float or None
-        Band acceptance on the responses of the unclipped run to which each rule's range is calibrated; None: each rule
-        trains with the range of its preset.
+        If given, each rule's range is calibrated so that its band acceptance on the responses of the unclipped run is
+        this number. None: each rule trains with the range of its preset.
     width : str
         Name of a conference or journal, whose page sets the width of the figures.
 

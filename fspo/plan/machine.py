@@ -10,9 +10,11 @@ from fspo.plan.models import Sizes
 
 
 def longest_microbatch(config: TrainConfig) -> tuple[int, int, int]:
-    """Return how many rows of the greatest length fit a microbatch, and the tokens of such a row's prompt and response.
+    """Return how many rows of the greatest length fit a microbatch, and the numbers of prompt and response tokens in
+    such a row.
 
-    A row is a prompt with its response. The greatest lengths are those that the options allow.
+    A row is a prompt with its response. The options `task.max_prompt_tokens` and `sampling.max_new_tokens` are their
+    greatest lengths.
     """
     prompt, response = config.task.max_prompt_tokens, config.sampling.max_new_tokens
     return max(1, config.batch.tokens // (prompt + response)), prompt, response
@@ -24,10 +26,11 @@ def sampled_rows(config: TrainConfig, machine: MachineConfig) -> int:
 
 
 def token_counts(config: TrainConfig, machine: MachineConfig, model: Sizes, rows: int) -> dict[str, float]:
-    """Count the responses, tokens and updates of one rollout, with the PFLOP of an update; each count has a name.
+    """Return, by name, the numbers of responses, tokens and updates of one rollout, and the PFLOP of one update.
 
-    Every prompt counts with the greatest length and every response with `machine.response_tokens`. ``rows`` is the
-    number of responses of the greatest length that fit a microbatch (`longest_microbatch`).
+    Every prompt is taken to have the greatest length that the options allow, and every response to have
+    `machine.response_tokens` tokens. ``rows`` is the number of responses of the greatest length that fit a microbatch
+    (`longest_microbatch`).
     """
     batch, prompt = config.batch, config.task.max_prompt_tokens
     response = min(machine.response_tokens or config.sampling.max_new_tokens, config.sampling.max_new_tokens)
@@ -35,8 +38,8 @@ def token_counts(config: TrainConfig, machine: MachineConfig, model: Sizes, rows
     each = ceil(batch.prompts / batch.minibatches) * batch.responses
     updates = batch.minibatches * batch.epochs
     fitting = max(1, batch.tokens // (prompt + response))
-    # ``passes`` is the work of an update in forward passes. A backward pass counts as 2 of them, or as 1 with LoRA,
-    # where most weights need no gradient. Gradient checkpointing adds a second forward pass.
+    # ``passes`` is the work of an update as a number of forward passes. A backward pass counts as 2 forward passes, or
+    # as 1 with LoRA, where most weights need no gradient. Gradient checkpointing adds a second forward pass.
     passes = 3 if config.model.lora is None else 2
     passes += config.model.gradient_checkpointing
     return {

@@ -48,9 +48,9 @@ class _LiveBytes(TorchDispatchMode):
         if real:
             with torch._C._DisableTorchDispatch():
                 return func(*args, **kwargs)
-        # token_log_probs asks whether the model changes the output layer's result (by a softcap, say), by comparing the
-        # model's output with known numbers. Fake tensors have no values to compare, and no planned model changes the
-        # result, so the comparison returns True.
+        # token_log_probs tests whether a model changes the output layer's result (by a softcap, say): it appends known
+        # numbers to that result and compares them with the model's output. Fake tensors have no values to compare, and
+        # no planned model changes the result, so here every comparison says "equal".
         if func is torch.ops.aten.equal.default:
             return True
         # A fake tensor cannot be indexed by a mask, because the shape of the result depends on the mask's values. So a

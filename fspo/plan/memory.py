@@ -88,9 +88,9 @@ def _activations(
 ) -> tuple[int, int, int]:
     """Return the peak bytes of an update's forward and backward pass, in three parts.
 
-    The first two parts add up to the peak with a vocabulary of 8 tokens. The first is what all layers keep for the
-    backward pass; the second is the rest, which does not grow with the number of layers. The third part is what the
-    full vocabulary adds: the logits and their gradients.
+    The third part is what the full vocabulary adds: the logits and their gradients. The other two parts add up to the
+    peak with a vocabulary of 8 tokens. The first of them is what all layers keep for the backward pass; the second is
+    the rest, which does not grow with the number of layers.
     """
     layers = shape.config.num_hidden_layers
     batch = padded_rows(*microbatch)
@@ -229,7 +229,10 @@ def _local(shape: tuple[int, ...], split: int) -> int:
 
 
 def _static(config: TrainConfig, machine: MachineConfig, model: Sizes, own: torch.dtype) -> dict[str, int]:
-    """Return the bytes on one GPU of the weights, the optimizer's moments and the reference model."""
+    """Return, by name, the bytes that every phase needs on one GPU.
+
+    They are for the weights, the optimizer's moments, the reference model and, on a CPU, the program itself.
+    """
     split = machine.shards
     dtype = DTYPES[config.model.dtype]
     frozen = model.total - model.trainable
@@ -246,10 +249,11 @@ def _static(config: TrainConfig, machine: MachineConfig, model: Sizes, own: torc
 
 
 def _gathered(machine: MachineConfig, model: Sizes, compute: torch.dtype, kept: torch.dtype) -> dict[str, int]:
-    """Return the bytes of the copies of weights that a pass makes, by gathering shards or by casting.
+    """Return the bytes of the copies of weights that a forward or backward pass makes on one GPU.
 
-    With sharding the copies are two decoder layers (the one in use and the next) and the output layer, which stays
-    gathered. Without sharding mixed precision copies all weights to the dtype of the computation, unless they have it.
+    With sharded weights a pass gathers whole copies of two decoder layers (the one in use and the next) and of the
+    output layer, which stays gathered. Without sharding, mixed precision casts a copy of all weights to the dtype of
+    the computation, unless the weights have that dtype already.
     """
     if machine.shards == 1:
         casts = machine.precision == "bf16" and kept != compute
@@ -258,7 +262,7 @@ def _gathered(machine: MachineConfig, model: Sizes, compute: torch.dtype, kept: 
 
 
 def _buckets(machine: MachineConfig, model: Sizes, own: torch.dtype, compute: torch.dtype) -> int:
-    """Return the bytes of the copies of gradients that are being averaged over processes at one moment."""
+    """Return the most bytes that copies of gradients take at one moment, while they are averaged over processes."""
     if machine.gpus == 1:
         return 0
     if machine.sharding == "ddp":  # DDP keeps a copy of all gradients in its buckets
@@ -283,7 +287,10 @@ def _step_temporary(config: TrainConfig, machine: MachineConfig, model: Sizes) -
 
 
 def _hooks(config: TrainConfig, model: torch.nn.Module, tokens: int, compute: torch.dtype) -> dict[str, int]:
-    """Return the bytes that a score pass adds: random signs, sketches, and the projected inputs of each layer."""
+    """Return the bytes that a score pass adds to an update's pass.
+
+    They are for the random signs, the sketches and each layer's projected inputs; with exact scores, for the gradients.
+    """
     scores = config.log.scores
     if scores.mode == "exact":
         trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
@@ -306,12 +313,12 @@ def _hooks(config: TrainConfig, model: torch.nn.Module, tokens: int, compute: to
 
 
 def host_and_disk(config: TrainConfig, machine: MachineConfig, model: Sizes, own: torch.dtype) -> dict[str, float]:
-    """Return the host memory and disk that a run needs, GiB.
+    """Return, by name, the host memory and disk that a run needs, GiB.
 
-    At the start each process reads all weights. For a checkpoint the moments alone are counted, because weights and
-    moments are written one after the other. With sharded weights a process then holds `WRITTEN` further copies of its
-    part of the moments; without sharding the first process holds one copy of all moments. ``own`` is the type of the
-    trained weights.
+    At the start each process reads all weights. At a checkpoint weights and optimizer moments are written one after the
+    other, so the host memory counts the moments alone. With sharded weights a process then holds `WRITTEN` further
+    copies of its part of the moments; without sharding the first process holds one copy of all moments. ``own`` is the
+    type of the trained weights.
     """
     dtype = DTYPES[config.model.dtype]
     copies = 2 if config.rule.kl_coef > 0 else 1

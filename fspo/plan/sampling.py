@@ -20,7 +20,11 @@ from fspo.sampling.sample import FAST_PARAMETERS
 
 
 def engine_of(config: TrainConfig, machine: MachineConfig, model: Sizes) -> str:
-    """Return the run's sampling engine; "auto" is resolved as if the model's layers were plain attention."""
+    """Return the run's sampling engine.
+
+    The setting "auto" gives the fast engine for a small model or on a CPU, else "generate". In training it also gives
+    "generate" for a model with other layers than plain attention; the plan assumes that there are none.
+    """
     wanted = config.sampling.engine
     if wanted != "auto":
         return wanted
@@ -55,11 +59,11 @@ def rollout(
     chosen = min(rows, max(1, PICK_ELEMENTS // vocabulary))
     logits = rows * vocabulary * (compute.itemsize + 4) + chosen * vocabulary * (2 * 4 + 2 * 8)
     cache = rows * columns * cache_bytes(shape, compute)
-    # The fast engine runs the model once on each different prompt, "generate" on the prompt of every response.
+    # The fast engine reads each prompt once for all its responses; "generate" reads it again for every response.
     read = ceil(rows / config.batch.responses)
     if engine == "generate":
-        # While generate() enlarges its cache, a second copy of one layer's keys exists. It also makes a copy of the
-        # logits to mask tokens.
+        # While generate() enlarges its cache, a second copy of one layer's keys exists. To mask tokens, generate() also
+        # makes a copy of the logits.
         cache += cache // shape.num_hidden_layers // 2
         logits, read = logits + rows * vocabulary * 4, rows
     dtype: Dtype = "bfloat16" if compute == torch.bfloat16 else "float32"

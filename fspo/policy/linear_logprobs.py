@@ -33,8 +33,8 @@ class Listener(Protocol):
     def begin(self, vocabulary: int, dtype: torch.dtype) -> bool:
         """Prepare for a backward pass; return True if the pass needs only the scores and no parameter's gradient.
 
-        After True the gradients of the output layer's weight and bias are not computed. The listener is asked because
-        autograd does not tell whether they are needed.
+        If the result is True, the gradients of the output layer's weight and bias are not computed. The backward pass
+        has to ask the listener, because autograd does not tell whether these gradients are needed.
         """
         ...
 
@@ -74,8 +74,9 @@ def linear_log_probs(
     """Return the log-probability of each target under softmax((hidden weight^T + bias) / temperature).
 
     Products of bfloat16 operands are summed in float32, and sums over the vocabulary are carried in float64. For given
-    logits the error stays below 1e-6 nats. Logits made from hidden states have the error of float32, about 1e-7 of
-    the largest logit over the temperature. Under autocast the operands are rounded to its type, as in a Linear layer.
+    logits the error stays below 1e-6 nats. The logits themselves, made from hidden states, have the rounding error of
+    float32: about 1e-7 times the largest logit, divided by the temperature. Under autocast the operands are rounded to
+    its type, as in a Linear layer.
 
     Parameters
     ----------
@@ -108,13 +109,15 @@ def linear_log_probs(
 
 
 def _plain(device: torch.device) -> AbstractContextManager:
-    """Switch autocast off for the block, so that products keep the types of their operands."""
+    """Return a context without autocast, in which matrix products keep the types of their operands."""
     return torch.autocast(device.type, enabled=False)
 
 
 class _Logits:
-    """Computes the logits of some tokens and vocabulary entries (a tile) from operands of one type, in float32 or
-    float64."""
+    """Computes the logits of one tile (some tokens and vocabulary entries) after the other, in float32 or float64.
+
+    The hidden states and the output layer's weights are first rounded to one type, ``dtype``.
+    """
 
     def __init__(
         self,
@@ -128,8 +131,8 @@ class _Logits:
     ) -> None:
         self.dtype = dtype
         self.wide = torch.promote_types(dtype, torch.float32)
-        # On CUDA, cuBLAS multiplies 16-bit operands into 32-bit sums. On other devices the operands are converted to
-        # float32 first. Both ways keep each product exact.
+        # On CUDA, cuBLAS multiplies 16-bit operands and adds the products up in 32 bits. On other devices the operands
+        # are converted to float32 first. Both ways compute each product exactly.
         self.mixed = hidden.is_cuda and torch.version.hip is None and dtype != self.wide and not rounded
         self.rounded = rounded and dtype != self.wide
         factor = dtype if self.mixed or self.rounded else self.wide  # the type in which matrices are multiplied
@@ -231,13 +234,13 @@ class _LinearLogProbs(torch.autograd.Function):
                     inside, column = _places(targets[rows], block)
                     picked[rows] += torch.where(inside, x.gather(1, column), 0.0)[:, 0]
                     new = torch.maximum(top[rows], x.amax(1))
-                    # Rescale old sums to the new largest logit. Before the first block the difference is infinite; a
-                    # finite limit avoids 0 * infinity = NaN.
+                    # The sums so far are relative to the old largest logit: rescale them to the new one. Before the
+                    # first block the shift may be -infinity; a finite limit avoids 0 * infinity = NaN.
                     shift = ((top[rows].double() - new) / temperature).clamp_(min=-1e300)
                     scale = shift.exp()
                     logits.relative(x, new)
                     if entropy:
-                        x.clamp_(min=finfo.min)  # so that z exp(z) is 0, not NaN, for a logit of -infinity
+                        x.clamp_(min=finfo.min)  # x holds z: for z = -infinity, z exp(z) is then 0, not NaN
                         e = x.exp()
                         here = torch.linalg.vecdot(x, e)
                         moment[rows] = scale * (moment[rows] + shift * total[rows]) + here

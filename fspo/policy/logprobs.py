@@ -68,7 +68,7 @@ def make_batch(
     padding_side: Literal["right", "left"] = "right",
     device: torch.device | str | None = None,
 ) -> dict[str, Shaped[Tensor, "N T"]]:
-    """Pad pairs of prompt and response to one batch.
+    """Make one padded batch of pairs of a prompt and its response.
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ def make_batch(
     Raises
     ------
     UserError
-        For an empty prompt, no rows, lists of different lengths or an unknown side.
+        For an empty prompt, no pairs, lists of different lengths or an unknown ``padding_side``.
     """
     if padding_side not in ("right", "left"):
         raise UserError(f"padding_side {padding_side!r}: use 'right' or 'left'")
@@ -148,8 +148,8 @@ def token_log_probs(
     tokens : int, optional
         Use tiles of this many tokens and all vocabulary entries, to measure how tiles change the result.
     scores : HeadReader, optional
-        The `ScoreHooks` in whose context this pass runs, if any. If they are not passed, their hooks of the output
-        layer count as other code's, and all logits are computed at once.
+        The `ScoreHooks` inside whose ``with`` block this pass runs, if any. If they are not passed here, their hook on
+        the output layer is taken for a hook of other code, and all logits are computed at once.
     rounded : bool
         Whether logits that are computed tile by tile are rounded to the type of the weights
         (`fspo.policy.linear_logprobs.linear_log_probs`).
@@ -267,9 +267,10 @@ class _Asked:
     def answer(
         self, head: nn.Module, forward: Callable[[Tensor], Tensor], hidden: Float[Tensor, "N H"]
     ) -> tuple[Tensor, Any]:
-        """Return what the output layer answers in place of logits: log-probs and entropies of the wanted tokens.
+        """Return the log-probs and entropies of the wanted tokens, which the output layer returns in place of logits.
 
-        ``hidden`` (N, H) are the inputs of the layer ``head`` at the wanted tokens, ``forward`` is its forward method.
+        ``head`` is the output layer, ``forward`` its forward method, and ``hidden`` (N, H) its inputs at the positions
+        that predict the wanted tokens.
         """
         vocabulary = _vocabulary(head)
         tile = tile_shape(len(self.targets), vocabulary, hidden.device, self.logits)
@@ -301,8 +302,8 @@ def _select_in_chunks(
     """
 
     def chunk(h: Tensor, t: Tensor, r: Tensor) -> tuple[Tensor, Tensor | None]:
-        # Enter the context inside the checkpointed function, because the backward pass runs the function again and the
-        # score hooks need the tokens' responses then too.
+        # Enter `flat_rows` inside the checkpointed function: the backward pass runs this function again, and the score
+        # hooks must then too know which response each token belongs to.
         with asked.scores.flat_rows(r) if asked.scores is not None else nullcontext():
             return _select(forward(h), t, asked.temperature, asked.entropy)
 
@@ -346,9 +347,10 @@ def _output_layer(core: nn.Module, scores: HeadReader | None) -> nn.Module | Non
 
 @contextmanager
 def _answering(head: nn.Module, asked: _Asked, keeps: bool) -> Iterator[list[Tensor | None]]:
-    """During the block, let the output layer return log-probs followed by the test numbers `_PROBE`, (1, 1, N + 3).
+    """Inside the ``with`` block, let the output layer return N log-probs in place of logits.
 
-    The yielded list receives the entropies of the tokens' distributions, or None if they are not asked for.
+    The test numbers `_PROBE` follow the log-probs, shape (1, 1, N + 3): they show whether the model changes its logits
+    afterwards. The yielded list receives the entropies of the tokens' distributions, or None if they are not asked for.
     """
     entropies: list[Tensor | None] = []
     before, original = head.__dict__.get("forward"), head.forward
@@ -369,7 +371,7 @@ def _answering(head: nn.Module, asked: _Asked, keeps: bool) -> Iterator[list[Ten
 
 
 def _untouched(answer: Tensor, count: int) -> Float[Tensor, " N"] | None:
-    """Return the log-probs (N,) in a model's output; None if the model changed the output layer's result."""
+    """Return the log-probs (N,) in a model's output; None if the test numbers after them are not unchanged."""
     probe = torch.tensor(_PROBE, dtype=answer.dtype, device=answer.device)
     exact = answer.dtype in (torch.float32, torch.float64) and answer.shape == (1, 1, count + len(probe))
     return answer[0, 0, :count] if exact and torch.equal(answer[0, 0, count:].detach(), probe) else None

@@ -25,22 +25,23 @@ class Coverage:
     Attributes
     ----------
     share : ndarray, shape (B,), float64
-        Share of ||psi||^2 on the parameters that the sketch covers; NaN where the score failed or psi is 0.
+        For each response, the share of ||psi||^2 that lies on the parameters that the sketch covers; NaN where the
+        score failed or psi is 0.
     uncovered : dict of str to str
         Each trainable parameter that the sketch does not cover, and the reason.
     uncovered_share : dict of str to float
         Share of each uncovered parameter in the sum of ||psi||^2 over the responses whose score did not fail.
     norm_ratio : ndarray, shape (B,), float64
-        Norm of the sketch over the exact norm.
+        Norm of the sketch of psi, divided by the exact norm of psi.
     pair_cosine_rmse : float
-        Root mean square error of the sketches' cosines over all pairs i < j of responses whose score did not fail. NaN
-        for fewer than 2 of these responses.
+        Root mean square difference between the cosines of sketches and of exact gradients, over all pairs i < j of
+        responses whose score did not fail. NaN for fewer than 2 of these responses.
     subset_cosine_rmse : float
-        Root mean square error of the sketches' cosine between a sum of all scores with random weights of both signs
-        and the same sum without a random 15 % of the responses (a clipped update); 64 draws. NaN as for
-        ``pair_cosine_rmse``.
+        The same error for cosines between an update and its clipped version, over 64 simulated updates
+        (`drop_cosines`). An update is the sum of all scores with random weights of both signs; its clipped version
+        leaves out 15 % of the responses, drawn at random.
     exact_pair_cosines, sketch_pair_cosines : ndarray, shape (pairs,), float64
-        Cosines of the pairs i < j, from exact gradients and from sketches.
+        Cosines of the same pairs of responses, from exact gradients and from sketches.
     """
 
     share: Float64[np.ndarray, " B"]
@@ -120,7 +121,7 @@ def _split(exact: Float[torch.Tensor, "B P"], sizes: dict[str, int]) -> list[tup
 
 
 def pair_cosines(gram: Float64[np.ndarray, "B B"]) -> Float64[np.ndarray, " pairs"]:
-    """Return the cosines between all pairs i < j of n vectors (scores or sketches), from inner products (n, n)."""
+    """Return the cosines between all pairs i < j of n vectors, from their inner products ``gram`` (n, n)."""
     norms = np.sqrt(np.diag(gram))
     return (gram / np.outer(norms, norms))[np.triu_indices(len(gram), 1)]
 
@@ -128,9 +129,10 @@ def pair_cosines(gram: Float64[np.ndarray, "B B"]) -> Float64[np.ndarray, " pair
 def drop_cosines(
     gram: Float64[np.ndarray, "B B"], seed: int, draws: int = 64, share: float = 0.15
 ) -> Float64[np.ndarray, " _"]:
-    """Return cosines of simulated updates with their clipped versions.
+    """Return, for each of some simulated updates, its cosine with its clipped version.
 
-    Each update is a sum of scores with random weights; the clipped one leaves out a random part of the responses.
+    An update is the sum of the responses' scores, each times a random weight of either sign. Its clipped version leaves
+    out some responses, drawn at random.
 
     Parameters
     ----------

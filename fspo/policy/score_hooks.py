@@ -1,9 +1,10 @@
-"""Hooks that sketch the score psi = grad S of every response during one backward pass to the embeddings.
+"""Hooks that sketch the score psi = grad S of every response in one backward pass, which stops at the embeddings.
 
-For a layer y_t = W x_t the gradient of response i is G_i = sum_t delta_t x_t^T, delta_t = dS_i/dy_t
-(docs/theory.md section 1 for psi and S). The hooks get x in the forward pass and delta in the backward pass,
-project each to k numbers per token at once, and hash P_out^T G_i P_in into the sketch. Gradients of weights are
-never formed: `backward` asks autograd for the gradient at the embeddings' output alone.
+For a layer y_t = W x_t (t a token) the gradient of response i's S in W is G_i = sum_t delta_t x_t^T, with
+delta_t = dS_i/dy_t (docs/theory.md section 1 for psi and S). The hooks get x in the forward pass and delta in the
+backward pass, and immediately project each from its full width to k numbers per token, by random matrices P_in and
+P_out. The product of the projections, P_out^T G_i P_in, is hashed into the sketch. Gradients of weights are never
+formed: `backward` asks autograd for the gradient at the embeddings' output alone.
 """
 
 from __future__ import annotations
@@ -40,11 +41,12 @@ def unwrap(model: nn.Module) -> nn.Module:
 class ScoreHooks:
     """Sketch every response's score around a forward pass of any Hugging Face causal LM.
 
-    Only trainable parameters are covered (with LoRA: the adapters). Weights of Linear, Conv1D and embedding layers
-    are sketched by two projections; a tied weight is the sum of its uses under the same projections. Biases and the
-    weights of normalisation layers (any module that is affine in an element-wise weight, which is checked on the
-    data) are kept entry by entry. All other parameters are not covered and are named in `uncovered`. Each row of the
-    batch is one response; several sequences packed into one row are not told apart.
+    Only trainable parameters are covered (with LoRA: the adapters). The gradients of weights of Linear, Conv1D and
+    embedding layers are projected on both sides. If several layers share a weight, their gradients get the same
+    projections and are added. Gradients of biases and of the weights of normalisation layers are kept entry by entry; a
+    normalisation layer is any module that is affine in an element-wise weight, which is tested on the data. All other
+    parameters are not covered and are named in `uncovered`. Each row of the batch is one response; several sequences
+    packed into one row are not told apart.
 
     Parameters
     ----------
@@ -93,7 +95,7 @@ class ScoreHooks:
         self._offsets: dict[nn.Module, bool] = {}
         self._rules = {"linear": self._linear, "conv1d": self._linear, "scale": self._scale, "embedding": self._lookup}
         self._listening: nn.Module | None = None
-        self._flat_rows: torch.Tensor | None = None  # in the context `flat_rows`: each token's response number
+        self._flat_rows: torch.Tensor | None = None  # number of each token's response; None outside `flat_rows`
         self._backward = False  # True in the backward pass, in which gradient checkpointing calls forward again
         self._reset(0, 0)
 
@@ -149,7 +151,7 @@ class ScoreHooks:
             self._reset(ids.shape[0], ids.shape[1])
         site, scale = self._sites.get(module), float(getattr(module, "embed_scale", 1.0))
         root = output.detach()
-        # A model embeds positions once for all responses. Repeat the result, so that each response gets a gradient.
+        # A model embeds positions once for all responses. Repeat the output, so that each response gets a gradient.
         if root.shape[0] == 1 < self._batch:
             root, ids = root.expand(self._batch, *root.shape[1:]), ids.expand(self._batch, -1)
         if site is not None:
@@ -165,7 +167,7 @@ class ScoreHooks:
         """Forward hook of a Linear or Conv1D: project the input now, and the output's gradient in the backward pass."""
         if not torch.is_grad_enabled() or not output.requires_grad or output is args[0]:
             return None
-        # The listener that `listener` has made takes this output layer's score, so the hook leaves the layer out.
+        # The `HeadListener` made by `listener` scores this output layer already, so the hook must not score it again.
         if module is self._listening:
             self._listening = None
             return None
@@ -204,7 +206,7 @@ class ScoreHooks:
 
     @contextmanager
     def flat_rows(self, rows: Int64[torch.Tensor, " N"]) -> Iterator[None]:
-        """Inside the ``with`` block, read inputs (N, features) of the output layer as N tokens of several responses.
+        """Inside the ``with`` block, take the rows of the output layer's input (N, H) as tokens of several responses.
 
         Parameters
         ----------
@@ -222,8 +224,8 @@ class ScoreHooks:
     ) -> HeadListener | None:
         """Return a listener that scores an output layer which computes log-probs tile by tile.
 
-        Return None if the layer has no trainable parameter or gradients are off. The calls that a listener receives
-        are described by `fspo.policy.linear_logprobs.Listener`.
+        The result is None if the layer has no trainable parameter or gradients are switched off.
+        `fspo.policy.linear_logprobs.Listener` describes the calls that a listener receives.
 
         Parameters
         ----------
@@ -255,12 +257,15 @@ class ScoreHooks:
         labels: Int64[torch.Tensor, " N"] | None,
         right: Float[torch.Tensor, "N j"] | None = None,
     ) -> Float[torch.Tensor, "B i"] | Float[torch.Tensor, "B i j"]:
-        """Sum flattened tokens (N, k) by response to (B, k), or their outer products with ``right`` to (B, k, k')."""
+        """Sum the rows of ``left`` (N, k), one for each token, over the tokens of each response; return (B, k).
+
+        With ``right`` (N, k') sum the outer products of the rows of ``left`` and ``right`` instead; return (B, k, k').
+        """
         assert labels is not None
         if right is None:
             return left.new_zeros(self._batch, left.shape[1]).index_add_(0, labels, left)
         total = left.new_zeros(self._batch, left.shape[1], right.shape[1])
-        for row in labels.unique().tolist():  # the loop is short, because few responses have tokens in one chunk
+        for row in labels.unique().tolist():  # the loop is short: one turn for each response that has tokens here
             own = labels == row
             total[row] = left[own].T @ right[own]
         return total

@@ -19,9 +19,9 @@ CHECKED_TOKENS = 8
 
 
 class Tap(torch.autograd.Function):
-    """The identity function, whose backward pass hands the gradient and a saved tensor to `receive`.
+    """The identity function; its backward pass calls `receive` with the gradient and with a tensor saved before.
 
-    The tensor goes through `save_for_backward`, so that gradient checkpointing drops it and computes it again.
+    The tensor is saved by `save_for_backward`, so that gradient checkpointing can drop it and compute it again.
     """
 
     @staticmethod
@@ -56,9 +56,10 @@ class HeadListener:
     batch : int
         B, the number of responses.
     bias : int
-        V if the layer's bias is scored, else 0.
+        V, the number of vocabulary entries, if the layer's bias is scored, else 0.
     receive : function of (Tensor (N, k), Tensor (B, V) or None)
-        Called with the sums after the last tile.
+        Called after the last tile with each token's projected gradient, and with the gradients summed over the tokens
+        of each response (the scores in the bias; None without a bias).
     alone : function of () -> bool
         Returns whether no parameter needs a gradient in the present backward pass.
     """
@@ -80,7 +81,7 @@ class HeadListener:
         self._bias: torch.Tensor | None = None
 
     def begin(self, vocabulary: int, dtype: torch.dtype) -> bool:
-        """Prepare the sums of a backward pass; return whether no parameter needs a gradient in it."""
+        """Set the sums to 0 for a new backward pass; return whether no parameter needs a gradient in this pass."""
         self._matrix = self.sketcher.matrix(self.key, vocabulary, dtype)
         width = vocabulary if self._matrix is None else self._matrix.shape[1]
         left = torch.zeros(len(self.labels), width, dtype=dtype, device=self.labels.device)
@@ -98,7 +99,7 @@ class HeadListener:
             self._bias[:, columns].index_add_(0, self.labels[rows], delta)
 
     def finish(self) -> None:
-        """Pass the finished sums over all tiles to `receive`."""
+        """Call `receive` with the sums, to which all tiles are now added."""
         left, bias, self._left, self._bias = self._left, self._bias, None, None
         assert left is not None
         self.receive(left, bias)
@@ -133,7 +134,7 @@ def _kind(module: nn.Module) -> str | None:
 
 
 def find_sites(model: nn.Module, names: dict[int, str]) -> dict[nn.Module, Site]:
-    """Return the modules whose parameters can be scored, each with its `Site`.
+    """Return a dict of the modules whose parameters can be scored: module -> its `Site`.
 
     Parameters
     ----------
@@ -155,8 +156,8 @@ def find_sites(model: nn.Module, names: dict[int, str]) -> dict[nn.Module, Site]
     for module, path, kind, weight, bias in found:
         row, col = f"{weight}/row", f"{weight}/col"
         if kind == "linear" and weight and uses[weight] == 1:
-            # Layers of one block that read the same input (q, k, v; gate, up) share one random projection, so
-            # that the input is projected once. The projections of the layers' outputs are independent.
+            # Layers of one block that read the same input (q, k, v; gate, up) share the random projection of their
+            # input, so that it is projected only once. The projections of the layers' outputs are independent.
             col = f"{path.rpartition('.')[0]}/input"
         sites[module] = Site(kind, path, weight, bias, row, col)
     return sites

@@ -54,7 +54,7 @@ class Scores:
 
 @contextmanager
 def _without_dropout(model: nn.Module) -> Iterator[None]:
-    """Put the model in eval mode for the block, without switching gradient checkpointing off.
+    """Inside the ``with`` block, put the model in eval mode, without switching gradient checkpointing off.
 
     Layers with gradient checkpointing and no dropout stay in train mode, because checkpointing works only there. The
     training flag of each module is restored afterwards.

@@ -68,7 +68,8 @@ class Sketcher:
         Number of buckets of the sketch; None lays all parts side by side, however many entries they have.
     projection : int or None
         k, the columns of each projection. The rows (or columns) of a part are not projected if there are at most k.
-        With None nothing is projected: the gradient itself is hashed, or, if ``width`` is None too, is the sketch.
+        With None nothing is projected: the gradient itself is hashed. If ``width`` is None too, the sketch is the
+        gradient itself.
     seed, rollout : int
         The random numbers depend on seed, rollout and the parts' names.
     device : torch.device or str
@@ -121,10 +122,10 @@ class Sketcher:
     def _make_table(
         self, name: str, dtype: torch.dtype
     ) -> tuple[Int64[torch.Tensor, " entries"], Float[torch.Tensor, " entries"]]:
-        """Return for each entry of a gradient's part its bucket in the sketch, and the factor that it gets there.
+        """Return for each entry of a part its bucket in the sketch, and the factor with which it is added there.
 
-        The factor is a random sign (1 if all parts are laid side by side), times 1/sqrt(k) if the rows of the part are
-        projected, times 1/sqrt(k) if its columns are.
+        The factor is a random sign (1 if all parts are laid side by side). It is divided by sqrt(k) if the rows of the
+        part are projected, and again if its columns are, because `project` multiplies by sqrt(k) each time.
         """
         start, size = self._spans[name]
         shape = self.shapes[name]
@@ -154,7 +155,8 @@ class Sketcher:
         total : Tensor, shape (B, width)
         name : str
         part : Tensor, shape (B, ...)
-            For a matrix part P_row^T G P_col * k, shape (B, kept rows, kept columns); else the part itself.
+            For a matrix part P_row^T G P_col, shape (B, kept rows, kept columns), each projection times sqrt(k) as in
+            `project`; for a vector part the part itself.
         """
         buckets, scale = self._table(name, total.dtype)
         flat = part.reshape(part.shape[0], -1).to(total.dtype) * scale

@@ -19,31 +19,31 @@ class ReproductionOptions:
     Parameters
     ----------
     preset : {"quick", "paper", "smoke", "8b"}
-        Sizes; "smoke" only shows that every stage runs.
+        How large the reproduction is; "smoke" only shows that every stage runs.
     output : str
         Results go to OUTPUT/PRESET.
     tasks : list of str, optional
-        Tasks instead of the preset's: chain-add, chain-add-64, products (extra "gym"). With other tasks than the
-        one task of preset quick, each task has a folder OUTPUT/PRESET/TASK with a report, and every claim is judged on
-        each task and over all tasks judged there.
+        Tasks instead of the preset's: chain-add, chain-add-64, products (needs the package extra "gym"). With several
+        tasks, or one that is not the preset's only task, each task has a folder OUTPUT/PRESET/TASK with a report. Every
+        claim is then judged on each task, and over all tasks that have such a folder.
     rules : list of str, optional
         Rules to train instead of the preset's.
     seeds : list of int, optional
         Seeds instead of the preset's.
     rollouts : int, optional
-        Length of each run instead of the preset's.
+        Number of rollouts of each run instead of the preset's.
     jobs : int, optional
-        Training processes beside each other.
+        Number of training processes that run at the same time.
     ranges : {"published", "calibrated"}
-        Whether each rule trains with the range of its preset, or with one calibrated to ``target``. The claims about
-        rules as published want the first.
+        Whether each rule trains with the range of its preset ("published"), or with one calibrated to ``target``. The
+        claims about rules as published need "published".
     target : float
-        Band acceptance on the shared unclipped run that calibrated ranges give.
+        Band acceptance that each calibrated range gives on the responses of the shared unclipped run.
     width : str
-        Venue width of the figures.
+        Name of a conference or journal, whose page sets the width of the figures.
     power : bool
-        Only print what each claim could show with these sizes: the probability of support if nothing differs, and the
-        difference that is seen with probability .8.
+        Train nothing; print for each atom of the claims what runs of these sizes could show: the probability that it is
+        supported if its estimand is 0, and how large the estimand must be to be detected with probability .8.
     """
 
     preset: Literal["quick", "paper", "smoke", "8b"] = "quick"

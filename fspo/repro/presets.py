@@ -1,4 +1,4 @@
-"""Sizes of a reproduction (``paper_repro.py``)."""
+"""How large a reproduction by ``paper_repro.py`` is: the sizes of its presets quick, paper and smoke."""
 
 from __future__ import annotations
 
@@ -50,9 +50,10 @@ class ReproductionSizes:
     checks : str
         Statements whose checks run, separated by commas; empty for all.
     draws : int
-        Responses drawn for each simulated point of the maps of the theory (``fspo maps``).
+        Number of responses of each length that ``fspo maps`` draws from a log-ratio model for each simulated row of its
+        tables.
     maps : str
-        Parts of the maps of the theory to compute, separated by commas; empty for all.
+        Parts of the output of ``fspo maps`` to compute, separated by commas; empty for all.
     """
 
     rules: tuple[str, ...]
@@ -71,8 +72,8 @@ class ReproductionSizes:
 _AUDITED = {"log.audit_every": 5, "log.coverage_every": 10}
 PRESETS = {
     "quick": ReproductionSizes(COMPARED, JUDGING_SEEDS[:3], 14, 10, options=_AUDITED),
-    # Population and fresh cosines need unclipped runs of every seed, and scores of the responses at their first use.
-    # Minibatch 0 of each rollout is not scored, because S is 0 in it.
+    # Cosines with the population or a fresh rollout as the truth need an unclipped run of every seed, and scores of the
+    # responses at their first use. Minibatch 0 of each rollout is not scored, because S is 0 in it.
     "paper": ReproductionSizes(
         (*SIX_RULES, "none"),
         JUDGING_SEEDS,

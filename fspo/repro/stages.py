@@ -133,9 +133,9 @@ class Stages:
     def module(
         self, name: str, inputs: Mapping[str, Any], module: str, *arguments: str, result: Path | None = None, **how: Any
     ) -> tuple[str, Any]:
-        """Run ``python -m module`` as a stage; return the hash of its inputs and the content of its JSON ``result``.
+        """Run ``python -m module`` as a stage; return the hash of its inputs and what it has written to ``result``.
 
-        ``how`` are keyword arguments of `run_module`.
+        ``result`` is a JSON file; without it the second value is None. ``how`` are keyword arguments of `run_module`.
         """
 
         def work() -> Any:
@@ -147,7 +147,7 @@ class Stages:
 
 @dataclass(frozen=True)
 class Job:
-    """A training process: run folder, hash of its inputs, command line after ``-m fspo.train``, number of rollouts."""
+    """A training process: its run folder, the hash of its inputs, its options for fspo.train, its rollouts' number."""
 
     run: Path
     key: str
@@ -156,12 +156,12 @@ class Job:
 
 
 def rollouts_done(run: Path) -> int:
-    """Return how many rollouts a run has trained on: the lines of phase train in its metrics.jsonl."""
+    """Return how many rollouts a run has trained on: its metrics.jsonl has one line of phase train for each."""
     return len(MetricsFile(run).of_phase("train"))
 
 
 def is_finished(job: Job) -> bool:
-    """Return whether a job is done: its run folder has a final model and was made from the inputs that the job has."""
+    """Return whether a job is done: its run folder holds a final model, and was made from the job's present inputs."""
     stamp = job.run / "key.txt"
     return (job.run / MODEL).is_dir() and stamp.exists() and stamp.read_text().strip() == job.key
 
@@ -177,7 +177,7 @@ def prepare(job: Job) -> None:
             aside = aside.with_name(aside.name + "+")
         os.replace(job.run, aside)
     job.run.mkdir(parents=True, exist_ok=True)
-    mark(job.run)  # the trainer refuses a folder without run.json
+    mark(job.run)  # writes run.json; the trainer refuses a folder that holds files but no run.json
     write_text(stamp, job.key + "\n")
 
 

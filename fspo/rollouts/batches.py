@@ -34,7 +34,8 @@ class RolloutBatch:
     prompt_ids, response_ids : (N,) int64
         Numbers that are unique over the run.
     info : dict of (N,) object arrays
-        Columns that the task adds for the log; None where an example lacks one.
+        Further columns for the log, which the task adds: name -> one value for each response, None if its example has
+        none.
     """
 
     rollout: int
@@ -64,7 +65,7 @@ class RolloutBatch:
         return np.array([len(p) + len(r) for p, r in zip(self.prompts, self.responses, strict=True)], np.int64)
 
     def take(self, rows: np.ndarray) -> RolloutBatch:
-        """Return a batch of the responses at ``rows``, a mask (N,) or row numbers."""
+        """Return a batch of the responses that ``rows`` selects: a mask (N,) or row numbers."""
         at = np.arange(len(self))[rows]
         return replace(
             self,
@@ -142,12 +143,13 @@ tokens equals the time of this many tokens."""
 
 
 def _cuts(lengths: np.ndarray, tokens: int, cost: int) -> list[int]:
-    """Cut n rows, whose rising ``lengths`` (n,) are in tokens, into parts; return the positions of the cuts.
+    """Cut n rows, sorted by their ``lengths`` (n,) in tokens, into parts; return the positions of the cuts.
 
-    The cuts make the sum of padding, and of ``cost`` tokens for each part, as small as possible. A part holds at most
-    ``tokens`` tokens with padding, or a single row.
+    A part counts all its tokens with padding, and ``cost`` more; the cuts make the sum over the parts as small as
+    possible. A part holds at most ``tokens`` tokens with padding, or a single row.
     """
-    # Entry n of ``least`` is the least cost of the first n rows; entry n of ``begins`` is where their last part begins.
+    # Entry n of ``least`` is the least sum with which the first n rows can be cut; entry n of ``begins`` is the row
+    # with which their last part then begins.
     least, begins = np.zeros(len(lengths) + 1), [0]
     for end, longest in enumerate(lengths, 1):
         starts = np.arange(max(end - max(tokens // longest, 1), 0), end)
@@ -166,9 +168,9 @@ def plan_microbatches(
 ) -> list[Microbatch]:
     """Return the microbatches of this process: rows of similar length, at most ``tokens`` tokens each with padding.
 
-    The rows are sorted by length and cut where padding is least. A single process counts each microbatch as
-    `MICROBATCH_COST` tokens. Several processes make nearly the least possible number of microbatches, because
-    sharded weights are gathered again for each.
+    The rows are sorted by length, and cut into microbatches so that there is little padding and few microbatches. A
+    single process takes one microbatch more to cost as much as `MICROBATCH_COST` tokens of padding. Several processes
+    make nearly the least possible number of microbatches, because sharded weights are gathered again for each.
 
     Rows without a gradient (``trains`` False) get separate microbatches, which need no backward pass. Every process
     gets the same number of microbatches with and without a gradient, so that collective operations match. To reach
@@ -191,10 +193,11 @@ def plan_microbatches(
         parts = np.split(chosen, _cuts(total_lengths[chosen], tokens, cost)) if len(chosen) else []
         while (
             len(parts) % world and max(map(len, parts)) > 1
-        ):  # processes would get unequal numbers of parts: halve the biggest part
+        ):  # processes would get unequal numbers of parts, so halve the biggest part
             i = int(np.argmax([len(part) * total_lengths[part[-1]] * (len(part) > 1) for part in parts]))
             parts[i : i + 1] = np.array_split(parts[i], 2)
-        parts.sort(key=lambda part: len(part) * total_lengths[part[-1]])  # processes run similar sizes at once
+        # Sort the parts by size, so that at any time all processes work on parts of similar size.
+        parts.sort(key=lambda part: len(part) * total_lengths[part[-1]])
         for i in range(0, len(parts), world):
             mine = i + rank
             dummy = mine >= len(parts)

@@ -109,8 +109,8 @@ class Collector:
     ) -> RolloutBatch:
         """Sample ``responses`` responses to each prompt and verify them; their advantages stay 0.
 
-        The sampling noise depends on nothing but the seed, the stream ("train", "eval" or "audit"), the rollout, the
-        response's number over the run and the token's position.
+        The random numbers of sampling depend on nothing but the seed, the stream ("train", "eval" or "audit"), the
+        rollout, the number that identifies the response in the run, and the token's position.
         """
         began = time.perf_counter()
         count = len(prompts.examples)
@@ -176,11 +176,12 @@ class Collector:
 
 
 def give_advantages(batch: RolloutBatch, estimator: Estimator, drop: Sequence[Drop] = ()) -> GroupStats:
-    """Compute the advantages of a batch and store them in it; return the counts of its groups.
+    """Compute the advantages of a batch and store them in it; return the number of groups, and of those with equal
+    rewards.
 
-    A response whose verification failed counts with reward 0. Responses of a kind that ``drop`` names get advantage 0,
-    so no gradient, and stay in the batch and in the log. If ``drop`` names ``failed``, the rewards of failed responses
-    do not enter their group's baseline either.
+    A response whose verification failed has reward 0. ``drop`` names kinds of responses ("truncated", "failed") that
+    get advantage 0, hence no gradient; they stay in the batch and in the log. If ``drop`` names "failed", the rewards
+    of failed responses are also left out where the advantages of the rest of their group are computed.
     """
     judged = np.full(len(batch), True)
     if "failed" in drop:
@@ -192,7 +193,10 @@ def give_advantages(batch: RolloutBatch, estimator: Estimator, drop: Sequence[Dr
 
 
 def dropped(batch: RolloutBatch, drop: Sequence[Drop]) -> np.ndarray:
-    """Return why each of N responses gets no gradient: ``failed``, ``truncated``, `ALONE`, or "" if it gets one."""
+    """Return why each of N responses gets no gradient: "failed", "truncated", "alone", or "" if it gets one.
+
+    A response is "alone" if verification failed for all other responses of its group, so that it has no baseline.
+    """
     why = np.full(len(batch), "", dtype="<U16")
     if "truncated" in drop:
         why[batch.truncated] = "truncated"
@@ -206,7 +210,9 @@ def dropped(batch: RolloutBatch, drop: Sequence[Drop]) -> np.ndarray:
 
 
 def write_samples(run: Path, batch: RolloutBatch, tokenizer: PreTrainedTokenizerBase, count: int) -> None:
-    """Write ``count`` responses, spread over the rollout, as text to ``rollouts/rollout-00000012.jsonl``."""
+    """Write ``count`` responses, spread evenly over the rollout, as text to a file such as
+    ``rollouts/rollout-00000012.jsonl``.
+    """
     if not count:
         return
     path = run / ROLLOUTS / f"rollout-{batch.rollout:08d}.jsonl"

@@ -36,7 +36,7 @@ class Counts:
             self.add(name, numerator, count)
 
     def pairs(self) -> dict[str, list[float]]:
-        """Return the numerators and counts of all metrics, so that those of all processes can be added before the
+        """Return [numerator, count] of every metric by name, to be added to those of other processes before the
         division."""
         return {name: list(pair) for name, pair in self._pairs.items()}
 
@@ -78,12 +78,14 @@ def add_rollout(counts: Counts, batch: RolloutBatch, groups: GroupStats) -> None
 def add_drops(
     counts: Counts, lengths: np.ndarray, why: np.ndarray, reasons: Sequence[str], edges: tuple[int, ...]
 ) -> None:
-    """Add the shares of sampled responses without a gradient: ``dropped/REASON`` and ``length_bin/i/dropped``.
+    """Add the shares of sampled responses that get no gradient.
+
+    ``dropped/REASON`` is the share for one reason, ``length_bin/i/dropped`` the share in length bin i for any reason.
 
     Parameters
     ----------
     lengths, why : (N,)
-        Length in tokens and reason of each sampled response; the reason is an empty string if it was not dropped.
+        Length in tokens of each sampled response, and why it gets no gradient; an empty string if it gets one.
     reasons : sequence of str
         All reasons that can occur; one that did not occur gets the share 0.
     """

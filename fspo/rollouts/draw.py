@@ -3,8 +3,8 @@
 Prompts come from the training stream in its order. Prompts that are too long are skipped, so a rollout always has
 ``batch.prompts`` groups. With ``batch.redraws`` a group whose rewards are all equal is replaced by a group of a further
 prompt (dynamic sampling, Yu et al. 2025, arXiv:2503.14476). Skipped prompts, replaced groups and responses without a
-gradient are counted; the responses are counted in each length bin apart. The position in the stream is one number in
-the state of the run, so a resumed run goes on with the next prompt.
+gradient are counted; the responses are also counted by length bin. The position in the stream is one number in the
+state of the run, so a resumed run goes on with the next prompt.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from fspo.sampling.picking import Progress
 from fspo.tasks import prompt_order
 
 NO_SIGNAL = "no_signal"
-# The run stops if this many times ``batch.prompts`` prompts were read and too few of them fit: nearly all are too long.
+# The run stops if 20 x ``batch.prompts`` prompts were read in a row and still too few of them are short enough.
 _MOST_DRAWN = 20
 
 
@@ -40,10 +40,11 @@ class DrawnRollout:
     batch : RolloutBatch
         ``batch.prompts`` groups, with advantages.
     groups : GroupStats
+        Number of these groups, and of those among them whose rewards are all equal.
     position : int
         Number of the next prompt in the stream.
     too_long, passed : int
-        Number of prompts that were too long, and of all prompts that were read from the stream.
+        Number of prompts that were too long, and number of all prompts that were read from the stream.
     redrawn : list of RolloutBatch
         Groups with equal rewards that were replaced by others.
     rounds : int
@@ -133,15 +134,15 @@ def draw_audit(
     *,
     step: int,
 ) -> RolloutBatch:
-    """Sample fresh responses to the prompts of a minibatch at the present parameters, to estimate its update anew.
+    """Sample fresh responses to the prompts of a minibatch with the present weights: a second estimate of its update.
 
-    The minibatch is at its first use. So its gradient with importance weights and the gradient of the fresh responses
-    (w = 1) estimate the same update (docs/theory.md section 5, "Which truth").
+    The minibatch must be at its first use. Then its gradient with importance weights and the gradient of the fresh
+    responses (w = 1) estimate the same true update (docs/theory.md section 5, "Which truth").
 
     Parameters
     ----------
     rows : (n,) int
-        Rows of the minibatch on this process; the prompts of all processes' rows are used.
+        Rows of ``batch`` in this process's part of the minibatch. The prompts of all processes' parts are used.
     """
     ids = np.unique(batch.prompt_ids[np.concatenate(gather_object([rows]))])
     first, count = int(ids.min()), int(ids.max() - ids.min()) + 1
@@ -161,9 +162,9 @@ def draw_audit(
 
 
 def has_signal(batch: RolloutBatch) -> np.ndarray:
-    """Return for each of P groups, by rising prompt number, whether its rewards differ, (P,) bool.
+    """Return for each of P groups, in the order of the prompt numbers, whether its rewards differ, (P,) bool.
 
-    Responses whose verification failed are left out.
+    Rewards of responses whose verification failed are left out.
     """
     _, group = np.unique(batch.prompt_ids, return_inverse=True)
     known = batch.reward_status == "ok"

@@ -28,9 +28,9 @@ def standardized_excess(
 ) -> Float64[np.ndarray, " ..."]:
     """Return each response's excess (float64): the factor on both half-widths at which the response is just accepted.
 
-    A rule with both half-widths multiplied by f accepts a response if and only if the response's excess is <= f.
-    ``rate="update"`` uses only rows with A != 0 and only the edges that can cut them (`fspo.rules.clip.Clip.excess`).
-    The excess is NaN where S is NaN. ``m`` is the band's centre as in `Rule.apply`.
+    A rule with both half-widths multiplied by f accepts a response if and only if the response's excess is <= f. With
+    ``rate="update"`` the result has only the responses with A != 0, and a response is accepted if it is not clipped
+    (`fspo.rules.clip.Clip.excess`). The excess is NaN where S is NaN. ``m`` is the band's centre as in `Rule.apply`.
 
     Raises
     ------
@@ -60,7 +60,7 @@ def calibrate(
     m: Real[Array, "#*rows"] | float | None = None,
     rate: Rate = "band",
 ) -> Rule:
-    """Return the rule with both half-widths scaled so that its band accepts the share ``target`` of the responses.
+    """Return the rule with both half-widths scaled so that it accepts the share ``target`` of the responses.
 
     Parameters
     ----------
@@ -76,8 +76,8 @@ def calibrate(
     Returns
     -------
     Rule
-        Same shape and same ratio of the half-widths. The acceptance of these rows is within 1/N of the target if no
-        two of them have the same excess.
+        It has the given rule's shape, and the same ratio of lower to upper half-width. Its acceptance on these
+        responses is within 1/N of the target if no two of them have the same excess.
 
     Raises
     ------
@@ -110,8 +110,8 @@ def excess_quantile(excess: Real[np.ndarray, " N"], target: float, label: str = 
 def excess_quantiles(excess: Real[np.ndarray, " N"], targets: Sequence[float], label: str = "") -> list[float]:
     """Return for each target acceptance the factor on both half-widths at which that share of responses is accepted.
 
-    A factor lies midway between the excesses (`standardized_excess`) of two responses. Responses with equal excess are
-    accepted together.
+    A factor lies midway between two excesses (`standardized_excess`): that of the last accepted response and that of
+    the first response not accepted. Responses with equal excess are accepted together.
 
     Raises
     ------

@@ -52,13 +52,13 @@ def importance_weight(exponent: Float[Array, "*rows"]) -> Float[Array, "*rows"]:
 def token_k3(log_ratio: Float[Array, "*rows"]) -> Float[Array, "*rows"]:
     """Return ``exp(s) - 1 - s`` of each token log-ratio s: the k3 estimate of KL(old||new), nats.
 
-    The exponent is at most MAX_EXPONENT.
+    In exp(s) an s above MAX_EXPONENT is replaced by MAX_EXPONENT.
     """
     return array_namespace(log_ratio).expm1(capped(log_ratio)) - log_ratio
 
 
 def exponent(S: Float[Array, "*rows"], n: Real[Array, "#*rows"], weight: Weight) -> Float[Array, "*rows"]:
-    """Return the exponent of a rule's importance weight: S, S/n if the weight is geometric, 0 if there is none."""
+    """Return the exponent of a rule's importance weight: S; S/n if ``weight`` is "geometric"; 0 if it is "none"."""
     if weight == "none":
         return array_namespace(S).zeros_like(S)
     return S / n if weight == "geometric" else S
@@ -75,8 +75,9 @@ class Edges(NamedTuple):
 class Applied(NamedTuple):
     """What a rule does to each response (or token): arrays of the shape of S.
 
-    ``clipped_weight`` is M*w, computed without M; it multiplies ``A * psi`` in the gradient. ``edge_weight`` gives the
-    objective's value ``edge_weight * A``; it equals ``weight`` where the response is not cut.
+    ``clipped_weight`` is M*w, computed without M; it multiplies ``A * psi`` in the gradient. ``edge_weight`` is the
+    importance weight at the edge that cuts the response, or ``weight`` if none cuts it; ``edge_weight * A`` is the
+    response's value in the objective.
     """
 
     side: Int8[
@@ -93,16 +94,16 @@ class Applied(NamedTuple):
 
 
 class Clip(NamedTuple):
-    """Decides what happens to responses outside a band whose edges are given.
+    """Decides which rows a rule cuts, given the edges of its band, and what weight is left to a row that is cut.
 
-    ============ ========================================================= ===========================
-    ``outside``  cut                                                       weight of a row that is cut
-    ============ ========================================================= ===========================
-    drop         above the band with A > 0; below it, or dual, with A < 0  0 (PPO's min)
-    truncate     the rows that "drop" cuts                                 held at the edge
-    cap          above the band, whatever the sign of A                    held at the edge
-    mask         above or below the band, whatever the sign of A           0
-    ============ ========================================================= ===========================
+    ============ ==================================================================== ===========================
+    ``outside``  rows that are cut                                                    weight of a row that is cut
+    ============ ==================================================================== ===========================
+    drop         A > 0: above the band; A < 0: below it, or above the dual edge       0 (as by the min in PPO)
+    truncate     the rows that "drop" cuts                                            the weight at the edge
+    cap          above the band, whatever the sign of A                               the weight at the edge
+    mask         above or below the band, whatever the sign of A                      0
+    ============ ==================================================================== ===========================
 
     A row is a response, or a token or prefix under a rule by tokens or prefixes. A row with A = 0 is never cut, because
     it has no gradient under any rule; nor is a row whose S is NaN.
@@ -111,7 +112,7 @@ class Clip(NamedTuple):
     ----------
     outside : {"drop", "truncate", "cap", "mask"}
     dual : float, optional
-        d > 1: with A < 0 a row above the dual edge ``m + d (hi - m)`` is cut too.
+        d > 1: a row with A < 0 is also cut above the dual edge ``m_L + d (hi - m_L)``, m_L the centre of the band.
     weight : {"sequence", "geometric", "none"}
         exp(S), exp(S/n), or 1.
     """
@@ -121,7 +122,7 @@ class Clip(NamedTuple):
     weight: Weight
 
     def check(self, label: str) -> None:
-        """Raise UserError if ``outside``, ``dual`` and ``weight`` exclude each other. ``label`` begins the message."""
+        """Raise UserError if ``outside``, ``dual`` and ``weight`` do not go together; ``label`` begins the message."""
         if self.dual is not None and not self.dual > 1:
             raise UserError(f"{label}: dual={self.dual} must be > 1; common values are 2 to 10")
         if self.dual is not None and self.outside == "cap":
@@ -187,7 +188,7 @@ class Clip(NamedTuple):
     def apply(
         self, S: Float[Array, "*rows"], n: Float[Array, "*rows"], A: Float[Array, "*rows"], edges: Edges
     ) -> Applied:
-        """Clip responses (or tokens): return sides, multipliers and weights. All arrays have one shape and type."""
+        """Clip responses (or tokens); return sides, multipliers and weights. All arrays have one shape and type."""
         xp = array_namespace(S)
         side = self.side(S, A, edges)
         own, at_edge = (exponent(x, n, self.weight) for x in (S, self.edge(S, side, edges)))

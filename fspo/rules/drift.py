@@ -16,10 +16,11 @@ DriftSource = Literal["two_pass", "lagged"]
 
 
 class TokenMeans(NamedTuple):
-    """Means over a minibatch's tokens, from which `Rule.centre` makes a band's centre: numbers, or arrays (N,) by row.
+    """Means over a minibatch's tokens, from which `Rule.centre` makes the centre of a band.
 
-    It serves where the means are known without any tokens, for example from the law of a log-ratio model. Where tokens
-    are known, `DriftStats` makes the means from sums over them.
+    Each mean is one number, or an array (N,) with one number for each response. This class is used where the means are
+    known without any tokens, for example from the law of a log-ratio model. Where there are tokens, `DriftStats`
+    computes the means from sums over them.
     """
 
     k3: Float[Array, " ..."] | float  # mean over tokens of k3 = exp(s_t) - 1 - s_t, nats
@@ -30,9 +31,9 @@ class TokenMeans(NamedTuple):
 
 @dataclass(frozen=True)
 class DriftStats:
-    """Sums over the tokens of one minibatch, over all processes. The sums of two parts of it are added with ``+``.
+    """Sums over all tokens of one minibatch. The sums of two parts of the minibatch are added with ``+``.
 
-    With 0 tokens every mean is 0, which is the drift before the first minibatch.
+    Before the first minibatch there are 0 tokens: every mean, and so the drift, is then 0.
 
     Attributes
     ----------
@@ -43,7 +44,7 @@ class DriftStats:
     num_tokens : float
         Number of tokens.
     positive_sum, positive_tokens, negative_sum, negative_tokens : float
-        Sum of ``s_t`` (nats) and number of tokens over responses with A > 0 and with A < 0.
+        Sum of ``s_t`` (nats) and number of tokens, over responses with A > 0 (positive) and with A < 0 (negative).
     """
 
     k3_sum: float = 0.0
@@ -62,14 +63,14 @@ class DriftStats:
         S: Real[Array, " B"] | None = None,
         A: Real[Array, " B"] | None = None,
     ) -> DriftStats:
-        """Add up the sums of B responses, as Python floats. The result is not summed over processes.
+        """Add up the sums of the B responses of this process, as Python floats.
 
         Parameters
         ----------
         k3_sum, sum_sq, n : arrays (B,)
             Each response's sum of k3 and of ``s_t**2`` over its tokens, and its number of tokens.
         S, A : arrays (B,), optional
-            Log-ratios and advantages, for the sums by sign of A, which drift ``signed`` needs.
+            Log-ratios and advantages, for the sums over A > 0 and over A < 0, which drift ``signed`` needs.
 
         Raises
         ------
@@ -89,7 +90,7 @@ class DriftStats:
         return DriftStats(*sums, *by_sign)
 
     def __add__(self, other: DriftStats) -> DriftStats:
-        """Return the sums over the tokens of two parts of a minibatch together."""
+        """Return the sums over the tokens of both parts of a minibatch."""
         return DriftStats(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
 
     @property
@@ -125,7 +126,7 @@ def drift_stats(
     Parameters
     ----------
     advantages : array (B,), optional
-        Advantages, for the sums by sign of A, which drift ``signed`` needs.
+        Advantages, for the sums over responses with A > 0 and with A < 0, which drift ``signed`` needs.
 
     Raises
     ------
@@ -145,7 +146,7 @@ def drift_stats(
 def token_sums(
     log_ratios: Float[Array, "B T"], mask: Bool[Array, "B T"]
 ) -> tuple[Float[Array, " B"], Float[Array, " B"], Float[Array, " B"]]:
-    """Return for each response (B,) the sums over its tokens of k3 (`token_k3`) and of s_t**2, and their number."""
+    """Return for each response (B,) the sum of k3 (`token_k3`) over its tokens, the sum of s_t**2, and their number."""
     xp = array_namespace(log_ratios)
     s = xp.where(mask, log_ratios, xp.zeros_like(log_ratios))
     return xp.sum(token_k3(s), axis=-1), xp.sum(s * s, axis=-1), xp.sum(xp.astype(mask, s.dtype), axis=-1)

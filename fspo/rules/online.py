@@ -1,8 +1,9 @@
 """Adaptive bands: the range changes during training to reach a target acceptance (docs/theory.md section 2, T14, T15).
 
-An `OnlineRule` starts from a template rule. Before each update it gives an ordinary `Rule`, made from earlier
-updates alone. After the update it learns from that update's rows. The trainer and the counterfactual evaluation of a
-log use the same class, so the tables of a log show for an adaptive rule what the trainer would have done.
+An `OnlineRule` starts from a template rule. Before each update it gives an ordinary `Rule`, whose range comes from
+earlier updates alone. After the update it learns from that update's responses. The trainer and the counterfactual
+evaluation of a log use the same class, so the tables of a log show for an adaptive rule what the trainer would have
+done.
 """
 
 from __future__ import annotations
@@ -54,13 +55,13 @@ class OnlineState:
         The parameter theta of T14: the half-width is the template's times ``exp(log_scale + slope * z)``, where z is
         the standardized logarithm of the length.
     centre, spread : float
-        Mean and standard deviation (at least ``LEAST_SPREAD``) of log n in the first update: z = (log n - centre) /
-        spread.
+        Mean and standard deviation (at least ``LEAST_SPREAD``) of the logarithm of the length n over the responses of
+        the first update: z = (log n - centre) / spread.
     scores : dict of str -> list of float
-        For ``fspo-conformal``: excesses (`standardized_excess`) of past rollouts' responses by bin of lengths, oldest
+        For ``fspo-conformal``: bin of lengths -> excesses (`standardized_excess`) of responses of past rollouts, oldest
         first.
     pending : dict of str -> list of float
-        Excesses of the present rollout's responses by bin of lengths.
+        Bin of lengths -> excesses of the present rollout's responses.
     """
 
     updates: int = 0
@@ -123,7 +124,7 @@ class OnlineRule:
         return rule
 
     def observe(self, S: Any, n: Any, A: Any, m: Any = None) -> None:
-        """Learn from the responses of one update, over all processes.
+        """Learn from the responses of one update, those of all processes.
 
         Parameters
         ----------
@@ -169,9 +170,9 @@ class OnlineRule:
             self._rule = None
 
     def end_rollout(self) -> None:
-        """Store the excesses of the present rollout's responses beside those of past rollouts.
+        """Move the excesses of the present rollout's responses to those of past rollouts.
 
-        The next band is made from all of them. Each bin of lengths keeps its newest `MEMORY` excesses.
+        Each bin of lengths keeps its newest `MEMORY` excesses. The next band is made from what the bins keep.
         """
         s = self._state
         for name, new in s.pending.items():
@@ -182,17 +183,18 @@ class OnlineRule:
         self._rule = None
 
     def _step(self, excess: Float[np.ndarray, " N"], log_n: Float[np.ndarray, " N"]) -> bool:
-        """Adapt the log scale and slope of the half-widths (theta of T14) after one update; return False if it cannot.
+        """Change the log scale and slope of the half-widths (theta of T14) after one update; return False if no range
+        gives the target.
 
-        The first call sets the range at which the target share of the responses is accepted. Each later call makes one
-        step with a gain of `GAIN` or more.
+        The first call sets the range at which the target share of the responses is accepted. Each later call moves both
+        numbers by the gain (at least `GAIN`) times how far the accepted share was from the target.
         """
         s = self._state
         with_slope = self.template.adapt == "exponent"
         if s.updates == 0:
             try:
                 s.log_scale = math.log(self._bounded(math.log(excess_quantile(excess, self._target))))
-            except UserError:  # no range has the wanted acceptance, for example because every S is 0
+            except UserError:  # no range gives the target acceptance, for example because every S is 0
                 return False
             if with_slope:
                 s.centre, s.spread = float(log_n.mean()), max(float(log_n.std()), LEAST_SPREAD)
@@ -209,9 +211,9 @@ class OnlineRule:
 
     @cached_property
     def _widest(self) -> float:
-        """Logarithm of the largest factor that may multiply the half-widths.
+        """Logarithm of the largest factor by which the template's half-widths may be multiplied.
 
-        That factor makes the larger half-width MAX_HALF_WIDTH at length 1.
+        At length 1 that factor makes the larger of the two half-widths MAX_HALF_WIDTH.
         """
         return math.log(MAX_HALF_WIDTH / max(float(w[0]) for w in self.template.half_widths(np.ones(1))))
 
@@ -222,7 +224,7 @@ class OnlineRule:
     def _factors(self) -> tuple[tuple[float, float], ...]:
         scores = {int(name): np.asarray(found, np.float64) for name, found in self._state.scores.items()}
         pooled = conformal_quantile(np.concatenate(list(scores.values())), self._target)
-        last = max(scores) + 1  # a bin for responses longer than any seen; its factor is that of all bins pooled
+        last = max(scores) + 1  # for responses longer than any seen: one more bin, with the factor of all bins pooled
         found = []
         for bin_ in range(last + 1):
             factor = conformal_quantile(scores.get(bin_, ()), self._target)
@@ -232,7 +234,8 @@ class OnlineRule:
 
 
 def length_bin(n: Real[np.ndarray, " N"]) -> Int64[np.ndarray, " N"]:
-    """Return the bin in which ``fspo-conformal`` learns about each length n, floor(log2 n): one for each doubling."""
+    """Return the bin in which ``fspo-conformal`` counts each length n: floor(log2 n), so that a bin holds the lengths
+    from 2^i to 2^(i+1) - 1."""
     return (np.frexp(n)[1] - 1).astype(np.int64)
 
 
@@ -244,8 +247,8 @@ def least_length(bin_: int) -> float:
 def conformal_quantile(scores: Any, target: float) -> float:
     """Return the ceil((n+1) target)-th smallest of n scores, the split-conformal quantile; infinite if n is too small.
 
-    If these scores and a new one are exchangeable, the new one is at most this with probability at least ``target``,
-    and, without ties, at most ``target + 1/(n+1)`` (T15; Vovk, Gammerman and Shafer 2005).
+    If these scores and a new one are exchangeable, the new score is at most this quantile with a probability of at
+    least ``target`` and, without ties, at most ``target + 1/(n+1)`` (T15; Vovk, Gammerman and Shafer 2005).
 
     Parameters
     ----------

@@ -78,7 +78,7 @@ COMPARED_ADVANTAGE: Estimator = "grpo"
 
 
 def preset(name: str, **changes: Any) -> Preset:
-    """Return a preset by name, with ``changes`` made to the fields of its rule.
+    """Return the preset ``name``; ``changes`` are new values for fields of its rule.
 
     Raises
     ------
@@ -94,7 +94,7 @@ def preset(name: str, **changes: Any) -> Preset:
 
 
 def correction(name: str, **changes: Any) -> Rule | None:
-    """Return a correction by name, with ``changes`` made to its fields; None for the name "none".
+    """Return the correction ``name``, a `Rule`, with new values for the fields in ``changes``; None for "none".
 
     Raises
     ------
@@ -117,14 +117,14 @@ def correction(name: str, **changes: Any) -> Rule | None:
 
 
 def check_ratios(rule: Rule, correction: Rule | None) -> None:
-    """Check that a clip rule and a correction act on ratios that go together.
+    """Check that the log-ratios on which a clip rule and a correction act go together.
 
     Raises
     ------
     UserError
-        If the clip rule is on the engine or the behaviour ratio, which updates do not change; if the correction is on
-        the update's or the total ratio, which they do; or if a correction stands beside a clip rule on the total
-        ratio.
+        If the clip rule is on the engine ratio E or the behaviour ratio D + E, which updates do not change; if the
+        correction is on the update's ratio S or the total ratio S + D + E, which updates change; or if there is a
+        correction and the clip rule is on the total ratio, which contains D + E already.
     """
     if rule.on not in ("update", "total"):
         raise UserError(

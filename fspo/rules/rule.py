@@ -1,9 +1,9 @@
 """Clip rules: one family of bands in log space, used by the trainer, the simulations and the diagnostics alike.
 
-A rule is a band ``[lo, hi]`` on a sum of ``n`` log-ratios, a weight, and what happens outside the band
-(docs/theory.md section 2). ``n`` is the response length for sequence rules, ``t`` for prefix rules and 1 for
-token rules. The rule says where the band lies; fspo/rules/clip.py decides what happens outside it. The same code
-computes with numpy arrays and with torch tensors.
+A rule is a band ``[lo, hi]`` on a sum of ``n`` token log-ratios, a weight, and what happens outside the band
+(docs/theory.md section 2). For sequence rules ``n`` is the response's length, for prefix rules the prefix's length,
+and for token rules 1. The rule says where the band lies; fspo/rules/clip.py decides what happens outside it. The same
+code computes with numpy arrays and with torch tensors.
 """
 
 from __future__ import annotations
@@ -54,36 +54,38 @@ class Rule:
     Parameters
     ----------
     shape : {"none", "fixed", "linear", "sqrt", "power", "token", "prefix"}
-        How the half-widths grow with ``n``. ``none`` has no band, ``fixed`` does not grow, ``linear``, ``sqrt`` and
-        ``power`` grow like n, sqrt(n) and n**gamma. ``token`` is a band on each token's log-ratio, ``prefix`` a sqrt
-        band on prefix sums.
+        How the half-widths grow with ``n``, the number of summed token log-ratios. ``none`` has no band, ``fixed`` does
+        not grow, ``linear``, ``sqrt`` and ``power`` grow like n, sqrt(n) and n**gamma. ``token`` is a band on each
+        token's log-ratio, ``prefix`` a sqrt band on the sum of each prefix's token log-ratios.
     range_lo, range_hi : float
-        Lower and upper range. ``fixed``, ``linear``, ``token``: eps, half-widths ``-log(1 - range_lo)`` and
-        ``log(1 + range_hi)`` nats; a range_lo of 1 means no lower edge. ``sqrt``, ``power``, ``prefix``: c, half-width
-        ``c * n**gamma`` nats.
+        Lower and upper range. For ``fixed``, ``linear`` and ``token`` a range is an eps: the half-widths at n = 1 are
+        ``-log(1 - range_lo)`` and ``log(1 + range_hi)`` nats; a range_lo of 1 means no lower edge. For ``sqrt``,
+        ``power`` and ``prefix`` a range is a c: the half-width is ``c * n**gamma`` nats (gamma 1/2 but for ``power``).
     gamma : float, optional
         Exponent of ``power``; refused for the other shapes.
     drift : {"none", "kl", "gaussian", "tilted", "signed"}
-        Centre of the band per token: 0, ``-k3``, ``-sigma^2/2``, ``+sigma^2/2`` (T13), or the mean log-ratio of
-        the responses whose advantage has the same sign.
+        Centre of the band per token: 0, ``-k3``, ``-sigma^2/2``, ``+sigma^2/2`` (T13), or the mean token log-ratio over
+        the responses whose advantage has the same sign. k3 and sigma^2 are the minibatch's means over tokens of k3 and
+        of the squared token log-ratio.
     drift_source : {"two_pass", "lagged"}
         Where the trainer takes the drift statistics from: a pass over the minibatch before its update, or the minibatch
         of the previous update.
     outside : {"drop", "truncate", "cap", "mask"}
-        What happens outside the band: no gradient on the active side (PPO's min), the weight held at the edge on the
-        active side, the weight held at the upper edge whatever the sign of the advantage, or no gradient on both
-        sides whatever the sign.
+        What happens outside the band: no gradient on the active side (as by the min in PPO); on the active side the
+        weight at the edge; above the band the weight at the upper edge, whatever the sign of A; or no gradient on both
+        sides, whatever the sign of A.
     dual : float, optional
-        Dual clip d > 1: a response with A < 0 and S > m + d (hi - m) is cut too.
+        Dual clip d > 1: a response with A < 0 and S > m_L + d (hi - m_L) is cut too, with m_L the centre of the band
+        and hi its upper edge.
     weight : {"sequence", "geometric", "none"}
-        exp(S); exp(S/n), whose gradient carries 1/n (GSPO); or 1, so that the rule only cuts.
+        Importance weight: exp(S); exp(S/n), whose gradient has a factor 1/n (GSPO); or 1, so that the rule only cuts.
     adapt : {"none", "range", "exponent", "bins"}
         What is changed during training to reach ``target`` (fspo/rules/online.py): nothing, the range, the range and
         the exponent of a ``power`` band, or a factor for each bin of lengths. Training starts from the ranges above.
     target : float, optional
         Wanted acceptance, in (0, 1); needed if ``adapt`` is not "none", refused otherwise.
     target_rate : {"band", "update"}
-        Which acceptance ``target`` is (docs/theory.md section 1).
+        Whether ``target`` is a band acceptance or an update acceptance (docs/theory.md section 1).
     factors : sequence of (length, factor)
         Both half-widths are multiplied by the factor of the last entry whose length is <= n, or by 1 if there is none.
     on : {"update", "engine", "behaviour", "total"}
@@ -156,12 +158,12 @@ class Rule:
 
     @property
     def label(self) -> str:
-        """The rule's name, or if it has none its shape and what happens outside, as in ``sqrt-drop``."""
+        """The rule's name; for a rule without one, its ``shape`` and ``outside``, as in ``sqrt-drop``."""
         return self.name or f"{self.shape}-{self.outside}"
 
     @property
     def level(self) -> Literal["sequence", "token", "prefix"]:
-        """What the rule clips by its log-ratio: whole responses ("sequence"), tokens or prefixes of responses."""
+        """What the rule clips as one: whole responses ("sequence"), single tokens ("token") or prefixes ("prefix")."""
         return self.shape if self.shape in ("token", "prefix") else "sequence"
 
     @property
@@ -202,9 +204,9 @@ class Rule:
         return scale * self.range_lo, scale * self.range_hi
 
     def with_dual_at(self, ratio: float) -> Rule:
-        """Return the rule with the `dual` that puts the dual edge at n = 1 at the importance ratio ``ratio``.
+        """Return the rule with a dual clip whose edge for a single token (n = 1) is the importance ratio ``ratio``.
 
-        The centre is taken as 0. `dual` is log(ratio) over the upper half-width at n = 1.
+        The centre is taken as 0, so `dual` is log(ratio) over the upper half-width at n = 1.
 
         Raises
         ------
@@ -342,12 +344,12 @@ class Rule:
 
 
 def scaled(rule: Rule, factor: float) -> Rule:
-    """Return the rule with both half-widths multiplied by ``factor`` in log space; their ratio stays.
+    """Return the rule with both half-widths (nats) multiplied by ``factor``, so that their ratio stays the same.
 
     Raises
     ------
     UserError
-        If the factor is not positive and finite, or if no eps gives a band of that width.
+        If the factor is not positive and finite, or if a range that is an eps cannot give so wide a band.
     """
     factor = number("factor", factor, 0, above=True)
     if rule.shape in EPS_SHAPES:

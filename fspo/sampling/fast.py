@@ -39,7 +39,7 @@ class CacheLayer(CacheLayerMixin):
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Append keys and values (rows, heads, positions, size); return views of the stored ones of these rows."""
+        """Append keys and values (rows, heads, positions, size); return views of all that is stored for these rows."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         rows, first = key_states.shape[0], self.length

@@ -20,7 +20,7 @@ from fspo.sampling.picking import Noise, Progress, base_model, pad_left, pick_to
 
 
 class _Picker(LogitsProcessor):
-    """Sample a token by keyed noise and set all other logits to -inf, so that greedy search takes it.
+    """Sample a token for each row and set all other logits to -inf, so that greedy search takes the sampled token.
 
     ``logprobs`` collects the log-probabilities of the sampled tokens.
     """
@@ -60,7 +60,7 @@ def run_generate(
             ),
             logits_processor=LogitsProcessorList([picker]),
             # Under FSDP2, transformers would by default wait for all processes at each token. That would hang here:
-            # each process holds all weights and samples alone, and one may have fewer batches than another, or none.
+            # each process holds all weights and samples alone, and may have fewer batches than another process.
             synced_gpus=False,
         )
     tokens = output[:, ids.shape[1] :].cpu().numpy()

@@ -1,4 +1,4 @@
-"""Helpers of the sampling engines: keyed uniforms, the choice of a token, padding of prompts, cutting of responses."""
+"""Helpers of the sampling engines: random numbers, the choice of a token, padding of prompts, cutting of responses."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def pick_tokens(
         Float64 (B,) in [0, 1); not used at temperature 0.
     temperature : float
     top_p : float
-        Tokens are drawn only from the smallest set of most probable tokens that holds this share of the probability.
+        Tokens are drawn only from the fewest most probable tokens that together have at least this probability.
 
     Returns
     -------
@@ -60,8 +60,9 @@ def _inverse_cdf(logits: torch.Tensor, uniforms: torch.Tensor, top_p: float) -> 
     logprobs = torch.log_softmax(logits, -1)
     cdf = logprobs.exp().cumsum(-1, dtype=torch.float64)
     total = cdf[:, -1:]
-    # The drawn token is the first whose cumulative probability exceeds the target. Keep the target below the total, so
-    # that there is such a token, and one of positive probability.
+    # The target is the uniform number times the sum of all probabilities. The drawn token is the first whose cumulative
+    # probability exceeds the target. The target is kept below the sum, so that there is such a token, of positive
+    # probability.
     target = torch.minimum(uniforms[:, None] * total, torch.nextafter(total, torch.zeros_like(total)))
     tokens = torch.searchsorted(cdf, target, right=True).clamp_(max=logits.shape[-1] - 1)
     return tokens[:, 0], logprobs.gather(-1, tokens)[:, 0]

@@ -18,9 +18,10 @@ def lowered(model: PreTrainedModel, precision: Precision) -> PreTrainedModel:
     """Return a copy of the model in a lower precision for sampling; the model itself for ``"same"``.
 
     With ``"int8"`` the weight of each linear layer but the output layer is rounded to a multiple of its row's step,
-    which is the row's largest absolute value / 127. The product is computed in the model's type, as by kernels for int8
-    weights. Activations are not rounded: torch's dynamic quantisation takes one scale for a whole batch, so the law of
-    a response would depend on the responses beside it. Parameters that keep their values are shared with the model.
+    which is the row's largest absolute value / 127. Weights and activations are multiplied in the model's type, as by
+    kernels for int8 weights. Activations are not rounded: torch's dynamic quantisation takes one scale for a whole
+    batch, so the law of a response would depend on the responses beside it. Parameters that keep their values are
+    shared with the model.
     """
     if precision == "same":
         return model
@@ -30,7 +31,7 @@ def lowered(model: PreTrainedModel, precision: Precision) -> PreTrainedModel:
         head = model.get_output_embeddings()
         linear = (m.weight for m in model.modules() if isinstance(m, nn.Linear) and m is not head)
         values = {p: p for p in model.parameters()} | {p: _int8(p.detach()) for p in linear}
-    # Give deepcopy the lowered tensors as the parameters' copies, so that it makes no copies in the model's own type.
+    # Tell deepcopy which tensor is the copy of each parameter, so that it makes no copies in the model's own precision.
     memo = {id(p): p if value is p else nn.Parameter(value, requires_grad=False) for p, value in values.items()}
     return copy.deepcopy(model, memo)
 

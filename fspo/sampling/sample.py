@@ -1,8 +1,8 @@
 """Sample responses with any engine; the noise of a response does not depend on the batch in which it is sampled.
 
 Token t of response k in rollout r is the inverse CDF of the model's distribution at one uniform u(seed, r, k, t) from a
-counter-based generator (`fspo.base.keyed_noise`). So batch size, order, number of processes and engine change only the
-last bits of the logits.
+counter-based generator (`fspo.base.keyed_noise`). So batch size, order, number of processes and engine change the
+responses only through the last bits of the logits.
 
 Two engines draw the same tokens: ``fast``, a short loop over the model's forward with one preallocated key-value cache
 that drops finished rows, and ``generate``, transformers' own generation. A third, ``vllm``, has a vLLM server sample
@@ -88,12 +88,13 @@ def sample(
     pad_token_id : int
         Id that fills short prompts on the left; padding is masked.
     progress : callable, optional
-        Called now and then with (responses, tokens) finished since the last call.
+        Called now and then with the numbers of responses finished and of tokens sampled since the last call.
 
     Raises
     ------
     UserError
-        If prompts or keys are not valid, a length exceeds the model's positions, or logits are not finite.
+        If prompts or keys are not valid, prompt and response may exceed the model's positions, or logits are not
+        finite.
     """
     keys = np.asarray(keys)
     eos = [eos_token_id] if isinstance(eos_token_id, int) else [int(token) for token in eos_token_id]

@@ -5,8 +5,8 @@ server can read, and then tells the server to load them again. This works withou
 needs the folder under the same path on a shared file system.
 
 vLLM draws its own random numbers. So its responses differ from those of the other engines, and a resumed run draws
-other responses in the rollouts that it repeats. Its log-probs are logged as a log-ratio to the trainer's
-(``engine_log_ratio``). Training uses them only in a correction or in a rule on the total ratio.
+other responses in the rollouts that it repeats. How far its log-probs are from the trainer's is logged as
+``engine_log_ratio``. Training uses its log-probs only in a correction or in a rule on the total ratio.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ def run_vllm(
         Their log-probs under the law that drew them (sampling temperature, top-p), computed by the server, float32
         (L_i,); 0 under greedy sampling.
     truncated : bool
-        Whether the response met the limit of tokens.
+        Whether the limit of tokens cut the response before it ended.
 
     Raises
     ------
@@ -277,7 +277,7 @@ def _claim(folder: Path) -> None:
 
 
 def _digest(model: PreTrainedModel) -> str:
-    """Return the digest of the model's weights."""
+    """Return the SHA-256 digest of the model's weights."""
     found = hashlib.sha256()
     for value in model.state_dict().values():
         found.update(value.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy())

@@ -47,7 +47,7 @@ class Bins:
         return len(self.edges) - 1
 
     def index(self, values: ArrayLike) -> Int64[np.ndarray, "*N"]:
-        """Return the bin of each value, int (N,) in 0..K-1."""
+        """Return the number of each value's bin, int (N,), counted from 0."""
         inner = np.asarray(self.edges[1:-1])
         return np.searchsorted(inner, np.asarray(values), side="right").astype(np.int64)
 
@@ -109,8 +109,8 @@ def make_bins(values: ArrayLike, number: int = DEFAULT_BINS, edges: Sequence[flo
     Raises
     ------
     UserError
-        If the edges are infinite, do not increase or have no value between them; without edges as
-        :func:`quantile_bins`.
+        If the edges are infinite, do not increase or have no value between them. If no edges are given, the errors are
+        those of :func:`quantile_bins`.
     """
     if edges is None:
         return quantile_bins(values, number)

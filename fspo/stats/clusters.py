@@ -1,4 +1,4 @@
-"""Ratios of sums over clusters by length bin, and their linearised covariance.
+"""Ratios of two sums over the rows of each length bin, and the ratios' linearised covariance.
 
 A cluster is (rollout, prompt): the responses to one prompt depend on each other by its difficulty and, through the
 advantage, by each other's rewards. A ratio r is ``sum y / sum d``, y and d the numerators and denominators of the rows.
@@ -27,7 +27,9 @@ covariance of the acceptances by bin and the covariance that a model gives then 
 
 @dataclass(frozen=True)
 class Ratios:
-    """Ratios of two sums in each bin, with their errors; the last entry is for all bins together.
+    """The ratio of two sums in each of K bins, with its error, from C clusters.
+
+    An array of K+1 entries has a last entry for all bins together.
 
     Attributes
     ----------
@@ -38,7 +40,7 @@ class Ratios:
     influence : array (C, K+1)
         Influence values z_c of the clusters; their cross products times C/(C-1) are the covariance.
     rows, sums, base : array (C, K)
-        Number of rows, numerators and denominators by cluster and bin.
+        Number of rows, sum of numerators and sum of denominators by cluster and bin.
     binary : bool
         Whether the ratios are shares of rows (the numerator is an indicator).
     """
@@ -97,10 +99,10 @@ def ratios(
     y, d : array (N,)
         Numerator and denominator of each row (d = 1 by default).
     cluster, bins : int array (N,)
-        ``cluster`` numbered densely (:func:`dense`), ``bins`` in 0..number-1.
+        Each row's cluster, numbered from 0 without gaps (:func:`dense`), and its bin in 0..number-1.
     binary : bool
         Whether y is an indicator. If a bin then has only 0s or only 1s, its linearised variance is 0 and is replaced
-        by that of a proportion with two more successes and two more failures among its clusters.
+        by that of :func:`flat_variance`.
     """
     y = np.asarray(y, np.float64)
     rows = sum_by(cluster, bins, number, np.ones_like(y))
@@ -141,7 +143,7 @@ def ratios_of_sums(
     # Scale each cluster's influence value to the change of the ratio if the cluster were deleted. Unscaled values make
     # intervals too short where clusters differ in size.
     influence = influence / (1 - leverage) * (present - 1) / present
-    with np.errstate(over="ignore"):  # a collapsed run's sums of weights are near 0, and ratios overflow
+    with np.errstate(over="ignore"):  # where training has collapsed, sums of weights are near 0 and ratios overflow
         variance = np.sum(influence**2, axis=0) * present / (present - 1)
     if binary:
         flat = (variance < 1e-300) & (met > 0)
@@ -160,11 +162,10 @@ def flat_variance(clusters: ArrayLike) -> Any:
 
 
 def borrowed(rare: ArrayLike) -> Float64[Any, "*K"]:
-    """Return how much an observed covariance counts where it is averaged with the covariance that a model gives.
+    """Return the weight of an observed covariance in its average with the covariance that a model gives.
 
     The average is weight x observed + (1 - weight) x modelled. The weight rises from 0 to 1 with ``rare``, the number
-    of clusters with the rarer outcome (accepted or clipped), because a few such clusters estimate the variance between
-    clusters badly.
+    of clusters with the rarer outcome (accepted or clipped). With few of these the observed covariance is unreliable.
     """
     rare = np.asarray(rare, np.float64)
     return rare / (rare + BORROW)

@@ -45,8 +45,8 @@ def proportion_interval(
 ) -> tuple[Float64[np.ndarray, "*K"], Float64[np.ndarray, "*K"]]:
     """Return the Wilson interval of a share p at the effective sample size p(1-p)/variance.
 
-    Its quantile is Student's t on C-1 degrees of freedom, C the number of clusters. The effective size is at most the
-    row count; if p is 0 or 1 it is C. Both ends are NaN if C is below ``MIN_CLUSTERS``.
+    The interval uses the quantile of Student's t on C-1 degrees of freedom, C the number of clusters. The effective
+    size is at most the number of rows; if p is 0 or 1 it is C. Both ends are NaN if C is below ``MIN_CLUSTERS``.
     """
     p, v, n, c = (np.asarray(x, np.float64) for x in (value, variance, count, clusters))
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
@@ -91,7 +91,8 @@ def detectable(half_width: float, df: float = np.inf, *, level: float = CONFIDEN
         return 0.0
     critical = t_quantile(df, level)
 
-    # Student's t is a normal divided by the root of chi-square / df: average the power over that root.
+    # A variable of Student's t is a normal one divided by the root of chi-square / df. So the power is computed at each
+    # of many quantiles of that root, and averaged.
     levels = (np.arange(2000) + 0.5) / 2000
     root = np.ones(1) if np.isinf(df) else np.sqrt(2 * special.gammaincinv(df / 2, levels) / df)
 

@@ -15,7 +15,7 @@ from fspo.stats.intervals import EQUIVALENCE, t_quantile
 
 @dataclass(frozen=True)
 class Slope:
-    """A regression slope with cluster-robust intervals, at levels ``CONFIDENCE`` and ``EQUIVALENCE`` (ci90), and tests.
+    """A regression slope with two cluster-robust intervals, at 95 % (``ci``) and 90 % (``ci90``), and two tests.
 
     One test is of the hypothesis that the slope is 0, the other of the hypothesis that it is beyond a margin around 0.
     """
@@ -52,12 +52,14 @@ def cluster_slope(
     Parameters
     ----------
     y : array (N,)
-        Indicators or multipliers. If fewer than ``MIN_CLUSTERS`` clusters hold a value other than the median, for
-        example because nearly all responses are accepted, the residuals underestimate the variance. The variance is
-        then at least that of a proportion with two more successes and two more failures among the clusters.
+        Outcome of each row: an indicator or a multiplier. If fewer than ``MIN_CLUSTERS`` clusters hold a value other
+        than the median, for example because nearly all responses are accepted, the residuals underestimate the
+        variance of the slope. It is then made at least as large as for a y with the variance q (1 - q), where q is the
+        share of those clusters after two with and two without such a value are added.
     x, weight : array (N,)
         Regressor and weight of each row; all weights are 1 by default.
-    cluster : int array (N,), dense
+    cluster : int array (N,)
+        Cluster of each row, numbered from 0 without gaps.
     strata : int array (N,), optional
         x and y are centred within each stratum (fixed effects). By default all rows are one stratum.
     margin : float

@@ -151,7 +151,8 @@ def _check_names(cls: type, options: Mapping[str, Any], kind: str) -> None:
 
 @lru_cache(maxsize=4)
 def _epoch_permutation(size: int, seed: int, epoch: int) -> np.ndarray:
-    # Permute by sorting raw Philox words. NumPy fixes these, but may change Generator.permutation between versions.
+    # Permute by sorting raw random words of the generator Philox. They are the same in every version of NumPy, which
+    # Generator.permutation need not be.
     words = np.random.Philox(seed=np.random.SeedSequence([seed, epoch])).random_raw(size)
     order = np.argsort(words, kind="stable")
     order.flags.writeable = False

@@ -115,7 +115,7 @@ class TeachingTask(Task, Protocol):
         ...
 
     def max_response_tokens(self) -> int:
-        """Return the response limit, tokens: at least the longest worked solution with its end token."""
+        """Return the limit of tokens in a response: at least the longest worked solution with its end token."""
         ...
 
     def warmup_text(self, seed: int, index: int, slips: bool = True) -> tuple[str, str]:

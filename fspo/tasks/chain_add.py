@@ -1,10 +1,10 @@
 """The embedded task: chain-add. Start at x, add d n times modulo 100, and write every step out.
 
-A prompt is ``?:CCSS+DD=`` and a step ``CCSS+DD`` with a separator: counter (additions left), state and d, two digits
-each, least significant digit first, so that the model has seen the lower digit before it needs the carry. The last
-step ends with the end token in place of the separator. So ``?:3071+52=`` (add 25 three times to 17) may go on
-``2024+52,1076+52;0029+52<eos>``. A correct response has 8 tokens per step, 8 to 256 in all, and each step can be
-computed from the step before it alone.
+A prompt is ``?:CCSS+DD=`` and a step is ``CCSS+DD`` with a separator, one of ``,;|/``. CC is the counter of additions
+left, SS the state and DD the number d, two digits each, least significant digit first, so that the model has seen the
+lower digit before it needs the carry. The last step ends with the end token in place of the separator. So
+``?:3071+52=`` (add 25 three times to 17) may go on ``2024+52,1076+52;0029+52<eos>``. A correct response has 8 tokens
+per step, 8 to 256 in all, and each step can be computed from the step before it alone.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class ChainAdd:
         return build_tokenizer()
 
     def max_response_tokens(self) -> int:
-        """Return the response limit, tokens."""
+        """Return the limit of tokens in a response."""
         return max_response_tokens(self.config)
 
     def warmup_text(self, seed: int, index: int, slips: bool = True) -> tuple[str, str]:
@@ -199,7 +199,7 @@ def warmup_stream(seed: int, config: ChainAddConfig | None = None, start: int = 
 
 
 def max_response_tokens(config: ChainAddConfig) -> int:
-    """Return the response limit, tokens: the longest correct response plus one step.
+    """Return the limit of tokens in a response: the longest correct response plus one step.
 
     A response with one step too many can thus end by itself and is not cut."""
     return STEP_TOKENS * (config.max_steps + 1)
@@ -208,7 +208,7 @@ def max_response_tokens(config: ChainAddConfig) -> int:
 def build_tokenizer(phrases: Sequence[str] = ()) -> PreTrainedTokenizerFast:
     """Build the character-level tokenizer of 24 tokens (pad 0, eos 1, unk 2); it adds no special token to a text.
 
-    Each of the ``phrases`` is one more token.
+    Each text in ``phrases`` becomes one more token.
     """
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast

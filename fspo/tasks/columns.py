@@ -28,7 +28,7 @@ class DatasetColumns:
 
 
 LAYOUTS: dict[str, DatasetColumns] = {
-    # `detect` takes the first of these layouts whose columns a row has, so their order matters.
+    # `detect` takes the first of these entries whose two columns a row has, so their order matters.
     "DAPO-Math-17k": DatasetColumns("prompt", "reward_model.ground_truth"),
     "prompt and answer": DatasetColumns("prompt", "answer"),
     "GSM8K": DatasetColumns("question", "answer", MARKED),
@@ -48,13 +48,13 @@ def detect(
     row : mapping
         Column name -> value.
     prompt, answer, extract : str, optional
-        Names that the user gave; they replace those of the layout.
+        Column names and way of extraction that the user gave; they replace those that would be found.
 
     Returns
     -------
     DatasetColumns
-        The first layout whose columns the row has, with the user's names put in; by default the columns ``prompt``
-        and ``answer``.
+        The first entry of `LAYOUTS` whose columns the row has, with what the user gave put in. If there is none, the
+        columns ``prompt`` and ``answer``, again with what the user gave put in.
     """
     for layout in LAYOUTS.values():
         found = [_spelt(row, prompt or layout.prompt), _spelt(row, answer or layout.answer)]

@@ -38,14 +38,14 @@ class DatasetConfig:
         trained on. 0 holds out none.
     prompt_column, answer_column : str, optional
         Names of the columns. A prompt is text or a list of ``{"role", "content"}`` messages; an answer is text or a
-        number. A dot leads into a nested column. By default the first row tells the layout
+        number. A dot leads into a nested column. By default the columns are found from the names in the first row
         (`fspo.tasks.columns.LAYOUTS`: DAPO-Math-17k, DeepScaleR, MATH-500, AIME, GSM8K, or prompt and answer).
     system, suffix : str
         Text put before a prompt (as a system message if the prompt is a chat) and after it, for example
         ``"\\nPut the final answer in \\boxed{}."``.
     answer_extract : str, optional
         How the answer is extracted from the answer column, as ``extract`` in `fspo.tasks.verify.VerifierConfig`; by
-        default the text after ``####`` in GSM8K's layout, and all of the text in the others.
+        default the text after ``####`` if the columns and answers are like GSM8K's, else all of the text.
     bad_rows : str
         ``"error"`` stops if a row cannot be used; ``"skip"`` leaves such rows out and counts them.
     repeats : str

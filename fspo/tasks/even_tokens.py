@@ -92,9 +92,9 @@ class EvenTokens:
 
 
 def build_tokenizer(vocabulary: int) -> PreTrainedTokenizerFast:
-    """Build a tokenizer that writes each token but `END` as the number of its id, with spaces between tokens.
+    """Build a tokenizer that writes each token as the number of its id, with spaces between tokens.
 
-    `END` also stands for words that are no id.
+    The end token, id 0, is written ``<end>``. A word that is no id is read as the end token.
     """
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast

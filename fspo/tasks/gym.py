@@ -42,7 +42,8 @@ class GymConfig:
     require_finished : bool
         Give reward 0 to a response that was cut at the length limit, without judging it.
     timeout_s, workers
-        See `fspo.tasks.verifier_pool.VerifierPool`. The limit matters: some scorers evaluate what the model wrote.
+        See `fspo.tasks.verifier_pool.VerifierPool`. The time limit matters: some scorers evaluate an
+        expression that the model wrote.
     """
 
     seed: int = 0
@@ -72,7 +73,7 @@ def _import_gym() -> Any:
 
 
 def make_gym_task(dataset: str, options: Mapping[str, Any], task: type[GymTask]) -> GymTask:
-    """Build a task of the class ``task`` from flat options: those of `GymConfig` and those of the dataset.
+    """Build a task of the class ``task`` from one mapping of options: those of `GymConfig` and those of the dataset.
 
     Raises
     ------
@@ -122,7 +123,7 @@ class GymTask:
 
     The first ``eval_size`` positions of one seeded dataset are held out; the next ``size`` positions are for
     training. A training position is replaced by another one if its question is held out or the package fails to
-    generate it. The position that replaces it depends on its index alone.
+    generate it. Which position replaces it depends on the index of the replaced one alone.
     """
 
     def __init__(self, dataset: str, config: GymConfig, options: Mapping[str, Any]) -> None:

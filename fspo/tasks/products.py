@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 OPEN, CLOSE = "<answer>", "</answer>"
 STEP_TOKENS = 9
-MOST_STEPS = 20  # steps for the factor 99: the first, nine additions, the move to the second digit, nine additions
+MOST_STEPS = 20  # for the second number 99: the first step, 9 additions, the move to the next digit, 9 additions
 MAX_RESPONSE_TOKENS = STEP_TOKENS * (MOST_STEPS + 1) + len([OPEN, *"9801", CLOSE, "end token"])
 """The response limit, tokens: the longest worked solution plus one step.
 
@@ -105,7 +105,7 @@ class ProductsTask(GymTask):
         return build_tokenizer([before, after, OPEN, CLOSE])
 
     def max_response_tokens(self) -> int:
-        """Return the response limit, tokens."""
+        """Return the limit of tokens in a response."""
         return MAX_RESPONSE_TOKENS
 
     def warmup_text(self, seed: int, index: int, slips: bool = True) -> tuple[str, str]:

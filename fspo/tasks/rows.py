@@ -1,4 +1,4 @@
-"""Read rows from a jsonl or parquet file, a folder or a Hugging Face data set; messages name a row's place."""
+"""Read rows from a jsonl or parquet file, a folder or a Hugging Face data set, each with its place ("line 3")."""
 
 from __future__ import annotations
 

@@ -9,8 +9,8 @@ BOXED = "\n\nPlease reason step by step, and put your final answer within \\boxe
 _MATH = {"judge": {"verifier": "math"}}
 
 TRAINING_SETS: dict[str, dict[str, Any]] = {
-    # By name of the set: options of fspo.tasks.dataset.DatasetConfig. DAPO's file holds each prompt about a hundred
-    # times, so repeats are dropped; its prompts say where to put the answer, so they get no suffix.
+    # Name of a set -> values of options of fspo.tasks.dataset.DatasetConfig. DAPO's file holds each prompt about a
+    # hundred times, so repeats are dropped. DAPO's prompts say where to put the answer, so they get no suffix.
     "dapo-math-17k": {"path": "BytedTsinghua-SIA/DAPO-Math-17k", "repeats": "drop", **_MATH},
     "deepscaler": {"path": "agentica-org/DeepScaleR-Preview-Dataset", "repeats": "drop", "suffix": BOXED, **_MATH},
     "gsm8k": {"path": "openai/gsm8k", "subset": "main", "eval_split": "test", "suffix": BOXED, **_MATH},
@@ -28,9 +28,10 @@ _PLACE = ("subset", "split", "eval_split")
 
 
 def known_options(known: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a known set, with the user's ``options`` in their place; ``judge`` is merged by field.
+    """Return the options of a known set, in which the user's ``options`` replace those of the same name.
 
-    If the user gives ``path``, the subset and the splits of the hub's copy are left out.
+    Of the option ``judge``, a mapping, only the fields that the user gives are replaced. If the user gives ``path``,
+    the subset and the splits of the copy on the Hugging Face hub are left out.
     """
     merged = {key: value for key, value in known.items() if "path" not in options or key not in _PLACE}
     merged |= options

@@ -190,8 +190,8 @@ class VerifierPool:
         messages: Counter[str] = Counter()
         todo = list(range(len(calls)))
         for attempt in range(2):
-            # A worker that dies while idle (killed by the system, say) breaks the pool. Its unfinished calls are then
-            # run once more, in a new pool.
+            # A worker that dies while idle (killed by the system, say) breaks the pool. The pool's unfinished calls are
+            # then run once more, in a new pool.
             futures = self._schedule([calls[i] for i in todo])
             broken = []
             for i, future in zip(todo, futures, strict=True):

@@ -76,7 +76,7 @@ def last_boxed(text: str) -> str | None:
 
     The text is read once, so a response that repeats an unclosed ``\boxed{`` many times takes linear time.
     """
-    open_braces: list[int] = []  # where the content of each open brace starts; -1 if the brace opens no \boxed
+    open_braces: list[int] = []  # for each open brace, where its content starts; -1 if no \boxed is before it
     best, found = -1, None
     for token in _BRACES.finditer(text):
         if token.group() == "}":
@@ -199,7 +199,7 @@ def load_function(path: str) -> Callable[..., Any]:
     """
     module_name, _, name = path.partition(":")
     here = os.getcwd()
-    # Add the working folder, in which a console script does not look for modules.
+    # Let Python look for modules in the working folder too, which it does not do for a console script.
     if here not in sys.path and "" not in sys.path:
         sys.path.insert(0, here)
     try:

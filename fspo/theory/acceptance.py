@@ -1,4 +1,7 @@
-"""Band acceptance under the Gaussian model (docs/theory.md section 4), update and weight acceptance (T9..T11, T13)."""
+"""Formulas of acceptances by length (docs/theory.md T9..T11, T13).
+
+Band and weight acceptance are computed under the Gaussian model of section 4.
+"""
 
 from __future__ import annotations
 
@@ -42,8 +45,8 @@ def interval_probability(lo: ArrayLike, hi: ArrayLike) -> Floats:
         raise UserError("an interval needs lo <= hi; exchange its edges")
     flip = lo > 0
     a, b = np.where(flip, -hi, lo), np.where(flip, -lo, hi)
-    # An interval with infinite edges gets NaN for its middle or half-width and so does not count as narrow; the warning
-    # of numpy is switched off.
+    # An interval with an infinite edge has an infinite half-width, or none (NaN), and so does not count as narrow. The
+    # warning that numpy gives for NaN is switched off.
     with np.errstate(invalid="ignore"):
         mid, half = (a + b) / 2, (b - a) / 2
         narrow = half * np.maximum(1.0, np.abs(mid)) < 1
@@ -65,8 +68,8 @@ def band_acceptance(rule: Rule, lengths: ArrayLike, mu: float, sigma: ArrayLike,
     mu : float, nats per token
     sigma : float or array (K,), nats per root token, > 0
     m : float, optional
-        Centre of the band, nats per token; needed if the rule has a drift. The centre of the Gaussian model is
-        ``rule.centre(gaussian_means(sigma))``.
+        Centre of the band, nats per token; needed if the rule has a drift. For the centre that the rule would take from
+        tokens of the Gaussian model, give ``rule.centre(gaussian_means(sigma))``.
 
     Raises
     ------
@@ -106,7 +109,7 @@ def matching_sigma(rule: Rule, lengths: ArrayLike, p: ArrayLike, acceptance: flo
     Returns
     -------
     float or None
-        Nats per root token; None if no sigma gives that acceptance (a rule without a band).
+        Nats per root token; None if no sigma gives that acceptance, as for a rule without a band.
 
     Raises
     ------
@@ -131,9 +134,9 @@ def matching_sigma(rule: Rule, lengths: ArrayLike, p: ArrayLike, acceptance: flo
 
 
 def gaussian_means(sigma: float) -> TokenMeans:
-    """Return the means of k3 and s_t^2 for independent N(-sigma^2/2, sigma^2) token log-ratios s_t, to leading order.
+    """Return the means over tokens of k3 and s_t^2, if the token log-ratios s_t are independent N(-sigma^2/2, sigma^2).
 
-    They are sigma^2/2 and sigma^2.
+    To leading order in sigma they are sigma^2/2 and sigma^2.
     """
     sigma = number("sigma", sigma, 0, above=True, why="nats per root token")
     return TokenMeans(sigma**2 / 2, sigma**2)
@@ -142,15 +145,15 @@ def gaussian_means(sigma: float) -> TokenMeans:
 def update_acceptance(
     positive: ArrayLike, cut_high: ArrayLike, cut_low: ArrayLike, cut_dual: ArrayLike = 0.0
 ) -> Floats:
-    """Return the update acceptance a_upd(l) of a rule that drops, from its probabilities to cut (docs/theory.md T11).
+    """Return the update acceptance a_upd(l) of a rule that drops, from the probability of a cut at each edge (T11).
 
     Parameters
     ----------
     positive : array (K,)
         At each length l, the share of responses with A > 0 among those with A != 0: P(A > 0 | l, A != 0).
     cut_high, cut_low, cut_dual : arrays (K,)
-        Probabilities to be cut at the upper, the lower and the dual edge: P(S > hi | l, A > 0), P(S < lo | l, A < 0)
-        and P(S > dual | l, A < 0).
+        Probabilities that the rule cuts a response of length l at the upper, the lower and the dual edge:
+        P(S > hi | l, A > 0), P(S < lo | l, A < 0) and P(S > dual | l, A < 0).
     """
     positive = numbers("positive", positive, 0, 1, why="P(A > 0) among responses with A != 0")
     high, low, dual = (
@@ -168,7 +171,8 @@ def upper_edge_supremum(u_hi: float) -> float:
     """Return the largest importance weight, over all lengths L, at the upper edge of a sqrt band: exp(u_hi^2/2) (T10).
 
     ``u_hi`` is the upper half-width in standard deviations of S, and S has the standard deviation sigma sqrt(L).
-    The weight at the edge is exp(-L sigma^2/2 + u_hi sigma sqrt(L)), which is largest at L = (u_hi/sigma)^2.
+    The band's centre is -L sigma^2/2, so the weight at the edge is exp(-L sigma^2/2 + u_hi sigma sqrt(L)). It is
+    largest at L = (u_hi/sigma)^2.
     """
     u_hi = number("u_hi", u_hi, 0, above=True, why="c_hi / sigma")
     if u_hi**2 / 2 > _MAX_LOG:

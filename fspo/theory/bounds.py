@@ -58,6 +58,7 @@ def berry_esseen_bound(rho3: float, lengths: ArrayLike, *, identical: bool = Tru
     """Return a bound on how far the acceptance at each length is from the Gaussian model's if tokens are independent.
 
     ``rho3`` is the third absolute standardised moment of a token log-ratio s: E|s-mu|^3/sigma^3, at least 1 (T5).
+    ``identical`` says whether all token log-ratios have one distribution.
     """
     rho3 = number("rho3", rho3, 1, why="E|s-mu|^3/sigma^3 is at least 1 (Jensen); check the moments")
     constant = BERRY_ESSEEN_IID if identical else BERRY_ESSEEN_INDEPENDENT

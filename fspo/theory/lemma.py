@@ -1,4 +1,7 @@
-"""The cosine lemma: how clipping turns the update, by lengths and inside lengths (docs/theory.md T7, T8)."""
+"""The cosine lemma: how far clipping turns the update's direction (docs/theory.md T7, T8).
+
+Clipping turns it by changing the shares of the lengths, and by its choice among responses of one length.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Length Reweighting Error: how an acceptance by length changes the lengths (docs/theory.md section 3)."""
+"""Length Reweighting Error: how an acceptance that depends on length changes the shares of the lengths.
+
+docs/theory.md section 3 defines it.
+"""
 
 from __future__ import annotations
 
@@ -52,11 +55,11 @@ def relative_acceptance(p: ArrayLike, a: ArrayLike) -> tuple[Floats, Floats, flo
 
 
 def relative(p: Floats, a: Floats) -> tuple[Floats, Floats, Floats]:
-    """Return what `relative_acceptance` returns, without checks, for ``a`` (..., K); the mean has shape (...)."""
+    """Return what `relative_acceptance` returns, for one or many vectors ``a`` (..., K), without checking p and a."""
     shares = p / p.sum()
     mean = a @ shares
     above = a - mean[..., None]
-    above = above - (above @ shares)[..., None]  # subtract the mean's rounding error: a constant a(l) gives exactly 0
+    above = above - (above @ shares)[..., None]  # subtract the mean's rounding error, so that a constant a gives 0
     with np.errstate(divide="ignore", invalid="ignore"):
         return shares, above / mean[..., None], mean
 

@@ -33,7 +33,7 @@ The flag is no setting of a run, so it is not part of the run's configuration.""
 
 
 def build_parser() -> ArgumentParser:
-    """Return the parser of ``fspo train``. It lacks the flag `NOISE_FLOOR`, which `main` reads."""
+    """Return the parser of ``fspo train``. It does not know the flag ``--noise-floor``, which `main` reads itself."""
     from fspo.base.options import make_parser
     from fspo.config import TrainConfig
 

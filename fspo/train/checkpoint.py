@@ -40,15 +40,15 @@ class TrainState:
     rollout : int
         Number of the next rollout.
     step : int
-        Optimizer updates done, skipped ones included.
+        Number of optimizer updates so far, skipped ones included.
     skipped : int
-        Updates that were skipped (the causes are in fspo/train/guard.py).
+        Number of updates that were skipped (the causes are in fspo/train/guard.py).
     num_tokens : int
-        Tokens of all prompts and responses sampled for training.
+        Number of tokens of all prompts and responses sampled for training.
     prompts : int, optional
         Number of the next prompt in the stream; None stands for ``rollout`` times ``batch.prompts``.
     lagged : dict
-        Drift statistics of the last minibatch (fspo.rules.DriftStats).
+        Sums over the last minibatch's tokens from which the next drift is estimated (fspo.rules.DriftStats).
     online : dict
         State of a band that is adapted to reach a target acceptance (fspo.rules.online.OnlineState).
     past : list of int

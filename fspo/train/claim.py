@@ -117,7 +117,7 @@ def _refuse_foreign(run: Path) -> None:
     """Raise UserError if a folder holds files and is not the folder of an earlier run of this trainer.
 
     The folder of a run of this trainer holds run.json. A folder that an older version wrote holds instead a config.yaml
-    with the options of a run.
+    with the options of a run, or run.lock alone.
     """
     marked: dict[str, Callable[[Path], bool]] = {MARK: Path.is_file}
     older: dict[str, Callable[[Path], bool]] = {CONFIG: _is_config, LOCK: Path.is_file}
@@ -178,7 +178,8 @@ def _writer(run: Path) -> dict[str, Any]:
 def mark(run: Path, writer: dict[str, Any] | None = None) -> None:
     """Write run.json, which marks a folder as a run of this trainer and names the process that writes to the folder.
 
-    ``writer`` holds that process's pid, host and start; None says that no process writes to the folder.
+    ``writer`` holds that process's pid, its host and since when it writes; None says that no process writes to the
+    folder.
     """
     write_text(run / MARK, json.dumps({"fspo": __version__, "writer": writer}) + "\n")
 

@@ -29,14 +29,15 @@ that were skipped for that reason; an update counts for the first reason found a
 def find(accelerator: Accelerator, records: Sequence[Record]) -> str | None:
     """Return why an update must be skipped, "loss" or "weight" as described in `CAUSES`; None if it need not be.
 
-    ``records`` are the update's records on this process. Every process must call this function and gets the same
-    answer, because the broken responses are counted over all processes."""
+    ``records`` hold what the update recorded of this process's responses. Responses with an infinite or NaN value, and
+    those with too large a weight, are counted over all processes. So every process must call this function, and all
+    get the same answer."""
     broken, exploded = 0, 0
     for record in records:
         rows, live = record.rows, record.advantages != 0
         broken += int((~np.isfinite(rows["log_ratio"]) & live).sum() + (~np.isfinite(rows["kl"])).sum())
-        # For token rules the recorded weight is a mean over the response's tokens. Mean times length is at least the
-        # weight of each token, so a single token at the largest weight, e^MAX_EXPONENT, is found.
+        # For token rules the recorded weight is a mean over the response's tokens. The mean times the length is no less
+        # than the weight of each token. So a single token at the largest possible weight, e^MAX_EXPONENT, is found.
         for capped, weight in (("capped", "clipped_weight"), ("correction_capped", "correction_weight")):
             if capped in rows:
                 heaviest = rows[weight] * np.maximum(rows["length"], 1)

@@ -26,8 +26,8 @@ def evaluate(
     Returns
     -------
     dict
-        Mean reward and its standard error, mean length, share of truncated responses, share of verifier failures,
-        and mean reward by length bin.
+        Mean reward and its standard error, number of responses, mean length, share of truncated responses, share of
+        responses whose verification failed, and mean reward and number of responses by length bin.
     """
     size = collector.task.size("eval")
     indices = np.arange(prompts if size is None else min(prompts, size))

@@ -42,9 +42,9 @@ def make_accelerator(config: TrainConfig) -> Accelerator:
     Raises
     ------
     UserError
-        If accelerate would silently run independent copies (see the launch commands in docs/train.md), if it would not
-        shard the model although FSDP was asked for, if DeepSpeed was asked for, or if a tracker was asked for that
-        accelerate does not know or cannot load.
+        If another number of processes runs than was asked for (accelerate may silently run independent copies of the
+        training; see the launch commands in docs/train.md), if the model would not be sharded although FSDP was asked
+        for, if DeepSpeed was asked for, or if accelerate does not know or cannot load a tracker.
     """
     refuse_deepspeed()
     for name in config.tracker_names():
@@ -99,13 +99,13 @@ def init_trackers(accelerator: Accelerator, config: TrainConfig, step: int) -> N
 def _tensorboard(config: TrainConfig) -> str:
     """Return the name of TensorBoard's folder in the run folder.
 
-    A run that an older version began keeps the folder that this version made, `PROJECT`.
+    A run that an older version of this program began keeps the folder of that version, which is named as `PROJECT`.
     """
     return PROJECT if (Path(config.output) / PROJECT).is_dir() else TENSORBOARD
 
 
 def length_panels(edges: Sequence[int]) -> dict[str, list[Any]]:
-    """Return the panels that TensorBoard's tab Custom Scalars shows: one panel for each metric that is split by length.
+    """Return the panels that TensorBoard's tab Custom Scalars shows: one for each metric that is split by length bin.
 
     A panel has one line for each length bin. trackio and wandb need no such panels: they put metrics whose names begin
     alike (``length_bin/``) beside each other.
@@ -171,7 +171,7 @@ def load_policy(
 
 
 def check_passes(sharded: bool, config: TrainConfig) -> None:
-    """Raise UserError if the weights are sharded (FSDP2) and an option is set that works without sharding alone.
+    """Raise UserError if the weights are sharded (FSDP2) and an option is set that works only without sharding.
 
     Such options are a lower sampling precision, exact scores and the comparison of sketches with full gradients.
     """

@@ -61,7 +61,7 @@ def _add(total: dict[str, np.ndarray], part: dict[str, np.ndarray]) -> None:
 
 
 def strata_sums(rows: dict[str, np.ndarray], psi: np.ndarray, edges: tuple[int, ...]) -> dict[str, np.ndarray]:
-    """Sum 1, M, w, M w, w A psi and M w A psi over scored responses with A != 0, by length bin.
+    """Return, for each length bin, the sums of 1, M, w, M w, w A psi and M w A psi over scored responses with A != 0.
 
     The cosine lemma (docs/theory.md T7), which is about these responses, is computed from the sums. With a KL term
     responses with A = 0 are scored too; they are left out. Sums of several shards and processes can be added.
@@ -89,8 +89,8 @@ def strata_sums(rows: dict[str, np.ndarray], psi: np.ndarray, edges: tuple[int, 
 def live_lemma(sums: dict[str, np.ndarray], *, drop: bool) -> tuple[CosineLemma | None, dict[str, float]]:
     """Compute the cosine lemma (T7) from one minibatch's `strata_sums`; return it and the metrics ``grad_cosine/*``.
 
-    ``drop`` says whether the rule gives clipped responses no gradient. The lemma is None if it is undefined for the
-    sums, as where no response was scored.
+    ``drop`` says whether the rule gives clipped responses no gradient. The lemma is None if the sums do not define it,
+    for example if no response was scored.
     """
     keep = sums["count"] > 0
     if not keep.any():

@@ -1,4 +1,4 @@
-"""Metrics of the updates of a rollout: each is kept as a sum and a count until the end of the rollout, then divided.
+"""Metrics of the updates of a rollout. Each is kept as a sum and a count, which are divided at the end of the rollout.
 
 A metric that TRL has with the same meaning has TRL's name. ``clip_ratio/{low,high,region}_mean`` are shares of the
 responses with A != 0, over all updates. ``clip_ratio/out_of_band``, ``weight_capped``, ``length_bin/*``, ``lre_*`` and
@@ -26,9 +26,11 @@ _MEAN_SQUARE = "seq_log_ratio/mean_square"  # used for the standard deviation of
 
 
 def add_update_rows(counts: Counts, rows: dict[str, np.ndarray], edges: tuple[int, ...], *, moved: bool) -> None:
-    """Add the responses of one update to the metrics: the shares that are clipped, in all and by length bin, and S.
+    """Add the responses of one update to the metrics.
 
-    ``rows`` holds columns of the gradient log, and cut_low, cut_high, cut_dual and count of `fspo.objective.Records`.
+    The metrics are the shares of clipped responses, in all and by length bin, and the means of S and S^2. ``rows``
+    holds columns of the gradient log, and cut_low, cut_high, cut_dual and count of `fspo.objective.Records`, which
+    count what was clipped.
 
     Parameters
     ----------
@@ -50,7 +52,8 @@ def add_update_rows(counts: Counts, rows: dict[str, np.ndarray], edges: tuple[in
     counts.add(metric.CAPPED, rows["capped"].sum(), n)
     live = rows["advantage"] != 0
     # ``kept`` is 1 for a response that is not clipped and 0 for a clipped one; for token rules it is the share of the
-    # response's tokens that are not clipped. Its mean is the update acceptance: E[M] if the rule drops what it clips.
+    # response's tokens that are not clipped. The mean of ``kept`` is the update acceptance. It equals the mean of the
+    # multiplier M if the rule drops what it clips.
     kept = 1 - (rows["cut_low"] + rows["cut_high"] + rows["cut_dual"]) / np.maximum(rows["count"], 1)
     for i, mask in enumerate(length_bins(rows["length"], edges)):
         if not mask.any():
@@ -79,7 +82,7 @@ def add_update(
     Parameters
     ----------
     since, epoch : int
-        Number of updates since the rollout; number of passes over the rollout before this one.
+        Number of updates since the rollout, and of passes over the rollout, before this update.
     """
     for record in records:
         rows = record.rows | {"advantage": record.advantages}

@@ -46,6 +46,7 @@ class NoiseSource:
     Attributes
     ----------
     name : str
+        Name in the log's column ``user.source``.
     meaning : str
         Description in words, for a table.
     score : function of (Updater, RolloutBatch, Shard) -> Tensor (B, T)
@@ -113,7 +114,7 @@ def sources(updater: Updater) -> list[NoiseSource]:
 
 
 def noise_config(config: TrainConfig) -> TrainConfig:
-    """Turn the configuration of a run into that of a measurement of the run's noise floor.
+    """Return the configuration of a measurement of a run's noise floor, made from the run's configuration.
 
     The measurement uses the trained model if the run has exported one, and writes to a folder inside the run folder.
 

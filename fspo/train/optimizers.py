@@ -155,8 +155,8 @@ def empty_moment(optimizer: Any, parameter: Tensor, kind: str) -> Tensor:
 def dequantized(codes: Tensor, scale: Tensor, kind: str) -> Tensor:
     """Return the values of an 8-bit moment from its full codes and scales, float32.
 
-    These values fill a shard that cannot take codes and scales. If another number of processes wrote the checkpoint, a
-    shard may be too small for 8 bits, or end inside a block of entries that share a scale.
+    These values fill a shard that cannot take codes and scales themselves. If another number of processes wrote the
+    checkpoint, a shard may be too small for 8 bits, or end inside a block of entries that share a scale.
     """
     from torchao.optim.subclass_8bit import OptimState8bit  # type: ignore[import-not-found]
 

@@ -130,8 +130,9 @@ class ScoreLog:
     def measure_sketch(self, batch: RolloutBatch, shards: list[Shard]) -> dict[str, float]:
         """Measure how well sketches keep the full gradients of a few responses, on the main process.
 
-        Returns the mean share of ||psi||^2 that lies on the scored parameters, and the root mean square error of the
-        sketches' cosines of pairs of responses. The result is empty on other processes.
+        Returns two metrics: the mean share of ||psi||^2 that lies on the parameters covered by the sketch, and the root
+        mean square error of the cosines between pairs of scores that are computed from sketches. The result is empty on
+        other processes.
         """
         config = self.config
         if not self.updater.accelerator.is_main_process:
@@ -172,7 +173,8 @@ class ScoreLog:
         Parameters
         ----------
         step, since, epoch : int
-            Updates of the run before this one, updates since the rollout, and passes over the rollout before this one.
+            Number of updates of the run before this one, of updates since the rollout, and of passes over the rollout
+            before this one.
         """
         source = self.rule.drift_source if self.rule.needs_stats else "none"
         update = UpdateColumns(

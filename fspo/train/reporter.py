@@ -46,7 +46,7 @@ class Reporter:
     def training(self, label: str, done: int, step: int) -> Iterator[None]:
         """Start a run's progress bar and trackers; end them when the ``with`` block ends.
 
-        The run goes on after ``done`` rollouts and ``step`` updates.
+        ``done`` rollouts and ``step`` updates were made before, by the run that is resumed; both are 0 in a new run.
         """
         init_trackers(self.accelerator, self.config, step)
         with tqdm(
@@ -61,7 +61,7 @@ class Reporter:
         self.accelerator.end_training()
 
     def warn(self, kind: str, message: str) -> None:
-        """Print a warning on the main process, at most once for each kind."""
+        """Print a warning on the main process, at most once for each value of ``kind``."""
         if self.accelerator.is_main_process and kind not in self._warned:
             self._warned.add(kind)
             tqdm.write(f"warning: {message}", file=sys.stderr)

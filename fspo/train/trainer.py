@@ -208,7 +208,7 @@ class Trainer:
         Raises
         ------
         UserError
-            If the reward of every response failed.
+            If the verifier failed on every response.
         """
         config, position = self.config, self.state.prompts
         with self.versions.sampling_weights():
@@ -263,17 +263,17 @@ class Trainer:
     def update(
         self, batch: RolloutBatch, shards: list[Shard], counts: Counts, *, since: int, epoch: int
     ) -> dict[str, float]:
-        """Make one optimizer update on a minibatch, with its score pass, log rows and metrics.
+        """Make one optimizer update on a minibatch; take scores if they are due, log the rows and count the metrics.
 
         Parameters
         ----------
         since, epoch : int
-            Updates since the rollout, and passes over the rollout, before this one.
+            Number of updates since the rollout, and of passes over the rollout, before this one.
 
         Returns
         -------
         dict
-            Metrics of the score pass; empty if the update's responses are not scored.
+            Metrics computed from the scores; empty if the update's responses are not scored.
         """
         config = self.config
         stats, step = self._stats(shards, since), self.state.step
@@ -295,8 +295,8 @@ class Trainer:
             cause = self._step(counts, guard.find(self.accelerator, records))
         return_freed_memory()
         if cause is None and rule.adapt != "none" and (since > 0 or rule.on != "update"):
-            # The adaptive band learns from every update that was not skipped. It leaves out a rollout's first update if
-            # the rule is on S, because every S is 0 there.
+            # The adaptive band learns from every update that was not skipped. If the rule clips S, it leaves out a
+            # rollout's first update, because every S is 0 there.
             S, n, A = self.updater.global_rows(records)
             self.online.observe(S, n, A, rule.centre(stats, A))
         self.log.update(batch, records, step=step, since=since, epoch=epoch)
@@ -315,7 +315,7 @@ class Trainer:
     def _stats(self, shards: list[Shard], since: int) -> DriftStats | None:
         if not self.rule.needs_stats:
             return None
-        if since == 0 and self.rule.on == "update":  # at a rollout's first update every S and every sum is 0
+        if since == 0 and self.rule.on == "update":  # S = 0 at a first update, so the drift's sums are 0
             return DriftStats()
         if self.rule.drift_source == "lagged":
             return DriftStats(**(self.state.lagged or {}))

@@ -45,8 +45,8 @@ class Shard:
     batch : dict of tensors (B, T)
         Token ids and masks.
     old, ref : tensors (B, T)
-        Log-probs of the response tokens under the weights before the rollout's updates, and under the reference
-        model. ref is None without a KL term.
+        Log-probs of the response tokens under the weights before the rollout's updates, and under the reference model.
+        ref is None without a KL term.
     mismatch : Mismatch
         How far the sampler's law is from the old policy.
     advantages : tensor (B,)
@@ -54,7 +54,7 @@ class Shard:
         Mean entropy over the response's tokens, nats, at the weights of the old log-probs; NaN if entropy is not
         logged.
     scores : Scores, optional
-        Scores of the responses at the weights just before the update, if a score pass took them.
+        Scores of the responses at the weights just before the update, if they were computed.
     """
 
     micro: Microbatch
@@ -205,26 +205,28 @@ class Updater:
 
     @torch.no_grad()
     def drift_stats(self, shards: Sequence[Shard]) -> DriftStats:
-        """Compute the sums over a minibatch's tokens from which the rule's drift is estimated, over all processes.
+        """Compute the drift statistics of a minibatch, from which the rule's drift is estimated.
 
-        The sums take a forward pass at the present weights, because the band's centre must be known before the pass
-        that computes the gradient.
+        They are sums of s_t, s_t^2 and k3 over the response tokens of all processes, s_t the token log-ratio that the
+        rule clips. They take a forward pass at the present weights, because the band's centre must be known before the
+        pass that computes the gradient.
         """
         sums = DriftStats()
         for shard in shards:
             new, _ = self.log_probs(shard.batch)
-            # A dummy microbatch is passed through the model too: with sharded weights every process must run the same
-            # number of passes.
+            # A dummy microbatch gives a process without work as many passes as the other processes. It too is passed
+            # through the model: with sharded weights every process must run the same number of passes.
             if not shard.micro.dummy:
                 s = ratio_tokens(self.rule.on, log_ratios(new, shard.old, shard.mask), shard.mismatch)
                 sums += drift_stats(s, shard.mask, shard.advantages.double())
         return self.over_processes(sums)
 
     def correction_stats(self, shards: Sequence[Shard]) -> DriftStats | None:
-        """Compute the sums over a minibatch's tokens from which the correction's drift is estimated.
+        """Compute the drift statistics of a minibatch, from which the correction's drift is estimated.
 
-        The result is None if the correction has no drift. Updates do not change the log-ratio that a correction is on,
-        so no forward pass is needed.
+        They are sums of s_t, s_t^2 and k3 over the response tokens of all processes, s_t the token log-ratio that the
+        correction acts on. Updates do not change this s_t, so no forward pass is needed. The result is None if the
+        correction has no drift.
         """
         if self.correction is None or not self.correction.needs_stats:
             return None
@@ -238,7 +240,8 @@ class Updater:
     def lagged_stats(self, records: Sequence[Record]) -> DriftStats:
         """Compute the drift statistics of a minibatch, over all processes, from the records of its update.
 
-        A rule with lagged drift takes the centre of its band in the next minibatch from these statistics.
+        They are sums over the response tokens of the log-ratio that the rule clips. A rule with lagged drift computes
+        the centre of its band in the next minibatch from them.
         """
         sums = DriftStats()
         for record in records:
@@ -267,25 +270,28 @@ class Updater:
         return S[order], n[order], A[order]
 
     def over_processes(self, sums: DriftStats) -> DriftStats:
-        """Add up the drift statistics of all processes."""
+        """Add up the drift statistics (sums over tokens) of all processes."""
         local = torch.tensor(astuple(sums), dtype=torch.float64, device=self.accelerator.device)
         return DriftStats(*self.accelerator.reduce(local, "sum").tolist())  # type: ignore[union-attr]
 
     def accumulate(
         self, shards: Sequence[Shard], stats: DriftStats | None, rule: Rule | None = None, *, first: bool = False
     ) -> list[Record]:
-        """Add a minibatch's gradient to the parameters' ``.grad`` and return a record of each shard, without dummies.
+        """Add a minibatch's gradient to the parameters' ``.grad`` and return a record of each shard that is not a
+        dummy.
 
-        The loss is divided by a denominator over the minibatch's rows of all processes, so the gradient does not depend
-        on how rows are divided into microbatches and over processes. Shards without a gradient get a forward pass
-        alone, and in a rollout's first update no pass, because their new log-probs are then the old ones. Shards with a
-        gradient get a forward pass even then, so that their logged S shows whether two passes over the same weights
-        agree.
+        A dummy shard adds 0 to the loss; it gives a process without work as many passes as the others. The loss is
+        divided by a denominator that counts the minibatch's rows of all processes. So the gradient does not depend on
+        how rows are divided into microbatches and over processes.
+
+        A shard with a gradient gets a forward and a backward pass, in a rollout's first update too. So its logged S
+        shows there whether two passes over the same weights agree. A shard without a gradient gets a forward pass
+        alone, and in a rollout's first update no pass, because its new log-probs are then the old ones.
 
         Parameters
         ----------
         stats : DriftStats, optional
-            Drift statistics of the minibatch over all processes; needed if the rule has a drift.
+            Drift statistics of the minibatch (see `drift_stats`); needed if the rule has a drift.
         rule : Rule, optional
             The rule of this update, for a rule that changes between updates (fspo/rules/online.py); by default the
             Updater's rule.

@@ -1,4 +1,4 @@
-"""T1 and T2 proved by interval (ball) arithmetic: the sqrt band accepts responses of all lengths equally often, and
+"""Prove T1 and T2 by interval (ball) arithmetic: the sqrt band accepts responses of all lengths equally often, and
 bands of other shapes do not.
 """
 
@@ -56,10 +56,11 @@ def fair_from_edges(rng: np.random.Generator, gamma: float = 0.5, with_drift: bo
 
 
 def _converse_slack(u: Span, v: Span, drift_error: float) -> arb:
-    """Return a ball (an interval) that contains (acceptance at length l1 less acceptance at length l2)/v for all u and
-    v in two given intervals, with v = (1/2 - gamma) log(l2/l1). If ``drift_error`` is 0, the ball contains half of that
-    quotient, which has the same sign. The band's half-width grows like l^gamma and is u standard deviations of S at l1.
-    The drift error is 0 at l1 and ``drift_error`` at l2.
+    """Return a ball (an interval) that contains (a1 - a2)/v for all u and v in two given intervals.
+
+    Here a1 and a2 are a band's acceptances at lengths l1 and l2. Its half-width grows like l^gamma and is u standard
+    deviations of S at l1, and v = (1/2 - gamma) log(l2/l1). The drift error is 0 at l1 and ``drift_error`` at l2. If
+    ``drift_error`` is 0, the ball contains half of (a1 - a2)/v, which has the same sign.
     """
     if drift_error == 0:
         return -scale_change(u, v)
@@ -71,8 +72,8 @@ def _converse_slack(u: Span, v: Span, drift_error: float) -> arb:
 def converse(rng: np.random.Generator, drift_error: float = 0.0) -> Outcome:
     """Check T1's converse: a band whose half-width grows like l^gamma, gamma != 1/2, accepts no two lengths l1, l2
     equally often. It is proved that (acceptance at l1 less acceptance at l2)/v, with v = (1/2 - gamma) log(l2/l1), is
-    not 0 for any v in [-4, 4] and any half-width at l1 of .05 to 4 standard deviations of S. ``drift_error`` (not 0 in
-    a control) is the drift error at l2.
+    not 0 for any v in [-4, 4] and any half-width at l1 of .05 to 4 standard deviations of S. The band's centre is the
+    mean of S; in a control it is off by the drift error ``drift_error`` at l2.
     """
     del rng
     sides = ((-4.0, -NEAR), (-NEAR, NEAR), (NEAR, 4.0)) if drift_error == 0 else ((-1.0, -NEAR), (NEAR, 1.0))
@@ -82,9 +83,10 @@ def converse(rng: np.random.Generator, drift_error: float = 0.0) -> Outcome:
 
 
 def _law(z: arb, direction: int) -> arb:
-    """Return d log a / d log l, the slope of log acceptance on log length, of which `monotone` proves the sign. The
-    acceptance is a = 2 Phi(z) - 1, with Phi the normal distribution function; the half-width z, in standard deviations
-    of S, grows like l^(direction/2).
+    """Return d log a / d log l, how steeply log acceptance changes with log length; `monotone` proves its sign.
+
+    The acceptance is a = 2 Phi(z) - 1, with Phi the normal distribution function and z the half-width in standard
+    deviations of S. z grows like l^(direction/2): ``direction`` is -1 for the fixed band and 1 for the linear band.
     """
     t = arb_series([arb(0), arb(direction) / 2], prec=2)
     a = (t.exp() * (z / arb(2).sqrt())).erf()
@@ -108,9 +110,10 @@ def monotone(rng: np.random.Generator, swap: bool = False) -> Outcome:
 
 @with_precision(POINT_BITS)
 def fixed_ratio(rng: np.random.Generator, power: float = 0.5, growth: float = 0.125) -> Outcome:
-    """Check T2: for fixed bands of half-width b <= 1e-6 sigma (sigma the scale of S at length 1) the ratio of
-    acceptances at two lengths is within 1e-6 of its limit for b -> 0, for S of mean 0 and of mean -sigma^2 l/2. As
-    acceptance/(2b) lies between the least and the largest density of S on [-b, b], one interval covers all such b.
+    """Check T2: as a fixed band narrows, the ratio of its acceptances at two lengths l1, l2 tends to the limit that T2
+    states. It is proved that the ratio is within 1e-6 of the limit for all half-widths b <= 1e-6 sigma, sigma the scale
+    of S, if S has mean 0 and if it has mean -sigma^2 l/2. The acceptance over 2b lies between the least and the largest
+    density of S on [-b, b], so one interval covers all such b.
     """
     gaps = []
     for _ in range(40):
@@ -126,10 +129,10 @@ def fixed_ratio(rng: np.random.Generator, power: float = 0.5, growth: float = 0.
 
 @with_precision(POINT_BITS)
 def drifted_linear(rng: np.random.Generator, threshold: float = 0.5) -> Outcome:
-    """Check T2: for S of mean -sigma^2 l/2 and standard deviation sigma sqrt(l) the acceptance of the linear band with
-    lower edge l log(1 - eps_lo) is within 1e-5 of its limit 1, 1/2 or 0 for all sigma, all upper ranges and l >=
-    1e9/sigma^2. ``threshold``: the value of -log(1 - eps_lo)/sigma^2 at which the limit is 1/2. By T2 that value is 1/2
-    too.
+    """Check T2: let S have mean -sigma^2 l/2 and standard deviation sigma sqrt(l), and let the linear band have the
+    lower edge l log(1 - eps_lo). Its acceptance tends to 1, 1/2 or 0 as l grows, where -log(1 - eps_lo) is above, at or
+    below ``threshold`` times sigma^2. By T2 the threshold is 1/2; a control has another. It is proved that the
+    acceptance is within 1e-5 of its limit for all sigma, all upper ranges and all l >= 1e9/sigma^2.
     """
     del rng
     gaps, root = [], arb(10**9).sqrt()
@@ -142,9 +145,9 @@ def drifted_linear(rng: np.random.Generator, threshold: float = 0.5) -> Outcome:
 
 @with_precision(POINT_BITS)
 def gspo_numbers(rng: np.random.Generator, sigma: str = "0.03") -> Outcome:
-    """Check T2's example: at scale sigma = .03 nats of S the preset gspo accepts .09, .25, .31 and .06 (rounded) of the
-    responses of 1e2, 1e3, 1e4 and 1e5 tokens, and float64 gives the same values. If sigma exceeds .0245, the acceptance
-    of long responses falls with the length.
+    """Check T2's example: if S has the scale sigma = .03 nats, the preset gspo accepts .09, .25, .31 and .06 (rounded)
+    of the responses of 1e2, 1e3, 1e4 and 1e5 tokens, and float64 gives the same values. If sigma exceeds .0245, the
+    acceptance of long responses falls with the length.
     """
     del rng
     scale, lengths = arb(sigma), (100, 1_000, 10_000, 100_000)

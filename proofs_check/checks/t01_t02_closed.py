@@ -1,5 +1,5 @@
-"""T1 and T2 by formulas: a sqrt band whose centre is the mean of S keeps all lengths equally often, and bands of other
-shapes do not.
+"""Check T1 and T2 by formulas: a sqrt band whose centre is the mean of S keeps all lengths equally often, and bands of
+other shapes do not.
 """
 
 from __future__ import annotations
@@ -41,9 +41,10 @@ def sqrt_band(c_lo: float, c_hi: float, gamma: float = 0.5, drift: str = "gaussi
 
 
 def fair_closed(rng: np.random.Generator, gamma: float = 0.5, drift: str = "gaussian") -> Outcome:
-    """Check T1 (the sqrt band keeps all lengths equally often): around the drift, the rule accepts at every length the
-    share Phi(c_hi/sigma) - Phi(-c_lo/sigma), computed with 50 digits; c_lo and c_hi are its ranges, sigma the scale of
-    S and Phi the normal distribution function. LRE is then 0 for random shares of the lengths.
+    """Check T1 (the sqrt band keeps all lengths equally often): the band whose centre is the mean of S accepts at every
+    length the share Phi(c_hi/sigma) - Phi(-c_lo/sigma), computed with 50 digits; c_lo and c_hi are its ranges, sigma
+    the scale of S and Phi the normal distribution function. LRE_inf is then 0 for any shares of the lengths; they are
+    drawn at random.
     """
     errors, fairness, cases = [], [], 0
     for _ in range(60):
@@ -60,8 +61,9 @@ def fair_closed(rng: np.random.Generator, gamma: float = 0.5, drift: str = "gaus
 
 
 def converse(rng: np.random.Generator, drift: str = "gaussian") -> Outcome:
-    """Check T1's converse: two random lengths are accepted equally often by a band of half-width c L^gamma around the
-    drift only if gamma = 1/2. A root search over gamma must find 1/2.
+    """Check T1's converse: a band of half-width c L^gamma, centred at the mean of S, accepts two lengths equally often
+    only if gamma = 1/2. For random pairs of lengths a root search looks for the gamma at which both acceptances are
+    equal. It must find 1/2.
     """
     from scipy.optimize import brentq
 
@@ -87,8 +89,8 @@ def converse(rng: np.random.Generator, drift: str = "gaussian") -> Outcome:
 
 def fair_simulated(rng: np.random.Generator, gamma: float = 0.5, drift: str = "kl", draws: int = 100_000) -> Outcome:
     """Check T1 (the sqrt band keeps all lengths equally often): for Gaussian S of lengths 4 to 65,536, ``rule.apply``
-    finds the share Phi(c_hi/sigma) - Phi(-c_lo/sigma) in the band, with ranges c_lo, c_hi, scale sigma of S, and Phi
-    the normal distribution function.
+    leaves in the band the share Phi(c_hi/sigma) - Phi(-c_lo/sigma) of the responses, with ranges c_lo, c_hi, scale
+    sigma of S, and Phi the normal distribution function.
     """
     sigma, lengths = 0.03, 4.0 ** np.arange(1, 9)
     model = GaussianTokens(-(sigma**2) / 2, sigma)
@@ -99,9 +101,9 @@ def fair_simulated(rng: np.random.Generator, gamma: float = 0.5, drift: str = "k
 
 
 def fair_without_normality(rng: np.random.Generator, gamma: float = 0.5, draws: int = 100_000) -> Outcome:
-    """Check T1 (the sqrt band keeps all lengths equally often) without normality: if S less the band's centre, over
-    sqrt(L), has one skewed law at all lengths, drawn S lies in the band with the same probability at all lengths. The
-    check uses no formula for the acceptance.
+    """Check T1 (the sqrt band keeps all lengths equally often) without normality. Let S less the band's centre, divided
+    by sqrt(L), have the same skewed law at all lengths. Then drawn S lies in the band with the same probability at all
+    lengths. The check uses no formula for the acceptance.
     """
     model = ScaledGamma(mu=-0.0005, sigma=0.03, shape=0.5)
     lengths = 4.0 ** np.arange(1, 9)
@@ -171,9 +173,9 @@ def drifted_linear(rng: np.random.Generator, threshold: float = 0.5) -> Outcome:
 
 
 def gspo_numbers(rng: np.random.Generator, sigma: float = 0.03) -> Outcome:
-    """Check T2's example: at scale sigma = .03 nats of S the preset gspo accepts .09, .25, .31 and .06 of the responses
-    of 1e2, 1e3, 1e4 and 1e5 tokens. If sigma exceeds .0245, the acceptance of long responses falls with the length.
-    mpmath computes the values again, without fspo.
+    """Check T2's example: if S has the scale sigma = .03 nats, the preset gspo accepts .09, .25, .31 and .06 of the
+    responses of 1e2, 1e3, 1e4 and 1e5 tokens. If sigma exceeds .0245, the acceptance of long responses falls with the
+    length. mpmath computes the values again, without fspo.
     """
     del rng
     stated = np.array([0.09, 0.25, 0.31, 0.06])
@@ -194,7 +196,7 @@ def gspo_numbers(rng: np.random.Generator, sigma: float = 0.03) -> Outcome:
 
 
 def unfair_simulated(rng: np.random.Generator, mu_error: float = 0.0, draws: int = 50_000) -> Outcome:
-    """Check T2 (other bands keep some lengths more often): the presets with a fixed and with a linear band accept drawn
+    """Check T2 (other bands keep some lengths more often): rloo's fixed band and gspo's linear band accept drawn
     Gaussian S of each length as often as ``theory.band_acceptance`` computes.
     """
     sigma, lengths = 0.03, np.array([16.0, 64, 256, 1024, 4096, 16384])

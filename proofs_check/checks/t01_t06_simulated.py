@@ -1,4 +1,5 @@
-"""Check fairness by simulation, under models that satisfy T1's hypotheses and models that violate them (T1, T3 to T6).
+"""Check fairness by simulation, under log-ratio models that satisfy T1's hypotheses and models that violate them (T1,
+T3 to T6).
 
 The checks that draw responses count the accepted ones with ``proofs_check.tools.sampling``, which asks the rule's
 ``band`` or ``apply`` what is accepted.
@@ -40,16 +41,17 @@ def counts(rng: np.random.Generator, model: LogRatioModel, rule: Rule, lengths: 
 
 
 def normal_share(u_lo: ArrayLike, u_hi: ArrayLike) -> Floats:
-    """Return Phi(u_hi) - Phi(-u_lo), the share of a normal law between -u_lo and u_hi standard deviations (Phi: its
-    distribution function), computed from the error function and not by fspo.
+    """Return Phi(u_hi) - Phi(-u_lo), with Phi the normal distribution function: the probability that a normal number
+    lies from u_lo standard deviations below its mean to u_hi above it. It is computed from the error function, not by
+    fspo.
     """
     return (special.erf(np.asarray(u_hi) / math.sqrt(2)) + special.erf(np.asarray(u_lo) / math.sqrt(2))) / 2
 
 
 def heavy_tails(rng: np.random.Generator, model: LogRatioModel | None = None, draws: int = 200_000) -> Outcome:
-    """Check T1 (the sqrt band keeps all lengths equally often): if S less the band's centre, over sqrt(L), has one
-    heavy-tailed law (Student's t, 3 degrees of freedom), drawn S lies in the band with the same probability at all
-    lengths.
+    """Check T1 (the sqrt band keeps all lengths equally often) with heavy tails. Let S less the band's centre, divided
+    by sqrt(L), have the same law at all lengths, Student's t with 3 degrees of freedom. Then drawn S lies in the band
+    with the same probability at all lengths.
     """
     model = model or ScaledStudent(MU, SIGMA, df=3.0)
     found = counts(rng, model, preset("fspo-kl", range_hi=0.045).rule, GRID, draws)
@@ -57,9 +59,10 @@ def heavy_tails(rng: np.random.Generator, model: LogRatioModel | None = None, dr
 
 
 def long_range(rng: np.random.Generator, formula: float | None = None, draws: int = 200_000) -> Outcome:
-    """Check T1's converse on tokens that are fractional noise of Hurst exponent H = .35 and .65, so that S has standard
-    deviation sigma l^H at length l. The sqrt band of range c must accept drawn S with the probability that a standard
-    normal number is at most c l^(1/2-H)/sigma in size. This probability changes with l.
+    """Check T1's converse on responses whose token log-ratios are fractional noise of Hurst exponent H = .35 or .65: S
+    of length l has standard deviation sigma l^H. The sqrt band with ranges c_lo, c_hi must accept drawn S with the
+    probability that a standard normal number lies between -c_lo l^(1/2-H)/sigma and c_hi l^(1/2-H)/sigma. This
+    probability changes with l.
     """
     rule, found, expected = preset("fspo-kl", range_hi=0.045).rule, [], []
     for hurst in (0.35, 0.65):
@@ -78,8 +81,8 @@ def long_range(rng: np.random.Generator, formula: float | None = None, draws: in
 
 
 def hurst_band(rng: np.random.Generator, gamma: float | None = None, draws: int = 200_000) -> Outcome:
-    """Check T1 for another exponent: on fractional noise of Hurst exponent H = .65, where S has a standard deviation
-    like L^H, the band of half-width c L^H accepts all lengths equally often.
+    """Check T1 for another exponent: if token log-ratios are fractional noise of Hurst exponent H = .65, the standard
+    deviation of S grows like L^H, and the band of half-width c L^H accepts all lengths equally often.
     """
     hurst = 0.65
     rule = preset("power", gamma=hurst if gamma is None else gamma, drift="kl").rule
@@ -88,10 +91,10 @@ def hurst_band(rng: np.random.Generator, gamma: float | None = None, draws: int 
 
 
 def drift_inside(rng: np.random.Generator, factor: float = 1.0, draws: int = 1_000_000) -> Outcome:
-    """Check T3 (a wrong drift): where the band's centre is x standard deviations off the mean of S, x from -.4 to .4,
-    the shares of drawn S in the band differ from the share at x = 0 by at most T3's bound.
+    """Check T3 (a wrong drift): let the band's centre be x standard deviations off the mean of S, x from -.4 to .4. The
+    share of drawn S in the band then differs from the share at x = 0 by at most T3's bound.
 
-    The ranges are one standard deviation of S, where the part of the bound that is quadratic in x cannot be lowered.
+    Both ranges are one standard deviation of S. With these ranges the bound's term in x^2 cannot be made smaller.
     """
     x, n = np.array([-0.4, -0.2, 0.2, 0.4]), 256.0
     rule = Rule("sqrt", SIGMA, SIGMA)
@@ -101,11 +104,11 @@ def drift_inside(rng: np.random.Generator, factor: float = 1.0, draws: int = 1_0
 
 
 def scale_inside(rng: np.random.Generator, factor: float = 1.0, draws: int = 1_000_000) -> Outcome:
-    """Check T4 (a wrong scale): where the scale of S at length l is sigma (l/l0)^beta and not sigma (l0 a fixed
-    length), shares of drawn S in the band differ from the share at scale sigma by at most T4's bound, 2 phi(1)
-    |log((l/l0)^beta)| with phi the normal density.
+    """Check T4 (a wrong scale): let the scale of S at length l be sigma (l/l0)^beta (l0 a fixed length), where the band
+    assumes sigma. The share of drawn S in the band then differs from the share at scale sigma by at most T4's bound, 2
+    phi(1) |log((l/l0)^beta)| with phi the normal density.
 
-    The ranges are one standard deviation of S, where acceptance nearly reaches the bound.
+    Both ranges are one standard deviation of S. With these ranges the difference nearly reaches the bound.
     """
     model = Heteroscedastic(MU, SIGMA, beta=0.03, l0=256.0)
     found = counts(rng, model, preset("fspo-kl").rule, GRID, draws)
@@ -128,8 +131,8 @@ def scale_law(rng: np.random.Generator, beta: float | None = None, draws: int = 
 
 
 def student_sums(rng: np.random.Generator, heavy: bool = True, draws: int = 60_000) -> Outcome:
-    """Check T5 (tokens that are not normal): a band accepts drawn sums of Student-t token log-ratios as often as it
-    should by the law of the sum, which is computed from the tokens' characteristic function.
+    """Check T5 (token log-ratios that are not normal): drawn sums of Student-t token log-ratios lie in a band as often
+    as the law of such a sum says. That law is computed from the characteristic function of one token log-ratio.
     """
     model, rule = StudentTokens(MU, SIGMA, df=4.0), preset("fspo-kl", range_hi=0.02).rule
     lengths = np.array([1.0, 2, 4, 16, 128])
@@ -141,9 +144,9 @@ def student_sums(rng: np.random.Generator, heavy: bool = True, draws: int = 60_0
 
 
 def student_envelope(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
-    """Check T5 (tokens that are not normal): the acceptance of sums of Student-t tokens, computed without sampling,
-    differs from the Gaussian one by at most the Berry-Esseen bound. The third absolute moment rho3 of a token, which
-    the bound needs, is computed again by quadrature.
+    """Check T5 (token log-ratios that are not normal): the acceptance of sums of Student-t token log-ratios, computed
+    without sampling, differs from that of Gaussian S by at most the Berry-Esseen bound. The bound needs rho3, the third
+    absolute moment of a token log-ratio, which is computed again by quadrature.
     """
     slack, largest = [], 0.0
     lengths = np.array([1.0, 2, 4, 8, 16, 64, 256, 1024])
@@ -163,9 +166,10 @@ def student_envelope(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
 
 
 def occupation(model: MarkovTokens, length: int) -> Floats:
-    """Return the probabilities that 0, 1, ..., ``length`` tokens of a response are in state 1, by recursion over the
-    tokens. Tokens are Markov-modulated: each is in state 0 or 1 of a Markov chain, which sets the mean and the variance
-    of its log-ratio.
+    """Return the probabilities that 0, 1, ..., ``length`` tokens of a response are in state 1 of a Markov chain.
+
+    In this log-ratio model each token is in state 0 or 1 of the chain, which sets the mean and the variance of its
+    log-ratio. The probabilities are computed by recursion over the tokens.
     """
     (leave0, leave1), at = model.leaving, np.zeros((2, length + 1))
     at[0, 0], at[1, 1] = 1 - model.share, model.share
@@ -176,8 +180,9 @@ def occupation(model: MarkovTokens, length: int) -> Floats:
 
 
 def markov_acceptance(model: MarkovTokens, rule: Rule, length: float) -> float:
-    """Return the acceptance of a rule's band for Markov-modulated tokens: the mean, over the number of tokens in state
-    1 of the chain of two states, of the acceptance of the normal law that S has given that number.
+    """Return the acceptance of a rule's band if each token is in state 0 or 1 of a Markov chain, which sets the mean
+    and the variance of its log-ratio. Given the number of tokens in state 1, S is normal; the normal law's acceptance
+    is averaged over that number.
     """
     n, (m0, m1), (v0, v1) = int(length), model.state_means, model.state_variances
     ones = np.arange(n + 1)
@@ -187,9 +192,9 @@ def markov_acceptance(model: MarkovTokens, rule: Rule, length: float) -> float:
 
 
 def markov_simulated(rng: np.random.Generator, variance: str = "exact", draws: int = 100_000) -> Outcome:
-    """Check T6 (dependent tokens): a band accepts sums of Markov-modulated tokens, whose state 0 or 1 is drawn token by
-    token, as often as `markov_acceptance` computes. There the law of S is a mixture of normal laws, one for each number
-    of tokens in state 1.
+    """Check T6 (dependent tokens): drawn S lies in a band as often as `markov_acceptance` computes. Each token is in
+    state 0 or 1 of a Markov chain, which sets the mean and the variance of its log-ratio. The draws go from token to
+    token; `markov_acceptance` mixes normal laws of S, one for each number of tokens in state 1.
     """
     rule, lengths = preset("fspo-kl", range_hi=0.045).rule, np.array([1.0, 4, 16, 64, 256, 1024])
     found = counts(rng, MARKOV, rule, lengths, draws)
@@ -202,8 +207,9 @@ def markov_simulated(rng: np.random.Generator, variance: str = "exact", draws: i
 
 
 def markov_limit(rng: np.random.Generator, long_run: bool = True) -> Outcome:
-    """Check T6 (dependent tokens): as the length l of Markov-modulated responses grows, acceptance tends to that of
-    Gaussian S with the chain's long-run variance, and LRE_inf over three successive lengths tends to 0, both like 1/l.
+    """Check T6 (dependent tokens): a Markov chain of two states sets the mean and the variance of each token's
+    log-ratio. As the length l grows, the acceptance tends to that of Gaussian S with the chain's long-run variance.
+    LRE_inf, over three successive lengths l, 4 l and 16 l, tends to 0. Both distances fall like 1/l.
     """
     del rng
     rule, lengths = preset("fspo-kl").rule, np.array([64.0, 256, 1024, 4096, 16384, 65536])
@@ -220,9 +226,10 @@ def markov_limit(rng: np.random.Generator, long_run: bool = True) -> Outcome:
 
 
 def markov_methods(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
-    """Check T6 (dependent tokens) for Markov-modulated tokens, each in state 0 or 1 of a Markov chain. The number of
-    tokens in state 1 has the same law by the log-ratio model's generating function as by recursion over the tokens, and
-    the moments of that law give the model's formula of Var S.
+    """Check T6 (dependent tokens) if each token is in state 0 or 1 of a Markov chain, which sets the mean and the
+    variance of its log-ratio. The law of the number of tokens in state 1 is computed from the log-ratio model's
+    generating function and by recursion over the tokens; both must agree. The moments of that law must give the model's
+    formula of Var S.
     """
     errors = []
     for _ in range(10):

@@ -63,9 +63,10 @@ def lemma_forms(rng: np.random.Generator, factor: int = 1) -> Outcome:
 
 
 def sharp_equality(rng: np.random.Generator, orthogonal: bool = True) -> Outcome:
-    """Check T7s, an example of two strata in which T7's bound is an equality: their acceptances over the mean
-    acceptance are 1 + eps and 1 - eps, and their mean gradients g + v and g - v. The error of the clipped update is
-    then eps v, its norm is rho |g|, and the cosine with the true update g satisfies cos^2 = 1 - rho^2.
+    """Check T7s, an example of two strata of equal share in which T7's bound is an equality. Their acceptances, divided
+    by the mean acceptance, are 1 + eps and 1 - eps; their mean gradients are g + v and g - v, with g the true update.
+    It is checked that the error of the clipped update is eps v, that its norm is rho |g|, and that the cosine of
+    clipped and true update squared is 1 - rho^2.
     """
     eps, rho = _symbols("epsilon rho", positive=True)
     # The true update g is (1, 0). The error e = eps v of the clipped update has norm rho and is orthogonal to g + e.
@@ -99,9 +100,9 @@ def _dot(u: Iterable[Expr], v: Iterable[Expr]) -> Expr:
 
 
 def strata_identity(rng: np.random.Generator, inner: int = 1) -> Outcome:
-    """Check T8 in symbols for 2, 3 and 4 strata: the clipped update over the mean acceptance is the true update plus
-    e_len (the error because lengths are reweighted) plus e_in (the error because of clipping inside lengths). Both
-    forms of e_len in docs/theory.md T8 are checked.
+    """Check T8 in symbols for 2, 3 and 4 strata: the clipped update, divided by the mean acceptance, is the true update
+    plus e_len (the error because lengths are reweighted) plus e_in (the error because of clipping inside lengths).
+    e_len is computed from the strata's mean gradients, and again from these less the true update; by T8 both are equal.
     """
     left_overs: list[Expr] = []
     for K in (2, 3, 4):
@@ -120,9 +121,10 @@ def strata_identity(rng: np.random.Generator, inner: int = 1) -> Outcome:
 
 
 def slope_peak(rng: np.random.Generator, peak: float = 1.0) -> Outcome:
-    """Check a step of T3 (a wrong drift). All in standard deviations of S, a band reaches from u_lo below its centre to
-    u_hi above it, and x is the drift error. The second derivative of its acceptance in x is -(h(u_hi + x) + h(u_lo -
-    x)). Here h(t) = t phi(t), phi the normal density, is largest at t = 1, since h'(t) = (1 - t^2) phi(t).
+    """Check a step of T3 (a wrong drift). In standard deviations of S, a band reaches from u_lo below its centre to
+    u_hi above it, and x is the drift error. The second derivative of the band's acceptance in x is -(h(u_hi + x) +
+    h(u_lo - x)), with h(t) = t phi(t) and phi the normal density. h is largest at t = 1, since h'(t) = (1 - t^2)
+    phi(t).
     """
     t, x, below, above = _symbols("t x u_lo u_hi", positive=True)
     phi = sp.exp(-(t**2) / 2) / sp.sqrt(2 * sp.pi)
@@ -148,9 +150,9 @@ def shifted_peak(rng: np.random.Generator, part: str = "1/2") -> Outcome:
 
 
 def scale_slope(rng: np.random.Generator, sign: int = 1) -> Outcome:
-    """Check a step of T4 (a wrong scale): if the scale of S is e^v times the assumed one, an edge u becomes z = u e^-v
-    in standard deviations, and d Phi(z)/dv = -z phi(z), with Phi, phi the normal distribution function and density.
-    Both edges are checked.
+    """Check a step of T4 (a wrong scale). If the scale of S is e^v times the assumed one, a band's edge at u assumed
+    standard deviations lies at z = u e^-v true ones. Then d Phi(z)/dv = -z phi(z), with Phi, phi the normal
+    distribution function and density. Both edges are checked.
     """
     u, v = _symbols("u v", positive=True)
     z = u * sp.exp(-v)
@@ -162,7 +164,8 @@ def scale_slope(rng: np.random.Generator, sign: int = 1) -> Outcome:
 def ratio_limits(rng: np.random.Generator, growth: str = "1/8") -> Outcome:
     """Check T2 (other bands keep some lengths more often): as the half-width of a fixed band tends to 0, the ratio of
     its acceptances at lengths l1, l2 tends to sqrt(l2/l1) if S has mean 0, and to sqrt(l2/l1) e^(sigma^2 (l2-l1)/8) if
-    S has mean -sigma^2 l/2. Check also that the lower edge of the linear band at T2's threshold is the mean of S.
+    S has mean -sigma^2 l/2. At T2's threshold -log(1 - eps) = sigma^2/2 the linear band's lower edge must be the mean
+    of S.
     """
     b, sigma, l, m = _symbols("b sigma l1 l2", positive=True)
     left_overs: list[Expr] = []
@@ -185,8 +188,9 @@ def ratio_limits(rng: np.random.Generator, growth: str = "1/8") -> Outcome:
 
 
 def ar1_series(rng: np.random.Generator, factor: int = 2) -> Outcome:
-    """Check T6's formula of V_l, the variance of S at length l for AR(1) tokens of coefficient alpha, by induction over
-    l: V_1 is a token's variance gamma_0, and V_(l+1) - V_l = gamma_0 (1 + 2 sum_(k=1..l) alpha^k).
+    """Check T6's formula of V_l, the variance of S at length l if token log-ratios are AR(1) with coefficient alpha, by
+    induction over l: V_1 is the variance gamma_0 of one token log-ratio, and V_(l+1) - V_l = gamma_0 (1 + 2
+    sum_(k=1..l) alpha^k).
     """
     alpha, gamma = _symbols("alpha gamma_0", real=True)
     l = _symbols("l", positive=True)
@@ -203,8 +207,8 @@ def ar1_series(rng: np.random.Generator, factor: int = 2) -> Outcome:
 
 
 def edge_parabola(rng: np.random.Generator, drift: str = "-1/2") -> Outcome:
-    """Check T10 (size of the weights): the upper edge of fspo-gaussian's band, c_hi sqrt(L) - sigma^2 L/2 nats with
-    sigma the scale of S, is u^2/2 - (sigma sqrt(L) - u)^2/2 with u = c_hi/sigma, so at most u^2/2 at every length L.
+    """Check T10 (size of the weights): the upper edge of fspo-gaussian's band is c_hi sqrt(L) - sigma^2 L/2 nats, sigma
+    the scale of S. With u = c_hi/sigma it equals u^2/2 - (sigma sqrt(L) - u)^2/2, so it is at most u^2/2 at every L.
     """
     u, sigma, root = _symbols("u sigma r", positive=True)
     exponent = sp.Rational(drift) * root**2 * sigma**2 + u * sigma * root
@@ -251,9 +255,10 @@ def error_split(rng: np.random.Generator, pairs_only: bool = True) -> Outcome:
 
 
 def sign_split(rng: np.random.Generator, crossed: bool = False) -> Outcome:
-    """Check T11 (share not clipped, by the sign of A): the update acceptance follows from the probabilities of each
-    pair (sign of A, place of S: below, in or above the band, or beyond the dual clip). If both active sides clip the
-    same share, the update acceptance does not depend on the share of positive A.
+    """Check T11 (share not clipped, by the sign of A). Every response has a sign of A and a place of S: below, in or
+    above the band, or beyond the dual clip. The update acceptance that T11 states must follow from the probabilities of
+    these pairs. If both active sides clip the same share, the update acceptance does not depend on the share of
+    positive A.
     """
     names = "up_low up_in up_high up_dual down_low down_in down_high down_dual"
     mass = dict(zip(names.split(), _symbols(names, positive=True), strict=True))

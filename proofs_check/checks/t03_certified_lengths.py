@@ -1,4 +1,4 @@
-"""T3 by ball arithmetic: LRE over all lengths up to 1e6 with proved error bounds, and the float64 values of
+"""Check T3 by ball arithmetic: the LRE over all lengths up to 1e6 with proved error bounds, and the float64 values of
 ``fspo.theory`` for bands in the far tails of S (docs/theory.md sections 3, 4).
 """
 
@@ -101,13 +101,13 @@ def _blocks(length: int) -> Iterator[tuple[int, int]]:
 
 
 def sums_over_lengths(u_lo: arb, u_hi: arb, step: arb, length: int, power: int) -> tuple[arb, arb, arb]:
-    """Return intervals that hold the mean acceptance, LRE_inf and LRE_2 over the lengths 1..length, with shares
+    """Return intervals that hold the mean acceptance, LRE_inf and LRE_2 over the lengths 1..length, whose shares are
     proportional to l^-power.
 
     At length l the band reaches from u_lo standard deviations of S below its centre to u_hi above it, and the drift
     error is step * sqrt(l). Sums over lengths are taken block by block. In a block of n successive lengths with
     midpoint c, the sum of a function F is enclosed by Taylor's formula to fourth order: sum F(l) = n F(c) + F''(c)/2
-    sum (l-c)^2 + F''''/24 sum (l-c)^4, where F'''' is taken somewhere in the block; odd orders cancel.
+    sum (l-c)^2 + F''''/24 sum (l-c)^4. Here F'''' is enclosed over the whole block; terms of odd order cancel.
     """
     reference = balls.acceptance(u_lo, u_hi, step)
     total, first, second = arb(0), arb(0), arb(0)
@@ -158,9 +158,10 @@ def _extremes(u_lo: arb, u_hi: arb, step: arb, length: int) -> tuple[arb, arb]:
 
 @with_precision(128)
 def all_lengths(rng: np.random.Generator, wrong_share: bool = False) -> Outcome:
-    """Check float64's mean acceptance, LRE_inf and LRE_2 of a sqrt band without drift over all lengths 1..1e6, once
-    with equal shares of the lengths and once with shares proportional to 1/l. Check also that LRE_2 <= LRE_inf <=
-    B/(a_0 - B), with a_0 the acceptance of a centred band and B T3's bound on the change of acceptance.
+    """Check the mean acceptance, LRE_inf and LRE_2 that ``fspo.theory`` computes in float64 for a sqrt band centred at
+    0, over all lengths 1..1e6, against proved intervals. The lengths have equal shares, or shares proportional to 1/l.
+    Check also that LRE_2 <= LRE_inf <= B/(a_0 - B), with a_0 the acceptance of the band centred at the mean of S, and B
+    T3's bound on the change of acceptance.
     """
     lengths, found, slacks = np.arange(1.0, MAX_LENGTH + 1), [], []
     sigma = float(rng.uniform(0.0008, 0.0015))

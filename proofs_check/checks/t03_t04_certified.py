@@ -1,5 +1,5 @@
-"""T3 and T4 (how far a wrong drift or scale moves acceptance), proved by interval arithmetic over boxes of parameters.
-A box is a product of intervals, one for each parameter.
+"""Prove T3 and T4 (how far a wrong drift or scale moves acceptance) by interval arithmetic over boxes of parameters. A
+box is a product of intervals, one for each parameter.
 
 Symbols: u a range and x the drift error, in standard deviations of S; v the error of the log scale; Phi, phi the normal
 distribution function and density; h(t) = t phi(t). The slack of a bound is the bound less what it bounds; a proof shows
@@ -8,8 +8,8 @@ Near these points phi(1) - h(t) is written as K(t) (t - 1)^2. Interval arithmeti
 slack is >= 0:
 
 - T3: the slack is phi(1)/2 + r(u, x) = int_0^1 (1-s) [phi(1) - h(u + s x)] ds
-  with r = (Phi(u+x) - Phi(u) - phi(u) x)/x^2; it is at least the least K times
-  a^2/2 + a x/3 + x^2/12, a = u - 1, which is positive definite.
+  with r = (Phi(u+x) - Phi(u) - phi(u) x)/x^2; it is at least the least K times a^2/2 + a x/3 + x^2/12, a = u - 1, which
+  is positive definite.
 - T4: the slack is phi(1) + e(u, v) = int_0^1 [phi(1) - h(u e^(-s v))] ds with e = (Phi(u e^-v) - Phi(u))/v.
 
 In boxes away from these points the slack is computed from the error function. Outside all boxes no computation is
@@ -57,7 +57,7 @@ SIDE = (0.85, 1.35)  # interval of each range in T4's box, in standard deviation
 
 def _curvature(t: Span) -> arb:
     """Return an interval that contains (phi(1) - h(t))/(t - 1)^2 for all t of an interval, with h(t) = t phi(t) and phi
-    the normal density. The value says how far h falls below its maximum at t = 1.
+    the normal density. phi(1) is the maximum of h, reached at t = 1.
     """
     lo, hi = t.lo.min(arb(1)), t.hi.max(arb(1))
     least, most = lo * (3 - hi * hi) * normal_density(hi), hi * (3 - lo * lo) * normal_density(lo)
@@ -90,9 +90,9 @@ def supremum(rng: np.random.Generator, excess: float = 0.0) -> Outcome:
 
 
 def _drift_remainder(u: Span, x: Span) -> arb:
-    """Return an interval that contains (Phi(u + x) - Phi(u) - phi(u) x)/x^2 for all u and x of two intervals. With Phi,
-    phi the normal distribution function and density, this is, over x^2, the part of the change of Phi at a band's edge
-    u that is not linear in the drift error x.
+    """Return an interval that contains (Phi(u + x) - Phi(u) - phi(u) x)/x^2 for all u and x of two intervals, Phi and
+    phi the normal distribution function and density. A drift error x changes the probability below a band's edge at u
+    by Phi(u + x) - Phi(u), in size; the numerator is the part of this change that is not linear in x.
     """
     end = Span(u.lo + x.lo, u.hi + x.hi)
     if x.lo >= NEAR or x.hi <= -NEAR:
@@ -138,9 +138,9 @@ def drift_bound(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
     acceptance a differs from a_0, the acceptance at x = 0, by at most B = |D x| + phi(1) x^2, with D = phi(u_hi) -
     phi(u_lo) and phi the normal density.
 
-    With r(u, x) = (Phi(u+x) - Phi(u) - phi(u) x)/x^2, Phi the normal distribution function, a - a_0 = D x + (r(u_hi, x)
-    + r(u_lo, -x)) x^2, so it is enough that |r| <= phi(1)/2 for all u and x. In a control B is too small; the check
-    then proves that |a - a_0| exceeds B somewhere.
+    Let r(u, x) = (Phi(u+x) - Phi(u) - phi(u) x)/x^2, Phi the normal distribution function. Then a - a_0 = D x +
+    (r(u_hi, x) + r(u_lo, -x)) x^2, so it is enough to prove |r| <= phi(1)/2 for all u and x. In a control B is too
+    small; the check then proves that |a - a_0| exceeds B somewhere.
     """
     error = _float_drift(rng)
     if not error <= AGREEMENT:
@@ -229,10 +229,10 @@ def drift_lre(rng: np.random.Generator, one_sided: bool = True, same_sign: bool 
 
 @with_precision(POINT_BITS)
 def scale_bound(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
-    """Check T4 (a wrong scale): for all ranges and all scales within a factor e^+-tau of the assumed scale, acceptance
-    differs from that at the assumed scale by at most 2 phi(1) tau, phi the normal density: the probability below each
-    edge changes by at most phi(1) tau. In a control the bound is too small; the check then proves a violation at equal
-    ranges, where the changes at both edges add up.
+    """Check T4 (a wrong scale): for all ranges, and all scales within a factor e^+-tau of the assumed scale, acceptance
+    differs from that at the assumed scale by at most 2 phi(1) tau, phi the normal density. It is proved that the
+    probability below each of the two edges changes by at most phi(1) tau. In a control the bound is too small. The
+    check then proves a violation at equal ranges, where the changes at both edges add up.
     """
     del rng
     taus = (1e-4, 0.3, 2.0)
@@ -246,9 +246,10 @@ def scale_bound(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
         change = balls.normal_probability(-u * (-v).exp(), u * (-v).exp()) - balls.normal_probability(-u, u)
         return decide([2 * arb(factor) * phi_1() * abs(v) - abs(change)], "probability", "|a - a_0| above B")
     limit = arb(factor) * phi_1()
-    # Half-widths u > FAR need no interval arithmetic: with h(t) = t phi(t), an acceptance changes at an edge by at
-    # most h(FAR/e) |v| (e is Euler's number, phi the normal density) if the error v of the log scale is at most 1 in
-    # size, and at most the normal law's tail beyond FAR e^-REACH if it is larger.
+    # Half-widths u > FAR (in standard deviations of S) need no interval arithmetic. Let v be the error of the log
+    # scale, h(t) = t phi(t), phi the normal density and e Euler's number. If |v| <= 1, the probability beyond an edge
+    # changes by at most h(FAR/e) |v|. If |v| is larger, it changes by at most the normal law's tail beyond FAR
+    # e^-REACH.
     tails = limit - density_slope(FAR * arb(-1).exp()), limit - (FAR * arb(-REACH).exp() / arb(2).sqrt()).erfc() / 2
     if not (all(tail > 0 for tail in tails) and limit * REACH > arb(1) / 2):
         return Outcome(note="the tail's bound does not hold")

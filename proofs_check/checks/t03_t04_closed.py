@@ -1,4 +1,4 @@
-"""T3 and T4: how unfair the sqrt band can get if the true drift or scale is not the assumed one (section 4)."""
+"""Check T3 and T4: how unfair the sqrt band can get if the true drift or scale is not the assumed one (section 4)."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def _against_bound(a: np.ndarray, bounds: np.ndarray, a_0: np.ndarray, one_sided
     Parameters
     ----------
     a : array (N, K)
-        Acceptances of N grids of K lengths.
+        Acceptances at K lengths, for each of N random settings of the ranges and errors.
     bounds, a_0 : arrays (N,)
-        Bound on the change of acceptance, and acceptance without an error of drift or scale, of each grid.
+        Bound on the change of acceptance, and acceptance without an error of drift or scale, for each setting.
     one_sided : bool
         Whether to test the smaller bound on LRE_inf, for errors of one sign.
     """
@@ -58,8 +58,8 @@ def _against_bound(a: np.ndarray, bounds: np.ndarray, a_0: np.ndarray, one_sided
     ratios = np.zeros(len(stated))
     ratios[kept] = worst_lre[kept] / np.array([bound for bound in stated if bound is not None])
     errors = []
-    # For the 50 grids whose LRE_inf is nearest to the bound, theory.lre must return max a/min a - 1 at the worst shares
-    # p.
+    # a.max()/a.min() - 1 is LRE_inf if nearly all responses have the length of least acceptance. ``theory.lre`` must
+    # return it for such shares p, in the 50 rows of ``a`` whose LRE_inf is nearest to the bound.
     for i in np.argsort(ratios)[-50:]:
         p = np.where(np.arange(a.shape[1]) == np.argmin(a[i]), 1.0, 1e-12)
         errors.append(abs(theory.lre(p, a[i]).inf - worst_lre[i]) / worst_lre[i])
@@ -70,8 +70,8 @@ def _against_bound(a: np.ndarray, bounds: np.ndarray, a_0: np.ndarray, one_sided
 
 
 def drift_pointwise(rng: np.random.Generator, factor: float = 1.0, cases: int = 4_000) -> Outcome:
-    """Check T3 (a wrong drift) at random ranges, scales, lengths and drift errors: the acceptance that ``theory`` gives
-    the rule differs from that without drift error by at most T3's bound.
+    """Check T3 (a wrong drift) at random ranges, scales, lengths and drift errors: the acceptance of a rule that
+    ``theory`` computes differs from the acceptance without drift error by at most T3's bound.
     """
     slack = []
     lengths = np.unique(np.round(10 ** np.linspace(0, 5, 25)))
@@ -97,8 +97,9 @@ def drift_lre(
     even: bool = False,
     cases: int = 20_000,
 ) -> Outcome:
-    """Check T3 (a wrong drift) at the worst shares of the lengths: LRE_inf <= n B/(a_0-B), with n = 1 for drift errors
-    of one sign or equal ranges (``even``), else 2; a_0 is the acceptance without error, B the bound on its change.
+    """Check T3 (a wrong drift): LRE_inf <= n B/(a_0-B), with n = 1 for drift errors of one sign or equal ranges
+    (``even``), else 2. Here a_0 is the acceptance without drift error, and B the bound on its change. The shares of the
+    lengths are those at which LRE_inf is largest.
     """
     u_lo, u_hi = 10 ** rng.uniform(-1, 0.7, (2, cases))
     u_hi = u_lo if even else u_hi
@@ -114,8 +115,9 @@ def drift_lre(
 def drift_attack(
     rng: np.random.Generator, same_sign: bool = True, factor: float = 1.0, one_sided: bool = True, starts: int = 6
 ) -> Outcome:
-    """Check T3 (a wrong drift) by an optimiser: over all ranges and drift errors, LRE_inf never exceeds its bound n
-    B/(a_0-B), with a_0 the acceptance without error, B the bound on its change, n = 1 for errors of one sign, else 2.
+    """Check T3 (a wrong drift) by an optimiser, which varies ranges and drift errors: LRE_inf never exceeds its bound n
+    B/(a_0-B). Here a_0 is the acceptance without drift error and B the bound on its change; n is 1 for drift errors of
+    one sign, else 2.
     """
     from scipy.optimize import minimize
 
@@ -158,8 +160,8 @@ def supremum(rng: np.random.Generator, constant: float | None = None) -> Outcome
 
 
 def drift_simulated(rng: np.random.Generator, same_drift: bool = True, draws: int = 100_000) -> Outcome:
-    """Check T3 (a wrong drift): a band without drift accepts drawn Gaussian S of mean -sigma^2 L/2 and standard
-    deviation sigma sqrt(L) as often as the formula says for the drift error sigma sqrt(L)/2.
+    """Check T3 (a wrong drift): a band centred at 0 accepts drawn Gaussian S of mean -sigma^2 L/2 and standard
+    deviation sigma sqrt(L) as often as the normal law says for the drift error sigma sqrt(L)/2.
     """
     sigma, lengths = 0.03, np.array([4.0, 64, 512, 2048, 8192])
     rule = preset("fspo").rule
@@ -171,9 +173,9 @@ def drift_simulated(rng: np.random.Generator, same_drift: bool = True, draws: in
 
 
 def scale_pointwise(rng: np.random.Generator, factor: float = 1.0, cases: int = 4_000) -> Outcome:
-    """Check T4 (a wrong scale): where the log of the scale of S is off by at most tau, by a different error at each
-    length, the acceptance that ``theory`` gives the rule differs from that at the assumed scale by at most 2 phi(1) tau
-    (phi: normal density).
+    """Check T4 (a wrong scale): at each length let the log of the scale of S be off by another error, at most tau in
+    size. The acceptance that ``theory`` computes for the rule then differs from that at the assumed scale by at most 2
+    phi(1) tau (phi: normal density).
     """
     slack = []
     lengths = np.array([1.0, 10, 100, 1e3, 1e4, 1e5])
@@ -208,8 +210,8 @@ def scale_sharp(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
 def scale_lre(
     rng: np.random.Generator, one_sided: bool = False, same_sign: bool = False, factor: float = 1.0, cases: int = 20_000
 ) -> Outcome:
-    """Check T4 (a wrong scale): LRE_inf <= n B/(a_0 - B), n = 1 if all errors of the log scale have one sign, else 2;
-    a_0 is the acceptance at the assumed scale, B T4's bound on its change.
+    """Check T4 (a wrong scale): LRE_inf <= n B/(a_0 - B), with n = 1 if all errors of the log scale have one sign, else
+    n = 2. Here a_0 is the acceptance at the assumed scale, and B T4's bound on its change.
     """
     u_lo, u_hi = 10 ** rng.uniform(-1, 0.7, (2, cases, 1))
     tau = 10 ** rng.uniform(-4, 0.0, (cases, 1))

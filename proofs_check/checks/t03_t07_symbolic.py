@@ -1,7 +1,8 @@
-"""Prove inequalities over the reals with an SMT solver (z3), which finds no solution of the negated claim.
+"""Prove inequalities over the reals with an SMT solver (z3): it looks for a solution of the negated inequality.
 
-"unsat" proves the claim for all reals; "sat" is a counterexample, so the claim is false; no answer within the time
-limit leaves it undecided. Vectors enter through their inner products alone, because the proofs use nothing else.
+"unsat" (there is none) proves the inequality for all reals; "sat" is a counterexample, so the inequality is false; no
+answer within the time limit leaves it undecided. z3 knows vectors by their inner products alone, because the proofs use
+nothing else.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ TIME_LIMIT_MS = 60_000
 
 
 def prove(claim: Term, *given: Term, limit: int = TIME_LIMIT_MS) -> Outcome:
-    """Return whether ``claim`` follows from the assumptions ``given``: proved, refuted or undecided. z3 must also find
-    a case that satisfies all assumptions, because from contradictory assumptions any claim would follow.
+    """Return whether the inequality ``claim`` follows from the assumptions ``given``: proved, refuted or undecided. z3
+    must also find a case that satisfies all assumptions, because from contradictory assumptions anything would follow.
     """
     solver = z3.Solver()
     solver.set("timeout", limit)
@@ -43,7 +44,7 @@ def prove(claim: Term, *given: Term, limit: int = TIME_LIMIT_MS) -> Outcome:
 
 
 def _all(*outcomes: Outcome) -> Outcome:
-    """Combine the outcomes of the parts of a claim: refuted if one part is refuted, else undecided if one is undecided,
+    """Combine the outcomes of the parts of a check: refuted if one part is refuted, else undecided if one is undecided,
     else proved.
     """
     refuted = [found for found in outcomes if found.margin < 0]
@@ -100,9 +101,9 @@ def lre_order(rng: np.random.Generator, shrink: str = "1", strata: tuple[int, ..
 
 
 def from_bound(rng: np.random.Generator, one_sided: bool = False, claimed: int = 2) -> Outcome:
-    """Check the step of T3 and T4 from acceptances a(l) to LRE: |a(l) - a_bar| (a_0 - B) <= n B a_bar, with a_bar the
-    mean of a(l), a_0 the acceptance without an error of drift or scale, and B the bound on its change. It holds with n
-    = 2 if all a(l) are within B of a_0, and with n = 1 if also no two of them differ by more than B.
+    """Check the step of T3 and T4 from acceptances a(l) to LRE: |a(l) - a_bar| (a_0 - B) <= n B a_bar. Here a_bar is
+    the mean of a(l) over lengths, a_0 the acceptance without an error of drift or scale, and B the bound on its change.
+    It holds with n = 2 if all a(l) are within B of a_0, and with n = 1 if also no two of them differ by more than B.
     """
     del rng
     a, mean, a_0, bound, low, high = _reals("a a_bar a_0 B low high")
@@ -113,8 +114,8 @@ def from_bound(rng: np.random.Generator, one_sided: bool = False, claimed: int =
 
 
 def one_sided_range(rng: np.random.Generator, factor: str = "1") -> Outcome:
-    """Check a step of T3 (a wrong drift): acceptances f(x) at drift errors x in [0, X] differ among each other by at
-    most B(X), given T3's bound |f(x) - f(0)| <= B(x) = D x + k x^2 at X and at the point m of [0, X] where f is
+    """Check a step of T3 (a wrong drift): the acceptances f(x) at drift errors x in [0, X] differ from each other by at
+    most B(X). T3's bound |f(x) - f(0)| <= B(x) = D x + k x^2 is assumed at X and at the point m of [0, X] where f is
     largest.
 
     f rises up to m and falls after it; m = 0 if f falls on all of [0, X]. If m < X, f(m) - f(X) <= k (X - m)^2. D is

@@ -1,4 +1,6 @@
-"""T5 and T6: how unfair the sqrt band can get if token log-ratios are not normal or not independent (section 4)."""
+"""Check T5 and T6: how unfair the sqrt band can get if token log-ratios are not normal or depend on each other (section
+4).
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,9 @@ ROUNDING = 1e-10  # rounding allowed where an acceptance is compared with its bo
 
 
 def berry_esseen_closed(rng: np.random.Generator, factor: float = 1.0, cases: int = 300) -> Outcome:
-    """Check T5 (tokens that are not normal): a band's acceptance of sums of exponential tokens (gamma law) and of +-1
-    tokens (binomial law) differs from the Gaussian one by at most the Berry-Esseen bound.
+    """Check T5 (token log-ratios that are not normal): let token log-ratios be exponential, so that S has a gamma law,
+    or +-1, so that it has a binomial law. The acceptance of a band then differs from that of Gaussian S by at most the
+    Berry-Esseen bound.
     """
     from scipy.stats import binom
 
@@ -40,7 +43,8 @@ def berry_esseen_closed(rng: np.random.Generator, factor: float = 1.0, cases: in
         envelope = factor * theory.berry_esseen_bound(model.RHO3, lengths)
         slack.append(np.min((envelope - np.abs(truth - gaussian)) / envelope))
     even = 2.0 ** np.arange(1, 17)
-    # A closed band that contains 0 and no other value of S accepts the share P(S = 0) of the sums of +-1 tokens.
+    # If each token log-ratio is +1 or -1, a closed band that contains 0 and no other value of S accepts the share
+    # P(S=0).
     atom = binom.pmf(even / 2, even, 0.5)
     envelope = factor * theory.berry_esseen_bound(1.0, even)
     slack.append(np.min((envelope - atom) / envelope))
@@ -48,8 +52,8 @@ def berry_esseen_closed(rng: np.random.Generator, factor: float = 1.0, cases: in
 
 
 def berry_esseen_simulated(rng: np.random.Generator, skewed: bool = True, draws: int = 100_000) -> Outcome:
-    """Check T5 (tokens that are not normal): the rule accepts drawn sums of exponential tokens as often as the gamma
-    law, which is the law of such sums, says.
+    """Check T5 (token log-ratios that are not normal): the rule accepts drawn sums of exponential token log-ratios as
+    often as the law of such sums, a gamma law, says.
     """
     sigma, lengths = 0.03, np.array([1.0, 4, 16, 64, 1024])
     model = ExponentialTokens(-(sigma**2) / 2, sigma)
@@ -63,8 +67,9 @@ def berry_esseen_simulated(rng: np.random.Generator, skewed: bool = True, draws:
 
 
 def ar1_closed(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
-    """Check T6 (dependent tokens): for AR(1) tokens the formula of Var S equals the double sum of autocovariances. The
-    acceptance at this variance differs from that at the long-run variance by at most T4's bound for a wrong scale.
+    """Check T6 (dependent tokens): for AR(1) token log-ratios the formula of Var S equals the double sum of their
+    autocovariances. The acceptance at this variance differs from that at the long-run variance by at most T4's bound
+    for a wrong scale.
     """
     errors, slack = [], []
     for _ in range(40):
@@ -73,7 +78,8 @@ def ar1_closed(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
         direct = []
         for length in lengths.astype(int):
             gap = np.abs(np.subtract.outer(np.arange(length), np.arange(length)))
-            # (1 - ar)/(1 + ar) is the variance of a token divided by its long-run variance.
+            # (1 - ar)/(1 + ar), with ar the AR(1) coefficient, is the variance of a token log-ratio over the long-run
+            # variance.
             direct.append(np.sum(ar**gap) * (1 - ar) / (1 + ar) / length)
         ratio = theory.ar1_variance_ratio(ar, lengths)
         errors.append(close(ratio * factor, direct, 1e-10))
@@ -84,8 +90,8 @@ def ar1_closed(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
 
 
 def ar1_rate(rng: np.random.Generator, power: float = 1.0) -> Outcome:
-    """Check T6's rate: for AR(1) tokens and lengths from l_min to 64 l_min, LRE_inf falls like 1/l_min: the product of
-    l_min and LRE_inf converges as l_min grows.
+    """Check T6's rate: for AR(1) token log-ratios and lengths from l_min to 64 l_min, LRE_inf falls like 1/l_min as
+    l_min grows. The product of l_min and LRE_inf must converge.
     """
     del rng
     scaled = []
@@ -98,8 +104,9 @@ def ar1_rate(rng: np.random.Generator, power: float = 1.0) -> Outcome:
 
 
 def ar1_simulated(rng: np.random.Generator, finite: bool = True, draws: int = 40_000) -> Outcome:
-    """Check T6 (dependent tokens): the rule accepts sums of AR(1) token log-ratios, drawn token by token, as often as a
-    normal law with the variance of S at that length says. With the long-run variance instead (a control) it does not.
+    """Check T6 (dependent tokens): the rule accepts sums of AR(1) token log-ratios, drawn token by token, as often as
+    the normal law with the variance of S at that length says. With the long-run variance in its place (a control) it
+    does not.
     """
     model = AutoregressiveTokens(0.0, 0.03, 0.6)
     rule, lengths = preset("fspo").rule, np.array([1.0, 3, 10, 40])

@@ -1,5 +1,5 @@
-"""T5, T6, T10 and T13 proved by interval arithmetic: tokens that are not normal, dependent tokens, the largest weights,
-the share of weight that a band keeps.
+"""Prove T5, T6, T10 and T13 by interval arithmetic: token log-ratios that are not normal or depend on each other, the
+largest weights, and the share of weight that a band keeps.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ EXACTLY = 1e-30  # acceptances whose relative spread is below this count as equa
 
 
 def _two_point_gaps(p: fmpq, length: int) -> Iterator[arb]:
-    """Yield |F - Phi| just below and at every value of a standardised sum of ``length`` tokens, with F the sum's
-    distribution function and Phi the normal one. Each token takes one of two values; ``p`` is the probability of one of
-    them.
+    """Yield |F - Phi|, just below and at each value of a sum of ``length`` token log-ratios of which each takes one of
+    two values. F is the distribution function of the standardised sum, Phi the normal one; ``p`` is the probability of
+    one of the two values.
     """
     q, scale = 1 - p, (arb(p) * arb(1 - p) * length).sqrt()
     odds, mass, below = arb(p) / arb(q), arb(q) ** length, arb(0)
@@ -48,9 +48,9 @@ def _two_point_gaps(p: fmpq, length: int) -> Iterator[arb]:
 
 @with_precision(128)
 def berry_esseen_binomial(rng: np.random.Generator, constant: float = theory.BERRY_ESSEEN_IID) -> Outcome:
-    """Check T5 for tokens that take two values, at every length l up to 250: the distribution function of S
+    """Check T5 if token log-ratios take two values, at every length l up to 250: the distribution function of S
     (standardised) differs from the normal one by at most ``constant`` times rho3/sqrt(l), with rho3 the third absolute
-    moment of a standardised token.
+    moment of a standardised token log-ratio.
 
     This bound, taken at both edges of a band, gives T5. One of the two values has probability 1/2, 1/10 or .419; the
     last is near Esseen's extremal law.
@@ -86,8 +86,8 @@ def berry_esseen_binomial(rng: np.random.Generator, constant: float = theory.BER
 
 @with_precision(96)
 def berry_esseen_gamma(rng: np.random.Generator, constant: float = theory.BERRY_ESSEEN_IID) -> Outcome:
-    """Check T5 for exponential tokens, at every length up to 120: the distribution function of S (standardised) differs
-    from the normal one by at most the Berry-Esseen bound.
+    """Check T5 for exponential token log-ratios, at every length up to 120: the distribution function of S
+    (standardised) differs from the normal one by at most the Berry-Esseen bound.
 
     The real line is cut into cells. Both distribution functions rise, so their values at the ends of a cell enclose
     those inside it.
@@ -116,9 +116,9 @@ def berry_esseen_gamma(rng: np.random.Generator, constant: float = theory.BERRY_
 
 @with_precision(POINT_BITS)
 def ar1_exact(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
-    """Check T6 (dependent tokens) for AR(1) tokens: the float64 value of Var S over (length times long-run variance)
-    equals, at short lengths, the sum of autocovariances in exact fractions and, at lengths up to 1e7, T6's formula in
-    interval (ball) arithmetic.
+    """Check T6 (dependent tokens) for AR(1) token log-ratios: Var S over (length times long-run variance), computed in
+    float64, must equal the sum of autocovariances in exact fractions at short lengths, and T6's formula in interval
+    (ball) arithmetic at lengths up to 1e7.
     """
     outcomes = []
     for _ in range(30):
@@ -138,7 +138,7 @@ def ar1_exact(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
 def _ar1_slack(alpha: Span, inverse: Span, length: int, factor: float) -> arb:
     """Return factor/(1 - |alpha|) - l tau_l/|alpha| for `ar1_rate`, at one length l. It is >= 0 where tau_l, the error
     of the log scale of S, is at most ``factor`` times |alpha|/((1 - |alpha|) l), as T6's rate says. alpha is the
-    coefficient of the AR(1) tokens; ``length`` 0 stands for all l > 100.
+    coefficient of AR(1) token log-ratios; ``length`` 0 stands for all l > 100.
     """
     a = alpha.ball
     power = a**length if length else (abs(a) ** 100).union(-(abs(a) ** 100))
@@ -152,9 +152,9 @@ def _ar1_slack(alpha: Span, inverse: Span, length: int, factor: float) -> arb:
 
 
 def ar1_rate(rng: np.random.Generator, factor: float = 1.1) -> Outcome:
-    """Check T6's constant: for AR(1) tokens of coefficient alpha in [-.95, .95], the log of the scale of S differs from
-    its long-run value by at most 1.1 |alpha|/((1 - |alpha|) l) at every length l. All l > 100 are proved at once,
-    because |alpha^l| <= |alpha|^100.
+    """Check T6's constant: for AR(1) token log-ratios of coefficient alpha in [-.95, .95], the log of the scale of S
+    differs from its long-run value by at most 1.1 |alpha|/((1 - |alpha|) l) at every length l. All l > 100 are proved
+    at once, because |alpha^l| <= |alpha|^100.
     """
     del rng
     least, boxes = math.inf, 0
@@ -237,9 +237,9 @@ def weight_fairness(rng: np.random.Generator, centre: float = 0.5) -> Outcome:
 
 @with_precision(POINT_BITS)
 def weight_example(rng: np.random.Generator, sigma: str = "0.03") -> Outcome:
-    """Check T13's example. With ranges of one standard deviation of S, a band around the drift keeps .683 of responses
-    and .495 of weight, and one around 0 keeps .630 of both. In an update from two lengths whose LRE is 0, the cosine of
-    clipped and true update is .848 all the same.
+    """Check T13's example. With ranges of one standard deviation of S, a band centred at the mean of S keeps .683 of
+    responses and .495 of weight, and a band centred at 0 keeps .630 of both. The first band has LRE 0 for responses of
+    two lengths; all the same the cosine of clipped and true update is .848 there.
     """
     del rng
     s = arb(sigma)

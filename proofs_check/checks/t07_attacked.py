@@ -1,9 +1,9 @@
 """Search for counterexamples to T7 (the cosine lemma) at random, by an optimiser and with the package hypothesis.
 
-Each search draws strata: the shares, acceptances, true gradients and errors of lengths. It looks for strata with rho <
-1 at which the sine of the angle between clipped and true update exceeds rho, the bound of T7. A counterexample counts
+Each search draws strata: their shares, acceptances, true gradients and errors delta. It looks for strata with rho < 1
+at which the sine of the angle between clipped and true update exceeds rho, the bound of T7. A counterexample counts
 only after ball arithmetic has confirmed it (``lemma_claims``). In a control the same search must find a counterexample
-to a false claim.
+to a false variant of T7.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from proofs_check.tools.lemma_search import DECADES, Judged, Unpack, descend, ra
 
 
 def random_search(rng: np.random.Generator, claim: LemmaBound = STATED, cases: int = 2_500) -> Outcome:
-    """Check T7 on random strata: none with the lemma's rho < 1 has a sine of the angle between clipped and true update
-    that exceeds rho.
+    """Check T7 on random strata: wherever rho < 1, the sine of the angle between clipped and true update is at most
+    rho.
     """
     tally, passed = Judged(claim), 0
     for i in range(cases):
@@ -57,7 +57,7 @@ def random_search(rng: np.random.Generator, claim: LemmaBound = STATED, cases: i
 
 
 def _free(K: int, D: int, with_delta: bool, even: bool) -> tuple[Unpack, int]:
-    """Return two things: a function that makes K strata for T7 from n numbers, which an optimiser varies, and n.
+    """Return a function that makes K strata for T7 from n numbers, and n. An optimiser varies the numbers.
 
     The numbers give the strata's shares (with ``even`` all shares are equal instead), acceptances and true gradients,
     which are vectors of dimension D, and with ``with_delta`` also the strata's errors delta.
@@ -73,7 +73,7 @@ def _free(K: int, D: int, with_delta: bool, even: bool) -> tuple[Unpack, int]:
 
 
 def _inside(rng: np.random.Generator, n: int) -> tuple[Unpack, int]:
-    """Return two things: a function that makes 8 to 200 strata for T7 from n numbers, which an optimiser varies, and n.
+    """Return a function that makes 8 to 200 strata for T7 from n numbers, and n. An optimiser varies the numbers.
 
     Random strata and n random directions in the space of their parameters are drawn once. Each number says how far the
     strata's parameters are moved along one direction.
@@ -90,9 +90,9 @@ def _inside(rng: np.random.Generator, n: int) -> tuple[Unpack, int]:
 
 
 def maximise(claim: LemmaBound, unpack: Unpack, x0: np.ndarray, steps: int) -> Strata:
-    """Return strata at which an optimiser has made sin/rho largest, with sin the sine of the angle between clipped and
-    true update, and rho the bound on it that the claim states. ``x0``: the numbers from which ``unpack`` makes the
-    strata of the start.
+    """Return strata at which an optimiser has made sin/rho largest. sin is the sine of the angle between clipped and
+    true update, and rho the bound on it that ``claim`` (T7 or a false variant) states. The search starts at the strata
+    that ``unpack`` makes from the numbers ``x0``.
     """
 
     def depth(terms: Terms) -> Any:
@@ -105,8 +105,9 @@ def maximise(claim: LemmaBound, unpack: Unpack, x0: np.ndarray, steps: int) -> S
 
 
 def optimise(rng: np.random.Generator, claim: LemmaBound = STATED, starts: int = 12, steps: int = 250) -> Judged:
-    """Look for a counterexample to a claim (T7 or a false variant). From random starts, maximise the sine of the angle
-    between clipped and true update over the claim's bound on it. The first counterexample ends the search.
+    """Look for a counterexample to ``claim``, which is T7 or a false variant: a bound on the sine of the angle between
+    clipped and true update. From random starts an optimiser maximises the sine over its bound. The first counterexample
+    ends the search.
     """
     tally = Judged(claim)
     for start in range(starts):
@@ -130,7 +131,7 @@ def optimise(rng: np.random.Generator, claim: LemmaBound = STATED, starts: int =
 
 def attack(rng: np.random.Generator, claim: LemmaBound = STATED) -> Outcome:
     """Check T7 (cosine of clipped and true update): an optimiser finds no strata at which the sine of the angle exceeds
-    its bound rho. The note of the outcome says how small the slack became.
+    its bound rho. The note of the outcome gives the least slack of this inequality that was reached.
     """
     tally = optimise(rng, claim)
     return tally.outcome(6, f"least slack {tally.least:.1e}")
@@ -149,8 +150,8 @@ def reached(rng: np.random.Generator, claim: LemmaBound = STATED, within: float 
 
 @st.composite
 def strata_strategy(draw: st.DrawFn) -> Strata:
-    """Draw strata for T7: their shares, acceptances, true gradients and errors delta. Entries are small integers and
-    powers of ten. One stratum alone, dimension 1, zeros and repeated strata occur.
+    """Draw strata for T7: their shares, acceptances, true gradients and errors delta. The numbers are small integers
+    and powers of ten. One stratum alone, dimension 1, zeros and repeated strata occur.
     """
     D = draw(st.sampled_from([1, 2, 2, 3, 8, 64]))
     tiny = draw(st.sampled_from([0.0, 0.0, 1e-9, 1e-3]))

@@ -1,5 +1,5 @@
-"""T7 and T8 (cosine lemma, split of the error) on the strata that reach T7's bound, on all responses of a small policy,
-and on drawn responses (section 5).
+"""Check T7 and T8 (cosine lemma, split of the error) on strata that reach T7's bound, on all responses of a small
+policy, and on drawn responses (section 5).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LRE_ALONE = replace(WITHOUT_KAPPA, name="LRE without kappa and eta", with_eta=Fa
 
 def sharp_case(rng: np.random.Generator, orthogonal: bool = True) -> Outcome:
     """Check T7s: for rho from 1e-5 to .999 two strata exist whose clipped and true update have the cosine sqrt(1 -
-    rho^2), the lemma's lower bound, to machine precision.
+    rho^2), T7's lower bound, to machine precision.
     """
     gaps = []
     for rho in np.concatenate([10.0 ** np.arange(-5, 0), [0.2, 0.5, 0.9, 0.99, 0.999]]):
@@ -38,8 +38,9 @@ def sharp_case(rng: np.random.Generator, orthogonal: bool = True) -> Outcome:
 
 
 def identity(rng: np.random.Generator, drop_inner: bool = False) -> Outcome:
-    """Check T8 on random strata in numpy.longdouble: the clipped update over the mean acceptance is the true update
-    plus e_len (the error because lengths are reweighted) plus e_in (the error because of clipping inside lengths).
+    """Check T8 on random strata in numpy.longdouble: the clipped update, divided by the mean acceptance, is the true
+    update plus e_len (the error because lengths are reweighted) plus e_in (the error because of clipping inside
+    lengths).
     """
     errors = []
     for _ in range(400):
@@ -62,8 +63,8 @@ def _rules(bandit: Bandit, target: float) -> list[Rule]:
 
 
 def exact_policy(rng: np.random.Generator, claim: LemmaBound = STATED, policies: int = 6) -> Outcome:
-    """Check T7 and T8 (cosine lemma, split of the error) with the scores of a softmax policy, summed over all its
-    responses, for every preset of ``PRESETS`` with drop, truncate and cap.
+    """Check T7 and T8 (cosine lemma, split of the error) on softmax policies, whose true and clipped updates are sums
+    over all their responses. Every preset of ``PRESETS`` is tried with drop, truncate and cap.
     """
     tally, residuals = Judged(claim), []
     for i in range(policies):
@@ -123,8 +124,8 @@ def live_log(rng: np.random.Generator, claim: LemmaBound = STATED, logs: int = 8
 
 def sampled_update(rng: np.random.Generator, keep_weight: bool = True, draws: int = 200_000) -> Outcome:
     """Check that the clipped gradients of drawn responses, as ``rule.apply`` clips them, have the expected clipped
-    update as their mean, along 8 random directions. The expected update is a sum over all responses, clipped as section
-    2 of docs/theory.md defines drop.
+    update as their mean. Both are compared along 8 random directions. The expected update is a sum over all responses,
+    clipped as section 2 of docs/theory.md defines drop.
     """
     bandit = make_bandit(rng, max_length=5, step=0.1)
     rule = calibrated(bandit, "fspo-kl", 0.9)

@@ -37,7 +37,8 @@ def by_rules(rule: Rule, bandit: Bandit) -> Floats:
 
 def by_loss(rule: Rule, bandit: Bandit) -> Floats:
     """Return the coefficient M w A of each response (N,) as the trainer's loss implies it: minus the derivative of
-    ``fspo.objective``'s loss by the log-probability of any of the response's tokens, times the number of responses.
+    ``fspo.objective``'s loss by the log-probability of one of the response's tokens (any one, they all give the same
+    value), times the number of responses.
     """
     import torch
 

@@ -1,9 +1,9 @@
 """Check T8 (split of the error) and T7 (cosine lemma) on a gradient log, where T8 holds up to rounding (docs/theory.md
 section 5, live form).
 
-The suite writes logs with ``fspo.gradlog`` from responses of a tabular policy; ``fspo check --log RUN``
-checks a user's run. T8's update, put together from bins of rows by ``theory.cosine_lemma``, is compared with the sum
-over all rows.
+The checks write logs with ``fspo.gradlog`` from responses of a tabular policy; ``fspo check --log RUN`` checks a user's
+run. ``theory.cosine_lemma`` puts the update together from bins of rows, as T8 says. It is compared with the sum over
+all rows.
 """
 
 from __future__ import annotations
@@ -58,9 +58,10 @@ def corrupted(update: ScoredUpdate, rng: np.random.Generator) -> ScoredUpdate:
 
 
 def residual(logged: ScoredUpdate, source: ScoredUpdate, bins: np.ndarray, drop_inner: bool = False) -> float:
-    """Return how far T8 is violated, over the mean norm of the rows' gradients. The true and the clipped update are
-    each computed twice: put together by T8 from the bins of ``logged``, and directly as a mean over the rows of
-    ``source``. The larger of the two distances counts.
+    """Return how far T8 is violated, relative to the mean norm of the rows' gradients.
+
+    The true and the clipped update are each computed twice: put together by T8 from the bins of ``logged``, and
+    directly as a mean over the rows of ``source``. The larger of the two distances between these results counts.
     """
     p, a, g, clipped = binned(logged, bins)
     lemma = theory.cosine_lemma(p, a, g, clipped)
@@ -100,8 +101,9 @@ def written_identity(
         read = tamper(read, rng)
         cut += int((source.applied()[0] != 1).sum())
         margins.append(_decades(ROUNDING, residual(read, rounded, read.n, drop_inner)))
-        # Largest relative change of a row's score by the file's rounding: the entries of the score's unit vector change
-        # by the type's relative error or smallest number, the score's norm by float32's relative error.
+        # Largest relative change of a row's score by rounding in the file. Each entry of the score's unit vector
+        # changes by at most its type's relative error, or its type's least positive number. The score's norm changes by
+        # at most float32's relative error.
         allowed = unit_error + least * math.sqrt(source.psi.shape[1]) + 2.0**-23
         margins.append(_decades(allowed, residual(read, source, read.n, drop_inner)))
     if cut < 50:
@@ -115,8 +117,8 @@ def length_bins(n: np.ndarray) -> np.ndarray:
 
 
 def _usable(run: Path) -> tuple[list[tuple[int, ScoredUpdate]], str]:
-    """Return the updates of a user's run in which a response was clipped, or else the reason why T7 and T8 cannot be
-    checked.
+    """Return the updates of a user's run in which a response was clipped, and "". If T7 and T8 cannot be checked on the
+    run, return no update and the reason.
     """
     found, clipped = 0, []
     for step, update in read_updates(run, most=MOST_ROLLOUTS):

@@ -38,9 +38,10 @@ Select = Callable[..., list[dict[str, Any]]]
 
 
 def tables(write: Callable[[Path], None]) -> Select:
-    """Analyse the gradient log that ``write`` writes. Return a function of a table's name and of values by column,
-    which returns the table's rows that have these values. Without a value for the column ``use`` it returns rows about
-    first use.
+    """Analyse the gradient log that ``write`` writes, and return a function that looks up rows of the resulting tables.
+
+    The function takes a table's name and values of columns, and returns the table's rows that have these values. If no
+    value of the column ``use`` is given, it returns rows about first use.
     """
     from analysis.log.loading import load_run
     from analysis.options import Options
@@ -97,8 +98,8 @@ def rates(groups: Groups, outside: str, measure: str, sign: float) -> tuple[Floa
 
 
 def acceptance(rng: np.random.Generator, sign: float = 1.0, first: bool = True) -> Outcome:
-    """Check band, update and weight acceptance by length, and LRE_2, in the tables that are made from drawn groups.
-    Some groups have equal rewards, so that their advantages are 0.
+    """Check band, update and weight acceptance by length, and LRE_2: the tables made from drawn groups of responses
+    must agree with the true values. Some groups have equal rewards, so that their advantages are 0.
 
     Two controls: with ``sign`` -1 the true values are computed from advantages of the wrong sign; without ``first``,
     table rows about responses that were trained on take the place of those about first use.
@@ -124,9 +125,9 @@ def cosine(u: Floats, v: Floats) -> float:
 
 
 def population(rng: np.random.Generator, estimator: Any, bias: float = 1.0, other: int = 0) -> Outcome:
-    """Check the table ``population``, made from drawn groups: the cosines with the population and with a fresh rollout,
-    and T12's bias, variance and mean squared error. Check also the cosine on the same batch, where clipped and true
-    update share their noise.
+    """Check the table ``population``, made from drawn groups of responses: the cosines with the population and with a
+    fresh rollout, and T12's bias, variance and mean squared error. Check also the cosine on the same batch, where
+    clipped and true update share their noise.
 
     Two controls: ``bias`` multiplies the squared bias in the true values; ``other`` takes the true values of another
     way to clip.
@@ -168,9 +169,9 @@ def population(rng: np.random.Generator, estimator: Any, bias: float = 1.0, othe
 
 
 def lemma(rng: np.random.Generator, lost: str = "") -> Outcome:
-    """Check the tables ``lemma``, ``cosine``, ``acceptance`` and ``lre`` on a log without sampling noise: the share of
-    a response in the log is its probability under a law. The tables' numbers (T8's parts, T7's quantities, cosine,
-    acceptance, LRE) must be those computed from that law, up to the rounding of the log's float32.
+    """Check the tables ``lemma``, ``cosine``, ``acceptance`` and ``lre`` on a log without sampling noise: each response
+    has the share of the log's rows that is taken as its probability. The tables' numbers (T8's parts, T7's quantities,
+    cosine, acceptance, LRE) must be those computed from these probabilities, up to the rounding of the log's float32.
 
     ``lost`` (a control) names a quantity that is compared with a wrong value, so that the check must fail.
     """

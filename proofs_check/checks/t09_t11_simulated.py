@@ -1,4 +1,4 @@
-"""T9 and T11 on simulated policies: one whose lengths shift, and one whose drift depends on the advantage."""
+"""Check T9 on a simulated policy whose lengths shift, and T11 on one whose drift depends on the advantage."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ def signed_drift(rng: np.random.Generator, claim: str = "exact", draws: int = 20
 
 
 def symmetric(rng: np.random.Generator, model: JointModel | None = None, draws: int = 200_000) -> Outcome:
-    """Check T11: if S is symmetric and independent of A, the share of responses not clipped is the same at all lengths,
-    although the share of A > 0 rises with the length.
+    """Check T11: if the law of S is symmetric about the band's centre and S is independent of A, the share of responses
+    not clipped is the same at all lengths, although the share of A > 0 rises with the length.
     """
     model = model or AdvantageDrift(MU, SIGMA, pull=0.0, positive=0.5, trend=0.5, l0=64.0)
     rule, lengths = preset("fspo-kl").rule, GRID
@@ -78,8 +78,8 @@ def symmetric(rng: np.random.Generator, model: JointModel | None = None, draws: 
 
 
 def heavy_symmetric(rng: np.random.Generator, skewed: bool = False, draws: int = 200_000) -> Outcome:
-    """Check T11 without normality: for Student-t S, independent of A, the share of responses not clipped is the same at
-    all lengths, although the share of A > 0 changes with the length.
+    """Check T11 without normality: if S has a Student-t law about the band's centre and is independent of A, the share
+    of responses not clipped is the same at all lengths, although the share of A > 0 changes with the length.
     """
     law = ScaledGamma(MU, SIGMA, shape=1.0) if skewed else ScaledStudent(MU, SIGMA, df=3.0)
     rule, found = preset("fspo-kl").rule, []

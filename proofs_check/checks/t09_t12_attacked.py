@@ -1,5 +1,5 @@
-"""T9 to T12 by a search for counterexamples with the package hypothesis, and over all outcomes of an update on 3
-prompts (sections 4, 6).
+"""Check T9 to T11 by a search for counterexamples with the package hypothesis, T10's mean weights by drawing responses,
+and T12 over all outcomes of an update on 3 prompts (sections 4, 6).
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from proofs_check.tools.policy import (
 
 @st.composite
 def policies(draw: st.DrawFn, banned: bool) -> tuple[np.ndarray, np.ndarray, int]:
-    """Draw the logits of an old and a new policy, from flat to nearly deterministic, and the number of symbols from
-    which they make responses. If ``banned``, the old policy never begins a response with a certain symbol.
+    """Draw the logits of an old and a new policy, from flat to nearly deterministic, and the number of symbols (tokens)
+    from which they make responses. If ``banned``, the old policy never begins a response with a certain symbol.
     """
     vocabulary, length = draw(st.integers(1, 3)), draw(st.integers(1, 4))
     shape = (length, vocabulary + 1, vocabulary + 1)
@@ -45,10 +45,9 @@ def policies(draw: st.DrawFn, banned: bool) -> tuple[np.ndarray, np.ndarray, int
 
 
 def weights_attack(rng: np.random.Generator, banned: bool = False, skip_first: bool = False) -> Outcome:
-    """Check T9: hypothesis finds no two policies that break one of its claims. The mean of e^S at length l is
-    p_new(l)/p_old(l), the ratio of the probabilities of that length, and exp(s_t) - 1 at different tokens are
-    uncorrelated. Policies that seem to break a claim in float64 are judged with 50 digits, because float64 is inexact
-    for nearly deterministic policies.
+    """Check T9 on policies that hypothesis draws. At length l the mean of e^S must be p_new(l)/p_old(l), the ratio of
+    the probabilities of that length, and exp(s_t) - 1 at different tokens must be uncorrelated. Policies that seem to
+    break this in float64 are judged with 50 digits, because float64 is inexact for nearly deterministic policies.
     """
     first = 1 if skip_first else 0
 
@@ -86,8 +85,8 @@ def _token_probabilities(theta: np.ndarray, responses: PolicyResponses) -> np.nd
 
 
 def _weights_error(p_old: np.ndarray, p_new: np.ndarray, ratios: np.ndarray, lengths: np.ndarray) -> Any:
-    """Return the largest relative error, in float64 or 50-digit numbers, of T9's two claims: on the mean weight at each
-    length, and on the correlation of exp(s_t) - 1 between tokens.
+    """Return the largest relative error, in float64 or 50-digit numbers, of the two things that T9 says: what the mean
+    weight is at each length, and that exp(s_t) - 1 is uncorrelated between tokens.
     """
     drawn, worst = p_old > 0, 0.0
     for length in np.unique(lengths):
@@ -105,8 +104,9 @@ def _weights_error(p_old: np.ndarray, p_new: np.ndarray, ratios: np.ndarray, len
 
 
 def edge_attack(rng: np.random.Generator, drift: str = "gaussian", share: float = 1.0) -> Outcome:
-    """Check T10 (size of the weights): at no scale sigma, range u sigma and length L is the upper edge of the sqrt band
-    around -sigma^2 L/2 above u^2/2 nats. ``share`` < 1 (a control) is a factor on the drift.
+    """Check T10 (size of the weights): hypothesis looks for a scale sigma, a range u sigma and a length L at which the
+    upper edge of the sqrt band around -sigma^2 L/2 is above u^2/2 nats. It must find none. ``share`` < 1 (a control) is
+    a factor on the drift.
     """
 
     def excess(example: tuple[float, float, float]) -> float:
@@ -119,8 +119,8 @@ def edge_attack(rng: np.random.Generator, drift: str = "gaussian", share: float 
         with mp.workdps(50):
             top = (mp.mpf(c) / mp.mpf(sigma)) ** 2 / 2
             stated = mp.log(mp.mpf(theory.upper_edge_supremum(c / sigma)))
-            # The edge is the difference of two numbers of size c sqrt(L), so the allowed rounding error grows with c
-            # sqrt(L).
+            # The edge is the difference of two numbers of size c sqrt(L), with c the range, so the allowed rounding
+            # error grows with c sqrt(L).
             rounding = 8 * mp.mpf(2) ** -53 * (mp.mpf(c) * mp.sqrt(length) + top + 1)
             return float(mp.mpf(edge) - min(stated, top) - rounding)
 
@@ -138,7 +138,7 @@ def dual_attack(rng: np.random.Generator, dual: float | None = 3.0) -> Outcome:
         S, length, A, outside, c = example
         rule = Rule("sqrt", c, c, dual=dual, outside=outside)  # type: ignore[arg-type]
         applied = rule.apply(np.array([S]), np.array([float(length)]), np.array([A]))
-        edge = min(3.0 * c * math.sqrt(length), MAX_EXPONENT)  # the dual edge, 3 c sqrt(L) nats
+        edge = min(3.0 * c * math.sqrt(length), MAX_EXPONENT)  # the dual clip's edge in nats
         return float(np.log(np.maximum(applied.clipped_weight[0], 1e-300))) - edge - 1e-12
 
     strategy = st.tuples(
@@ -181,8 +181,8 @@ def weight_moments(rng: np.random.Generator, shift: float = 2.0, draws: int = 10
 
 @st.composite
 def symmetric_laws(draw: st.DrawFn) -> tuple[list[int], list[int], int, int, list[int]]:
-    """Draw a symmetric law of S (a few values with integer weights), a band's range c and its drift per token, and the
-    share of A > 0 at each of five lengths. All but the weights are integers that stand for eighths.
+    """Draw a symmetric law of S (a few values with integer weights), a band's range c, its drift per token, and the
+    share of A > 0 at each of five lengths. All but the weights are drawn as integers that stand for eighths.
     """
     atoms = draw(st.lists(st.integers(0, 12), min_size=1, max_size=5, unique=True))
     weights = draw(st.lists(st.integers(1, 9), min_size=len(atoms), max_size=len(atoms)))
@@ -195,9 +195,9 @@ _SHARES = st.lists(st.integers(0, 8), min_size=5, max_size=5)
 def sign_attack(
     rng: np.random.Generator, wider: int = 0, dual: float | None = None, mirrored: bool = True, shift: int = 0
 ) -> Outcome:
-    """Check T11: for no symmetric law of S and no shares of A > 0 does the share not clipped by a symmetric sqrt band
-    vary with the length. All values are multiples of 1/16 and lengths are powers of 4, so float64 is exact and the
-    accepted counts are integers.
+    """Check T11: hypothesis looks for a symmetric law of S and shares of A > 0 with which the share of responses that a
+    symmetric sqrt band does not clip varies with the length. It must find none. All values are multiples of 1/16 and
+    lengths are powers of 4, so float64 is exact and the accepted counts are integers.
     """
     lengths = 4.0 ** np.arange(5)
 
@@ -226,9 +226,9 @@ def sign_attack(
 def price_exact(
     rng: np.random.Generator, with_bias: bool = True, plug_in: bool = False, one_less: bool = False, prompts: int = 3
 ) -> Outcome:
-    """Check T12 over every outcome of an update on 3 prompts: the clipped update's mean squared error is |bias|^2 plus
-    the trace of its covariance, and the inner product of clipped less true gradient, over pairs of different prompts,
-    has the mean |bias|^2.
+    """Check T12 over every outcome of an update on 3 prompts, each weighted by its probability. The mean squared error
+    of the clipped update must be |bias|^2 plus the trace of its covariance. Let d be a prompt's clipped gradient less
+    its true one: the mean inner product of d of two different prompts must be |bias|^2.
     """
     for _ in range(50):  # draw policies until clipping makes the update of one policy biased enough
         bandit = make_bandit(rng, vocabulary=2, max_length=3, step=0.3)

@@ -1,4 +1,4 @@
-"""T9 to T12: mean weight by length, unbounded weights, the sign of A, and the price of clipping (sections 4, 6)."""
+"""Check T9 to T12: mean weight by length, unbounded weights, the sign of A, the price of clipping (sections 4, 6)."""
 
 from __future__ import annotations
 
@@ -101,8 +101,9 @@ def edge_supremum(rng: np.random.Generator, drift: str = "gaussian") -> Outcome:
 
 
 def sign_identity(rng: np.random.Generator, crossed: bool = False) -> Outcome:
-    """Check T11 over all responses of a policy: at each length the share not clipped equals T11's formula, from the
-    shares of A > 0 with S above the band and of A < 0 with S below it or beyond the dual clip.
+    """Check T11 over all responses of a policy: at each length the share not clipped equals T11's formula. The formula
+    needs three probabilities: of S above the band if A > 0, of S below it if A < 0, and of S beyond the dual clip if A
+    < 0; and the share of A > 0.
     """
     outcomes = []
     for i in range(12):
@@ -126,7 +127,8 @@ def sign_identity(rng: np.random.Generator, crossed: bool = False) -> Outcome:
             }
             positive = float(mass[1].sum() / (mass[1].sum() + mass[-1].sum()))
             high, low = (tail["low"], tail["high"]) if crossed else (tail["high"], tail["low"])
-            # ``crossed`` (a control) exchanges lower and upper tail and leaves out the tail beyond the dual clip
+            # ``crossed`` (a control) exchanges the shares of S below and above the band, and leaves out the share
+            # beyond the dual clip.
             beyond = 0.0 if crossed else tail["dual"]
             stated = theory.update_acceptance(positive, high, low, beyond)
             outcomes.append(abs(float(stated) - a[k]))
@@ -151,8 +153,9 @@ def sign_fairness(
     shift: float = 0.0,
     draws: int = 100_000,
 ) -> Outcome:
-    """Check T11: if S is symmetric and independent of A and both ranges are equal, the share of drawn responses that is
-    not clipped is the same at all lengths, although the share of A > 0 varies with the length.
+    """Check T11: if the law of S is symmetric about the band's centre, S is independent of A and both ranges are equal,
+    the share of drawn responses that is not clipped is the same at all lengths, although the share of A > 0 varies with
+    the length.
     """
     sigma, lengths = 0.03, np.array([16.0, 64, 256, 1024, 4096])
     model = model or GaussianTokens(-(sigma**2) / 2, sigma)
@@ -165,8 +168,8 @@ def sign_fairness(
 
 
 def sign_closed(rng: np.random.Generator, c_ratio: float = 1.0, dual: float | None = None) -> Outcome:
-    """Check T11's formula of the share not clipped: with equal Gaussian tails above and below the band, the LRE of that
-    share is 0 whatever the shares of A > 0 at the lengths are.
+    """Check T11's formula of the share not clipped. If Gaussian S lies above the band as often as below it, the LRE of
+    that share is 0, whatever the shares of A > 0 at the lengths are.
     """
     largest = 0.0
     for _ in range(200):
@@ -187,7 +190,7 @@ def _price_terms(rng: np.random.Generator) -> tuple[Bandit, np.ndarray, np.ndarr
 
 def price(rng: np.random.Generator, with_bias: bool = True, prompts: int = 40, updates: int = 20_000) -> Outcome:
     """Check T12: the mean squared error of simulated clipped updates of n = 40 prompts is |bias|^2 plus the trace of
-    one prompt's covariance over n, both computed as sums over all responses.
+    the covariance of one prompt's clipped gradient, divided by n. Both terms are computed as sums over all responses.
     """
     bandit, clipped, true = _price_terms(rng)
     p = bandit.p_old / bandit.p_old.sum()
@@ -200,8 +203,8 @@ def price(rng: np.random.Generator, with_bias: bool = True, prompts: int = 40, u
 
 
 def bias_pairs(rng: np.random.Generator, plug_in: bool = False, prompts: int = 40, updates: int = 20_000) -> Outcome:
-    """Check T12: the mean inner product of clipped less true gradient over pairs of different prompts is an unbiased
-    estimate of the squared norm of the clipped update's bias.
+    """Check T12: let d be a prompt's clipped gradient less its true one. The mean inner product of d over pairs of
+    different prompts is an unbiased estimate of the squared norm of the clipped update's bias.
     """
     bandit, clipped, true = _price_terms(rng)
     p, d = bandit.p_old / bandit.p_old.sum(), clipped - true

@@ -1,5 +1,5 @@
-"""T13: the share of weight that a band keeps (the clipped loss counts weight), beside the share of responses (section
-4).
+"""Check T13: the share of weight that a band keeps, beside the share of responses that it keeps (section 4). In the
+clipped loss responses count by their weight.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ def weight_fairness(rng: np.random.Generator, drift: str = "tilted") -> Outcome:
 
 
 def weight_example(rng: np.random.Generator, sigma: float = 0.03) -> Outcome:
-    """Check T13's example. With ranges of one standard deviation of S, a band around the drift keeps .683 of responses
-    and .495 of weight, and one around 0 keeps .630 of both. In an update from two lengths whose LRE is 0, the cosine of
-    clipped and true update is .848 all the same.
+    """Check T13's example. With ranges of one standard deviation of S, a band centred at the mean of S keeps .683 of
+    responses and .495 of weight, and a band centred at 0 keeps .630 of both. The first band has LRE 0 for responses of
+    two lengths; all the same the cosine of clipped and true update is .848 there.
     """
     del rng
     means, mu = theory.gaussian_means(sigma), -(sigma**2) / 2

@@ -1,5 +1,6 @@
-"""T14 and T15: bands that follow a target acceptance, updated by the trainer's code (docs/theory.md sections 2 and
-6)."""
+"""Check T14 and T15: bands that follow a target acceptance, updated by the trainer's code (docs/theory.md sections 2
+and 6).
+"""
 
 from __future__ import annotations
 
@@ -40,7 +41,8 @@ def drawn(rng: np.random.Generator, model: LogRatioModel, number: int) -> tuple[
 def long_run(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
     """Check T14 (bands that follow a target): after T updates the mean acceptance is within D/(T G_T) of the target.
     G_T is the gain (step size) of the last update; D is the largest less the least value that the log of the range has
-    had. The scale of S jumps and drifts, or an adversary puts all S just inside or just outside the band.
+    had. The scale of S changes at random between updates, or an adversary puts all S just inside or just outside the
+    band.
     """
     slack = []
     for _ in range(100):
@@ -133,8 +135,8 @@ def rank_bounds(rng: np.random.Generator, correction: int = 1) -> Outcome:
 
 
 def beta_binomial(rng: np.random.Generator, rule: str = "conformal", past: float = 1.0, n: int = 61) -> Outcome:
-    """Check T15 (conformal bands): after the rule has learnt from n past responses of each of three lengths, the number
-    of accepted ones among 200 new responses of a length has the beta-binomial law that T15 states.
+    """Check T15 (conformal bands): the rule learns from n past responses of each of three lengths. The number of
+    accepted responses among 200 new ones of a length must then have the beta-binomial law that T15 states.
     """
     from scipy.stats import betabinom, kstest
 

@@ -1,5 +1,5 @@
-"""T14 and T15 by simulation under every log-ratio model: are all lengths accepted alike by bands that learn their range
-or exponent?
+"""Check T14 and T15 by simulation under every log-ratio model: do bands that learn their range or exponent accept all
+lengths alike?
 """
 
 from __future__ import annotations
@@ -45,15 +45,16 @@ PAST = MEMORY // EACH_ROLLOUT
 
 
 def unfairness(found: Learnt) -> Outcome:
-    """Test that a band that has learnt is fair: at every length, the acceptance over the mean of the acceptances at all
-    lengths differs from 1 by at most TOLERANCE.
+    """Test that a band that has learnt is fair: at every length, the ratio of its acceptance to the mean of the
+    acceptances at all lengths differs from 1 by at most TOLERANCE.
 
     Each length has a one-sided t-test over independent runs; the p-values are Bonferroni-corrected over lengths.
     """
     count, k = found.accepted.shape
     _, r, mean = relative_acceptance(np.full(k, 1 / k), found.accepted.mean(axis=0))
-    # ``own`` holds, for each run and length, the run's acceptance less the value that it would have if the relative
-    # acceptance of the length were that of all runs together. Its spread over the runs gives the standard error.
+    # A length's relative acceptance is its acceptance over the mean acceptance at all lengths. ``own`` holds, for each
+    # run and length, the acceptance less the one that the run would have with the relative acceptance of all runs
+    # together. Its spread over the runs gives the standard error.
     own = found.accepted - (1 + r) * found.accepted.mean(axis=1, keepdims=True)
     error = own.std(axis=0, ddof=1) / math.sqrt(count) / mean
     tails = stats.t.sf((np.abs(r) - TOLERANCE) / error, count - 1)
@@ -85,14 +86,14 @@ def at_least(samples: Floats, expected: Floats, wanted: float) -> Outcome:
 def one_model(
     rng: np.random.Generator, rule: str, model: str, claim: Callable[[Learnt], Outcome], runs: int = RUNS
 ) -> Outcome:
-    """Test one claim of T14 or T15 about one rule under one log-ratio model."""
+    """Test what T14 or T15 says (``claim``) about one rule under one log-ratio model."""
     return claim(learnt(rng, MODELS[model], [template(rule)], runs)[0])
 
 
 def surveyed(rng: np.random.Generator, models: Sequence[str], claim: Callable[[Learnt], Outcome]) -> Outcome:
-    """Test a claim about fspo-adaptive under each of ``models`` (log-ratio models), and that fspo-auto's mean
-    acceptance is the target. The report's details list the LRE of all rules, also under models about which no statement
-    says anything.
+    """Test what T14 says (``claim``) about fspo-adaptive under each of ``models`` (log-ratio models), and that
+    fspo-auto's mean acceptance is the target. The report's details list the LRE of every rule under these models, also
+    of rules about which T14 says nothing.
     """
     found = dict(survey(rng, models={name: MODELS[name] for name in models}))
     claims = [

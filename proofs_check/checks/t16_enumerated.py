@@ -1,5 +1,5 @@
-"""T16: the mean of e^R, with R the log-ratio of a policy to the law that drew the tokens, where both can draw the same
-responses, where top-p or top-k truncates that law, and where the reported log-probs are wrong (section 6).
+"""Check T16: the mean of e^R, with R the log-ratio of a policy to the law that drew the tokens (section 6). There are
+three cases: both can draw the same responses; top-p or top-k truncates the law; the reported log-probs are wrong.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from proofs_check.tools.settings import DIGITS
 
 
 def ratios(chain: Chain) -> tuple[tuple[Floats, Floats], ...]:
-    """Return a pair for each of E, D + E and S + D + E, which are the log-ratios of the sampling, the old and the new
-    policy to the law that draws: the policy's logits, and the log-ratio of each response, (N,).
+    """Return three pairs of a policy's logits and its log-ratio to the law that draws, (N,), one number for each
+    response: the sampling policy with E, the old policy with D + E, and the new policy with S + D + E.
     """
     E, behaviour = chain.engine, chain.staleness + chain.engine
     return (chain.sampling, E), (chain.old, behaviour), (chain.new, chain.update + behaviour)
@@ -110,9 +110,9 @@ def truncation_alone(rng: np.random.Generator, noise: float = 0.0, top_p: float 
 
 
 def wrong_log_probs(rng: np.random.Generator, claim: str = "stated") -> Outcome:
-    """Check T16 where the sampler draws from q but reports the probabilities q_hat of another temperature. With p the
-    trainer's law, the next token's e^r = p/q_hat has the mean sum p q / q_hat. If q = p, that is 1 + chi^2(p, q_hat),
-    and the mean of r is KL(p, q_hat) and not negative.
+    """Check T16 where the sampler draws from q but reports the probabilities q_hat of another temperature. Let p be the
+    trainer's law, and e^r = p/q_hat the ratio of the next token. Its mean is the sum of p q / q_hat over tokens. If q =
+    p, that is 1 + chi^2(p, q_hat), and the mean of r is KL(p, q_hat) and not negative.
     """
     outcomes, slack = [], []
     for temperature in (0.5, 0.8, 1.25, 2.0):
@@ -171,7 +171,7 @@ def geometric_lengths(rng: np.random.Generator, claim: str = "mass", draws: int 
     sampler, the mean of e^R is (1 - stop_p - lost)^(l-1) stop_p / ((1 - stop_q)^(l-1) stop_q) at length l and
     stop_p/(stop_p + lost) over all lengths.
     """
-    stop_p, p = 0.02, np.array([0.52, 0.32, 0.135, 0.005])  # the sampler never draws p's last symbol
+    stop_p, p = 0.02, np.array([0.52, 0.32, 0.135, 0.005])  # the sampler never draws the policy's last symbol
     stop_q, q = 0.022, np.array([0.5, 0.34, 0.138])
     lengths = np.array([2, 10, 40, 120])
     kept = p[:3]

@@ -1,4 +1,4 @@
-"""T17: the exponent gamma at which a band of half-width c L^gamma accepts two lengths alike (section 6)."""
+"""Check T17: the exponent gamma at which a band of half-width c L^gamma accepts two lengths alike (section 6)."""
 
 from __future__ import annotations
 
@@ -66,8 +66,9 @@ def accepted(rule: Rule, lengths: Floats, law: Law, H: float, m: float) -> Float
 
 
 def mask(shape: str, c_lo: float, c_hi: float, gamma: float | None = None) -> Rule:
-    """Return a rule that masks (leaves out) responses whose engine log-ratio E is outside a band around a drift. The
-    band's half-widths are c_lo and c_hi nats at length 1 and grow with the length as ``shape`` and ``gamma`` say.
+    """Return a rule that masks (leaves out) responses whose engine log-ratio E is outside a band, which is centred at a
+    drift times the length. The band's half-widths are c_lo and c_hi nats at length 1 and grow with the length as
+    ``shape`` and ``gamma`` say.
     """
     if shape in ("fixed", "linear"):
         c_lo, c_hi = -math.expm1(-c_lo), math.expm1(c_hi)
@@ -100,8 +101,8 @@ def fair_exponent(
 
 
 def directions(rng: np.random.Generator, hurst: tuple[float, ...] = (0.3, 0.5, 0.8), swap: bool = False) -> Outcome:
-    """Check T17 (b): where the log-ratio spreads like L^H, a product mask (fixed band) accepts strictly less of longer
-    responses if H > 0, and a geometric mask (linear band) strictly more if H < 1.
+    """Check T17 (b): let the log-ratio spread like L^H. A product mask (fixed band) then accepts a strictly smaller
+    share of longer responses if H > 0, and a geometric mask (linear band) a strictly greater one if H < 1.
     """
     lengths, slack = np.unique(np.round(10 ** np.linspace(0, 3, 40))), []
     for law in (logistic, student, gamma_law):
@@ -118,8 +119,9 @@ def not_centred(rng: np.random.Generator, drift: float = 0.5, lower: float = 0.8
     """Check what docs/theory.md says after T17 of masks with bands around 0 where the log-ratio has mean m l, m < 0.
 
     A geometric mask (linear band) accepts a greater share of longer responses while -m is below its lower range; here
-    -m is ``drift`` times that range. A product mask (fixed band) whose lower range is ``lower`` times its upper one, at
-    most 1, accepts at no length more than the same mask with a band around m l, if the law is symmetric and unimodal.
+    -m is ``drift`` times that range. A product mask (fixed band) has a lower range that is ``lower`` times its upper
+    one. If ``lower`` is at most 1 and the law is symmetric and unimodal, it accepts at no length more than the same
+    mask with a band around m l.
     """
     lengths, slack = np.unique(np.round(10 ** np.linspace(0, 3, 40))), []
     for law in (logistic, student):
@@ -173,9 +175,9 @@ QUANTILES = {0.3: 0.795, 0.5: 0.600, 0.85: 0.505, 0.99: 0.444}
 
 
 def jumps_exponents(rng: np.random.Generator, of_variance: bool = False, other: float | None = None) -> Outcome:
-    """Check T17 (c) on tokens whose log-ratio is mostly 0: a band of half-width c L^gamma with gamma from
-    `quantile_exponent` accepts the share alpha at both lengths. The variance grows like L, and yet gamma is not 1/2 but
-    as in ``QUANTILES``.
+    """Check T17 (c) where most token log-ratios are 0: a band of half-width c L^gamma, gamma from `quantile_exponent`,
+    accepts the share alpha at both lengths SHORT and LONG. The variance grows like L, and yet gamma is not 1/2 but as
+    in ``QUANTILES``.
     """
     del rng
     outcomes, gaps = [], []
@@ -192,8 +194,8 @@ def jumps_exponents(rng: np.random.Generator, of_variance: bool = False, other: 
 
 
 def jumps_simulated(rng: np.random.Generator, alpha: float = 0.85, gamma: float | None = None) -> Outcome:
-    """Check T17 (c) by drawing responses: a mask of half-width c L^gamma, gamma from `quantile_exponent`, accepts the
-    share ``alpha`` at both lengths.
+    """Check T17 (c) by drawing responses: a mask with a band of half-width c L^gamma, gamma from `quantile_exponent`,
+    accepts the share ``alpha`` at both lengths SHORT and LONG.
     """
     gamma, draws = quantile_exponent(alpha) if gamma is None else gamma, 200_000
     with mp.workdps(DIGITS):
@@ -206,8 +208,9 @@ def jumps_simulated(rng: np.random.Generator, alpha: float = 0.85, gamma: float 
 
 
 def masks_simulated(rng: np.random.Generator, off: float = 0.0, shape: str = "power", draws: int = 100_000) -> Outcome:
-    """Check T17 (a) by drawing E from three laws that spread like L^H: a mask of half-width c L^gamma with gamma = H
-    accepts all lengths equally. The sign of the advantage alternates, because a mask must not depend on it.
+    """Check T17 (a) by drawing engine log-ratios E from three laws that spread like L^H: a mask with a band of
+    half-width c L^gamma accepts all lengths equally if gamma = H. The sign of the advantage alternates, because a mask
+    must not depend on it.
     """
     laws: tuple[tuple[LogRatioModel, float], ...] = (
         (FractionalNoise(MU, SIGMA, hurst=0.35), 0.35),
@@ -240,8 +243,8 @@ def discrete_laws(draw: st.DrawFn) -> tuple[list[int], list[int], int, int, floa
 def exponent_attack(rng: np.random.Generator, gap_allowed: bool = True, reversed_sign: bool = False) -> Outcome:
     """Check T17 (a) for laws of a few values that spread like L^H, in exact counts. A band of half-width c L^gamma
     accepts two lengths equally often if and only if gamma = H or no value lies between the two lengths' edges. Else it
-    accepts the longer one more if gamma > H, less if gamma < H. With ``gap_allowed=False`` (a control) the claim leaves
-    out the exception that no value lies between the edges.
+    accepts the longer one more if gamma > H, less if gamma < H. With ``gap_allowed=False`` (a control) a false variant
+    is tested, without the exception that no value lies between the edges.
     """
 
     def excess(example: tuple[list[int], list[int], int, int, float, float, int, int]) -> float:
@@ -253,7 +256,8 @@ def exponent_attack(rng: np.random.Generator, gap_allowed: bool = True, reversed
             R = z * n**H - n / 8
             kept = rule.apply(R, np.full(z.size, n), np.where(mass % 2, 1.0, -1.0), -1 / 8).multiplier
             counts.append(int(mass @ kept))
-        # X is the excess of each value at length 1: the factor on both half-widths at which it is just accepted.
+        # X holds the excess of each value at length 1: the factor on both half-widths at which the value is just
+        # accepted.
         X = np.maximum(z / (c_hi / 8), -z / (c_lo / 8))
         inner, outer = np.sort(lengths ** (gamma - H))
         alike = not np.any((inner < X) & (outer >= X))

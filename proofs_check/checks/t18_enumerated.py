@@ -1,5 +1,5 @@
-"""T18: the bias of an update that leaves a part of the log-ratio out of the importance weight, and the variance of a
-sum of parts (section 6).
+"""Check T18: the bias of an update that leaves a part of the log-ratio out of the importance weight, and the variance
+of a log-ratio that is a sum of parts (section 6).
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ def kept_factor(chain: Chain, name: str) -> Floats:
 
 
 def bias_parts(p: Floats, lengths: np.ndarray, c: Floats, u: Floats) -> tuple[Floats, Floats, float]:
-    """Return the two parts of T18's bias, (D,) each, between lengths and inside them, and T18's bound on the norm of
-    the part inside lengths.
+    """Return the bias of an update that multiplies gradients by a wrong factor, split as in T18: the part between
+    lengths (D,), the part inside lengths (D,), and T18's bound on the norm of the part inside lengths.
 
     Parameters
     ----------
     p, lengths, c : arrays (N,)
-        Probability of each response that can be drawn, its length, and the factor that multiplies its gradient less
-        the factor that should (e to the ignored log-ratio).
+        Of each response that can be drawn: its probability, its length, and the factor that the update uses less the
+        right factor (e to the ignored log-ratio).
     u : array (N, D)
         The responses' gradients before that factor: e to the log-ratio that is not ignored, times A psi.
     """
@@ -78,9 +78,9 @@ def true_update(chain: Chain, step: float = 1e-5) -> Floats:
 
 
 def bias(rng: np.random.Generator, sign: float = 1.0, weighted: bool = True, inner: bool = True) -> Outcome:
-    """Check T18 (a): an update that ignores D + E, or multiplies gradients by a correction's factor instead of e^(D +
-    E), has an error that is the sum of a part between lengths and a part inside lengths. The second part is within
-    T18's bound. The error is the update less the gradient of the expected advantage.
+    """Check T18 (a) for updates that use a wrong factor in place of e^(D + E): 1 (D + E is ignored) or the factor of a
+    correction. The error of such an update (the update less the gradient of the expected advantage) must be the sum of
+    a part between lengths and a part inside lengths. The norm of the second part must be within T18's bound.
     """
     gaps, slack = [], []
     for sampler in SAMPLERS:
@@ -102,8 +102,9 @@ def bias(rng: np.random.Generator, sign: float = 1.0, weighted: bool = True, inn
 
 
 def bound_reached(rng: np.random.Generator, factor: float = 1.0, centred: bool = True) -> Outcome:
-    """Check T18 (a): the bound on the part of the bias inside lengths is reached where, at each length, the responses'
-    gradients without the ignored factor are linear in that factor, with one slope for all lengths.
+    """Check T18 (a): its bound on the part of the bias inside lengths is reached in an example. Let c be the factor
+    that an update uses less the right one, and u a response's gradient without that factor. In the example u is linear
+    in c at each length, with one slope for all lengths.
     """
     errors = []
     for _ in range(20):
@@ -122,9 +123,10 @@ def bound_reached(rng: np.random.Generator, factor: float = 1.0, centred: bool =
 def gaussian_parts(
     rng: np.random.Generator, sign: float = 1.0, independent: bool = False, weighted: bool = True, draws: int = 200_000
 ) -> Outcome:
-    """Check T18 by drawing normal S and E, correlated token by token, with A psi = 1. An update that ignores E has a
-    bias between lengths of 1 - m_l and inside lengths of -m_l (e^(cov l) - 1), with m_l the mean of e^E at length l and
-    cov the covariance of S and E per token. Var(S + E) at length l is the sum of both variances plus 2 cov l.
+    """Check T18 by drawing normal S and E, which are correlated token by token. A psi is 1 for every response. An
+    update that ignores E has a bias between lengths of 1 - m_l and inside lengths of -m_l (e^(cov l) - 1), with m_l the
+    mean of e^E at length l and cov the covariance of S and E per token. Var(S + E) at length l is the sum of both
+    variances plus 2 cov l.
     """
     sigma, tau, mean, cov = 0.05, 0.04, -5e-4, 0.4 * 0.05 * 0.04
     lengths = np.array([8.0, 32, 128])
@@ -144,7 +146,7 @@ def gaussian_parts(
 
 def increments(rng: np.random.Generator, centred: bool = True, cross: bool = True, one_length: bool = False) -> Outcome:
     """Check T18 (b): if the token log-ratios of S, D and E have mean 0 given the tokens before, the covariance of two
-    of the sums S, D and E is the sum over tokens of the covariances at the same token.
+    of S, D and E is a sum over tokens t: of the covariances of their token log-ratios at the same t.
     """
     gaps = []
     for sampler in SAMPLERS:

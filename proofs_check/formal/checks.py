@@ -1,6 +1,6 @@
 """Check theorems with Coq's kernel, and check that Coq refuses false versions of them (the controls).
 
-A control is the same script with the claim made false. Coq must stop inside the proof of a theorem. If it stops
+A control is the same script with a statement made false. Coq must stop inside the proof of a theorem. If it stops
 elsewhere, for example at a syntax error, the control shows nothing and is undecided.
 """
 
@@ -23,8 +23,8 @@ _UNIT = "foreign axioms"
 
 
 def prove(rng: np.random.Generator, module: str, theorems: Sequence[str], change: Change | None = None) -> Outcome:
-    """Let Coq check theorems of a script. With ``change``, a pair of texts, the first is replaced by the second in the
-    script before (a control).
+    """Let Coq check theorems of a script. ``change`` (a control) is a pair of texts: before the check, the first is
+    replaced by the second in the script.
 
     Returns
     -------
@@ -49,8 +49,8 @@ def prove(rng: np.random.Generator, module: str, theorems: Sequence[str], change
         note = f"coqc {coq.version} refuses the proof of {answer.theorem or 'no theorem'}: {answer.error}"
         outside = change is not None and not answer.theorem
         return Outcome(math.nan if outside else -math.inf, _UNIT, note=note, parameters=parameters)
-    # Search every script for words such as ``Admitted``, which assume a claim without proof. Such a word counts even in
-    # a lemma that nothing uses.
+    # Search every script for words such as ``Admitted``, which let Coq take a statement without proof. Such a word
+    # counts even in a lemma that nothing uses.
     words = [f"{name}.v: {word}" for name, script in texts.items() for word in given_up(script)]
     words += [] if text is None else [f"{module}.v, changed: {word}" for word in given_up(text)]
     foreign = [f"a proof rests on {axiom}" for axiom in answer.foreign]
@@ -59,7 +59,7 @@ def prove(rng: np.random.Generator, module: str, theorems: Sequence[str], change
 
 
 def changed(text: str, change: Change) -> str:
-    """Return the script with its claim made false by a replacement of text.
+    """Return the script with a statement made false by a replacement of text.
 
     Raises
     ------

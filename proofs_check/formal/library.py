@@ -1,7 +1,7 @@
 """Compile the Coq scripts of this folder, once per version of scripts and Coq, and ask Coq what they prove.
 
-A theorem counts only if coqc accepts its script, ``Print Assumptions`` lists no axiom but those of Coq's classical
-real numbers, and no script holds a goal that was given up.
+A theorem counts only if coqc accepts its script, ``Print Assumptions`` lists no axiom but those of Coq's classical real
+numbers, and no script has a word, such as ``Admitted``, by which a proof is left out.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class Proved:
 
     @property
     def foreign(self) -> tuple[str, ...]:
-        """Return the axioms that are not among those of Coq's real numbers. A theorem without a proof counts as an
-        axiom.
+        """Return those of the theorems' axioms that do not belong to Coq's real numbers. Coq counts a theorem without a
+        proof as an axiom.
         """
         return tuple(axiom for axiom in self.axioms if axiom not in ALLOWED_AXIOMS)
 
@@ -112,8 +112,8 @@ def theorem_at(text: str, line: int | None) -> str:
 
 
 def compiled(coq: Coq) -> Path | Refused:
-    """Return the folder of the compiled Coq scripts, which is in the cache if they were compiled before. If coqc
-    refuses a script, return that refusal.
+    """Return the cache folder of the compiled Coq scripts; compile them unless the folder exists. If coqc refuses a
+    script, return that refusal.
     """
     return _compiled(coq, tuple(scripts().items()))
 
@@ -157,11 +157,11 @@ def ask(coq: Coq, module: str, theorems: Sequence[str], library: Path, changed: 
     Parameters
     ----------
     module : str
-        Name of the script that proves them.
+        Name of the script that proves the theorems.
     library : Path
         Folder of compiled scripts, from ``compiled``.
     changed : str, optional
-        Another text of that script, which is compiled and used in its place.
+        A changed text of that script (for a control). It is compiled, and Coq is asked about its theorems.
     """
     # Import what the theorems' script imports, so that Coq prints the theorems in the notation of that script.
     needs = " ".join([*_needs(scripts()[module]), module])

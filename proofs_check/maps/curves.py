@@ -1,7 +1,8 @@
 """Tables for the figures of the theory: computed curves beside simulated points with intervals (docs/theory.md).
 
-Four tables: acceptance by length (T1, T2), LRE by drift error (T3), how nearly the cosine lemma's bound is reached
-(T7), and the Berry-Esseen bound beside the true distance from Gaussian acceptance (T5). ``figures`` only draws them.
+Four tables: acceptance by length (T1, T2), LRE by drift error (T3), the cosine of clipped and true update beside T7's
+bound, and the Berry-Esseen bound of how far an acceptance is from that under Gaussian S, beside the true distance (T5).
+``figures`` only draws them.
 """
 
 from __future__ import annotations
@@ -65,7 +66,8 @@ def interval(hits: int, draws: int) -> tuple[float, float]:
 
 
 def matched_rule(name: str, mu: float, sigma: float, target: float) -> tuple[Rule, float]:
-    """Return a preset whose range is scaled to the mean band acceptance ``target``, and the band's centre per token.
+    """Return a preset's rule, its range scaled so that the band acceptance, averaged over ``LENGTHS``, is ``target``;
+    and the centre of its band per token.
 
     S given the length L is Gaussian with mean mu L and standard deviation sigma sqrt(L).
 
@@ -107,12 +109,13 @@ def acceptance_laws(rng: np.random.Generator, draws: int) -> Iterator[Row]:
 
 
 def drift_lre(rng: np.random.Generator, draws: int) -> Iterator[Row]:
-    """Yield rows of T3: LRE_inf where the drift error is at most x at every length, and T3's bounds on LRE_inf.
+    """Yield rows of T3: how large LRE_inf can be if the drift error of every length is between 0 and x (or between -x
+    and x), and T3's bounds on it.
 
-    The row gives the largest LRE_inf over all shares of the lengths. Columns ``low`` and ``high`` enclose it at the
-    ranges of the case (`RANGES`), ``near_low`` and ``near_high`` over all ranges whose relative distance from the
-    ranges of the case is at most NEAR. ``one_sided`` and ``two_sided`` are T3's bounds for drift errors of one and of
-    both signs, empty where T3 gives none.
+    A row belongs to one case of `RANGES` and one x. Its column ``lre`` is the largest LRE_inf over all shares of the
+    lengths. ``low`` and ``high`` enclose that number; ``near_low`` and ``near_high`` enclose it for all ranges that
+    differ from those of the case by at most the fraction NEAR. ``one_sided`` and ``two_sided`` are T3's bounds for
+    drift errors of one and of both signs, empty where T3 gives none.
     """
     del rng
     count = 9 if draws < 5_000 else 25
@@ -121,11 +124,12 @@ def drift_lre(rng: np.random.Generator, draws: int) -> Iterator[Row]:
         near = [((1 - NEAR) * u, (1 + NEAR) * u) for u in (u_lo, u_hi)]
         for x in np.linspace(0, 1.2, count).tolist():
             least = -x if mixed else 0.0
-            # Acceptance is largest at the drift error (u_lo - u_hi)/2, u_lo and u_hi the ranges, or at the allowed
-            # error nearest to it, and least at the smallest or the largest allowed error (T3).
+            # u_lo and u_hi are the half-widths in standard deviations of S. Acceptance is largest at the drift error
+            # (u_lo - u_hi)/2, or at the allowed drift error nearest to it. It is least at the smallest or at the
+            # largest allowed one (T3).
             at = np.array([least, x, min(max((u_lo - u_hi) / 2, least), x)])
             a = theory.interval_probability(-u_lo + at, u_hi + at)
-            # LRE is largest where nearly all responses have the length that is accepted least.
+            # LRE_inf is largest if nearly all responses have the length that is accepted least.
             worst_p = np.where(np.arange(3) == np.argmin(a), 1.0, 1e-15)
             low, high = lre_enclosure(u_lo, u_hi, least, x)
             near_low, near_high = lre_enclosure(near[0], near[1], least, x, pieces=4 if draws < 5_000 else 12)
@@ -172,7 +176,8 @@ def optimised_strata(rng: np.random.Generator, rho: float, steps: int = 150) -> 
 
 def tightness(rng: np.random.Generator, draws: int) -> Iterator[Row]:
     """Yield rows that show how near the cosine of clipped and true update comes to T7's bound (`lemma_row`): for random
-    strata, optimised strata, the lengths of softmax policies, and strata at which the bound is reached (T7s).
+    strata, for optimised strata, for softmax policies with their lengths as strata, and for strata that reach the bound
+    (T7s).
     """
     for _ in range(min(max(draws // 10, 100), 2_000)):
         yield lemma_row("random", random_strata(rng))
@@ -223,8 +228,8 @@ def unit_band(law: str, length: int) -> float:
     root = math.sqrt(length)
     if law == "signs":
         k = np.arange(length + 1)
-        # The tokens are whole numbers, whose sums are exact, so a value of S on the band's edge is not rounded to the
-        # outside.
+        # Each token log-ratio is +1 or -1, so S is a whole number and S^2 <= length is computed exactly: no S on the
+        # band's edge is rounded to the outside.
         inside = (2 * k - length) ** 2 <= length
         return float(binom.pmf(k, length, 0.5)[inside].sum())
     low, high = (EXPONENTIAL if law == "exponential" else STUDENT).cdf(np.array([-root, root]), length)
@@ -285,8 +290,9 @@ def write(out: Path, seed: int = 0, draws: int = 20_000, progress: bool = True) 
     seed : int
         Root of the random streams, >= 0; each table has its own.
     draws : int
-        Responses for each simulated point, 0 for none. With fewer than 5,000, the grids are coarser and fewer strata
-        are tried.
+        Number of responses for each simulated point; 0 leaves these points out. Fewer than 5,000 also make the table
+        drift_lre coarser (fewer drift errors, wider enclosures), and fewer than 24,000 give the table tightness fewer
+        rows.
 
     Raises
     ------
@@ -302,6 +308,7 @@ def write(out: Path, seed: int = 0, draws: int = 20_000, progress: bool = True) 
     written = []
     for name, rows in tqdm(TABLES.items(), desc="curves", unit="table", disable=not progress):
         frame = to_frame(name, rows(generator(seed, name, "curve"), draws))
-        # The tables have 17 digits, because the columns low and high of drift_lre differ only in their last digits.
+        # Numbers are written with 17 digits, because the columns low and high of drift_lre differ only in their last
+        # digits.
         written.append(write_table(Path(out), name, frame, digits=17))
     return written

@@ -27,8 +27,8 @@ Row = dict[str, Any]
 
 
 def _power(name: str, gamma: float, **options: Any) -> Rule:
-    """Return a band of half-width c L^gamma, around 0 unless ``options`` name a drift. At the length ``MIDDLE`` the
-    half-width is one standard deviation of S; `rows_of` scales c until a target acceptance is met.
+    """Return a rule whose band has the half-width c L^gamma, around 0 unless ``options`` name a drift. At the length
+    ``MIDDLE`` the half-width is one standard deviation of S; `rows_of` scales c until a target acceptance is met.
     """
     c = SIGMA * MIDDLE ** (0.5 - gamma)
     return Rule("power", c, c, gamma=gamma, name=name, **options)
@@ -170,7 +170,9 @@ class _Sample:
         self.A = np.where(positive, 1.0, -1.0)
 
     def lre_of(self, rule: Rule, measure: Measure) -> Row:
-        """Return LRE of a rule's acceptance of the drawn responses, with a simultaneous interval."""
+        """Return LRE_inf and LRE_2 of a rule's acceptance of the drawn responses, with intervals that hold for both at
+        once. ``measure``: band, update or weight acceptance.
+        """
         applied = rule.apply(self.S, self.setting.lengths, self.A, rule.centre(self.setting.means))
         kept = applied.in_band if measure != "update" else applied.side == 0
         weight = applied.weight if measure == "weight" else np.ones_like(self.S)

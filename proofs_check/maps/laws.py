@@ -1,4 +1,4 @@
-"""Laws of S given the length, for the fairness map: probabilities of bands, and draws of S to test them with.
+"""Laws of S given the length, for the fairness map: the probability that S lies in a band, and draws of S to test it.
 
 Every law gives, for K lengths at once, the probability that lo <= S <= hi, and the mean of e^S 1(lo <= S <= hi)
 (docs/theory.md sections 1 and 4).
@@ -40,8 +40,8 @@ class Law(Protocol):
 
 @dataclass(frozen=True)
 class Normal:
-    """S given the k-th length is N(mean[k], scale[k]^2). ``sampler``, if given, draws S in another way than from that
-    law, for example token by token.
+    """S given the k-th length is N(mean[k], scale[k]^2). If ``sampler`` is given, it draws S in place of that law, for
+    example token by token.
     """
 
     mean: Floats
@@ -69,12 +69,12 @@ class Normal:
 
 @dataclass(frozen=True)
 class Student:
-    """S given the length L is a mean plus a sum of L independent Student-t tokens. The distribution function of S comes
-    from Gil-Pelaez inversion.
+    """S given the length L is ``mean`` plus a sum of L independent Student-t tokens. The distribution function of S
+    follows from its characteristic function by Gil-Pelaez inversion.
 
-    The tokens' scale is such that S at the length ``at`` has the quartiles of a normal law of variance sigma^2 times
-    ``at``. So laws with 2 or fewer degrees of freedom ``df``, which have no variance, can be compared with the others.
-    The mean of e^S is infinite.
+    The tokens' scale is chosen so that S less its mean has, at the length ``at``, the quartiles of a normal law of
+    variance sigma^2 times ``at``. So laws with 2 or fewer degrees of freedom ``df``, which have no variance, can be
+    compared with the others. The mean of e^S is infinite.
     """
 
     mean: Floats
@@ -153,9 +153,9 @@ def _log_student_cf(df: float, u: Floats) -> Floats:
 class Switching:
     """Token log-ratios s are N(-v/2, v), and the variance v follows a stationary two-state Markov chain.
 
-    Given the number of tokens in the second state, S is N(-V/2, V) with V the sum of the variances. So S is a mixture
-    of normals; the chain's forward recursion gives the shares. Each token has E[e^s | past] = 1, as under a policy at
-    first use (T9), and so E[e^S | L] = 1.
+    Given the number of tokens in the second state, S is N(-V/2, V) with V the sum of the token variances. So S is a
+    mixture of normals; the probabilities of that number, found by a recursion over the tokens, are their shares. Each
+    token has E[e^s | past] = 1, as under a policy at first use (T9), and so E[e^S | L] = 1.
 
     Parameters
     ----------
@@ -195,8 +195,8 @@ class Switching:
         """
         longest = int(self.lengths.max())
         stay, move = (1 + self.persistence) / 2, (1 - self.persistence) / 2
-        # Joint probability of the number of tokens in the second state so far and of the chain's present state (first
-        # or second).
+        # ``first[k]`` and ``second[k]``: probability that k of the tokens so far are in the second state and that the
+        # last of them is in the first, or in the second, state.
         first, second = np.zeros(longest + 1), np.zeros(longest + 1)
         first[0], second[1] = 0.5, 0.5
         found = {}

@@ -31,15 +31,16 @@ def matched(rule: Rule, mean_acceptance: Callable[[Rule], float], target: float)
     Raises
     ------
     UserError
-        If the target needs a range that is wider than an eps can express.
+        If the range is an ``eps`` (the edges are log(1 - eps) and log(1 + eps)) and no eps gives a band wide enough for
+        the target.
     """
 
     def excess(log_factor: float) -> float:
         return mean_acceptance(scaled(rule, math.exp(log_factor))) - target
 
     low = high = 0.0
-    # Widen or narrow the range by steps of a factor e until it brackets the target. One large step could make the edge
-    # 1 + eps of some shapes overflow.
+    # Widen or narrow the range by steps of a factor e until it brackets the target. If the range is an ``eps``, one
+    # large step could make 1 + eps overflow.
     while excess(low) > 0 and low > -_WIDEST:
         low -= 1.0
     while excess(high) < 0 and high < _WIDEST:

@@ -18,8 +18,8 @@ from proofs_check.tools.policy import Bandit, all_responses, scores
 
 
 def _softmax(name: str, trained: bool) -> SoftmaxPolicy:
-    """Return a softmax policy: up to 7 tokens over 3 symbols, reward 1 where a noisy linear function of the response's
-    score is above its mean.
+    """Return a softmax policy whose responses have up to 7 tokens, made of 3 symbols. The reward is 1 where a linear
+    function of the response's score, plus noise, is above its mean.
 
     The step from the old to the new policy has the length at which KL(old||new) per response is SOFTMAX_KL. Its
     direction is the gradient of the mean reward if ``trained``, else random.
@@ -29,7 +29,7 @@ def _softmax(name: str, trained: bool) -> SoftmaxPolicy:
     shape = (positions, symbols + 1, symbols + 1)
     old, score, direction = rng.standard_normal((3, *shape))
     old = old / 2
-    old[:, :, symbols] -= 1.5  # make early ends rare, so that no single response has a large probability
+    old[:, :, symbols] -= 1.5  # make an early end improbable, so that no short response has a large probability
     responses = all_responses(symbols, positions)
     bandit = Bandit(old, old, responses, np.ones(responses.lengths.size))
     mass, psi = bandit.p_old, scores(old, responses)
@@ -59,8 +59,9 @@ def _location(name: str, headers: Floats | None = None, shares: Floats | None = 
     positive = options.pop("positive", np.full(lengths.size, 0.5))
     h = np.ones(1) if headers is None else headers
     q = np.ones(1) if shares is None else shares
-    # A header is a factor on the size of the training step in one response (see LocationPolicy). Headers without
-    # shares, as many as there are lengths, belong to the lengths: all responses of a length have the same header.
+    # A header is a factor on the size of the training step in one response (see LocationPolicy). If there are as many
+    # headers as lengths and no ``shares``, the k-th header is that of all responses of the k-th length. Else every
+    # length has every header, with the probabilities ``shares``.
     if h.size == lengths.size and shares is None and headers is not None:
         return LocationPolicy(name, lengths, h, np.full(lengths.size, 1 / lengths.size), positive, **options)
     p = np.repeat(q / lengths.size, lengths.size)
@@ -70,8 +71,8 @@ def _location(name: str, headers: Floats | None = None, shares: Floats | None = 
 
 
 def _heavy_headers() -> tuple[Floats, Floats]:
-    """Return seven headers, factors on the size of the step in a response (see LocationPolicy), and their shares. The
-    headers are nearly lognormal and make S skewed and heavy-tailed.
+    """Return seven headers, factors on the size of the step in a response (see LocationPolicy), and their shares. They
+    approximate a lognormal law and make S skewed and heavy-tailed.
     """
     x, w = np.polynomial.hermite_e.hermegauss(7)
     h = np.exp(x / 2)

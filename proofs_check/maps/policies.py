@@ -7,12 +7,13 @@ sigma = |Delta| and tau = sigma h sqrt(L),
 
     S = tau z - tau^2/2,     psi = h sqrt(L) Z - h^2 L Delta,     E[e^S | L, h] = 1 .
 
-The reward is 1 where <v, Z> exceeds a threshold, v a unit vector with <v, Delta> = overlap |Delta|, and A is the
-reward less its mean. Then E[w A psi] is the exact gradient of the new policy's mean reward; given z, all other
-factors are half-line moments of a normal law, so one quadrature over z remains, split at the edges of the band.
+The reward is 1 where <v, Z> exceeds a threshold, v a unit vector with <v, Delta> = overlap |Delta|, and A is the reward
+less its mean. Then E[w A psi] is the exact gradient of the new policy's mean reward. Given z, the expectation over all
+other components of Z has a formula (moments of a normal variable on a half-line). So only an integral over z is left to
+a quadrature, which is split at the edges of the band.
 
 The weight w of the true update is e^S with no cap on S. The clipped weight comes from ``rule.apply``, which caps the
-exponent at MAX_EXPONENT: with long steps (models ``far`` and ``heavy``) that cap bounds the variance of the update
+exponent at MAX_EXPONENT. With long steps (models ``far`` and ``heavy``) that cap limits the variance of the update even
 under the rule ``none``.
 """
 
@@ -46,10 +47,11 @@ class Moments:
     second : float
         Mean squared norm of the clipped gradient, E |M w A psi|^2.
     lengths, p : arrays (K,)
+        The lengths, and their shares among all responses.
     band, kept, weight, clipped, clipped_square : arrays (K,)
-        Five quantities at each length. ``band``: band acceptance of all responses. The others, over responses whose A
-        is not 0: ``kept``, the share not clipped; ``weight``, E[w]; ``clipped``, E[M w]; ``clipped_square``, E[(M
-        w)^2].
+        Five quantities at each length. ``band``: band acceptance, over all responses. The others are over responses
+        whose A is not 0: ``kept``, the share not clipped; ``weight``, E[w]; ``clipped``, E[M w]; ``clipped_square``,
+        E[(M w)^2].
     p_update : array (K,)
         Shares of the lengths among responses with A != 0.
     """
@@ -97,7 +99,7 @@ class LocationPolicy:
 
     The header h of a response is a number by which the policy multiplies the means of all its tokens, so it scales the
     response's log-ratios. A stratum is a pair of length and header. The reward is 1 if the response lies far enough in
-    a direction v. The module's docstring gives the formulas.
+    the direction v. The module's docstring gives the formulas.
 
     Attributes
     ----------
@@ -217,7 +219,8 @@ def _nodes(tau: Floats, cuts: tuple[Floats, Floats], panels: int = 16, order: in
     """Return points and weights of a quadrature over z, where S = tau z - tau^2/2. The weights hold the density of z.
 
     The quadrature is Gauss-Legendre on panels between -9 and 2 tau + 9, split at the band's edges. w^2 times the
-    density of z is a normal density about 2 tau, so both ends lie 9 standard deviations out.
+    density of z is proportional to a normal density with mean 2 tau. So the panels reach 9 standard deviations below
+    the mean of z and above 2 tau.
     """
     start, end = np.full_like(tau, -9.0), 9.0 + 2 * tau
     regular = start[:, None] + (end - start)[:, None] * np.linspace(0, 1, panels + 1)
@@ -232,14 +235,14 @@ def _nodes(tau: Floats, cuts: tuple[Floats, Floats], panels: int = 16, order: in
 
 @dataclass(frozen=True)
 class SoftmaxPolicy:
-    """A tabular softmax policy (`proofs_check.tools.policy`), with moments by enumeration of its N responses.
+    """A tabular softmax policy (`proofs_check.tools.policy`), whose moments are sums over all its N responses.
 
     Attributes
     ----------
     S, n, A, mass : arrays (N,)
         Log-ratio, length, advantage and probability under the old policy of each response.
     psi : array (N, P)
-        Scores under the new policy.
+        Scores under the new policy, with respect to its P parameters.
     kl : float
         KL(old||new) per token, nats.
     """
@@ -293,7 +296,7 @@ class SoftmaxPolicy:
 
 
 def _bins(which: np.ndarray, values: Floats) -> Floats:
-    """Return the sum of ``values`` over the responses of each length, (K,). ``which`` (N,): number of each response's
-    length, from 0.
+    """Return the sum of ``values`` over the entries of each length, (K,). ``which`` (N,): index, from 0, of each
+    entry's length.
     """
     return np.asarray(np.bincount(which, values), np.float64)

@@ -28,8 +28,8 @@ Row = dict[str, Any]
 
 
 def rule_for(policy: Policy, gamma: float, centre: float, outside: Outside) -> tuple[Rule, float]:
-    """Return a rule with the half-width L^gamma, whose range is not yet scaled to a target, and the centre of its band
-    per token: ``centre`` times KL(old||new) per token.
+    """Return a rule whose band has the half-width L^gamma (the caller scales its range to a target), and the centre of
+    the band per token: ``centre`` times KL(old||new) per token.
     """
     return Rule("power", 1.0, 1.0, gamma=gamma, outside=outside), centre * policy.kl
 
@@ -37,8 +37,8 @@ def rule_for(policy: Policy, gamma: float, centre: float, outside: Outside) -> t
 def rows_of(name: str, step: Callable[[], object] = lambda: None) -> tuple[list[Row], list[Row]]:
     """Return the rows of the price map's model ``name`` in the tables mse_map and price_by_length.
 
-    The rows are computed for one pair of an exponent and a centre of the band after another; ``step`` is called after
-    each, for a progress bar.
+    Each pair of an exponent gamma and a centre of the band is computed in turn. ``step`` is called after each pair, for
+    a progress bar.
     """
     policy = MODELS[name][1]()
     base = {"model": name}
@@ -59,7 +59,7 @@ def rows_of(name: str, step: Callable[[], object] = lambda: None) -> tuple[list[
 
 
 def steps() -> int:
-    """Return how often `rows_of` calls ``step``: the number of pairs of an exponent and a centre of the band."""
+    """Return how often `rows_of` calls ``step``: the number of pairs of an exponent gamma and a centre of the band."""
     return len(GAMMAS) * len(CENTRES)
 
 
@@ -99,8 +99,8 @@ def _price(m: Moments, outside: str) -> Iterator[Row]:
     }
     for n in PROMPTS:
         variance = (m.second - clipped2) / n / norm2
-        # ``scaled`` is the mean squared error of c times the clipped update, at the factor c that makes it least, over
-        # |g|^2. The mean squared error is |c g_clip - g|^2 + c^2 tr Cov.
+        # ``scaled`` is the least mean squared error of c times the clipped update over all factors c, divided by |g|^2.
+        # The mean squared error is |c g_clip - g|^2 + c^2 tr Cov, Cov the covariance of the clipped update.
         scaled = 1 - float(m.g @ m.g_clip) ** 2 / norm2 / (clipped2 + variance * norm2)
         yield row | {
             "n": n,
@@ -112,7 +112,7 @@ def _price(m: Moments, outside: str) -> Iterator[Row]:
 
 
 def _by_length(base: Row, rule: Rule, m: float, moments: Moments) -> Iterator[Row]:
-    """Yield one row for each length: effective sample size, and mean and variance of the clipped weights (T10)."""
+    """Yield one row for each length: effective sample size, and mean and variance of the clipped weights M w (T10)."""
     with np.errstate(over="ignore"):
         edge = np.exp(rule.band(moments.lengths, m)[1])
     row = {k: v for k, v in base.items() if k != "half_width"}
@@ -130,7 +130,7 @@ def _by_length(base: Row, rule: Rule, m: float, moments: Moments) -> Iterator[Ro
 
 
 def best_rows(frame: Any) -> list[Row]:
-    """Return the rows of the table mse_best, which holds the least value of each kind of error in the table mse_map:
+    """Return the rows of the table mse_best. A row holds the least value of one kind of error in the table mse_map:
     over all bands, over bands with the exponent 1/2, and over bands with each of three centres.
     """
     rows: list[Row] = []

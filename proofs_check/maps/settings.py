@@ -1,22 +1,24 @@
 """The points of the fairness map: a base case, the base case with one factor changed, and grids in which two change.
 
 Base case: S given the length l is N(-sigma^2 l/2, sigma^2 l) with sigma = 0.03, as for independent tokens of a policy
-at first use; 12 lengths on a logarithmic grid around 512 with l_max/l_min = 16, equal shares; symmetric ranges; the
-share of positive advantages falls from .7 at the shortest length to .3 at the longest; S is independent of A.
+at first use; 12 lengths on a logarithmic grid around 512 with l_max/l_min = 16, equal shares; equal lower and upper
+range, c_lo = c_hi; the share of positive advantages falls from .7 at the shortest length to .3 at the longest; S is
+independent of A.
 
 =============  =============================================================================================
 factor         value
 =============  =============================================================================================
 drift_error    (0 - mu) sqrt(l_max)/sigma: how far the mean of S at the longest length lies below 0, in standard
                deviations; first use implies sigma sqrt(l_max)/2 (the base case)
-drift_factor   factor on the estimates k3 and sigma^2 from which kl, gaussian and tilted get their centre; 1: no error
+drift_factor   factor by which the estimates k3 and sigma^2 are wrong, from which rules with the drift kl, gaussian
+               or tilted get their centre; 1: no error
 exponent       H of Var(S|l) = sigma^2 l (l/512)^(2H-1), mean -Var/2
 tail           1/degrees of freedom of Student-t tokens (0 is Gaussian), mean -sigma^2 l/2
 ar1            coefficient of stationary Gaussian AR(1) tokens, long-run scale sigma (T6)
 switching      second eigenvalue of the two-state chain that the tokens' variance follows (scales 1 to 3)
 length_ratio   l_max/l_min
 asymmetry      c_hi/c_lo, at a fixed geometric mean (T11)
-sign_share     P(A>0|l_min) - P(A>0|l_max), around 1/2 (T11)
+sign_share     P(A>0|l_min) - P(A>0|l_max), the one as far above 1/2 as the other is below (T11)
 sign_drift     half the difference between the means of S for A>0 and A<0 at l_max, in standard deviations (T11)
 =============  =============================================================================================
 """
@@ -56,6 +58,7 @@ class MapPoint:
     model : str
         Name of the law of S.
     lengths, p : arrays (K,)
+        The lengths, and their shares.
     positive, negative : Law
         Laws of S given l for A > 0 and for A < 0.
     share : array (K,)
@@ -63,7 +66,7 @@ class MapPoint:
     means : TokenMeans
         Expected k3 and s^2 per token, from which a rule's centre follows; infinite where they do not exist.
     asymmetry : float
-        c_hi / c_lo.
+        Upper range over lower range, c_hi / c_lo.
     simulate : bool
         Whether the map also has rows from drawn responses at this point.
     """
@@ -171,8 +174,8 @@ def setting(
 
 @dataclass(frozen=True)
 class Point:
-    """A point of the fairness map by name: one or two changed factors with their values, and the kinds of acceptance
-    whose LRE is mapped. Its laws of S are computed by `setting`, because that takes time.
+    """A point of the fairness map before its laws of S are computed: one or two changed factors with their values, and
+    the kinds of acceptance whose LRE is mapped. `setting` computes the laws, which takes time.
     """
 
     factor: str
@@ -224,9 +227,9 @@ def _laws(point: dict[str, float], lengths: Floats, positive: Floats) -> tuple[s
         mean = mean + (-point["drift_error"] * SIGMA / math.sqrt(lengths[-1]) - mu) * lengths
     shift = point["sign_drift"] * SIGMA * lengths / math.sqrt(lengths[-1])
     scale = np.sqrt(variance)
-    # A rule estimates k3 and s^2 as means over the tokens of all responses, so in their expectations each length counts
-    # by its tokens. A token of a response of length l is taken as N(mean/l, variance/l): mean and variance are those of
-    # S at l.
+    # A rule estimates k3 and s^2 as means over the tokens of all responses, so a length counts in their expectations in
+    # proportion to its tokens. A token of a response of length l is taken as N(mean/l, variance/l), with mean and
+    # variance those of S at l.
     tokens = lengths / lengths.sum()
     sides = [(tokens * positive, mean + shift), (tokens * (1 - positive), mean - shift)]
     found = [_token_means(m / lengths, variance / lengths, w) for w, m in sides]

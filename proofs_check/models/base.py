@@ -1,4 +1,4 @@
-"""The interface of log-ratio models, and the checks of their input (docs/theory.md section 4)."""
+"""The interface of log-ratio models, and functions that refuse bad input to them (docs/theory.md section 4)."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from fspo.theory import Floats
 
 
 class LogRatioModel(Protocol):
-    """A law of S given L. ``mu`` and ``sigma`` are its drift and long-run scale per token.
-    The mean is ``mu * L`` and the variance tends to ``sigma**2 * L``, unless the model says otherwise.
+    """A law of S given L, with a drift ``mu`` per token and a long-run scale ``sigma``. Unless the model says
+    otherwise, the mean of S is ``mu * L``, and its variance over L tends to ``sigma**2`` as L grows.
     """
 
     @property
@@ -41,8 +41,8 @@ class LogRatioModel(Protocol):
 
 @runtime_checkable
 class JointModel(LogRatioModel, Protocol):
-    """A law of (S, A) given L (T11); ``sample`` gives S alone. A is +1 or -1, because rules use only its sign.
-    ``mu`` is the drift without the part that depends on A, and ``sigma`` the scale given A.
+    """A law of (S, A) given L (T11); ``sample`` draws S alone. A is +1 or -1, because rules use only its sign. ``mu``
+    is the drift less the part that depends on A. ``sigma`` is the scale of S given A.
     """
 
     def sample_pair(self, rng: np.random.Generator, lengths: ArrayLike) -> tuple[Floats, Floats]:
@@ -55,7 +55,7 @@ class JointModel(LogRatioModel, Protocol):
 
 
 class TokenModel(LogRatioModel, Protocol):
-    """A log-ratio model whose tokens can be drawn one by one, for rules that clip tokens or prefixes."""
+    """A log-ratio model that can draw each token log-ratio, for rules that clip tokens or prefixes."""
 
     def paths(self, rng: np.random.Generator, draws: int, length: int) -> Floats:
         """Draw the token log-ratios s_t of ``draws`` responses of ``length`` tokens, (draws, length)."""
@@ -63,8 +63,8 @@ class TokenModel(LogRatioModel, Protocol):
 
 
 def matching_means(model: LogRatioModel) -> TokenMeans:
-    """Return -mu and sigma^2 of a model as the two means per token from which a rule's drift is made, those of k3 and
-    of s^2. A rule with drift ``kl`` then gets the centre mu <= 0 per token.
+    """Return -mu of a model as its mean k3 per token and sigma^2 as its mean s^2 per token: the two means from which a
+    rule's drift is computed. So the band of a rule with drift ``kl`` is centred at the model's own drift, mu <= 0.
     """
     if not model.mu <= 0:
         raise UserError("drift 'kl' is -k3 <= 0: it can match only a model with mu <= 0")
@@ -72,7 +72,7 @@ def matching_means(model: LogRatioModel) -> TokenMeans:
 
 
 def check_moments(mu: float, sigma: float) -> None:
-    """Raise UserError for a drift that is not finite or a scale that is not positive and finite."""
+    """Raise UserError for a drift mu that is not finite, or a scale sigma that is not positive and finite."""
     if not math.isfinite(mu):
         raise UserError(f"mu={mu} must be finite, in nats per token")
     if not (sigma > 0 and math.isfinite(sigma)):

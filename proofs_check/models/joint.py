@@ -1,4 +1,6 @@
-"""Models that draw more than S: a policy whose lengths shift (T9), and a drift that depends on the advantage (T11)."""
+"""Models that draw more than S: lengths whose law an update shifts (T9), or advantages on which the drift of S depends
+(T11).
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,11 @@ from proofs_check.models.base import LogRatioModel, check_moments, check_open, c
 
 @dataclass(frozen=True)
 class ShiftedLengths:
-    """A policy of independent tokens before and after an update that changes how soon it stops (T9).
+    """A policy of independent tokens before and after an update that changes the policy's probability of stopping (T9).
 
-    At each token the policy stops with a constant probability, else it emits one of V symbols. S is
-    computed from these probabilities, so T9 holds exactly: E_old[exp S | L] = p_new(L)/p_old(L), which is not 1.
+    At each token the policy stops with a constant probability, else it emits one of V symbols. S is computed from these
+    probabilities, so T9 holds exactly: E_old[exp S | L] is p_new(L)/p_old(L), the ratio of the probabilities of the
+    length L, and not 1.
 
     Parameters
     ----------
@@ -57,15 +60,13 @@ class ShiftedLengths:
 
     @property
     def mu(self) -> float:
-        """Drift of every token but the last, nats per token. The mean of S is mu L plus a constant from the last
-        token.
-        """
+        """Mean log-ratio of every token but the last, nats. The mean of S is mu L plus a constant of the last token."""
         return float(np.array(self.old) @ self._symbol_ratios) + self._going_on
 
     @property
     def sigma(self) -> float:
-        """Standard deviation of every token but the last, nats. Given L, the last token always ends the response, so
-        its log-ratio is not random.
+        """Standard deviation of the log-ratio of every token but the last, nats. Given L, the last token always ends
+        the response, so its log-ratio is not random.
         """
         law, ratios = np.array(self.old), self._symbol_ratios
         return math.sqrt(float(law @ (ratios - law @ ratios) ** 2))
@@ -88,11 +89,11 @@ class ShiftedLengths:
         return np.broadcast_to(np.exp((n - 1) * self._going_on + self._stopping), np.shape(lengths))
 
     def sample_lengths(self, rng: np.random.Generator, draws: int, *, new: bool = False) -> Floats:
-        """Draw lengths of responses of the old policy, or of the ``new`` one, (draws,)."""
+        """Draw the lengths of ``draws`` responses of the old policy, or of the new one if ``new``, (draws,)."""
         return rng.geometric(self.stop_new if new else self.stop_old, draws).astype(np.float64)
 
     def sample(self, rng: np.random.Generator, lengths: ArrayLike) -> Floats:
-        """Draw one log-ratio S for each length under the old policy, from counts of the symbols."""
+        """Draw one log-ratio S for each length under the old policy, by drawing how often each symbol occurs."""
         n = np.broadcast_to(checked_lengths(lengths, whole=True), np.shape(lengths))
         counts = rng.multinomial(n.astype(np.int64) - 1, np.array(self.old) / sum(self.old))
         return counts @ self._symbol_ratios + (n - 1) * self._going_on + self._stopping
@@ -183,7 +184,7 @@ class AdvantageDrift:
 
 @dataclass(frozen=True)
 class IndependentAdvantage:
-    """A model of S with signs of A that are drawn independently of S, as T11 assumes."""
+    """Any log-ratio model of S, with signs of A that are drawn independently of S, as T11 assumes."""
 
     model: LogRatioModel
     positive: float = 0.5

@@ -1,7 +1,7 @@
 """Models in which S is, at every length, a shifted and scaled copy of one standard variable Z.
 
-S = mu L + scale(L) Z. The models differ in the law of Z and in how scale(L) grows; only a scale proportional to
-sqrt(L) is fair under the sqrt band (T1).
+S = mu L + scale(L) Z. The models differ in the law of Z and in how scale(L) grows. The sqrt band around mu L accepts
+all lengths equally often only if scale(L) is proportional to sqrt(L) (T1).
 """
 
 from __future__ import annotations
@@ -77,7 +77,9 @@ class ScaleFamily:
 
 @dataclass(frozen=True)
 class GaussianTokens(ScaleFamily):
-    """Independent N(mu, sigma^2) tokens; S is drawn from N(mu L, sigma^2 L) directly (section 4)."""
+    """Independent token log-ratios with the law N(mu, sigma^2). S is drawn from N(mu L, sigma^2 L) directly (section 4
+    of docs/theory.md).
+    """
 
     def paths(self, rng: np.random.Generator, draws: int, length: int) -> Floats:
         """Draw the token log-ratios of responses, (draws, length)."""
@@ -86,7 +88,8 @@ class GaussianTokens(ScaleFamily):
 
 @dataclass(frozen=True)
 class AutoregressiveTokens(ScaleFamily):
-    """Stationary Gaussian AR(1) tokens with |ar| < 1 (T6). S is Gaussian, so it is drawn directly.
+    """Token log-ratios are a stationary Gaussian AR(1) process with |ar| < 1 (T6). S is Gaussian, so it is drawn
+    without its tokens.
 
     ``sigma`` is the long-run scale; the variance of one token is sigma^2 (1 - ar)/(1 + ar).
     """
@@ -103,7 +106,9 @@ class AutoregressiveTokens(ScaleFamily):
         return self.sigma**2 * n * theory.ar1_variance_ratio(self.ar, n)
 
     def paths(self, rng: np.random.Generator, draws: int, length: int) -> Floats:
-        """Draw the token log-ratios of responses, (draws, length), by the AR(1) recursion from its stationary law."""
+        """Draw the token log-ratios of responses, (draws, length), by the AR(1) recursion; the first token has the
+        stationary law.
+        """
         shocks = rng.standard_normal(checked_paths(draws, length))
         token_scale = self.sigma * math.sqrt((1 - self.ar) / (1 + self.ar))
         shocks[:, 1:] *= math.sqrt(1 - self.ar**2)
@@ -114,8 +119,8 @@ class AutoregressiveTokens(ScaleFamily):
 class ScaledGamma(ScaleFamily):
     """S = mu L + sigma sqrt(L) Z with one standardised gamma law for Z at every L: skew 2/sqrt(shape).
 
-    The law of (S - mu L)/sqrt(L) does not depend on L, which is T1's only hypothesis; it is far from Gaussian.
-    A negative ``sign`` gives the left-skewed mirror image.
+    The law of (S - mu L)/sqrt(L) does not depend on L, which is T1's only hypothesis. It is far from Gaussian. A
+    negative ``sign`` gives the left-skewed mirror image.
     """
 
     shape: float = 1.0
@@ -143,7 +148,7 @@ class ScaledGamma(ScaleFamily):
 class ScaledStudent(ScaleFamily):
     """S = mu L + sigma sqrt(L) Z with Z a Student t variable of ``df`` > 2 degrees of freedom and variance 1.
 
-    The tails are heavy and do not depend on L, so the sqrt band is fair (T1). Sums of heavy-tailed tokens are
+    The tails are heavy and do not depend on L, so the sqrt band is fair (T1). For S as a sum of heavy-tailed tokens see
     ``StudentTokens``.
     """
 
@@ -163,7 +168,7 @@ class ScaledStudent(ScaleFamily):
 
 @dataclass(frozen=True)
 class Heteroscedastic(ScaleFamily):
-    """S of length l is N(mu l, sigma_l^2 l) with sigma_l = sigma (l/l0)^beta: a scale that drifts with the length (T4)
+    """S of length l is N(mu l, sigma_l^2 l) with sigma_l = sigma (l/l0)^beta: the scale changes with the length (T4)
     and is sigma at the length l0.
     """
 
@@ -187,10 +192,11 @@ class Heteroscedastic(ScaleFamily):
 
 @dataclass(frozen=True)
 class FractionalNoise(ScaleFamily):
-    """Fractional Gaussian noise with Hurst exponent H as tokens: S is exactly N(mu L, sigma^2 L^(2H)).
+    """Token log-ratios are mu plus fractional Gaussian noise of Hurst exponent H: S is N(mu L, sigma^2 L^(2H)).
 
-    ``sigma`` is one token's scale, nats; Var(S)/L has no finite limit above 0 unless H = 1/2. Tokens are positively
-    correlated at any distance (H > 1/2) or negatively (H < 1/2). The sqrt band is fair only at H = 1/2 (T1).
+    ``sigma`` is the standard deviation of one token, nats; Var(S)/L has no finite limit above 0 unless H = 1/2. Tokens
+    are positively correlated at any distance (H > 1/2) or negatively (H < 1/2). The sqrt band is fair only at H = 1/2
+    (T1).
     """
 
     hurst: float = 0.6

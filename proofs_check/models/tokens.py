@@ -1,4 +1,6 @@
-"""Models made of skewed, heavy-tailed or Markov-modulated tokens, for which the law of S changes shape with L."""
+"""Models in which S is a sum of skewed, heavy-tailed or Markov-modulated token log-ratios, so that the shape of its law
+changes with L.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,7 @@ class _Tokens:
 
 @dataclass(frozen=True)
 class ExponentialTokens(_Tokens):
-    """Independent tokens s = mu + sigma (E - 1), with E standard exponential: skewed tokens (T5).
+    """Independent token log-ratios s = mu + sigma (E - 1), with E standard exponential, so that they are skewed (T5).
 
     The sum of L exponentials is a gamma variable, from which S is drawn. E|E - 1|^3 = 12/e - 2, the rho3 of T5.
     """
@@ -98,7 +100,7 @@ class TokenByToken:
 
 @dataclass(frozen=True)
 class StudentTokens(_Tokens):
-    """Independent tokens mu + sigma T, T a Student t variable scaled to variance 1; ``df`` > 2 (T5).
+    """Independent token log-ratios mu + sigma T, T a Student t variable scaled to variance 1; ``df`` > 2 (T5).
 
     S is summed token by token; ``cdf`` inverts the characteristic function.
     """
@@ -149,8 +151,8 @@ class StudentTokens(_Tokens):
             end *= 1.5
         # Each panel of the quadrature holds at most two thirds of a period of sin(tz).
         panels = int(8 + end * (1 + np.max(np.abs(z))) / 4)
-        # The characteristic function has a term |t|^df at 0, which slows the quadrature down: halve the first panel
-        # many times.
+        # Near t = 0 the characteristic function has a term |t|^df, for which the quadrature converges slowly: halve the
+        # first panel many times.
         edges = np.concatenate([[0.0], end / panels * 0.5 ** np.arange(24, 0, -1), np.linspace(0, end, panels + 1)[1:]])
         half = np.diff(edges)[:, None] / 2
         t = (edges[:-1, None] + half * (1 + _PANEL_NODES)).ravel()
@@ -167,7 +169,8 @@ class StudentTokens(_Tokens):
 
 @dataclass(frozen=True)
 class MarkovTokens(_Tokens):
-    """Gaussian tokens whose mean and variance follow a stationary chain of two states (T6).
+    """Gaussian token log-ratios, whose mean and variance depend on the state of a stationary Markov chain with states 0
+    and 1 (T6).
 
     ``sigma`` is the long-run scale. Given the number of tokens in state 1, S is Gaussian.
 
@@ -244,16 +247,16 @@ class MarkovTokens(_Tokens):
         return m0 * (n - ones) + m1 * ones, np.sqrt(v0 * (n - ones) + v1 * ones)
 
     def sample(self, rng: np.random.Generator, lengths: ArrayLike) -> Floats:
-        """Draw one log-ratio S for each length. One random number is drawn for each visit of a state of the Markov
-        chain, not for each token.
+        """Draw one log-ratio S for each length. One random number is drawn for each visit of the Markov chain to a
+        state (a run of tokens in it), not for each token.
         """
         n = np.broadcast_to(checked_lengths(lengths, whole=True), np.shape(lengths))
         mean, scale = self._given(self.sample_occupation(rng, n), n)
         return mean + scale * rng.standard_normal(n.shape)
 
     def sample_occupation(self, rng: np.random.Generator, lengths: ArrayLike) -> Floats:
-        """Draw how many tokens of each response are in state 1 of the Markov chain, from the geometric lengths of the
-        visits to a state.
+        """Draw how many tokens of each response are in state 1 of the Markov chain. The numbers of tokens that the
+        chain stays in a state are geometric.
         """
         n = np.broadcast_to(checked_lengths(lengths, whole=True), np.shape(lengths)).astype(np.int64)
         ones = np.zeros(n.size, np.int64)

@@ -1,4 +1,4 @@
-"""Ball arithmetic for the certified checks: intervals that are proved to contain acceptances and LREs, and claims
+"""Ball arithmetic for the certified checks: intervals that are proved to contain acceptances and LREs, and inequalities
 proved over boxes (an interval for each parameter).
 
 A ball of python-flint (Arb) is a midpoint and a radius that is guaranteed to contain the true value: every operation
@@ -75,7 +75,7 @@ class Span(NamedTuple):
 
 
 def span(lo: float, hi: float | None = None) -> Span:
-    """Return the interval from ``lo`` to ``hi``, or the point ``lo`` if ``hi`` is None. Balls hold floats exactly."""
+    """Return the interval from ``lo`` to ``hi``, or the point ``lo`` if ``hi`` is None, without rounding."""
     return Span(arb(lo), arb(lo if hi is None else hi))
 
 
@@ -140,14 +140,15 @@ def sqrt_band_acceptance(
 
 
 def scale_change(u: Span, v: Span) -> arb:
-    """Enclose (Phi(u e^-v) - Phi(u))/v over a box of u and v, Phi the standard normal distribution function.
+    """Return a ball that contains (Phi(u e^-v) - Phi(u))/v for all u and v of two intervals; Phi is the standard normal
+    distribution function.
 
-    The numerator is what the probability below a band's edge u, in standard deviations of S, changes by if the true
-    standard deviation is e^v times the assumed one (T4).
+    Let a band's edge lie u assumed standard deviations of S from its mean. If the true standard deviation is e^v times
+    the assumed one, the numerator is the change of the probability that S is below that edge (T4).
     """
     if v.lo >= NEAR or v.hi <= -NEAR:
-        # The normal law's Phi is monotone, so its values at the ends of the intervals of u and u e^-v bound the two
-        # acceptances that are subtracted.
+        # Far from v = 0, bound the numerator by its value at the middle of both intervals, plus balls of its slopes in
+        # u and in v times the distances from the middle (the mean value theorem). ``image`` is the interval of u e^-v.
         image = Span(u.lo * (-v.hi).exp(), u.hi * (-v.lo).exp())
         centre_u, centre_v = (u.lo + u.hi) / 2, (v.lo + v.hi) / 2
         at = normal_probability(centre_u, centre_u * (-centre_v).exp())
@@ -182,8 +183,8 @@ class Certificate:
     """The result of an attempt to prove that a slack (a bound less what it bounds) is >= 0 in boxes of parameters, by
     halving the boxes again and again.
 
-    ``margin`` is a proved lower bound of the slack over all boxes (>= 0: the claim is proved), or a proved upper bound
-    of the slack at the point ``witness`` (< 0: the claim is false there), or NaN where neither was found.
+    ``margin`` is a proved lower bound of the slack over all boxes (>= 0: the inequality is proved), or a proved upper
+    bound of the slack at the point ``witness`` (< 0: the inequality is false there), or NaN where neither was found.
     """
 
     margin: float
@@ -202,11 +203,11 @@ class Certificate:
 
 
 def decide(slacks: Iterable[arb], unit: str, note: str = "") -> Outcome:
-    """Judge the claim that each of several slacks is >= 0; return the outcome of the check. A slack is a ball, computed
-    at one point.
+    """Judge whether each of several slacks is >= 0, so that its inequality holds; return the outcome of the check. A
+    slack is a ball, computed at one point.
 
-    The margin is a proved lower bound of all slacks if all claims hold, a proved upper bound of a slack that is
-    negative, and NaN if a ball contains numbers of both signs.
+    The margin is a proved lower bound of all slacks if all are proved to be >= 0, a proved upper bound of a slack that
+    is negative, and NaN if a ball contains numbers of both signs.
     """
     balls = list(slacks)
     if not balls:
@@ -242,13 +243,13 @@ def certify(slack: Callable[..., arb], boxes: Sequence[Box], cap: int = 30_000) 
 
     Parameters
     ----------
-    slack : function of one Span for each side
+    slack : function of one Span for each parameter
         Returns a ball that contains the slack at every point of the box; a ball with NaN decides nothing.
     boxes : sequence of Box
-        Each box as the intervals (lo, hi) of its parameters. A box is halved across the interval that has kept the
-        largest part of its first length.
+        Each box as the intervals (lo, hi) of its parameters. A box is halved in the parameter whose interval is
+        longest, relative to the interval with which the search began.
     cap : int
-        Largest number of boxes: the attempt at a proof ends there.
+        Largest number of boxes that are tried; the attempt at a proof ends there, undecided.
     """
     heap: list[tuple[float, int, Box, Box]] = []
     seen, least = 0, math.inf

@@ -63,8 +63,8 @@ def frequencies(counts: ArrayLike, trials: ArrayLike, expected: ArrayLike, wante
     inside = np.clip(expected, 0, 1)
     tails = np.minimum(binom.cdf(counts, trials, inside), binom.sf(counts - 1, trials, inside))
     p_value = bonferroni(2 * tails)
-    # A claim that states a probability outside [0, 1] is false. A stated NaN is not caught here: its p-value is NaN
-    # already.
+    # A stated probability outside [0, 1] is false whatever the counts are. A stated NaN is not caught here: its p-value
+    # is NaN already.
     if np.any(np.abs(expected - inside) > 1e-12):
         p_value = 0.0
     observed = counts / trials
@@ -100,8 +100,9 @@ def bonferroni(p_values: ArrayLike) -> float:
 
 
 def together(outcomes: Sequence[Outcome], note: str = "", details: str = "") -> Outcome:
-    """Combine the outcomes of several simulated claims into one: the least p-value, Bonferroni-corrected, and the
-    largest ``resolution`` (half-width of an interval).
+    """Combine the outcomes of several tests on simulated data into one outcome. Its p-value is the least of theirs,
+    Bonferroni-corrected; its ``resolution`` (half-width of an interval) is that which is largest relative to
+    ``wanted``.
     """
     p_values = [math.nan if one.p_value is None else one.p_value for one in outcomes]
     coarsest = max(outcomes, key=lambda one: one.resolution / one.wanted)

@@ -16,7 +16,7 @@ def drift(name: str, s: Floats, lengths: Floats, A: Floats, mass: Floats) -> Flo
     Parameters
     ----------
     name : str
-        none, kl, gaussian, tilted or signed.
+        Name of the drift: none, kl, gaussian, tilted or signed.
     s : array (N, T)
         Token log-ratios, 0 after the end.
     lengths, A, mass : arrays (N,)
@@ -36,7 +36,8 @@ def drift(name: str, s: Floats, lengths: Floats, A: Floats, mass: Floats) -> Flo
 
 def multiplier(outside: str, dual: float | None, S: float, A: float, lo: float, hi: float, centre: float) -> float:
     """Return the multiplier M of one response with log-ratio S, advantage A and band [lo, hi] around ``centre``. The
-    weight is e^S.
+    weight is e^S. ``outside`` names what happens outside the band; ``dual`` is the dual clip's distance from the centre
+    over the upper half-width, or None.
     """
     dual_edge = math.inf if dual is None else centre + dual * (hi - centre)
     if A == 0:

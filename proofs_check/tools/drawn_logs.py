@@ -1,5 +1,5 @@
-"""Gradient logs of a small policy's responses, and the expected values of their tables, as sums over all responses and
-all groups that the policy can draw.
+"""Gradient logs of a small policy's responses, and sums over all responses and all groups that the policy can draw,
+from which the expected values of an analysis's tables follow.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Groups:
 
     @cached_property
     def members(self) -> np.ndarray:
-        """Numbers of each group's responses, (M, GROUP)."""
+        """Indices, from 0 to N - 1, of each group's responses, (M, GROUP)."""
         return np.indices((self.reward.size,) * GROUP).reshape(GROUP, -1).T
 
     def mass(self, law: Floats) -> Floats:
@@ -67,7 +67,7 @@ class Groups:
     def advantage(self, estimator: str, members: np.ndarray | None = None) -> Floats:
         """Return the advantages of each group (M, GROUP), by the formulas of docs/train.md, without ``fspo``.
 
-        ``members``: numbers of the groups' responses; all groups unless given.
+        ``members``: indices of the responses of each group; all groups unless given.
         """
         r = self.reward[self.members if members is None else members] + self.offset
         mean = r.mean(axis=1, keepdims=True)
@@ -77,7 +77,8 @@ class Groups:
         return gap / (np.std(r, axis=1, ddof=1, keepdims=True) + 1e-4) if estimator == "grpo" else gap
 
     def sums(self, coefficients: Floats, A: Floats, by: Floats | None = None) -> Floats:
-        """Return the sum of c A psi over each group's responses, (M, D), with c a coefficient of the response.
+        """Return the sum of c A psi over each group's responses, (M, D), with c a coefficient of the response and D the
+        number of the policy's parameters.
 
         ``coefficients`` (2, N) holds c: row 0 for responses with A < 0, row 1 for those with A > 0. If ``by`` is given,
         its sign chooses the row in place of that of A.
@@ -89,7 +90,7 @@ class Groups:
 
 def columns(bandit: Bandit, at: np.ndarray, A: Floats, with_scores: bool = True) -> dict[str, Any]:
     """Return columns of a gradient log (length, S, score, ...) for responses of the policy. ``at`` (N,): the responses'
-    numbers; ``A`` (N,): their advantages.
+    indices; ``A`` (N,): their advantages.
     """
     s, psi = bandit.token_log_ratios[at], bandit.psi[at]
     norm = np.linalg.norm(psi, axis=1)
@@ -123,8 +124,8 @@ def write_drawn(
     """Write a gradient log of groups drawn from the policy.
 
     Each rollout of the log has one update on responses at first use, rows of responses freshly drawn from the new
-    policy (phase ``audit``), and one update on responses that were trained on. In the update on responses that were
-    trained on, S has another law, so a table about first use that counted its rows would be wrong.
+    policy (phase ``audit``), and one update on responses that were trained on. In the rows of this last update S has
+    another law, so a table about first use is wrong if it counts them.
     """
     bandit, log = groups.bandit, writer(run, groups.bandit)
     laws = [law / law.sum() for law in (bandit.p_old, bandit.p_new)]

@@ -45,10 +45,10 @@ def counterexample(rng: np.random.Generator, strategy: SearchStrategy[T], broken
 def search(
     rng: np.random.Generator, strategy: SearchStrategy[Any], excess: Callable[[Any], float], needed: int, unit: str
 ) -> Outcome:
-    """Let hypothesis search for a counterexample to a claim, and return the outcome of the check.
+    """Let hypothesis search for a counterexample to a statement, and return the outcome of the check.
 
-    ``excess`` returns the amount by which an example breaks the claim: at most 0 if the claim holds, NaN if it says
-    nothing about the example. The outcome is undecided if fewer than ``needed`` examples gave a number.
+    ``excess`` returns the amount by which an example breaks the statement: at most 0 if the statement holds for it, NaN
+    if it says nothing about the example. The outcome is undecided if fewer than ``needed`` examples gave a number.
     """
     seen: list[float] = []
 

@@ -1,7 +1,7 @@
-"""The cosine lemma's inequality (T7) and false variants of it: float64 for searches, ball arithmetic for verdicts
-(docs/theory.md section 5).
+"""T7, the inequality of the cosine lemma, and false variants of it, computed in float64 to search for counterexamples
+and in ball arithmetic to judge them (docs/theory.md section 5).
 
-A search for counterexamples computes with float64, and its gradient with complex numbers (the complex step, which loses
+A search computes T7's quantities with float64, and their gradient with complex numbers (the complex step, which loses
 no digits). What the search finds is judged by ball arithmetic (Arb) on the same inputs, taken as exact numbers:
 rounding can neither make a counterexample nor hide one.
 """
@@ -192,8 +192,9 @@ class LemmaBound:
     """T7's inequality or a variant of it: if rho < 1, the cosine of clipped and true update is at least
     (1 - rho^2)^``exponent``.
 
-    In T7 the exponent is 1/2, so that the sine of the angle is at most rho. rho is ``factor`` times the least of
-    ``products`` (each an LRE times a kappa, as in theory.md section 5); if ``with_eta``, eta is added.
+    In T7 the exponent is 1/2, so that the sine of the angle is at most rho. rho is ``factor`` times the sum of eta and
+    the least of ``products`` (each an LRE times a kappa, as in theory.md section 5); eta is left out unless
+    ``with_eta``.
     """
 
     name: str
@@ -203,22 +204,22 @@ class LemmaBound:
     exponent: float = 0.5
 
     def floats(self, terms: Terms) -> Any:
-        """Return the largest sine that the claim allows, for each entry of a batch of T7's quantities: an array,
-        complex if the quantities are.
+        """Return the largest sine of the angle between clipped and true update that the inequality allows, for each
+        entry of a batch of T7's quantities: an array, complex if the quantities are.
         """
         stacked: Any = np.stack(np.broadcast_arrays(*(product(terms) for product in self.products)))
         rho = np.take_along_axis(stacked, np.argmin(stacked.real, axis=0)[None], axis=0)[0]
         return self._bound(self.factor * (rho + terms.eta if self.with_eta else rho))
 
     def balls(self, terms: Terms) -> arb:
-        """Return the largest sine that the claim allows, as a ball."""
+        """Return the largest sine of the angle from true to clipped update that the inequality allows, as a ball."""
         rho = self.products[0](terms)
         for product in self.products[1:]:
             rho = arb.min(rho, product(terms))
         return self._bound(arb(self.factor) * (rho + terms.eta if self.with_eta else rho))
 
     def _bound(self, rho: Any) -> Any:
-        """Return the largest sine of the angle between clipped and true update that the claim allows, given rho."""
+        """Return the largest sine of the angle from true to clipped update that the inequality allows, given rho."""
         if self.exponent == 0.5:
             return rho
         if isinstance(rho, arb):
@@ -240,7 +241,7 @@ def _two_kappa_c2(t: Terms) -> Any:
 
 
 STATED = LemmaBound("rho of T7", (_inf_kappa, _inf_kappa_c, _two_kappa_c2))
-"""T7 as theory.md states it. Its rho contains the least of three products. Each claim of `TERMS` has one of the
+"""T7 as theory.md states it. Its rho contains the least of three products. Each inequality of `TERMS` has one of the
 products in place of the least; all three are true too and are checked one by one.
 """
 TERMS = {
@@ -256,20 +257,20 @@ CROSSED = LemmaBound("LRE_2 kappa_c in the minimum", (*STATED.products, lambda t
 
 
 def shrunk(claim: LemmaBound, factor: float) -> LemmaBound:
-    """Return a false version of the claim, with its rho multiplied by ``factor`` < 1 (a control)."""
+    """Return a false variant of the inequality ``claim``: its rho is multiplied by ``factor`` < 1 (a control)."""
     return LemmaBound(f"{claim.name} x {factor:g}", claim.products, factor, claim.with_eta, claim.exponent)
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """The judgement on a claim (T7 or a variant) at one example of strata.
+    """The judgement on an inequality (T7 or a variant) at one example of strata.
 
     Attributes
     ----------
     slack : float or None
         (rho - sin)/rho, with sin the sine of the angle between clipped and true update. Its sign is proved; it is NaN
-        if ball arithmetic cannot decide the sign, and -1 if the cosine is <= 0. None if rho >= 1, where the claim says
-        nothing, or if rho and the sine are both 0.
+        if ball arithmetic cannot decide the sign, and -1 if the cosine is <= 0. None if rho >= 1, where the inequality
+        promises nothing, or if rho and the sine are both 0.
     suite : str
         Empty, or a sentence on how ``fspo.theory`` differs from the exact values by more than rounding.
     """
@@ -279,8 +280,8 @@ class Judgement:
 
 
 def judge_exactly(case: Strata, claim: LemmaBound = STATED, suite: bool = True) -> Judgement:
-    """Judge a claim (T7 or a variant) at one example of strata by ball arithmetic. With ``suite`` also compare the rho
-    and the bound that ``theory.cosine_lemma`` returns with the exact values.
+    """Judge the inequality ``claim`` (T7 or a variant) at one example of strata by ball arithmetic. With ``suite`` also
+    compare the rho and the bound that ``theory.cosine_lemma`` returns with the exact values.
     """
     terms = ball_terms(case)
     with ctx.workprec(BITS):
@@ -294,7 +295,9 @@ def judge_exactly(case: Strata, claim: LemmaBound = STATED, suite: bool = True) 
         else:
             slack = float((rho - terms.sine).mid() / rho.mid())
             uncertain = float((rho - terms.sine).rad() / rho.mid())
-            if abs(slack) <= uncertain:  # rho and the sine agree to 30 digits (as in T7s), or it is open which is less
+            # rho and the sine agree to 30 digits (slack 0, as in T7s), or ball arithmetic cannot tell the smaller one
+            # (NaN)
+            if abs(slack) <= uncertain:
                 slack = 0.0 if uncertain < 1e-30 else math.nan
         return Judgement(slack, suite_departure(case, terms) if suite else "")
 

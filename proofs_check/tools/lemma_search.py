@@ -1,5 +1,5 @@
-"""Search for strata that refute a claim (T7, the cosine lemma, or a variant), and combine the judgements on all strata
-tried.
+"""Search for strata that refute an inequality (T7, the cosine lemma, or a variant), and combine the judgements on all
+strata tried.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ DECADES = 12
 
 
 class Judged:
-    """What was found about a claim (T7 or a variant) on all examples of strata tried so far: the least slack
-    (rho - sin)/rho, how many examples have rho < 1, and an error of ``fspo.theory`` if there was one.
+    """What was found about an inequality (T7 or a variant) on all examples of strata tried so far: the least of the
+    slacks (rho - sin)/rho, how many examples have rho < 1, and an error of ``fspo.theory`` if there was one.
     """
 
     def __init__(self, claim: LemmaBound) -> None:
@@ -33,8 +33,8 @@ class Judged:
         self.suite = ""
 
     def add(self, case: Strata, suite: bool = True) -> float | None:
-        """Judge the claim at one example of strata by ball arithmetic. Return the slack (rho - sin)/rho, with sin the
-        sine of the angle between clipped and true update, or None where the claim says nothing.
+        """Judge the inequality at one example of strata by ball arithmetic. Return the slack (rho - sin)/rho, with sin
+        the sine of the angle between clipped and true update, or None where the inequality promises nothing.
         """
         found = judge_exactly(case, self.claim, suite)
         self.cases += 1
@@ -48,8 +48,8 @@ class Judged:
         return found.slack
 
     def outcome(self, needed: int, note: str = "") -> Outcome:
-        """Return the outcome of the check over all examples. It is undecided if the claim's condition rho < 1 held in
-        fewer than ``needed`` of them.
+        """Return the outcome of the check over all examples. It is undecided if the inequality's condition rho < 1 held
+        in fewer than ``needed`` of them.
         """
         counts = f"{self.promised} of {self.cases} cases with rho < 1"
         if self.suite:
@@ -98,8 +98,9 @@ Unpack = Callable[[Any], tuple[Any, Any, Any, Any]]
 def descend(
     unpack: Unpack, depth: Callable[[Terms], Any], x0: np.ndarray, bound: float, options: dict[str, Any]
 ) -> Strata:
-    """Return the strata at which the optimiser L-BFGS finds the least value of ``depth``, a function of T7's
-    quantities. It starts at the parameters ``x0`` and holds each parameter in [-bound, bound].
+    """Return the strata at which the optimiser L-BFGS finds the least value of ``depth``, a function of T7's quantities
+    (`Terms`). It starts at the parameters ``x0`` and keeps each parameter in [-bound, bound]. ``unpack`` turns
+    parameters into strata.
     """
     from scipy.optimize import minimize
 

@@ -27,12 +27,13 @@ class ScoredUpdate:
     ----------
     rule : Rule
     drift : float or array (N,)
-        Centre of the band per token, nats; by row where it depends on the sign of A.
+        Centre of the band per token, nats: one number for each row if ``edges`` are given, else one for all rows.
     S, n, A : arrays (N,)
         Log-ratio, length and advantage of each row.
     psi : array (N, D)
+        Score of each row, or its sketch.
     edges : pair of arrays (N,), optional
-        The logged band, needed for a rule whose band does not follow from the drift alone.
+        The logged lower and upper edge of each row's band; given only if the band does not follow from rule and drift.
     """
 
     rule: Rule
@@ -58,8 +59,9 @@ class ScoredUpdate:
 
 
 def binned(update: ScoredUpdate, bins: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return what the cosine lemma (T7) needs of each of K bins of rows: shares and acceptances (K,), mean true and
-    clipped gradients (K, D). ``bins`` (N,): bin of each row.
+    """Return what T7 needs of each of K bins of rows: its share of the rows (K,), its acceptance (K,), the mean of the
+    rows' true gradients w A psi (K, D) and that of their clipped gradients M w A psi (K, D). ``bins`` (N,) gives the
+    bin of each row.
     """
     multiplier, weight, clipped_weight = update.applied()
     _, where, count = np.unique(bins, return_inverse=True, return_counts=True)
@@ -76,8 +78,10 @@ def binned(update: ScoredUpdate, bins: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 
 def direct(update: ScoredUpdate) -> tuple[np.ndarray, np.ndarray, float]:
-    """Return the true and the clipped update as means over all rows, in extended precision. The third result, a scale
-    for rounding errors, is the mean over rows of the norm of the true or the clipped gradient, whichever is longer.
+    """Return the true and the clipped update, means over all rows that are computed in extended precision.
+
+    The third result is a scale for rounding errors. For each row, take the norm of its true gradient or of its clipped
+    gradient, whichever is greater; the scale is the mean of these norms.
     """
     _, weight, clipped_weight = update.applied()
     scale, psi = update.scale().astype(np.longdouble), update.psi.astype(np.longdouble)
@@ -159,7 +163,8 @@ def log_damage(run: Path, most: int | None = None) -> list[str]:
 def read_updates(
     run: Path, rollouts: list[int] | None = None, most: int | None = None
 ) -> Iterator[tuple[int, ScoredUpdate]]:
-    """Yield (step, update) for each update of a log, with its training rows at first use that have a score and A != 0.
+    """Yield, for each update of a log, its step and its rows that were trained on (not those of audits), at first use,
+    with a score and with A != 0.
 
     Raises
     ------
@@ -169,7 +174,7 @@ def read_updates(
     for rollout in spaced_rollouts(run, most) if rollouts is None else rollouts:
         try:
             log = read_log(run, rollouts=(rollout, rollout))
-        except UserError:  # ``log_damage`` reports the rollouts that cannot be read
+        except UserError:  # skip a rollout that cannot be read: ``log_damage`` reports it
             continue
         if any(name not in log for name in NEEDED):
             continue

@@ -1,4 +1,6 @@
-"""Estimate LRE from independent rows, with simultaneous intervals (docs/theory.md section 3)."""
+"""Estimate LRE from independent draws of the acceptance at each length, with simultaneous intervals (docs/theory.md
+section 3).
+"""
 
 from __future__ import annotations
 
@@ -12,20 +14,21 @@ from fspo.theory import Floats, lre, relative_acceptance
 
 
 def simulated_lre(p: Floats, kept: Floats, weight: Floats) -> dict[str, Any]:
-    """Estimate LRE from N independent draws, with simultaneous intervals. The acceptance at a length is
-    mean(kept)/mean(weight) over the draws.
+    """Estimate LRE over K lengths from N independent draws, with simultaneous intervals. A draw gives a weight at each
+    length and the part of it that a rule accepts. The acceptance at a length is the mean of the accepted parts over the
+    draws, divided by the mean of the weights.
 
-    Let r be the acceptance at a length over the mean acceptance, less 1. The intervals of r are Student's, by the delta
-    method, at Sidak's level over the lengths. The intervals of LRE_inf and LRE_2 follow from them, so both are covered
-    together with at least the stated confidence.
+    Let r be the acceptance at a length over the mean acceptance, less 1. Each length has Student's interval of r, by
+    the delta method; Sidak's correction for K lengths makes the K intervals hold together. The intervals of LRE_inf and
+    LRE_2 are computed from these K intervals, so those two hold together with at least the stated confidence.
 
     Parameters
     ----------
     p : array (K,)
         Shares of the lengths.
     kept, weight : arrays (N, K)
-        ``weight``: each draw's weight at a length, 1 if responses are counted. ``kept``: the part of that weight that
-        the rule accepts. Rows are independent; the entries of a row need not be.
+        ``weight``: each draw's weight at each length, 1 if responses are counted. ``kept``: the part of that weight
+        that the rule accepts. Rows are independent; the entries of a row need not be.
     """
     n, k = kept.shape
     mean_weight = weight.mean(axis=0)

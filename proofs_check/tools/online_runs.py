@@ -98,8 +98,8 @@ class Learnt:
     accepted : array (RUNS, K)
         Acceptance in each run at each of ``LENGTHS``, averaged over the updates at which the band is judged.
     squares : array (RUNS,)
-        Squared LRE_2 of the band at a single update: the mean over the updates at which the band is judged, less what
-        the noise of ``EACH`` draws adds.
+        For each run: the square of LRE_2 of the band in force at one update, less what the noise of only ``EACH``
+        draws for each length adds, averaged over the updates at which the band is judged.
     gamma : array (RUNS,)
         The band's exponent after the last update.
     """
@@ -119,7 +119,9 @@ class Learnt:
 
 
 def template(name: str, drift: str = "kl") -> Rule:
-    """Return a preset with the given drift. If its band follows a target, the range starts ten times too wide."""
+    """Return the rule of a preset with the given drift. If its band follows a target, the range starts at .3, far
+    wider than the range that meets the target.
+    """
     rule = preset(name, drift=drift).rule
     return rule if rule.adapt == "none" else replace(rule, range_lo=0.3, range_hi=0.3, target=TARGET)
 
@@ -173,8 +175,8 @@ def _calibrated(online: OnlineRule, rows: tuple[Floats, ...], means: TokenMeans)
 
 
 def squared_lre(kept: Floats) -> float:
-    """Return the square of LRE_2 over K lengths in equal shares, less what the noise of N draws adds on average.
-    ``kept`` (N, K): whether the response drawn at a length was accepted.
+    """Return the square of LRE_2 over K lengths in equal shares, less what the noise of N draws adds to it on average.
+    ``kept`` (N, K) says of N draws of a response for each length whether the response was accepted.
     """
     number, k = kept.shape
     a = kept.mean(axis=0)

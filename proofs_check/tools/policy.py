@@ -1,8 +1,8 @@
 """A tabular softmax policy small enough that every expectation is a finite sum over all its responses.
 
 At position t the next symbol is drawn from softmax(theta[t, previous symbol]). Of the symbols 0, 1, ..., V, the last
-ends the response. Scores are the gradients psi = grad log pi(y) of this policy, not made-up vectors, so the checks test
-statements about the update on a real policy.
+ends the response. The score of a response y is the gradient psi = grad log pi(y) of this policy, not a made-up vector,
+so the checks test statements about the update on a real policy.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def exact_next_symbol(theta: np.ndarray) -> np.ndarray:
 
 
 def scores(theta: Floats, responses: PolicyResponses) -> Floats:
-    """Return psi, the gradient of log pi(y) with respect to theta, (N, theta.size)."""
+    """Return psi of each response y, (N, theta.size): the gradient of log pi(y) with respect to the logits theta."""
     pi = next_symbol(theta)
     _, previous, symbol, live = _states(theta, responses)
     psi = np.zeros((responses.lengths.size, *theta.shape))
@@ -172,8 +172,8 @@ def make_bandit(rng: np.random.Generator, vocabulary: int = 3, max_length: int =
 
 
 def calibrated(bandit: Bandit, name: str, target: float) -> Rule:
-    """Return a preset whose range is scaled so that its band holds the share ``target`` of the bandit's responses, each
-    counted once whatever its probability.
+    """Return the rule of a preset with its range scaled so that its band holds the share ``target`` of all responses of
+    the small policy ``bandit``. Each response counts once, whatever its probability.
     """
     rule = preset(name).rule
     m = rule.centre(bandit.drift_stats())
@@ -191,7 +191,7 @@ def strata(
     bandit: Bandit, rule: Rule, rows: np.ndarray | None = None, normaliser: str | None = None
 ) -> tuple[Floats, Floats, Floats, Floats]:
     """Return share, mean true gradient, mean clipped gradient and acceptance of each length. They are taken over all
-    responses, each with its probability, or over a sample if ``rows`` gives the numbers of its responses.
+    responses, each weighted by its probability, or over a sample if ``rows`` gives the indices of its responses.
 
     Only responses with A != 0 count, so the shares may add up to less than 1. ``normaliser`` names the kind of
     acceptance; unless given, it is the update acceptance for drop and the weight acceptance for truncate and cap

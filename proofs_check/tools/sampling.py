@@ -1,9 +1,9 @@
 """Count how many responses drawn from a log-ratio model a rule accepts, on all cores and in bounded memory.
 
-The draws of each length are cut into blocks of 2^20. The random stream of a block follows from the seed and the numbers
-of the length and the block, so the result depends on the seed alone and not on the number of jobs. Within a block
-2^14 draws are in memory at once. Jobs are threads, because numpy releases the interpreter's lock while it fills and
-compares arrays.
+The draws of each length are cut into blocks of 2^20. The random stream of a block follows from the seed, the index of
+the length and the index of the block, so the result depends on the seed alone and not on the number of jobs. Within a
+block 2^14 draws are in memory at once. Jobs are threads, because numpy releases the interpreter's lock while it fills
+and compares arrays.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ def acceptance_counts(
         Draws for each length.
     seed : int or SeedSequence
     m : float, optional
-        Centre of a band with a drift, nats per token; the model's own (``matching_means``) unless given.
+        Centre of the band of a rule with a drift, nats per token. Unless given, the rule computes it from the model's
+        mean and variance (``matching_means``).
     rate : {"band", "update"}
         Which responses count as accepted: those in the band, or those that are not clipped (docs/theory.md section 1;
         T11).
@@ -102,14 +103,14 @@ def acceptance_counts(
 def band_counts(
     rng: np.random.Generator, rule: Rule, model: LogRatioModel, lengths: np.ndarray, draws: int
 ) -> np.ndarray:
-    """Return how many drawn S of each length lie in the rule's band, by ``rule.apply``."""
+    """Draw S ``draws`` times for each length; return how many of each lie in the band, as ``rule.apply`` says."""
     n = np.broadcast_to(lengths, (draws, lengths.size))
     applied = rule.apply(model.sample(rng, n), n, np.ones_like(n), rule.centre(matching_means(model)))
     return applied.in_band.sum(axis=0)
 
 
 def _chunks(length: float, size: int) -> Iterator[Floats]:
-    """Yield arrays of at most ``CHUNK`` entries, each equal to ``length``; together they have ``size`` entries."""
+    """Yield arrays of at most ``CHUNK`` entries, ``size`` entries in all; every entry is the number ``length``."""
     for start in range(0, size, CHUNK):
         yield np.broadcast_to(np.float64(length), (min(CHUNK, size - start),))
 
