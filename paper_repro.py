@@ -249,7 +249,7 @@ def pool(out: Path) -> None:
 def print_power(sizes: ReproductionSizes) -> None:
     """Print what each atom of the claims could show with these sizes, and the hash of the catalogue of claims."""
     from analysis.claims.catalogue import digest_of_catalogue
-    from analysis.claims.power import PlannedRuns, power_table
+    from analysis.claims.power import PlannedRuns, headline_power, power_table
     from fspo.config import TrainConfig
 
     given = TrainConfig()
@@ -263,7 +263,9 @@ def print_power(sizes: ReproductionSizes) -> None:
     logs = len(sizes.rules) * len(sizes.seeds) + ("none" not in sizes.rules)  # and the unclipped run that all share
     design = PlannedRuns(logs, len(sizes.seeds), sizes.rollouts, responses, held_out)
     print(design)
-    print(power_table(design).to_string(index=False, float_format=lambda x: f"{x:.3g}", na_rep=""))
+    table = power_table(design)
+    for found in (table, headline_power(table)):
+        print(found.to_string(index=False, float_format=lambda x: f"{x:.3g}", na_rep=""))
     print(f"catalogue of claims: {digest_of_catalogue()}")
 
 

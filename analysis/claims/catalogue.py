@@ -48,7 +48,7 @@ ROWS: dict[Responses, str] = {"all": "first-use rows", "nonzero": "first-use row
 
 ESTIMANDS: dict[Quantity, str] = {
     "trend": "change of {acceptance} for each doubling of L, {rows}",
-    "lead in trend": "|rival's trend| - |the rule's trend|, trend: change of {acceptance} for each doubling of L, {rows}",
+    "lead in trend": "|rival's trend| - |rule's trend|, trend: change of {acceptance} for each doubling of L, {rows}",
     "LRE_inf": "LRE_inf of {acceptance}, the relative deviation of the bin of lengths that deviates most, {rows}",
     "lead in LRE_2^2": "rival's LRE_2^2 less the rule's, of {acceptance}, bias-corrected, {rows}",
     "lead in cosine": "fspo's cosine of clipped and true update less the rival's, same batch, drop, first-use rows",
@@ -233,7 +233,8 @@ HEADLINES: tuple[Headline, ...] = (
     ),
     Headline(
         "C2u",
-        "Of the responses with a gradient (A != 0), at one acceptance on common logs, fspo depends least on the length.",
+        "Of the responses with a gradient (A != 0), at one acceptance on common logs, fspo depends least on the "
+        "length.",
         _both(*(f"update-{name}" for name in LEADS)),
     ),
     Headline(

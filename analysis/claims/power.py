@@ -6,9 +6,9 @@ probability.
 
 Standard errors follow from the numbers of responses, logs and seeds, and from planning values measured on earlier runs
 of the embedded task (chain-add). Logs count as independent, which understates the probability that all of them support
-an atom. For cosines and the law of S there is no such formula. For two quantities of this kind (the keys of
-`OF_TWENTY_ROLLOUTS`) the standard error was measured on a log of 20 rollouts, and is scaled to the planned number of
-rollouts. For the others none is known.
+an atom. For cosines and the law of S (the keys of `OF_TWENTY_ROLLOUTS`) there is no such formula: their standard error
+was measured on logs of 20 rollouts, and is scaled to the planned number of rollouts. A headline is supported with at
+most the probability of the atom that is supported least often.
 """
 
 from __future__ import annotations
@@ -20,12 +20,14 @@ import numpy as np
 import pandas as pd
 from scipy import optimize, special
 
-from analysis.claims.catalogue import ATOMS, Atom
+from analysis.claims.catalogue import ATOMS, HEADLINES, Atom
 from analysis.claims.evidence import ALPHA, MIN_SEEDS, NAN, Relation
 from fspo.stats.bins import DEFAULT_BINS
 
 LENGTH_SPREAD = 1.4
 """Standard deviation of log2(L), the length in doublings, on the embedded task (chain-add)."""
+NONZERO = 0.6
+"""Assumed share of the responses with A != 0."""
 OWN_ACCEPTANCE, SEED_SPREAD = 0.8, 0.005
 """Assumed for a rule with its published range: its acceptance, and the standard deviation over seeds of the trend of
 the acceptance over length.
@@ -35,7 +37,16 @@ LRE_SIZE = 0.05
 FINAL_REWARD, REWARD_SPREAD, FALL_SPREAD = 0.9, 0.02, 0.03
 """Assumed of training runs: the final held-out reward, its standard deviation over seeds, and the standard deviation
 over seeds of the deepest fall of the training reward below its running maximum."""
-OF_TWENTY_ROLLOUTS = {"lead in worst bin's cosine": 0.068, "2H - 1": 0.074}
+OF_TWENTY_ROLLOUTS = {
+    "lead in cosine": 0.014,
+    "lead in worst bin's cosine": 0.064,
+    "gain in cosine": 0.058,
+    "2H - 1": 0.19,
+    "distance from normal": 0.030,
+    "drift error": 0.036,
+}
+"""Standard errors on a log of 20 rollouts: of each quantity the median over the logs with the seeds 11 to 15, on the
+task where this median is largest."""
 SEEN = 0.8
 
 
@@ -72,8 +83,9 @@ def error_of(atom: Atom, design: PlannedRuns) -> float:
     """Return the standard error of one of the numbers that judge an atom (of one log, or of the mean over seeds) at the
     planned sizes; NaN if unknown."""
     share = OWN_ACCEPTANCE if np.isnan(atom.target) else atom.target
-    trend = np.sqrt(share * (1 - share) / design.responses) / LENGTH_SPREAD
-    relative = np.sqrt((1 - share) / share / design.responses)
+    responses = design.responses * (NONZERO if atom.responses == "nonzero" else 1)
+    trend = np.sqrt(share * (1 - share) / responses) / LENGTH_SPREAD
+    relative = np.sqrt((1 - share) / share / responses)
     seeds = np.sqrt(max(design.seeds, 1))
     own, two = atom.arm == "published", np.sqrt(2)
     reward = np.hypot(np.sqrt(FINAL_REWARD * (1 - FINAL_REWARD) / design.held_out), REWARD_SPREAD)
@@ -105,8 +117,8 @@ def power_of(atom: Atom, design: PlannedRuns) -> dict[str, Any]:
     row = {"atom": atom.id, "numbers": units, "error": error, "supported if equal": NAN, "seen with 80 %": NAN}
     if seeds and design.seeds < MIN_SEEDS:
         return row | {"supported if equal": 0.0}
-    if not np.isfinite(error):
-        return row
+    if atom.quantity == "rollouts missed":  # a count without an error
+        return row | {"error": 0.0, "supported if equal": 1.0, "seen with 80 %": 1.0}
     alpha = ALPHA / 2 if atom.quantity == "lead in trend" else ALPHA
     if atom.quantity == "LRE_inf":
         # Half-width of the interval of a bin's acceptance less the mean, over the mean. All bins' intervals together
@@ -133,3 +145,19 @@ def _truth(found: Any, error: float, start: float = 0.0) -> float:
 def power_table(design: PlannedRuns) -> pd.DataFrame:
     """Return a table with one row (:func:`power_of`) for each atom about S (`ATOMS`), not for atoms about D or E."""
     return pd.DataFrame([power_of(atom, design) for atom in ATOMS])
+
+
+def headline_power(table: pd.DataFrame) -> pd.DataFrame:
+    """Return for each headline the atom that a `power_table` supports least often if its estimand is 0.
+
+    The headline is supported with at most this probability. Atoms that say that a number is on one side of 0 are left
+    out, because they are false where their estimand is 0.
+    """
+    sure = table.set_index("atom")["supported if equal"]
+    near = [atom.id for atom in ATOMS if atom.relation == "within" or atom.margin != 0]
+    rows = []
+    for headline in HEADLINES:
+        some = sure[[name for name in headline.atoms if name in near]]
+        if len(some):
+            rows.append({"headline": headline.id, "atom": some.idxmin(), "supported if equal at most": some.min()})
+    return pd.DataFrame(rows)

@@ -262,7 +262,7 @@ def _seen_bins(moments: pd.DataFrame) -> pd.DataFrame:
     without this estimate. The reason is that the claim is about the law of S in every bin.
     """
     bins = moments.loc[moments["bin"].to_numpy(float) >= 0]
-    known = np.isfinite(bins["var_S"].to_numpy(float))
+    known = bins["var_S"].to_numpy(float) > 0  # where S is constant there is no law to compare
     count = bins["count"].to_numpy(float)
     seen = pd.DataFrame({"run": bins["run"].to_numpy(), "all": count, "seen": np.where(known, count, 0.0)})
     sums = seen.groupby("run").transform("sum")

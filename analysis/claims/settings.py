@@ -7,6 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from analysis.claims.catalogue import LEARNT
 from fspo.gradlog.run_folder import saved_config
 from fspo.rules import COMPARED, PRESETS, Rule
 
@@ -17,21 +18,22 @@ FREE = {
 """Options in which compared runs may differ: the rule, the seed, and those that change no number of a run."""
 RANGES = {"rule.range_lo", "rule.range_hi"}
 """Options that `unlike` does not compare. `analysis.claims.quantities.Seen` compares the range that a run trained with
-(in the table ranges) with the range of its preset instead."""
-OF_RULE = {f"rule.{field.name}" for field in fields(Rule)} - RANGES
+(in the table ranges) with the range of its preset instead, unless the range follows a target."""
+OF_RULE = {f"rule.{field.name}" for field in fields(Rule)}
 
 
 def unlike(runs: Iterable[Path]) -> str:
     """Say which option differs between the compared runs, or which option of a run's rule is not its preset's.
 
     Return "" if there is none. The options of `FREE` (the seed, say) may differ. Run folders without config.yaml, such
-    as imported ones, and runs of rules that are not in `COMPARED` are not checked.
+    as imported ones, and runs of rules that are neither in `COMPARED` nor in `LEARNT` are not checked.
     """
     every = {Path(run).name: dict(_options(saved_config(run))) for run in runs}
-    found = {name: options for name, options in every.items() if options.get("rule.preset") in COMPARED}
+    found = {name: options for name, options in every.items() if options.get("rule.preset") in (*COMPARED, *LEARNT)}
     for name, options in found.items():
         preset = PRESETS[options["rule.preset"]].rule
-        for option in sorted(OF_RULE & options.keys()):
+        free = RANGES if preset.adapt == "none" else set()
+        for option in sorted((OF_RULE - free) & options.keys()):
             if options[option] not in (None, getattr(preset, option.removeprefix("rule."))):
                 return f"{name} has {option} {options[option]}, which is not its preset's"
         first, given = next(iter(found.items()))

@@ -313,13 +313,16 @@ class CosineColumns:
     ) -> CosineColumns:
         """Compute the cosines of each bin and of all bins together, and append the smallest of the bins' cosines.
 
+        A bin of which the rule leaves no gradient has no cosine; as the smallest it counts as 0, since nothing of the
+        true update's direction is left there.
+
         ``update`` and ``cluster`` (C,) say which cluster of which update each replicate deletes. Leave ``cluster`` out
         if no cluster has responses in two updates.
         """
         (value, replicates), nothing_left = pooled_cosines(inner, left, right)
         with np.errstate(invalid="ignore"):
-            worst = _nanmin(value[:-1], 0)
-            worst_replicates = _nanmin(replicates[:, :-1], 1)
+            worst = _nanmin(np.where(nothing_left[0], 0.0, value)[:-1], 0)
+            worst_replicates = _nanmin(np.where(nothing_left[1], 0.0, replicates)[:, :-1], 1)
         value = np.concatenate([value, worst[None]])
         replicates = np.concatenate([replicates, worst_replicates[:, None]], axis=1)
         cluster = np.arange(len(update)) if cluster is None else dense(cluster)
@@ -378,8 +381,12 @@ class CosineColumns:
         """Return the bin of row ``k`` of the cosines: ``k``, or for the last row the bin with the smallest cosine."""
         if k < len(self.value) - 1:
             return k
-        found = self.value[:-2, column]
+        found = self.of_bins([column])[:, 0]
         return int(np.nanargmin(found)) if np.isfinite(found).any() else 0
+
+    def of_bins(self, columns: Sequence[int]) -> Floats:
+        """Return the cosines of the K bins (K, columns), 0 where the rule leaves no gradient."""
+        return np.where(self.nothing_left[0][:-1, columns], 0.0, self.value[:-2, columns])
 
 
 def _nanmin(x: Floats, axis: int) -> Floats:

@@ -206,7 +206,7 @@ class CosineTable:
                             gaps[f"{name}_worst"] = Interval(*columns.difference(k + 1, at[0], other, name))
             if k == number and not why:
                 worst = Interval(*columns.interval(number + 1, at))
-                means = columns.value[:number][:, at].mean(1)
+                means = columns.of_bins(at).mean(1)
                 worst_index = float(np.nanargmin(means)) if np.isfinite(means).any() else worst_index
             row = CosineRow(
                 *(case, BinKey.of(self.bins, k, total / count if count else float("nan"))),

@@ -56,12 +56,12 @@ class Training:
     def shared(self) -> Job:
         """Return the job of the unclipped run on which every range is calibrated. It runs alone, with all threads."""
         threads = self.sizes.jobs * self.sizes.threads
-        return self.job("none", self.sizes.seeds[0], self.sizes.calibration_rollouts, {}, threads)
+        return self.job("none", self.sizes.seeds[0], self.sizes.unclipped_rollouts, {}, threads)
 
     def rules(self, ranges: Ranges) -> list[Job]:
         """Return a training job for every rule and seed, except rule "none" with the first seed, which is `shared`."""
         return [
-            self.job(rule, seed, self.sizes.rollouts, ranges)
+            self.job(rule, seed, self.sizes.unclipped_rollouts if rule == "none" else self.sizes.rollouts, ranges)
             for seed in self.sizes.seeds
             for rule in self.sizes.rules
             if (rule, seed) != ("none", self.sizes.seeds[0])

@@ -229,7 +229,8 @@ class OnlineRule:
         for bin_ in range(last + 1):
             factor = conformal_quantile(scores.get(bin_, ()), self._target)
             factor = factor if math.isfinite(factor) else pooled
-            found.append((least_length(bin_), self._bounded(math.log(max(factor, 1e-300)) if factor < math.inf else 0.0)))
+            factor = self._bounded(math.log(max(factor, 1e-300)) if factor < math.inf else 0.0)
+            found.append((least_length(bin_), factor))
         return tuple(found)
 
 

@@ -75,8 +75,8 @@ def _outsides(policy: Policy, gamma: float, centre: float, target: float) -> Ite
     for outside in OF_CLIP_RULES:
         rule = replace(found, outside=outside)
         moments = policy.moments(rule, m)
-        _, above = found.half_widths(np.array([moments.p @ moments.lengths]))
-        row = {"gamma": gamma, "centre": centre, "acceptance": target, "outside": outside, "half_width": float(above[0])}
+        width = float(found.half_widths(np.array([moments.p @ moments.lengths]))[1][0])
+        row = {"gamma": gamma, "centre": centre, "acceptance": target, "outside": outside, "half_width": width}
         yield row, rule, m, moments
 
 

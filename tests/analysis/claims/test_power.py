@@ -6,7 +6,7 @@ from scipy import stats as sps
 
 from analysis.claims.catalogue import ATOMS
 from analysis.claims.evidence import ALPHA, Measured, number, p_values, verdict_of
-from analysis.claims.power import LENGTH_SPREAD, PlannedRuns, chance, error_of, power_of, power_table
+from analysis.claims.power import LENGTH_SPREAD, PlannedRuns, chance, error_of, headline_power, power_of, power_table
 from fspo.stats.bins import DEFAULT_BINS
 
 ATOM = {atom.id: atom for atom in ATOMS}
@@ -77,11 +77,30 @@ def test_errors_of_a_log_are_those_of_drawn_responses():
         ("own-lre-rloo", 4 * 0.05 * (2 * 0.2 / 0.8 / 7680 / 5) ** 0.5),
         ("own-reward-rloo", (2 * (0.9 * 0.1 / 256 + 0.02**2) / 5) ** 0.5),
         ("own-fall-rloo", 0.03 * (2 / 5) ** 0.5),
-        ("95-worst-rloo", 0.068),
+        ("95-worst-rloo", 0.064),
+        ("85-update-trend-rloo", 2**0.5 * (0.85 * 0.15 / (0.6 * 7680)) ** 0.5 / 1.4),
     ],
 )
 def test_errors_by_hand(name, error):
     assert error_of(ATOM[name], DESIGN) == pytest.approx(error, rel=1e-12)
+
+
+def test_a_count_has_no_error_and_every_atom_has_a_row():
+    table = power_table(DESIGN).set_index("atom")
+    assert table["error"].notna().all()
+    assert table["supported if equal"].notna().all()
+    assert list(table.loc["own-ends", ["error", "supported if equal", "seen with 80 %"]]) == [0, 1, 1]
+
+
+def test_a_headline_is_supported_no_more_often_than_its_weakest_atom_near_0():
+    table = power_table(DESIGN).assign(**{"supported if equal": 0.9})
+    weak = table["atom"].isin(["own-fall-gspo", "own-trend-rloo", "log-update-normal"])
+    table.loc[weak, "supported if equal"] = 0.2
+    found = headline_power(table).set_index("headline")
+    assert list(found.loc["C5"]) == ["own-fall-gspo", 0.2]
+    assert found.loc["C1p", "supported if equal at most"] == 0.9
+    assert list(found.loc["C4u"]) == ["log-update-normal", 0.2]
+    assert "C2" not in found.index  # each of its atoms says that a difference is above 0
 
 
 def test_chances_of_the_worst_bin_are_those_of_drawn_bins():

@@ -12,9 +12,11 @@ OTHERS = {"optim": {"learning_rate": 1e-5}, "eval": {"prompts": 256}}
 def runs(tmp_path, **changes):
     """Folders of a run of fspo, a run of rloo with the changes, one without a clip, and one of another trainer."""
     rloo = {"preset": "rloo", "range_lo": 0.1} | changes.pop("rule", {})
+    learnt = changes.pop("learnt", {})
     made = {
         "fspo": RUN | OTHERS,
         "rloo": RUN | OTHERS | {"seed": 12, "threads": 2} | changes | {"rule": RUN["rule"] | rloo},
+        "learnt": RUN | OTHERS | {"rule": RUN["rule"] | {"preset": "fspo-adaptive", "target": None} | learnt},
         "none": RUN | {"rollouts": 10, "rule": RUN["rule"] | {"preset": "none", "drift": "kl"}},
     }
     for name, options in made.items():
@@ -37,6 +39,9 @@ def test_rule_seed_and_what_changes_no_number_may_differ(tmp_path):
         ({"rule": {"advantage": "dr_grpo"}}, "rule.advantage is grpo in fspo, dr_grpo in rloo"),
         ({"rule": {"drift": "kl"}}, "rloo has rule.drift kl, which is not its preset's"),
         ({"task": {"name": "products"}}, "task.name is None in fspo, products in rloo"),
+        ({"learnt": {"target": 0.5}}, "learnt has rule.target 0.5, which is not its preset's"),
+        ({"learnt": {"range_lo": 0.5}}, "learnt has rule.range_lo 0.5, which is not its preset's"),
+        ({"learnt": {"advantage": "dr_grpo"}}, "rule.advantage is grpo in fspo, dr_grpo in learnt"),
     ],
 )
 def test_whatever_else_differs_is_said(tmp_path, changes, said):

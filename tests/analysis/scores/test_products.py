@@ -63,6 +63,22 @@ def test_a_difference_of_cosines_has_the_jackknifes_interval() -> None:
     assert found == pytest.approx((value, value - half, value + half))
 
 
+def test_a_bin_of_which_nothing_is_left_is_the_worst() -> None:
+    """Bin 1 has no cosine; among the bins it counts as 0, below the cosine of bin 0."""
+    rng = np.random.default_rng(2)
+    vectors, bins, cluster = rng.normal(size=(24, 3)) + 1, np.arange(24) % BINS, np.arange(24) // 4
+    left = np.where(bins[:, None] == 1, 0.0, rng.uniform(0.3, 1.0, size=(24, 1)))
+    gram, products = UpdateGram(vectors, bins, cluster, BINS), []
+    for a, b in ((left, np.ones((24, 1))), (left, left), (np.ones((24, 1)), np.ones((24, 1)))):
+        products.append(Products())
+        products[-1].add(*gram.products(a, b))
+    found = CosineColumns.of(*products, np.zeros(CLUSTERS, np.int64))
+    assert found.value[0, 0] > 0.5
+    assert np.isnan(found.value[1, 0])
+    assert found.interval(BINS + 1, [0]) == (0.0, 0.0, 0.0)
+    assert list(found.of_bins([0])[:, 0]) == [found.value[0, 0], 0.0]
+
+
 def test_updates_that_are_not_parallel_have_an_interval() -> None:
     value, low, high = columns(1e-2, 24.0, 3).interval(BINS, [0])
     assert low < value < high <= 1
