@@ -63,7 +63,7 @@ class MeasuredShape:
         return [*words, *self.options, "--rollouts", str(rollouts), "--resume", "true", "--keep_checkpoints", "9"]
 
     def command(self, output: Path, rollouts: int) -> list[str]:
-        """Return the command that starts one training run of the case."""
+        """Return the command that starts a training run of one of `CASES`."""
         start = ["-m", "fspo.train"]
         if self.processes > 1:
             start = ["-m", "torch.distributed.run", "--nproc_per_node", str(self.processes), str(SHARDED)]

@@ -186,7 +186,7 @@ CURVES = {
 
 
 def smooth_and_trend(prompts: int, responses: int, mean: float, replicates: int) -> list[str]:
-    """Return the cells of a row of the page's second table, each a share of simulated logs.
+    """Return the cells of one row of the second table on docs/coverage.md, each a share of simulated logs.
 
     The cells are: how often, at 5 %, the test of a trend rejects a constant acceptance; how often the equivalence test
     calls a trend negligible that is exactly as large as its margin; and for each of `CURVES`, how often the
@@ -233,7 +233,8 @@ EssDesign = tuple[str, int, float]
 
 
 def ess_designs() -> Iterator[EssDesign]:
-    """Yield the designs of simulated weights, one for each row of the page's table of effective sample sizes."""
+    """Yield what a simulated log's importance weights are drawn from: one choice for each row of the table of effective
+    sample sizes on docs/coverage.md."""
     for name in WEIGHTS:
         for clusters in (20, 60, 200):
             for variance in (0.01, 0.05, 0.15, 0.25, 0.5, 1.0):

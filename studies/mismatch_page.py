@@ -337,7 +337,8 @@ def acceptance(results: dict[str, Any], style: Style) -> Any:
 
 
 def update(results: dict[str, Any], style: Style) -> Any:
-    """Draw squared bias and mean squared error of the update that each mask leaves, at the lower target acceptance."""
+    """Draw squared bias and mean squared error of the update that each mask (product, geometric, sqrt, ...) leaves. All
+    masks keep the same share of the responses, the lower of the two shares that are compared."""
     drawn = style.new_figure(2.4)
     for axes, quantity, title in zip(
         drawn.subplots(1, 2, sharey=True), ("bias2", "mse"), ("squared bias", "mean squared error"), strict=True

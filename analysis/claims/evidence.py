@@ -172,8 +172,8 @@ def over_seeds(values: Mapping[float, float]) -> Measured | str:
 
 
 def p_values(numbers: Sequence[Number]) -> tuple[float, float]:
-    """Return the p-values for and against an atom: the largest ``p_for`` of its n numbers, and n times their smallest
-    ``p_against`` (Bonferroni), at most 1."""
+    """Return the p-values for and against an atom. An atom is judged by n numbers, one for each log: its ``p_for`` is
+    their largest, its ``p_against`` n times their smallest (Bonferroni), at most 1."""
     if not numbers:
         return 1.0, 1.0
     against = min(found.p_against for found in numbers)

@@ -34,7 +34,7 @@ class Report:
     rows: int = 0
     rollouts: int = 0
     known: dict[str, int] = field(default_factory=dict)  # for each log-ratio: number of rows that have it
-    # For each column of the gradient log that was copied from the table: the table's column.
+    # For each column of the gradient log that was copied: the column of the imported table that it is from.
     columns: dict[str, str] = field(default_factory=dict)
     # For each column of the gradient log that was computed: from which columns of the table.
     derived: dict[str, str] = field(default_factory=dict)

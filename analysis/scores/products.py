@@ -105,7 +105,9 @@ class UpdateGram:
         return total, without * grow
 
     def inner(self, left: Floats, right: Floats) -> Floats:
-        """Return the inner products by bin and over all bins (K+1, R): the ``total`` of :meth:`products` alone."""
+        """Return the inner products of two updates for each of R rules, in each of K bins and over all bins (K+1, R).
+
+        These are what :meth:`products` returns first."""
         gram, _, gram_b, _ = self._grams
         by_bin = (self._by_both @ (left * (gram_b @ right))).reshape(self.clusters, self.number, -1).sum(0)
         return np.concatenate([by_bin, np.sum(left * (gram @ right), axis=0)[None]])

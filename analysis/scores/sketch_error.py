@@ -1,4 +1,4 @@
-"""The error that score sketches add to cosines (docs/theory.md section 5, live form: sketched vectors).
+"""The error that score sketches add to the cosines of a log (docs/theory.md section 5).
 
 A random projection to width D changes inner products of vectors a, b, c, d by errors with covariance ``cov(<a,b>,
 <c,d>) = (<a,c><b,d> + <a,d><b,c>) / D`` (exact for Gaussian projections). Each rollout has a new projection, so errors

@@ -229,8 +229,8 @@ def bands(law: ErrorLaw, level: float = CONFIDENCE) -> tuple[Floats, Floats, Flo
     r = law.a / mean - 1
 
     def error(rho: Floats) -> Floats:
-        """Return for each of K bins the standard error (..., K) of the estimated difference between its acceptance and
-        (1 + rho) times the mean acceptance, if the bin's true relative acceptance is rho."""
+        """Return for each of K bins the standard error (..., K) of its estimated acceptance less (1 + rho) times the
+        estimated mean, where its true acceptance is (1 + rho) times the true mean."""
         one = (1 + rho)[..., None]
         at = np.minimum(np.maximum(one * mean, 1e-12), 1 - 1e-12) if law.binary else law.a[:, None]
         sizes = np.where(own > 0, law.scale(at), others)

@@ -1,4 +1,5 @@
-"""The command ``fspo sweep RUN``: sweep settings on a run's log, write the table and print it."""
+"""The command ``fspo sweep RUN``: print what changes of single settings of the rule (range, drift, what happens outside
+the band, ...) would have done to a run's log."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ def build_parser() -> CommandParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Sweep settings on the log of each run, write the table and print it."""
+    """Write and print a table of what changes of single settings of the rule would have done to each run's log."""
     args = build_parser().parse_args(arguments)
     from tqdm import tqdm  # imported here, so that --help does not wait for pandas
 

@@ -37,7 +37,7 @@ def clip_of(config: Any) -> Rule | None:
         if mode == "gspo":
             return Rule("linear", low, high, weight="geometric", name=name)
         return Rule("token", low, high, on=on, name=name).with_dual_at(bound)
-    except (UserError, ValueError, ZeroDivisionError):  # the ratio 1 lies in each band of ours, not in verl's
+    except (UserError, ValueError, ZeroDivisionError):  # verl also takes ranges that leave out the ratio 1
         return None
 
 

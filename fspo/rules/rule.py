@@ -374,7 +374,8 @@ def checked_rows(
     Raises
     ------
     UserError
-        For an unknown rate, shapes that do not broadcast, a length below 1 or NaN, or an advantage that is not finite.
+        For a ``rate`` that is neither "band" nor "update", shapes that do not broadcast, a length below 1 or NaN, or an
+        advantage that is not finite.
     """
     if rate not in get_args(Rate):
         raise unknown_name("rate", str(rate), get_args(Rate))

@@ -257,8 +257,8 @@ def scale_bound(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
 
 
 def _scaled(u_lo: Span, u_hi: Span, v: Span) -> arb:
-    """Return an interval that contains the acceptance of a band under S of scale sigma e^-v, for all v and all ranges
-    u_lo, u_hi (in units of sigma) of three intervals. Acceptance rises in both ranges and in v.
+    """Return an interval that contains the acceptance of a band for all its half-widths u_lo and u_hi (in units of
+    sigma) and all v in three given intervals, where S has the scale sigma e^-v. The acceptance rises in all three.
     """
     ends = ((u_lo.lo, u_hi.lo, v.lo.exp()), (u_lo.hi, u_hi.hi, v.hi.exp()))
     low, high = (balls.normal_probability(-below * scale, above * scale) for below, above, scale in ends)

@@ -247,8 +247,8 @@ class _HasLengths(Protocol):
 
 
 def partial_sums(tokens: Callable[[int, int], Floats], draws: int, law: _HasLengths, chunk: int = 1000) -> Floats:
-    """Draw sequences of tokens and return the sums over the first L tokens of each, for the K lengths L of the law:
-    (draws, K)."""
+    """Draw sequences of token log-ratios. Return the sums of the first L of each sequence, for each of the K lengths L
+    that ``law`` knows: (draws, K)."""
     index = law.lengths.astype(int) - 1
     out = np.empty((draws, index.size))
     for start in range(0, draws, chunk):
