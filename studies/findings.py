@@ -20,7 +20,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pandas as pd
@@ -31,7 +31,7 @@ from analysis.claims.evidence import ALPHA
 from analysis.log.loading import load_run
 from analysis.log.rows import Floats, Ints, windows
 from analysis.rules.evaluate import TARGETS
-from analysis.stats.fair_exponent import SIGNS, WIDEST, WINDOW, Parts, fair_exponents, interval, trend_parts
+from analysis.stats.fair_exponent import WIDEST, WINDOW, Parts, ResponseSet, fair_exponents, interval, trend_parts
 from fspo.base.command_line import CommandParser
 from fspo.base.errors import UserError, run_cli
 from fspo.base.files import whole_file, write_text
@@ -207,9 +207,9 @@ def measured(run: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     rows = rows.take(rows.updates > 0)
     window, key = windows(rows.rollout, WINDOW), {"run": loaded.name, "rule": loaded.trained_rule, "seed": loaded.seed}
     exponents: list[dict[str, Any]] = []
-    for name, sign in SIGNS.items():
-        for share, found in zip(SHARES, fair_exponents(rows, SHARES, sign), strict=True):
-            exponents.append({**key, "responses": name, "share": share, **found._asdict()})
+    for responses in get_args(ResponseSet):
+        for share, found in zip(SHARES, fair_exponents(rows, SHARES, responses), strict=True):
+            exponents.append({**key, "responses": responses, "share": share, **found._asdict()})
 
     def split(at: Ints) -> Floats:
         return np.concatenate([trend_parts(rows.S[at], rows.length[at], share, window[at]) for share in SHARES])

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import optimize
 
 from analysis.log.rows import Floats, Ints, Rows, windows
@@ -21,11 +22,12 @@ from fspo.stats.bins import quantile_bins
 from fspo.stats.clusters import dense
 from fspo.stats.intervals import CONFIDENCE
 
-SIGNS = {"all": 0, "A > 0": 1, "A < 0": -1}
-"""Sets of responses, each with the sign of its A (0: any sign). Both edges cut the set "all"; only the upper edge cuts
-responses with A > 0, only the lower edge responses with A < 0."""
+ResponseSet = Literal["all", "A != 0", "A > 0", "A < 0"]
+"""A set of responses of a log. A band counts "all" as accepted where S lies in it, whatever A. Of the other sets the
+band cuts a response only at the edge of its active side: the upper edge if A > 0, the lower one if A < 0."""
 WINDOW = Options.window
 """Number of rollouts in a window, as in the tables of ``fspo analyse``."""
+RESAMPLES = 200
 WIDEST = 3.0
 """The fair exponent is searched for from -WIDEST to WIDEST."""
 
@@ -38,12 +40,18 @@ class Bounded(NamedTuple):
     high: float
 
 
-def distance(S: Floats, sign: int) -> Floats:
-    """Return how far each S lies from 0 towards the edges that can cut the response, nats.
+def members_of(A: Floats, responses: ResponseSet) -> NDArray[np.bool_]:
+    """Return whether each response, with advantage A (N,), belongs to the set ``responses``."""
+    sets = {"all": np.ones(len(A), bool), "A != 0": A != 0, "A > 0": A > 0, "A < 0": A < 0}
+    return sets[responses]
 
-    This is |S| if both edges can (``sign`` 0), S if only the upper edge can (1: A > 0), -S if only the lower can (-1).
+
+def distance(S: Floats, A: Floats, responses: ResponseSet) -> Floats:
+    """Return how far each S (N,) lies from 0 towards the edges that can cut the response, nats.
+
+    This is |S| if both edges can (set "all"), else S where A > 0 and -S where A < 0.
     """
-    return np.abs(S) if sign == 0 else sign * S
+    return np.abs(S) if responses == "all" else np.sign(A) * S
 
 
 def trend(X: Floats, L: Floats, share: float, gamma: float, parts: Sequence[Ints]) -> float:
@@ -85,19 +93,20 @@ def fair_exponent(X: Floats, L: Floats, share: float, window: Ints) -> float:
     return float(found)
 
 
-def fair_exponents(rows: Rows, shares: Sequence[float], sign: int = 0, size: int = WINDOW) -> list[Bounded]:
+def fair_exponents(
+    rows: Rows, shares: Sequence[float], responses: ResponseSet = "all", size: int = WINDOW, resamples: int = RESAMPLES
+) -> list[Bounded]:
     """Return for each accepted share the fair exponent (`fair_exponent`) with its bootstrap interval (`interval`).
 
-    A window has ``size`` rollouts. With ``sign`` 1 or -1, only the responses whose A has this sign are used, and only
-    the edge that can cut them.
+    A window has ``size`` rollouts. Of the rows, those in the set ``responses`` are used.
     """
-    some = rows if sign == 0 else rows.take(np.sign(rows.A) == sign)
-    X, window = distance(some.S, sign), windows(some.rollout, size)
+    some = rows if responses == "all" else rows.take(members_of(rows.A, responses))
+    X, window = distance(some.S, some.A, responses), windows(some.rollout, size)
 
     def fitted(at: Ints) -> Floats:
         return np.array([fair_exponent(X[at], some.length[at], share, window[at]) for share in shares])
 
-    return interval(fitted, dense(some.cluster))
+    return interval(fitted, dense(some.cluster), resamples)
 
 
 class Parts(NamedTuple):
@@ -112,9 +121,10 @@ class Parts(NamedTuple):
     shape: float
 
 
-def trend_parts(S: Floats, L: Floats, share: float, window: Ints) -> Parts:
+def trend_parts(S: Floats, L: Floats, share: float, window: Ints, one_edge: bool = False) -> Parts:
     """Split the `trend` with length of the acceptance of the band |S| <= f sqrt(L) into three parts.
 
+    With ``one_edge`` the band is S <= f sqrt(L), for an S that is positive towards the edge that can cut the response.
     The range f is set in each window so that the share ``share`` is accepted. Each window is divided into bins of
     length. ``drift`` is what the trend loses when each bin's mean of S is subtracted from S. ``scale`` is what the
     trend then loses when S is divided, bin by bin, by a factor that makes its variance proportional to L. ``shape`` is
@@ -127,7 +137,7 @@ def trend_parts(S: Floats, L: Floats, share: float, window: Ints) -> Parts:
         centred[rows] = S[rows] - (np.bincount(bin_, S[rows]) / np.maximum(count, 1))[bin_]
         slope = np.bincount(bin_, centred[rows] ** 2) / np.maximum(np.bincount(bin_, L[rows]), 1e-300)
         spread[rows] = np.sqrt(np.maximum(slope, 1e-300))[bin_]
-    steps = [trend(np.abs(x), L, share, 0.5, parts) for x in (S, centred, centred / spread)]
+    steps = [trend(x if one_edge else np.abs(x), L, share, 0.5, parts) for x in (S, centred, centred / spread)]
     return Parts(steps[0], steps[0] - steps[1], steps[1] - steps[2], steps[2])
 
 
@@ -137,7 +147,7 @@ def members(group: Ints) -> list[Ints]:
     return np.split(order, np.flatnonzero(np.diff(group[order])) + 1)
 
 
-def interval(of: Callable[[Ints], Floats], cluster: Ints, resamples: int = 200, seed: int = 0) -> list[Bounded]:
+def interval(of: Callable[[Ints], Floats], cluster: Ints, resamples: int = RESAMPLES, seed: int = 0) -> list[Bounded]:
     """Return K estimates with percentile intervals from a bootstrap that redraws whole clusters.
 
     Parameters

@@ -5,7 +5,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from analysis.stats.fair_exponent import distance, fair_exponent, fair_exponents, interval, trend_parts
+from analysis.stats.fair_exponent import (
+    distance,
+    fair_exponent,
+    fair_exponents,
+    interval,
+    members_of,
+    trend_parts,
+)
 
 DRAW = np.random.default_rng(4)
 L = np.repeat([32.0, 512.0], 40_000)
@@ -27,16 +34,23 @@ def test_a_law_with_a_spike_has_another_fair_exponent_at_each_share(share, expon
     assert fair_exponent(np.abs(SPIKE), L, share, ONE) == pytest.approx(exponent, abs=0.015)
 
 
-@pytest.mark.parametrize(("power", "sign"), [(0.5, 0), (0.7, 0), (0.5, 1), (0.3, -1)])
-def test_one_law_has_one_fair_exponent(power, sign):
-    S = L**power * DRAW.standard_normal(len(L))
+@pytest.mark.parametrize(("power", "responses"), [(0.5, "all"), (0.7, "all"), (0.5, "A > 0"), (0.3, "A != 0")])
+def test_one_law_has_one_fair_exponent(power, responses):
+    S, A = L**power * DRAW.standard_normal(len(L)), np.where(DRAW.random(len(L)) < 0.5, 1.0, -2.0)
     for share in (0.75, 0.85, 0.95):
-        assert fair_exponent(distance(S, sign), L, share, ONE) == pytest.approx(power, abs=0.02)
+        assert fair_exponent(distance(S, A, responses), L, share, ONE) == pytest.approx(power, abs=0.02)
+
+
+def test_the_distance_is_to_the_edge_that_can_cut():
+    S, A = np.array([1.0, -2.0, 3.0, -4.0]), np.array([0.5, 0.5, -3.0, -3.0])
+    assert list(distance(S, A, "all")) == [1, 2, 3, 4]
+    assert list(distance(S, A, "A != 0")) == [1, -2, -3, 4]
+    assert list(members_of(np.array([0.0, 1.0, -1.0]), "A != 0")) == [False, True, True]
 
 
 def test_no_exponent_where_the_edge_would_lie_on_the_wrong_side():
     """Half the responses have S <= 0, so no upper edge above 0 accepts fewer."""
-    assert np.isnan(fair_exponent(distance(SPIKE, 1), L, 0.4, ONE))
+    assert np.isnan(fair_exponent(SPIKE, L, 0.4, ONE))
 
 
 @pytest.mark.parametrize(
@@ -53,6 +67,15 @@ def test_each_part_of_the_trend_is_found_where_it_alone_is(S, part):
     assert abs(found[part]) > 0.015
     others = [abs(found[name]) for name in ("drift", "scale", "shape") if name != part]
     assert max(others) < 0.003
+
+
+def test_parts_of_one_edge_are_those_of_the_side_that_it_cuts():
+    """S below 0 grows as L, which no upper edge sees; above 0 it grows as sqrt(L)."""
+    x = DRAW.standard_normal(len(L))
+    S = np.where(x > 0, np.sqrt(L) * x, L * x)
+    assert abs(trend_parts(S, L, 0.85, ONE, one_edge=True).trend) < 0.003
+    assert trend_parts(S, L, 0.85, ONE).trend < -0.02
+    assert trend_parts(-S, L, 0.85, ONE, one_edge=True).trend < -0.02
 
 
 def test_the_parts_do_not_depend_on_the_unit_of_S():
@@ -80,7 +103,7 @@ def test_the_exponents_of_a_log_are_over_windows_of_its_rollouts():
     rollout = np.arange(2000) % 10
     length = np.where(DRAW.random(2000) < np.where(rollout < 5, 0.8, 0.2), 32.0, 512.0)
     S = np.where(rollout < 5, 1.0, 10.0) * length**0.7 * DRAW.standard_normal(2000)
-    rows = SimpleNamespace(S=S, length=length, rollout=rollout, cluster=np.arange(2000) // 4)
+    rows = SimpleNamespace(S=S, A=np.zeros(2000), length=length, rollout=rollout, cluster=np.arange(2000) // 4)
     ((value, low, high),) = fair_exponents(rows, (0.85,))
     assert low < 0.7 < high
     assert high - low < 0.2
@@ -94,8 +117,8 @@ def test_the_exponent_of_one_edge_is_that_of_the_responses_that_it_cuts():
     length, A = DRAW.choice([32.0, 512.0], number), np.arange(number) % 3 - 1.0
     S = length ** np.array([0.3, 0.0, 0.8])[A.astype(int) + 1] * DRAW.standard_normal(number)
     rows = Some(S=S, A=A, length=length, rollout=np.zeros(number, int), cluster=np.arange(number) // 4)
-    for sign, exponent in ((1, 0.8), (-1, 0.3)):
-        (found,) = fair_exponents(rows, (0.85,), sign)
+    for responses, exponent in (("A > 0", 0.8), ("A < 0", 0.3)):
+        (found,) = fair_exponents(rows, (0.85,), responses)
         assert found.low < exponent < found.high
         assert found.value == pytest.approx(exponent, abs=0.1)
 
