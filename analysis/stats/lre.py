@@ -177,6 +177,10 @@ def _crossing(law: ErrorLaw, curve: Callable[[float], Floats], plug_in: float, q
     candidate, without bias correction. The candidate that the test just does not reject is the one at which the ``q``
     quantile of the simulated estimates equals the log's own estimate ``plug_in``. The search over x begins at
     ``start``.
+
+    The curve may end before the test rejects: where bins accept everything or nothing, no candidate with the same mean
+    is more unequal. Then the end of the interval lies above the last candidate's LRE_2^2, by as much as the quantile is
+    below the log's own estimate.
     """
 
     @cache
@@ -189,7 +193,7 @@ def _crossing(law: ErrorLaw, curve: Callable[[float], Floats], plug_in: float, q
     if excess(start) < 0:
         while excess(high) < 0:
             if high >= FARTHEST:
-                return float(squared(law.p, curve(high)))
+                return float(squared(law.p, curve(high))) - excess(high)
             low, high = high, high + 2.0
     else:
         while excess(low) >= 0:
@@ -247,7 +251,12 @@ def bands(law: ErrorLaw, level: float = CONFIDENCE) -> tuple[Floats, Floats, Flo
     critical = float(np.quantile(np.max(np.abs(rates - (fair / (p @ fair)) * means) / sizes, axis=1), level))
 
     if law.binary:
-        highest = np.full(k, 1 / mean - 1)  # largest possible r, because a bin's acceptance is at most 1
+        # No acceptance is above 1, so no r is above 1 / mean - 1. The true mean may be as low as Wilson's lower limit:
+        # with the estimated mean in its place, the limits of a bin that accepts everything would have no room above r.
+        lever_of_mean, smooth = np.concatenate([p * others, law.smooth]), float(p @ law.smooth)
+        z = critical**2 * float(lever_of_mean @ law.covariance @ lever_of_mean) / (smooth * (1 - smooth))
+        least = (mean + z / 2 - np.sqrt(max(z * mean * (1 - mean), 0.0) + z**2 / 4)) / (1 + z)
+        highest = np.full(k, 1 / least - 1)
     else:
         highest = r + 20 * critical * error(r) / mean + 1e-12
     near, far = np.stack([r, r]), np.stack([np.full(k, -1.0), highest])

@@ -1,63 +1,41 @@
 """Check T8, T11 and T12: compare the tables that ``analysis`` makes of a small policy's logs with sums over all
 responses of the policy.
 
-The log is written with the trainer's columns and writer, and read, binned, clipped and estimated by the code that
-analyses real runs.
+The logs are written with the trainer's columns and writer, and read, binned, clipped and estimated by the code that
+analyses real runs. Some checks analyse one long log. Others analyse many small logs that are drawn one after the other,
+to see whether an estimate is right on average and how often an interval holds the true value.
 """
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fspo.stats.intervals import t_quantile
-from fspo.theory import Floats
+from fspo.stats.intervals import CONFIDENCE, t_quantile
 from proofs_check.frame import Check, Method, Outcome
-from proofs_check.tools.compare import bonferroni, close
+from proofs_check.tools.compare import bonferroni, close, mean_is, together
 from proofs_check.tools.drawn_logs import (
     CLIPS,
+    EDGES,
     GROUP,
     LENGTHS,
-    RANGE,
-    RULE,
     Groups,
     clipped_weights,
+    cosine,
+    counted,
+    same_batch_cosine,
+    small_policy,
+    spread,
     write_counted,
     write_drawn,
+    write_groups,
 )
-from proofs_check.tools.policy import Bandit, make_bandit
+from proofs_check.tools.log_tables import acceptance_of_each, cosines_of_each, tables
 
 PROMPTS, ROLLOUTS = 24, 30
-Select = Callable[..., list[dict[str, Any]]]
-
-
-def tables(write: Callable[[Path], None]) -> Select:
-    """Analyse the gradient log that ``write`` writes, and return a function that looks up rows of the resulting tables.
-
-    The function takes a table's name and values of columns, and returns the table's rows that have these values. If no
-    value of the column ``use`` is given, it returns rows about first use.
-    """
-    from analysis.log.loading import load_run
-    from analysis.options import Options
-    from analysis.run import analyse, shared_bins
-
-    with tempfile.TemporaryDirectory() as folder:
-        write(Path(folder))
-        run = load_run(folder)
-        options = Options(rules=(RULE,), targets=(), edges=(*LENGTHS, LENGTHS[-1] + 1), draws=1)
-        found, _ = analyse(run, shared_bins([run], options), options)
-
-    def rows(table: str, **where: Any) -> list[dict[str, Any]]:
-        wanted = {"rule": RULE, "source": "given", "use": "first"} | where
-        return [r for r in found[table].to_dict("records") if all(r[name] == value for name, value in wanted.items())]
-
-    return rows
 
 
 def covered(found: Mapping[str, dict[str, Any]], truth: Mapping[str, float], wanted: float) -> Outcome:
@@ -77,24 +55,35 @@ def covered(found: Mapping[str, dict[str, Any]], truth: Mapping[str, float], wan
     return Outcome(p_value=bonferroni(2 * norm.sf(z)), resolution=float(np.max(coarse)), wanted=wanted, note=note)
 
 
-def small_policy(rng: np.random.Generator) -> Bandit:
-    """Return a policy of 15 responses of 1 to 3 tokens, and a step that moves a third of them out of the band."""
-    return make_bandit(rng, vocabulary=2, max_length=LENGTHS[-1], step=0.05)
+def held(
+    found: Mapping[str, Sequence[tuple[float, float, float]]], truth: Mapping[str, float], width: float
+) -> Outcome:
+    """Test that intervals hold the true values in `CONFIDENCE` of all logs at least, and that not more than half of the
+    other logs have an interval that lies below the true value, or above it: binomial tests of the counts of logs.
 
-
-def rates(groups: Groups, outside: str, measure: str, sign: float) -> tuple[Floats, Floats]:
-    """Return, for each length, its share of the responses that count for the acceptance named ``measure`` (band, update
-    or weight), and that acceptance. ``sign`` -1 (a control) changes the sign of every advantage.
+    Parameters
+    ----------
+    found : mapping of name -> (R, 3) numbers
+        For each of R logs: the estimate, and the low and the high end of its interval.
+    truth : mapping of name -> float
+    width : float
+        Multiplies the distances of the ends from the estimate before they are compared with the true value.
     """
-    bandit, at = groups.bandit, groups.members.ravel()
-    mass, A = np.repeat(groups.mass(bandit.p_old), GROUP), sign * groups.advantage("rloo").ravel()
-    weights, alone = (np.where(A > 0, x[1][at], x[0][at]) for x in clipped_weights(bandit, outside))
-    whole = np.exp(bandit.log_ratio[at]) if measure == "weight" else np.ones(at.size)
-    band = bandit.log_ratio[at] ** 2 <= RANGE**2 * bandit.lengths[at]
-    above = {"band": band, "update": alone, "weight": weights}[measure]
-    mass = mass * (A != 0) if measure != "band" else mass
-    here = mass * (bandit.lengths[at] == np.array(LENGTHS)[:, None])
-    return here.sum(axis=1) / mass.sum(), (here @ above) / (here @ whole)
+    from scipy.stats import binom
+
+    logs = len(next(iter(found.values())))
+    tails, shares = [], []
+    for name, rows in found.items():
+        value, low, high = np.array(rows).T
+        # An end may differ from the true value by rounding, where all logs have the same number.
+        above = np.sum(~(value - width * (value - low) <= truth[name] + 1e-9))
+        below = np.sum(~(value + width * (high - value) >= truth[name] - 1e-9))
+        tails += [binom.sf(count - 1, logs, (1 - CONFIDENCE) / 2) for count in (above, below)]
+        tails.append(binom.sf(above + below - 1, logs, 1 - CONFIDENCE))
+        shares.append(1 - (above + below) / logs)
+    resolution = 4 * float(np.sqrt(CONFIDENCE * (1 - CONFIDENCE) / logs))
+    note = f"{100 * min(shares):.1f} % to {100 * max(shares):.1f} % of {logs} intervals hold the true value"
+    return Outcome(p_value=bonferroni(tails), resolution=resolution, wanted=0.2, note=note)
 
 
 def acceptance(rng: np.random.Generator, sign: float = 1.0, first: bool = True) -> Outcome:
@@ -110,7 +99,7 @@ def acceptance(rng: np.random.Generator, sign: float = 1.0, first: bool = True) 
     for outside, measure in (("drop", "band"), ("drop", "update"), ("truncate", "weight"), ("cap", "weight")):
         where = {"outside": outside, "measure": measure, "subset": "all" if measure == "band" else "nonzero"}
         where["use"] = "first" if first else "reused"
-        p, a = rates(groups, outside, measure, sign)
+        p, a = groups.accepted("rloo", outside, measure, sign).by_bin(EDGES)
         for k in range(len(LENGTHS)):
             (found[f"{outside}, {measure}, {k}"],) = rows("acceptance", bin=k, **where)
             truth[f"{outside}, {measure}, {k}"] = float(a[k])
@@ -119,15 +108,77 @@ def acceptance(rng: np.random.Generator, sign: float = 1.0, first: bool = True) 
     return covered(found, truth, wanted=1.0)
 
 
-def cosine(u: Floats, v: Floats) -> float:
-    """Return the cosine of two vectors."""
-    return float(u @ v / np.sqrt((u @ u) * (v @ v)))
+def small_logs(rng: np.random.Generator, logs: int = 300, plug_in: bool = False, width: float = 1.0) -> Outcome:
+    """Check many small logs, each of 100 groups of three responses: LRE_2^2 of the update acceptance must be right on
+    average, and the intervals of acceptance, LRE and trend must hold the true values as often as they say.
+
+    Half of the groups hold one response three times, so responses to a prompt are far from independent. There are two
+    bins of length, with acceptances between .2 and .8 that differ by .2 or more. So no estimate has a skewed law, and
+    a share of 95 % is what the intervals should reach.
+
+    The mean of LRE_2^2 is tested jointly with those of the numbers that it is made of (share of the first bin, accepted
+    shares), whose true values are known. So chance in these numbers does not hide a bias.
+
+    Two controls: ``plug_in`` takes the plug-in for the estimate, which lacks the correction of its bias; ``width``
+    multiplies the intervals.
+    """
+    edges, prompts, gap = (1, 3, LENGTHS[-1] + 1), 100, 0.0
+    while gap < 0.2:
+        groups = Groups(small_policy(rng, step=0.3), rng.normal(size=15), np.array([0.0, 0.31, 0.53]), alike=0.5)
+        true = groups.accepted("rloo", "cap", "update")
+        p, a = true.by_bin(edges)
+        gap = abs(a[1] - a[0]) if a.min() > 0.2 and a.max() < 0.8 else 0.0
+    r = a / (p @ a) - 1
+    norms = {"inf": np.abs(r).max(), "l1": p @ np.abs(r), "l2_squared": p @ r**2}
+    truth = {"trend": true.trend(), "all": true.mean, "bin 0": a[0], "bin 1": a[1]} | norms
+    found: dict[str, list[tuple[float, float, float]]] = {name: [] for name in truth}
+    samples = []
+    at = groups.drawn(rng, logs * prompts).reshape(logs, prompts, GROUP)
+    for one in acceptance_of_each(
+        lambda run: write_groups(run, groups, "rloo", at, logs, scored=False), outside="cap", edges=edges
+    ):
+        rates = {row.place.bin: row for row in one.acceptance if row.measure == "update"}
+        lre = {row.norm: row for row in one.lre if row.measure == "update"}
+        (trend,) = [row for row in one.trend if row.measure == "update"]
+        here = {"trend": trend.slope, "all": rates[-1].estimate, "bin 0": rates[0].estimate, "bin 1": rates[1].estimate}
+        for name, estimate in (here | {norm: lre[norm].estimate for norm in norms}).items():
+            found[name].append(estimate)
+        share, squared = rates[0].count / rates[-1].count, lre["l2_squared"]
+        parts = share, share * rates[0].estimate.value, rates[-1].estimate.value
+        samples.append([squared.plug_in if plug_in else squared.estimate.value, *parts])
+    on_average = mean_is(np.array(samples), [norms["l2_squared"], p[0], p[0] * a[0], p @ a], wanted=0.2)
+    intervals = held(found, truth, width)
+    return together([on_average, intervals], f"{on_average.note}; {intervals.note}")
+
+
+def small_scored_logs(rng: np.random.Generator, logs: int = 400, width: float = 1.0) -> Outcome:
+    """Check many small logs with scores, each of two updates of 60 groups: the intervals of the cosine on the same
+    batch must hold the true value as often as they say.
+
+    The true cosine lies between .3 and .7, where its estimate has no skewed law. ``width`` (a control) multiplies the
+    intervals.
+    """
+    updates, prompts, true = 2, 60, 1.0
+    while not 0.3 < true < 0.7:
+        groups = Groups(small_policy(rng, step=0.3), rng.normal(size=15), np.array([0.0, 0.31, 0.53]))
+        bandit, A = groups.bandit, groups.advantage("rloo")
+        whole = groups.sums(np.broadcast_to(np.exp(bandit.log_ratio), (2, bandit.lengths.size)), A)
+        clipped = groups.sums(clipped_weights(bandit, "drop")[0], A)
+        true = same_batch_cosine(groups.mass(bandit.p_old), clipped, whole, prompts)
+    at = groups.drawn(rng, logs * updates * prompts).reshape(logs * updates, prompts, GROUP)
+    found = [
+        row.estimate
+        for rows in cosines_of_each(lambda run: write_groups(run, groups, "rloo", at, updates), ("drop",), updates)
+        for row in rows
+        if row.place.bin == -1
+    ]
+    return held({"cosine": found}, {"cosine": true}, width)
 
 
 def population(rng: np.random.Generator, estimator: Any, bias: float = 1.0, other: int = 0) -> Outcome:
     """Check the table ``population``, made from drawn groups of responses: the cosines with the population and with a
-    fresh rollout, and T12's bias, variance and mean squared error. Check also the cosine on the same batch, where
-    clipped and true update share their noise.
+    fresh rollout, and T12's bias, variance and mean squared error, of the update and of its direction (the update over
+    the mean acceptance). Check also the cosine on the same batch, where clipped and true update share their noise.
 
     Two controls: ``bias`` multiplies the squared bias in the true values; ``other`` takes the true values of another
     way to clip.
@@ -140,31 +191,28 @@ def population(rng: np.random.Generator, estimator: Any, bias: float = 1.0, othe
     A, alone = groups.advantage(estimator), groups.advantage("rloo")
     true, gradient = groups.sums(whole, A), fresh @ groups.sums(np.ones_like(whole), alone)
 
-    def trace(terms: Floats) -> float:
-        return float(p @ (terms**2).sum(axis=1) - np.sum((p @ terms) ** 2)) / PROMPTS
-
-    def batch(u: Floats, v: Floats) -> float:
-        return float(p @ (u * v).sum(axis=1)) / PROMPTS + (1 - 1 / PROMPTS) * float((p @ u) @ (p @ v))
-
     found, truth = {}, {}
     for k, outside in enumerate(CLIPS):
-        weights, _ = clipped_weights(bandit, CLIPS[(k + other) % len(CLIPS)])
+        way = CLIPS[(k + other) % len(CLIPS)]
+        weights, _ = clipped_weights(bandit, way)
         clipped = groups.sums(weights, A)
-        squared = bias * float(np.sum((p @ (clipped - true)) ** 2))
+        a_bar = groups.accepted(estimator, way, "update" if way == "drop" else "weight").mean
         exact = {
             ("population", "cosine"): cosine(p @ clipped, p @ true),
             ("fresh", "cosine"): cosine(p @ groups.sums(weights, alone, by=A), gradient),
-            ("population", "bias2"): squared / trace(true),
-            ("population", "variance"): trace(clipped) / trace(true),
-            ("population", "mse"): (squared + trace(clipped)) / trace(true),
         }
+        for of, update in (("", clipped), ("_direction", clipped / a_bar)):
+            squared = bias * float(np.sum((p @ (update - true)) ** 2)) * PROMPTS / spread(p, true)
+            variance = spread(p, update) / spread(p, true)
+            errors = {"bias2": squared, "variance": variance, "mse": squared + variance}
+            exact |= {("population", name + of): value for name, value in errors.items()}
         for (reference, quantity), value in exact.items():
             name = f"{outside}, {reference}, {quantity}"
             where = {"outside": outside, "reference": reference, "quantity": quantity, "bin": -1}
             (found[name],), truth[name] = rows("population", **where), value
         name = f"{outside}, same batch"
         (found[name],) = rows("cosine", outside=outside, bin=-1, weight="sequence")
-        truth[name] = batch(clipped, true) / np.sqrt(batch(clipped, clipped) * batch(true, true))
+        truth[name] = same_batch_cosine(p, clipped, true, PROMPTS)
     return covered(found, truth, wanted=2.0)
 
 
@@ -175,8 +223,7 @@ def lemma(rng: np.random.Generator, lost: str = "") -> Outcome:
 
     ``lost`` (a control) names a quantity that is compared with a wrong value, so that the check must fail.
     """
-    bandit = replace(small_policy(rng), advantages=np.append(rng.normal(size=13), [0.0, 0.0]))
-    counts = np.round(600 * bandit.p_old).astype(int) + 5
+    bandit, counts = counted(rng)
     rows = tables(lambda run: write_counted(run, bandit, counts))
     some = bandit.advantages != 0
     mass, A, n = counts[some] / counts[some].sum(), bandit.advantages[some], bandit.lengths[some]
@@ -243,6 +290,23 @@ CHECKS = (
             "the other sign of A": partial(acceptance, sign=-1.0),
             "rows that were trained on": partial(acceptance, first=False),
         },
+    ),
+    Check(
+        "T11",
+        Method.SIMULATED,
+        "analysis of many small logs: mean of LRE_2^2, intervals of acceptance, LRE and trend",
+        small_logs,
+        {
+            "plug-in for the estimate of LRE_2^2": partial(small_logs, logs=150, plug_in=True),
+            "intervals half as wide": partial(small_logs, logs=60, width=0.5),
+        },
+    ),
+    Check(
+        "T12",
+        Method.SIMULATED,
+        "analysis of many small logs: intervals of cosines",
+        small_scored_logs,
+        {"intervals half as wide": partial(small_scored_logs, logs=80, width=0.5)},
     ),
     *(
         Check(

@@ -4,7 +4,8 @@ from which the expected values of an analysis's tables follow.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,56 +17,193 @@ from fspo.gradlog import GradLogWriter
 from fspo.rules import Estimator, preset
 from fspo.theory import Floats
 from proofs_check.tools import defined
-from proofs_check.tools.policy import Bandit
+from proofs_check.tools.policy import Bandit, make_bandit
 
 RULE = "fspo"
 """The preset under whose rule the simulated logs are analysed; its half-width is `RANGE` times sqrt(L)."""
+OTHER = "rloo"
+"""A preset whose band has the same edges for every length; its cosines are compared with those of `RULE`."""
 RANGE = 0.03
 CLIPS = ("drop", "truncate", "cap")
 LENGTHS = (1, 2, 3)
+EDGES = (1, 2, 3, 4)
+"""Edges of bins of length that hold one length each."""
 GROUP = 3
 """Number of responses to one prompt."""
 
 
-def clipped_weights(bandit: Bandit, outside: str) -> tuple[Floats, Floats]:
+def small_policy(rng: np.random.Generator, step: float = 0.05) -> Bandit:
+    """Return a policy of 15 responses of 1 to 3 tokens, before and after a training step. The step of the usual size
+    moves a third of the responses out of the band, and six times that step moves most of them out.
+
+    No response is rare: an estimate that hangs on a few rows of a log has a skewed law, which its interval misses.
+    """
+    while True:
+        bandit = make_bandit(rng, vocabulary=2, max_length=LENGTHS[-1], step=step)
+        if bandit.p_old.min() > 0.015:
+            return bandit
+
+
+def clipped_weights(bandit: Bandit, outside: str, rule: str = RULE, factor: float = 1.0) -> tuple[Floats, Floats]:
     """Return the clipped weight M w of each of the N responses, and whether the rule leaves the response alone. Both
     are arrays (2, N): row 0 holds the values for A < 0 and row 1 those for A > 0.
+
+    ``rule`` is `RULE`, whose half-widths are multiplied by ``factor``, or `OTHER`.
     """
-    n = bandit.lengths
-    rows = list(zip(bandit.log_ratio, -RANGE * np.sqrt(n), RANGE * np.sqrt(n), strict=True))
+    half = factor * RANGE * np.sqrt(bandit.lengths)
+    lo, hi = (-half, half) if rule == RULE else (0 * half + np.log(0.8), 0 * half + np.log(1.2))
+    rows = list(zip(bandit.log_ratio, lo, hi, strict=True))
     M = np.array([[defined.multiplier(outside, None, S, A, lo, hi, 0.0) for S, lo, hi in rows] for A in (-1.0, 1.0)])
     return M * np.exp(bandit.log_ratio), M == 1
 
 
+def cosine(u: Floats, v: Floats) -> float:
+    """Return the cosine of two vectors."""
+    return float(u @ v / np.sqrt((u @ u) * (v @ v)))
+
+
+def same_batch_cosine(p: Floats, u: Floats, v: Floats, prompts: int) -> float:
+    """Return the cosine of two means over the same ``prompts`` prompts drawn independently: their expected inner
+    product over the roots of their expected squared norms.
+
+    ``p`` (M,) are the probabilities of M groups; ``u`` and ``v`` (M, D) what each group adds to the two means.
+    """
+
+    def product(u: Floats, v: Floats) -> float:
+        return float(p @ (u * v).sum(axis=1)) / prompts + (1 - 1 / prompts) * float((p @ u) @ (p @ v))
+
+    return product(u, v) / np.sqrt(product(u, u) * product(v, v))
+
+
+def spread(p: Floats, u: Floats) -> float:
+    """Return the trace of the covariance of ``u`` (M, D) over groups with the probabilities ``p`` (M,)."""
+    return float(p @ (u**2).sum(axis=1) - np.sum((p @ u) ** 2))
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """How much a rule accepts of each of n responses; sums over them are true acceptances, LRE and trends.
+
+    Attributes
+    ----------
+    mass : array (n,)
+        Share of each response.
+    kept, whole : arrays (n,)
+        Numerator and denominator of its acceptance: what the rule accepts of it, and what it would be at most.
+    lengths : array (n,)
+    """
+
+    mass: Floats
+    kept: Floats
+    whole: Floats
+    lengths: Floats
+
+    @staticmethod
+    def of(
+        bandit: Bandit, at: np.ndarray, mass: Floats, A: Floats, outside: str, measure: str, factor: float = 1.0
+    ) -> Accepted:
+        """Return what `RULE` accepts of n responses with the indices ``at``, the shares ``mass`` and the advantages
+        ``A``, arrays (n,), under docs/theory.md section 1.
+
+        ``measure`` names the acceptance: band, update or weight; for update and weight, responses with A = 0 do not
+        count. ``factor`` multiplies the half-widths.
+        """
+        weights, alone = (np.where(A > 0, x[1][at], x[0][at]) for x in clipped_weights(bandit, outside, RULE, factor))
+        S, n = bandit.log_ratio[at], bandit.lengths[at]
+        inside = np.abs(S) <= factor * RANGE * np.sqrt(n)
+        kept = {"band": inside, "update": alone, "weight": weights}[measure]
+        whole = np.exp(S) if measure == "weight" else np.ones(S.size)
+        some = (A != 0) | (measure == "band")
+        return Accepted(mass[some] / mass[some].sum(), kept[some].astype(float), whole[some], n[some])
+
+    @property
+    def mean(self) -> float:
+        """The acceptance over all lengths."""
+        return float(self.mass @ self.kept / (self.mass @ self.whole))
+
+    def by_bin(self, edges: Sequence[float]) -> tuple[Floats, Floats]:
+        """Return the share of the responses in each of K bins of length, and the acceptance there, (K,)."""
+        here = self.mass * (np.digitize(self.lengths, edges) == np.arange(1, len(edges))[:, None])
+        return here.sum(axis=1), (here @ self.kept) / (here @ self.whole)
+
+    def trend(self) -> float:
+        """Return the slope of the straight line of acceptance over log2 of the length, by least squares."""
+        weight, x = self.mass * self.whole, np.log2(self.lengths)
+        x = x - weight @ x / weight.sum()
+        return float((self.mass * x) @ self.kept / (weight @ x**2))
+
+
+def matched_factors(
+    bandit: Bandit, at: np.ndarray, A: Floats, outside: str, measure: str, target: float
+) -> tuple[float, float]:
+    """Return the factors on the half-widths of `RULE` between which just as many of n responses are accepted as the
+    share ``target`` needs: the least factor that accepts them, and the least that accepts more.
+
+    ``at`` and ``A`` (n,) are the responses' indices and advantages. For ``measure`` band, all responses count and are
+    accepted inside the band; else those with A != 0, if the rule leaves them alone.
+    """
+    over = bandit.log_ratio[at] / (RANGE * np.sqrt(bandit.lengths[at]))
+    needed = np.abs(over) if measure == "band" else (over if outside == "cap" else over * np.sign(A))[A != 0]
+    least = np.sort(needed)[round(target * needed.size) - 1]
+    return float(least), float(np.min(needed[needed > least], initial=np.inf))
+
+
+def counted(rng: np.random.Generator) -> tuple[Bandit, np.ndarray]:
+    """Return a small policy, of whose responses the last two have A = 0, and counts of its responses (N,), nearly in
+    the ratio of their probabilities. Each way to clip changes the update by a hundredth of its length or more.
+    """
+    while True:
+        bandit = small_policy(rng)
+        bandit = replace(bandit, advantages=np.append(rng.normal(size=bandit.lengths.size - 2), [0.0, 0.0]))
+        counts, A = np.round(600 * bandit.p_old).astype(int) + 5, bandit.advantages
+        weights = [np.where(A > 0, x[1], x[0]) for x, _ in (clipped_weights(bandit, outside) for outside in CLIPS)]
+        true, *clipped = ((counts * A * w) @ bandit.psi for w in (np.exp(bandit.log_ratio), *weights))
+        if min(np.linalg.norm(u - true) for u in clipped) > 0.01 * np.linalg.norm(true):
+            return bandit, counts
+
+
 @dataclass(frozen=True)
 class Groups:
-    """Every group of ``GROUP`` responses that a small policy (`Bandit`) can draw: M groups, made of its N responses.
+    """Every group of G responses that a small policy (`Bandit`) can draw: M groups, made of its N responses.
 
     Attributes
     ----------
     bandit : Bandit
     reward : array (N,)
         Reward of each response.
-    offset : array (GROUP,)
-        A number for each place in a group, added to the reward of the response that stands there. Different numbers
-        make sure that no two rewards of a group are equal.
+    offset : array (G,)
+        A number for each of the G places in a group, added to the reward of the response that stands there. Different
+        numbers make sure that no two rewards of a group are equal.
+    alike : float
+        Probability that a group holds one response G times. With the rest of the probability, the G responses are drawn
+        independently. In either case each response of the group has the policy's law.
     """
 
     bandit: Bandit
     reward: Floats
     offset: Floats
+    alike: float = 0.0
 
     @cached_property
     def members(self) -> np.ndarray:
-        """Indices, from 0 to N - 1, of each group's responses, (M, GROUP)."""
-        return np.indices((self.reward.size,) * GROUP).reshape(GROUP, -1).T
+        """Indices, from 0 to N - 1, of each group's responses, (M, G)."""
+        size = self.offset.size
+        return np.indices((self.reward.size,) * size).reshape(size, -1).T
 
     def mass(self, law: Floats) -> Floats:
         """Return the probability of each group, (M,). ``law`` (N,): the probability of each response."""
-        return (law / law.sum())[self.members].prod(axis=1)
+        each = (law / law.sum())[self.members]
+        same = np.ptp(self.members, axis=1) == 0
+        return (1 - self.alike) * each.prod(axis=1) + self.alike * np.where(same, each[:, 0], 0.0)
+
+    def drawn(self, rng: np.random.Generator, number: int) -> np.ndarray:
+        """Draw ``number`` groups from the old policy; return the indices of their responses, (number, G)."""
+        law = self.bandit.p_old / self.bandit.p_old.sum()
+        at = rng.choice(law.size, (number, self.offset.size), p=law)
+        return np.where(rng.random((number, 1)) < self.alike, at[:, :1], at)
 
     def advantage(self, estimator: str, members: np.ndarray | None = None) -> Floats:
-        """Return the advantages of each group (M, GROUP), by the formulas of docs/train.md, without ``fspo``.
+        """Return the advantages of each group (M, G), by the formulas of docs/train.md, without ``fspo``.
 
         ``members``: indices of the responses of each group; all groups unless given.
         """
@@ -73,8 +211,15 @@ class Groups:
         mean = r.mean(axis=1, keepdims=True)
         gap = np.where(np.ptp(r, axis=1, keepdims=True) < 1e-12, 0.0, r - mean)
         if estimator == "rloo":
-            return gap * GROUP / (GROUP - 1)
+            return gap * r.shape[1] / (r.shape[1] - 1)
         return gap / (np.std(r, axis=1, ddof=1, keepdims=True) + 1e-4) if estimator == "grpo" else gap
+
+    def accepted(self, estimator: str, outside: str, measure: str, sign: float = 1.0) -> Accepted:
+        """Return what `RULE` accepts of the responses of groups drawn from the old policy (`Accepted.of`). ``sign`` -1
+        changes the sign of every advantage."""
+        mass = np.repeat(self.mass(self.bandit.p_old), self.offset.size)
+        A = sign * self.advantage(estimator).ravel()
+        return Accepted.of(self.bandit, self.members.ravel(), mass, A, outside, measure)
 
     def sums(self, coefficients: Floats, A: Floats, by: Floats | None = None) -> Floats:
         """Return the sum of c A psi over each group's responses, (M, D), with c a coefficient of the response and D the
@@ -85,7 +230,8 @@ class Groups:
         """
         positive = (A if by is None else by) > 0
         picked = np.where(positive, coefficients[1][self.members], coefficients[0][self.members]) * A
-        return sum(picked[:, [i]] * self.bandit.psi[self.members[:, i]] for i in range(GROUP))  # type: ignore[return-value]
+        places = range(self.offset.size)
+        return sum(picked[:, [i]] * self.bandit.psi[self.members[:, i]] for i in places)  # type: ignore[return-value]
 
 
 def columns(bandit: Bandit, at: np.ndarray, A: Floats, with_scores: bool = True) -> dict[str, Any]:
@@ -121,7 +267,7 @@ def write_drawn(
     rollouts: int,
     scored: bool = True,
 ) -> None:
-    """Write a gradient log of groups drawn from the policy.
+    """Write a gradient log of groups of ``GROUP`` responses drawn independently from the policy.
 
     Each rollout of the log has one update on responses at first use, rows of responses freshly drawn from the new
     policy (phase ``audit``), and one update on responses that were trained on. In the rows of this last update S has
@@ -151,10 +297,50 @@ def write_drawn(
         log.flush(rollout)
 
 
-def write_counted(run: Path, bandit: Bandit, counts: np.ndarray) -> None:
-    """Write a gradient log of one update that holds response i ``counts[i]`` times, each time to another prompt."""
+def write_groups(
+    run: Path,
+    groups: Groups,
+    estimator: Estimator,
+    at: np.ndarray,
+    rollouts: int,
+    audited: bool = False,
+    scored: bool = True,
+) -> None:
+    """Write a gradient log of given groups: one update in each rollout, on responses at first use.
+
+    Parameters
+    ----------
+    at : array (U, P, G)
+        Indices of the responses in each of U updates, each of P groups of G responses.
+    rollouts : int
+        Number of rollouts in each file of the log.
+    audited : bool
+        Whether each rollout has an audit (rows of new responses at S = 0) whose responses are those of the update.
+    """
+    log, (updates, prompts, size) = writer(run, groups.bandit), at.shape
+    for first in range(0, updates, rollouts):
+        here = at[first : first + rollouts]
+        prompt = np.repeat(first * prompts + np.arange(here.shape[0] * prompts), size)
+        reward = (groups.reward[here] + groups.offset).ravel()
+        rollout, number = prompt // prompts, np.arange(prompt.size)
+        base = {"rollout": rollout, "step": rollout, "prompt_id": prompt, "response_id": number, "reward": reward}
+        base |= {"updates_since_rollout": 1, "times_used": 0}
+        rows = columns(groups.bandit, here.ravel(), advantages(reward, prompt, estimator)[0], scored)
+        log.append(base | rows | {"phase": "train"})
+        if audited:
+            fresh = columns(groups.bandit, here.ravel(), advantages(reward, prompt, "rloo")[0], scored)
+            log.append(base | fresh | {"phase": "audit", "log_ratio": np.zeros(prompt.size)})
+        log.flush(first)
+
+
+def write_counted(run: Path, bandit: Bandit, counts: np.ndarray, log_ratio: Floats | None = None) -> None:
+    """Write a gradient log of one update that holds response i ``counts[i]`` times, each time to another prompt.
+
+    If ``log_ratio`` (N,) is given, the log holds it in place of the responses' S.
+    """
     at = np.repeat(np.arange(counts.size), counts)
     number, log = np.arange(at.size), writer(run, bandit)
     base = {"rollout": 0, "step": 1, "updates_since_rollout": 1, "times_used": 0, "phase": "train"}
-    log.append(base | columns(bandit, at, bandit.advantages[at]) | {"prompt_id": number, "response_id": number})
+    rows = columns(bandit, at, bandit.advantages[at]) | {"prompt_id": number, "response_id": number}
+    log.append(base | rows | ({} if log_ratio is None else {"log_ratio": log_ratio[at]}))
     log.flush(0)

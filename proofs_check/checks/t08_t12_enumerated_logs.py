@@ -1,0 +1,281 @@
+"""Check T8, T11 and T12 on logs without sampling noise: the tables that ``analysis`` makes of them must hold the exact
+numbers of the law that the log follows, up to the rounding of the log's float32.
+
+Some of these logs hold each response as often as a law says. One holds every update that a policy can draw, each as
+often as the others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from fspo.theory import Floats
+from proofs_check.frame import Check, Method, Outcome
+from proofs_check.tools.compare import close
+from proofs_check.tools.drawn_logs import (
+    CLIPS,
+    EDGES,
+    LENGTHS,
+    OTHER,
+    RANGE,
+    RULE,
+    Accepted,
+    Groups,
+    clipped_weights,
+    cosine,
+    counted,
+    matched_factors,
+    same_batch_cosine,
+    spread,
+    write_counted,
+    write_groups,
+)
+from proofs_check.tools.log_tables import tables
+from proofs_check.tools.policy import PolicyResponses, make_bandit
+
+ROUNDING = 1e-5
+"""Largest relative error that the float32 numbers of a log may leave in a number of a table."""
+
+
+class Pairs:
+    """Collects pairs of a number from a table and the exact number."""
+
+    def __init__(self) -> None:
+        self.values: list[float] = []
+        self.exact: list[float] = []
+
+    def add(self, value: Any, exact: Any) -> None:
+        """Add a number, or several, with what it must be, or what each must be."""
+        for numbers, one in zip((self.values, self.exact), np.broadcast_arrays(value, exact), strict=True):
+            numbers += one.ravel().tolist()
+
+    def outcome(self, note: str) -> Outcome:
+        """Compare the numbers by their relative error, or by the absolute error of numbers below 1."""
+        values, exact = np.array(self.values), np.array(self.exact)
+        error = (values - exact) / np.maximum(np.abs(exact), 1)
+        return close(1 + error, 1, ROUNDING, f"{values.size} numbers of {note}")
+
+
+def cosines(rng: np.random.Generator, worst: Any = np.argmin, sign: float = 1.0) -> Outcome:
+    """Check the table ``cosine`` on a log that is its law: the cosine at each length, that of the length where it is
+    smallest, and the cosine less that of another rule or of the same rule with drop.
+
+    Two controls: ``worst`` picks the length with the largest cosine in place of the smallest; ``sign`` -1 changes the
+    sign of the differences.
+    """
+    bandit, counts = counted(rng)
+    rows = tables(lambda run: write_counted(run, bandit, counts), rules=(RULE, OTHER))
+    here = (bandit.lengths == np.array(LENGTHS)[:, None]) * counts
+    true = here @ (np.exp(bandit.log_ratio) * bandit.advantages * bandit.psi.T).T
+    exact: dict[tuple[str, str], tuple[list[float], int]] = {}
+    for rule, outside in product((RULE, OTHER), CLIPS):
+        weights, _ = clipped_weights(bandit, outside, rule)
+        chosen = np.where(bandit.advantages > 0, weights[1], weights[0]) * bandit.advantages
+        clipped = here @ (chosen[:, None] * bandit.psi)
+        # A length of which nothing is left has no cosine. As the smallest it counts as 0.
+        of_lengths = [cosine(u, v) if np.any(u) else 0.0 for u, v in zip(clipped, true, strict=True)]
+        picked = int(worst(of_lengths))
+        whole = cosine(clipped.sum(axis=0), true.sum(axis=0))
+        exact[rule, outside] = [*of_lengths, whole, of_lengths[picked]], picked
+    pairs = Pairs()
+    for (rule, outside), (values, picked) in exact.items():
+        where = {"rule": rule, "outside": outside, "weight": "sequence"}
+        for k in range(len(LENGTHS)):
+            (row,) = rows("cosine", bin=k, **where)
+            if np.isfinite(row["estimate"]) or values[k] != 0:
+                pairs.add(row["estimate"], values[k])
+        (row,) = rows("cosine", bin=-1, **where)
+        pairs.add([row["estimate"], row["worst_bin"], row["worst_index"]], [*values[-2:], picked])
+        for name, (other, _) in (("diff_fspo", exact[RULE, outside]), ("diff_drop", exact[rule, "drop"])):
+            gaps = sign * (np.array(values[-2:]) - other[-2:])
+            pairs.add([row[name], row[f"{name}_worst"]], gaps)
+    return pairs.outcome("the table cosine")
+
+
+def acceptances(rng: np.random.Generator, unit: float = 1.0, wider: float = 1.0) -> Outcome:
+    """Check the tables ``trend``, ``ranges``, ``acceptance`` and ``cosine`` on a log that is its law: the slope of the
+    acceptance over log2 of the length; what a range that is matched to a target acceptance accepts, and its cosine.
+
+    The matched range must be one that accepts the smallest share that a range can accept and that is at least the
+    target.
+
+    Two controls: ``unit`` multiplies the true slopes; ``wider`` multiplies the true matched ranges.
+    """
+    bandit, counts = counted(rng)
+    at = np.repeat(np.arange(counts.size), counts)
+    A, mass = bandit.advantages[at], np.full(at.size, 1 / at.size)
+    # Some responses are accepted at any range, because A * S < 0, or under cap because S < 0. The targets are larger
+    # than their share, so that some range gives them.
+    S, sign = bandit.log_ratio[at][A != 0], np.sign(A[A != 0])
+    least = max(float(np.mean(S <= 0)), float(np.mean(S * sign <= 0)))
+    targets = tuple(least + (1 - least) * np.array([0.25, 0.5, 0.75]))
+    rows = tables(lambda run: write_counted(run, bandit, counts), targets=targets)
+    pairs, cases = Pairs(), [("drop", "band"), *product(CLIPS, ("update", "weight"))]
+    for outside, measure in cases:
+        (row,) = rows("trend", outside=outside, measure=measure, subset="all" if measure == "band" else "nonzero")
+        true = Accepted.of(bandit, at, mass, A, outside, measure).trend()
+        pairs.add([row["slope"], row["within_slope"]], unit * true)
+    for (outside, measure), target in product(cases, targets):
+        where = {"source": "matched", "target": target, "outside": outside}
+        (row,) = rows("ranges", rate="band" if measure == "band" else "update", **where)
+        ends = np.array([row["range_lo"], row["range_hi"]])
+        least, more = matched_factors(bandit, at, A, outside, measure, target)
+        factors = wider * np.clip(ends / RANGE, least, more)
+        pairs.add(ends, factors * RANGE)
+        matched = Accepted.of(bandit, at, mass, A, outside, measure, factors[1])
+        found = rows("acceptance", measure=measure, subset="all" if measure == "band" else "nonzero", **where)
+        pairs.add([row["estimate"] for row in found], [*matched.by_bin(EDGES)[1], matched.mean])
+        if measure == "update":
+            weights, _ = clipped_weights(bandit, outside, RULE, factors[1])
+            clipped = np.where(A > 0, weights[1][at], weights[0][at]) * A @ bandit.psi[at]
+            (row,) = rows("cosine", bin=-1, weight="sequence", **where)
+            pairs.add(row["estimate"], cosine(clipped, np.exp(bandit.log_ratio[at]) * A @ bandit.psi[at]))
+    return pairs.outcome("the tables trend, ranges, acceptance and cosine")
+
+
+def exponent(rng: np.random.Generator, factor: float = 2.0) -> Outcome:
+    """Check the tables ``scaling`` and ``moments`` on a log in which S given the length L is one of two numbers, both
+    with the probability 1/2: ``mu L - sigma L^H`` and ``mu L + sigma L^H``. So Var(S|L) is ``sigma^2 L^(2H)``.
+
+    ``factor`` (a control) takes another multiple of H for the exponent of the variance.
+    """
+    bandit, counts = counted(rng)
+    mu, sigma, H = rng.normal(scale=0.01), rng.uniform(0.01, 0.1), rng.uniform(0.3, 0.9)
+    # Each response stands in the log with both numbers S and with both signs of A.
+    four = PolicyResponses(*(np.repeat(x, 4, axis=0) for x in (bandit.responses.symbols, bandit.responses.lengths)))
+    A = np.outer(bandit.advantages, [1.0, 1.0, -1.0, -1.0]).ravel()
+    bandit, counts = replace(bandit, responses=four, advantages=A), np.repeat(counts // 4, 4)
+    n = bandit.lengths
+    S = mu * n + sigma * n**H * np.resize([-1.0, 1.0], n.size)
+    rows = tables(lambda run: write_counted(run, bandit, counts, S))
+    pairs = Pairs()
+    for subset, sign in product(("all", "nonzero"), ("all", "positive", "negative")):
+        (row,) = rows("scaling", subset=subset, sign=sign)
+        pairs.add([row["slope_2H"], row["intercept"], row["drift_per_token"]], [factor * H, 2 * np.log(sigma), mu])
+    for k, length in enumerate(LENGTHS):
+        (row,) = rows("moments", subset="nonzero", bin=k)
+        number = counts[(n == length) & (A != 0)].sum()
+        variance = sigma**2 * length ** (2 * H) * number / (number - 1)
+        pairs.add([row["mean_S"], row["var_S"], row["drift_per_token"]], [mu * length, variance, mu])
+        pairs.add(row["mean_weight"], np.exp(mu * length) * np.cosh(sigma * length**H))
+    return pairs.outcome("the tables scaling and moments")
+
+
+def even_policy(rng: np.random.Generator) -> Groups:
+    """Return all groups of two responses of a policy with three equally probable responses of one token.
+
+    Each way to clip changes the mean update by at least a tenth of its length, and leaves a mean update that is not
+    near 0, of which a table would say that it cannot be told from 0.
+    """
+    while True:
+        bandit = make_bandit(rng, vocabulary=2, max_length=1, step=0.3)
+        bandit = replace(bandit, old=np.zeros_like(bandit.old), new=bandit.new - bandit.old)
+        groups = Groups(bandit, rng.normal(size=3), np.zeros(2))
+        A, whole = groups.advantage("grpo"), np.broadcast_to(np.exp(bandit.log_ratio), (2, 3))
+        true = groups.sums(whole, A).mean(axis=0)
+        clipped = [groups.sums(clipped_weights(bandit, outside)[0], A) for outside in CLIPS]
+        changed = min(float(np.sum((u.mean(axis=0) - true) ** 2)) for u in clipped) > 0.01 * np.sum(true**2)
+        if changed and all(np.sum(u.mean(axis=0) ** 2) > 0.05 * np.mean(np.sum(u**2, axis=1)) for u in clipped):
+            return groups
+
+
+def outcomes(rng: np.random.Generator, prompts: int = 3, zeros: bool = False, plug_in: float = 0.0) -> Outcome:
+    """Check the tables ``population`` and ``cosine`` on a log of every update of some prompts that a policy of three
+    equally probable responses can draw, with two responses to each prompt. Sums over the log are then expected values.
+
+    Where both responses to a prompt are the same, their rewards are equal and A = 0. The table's errors of an update
+    (T12) average over the responses with A != 0 and take the number of their prompts as given. The audit of each
+    rollout has the responses of its update. Only pairs of responses to different prompts count, and over all updates
+    these are independent.
+
+    Two controls: ``zeros`` takes as true T12's variance, in which prompts with A = 0 count as zeros; with ``plug_in`` 1
+    the true squared bias is inflated by the covariance of one update, as that of the plug-in is.
+    """
+    groups = even_policy(rng)
+    bandit, number = groups.bandit, len(groups.members)
+    updates = np.array(list(product(range(number), repeat=prompts)))
+    rows = tables(
+        lambda run: write_groups(run, groups, "grpo", groups.members[updates], len(updates), audited=True),
+        edges=(1, 2),
+        window=len(updates),
+    )
+    A, alone = groups.advantage("grpo"), groups.advantage("rloo")
+    whole = np.broadcast_to(np.exp(bandit.log_ratio), (2, 3))
+    some = np.any(A != 0, axis=1)
+    p, given = np.full(number, 1 / number), some / some.sum()
+    share = float(np.mean(some))
+    counts = some[updates].sum(axis=1)
+    # An update with fewer than two prompts with A != 0 has no pair, so the table leaves it out.
+    one_of = float(np.mean(1 / counts[counts >= 2]))
+
+    def variance(terms: Floats) -> float:
+        """Return the variance of the mean of ``terms`` (M, D) over the prompts of an update, divided by ``share``."""
+        return spread(p, terms) / share**2 / prompts if zeros else spread(given, terms) * one_of
+
+    true, fresh = groups.sums(whole, A), given @ groups.sums(np.ones_like(whole), alone)
+    pairs = Pairs()
+    for outside in CLIPS:
+        weights, _ = clipped_weights(bandit, outside)
+        clipped = groups.sums(weights, A)
+        bias = float(np.sum((given @ (clipped - true)) ** 2)) + plug_in * variance(clipped - true)
+        exact = {
+            "cosine": cosine(given @ clipped, given @ true),
+            "bias2": bias / variance(true),
+            "variance": variance(clipped) / variance(true),
+            "mse": (bias + variance(clipped)) / variance(true),
+        }
+        where = {"outside": outside, "bin": -1}
+        for quantity, value in exact.items():
+            (row,) = rows("population", reference="population", quantity=quantity, **where)
+            pairs.add(row["estimate"], value)
+        (row,) = rows("population", reference="fresh", quantity="cosine", **where)
+        pairs.add(row["estimate"], cosine(given @ groups.sums(weights, alone, by=A), fresh))
+        (row,) = rows("cosine", weight="sequence", **where)
+        pairs.add(row["estimate"], same_batch_cosine(p, clipped, true, prompts))
+    return pairs.outcome("the tables population and cosine")
+
+
+CHECKS = (
+    Check(
+        "T8",
+        Method.ENUMERATED,
+        "analysis of a log that is its law: cosine by length, at the worst length, less another rule's",
+        cosines,
+        {
+            "the best length for the worst": partial(cosines, worst=np.argmax),
+            "the other sign of the differences": partial(cosines, sign=-1.0),
+        },
+    ),
+    Check(
+        "T11",
+        Method.ENUMERATED,
+        "analysis of a log that is its law: trend of acceptance, matched ranges",
+        acceptances,
+        {
+            "slopes over the natural logarithm": partial(acceptances, unit=1 / np.log(2)),
+            "matched ranges twice as wide": partial(acceptances, wider=2.0),
+        },
+    ),
+    Check(
+        "T11",
+        Method.ENUMERATED,
+        "analysis of a log that is its law: Var(S|L) = sigma^2 L^(2H), drift and moments of S",
+        exponent,
+        {"H for 2H": partial(exponent, factor=1.0)},
+    ),
+    Check(
+        "T12",
+        Method.ENUMERATED,
+        "analysis of a log of every outcome of an update, some with equal rewards",
+        outcomes,
+        {
+            "prompts with equal rewards count as zeros": partial(outcomes, prompts=2, zeros=True),
+            "plug-in for the squared bias": partial(outcomes, prompts=2, plug_in=1.0),
+        },
+    ),
+)
