@@ -30,9 +30,10 @@ T1's simplest model has S normal given L, with the mean -KL L and a variance pro
 """
 SHAPE = """
 How S is distributed in the runs without a clip, with the changes over training taken out (in each window of {window}
-rollouts S is divided by the root mean square of S/sqrt(L)). Under T1's model the first two lines of a task do not
-change from the shortest to the longest bin of lengths, {near_normal} lie within a tenth of a standard deviation of the
-mean, and {far_normal} lie beyond three. Cells: mean over the runs (lowest to highest).
+rollouts S is divided by the root mean square of S/sqrt(L)). Where S/sqrt(L) has one law, its quantiles and its standard
+deviation are the same in the shortest and the longest bin of lengths; where that law is normal, {near_normal} lie
+within a tenth of a standard deviation of the mean, and {far_normal} beyond three. Cells: mean over the runs (lowest to
+highest).
 
 """
 FAIR = """## At which exponent a band is fair
@@ -42,10 +43,11 @@ at every acceptance (T1); [otherwise it depends on how much the band cuts](theor
 
 ![The fair exponent of a band by the share that it accepts](images/fair_exponent.png)
 
-*Fair exponent by the share of responses that the band accepts, runs without a clip of all seeds together. Solid: all
-responses, each counted as accepted where S lies in the band; dashed: those with A != 0, which a band cuts at the edge
-of their active side alone. Shaded: {percent} intervals, from resampled prompts. Dotted: what [T19](theory.md#t19) predicts
-for all responses if those with A = 0 do not move and the others follow one law of S/sqrt(L). Grey line: T1.*
+*Fair exponent by the share of responses that the band accepts, runs without a clip of all seeds together: of all
+responses and of those with A != 0, counted where S lies in the band, and of those with A != 0 that are not cut, which a
+band cuts at the edge of their active side alone. Shaded: {percent} intervals, from resampled prompts. Dotted: what
+[T19](theory.md#t19) predicts for all responses if those with A = 0 do not move and the others follow one law of
+S/sqrt(L). Grey line: T1.*
 
 In the table each run stands for itself: the upper edge cuts responses with A > 0, the lower edge those with A < 0.
 First-use responses after the first update of a rollout; the range f is calibrated anew in every window of {window}

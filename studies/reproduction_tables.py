@@ -27,6 +27,7 @@ from analysis.rules.evaluate import TARGETS, Case, make_cases
 from analysis.scores.sketch_error import effective_width
 from analysis.scores.sketches import ScoredWindows
 from analysis.stats.fair_exponent import (
+    BOTH_EDGES,
     WINDOW,
     Parts,
     ResponseSet,
@@ -57,7 +58,9 @@ APART = 100_000
 NEAR, FAR = 0.1, 3.0
 """Distances from the mean, in standard deviations, within and beyond which the table ``law`` counts responses. Of a
 normal law 8.0 % lie within .1 and .27 % beyond 3."""
-SETS: tuple[ResponseSet, ...] = ("all", "A != 0")
+SETS: tuple[ResponseSet, ...] = ("all", "A != 0, both edges", "A != 0")
+OF_LAW = dict(zip(("all", "A != 0"), SETS[:2], strict=True))
+"""Sets of responses of the table ``law``, which knows no edges, by the name that they have there."""
 
 
 def tables_of_task(runs: Sequence[Path], step: Callable[[], None] = lambda: None) -> dict[str, pd.DataFrame]:
@@ -97,11 +100,11 @@ def exponent_rows(rows: Rows, shares: Sequence[float] = SHARES) -> Iterator[dict
 
 
 def part_rows(rows: Rows) -> Iterator[dict[str, Any]]:
-    """Yield the trend of a sqrt band's acceptance and its parts, with intervals, at each accepted share: of all
-    responses, and of those with A != 0, which are cut at the edge of their active side alone."""
+    """Yield the trend of a sqrt band's acceptance and its parts, with intervals, at each accepted share, of each of
+    `SETS`."""
     for responses in SETS:
         some = rows.take(members_of(rows.A, responses))
-        window, one_edge = windows(some.rollout, WINDOW), responses != "all"
+        window, one_edge = windows(some.rollout, WINDOW), responses not in BOTH_EDGES
         S = distance(some.S, some.A, responses) if one_edge else some.S
 
         def split(at: Ints, S: Floats = S, some: Rows = some, window: Ints = window, edge: bool = one_edge) -> Floats:
@@ -122,7 +125,7 @@ def law_rows(rows: Rows) -> Iterator[dict[str, Any]]:
     sqrt(L) at `SHARES`.
     """
     bins = quantile_bins(rows.length)
-    for responses in SETS:
+    for name, responses in OF_LAW.items():
         some = rows.take(members_of(rows.A, responses))
         z = per_window(some.S / np.sqrt(some.length), windows(some.rollout, WINDOW))
         place, all_places = bins.index(some.length), bins.index(rows.length)
@@ -132,7 +135,7 @@ def law_rows(rows: Rows) -> Iterator[dict[str, Any]]:
                 continue
             away = np.abs(here - here.mean()) / here.std() if here.std() > 0 else np.zeros(len(here))
             yield {
-                "responses": responses,
+                "responses": name,
                 "bin_lo": bins.edges[k],
                 "bin_hi": bins.edges[k + 1],
                 "bin_mean": float(some.length[place == k].mean()),

@@ -22,9 +22,11 @@ from fspo.stats.bins import quantile_bins
 from fspo.stats.clusters import dense
 from fspo.stats.intervals import CONFIDENCE
 
-ResponseSet = Literal["all", "A != 0", "A > 0", "A < 0"]
-"""A set of responses of a log. A band counts "all" as accepted where S lies in it, whatever A. Of the other sets the
-band cuts a response only at the edge of its active side: the upper edge if A > 0, the lower one if A < 0."""
+ResponseSet = Literal["all", "A != 0, both edges", "A != 0", "A > 0", "A < 0"]
+"""A set of responses of a log, and which edges of a band count. In the first two sets a response is accepted where S
+lies in the band. In the others the band cuts a response only at the edge of its active side: the upper edge if A > 0,
+the lower one if A < 0."""
+BOTH_EDGES: tuple[ResponseSet, ...] = ("all", "A != 0, both edges")
 WINDOW = Options.window
 """Number of rollouts in a window, as in the tables of ``fspo analyse``."""
 RESAMPLES = 200
@@ -42,16 +44,16 @@ class Bounded(NamedTuple):
 
 def members_of(A: Floats, responses: ResponseSet) -> NDArray[np.bool_]:
     """Return whether each response, with advantage A (N,), belongs to the set ``responses``."""
-    sets = {"all": np.ones(len(A), bool), "A != 0": A != 0, "A > 0": A > 0, "A < 0": A < 0}
-    return sets[responses]
+    sets = {"all": np.ones(len(A), bool), "A > 0": A > 0, "A < 0": A < 0}
+    return sets.get(responses, A != 0)
 
 
 def distance(S: Floats, A: Floats, responses: ResponseSet) -> Floats:
     """Return how far each S (N,) lies from 0 towards the edges that can cut the response, nats.
 
-    This is |S| if both edges can (set "all"), else S where A > 0 and -S where A < 0.
+    This is |S| if both edges can (`BOTH_EDGES`), else S where A > 0 and -S where A < 0.
     """
-    return np.abs(S) if responses == "all" else np.sign(A) * S
+    return np.abs(S) if responses in BOTH_EDGES else np.sign(A) * S
 
 
 def trend(X: Floats, L: Floats, share: float, gamma: float, parts: Sequence[Ints]) -> float:

@@ -131,13 +131,17 @@ class PopulationTable:
 
     def __init__(self, key: RunKey, bins: Bins, cases: list[Case], width: float = math.inf) -> None:
         self.key, self.bins, self.width = key, bins, width
-        uncut = any(case.name == UNCORRECTED and case.rule.weight == "none" for case in cases)
-        unclipped = Case(Rule("none"), "exact" if uncut else "none", "given")
-        self.cases = [unclipped, *(common_weight(case) for case in cases if case.name != unclipped.name)]
+        self.take_cases(cases)
         self.left_out: Counter[str] = Counter()
         self._pools: dict[str, _Pool] = {}
         self._reasons: dict[int, str] = {}
         self._cut: dict[int, int] = {}  # by the case's index: number of updates in which the case kept no response
+
+    def take_cases(self, cases: list[Case]) -> None:
+        """Take the same rules for the windows of another run: there a band that follows a target has other ranges."""
+        uncut = any(case.name == UNCORRECTED and case.rule.weight == "none" for case in cases)
+        unclipped = Case(Rule("none"), "exact" if uncut else "none", "given")
+        self.cases = [unclipped, *(common_weight(case) for case in cases if case.name != unclipped.name)]
 
     def add(self, window: ScoredWindow) -> None:
         """Add the scores of one window if they are at first use; scores of reused rows are ignored."""

@@ -1,0 +1,285 @@
+"""The published tables as Markdown and as sentences of docs/findings.md and README."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy import special
+
+from analysis.rules.evaluate import TARGETS
+from analysis.stats.fair_exponent import WINDOW, Parts
+from studies import findings_text as text
+from studies.findings_verdicts import JudgedTask, say
+from studies.reproduction_tables import FAR, NEAR, OF_LAW, SETS, SHARES
+
+SHARE = min(TARGETS)
+"""Accepted share at which sentences name exponents."""
+REFERENCES = ("population", "fresh")
+
+
+def grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a Markdown table."""
+    lines = [f"| {' | '.join(head)} |", "|" + " --- |" * len(head), *(f"| {' | '.join(row)} |" for row in rows)]
+    return "\n".join(lines) + "\n"
+
+
+def of_all_tasks(found: Sequence[JudgedTask], name: str, column: str) -> pd.DataFrame:
+    """Return the table ``name`` of all tasks as one table. If there are several tasks, each value in ``column`` begins
+    with the task's name."""
+    tables = [judged.tables[name] for judged in found]
+    if len(found) > 1:
+        tables = [
+            table.assign(**{column: f"{judged.task}, " + table[column]})
+            for judged, table in zip(found, tables, strict=True)
+        ]
+    return pd.concat(tables, ignore_index=True)
+
+
+def over_runs(table: pd.DataFrame, column: str, usual: float, digits: int) -> str:
+    """Return a Markdown table that sums up the estimates of all runs.
+
+    It has one line for each value of ``column`` (sets of responses, or parts of the trend) and one column for each
+    acceptance in `SHARES`. A cell has the lowest and the highest estimate of all runs, and says how many runs'
+    intervals lie below and how many above ``usual``, the value that T1 expects.
+    """
+    rows = []
+    for value, some in table.groupby(column, sort=False):
+        cells = []
+        for share in SHARES:
+            at = some[some["share"] == share]
+            low, high = (f"{number:z.{digits}f}" for number in (at["value"].min(), at["value"].max()))
+            below, above = (at["high"] < usual).sum(), (at["low"] > usual).sum()
+            cells.append(f"{low} to {high}; {below} below, {above} above, of {len(at)}")
+        rows.append([str(value), *cells])
+    return grid([column, *(f"{share:.0%} accepted" for share in SHARES)], rows)
+
+
+def parts_table(found: Sequence[JudgedTask]) -> str:
+    """Return the Markdown table of the parts of fspo's trend: of all responses, and of those with A != 0."""
+    parts = of_all_tasks(found, "trend_parts", "responses")
+    named = parts.assign(part=parts["responses"] + ", " + parts["part"])
+    return over_runs(named, "part", 0.0, 3)
+
+
+def law_table(found: Sequence[JudgedTask]) -> str:
+    """Return the Markdown table of how S is distributed in the shortest and the longest bin of lengths."""
+    columns = {
+        "share": "share of the responses",
+        "sd": "standard deviation of S/sqrt(L)",
+        "near": f"within {NEAR:g} standard deviations",
+        "far": f"beyond {FAR:g} standard deviations",
+        **{f"q{100 * share:g}": f"{share:.0%} quantile of |S|/sqrt(L)" for share in sorted(TARGETS)},
+    }
+    rows = []
+    for judged in found:
+        law = judged.tables["law"]
+        for responses in OF_LAW:
+            some = law[law["responses"] == responses]
+            ends = [(name, some["bin_lo"] == at) for name, at in (("shortest", some["bin_lo"].min()),)]
+            ends.append(("longest", some.groupby("run")["bin_lo"].transform("max") == some["bin_lo"]))
+            for name, here in ends:
+                cells = [_mean_and_range(some.loc[here, column]) for column in columns]
+                rows.append([f"{judged.task}, {responses}".lstrip(", "), name, *cells])
+    return grid(["responses", "bin", *columns.values()], rows)
+
+
+def _mean_and_range(values: pd.Series) -> str:
+    return f"{values.mean():z.3f} ({values.min():z.3f} to {values.max():z.3f})"
+
+
+def shape_words() -> dict[str, Any]:
+    """Return what the introduction of `law_table` says of the normal law."""
+    near, far = 2 * special.ndtr(NEAR) - 1, 2 * special.ndtr(-FAR)
+    return {"window": WINDOW, "near_normal": f"{near:.1%}", "far_normal": f"{far:.2%}"}
+
+
+def update_table(found: Sequence[JudgedTask]) -> str:
+    """Return the Markdown tables of cosine and error against a population's update, one for each task."""
+    said = []
+    for judged in found:
+        table = judged.tables["updates"]
+        shown = table[table["rule"] != "none"]
+        rows = []
+        for (rule, outside), some in shown.groupby(["rule", "outside"], sort=False):
+            cells = []
+            for target in sorted(TARGETS):
+                at = some[np.isclose(some["target"], target)]
+                for reference, quantity in (*((name, "cosine") for name in REFERENCES), ("population", "mse")):
+                    one = at[(at["reference"] == reference) & (at["quantity"] == quantity)]
+                    cells.append(say(*one[["estimate", "ci_low", "ci_high"]].iloc[0]) if len(one) else "unknown")
+            rows.append([str(rule), str(outside), *cells])
+        head = [f"{name} at {target:.0%}" for target in sorted(TARGETS) for name in (*REFERENCES, "MSE")]
+        updates = int(table["updates"].max()) if len(table) else 0
+        on_task = f"On {judged.task}, " if judged.task else ""
+        said.append(f"{on_task}{updates} updates:\n\n" + grid(["rule", "outside", *head], rows))
+    return "\n".join(said)
+
+
+def why_line(found: Sequence[JudgedTask]) -> str:
+    """Return the sentence on why a band's acceptance over all responses differs from that over those with A != 0: how
+    much more frequent A = 0 is among short responses, and which fair exponent T19 predicts from that alone."""
+    said = []
+    for judged in found:
+        law, curve = judged.tables["law"], judged.tables["exponent_curve"]
+        moving = law[law["responses"] == "A != 0"]
+        short = moving[moving["bin_lo"] == moving["bin_lo"].min()]["share"].mean()
+        long = moving[moving.groupby("run")["bin_lo"].transform("max") == moving["bin_lo"]]["share"].mean()
+        at = curve[np.isclose(curve["share"], SHARE)].set_index("responses")
+        measured, both, active = (say(*at.loc[name, ["value", "low", "high"]]) for name in SETS)
+        prefix = f"on {judged.task} " if judged.task else ""
+        said.append(
+            f"{prefix}A = 0 in {1 - short:.0%} of the shortest and {1 - long:.0%} of the longest responses; fair "
+            f"exponent of all {measured}, predicted {at.loc['predicted', 'value']:z.3f}; of A != 0 {both} for a band "
+            f"that cuts at both edges, {active} for one that cuts at the edge of the active side"
+        )
+    return (
+        "Responses with A = 0 hardly move, and lie in every band. Where they are more frequent among short "
+        "responses, a band that cuts all others alike cuts long ones more often ([T19](theory.md#t19)). In the runs "
+        f"without a clip, at {SHARE:.0%} accepted: {'; '.join(said)}. T1's model has 1/2."
+    )
+
+
+def edges_line(found: Sequence[JudgedTask]) -> str:
+    """Return the sentence that README must hold on the fair exponents of a band's upper and lower edge. The fair
+    exponent is the power of the length with which an edge's distance from 0 must grow to accept all lengths alike."""
+    edges = []
+    for sign in ("A != 0", "A > 0", "A < 0"):
+        ranges = []
+        for judged in found:
+            table = judged.tables["fair_exponent"]
+            at = table[np.isclose(table["share"], SHARE) & (table["responses"] == sign)]["value"]
+            ranges.append(f"{at.min():z.2f} to {at.max():z.2f}" + (f" ({judged.task})" if judged.task else ""))
+        edges.append(", ".join(ranges))
+    where = "docs/findings.md#at-which-exponent-a-band-is-fair"
+    return (
+        f"Where a band leaves {SHARE:.0%} of the responses with A != 0 alone, it would be [fair]({where}) to them "
+        f"at an exponent of {edges[0]}, lowest to highest of all runs; its upper edge alone (A > 0) at {edges[1]}, its "
+        f"lower edge (A < 0) at {edges[2]}; T1's model without drift has 1/2."
+    )
+
+
+def language_model(folder: Path) -> str:
+    """Return the section on the pretrained model from the files of its runs; "" if there are none."""
+    runs = sorted(path.parent for path in folder.glob("*/run.json")) if folder.is_dir() else []
+    if not runs:
+        return ""
+    said = text.LANGUAGE_MODEL
+    for run in runs:
+        found = json.loads((run / "run.json").read_text(encoding="utf-8"))
+        planned, done = found["planned"], found["rollouts"]
+        ended = f" of {planned} planned (it ended early)" if done < planned else ""
+        moved = found.get("exponent_nonzero")
+        said += (
+            f"- `{run.name}`: {done} rollouts{ended}, {found['rows']} first-use responses after an update, to "
+            f"{found['prompts']} prompts, of {found['shortest']} to {found['longest']} tokens; mean reward "
+            f"{found['first']:.2f} in the first and {found['last']:.2f} in the last quarter of the rollouts; S is "
+            f"exactly 0 in {found['unmoved']} responses, because in the updates before theirs the rewards were equal "
+            f"within each group. 2H: {say(*found['exponent'])}"
+            + (f"; where A != 0 {say(*moved)}" if moved else "")
+            + ".\n"
+        )
+    said += (
+        "\nChange of the acceptance for each doubling of L, at one acceptance; in all tables of this section ranges "
+        f"are calibrated anew in every window of {WINDOW} rollouts:\n\n"
+    )
+    trends = pd.concat([pd.read_csv(run / "trend.csv").assign(run=run.name) for run in runs], ignore_index=True)
+    trends["measure"] = trends["measure"].fillna("band") if "measure" in trends else "band"
+    rows = []
+    for (run, measure, rule), some in trends.groupby(["run", "measure", "rule"], sort=False):
+        cells = [_at(some, "target", target, ("slope", "ci_low", "ci_high")) for target in sorted(TARGETS)]
+        rows.append([str(run), "all" if measure == "band" else "A != 0", str(rule), *cells])
+    said += grid(["run", "responses", "rule", *(f"{t:.0%}" for t in sorted(TARGETS))], rows)
+    said += (
+        "\nThe fair exponent; T1's model has 1/2 at every acceptance. It is unknown if in a window the wanted share of "
+        "responses has S = 0, or no response has the sign asked for; an interval is missing if this happens in a "
+        "resample.\n\n"
+    )
+    said += _by_share(runs, "fair_exponent", ["responses"])
+    said += "\nThe trend of a sqrt band around 0 and its parts:\n\n"
+    return said + _by_share(runs, "trend_parts", ["responses", "part"]) + "\n"
+
+
+def _at(table: pd.DataFrame, column: str, value: float, names: Sequence[str]) -> str:
+    at = table[np.isclose(table[column], value)]
+    return say(*at[list(names)].iloc[0]) if len(at) else "unknown"
+
+
+def _by_share(runs: Sequence[Path], name: str, columns: list[str]) -> str:
+    """Return a Markdown table of estimates with intervals: a line for each run and value of ``columns``, a column for
+    each acceptance in `SHARES`."""
+    table = pd.concat([pd.read_csv(run / f"{name}.csv").assign(run=run.name) for run in runs], ignore_index=True)
+    if "responses" not in table:
+        table["responses"] = "all"
+    table["responses"] = table["responses"].fillna("all")
+    rows = []
+    for names, some in table.groupby(["run", *columns], sort=False):
+        cells = [_at(some, "share", share, ("value", "low", "high")) for share in SHARES]
+        rows.append([*map(str, names if isinstance(names, tuple) else (names,)), *cells])
+    return grid(["run", *columns, *(f"{share:.0%} accepted" for share in SHARES)], rows)
+
+
+def language_model_line(folder: Path) -> str:
+    """Return the sentence on the pretrained model that README must hold."""
+    said = []
+    for run in sorted(path.parent for path in folder.glob("*/run.json")):
+        trend = pd.read_csv(run / "trend.csv")
+        for measure, of in (("band", "of all responses"), ("update", "of those with A != 0")):
+            some = (
+                trend[trend["measure"] == measure] if "measure" in trend else trend if measure == "band" else trend[:0]
+            )
+            at = some[np.isclose(some["target"], SHARE)].set_index("rule")
+            cells = [f"{rule} {say(*at.loc[rule, ['slope', 'ci_low', 'ci_high']])}" for rule in at.index]
+            if cells:
+                said.append(f"`{run.name}`, {of}: {', '.join(cells)}")
+    return (
+        "In runs of a [pretrained model of 268M parameters](docs/findings.md#on-a-pretrained-language-model), at "
+        f"{SHARE:.0%} kept, the acceptance changes with each doubling of the length by: {'; '.join(said)}."
+    )
+
+
+def model_sizes(file: Path, pretrained: Path) -> str:
+    """Return the section on models of several sizes from the file of their runs; "" if there is none."""
+    if not file.is_file():
+        return ""
+    runs: list[dict[str, Any]] = [{**row, "task": "chain-add"} for row in pd.read_csv(file).to_dict("records")]
+    for path in sorted(pretrained.glob("*/run.json")):
+        said = json.loads(path.read_text(encoding="utf-8"))
+        exponents = pd.read_csv(path.parent / "fair_exponent.csv")
+        found = {}
+        for stem, responses in (("fair", "all"), ("fair_nonzero", "A != 0")):
+            at = exponents[np.isclose(exponents["share"], SHARE) & (exponents["responses"] == responses)]
+            ends = at[["value", "low", "high"]].iloc[0] if len(at) else [np.nan] * 3
+            found |= dict(zip((f"{stem}_value", f"{stem}_low", f"{stem}_high"), ends, strict=True))
+        law = dict(zip(("slope_2H", "ci_low", "ci_high"), said["exponent"], strict=True))
+        runs.append({**said, **law, **found, "parameters": 268e6, "task": f"counting, `{path.parent.name}`"})
+    rows = []
+    for run in runs:
+        law, fair, moved = (
+            say(*(run.get(name, np.nan) for name in names))
+            for names in (
+                ("slope_2H", "ci_low", "ci_high"),
+                ("fair_value", "fair_low", "fair_high"),
+                ("fair_nonzero_value", "fair_nonzero_low", "fair_nonzero_high"),
+            )
+        )
+        size, lengths = f"{run['parameters'] / 1e6:.3g}M", f"{run['shortest']} to {run['longest']}"
+        rows.append([size, str(run["seed"]), run["task"], str(run["rows"]), lengths, law, fair, moved])
+    share = f"{SHARE:.0%}"
+    head = ["parameters", "seed", "task", "responses", "tokens", "2H", f"fair exponent at {share}, all", "A != 0"]
+    return text.SIZES + grid(head, rows) + "\n"
+
+
+def parts_counts(found: Sequence[JudgedTask], responses: str) -> str:
+    """Return in how many runs the interval of each part of fspo's trend excludes 0, at `SHARE` accepted."""
+    table = pd.concat([judged.tables["trend_parts"] for judged in found])
+    table = table[np.isclose(table["share"], SHARE) & (table["responses"] == responses)]
+    said = []
+    for part in Parts._fields[1:]:
+        rows = table[table["part"] == part]
+        said.append(f"the {part} in {((rows['high'] < 0) | (rows['low'] > 0)).sum()} of {len(rows)} runs")
+    return ", ".join(said)
