@@ -23,7 +23,9 @@ from fspo.base.files import whole_file, write_text
 from fspo.rules import CORRECTIONS, PRESETS, Rule
 from proofs_check.maps.fairness import rows_of
 from proofs_check.maps.settings import setting
-from studies.findings import CLAIMS, PARTS, RESULTS, JudgedTask, further, headlines_of, read, verdict_of
+from studies.findings import RESULTS
+from studies.findings_text import CLAIMS, PARTS
+from studies.findings_verdicts import JudgedTask, further, headlines_of, read, verdict_of
 from studies.reference_pages import DOCS, grid
 
 RULES: dict[str, Rule] = {name: preset.rule for name, preset in PRESETS.items()} | CORRECTIONS
