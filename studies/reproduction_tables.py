@@ -43,7 +43,7 @@ from analysis.tables.population import PopulationRow, PopulationTable
 from fspo.repro.presets import SIX_RULES
 from fspo.stats.bins import Bins, quantile_bins
 from fspo.stats.clusters import dense
-from fspo.theory import still_exponent
+from fspo.theory import fair_exponent_with_still
 
 UNCLIPPED = "none"
 """Rule of the runs without a clip."""
@@ -187,9 +187,13 @@ def predicted(rows: Rows) -> list[float]:
     moving = rows.A != 0
     z = np.abs(per_window(rows.S[moving] / np.sqrt(rows.length[moving]), windows(rows.rollout[moving], WINDOW)))
     long = rows.length > np.median(rows.length)
-    lengths = tuple(float(np.exp(np.log(rows.length[half]).mean())) for half in (~long, long))
-    shares = tuple(float(np.mean(moving[half])) for half in (~long, long))
-    return [still_exponent(lambda p: float(np.quantile(z, p)), shares, lengths, share, 0.5) for share in CURVE_SHARES]
+    lengths = [float(np.exp(np.log(rows.length[half]).mean())) for half in (~long, long)]
+    shares = [float(np.mean(moving[half])) for half in (~long, long)]
+
+    def quantile(p: float) -> float:
+        return float(np.quantile(z, p))
+
+    return [fair_exponent_with_still(quantile, shares, lengths, share, 0.5) for share in CURVE_SHARES]
 
 
 def acceptance_by_bin(runs: Sequence[Path]) -> pd.DataFrame:
