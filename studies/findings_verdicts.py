@@ -131,10 +131,12 @@ def deciding_part(claim: dict[str, Any]) -> str:
 
 
 def deciders(claim: dict[str, Any]) -> list[str]:
-    """Return the names that a claim's estimand gives for what decides it: a task for a claim over all tasks, a part
-    (atom) for a claim that has parts.
+    """Return what decides a claim: a task for a claim over all tasks, a part (atom) for a claim that has parts.
+
+    claims.json of versions that lack ``decides`` has the names in the estimand alone.
     """
-    return re.findall(r"decides, (\S+?):", claim["estimand"])
+    named = claim["details"].get("decides", re.findall(r"decides, (\S+?):", claim["estimand"]))
+    return [named] if isinstance(named, str) else named
 
 
 def further(claim: dict[str, Any], claims: Sequence[dict[str, Any]]) -> str:
@@ -157,8 +159,14 @@ def further(claim: dict[str, Any], claims: Sequence[dict[str, Any]]) -> str:
 
 
 def distance_seen(claim: dict[str, Any]) -> float | None:
-    """Return the distance from the margin that the log with the widest interval shows with 80 % probability."""
-    seen = re.findall(r"distance of (\S+)", claim["details"].get("power", {}).get("sentence", ""))
+    """Return the distance from the margin that the log with the widest interval shows with 80 % probability.
+
+    claims.json of versions that lack ``distance`` has it in the sentence about the power alone.
+    """
+    power = claim["details"].get("power", {})
+    if "distance" in power:
+        return None if power["distance"] is None else float(f"{power['distance']:.2g}")
+    seen = re.findall(r"distance of (\S+)", power.get("sentence", ""))
     return float(seen[0]) if seen else None
 
 

@@ -255,10 +255,10 @@ def test_the_sentences_of_readme_name_each_task_s_numbers():
 
 
 def test_the_law_of_s_by_hand(monkeypatch):
-    """Two lengths: S/sqrt(L) is -3 or 3 where A != 0, of a quarter of the short and all of the long, else 0."""
+    """Two lengths: S/sqrt(L) is -3 or 3 where A != 0, of a fifth of the short and all of the long, else 0."""
     number = 400
     length = np.repeat([4.0, 100.0], number)
-    A = np.where(length == 100, 1.0, np.tile([1.0, 0, 0, 0], number // 2))
+    A = np.where(length == 100, 1.0, np.tile([1.0, 0, 0, 0, 0], 2 * number // 5))
     S = np.where(A != 0, np.tile([3.0, 3.0, 3.0, 3.0, -3.0, -3.0, -3.0, -3.0], number // 4), 0.0) * np.sqrt(length)
 
     class Some:
@@ -270,14 +270,14 @@ def test_the_law_of_s_by_hand(monkeypatch):
 
     rows = Some(S=S, A=A, length=length, rollout=np.zeros(2 * number, int))
     law = pd.DataFrame(reproduction_tables.law_rows(rows)).set_index(["responses", "bin_mean"])
-    assert list(law["share"]) == [1, 1, 0.25, 1]
+    assert list(law["share"]) == [1, 1, 0.2, 1]
     moved = law.loc["A != 0"]
     assert moved["q85"].to_numpy() == pytest.approx([1, 1])  # |S|/sqrt(L) over its root mean square
     assert moved["sd"].to_numpy() == pytest.approx([1, 1])
     every = law.loc["all"]
-    scale = np.sqrt((0.25 * 9 + 9) / 2)
-    assert every["sd"].to_numpy() == pytest.approx([1.5 / scale, 3 / scale])
-    assert every["near"].to_numpy() == pytest.approx([0.75, 0])
+    scale = np.sqrt((0.2 * 9 + 9) / 2)
+    assert every["sd"].to_numpy() == pytest.approx([np.sqrt(0.2) * 3 / scale, 3 / scale])
+    assert every["near"].to_numpy() == pytest.approx([0.8, 0])
     assert every["q75"].to_numpy() == pytest.approx([0, 3 / scale])
 
 
