@@ -29,7 +29,6 @@ the lower one if A < 0."""
 BOTH_EDGES: tuple[ResponseSet, ...] = ("all", "A != 0, both edges")
 WINDOW = Options.window
 """Number of rollouts in a window, as in the tables of ``fspo analyse``."""
-RESAMPLES = 200
 WIDEST = 3.0
 """The fair exponent is searched for from -WIDEST to WIDEST."""
 
@@ -96,11 +95,12 @@ def fair_exponent(X: Floats, L: Floats, share: float, window: Ints) -> float:
 
 
 def fair_exponents(
-    rows: Rows, shares: Sequence[float], responses: ResponseSet = "all", size: int = WINDOW, resamples: int = RESAMPLES
+    rows: Rows, shares: Sequence[float], responses: ResponseSet = "all", size: int = WINDOW, **sampling: int
 ) -> list[Bounded]:
     """Return for each accepted share the fair exponent (`fair_exponent`) with its bootstrap interval (`interval`).
 
-    A window has ``size`` rollouts. Of the rows, those in the set ``responses`` are used.
+    A window has ``size`` rollouts. Of the rows, those in the set ``responses`` are used. ``sampling`` are keyword
+    arguments of `interval`.
     """
     some = rows if responses == "all" else rows.take(members_of(rows.A, responses))
     X, window = distance(some.S, some.A, responses), windows(some.rollout, size)
@@ -108,7 +108,7 @@ def fair_exponents(
     def fitted(at: Ints) -> Floats:
         return np.array([fair_exponent(X[at], some.length[at], share, window[at]) for share in shares])
 
-    return interval(fitted, dense(some.cluster), resamples)
+    return interval(fitted, dense(some.cluster), **sampling)
 
 
 class Parts(NamedTuple):
@@ -149,7 +149,7 @@ def members(group: Ints) -> list[Ints]:
     return np.split(order, np.flatnonzero(np.diff(group[order])) + 1)
 
 
-def interval(of: Callable[[Ints], Floats], cluster: Ints, resamples: int = RESAMPLES, seed: int = 0) -> list[Bounded]:
+def interval(of: Callable[[Ints], Floats], cluster: Ints, resamples: int = 200, seed: int = 0) -> list[Bounded]:
     """Return K estimates with percentile intervals from a bootstrap that redraws whole clusters.
 
     Parameters
