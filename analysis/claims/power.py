@@ -13,7 +13,7 @@ most the probability of the atom that is supported least often.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -83,9 +83,10 @@ def error_of(atom: Atom, design: PlannedRuns) -> float:
     """Return the standard error of one of the numbers that judge an atom (of one log, or of the mean over seeds) at the
     planned sizes; NaN if unknown."""
     share = OWN_ACCEPTANCE if np.isnan(atom.target) else atom.target
-    responses = design.responses * (NONZERO if atom.responses == "nonzero" else 1)
-    trend = np.sqrt(share * (1 - share) / responses) / LENGTH_SPREAD
-    relative = np.sqrt((1 - share) / share / responses)
+    if atom.responses == "nonzero":
+        design = replace(design, responses=round(NONZERO * design.responses))
+    trend = np.sqrt(share * (1 - share) / design.responses) / LENGTH_SPREAD
+    relative = np.sqrt((1 - share) / share / design.responses)
     seeds = np.sqrt(max(design.seeds, 1))
     own, two = atom.arm == "published", np.sqrt(2)
     reward = np.hypot(np.sqrt(FINAL_REWARD * (1 - FINAL_REWARD) / design.held_out), REWARD_SPREAD)
