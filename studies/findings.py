@@ -26,7 +26,7 @@ import numpy as np
 import pandas as pd
 from tqdm import tqdm
 
-from analysis.claims.catalogue import ATOMS, HEADLINES
+from analysis.claims.catalogue import ATOMS, HEADLINES, LEARNT
 from analysis.claims.evidence import ALPHA
 from analysis.log.loading import load_run
 from analysis.log.rows import Floats, Ints, windows
@@ -36,6 +36,7 @@ from fspo.base.command_line import CommandParser
 from fspo.base.errors import UserError, run_cli
 from fspo.base.files import whole_file, write_text
 from fspo.repro.presets import PRESETS, TASKS
+from fspo.rules import RIVALS
 from fspo.stats.clusters import dense
 from fspo.stats.intervals import CONFIDENCE, PERCENT
 from studies import rule_table
@@ -67,7 +68,8 @@ SHORT = """## In short
 
 {verdicts}
 - Supported means on every log of every task; refuted means that some part fails on some log of some task, so
-  [look which](#every-part). C1 to C5 compare fspo with rloo and gspo alone.
+  [look which](#every-part). Where a claim says that fspo leads, it is compared with
+  {rivals} alone.
 - {logs}
 - {edges}
 - Of the [parts of fspo's trend](#why-fspos-acceptance-has-a-trend) at 85 % accepted, the interval excludes 0 for
@@ -191,8 +193,7 @@ ADVICE = """## What to do
 {of_tasks}
 - Look at the fair exponent at the acceptance at which your band cuts, not at the exponent of the variance.
 - Where its interval excludes 1/2, a sqrt band cuts lengths unevenly. `fspo-adaptive` estimates the exponent from
-  earlier updates (claim C7), and `fspo-conformal` a factor for each bin of lengths (no claim, but the parts
-  `fspo-conformal-flat` and `-bins` [below](#every-part)).
+  earlier updates, and `fspo-conformal` a factor for each bin of lengths (claims {learnt}).
 - Where drift is the largest part, a band around the drift (`fspo-kl`) takes it away; where shape is, no drift and no
   fixed exponent does at every acceptance.
 """
@@ -419,7 +420,8 @@ def page(results: Path) -> str:
     text += "".join(rule_table.section(judged.rules, judged.task if several else "") for judged in found)
     text += "\n" + language_model(embedded=[h for judged in found for h in judged.exponents_2H()]) + model_sizes()
     lines = [f"- {line}" for judged in found for line in rule_table.advice(judged.rules, judged.task)]
-    text += ADVICE.format(of_tasks="\n".join(lines))
+    learnt = [h.id for h in HEADLINES if any(rule in part for part in h.atoms for rule in LEARNT)]
+    text += ADVICE.format(of_tasks="\n".join(lines), learnt=", ".join(learnt))
     text += "\n" + EVERY + parts_of_claims(found)
     for judged in found:
         text += (f"On {judged.task}:\n\n" if several else "") + PARTS
@@ -454,6 +456,7 @@ def in_short(results: Path, found: Sequence[JudgedTask]) -> str:
         chance=(1 - CONFIDENCE) * len(table) / len(Parts._fields),
         fairest=rule_table.fairest_line({task.task: task.rules for task in found}),
         gain=gain_line(results),
+        rivals=" and ".join(RIVALS),
     )
 
 
@@ -609,13 +612,13 @@ def logs_line(folder: Path = RESULTS) -> str:
         return ahead, sum(x["p for"] <= ALPHA for x in found), len(found)
 
     first, *others = sorted(round(100 * target) for target in TARGETS)
-    (ahead, clear, count), (less, lead, _) = (leads(first, rival) for rival in ("rloo", "gspo"))
+    (ahead, clear, count), (less, lead, _) = (leads(first, rival) for rival in RIVALS)
     said = (
         f"Where every band keeps {first} % of each of {count} logs, fspo's acceptance has a smaller trend in the "
         f"length than rloo's on {ahead} (clearly on {clear}) and than gspo's on {less} ({lead})"
     )
     for share in others:
-        (ahead, clear, _), (less, lead, _) = (leads(share, rival) for rival in ("rloo", "gspo"))
+        (ahead, clear, _), (less, lead, _) = (leads(share, rival) for rival in RIVALS)
         said += f"; where it keeps {share} %, on {ahead} ({clear}) and on {less} ({lead})"
     return f"{said}. Clearly: p at most {ALPHA:g} on that log alone."
 

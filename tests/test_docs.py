@@ -16,9 +16,15 @@ import pytest
 from latex2mathml.converter import convert
 from markdown import markdown
 
+from analysis.claims.catalogue import LRE_MARGIN
+from analysis.claims.evidence import ALPHA
+from analysis.tables.acceptance import TREND_MARGIN
 from fspo.__main__ import COMMANDS as COMMANDS_OF_FSPO
 from fspo.config import OptimConfig, TaskConfig
 from fspo.config.rule import CorrectionConfig, RuleConfig
+from fspo.gradlog.metric_names import METRICS
+from fspo.repro.options import ReproductionOptions
+from fspo.repro.presets import TASKS
 from fspo.rules import CORRECTIONS, PRESETS, Outside, Rule
 from fspo.rules.clip import MAX_EXPONENT
 from fspo.stats.intervals import PERCENT
@@ -247,6 +253,9 @@ def test_the_presets_are_listed_whole():
 def test_the_help_names_every_task_and_every_way_outside_the_band():
     for name in (*_BUILDERS, *TRAINING_SETS):
         assert f'"{name}"' in (TaskConfig.__doc__ or "")
+        assert f"`{name}`" in page("docs/train.md")
+    for name in TASKS:
+        assert re.search(rf"tasks : .*?\W{name}[,\s]", ReproductionOptions.__doc__ or "", re.S)
     ways = "{" + ", ".join(f'"{way}"' for way in get_args(Outside)) + "}"
     for config in (Rule, RuleConfig, CorrectionConfig):
         assert f"outside : {ways}" in (config.__doc__ or "")
@@ -257,8 +266,33 @@ def test_the_help_names_every_task_and_every_way_outside_the_band():
 
 
 def test_documents_name_the_confidence_level():
-    pages = "".join(map(page, ("README.md", "docs/theory.md", "docs/glossary.md")))
-    assert set(re.findall(r"(\d+ %) intervals?", pages)) == {PERCENT}
+    for name in ("README.md", "docs/theory.md", "docs/glossary.md", "docs/evaluate.md"):
+        assert set(re.findall(r"(\d+ %) intervals?", page(name))) <= {PERCENT}, name
+    assert f"With $`\\alpha={f'{ALPHA:g}'.removeprefix('0')}`$, the probability of error of one end" in section(11)
+
+
+def test_documents_name_the_margins_of_the_claims():
+    trend, lre = (f"{margin:g}".removeprefix("0") for margin in (TREND_MARGIN, LRE_MARGIN))
+    assert f"the trend, within {trend} for each doubling of $`L`$, and $`LRE_\\infty`$, below {lre} with" in THEORY
+
+
+def test_metrics_named_in_documents_exist():
+    """A word in capitals, * or ... stands for any part of a name; names with a slash are told from other words."""
+    known = [re.compile(re.sub(r"\b(?:[A-Z]{4,}|I)\b", r"[\\w*]+", name)) for name in METRICS]
+    rooms = "|".join(sorted({name.split("/")[0] for name in METRICS if "/" in name}))
+    for name in (name for name in PAGES if name not in ("docs/metrics.md", "docs/import.md")):
+        for word in re.findall(rf"`((?:{rooms})/[\w*/]+)`", page(name)):
+            whole = re.compile(word.replace("*", r"[\w]+"))
+            assert any(
+                one.fullmatch(word) or whole.fullmatch(metric) for one, metric in zip(known, METRICS, strict=True)
+            ), f"{name}: {word}"
+
+
+def test_the_site_has_every_page():
+    """As mkdocs asks when it builds the site; here without building it."""
+    listed = set(re.findall(r": ([\w/-]+\.md)$", page("mkdocs.yml"), re.M))
+    pages = {name.removeprefix("docs/") for name in PAGES if name.startswith("docs/")}
+    assert listed - {"index.md", "files/CONTRIBUTING.md", "files/CHANGELOG.md"} == pages
 
 
 def test_documents_name_the_cap_of_the_exponent():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, fields
-from typing import get_args
+from typing import Any, get_args
 
 from trl import GRPOConfig
 
@@ -28,6 +28,11 @@ _IGNORED = {
     "entropy_coef": "adds an entropy bonus, which FSPOTrainer does not compute",
     "use_adaptive_entropy": "adds an entropy bonus, which FSPOTrainer does not compute",
 }
+
+
+def _one_of(what: str, names: Any) -> dict[str, str]:
+    """Return the help of an option that takes one of the names of a Literal."""
+    return {"help": f"{what}: {', '.join(get_args(names))}."}
 
 
 @dataclass
@@ -75,21 +80,21 @@ class FSPOConfig(GRPOConfig):
     range_lo: float | None = field(default=None, metadata={"help": "Lower range, by default the preset's."})
     range_hi: float | None = field(default=None, metadata={"help": "Upper range, by default the preset's."})
     gamma: float | None = field(default=None, metadata={"help": "Exponent of preset 'power'."})
-    drift: str | None = field(default=None, metadata={"help": f"Centre of the band: {', '.join(get_args(Drift))}."})
+    drift: str | None = field(default=None, metadata=_one_of("Centre of the band", Drift))
     drift_source: str | None = field(default=None, metadata={"help": "Must be 'lagged' where the rule has a drift."})
-    outside: str | None = field(default=None, metadata={"help": f"Outside the band: {', '.join(get_args(Outside))}."})
+    outside: str | None = field(default=None, metadata=_one_of("Outside the band", Outside))
     dual: float | None = field(default=None, metadata={"help": "Dual clip, > 1."})
-    adapt: str | None = field(default=None, metadata={"help": f"What follows the target: {', '.join(get_args(Adapt))}."})
+    adapt: str | None = field(default=None, metadata=_one_of("What follows the target", Adapt))
     target: float | None = field(default=None, metadata={"help": "Wanted acceptance of an adaptive rule, in (0, 1)."})
-    target_rate: str | None = field(default=None, metadata={"help": f"Acceptance that is meant: {', '.join(get_args(Rate))}."})
-    aggregation: str | None = field(default=None, metadata={"help": f"How terms are averaged: {', '.join(get_args(Aggregation))}."})
+    target_rate: str | None = field(default=None, metadata=_one_of("Acceptance that is meant", Rate))
+    aggregation: str | None = field(default=None, metadata=_one_of("How terms are averaged", Aggregation))
     constant_length: int | None = field(default=None, metadata={"help": "Divisor of aggregation 'constant'."})
     correction: str = field(default="none", metadata={"help": "Preset of the correction of the sampler's mismatch."})
     correction_range_lo: float | None = field(default=None, metadata={"help": "The correction's lower range."})
     correction_range_hi: float | None = field(default=None, metadata={"help": "The correction's upper range."})
     correction_drift: str | None = field(default=None, metadata={"help": "Centre of the correction's band."})
-    correction_outside: str | None = field(default=None, metadata={"help": f"Outside that band: {', '.join(get_args(Outside))}."})
-    correction_weight: str | None = field(default=None, metadata={"help": f"Its weight: {', '.join(get_args(Weight))}."})
+    correction_outside: str | None = field(default=None, metadata=_one_of("Outside that band", Outside))
+    correction_weight: str | None = field(default=None, metadata=_one_of("Its weight", Weight))
     score_every: int = field(default=0, metadata={"help": "Rollouts between score passes, 0 for never."})
 
     def __post_init__(self) -> None:

@@ -2,12 +2,14 @@
 
 import json
 import shutil
+from typing import get_args
 
 import pandas as pd
 import pytest
 
 from analysis.options import Options
 from analysis.run import analyse_runs
+from analysis.stats.fair_exponent import ResponseSet
 from fspo.base.errors import UserError
 from studies import findings
 from tests.record.make_record import LOGS
@@ -30,6 +32,7 @@ def run(tmp_path_factory):
 def write_reproduction(folder, run, claims):
     """Write what a finished reproduction of one task leaves: one run, its claims, report and figure."""
     (folder / "runs").mkdir(parents=True)
+    claims = [*claims, *(claim(f"{share}-trend-{rival}") for share in (85, 95) for rival in ("rloo", "gspo"))]
     (folder / "runs" / "fspo-seed11").symlink_to(run)
     said = {"catalogue": "abc", "commit": "0123456789abcdef", "seeds": [11], "claims": claims}
     (folder / findings.JUDGED).write_text(json.dumps(said))
@@ -64,7 +67,7 @@ def test_a_reproduction_is_published_as_tables_and_a_page(tmp_path, run):
     assert json.loads((results / "claims.json").read_text()) == said
     assert (results / "report.html").read_text() == "the report of out"
     exponents, parts = (pd.read_csv(results / f"{n}.csv") for n in ("fair_exponent", "trend_parts"))
-    assert len(exponents) == 3 * len(findings.SHARES)
+    assert len(exponents) == len(get_args(ResponseSet)) * len(findings.SHARES)
     by_part = parts.pivot(index="share", columns="part", values="value")
     assert by_part[["drift", "scale", "shape"]].sum(axis=1).to_numpy() == pytest.approx(by_part["trend"], abs=1e-3)
 

@@ -157,4 +157,4 @@ def test_the_help_of_corrections_says_on_which_ratio_each_acts_by_default():
     assert {name for name, rule in CORRECTIONS.items() if rule.on == "engine"} == {"engine-sqrt"}
     assert {rule.on for rule in CORRECTIONS.values()} == {"engine", "behaviour"}
     assert "(default of engine-sqrt)" in told
-    assert "(default of the others)" in told
+    assert "(default of all other presets)" in told
