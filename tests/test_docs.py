@@ -25,7 +25,7 @@ from fspo.config.rule import CorrectionConfig, RuleConfig
 from fspo.gradlog.metric_names import METRICS
 from fspo.repro.options import ReproductionOptions
 from fspo.repro.presets import TASKS
-from fspo.rules import CORRECTIONS, PRESETS, Outside, Rule
+from fspo.rules import CORRECTIONS, PRESETS, Drift, Outside, Rule
 from fspo.rules.clip import MAX_EXPONENT
 from fspo.stats.intervals import PERCENT
 from fspo.tasks import _BUILDERS
@@ -186,6 +186,18 @@ def test_files_named_exist(name):
             assert (ROOT / word).exists(), word
 
 
+def test_names_stand_in_the_files_that_the_page_on_developing_says():
+    found = re.findall(r"((?:`[\w.]+`(?:, | and )?)+) (?:in|of) `([\w./-]+\.\w+)`", page("docs/developing.md"))
+    assert len(found) > 80
+    missing = [
+        f"{name} in {file}"
+        for names, file in found
+        for name in re.findall(r"`([\w.]+)`", names)
+        if not re.search(rf"\b{re.escape(name)}\b", page(file))
+    ]
+    assert missing == []
+
+
 TOP = {path.name for path in ROOT.iterdir() if not path.name.startswith(".") and path.name != "out"}
 
 
@@ -256,9 +268,10 @@ def test_the_help_names_every_task_and_every_way_outside_the_band():
         assert f"`{name}`" in page("docs/train.md")
     for name in TASKS:
         assert re.search(rf"tasks : .*?\W{name}[,\s]", ReproductionOptions.__doc__ or "", re.S)
-    ways = "{" + ", ".join(f'"{way}"' for way in get_args(Outside)) + "}"
+    ways, drifts = ("{" + ", ".join(f'"{n}"' for n in get_args(names)) + "}" for names in (Outside, Drift))
     for config in (Rule, RuleConfig, CorrectionConfig):
         assert f"outside : {ways}" in (config.__doc__ or "")
+        assert f"drift : {drifts}" in (config.__doc__ or "")
     (row,) = [line for line in page("docs/glossary.md").splitlines() if line.startswith("| outside |")]
     for way in get_args(Outside):
         assert f"- `{way}`: " in section(2)
