@@ -1,6 +1,6 @@
 """The configuration: the command line wins over the file; wrong names and values are refused with their cure."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -8,8 +8,8 @@ import pytest
 from fspo.base.errors import UserError
 from fspo.base.options import option_names, parse, save, to_dict
 from fspo.config import TrainConfig
-from fspo.config.rule import CorrectionConfig
-from fspo.rules import CORRECTIONS, PRESETS
+from fspo.config.rule import CorrectionConfig, RuleConfig
+from fspo.rules import CORRECTIONS, PRESETS, Rule
 
 
 def made(*arguments: str) -> TrainConfig:
@@ -128,6 +128,11 @@ def test_one_update_a_rollout_warns_with_the_cure() -> None:
     assert any("batch.minibatches to 2" in w for w in made("--batch.minibatches", "1").warnings())
     assert any("batch.responses to 2" in w for w in made("--batch.responses", "1").warnings())
     assert made().warnings() == []
+
+
+def test_every_part_of_a_rule_but_those_that_make_a_preset_is_an_option() -> None:
+    of_a_preset = {"shape", "weight", "factors", "name"}
+    assert {part.name for part in fields(Rule)} - of_a_preset <= {option.name for option in fields(RuleConfig)}
 
 
 @pytest.mark.parametrize("name", PRESETS)
