@@ -20,6 +20,7 @@ from typing import Any
 import pandas as pd
 from tqdm import tqdm
 
+from analysis.claims.catalogue import HEADLINES, LEARNT
 from analysis.claims.evidence import ALPHA
 from analysis.stats.fair_exponent import WIDEST, WINDOW
 from fspo.base.command_line import CommandParser
@@ -27,6 +28,7 @@ from fspo.base.errors import UserError, run_cli
 from fspo.base.files import whole_file, write_text
 from fspo.repro.presets import PRESETS, TASKS
 from fspo.repro.stages import GROUND_FLOOR, Stages, source_digest
+from fspo.rules import RIVALS
 from fspo.stats.intervals import PERCENT
 from studies import findings_tables as tables
 from studies import findings_text as text
@@ -71,7 +73,9 @@ def page(results: Path) -> str:
     said += text.UPDATES + tables.update_table(found) + "\n"
     said += tables.language_model(PRETRAINED) + tables.model_sizes(MODEL_SIZE, PRETRAINED)
     lines = [f"- {line}" for judged in found for line in rule_table.advice(judged.tables["rules"], judged.task)]
-    said += text.ADVICE.format(of_tasks="\n".join(lines)) + "\n" + text.EVERY + verdicts.parts_of_claims(found)
+    learnt = [h.id for h in HEADLINES if any(rule in part for part in h.atoms for rule in LEARNT)]
+    said += text.ADVICE.format(of_tasks="\n".join(lines), learnt=", ".join(learnt))
+    said += "\n" + text.EVERY + verdicts.parts_of_claims(found)
     for judged in found:
         said += (f"On {judged.task}:\n\n" if several else "") + text.PARTS
         for claim in judged.claims:
@@ -111,6 +115,7 @@ def in_short(found: Sequence[JudgedTask], pooled: Sequence[dict[str, Any]]) -> s
         edges=tables.edges_line(found).replace(PAGE.relative_to(ROOT).as_posix(), ""),
         fairest=rule_table.fairest_line(rules),
         gain=rule_table.gain_line(rules),
+        rivals=" and ".join(RIVALS),
     )
 
 

@@ -14,8 +14,8 @@ SHORT = """## In short
 
 {verdicts}
 - A part that is about logs must hold on every log of every task to be supported; a part about training must hold of the
-  mean over seeds on every task. Refuted means that some part fails somewhere, so [look which](#every-part). C1 to C5
-  compare fspo with rloo and gspo alone.
+  mean over seeds on every task. Refuted means that some part fails somewhere, so [look which](#every-part). Where a
+  claim says that fspo leads, it is compared with {rivals} alone.
 - **Responses with a gradient.** {of_update}
 - **All responses.** {of_all}
 - **Why they differ.** {why}
@@ -142,6 +142,6 @@ ADVICE = """## What to do
 - Measure first: `fspo analyse RUN` shows the acceptance by length of all responses and of those with A != 0. Only the
   second says which lengths the clip takes gradient from.
 - Look at the fair exponent at the acceptance at which your band cuts, not at the exponent of the variance. Where its
-  interval excludes 1/2, a sqrt band cuts lengths unevenly. `fspo-adaptive` estimates the exponent from earlier updates
-  (claim C7), and `fspo-conformal` a factor for each bin of lengths (C8); C9 judges both in training.
+  interval excludes 1/2, a sqrt band cuts lengths unevenly. `fspo-adaptive` estimates the exponent from earlier updates,
+  and `fspo-conformal` a factor for each bin of lengths (claims {learnt}).
 """

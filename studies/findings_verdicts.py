@@ -16,6 +16,7 @@ from analysis.claims.catalogue import ATOMS, HEADLINES
 from analysis.claims.evidence import ALPHA
 from analysis.rules.evaluate import TARGETS
 from fspo.repro.presets import TASKS
+from fspo.rules import RIVALS
 
 JUDGED = "claims.json"
 INTERVAL = ("estimate", "ci_low", "ci_high")
@@ -243,7 +244,7 @@ def trends_line(found: Sequence[JudgedTask], update: bool) -> str:
                 )
             of_rules.append(f"{rule} {', '.join(spans)}")
         leads = []
-        for rival in ("rloo", "gspo"):
+        for rival in RIVALS:
             numbers = [x for judged in found for x in judged.numbers(f"{tag}-trend-{rival}")]
             ahead = sum(value > 0 for value in _values(numbers))
             clear, against = (sum(x[p] <= ALPHA for x in numbers) for p in ("p for", "p against"))

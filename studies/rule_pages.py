@@ -21,6 +21,7 @@ from fspo.base.command_line import CommandParser
 from fspo.base.errors import run_cli
 from fspo.base.files import whole_file, write_text
 from fspo.rules import CORRECTIONS, PRESETS, Rule
+from fspo.rules.rule import EPS_SHAPES
 from proofs_check.maps.fairness import rows_of
 from proofs_check.maps.settings import setting
 from studies.findings import RESULTS
@@ -151,12 +152,12 @@ def definition(rule: Rule) -> str:
         gamma = {"fixed": "", "token": "", "linear": "L", "sqrt": "\\sqrt L", "prefix": "\\sqrt t"}.get(rule.shape)
         scale = f"L^{{{rule.gamma:g}}}" if gamma is None else gamma
         m = "" if rule.drift == "none" else "m_L "
-        if rule.shape in ("fixed", "linear", "token"):
+        if rule.shape in EPS_SHAPES:
             lower, upper = f"\\log(1-{rule.range_lo:.4g})", f"\\log(1+{rule.range_hi:.4g})"
             lo, hi = (f"{m}{'+' if m else ''}{scale}{' ' if scale else ''}{edge}" for edge in (lower, upper))
         else:
             lo, hi = f"{m}-{rule.range_lo:g}\\,{scale}", f"{m}{'+' if m else ''}{rule.range_hi:g}\\,{scale}"
-        if rule.outside == "cap" or (rule.shape in ("fixed", "linear", "token") and rule.range_lo == 1):
+        if not rule.clip.has_lower_edge or (rule.shape in EPS_SHAPES and rule.range_lo == 1):
             lo = "-\\infty"
         band = f"lo = {lo} , \\qquad hi = {hi}" + (f" , \\qquad {CENTRES[rule.drift]}" if m else "")
     summed = {"token": "each token's own", "prefix": "the sum over each prefix of t tokens"}.get(

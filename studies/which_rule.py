@@ -243,7 +243,7 @@ def verdict(rows: list[Row], quantity: str, words: str) -> list[str]:
         fspo = table[table.rule == "fspo"].set_index("outside")
         sentence = f"At {target:.0%}: least {words} in estimate is `{best.rule}` with {best.outside}, {cell(best)} of"
         sentence += f" fspo's drop (p = {best.p:.2g} alone, {p:.2g} as the best of {looks})"
-        own = [f"its {o} {cell(fspo.loc[o])} (p = {fspo.loc[o].p:.2g})" for o in ("cap", "truncate")]
+        own = [f"its {o} {cell(fspo.loc[o])} (p = {fspo.loc[o].p:.2g})" for o in sorted({*OF_CLIP_RULES} - {"drop"})]
         out.append(f"- {sentence}; fspo's own band, {', '.join(own)}.")
     return out
 
@@ -297,6 +297,7 @@ def page(logs: list[Row], models: list[Row], trained: list[Row], before: str = "
         HEAD.format(
             answer=answer(logs, quantities) if logs else "No logs were given.",
             level=PERCENT,
+            ways=", ".join(OF_CLIP_RULES),
             logs=len({r["unit"] for r in logs}),
             models=len({r["unit"] for r in models}),
         )
@@ -326,8 +327,8 @@ HEAD = """# Which rule gives the best update at equal acceptance?
 
 {answer}
 
-`python studies/which_rule.py` writes this page. A case is a rule's band and what happens outside it (drop, truncate,
-cap). MSE is the mean squared error of the clipped update as an estimate of the true one (docs/theory.md T12), shown as
+`python studies/which_rule.py` writes this page. A case is a rule's band and what happens outside it ({ways}).
+MSE is the mean squared error of the clipped update as an estimate of the true one (docs/theory.md T12), shown as
 a ratio to `fspo` with drop: below 1 is better. A gain in cosine is a difference from it: above 0 is better. A unit is a
 log or a model ({logs} logs, {models} models); cases are compared on the same unit. How to read a cell:
 
@@ -354,8 +355,8 @@ supervised warm-up; `digits`, the share of digits; `brief`, whether a response e
 EXACT = """## In models whose update is known
 
 The policies of `proofs_check/maps/`: exact moments, {prompts} responses an update, ranges matched to one band
-acceptance, so that here drop, truncate and cap share one band. Units are the models, which were chosen and not drawn:
-the interval says how much it depends on the model, and a p-value is no more than a count of models.
+acceptance, so that here a band is the same whatever happens outside it. Units are the models, which were chosen and
+not drawn: the interval says how much it depends on the model, and a p-value is no more than a count of models.
 """.replace("{prompts}", str(PROMPTS))
 TRAINED = f"""{TRAINING}
 Short runs on two-core hardware: each rule's range follows the same band acceptance (`--rule.adapt range`), all else

@@ -16,7 +16,7 @@ is missing has p-values of 1.
   times the smallest ``p_against`` of its numbers.
 
 So each verdict, of an atom or of a headline, is wrong with probability at most ``ALPHA``. With one log, the verdict of
-an atom *above* or *below* a margin can be read from the 95 % interval: the atom is supported if the whole interval lies
+an atom *above* or *below* a margin can be read from its interval: the atom is supported if the whole interval lies
 on the claimed side of the margin, and refuted if it lies on the other side. (An atom about LRE_inf is an exception: a
 second test, of LRE_2, can refute it too, so the interval of LRE_inf need not show a refutation.)
 """
@@ -54,8 +54,8 @@ class Measured(NamedTuple):
 
     @staticmethod
     def of_interval(value: float, low: float, high: float) -> Measured:
-        """Make an estimate with standard errors from an estimate with a 95 % interval: each standard error is the
-        distance from the estimate to one end of the interval, divided by the normal quantile 1.96."""
+        """Make an estimate with standard errors from an estimate with an interval: each standard error is the distance
+        from the estimate to one end of the interval, divided by the normal quantile of that level."""
         z = t_quantile(np.inf)
         return Measured(value, (value - low) / z, (high - value) / z)
 

@@ -123,7 +123,7 @@ def power_of(atom: Atom, design: PlannedRuns) -> dict[str, Any]:
     alpha = ALPHA / 2 if atom.quantity == "lead in trend" else ALPHA
     if atom.quantity == "LRE_inf":
         # Half-width of the interval of a bin's acceptance less the mean, over the mean. All bins' intervals together
-        # hold with 95 % probability (Bonferroni).
+        # hold with the probability CONFIDENCE (Bonferroni).
         wide = -float(special.ndtri(ALPHA / DEFAULT_BINS)) * error
         bin_ = max(2 * float(special.ndtr((atom.margin - wide) / error)) - 1, 0.0)
         equal, seen = bin_ ** (DEFAULT_BINS * units), atom.margin + wide + float(special.ndtri(SEEN)) * error

@@ -1,4 +1,4 @@
-"""The names that other trainers use: columns of per-response tables, and scalar metrics.
+"""The names that other trainers use: files, columns of per-response tables, and scalar metrics.
 
 A scalar of another trainer gets the name of this project's metric only if both mean the same. ``DIFFERENT`` says for
 scalars with a similar name how their meaning differs. The names come from the sources of TRL 1.16
@@ -13,6 +13,12 @@ import re
 from fspo.gradlog import metric_names as metric
 from fspo.gradlog import schema
 
+STATE = "trainer_state.json"
+"""Name of the file in which TRL (any trainer of Hugging Face's) keeps its scalars."""
+TRL_TABLE = "completions_"
+"""How the names of TRL's tables of responses begin."""
+EVENTS = "events.out.tfevents"
+"""Part of the names of TensorBoard's files."""
 ROLLOUT_VERSIONS = ("min_global_steps", "max_global_steps")
 """Columns of verl that give the version of the weights in rollouts; all other columns of versions count updates."""
 

@@ -91,13 +91,13 @@ def settings(run: Run) -> Iterator[Setting]:
         yield Setting("outside", outside, named, replace(base, outside=outside))
     for drift in ("none", "kl", "gaussian", "tilted"):
         yield Setting("drift", drift, named, replace(base, drift=drift))
-    typical = float(np.median(run.rows.length))
+    typical = np.array([np.median(run.rows.length)])
     for gamma in (0.0, 0.25, 0.5, 0.75, 1.0):
         # At the median length the band is as wide as that of the sqrt rule ``base``, so that only the growth of the
         # half-width with the length changes.
-        factor = typical ** (0.5 - gamma)
-        ends = {"range_lo": base.range_lo * factor, "range_hi": base.range_hi * factor}
-        yield Setting("gamma", f"{gamma:g}", "power", replace(base, shape="power", gamma=gamma, name="", **ends))
+        rule = replace(base, shape="power", gamma=gamma, name="")
+        wider = base.half_widths(typical)[1] / rule.half_widths(typical)[1]
+        yield Setting("gamma", f"{gamma:g}", "power", scaled(rule, float(wider[0])))
     for name, power in (("response", 0.0), ("token", 1.0), ("response mean", -1.0)):
         yield Setting("aggregation", name, named, base, window=_weighted(power))
     if corrections:  # a correction depends on neither group size nor minibatch: yield no such settings

@@ -207,8 +207,9 @@ def tables_of(run: Run, tally: Tally, uses: Sequence[str] = USES) -> AcceptanceT
             continue
         sums = tally.uses[use]
         views = {name: Means.of(found) for name, found in sums.subsets.items()}
-        exact = CaseKey(RuleKey(run_key, EXACT, "", "given", np.nan), SUBSETS[1], use)
-        tables.ess += _ess(exact, tally.layout, sums.subsets[SUBSETS[1]], None, views[SUBSETS[1]])
+        # as for the clip rules, whose weights it is compared with: the responses that have a gradient
+        exact = CaseKey(RuleKey(run_key, EXACT, "", "given", np.nan), "nonzero", use)
+        tables.ess += _ess(exact, tally.layout, sums.subsets["nonzero"], None, views["nonzero"])
         made: dict[tuple[int, str, str], AcceptanceTables] = {}
         for i, case in enumerate(tally.cases):
             drop = case.source == "trained" or case.rule.clip.zeroes

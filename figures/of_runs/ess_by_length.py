@@ -31,10 +31,11 @@ TITLE = "Effective sample size by length"
 TITLE_BY = "Effective sample size (bins: {label})"
 CAPTION = (
     "Effective over actual number of responses of the weights that each rule leaves, by {by} (n = {n} responses "
-    "with A ≠ 0 a bin); exact: every response with its weight w = exp({S}). Last panel: mean of w, 1 where the "
+    "with A ≠ 0 a bin); exact: every response with its weight w = exp({S}). Last panel: mean of w, near 1 where the "
     f"sampler's law is the one that the weights assume. Bars: {PERCENT} intervals. {{what}}."
     "\n\nEffective number over n: (Σ M w)² / (n Σ (M w)²). The mean of w by {by} tells how lengths shift "
-    "(docs/theory.md T9). Intervals of the share: jackknife over prompts; none where few prompts decide."
+    "(docs/theory.md T9); over all responses, those with A = 0 too, it is 1. Intervals of the share: jackknife over "
+    "prompts; none where few prompts decide."
 )
 WEIGHT = "mean weight"
 

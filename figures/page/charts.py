@@ -107,7 +107,7 @@ CHARTS = {
     "ess_by_length": Chart(
         "Effective over actual number of responses of the weights that each rule leaves, by length (n = {n} responses "
         "with A ≠ 0 for each point); exact: every response with its weight w = exp(S). Chart “mean weight”: mean of "
-        f"w, 1 where the sampler's law is the one that the weights assume. {_BARS} {{logs}}.",
+        f"w, near 1 where the sampler's law is the one that the weights assume. {_BARS} {{logs}}.",
         "effective share, or mean weight",
     ),
     "theory_gap": Chart(

@@ -31,7 +31,7 @@ PLACES = {
     ACTION: ("sensitivity_range", "sensitivity_settings"),
 }
 """Figures by the question of the page that they answer. A figure that is not listed here answers the question `CUT`."""
-CLAIMED = {UPDATE: ("C3", "C6"), THEORY: ("C4",), HEALTH: ("C5",)}
+CLAIMED = {UPDATE: ("C3", "C6"), THEORY: ("C4", "C4u"), HEALTH: ("C5",)}
 """Headlines of claims by the question of the page that they answer. A headline not listed here answers `CUT`."""
 LEAD = "acceptance_by_length"
 """The figure on the first screen of the report."""

@@ -24,6 +24,8 @@ ZEROING: tuple[Outside, ...] = ("drop", "mask")
 """Values of `Clip.outside` with which a response that is cut loses all its weight.
 
 With the other values a response that is cut keeps the weight of the edge."""
+NO_LOWER_EDGE: tuple[Outside, ...] = ("cap",)
+"""Values of `Clip.outside` with which no response is cut below the band."""
 OF_CLIP_RULES: tuple[Outside, ...] = ("drop", "truncate", "cap")
 """Values of `Clip.outside` with which tables and figures evaluate each clip rule."""
 OF_CORRECTIONS: tuple[Outside, ...] = ("mask", "cap")
@@ -214,6 +216,11 @@ class Clip(NamedTuple):
     def zeroes(self) -> bool:
         """Whether a response that is cut loses all its weight. If not, it keeps the weight of the edge."""
         return self.outside in ZEROING
+
+    @property
+    def has_lower_edge(self) -> bool:
+        """Whether a response may be cut below the band."""
+        return self.outside not in NO_LOWER_EDGE
 
     def _dual_edge(self, edges: Edges) -> Float[Array, "*rows"]:
         assert self.dual is not None

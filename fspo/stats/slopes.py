@@ -15,7 +15,8 @@ from fspo.stats.intervals import EQUIVALENCE, t_quantile
 
 @dataclass(frozen=True)
 class Slope:
-    """A regression slope with two cluster-robust intervals, at 95 % (``ci``) and 90 % (``ci90``), and two tests.
+    """A regression slope with two cluster-robust intervals, at the levels CONFIDENCE (``ci``) and EQUIVALENCE
+    (``ci90``), and two tests.
 
     One test is of the hypothesis that the slope is 0, the other of the hypothesis that it is beyond a margin around 0.
     """

@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
+from fspo.rules import OF_CLIP_RULES
 from fspo.stats.intervals import t_quantile
 from fspo.theory import Floats
 from proofs_check.frame import Check, Method, Outcome
 from proofs_check.tools.compare import bonferroni, close
 from proofs_check.tools.drawn_logs import (
-    CLIPS,
     GROUP,
     LENGTHS,
     RANGE,
@@ -147,8 +147,8 @@ def population(rng: np.random.Generator, estimator: Any, bias: float = 1.0, othe
         return float(p @ (u * v).sum(axis=1)) / PROMPTS + (1 - 1 / PROMPTS) * float((p @ u) @ (p @ v))
 
     found, truth = {}, {}
-    for k, outside in enumerate(CLIPS):
-        weights, _ = clipped_weights(bandit, CLIPS[(k + other) % len(CLIPS)])
+    for k, outside in enumerate(OF_CLIP_RULES):
+        weights, _ = clipped_weights(bandit, OF_CLIP_RULES[(k + other) % len(OF_CLIP_RULES)])
         clipped = groups.sums(weights, A)
         squared = bias * float(np.sum((p @ (clipped - true)) ** 2))
         exact = {
@@ -183,7 +183,7 @@ def lemma(rng: np.random.Generator, lost: str = "") -> Outcome:
     here = (n == np.array(LENGTHS)[:, None]) * mass
     p, psi, w = here.sum(axis=1), bandit.psi[some] * A[:, None], np.exp(bandit.log_ratio[some])
     values, exact = [], []
-    for outside in CLIPS:
+    for outside in OF_CLIP_RULES:
         weights, alone = (np.where(A > 0, x[1][some], x[0][some]) for x in clipped_weights(bandit, outside))
         kept, of = (alone, np.ones_like(w)) if outside == "drop" else (weights, w)
         a = (here @ kept) / (here @ of)

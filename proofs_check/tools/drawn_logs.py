@@ -21,7 +21,6 @@ from proofs_check.tools.policy import Bandit
 RULE = "fspo"
 """The preset under whose rule the simulated logs are analysed; its half-width is `RANGE` times sqrt(L)."""
 RANGE = 0.03
-CLIPS = ("drop", "truncate", "cap")
 LENGTHS = (1, 2, 3)
 GROUP = 3
 """Number of responses to one prompt."""
