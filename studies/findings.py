@@ -109,8 +109,9 @@ def in_short(found: Sequence[JudgedTask], pooled: Sequence[dict[str, Any]]) -> s
     rules = {task.task: task.tables["rules"] for task in found}
     return text.SHORT.format(
         verdicts="\n".join(verdicts.counts_line(claims, where) for where, claims in sets.items()),
-        of_update=verdicts.trends_line(found, update=True),
-        of_all=verdicts.trends_line(found, update=False),
+        trends="\n".join(verdicts.trend_lines(found)),
+        of_update=verdicts.counts_of_trends(found, update=True),
+        of_all=verdicts.counts_of_trends(found, update=False),
         why=tables.why_line(found),
         edges=tables.edges_line(found).replace(PAGE.relative_to(ROOT).as_posix(), ""),
         fairest=rule_table.fairest_line(rules),
@@ -144,7 +145,8 @@ def readme_lines(results: Path = RESULTS) -> list[str]:
     rules = {judged.task: judged.tables["rules"] for judged in found}
     return [
         *verdicts.verdict_lines(verdicts.main_claims(results)),
-        *(verdicts.trends_line(found, update) for update in (True, False)),
+        *verdicts.trend_lines(found),
+        *(verdicts.counts_of_trends(found, update) for update in (True, False)),
         tables.why_line(found).replace("(theory.md", "(docs/theory.md"),
         tables.edges_line(found),
         rule_table.readme_line(rules),

@@ -11,15 +11,17 @@ import numpy as np
 import pandas as pd
 from scipy import special
 
+from analysis.claims.evidence import select
 from analysis.rules.evaluate import TARGETS
 from analysis.stats.fair_exponent import WINDOW, Parts
 from studies import findings_text as text
-from studies.findings_verdicts import JudgedTask, say
-from studies.reproduction_tables import FAR, NEAR, OF_LAW, SETS, SHARES
+from studies.findings_verdicts import INTERVAL, JudgedTask, say
+from studies.reproduction_tables import FAR, NEAR, OF_LAW, SETS, SHARES, UNCLIPPED
 
 SHARE = min(TARGETS)
 """Accepted share at which sentences name exponents."""
 REFERENCES = ("population", "fresh")
+ENDS, SLOPE = ("value", "low", "high"), ("slope", "ci_low", "ci_high")
 
 
 def grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -51,7 +53,7 @@ def over_runs(table: pd.DataFrame, column: str, usual: float, digits: int) -> st
     for value, some in table.groupby(column, sort=False):
         cells = []
         for share in SHARES:
-            at = some[some["share"] == share]
+            at = select(some, share=share)
             low, high = (f"{number:z.{digits}f}" for number in (at["value"].min(), at["value"].max()))
             below, above = (at["high"] < usual).sum(), (at["low"] > usual).sum()
             cells.append(f"{low} to {high}; {below} below, {above} above, of {len(at)}")
@@ -79,13 +81,25 @@ def law_table(found: Sequence[JudgedTask]) -> str:
     for judged in found:
         law = judged.tables["law"]
         for responses in OF_LAW:
-            some = law[law["responses"] == responses]
-            ends = [(name, some["bin_lo"] == at) for name, at in (("shortest", some["bin_lo"].min()),)]
-            ends.append(("longest", some.groupby("run")["bin_lo"].transform("max") == some["bin_lo"]))
-            for name, here in ends:
+            some = select(law, responses=responses)
+            for name, here in zip(("shortest", "longest"), shortest_and_longest(some), strict=True):
                 cells = [_mean_and_range(some.loc[here, column]) for column in columns]
                 rows.append([f"{judged.task}, {responses}".lstrip(", "), name, *cells])
     return grid(["responses", "bin", *columns.values()], rows)
+
+
+def shortest_and_longest(law: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
+    """Return which rows of the table law are about the shortest, and which about the longest bin of a run."""
+    lengths = law.groupby("run")["bin_lo"]
+    return tuple(lengths.transform(name) == law["bin_lo"] for name in ("min", "max"))  # type: ignore[return-value]
+
+
+def first(rows: pd.DataFrame, names: Sequence[str]) -> str:
+    """Return the first row's estimate as text, with its interval if ``names`` are the columns of all three."""
+    if not len(rows):
+        return "unknown"
+    value, *ends = (rows[name].iloc[0] for name in names)
+    return say(value, *ends) if ends else f"{value:z.3f}"
 
 
 def _mean_and_range(values: pd.Series) -> str:
@@ -103,18 +117,17 @@ def update_table(found: Sequence[JudgedTask]) -> str:
     said = []
     for judged in found:
         table = judged.tables["updates"]
-        shown = table[table["rule"] != "none"]
+        shown = table.loc[table["rule"] != UNCLIPPED]
         rows = []
         for (rule, outside), some in shown.groupby(["rule", "outside"], sort=False):
             cells = []
             for target in sorted(TARGETS):
-                at = some[np.isclose(some["target"], target)]
                 for reference, quantity in (*((name, "cosine") for name in REFERENCES), ("population", "mse")):
-                    one = at[(at["reference"] == reference) & (at["quantity"] == quantity)]
-                    cells.append(say(*one[["estimate", "ci_low", "ci_high"]].iloc[0]) if len(one) else "unknown")
+                    one = select(some, target=target, reference=reference, quantity=quantity)
+                    cells.append(first(one, INTERVAL))
             rows.append([str(rule), str(outside), *cells])
         head = [f"{name} at {target:.0%}" for target in sorted(TARGETS) for name in (*REFERENCES, "MSE")]
-        updates = int(table["updates"].max()) if len(table) else 0
+        updates = max(map(int, table["updates"]), default=0)
         on_task = f"On {judged.task}, " if judged.task else ""
         said.append(f"{on_task}{updates} updates:\n\n" + grid(["rule", "outside", *head], rows))
     return "\n".join(said)
@@ -126,15 +139,15 @@ def why_line(found: Sequence[JudgedTask]) -> str:
     said = []
     for judged in found:
         law, curve = judged.tables["law"], judged.tables["exponent_curve"]
-        moving = law[law["responses"] == "A != 0"]
-        short = moving[moving["bin_lo"] == moving["bin_lo"].min()]["share"].mean()
-        long = moving[moving.groupby("run")["bin_lo"].transform("max") == moving["bin_lo"]]["share"].mean()
-        at = curve[np.isclose(curve["share"], SHARE)].set_index("responses")
-        measured, both, active = (say(*at.loc[name, ["value", "low", "high"]]) for name in SETS)
+        moving = select(law, responses="A != 0")
+        short, long = (float(moving.loc[here, "share"].mean()) for here in shortest_and_longest(moving))
+        at = select(curve, share=SHARE)
+        measured, both, active = (first(select(at, responses=name), ENDS) for name in SETS)
+        predicted = first(select(at, responses="predicted"), ENDS[:1])
         prefix = f"on {judged.task} " if judged.task else ""
         said.append(
             f"{prefix}A = 0 in {1 - short:.0%} of the shortest and {1 - long:.0%} of the longest responses; fair "
-            f"exponent of all {measured}, predicted {at.loc['predicted', 'value']:z.3f}; of A != 0 {both} for a band "
+            f"exponent of all {measured}, predicted {predicted}; of A != 0 {both} for a band "
             f"that cuts at both edges, {active} for one that cuts at the edge of the active side"
         )
     return (
@@ -151,8 +164,7 @@ def edges_line(found: Sequence[JudgedTask]) -> str:
     for sign in ("A != 0", "A > 0", "A < 0"):
         ranges = []
         for judged in found:
-            table = judged.tables["fair_exponent"]
-            at = table[np.isclose(table["share"], SHARE) & (table["responses"] == sign)]["value"]
+            at = select(judged.tables["fair_exponent"], share=SHARE, responses=sign)["value"]
             ranges.append(f"{at.min():z.2f} to {at.max():z.2f}" + (f" ({judged.task})" if judged.task else ""))
         edges.append(", ".join(ranges))
     where = "docs/findings.md#at-which-exponent-a-band-is-fair"
@@ -187,12 +199,12 @@ def language_model(folder: Path) -> str:
         "\nChange of the acceptance for each doubling of L, at one acceptance; in all tables of this section ranges "
         f"are calibrated anew in every window of {WINDOW} rollouts:\n\n"
     )
-    trends = pd.concat([pd.read_csv(run / "trend.csv").assign(run=run.name) for run in runs], ignore_index=True)
-    trends["measure"] = trends["measure"].fillna("band") if "measure" in trends else "band"
+    trends = pd.concat([trends_of(run).assign(run=run.name) for run in runs], ignore_index=True)
     rows = []
-    for (run, measure, rule), some in trends.groupby(["run", "measure", "rule"], sort=False):
-        cells = [_at(some, "target", target, ("slope", "ci_low", "ci_high")) for target in sorted(TARGETS)]
-        rows.append([str(run), "all" if measure == "band" else "A != 0", str(rule), *cells])
+    for run, measure, rule in dict.fromkeys(zip(trends["run"], trends["measure"], trends["rule"], strict=True)):
+        some = select(trends, run=run, measure=measure, rule=rule)
+        cells = [first(select(some, target=target), SLOPE) for target in sorted(TARGETS)]
+        rows.append([run, "all" if measure == "band" else "A != 0", rule, *cells])
     said += grid(["run", "responses", "rule", *(f"{t:.0%}" for t in sorted(TARGETS))], rows)
     said += (
         "\nThe fair exponent; T1's model has 1/2 at every acceptance. It is unknown if in a window the wanted share of "
@@ -204,9 +216,10 @@ def language_model(folder: Path) -> str:
     return said + _by_share(runs, "trend_parts", ["responses", "part"]) + "\n"
 
 
-def _at(table: pd.DataFrame, column: str, value: float, names: Sequence[str]) -> str:
-    at = table[np.isclose(table[column], value)]
-    return say(*at[list(names)].iloc[0]) if len(at) else "unknown"
+def trends_of(run: Path) -> pd.DataFrame:
+    """Return the table of trends of a pretrained model's run; files of the first run know no measure but ``band``."""
+    table = pd.read_csv(run / "trend.csv")
+    return table if "measure" in table else table.assign(measure="band")
 
 
 def _by_share(runs: Sequence[Path], name: str, columns: list[str]) -> str:
@@ -218,7 +231,7 @@ def _by_share(runs: Sequence[Path], name: str, columns: list[str]) -> str:
     table["responses"] = table["responses"].fillna("all")
     rows = []
     for names, some in table.groupby(["run", *columns], sort=False):
-        cells = [_at(some, "share", share, ("value", "low", "high")) for share in SHARES]
+        cells = [first(select(some, share=share), ENDS) for share in SHARES]
         rows.append([*map(str, names if isinstance(names, tuple) else (names,)), *cells])
     return grid(["run", *columns, *(f"{share:.0%} accepted" for share in SHARES)], rows)
 
@@ -227,13 +240,10 @@ def language_model_line(folder: Path) -> str:
     """Return the sentence on the pretrained model that README must hold."""
     said = []
     for run in sorted(path.parent for path in folder.glob("*/run.json")):
-        trend = pd.read_csv(run / "trend.csv")
+        trend = trends_of(run)
         for measure, of in (("band", "of all responses"), ("update", "of those with A != 0")):
-            some = (
-                trend[trend["measure"] == measure] if "measure" in trend else trend if measure == "band" else trend[:0]
-            )
-            at = some[np.isclose(some["target"], SHARE)].set_index("rule")
-            cells = [f"{rule} {say(*at.loc[rule, ['slope', 'ci_low', 'ci_high']])}" for rule in at.index]
+            at = select(trend, target=SHARE, measure=measure)
+            cells = [f"{rule} {first(select(at, rule=rule), SLOPE)}" for rule in at["rule"]]
             if cells:
                 said.append(f"`{run.name}`, {of}: {', '.join(cells)}")
     return (
@@ -252,9 +262,8 @@ def model_sizes(file: Path, pretrained: Path) -> str:
         exponents = pd.read_csv(path.parent / "fair_exponent.csv")
         found = {}
         for stem, responses in (("fair", "all"), ("fair_nonzero", "A != 0")):
-            at = exponents[np.isclose(exponents["share"], SHARE) & (exponents["responses"] == responses)]
-            ends = at[["value", "low", "high"]].iloc[0] if len(at) else [np.nan] * 3
-            found |= dict(zip((f"{stem}_value", f"{stem}_low", f"{stem}_high"), ends, strict=True))
+            at = select(exponents, share=SHARE, responses=responses)
+            found |= {f"{stem}_{name}": at[name].iloc[0] if len(at) else np.nan for name in ENDS}
         law = dict(zip(("slope_2H", "ci_low", "ci_high"), said["exponent"], strict=True))
         runs.append({**said, **law, **found, "parameters": 268e6, "task": f"counting, `{path.parent.name}`"})
     rows = []
@@ -276,10 +285,9 @@ def model_sizes(file: Path, pretrained: Path) -> str:
 
 def parts_counts(found: Sequence[JudgedTask], responses: str) -> str:
     """Return in how many runs the interval of each part of fspo's trend excludes 0, at `SHARE` accepted."""
-    table = pd.concat([judged.tables["trend_parts"] for judged in found])
-    table = table[np.isclose(table["share"], SHARE) & (table["responses"] == responses)]
+    table = select(pd.concat([judged.tables["trend_parts"] for judged in found]), share=SHARE, responses=responses)
     said = []
     for part in Parts._fields[1:]:
-        rows = table[table["part"] == part]
+        rows = select(table, part=part)
         said.append(f"the {part} in {((rows['high'] < 0) | (rows['low'] > 0)).sum()} of {len(rows)} runs")
     return ", ".join(said)

@@ -16,6 +16,11 @@ SHORT = """## In short
 - A part that is about logs must hold on every log of every task to be supported; a part about training must hold of the
   mean over seeds on every task. Refuted means that some part fails somewhere, so [look which](#every-part). Where a
   claim says that fspo leads, it is compared with {rivals} alone.
+
+At one acceptance on common logs, mean over the logs (lowest to highest):
+
+{trends}
+
 - **Responses with a gradient.** {of_update}
 - **All responses.** {of_all}
 - **Why they differ.** {why}

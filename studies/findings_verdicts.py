@@ -15,6 +15,7 @@ import pandas as pd
 from analysis.claims.catalogue import ATOMS, HEADLINES
 from analysis.claims.evidence import ALPHA
 from analysis.rules.evaluate import TARGETS
+from analysis.tables.acceptance import TREND_MARGIN
 from fspo.repro.presets import TASKS
 from fspo.rules import RIVALS
 
@@ -226,40 +227,72 @@ def counts_line(claims: Sequence[dict[str, Any]], where: str) -> str:
     return f"- {len(claims)} claims{where}: {said}."
 
 
-def trends_line(found: Sequence[JudgedTask], update: bool) -> str:
-    """Return the sentence that README must hold on how the rules' acceptance depends on the length, for the responses
-    with A != 0 (``update``) or for all. It says, for each share kept, the change for each doubling of the length on
-    the logs of each task, and on how many logs fspo's change is smaller in size than rloo's and gspo's.
-    """
-    said = []
-    for share in sorted(round(100 * target) for target in TARGETS):
-        tag = f"{share}-update" if update else f"{share}"
-        of_rules = []
-        for rule, part in (("rloo", "rloo-falls"), ("gspo", "gspo-rises"), ("fspo", "fspo-flat")):
-            spans = []
+@dataclass(frozen=True)
+class Kept:
+    """Which responses an acceptance is about, and how many are kept: how its rows are named on the page, and the
+    beginning of the ids of its parts."""
+
+    update: bool
+    share: int
+
+    @property
+    def tag(self) -> str:
+        """Beginning of the ids of the parts about this acceptance."""
+        return f"{self.share}-update" if self.update else f"{self.share}"
+
+    @property
+    def words(self) -> str:
+        """Name of the acceptance in tables."""
+        return f"A != 0, {self.share} % left alone" if self.update else f"all, {self.share} % in the band"
+
+
+KEPT = [Kept(update, round(100 * target)) for update in (True, False) for target in sorted(TARGETS, reverse=True)]
+TREND_OF = {"rloo": "rloo-falls", "gspo": "gspo-rises", "fspo": "fspo-flat"}
+"""The part of the claims whose numbers are a rule's trends, after the tag of the acceptance."""
+
+
+def trend_lines(found: Sequence[JudgedTask]) -> list[str]:
+    """Return the lines of the table that README must hold: the change of each rule's acceptance for each doubling of
+    the length, at one acceptance on common logs."""
+    lines = [
+        f"| change for each doubling of L | rule | {' | '.join(judged.task or 'all logs' for judged in found)} |",
+        "|" + " --- |" * (2 + len(found)),
+    ]
+    for kept in KEPT:
+        for rule, part in TREND_OF.items():
+            cells = []
             for judged in found:
-                values = _values(judged.numbers(f"{tag}-{part}"))
-                spans.append(
+                values = _values(judged.numbers(f"{kept.tag}-{part}"))
+                cells.append(
                     f"{np.mean(values):z.3f} ({min(values):z.3f} to {max(values):z.3f})" if values else "unknown"
                 )
-            of_rules.append(f"{rule} {', '.join(spans)}")
+            lines.append(f"| {kept.words} | {rule} | {' | '.join(cells)} |")
+    return lines
+
+
+def counts_of_trends(found: Sequence[JudgedTask], update: bool) -> str:
+    """Return the sentence that README must hold on how many logs the three rules' trends are what T1 and T2 say, and on
+    how many fspo's is smaller in size than its rivals', for the responses with A != 0 (``update``) or for all."""
+    said = []
+    for kept in (kept for kept in KEPT if kept.update == update):
+        trends = {
+            rule: [value for judged in found for value in _values(judged.numbers(f"{kept.tag}-{part}"))]
+            for rule, part in TREND_OF.items()
+        }
+        count = sum(len(judged.numbers(f"{kept.tag}-fspo-flat")) for judged in found)
+        flat = sum(abs(value) <= TREND_MARGIN for value in trends["fspo"])
         leads = []
         for rival in RIVALS:
-            numbers = [x for judged in found for x in judged.numbers(f"{tag}-trend-{rival}")]
+            numbers = [x for judged in found for x in judged.numbers(f"{kept.tag}-trend-{rival}")]
             ahead = sum(value > 0 for value in _values(numbers))
             clear, against = (sum(x[p] <= ALPHA for x in numbers) for p in ("p for", "p against"))
             leads.append(f"than {rival}'s on {ahead} (clearly on {clear}; {rival}'s clearly on {against})")
-        count = sum(len(judged.numbers(f"{tag}-fspo-flat")) for judged in found)
         said.append(
-            f"Where every {'rule leaves' if update else 'band keeps'} {share} %, it is {'; '.join(of_rules)}; of "
-            f"{count} logs fspo's is smaller {' and '.join(leads)}."
+            f"{kept.words}: rloo's falls on {sum(x < 0 for x in trends['rloo'])} of {count} logs, gspo's rises on "
+            f"{sum(x > 0 for x in trends['gspo'])}, fspo's is within {TREND_MARGIN:g} of 0 on {flat}, and smaller in "
+            f"size {' and '.join(leads)}"
         )
-    tasks = f" (on {', '.join(judged.task for judged in found)})" if found[0].task else ""
-    of = "of the responses with A != 0 left alone" if update else "of all responses in the band"
-    return (
-        f"The share {of} changes with each doubling of the length{tasks}, mean over the logs (lowest to highest): "
-        f"{' '.join(said)} Clearly: p at most {ALPHA:g} on that log alone."
-    )
+    return f"{'; '.join(said)}. Clearly: p at most {ALPHA:g} on that log alone."
 
 
 def _values(numbers: Sequence[dict[str, Any]]) -> list[float]:

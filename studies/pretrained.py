@@ -153,11 +153,10 @@ def publish(run: Path, results: Path, seed: int) -> None:
     }
     bins = ["bin_lo", "bin_hi", "bin_mean", "count", "clusters", "estimate"]
     for name, columns in (("trend", ["slope"]), ("acceptance", bins)):
-        found = [
-            select(tables[name], source="matched", outside="drop", **where).query(f"rule in {RULES}")
-            for where in ACCEPTED.values()
-        ]
-        files[name] = pd.concat(found)[["rule", "measure", "target", *columns, "ci_low", "ci_high"]]
+        drops = select(tables[name], source="matched", outside="drop")
+        found = [select(drops, rule=rule, **where) for where in ACCEPTED.values() for rule in RULES]
+        shown = ["rule", "measure", "target", *columns, "ci_low", "ci_high"]
+        files[name] = pd.DataFrame(pd.concat(found), columns=shown)
     results.mkdir(parents=True, exist_ok=True)
     for name, table in files.items():
         with whole_file(results / f"{name}.csv") as path:

@@ -19,6 +19,7 @@ from typing import Any, get_args
 import numpy as np
 import pandas as pd
 
+from analysis.claims.evidence import select
 from analysis.claims.quantities import ACCEPTED
 from analysis.log.loading import Run, load_run
 from analysis.log.rows import Floats, Ints, Rows, windows
@@ -63,7 +64,7 @@ OF_LAW = dict(zip(("all", "A != 0"), SETS[:2], strict=True))
 """Sets of responses of the table ``law``, which knows no edges, by the name that they have there."""
 
 
-def tables_of_task(runs: Sequence[Path], step: Callable[[], None] = lambda: None) -> dict[str, pd.DataFrame]:
+def tables_of_task(runs: Sequence[Path], step: Callable[[], object] = lambda: None) -> dict[str, pd.DataFrame]:
     """Return the tables of a task, by name, from its analysed run folders; call ``step`` after each run."""
     exponents: list[dict[str, Any]] = []
     parts: list[dict[str, Any]] = []
@@ -199,15 +200,10 @@ def predicted(rows: Rows) -> list[float]:
 def acceptance_by_bin(runs: Sequence[Path]) -> pd.DataFrame:
     """Return each rule's acceptance by length on the runs without a clip, at matched ranges: of all responses whether S
     is in the band, of those with A != 0 whether the rule leaves them alone."""
-    table = pd.DataFrame(read_tables(runs)["acceptance"])
-    shown = table[table["rule"].isin(SIX_RULES) & (table["trained_rule"] == UNCLIPPED)]
-    shown = shown[(shown["source"] == "matched") & (shown["outside"] == "drop")]
-    parts = []
-    for where in ACCEPTED.values():
-        same = np.logical_and.reduce([shown[column] == value for column, value in where.items()])
-        parts.append(shown.loc[same])
+    table = select(read_tables(runs)["acceptance"], trained_rule=UNCLIPPED, source="matched", outside="drop")
+    shown = pd.concat([select(table, rule=rule, **where) for where in ACCEPTED.values() for rule in SIX_RULES])
     columns = ["run", "rule", "target", "measure", "bin_lo", "bin_hi", "bin_mean", "count", "clusters"]
-    return pd.concat(parts)[[*columns, "estimate", "ci_low", "ci_high"]]
+    return pd.DataFrame(shown, columns=[*columns, "estimate", "ci_low", "ci_high"])
 
 
 def pooled_updates(runs: Sequence[Path]) -> pd.DataFrame:
@@ -231,7 +227,7 @@ def pooled_updates(runs: Sequence[Path]) -> pd.DataFrame:
             table.add(replace(window, rows=replace(window.rows, rollout=window.rows.rollout + i * APART)))
     found = frame(PopulationRow, [] if table is None else table.rows())
     columns = ["rule", "outside", "target", "reference", "quantity", "count", "clusters", "updates"]
-    return found.loc[found["bin"] == -1, [*columns, "estimate", "ci_low", "ci_high", "reason"]]
+    return pd.DataFrame(select(found, bin=-1), columns=[*columns, "estimate", "ci_low", "ci_high", "reason"])
 
 
 def _pooled(case: Case) -> bool:

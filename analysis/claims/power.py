@@ -158,7 +158,8 @@ def headline_power(table: pd.DataFrame) -> pd.DataFrame:
     near = [atom.id for atom in ATOMS if atom.relation == "within" or atom.margin != 0]
     rows = []
     for headline in HEADLINES:
-        some = sure[[name for name in headline.atoms if name in near]]
-        if len(some):
-            rows.append({"headline": headline.id, "atom": some.idxmin(), "supported if equal at most": some.min()})
+        some = {name: float(sure.loc[name]) for name in headline.atoms if name in near}
+        if some:
+            weakest = min(some, key=lambda name: some[name])
+            rows.append({"headline": headline.id, "atom": weakest, "supported if equal at most": some[weakest]})
     return pd.DataFrame(rows)

@@ -204,7 +204,7 @@ def test_each_part_of_each_claim_stands_beside_its_verdicts():
     assert "| C4 | log-normal | not judged | not judged |" in text
 
 
-def test_the_sentence_on_trends_counts_both_ways():
+def test_the_trends_of_the_rules_stand_in_a_table_and_are_counted_both_ways():
     a = trends(
         rloo_falls=[(-0.08, 0, 1), (-0.06, 0, 1)],
         fspo_flat=[(0.0, 0, 1), (0.02, 0, 1)],
@@ -212,13 +212,17 @@ def test_the_sentence_on_trends_counts_both_ways():
         trend_gspo=[(-0.01, 0.9, 0.01), (None, 1, 1)],
     )
     found = [JudgedTask("a", {"claims": a}, {}), JudgedTask("b", {"claims": trends()}, {})]
-    said = verdicts.trends_line(found, update=True)
-    assert "leaves 85 %, it is rloo -0.070 (-0.080 to -0.060), -0.100 (-0.100 to -0.100); gspo -0.100" in said
-    assert "fspo 0.010 (0.000 to 0.020), -0.100 (-0.100 to -0.100); of 3 logs fspo's is smaller " in said
-    assert "than rloo's on 2 (clearly on 1; rloo's clearly on 0) " in said
-    assert "than gspo's on 0 (clearly on 0; gspo's clearly on 1)." in said
-    assert "with A != 0 left alone changes with each doubling of the length (on a, b)" in said
-    assert "of all responses in the band" in verdicts.trends_line(found, update=False)
+    lines = verdicts.trend_lines(found)
+    assert lines[0] == "| change for each doubling of L | rule | a | b |"
+    same = "-0.100 (-0.100 to -0.100)"
+    assert f"| A != 0, 95 % left alone | rloo | -0.070 (-0.080 to -0.060) | {same} |" in lines
+    assert f"| all, 85 % in the band | fspo | 0.010 (0.000 to 0.020) | {same} |" in lines
+    assert len(lines) == 2 + 3 * 4
+    said = verdicts.counts_of_trends(found, update=True)
+    assert said.startswith("A != 0, 95 % left alone: rloo's falls on 3 of 3 logs, gspo's rises on 0, ")
+    assert "fspo's is within 0.01 of 0 on 1, and smaller in size than rloo's on 2 (clearly on 1; rloo's" in said
+    assert "rloo's clearly on 0) and than gspo's on 0 (clearly on 0; gspo's clearly on 1); A != 0, 85 %" in said
+    assert "all, 95 % in the band: " in verdicts.counts_of_trends(found, update=False)
 
 
 def test_the_sentences_of_readme_name_each_task_s_numbers():
