@@ -68,7 +68,8 @@ class Reproduction:
         self.task = teaching_task(self.config.task.name, self.config.task.options)
 
     def run(self) -> int:
-        """Run all stages; return 0 if the theory checks pass and the report is written."""
+        """Run all stages of the reproduction, from the theory checks to the report. Return 0 if the theory checks pass
+        and the report is written."""
         if self.root.parent.is_file():
             raise UserError(f"--output {self.root.parent} is a file: name a folder")
         from proofs_check.maps.output import check_output  # imported here, so that --help does not wait for pandas
@@ -246,7 +247,8 @@ def pool(out: Path) -> None:
 
 
 def print_power(sizes: ReproductionSizes) -> None:
-    """Print what each atom of the claims could show with these sizes, and the hash of the catalogue of claims."""
+    """Print what each atom and each headline of the claims could show with runs of these sizes (numbers of rules,
+    seeds, rollouts and prompts), and the hash of the catalogue of claims."""
     from analysis.claims.catalogue import digest_of_catalogue
     from analysis.claims.power import PlannedRuns, headline_power, power_table
     from fspo.config import TrainConfig
@@ -259,7 +261,8 @@ def print_power(sizes: ReproductionSizes) -> None:
     # and shows nothing about clipping.
     responses = sizes.rollouts * prompts * given.batch.responses * (minibatches - 1) // minibatches
     held_out = int(sizes.options.get("eval.prompts", given.eval.prompts))
-    logs = len(sizes.rules) * len(sizes.seeds) + ("none" not in sizes.rules)  # and the unclipped run that all share
+    # One run for each rule and seed, and one unclipped run more if no rule trains unclipped.
+    logs = len(sizes.rules) * len(sizes.seeds) + ("none" not in sizes.rules)
     design = PlannedRuns(logs, len(sizes.seeds), sizes.rollouts, responses, held_out)
     print(design)
     table = power_table(design)

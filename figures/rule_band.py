@@ -38,7 +38,9 @@ def caption(rule: Rule) -> str:
 
 @styled
 def figure(rule: Rule, style: Style) -> Figure:
-    """Return the picture of a rule, two panels; see `caption`."""
+    """Draw the picture of one rule in two panels: left its band by length, right the weight that it leaves to a
+    response.
+    """
     drawn = style.new_figure(1.75)
     left, right = drawn.subplots(1, 2)
     plot_band(rule, left, looks([rule.label])[rule.label].color)

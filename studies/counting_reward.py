@@ -1,11 +1,12 @@
-"""The graded reward of studies/pretrained.py."""
+"""The graded reward of studies/pretrained.py: half for numbers before the first mistake, half for a right answer."""
 
 from __future__ import annotations
 
 
 def graded(response: str, answer: str) -> float:
-    """Return how much of the answer's numbers the response gives in order, from its first on: half of the share of
-    numbers before the first mistake, and the other half if the response is the answer and nothing else.
+    """Return the reward, 0 to 1, of a response that should be a list of numbers in order (``answer``): half of the
+    share of the answer's numbers that stand before the first mistake, plus 1/2 if the response is the answer and
+    nothing else.
 
     Responses to one prompt then rarely have equal rewards, so that nearly every update has a gradient.
     """

@@ -101,8 +101,9 @@ def _head(results: Path, found: Sequence[JudgedTask]) -> str:
 
 
 def in_short(found: Sequence[JudgedTask], pooled: Sequence[dict[str, Any]]) -> str:
-    """Return the section that answers in a few sentences what the judged tasks showed; ``pooled`` are the claims over
-    all tasks, empty if there are none."""
+    """Return the section of docs/findings.md that says in a few sentences what the reproduction showed on each task
+    whose claims are judged. ``pooled`` holds the claims over all tasks; it is empty if there are none.
+    """
     sets = {f" on {task.task}" if task.task else "": task.headlines() for task in found}
     if pooled:
         sets = {" over all tasks": verdicts.headlines_of(pooled), **sets}
@@ -128,7 +129,7 @@ def _how_to_read(results: Path, found: Sequence[JudgedTask]) -> str:
 
 
 def _law(found: Sequence[JudgedTask]) -> str:
-    """Return the section on the law of S: the claims about it, and how S is distributed at short and long lengths."""
+    """Return the section of docs/findings.md on the law of S: claims about it, and S at short and long lengths."""
     said = text.LAW
     for judged in found:
         for claim in judged.claims:
@@ -140,7 +141,8 @@ def _law(found: Sequence[JudgedTask]) -> str:
 
 
 def readme_lines(results: Path = RESULTS) -> list[str]:
-    """Return the lines that README must hold: the table of verdicts, and the sentences about all runs."""
+    """Return the lines that README must hold about the results: the table of claims with their verdicts, and the
+    sentences about all runs."""
     found = read(results)
     rules = {judged.task: judged.tables["rules"] for judged in found}
     return [
@@ -199,7 +201,8 @@ def published() -> str:
 
 
 def main() -> int:
-    """Publish the reproduction named on the command line."""
+    """Copy the results of the reproduction named on the command line into the repository, and write docs/findings.md
+    from them."""
     parser = CommandParser(prog="python -m studies.findings", description=__doc__ or "")
     parser.add_argument("folder", type=str, help="folder of a finished reproduction, out/paper")
     out = Path(parser.parse_args().folder)

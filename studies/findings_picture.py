@@ -55,6 +55,6 @@ def _plot(curve: pd.DataFrame, ax: Axes) -> None:
 
 
 def draw(found: Sequence[JudgedTask], path: Path) -> None:
-    """Write the picture as PNG."""
+    """Write the picture of docs/findings.md, the fair exponent by the share accepted, as PNG to ``path``."""
     with whole_file(path) as part:
         figure(found, Style("neurips")).savefig(part, dpi=DPI, format="png")

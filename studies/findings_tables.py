@@ -25,7 +25,7 @@ ENDS, SLOPE = ("value", "low", "high"), ("slope", "ci_low", "ci_high")
 
 
 def grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a Markdown table."""
+    """Return a Markdown table with the column names ``head`` and the cells ``rows``."""
     lines = [f"| {' | '.join(head)} |", "|" + " --- |" * len(head), *(f"| {' | '.join(row)} |" for row in rows)]
     return "\n".join(lines) + "\n"
 
@@ -62,7 +62,8 @@ def over_runs(table: pd.DataFrame, column: str, usual: float, digits: int) -> st
 
 
 def parts_table(found: Sequence[JudgedTask]) -> str:
-    """Return the Markdown table of the parts of fspo's trend: of all responses, and of those with A != 0."""
+    """Return the Markdown table of the trend of the sqrt band's acceptance, and of the parts of the trend that are due
+    to drift, scale and shape of S: for all responses, and for those with A != 0."""
     parts = of_all_tasks(found, "trend_parts", "responses")
     named = parts.assign(part=parts["responses"] + ", " + parts["part"])
     return over_runs(named, "part", 0.0, 3)
@@ -95,7 +96,10 @@ def shortest_and_longest(law: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
 
 
 def first(rows: pd.DataFrame, names: Sequence[str]) -> str:
-    """Return the first row's estimate as text, with its interval if ``names`` are the columns of all three."""
+    """Return the estimate in the first of ``rows`` as text, with its interval if ``names`` names the ends' columns too.
+
+    ``names`` holds the column of the estimate, or those of the estimate and of the interval's two ends.
+    """
     if not len(rows):
         return "unknown"
     value, *ends = (rows[name].iloc[0] for name in names)
@@ -107,13 +111,16 @@ def _mean_and_range(values: pd.Series) -> str:
 
 
 def shape_words() -> dict[str, Any]:
-    """Return what the introduction of `law_table` says of the normal law."""
+    """Return the numbers in the text above `law_table`: the rollouts of a window, and the shares of a normal law near
+    its mean and far from it.
+    """
     near, far = 2 * special.ndtr(NEAR) - 1, 2 * special.ndtr(-FAR)
     return {"window": WINDOW, "near_normal": f"{near:.1%}", "far_normal": f"{far:.2%}"}
 
 
 def update_table(found: Sequence[JudgedTask]) -> str:
-    """Return the Markdown tables of cosine and error against a population's update, one for each task."""
+    """Return Markdown tables, one for each task: for each rule, the cosine of its clipped update with the true update
+    (population and fresh), and its mean squared error."""
     said = []
     for judged in found:
         table = judged.tables["updates"]
@@ -217,7 +224,10 @@ def language_model(folder: Path) -> str:
 
 
 def trends_of(run: Path) -> pd.DataFrame:
-    """Return the table of trends of a pretrained model's run; files of the first run know no measure but ``band``."""
+    """Return the table ``trend`` of a pretrained model's run.
+
+    The file of the first pretrained run has no column ``measure``: all its trends are of band acceptance.
+    """
     table = pd.read_csv(run / "trend.csv")
     return table if "measure" in table else table.assign(measure="band")
 
@@ -284,7 +294,9 @@ def model_sizes(file: Path, pretrained: Path) -> str:
 
 
 def parts_counts(found: Sequence[JudgedTask], responses: str) -> str:
-    """Return in how many runs the interval of each part of fspo's trend excludes 0, at `SHARE` accepted."""
+    """Return as text, for each part of the trend of fspo's acceptance (drift, scale, shape: `trend_parts`), in how many
+    runs its interval excludes 0. The band accepts `SHARE` of the set ``responses``.
+    """
     table = select(pd.concat([judged.tables["trend_parts"] for judged in found]), share=SHARE, responses=responses)
     said = []
     for part in Parts._fields[1:]:

@@ -50,7 +50,7 @@ class JudgedTask:
 
     @property
     def claims(self) -> list[dict[str, Any]]:
-        """The task's claims as claims.json has them."""
+        """The claims judged on the task, each a dict as in claims.json."""
         return self.said["claims"]
 
     @property
@@ -63,7 +63,8 @@ class JudgedTask:
         return headlines_of(self.claims)
 
     def numbers(self, part: str) -> list[dict[str, Any]]:
-        """Return the numbers that judge a part: one for each log, or one mean over seeds."""
+        """Return the estimates by which the atom with the id ``part`` was judged, with their p-values: one for each
+        log, or one that is a mean over seeds."""
         (claim,) = (claim for claim in self.claims if claim["id"] == part)
         return list(claim["details"]["numbers"].values())
 
@@ -97,7 +98,7 @@ def main_claims(results: Path) -> list[dict[str, Any]]:
 
 
 def headlines_of(claims: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the claims that are made of parts."""
+    """Return those of the ``claims`` that are headlines, leaving out the atoms."""
     return [claim for claim in claims if claim["id"] in {headline.id for headline in HEADLINES}]
 
 
@@ -118,8 +119,9 @@ def verdict_lines(claims: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def verdict_of(claim: dict[str, Any]) -> str:
-    """Return two cells of a claim's row in a table of verdicts: the verdict, and the estimate that decides it with what
-    the claim says of this estimate; of a claim over all tasks, also the task that decides."""
+    """Return two cells of a claim's row in a table of verdicts. The first is the verdict. The second is the estimate
+    that decides it, with the relation and margin that the claim states; before it stand the task and the atom that
+    decide, if the claim is over all tasks or has atoms."""
     relation = {atom.id: f"{atom.quantity} {{}}; claimed {atom.relation} {atom.margin:g}" for atom in ATOMS}
     verdict = claim["verdict"] + (", exploratory" if claim.get("status") == "exploratory" else "")
     estimate = relation.get(deciding_part(claim), "{}").format(say(*(claim[name] for name in INTERVAL)))
@@ -142,8 +144,9 @@ def deciders(claim: dict[str, Any]) -> list[str]:
 
 
 def further(claim: dict[str, Any], claims: Sequence[dict[str, Any]]) -> str:
-    """Return the last two cells of a claim's line: the range of its estimates over all logs, with the log that decides,
-    and the distance from the margin that the data would have shown with 80 % probability (the claim's power).
+    """Return the last two columns of a claim's line in a Markdown table of claims: the range of the claim's estimates
+    over all logs, with the log that decides, and the distance from the margin that the data would have shown with 80 %
+    probability (the claim's power).
     """
     parts = {part["id"]: part["details"].get("numbers", {}) for part in claims}
     numbers = parts.get(deciding_part(claim), {})
@@ -163,7 +166,8 @@ def further(claim: dict[str, Any], claims: Sequence[dict[str, Any]]) -> str:
 def distance_seen(claim: dict[str, Any]) -> float | None:
     """Return the distance from the margin that the log with the widest interval shows with 80 % probability.
 
-    claims.json of versions that lack ``distance`` has it in the sentence about the power alone.
+    A claims.json that an older version wrote has no field ``distance``. The distance is then read from the claim's
+    sentence about its power.
     """
     power = claim["details"].get("power", {})
     if "distance" in power:
@@ -173,7 +177,7 @@ def distance_seen(claim: dict[str, Any]) -> float | None:
 
 
 def hardly_supported(found: Sequence[JudgedTask]) -> str:
-    """Return the parts that hold where the truth is 0, and whose margin is smaller than the distance seen, each with
+    """Name the atoms that are true if their estimand is 0 and whose margin is smaller than the distance seen, each with
     the tasks on which this is so."""
     inside = {
         "within": lambda margin: margin > 0,
@@ -195,7 +199,7 @@ def hardly_supported(found: Sequence[JudgedTask]) -> str:
 
 
 def parts_of_claims(found: Sequence[JudgedTask]) -> str:
-    """Return a Markdown table with the verdict on each part of each claim on each task."""
+    """Return a Markdown table with the verdict on each atom of each headline, a column for each task."""
     lines = [f"| claim | part | {' | '.join(judged.task or 'verdict' for judged in found)} |"]
     lines.append("|" + " --- |" * (2 + len(found)))
     verdicts = [{claim["id"]: claim["verdict"] for claim in judged.claims} for judged in found]
@@ -221,7 +225,9 @@ def side_by_side(pooled: Sequence[dict[str, Any]], found: Sequence[JudgedTask]) 
 
 
 def counts_line(claims: Sequence[dict[str, Any]], where: str) -> str:
-    """Return a line that counts the verdicts on some headlines; ``where`` names the tasks, " on products" say."""
+    """Return a Markdown line with the numbers of headlines that are supported, refuted and inconclusive. ``where``
+    names the tasks that they are about, such as " on products".
+    """
     verdicts = [claim["verdict"] for claim in claims]
     said = ", ".join(f"{verdicts.count(word)} {word}" for word in ("supported", "refuted", "inconclusive"))
     return f"- {len(claims)} claims{where}: {said}."
@@ -229,15 +235,15 @@ def counts_line(claims: Sequence[dict[str, Any]], where: str) -> str:
 
 @dataclass(frozen=True)
 class Kept:
-    """Which responses an acceptance is about, and how many are kept: how its rows are named on the page, and the
-    beginning of the ids of its parts."""
+    """A target acceptance of the claims: an update acceptance (``update``) or a band acceptance, and its value in per
+    cent (``share``). The properties are its name in tables, and the beginning of the ids of the atoms about it."""
 
     update: bool
     share: int
 
     @property
     def tag(self) -> str:
-        """Beginning of the ids of the parts about this acceptance."""
+        """Beginning of the ids of the atoms about this acceptance, such as "85-update"."""
         return f"{self.share}-update" if self.update else f"{self.share}"
 
     @property
@@ -271,8 +277,9 @@ def trend_lines(found: Sequence[JudgedTask]) -> list[str]:
 
 
 def counts_of_trends(found: Sequence[JudgedTask], update: bool) -> str:
-    """Return the sentence that README must hold on how many logs the three rules' trends are what T1 and T2 say, and on
-    how many fspo's is smaller in size than its rivals', for the responses with A != 0 (``update``) or for all."""
+    """Return the sentence that README must hold about the trends of acceptance of rloo, gspo and fspo. It says on how
+    many logs each trend is what T1 or T2 says, and on how many fspo's trend is smaller in size than that of rloo and of
+    gspo. The acceptance is of the responses with A != 0 (``update``) or of all."""
     said = []
     for kept in (kept for kept in KEPT if kept.update == update):
         trends = {

@@ -40,8 +40,8 @@ all lengths alike."""
 
 
 def jobs(output: Path, width: int, warm: str) -> list[Job]:
-    """Return the training jobs of the model with one width, one for each seed; ``warm`` is the folder of that
-    model after the warm-up."""
+    """Return the jobs that train the embedded model of hidden width ``width`` without a clip, one job for each seed.
+    ``warm`` is the folder of that model after its warm-up."""
     rate = TrainConfig().optim.learning_rate * EMBEDDED_WIDTH / width
     options: dict[str, Any] = {"optim.learning_rate": rate, "log.score_every": 0, "eval.every": 0}
     sizes = ReproductionSizes(("none",), SEEDS, ROLLOUTS, ROLLOUTS, options=options)

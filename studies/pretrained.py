@@ -76,7 +76,7 @@ the first."""
 
 
 def counted(first: int, last: int) -> str:
-    """Return the numbers from ``first`` to ``last`` as text."""
+    """Return all whole numbers from ``first`` to ``last`` as text, separated by blanks."""
     return " ".join(str(number) for number in range(first, last + 1))
 
 
@@ -185,7 +185,7 @@ def publish(run: Path, results: Path, seed: int) -> None:
 
 
 def draw(run: Path, picture: Path = PICTURE) -> None:
-    """Draw an analysed run's acceptance by length for the page."""
+    """Draw the acceptance by length of a pretrained model's analysed run, the picture in docs/findings.md."""
     with whole_file(picture) as path:
         acceptance_by_length.figure(load([run]), Style("neurips")).savefig(path, dpi=DPI, format="png")
 

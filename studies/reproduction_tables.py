@@ -94,15 +94,17 @@ def moved(run: Run) -> Rows:
 
 
 def exponent_rows(rows: Rows, shares: Sequence[float] = SHARES) -> Iterator[dict[str, Any]]:
-    """Yield the fair exponent, with its interval, of each set of responses at each accepted share."""
+    """Yield table rows for a run: the fair exponent, with its interval, for each set of responses (all, A != 0, A > 0,
+    ...) and each share of them that a band accepts.
+    """
     for responses in get_args(ResponseSet):
         for share, found in zip(shares, fair_exponents(rows, shares, responses), strict=True):
             yield {"responses": responses, "share": share, **found._asdict()}
 
 
 def part_rows(rows: Rows) -> Iterator[dict[str, Any]]:
-    """Yield the trend of a sqrt band's acceptance and its parts, with intervals, at each accepted share, of each of
-    `SETS`."""
+    """Yield the rows of the table trend_parts: the trend of a sqrt band's acceptance and the parts of this trend, with
+    intervals, for each set of responses (`SETS`) and each accepted share (`SHARES`)."""
     for responses in SETS:
         some = rows.take(members_of(rows.A, responses))
         window, one_edge = windows(some.rollout, WINDOW), responses not in BOTH_EDGES
@@ -231,5 +233,6 @@ def pooled_updates(runs: Sequence[Path]) -> pd.DataFrame:
 
 
 def _pooled(case: Case) -> bool:
-    """Whether a case is shown: a matched band that drops, or fspo's band with any treatment outside it."""
+    """Whether the table of updates over all runs together has a case: a rule with a matched range that drops outside
+    its band, or fspo with a matched range and any treatment outside."""
     return case.source == "matched" and (case.rule.outside == "drop" or case.name == "fspo")

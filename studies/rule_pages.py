@@ -210,8 +210,8 @@ def rows_with(page: str, heading: str, wanted: str) -> str:
 
 
 def mismatch_rows(mask: str) -> str:
-    """Return a table of the trend and LRE_2 of one mask at 85 % acceptance, with a row for each log-ratio (E of several
-    samplers, D) on docs/mismatch.md."""
+    """Return a table, read from docs/mismatch.md, of the trend and LRE_2 of the correction named ``mask`` at 85 %
+    acceptance. It has a row for each log-ratio that the page is about: E of several samplers, and D."""
     lines = lines_of("mismatch.md")
     start = next(i for i, line in enumerate(lines) if line.startswith("At 85 %: change of the acceptance"))
     table = [line.strip("|").split("|") for line in lines[start:] if line.startswith("|")]
@@ -239,7 +239,7 @@ def claims_on(judged: JudgedTask, name: str) -> str:
     claims = judged.said["claims"]
     named = [claim for claim in claims if re.search(rf"\b{name}\b(?!-)", claim["statement"])]
     headlines = headlines_of(named)
-    between = " " if headlines else " | "  # in the table of parts the id has its own column
+    between = " " if headlines else " | "  # the table of atoms has a column for the id, that of headlines has none
     rows = [
         f"| {claim['id']}{between}{claim['statement']} | {verdict_of(claim)} | {further(claim, claims)}"
         for claim in headlines or named
@@ -250,11 +250,15 @@ def claims_on(judged: JudgedTask, name: str) -> str:
 
 
 def measured(name: str, rule: Rule) -> str:
-    """Return what the repository's tables say about a rule, with the page that each number is from."""
+    """Return the Markdown that says what the project measured of a rule (claims, tables of docs/which_rule.md, values
+    of the fairness map), with a link to the page of docs/ that each number is from.
+    """
     parts = [] if name in CORRECTIONS or name == "none" else [claims_on(judged, name) for judged in read(RESULTS)]
     logs = rows_with("which_rule.md", "## On gradient logs", name)
     band, outside = name, rule.outside
-    if outside != "drop" and band_of(name) != name:  # the page names a case by its band and what happens outside
+    # docs/which_rule.md calls a rule with another outside than drop by its band and what happens outside, not by its
+    # preset.
+    if outside != "drop" and band_of(name) != name:
         logs = rows_with("which_rule.md", "## On gradient logs", band_of(name))
         kept = [line for line in logs.splitlines() if not line.startswith("| `") or f"| {outside} |" in line]
         logs = "\n".join(kept)
@@ -287,7 +291,7 @@ def measured(name: str, rule: Rule) -> str:
 
 
 def switch_on(name: str, rule: Rule) -> str:
-    """Return a page's text on how to use a rule in four trainers."""
+    """Return the part of a rule's page (docs/rules/) that says how to use the rule in four trainers."""
     loss = "actor_rollout_ref.actor.policy_loss"
     target = f"{loss}._target_=fspo.integrations.verl.FSPOLossConfig\n{loss}.loss_mode=fspo\n"
     target += "actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-mean\n"
@@ -384,7 +388,7 @@ PAGES = {"rules.md": overview} | {f"rules/{name}.md": partial(page, name) for na
 
 
 def main() -> None:
-    """Write the pages, and with ``--pictures`` the pictures."""
+    """Write the pages of docs/ on the clip rules; with ``--pictures`` also draw the picture of each rule."""
     parser = CommandParser(prog="python -m studies.rule_pages", description=__doc__ or "")
     parser.add_argument("--pictures", action="store_true", help="draw docs/images/rules/ too")
     pictures = parser.parse_args().pictures

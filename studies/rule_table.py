@@ -66,7 +66,7 @@ little has little trend, so compare the acceptances too.
 
 
 def rule_rows(runs: Sequence[Path]) -> pd.DataFrame:
-    """Return the numbers of all rules from the tables of several analysed runs.
+    """Return what was measured of every rule (acceptance, LRE, cosine, reward, ...), from the tables of analysed runs.
 
     Returns
     -------
@@ -103,8 +103,9 @@ def rule_rows(runs: Sequence[Path]) -> pd.DataFrame:
 
 
 def _matched(tables: Tables, rule: str, target: float) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield each quantity's name and its values on all logs, for a rule that keeps the share ``target`` of each log's
-    responses in its band, or leaves this share of the responses with A != 0 alone."""
+    """Yield the name of each quantity that the tables of rules on common logs show (trend, LRE_2, MSE, range, ...),
+    with its values on all logs, for a rule whose range is matched: it keeps the share ``target`` of each log's
+    responses in its band, or, in quantities about A != 0, leaves this share of these responses alone."""
     case = {"source": "matched", "target": target, "outside": "drop"}
 
     def by_log(table: str, column: str, name: str = rule, **where: Any) -> Any:
@@ -122,7 +123,8 @@ def _matched(tables: Tables, rule: str, target: float) -> Iterator[tuple[str, np
 
 
 def _own(tables: Tables, own: Sequence[Log], seeds: Sequence[float]) -> Iterator[tuple[str, dict[float, float]]]:
-    """Yield each quantity's name and its values by seed, for a rule in its own runs ``own``.
+    """Yield, for the runs ``own`` that one rule trained, the name of each quantity of the table of rules (acceptance,
+    trend, reward, ...) and its values by seed.
 
     ``seeds`` are those of the runs of all rules. A seed has no value (NaN) if the rule has no run or several runs with
     it.
@@ -154,7 +156,8 @@ def _summary(values: np.ndarray, centre: Callable[[np.ndarray], Any]) -> tuple[f
 
 
 def _over_seeds(values: Mapping[float, float]) -> tuple[float, float, float, int]:
-    """Return the mean over the seeds with a value, both ends of its interval, and the number of these seeds.
+    """Return the mean of a quantity over those seeds of a rule's runs that have a value of it, both ends of the mean's
+    interval, and the number of these seeds.
 
     The ends are NaN where `over_seeds` gives no mean: if a seed has no value, if seeds are too few, or if all values
     are equal.
@@ -166,8 +169,10 @@ def _over_seeds(values: Mapping[float, float]) -> tuple[float, float, float, int
 
 
 def section(rules: pd.DataFrame, task: str = "") -> str:
-    """Return four Markdown tables of the rows of `rule_rows`: on common logs and in the rules' own runs, each once for
-    all responses and once for those with A != 0."""
+    """Return Markdown: four tables of the quantities in ``rules`` (made by `rule_rows`), with a line for each rule. Two
+    are about common logs, two about the rules' own runs; of each two, one is about all responses and one about those
+    with A != 0.
+    """
     shares = [f"{target:g}" for target in sorted(TARGETS)]
     places = {f"On common logs{f' of {task}' if task else ''}": (ON_LOGS, shares, OF_LOGS)}
     places[f"As published, runs{f' of {task}' if task else ''}"] = (IN_RUNS, [PUBLISHED], OF_SEEDS)
@@ -186,10 +191,10 @@ def section(rules: pd.DataFrame, task: str = "") -> str:
 
 
 def _table(rules: pd.DataFrame, columns: Sequence[tuple[str, str, str]], ends: str) -> str:
-    """Return a Markdown table with one line for each rule.
+    """Return a Markdown table of ``rules`` (made by `rule_rows`), with one line for each rule.
 
-    ``columns`` gives for each column its head and the values of ``at`` and ``quantity`` that select its rows; ``ends``
-    is the format in which ``low`` and ``high`` stand behind a value.
+    ``columns`` gives for each column of the table its head, and the values of ``at`` and ``quantity`` of the rows that
+    fill it; ``ends`` is the format in which a value's ``low`` and ``high`` stand behind it.
     """
     lines = ["| rule | " + " | ".join(head for head, *_ in columns) + " |", "|" + " --- |" * (1 + len(columns))]
     for rule in dict.fromkeys(rules["rule"]):
@@ -199,7 +204,9 @@ def _table(rules: pd.DataFrame, columns: Sequence[tuple[str, str, str]], ends: s
 
 
 def _row(rules: pd.DataFrame, rule: str, at: str, quantity: str) -> tuple[float, float, float]:
-    """Return a quantity of a rule, its low and its high end; NaN where there is none."""
+    """Read one line of the table of rules: ``quantity`` of ``rule`` at ``at`` (a target acceptance, or as published).
+    Return its value, and the least and largest value of all logs (as published: the ends of an interval over seeds).
+    What the table lacks is NaN."""
     rows = select(rules, rule=rule, at=at, quantity=quantity)
     found = rows.iloc[0].to_dict() if len(rows) else {}
     value, low, high = (float(found.get(name, NAN)) for name in ("value", "low", "high"))
@@ -214,13 +221,15 @@ def _said(found: tuple[float, float, float], ends: str) -> str:
 
 
 def _shown(number: float) -> float:
-    """Return a number as rounded as `_said` shows it. The advice concludes from such numbers, so that no reader finds a
-    conclusion that the printed numbers contradict."""
+    """Round a number to the 3 decimals with which docs/findings.md prints it. The advice there concludes from rounded
+    numbers, so that no conclusion contradicts the printed numbers."""
     return round(number, 3)
 
 
 def _others(rules: pd.DataFrame) -> list[str]:
-    """Return the rules that clip, without `REFERENCE`."""
+    """Return the names of the rules in ``rules`` that clip, without `REFERENCE` (fspo), the rule that they are compared
+    with.
+    """
     return [rule for rule in dict.fromkeys(rules["rule"]) if rule not in (REFERENCE, UNCLIPPED)]
 
 
@@ -242,7 +251,8 @@ def advice(rules: pd.DataFrame, task: str = "") -> list[str]:
 
 
 def _fairest(rules: pd.DataFrame) -> str:
-    """Say which rule has the least LRE_2 as published, and its held-out reward, beside those of `REFERENCE`."""
+    """Say which rule has the least LRE_2 in its own runs at its preset's range, and give LRE_2 and held-out reward of
+    this rule and of `REFERENCE`, the rule that the others are compared with."""
     fairest = least_lre(rules)
     if not fairest:
         return "as published, the LRE_2 of every rule is unknown."
@@ -274,7 +284,7 @@ def _behind(rules: pd.DataFrame) -> str:
 
 
 def _ranges(rules: pd.DataFrame) -> str:
-    """Say which range of `REFERENCE` kept which share of the logs."""
+    """Say with which range fspo (`REFERENCE`) leaves each target share of a log's responses alone."""
     ranges = []
     for share in sorted(TARGETS):
         value, low, high = _row(rules, REFERENCE, f"{share:g}", RANGE)
@@ -287,14 +297,17 @@ def _ranges(rules: pd.DataFrame) -> str:
 
 
 def _how_much_to_cut(rules: pd.DataFrame) -> str:
-    """Say how the LRE_2 of `REFERENCE` and the MSE of the other rules depend on the share that is cut."""
+    """State the LRE_2 of fspo (`REFERENCE`) where it cuts few and where it cuts many responses, and how the other
+    rules' mean squared error of the update compares with fspo's.
+    """
     tight, wide = (f"{share:g}" for share in sorted(TARGETS))
     narrow, broad = (_row(rules, REFERENCE, share, LRE) for share in (tight, wide))
     said = (
         f"`{REFERENCE}` has LRE_2 {_said(narrow, OF_LOGS)} where it keeps {float(tight):.0%} and "
         f"{_said(broad, OF_LOGS)} where it keeps {float(wide):.0%}"
     )
-    # The highest of all logs at the wide band is below the lowest of all logs at the tight band.
+    # "On every log less" is said if the largest LRE_2 of any log at the wide band is below the smallest LRE_2 of any
+    # log at the tight band.
     said += ": on every log less where it cuts less, so cut little. " if _shown(broad[2]) < _shown(narrow[1]) else ". "
     found = {rule: _shown(_row(rules, rule, wide, MSE)[0]) for rule in _others(rules)}
     errors = {rule: error for rule, error in found.items() if not np.isnan(error)}
@@ -311,7 +324,9 @@ def _how_much_to_cut(rules: pd.DataFrame) -> str:
 
 
 def _around_drift(rules: pd.DataFrame) -> str:
-    """Compare the trend of the band around the drift with that of `REFERENCE`, on the same logs."""
+    """Return words that compare, on the same logs, two rules' trends of acceptance: that of `AROUND_DRIFT` (fspo-kl),
+    whose band lies around the drift of S, and that of `REFERENCE` (fspo), whose band lies around 0.
+    """
     said = []
     for share in sorted(TARGETS):
         at = f"{share:g}"
@@ -341,7 +356,8 @@ def fairest_line(of_tasks: Mapping[str, pd.DataFrame]) -> str:
 
 
 def gain_line(of_tasks: Mapping[str, pd.DataFrame]) -> str:
-    """Return a sentence on the held-out reward of `REFERENCE`'s runs less that of the runs without a clip."""
+    """Return a sentence that says, for each task, by how much the held-out reward of the runs of `REFERENCE` (the rule
+    that others are compared with) exceeds that of the runs without a clip."""
     found = []
     for task, rules in of_tasks.items():
         row = _row(rules, REFERENCE, PUBLISHED, GAIN)

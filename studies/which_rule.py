@@ -61,8 +61,8 @@ Row = dict[str, Any]
 
 
 def kept(folder: Path, name: str, key: str, work: Callable[[], list[Row]]) -> list[Row]:
-    """Return the rows of one part of the study, read from ``folder`` if they are stored there for the inputs ``key``,
-    else computed by ``work`` and stored."""
+    """Return the rows of one part of the study that docs/which_rule.md reports. If ``folder`` holds rows that were
+    computed from the inputs ``key``, they are read; else ``work`` computes them, and they are stored."""
     path = folder / f"{name}-{digest(key)[:12]}.json"
     if path.is_file():
         return json.loads(path.read_text())
@@ -249,8 +249,8 @@ def verdict(rows: list[Row], quantity: str, words: str) -> list[str]:
 
 
 def told_apart(rows: list[Row], quantity: str, target: float) -> dict[str, list[str]]:
-    """Return the cases that are better and worse than fspo's drop by a sign test at 5 %, corrected for the number of
-    cases."""
+    """Return the cases whose ``quantity`` (cosine or squared error of the update) is better and worse than that of
+    fspo's band with drop, by a sign test over logs or models at 5 %, Bonferroni-corrected for the number of cases."""
     table = compared(rows, quantity, target)
     names: dict[str, list[str]] = {"better": [], "worse": []}
     for r in (r for r in table.to_dict("records") if r["p"] * (len(table) - 1) < 0.05):
@@ -259,13 +259,14 @@ def told_apart(rows: list[Row], quantity: str, target: float) -> dict[str, list[
 
 
 def standing_out(rows: list[Row], quantity: str, words: str, target: float) -> str:
-    """Return a line of the page that names the cases which ``told_apart`` finds better and worse than fspo's drop."""
+    """Return a line of docs/which_rule.md that names the cases significantly better and worse than fspo's drop."""
     sides = [f"{side}: {', '.join(names) or 'none'}" for side, names in told_apart(rows, quantity, target).items()]
     return f"- {words} at {target:.0%}, significant among all cases; {'; '.join(sides)}."
 
 
 def answer(rows: list[Row], quantities: dict[str, str]) -> str:
-    """Return the page's first sentence: the cases that are better than fspo's drop at every target acceptance."""
+    """Return the first sentence of docs/which_rule.md: which cases are better than the preset fspo with drop, at every
+    target acceptance, by each quantity."""
     parts = []
     for quantity, words in quantities.items():
         first, *others = (told_apart(rows, quantity, target)["better"] for target in TARGETS)
@@ -369,7 +370,7 @@ CLOSE = "What such short runs of a small model cannot show is how rules differ o
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Compute the parts of the study that the folder lacks, then write docs/which_rule.md."""
+    """Compute those parts of the study that the folder --output does not hold yet, then write docs/which_rule.md."""
     words = (__doc__ or "").strip()
     parser = argparse.ArgumentParser(description=words, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--logs", nargs="*", type=Path, default=[], metavar="RUN", help="run folders with scores")

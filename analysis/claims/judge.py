@@ -83,8 +83,10 @@ def evaluate_claims(tables: Tables, on: Ratio = "update", *, chosen: bool = Fals
 
 
 def judge(atom: Atom, numbers: Sequence[Number], looked_at: bool = False) -> Claim:
-    """Return an atom as a claim: its verdict from all its numbers (:mod:`analysis.claims.evidence`), and the estimate
-    and interval of the number that decides the verdict.
+    """Return an atom as a claim: its verdict, and the estimate and interval that decide the verdict.
+
+    ``numbers`` are estimates of the atom's estimand, one from each log or one mean over seeds, with p-values
+    (:mod:`analysis.claims.evidence`). The verdict is made from all of them.
 
     ``looked_at`` says that the runs may have been seen while the claims were made, or that other bins or windows than
     the default were chosen. The claim is then exploratory.

@@ -89,7 +89,8 @@ def refuse_unlike(
 
 
 def _differing(of_task: Mapping[str, Any]) -> str:
-    """Say what the first task has, and what the first task that is unlike it has; "" if all tasks are alike."""
+    """Say how tasks differ in a thing such as their seeds, which ``of_task`` holds for each task: what the first task
+    has, and what the first task unlike it has. Return "" if all tasks are alike."""
     (first, usual), *others = of_task.items()
     return next((f"{usual} in {first}, {other} in {task}" for task, other in others if other != usual), "")
 
@@ -102,7 +103,8 @@ def _judge_anew(files: Iterable[Path], again: str) -> str:
 
 
 def _read(file: Path, cure: str) -> dict[str, Any]:
-    """Return the content of a claims.json; raise UserError with this cure if it is none of this version."""
+    """Return the content of a file claims.json. Raise UserError if this version did not write the file; ``cure`` is the
+    part of the message that says what to do then."""
     content = json.loads(file.read_text(encoding="utf-8")) if is_claims(file) else None
     if not isinstance(content, dict) or any(claim.keys() != FIELDS for claim in content["claims"]):
         raise UserError(f"{file} holds no claims as this version writes them: remove it, {cure}")

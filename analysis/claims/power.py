@@ -63,10 +63,11 @@ class PlannedRuns:
 
 
 def chance(truth: float, error: float, df: float, relation: Relation, margin: float, alpha: float = ALPHA) -> float:
-    """Return the probability that one number supports an atom, if the true value of the atom's estimand is ``truth``.
+    """Return the probability that one estimate supports an atom, if the true value of the estimand is ``truth``.
 
-    The number is normal with mean ``truth`` and standard error ``error``. The test uses an estimate of the standard
-    error on ``df`` degrees of freedom, so the probability is averaged over the law of this estimate.
+    The estimate (from one log, or a mean over seeds) is normal with mean ``truth`` and standard error ``error``. The
+    test does not know ``error`` but estimates it on ``df`` degrees of freedom, so the probability is averaged over the
+    law of that estimated standard error.
     """
     t = -float(special.stdtrit(df, alpha))
     levels = (np.arange(2000) + 0.5) / 2000
@@ -118,7 +119,7 @@ def power_of(atom: Atom, design: PlannedRuns) -> dict[str, Any]:
     row = {"atom": atom.id, "numbers": units, "error": error, "supported if equal": NAN, "seen with 80 %": NAN}
     if seeds and design.seeds < MIN_SEEDS:
         return row | {"supported if equal": 0.0}
-    if atom.quantity == "rollouts missed":  # a count without an error
+    if atom.quantity == "rollouts missed":  # the missed rollouts are counted: no standard error
         return row | {"error": 0.0, "supported if equal": 1.0, "seen with 80 %": 1.0}
     alpha = ALPHA / 2 if atom.quantity == "lead in trend" else ALPHA
     if atom.quantity == "LRE_inf":

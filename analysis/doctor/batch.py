@@ -1,4 +1,6 @@
-"""Checks of a rule's input: rewards, advantages, truncation and missing responses, and how the loss is averaged."""
+"""The doctor's checks of what a rule is given: rewards, advantages, truncated and missing responses, and how the loss
+is averaged.
+"""
 
 from __future__ import annotations
 

@@ -20,17 +20,17 @@ _MARKING = {canonical(alias) for name in MARKS for alias in COLUMNS[name]}
 
 @dataclass
 class Sources:
-    """The files to read, by kind, each list in the order of training."""
+    """The files of another trainer that an import reads, by kind, each list in the order of training."""
 
-    state: list[Path] = field(default_factory=list)  # files STATE, which TRL writes
+    state: list[Path] = field(default_factory=list)  # files trainer_state.json, which TRL writes
     scalars: list[Path] = field(default_factory=list)  # scalars as JSON lines or CSV, one line for each step
     events: list[Path] = field(default_factory=list)  # event files of TensorBoard
-    table: list[Path] = field(default_factory=list)  # tables with one row for each response
+    table: list[Path] = field(default_factory=list)  # tables of another trainer, one row for each response
     ignored: list[str] = field(default_factory=list)  # files that were left out, each with the reason
 
     @property
     def trl(self) -> bool:
-        """Whether TRL wrote the files."""
+        """Whether TRL wrote the files that are to be imported, as their names show."""
         return bool(self.state) or any(file.name.startswith(TRL_TABLE) for file in self.table)
 
     @property
@@ -79,7 +79,8 @@ def find_sources(source: str | Path) -> Sources:
         elif file.name.endswith(TABLES):
             found.ignored.append(f"{file.relative_to(path)}: neither scalars by step nor responses")
     if len(found.state) > 1:
-        # The file STATE of each checkpoint repeats the history before it, so only the latest one is kept.
+        # The state file of a TRL checkpoint repeats the scalars of all earlier checkpoints, so only the latest file is
+        # kept.
         steps = {file: _last_step(file, found.ignored) for file in found.state}
         found.state = [max(found.state, key=lambda file: (steps[file], -len(file.parts)))]
     if not found:

@@ -69,11 +69,12 @@ def trend(X: Floats, L: Floats, share: float, gamma: float, parts: Sequence[Ints
 
 
 def fair_exponent(X: Floats, L: Floats, share: float, window: Ints) -> float:
-    """Return the exponent gamma at which the trend of acceptance with length (`trend`) is 0.
+    """Return the exponent gamma at which the acceptance of the band X <= f L^gamma has no trend with the length.
 
-    The result is -inf if that gamma lies below -WIDEST, and inf if it lies above WIDEST. It is NaN if the
-    ``share``-quantile of X is not above 0 in some window, or if the trend does not depend on gamma, as with equal
-    lengths. The trend rises with gamma in steps; the result is where the trend changes its sign.
+    In each window the range f is set so that the band accepts the share ``share`` of the responses (`trend`). The trend
+    rises with gamma in steps; the result is the gamma at which it changes its sign: -inf if that lies below -WIDEST,
+    inf if it lies above WIDEST. The result is NaN if the ``share``-quantile of X is not above 0 in some window, or if
+    the trend does not depend on gamma, as with equal lengths.
 
     Parameters
     ----------

@@ -44,8 +44,8 @@ def rows(tables: Tables) -> Frame:
     """Return effective sample sizes by bin, of the weights that a rule leaves and of the unclipped weights ("exact").
 
     The column ``panel`` names the panel. In a panel for a target acceptance all rules meet the target on one log; a
-    further panel shows the rules with which the runs were trained. In a last panel the estimate is the mean of the
-    unclipped weights.
+    further panel shows the rules with which the runs were trained. The rows of a last panel hold, in the column
+    ``estimate``, no effective sample size but the mean of the unclipped weights by bin.
     """
     found = first_use(tables["ess"])
     found = drawable(found[found["bin"] >= 0])

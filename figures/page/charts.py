@@ -1,4 +1,4 @@
-"""Make the charts of the report, which react to mouse and keyboard: Vega-Lite specifications from figures' numbers.
+"""Make the charts of the HTML report, which react to mouse and keyboard: Vega-Lite specifications of the figures.
 
 Vega comes as one JavaScript text from the package vl-convert-python. It draws SVG, in which each point can have a name
 and the focus of the keyboard.

@@ -126,7 +126,7 @@ class FSPOConfig(GRPOConfig):
 
     @property
     def first_pass(self) -> int:
-        """Number of microbatches (forward and backward passes) in one pass over the responses of a generation."""
+        """Number of microbatches (forward and backward passes) in one pass over the responses of a generation batch."""
         return int(self.steps_per_generation or self.gradient_accumulation_steps)
 
     @property

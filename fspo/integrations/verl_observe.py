@@ -70,7 +70,8 @@ class ObservedLossConfig(PolicyLossConfig):
 
     observe: str | None = None
     observe_tokens: bool = False
-    # The default is None, because verl's default would name a correction that the user did not set.
+    # The default of this option is None: with verl's default, the log's header would name a correction that the user
+    # did not set.
     rollout_correction: Any = None
 
     def __post_init__(self) -> None:

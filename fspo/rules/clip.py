@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Int8, Real
 
 from fspo.base.errors import UserError
 
-Array = Any  # a numpy array or a torch tensor
+Array = Any  # stands for a numpy array or a torch tensor in annotations
 Outside = Literal["drop", "truncate", "cap", "mask"]
 Weight = Literal["sequence", "geometric", "none"]
 CUTTING_ALIKE: tuple[tuple[Outside, ...], ...] = (("drop", "truncate"), ("cap",), ("mask",))
@@ -82,10 +82,9 @@ class Applied(NamedTuple):
     response's value in the objective.
     """
 
-    side: Int8[
-        Array, "*rows"
-    ]  # int8: -1 cut at the lower edge, 0 not cut, +1 cut at the upper edge, 2 cut at the dual edge
-    multiplier: Float[Array, "*rows"]  # M >= 0; under "truncate" and "cap" log M is held within +-80
+    # int8: -1 cut at the lower edge, 0 not cut, 1 cut at the upper edge, 2 cut at the edge of the dual clip
+    side: Int8[Array, "*rows"]
+    multiplier: Float[Array, "*rows"]  # M >= 0; a rule that truncates or caps holds log M within +-80
     weight: Float[Array, "*rows"]  # w = exp(S) or exp(S/n), exponent capped at MAX_EXPONENT
     clipped_weight: Float[Array, "*rows"]
     edge_weight: Float[Array, "*rows"]

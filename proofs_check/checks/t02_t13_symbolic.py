@@ -69,7 +69,8 @@ def sharp_equality(rng: np.random.Generator, orthogonal: bool = True) -> Outcome
     clipped and true update squared is 1 - rho^2.
     """
     eps, rho = _symbols("epsilon rho", positive=True)
-    # The true update g is (1, 0). The error e = eps v of the clipped update has norm rho and is orthogonal to g + e.
+    # The true update g is (1, 0). Choose an error e of the clipped update g + e that has norm rho and is orthogonal to
+    # g + e (in a control, to g). The strata's mean gradients are then g + v and g - v with v = e/eps.
     along = -(rho**2) if orthogonal else sp.Integer(0)
     across = rho * sp.sqrt(1 - rho**2) if orthogonal else rho
     g, e = sp.Matrix([1, 0]), sp.Matrix([along, across])
@@ -108,8 +109,8 @@ def strata_identity(rng: np.random.Generator, inner: int = 1) -> Outcome:
     for K in (2, 3, 4):
         free, a = _symbols(f"p1:{K}", positive=True), _symbols(f"a1:{K + 1}", positive=True)
         p = (*free, 1 - sum(free))
-        # One component of each stratum's gradient g and of its error d is enough: the identity holds component by
-        # component.
+        # T8's identity holds for each component of the vectors by itself. So one number stands for each stratum's mean
+        # gradient g, and one for its error d (theory.md's delta).
         g, d = (_symbols(f"{name}:{K}", real=True) for name in ("g", "d"))
         mean, total = _dot(p, a), _dot(p, g)
         clipped = sum(w * x * (y + z) for w, x, y, z in zip(p, a, g, d, strict=True)) / mean
@@ -197,7 +198,7 @@ def ar1_series(rng: np.random.Generator, factor: int = 2) -> Outcome:
     alpha, gamma = _symbols("alpha gamma_0", real=True)
     l = _symbols("l", positive=True)
     long_run = gamma * (1 + alpha) / (1 - alpha)
-    power = _symbols("w", real=True)  # a symbol that stands for the power alpha^l
+    power = _symbols("w", real=True)  # one symbol for alpha^l; alpha^(l+1) is then alpha times it
 
     def V(n: Expr, w: Expr) -> Expr:
         return n * long_run - long_run * factor * alpha * (1 - w) / (1 - alpha**2)

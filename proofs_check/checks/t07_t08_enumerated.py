@@ -77,7 +77,7 @@ def exact_policy(rng: np.random.Generator, claim: LemmaBound = STATED, policies:
 
 
 def _with_identity(tally: Judged, residuals: list[float]) -> Outcome:
-    largest = float(np.max(residuals))  # NaN if one of the residuals is NaN
+    largest = float(np.max(residuals))  # NaN if one of the residuals is NaN; the comparison below then fails the check
     note = f"identity residual {largest:.0e}"
     if not largest <= 1e-12:
         return Outcome(-largest, "identity residual", note=note)

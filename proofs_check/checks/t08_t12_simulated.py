@@ -130,7 +130,7 @@ def population(rng: np.random.Generator, estimator: Any, bias: float = 1.0, othe
     clipped and true update share their noise.
 
     Two controls: ``bias`` multiplies the squared bias in the true values; ``other`` takes the true values of another
-    way to clip.
+    choice of what happens outside the band.
     """
     groups = Groups(small_policy(rng), rng.normal(size=15), np.array([0.0, 0.31, 0.53]))
     rows = tables(lambda run: write_drawn(run, groups, estimator, rng, PROMPTS, ROLLOUTS))
@@ -218,7 +218,8 @@ def lemma(rng: np.random.Generator, lost: str = "") -> Outcome:
         exact += list(1 - a if lost == "a" else a)
         values += [row["plug_in"] for row in rows("lre", **where) if row["norm"] != "l2_squared"]
         exact += [np.abs(r).max(), p @ np.abs(r), lre_2]
-    # 1 is added to both sides, so that the absolute error counts where a number is near 0
+    # `close` compares relative errors. Add 1 to the tables' numbers and to the exact ones, so that near 0 the absolute
+    # error counts.
     return close(1 + np.array(values), 1 + np.array(exact), 1e-5, f"{len(values)} numbers of four tables")
 
 

@@ -110,7 +110,8 @@ JUMP, SHORT, LONG = 0.05, 32, 512
 
 @cache
 def jumps_quantile(alpha: float, length: int) -> Any:
-    """Return the half-width around 0 within which a share ``alpha`` of the sums R of `jumps_cdf` lies, to 30 digits."""
+    """Return x with P(|R| <= x) = ``alpha``, to 30 digits. R is the sum of ``length`` token log-ratios, most of which
+    are exactly 0 and the others standard normal (`jumps_cdf`)."""
     guess = math.sqrt(length * JUMP) * float(special.ndtri((1 + alpha) / 2))
     return mp.findroot(lambda x: jumps_cdf(x, length) - mp.mpf(alpha), (guess, 0.9 * guess), tol=1e-30)
 
@@ -148,8 +149,8 @@ def jumps_exponents(rng: np.random.Generator, of_variance: bool = False, other: 
 
 
 def jumps_simulated(rng: np.random.Generator, alpha: float = 0.85, gamma: float | None = None) -> Outcome:
-    """Check T17 (c) by drawing responses: a mask with a band of half-width c L^gamma, gamma from `quantile_exponent`,
-    accepts the share ``alpha`` at both lengths SHORT and LONG.
+    """Check T17 (c) by drawing responses whose token log-ratios are mostly 0: a rule that masks outside a band of
+    half-width c L^gamma, gamma from `quantile_exponent`, accepts the share ``alpha`` at both lengths SHORT and LONG.
     """
     gamma, draws = quantile_exponent(alpha) if gamma is None else gamma, 200_000
     with mp.workdps(DIGITS):
@@ -210,8 +211,8 @@ def exponent_attack(rng: np.random.Generator, gap_allowed: bool = True, reversed
             R = z * n**H - n / 8
             kept = rule.apply(R, np.full(z.size, n), np.where(mass % 2, 1.0, -1.0), -1 / 8).multiplier
             counts.append(int(mass @ kept))
-        # X holds the excess of each value at length 1: the factor on both half-widths at which the value is just
-        # accepted.
+        # X holds the excess at length 1 of each value of the law: the factor on both half-widths at which the band just
+        # accepts the value.
         X = np.maximum(z / (c_hi / 8), -z / (c_lo / 8))
         inner, outer = np.sort(lengths ** (gamma - H))
         alike = not np.any((inner < X) & (outer >= X))

@@ -49,8 +49,11 @@ LAWS = (NORMAL, STUDENT, LOGISTIC, ONE_EDGE)
 
 
 def drawn_pair(rng: np.random.Generator, quantile: Callable[[float], float]) -> tuple[Floats, Floats, float, float]:
-    """Draw a case of T19 (b) for the law with these quantiles: the shares that move at two lengths (2,), the lengths
-    (2,), the share alpha that the band accepts, and H. It has a fair exponent between 0 and 2: rules take no others.
+    """Draw an example for T19 (b): the shares of responses that move at two lengths (2,), the lengths (2,), the share
+    alpha of all responses that the band accepts, and H.
+
+    ``quantile`` gives the quantiles of X/L^H of the moving responses. Draws are repeated until T19's fair exponent lies
+    between 0 and 2, because rules take no other exponents.
     """
     while True:
         v, H = rng.uniform(0.3, 1.0, 2), float(rng.choice([0.3, 0.5, 0.65, 1.0]))
@@ -70,7 +73,8 @@ def root_of_equal_acceptance(law: MovingLaw, v: Floats, lengths: Floats, alpha: 
         (v_1, v_2), (l_1, l_2) = map(mp.mpf, v.tolist()), map(mp.mpf, lengths.tolist())
         alpha, H = mp.mpf(alpha), mp.mpf(H)
         bisect = partial(mp.findroot, solver="bisect")
-        edge = mp.exp(bisect(lambda y: 1 - v_1 * law.tail(mp.exp(y)) - alpha, (-30, 8)))  # of X/L^H at the first length
+        # the greatest X/L^H, X the excess, that a band accepts at the first length if it accepts the share alpha there
+        edge = mp.exp(bisect(lambda y: 1 - v_1 * law.tail(mp.exp(y)) - alpha, (-30, 8)))
 
         def excess(gamma: Any) -> Any:
             f = edge * l_1 ** (H - gamma)
@@ -98,8 +102,10 @@ def by_root_search(rng: np.random.Generator, v_ignored: bool = False, normal: bo
 
 
 def accepted_of_all(rule: Rule, lengths: Floats, law: Law, H: float, m: float, v: Floats) -> Floats:
-    """Return the share of all responses that a rule's band accepts at each length, if the share v moves with the law
-    ``law`` (`accepted`) and the others lie at the band's centre m l.
+    """Return the share of all responses that a rule's band accepts at each length l.
+
+    At each length the share ``v`` of the responses moves: their log-ratios have the mean m l, and (log-ratio - m l)/l^H
+    has the law ``law`` (`accepted`). The other responses are still: their log-ratio is m l.
     """
     lo, hi = rule.band(lengths, m)
     still = (lo <= m * lengths) & (m * lengths <= hi)
@@ -122,9 +128,9 @@ def excess_law(law: Law, c_lo: float, c_hi: float) -> tuple[Callable[[Floats], F
 
 
 def through_rule(rng: np.random.Generator, v_ignored: bool = False, at_H: bool = False) -> Outcome:
-    """Check T19 (a) and (b) through the rule's band: its acceptance over all responses is the stated one at six
-    lengths, and the stated exponent gives two of them the share alpha. Controls take the share that moves as 1, or the
-    exponent H, which is fair to the moving responses alone.
+    """Check T19 (a) and (b) on bands that the rules compute: at six lengths a band's acceptance over all responses is
+    that of T19's formula, and with T19's fair exponent for two of these lengths both have the acceptance alpha.
+    Controls: the formula as if all responses moved; the exponent H, which is fair to the moving responses alone.
     """
     found, stated = [], []
     for law in (logistic, student, gamma_law):
@@ -145,9 +151,9 @@ def through_rule(rng: np.random.Generator, v_ignored: bool = False, at_H: bool =
 
 
 def lre_of_all(rng: np.random.Generator, gamma_off: float = 0.0, of_moving: bool = False) -> Outcome:
-    """Check T19 (a): with gamma = H the rule's band has the stated LRE_1, LRE_2 and LRE_inf over all responses, while
-    its acceptance of the moving ones is the same at every length. Controls: gamma = H + .25, or the moving responses'
-    own LRE, without the factor (1 - a_bar)/a_bar.
+    """Check T19 (a). The half-width of the band grows as L^gamma, the spread of S as L^H. If gamma = H, the band has
+    the LRE_1, LRE_2 and LRE_inf that T19 states over all responses, and its acceptance of the moving ones is the same
+    at every length. Controls: gamma = H + .25, or an LRE without T19's factor (1 - a_bar)/a_bar.
     """
     lengths, errors, spread = np.array([2.0, 9, 60, 333, 4096]), [], []
     for law in (logistic, student, gamma_law):
@@ -181,7 +187,9 @@ class FarTail(NamedTuple):
 
 
 def solved(tail: Callable[[Any], Any], guess: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return ``log_z`` of a `FarTail` by root search on the tail 1 - F, near ``guess``, the logarithm of x."""
+    """Return the function ``log_z`` of a `FarTail`. For a number y it finds, by root search from ``guess(y)``, the
+    log x at which -log(1 - F(x)) = y, with ``tail`` = 1 - F.
+    """
     return lambda y: mp.findroot(lambda t: mp.log(tail(mp.exp(t))) + y, (guess(y), guess(y) * (1 + mp.mpf(10) ** -6)))
 
 
@@ -211,19 +219,20 @@ freedom), of e^Z for a normal Z, of a uniform law on (0, 1), and 1/(1 + x^2)."""
 
 
 def limits(rng: np.random.Generator, tails: dict[str, FarTail] | None = None, light: bool = False) -> Outcome:
-    """Check T19 (c): as alpha tends to 1, gamma_alpha comes ever nearer to H where the tail falls faster than any
-    power, and to H + beta/k where it falls like x^-k; beta is the exponent of the moving share. At the largest alpha at
-    most a thousandth of beta is left; 1 - alpha goes down to e^(-10^8). A control takes the limit H for all tails
-    (``light``).
+    """Check T19 (c): the limit of the fair exponent gamma_alpha as the accepted share alpha of all responses tends to
+    1. It must come ever nearer to H if the tail of X/L^H of the moving responses falls faster than any power, and to
+    H + beta/k if the tail falls like x^-k; the share of responses that moves grows like L^beta. At the largest alpha
+    (1 - alpha is down to e^(-10^8)) the distance from the limit is at most a thousandth of beta. A control takes the
+    limit H for all tails (``light``).
     """
     slack = []
     for tail in (tails or FAR_TAILS).values():
         for v in (rng.uniform(0.2, 0.5), rng.uniform(0.6, 1.0)), (rng.uniform(0.7, 1.0), rng.uniform(0.3, 0.6)):
             with mp.workdps(2 * DIGITS):
                 logs = [mp.log(mp.mpf(share)) for share in v]
-                beta, gaps = logs[1] - logs[0], []  # with log(l2/l1) = 1
+                beta, gaps = logs[1] - logs[0], []  # exponent beta of the moving share, if log(l2/l1) = 1
                 for n in tail.steps:
-                    y = n**2 - sum(logs) / 2  # -log(1 - alpha)
+                    y = n**2 - sum(logs) / 2  # y = -log(1 - alpha), alpha the acceptance
                     above = tail.log_z(y + logs[1]) - tail.log_z(y + logs[0])
                     gaps.append(abs(above / beta - (0 if light else 1 / mp.mpf(tail.k))))
                 slack += [1 - float(later / earlier) for earlier, later in pairwise(gaps)]
@@ -232,9 +241,13 @@ def limits(rng: np.random.Generator, tails: dict[str, FarTail] | None = None, li
 
 
 def local_power(rng: np.random.Generator, of_density: bool = False, rises: bool = False) -> Outcome:
-    """Check T19 (c): gamma_alpha is H + beta/k at an x between the two quantiles, k(x) = x F'(x)/(1 - F(x)) being the
-    local power of the tail, here by differentiation with 50 digits. For these laws k rises, so gamma_alpha comes nearer
-    to H as alpha rises. A control takes the hazard F'/(1 - F) for k.
+    """Check T19 (c): the exponent gamma_alpha at which two lengths have the same acceptance alpha is H + beta/k(x), x
+    some point between the two lengths' edges.
+
+    S spreads like L^H. beta is the difference of the logs of the two lengths' shares of moving responses, over that of
+    the logs of the lengths. k(x) = x F'(x)/(1 - F(x)), by differentiation with 50 digits, is the local power of the
+    tail of F, the law of the moving responses' excess. For these laws k rises, so gamma_alpha comes nearer to H as
+    alpha rises. A control takes the hazard F'/(1 - F) for k.
     """
     slack = []
     for law in LAWS:
@@ -265,8 +278,9 @@ EXAMPLE = {0.75: (0.849, 0.886), 0.85: (0.690, 0.737), 0.95: (0.593, 0.652), 0.9
 
 
 def example(rng: np.random.Generator, moving: tuple[float, float] = MOVING, of_moving: bool = False) -> Outcome:
-    """Check the example in docs/theory.md after T19 to its digits, the acceptance below which no exponent is fair, how
-    the exponent grows without bound just above that acceptance, and the limit for Student's law.
+    """Check the example in docs/theory.md after T19: every fair exponent to the digits printed there, the acceptance
+    below which no exponent is fair, how the fair exponent grows without bound just above that acceptance, and the limit
+    of the fair exponent for Student's law.
     """
     del rng
     slack = []
@@ -276,7 +290,9 @@ def example(rng: np.random.Generator, moving: tuple[float, float] = MOVING, of_m
             slack.append(0.0005 - abs(exact - digits))
     none = [math.isnan(theory.fair_exponent_with_still(NORMAL.quantile, moving, BETWEEN, a, 0.5)) for a in (0.6, 0.61)]
     slack.append(0.0005 if none == [True, False] else -1.0)
-    # z(l1) is proportional to alpha - .6 there, so each thousandth of it adds log(1000)/log(8) to the exponent
+    # Only above the acceptance alpha = .6 does an exponent exist. Just above it, the edge at the shorter length is
+    # proportional to alpha - .6. So where alpha - .6 is a thousand times smaller, the fair exponent is larger by
+    # log(1000)/log(8), 8 being the ratio of the two lengths.
     near = [
         theory.fair_exponent_with_still(NORMAL.quantile, moving, BETWEEN, 0.6 + e, 0.5) for e in (1e-4, 1e-7, 1e-10)
     ]
@@ -287,9 +303,11 @@ def example(rng: np.random.Generator, moving: tuple[float, float] = MOVING, of_m
 
 @st.composite
 def part_moves(draw: st.DrawFn) -> tuple[list[int], list[int], list[int], list[int], int, int, float, float, int, int]:
-    """Draw a law of a few values (in eighths) with integer weights, how many copies of it move and how many responses
-    are still at each of two lengths, the band's half-widths at length 1, its exponent gamma, the exponent H of the
-    law's spread, and the two lengths as powers of 4.
+    """Let hypothesis draw an example for T19 (a), in which part of the responses does not move.
+
+    It has: a law of log-ratios (a few values, in eighths, with integer weights); for each of two lengths, how many
+    copies of that law move and how many responses are still; the band's two half-widths at length 1; the exponent gamma
+    of the band; the exponent H of the law's spread; and the two lengths as powers of 4.
     """
     atoms = draw(st.lists(st.integers(-24, 24), min_size=1, max_size=5, unique=True))
     weights = draw(st.lists(st.integers(1, 9), min_size=len(atoms), max_size=len(atoms)))
@@ -302,10 +320,10 @@ def part_moves(draw: st.DrawFn) -> tuple[list[int], list[int], list[int], list[i
 
 
 def order_attack(rng: np.random.Generator, any_gamma: bool = False, ties: bool = False) -> Outcome:
-    """Check T19 (a) for laws of a few values, in exact counts. With gamma = H a band cuts at every length the same
-    share t of the moving responses and the share t v(l) of all. It accepts of the longer length less if more of it
-    moves, gamma <= H and it cuts something there, and more under the opposite conditions. Controls: for any gamma, or
-    also where the same share moves at both lengths (``ties``).
+    """Check T19 (a) at two lengths, in exact counts, for laws of a few values; v(l) is the share of the responses of
+    length l that move. With gamma = H a band cuts at both lengths the same share t of the moving responses, so t v(l)
+    of all. Of the longer length it accepts less if v is greater there, gamma <= H and it cuts something there; more if
+    v is less there, gamma >= H and it cuts something at the shorter. Controls: any gamma, or also equal v (``ties``).
     """
 
     def excess(case: tuple[list[int], list[int], list[int], list[int], int, int, float, float, int, int]) -> float:
@@ -314,7 +332,7 @@ def order_attack(rng: np.random.Generator, any_gamma: bool = False, ties: bool =
         rule = Rule("power", c_lo / 8, c_hi / 8, gamma=gamma, drift="kl", outside="mask", on="engine")
         for power, copies, others in zip((first, second), moving, still, strict=True):
             n = 4.0**power
-            R = np.append(z * n**H, 0.0) - n / 8  # the last one is still, at the band's centre
+            R = np.append(z * n**H, 0.0) - n / 8  # last entry: a still response, at the band's centre
             weight = [*(copies * mass).tolist(), others]
             kept = rule.apply(R, np.full(R.size, n), np.where(np.arange(R.size) % 2, 1.0, -1.0), -1 / 8).multiplier
             v.append(Fraction(sum(weight[:-1]), sum(weight)))
@@ -360,7 +378,7 @@ def sign_attack(rng: np.random.Generator, either: bool = True, outside: str = "d
         atoms, weights, copies, c_lo, c_hi, H, first, second = case
         rule = Rule("power", c_lo / 8, c_hi / 8, gamma=H, outside=outside)  # type: ignore[arg-type]
         total = [sum(of_sign) for of_sign in weights]
-        # 1 - F at f = 1: the share of each sign beyond the edge that can cut it
+        # Share of the responses with A > 0 that lie above the upper edge, and of those with A < 0 below the lower edge.
         t = [
             Fraction(sum(w for x, w in zip(atoms[0], weights[0], strict=True) if x > c_hi), total[0]),
             Fraction(sum(w for x, w in zip(atoms[1], weights[1], strict=True) if -x > c_lo), total[1]),
@@ -368,7 +386,8 @@ def sign_attack(rng: np.random.Generator, either: bool = True, outside: str = "d
         kept_shares, ratio, broken = [], [], False
         for power, (plus, minus, zero) in zip((first, second), copies, strict=True):
             n = 4.0**power
-            S = np.array([*atoms[0], *atoms[1], *atoms[0]]) / 8 * n**H  # A = 0 moves too, and no edge cuts it
+            # The responses with A = 0 get the same values of S as those with A > 0; no edge may cut them.
+            S = np.array([*atoms[0], *atoms[1], *atoms[0]]) / 8 * n**H
             A = np.repeat([1.0, -1.0, 0.0], 3)
             mass = [*(plus * w for w in weights[0]), *(minus * w for w in weights[1]), *(zero * w for w in weights[0])]
             cut = rule.apply(S, np.full(9, n), A).multiplier == 0

@@ -46,8 +46,11 @@ def excess_law(model: ScaleFamily, c_lo: float, c_hi: float) -> Callable[[Floats
 def all_and_moving(
     rng: np.random.Generator, gamma: float = 0.5, v_ignored: bool = False, draws: int = 100_000
 ) -> Outcome:
-    """Check T19 (a): the sqrt band's acceptance over all responses is 1 - v(l) (1 - F(f)), v the share that moves,
-    while its update acceptance is the same at every length. Half of the moving responses have A > 0, and the laws of S,
+    """Check T19 (a): over all responses of length l the acceptance of a band of half-width c sqrt(l) is 1 - v(l) (1 -
+    F(1)). Here v(l) is the share of the responses that move, and F the distribution function of X/sqrt(l) for these,
+    with X the excess over the half-widths at length 1.
+
+    The update acceptance must be the same at every length. Half of the moving responses have A > 0, and the laws of S,
     normal and Student's, are symmetric (T11).
     """
     outcomes = []
@@ -114,7 +117,8 @@ def two_edges(
     S = np.where(A > 0, laws[1.0].sample(rng, n), np.where(A < 0, laws[-1.0].sample(rng, n), 0.0))
     m = np.where(A > 0, drift[1.0], np.where(A < 0, drift[-1.0], 0.0)) * (0.0 if one_centre else 1.0)
     cut = rule.apply(S, n, A, m).side != 0
-    # 1 - F at f = 1, of a gamma variable less its mean 2 over its root, and of a normal one
+    # Share of each sign beyond the edge that can cut it. For A > 0 the standardised S is (G - 2)/sqrt(2), G a gamma
+    # variable of shape 2, and the edge is 1.4; for A < 0 it is standard normal, and the edge is -1.1.
     t_plus = special.gammaincc(2.0, 2 + 1.4 * np.sqrt(2.0))
     t_minus = special.ndtr(-1.1)
     stated = theory.update_acceptance(positive, t_plus, t_minus)

@@ -56,11 +56,13 @@ class Groups:
 
     @cached_property
     def members(self) -> np.ndarray:
-        """Indices, from 0 to N - 1, of each group's responses, (M, GROUP)."""
+        """For each of the M possible groups, the indices (0 to N - 1) of its GROUP responses, (M, GROUP)."""
         return np.indices((self.reward.size,) * GROUP).reshape(GROUP, -1).T
 
     def mass(self, law: Floats) -> Floats:
-        """Return the probability of each group, (M,). ``law`` (N,): the probability of each response."""
+        """Return the probability of each of the M possible groups of GROUP independent responses, (M,). ``law`` (N,)
+        holds a number in proportion to the probability of each response.
+        """
         return (law / law.sum())[self.members].prod(axis=1)
 
     def advantage(self, estimator: str, members: np.ndarray | None = None) -> Floats:
