@@ -59,7 +59,7 @@ class JudgedTask:
         return f"On {self.task}: " if self.task else ""
 
     def headlines(self) -> list[dict[str, Any]]:
-        """Return the task's headlines: the claims that consist of parts (atoms)."""
+        """Return the headlines judged on this task of the reproduction: the claims that consist of parts (atoms)."""
         return headlines_of(self.claims)
 
     def numbers(self, part: str) -> list[dict[str, Any]]:
