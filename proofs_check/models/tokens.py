@@ -219,7 +219,7 @@ class MarkovTokens(_Tokens):
 
     @property
     def within(self) -> float:
-        """Variance of a token's log-ratio given the Markov chain's state, averaged over the two states, nats squared."""
+        """Variance of a token's log-ratio given the Markov chain's state, mean over the two states, nats squared."""
         return (1 - self.mean_part) * self.sigma**2
 
     @property
