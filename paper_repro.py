@@ -5,7 +5,7 @@ This file runs the stages in order, skips a stage whose inputs have not changed,
 
 from __future__ import annotations
 
-import json
+import shlex
 import shutil
 import sys
 from collections.abc import Sequence
@@ -68,7 +68,8 @@ class Reproduction:
         self.task = teaching_task(self.config.task.name, self.config.task.options)
 
     def run(self) -> int:
-        """Run all stages; return 0 if the theory checks pass and the report is written."""
+        """Run all stages of the reproduction, from the theory checks to the report. Return 0 if the theory checks pass
+        and the report is written."""
         if self.root.parent.is_file():
             raise UserError(f"--output {self.root.parent} is a file: name a folder")
         from proofs_check.maps.output import check_output  # imported here, so that --help does not wait for pandas
@@ -228,26 +229,26 @@ class Reproduction:
 def pool(out: Path) -> None:
     """Write out/claims.json, every claim over all tasks that were judged, by this command or by an earlier one.
 
-    Print the verdicts on each task side by side. With fewer than two judged tasks nothing is done.
+    Print the verdicts on each task side by side. With fewer than two judged tasks nothing is done. Tasks that were not
+    judged alike are refused (`analysis.claims.pooling.pool_tasks`).
     """
-    from analysis.claims.judge import Claim, over_tasks
-    from analysis.tables.files import write_json
+    from analysis.claims.pooling import pool_tasks
 
-    tasks = [task for task in TASKS if (out / task / "claims.json").is_file()]
-    if len(tasks) < 2:
+    places = {task: out / task / "claims.json" for task in TASKS}
+    files = {task: file for task, file in places.items() if file.is_file()}
+    if len(files) < 2:
         return
-    files = {task: json.loads((out / task / "claims.json").read_text(encoding="utf-8")) for task in tasks}
-    judged = {task: [Claim(**claim) for claim in file.pop("claims")] for task, file in files.items()}
-    pooled = over_tasks(judged)
-    write_json(out / "claims.json", files[tasks[0]] | {"tasks": tasks, "claims": [c.to_dict() for c in pooled]})
-    print(" ".join(f"{name:14}" for name in (f"{'claim':22}", "all tasks", *tasks)))
+    command = f"fspo reproduce --preset {out.name} --output {shlex.quote(str(out.parent))}"
+    pooled, judged = pool_tasks(files, out / "claims.json", command)
+    print(" ".join(f"{name:14}" for name in (f"{'claim':22}", "all tasks", *files)))
     for over_all, *each in zip(pooled, *judged.values(), strict=True):
         print(" ".join(f"{word:14}" for word in (f"{over_all.id:22}", over_all.verdict, *(c.verdict for c in each))))
     print(f"claims over all tasks: {out / 'claims.json'}")
 
 
 def print_power(sizes: ReproductionSizes) -> None:
-    """Print what each atom of the claims could show with these sizes, and the hash of the catalogue of claims."""
+    """Print what each atom and each headline of the claims could show with runs of these sizes (numbers of rules,
+    seeds, rollouts and prompts), and the hash of the catalogue of claims."""
     from analysis.claims.catalogue import digest_of_catalogue
     from analysis.claims.power import PlannedRuns, headline_power, power_table
     from fspo.config import TrainConfig
@@ -260,7 +261,8 @@ def print_power(sizes: ReproductionSizes) -> None:
     # and shows nothing about clipping.
     responses = sizes.rollouts * prompts * given.batch.responses * (minibatches - 1) // minibatches
     held_out = int(sizes.options.get("eval.prompts", given.eval.prompts))
-    logs = len(sizes.rules) * len(sizes.seeds) + ("none" not in sizes.rules)  # and the unclipped run that all share
+    # One run for each rule and seed, and one unclipped run more if no rule trains unclipped.
+    logs = len(sizes.rules) * len(sizes.seeds) + ("none" not in sizes.rules)
     design = PlannedRuns(logs, len(sizes.seeds), sizes.rollouts, responses, held_out)
     print(design)
     table = power_table(design)

@@ -89,9 +89,9 @@ def passes(length: int, vocabulary: int, responses: int) -> dict[str, Callable[[
 
 
 def main() -> None:
-    """Time the passes at all sizes in turn; write their CPU seconds and slopes.
+    """Time sampling, old log-probs, update and score pass at several lengths, vocabularies and group sizes.
 
-    A slope is the power of the size with which the seconds of a pass grow.
+    Write their CPU seconds and slopes; a slope is the power of the size with which the seconds of a pass grow.
     """
     parser = CommandParser(prog="python benchmarks/growth.py", description=__doc__ or "")
     parser.add_argument("--rounds", type=int, default=5, help="timed rounds, of which the median counts")

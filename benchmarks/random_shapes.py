@@ -58,12 +58,14 @@ class MeasuredShape:
     processes: int = 1
 
     def arguments(self, output: Path, rollouts: int) -> list[str]:
-        """Return the command-line options of one training run of the case."""
+        """Return the command-line options of a training run that measures this shape."""
         words = ["--config", str(PRESET), "--model.name_or_path", RANDOM + self.shape, "--output", str(output)]
         return [*words, *self.options, "--rollouts", str(rollouts), "--resume", "true", "--keep_checkpoints", "9"]
 
     def command(self, output: Path, rollouts: int) -> list[str]:
-        """Return the command that starts a training run of one of `CASES`."""
+        """Return the command that starts a training run of one of the benchmark's `CASES` with the run folder
+        ``output``.
+        """
         start = ["-m", "fspo.train"]
         if self.processes > 1:
             start = ["-m", "torch.distributed.run", "--nproc_per_node", str(self.processes), str(SHARDED)]
@@ -115,7 +117,7 @@ def same_tensors(one: Path, other: Path) -> bool:
 
 
 def measure(name: str, case: MeasuredShape, folder: Path, rollouts: int) -> dict[str, Any]:
-    """Train one case twice, once without a break and once killed and resumed, and return what was measured.
+    """Train a model of one shape twice, once without a break and once killed and resumed; return what was measured.
 
     The result holds the seconds of each phase of training, the largest memory of a process, the memory that `fspo plan`
     predicts, and whether the resumed run's last checkpoint equals the other run's checkpoint of the same step. It also
@@ -171,7 +173,7 @@ def measure(name: str, case: MeasuredShape, folder: Path, rollouts: int) -> dict
 
 
 def main(args: list[str] | None = None) -> int:
-    """Measure the chosen cases and write the results."""
+    """Train and measure the cases that the command line names (models with random weights), and write the results."""
     parser = CommandParser(prog="python benchmarks/random_shapes.py", description=__doc__ or "")
     parser.add_argument("--cases", type=list[str], default=list(CASES), help=f"any of {', '.join(CASES)}")
     parser.add_argument("--rollouts", type=int, default=3, help="rollouts of each run, 3 or more")

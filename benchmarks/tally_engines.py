@@ -59,7 +59,8 @@ def by_numpy(data: dict[str, np.ndarray]) -> np.ndarray:
 
 
 def by_polars(data: Any) -> np.ndarray:
-    """Return the numbers and sums that `by_numpy` returns, computed by one lazy query over a polars frame."""
+    """Count the rows outside each band and sum their weights, as `by_numpy` does, by one lazy query over a polars
+    frame."""
     pl: Any = import_module("polars")
     cells = []
     for i in range(BANDS):
@@ -71,7 +72,8 @@ def by_polars(data: Any) -> np.ndarray:
 
 
 def by_duckdb(data: Any) -> np.ndarray:
-    """Return the numbers and sums that `by_numpy` returns, computed by one SQL query over the Arrow table ``t``."""
+    """Count the rows outside each band and sum their weights, as `by_numpy` does, by one SQL query of duckdb over the
+    Arrow table ``t``."""
     cells = [
         f"count(*) FILTER (e{i} > {factor}), coalesce(sum(w) FILTER (e{i} > {factor}), 0)"
         for i in range(BANDS)
@@ -82,7 +84,7 @@ def by_duckdb(data: Any) -> np.ndarray:
 
 
 def main() -> None:
-    """Time the engines in turn, check that their sums agree, and write CPU and wall seconds to a file."""
+    """Time numpy, polars and duckdb in turn, check that their sums agree, and write CPU and wall seconds to a file."""
     CommandParser(prog="python benchmarks/tally_engines.py", description=__doc__ or "").parse_args()
     os.environ["POLARS_MAX_THREADS"] = "2"
     duckdb: Any = import_module("duckdb")

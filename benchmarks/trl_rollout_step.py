@@ -235,8 +235,8 @@ def run_trl(
 
 
 def child(side: str, case: TrainedCase, task: dict[str, Any], rollouts: int, threads: int, result: str) -> None:
-    """Train with one of the compared trainers (``side``) in this process, and write seconds and memory to the file
-    ``result``."""
+    """Train in this process with one of the compared trainers (``side``: TRL's or this project's), and write seconds
+    and memory to the file ``result``."""
     with tempfile.TemporaryDirectory() as folder:
         if side.startswith("trl"):
             found = run_trl(case, task, rollouts, threads, folder, int(side.split("-")[1]))
@@ -251,7 +251,10 @@ def child(side: str, case: TrainedCase, task: dict[str, Any], rollouts: int, thr
 
 
 def prepared(name: str, model: str | None, folder: Path) -> tuple[TrainedCase, dict[str, Any]]:
-    """Return the case of this name with its model filled in (a name or a folder), and the options of its task.
+    """Return the benchmark's case ``name`` with its model filled in (a name or a folder), and the options of its task.
+
+    The embedded model is warmed up first. A pretrained model, in the folder ``model``, gets a second folder in which
+    the line end is one of the tokens that end a response.
 
     New files are written to ``folder``.
     """

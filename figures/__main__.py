@@ -56,7 +56,7 @@ def described(results: list[DrawnFigure]) -> list[dict[str, Any]]:
 
 
 def write_captions(results: list[DrawnFigure], path: Path) -> None:
-    """Write what `described` returns about the figures to a JSON file."""
+    """Write the name, title, caption and details of each figure to a JSON file (captions.json)."""
     write_text(path, json.dumps(described(results), indent=2) + "\n")
 
 

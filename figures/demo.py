@@ -35,8 +35,8 @@ def build_parser() -> CommandParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write the healthy and the sick run, analyse them, let the doctor examine them, write the report and print its
-    path.
+    """Simulate a healthy run and one with a defect, analyse both, let the doctor examine them, write the report and
+    print its path.
     """
     args = build_parser().parse_args(arguments)
     # Use one thread, because on small arrays more threads would wait for each other.

@@ -208,7 +208,7 @@ def dots(
 def outside_dots(
     data: Frame, rules: Sequence[str], ax: Axes | None = None, *, x: str = "estimate", **more: Any
 ) -> Axes:
-    """Draw the table's column ``x`` as dots, in one row of the panel for each rule (column ``band``).
+    """Draw the numbers in the column ``x`` as dots, in one row of the panel for each rule (column ``band``).
 
     A rule's row has one dot for each choice outside the band (column ``outside``): drop, truncate and cap, from top to
     bottom. ``more`` are further arguments of `dots`.

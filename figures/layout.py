@@ -218,7 +218,7 @@ def name_lines(
         order = np.argsort(ends)
         places = apart(np.clip(ends[order], 0, 1), gap)
         if len(places):
-            # Move the names down together if the highest would stand above the panel.
+            # The rules' names stand beside the panel: move all down if the highest would stand above the panel.
             places = places - max(places[-1] - 1, 0)
             places = places + max(-places[0], 0)
         for at, rule in zip(places, shown.index[order], strict=True):

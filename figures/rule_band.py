@@ -38,7 +38,9 @@ def caption(rule: Rule) -> str:
 
 @styled
 def figure(rule: Rule, style: Style) -> Figure:
-    """Return the picture of a rule, two panels; see `caption`."""
+    """Draw the picture of one rule in two panels: left its band by length, right the weight that it leaves to a
+    response.
+    """
     drawn = style.new_figure(1.75)
     left, right = drawn.subplots(1, 2)
     plot_band(rule, left, looks([rule.label])[rule.label].color)
@@ -56,10 +58,10 @@ def plot_band(rule: Rule, ax: Axes, color: str) -> None:
     finite = [edge[np.isfinite(edge)] for band in bands for edge in band]
     top = 1.15 * max(float(np.max(np.abs(np.concatenate([*finite, 1.5 * spread])))), 0.05)
     for lo, hi in bands:
-        below = np.full_like(lo, -top) if rule.outside == "cap" else np.maximum(lo, -top)
+        below = np.maximum(lo, -top) if rule.clip.has_lower_edge else np.full_like(lo, -top)
         ax.fill_between(LENGTHS, below, np.minimum(hi, top), color=color, alpha=0.25, linewidth=0)
         for edge in (lo, hi):
-            if np.isfinite(edge).all() and not (edge is lo and rule.outside == "cap"):
+            if np.isfinite(edge).all() and (edge is hi or rule.clip.has_lower_edge):
                 ax.plot(LENGTHS, edge, color=color)
     for sign in (-1, 1):
         ax.plot(LENGTHS, sign * spread, color=GREY, linestyle=":", linewidth=0.9)

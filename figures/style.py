@@ -32,7 +32,7 @@ class Look:
 
     @property
     def linestyle(self) -> Any:
-        """The line style in Matplotlib's form."""
+        """The rule's line style, as Matplotlib's argument ``linestyle`` takes it."""
         return (0, self.dashes) if self.dashes else "-"
 
 
@@ -211,7 +211,7 @@ class Style:
             yield
 
     def new_figure(self, height: float) -> Figure:
-        """Return an empty figure of this venue's width; ``height`` in inches. Call inside ``context``."""
+        """Return an empty figure as wide as the venue wants, ``height`` inches high. Call it inside ``context``."""
         return Figure(figsize=(self.width, height), layout="constrained")
 
 

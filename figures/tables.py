@@ -116,8 +116,8 @@ class Tables:
             raise NothingToDraw(why)
 
     def only(self, rules: Iterable[str]) -> Tables:
-        """Return the tables with the rows of ``rules`` and of ``REFERENCES`` (no clip, random drops, exact weights)
-        alone.
+        """Return these tables with only the rows of ``rules`` and of ``REFERENCES`` (no clip, random drops, exact
+        weights). A table without a column for rules stays complete.
         """
         names = {*rules, *REFERENCES}
         frames = {}
@@ -228,8 +228,9 @@ def _read(folder: Path, name: str, cure: str) -> Frame | None:
 
 
 def prefer(frame: Frame, column: str, *values: str | float) -> Frame:
-    """Return the rows whose ``column`` has the first of ``values`` that occurs in it; all rows if the column is
-    absent.
+    """Return the rows that have, in ``column``, the first of ``values`` that any row has; no rows if no row has one.
+
+    All rows are returned if the column is absent.
     """
     if column not in frame:
         return frame
@@ -256,8 +257,8 @@ def reasons(frame: Frame) -> str:
 
 
 def plain_outside(frame: Frame) -> Frame:
-    """Return the rows of one choice outside the band, the first in the order of ``OUTSIDE_MARKERS`` that occurs: drop
-    for clip rules, mask for corrections.
+    """Return the rows with a single value of the column ``outside`` (what happens outside the band): drop for clip
+    rules, mask for corrections. If it is missing, the next value in the order of ``OUTSIDE_MARKERS`` is taken.
     """
     return prefer(frame, "outside", *OUTSIDE_MARKERS)
 
@@ -346,8 +347,8 @@ def with_data(rows: Frame, names: Sequence[str]) -> tuple[Frame, str]:
 
 
 def amount(rows: Frame) -> str:
-    """Return words that say that data are too few for some estimates, and how many times as many responses they need,
-    or another reason that the table gives.
+    """Return words that say that the data are too few for some estimates of a table, and how many times as many
+    responses they need. If the column ``reason`` of the table's rows names no such number, the words have its reasons.
     """
     found = [re.search(r"about ([\d.]+) times", str(reason)) for reason in rows["reason"].dropna()]
     times = sorted({float(match[1]) for match in found if match})

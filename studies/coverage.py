@@ -65,12 +65,16 @@ class Design:
     lre: float
 
     def shares(self) -> Floats:
-        """Return the share of the responses in each bin (K,): all equal, or each three quarters of the one before."""
+        """Return each bin's share of the responses, (K,) for K bins: equal shares if ``equal``, else three quarters of
+        the share of the bin before.
+        """
         p = np.ones(self.bins) if self.equal else 0.75 ** np.arange(self.bins)
         return p / p.sum()
 
     def acceptance(self) -> Floats:
-        """Return the true acceptance (K,) of each bin."""
+        """Return the acceptance (K,) that each bin has by design: the truth that intervals from simulated logs should
+        hold.
+        """
         p = self.shares()
         x = (
             -np.arange(self.bins, dtype=float)
@@ -105,8 +109,8 @@ class IntervalCounts:
     used: int = 0
     below: int = 0  # number of logs whose interval of LRE_2 lies above the true value
     above: int = 0
-    apart: int = 0  # logs whose interval of LRE_2 excludes 0
-    largest: int = 0  # logs whose interval of LRE_inf covers the true value
+    apart: int = 0  # number of simulated logs whose interval of LRE_2 excludes 0
+    largest: int = 0  # number of simulated logs whose interval of LRE_inf covers the true value
     wald: int = 0
     left_out: int = 0
     without: int = 0
@@ -155,13 +159,13 @@ def designs() -> Iterator[Design]:
 
 
 def small_designs() -> Iterator[Design]:
-    """Yield the designs that take little time to simulate, for --quick."""
+    """Yield the designs of simulated logs that take little time, for the option --quick of this study."""
     return (design for design in designs() if design.prompts == 32 and design.responses == 8)
 
 
 def fresh_designs() -> Iterator[Design]:
-    """Yield designs for a second test, with another seed: the hardest of ``designs`` and some that were not used while
-    the intervals were developed."""
+    """Yield designs of simulated logs for a second test of the LRE intervals, with another seed: the hardest of
+    `designs`, and some that were not used while the intervals were developed."""
     yield Design(128, 8, 8, False, 0.85, 0.2, "one", 0.05)
     yield Design(512, 16, 5, True, 0.5, 0.2, "trend", 0.3)
     yield Design(128, 8, 5, True, 0.5, 0.2, "trend", 0.1)
@@ -242,9 +246,9 @@ def ess_designs() -> Iterator[EssDesign]:
 
 
 def simulate_ess(design: EssDesign, replicates: int, seed: int = SEED) -> tuple[float, int, int]:
-    """Return three numbers of a design: its true effective share (effective sample size over number of responses), the
-    number of simulated logs for which `effective_share` gives an interval of it, and the number of these intervals that
-    hold the true share."""
+    """Simulate ``replicates`` logs of a design, which says how importance weights are drawn. Return the design's true
+    effective share (effective sample size over number of responses), the number of simulated logs for which
+    `effective_share` gives an interval of that share, and the number of these intervals that hold the true share."""
     name, clusters, variance = design
     weight, exact = WEIGHTS[name]
     rng = np.random.default_rng([seed, clusters, int(1000 * variance), len(name)])
@@ -264,27 +268,33 @@ def simulate_ess(design: EssDesign, replicates: int, seed: int = SEED) -> tuple[
 
 
 def ess_labels(design: EssDesign, truth: float) -> str:
-    """Return the cells that name a design, which begin its row in the page's table of effective sample sizes."""
+    """Return the cells that name a design of simulated data. They begin the design's row in the table of effective
+    sample sizes of docs/coverage.md.
+    """
     name, clusters, variance = design
     return f"| {name} | {clusters} | {variance:g} | {truth:.3f} | "
 
 
 def ess_row(design: EssDesign, replicates: int) -> tuple[str, float]:
-    """Return a row of the page's table of effective sample sizes, and the share of all simulated logs whose interval
-    misses the true effective share."""
+    """Simulate logs of a design; return their row of the table of effective sample sizes in docs/coverage.md, and the
+    share of all simulated logs whose interval misses the true effective share."""
     truth, given, held = simulate_ess(design, replicates)
     cells = [interval(given, replicates), interval(held, given), interval(given - held, replicates)]
     return ess_labels(design, truth) + " | ".join(cells) + " |", (given - held) / replicates
 
 
 def labels(design: Design) -> list[str]:
-    """Return the cells that name a design, which begin its row in the page's tables of LRE intervals."""
+    """Return the cells that name a design of simulated logs. They begin the design's row in the tables of LRE intervals
+    of docs/coverage.md.
+    """
     size = [f"{design.prompts} x {design.responses}", f"{design.bins} {'equal' if design.equal else 'unequal'}"]
     return [*size, f"{design.mean:g}", f"{design.correlation:g}", design.pattern, f"{design.lre:g}"]
 
 
 def line(design: Design, t: IntervalCounts, replicates: int) -> str:
-    """Return a design's row in the page's table of LRE intervals, from the counts ``t`` over its simulated logs."""
+    """Return the row of one design of simulated logs in the table of LRE intervals of docs/coverage.md. ``t`` holds the
+    counts over the design's logs.
+    """
     hits = t.used - t.below - t.above
     cells = [*labels(design), interval(hits, t.used)]
     cells += [f"{t.below / t.used:.3f} / {t.above / t.used:.3f}", f"{t.apart / t.used:.2f}"] if t.used else ["", ""]
@@ -335,8 +345,8 @@ def page(replicates: int) -> str:
 
 
 def disagreements(text: str, chosen: Iterable[Design], replicates: int) -> list[str]:
-    """Simulate new logs of the designs ``chosen``; return a line for each of their rows in the page's first table that
-    is missing or that the new logs contradict.
+    """Simulate new logs of the designs ``chosen``. Return a line for each design whose row in the first table of
+    docs/coverage.md (``text``) is missing or is contradicted by the new logs.
 
     The new logs contradict a row if `differ` rejects that the share of LRE_2 intervals that hold the true value is the
     same in the row and in the new logs. If all rows are right, the probability that any row is reported is at most
@@ -359,7 +369,8 @@ def disagreements(text: str, chosen: Iterable[Design], replicates: int) -> list[
 
 
 def ess_disagreements(text: str, chosen: Iterable[EssDesign], replicates: int) -> list[str]:
-    """Do as `disagreements` for the table of effective sample sizes.
+    """Simulate new logs of the designs ``chosen``, and compare them with the table of effective sample sizes on the page
+    ``text``, docs/coverage.md. Return a line for each row that is missing or that the new logs contradict (`differ`).
 
     Two shares of each row are compared: that of logs with an interval, and that of intervals that hold the true share.
     """
@@ -383,15 +394,17 @@ def ess_disagreements(text: str, chosen: Iterable[EssDesign], replicates: int) -
 
 
 def stated_logs(text: str) -> int:
-    """Return how many logs were simulated for each row, as the page ``text`` states it, or 0 if it does not say."""
+    """Return how many logs were simulated for each row of the first table of docs/coverage.md, as the page's ``text``
+    says; 0 if it does not say.
+    """
     stated = re.search(r"([0-9]+) for each row of the first", text)
     return int(stated[1]) if stated else 0
 
 
 def differ(page_hits: int, page_of: int, hits: int, of: int, tests: int) -> bool:
-    """Return whether Fisher's exact test rejects that the shares ``page_hits / page_of`` and ``hits / of`` are the same.
+    """Return whether a share on the page docs/coverage.md differs significantly from a newly simulated one.
 
-    The level is `DISAGREES` divided by the number of ``tests`` (Bonferroni).
+    Fisher's exact test compares ``page_hits`` of ``page_of`` cases with ``hits`` of ``of`` cases. The test's level is `DISAGREES` divided by the number of ``tests`` (Bonferroni).
     """
     table = [[page_hits, page_of - page_hits], [hits, of - hits]]
     return float(np.asarray(sps.fisher_exact(table))[1]) < DISAGREES / tests

@@ -147,7 +147,8 @@ def _bfloat16(x: np.ndarray) -> np.ndarray:
 
 
 def _best_half(c: Columns) -> Columns:
-    """Keep only the half of each group with the higher rewards, and compute advantages within that half."""
+    """Simulate a defect: keep only the half of each group's responses with the higher rewards, and compute advantages
+    within that half."""
     order = np.lexsort((c["response_id"], -c["reward"].astype(float), c["prompt_id"], c["step"]))
     group = np.unique(np.stack([c["step"], c["prompt_id"]]), axis=1, return_inverse=True)[1][order]
     start = np.maximum.accumulate(np.where(np.diff(group, prepend=-1) != 0, np.arange(len(group)), 0))
@@ -377,7 +378,7 @@ FORTY = (
 
 
 def _padded(c: Columns) -> Columns:
-    """Return the columns with every length set to the longest of its group."""
+    """Return a log's columns with a defect: every length is that of the longest response of its group."""
     group = group_of(c)
     longest = np.zeros(int(group.max()) + 1, np.int64)
     np.maximum.at(longest, group, c["length"])

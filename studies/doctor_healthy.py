@@ -135,7 +135,11 @@ OPTIONS = {
 
 
 def train_run(run: Path, rule: str, seed: int, **changes: Any) -> None:
-    """Train a run with the options ``OPTIONS`` and the given changes, or resume a run that was stopped."""
+    """Train a healthy run for the study of ``fspo doctor``, or resume it if its folder exists.
+
+    Its options are ``OPTIONS``, the rule with its range in ``RANGES``, the seed with its precision in ``PRECISIONS``,
+    and ``changes``.
+    """
     options = OPTIONS | {"rule.preset": rule, "seed": seed, "sampling.precision": PRECISIONS.get(seed, "bfloat16")}
     options |= {f"rule.{key}": value for key, value in RANGES.get(rule, {}).items()}
     options |= {"output": run, "resume": str(run.exists()).lower()} | changes
@@ -234,9 +238,10 @@ def gradient(drawn: Drawn, table: np.ndarray, each: np.ndarray) -> np.ndarray:
 
 
 def move(plan: SimulatedRun, slope: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Return the change of the table of logits in one update along the gradient ``slope``.
+    """Return the change of a simulated policy's table of logits in one update, made from the gradient ``slope``.
 
-    ``plan.steps`` says how the table moves, and `RATES` how far.
+    The step is along the gradient, along its signs, or along its signs with heavy-tailed sizes, as ``plan.steps`` says.
+    `RATES` says how far it goes.
     """
     step = slope if plan.steps == "gradient" else np.sign(slope)
     if plan.steps == "heavy":

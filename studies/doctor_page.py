@@ -103,7 +103,9 @@ def page(results: dict[str, Any]) -> str:
 
 
 def _summary(results: dict[str, Any]) -> list[str]:
-    """Return the page's three answers: how often the doctor is wrong, which defects it sees, which it never saw."""
+    """Return the three answers at the top of docs/doctor.md: how often the doctor is wrong, which defects it sees, and
+    which it never saw.
+    """
     lines = []
     if "false_alarms" in results:
         parts = [f"{wrong} of {of} {kind} healthy runs" for kind, wrong, of in _counts(results["false_alarms"], ALARM)]
@@ -129,8 +131,8 @@ def _summary(results: dict[str, Any]) -> list[str]:
 
 
 def _counts(alarms: dict[str, dict[str, str]], severity: Severity) -> list[tuple[str, int, int]]:
-    """Return for each kind of healthy run its name, how many have a finding of ``severity`` or a worse one, and how
-    many there are."""
+    """Count false alarms of ``fspo doctor``: return for each kind of healthy run ("simulated", "trained") its name, in
+    how many runs the doctor found something of this or a worse ``severity``, and how many runs there are."""
     out = []
     for kind in ("simulated", "trained"):
         runs = [found for name, found in alarms.items() if name.startswith(kind)]
@@ -246,8 +248,11 @@ def _spoilt(spoilt: dict[str, dict[str, Any]], results: dict[str, Any]) -> list[
 
 
 def _table(spoilt: dict[str, dict[str, Any]], part: range) -> list[str]:
-    """Return the page's lines on the defects with the indices ``part``: in how many logs the doctor named them rightly,
-    and a table of what the doctor and rldoctor, another program, said of each."""
+    """Return lines of docs/doctor.md on the planted defects with the indices ``part``.
+
+    They say in how many of the spoilt logs the doctor named the defect rightly, and what the doctor and rldoctor,
+    another program, said of each defect (a table).
+    """
     kinds = ("simulated", "trained")
     verdicts = {kind: _verdicts(spoilt, kind) for kind in kinds}
     rows, totals = [], []
@@ -271,8 +276,8 @@ def _table(spoilt: dict[str, dict[str, Any]], part: range) -> list[str]:
 
 
 def _said(answers: list[dict[str, Any]], who: str) -> str:
-    """Return as text what one of two programs found in some logs: names of findings, each with the number of logs that
-    have it. ``who`` names the program: "said" is the doctor, anything else the package rldoctor."""
+    """Return as text which findings a program reported about some logs, each with the number of logs that have it.
+    ``who`` is the program's key in ``answers``: "said" for ``fspo doctor``, else the name of the package rldoctor."""
     counts = Counter(name for answer in answers for name in answer[who])
     return ", ".join(f"{name} {count}" for name, count in counts.most_common()) or "-"
 

@@ -67,7 +67,8 @@ Parts = Iterator[tuple[str, Callable[[], dict[str, Any]]]]
 
 
 def false_alarms(folder: Path, runs: Path) -> Parts:
-    """Yield one answer for each healthy run: the doctor's findings about it, which are false alarms."""
+    """Yield, for each healthy run (simulated or trained), a name and a function that returns the doctor's findings
+    about the run, all of which are false alarms."""
 
     def examined(plan: SimulatedRun, seed: int) -> dict[str, str]:
         with tempfile.TemporaryDirectory(dir=folder) as place:
@@ -103,8 +104,8 @@ def spoilt(folder: Path, runs: Path) -> Parts:
 
 
 def power(folder: Path, runs: Path) -> Parts:
-    """Yield one answer for each severity of each defect: the number of spoilt logs in which the doctor makes a finding
-    that it does not make in the sound log."""
+    """Yield, for each defect and each of its severities, a name and a function. The function spoils ``SEEDS`` simulated
+    logs by the defect, and counts those in which the doctor makes a finding that it does not make in the sound log."""
 
     def seen(change: Change) -> dict[str, int]:
         found = 0
@@ -173,7 +174,7 @@ def commit_of(path: str) -> str:
 
 
 def main() -> None:
-    """Compute the parts of the study that have no stored results, and write docs/doctor.md."""
+    """Compute those parts of the study of the doctor's errors that have no stored results, and write docs/doctor.md."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=Path, required=True, help="folder of the trained healthy runs")
     parser.add_argument("--only", choices=list(PARTS), nargs="+", default=list(PARTS), help="parts to compute")

@@ -42,7 +42,7 @@ reads the figures' tables."""
 
 
 def code(name: str, source: str) -> str:
-    """Return the lines of Python that draw a figure, as the page shows them."""
+    """Return the lines of Python that draw the figure ``name``; docs/gallery.md shows them below its picture."""
     return (
         f"from figures import draw_all, tables\n\nfound = {source}\n"
         f'draw_all(found, "out/figures", only=["{name}"], modules=["{name}"])'
@@ -88,7 +88,7 @@ def draw(tables: Tables, names: Iterable[str]) -> dict[str, str]:
 
 
 def main() -> None:
-    """Draw the pictures of the runs and maps that the options name, then write the page."""
+    """Draw the gallery's pictures of the runs and maps that the options name, then write docs/gallery.md."""
     parser = CommandParser(prog="python -m studies.gallery", description=__doc__ or "")
     parser.add_argument("--runs", nargs="*", type=Path, default=[], help="analysed run folders")
     parser.add_argument("--theory", type=Path | None, help="folder that fspo maps wrote to")

@@ -90,7 +90,8 @@ CONTROL = {"vllm32": Source("E (vLLM float32)", "engine", ("--log.score_every", 
 
 
 def trained(name: str, source: Source, output: Path, threads: int) -> Path:
-    """Train the run of a source under the folder ``output``, unless it is done, and return the run folder."""
+    """Train the run ``name``, whose sampler ``source`` describes, in a folder below ``output``, unless it is done;
+    return the run folder."""
     run, folder = output / name, output / f"{name}-weights"
     if (run / MODEL).exists():
         return run
@@ -203,8 +204,8 @@ def _last(bins: pd.Series) -> pd.Series:
 
 
 def _masks(tables: dict[str, pd.DataFrame]) -> list[dict[str, Any]]:
-    """Return, for each mask at each target acceptance, the acceptance by length, its trend and LRE, and the cosine,
-    squared bias and mean squared error of the masked update.
+    """Return what each correction of `MASKS` does to the update, at each target acceptance: its acceptance by length,
+    the trend and LRE of this acceptance, and the cosine, squared bias and mean squared error of the masked update.
     """
     found = []
     for target in TARGETS:

@@ -41,11 +41,12 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def direction(trend: Sequence[float], verdicts: int = 1) -> str:
-    """Return which responses a mask cuts more, "long", "short" or "neither". ``trend`` holds the trend of the mask's
-    acceptance with the length, and the ends of the trend's interval.
+    """Return which responses a mask (a correction) cuts more: "long", "short" or "neither".
 
-    ``verdicts`` is the number of such answers on the page. The interval is widened (Bonferroni), so that all of them
-    are right together with the confidence that one interval has.
+    ``trend`` holds the trend of the mask's acceptance with the length, and the ends of the trend's interval.
+
+    ``verdicts`` is the number of such answers on docs/mismatch.md. The interval is widened (Bonferroni), so that all of
+    them are right together with the confidence that one interval has.
     """
     wider = norm.isf((1 - CONFIDENCE) / 2 / verdicts) / norm.isf((1 - CONFIDENCE) / 2)
     value, low, high = trend
@@ -61,7 +62,7 @@ def page(results: dict[str, Any]) -> str:
 
 
 def introduction(results: dict[str, Any]) -> list[str]:
-    """Return the lines of the page that say which runs were made."""
+    """Return the introduction of docs/mismatch.md, which says what runs were made."""
     return [
         "# Engine mismatch and staleness",
         "",
@@ -79,7 +80,7 @@ def introduction(results: dict[str, Any]) -> list[str]:
 
 
 def growth_section(results: dict[str, Any]) -> list[str]:
-    """Return the page's section on how the standard deviation of each log-ratio grows with the response length."""
+    """Return the section of docs/mismatch.md on how the standard deviation of each log-ratio grows with the length."""
     sources = results["sources"]
     rows = []
     for found in [*sources.values(), results["update"]]:
@@ -122,7 +123,8 @@ def growth_section(results: dict[str, Any]) -> list[str]:
 
 
 def tokens_section(results: dict[str, Any]) -> list[str]:
-    """Return the page's section on the log-ratios of single tokens by position in the response."""
+    """Return the section of docs/mismatch.md on the spread of single tokens' log-ratios, by the token's position in its
+    response."""
     every = [*results["sources"].values(), results["update"]]
     bins = [row["bin"] for row in every[0]["tokens"]]
     rows = []
@@ -142,7 +144,9 @@ def tokens_section(results: dict[str, Any]) -> list[str]:
 
 
 def acceptance_section(sources: dict[str, Any]) -> list[str]:
-    """Return the page's section on the acceptance of each mask by response length."""
+    """Return the section of docs/mismatch.md on which lengths each mask cuts. A mask is a correction that leaves out
+    responses whose mismatch lies outside a band.
+    """
     lines = [
         "## Which lengths a mask cuts",
         "",
@@ -167,7 +171,8 @@ def acceptance_section(sources: dict[str, Any]) -> list[str]:
 
 
 def update_section(sources: dict[str, Any]) -> list[str]:
-    """Return the page's section on the cosine and the squared error of the update that each mask leaves."""
+    """Return the section of docs/mismatch.md on corrections that mask responses: the squared error of the update that
+    each of them leaves, and its cosine with the true update."""
     lines = [
         "## What a mask does to the update",
         "",
@@ -197,7 +202,10 @@ def update_section(sources: dict[str, Any]) -> list[str]:
 
 
 def ess_section(sources: dict[str, Any]) -> list[str]:
-    """Return the page's section on the effective sample size of the weights exp(log-ratio), unmasked, by length."""
+    """Return the section of docs/mismatch.md on the effective sample size, by length, of the weights exp(log-ratio).
+
+    The weights are those of all responses with A != 0, before any mask.
+    """
     bins = [row["bin"] for row in next(iter(sources.values()))["by_length"]]
     return [
         "## Effective sample size by length",
@@ -219,7 +227,8 @@ def shares() -> list[str]:
 
 
 def verdicts(sources: dict[str, Any]) -> list[str]:
-    """Return the page's lines that say, for each mask at each target acceptance, which lengths it cuts more."""
+    """Return the lines of docs/mismatch.md that say for each mask (a correction that drops what lies outside its band),
+    at each target acceptance, whether it cuts more of the long or of the short responses."""
     number = len(sources) * len(MASKS) * len(TARGETS)
     lines = [
         "## Verdicts",
@@ -274,7 +283,9 @@ WAYS = {"long": "cuts long responses more", "short": "cuts short responses more"
 
 
 def look(name: str) -> dict[str, Any]:
-    """Return the colour, marker and line style in which a mask is drawn."""
+    """Return the colour, marker and line style in which docs/mismatch.md draws a mask, a correction that drops what
+    lies outside its band.
+    """
     found = LOOKS[MASKS[name]]
     return {"color": found.color, "marker": found.marker, "linestyle": found.linestyle}
 
@@ -313,8 +324,8 @@ def growth(results: dict[str, Any], style: Style) -> Any:
 
 
 def acceptance(results: dict[str, Any], style: Style) -> Any:
-    """Draw the acceptance of each mask by length, at the lower target acceptance, with one panel for each source of
-    mismatch."""
+    """Draw the acceptance by length of each of the corrections `MASKS`, which give responses outside their band no
+    gradient: at the lower target acceptance, with one panel for each source of mismatch."""
     sources = results["sources"]
     drawn = style.new_figure(3.6)
     panels = drawn.subplots(2, 3, sharex=True, sharey=True)
@@ -337,8 +348,9 @@ def acceptance(results: dict[str, Any], style: Style) -> Any:
 
 
 def update(results: dict[str, Any], style: Style) -> Any:
-    """Draw squared bias and mean squared error of the update that each mask (product, geometric, sqrt, ...) leaves. All
-    masks keep the same share of the responses, the lower of the two shares that are compared."""
+    """Draw a figure of docs/mismatch.md: squared bias and mean squared error of the update after each mask on the
+    engine ratio (product, geometric, sqrt, sqrt-kl). All masks keep the same share of the responses, the lower of the
+    two shares that the page compares."""
     drawn = style.new_figure(2.4)
     for axes, quantity, title in zip(
         drawn.subplots(1, 2, sharey=True), ("bias2", "mse"), ("squared bias", "mean squared error"), strict=True

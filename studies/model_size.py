@@ -28,6 +28,7 @@ from fspo.repro.presets import ReproductionSizes
 from fspo.repro.stages import Job, run_jobs
 from fspo.repro.training import Training
 from studies import findings
+from studies.reproduction_tables import exponent_rows, moved
 
 WIDTHS = (EMBEDDED_WIDTH, 448)
 SEEDS = (31, 32, 33)
@@ -39,8 +40,8 @@ all lengths alike."""
 
 
 def jobs(output: Path, width: int, warm: str) -> list[Job]:
-    """Return the training jobs of the model with one width, one for each seed; ``warm`` is the folder of that
-    model after the warm-up."""
+    """Return the jobs that train the embedded model of hidden width ``width`` without a clip, one job for each seed.
+    ``warm`` is the folder of that model after its warm-up."""
     rate = TrainConfig().optim.learning_rate * EMBEDDED_WIDTH / width
     options: dict[str, Any] = {"optim.learning_rate": rate, "log.score_every": 0, "eval.every": 0}
     sizes = ReproductionSizes(("none",), SEEDS, ROLLOUTS, ROLLOUTS, options=options)
@@ -52,11 +53,10 @@ def measured(run: Path) -> dict[str, Any]:
     """Return one run's row of model_size.csv: rewards, and estimates about S from responses at first use, logged after
     the first update of their rollout."""
     law = analyse(run)["scaling"].query("subset == 'all' and use == 'first' and sign == 'all'").iloc[0]
-    exponents, _ = findings.measured(run)
-    (fair,) = (row for row in exponents if row["responses"] == "all" and row["share"] == SHARE)
     loaded = load_run(run)
-    rows = loaded.rows.use("first")
-    rows = rows.take(rows.updates > 0)
+    rows = moved(loaded)
+    exponents = {row["responses"]: row for row in exponent_rows(rows, [SHARE])}
+    fair, of_update = exponents["all"], exponents["A != 0"]
     rewards = [line["reward"] for line in MetricsFile(run).of_phase("train")]
     return {
         "seed": loaded.seed,
@@ -68,6 +68,7 @@ def measured(run: Path) -> dict[str, Any]:
         "reward_last": rewards[-1],
         **{name: float(law[name]) for name in ("slope_2H", "ci_low", "ci_high")},
         **{f"fair_{name}": fair[name] for name in ("value", "low", "high")},
+        **{f"fair_nonzero_{name}": of_update[name] for name in ("value", "low", "high")},
     }
 
 

@@ -28,7 +28,7 @@ def executed(folder: str | Path) -> Any:
     for cell in book.cells:
         if "outputs" in cell:
             cell.outputs = [output for output in cell.outputs if output.get("name") != "stderr"]
-    # Remove the Python version that the notebook's kernel has added.
+    # The kernel that ran the notebook has written its Python version into the metadata. Remove the version.
     book.metadata["language_info"] = {"name": "python"}
     return book
 

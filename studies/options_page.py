@@ -55,7 +55,7 @@ def type_text(hint: Any) -> str:
 
 
 def default_text(value: Any) -> str:
-    """Return a default as YAML writes it."""
+    """Return an option's default value as YAML writes it."""
     if value is None or value == argparse.SUPPRESS:
         return ""
     if isinstance(value, list | tuple):
@@ -99,7 +99,9 @@ def rows(parser: argparse.ArgumentParser, bounds: dict[str, str], prefix: str = 
 
 
 def table(found: list[Row]) -> str:
-    """Return options as a Markdown table."""
+    """Return a Markdown table of command-line options, one line for each option in ``found``: name, type, default and
+    meaning.
+    """
     lines = [("option", "type", "default", "meaning"), ("---",) * 4, *found]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 

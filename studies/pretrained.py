@@ -1,11 +1,13 @@
 """Measure the law of S on a pretrained language model. Writes results/pretrained/, its picture and docs/findings.md.
 
-One unclipped run trains a small pretrained model to count: the prompt shows four solved examples and asks for the
-numbers from a to b, and the reward is 1 for the right numbers and a line end, else 0. Responses have some 2 to 150
-tokens. A run that was stopped goes on. The model is a folder of a base model with an unquantised tokenizer, as
-``save_pretrained`` writes it; the published numbers come from Gemma 3 270M (268M parameters, 262,144 tokens).
+Unclipped runs train a small pretrained model to count: the prompt shows four solved examples and asks for the numbers
+from a to b. The reward of the first run is 1 for the right numbers and a line end, else 0. As its rewards were soon
+equal within most groups, whose updates have no gradient, the further runs have a graded reward
+(`studies.counting_reward`). Responses have some 2 to 150 tokens. A run that was stopped goes on. The model is a folder
+of a base model with an unquantised tokenizer, as ``save_pretrained`` writes it; the published numbers come from Gemma 3
+270M (268M parameters, 262,144 tokens).
 
-    python -m studies.pretrained MODEL --output out/pretrained     # 32 rollouts, an hour on two idle cores
+    python -m studies.pretrained MODEL --output out/pretrained     # 32 rollouts a run, an hour on two idle cores
 """
 
 from __future__ import annotations
@@ -19,9 +21,9 @@ import pandas as pd
 from transformers import AutoTokenizer, GenerationConfig
 
 from analysis.api import analyse
+from analysis.claims.evidence import select
+from analysis.claims.quantities import ACCEPTED
 from analysis.log.loading import load_run
-from analysis.rules.evaluate import TARGETS
-from analysis.stats.fair_exponent import fair_exponents
 from figures.of_runs import acceptance_by_length
 from figures.style import Style
 from figures.tables import load
@@ -31,24 +33,30 @@ from fspo.base.options import parse
 from fspo.config import TrainConfig
 from fspo.gradlog.metrics_file import MetricsFile
 from fspo.gradlog.run_folder import MODEL
-from fspo.rules import COMPARED, COMPARED_ADVANTAGE
+from fspo.repro.presets import SIX_RULES
+from fspo.rules import COMPARED_ADVANTAGE
 from fspo.train.trainer import Trainer
 from studies import findings
+from studies import reproduction_tables as measures
 from studies.reference_pages import DOCS
 
-SEED = 11
-"""Seed of the prompts and of the run. The constants below were fixed, and committed, before any run with this seed."""
+RUNS = {
+    "exact-seed11": (11, "exact"),
+    "graded-seed12": (12, "studies.counting_reward:graded"),
+    "graded-seed13": (13, "studies.counting_reward:graded"),
+}
+"""Seed of the prompts and of the run, and verifier, of each run. All constants of a run were fixed, and committed,
+before it began."""
 PROMPTS = 512
 MOST_NUMBERS = 50
 SHOTS = ((3, 6), (12, 14), (7, 7), (21, 29))
 EDGES = (1, 8, 16, 32, 64, 161)
 ROLLOUTS = 32
-RULES = (*COMPARED, "fspo-adaptive")
+RULES = SIX_RULES
 PICTURE, DPI = DOCS / "images" / "pretrained_acceptance.png", 160
 OPTIONS = {
     "rule.preset": "none",
     "rule.advantage": COMPARED_ADVANTAGE,
-    "seed": SEED,
     "batch.prompts": 8,
     "batch.responses": 8,
     "batch.minibatches": 4,
@@ -63,12 +71,12 @@ OPTIONS = {
     "resume": "true",
     "trackers": "[]",
 }
-"""Options of the run; those that are not named have their defaults. Scores are logged in all updates of a rollout but
+"""Options of all runs; those that are not named have their defaults. Scores are logged in all updates of a rollout but
 the first."""
 
 
 def counted(first: int, last: int) -> str:
-    """Return the numbers from ``first`` to ``last`` as text."""
+    """Return all whole numbers from ``first`` to ``last`` as text, separated by blanks."""
     return " ".join(str(number) for number in range(first, last + 1))
 
 
@@ -78,13 +86,13 @@ def question(first: int, last: int) -> str:
     return f"{shots}Count from {first} to {last}:"
 
 
-def write_task(path: Path) -> None:
-    """Write `PROMPTS` distinct prompts with their answers to a file.
+def write_task(path: Path, seed: int) -> None:
+    """Write `PROMPTS` distinct prompts, drawn with a seed, with their answers to a file.
 
     The first of the numbers that a prompt asks for is uniform in 1 to 49, and their count is log-uniform in 1 to 50. A
     prompt that was drawn before is drawn anew, so the two laws hold only nearly.
     """
-    rng = np.random.default_rng(SEED)
+    rng = np.random.default_rng(seed)
     asked: dict[tuple[int, int], None] = {}
     while len(asked) < PROMPTS:
         first = int(rng.integers(1, 50))
@@ -111,80 +119,90 @@ def with_line_end(model: Path, folder: Path) -> Path:
     return folder
 
 
-def trained(model: Path, output: Path, rollouts: int, threads: int) -> Path:
-    """Train the run under ``output``, unless it is done, and return its folder."""
-    run, task = output / "none", output / "counting.jsonl"
+def trained(name: str, model: Path, output: Path, rollouts: int, threads: int) -> Path:
+    """Train the run ``name`` of `RUNS` under ``output``, unless it is done, and return its folder."""
+    (seed, verifier), run = RUNS[name], output / name
+    task = output / f"counting-seed{seed}.jsonl"
     if not task.exists():
         output.mkdir(parents=True, exist_ok=True)
-        write_task(task)
+        write_task(task, seed)
     if (run / MODEL).exists():
         return run
     options = OPTIONS | {
         "output": run,
+        "seed": seed,
         "rollouts": rollouts,
         "threads": threads,
         "model.name_or_path": with_line_end(model, output / "start"),
         "task.name": "dataset",
-        "task.options": json.dumps({"path": str(task)}),
+        "task.options": json.dumps({"path": str(task), "judge": {"verifier": verifier}}),
     }
     Trainer(parse(TrainConfig, [word for name, value in options.items() for word in (f"--{name}", str(value))])).train()
     return run
 
 
-def publish(run: Path, results: Path = findings.PRETRAINED, picture: Path = PICTURE) -> None:
-    """Analyse the run, write its small tables to the folder ``results`` and draw its acceptance by length."""
+def publish(run: Path, results: Path, seed: int) -> None:
+    """Analyse the run, and write its small tables and its numbers to the folder ``results``."""
     tables = analyse(run, edges=EDGES, rules=RULES)
-    matched = f"source == 'matched' and subset == 'all' and use == 'first' and measure == 'band' and rule in {RULES}"
-    exponents, parts = map(pd.DataFrame, findings.measured(run))
-    trend, acceptance = (tables[name].query(matched) for name in ("trend", "acceptance"))
-    bins = ["bin_lo", "bin_hi", "bin_mean", "count", "clusters", "estimate"]
+    loaded = load_run(run)
+    rows = measures.moved(loaded)
     files = {
-        "fair_exponent": exponents,
-        "trend_parts": parts,
-        "trend": pd.DataFrame(trend, columns=["rule", "target", "slope", "ci_low", "ci_high"]),
-        "acceptance": pd.DataFrame(acceptance, columns=["rule", "target", *bins, "ci_low", "ci_high"]),
+        "fair_exponent": pd.DataFrame(measures.exponent_rows(rows)).assign(run=loaded.name),
+        "trend_parts": pd.DataFrame(measures.part_rows(rows)).assign(run=loaded.name),
+        "law": pd.DataFrame(measures.law_rows(rows)).assign(run=loaded.name),
     }
+    bins = ["bin_lo", "bin_hi", "bin_mean", "count", "clusters", "estimate"]
+    for name, columns in (("trend", ["slope"]), ("acceptance", bins)):
+        drops = select(tables[name], source="matched", outside="drop")
+        found = [select(drops, rule=rule, **where) for where in ACCEPTED.values() for rule in RULES]
+        shown = ["rule", "measure", "target", *columns, "ci_low", "ci_high"]
+        files[name] = pd.DataFrame(pd.concat(found), columns=shown)
     results.mkdir(parents=True, exist_ok=True)
     for name, table in files.items():
         with whole_file(results / f"{name}.csv") as path:
             table.to_csv(path, index=False, float_format="%.4g")
-    rows = load_run(run).rows.use("first")
-    rows = rows.take(rows.updates > 0)
     rewards = np.array([row["reward"] for row in MetricsFile(run).of_phase("train")])
     quarter = max(len(rewards) // 4, 1)
-    law = tables["scaling"].query("subset == 'all' and use == 'first' and sign == 'all'").iloc[0]
-    # Leave out responses with S = 0. If in every earlier update of a rollout the rewards were equal within each group,
-    # there was no gradient, so the weights had not moved when the response was logged.
-    moved = rows.take(rows.S != 0)
-    fair_moved = next(iter(fair_exponents(moved, [min(TARGETS)])))
+    law = tables["scaling"].query("use == 'first' and sign == 'all'").set_index("subset")
     said = {
-        "seed": SEED,
+        "seed": seed,
         "rollouts": len(rewards),
         "planned": ROLLOUTS,
         "rows": len(rows),
+        "nonzero": int(np.sum(rows.A != 0)),
         "prompts": len(np.unique(rows.cluster)),
         "shortest": int(rows.length.min()),
         "longest": int(rows.length.max()),
         "first": float(rewards[:quarter].mean()),
         "last": float(rewards[-quarter:].mean()),
-        "unmoved": len(rows) - len(moved),
-        "fair_moved": list(fair_moved),
-        "exponent": [float(law[name]) for name in ("slope_2H", "ci_low", "ci_high")],
+        "unmoved": int(np.sum(rows.S == 0)),
+        **{
+            name: [float(law.loc[subset, column]) for column in ("slope_2H", "ci_low", "ci_high")]
+            for name, subset in (("exponent", "all"), ("exponent_nonzero", "nonzero"))
+        },
     }
     write_text(results / "run.json", json.dumps(said, indent=1) + "\n")
+
+
+def draw(run: Path, picture: Path = PICTURE) -> None:
+    """Draw the acceptance by length of a pretrained model's analysed run, the picture in docs/findings.md."""
     with whole_file(picture) as path:
         acceptance_by_length.figure(load([run]), Style("neurips")).savefig(path, dpi=DPI, format="png")
 
 
 def main() -> int:
-    """Train the run if it is missing, and publish its numbers."""
+    """Train the runs that are missing, and publish their numbers."""
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("model", type=Path, help="folder of the pretrained model")
-    p.add_argument("--output", type=Path, default=Path("out/pretrained"), help="folder of the run")
+    p.add_argument("--output", type=Path, default=Path("out/pretrained"), help="folder of the runs")
+    p.add_argument("--runs", nargs="+", choices=RUNS, default=list(RUNS), help="runs to train and publish")
     p.add_argument("--rollouts", type=int, default=ROLLOUTS, help="rollouts of 8 prompts with 8 responses")
     p.add_argument("--threads", type=int, default=2, help="torch threads")
     args = p.parse_args()
-    publish(trained(args.model, args.output.resolve(), args.rollouts, args.threads))
+    for name in args.runs:
+        run = trained(name, args.model, args.output.resolve(), args.rollouts, args.threads)
+        publish(run, findings.PRETRAINED / name, RUNS[name][0])
+    draw(run)
     write_text(findings.PAGE, findings.published())
     return 0
 

@@ -21,9 +21,12 @@ from fspo.base.command_line import CommandParser
 from fspo.base.errors import run_cli
 from fspo.base.files import whole_file, write_text
 from fspo.rules import CORRECTIONS, PRESETS, Rule
+from fspo.rules.rule import EPS_SHAPES
 from proofs_check.maps.fairness import rows_of
 from proofs_check.maps.settings import setting
-from studies.findings import CLAIMS, PARTS, RESULTS, JudgedTask, further, headlines_of, read, verdict_of
+from studies.findings import RESULTS
+from studies.findings_text import CLAIMS, PARTS
+from studies.findings_verdicts import JudgedTask, further, headlines_of, read, verdict_of
 from studies.reference_pages import DOCS, grid
 
 RULES: dict[str, Rule] = {name: preset.rule for name, preset in PRESETS.items()} | CORRECTIONS
@@ -149,12 +152,12 @@ def definition(rule: Rule) -> str:
         gamma = {"fixed": "", "token": "", "linear": "L", "sqrt": "\\sqrt L", "prefix": "\\sqrt t"}.get(rule.shape)
         scale = f"L^{{{rule.gamma:g}}}" if gamma is None else gamma
         m = "" if rule.drift == "none" else "m_L "
-        if rule.shape in ("fixed", "linear", "token"):
+        if rule.shape in EPS_SHAPES:
             lower, upper = f"\\log(1-{rule.range_lo:.4g})", f"\\log(1+{rule.range_hi:.4g})"
             lo, hi = (f"{m}{'+' if m else ''}{scale}{' ' if scale else ''}{edge}" for edge in (lower, upper))
         else:
             lo, hi = f"{m}-{rule.range_lo:g}\\,{scale}", f"{m}{'+' if m else ''}{rule.range_hi:g}\\,{scale}"
-        if rule.outside == "cap" or (rule.shape in ("fixed", "linear", "token") and rule.range_lo == 1):
+        if not rule.clip.has_lower_edge or (rule.shape in EPS_SHAPES and rule.range_lo == 1):
             lo = "-\\infty"
         band = f"lo = {lo} , \\qquad hi = {hi}" + (f" , \\qquad {CENTRES[rule.drift]}" if m else "")
     summed = {"token": "each token's own", "prefix": "the sum over each prefix of t tokens"}.get(
@@ -207,8 +210,8 @@ def rows_with(page: str, heading: str, wanted: str) -> str:
 
 
 def mismatch_rows(mask: str) -> str:
-    """Return a table of the trend and LRE_2 of one mask at 85 % acceptance, with a row for each log-ratio (E of several
-    samplers, D) on docs/mismatch.md."""
+    """Return a table, read from docs/mismatch.md, of the trend and LRE_2 of the correction named ``mask`` at 85 %
+    acceptance. It has a row for each log-ratio that the page is about: E of several samplers, and D."""
     lines = lines_of("mismatch.md")
     start = next(i for i, line in enumerate(lines) if line.startswith("At 85 %: change of the acceptance"))
     table = [line.strip("|").split("|") for line in lines[start:] if line.startswith("|")]
@@ -236,7 +239,7 @@ def claims_on(judged: JudgedTask, name: str) -> str:
     claims = judged.said["claims"]
     named = [claim for claim in claims if re.search(rf"\b{name}\b(?!-)", claim["statement"])]
     headlines = headlines_of(named)
-    between = " " if headlines else " | "  # in the table of parts the id has its own column
+    between = " " if headlines else " | "  # the table of atoms has a column for the id, that of headlines has none
     rows = [
         f"| {claim['id']}{between}{claim['statement']} | {verdict_of(claim)} | {further(claim, claims)}"
         for claim in headlines or named
@@ -247,11 +250,15 @@ def claims_on(judged: JudgedTask, name: str) -> str:
 
 
 def measured(name: str, rule: Rule) -> str:
-    """Return what the repository's tables say about a rule, with the page that each number is from."""
+    """Return the Markdown that says what the project measured of a rule (claims, tables of docs/which_rule.md, values
+    of the fairness map), with a link to the page of docs/ that each number is from.
+    """
     parts = [] if name in CORRECTIONS or name == "none" else [claims_on(judged, name) for judged in read(RESULTS)]
     logs = rows_with("which_rule.md", "## On gradient logs", name)
     band, outside = name, rule.outside
-    if outside != "drop" and band_of(name) != name:  # the page names a case by its band and what happens outside
+    # docs/which_rule.md calls a rule with another outside than drop by its band and what happens outside, not by its
+    # preset.
+    if outside != "drop" and band_of(name) != name:
         logs = rows_with("which_rule.md", "## On gradient logs", band_of(name))
         kept = [line for line in logs.splitlines() if not line.startswith("| `") or f"| {outside} |" in line]
         logs = "\n".join(kept)
@@ -284,7 +291,7 @@ def measured(name: str, rule: Rule) -> str:
 
 
 def switch_on(name: str, rule: Rule) -> str:
-    """Return a page's text on how to use a rule in four trainers."""
+    """Return the part of a rule's page (docs/rules/) that says how to use the rule in four trainers."""
     loss = "actor_rollout_ref.actor.policy_loss"
     target = f"{loss}._target_=fspo.integrations.verl.FSPOLossConfig\n{loss}.loss_mode=fspo\n"
     target += "actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-mean\n"
@@ -381,7 +388,7 @@ PAGES = {"rules.md": overview} | {f"rules/{name}.md": partial(page, name) for na
 
 
 def main() -> None:
-    """Write the pages, and with ``--pictures`` the pictures."""
+    """Write the pages of docs/ on the clip rules; with ``--pictures`` also draw the picture of each rule."""
     parser = CommandParser(prog="python -m studies.rule_pages", description=__doc__ or "")
     parser.add_argument("--pictures", action="store_true", help="draw docs/images/rules/ too")
     pictures = parser.parse_args().pictures

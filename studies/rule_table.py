@@ -13,102 +13,137 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.claims.evidence import Log, Tables, logs_of, over_seeds, select
-from analysis.claims.quantities import drawdown, final_reward
+from analysis.claims.catalogue import Responses
+from analysis.claims.evidence import NAN, Log, Tables, logs_of, over_seeds, select
+from analysis.claims.quantities import ACCEPTED, drawdown, final_reward
 from analysis.rules.evaluate import TARGETS
 from analysis.tables.files import read_tables
 from fspo.gradlog import metric_names as metric
 from fspo.repro.presets import SIX_RULES
-from fspo.stats.intervals import PERCENT, t_quantile
+from fspo.stats.intervals import PERCENT, sample_interval
 
 PUBLISHED = "as published"
+REFERENCE, UNCLIPPED, AROUND_DRIFT = "fspo", "none", "fspo-kl"
+"""The rule that the others are compared with, the rule that does not clip, and the rule with the reference's band
+around the drift of S."""
 TREND, LRE, MSE, ACCEPTANCE, REWARD, FALL = "trend", "LRE_2", "MSE", "acceptance", "held-out reward", "fall"
-GAIN = "reward less none's"
-ON_LOGS, IN_RUNS = (TREND, LRE, MSE), (ACCEPTANCE, TREND, LRE, REWARD, GAIN, FALL)
-"""The quantities that the tables show: of all rules on common logs, and of each rule in its own runs."""
-RANGE = "range"
-REFERENCE, UNCLIPPED = "fspo", "none"
-"""The rule by whose MSE the MSE of each rule is divided, and the rule that does not clip."""
-_BAND = {"measure": "band", "subset": "all", "use": "first"}
+GAIN, LAG = f"reward less {UNCLIPPED}'s", f"reward less {REFERENCE}'s"
+SIZE, RANGE = f"size of trend less {REFERENCE}'s", "range"
+OF: dict[Responses, str] = {"all": "", "nonzero": " of A != 0"}
+"""What follows the name of a quantity, by the responses whose acceptance it is about."""
+NONZERO = OF["nonzero"]
+ON_LOGS: dict[Responses, tuple[str, ...]] = {"all": (TREND, LRE), "nonzero": (TREND + NONZERO, LRE + NONZERO, MSE)}
+IN_RUNS: dict[Responses, tuple[str, ...]] = {
+    "all": (ACCEPTANCE, TREND, LRE, REWARD, GAIN, LAG, FALL),
+    "nonzero": (ACCEPTANCE + NONZERO, TREND + NONZERO, LRE + NONZERO),
+}
+"""The quantities that the tables show, by the responses that a table is about: of all rules on common logs, and of each
+rule in its own runs. The MSE is of bands that leave the same share of the responses with A != 0 alone."""
+SAME_ERROR = 0.05
+"""If no rule's median MSE is farther than this from that of `REFERENCE`, as a share of it, the advice says that the
+error does not choose between the rules."""
+OF_LOGS, OF_SEEDS = " ({:z.3f} to {:z.3f})", " [{:z.3f}, {:z.3f}]"
+"""How the ends stand behind a value: the lowest and the highest value of all logs, or an interval over seeds."""
 HEAD = f"""## The rules side by side
 
 These tables only describe: their columns were chosen after the runs had been seen, so no verdict follows from them.
 
-On common logs each rule's band keeps the same share of every log. Trend is the change of the acceptance for each
-doubling of L; LRE_2 is the [Length Reweighting Error](glossary.md); MSE is the mean squared error of the clipped
-update as an estimate of the true one (T12), divided by that of `{REFERENCE}` on the same log, so that less than 1 is
-better. Trend and LRE_2 are means over the logs, MSE the median; behind each stand its lowest and highest value.
+On common logs each rule's band keeps the same share of every log. In the tables about A != 0, the responses with a
+gradient, each rule instead leaves the same share of these responses alone, at other ranges. Trend is the change of
+this share for each doubling of L; LRE_2 is its [Length Reweighting Error](glossary.md); MSE is the mean squared error
+of the clipped update as an estimate of the true one (T12), divided by that of `{REFERENCE}` on the same log, so that
+less than 1 is better. Trend and LRE_2 are means over the logs, MSE the median; behind each stand its lowest and
+highest value.
 
 As published, each rule has its preset's range in its own runs; all other options are those of the embedded model.
-The acceptance counts responses in the band, at first use. The held-out reward is the mean over the last fifth of
-the evaluations (of five, the last); the next column is the reward less that of the run without a clip (`{UNCLIPPED}`)
-with the same seed. Fall is the deepest fall of the training reward below its maximum so far. Each number is the mean
-over the seeds with its {PERCENT} interval. A band that cuts little has little trend, so compare the acceptances too.
+The acceptance counts responses in the band, or of those with A != 0 the ones left alone, at first use. The held-out
+reward is the mean over the last fifth of the evaluations (of five, the last); the next two columns are the reward less
+that of the run without a clip (`{UNCLIPPED}`), and less that of `{REFERENCE}`, with the same seed. Fall is the deepest
+fall of the training reward below its maximum so far. Each number is the mean over the seeds with its {PERCENT}
+interval; it has none if a seed lacks the number, if all seeds have the same, or if seeds are too few. A band that cuts
+little has little trend, so compare the acceptances too.
 """
 
 
 def rule_rows(runs: Sequence[Path]) -> pd.DataFrame:
-    """Return the numbers of all rules from the tables of several analysed runs.
+    """Return what was measured of every rule (acceptance, LRE, cosine, reward, ...), from the tables of analysed runs.
 
     Returns
     -------
     DataFrame
         Columns rule, at, quantity, value, low, high, number. ``at`` is the acceptance of the band on common logs,
-        "0.85" or "0.95", or `PUBLISHED` for the rule's own runs with its preset's range. ``low`` and ``high`` are the
-        ends of an interval for `PUBLISHED`, else the lowest and the highest value of all logs. ``number`` says how many
-        logs or seeds have a value.
+        "0.85" or "0.95", or `PUBLISHED` for the rule's own runs with its preset's range. A quantity whose name ends
+        with "of A != 0", and the MSE, are about the responses with A != 0; on common logs, ``at`` is then the share of
+        these responses that the rule leaves alone. ``low`` and ``high`` are the ends of an interval for `PUBLISHED`,
+        else the lowest and the highest of all values. ``number`` says how many logs or seeds have a value; for the
+        quantity `RANGE`, the upper range of the band in a window, how many windows of all logs.
     """
     tables = dict(read_tables(runs))
     training = tables["training"]
     # The unclipped run, which also calibrates ranges, may be longer than the runs of the rules: cut it to their length.
     last = training.loc[training["trained_rule"].isin(SIX_RULES), "rollout"].max()
     tables["training"] = training.loc[training["rollout"] <= last]
-    logs = logs_of(tables)
+    logs = [log for log in logs_of(tables) if log.rule in (*SIX_RULES, UNCLIPPED)]
+    seeds = sorted({log.seed for log in logs})
+    own = {
+        rule: dict(_own(tables, [log for log in logs if log.rule == rule], seeds)) for rule in (*SIX_RULES, UNCLIPPED)
+    }
     rows = []
-    for rule in (*SIX_RULES, UNCLIPPED):
+    for rule, found in own.items():
         for target in sorted(TARGETS) if rule != UNCLIPPED else ():
             for quantity, values in _matched(tables, rule, target):
                 centre = np.median if quantity in (MSE, RANGE) else np.mean
                 rows.append((rule, f"{target:g}", quantity, *_summary(values, centre)))
-        own = {name: [log for log in logs if log.rule == name] for name in (rule, UNCLIPPED)}
-        found = dict(_own(tables, own[rule]))
-        rewards, others = found[REWARD], dict(_own(tables, own[UNCLIPPED]))[REWARD]
-        found[GAIN] = {seed: reward - others.get(seed, np.nan) for seed, reward in rewards.items()}
-        rows += [(rule, PUBLISHED, quantity, *_over_seeds(found[quantity])) for quantity in IN_RUNS]
+        for quantity, other in ((GAIN, UNCLIPPED), (LAG, REFERENCE)):
+            theirs = own[other][REWARD]
+            found[quantity] = {seed: reward - theirs[seed] for seed, reward in found[REWARD].items()}
+        shown = (quantity for quantities in IN_RUNS.values() for quantity in quantities)
+        rows += [(rule, PUBLISHED, quantity, *_over_seeds(found[quantity])) for quantity in shown]
     return pd.DataFrame(rows, columns=["rule", "at", "quantity", "value", "low", "high", "number"])
 
 
 def _matched(tables: Tables, rule: str, target: float) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield each quantity's name and its values on all logs, for a rule whose band keeps the share ``target`` of each
-    log's responses."""
-    case = {"rule": rule, "source": "matched", "target": target, "outside": "drop"}
-    yield TREND, select(tables["trend"], **case, **_BAND)["slope"].to_numpy(float)
-    yield LRE, select(tables["lre"], **case, **_BAND, norm="l2")["estimate"].to_numpy(float)
-    where = {"reference": "population", "quantity": "mse", "bin": -1}
-    found = [
-        select(tables["population"], **{**case, "rule": name}, **where).set_index("run")["estimate"]
-        for name in (rule, REFERENCE)
-    ]
-    yield MSE, (found[0] / found[1]).to_numpy(float)
-    ranges = select(tables["ranges"], **case, rate="band", use="first")
-    yield RANGE, ranges["range_hi"].to_numpy(float)
+    """Yield the name of each quantity that the tables of rules on common logs show (trend, LRE_2, MSE, range, ...),
+    with its values on all logs, for a rule whose range is matched: it keeps the share ``target`` of each log's
+    responses in its band, or, in quantities about A != 0, leaves this share of these responses alone."""
+    case = {"source": "matched", "target": target, "outside": "drop"}
+
+    def by_log(table: str, column: str, name: str = rule, **where: Any) -> Any:
+        return select(tables[table], rule=name, **case, **where).set_index("run")[column]
+
+    for responses, accepted in ACCEPTED.items():
+        yield TREND + OF[responses], by_log("trend", "slope", **accepted).to_numpy(float)
+        yield LRE + OF[responses], by_log("lre", "estimate", **accepted, norm="l2").to_numpy(float)
+    slopes = [by_log("trend", "slope", name, **ACCEPTED["all"]).abs() for name in (rule, REFERENCE)]
+    yield SIZE, (slopes[0] - slopes[1]).to_numpy(float)
+    error = {"reference": "population", "quantity": "mse", "bin": -1}
+    errors = [by_log("population", "estimate", name, **error) for name in (rule, REFERENCE)]
+    yield MSE, (errors[0] / errors[1]).to_numpy(float)
+    yield RANGE, by_log("ranges", "range_hi", rate="band", use="first").to_numpy(float)
 
 
-def _own(tables: Tables, own: Sequence[Log]) -> Iterator[tuple[str, dict[float, float]]]:
-    """Yield each quantity's name and its values by seed, for a rule in its own runs ``own``."""
+def _own(tables: Tables, own: Sequence[Log], seeds: Sequence[float]) -> Iterator[tuple[str, dict[float, float]]]:
+    """Yield, for the runs ``own`` that one rule trained, the name of each quantity of the table of rules (acceptance,
+    trend, reward, ...) and its values by seed.
+
+    ``seeds`` are those of the runs of all rules. A seed has no value (NaN) if the rule has no run or several runs with
+    it.
+    """
+    runs = {seed: [log.run for log in own if log.seed == seed] for seed in seeds}
 
     def by_seed(rows: pd.DataFrame, read: Callable[[pd.DataFrame], float]) -> dict[float, float]:
-        found = {log.seed: rows.loc[rows["run"] == log.run] for log in own}
-        return {seed: read(some) if len(some) else float("nan") for seed, some in found.items()}
+        found = {seed: rows.loc[rows["run"] == names[0]] for seed, names in runs.items() if len(names) == 1}
+        return {seed: read(found[seed]) if len(found.get(seed, ())) else NAN for seed in seeds}
 
     def only(column: str, rows: pd.DataFrame) -> float:
         return float(rows[column].iloc[0])
 
-    trained = {"source": "trained", **_BAND}
-    acceptance = select(tables["acceptance"], **trained, bin=-1)
-    yield ACCEPTANCE, by_seed(acceptance, partial(only, "estimate"))
-    yield TREND, by_seed(select(tables["trend"], **trained), partial(only, "slope"))
-    yield LRE, by_seed(select(tables["lre"], **trained, norm="l2"), partial(only, "estimate"))
+    for responses, accepted in ACCEPTED.items():
+        trained = {"source": "trained", **accepted}
+        acceptance = select(tables["acceptance"], **trained, bin=-1)
+        yield ACCEPTANCE + OF[responses], by_seed(acceptance, partial(only, "estimate"))
+        yield TREND + OF[responses], by_seed(select(tables["trend"], **trained), partial(only, "slope"))
+        yield LRE + OF[responses], by_seed(select(tables["lre"], **trained, norm="l2"), partial(only, "estimate"))
     yield REWARD, by_seed(select(tables["training"], name=metric.HELD_OUT_REWARD, phase="eval"), final_reward)
     yield FALL, by_seed(select(tables["training"], name=metric.REWARD, phase="train"), drawdown)
 
@@ -116,105 +151,218 @@ def _own(tables: Tables, own: Sequence[Log]) -> Iterator[tuple[str, dict[float, 
 def _summary(values: np.ndarray, centre: Callable[[np.ndarray], Any]) -> tuple[float, float, float, int]:
     known = values[np.isfinite(values)]
     if not len(known):
-        return float("nan"), float("nan"), float("nan"), 0
+        return NAN, NAN, NAN, 0
     return float(centre(known)), float(known.min()), float(known.max()), len(known)
 
 
-def _over_seeds(values: dict[float, float]) -> tuple[float, float, float, int]:
-    found = over_seeds(values)
-    if isinstance(
-        found, str
-    ):  # no interval, as a value is missing, seeds are too few or values are equal: return the mean of known values
-        known = [value for value in values.values() if np.isfinite(value)]
-        return float(np.mean(known)) if known else float("nan"), float("nan"), float("nan"), len(known)
-    half = t_quantile(found.df) * found.se_low
-    return found.value, found.value - half, found.value + half, len(values)
+def _over_seeds(values: Mapping[float, float]) -> tuple[float, float, float, int]:
+    """Return the mean of a quantity over those seeds of a rule's runs that have a value of it, both ends of the mean's
+    interval, and the number of these seeds.
+
+    The ends are NaN where `over_seeds` gives no mean: if a seed has no value, if seeds are too few, or if all values
+    are equal.
+    """
+    known = [value for value in values.values() if np.isfinite(value)]
+    mean, *ends = sample_interval(known)
+    low, high = (NAN, NAN) if isinstance(over_seeds(values), str) else ends
+    return mean, low, high, len(known)
 
 
 def section(rules: pd.DataFrame, task: str = "") -> str:
-    """Return two Markdown tables of the rows of `rule_rows`: on common logs, and in the rules' own runs."""
+    """Return Markdown: four tables of the quantities in ``rules`` (made by `rule_rows`), with a line for each rule. Two
+    are about common logs, two about the rules' own runs; of each two, one is about all responses and one about those
+    with A != 0.
+    """
     shares = [f"{target:g}" for target in sorted(TARGETS)]
-    on_logs = [(f"{quantity} at {float(share):.0%}", share, quantity) for share in shares for quantity in ON_LOGS]
-    in_runs = [(quantity, PUBLISHED, quantity) for quantity in IN_RUNS]
-    on_task = f" of {task}" if task else ""
-    return (
-        f"\nOn common logs{on_task}:\n\n"
-        + _table(rules.loc[rules["rule"] != UNCLIPPED], on_logs, " ({:z.3f} to {:z.3f})")
-        + f"\nAs published, runs{on_task}:\n\n"
-        + _table(rules, in_runs, " [{:z.3f}, {:z.3f}]")
-    )
+    places = {f"On common logs{f' of {task}' if task else ''}": (ON_LOGS, shares, OF_LOGS)}
+    places[f"As published, runs{f' of {task}' if task else ''}"] = (IN_RUNS, [PUBLISHED], OF_SEEDS)
+    text = ""
+    for words, (shown, where, ends) in places.items():
+        some = rules if PUBLISHED in where else rules.loc[rules["rule"] != UNCLIPPED]
+        for responses, quantities in shown.items():
+            columns = [
+                (quantity if at == PUBLISHED else f"{quantity} at {float(at):.0%}", at, quantity)
+                for at in where
+                for quantity in quantities
+            ]
+            text += f"\n{words}{', responses with A != 0' if responses == 'nonzero' else ''}:\n\n"
+            text += _table(some, columns, ends)
+    return text
 
 
 def _table(rules: pd.DataFrame, columns: Sequence[tuple[str, str, str]], ends: str) -> str:
-    """Return a Markdown table with one line for each rule.
+    """Return a Markdown table of ``rules`` (made by `rule_rows`), with one line for each rule.
 
-    ``columns`` gives for each column its head and the values of ``at`` and ``quantity`` that select its rows; ``ends``
-    is the format in which ``low`` and ``high`` stand behind a value.
+    ``columns`` gives for each column of the table its head, and the values of ``at`` and ``quantity`` of the rows that
+    fill it; ``ends`` is the format in which a value's ``low`` and ``high`` stand behind it.
     """
     lines = ["| rule | " + " | ".join(head for head, *_ in columns) + " |", "|" + " --- |" * (1 + len(columns))]
-    for rule, some in rules.groupby("rule", sort=False):
-        cells = []
-        for _, at, quantity in columns:
-            row = select(some, at=at, quantity=quantity).iloc[0]
-            said = "unknown" if np.isnan(row["value"]) else f"{row['value']:z.3f}"
-            cells.append(said if np.isnan(row["low"]) else said + ends.format(row["low"], row["high"]))
+    for rule in dict.fromkeys(rules["rule"]):
+        cells = [_said(_row(rules, rule, at, quantity), ends) for _, at, quantity in columns]
         lines.append(f"| {rule} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
 
+def _row(rules: pd.DataFrame, rule: str, at: str, quantity: str) -> tuple[float, float, float]:
+    """Read one line of the table of rules: ``quantity`` of ``rule`` at ``at`` (a target acceptance, or as published).
+    Return its value, and the least and largest value of all logs (as published: the ends of an interval over seeds).
+    What the table lacks is NaN."""
+    rows = select(rules, rule=rule, at=at, quantity=quantity)
+    found = rows.iloc[0].to_dict() if len(rows) else {}
+    value, low, high = (float(found.get(name, NAN)) for name in ("value", "low", "high"))
+    return value, low, high
+
+
+def _said(found: tuple[float, float, float], ends: str) -> str:
+    """Return a value as text, with its low and high end where it has these; "unknown" where there is no value."""
+    value, low, high = found
+    said = "unknown" if np.isnan(value) else f"{value:z.3f}"
+    return said if np.isnan(low) else said + ends.format(low, high)
+
+
+def _shown(number: float) -> float:
+    """Round a number to the 3 decimals with which docs/findings.md prints it. The advice there concludes from rounded
+    numbers, so that no conclusion contradicts the printed numbers."""
+    return round(number, 3)
+
+
+def _others(rules: pd.DataFrame) -> list[str]:
+    """Return the names of the rules in ``rules`` that clip, without `REFERENCE` (fspo), the rule that they are compared
+    with.
+    """
+    return [rule for rule in dict.fromkeys(rules["rule"]) if rule not in (REFERENCE, UNCLIPPED)]
+
+
 def advice(rules: pd.DataFrame, task: str = "") -> list[str]:
     """Return lines of advice, from the numbers of one task, on the choice of a rule, of its range and of the share that
-    it cuts."""
+    it cuts.
+
+    Whatever a line concludes follows from the numbers in it; where they allow no conclusion, the line has them alone.
+    """
     on_task = f" on {task}" if task else ""
+    lines = {
+        "Rule": _fairest(rules),
+        "Reward": _behind(rules),
+        "Range": _ranges(rules),
+        "Cut": _how_much_to_cut(rules),
+        "Drift": _around_drift(rules),
+    }
+    return [f"**{name}**{on_task}: {line}" for name, line in lines.items()]
 
-    def value(rule: str, at: str, quantity: str) -> float:
-        return float(select(rules, rule=rule, at=at, quantity=quantity)["value"].iloc[0])
 
+def _fairest(rules: pd.DataFrame) -> str:
+    """Say which rule has the least LRE_2 in its own runs at its preset's range, and give LRE_2 and held-out reward of
+    this rule and of `REFERENCE`, the rule that the others are compared with."""
     fairest = least_lre(rules)
-    said = [
-        f"**Rule**{on_task}: as published, `{fairest}` has the least estimate of LRE_2: "
-        f"{value(fairest, PUBLISHED, LRE):.3f}, `{REFERENCE}` {value(REFERENCE, PUBLISHED, LRE):.3f}. "
-        f"Their held-out rewards are {value(fairest, PUBLISHED, REWARD):.3f} and "
-        f"{value(REFERENCE, PUBLISHED, REWARD):.3f}."
-    ]
+    if not fairest:
+        return "as published, the LRE_2 of every rule is unknown."
+    named = list(dict.fromkeys([fairest, REFERENCE]))
+    lre, reward = (
+        ", ".join(f"`{rule}` {_said(_row(rules, rule, PUBLISHED, quantity), OF_SEEDS)}" for rule in named)
+        for quantity in (LRE, REWARD)
+    )
+    return f"as published, `{fairest}` has the least estimate of LRE_2: {lre}. Held-out reward: {reward}."
+
+
+def _behind(rules: pd.DataFrame) -> str:
+    """Name the rules whose held-out reward as published is clearly below that of `REFERENCE`: the whole interval of the
+    difference lies below 0."""
+    found = {rule: _row(rules, rule, PUBLISHED, LAG) for rule in _others(rules)}
+    compared = {rule: row for rule, row in found.items() if not np.isnan(row[2])}
+    if not compared:
+        return f"as published, no rule's held-out reward less that of `{REFERENCE}` has an interval."
+    behind = [f"`{rule}` {_said(row, OF_SEEDS)}" for rule, row in compared.items() if _shown(row[2]) < 0]
+    if not behind:
+        return (
+            f"as published, none of {len(compared)} rules has a held-out reward clearly below that of `{REFERENCE}` "
+            "(by the whole interval of the difference)."
+        )
+    return (
+        f"as published, beware: of {len(compared)} rules these have a held-out reward clearly below that of "
+        f"`{REFERENCE}` (by the whole interval of the difference): {', '.join(behind)}."
+    )
+
+
+def _ranges(rules: pd.DataFrame) -> str:
+    """Say with which range fspo (`REFERENCE`) leaves each target share of a log's responses alone."""
     ranges = []
     for share in sorted(TARGETS):
-        row = select(rules, rule=REFERENCE, at=f"{share:g}", quantity=RANGE).iloc[0]
-        ranges.append(f"{share:.0%} at {row['value']:.3g} ({row['low']:.2g} to {row['high']:.2g})")
-    said.append(
-        f"**Range**{on_task}: `{REFERENCE}` keeps {' and '.join(ranges)}: the median over the windows of all logs, "
-        "with the lowest and the highest. It depends on how far an update moves the model: `fspo calibrate RUN` finds "
-        "that of your log."
+        value, low, high = _row(rules, REFERENCE, f"{share:g}", RANGE)
+        known = f"{value:.3g} ({low:.2g} to {high:.2g})"
+        ranges.append(f"{share:.0%} at {'an unknown range' if np.isnan(value) else known}")
+    return (
+        f"`{REFERENCE}` keeps {' and '.join(ranges)}: the median over the windows of all logs, with the lowest and the "
+        "highest. It depends on how far an update moves the model: `fspo calibrate RUN` finds that of your log."
     )
+
+
+def _how_much_to_cut(rules: pd.DataFrame) -> str:
+    """State the LRE_2 of fspo (`REFERENCE`) where it cuts few and where it cuts many responses, and how the other
+    rules' mean squared error of the update compares with fspo's.
+    """
     tight, wide = (f"{share:g}" for share in sorted(TARGETS))
-    errors = select(rules, at=wide, quantity=MSE)["value"]
-    said.append(
-        f"**Cut**{on_task}: cut little. `{REFERENCE}` has LRE_2 {value(REFERENCE, tight, LRE):.3f} where it keeps "
-        f"{float(tight):.0%} and {value(REFERENCE, wide, LRE):.3f} where it keeps {float(wide):.0%}. Where all rules "
-        f"keep {float(wide):.0%}, the medians of their MSE are {errors.min():.3f} to {errors.max():.3f} times "
-        f"`{REFERENCE}`'s: the error does not choose between them."
+    narrow, broad = (_row(rules, REFERENCE, share, LRE) for share in (tight, wide))
+    said = (
+        f"`{REFERENCE}` has LRE_2 {_said(narrow, OF_LOGS)} where it keeps {float(tight):.0%} and "
+        f"{_said(broad, OF_LOGS)} where it keeps {float(wide):.0%}"
     )
-    return said
+    # "On every log less" is said if the largest LRE_2 of any log at the wide band is below the smallest LRE_2 of any
+    # log at the tight band.
+    said += ": on every log less where it cuts less, so cut little. " if _shown(broad[2]) < _shown(narrow[1]) else ". "
+    found = {rule: _shown(_row(rules, rule, wide, MSE)[0]) for rule in _others(rules)}
+    errors = {rule: error for rule, error in found.items() if not np.isnan(error)}
+    where = f"Where all rules leave {float(wide):.0%} of the responses with A != 0 alone, "
+    if not errors:
+        return f"{said}{where}the other rules' MSE is unknown."
+    least, most = min(errors, key=lambda rule: errors[rule]), max(errors, key=lambda rule: errors[rule])
+    said += (
+        f"{where}the other rules' medians of the MSE are {errors[least]:.3f} (`{least}`) to {errors[most]:.3f} "
+        f"(`{most}`) times `{REFERENCE}`'s"
+    )
+    alike = max(_shown(abs(error - 1)) for error in errors.values()) <= SAME_ERROR
+    return f"{said}: all within {SAME_ERROR:.0%}, so the error does not choose between them." if alike else f"{said}."
+
+
+def _around_drift(rules: pd.DataFrame) -> str:
+    """Return words that compare, on the same logs, two rules' trends of acceptance: that of `AROUND_DRIFT` (fspo-kl),
+    whose band lies around the drift of S, and that of `REFERENCE` (fspo), whose band lies around 0.
+    """
+    said = []
+    for share in sorted(TARGETS):
+        at = f"{share:g}"
+        centred, fixed = (_said(_row(rules, rule, at, TREND), OF_LOGS) for rule in (AROUND_DRIFT, REFERENCE))
+        size = _row(rules, AROUND_DRIFT, at, SIZE)
+        low, high = _shown(size[1]), _shown(size[2])
+        seen = ": smaller on every log" if high < 0 else ": larger on every log" if low > 0 else ""
+        said.append(
+            f"where both keep {share:.0%}, is {centred} and that of `{REFERENCE}` {fixed}, the size of the former less "
+            f"that of the latter {_said(size, OF_LOGS)}{seen}"
+        )
+    return f"the trend of `{AROUND_DRIFT}`, whose band lies around the drift of S, {'; '.join(said)}."
 
 
 def least_lre(rules: pd.DataFrame) -> str:
-    """Return the rule with the least LRE_2 of all that clip, each in its own runs with its preset's range."""
+    """Return the rule with the least LRE_2 of all that clip, each in its own runs with its preset's range; "" if none
+    has an LRE_2."""
     own = select(rules, at=PUBLISHED, quantity=LRE)
-    return str(own.loc[own["rule"] != UNCLIPPED].sort_values(by="value")["rule"].iloc[0])
+    own = own.loc[(own["rule"] != UNCLIPPED) & own["value"].notna()]
+    return str(own.sort_values(by="value", kind="stable")["rule"].iloc[0]) if len(own) else ""
 
 
 def fairest_line(of_tasks: Mapping[str, pd.DataFrame]) -> str:
     """Return a sentence that names, for each task, the rule with the least LRE_2 in its own runs."""
-    found = [f"{least_lre(rules)}{f' ({task})' if task else ''}" for task, rules in of_tasks.items()]
+    found = [f"{least_lre(rules) or 'unknown'}{f' ({task})' if task else ''}" for task, rules in of_tasks.items()]
     return f"As published, the rule with the least estimate of LRE_2 is {', '.join(found)}."
 
 
 def gain_line(of_tasks: Mapping[str, pd.DataFrame]) -> str:
-    """Return a sentence on the held-out reward of `REFERENCE`'s runs less that of the runs without a clip."""
+    """Return a sentence that says, for each task, by how much the held-out reward of the runs of `REFERENCE` (the rule
+    that others are compared with) exceeds that of the runs without a clip."""
     found = []
     for task, rules in of_tasks.items():
-        row = select(rules, rule=REFERENCE, at=PUBLISHED, quantity=GAIN).iloc[0]
-        found.append(f"{row['value']:z.3f} [{row['low']:z.3f}, {row['high']:z.3f}]{f' ({task})' if task else ''}")
+        row = _row(rules, REFERENCE, PUBLISHED, GAIN)
+        bare = ", no interval" if np.isnan(row[1]) and not np.isnan(row[0]) else ""
+        found.append(f"{_said(row, OF_SEEDS)}{bare}{f' ({task})' if task else ''}")
     return f"The held-out reward of {REFERENCE}'s runs less that of runs without a clip is {', '.join(found)}."
 
 
@@ -225,10 +373,10 @@ def readme_line(of_tasks: Mapping[str, pd.DataFrame]) -> str:
     """
 
     def values(quantity: str) -> str:
-        tables = [select(rules, at=PUBLISHED, quantity=quantity).set_index("rule") for rules in of_tasks.values()]
-        found = {rule: [f"{table.loc[rule, 'value']:.3f}" for table in tables] for rule in tables[0].index}
+        shown = dict.fromkeys(rule for rules in of_tasks.values() for rule in rules["rule"])
+        found = {rule: [_row(rules, rule, PUBLISHED, quantity)[0] for rules in of_tasks.values()] for rule in shown}
         return "; ".join(
-            f"{rule} {', '.join(of_rule)}"
+            f"{rule} {', '.join('unknown' if np.isnan(value) else f'{value:.3f}' for value in of_rule)}"
             for rule, of_rule in found.items()
             if rule != UNCLIPPED or quantity == REWARD  # without a clip LRE_2 is always 0: leave it out
         )

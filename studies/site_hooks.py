@@ -36,7 +36,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     files.append(File.generated(config, "index.md", content=index))
     for name in sorted(linked):
         text = (ROOT / name).read_text(encoding="utf-8")
-        if name.endswith(".md"):  # links to docs/ in it start from the repository's root
+        if name.endswith(".md"):  # a Markdown file outside docs/ links to docs/ from the repository's root
             text = text.replace("](docs/", f"]({'../' * (1 + name.count('/'))}")
         files.append(File.generated(config, f"files/{name}", content=text))
     return files
@@ -46,7 +46,9 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     """Turn GitHub's formulas into MathML and links to files outside docs/ into links to their copies."""
     if not page.file.src_uri.startswith("files/"):
         markdown = outside(page.file).sub(rf"]({'../' * page.file.src_uri.count('/')}files/\1)", markdown)
-    if page.file.src_uri == "python.md":  # remove each name's summary: mkdocstrings puts in its whole docstring
+    # docs/python.md has a summary of each name of the Python API. Remove it: on the website, mkdocstrings shows the
+    # name's whole docstring.
+    if page.file.src_uri == "python.md":
         markdown = re.sub(r"^[^#\n:].*\n\n(?=:::)", "", markdown, flags=re.M)
     return formulas(markdown)
 

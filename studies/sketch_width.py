@@ -39,14 +39,17 @@ RESULTS = Path(__file__).parent / "results" / "sketch_error.csv"
 
 
 def cosines(gram: np.ndarray) -> dict[str, np.ndarray]:
-    """Return, from the inner products of the responses' scores (n, n), the cosines of all pairs of scores, and those of
-    an update with the same update after some of its responses were dropped.
+    """Return the two kinds of cosines whose sketch error is measured: "pair", of every two responses' scores, and
+    "drop", of an update with the same update after some of its responses were dropped. ``gram`` (n, n) holds the inner
+    products of the n responses' scores.
     """
     return {"pair": pair_cosines(gram), "drop": drop_cosines(gram, SEED)}
 
 
 def root_with_interval(squares: np.ndarray) -> tuple[float, float, float]:
-    """Return the root mean squared error, with interval, from the squared errors of independent draws of the sketch."""
+    """Return the root mean squared error of cosines that are computed from sketches, with its interval. ``squares``
+    holds the mean squared error of each of several independent draws of the sketch.
+    """
     mean, low, high = sample_interval(squares)
     return float(np.sqrt(mean)), float(np.sqrt(max(low, 0.0))), float(np.sqrt(high))
 

@@ -61,8 +61,8 @@ Row = dict[str, Any]
 
 
 def kept(folder: Path, name: str, key: str, work: Callable[[], list[Row]]) -> list[Row]:
-    """Return the rows of one part of the study, read from ``folder`` if they are stored there for the inputs ``key``,
-    else computed by ``work`` and stored."""
+    """Return the rows of one part of the study that docs/which_rule.md reports. If ``folder`` holds rows that were
+    computed from the inputs ``key``, they are read; else ``work`` computes them, and they are stored."""
     path = folder / f"{name}-{digest(key)[:12]}.json"
     if path.is_file():
         return json.loads(path.read_text())
@@ -243,14 +243,14 @@ def verdict(rows: list[Row], quantity: str, words: str) -> list[str]:
         fspo = table[table.rule == "fspo"].set_index("outside")
         sentence = f"At {target:.0%}: least {words} in estimate is `{best.rule}` with {best.outside}, {cell(best)} of"
         sentence += f" fspo's drop (p = {best.p:.2g} alone, {p:.2g} as the best of {looks})"
-        own = [f"its {o} {cell(fspo.loc[o])} (p = {fspo.loc[o].p:.2g})" for o in ("cap", "truncate")]
+        own = [f"its {o} {cell(fspo.loc[o])} (p = {fspo.loc[o].p:.2g})" for o in sorted({*OF_CLIP_RULES} - {"drop"})]
         out.append(f"- {sentence}; fspo's own band, {', '.join(own)}.")
     return out
 
 
 def told_apart(rows: list[Row], quantity: str, target: float) -> dict[str, list[str]]:
-    """Return the cases that are better and worse than fspo's drop by a sign test at 5 %, corrected for the number of
-    cases."""
+    """Return the cases whose ``quantity`` (cosine or squared error of the update) is better and worse than that of
+    fspo's band with drop, by a sign test over logs or models at 5 %, Bonferroni-corrected for the number of cases."""
     table = compared(rows, quantity, target)
     names: dict[str, list[str]] = {"better": [], "worse": []}
     for r in (r for r in table.to_dict("records") if r["p"] * (len(table) - 1) < 0.05):
@@ -259,13 +259,14 @@ def told_apart(rows: list[Row], quantity: str, target: float) -> dict[str, list[
 
 
 def standing_out(rows: list[Row], quantity: str, words: str, target: float) -> str:
-    """Return a line of the page that names the cases which ``told_apart`` finds better and worse than fspo's drop."""
+    """Return a line of docs/which_rule.md that names the cases significantly better and worse than fspo's drop."""
     sides = [f"{side}: {', '.join(names) or 'none'}" for side, names in told_apart(rows, quantity, target).items()]
     return f"- {words} at {target:.0%}, significant among all cases; {'; '.join(sides)}."
 
 
 def answer(rows: list[Row], quantities: dict[str, str]) -> str:
-    """Return the page's first sentence: the cases that are better than fspo's drop at every target acceptance."""
+    """Return the first sentence of docs/which_rule.md: which cases are better than the preset fspo with drop, at every
+    target acceptance, by each quantity."""
     parts = []
     for quantity, words in quantities.items():
         first, *others = (told_apart(rows, quantity, target)["better"] for target in TARGETS)
@@ -297,6 +298,7 @@ def page(logs: list[Row], models: list[Row], trained: list[Row], before: str = "
         HEAD.format(
             answer=answer(logs, quantities) if logs else "No logs were given.",
             level=PERCENT,
+            ways=", ".join(OF_CLIP_RULES),
             logs=len({r["unit"] for r in logs}),
             models=len({r["unit"] for r in models}),
         )
@@ -326,8 +328,8 @@ HEAD = """# Which rule gives the best update at equal acceptance?
 
 {answer}
 
-`python studies/which_rule.py` writes this page. A case is a rule's band and what happens outside it (drop, truncate,
-cap). MSE is the mean squared error of the clipped update as an estimate of the true one (docs/theory.md T12), shown as
+`python studies/which_rule.py` writes this page. A case is a rule's band and what happens outside it ({ways}).
+MSE is the mean squared error of the clipped update as an estimate of the true one (docs/theory.md T12), shown as
 a ratio to `fspo` with drop: below 1 is better. A gain in cosine is a difference from it: above 0 is better. A unit is a
 log or a model ({logs} logs, {models} models); cases are compared on the same unit. How to read a cell:
 
@@ -354,8 +356,8 @@ supervised warm-up; `digits`, the share of digits; `brief`, whether a response e
 EXACT = """## In models whose update is known
 
 The policies of `proofs_check/maps/`: exact moments, {prompts} responses an update, ranges matched to one band
-acceptance, so that here drop, truncate and cap share one band. Units are the models, which were chosen and not drawn:
-the interval says how much it depends on the model, and a p-value is no more than a count of models.
+acceptance, so that here a band is the same whatever happens outside it. Units are the models, which were chosen and
+not drawn: the interval says how much it depends on the model, and a p-value is no more than a count of models.
 """.replace("{prompts}", str(PROMPTS))
 TRAINED = f"""{TRAINING}
 Short runs on two-core hardware: each rule's range follows the same band acceptance (`--rule.adapt range`), all else
@@ -368,7 +370,7 @@ CLOSE = "What such short runs of a small model cannot show is how rules differ o
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Compute the parts of the study that the folder lacks, then write docs/which_rule.md."""
+    """Compute those parts of the study that the folder --output does not hold yet, then write docs/which_rule.md."""
     words = (__doc__ or "").strip()
     parser = argparse.ArgumentParser(description=words, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--logs", nargs="*", type=Path, default=[], metavar="RUN", help="run folders with scores")

@@ -103,7 +103,9 @@ def train(folder: Path, task: str, seed: int, step_size: float) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Train the runs that the folder --output lacks or that were stopped."""
+    """Train those runs for studies/which_rule.py that the folder --output lacks, and go on with those that were
+    stopped.
+    """
     words = (__doc__ or "").strip()
     parser = argparse.ArgumentParser(description=words, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, default=Path("out/which_rule/logs"), help="folder of the runs")

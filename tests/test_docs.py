@@ -16,10 +16,16 @@ import pytest
 from latex2mathml.converter import convert
 from markdown import markdown
 
+from analysis.claims.catalogue import LRE_MARGIN
+from analysis.claims.evidence import ALPHA
+from analysis.tables.acceptance import TREND_MARGIN
 from fspo.__main__ import COMMANDS as COMMANDS_OF_FSPO
 from fspo.config import OptimConfig, TaskConfig
 from fspo.config.rule import CorrectionConfig, RuleConfig
-from fspo.rules import CORRECTIONS, PRESETS, Outside, Rule
+from fspo.gradlog.metric_names import METRICS
+from fspo.repro.options import ReproductionOptions
+from fspo.repro.presets import TASKS
+from fspo.rules import CORRECTIONS, PRESETS, Drift, Outside, Rule
 from fspo.rules.clip import MAX_EXPONENT
 from fspo.stats.intervals import PERCENT
 from fspo.tasks import _BUILDERS
@@ -36,6 +42,7 @@ PAGES = ("README.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "d
 THEORY = (ROOT / "docs" / "theory.md").read_text(encoding="utf-8")
 HOW_CHECKED = (ROOT / "docs" / "check_theory.md").read_text(encoding="utf-8")
 STATED = re.compile(r'^<a id="t\d+"></a>\*\*(T\d+)\. ', re.M)
+STATEMENT = re.compile(r"T\d|LRE_")
 THEOREM = re.compile(r"^\s*(?:Theorem|Lemma|Corollary)\s+([\w']+)", re.M)
 INLINE = re.compile(r"\$`(.+?)`\$")
 BLOCK = re.compile(r"```math\n(.*?)\n```", re.S)
@@ -75,13 +82,16 @@ def test_each_statement_says_how_each_of_its_methods_checks_it(statement):
 
 
 def test_theorems_named_are_those_of_coq():
-    proved = {name for path in (ROOT / "proofs_check" / "formal").glob("*.v") for name in THEOREM.findall(page(path))}
+    scripts = "".join(page(path) for path in (ROOT / "proofs_check" / "formal").glob("*.v"))
+    proved = set(THEOREM.findall(scripts))
     named = set(re.findall(r"`((?:T\d+s?|LRE)_\w+|[a-z]+_\w+)`", INLINE.sub("", HOW_CHECKED)))
     assert named <= proved, f"no such theorem: {sorted(named - proved)}"
     asked = {name for check in FORMAL_CHECKS for name in check.run.keywords["theorems"]}
     helpers = {"LRE_inf_attained"}  # a lemma that other theorems need
     assert asked - helpers <= named, f"proved, and not named in docs/check_theory.md: {sorted(asked - helpers - named)}"
-    assert named <= asked, f"no check asks Coq for: {sorted(named - asked)}"
+    # Coq checks a lemma with the theorems whose proofs use it
+    used = {name for name in named if len(re.findall(rf"\b{name}\b", scripts)) > 1 and not STATEMENT.match(name)}
+    assert named - used <= asked, f"no check asks Coq for: {sorted(named - used - asked)}"
 
 
 def test_numbers_of_the_base_case_are_those_of_the_map():
@@ -145,8 +155,8 @@ def test_formulas_parse(name):
 COMMANDS = set(
     """
     Big Phi hat lceil Vert alpha bar beta big cdot chi cos delta dots epsilon eta exp frac gamma ge in infty kappa
-    lVert langle le log mathbb mathrm max mid min mu nabla ne pi pm prod propto psi qquad rVert rceil rangle rho sigma
-    sim sin sqrt sum sup tau text tfrac theta to varphi
+    lVert lambda langle le log mathbb mathrm max mid min mu nabla ne pi pm prod propto psi qquad rVert rceil rangle rho
+    sigma sim sin sqrt sum sup tau text tfrac theta to varphi
     """.split()  # noqa: SIM905
 )
 """Commands of LaTeX that MathJax, which GitHub uses, draws."""
@@ -174,6 +184,18 @@ def test_files_named_exist(name):
     for word in re.findall(r"`([\w.\-/]+/[\w.\-/]*)`", page(name)):
         if not word.startswith(WRITTEN_BY_A_RUN) and word.split("/")[0] in TOP:
             assert (ROOT / word).exists(), word
+
+
+def test_names_stand_in_the_files_that_the_page_on_developing_says():
+    found = re.findall(r"((?:`[\w.]+`(?:, | and )?)+) (?:in|of) `([\w./-]+\.\w+)`", page("docs/developing.md"))
+    assert len(found) > 80
+    missing = [
+        f"{name} in {file}"
+        for names, file in found
+        for name in re.findall(r"`([\w.]+)`", names)
+        if not re.search(rf"\b{re.escape(name)}\b", page(file))
+    ]
+    assert missing == []
 
 
 TOP = {path.name for path in ROOT.iterdir() if not path.name.startswith(".") and path.name != "out"}
@@ -243,14 +265,51 @@ def test_the_presets_are_listed_whole():
 def test_the_help_names_every_task_and_every_way_outside_the_band():
     for name in (*_BUILDERS, *TRAINING_SETS):
         assert f'"{name}"' in (TaskConfig.__doc__ or "")
-    ways = "{" + ", ".join(f'"{way}"' for way in get_args(Outside)) + "}"
+        assert f"`{name}`" in page("docs/train.md")
+    for name in TASKS:
+        assert re.search(rf"tasks : .*?\W{name}[,\s]", ReproductionOptions.__doc__ or "", re.S)
+    ways, drifts = ("{" + ", ".join(f'"{n}"' for n in get_args(names)) + "}" for names in (Outside, Drift))
     for config in (Rule, RuleConfig, CorrectionConfig):
         assert f"outside : {ways}" in (config.__doc__ or "")
+        assert f"drift : {drifts}" in (config.__doc__ or "")
+    (row,) = [line for line in page("docs/glossary.md").splitlines() if line.startswith("| outside |")]
+    for way in get_args(Outside):
+        assert f"- `{way}`: " in section(2)
+        assert f"`{way}` (" in row
+    for drift in get_args(Drift):
+        assert f"| `{drift}` | " in section(2)
 
 
 def test_documents_name_the_confidence_level():
-    pages = "".join(map(page, ("README.md", "docs/theory.md", "docs/glossary.md")))
-    assert set(re.findall(r"(\d+ %) intervals?", pages)) == {PERCENT}
+    for name in ("README.md", "docs/theory.md", "docs/glossary.md", "docs/evaluate.md"):
+        assert set(re.findall(r"(\d+ %) intervals?", page(name))) <= {PERCENT}, name
+    assert f"With $`\\alpha={f'{ALPHA:g}'.removeprefix('0')}`$, the probability of error of one end" in section(11)
+
+
+def test_documents_name_the_margins_of_the_claims():
+    trend, lre = (f"{margin:g}".removeprefix("0") for margin in (TREND_MARGIN, LRE_MARGIN))
+    assert f"the trend, within {trend} for each doubling of $`L`$, and $`LRE_\\infty`$, below {lre} with" in THEORY
+
+
+def test_metrics_named_in_documents_exist():
+    """A name with a slash that is no file is a metric's. A word in capitals, * or ... stands for any part of it."""
+    metrics = [(name, re.compile(re.sub(r"\b(?:[A-Z]{4,}|I)\b", r"[\\w*.]+", name))) for name in METRICS]
+    named = 0
+    for name in (name for name in PAGES if name not in ("docs/metrics.md", "docs/import.md")):
+        for word in re.findall(r"`([a-z_]{2,}/[\w*./]+)`", page(name)):
+            if (ROOT / word).exists() or word.startswith(WRITTEN_BY_A_RUN):
+                continue
+            named += 1
+            whole = re.compile(re.sub(r"\*|\.\.\.", r"[\\w/]+", word))
+            assert any(one.fullmatch(word) or whole.fullmatch(metric) for metric, one in metrics), f"{name}: {word}"
+    assert named > 3
+
+
+def test_the_site_has_every_page():
+    """As mkdocs asks when it builds the site; here without building it."""
+    listed = set(re.findall(r": ([\w/-]+\.md)$", page("mkdocs.yml"), re.M))
+    pages = {name.removeprefix("docs/") for name in PAGES if name.startswith("docs/")}
+    assert listed - {"index.md", "files/CONTRIBUTING.md", "files/CHANGELOG.md"} == pages
 
 
 def test_documents_name_the_cap_of_the_exponent():

@@ -179,6 +179,22 @@ def test_claims_of_several_tasks_are_pooled_and_stand_side_by_side(
     assert [*pooled["details"]["atoms"]] == ["chain-add: C1", "chain-add-64: C1"]
 
 
+def test_tasks_that_were_judged_differently_are_not_pooled(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two tasks, and the second was judged with another seed: one line, status 2, and nothing is written."""
+    out = tmp_path / "two words" / "paper"
+    for task, seeds in (("chain-add", [21, 22]), ("products", [21])):
+        (out / task).mkdir(parents=True)
+        write_json(out / task / "claims.json", {"catalogue": "c", "commit": "d", "seeds": seeds, "claims": []})
+    with pytest.raises(SystemExit) as stopped:
+        run_cli(lambda: paper_repro.pool(out))
+    assert stopped.value.code == 2
+    printed = capsys.readouterr()
+    (line,) = printed.err.splitlines()
+    assert f"--preset paper --output '{out.parent}' --tasks products --seeds 21,22`" in line
+    assert not printed.out
+    assert not (out / "claims.json").exists()
+
+
 def test_a_task_alone_has_its_folder_and_one_judged_task_is_not_pooled(tmp_path: Path) -> None:
     """Tasks that are run by one command each: the second must not take the place of the first."""
     paper = ReproductionOptions(preset="paper", output="o", tasks=["products"])

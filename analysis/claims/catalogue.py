@@ -177,7 +177,7 @@ def _atoms() -> Iterator[Atom]:
     yield Atom("log-normal", law, "logs", "distance from normal", "below", LAW_TOLERANCE)
     law = "S given L has the mean -KL L in every bin of lengths."
     yield Atom("log-drift", law, "logs", "drift error", "below", DRIFT_TOLERANCE)
-    moved: dict[str, Responses] = {"responses": "nonzero"}
+    moved: dict[str, Any] = {"responses": "nonzero"}
     law = "Of responses with A != 0, S given L has a variance proportional to L."
     yield Atom("log-update-variance", law, "logs", "2H - 1", "within", 2 * EXPONENT_TOLERANCE, **moved)
     law = "Of responses with A != 0, S given L is normal in every bin of lengths."

@@ -16,7 +16,7 @@ is missing has p-values of 1.
   times the smallest ``p_against`` of its numbers.
 
 So each verdict, of an atom or of a headline, is wrong with probability at most ``ALPHA``. With one log, the verdict of
-an atom *above* or *below* a margin can be read from the 95 % interval: the atom is supported if the whole interval lies
+an atom *above* or *below* a margin can be read from its interval: the atom is supported if the whole interval lies
 on the claimed side of the margin, and refuted if it lies on the other side. (An atom about LRE_inf is an exception: a
 second test, of LRE_2, can refute it too, so the interval of LRE_inf need not show a refutation.)
 """
@@ -54,8 +54,8 @@ class Measured(NamedTuple):
 
     @staticmethod
     def of_interval(value: float, low: float, high: float) -> Measured:
-        """Make an estimate with standard errors from an estimate with a 95 % interval: each standard error is the
-        distance from the estimate to one end of the interval, divided by the normal quantile 1.96."""
+        """Make an estimate with standard errors from an estimate with an interval: each standard error is the distance
+        from the estimate to one end of the interval, divided by the normal quantile of the interval's level."""
         z = t_quantile(np.inf)
         return Measured(value, (value - low) / z, (high - value) / z)
 
@@ -76,11 +76,11 @@ class Measured(NamedTuple):
         return Measured(self.value + other.value, *ends, min(self.df, other.df))
 
     def above(self, margin: float) -> float:
-        """Return the p-value of the hypothesis that the truth is at most ``margin``."""
+        """Return the p-value of the hypothesis that the estimand's true value is at most ``margin``."""
         return _tail(self.value - margin, self.se_low, self.df)
 
     def below(self, margin: float) -> float:
-        """Return the p-value of the hypothesis that the truth is at least ``margin``."""
+        """Return the p-value of the hypothesis that the estimand's true value is at least ``margin``."""
         return _tail(margin - self.value, self.se_high, self.df)
 
 
@@ -104,7 +104,7 @@ class Number:
     reason: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the number as plain values for claims.json."""
+        """Return the estimate, its interval and its p-values, as plain values for claims.json."""
         found = {"value": self.value, "low": self.low, "high": self.high}
         return found | {"p for": self.p_for, "p against": self.p_against, "reason": self.reason}
 
@@ -118,8 +118,8 @@ def number(name: str, found: Measured | str, relation: Relation, margin: float) 
         return Number(name, found.value, reason="no interval" if np.isfinite(found.value) else "no number")
     above, below = found.above, found.below
     if relation == "within":
-        # "within" is false if the truth lies above the upper margin or below the lower one. Both are tested, so the
-        # smaller p-value is doubled (Bonferroni).
+        # An atom that says "within" is false if the true value lies above the upper margin or below the lower one.
+        # Both are tested, so the p-value against the atom is twice the smaller of the two (Bonferroni).
         p_for, p_against = max(above(-margin), below(margin)), 2 * min(above(margin), below(-margin))
     else:
         p_for, p_against = above(margin), below(margin)
@@ -186,8 +186,12 @@ def verdict_of(p_for: float, p_against: float) -> Verdict:
 
 
 def deciding(numbers: Sequence[Number]) -> Number:
-    """Return the number that decides an atom: the one with the smallest ``p_against`` if the atom is refuted, else the
-    one with the largest ``p_for``."""
+    """Return the estimate that decides an atom's verdict, out of its ``numbers`` (one for each log, or one mean over
+    seeds).
+
+    If the atom is refuted, this is the estimate that speaks most clearly against it (smallest ``p_against``), else the
+    one that supports it least (largest ``p_for``).
+    """
     if not numbers:
         return Number("")
     if verdict_of(*p_values(numbers)) == "refuted":
@@ -234,7 +238,9 @@ def logs_of(tables: Tables) -> list[Log]:
 
 
 def row_of(rows: pd.DataFrame, log: Log) -> dict[str, Any] | str:
-    """Return the only one of a table's ``rows`` that is of a log, or a text that says why there is none or several."""
+    """Return the one row in ``rows``, the rows of a table, that is about ``log``; if there is none or several, a text
+    that says so.
+    """
     some = rows.loc[rows["run"] == log.run] if len(rows) else rows
     if len(some) != 1:
         return "several logs have this name" if len(some) else "no row in the table"

@@ -27,7 +27,8 @@ class Claim:
 
     The file also holds ``catalogue`` (hash of all estimands, margins and headlines), ``commit`` (the commit of the
     code) and ``seeds`` (the seeds of the runs). ``fspo analyse RUN ... --claims FILE`` writes it; docs/theory.md
-    section 11 says how to read a verdict.
+    section 11 says how to read a verdict. ``fspo reproduce`` writes one more for the claims over several tasks, which
+    also holds ``tasks`` (their names).
     """
 
     id: Annotated[str, "name of a headline (C1, ...; M1 with --on engine or behaviour) or of an atom", "text"]
@@ -41,9 +42,14 @@ class Claim:
     status: Annotated[Status, "exploratory: judged on runs that were looked at before, or with chosen bins", "text"]
     p_for: Annotated[float, "p-value of the hypothesis that the claim is false", "probability"]
     p_against: Annotated[float, "p-value of the hypothesis that the claim is true", "probability"]
-    details: Annotated[dict[str, Any], "an atom's numbers by log, a headline's atoms, and the power", "JSON"] = field(
-        default_factory=dict
-    )
+    details: Annotated[
+        dict[str, Any],
+        "numbers: an atom's numbers by log. atoms: verdict and interval of each atom of a headline, or of the claim on "
+        "each task. decides: id of the atom that decides a headline's verdict; over several tasks [task, id]. power: "
+        "distance, how far from the margin the truth must lie for the log with the widest interval to show it with "
+        "80 % probability (null: unknown), and the same as a sentence",
+        "JSON",
+    ] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the claim as plain values for claims.json."""
@@ -77,20 +83,23 @@ def evaluate_claims(tables: Tables, on: Ratio = "update", *, chosen: bool = Fals
 
 
 def judge(atom: Atom, numbers: Sequence[Number], looked_at: bool = False) -> Claim:
-    """Return an atom as a claim: its verdict from all its numbers (:mod:`analysis.claims.evidence`), and the estimate
-    and interval of the number that decides the verdict.
+    """Return an atom as a claim: its verdict, and the estimate and interval that decide the verdict.
+
+    ``numbers`` are estimates of the atom's estimand, one from each log or one mean over seeds, with p-values
+    (:mod:`analysis.claims.evidence`). The verdict is made from all of them.
 
     ``looked_at`` says that the runs may have been seen while the claims were made, or that other bins or windows than
     the default were chosen. The claim is then exploratory.
     """
     p_for, p_against = p_values(numbers)
     found = deciding(numbers)
-    sees = max((_sees(n) for n in numbers), default=np.nan)
+    sees = max((distance for n in numbers if not np.isnan(distance := _sees(n))), default=np.nan)
     sentence = "Too little data: these runs could not have seen any difference."
     if np.isfinite(sees):
         where = "the log with the widest interval" if len(numbers) > 1 else "these runs"
         sentence = f"A true distance of {sees:.2g} from the margin {atom.margin:g} is seen in {where} with 80 % "
         sentence += "probability."
+    power = {"distance": sees if np.isfinite(sees) else np.nan, "sentence": sentence}
     return Claim(
         atom.id,
         atom.statement,
@@ -103,7 +112,7 @@ def judge(atom: Atom, numbers: Sequence[Number], looked_at: bool = False) -> Cla
         "exploratory" if looked_at else "confirmatory",
         p_for,
         p_against,
-        {"numbers": {n.name: n.to_dict() for n in numbers}, "power": {"sentence": sentence}},
+        {"numbers": {n.name: n.to_dict() for n in numbers}, "power": power},
     )
 
 
@@ -134,7 +143,11 @@ def composed(headline: Headline, judged: dict[str, Claim]) -> Claim:
         "exploratory" if any(a.status == "exploratory" for a in atoms) else "confirmatory",
         p_for,
         p_against,
-        {"atoms": {a.id: {"verdict": a.verdict} | _interval(a) for a in atoms}, "power": first.details["power"]},
+        {
+            "atoms": {a.id: {"verdict": a.verdict} | _interval(a) for a in atoms},
+            "decides": first.id,
+            "power": first.details["power"],
+        },
     )
 
 
@@ -143,7 +156,7 @@ def over_tasks(judged: Mapping[str, Sequence[Claim]]) -> list[Claim]:
 
     A claim is supported if it is supported on every task, and refuted if k times the smallest ``p_against`` of the
     claim on a task is at most ``ALPHA``. No task is left out: each claim's details name its verdict and interval on
-    every task.
+    every task. They also name the task that decides, and the atom that decides there.
 
     Parameters
     ----------
@@ -152,9 +165,15 @@ def over_tasks(judged: Mapping[str, Sequence[Claim]]) -> list[Claim]:
     """
     pooled = []
     for claims in zip(*judged.values(), strict=True):
-        named = {f"{task}: {claim.id}": claim for task, claim in zip(judged, claims, strict=True)}
+        named = {f"{task}: {claim.id}": (task, claim) for task, claim in zip(judged, claims, strict=True)}
         headline = Headline(claims[0].id, claims[0].statement, tuple(named))
-        pooled.append(composed(headline, {name: replace(claim, id=name) for name, claim in named.items()}))
+        found = composed(headline, {name: replace(claim, id=name) for name, (_, claim) in named.items()})
+        details = dict(found.details)
+        task, decisive = named[details.pop("decides")]
+        # A headline that was judged by an older version names no atom as data.
+        if part := decisive.details.get("decides", "" if "atoms" in decisive.details else decisive.id):
+            details["decides"] = [task, part]
+        pooled.append(replace(found, details=details))
     return pooled
 
 

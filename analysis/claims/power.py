@@ -13,7 +13,7 @@ most the probability of the atom that is supported least often.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -63,10 +63,11 @@ class PlannedRuns:
 
 
 def chance(truth: float, error: float, df: float, relation: Relation, margin: float, alpha: float = ALPHA) -> float:
-    """Return the probability that one number supports an atom, if the true value of the atom's estimand is ``truth``.
+    """Return the probability that one estimate supports an atom, if the true value of the estimand is ``truth``.
 
-    The number is normal with mean ``truth`` and standard error ``error``. The test uses an estimate of the standard
-    error on ``df`` degrees of freedom, so the probability is averaged over the law of this estimate.
+    The estimate (from one log, or a mean over seeds) is normal with mean ``truth`` and standard error ``error``. The
+    test does not know ``error`` but estimates it on ``df`` degrees of freedom, so the probability is averaged over the
+    law of that estimated standard error.
     """
     t = -float(special.stdtrit(df, alpha))
     levels = (np.arange(2000) + 0.5) / 2000
@@ -83,9 +84,10 @@ def error_of(atom: Atom, design: PlannedRuns) -> float:
     """Return the standard error of one of the numbers that judge an atom (of one log, or of the mean over seeds) at the
     planned sizes; NaN if unknown."""
     share = OWN_ACCEPTANCE if np.isnan(atom.target) else atom.target
-    responses = design.responses * (NONZERO if atom.responses == "nonzero" else 1)
-    trend = np.sqrt(share * (1 - share) / responses) / LENGTH_SPREAD
-    relative = np.sqrt((1 - share) / share / responses)
+    if atom.responses == "nonzero":
+        design = replace(design, responses=round(NONZERO * design.responses))
+    trend = np.sqrt(share * (1 - share) / design.responses) / LENGTH_SPREAD
+    relative = np.sqrt((1 - share) / share / design.responses)
     seeds = np.sqrt(max(design.seeds, 1))
     own, two = atom.arm == "published", np.sqrt(2)
     reward = np.hypot(np.sqrt(FINAL_REWARD * (1 - FINAL_REWARD) / design.held_out), REWARD_SPREAD)
@@ -117,12 +119,12 @@ def power_of(atom: Atom, design: PlannedRuns) -> dict[str, Any]:
     row = {"atom": atom.id, "numbers": units, "error": error, "supported if equal": NAN, "seen with 80 %": NAN}
     if seeds and design.seeds < MIN_SEEDS:
         return row | {"supported if equal": 0.0}
-    if atom.quantity == "rollouts missed":  # a count without an error
+    if atom.quantity == "rollouts missed":  # the missed rollouts are counted: no standard error
         return row | {"error": 0.0, "supported if equal": 1.0, "seen with 80 %": 1.0}
     alpha = ALPHA / 2 if atom.quantity == "lead in trend" else ALPHA
     if atom.quantity == "LRE_inf":
         # Half-width of the interval of a bin's acceptance less the mean, over the mean. All bins' intervals together
-        # hold with 95 % probability (Bonferroni).
+        # hold with the probability CONFIDENCE (Bonferroni).
         wide = -float(special.ndtri(ALPHA / DEFAULT_BINS)) * error
         bin_ = max(2 * float(special.ndtr((atom.margin - wide) / error)) - 1, 0.0)
         equal, seen = bin_ ** (DEFAULT_BINS * units), atom.margin + wide + float(special.ndtri(SEEN)) * error
@@ -157,7 +159,8 @@ def headline_power(table: pd.DataFrame) -> pd.DataFrame:
     near = [atom.id for atom in ATOMS if atom.relation == "within" or atom.margin != 0]
     rows = []
     for headline in HEADLINES:
-        some = sure[[name for name in headline.atoms if name in near]]
-        if len(some):
-            rows.append({"headline": headline.id, "atom": some.idxmin(), "supported if equal at most": some.min()})
+        some = {name: float(sure.loc[name]) for name in headline.atoms if name in near}
+        if some:
+            weakest = min(some, key=lambda name: some[name])
+            rows.append({"headline": headline.id, "atom": weakest, "supported if equal at most": some[weakest]})
     return pd.DataFrame(rows)

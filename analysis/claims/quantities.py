@@ -45,8 +45,8 @@ ACCEPTED: dict[Responses, dict[str, str]] = {
 
 
 class Seen:
-    """The tables of several runs, the runs' logs, the range with which each run trained, and in which options other
-    than rule and seed the compared runs differ (`analysis.claims.settings.unlike`)."""
+    """What claims are judged by: the tables of several runs, the runs' logs, the range with which each run trained, and
+    in which options other than rule and seed the runs differ (`analysis.claims.settings.unlike`)."""
 
     def __init__(self, tables: Tables, unlike: str = "") -> None:
         self._unlike = unlike
@@ -60,7 +60,9 @@ class Seen:
         if self._unlike:
             return self._unlike
         row, rule = self._ranges.get(log.run, "no run"), PRESETS[log.rule].rule
-        if rule.adapt != "none":  # its range changes; `unlike` compares its options with those of its preset
+        # A range that follows a target changes, so it is not compared with the preset's. `unlike` compares the rule's
+        # options with the preset's.
+        if rule.adapt != "none":
             return "" if log.run in self._ranges else "no run"
         if isinstance(row, str):
             return f"no range of its own: {row}"
@@ -258,11 +260,11 @@ def _law(seen: Seen, atom: Atom) -> list[Number]:
 def _seen_bins(moments: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of the table moments for length bins with an estimated variance of S.
 
-    A run is left out, so that its number is missing, if more than the share MOST_LEFT_OUT of its rows lies in bins
-    without this estimate. The reason is that the claim is about the law of S in every bin.
+    A run is left out, so that an atom has no number for it, if more than the share MOST_LEFT_OUT of its rows lies in
+    bins without this estimate. The reason is that the atoms on the law of S are about all bins.
     """
     bins = moments.loc[moments["bin"].to_numpy(float) >= 0]
-    known = bins["var_S"].to_numpy(float) > 0  # where S is constant there is no law to compare
+    known = bins["var_S"].to_numpy(float) > 0  # in a bin with constant S, the law of S cannot be judged
     count = bins["count"].to_numpy(float)
     seen = pd.DataFrame({"run": bins["run"].to_numpy(), "all": count, "seen": np.where(known, count, 0.0)})
     sums = seen.groupby("run").transform("sum")
@@ -299,8 +301,9 @@ def _training(seen: Seen, atom: Atom, name: str, phase: str, reduce: Callable[[p
 
 
 def _missed(seen: Seen, atom: Atom) -> list[Number]:
-    """Judge by how many rollouts each run of the rule ended before the longest of all compared runs; this
-    count has no standard error. A run that cannot stand for its rule as published has no number."""
+    """Judge, for each run of the atom's rule, how many rollouts fewer it has than the longest of all compared runs.
+    This count has no standard error. For a run that cannot stand for its rule as published there is no count, but the
+    reason."""
     found = [(log, missed) for log, missed in _ended(seen, atom).items() if log.rule == atom.rule]
     counts = [(log, seen.not_published(log) or Measured(missed, 0.0, 0.0)) for log, missed in found]
     return [number(log.run, count, atom.relation, atom.margin) for log, count in counts]

@@ -50,7 +50,7 @@ class Kept:
     rows: int = 0
     held: int = 0
     stride: int = 1
-    seen: int = 0  # number of rollouts that were given to `add`
+    seen: int = 0  # number of rollouts that `add` has got so far, kept or not
     # For each kept rollout: its place in the order of all rollouts, its rows of phase train, its rows of phase noise.
     parts: list[tuple[int, Rows, Rows]] = field(default_factory=list)
     valued: set[str] = field(default_factory=set)
@@ -81,7 +81,8 @@ class Kept:
                 self.held = sum(len(part[1]) for part in self.parts)
 
     def patient(self, notes: Sequence[str]) -> Patient:
-        """Return the kept rows with the run's metrics and rule, as the checks that need many rows at once read them."""
+        """Return the input of the doctor's checks that need many rows at once: the rows that were kept of the run, and
+        the run's metrics and rule."""
         notes = list(notes)
         if self.stride > 1:
             notes.append(

@@ -58,8 +58,8 @@ def drift(p: Patient) -> Answer:
             share = here.share(f"{side} the band, {_span(here)}", beyond, level=0.99)
             mean = here.mean("", here.S)
             centre, half = (float(np.median(x[at])) for x in ((band[0] + band[1]) / 2, (band[1] - band[0]) / 2))
-            # The distance is measured from the centre to the nearer end of the interval of E[S], so that noise in the
-            # mean of S is not reported as drift.
+            # The distance of the mean of S from the band's centre is measured to the nearer end of the interval of that
+            # mean, so that noise in it is not reported as drift.
             beyond_centre = centre - mean.high if side == "below" else mean.low - centre
             score = max(2 * share.low, beyond_centre / half / FAR if np.isfinite(half) and half > 0 else 0.0)
             if worst is None or score > worst[0]:
@@ -112,7 +112,7 @@ def heavy_weights(p: Patient) -> Answer:
         return not_checked(name, f"too few rows after an update: {few}")
     if not rows.has("weight", "multiplier"):
         return not_checked(name, "the log has no weights and multipliers (`fspo import --rule` adds them)")
-    with np.errstate(invalid="ignore"):  # an infinite weight times 0 is NaN; such rows are left out below
+    with np.errstate(invalid="ignore"):  # an infinite weight times M = 0 is NaN; `live` leaves such rows out
         x = rows["weight"] * rows["multiplier"] * np.abs(rows["advantage"])
     live = np.isfinite(x) & (x > 0)
     rows, x = rows.take(live), x[live]

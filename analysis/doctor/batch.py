@@ -1,4 +1,6 @@
-"""Checks of a rule's input: rewards, advantages, truncation and missing responses, and how the loss is averaged."""
+"""The doctor's checks of what a rule is given: rewards, advantages, truncated and missing responses, and how the loss
+is averaged.
+"""
 
 from __future__ import annotations
 
@@ -100,7 +102,7 @@ def _limit_from_metrics(p: Patient, name: str, few: str) -> Answer:
     return found(
         name,
         Severity.CRITICAL if share.low > MOSTLY_TRUNCATED else Severity.WARNING,
-        f"{share.value:.1%} of the responses are cut off at the token limit; completions/clipped_ratio is this, and no "
+        f"{share.value:.1%} of the responses are cut off at the token limit; {metric.TRUNCATED} is this, and no "
         "clipping by the rule",
         "raise the token limit; else leave truncated responses out of the baseline and of the loss alike",
         share,
@@ -149,11 +151,11 @@ def truncation(p: Patient) -> Answer:
         (
             f"{share.value:.1%} of the responses have the greatest length, and may be cut off at the token limit"
             if inferred
-            else f"{share.value:.1%} of the responses are cut off at the token limit, which completions/clipped_ratio "
+            else f"{share.value:.1%} of the responses are cut off at the token limit, which {metric.TRUNCATED} "
             f"calls clipped{clipped}; their length is the limit's, so every curve over length ends in them"
         ),
         "raise the token limit; else leave truncated responses out of the baseline and of the loss alike, and read "
-        "clip_ratio/*, not completions/clipped_ratio, for the rule"
+        f"{metric.CLIPPED} and its like, not {metric.TRUNCATED}, for the rule"
         + ("; log the column truncated" if inferred else ""),
         *evidence,
     )
@@ -204,7 +206,7 @@ def dropped_sequences(p: Patient) -> Answer:
     limit = p.metric(metric.TRUNCATED)
     if limit.size and limit.mean() > 0.01 and rows.has("truncated") and not np.any(rows["truncated"] == 1):
         reasons.append("the metrics report truncated responses and the log holds none")
-        evidence.append(Evidence("completions/clipped_ratio in the metrics", float(limit.mean()), unit="share"))
+        evidence.append(Evidence(f"{metric.TRUNCATED} in the metrics", float(limit.mean()), unit="share"))
     if reasons:
         return found(
             name,
@@ -253,7 +255,7 @@ def _missing_length(p: Patient, rows: Rows, whole: np.ndarray) -> list[Evidence]
         return []
     implied = float((mean * wanted - np.bincount(index, rows["length"]))[known].sum()) / absent
     return [
-        Evidence("mean length of the missing ones, from completions/mean_length", implied, unit="tokens"),
+        Evidence(f"mean length of the missing ones, from {metric.MEAN_LENGTH}", implied, unit="tokens"),
         Evidence("mean length of the logged ones", float(rows["length"].mean()), unit="tokens"),
     ]
 

@@ -45,8 +45,8 @@ BY_LENGTH = 0.97
 
 @dataclass
 class Coincidences:
-    """Counts and sums over rows, from which the checks of this module find copied rows, S held at a limit, minibatches
-    sorted by length and advantages that depend on length. Pass complete rollouts to ``add``, in order.
+    """Counts and sums over a log's rows, from which ``fspo doctor`` finds copied rows, S held at a limit, minibatches
+    sorted by length, and advantages that depend on length. Pass complete rollouts to ``add``, in order.
 
     Parameters
     ----------
@@ -79,7 +79,9 @@ class Coincidences:
     since: dict[str, int] = field(default_factory=dict)
 
     def add(self, rows: Rows) -> None:
-        """Add the rows of complete rollouts to the counts and sums."""
+        """Add rows of complete rollouts to the counts and sums by which coincidences are found: copied rows, S held
+        at a limit, minibatches sorted by length, advantages that depend on length.
+        """
         since = rows["updates_since_rollout"]
         moved = rows.take(np.isfinite(rows.S) & (since >= 1) & (rows.S != 0) & (rows["length"] >= 1))
         if len(moved):
@@ -188,7 +190,7 @@ class Coincidences:
             self.products[k] += [float(np.sum(p * use)) for p in (x * x, x * a, a * a)]
 
     def answers(self) -> list[Answer]:
-        """Return one answer for each check of this module."""
+        """Return the doctor's answers about coincidences in a run: one for each check of this module."""
         return [self._twice(), self._values(), self._pile(), self._sorted(), self._by_length()]
 
     def _twice(self) -> Answer:

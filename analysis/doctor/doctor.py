@@ -144,9 +144,11 @@ class Doctor:
         self.read_these([file for file in new if complete or rollout_of(file.path) < newest], damage)
 
     def read_these(self, new: Sequence[LogFile], damage: Sequence[str] = ()) -> None:
-        """Read files of complete rollouts, all later than the rollouts read before.
+        """Read the log files ``new`` and add their rows to the doctor's sums.
 
-        ``damage`` are messages about files that could not be read; they are added to the notes.
+        The rollouts in these files must be complete, and later than all rollouts that were read before.
+
+        ``damage`` are messages about files that could not be read; they are added to the doctor's notes.
         """
         self._note(*(f"damaged: {line}" for line in damage))
         if not new:
@@ -160,7 +162,7 @@ class Doctor:
         self.read_files |= {file.path.name for file in new}
 
     def _pass(self, stream: Stream, names: Sequence[str], _: Callable[[], None]) -> dict[str, Any]:
-        """Read a log once, update the fields ``names`` of this doctor, and return them by name.
+        """Read a run's log once and add its rows to the fields ``names`` of this doctor. Return these fields by name.
 
         The fields are returned because this method may run in another process, on a copy of this doctor.
         """
@@ -174,7 +176,10 @@ class Doctor:
         return {name: getattr(self, name) for name in names}
 
     def add(self, log: GradLog, names: Sequence[str] = TOGETHER) -> None:
-        """Update the fields ``names`` with the rows of complete rollouts, all later than the rollouts added before."""
+        """Add the rows of complete rollouts, all later than those added before, to what the checks compute from them.
+
+        Each check reads some fields of this doctor; only the fields ``names`` are updated.
+        """
         self._note(*(f"damaged: {line}" for line in log.damage))
         notes: list[str] = []
         columns = columns_of(log, notes)
@@ -218,8 +223,8 @@ class Doctor:
         self.notes += [line for line in lines if line not in self.notes]
 
     def _headers(self, files: Sequence[LogFile]) -> None:
-        """Compare each new log file's header with the run's first header, and the rollout of its rows with the rollout
-        in its name. Enter each difference in the field ``files``.
+        """Compare each new file of the gradient log with the run: its header with the run's first header, and the
+        rollout of its rows with the rollout in the file's name. Add each difference to ``self.files``.
         """
         for file in files:
             number = rollout_of(file.path)

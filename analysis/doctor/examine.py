@@ -1,4 +1,4 @@
-"""Run all checks on one run folder."""
+"""Run all checks of the doctor on one run folder."""
 
 from __future__ import annotations
 

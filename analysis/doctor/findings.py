@@ -37,7 +37,7 @@ class Evidence:
     value: float
     low: float = math.nan
     high: float = math.nan
-    unit: str = ""  # unit of the number; "share" is printed in percent
+    unit: str = ""  # unit of ``value``; a number with the unit "share" is printed in percent
 
     def __str__(self) -> str:
         if self.unit == "share":
@@ -93,7 +93,7 @@ class Answer:
 def found(
     id: str, severity: Severity, summary: str, cure: str, *evidence: Evidence, since: int | None = None
 ) -> Answer:
-    """Return the answer of a check that found something wrong; ``since`` is the rollout from which on it holds."""
+    """Return the answer of a doctor's check that found an error, present from the rollout ``since`` on."""
     return Answer(id, "found", summary, evidence, severity, cure, since)
 
 
@@ -103,7 +103,7 @@ def clear(id: str, summary: str, *evidence: Evidence) -> Answer:
 
 
 def not_checked(id: str, why: str) -> Answer:
-    """Return the answer of a check whose data the log lacks."""
+    """Return the answer of a doctor's check that was not made: ``why`` names the data that the log lacks."""
     return Answer(id, "not checked", why)
 
 
@@ -120,7 +120,7 @@ class Diagnosis:
 
     @property
     def findings(self) -> list[Answer]:
-        """The answers that found something wrong, the worst first."""
+        """The findings: answers of those of the doctor's checks that found something wrong, the worst first."""
         return sorted((a for a in self.answers if a.found), key=lambda a: -(a.severity or 0))
 
     @property
@@ -145,7 +145,7 @@ class Diagnosis:
         raise unknown_name("finding or severity", threshold, [*names, *checks])
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all answers as plain values for JSON."""
+        """Return the answers of all the doctor's checks about the run, as plain values for JSON."""
         findings = self.findings
         worst = findings[0].severity if findings else None
         return {
@@ -161,7 +161,7 @@ class Diagnosis:
         }
 
     def lines(self, *, verbose: bool = False) -> list[str]:
-        """Return the lines that are printed on the terminal."""
+        """Return the doctor's answers about the run as lines of text for the terminal."""
         out = [f"{self.run}: {self.rows} rows, rule {self.rule}"]
         out += [f"  note: {note}" for note in self.notes]
         passed, left = ([a for a in self.answers if a.status == status] for status in ("clear", "not checked"))

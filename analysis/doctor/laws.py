@@ -60,7 +60,7 @@ FEW = "{} rows at first use after an update, 30 are wanted (stale rows without a
 
 @dataclass
 class Laws:
-    """Tests of the laws (equalities such as E[e^S] = 1, T9) on responses that no update had trained on.
+    """Tests of equalities that theory promises (such as E[e^S] = 1, T9) on responses that no update had trained on.
 
     Pass complete rollouts to ``add``, in order.
 
@@ -157,9 +157,10 @@ class Laws:
             return np.where(n[group] > 1, z - (total[group] - z) / (n[group] - 1), np.nan)
 
     def _shift(self) -> float:
-        """Return how far a prompt's mean log length moves from one rollout to the next; 0 if the log does not show it.
+        """Return by how much a prompt's mean log length changes, up or down, from one rollout to the next.
 
-        Where no prompt came twice, return the slope of a line through the mean log length of all rollouts.
+        The changes are averaged over rollouts. If no prompt came twice, return the absolute slope of a line fitted to
+        the mean log length of each rollout; if there is a single rollout, return 0.
         """
         if self.shift[1]:
             return float(self.shift[0] / self.shift[1])
@@ -188,13 +189,17 @@ class Laws:
 
     @property
     def _floor(self) -> float:
-        """Return the largest root mean square of S / sqrt(L) before any update that noise explains; inf if unknown."""
+        """Return the largest root mean square of S / sqrt(L) that numerical noise explains in rows logged before the
+        first update of their rollout; inf if unknown.
+        """
         known = [FLOAT32] if self.float32 else []
         known += [max(FLOOR * self.floor.rms, FLOAT32)] if self.floor.n >= MIN_ROWS else []
         return min(known, default=math.inf)
 
     def answers(self) -> list[Answer]:
-        """Return one answer for each check of this module."""
+        """Return one answer (a finding, clear or not checked) for each of the doctor's checks of laws that hold at
+        first use, such as E[e^S] = 1.
+        """
         return [self._before(), self._weight(), self._token(), self._by_length(), self._drift(), self._direction()]
 
     def _before(self) -> Answer:

@@ -36,7 +36,7 @@ class Line:
 
     n: float = 0.0
     x: float = 0.0
-    y: float = 0.0  # sum over rows of y, the measured log-ratio x plus its k3
+    y: float = 0.0  # sum over rows of y = x + k3, x the measured log-ratio
     over: float = 0.0  # sum over rows of 1 / L
     L: float = 0.0
     y_over: float = 0.0
@@ -48,7 +48,10 @@ class Line:
     first: int | None = None  # the first rollout in which the measured log-ratio is not always 0
 
     def add(self, x: Floats, L: Floats, rollout: Ints, k3: Floats | None = None) -> None:
-        """Add the rows (N,) whose log-ratio ``x`` is finite; ``k3`` (N,) is the k3 of ``x``, NaN where unknown."""
+        """Add the rows (N,) to the sums, but for those whose log-ratio ``x`` is not finite.
+
+        ``k3`` (N,) is the k3 of ``x``, NaN where unknown.
+        """
         good = np.isfinite(x)
         k3 = np.full(len(x), np.nan) if k3 is None else k3
         x, L, rollout, k3 = x[good], L[good], rollout[good], k3[good]
@@ -87,7 +90,7 @@ class Line:
         return math.sqrt(max(self.spread, 0.0) / self.n) if self.n else 0.0
 
     def fit(self) -> tuple[float, float, float, float]:
-        """Fit a line a + b L to x + k3 with weights 1/L, x the measured log-ratio.
+        """Fit the line a + b L to the rows' x + k3, with weights 1/L; L, x and k3 are a row's length, log-ratio and k3.
 
         Return a, b, the standard error of a and the standard error of b.
         """
@@ -129,9 +132,10 @@ class Line:
         return min(-self.least, self.most) <= 0.02 * max(-self.least, self.most)
 
     def evidence(self, name: str) -> tuple[Evidence, ...]:
-        """Return as evidence the root mean square of x / sqrt(L), and a and b of the line a + b L fitted to x + k3.
+        """Return what the doctor shows as evidence about the measured log-ratio x: the root mean square of x / sqrt(L),
+        and the coefficients a and b of the line a + b L that is fitted to x + k3.
 
-        x is the measured log-ratio; ``name`` is its name in the words of the evidence.
+        ``name`` is what the evidence calls x.
         """
         a, b, *errors = self.fit()
         of_a, of_b = (t_quantile(np.inf) * error for error in errors)
@@ -143,16 +147,18 @@ class Line:
         )
 
     def systematic(self, apart: float = 0.0) -> bool:
-        """Whether the mean of x + k3 differs from 0 by more than noise explains.
+        """Whether the mean of x + k3 over responses differs from 0 by more than noise explains.
+
+        x = log p - log q is the measured log-ratio of a response; k3 is e^s - 1 - s summed over its token log-ratios s.
 
         Parameters
         ----------
         apart : float
-            Root mean square over tokens, in nats, of d = log q - log mu, where x = log p - log q and the policy mu drew
-            the responses; 0 if mu is q. If mu is not q, a mean of x + k3 of up to L rms(d) rms(s) is no defect, with s
-            the token log-ratios of x: because E_mu[e^d (e^s - 1)] = 0 for each token, the mean of e^s - 1 can differ
-            from 0 by rms(d) rms(s) (Cauchy-Schwarz, to second order). The mean may differ at some lengths only, so the
-            bound is subtracted from both the constant part and the slope of the line fitted to x + k3 over L.
+            Root mean square over tokens, in nats, of d = log q - log mu, if another policy mu than q drew the
+            responses; 0 if q drew them. If mu did, a mean of x + k3 of up to L rms(d) rms(s) is no defect: because
+            E_mu[e^d (e^s - 1)] = 0 for each token, the mean of e^s - 1 can differ from 0 by rms(d) rms(s)
+            (Cauchy-Schwarz, to second order). The mean may differ at some lengths only, so the bound is subtracted from
+            both the constant part and the slope of the line fitted to x + k3 over L.
         """
         a, b, a_error, b_error = self.fit()
         if self.n < MIN_ROWS:

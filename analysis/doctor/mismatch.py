@@ -75,17 +75,16 @@ class Mismatch:
     lags: dict[int, Floats] = field(default_factory=dict)
     stale_since: int | None = None
     contradicting: int = 0
-    # moved: number of rows after an update, and of those among them with S != 0. still: number of stale responses with
-    # a known D, and of those among them with D exactly 0.
+    # moved: number of rows logged after an update on their rollout, and how many of these rows have S != 0.
+    # still: number of stale responses whose D is known, and how many of these responses have D exactly 0.
     moved: Floats = field(default_factory=lambda: np.zeros(2))
     still: Floats = field(default_factory=lambda: np.zeros(2))
 
     def add(self, rows: Rows, fair: Mask) -> None:
-        """Add the rows of complete rollouts to the sums.
+        """Add the rows of complete rollouts to this object's sums, from which the checks of E and D are made.
 
         Only the first row of each response counts, except in the fields ``kept`` and ``moved``, for which every row
-        counts.
-        ``fair`` (N,) marks the rows that would have been logged whatever their reward.
+        counts. ``fair`` (N,) marks the rows that would have been logged whatever their reward.
         """
         first = rows.first & (rows["length"] >= 1)
         c = rows.columns
@@ -98,8 +97,8 @@ class Mismatch:
         self.weight.add((importance_weight(x) - 1)[drawn], rollout[drawn])
         self.token.add((k3 + x)[drawn], rollout[drawn])
         self.k3 += float(np.nansum(k3[drawn]))
-        # `below` counts the signs of x + k3, with x = E, or D + E where E is unknown. In a row without k3 the sign of x
-        # is counted instead, if |x| is at most 1 nat.
+        # `below` tests whether x + k3 is above 0 in less than the share ``POSITIVE`` of the responses, with x = E, or D
+        # + E where E is unknown. In a row without k3 the sign of x counts instead, if |x| is at most 1 nat.
         known = np.isfinite(k3)
         y = np.where(known, k3 + x, x)
         signed = drawn & np.isfinite(y) & (y != 0) & (known | (np.abs(x) <= 1))
@@ -134,7 +133,7 @@ class Mismatch:
             sums[:, k] += np.bincount(octave[which], x[which], OCTAVES)[:OCTAVES]
 
     def answers(self) -> list[Answer]:
-        """Return one answer for each check of this module."""
+        """Return the answers of the checks of the mismatch: law of the sampler, engine, correction and staleness."""
         return [self._law(), self._engine(), self._correction(), self._staleness()]
 
     def _deviations(self) -> list[tuple[int, float]]:

@@ -148,7 +148,9 @@ class Patient:
 
     @cached_property
     def moved(self) -> Rows:
-        """The rows of ``finite`` that were logged after at least one update since their rollout."""
+        """The training rows with a finite S and at least one token that were logged after at least one update since
+        their rollout.
+        """
         return self.finite.take(self.finite["updates_since_rollout"] >= 1)
 
     @cached_property

@@ -96,8 +96,9 @@ def _frozen(p: Patient) -> Ints:
     rollout = np.unique(rows["rollout"])
     resting = [r for r, rate in p.metrics.get(metric.LEARNING_RATE, []) if rate == 0]
     frozen = (count >= LEAST_FROZEN) & (moves == 0) & ~np.isin(rollout, resting) & (np.cumsum(moves) > 0)
-    # `run` is the number of rollouts so far that are not frozen. Frozen rollouts that follow each other without a gap
-    # have the same number, so counting frozen rollouts by `run` gives the length of each series.
+    # A rollout is frozen if S stayed 0 although updates were made. `run` counts the rollouts so far that are not
+    # frozen. Frozen rollouts that follow each other without a gap have the same `run`, so the number of frozen rollouts
+    # with one value of `run` is the length of a series.
     run = np.cumsum(~frozen)
     return rollout[frozen & (np.bincount(run, frozen)[run] >= IN_SUCCESSION)]
 

@@ -158,7 +158,7 @@ class Recomputed:
         self.last_response = max(int(rows["response_id"].max()), self.last_response)
 
     def answers(self, files: dict[str, Any], *, selected: bool = False) -> list[Answer]:
-        """Return one answer for each check of this module.
+        """Return the answers of the checks that recompute a log: its columns, advantages, counters, rows and files.
 
         ``files`` are the defects of the log's files, each with its first rollout. ``selected`` says whether groups were
         selected by their outcome; if they were, a rollout with fewer rows than usual is no defect.

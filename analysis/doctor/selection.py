@@ -73,7 +73,8 @@ class Selection:
             pairs, counts = np.unique(np.stack([n[judged], k]), axis=1, return_counts=True)
             self.solved.update({(int(a), int(b)): int(c) for a, b, c in zip(*pairs, counts, strict=True)})
         mates = _equal(n[group] - 1, total[group] - reward, square[group] - reward**2)
-        return ~(mates & (n >= 3)[group])  # also True where the reward is NaN: a comparison with NaN is False
+        # A row without a reward (NaN) gets True too, because a comparison with NaN is False.
+        return ~(mates & (n >= 3)[group])
 
     def missing(self) -> tuple[float, int]:
         """Return how many groups with equal rewards must have been sampled at least, and how many the log has.
@@ -117,6 +118,6 @@ class Selection:
 
 
 def _equal(n: Floats, total: Floats, square: Floats) -> Mask:
-    """Return for each group whether its ``n`` numbers, with sum ``total`` and sum of squares ``square``, are equal."""
+    """Return for each group whether its ``n`` rewards, with sum ``total`` and sum of squares ``square``, are equal."""
     with np.errstate(invalid="ignore", over="ignore"):
         return n * square - total**2 <= 1e-9 * (1 + n * square)

@@ -16,7 +16,7 @@ TOKENS = ("log_ratio", "new", "old", "sampler")
 
 
 class ChunkColumns(NamedTuple):
-    """The columns of one chunk of a table, each with N rows.
+    """Columns of one chunk, N rows of a table of responses that is imported.
 
     Parameters
     ----------
@@ -33,7 +33,7 @@ class ChunkColumns(NamedTuple):
     path: Path
 
     def is_list(self, name: str) -> bool:
-        """Whether the chunk has the column, with a list in each row."""
+        """Whether this chunk of the table has the column ``name``, with a list in each row."""
         return name in self.values and self.values[name].kind == "list"
 
     def numbers(self, name: str) -> Floats:

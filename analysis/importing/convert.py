@@ -63,7 +63,9 @@ def choose_columns(available: Iterable[str], given: Mapping[str, str] | None = N
 
 @dataclass
 class Converter:
-    """Converter of a table's chunks to rows of the gradient log; prompts and responses without an id get a number.
+    """Converter of another trainer's table, read in chunks of rows, to rows of the gradient log.
+
+    Prompts and responses without an id get a number.
 
     Parameters
     ----------
@@ -96,7 +98,7 @@ class Converter:
     grouped: bool = True  # whether the rows tell which responses answer one prompt
     rows: int = 0
     known: Counter[str] = field(default_factory=Counter)  # for each log-ratio: number of rows that have it
-    # By this project's name of a column: whether the table's values in the column are numbers, lists or texts.
+    # By name of a column of the gradient log: whether the imported table's values in it are numbers, lists or texts.
     kinds: dict[str, str] = field(default_factory=dict)
     notes: dict[str, None] = field(default_factory=dict)  # sentences for the import's report, in order, each once
 
@@ -203,8 +205,8 @@ class Converter:
     def _version(self, columns: ChunkColumns, name: str) -> Floats:
         """Return for each response the version of the weights that sampled it (N,), counted in updates.
 
-        If the table lists a version for each token, the column behaviour_version takes that of the first token that
-        counts, and behaviour_version_last that of the last.
+        If the other trainer's table lists a version for each token, the result for ``name`` behaviour_version is the
+        version of the response's first token that counts, and for behaviour_version_last that of its last.
         """
         values = columns.values[name]
         if values.kind != "list":

@@ -1,4 +1,4 @@
-"""The names that other trainers use: columns of per-response tables, and scalar metrics.
+"""The names that other trainers use: files, columns of per-response tables, and scalar metrics.
 
 A scalar of another trainer gets the name of this project's metric only if both mean the same. ``DIFFERENT`` says for
 scalars with a similar name how their meaning differs. The names come from the sources of TRL 1.16
@@ -13,6 +13,12 @@ import re
 from fspo.gradlog import metric_names as metric
 from fspo.gradlog import schema
 
+STATE = "trainer_state.json"
+"""Name of the file in which TRL (any trainer of Hugging Face's) keeps its scalars."""
+TRL_TABLE = "completions_"
+"""How the names of TRL's tables of responses begin."""
+EVENTS = "events.out.tfevents"
+"""Part of the names of TensorBoard's files."""
 ROLLOUT_VERSIONS = ("min_global_steps", "max_global_steps")
 """Columns of verl that give the version of the weights in rollouts; all other columns of versions count updates."""
 
@@ -87,14 +93,14 @@ METRICS: dict[str, str] = {
     "grad_norm": metric.GRAD_NORM,
     "learning_rate": metric.LEARNING_RATE,
     "num_tokens": metric.NUM_TOKENS,
-    # Scalars that verl logs.
+    # Scalars of verl.
     "critic/score/mean": metric.REWARD,
     "response_length/mean": metric.MEAN_LENGTH,
     "response_length/clip_ratio": metric.TRUNCATED,
     "actor/entropy": metric.ENTROPY,
     "actor/grad_norm": metric.GRAD_NORM,
     "actor/lr": metric.LEARNING_RATE,
-    # This project's own metrics, in runs that logged them through a tracker.
+    # This project's own metrics keep their names; another trainer's run has them if it logged them through a tracker.
     **{
         name: name for name in (metric.OUT_OF_BAND, metric.LOG_RATIO_MEAN, metric.LOG_RATIO_STD, metric.LOG_RATIO_DRIFT)
     },
@@ -116,7 +122,7 @@ DIFFERENT: dict[str, str] = {
 }
 
 MISMATCH: dict[str, str] = {
-    # Scalars of TRL about the mismatch of sampler and trainer.
+    # Scalars of TRL about the mismatch of sampler and trainer; d + e is a token's behaviour log-ratio.
     "sampling/sampling_logp_difference/mean": "mean |d + e| over tokens",
     "sampling/sampling_logp_difference/max": "largest |d + e| of a token",
     "sampling/importance_sampling_ratio/mean": "mean factor of the correction",
@@ -150,7 +156,7 @@ FOREIGN = "imported/"
 
 
 def metric_name(name: str) -> tuple[str, str, str, str]:
-    """Return under which phase and name a scalar is stored.
+    """Return how a scalar of another trainer's log is stored: its phase and its name.
 
     Returns
     -------

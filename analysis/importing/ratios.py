@@ -27,20 +27,21 @@ class Summed(NamedTuple):
         return Summed(self.total + sign * other.total, tokens)
 
     def where(self, rows: np.ndarray, row: Ints, other: float) -> Summed:
-        """Return a copy with ``other`` in place of the values of responses outside the mask ``rows`` (N,).
+        """Return a copy in which ``other`` replaces the values of all responses that the mask ``rows`` (N,) leaves out.
 
-        ``row`` says for each token to which response it belongs.
+        ``row`` gives for each token the number of its response.
         """
         tokens = None if self.tokens is None else np.where(rows[row], self.tokens, other)
         return Summed(np.where(rows, self.total, other), tokens)
 
 
 def ratios(parts: Mapping[str, Summed], first: np.ndarray, row: Ints) -> dict[Ratio, Summed]:
-    """Return the ratios that follow from ``log_ratio`` and the log-probabilities ``new``, ``old`` and ``sampler``.
+    """Return the log-ratios S ("update"), D + E ("behaviour") and S + D + E ("total") that follow from a table.
 
-    ``parts`` holds these columns, as far as the table has them. From ``new`` and ``sampler`` alone the total S + D + E
-    follows. In the mask ``first`` (N,) of rows at a rollout's first update, S is 0, so S and D + E are known there too.
-    ``row`` says for each token to which response it belongs.
+    ``parts`` holds the table's columns: the log-ratio ``log_ratio`` and the log-probabilities ``new``, ``old`` and
+    ``sampler``, as far as it has them. If it has only ``new`` and ``sampler``, S + D + E follows for all rows; S and
+    D + E follow for rows of a rollout's first update, where S is 0. The mask ``first`` (N,) marks these rows. ``row``
+    says for each token to which response it belongs.
     """
     has = parts.keys()
     out: dict[Ratio, Summed] = {}

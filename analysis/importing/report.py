@@ -9,7 +9,8 @@ from typing import Any
 from fspo.base.command_line import next_step
 
 NEEDS: dict[str, tuple[tuple[str, ...], ...]] = {
-    # For each diagnostic the columns that it needs; if there are several tuples, any one of them is enough.
+    # For each diagnostic that an imported log allows: the columns that it needs. Of several tuples of columns any one
+    # is enough.
     "acceptance by length, LRE, scaling of Var(S|L)": (("log_ratio", "length"),),
     "update acceptance and clip sides (A != 0)": (("log_ratio", "length", "advantage"),),
     "intervals over prompts": (("prompt_id",),),
@@ -30,19 +31,19 @@ class Report:
 
     source: str
     run: str
-    files: dict[str, list[str]] = field(default_factory=dict)  # for each kind of file: names of the files read
+    files: dict[str, list[str]] = field(default_factory=dict)  # by kind ("table", "scalars", ...): names of files read
     rows: int = 0
     rollouts: int = 0
-    known: dict[str, int] = field(default_factory=dict)  # for each log-ratio: number of rows that have it
+    known: dict[str, int] = field(default_factory=dict)  # for each log-ratio: number of imported rows that have it
     # For each column of the gradient log that was copied: the column of the imported table that it is from.
     columns: dict[str, str] = field(default_factory=dict)
-    # For each column of the gradient log that was computed: from which columns of the table.
+    # For each column of the gradient log that was computed: the columns of the imported table that it is computed from.
     derived: dict[str, str] = field(default_factory=dict)
     user_columns: list[str] = field(default_factory=list)
     unknown_columns: list[str] = field(default_factory=list)
     # For each metric of another trainer that has a counterpart here: the name of the counterpart.
     metrics: dict[str, str] = field(default_factory=dict)
-    # For each metric of another trainer that has no counterpart here, how its meaning differs.
+    # For each metric of another trainer without a counterpart here: its meaning, or how it differs from a similar one.
     different_metrics: dict[str, str] = field(default_factory=dict)
     unknown_metrics: list[str] = field(default_factory=list)
     metric_lines: int = 0
@@ -69,7 +70,7 @@ class Report:
         return {**self.__dict__, "not_stored": dict(self.not_stored), "cannot_be_computed": self.missing()}
 
     def lines(self) -> list[str]:
-        """Return the report as lines of text, which the command ``import`` prints."""
+        """Return the report of an import as lines of text, which ``fspo import`` prints."""
         out = [f"{self.source} -> {self.run}"]
         for kind, names in self.files.items():
             shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

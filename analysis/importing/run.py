@@ -295,10 +295,10 @@ def _present(given: Mapping[str, str], chunk: Chunk) -> dict[str, str]:
 
 
 def _only_number(chunk: Chunk, spare: list[str], sources: Sources) -> str | None:
-    """Return the column of TRL's completions that holds the reward, which TRL names after the reward function.
+    """Return which column of TRL's table of completions holds the reward. TRL names it after the reward function.
 
     The reward is taken to be the only column of numbers among the unused columns ``spare``. Return None if several or
-    none of these hold numbers, or if TRL did not write the files.
+    none of these hold numbers, or if another trainer than TRL wrote the table.
     """
     if not sources.trl:
         return None
@@ -380,5 +380,5 @@ def _take(values: Any, at: np.ndarray, n: int) -> Any:
 
 
 def rule_names() -> str:
-    """Return the names of the presets that --rule accepts."""
+    """Return the names of the presets that ``fspo import --rule`` accepts, as one text."""
     return ", ".join(PRESETS)

@@ -9,30 +9,29 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from analysis.importing.names import COLUMNS, MARKS, canonical
+from analysis.importing.names import COLUMNS, EVENTS, MARKS, STATE, TRL_TABLE, canonical
 from fspo.base.errors import UserError
 from fspo.gradlog.run_folder import GRADLOG
 
 Kind = Literal["state", "scalars", "events", "table"]
 TABLES = (".parquet", ".csv", ".tsv", ".jsonl", ".jsonl.gz")
-EVENTS = "events.out.tfevents"
 _MARKING = {canonical(alias) for name in MARKS for alias in COLUMNS[name]}
 
 
 @dataclass
 class Sources:
-    """The files to read, by kind, each list in the order of training."""
+    """The files of another trainer that an import reads, by kind, each list in the order of training."""
 
     state: list[Path] = field(default_factory=list)  # files trainer_state.json, which TRL writes
     scalars: list[Path] = field(default_factory=list)  # scalars as JSON lines or CSV, one line for each step
     events: list[Path] = field(default_factory=list)  # event files of TensorBoard
-    table: list[Path] = field(default_factory=list)  # tables with one row for each response
+    table: list[Path] = field(default_factory=list)  # tables of another trainer, one row for each response
     ignored: list[str] = field(default_factory=list)  # files that were left out, each with the reason
 
     @property
     def trl(self) -> bool:
-        """Whether TRL wrote the files."""
-        return bool(self.state) or any(file.name.startswith("completions_") for file in self.table)
+        """Whether TRL wrote the files that are to be imported, as their names show."""
+        return bool(self.state) or any(file.name.startswith(TRL_TABLE) for file in self.table)
 
     @property
     def first_step(self) -> int:
@@ -57,7 +56,7 @@ def find_sources(source: str | Path) -> Sources:
         kind = kind_of(path)
         if kind is None:
             raise UserError(
-                f"{path} is neither trainer_state.json, a TensorBoard file, nor a .jsonl, .csv or .parquet of scalars "
+                f"{path} is neither {STATE}, a TensorBoard file, nor a .jsonl, .csv or .parquet of scalars "
                 "or responses: name such a file, or the folder that holds it"
             )
         getattr(found, kind).append(path)
@@ -80,14 +79,15 @@ def find_sources(source: str | Path) -> Sources:
         elif file.name.endswith(TABLES):
             found.ignored.append(f"{file.relative_to(path)}: neither scalars by step nor responses")
     if len(found.state) > 1:
-        # Each checkpoint's trainer_state.json repeats the history before it, so only the latest one is kept.
+        # The state file of a TRL checkpoint repeats the scalars of all earlier checkpoints, so only the latest file is
+        # kept.
         steps = {file: _last_step(file, found.ignored) for file in found.state}
         found.state = [max(found.state, key=lambda file: (steps[file], -len(file.parts)))]
     if not found:
         why = f" ({found.ignored[0]})" if found.ignored else ""
         raise UserError(
-            f"{path} holds no log that can be read{why}: looked for trainer_state.json, TensorBoard files, "
-            "and .jsonl, .csv or .parquet with scalars by step or one row a response"
+            f"{path} holds no log that can be read{why}: looked for {STATE}, TensorBoard files, and "
+            " .jsonl, .csv or .parquet with scalars by step or one row a response"
         )
     return found
 
@@ -105,7 +105,7 @@ def kind_of(path: Path) -> Kind | None:
     UserError
         If the file's name ends like that of a table, and the file is empty or its columns cannot be read.
     """
-    if path.name == "trainer_state.json":
+    if path.name == STATE:
         return "state"
     if EVENTS in path.name:
         return "events"
@@ -136,7 +136,7 @@ def read_state(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise UserError(f"{path} is no JSON: {error}; it may have been cut off, name an older checkpoint's") from error
     if not isinstance(content, dict) or not isinstance(content.get("log_history"), list):
-        raise UserError(f"{path} has no log_history: it is not the trainer_state.json of a Hugging Face trainer")
+        raise UserError(f"{path} has no log_history: it is not the {STATE} of a Hugging Face trainer")
     return content
 
 

@@ -68,7 +68,8 @@ def _reason(error: Exception | str) -> str:
 
 
 def read_chunks(path: Path, damage: list[str], rows: int = CHUNK) -> Iterator[Chunk]:
-    """Yield chunks of at most ``rows`` rows: column name to values (an Arrow array, or a list for JSON lines).
+    """Read a table file in chunks of at most ``rows`` rows. Yield each chunk as a mapping from column names to values
+    (an Arrow array, or a list for JSON lines).
 
     Parameters
     ----------

@@ -23,7 +23,7 @@ NUMPY_NUMBER = re.compile(r"np\.(?:float|int)\d+\(([^()]*)\)")
 
 @dataclass(frozen=True)
 class Values:
-    """The N values of one column, of one kind: numbers, lists of numbers, or text.
+    """The N values of one column of an imported table, all of one kind: numbers, lists of numbers, or text.
 
     Attributes
     ----------
@@ -39,7 +39,7 @@ class Values:
         return len(self.array)
 
     def numbers(self) -> Floats:
-        """Return the values as numbers (N,), NaN where null and 1 for True. Only for the kind "number"."""
+        """Return the values as numbers (N,), NaN where null and 1 for True. Call it only if ``kind`` is "number"."""
         import pyarrow as pa
 
         array = self.array
@@ -48,7 +48,9 @@ class Values:
         return np.asarray(array.cast(pa.float64()).to_numpy(zero_copy_only=False), np.float64)
 
     def lists(self) -> tuple[Floats, Ints]:
-        """Return all entries of the lists in one array, and the row of each entry. Only for the kind "list"."""
+        """Return the numbers of all rows' lists in one array, list after list, and for each number its row. Only for
+        the kind "list".
+        """
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -144,7 +146,8 @@ def _list(text: str) -> list[float | None]:
     try:
         if isinstance(found := json.loads(text), list):
             return found
-    except ValueError:  # not JSON: numpy separates numbers by spaces, Python writes None and nan
+    except ValueError:
+        # The list is not JSON: numpy writes blanks between the numbers, Python writes None and nan.
         pass
     inside = text.strip()
     inside = inside[1:-1] if inside[:1] + inside[-1:] in ("[]", "()") else inside

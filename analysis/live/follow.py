@@ -55,7 +55,7 @@ Signature = tuple[tuple[str, int, int], ...]
 
 @dataclass(frozen=True)
 class RolloutView:
-    """What the page shows of the rows of one rollout.
+    """What the page of ``fspo watch`` shows of the rows of one rollout.
 
     Attributes
     ----------
@@ -138,7 +138,9 @@ class Follower:
 
     @property
     def bins(self) -> Bins | None:
-        """The bins of lengths; None until a follower that shares them has read a rollout with a row after an update."""
+        """The bins of lengths. They are None until this follower, or one that shares its bins, has read a rollout with
+        a row that was logged after an update.
+        """
         return self._bins[0] if self._bins else None
 
     def poll(self, budget: float = 0.5) -> bool:
@@ -179,7 +181,9 @@ class Follower:
         return [] if self._tally is None or self.run is None else tables_of(self.run, self._tally).acceptance
 
     def points(self) -> Points | None:
-        """Return up to `SHOWN` rows of the newest rollout that has a row after an update; None if none was read."""
+        """Return the points of the chart of S over length: up to `SHOWN` rows of the newest rollout that has a row
+        after an update. Return None if no such rollout was read.
+        """
         if self.run is None:
             return None
         rows = self.run.rows
@@ -240,7 +244,9 @@ class Follower:
         return True
 
     def _look(self, number: int, files: Sequence[LogFile]) -> tuple[int, dict[str, Floats], list[OverTimeRow]]:
-        """Read a rollout; return its number of rows, its values for the panels, and its rows of the table over_time."""
+        """Read one rollout of the log. Return its number of rows, the rollout's values in the panels of ``fspo watch``
+        (by name and bin), and its rows of the table over_time.
+        """
         log = read_files([(file, None) for file in files], READ, ("train",))
         self.rows_read += len(log)
         run = self._load(number)

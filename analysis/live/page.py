@@ -159,9 +159,11 @@ class Session:
             self.texts[name].text = text
 
     def _line(self, name: str, panel: Panel) -> None:
-        """Make a panel over time, still without data: a line for each bin of lengths, and one for all lengths."""
+        """Make a panel of the page of ``fspo watch`` that plots a quantity against the rollout, still without data: a
+        line for each bin of lengths, and one for all lengths.
+        """
         plot = _figure(panel.title, "rollout", panel.axis)
-        plot.xaxis[0].ticker.min_interval = 1  # no tick between two successive rollouts
+        plot.xaxis[0].ticker.min_interval = 1  # no tick at a fraction of a rollout
         source = ColumnDataSource({n: [] for n in COLUMNS})
         for column, colour in zip(COLUMNS[1:], (*COLOURS, ALL_COLOUR), strict=True):
             thick = column == ALL
@@ -186,7 +188,8 @@ class Session:
         self._say("key", text)
 
     def _over_time(self, follower: Follower) -> None:
-        """Append the rollouts that the page does not show yet to the panels over time, and hide panels without data."""
+        """Add a followed run's new rollouts to those panels of the live page whose axis is the rollout, and hide panels
+        without data."""
         new, hidden = follower.seen[self.sent :], []
         for name, panel in PANELS.items():
             data: dict[str, Any] = {"rollout": [seen.rollout for seen in new]}
@@ -345,7 +348,7 @@ def make_server(runs: Sequence[str | Path], port: int) -> Server:
         """
 
         def get(self) -> None:
-            """Answer a request with the time at which the server started."""
+            """Answer with the time at which the server started; if it changes, the open page sees that it restarted."""
             self.write(token)
 
     def open_page(document: Document) -> None:

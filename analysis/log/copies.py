@@ -100,7 +100,7 @@ def find_copies(
     group = pd.factorize(key[place])[0]
     count = int(group.max()) + 1
     first = np.zeros(count, np.int64)
-    first[group[::-1]] = rows[::-1]  # the row with the lowest response id among equal rows
+    first[group[::-1]] = rows[::-1]  # of each group of equal rows: the one with the lowest response id
     many = pd.DataFrame({"group": group, "prompt": prompt[rows], "response": response[rows]}).groupby("group").nunique()
     prompts, ids = (many[name].to_numpy()[group] for name in ("prompt", "response"))
     found.prompts[rows] = prompts > 1

@@ -84,7 +84,7 @@ class Run:
     logged: frozenset[str]
     counts: Mapping[str, int]
     notes: Notes
-    score_options: dict[str, Any] = field(default_factory=dict)  # how scores were taken, from the header
+    score_options: dict[str, Any] = field(default_factory=dict)  # from the log's header: how scores were taken
     partition: Partition = LENGTH
     stream: Stream | None = None
     sampled: dict[str, Any] = field(
@@ -213,7 +213,8 @@ def load_run(
 
 
 def _sampled(rows: Rows, rollouts: int, of: int) -> dict[str, Any]:
-    """Return how many sampled rows each result of ``SAMPLED`` uses, and a text for the user that says so.
+    """Return, for an analysis of a streamed log, how many of its sampled rows each result named in ``SAMPLED`` uses,
+    and a text for the user that says so.
 
     ``rows`` are the sampled rows. They come from ``rollouts`` of the log's ``of`` rollouts.
     """

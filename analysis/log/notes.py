@@ -35,5 +35,5 @@ class Notes:
 
     @property
     def lines(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The pair (``damage``, ``warnings``)."""
+        """The lines of text of these notes, as the pair (``damage``, ``warnings``)."""
         return self.damage, self.warnings

@@ -123,7 +123,7 @@ class LoggedRatio:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """All columns that are read for an analysis of the ratio."""
+        """Names of all columns of the gradient log that an analysis of this log-ratio reads."""
         return (*self.parts, self.sum_sq, self.k3_sum, *self.done.values())
 
     @property
@@ -152,7 +152,7 @@ class LoggedRatio:
 
     def of(self, log: GradLog) -> Floats:
         """Return the log-ratio of each row (N,), nats; NaN where one of the columns that add up to it has no value."""
-        unknown = np.full(len(log), np.nan)  # in place of a column that this part of the log lacks
+        unknown = np.full(len(log), np.nan)  # the values of a column that this part of the log lacks
         parts = [log.column(name) if name in log or not self.once else unknown for name in self.parts]
         return parts[0] if len(parts) == 1 else parts[0] + parts[1]
 

@@ -57,7 +57,7 @@ class Rows:
     band_accept: NDArray[np.bool_]
     response: Ints  # number of the response; (rollout, step, response) identifies a row
     coordinate: Floats  # the number by which responses are put into bins: the length, or another coordinate
-    trend: Floats  # position of the coordinate on the axis of a trend: log2 for lengths (Partition.trend_coordinate)
+    trend: Floats  # the x of fitted trends: log2 of the length, or Partition.trend_coordinate of another coordinate
 
     def __len__(self) -> int:
         return len(self.S)

@@ -63,7 +63,9 @@ class InMemory:
         return [Chunk(0, LAST)]
 
     def windows(self, chunk: Chunk, size: int) -> tuple[list[tuple[int, Rows]], Notes]:
-        """Return the first rollout and the rows of each window of ``size`` rollouts, and notes with ``counts``."""
+        """Divide the log into windows of ``size`` rollouts. Return each window's first rollout and rows, and notes that
+        hold the log's ``counts``.
+        """
         del chunk
         return list(split(self.rows, windows(self.rows.rollout, size))), Notes(counts=self.counts)
 
@@ -172,7 +174,7 @@ class Stream:
         """Read from a chunk the columns from which a band that follows a target learns; no rows if it is unreadable."""
         try:
             log = self.read(chunk, [*dict.fromkeys([*LEARNT, *self.partition.columns])])
-        except UserError:  # not reported here: `windows` meets and reports the same damage
+        except UserError:  # the damage is not reported here, because `windows` reads the same files and reports it
             none, nothing = np.zeros(0, np.int64), np.zeros(0)
             return LearningRows(none, none, nothing, nothing, nothing)
         return learnt(log, self.partition, self.scale)

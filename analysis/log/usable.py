@@ -57,7 +57,7 @@ def nothing(log: GradLog) -> Mapping[str, int]:
 
 
 def columns_of(partition: Partition, ratio: LoggedRatio) -> tuple[str, ...]:
-    """Return the columns of the log that :func:`usable` reads, each once."""
+    """Return the names of the gradient log's columns that :func:`usable` reads to choose the rows that are analysed."""
     return tuple(dict.fromkeys([*ROW_COLUMNS, *ratio.columns, *partition.columns]))
 
 
@@ -179,10 +179,11 @@ def _updates(log: GradLog, rollout: Ints, step: Ints) -> Ints:
 
 
 def counted_updates(rollout: Ints, step: Ints, S: Floats) -> tuple[Ints, bool]:
-    """Count each row's updates since its rollout (N,) from the steps, and return also whether ``step`` counts rollouts.
+    """Return for each row the number of updates since its rollout (N,), computed from ``step``; and whether ``step``
+    counts rollouts instead of updates.
 
-    The count starts at each rollout's first step. If every rollout has a single step and yet S is not 0 everywhere,
-    then ``step`` counts rollouts, not updates, and all rows count as after an update.
+    The number is the row's step less the first step of its rollout. If every rollout has a single step and yet S is not
+    0 everywhere, then ``step`` counts rollouts, and every row gets the number 1: it was logged after an update.
     """
     number, code = np.unique(rollout, return_inverse=True)
     first = np.full(len(number), np.iinfo(np.int64).max)

@@ -76,7 +76,7 @@ def on_workers(
         try:
             client: Any = stack.enter_context(Client(address, timeout=WAIT, set_as_default=False))
             client.wait_for_workers(1, timeout=WAIT)
-        except OSError:  # TimeoutError is an OSError too
+        except OSError:  # also a TimeoutError, which is a kind of OSError
             raise UserError(
                 f"--workers {workers}: no Dask scheduler with a worker answers there within {WAIT} s: start both "
                 "(`dask scheduler`, `dask worker ADDRESS`), or give a number of workers"
@@ -113,7 +113,10 @@ def _version() -> str:
 
 
 def _problem(version: str, files: Sequence[str]) -> str:
-    """Say why this worker cannot work on ``files`` for a process with fspo ``version``; return "" if it can."""
+    """Say why this Dask worker cannot read the log's ``files`` for a process that has the fspo version ``version``.
+
+    Return "" if it can.
+    """
     if _version() != version:
         return f"has fspo {_version()}, and this process {version}: install one version on both"
     missing = next((file for file in files if not os.access(file, os.R_OK)), None)

@@ -60,7 +60,9 @@ class Band:
 
     @property
     def all(self) -> list[Member]:
-        """All cases that use the band, each with its number in the list of all cases."""
+        """All cases that use this band, as pairs (number, case); the number is the case's place in the list of all
+        cases.
+        """
         return [member for members in self.members.values() for member in members]
 
     def twin(self, case: Case) -> int | None:
@@ -159,13 +161,19 @@ class Candidates:
         self.edges = Edges(centre - factor * placed.below[at], centre + factor * placed.above[at], centre)
 
     def by_factor(self, chosen: np.ndarray) -> list[Ints]:
-        """Return, for each factor, the candidates that the mask ``chosen`` (R,) selects, as indices into the rows that
-        were considered (the array ``excess``)."""
+        """Return, for each factor on the half-widths, which of its candidates the mask ``chosen`` selects.
+
+        ``chosen`` (R,) covers the candidates of all factors. The selected ones are given as indices into the array
+        ``excess`` of the considered rows.
+        """
         before = np.append(0, np.cumsum(chosen))[self._ends]
         return np.split(self._at[chosen], before[:-1])
 
     def cut(self, clip: Clip, part: Part) -> CutRows:
-        """Return the candidates that the clip cuts when the half-widths are multiplied by the candidate's factor."""
+        """Return those candidates (rows that the band may cut) that the clip does cut.
+
+        The band's half-widths are multiplied by the factor for which the row is a candidate.
+        """
         side = clip.side(self.S, self.A, self.edges)
         cut = side != 0
         edges = self.edges if cut.all() else Edges(*(x[cut] for x in self.edges))
@@ -202,7 +210,8 @@ class Factors:
         self.found: dict[float, tuple[float, Rule] | UserError] = {}
         rule, targets = placed.rule, sorted({case.target for _, case in members if case.source == "matched"})
         if not len(excess):
-            targets = []  # no row counts towards the acceptance, and calibration without rows would fail
+            # Without a row that counts towards the acceptance, no range can be calibrated to a target acceptance.
+            targets = []
         try:
             factors: list[float | UserError] = list(excess_quantiles(excess, targets, rule.label)) if targets else []
         except UserError:

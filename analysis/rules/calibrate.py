@@ -158,7 +158,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         refuse_foreign_file(Path(options.output), _is_calibration, "fspo calibrate")
     on = known_ratio(options.on)
     group = "correction" if on in CORRECTED else "rule"
-    if on not in CORRECTED:  # corrections need no unclipped run: a clip keeps S small, but changes neither E nor D
+    # A clip keeps S small, so ranges of clip rules are calibrated on an unclipped run. It changes neither E nor D, so
+    # ranges of corrections may be calibrated on any run.
+    if on not in CORRECTED:
         refuse_clipped(options.run, on)
     rules = options.rules if options.rules is not None else OF_SEQUENCES if on in CORRECTED else COMPARED
     ranges = calibrate_run(options.run, rules, options.target, on)

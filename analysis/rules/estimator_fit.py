@@ -94,7 +94,8 @@ def estimator_fit(columns: Columns, size: int = 0) -> EstimatorFit:
             size = np.maximum(total(kept), 1)
             from_mean = x - (total(kept * x) / size)[group]
             slope = total(kept * from_mean * y) / total(kept * from_mean**2)
-            # If all rows in the fit of a group have equal rewards, take the line that is 0 at the group's mean reward.
+            # If the rows to which a group's line is fitted have equal rewards, their slope is unknown. Then take the
+            # line through 0 at the group's mean reward.
             slope = np.where(np.isfinite(slope), slope, total(kept * y) / total(kept * x))
             intercept = total(kept * y) / size - slope * total(kept * x) / size
             off = largest(kept * np.abs(y - slope[group] * x - intercept[group]))
@@ -110,7 +111,9 @@ def estimator_fit(columns: Columns, size: int = 0) -> EstimatorFit:
         deviation = np.sqrt(total(x * x) / np.maximum(count - 1, 1))
         everything = np.sqrt(_by_rollout(rollout, r))[first_of(group, number)]
         constant = np.median(k[judged & sound]) if np.any(judged & sound) else np.nan
-        # For each estimator of SLOPES, the values (G,) that k may have in A = k (reward - mean of the group).
+        # For each estimator of SLOPES: the slope k (G,) that it gives each of G groups in A = k (reward - mean reward
+        # of the group). An estimator has several such arrays where the small number added to its denominator is
+        # unknown.
         values = (
             [count / np.maximum(count - 1, 1)],
             [1 / (deviation + eps) for eps in (0.0, 1e-6, GRPO_EPS)],
@@ -124,7 +127,8 @@ def estimator_fit(columns: Columns, size: int = 0) -> EstimatorFit:
             for name, slopes in zip(SLOPES, values, strict=True)
         }
         lines = {BY_LENGTH: A / L, OVER_LENGTH: A * L}
-        mixed = largest(L) > 1.02 * (total(L) / count)  # a factor L in A shows only where a group's lengths differ
+        # Whether the lengths in a group differ: only there can one see that A was multiplied or divided by L.
+        mixed = largest(L) > 1.02 * (total(L) / count)
         for name, y in lines.items():
             _, at, on = line(y)
             fits[name] = ~straight & ~equal & mixed & on & ~missing & (np.abs(at) <= TOLERANCE * largest(np.abs(y)))

@@ -263,6 +263,6 @@ def measured(outcome: CaseEffect, measure: str) -> tuple[Floats, Floats]:
 
 
 def rate_of(measure: str) -> Rate:
-    """Return the acceptance, band or update, that matched ranges are calibrated to where ``measure`` is measured: band
-    for band acceptance, update for update and weight acceptance."""
+    """Return which acceptance matched ranges are set by in rows about the acceptance ``measure``: by band acceptance
+    for "band", by update acceptance for "update" and "weight"."""
     return "band" if measure == "band" else "update"

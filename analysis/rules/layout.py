@@ -1,10 +1,10 @@
-"""Assign the rows of a log to groups of clusters, to bins, and to cells, which are narrow ranges of the length. Other
-modules make sums over the rows of each group, bin and cell.
+"""Assign the rows of a log to groups of clusters, to bins, and to cells: single lengths (or values of another
+coordinate), or narrow ranges of them. Other modules make sums over the rows of each group, bin and cell.
 
-A group is here a set of clusters, not the responses to one prompt. With at most ``MOST_CLUSTERS`` clusters, each
-cluster is a group. With more clusters, a fixed hash pools them into ``POOLED`` groups, so memory does not grow with the
-log. Groups of independent clusters are independent too, so covariances and the jackknife are computed over groups as
-over clusters, with ``POOLED`` - 1 degrees of freedom.
+A group is here a set of clusters, not the responses to one prompt. In a log in memory with at most ``MOST_CLUSTERS``
+clusters, each cluster is a group. Otherwise a fixed hash pools the clusters into ``POOLED`` groups, so that memory does
+not grow with the log. Groups of independent clusters are independent too, so covariances and the jackknife are computed
+over groups as over clusters, with ``POOLED`` - 1 degrees of freedom.
 """
 
 from __future__ import annotations
@@ -61,9 +61,10 @@ class Grouping:
 
     @staticmethod
     def of(run: Run, bins: Bins, *, grows: bool = False) -> Grouping:
-        """Choose groups of clusters and cells of coordinates for a run, from those of its rows that are in memory.
+        """Choose the groups into which a run's clusters are put, and the cells (narrow ranges) into which its
+        coordinates are cut, from those of its rows that are in memory.
 
-        ``grows`` says that rows of further clusters will be added later; clusters are then pooled.
+        ``grows`` says that rows of further clusters will be added later; a group then holds several clusters.
         """
         rows = run.rows
         reference = float(np.mean(rows.trend))
@@ -81,21 +82,25 @@ class Grouping:
 
     @property
     def number(self) -> int:
-        """Number P of pairs of a group of clusters and a cell of coordinates."""
+        """The number P of pairs of a group of clusters and a cell (one coordinate, or a narrow range of them)."""
         return self.groups * len(self.values) if self.pooled else len(self.pairs)
 
     def group(self, rows: Rows) -> Ints:
-        """Return the number of the group of clusters that each row (N,) belongs to."""
+        """Return for each row (N,) the number of the group of clusters to which the row's cluster belongs."""
         return hashed(rows.rollout, rows.prompt, self.groups) if self.pooled else rows.cluster
 
     def pair(self, coordinate: Floats, group: Ints) -> Ints:
-        """Return for each row (N,) the number of the pair of its group of clusters and the cell of its coordinate."""
+        """Return for each row (N,) the number of the pair that it belongs to. A pair is a group of clusters and a cell,
+        which is one coordinate or a range of coordinates."""
         if self.pooled:
             return group * len(self.values) + np.searchsorted(self.edges, coordinate, side="right")
         return np.searchsorted(self.pairs, group * len(self.values) + np.searchsorted(self.values, coordinate))
 
     def codes(self) -> tuple[Ints, Ints]:
-        """Return for each pair (P,) the number of its group of clusters, and the number of its cell of coordinates."""
+        """Return for each pair of a group of clusters and a cell (P,) the number of the group and that of the cell.
+
+        A cell is a coordinate, such as one length, or a narrow range of coordinates.
+        """
         codes = np.arange(self.number) if self.pooled else self.pairs
         return codes // len(self.values), codes % len(self.values)
 

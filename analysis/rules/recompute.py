@@ -252,7 +252,7 @@ def _drift(columns: Columns, rule: Rule) -> Compared:
         mean(S, sign > 0),
         mean(S, sign < 0),
     ]
-    if rule.drift_source == "lagged":  # a lagged drift is computed from the rollout's previous step
+    if rule.drift_source == "lagged":  # a lagged drift comes from the minibatch of the rollout's previous step
         rollout = np.zeros(number, np.int64)
         rollout[batch] = columns["rollout"]
         known = np.diff(rollout, prepend=rollout[:1] - 1) == 0
@@ -278,7 +278,8 @@ def _clip(columns: Columns, rule: Rule, prefix: str, x: Floats) -> Iterator[tupl
     done = rule.apply(x, n, A, m, (lo, hi))
     dual = m * n + (rule.dual or 1.0) * (hi - m * n)
     near = [np.abs(x - edge) <= TIE * (1 + np.abs(edge)) for edge in (lo, hi, dual) if np.isfinite(edge).any()]
-    clear = usable & ~np.any(near, axis=0) if near else usable  # where S lies on an edge, rounding decides the side
+    # Rows whose log-ratio lies on an edge are not compared, because rounding decides on which side of it they are.
+    clear = usable & ~np.any(near, axis=0) if near else usable
     for name, value in (("band_accept", done.in_band), ("side", done.side)):
         if not prefix or name == "side":
             logged = _get(columns, prefix + name)
@@ -328,7 +329,9 @@ def _sums(x: Floats, n: Floats, square: Floats, k3: Floats, names: Any) -> Itera
     k3(-sqrt Q) <= k3_sum <= k3(sqrt Q), because k3(s)/s^2 rises in s.
     """
     n = np.maximum(n, 1.0)
-    slack = 1e-9 + TIE * n  # rounding in float32 may break the bounds, so they are widened by 1e-6 for each token
+    # The logged sums Q and k3_sum are rounded to float32 and may lie just outside their bounds. So the bounds are
+    # widened by 1e-6 for each token.
+    slack = 1e-9 + TIE * n
     compared = np.isfinite(x) & np.isfinite(square)
     yield names.sum_sq, Compared(compared, compared & (square < x * x / n * (1 - SUM_TOLERANCE) - slack))
     compared = np.isfinite(x) & np.isfinite(k3)

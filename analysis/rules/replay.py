@@ -92,7 +92,7 @@ def replay_log(rules: Mapping[str, Rule], stream: Stream, size: int) -> dict[str
 
 
 def by_step(rows: Rows) -> Iterator[tuple[int, Ints]]:
-    """Yield each step in increasing order, with the indices of its rows."""
+    """Yield each number of an update that the rows have, in increasing order, with the indices of its rows."""
     if not len(rows):
         return
     order = np.argsort(rows.step, kind="stable")
@@ -121,9 +121,11 @@ def pieces(rule: Rule, states: Mapping[int, Rule] | None, rows: Rows) -> Iterato
 
 
 def half_widths(rule: Rule, states: Mapping[int, Rule] | None, rows: Rows) -> tuple[Floats, Floats, Rule]:
-    """Return the band's half-widths below and above its centre for each row (N,), nats, and the rule of the last step.
+    """Return a band's half-widths below and above its centre for each row (N,), nats, and the rule of the rows' last
+    step.
 
-    The parameters are those of :func:`pieces`.
+    If the band follows a target, ``states`` holds the rule that was in force at each step, else it is None and ``rule``
+    is in force for all rows (:func:`pieces`).
     """
     if states is None:
         return *rule.half_widths(rows.length), rule

@@ -26,7 +26,8 @@ the weight that the rule removes. The difference loses digits where little weigh
 
 @dataclass
 class Base:
-    """Sums over rows of a weight w (1, exp(S) or exp(S/L)), the denominator of an acceptance, by group of clusters (G).
+    """Sums over rows of a weight w (1, exp(S) or exp(S/L)), for each of G groups of clusters. An acceptance has the sum
+    of w as its denominator.
 
     Sums of w and of w^2 are kept for each of K bins. Sums of w x and w x^2 are over all bins; x is log2 of the length
     (``Rows.trend``) less ``Grouping.reference``. In ``within_x`` and ``within_xx`` the weighted mean of x in the window
@@ -34,8 +35,8 @@ class Base:
     """
 
     d: Floats  # by group of clusters and bin (G, K): sums of the weight w, the denominator of an acceptance
-    squares: Floats  # by group and bin (G, K): sums of w^2
-    x: Floats  # by group (G,): sums of w x, where x is log2 of the length less a reference
+    squares: Floats  # by group of clusters and bin (G, K): sums of w^2, w the weight of a row
+    x: Floats  # by group of clusters (G,): sums of w x, with the weight w and x = log2 of the length less a reference
     xx: Floats
     within_x: Floats
     within_xx: Floats
@@ -56,20 +57,25 @@ class ValueSums:
     less ``Grouping.reference``.
     """
 
-    y: Floats  # by group of clusters and bin (G, K): sums of y, what a row adds to the numerator
+    y: Floats  # by group of clusters and bin (G, K): sums of y, what a row adds to an acceptance's numerator
     # By group of clusters (G,): sums of x y, where x is log2 of the length less a reference, and y is what a row adds
     # to the numerator.
     xy: Floats
     # By group of clusters (G,): sums of (x - mean of x) (y - mean of y), with means over the window's rows. x is log2
-    # of the length less a reference, and y is what a row adds to the numerator.
+    # of the length less a reference, and y is what a row adds to the numerator of an acceptance.
     within: Floats
-    squares: Floats  # by group of clusters and bin (G, K): sums of y^2 if y is a clipped weight; else empty
-    # By pair of a group of clusters and a cell of coordinates (P,): number of rows with y = 0; empty where not needed.
+    # By group of clusters and bin (G, K): sums of y^2, y what a row adds to the numerator of an acceptance. They are
+    # kept for weight acceptance, whose y is a clipped weight; else the array is empty.
+    squares: Floats
+    # For each of P pairs of a group of clusters and a cell (a coordinate, or a narrow range of coordinates): number of
+    # rows that add 0 to the numerator of an acceptance; empty where not needed.
     rejected: Ints
 
     @staticmethod
     def of(groups: int, bins: int, pairs: int, weights: bool) -> ValueSums:
-        """Return sums over no rows, all 0; ``weights`` says whether y is a clipped weight, whose y^2 is summed too."""
+        """Return sums that are all 0, to which rows will be added. ``weights`` says whether the summed value y is a
+        clipped weight; y^2 is then summed too.
+        """
         by_group = np.zeros(groups), np.zeros(groups)
         squares = np.zeros((groups if weights else 0, bins))
         return ValueSums(np.zeros((groups, bins)), *by_group, squares, np.zeros(pairs, np.int64))
@@ -85,15 +91,16 @@ def plus(one: Any, other: Any) -> None:
 class SubsetSums:
     """Sums that do not depend on a rule, over the rows of one use (first, reused) and subset (all, A != 0)."""
 
-    count: Ints  # (K+1,) number of rows by bin; the last entry is for all bins
-    clusters: Ints  # (K+1,) number of clusters with a row, by bin
-    coordinate: Floats  # (K+1,) sums of the rows' coordinate by bin
-    pairs: Ints  # (P,) number of rows for each pair of a group of clusters and a cell of coordinates
+    count: Ints  # (K+1,) number of rows in each of K bins; the last entry is the number in all bins
+    clusters: Ints  # (K+1,) number of clusters with a row in each of K bins; last, in all bins
+    coordinate: Floats  # (K+1,) sum of the rows' coordinates in each of K bins; last, in all bins
+    # (P,) number of rows for each pair of a group of clusters and a cell (one coordinate, or a narrow range of them)
+    pairs: Ints
     bases: dict[str, Base] = field(default_factory=dict)
 
     @staticmethod
     def of(layout: Grouping) -> SubsetSums:
-        """Return sums over no rows: every sum is 0."""
+        """Return sums over no rows, all 0, for the bins and the groups of clusters of ``layout``."""
         count, clusters, pairs = (np.zeros(n, np.int64) for n in (len(layout.bins) + 1,) * 2 + (layout.number,))
         return SubsetSums(count, clusters, np.zeros(len(layout.bins) + 1), pairs)
 
@@ -105,7 +112,7 @@ class SubsetSums:
             plus(self.bases.setdefault(kind, Base.of(*base.d.shape)), base)
 
     def without(self, other: SubsetSums) -> SubsetSums:
-        """Return the sums over the rows that remain if the rows in the sums ``other`` are left out."""
+        """Return these sums less the sums ``other`` over a part of the rows: the sums over the remaining rows."""
         bases = {
             kind: Base(**{name: values - getattr(other.bases[kind], name) for name, values in vars(base).items()})
             for kind, base in self.bases.items()
@@ -124,7 +131,7 @@ class Sums:
     """All sums from which acceptances are computed, over the rows of one use: "first" or "reused"."""
 
     subsets: dict[str, SubsetSums]
-    # By case, kind of acceptance and subset of rows: sums of the acceptance's numerator.
+    # For each case, kind of acceptance and subset of rows: sums over rows of the acceptance's numerator.
     columns: dict[tuple[int, str, str], ValueSums] = field(default_factory=dict)
     # By case and side (low, high, dual): number of rows that are cut on that side, by group of clusters and bin.
     sides: dict[tuple[int, str], Floats] = field(default_factory=dict)
@@ -141,7 +148,9 @@ class Sums:
     reasons: dict[tuple[int, str], str] = field(default_factory=dict)
 
     def counted(self, i: int, rate: str, subset: str) -> SubsetSums:
-        """Return the `SubsetSums` of a subset (all, A != 0), over the windows in which case ``i`` found a range."""
+        """Return the sums over the rows of a subset (all, A != 0), without the windows in which case ``i`` has no range
+        that gives its target of the acceptance ``rate``.
+        """
         found = self.left_out.get((i, rate, subset))
         return self.subsets[subset] if found is None else self.subsets[subset].without(found)
 
@@ -172,7 +181,8 @@ class Part:
         return self._summed(kind)[0]
 
     def _summed(self, kind: str) -> tuple[Base, Floats]:
-        """Return the sums `Base` of the weight that ``kind`` names, and the sums of the weight by group alone (G,)."""
+        """Return two things about the weight that ``kind`` names (1, exp(S) or exp(S/L)): its sums by group of clusters
+        and bin, as a `Base`, and its sums by group of clusters over all bins, (G,)."""
         if kind not in self._bases:
             w, (y, xy, squares) = self.weight(kind), self.dense(self.weight(kind))
             xx = totals(self.group, self.groups, w * self.x * self.x)
@@ -195,16 +205,19 @@ class Part:
         return by_key, totals(self.group, self.groups, self.x * y), squares
 
     def add(self, columns: Sequence[ValueSums], kind: str, y: Floats, by_group: Floats, xy: Floats) -> None:
-        """Add to each of M ``ValueSums`` the sums of its numerator y over the rows of this `Part`.
+        """Add to each of M ``ValueSums`` its sums over the rows of this `Part`.
 
-        The M numerators are, for example, those of one rule at M ranges.
+        Each of the ``ValueSums`` has its own y, the number of a row that the numerator of an acceptance adds up: for
+        example what one rule, at one of M ranges, leaves of the row's weight. x is log2 of the length less a reference.
 
         Parameters
         ----------
+        kind : str
+            The weight that the denominator adds up: 1 ("one"), exp(S) or exp(S/L), see ``weight``.
         y : array (M, G, K)
-            Sums of y by group and bin.
+            Sums of y by group of clusters and bin.
         by_group, xy : array (M, G)
-            Sums of y and of x y by group.
+            Sums of y and of x y by group of clusters.
         """
         base, s = self._summed(kind)
         total = float(s.sum())
@@ -220,7 +233,9 @@ class Part:
             column.within += within[j]
 
     def binary(self, columns: Sequence[ValueSums], cuts: Cuts) -> None:
-        """Add sums of y to M ``ValueSums``. For the j-th of them, y is 0 in the j-th set of cut rows, else 1."""
+        """Add sums of y over the rows of this `Part` to M ``ValueSums``. For the j-th of them, y is 0 in a row of the
+        j-th set of ``cuts`` (the rows that one band cuts), and 1 in every other row.
+        """
         base, s = self._summed("one")
         self.add(columns, "one", base.d - cuts.counts, s - cuts.by_group(), base.x - cuts.by_group(cuts.x))
         for column, cut in zip(columns, cuts.cuts, strict=True):
@@ -228,10 +243,10 @@ class Part:
                 np.add.at(column.rejected, self.pair[cut], 1)
 
     def weighted(self, columns: Sequence[ValueSums], kind: str, cuts: Cuts, clipped: Floats) -> None:
-        """Add sums of clipped weights to M ``ValueSums``.
+        """Add to M ``ValueSums`` the sums of the weights that M clips leave to the rows of this `Part`.
 
-        For the j-th of the ``ValueSums``, a row in the j-th set of cut rows has the clipped weight given in
-        ``clipped`` (R,). Every other row keeps its unclipped weight, which ``kind`` names.
+        The j-th clip cuts the rows in the j-th set of ``cuts`` and leaves them the weights given in ``clipped`` (R,),
+        which holds those of all M sets. Every other row keeps its unclipped weight, which ``kind`` names.
         """
         (base, s), w = self._summed(kind), self.weight(kind)
         before = w[cuts.at]
@@ -239,8 +254,8 @@ class Part:
         y, by_group = base.d - cuts.by_key(lost), s - cuts.by_group(lost)
         xy = base.x - cuts.by_group(cuts.x * lost)
         squares = base.squares - cuts.by_key(before * before - clipped * clipped)
-        # Where a cut leaves little of a bin's squared weights, add up the clipped weights of all rows instead, because
-        # the difference of two nearly equal sums loses digits.
+        # The sums of squared clipped weights are those of all rows less what the cut took away. Where little is left,
+        # this difference of two nearly equal sums loses digits, so add up the clipped weights of all rows instead.
         small = np.any(squares.sum(1) < SMALL * base.squares.sum(0), axis=1)
         for j in np.flatnonzero(small):
             left = w.copy()
@@ -253,16 +268,18 @@ class Part:
 
 
 class Cuts:
-    """M sets of rows (cuts) of one `Part`, joined in one array (R,), so that one pass makes the sums over every set.
+    """M sets of rows, for example the rows that a band cuts at each of M widths.
+
+    The sets, all from one `Part`, are joined in one array (R,), so that one pass makes the sums over every set.
 
     Attributes
     ----------
     at, place : int array (R,)
-        Index of each row in the `Part`, and the number of the cut that it belongs to.
+        Index of each row in the `Part`, and the number of the set that it belongs to.
     sizes : int array (M,)
-        Number of rows of each cut.
+        Number of rows of each set.
     counts : array (M, G, K)
-        Number of rows of each cut by group and bin.
+        Number of rows of each set by group of clusters and bin.
     """
 
     def __init__(self, part: Part, cuts: Sequence[Ints]) -> None:
@@ -275,13 +292,19 @@ class Cuts:
         self.counts = self.by_key()
 
     def by_key(self, values: Floats | None = None, where: np.ndarray | None = None) -> Floats:
-        """Return by cut (set of rows), group and bin (M, G, K) the sum of ``values`` (R,), or without values the number
-        of rows; a mask ``where`` (R,) selects rows."""
+        """Return sums over the rows of each of M sets (the rows that one band cuts), (M, G, K): by group of clusters
+        and by bin.
+
+        The sums are of ``values``, one for each row of the sets; without values they count rows. The mask ``where``
+        (R,) selects the rows that are counted.
+        """
         m, g, k = len(self.cuts), self.part.groups, self.part.number
         return totals(self._key if where is None else self._key[where], m * g * k, values).reshape(m, g, k)
 
     def by_group(self, values: Floats | None = None) -> Floats:
-        """Return by cut (set of rows) and group (M, G) the sum of ``values`` (R,); by default the number of rows."""
+        """Return the sum of ``values`` (R,) over the rows of each of the M sets (cuts) in each of the G groups of
+        clusters, (M, G). Without ``values``, return the number of these rows.
+        """
         return totals(self._group, len(self.cuts) * self.part.groups, values).reshape(-1, self.part.groups)
 
 

@@ -47,8 +47,8 @@ class Tally:
     def __init__(self, run: Run, layout: Grouping, cases: Sequence[Case]) -> None:
         self.layout, self.cases = layout, list(cases)
         logged = not any(c.source == "trained" for c in cases) and "multiplier" in run.logged
-        # Corrections are left out: the log holds a correction's factor M w, from which neither M nor the acceptance
-        # follows.
+        # Whether the logged M of the run's rule is summed. It is not for a correction: of that the log holds only the
+        # factor M w, from which neither M nor an acceptance follows.
         self.logged = logged and run.rule is not None and run.ratio.on not in CORRECTED
         self.logged_band = "band_accept" in run.logged
         self.trained = [(i, case) for i, case in enumerate(cases) if case.source == "trained"]
@@ -59,7 +59,9 @@ class Tally:
         self.uses: dict[str, Sums] = {}
 
     def add(self, first: int, rows: Rows, trained: CaseEffect | None) -> None:
-        """Add the rows of the window that begins with rollout ``first``; ``trained`` is what the run's own rule did."""
+        """Add to the sums the rows of the window that begins with rollout ``first``. ``trained`` says what the rule
+        that trained the run did to these rows; it is None if that is not known.
+        """
         layout = self.layout
         group, bins = layout.group(rows), layout.bins.index(rows.coordinate)
         x, pair = rows.trend - layout.reference, layout.pair(rows.coordinate, group)
@@ -135,8 +137,9 @@ class Tally:
     def _rejected(
         self, sums: Sums, cases: Sequence[int], rejected: Sequence[Ints], whole: Part, acting: Part, nonzero: Ints
     ) -> None:
-        """Add the sums of band acceptance for some cases, over all rows and over rows with A != 0; ``rejected`` holds
-        for each case the rows outside its band.
+        """Add a window's rows to ``sums``, the sums from which the band acceptance of the cases numbered ``cases`` is
+        computed, over all rows and over rows with A != 0. ``rejected`` holds for each of these cases the numbers of the
+        rows outside its band.
         """
         place = np.full(len(whole.S), -1)
         place[nonzero] = np.arange(len(nonzero))
@@ -218,7 +221,9 @@ class Tally:
     def _cut(
         self, first: int, placed: Placed, members: Sequence[Member], sums: Sums, acting: Part, nonzero: Ints
     ) -> None:
-        """Add the sums of update and weight acceptance for cases that share a band and cut the same rows."""
+        """For cases that share a band and cut the same rows, such as drop and truncate, add the rows of the window to
+        the sums of update and weight acceptance.
+        """
         clip, A = members[0][1].rule.clip, placed.rows.A[nonzero]
         excess = clip.excess(placed.over[nonzero], placed.under[nonzero], A)
         factors = Factors(placed, first, members, excess)
@@ -236,7 +241,9 @@ class Tally:
                 self._sides(sums, cases, cut.cuts, cut.side)
 
     def merge(self, other: Mapping[str, Sums]) -> None:
-        """Add the sums of another tally over later windows; ``other`` maps "first" and "reused" to its sums."""
+        """Add the sums of another tally, which was made of later windows of the log. ``other`` holds these sums by the
+        use of the rows, "first" or "reused".
+        """
         for use, theirs in other.items():
             if use not in self.uses:
                 self.uses[use] = theirs

@@ -66,7 +66,8 @@ class PairGram:
         return np.stack(total), np.stack(without, axis=1)
 
     def variance(self, left: Floats, between: tuple[Floats, Floats]) -> tuple[Floats, Floats]:
-        """Return the variance (trace of the covariance) of the update mean_i left_i v_i over the n vectors v_i.
+        """Return the variance (trace of the covariance) of the update mean_i left_i v_i over the n vectors v_i, for R
+        rules, which differ in the coefficients left_i.
 
         The estimate is unbiased for independent prompts (T12). The prompts that have vectors are taken as given: a
         prompt whose rewards are all equal has no vectors, and the variance of the number of such prompts is left out.
@@ -74,14 +75,14 @@ class PairGram:
         Parameters
         ----------
         left : array (n, R)
-            Coefficients of the vectors.
+            Coefficient of each vector under each of the R rules.
         between : pair of arrays
             The result of ``between(left, left)``.
 
         Returns
         -------
         total (K+1, R), without (C, K+1, R)
-            The variance by bin and overall, and the variance without each of the C prompts.
+            The variance in each of K bins and (last) over all bins; the same without each of the C prompts.
         """
         total, without = [], []
         for k, a in enumerate(self._left.groups):
@@ -107,7 +108,7 @@ class _Group:
 
 
 class _Side:
-    """The left or the right set of responses.
+    """The left or the right set of responses, from which `PairGram` takes the first or the second response of a pair.
 
     ``groups`` holds the indices and prompts of the responses of each bin, and last those of all bins together.
     """

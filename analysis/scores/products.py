@@ -43,14 +43,17 @@ class Products:
     without: list[Floats] = field(default_factory=list)
 
     def add(self, total: Floats, without: Floats) -> None:
-        """Append the values ``total`` of one update, and its values ``without`` each cluster."""
+        """Append a quantity of one update: ``total``, computed from all its clusters, and ``without``, computed again
+        with each cluster deleted in turn.
+        """
         self.total.append(total)
         self.without.append(without)
 
     def replicates(self) -> tuple[Floats, Floats]:
-        """Return the sum over updates (K+1, ...), and its replicates (C, K+1, ...).
+        """Return the sums of inner products over updates (K+1, ...), and their replicates (C, K+1, ...).
 
-        A replicate is the sum with one cluster of one update deleted; C is the number of clusters in all updates.
+        The first K sums are of the bins, the last is over all bins. A replicate is the sums with one cluster of one
+        update deleted; C is the number of clusters in all updates.
         """
         total = np.sum(self.total, axis=0)
         return total, np.concatenate([total - t + w for t, w in zip(self.total, self.without, strict=True)])
@@ -77,7 +80,7 @@ class UpdateGram:
         self._by_both[cluster * number + bins, np.arange(n)] = 1.0
 
     def products(self, left: Floats, right: Floats) -> tuple[Floats, Floats]:
-        """Return the inner products of R pairs of weighted sums of the n vectors.
+        """Return the inner products of R pairs of updates, each a weighted sum of the vectors A psi of n responses.
 
         ``left`` (n, R) holds the weights of the first sum of each pair, ``right`` (n, R or 1) those of the second.
 
@@ -105,9 +108,10 @@ class UpdateGram:
         return total, without * grow
 
     def inner(self, left: Floats, right: Floats) -> Floats:
-        """Return the inner products of two updates for each of R rules, in each of K bins and over all bins (K+1, R).
+        """Return the inner products of R pairs of updates, in each of K bins and over all bins (K+1, R).
 
-        These are what :meth:`products` returns first."""
+        ``left`` and ``right`` (n, R) hold the weights of the n vectors A psi in the first and in the second update of
+        each pair. :meth:`products` returns the same and, in addition, the products with each cluster deleted."""
         gram, _, gram_b, _ = self._grams
         by_bin = (self._by_both @ (left * (gram_b @ right))).reshape(self.clusters, self.number, -1).sum(0)
         return np.concatenate([by_bin, np.sum(left * (gram @ right), axis=0)[None]])
@@ -145,8 +149,9 @@ def pooled_cosines(inner: Products, left: Products, right: Products) -> tuple[li
     lefts, rights = left.replicates(), right.replicates()
     for i, num in enumerate(inner.replicates()):
         a, b = lefts[i], rights[i]
-        # A squared norm over all clusters (i = 0) must be above 0. A squared norm with one cluster deleted (i = 1) must
-        # be above ROUNDING times the one over all clusters. Else the cosine is NaN.
+        # ``a`` and ``b`` are the squared norms of the clipped and of the true update, by which a cosine is divided.
+        # Over all clusters (i = 0) they must be above 0, and with one cluster deleted (i = 1) above ROUNDING times the
+        # same norm over all clusters. Else the cosine is NaN.
         some_left, some_right = a > i * ROUNDING * lefts[0], b > i * ROUNDING * rights[0]
         with np.errstate(invalid="ignore", divide="ignore"):
             square = a * b
@@ -247,17 +252,17 @@ class Judge:
 class SketchTerms:
     """The numbers from which the error that sketching adds to cosines is computed.
 
-    For each of U updates, by bin and rule (U, K+1, R): the inner product of the clipped and the true update
-    (``inner``), the squared norm of the clipped update (``left``) and that of the true update (``right``). ``width`` is
-    the sketch's width.
+    They are arrays (U, K+1, R): for each of U updates, for each of K bins and last for all bins together, and for each
+    of R rules. ``inner`` holds the inner product of the clipped and the true update, ``left`` the squared norm of the
+    clipped update and ``right`` that of the true update. ``width`` is the sketch's width.
     """
 
     inner: Floats
     left: Floats
     right: Floats
     width: float
-    # By name of a reference rule: inner products of each rule's clipped update with the clipped update of the reference
-    # rule, (U, K+1, R).
+    # By name of a reference rule: inner products of each rule's clipped update with that of the reference rule, (U,
+    # K+1, R), for U updates, for each of K bins and last all bins together, and for R rules.
     cross: dict[str, Floats] = field(default_factory=dict)
 
     def _at(self, k: int, column: int) -> tuple[Floats, Floats, Floats]:
@@ -274,10 +279,12 @@ class SketchTerms:
         return math.sqrt(max(float(cosine_covariance((n, a), (n, a), a, b, self.width)), 0.0))
 
     def difference_error(self, k: int, column: int, other_k: int, other: int, name: str) -> float:
-        """Return the standard deviation that sketching adds to a rule's cosine less the cosine of a reference rule.
+        """Return the standard deviation that sketching adds to the difference of two cosines: that of a rule less that
+        of a reference rule.
 
-        The rule's cosine is of bin ``k`` and rule ``column``, the reference's of bin ``other_k`` and rule ``other``. If
-        the bins differ, or the reference's ``name`` is not in ``cross``, return an upper bound.
+        The rule has the number ``column`` and its cosine is of bin ``k``; the reference rule has the number ``other``
+        and its cosine is of bin ``other_k``. The errors of the two cosines are correlated. Their covariance is known if
+        both bins are the same and the attribute ``cross`` has the reference's ``name``. Else return an upper bound.
         """
         one, two = self.error(k, column), self.error(other_k, other)
         if k != other_k or name not in self.cross:
@@ -301,7 +308,7 @@ class CosineColumns:
     cluster: Ints
     degrees: int
     sketch: SketchTerms
-    nothing_left: list[NDArray[np.bool_]]  # True where the clipped update is 0 and the true is not: `pooled_cosines`
+    nothing_left: list[NDArray[np.bool_]]  # where the clipped update is 0 but not the true one: `pooled_cosines`
 
     @staticmethod
     def of(
@@ -380,14 +387,19 @@ class CosineColumns:
         return gap, gap - half, gap + half
 
     def _bin(self, k: int, column: int) -> int:
-        """Return the bin of row ``k`` of the cosines: ``k``, or for the last row the bin with the smallest cosine."""
+        """Return the row of the cosines (K bins, all bins together, the smallest of the bins) that row ``k`` copies.
+
+        It is ``k`` itself, or for the last row the bin with the smallest cosine."""
         if k < len(self.value) - 1:
             return k
         found = self.of_bins([column])[:, 0]
         return int(np.nanargmin(found)) if np.isfinite(found).any() else 0
 
     def of_bins(self, columns: Sequence[int]) -> Floats:
-        """Return the cosines of the K bins (K, columns), 0 where the rule leaves no gradient."""
+        """Return the cosines in each of the K bins under each of the rules ``columns``, (K, len(columns)).
+
+        A cosine is 0 where the rule leaves no gradient.
+        """
         return np.where(self.nothing_left[0][:-1, columns], 0.0, self.value[:-2, columns])
 
 

@@ -129,7 +129,8 @@ class ScoredWindows:
             rollouts = int(known.rollout.min()), int(known.rollout.max())
             try:
                 both = read_log(self.run.path, columns=wanted, rollouts=rollouts, phases=("train", "audit"))
-            except UserError as error:  # note the damage and go on: ``known`` was read before, only scores are lost
+            except UserError as error:
+                # The files are damaged. Note this and go on with the next window: only this one's scores are lost.
                 self.notes += Notes(damage=(f"the sketches of rollouts {rollouts[0]} to {rollouts[1]}: {error}",))
                 continue
             self.notes += Notes(damage=tuple(both.damage))
@@ -167,7 +168,8 @@ class ScoredWindows:
             if not chosen.any():
                 continue
             some = rows.take(np.flatnonzero(chosen))
-            vectors = psi[chosen] * factor[chosen, None]  # the product is float64, because ``factor`` is
+            # The scores are float32 or float16; ``factor`` is float64 and so makes the product float64.
+            vectors = psi[chosen] * factor[chosen, None]
             if correction:
                 vectors *= some.A[:, None]
             taken = fresh if use == "first" and not correction else {}

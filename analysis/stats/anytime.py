@@ -56,12 +56,15 @@ class AnytimeMean:
     rho: float = 0.0
     above: int | None = None
     below: int | None = None
-    # Logarithms of the stakes of the bets that the mean is above 0 (rising) and below 0 (falling).
+    # Evidence of the test by betting: the logarithm of each bet's present stake. ``rising`` holds the bets that the
+    # terms' mean is above 0, ``falling`` the bets that it is below 0.
     rising: Floats = field(default_factory=lambda: np.zeros(1))
     falling: Floats = field(default_factory=lambda: np.zeros(1))
 
     def add(self, x: Floats, rollout: NDArray[np.int64]) -> None:
-        """Add terms (N,) of complete rollouts (N,), earlier rollouts first. Terms that are not finite are left out."""
+        """Add the terms ``x`` (N,) of complete rollouts to the tests of their mean, earlier rollouts first. ``rollout``
+        (N,) holds each term's rollout. Terms that are not finite are left out.
+        """
         good = np.isfinite(x)
         if not good.all():
             x, rollout = x[good], rollout[good]
@@ -112,6 +115,7 @@ def stakes(x: Floats, bets: Floats) -> Floats:
 
 
 def mixed(stake: Floats) -> float:
-    """Return the logarithm of the mean stake of K bets, from the logarithms (K,) of their stakes."""
+    """Return log(mean of exp(stake)) over the K bets of a test by betting; ``stake`` (K,) holds the logarithm of what
+    each bet's stake of 1 has grown to."""
     largest = float(stake.max())
     return largest + math.log(float(np.exp(stake - largest).mean())) if math.isfinite(largest) else -math.inf

@@ -122,19 +122,21 @@ class ErrorLaw:
         return len(self.p)
 
     def scale(self, a: Floats) -> Floats:
-        """Return the scale of the errors of acceptances: sqrt(a (1-a)) for shares (``binary``), 1 otherwise."""
+        """Return the factors (K,) to which the errors of K estimated acceptances are proportional, given the true
+        acceptances ``a``: sqrt(a (1 - a)) if the acceptances are shares of rows (``binary``), else 1."""
         return np.sqrt(np.maximum(a * (1 - a), 0.0)) if self.binary else np.ones_like(a)
 
     def covariance_at(self, a: Floats) -> Floats:
-        """Return the covariance (2K, 2K) that estimates of a and p would have if ``a`` (K,) were the true
-        acceptances."""
+        """Return the covariance (2K, 2K) that the estimates of K bins' acceptances and shares of rows would have if
+        ``a`` (K,) were the true acceptances."""
         s = np.concatenate([self.scale(a), np.ones_like(a)])
         return self.covariance * np.outer(s, s)
 
     @cached_property
     def _parts(self) -> tuple[Floats, Floats, Floats]:
-        """Return standard deviations of the acceptances' errors (K,), M simulated errors of each acceptance divided by
-        its standard deviation (K, M), and M simulated shares of rows (K, M).
+        """Return three arrays for K bins and M simulations: the standard deviations of the errors of the bins'
+        acceptances (K,); simulated errors of each acceptance, over its standard deviation (K, M); and simulated shares
+        of the rows that lie in each bin (K, M).
         """
         k = len(self)
         errors = np.ascontiguousarray(self.errors.T)
@@ -142,7 +144,7 @@ class ErrorLaw:
         return np.sqrt(np.diag(self.covariance)[:k]), errors[:k], shares / shares.sum(0)
 
     def _rates(self, a: Floats) -> Floats:
-        """Return simulated estimates (K, M) of the acceptances if ``a`` (K,) were the true ones."""
+        """Return M simulated estimates of each of K acceptances, (K, M), as if ``a`` (K,) were the true acceptances."""
         sd, z, _ = self._parts
         scale = self.scale(a)
         size = (scale * sd)[:, None]
@@ -161,7 +163,10 @@ class ErrorLaw:
         return self._parts[2].T, self._rates(a).T
 
     def plug_ins(self, a: Floats) -> Floats:
-        """Return LRE_2^2 (M,), not bias-corrected, of M simulated estimates made as if ``a`` (K,) were the truth."""
+        """Return LRE_2^2 of each of M simulated estimates of the bins' acceptances, (M,), not bias-corrected.
+
+        The estimates are simulated as if ``a`` (K,) were the true acceptances.
+        """
         shares, found = self._parts[2], self._rates(a)
         mean = np.einsum("km,km->m", shares, found)
         found -= mean
@@ -236,12 +241,11 @@ def error_law(found: Ratios) -> tuple[ErrorLaw | None, str]:
 
 
 def worth(rows: Floats, sums: Floats, base: Floats) -> tuple[Floats, Floats]:
-    """Return effective numbers of rows and of accepted rows, by cluster and bin (C, K).
+    """Return the effective number of rows, and of accepted rows, in each cluster and bin, two arrays (C, K).
 
-    A share of weight ``sums / base`` varies like a share of that many rows.
-
-    Only the sums of weights by cluster are known, so weights within a cluster are taken as equal. If all weights are 1,
-    the numbers are those of the rows.
+    A weight acceptance ``sums / base`` (sum of the clipped weights over sum of the unclipped ones) has the variance of
+    a share of that many rows of weight 1. Each cluster's sums are known, but not its weights, which are taken as equal.
+    If all weights are 1, the effective numbers are the numbers of rows and of accepted rows.
     """
     # Scale the weights of each bin so that the largest sum over a cluster lies near 1, because squares of small sums
     # underflow. The factor is a power of two, so that the scaling is exact.

@@ -22,12 +22,13 @@ from fspo.stats.bins import quantile_bins
 from fspo.stats.clusters import dense
 from fspo.stats.intervals import CONFIDENCE
 
-ResponseSet = Literal["all", "A != 0", "A > 0", "A < 0"]
-"""A set of responses of a log. A band counts "all" as accepted where S lies in it, whatever A. Of the other sets the
-band cuts a response only at the edge of its active side: the upper edge if A > 0, the lower one if A < 0."""
+ResponseSet = Literal["all", "A != 0, both edges", "A != 0", "A > 0", "A < 0"]
+"""A set of responses of a log, and which edges of a band count. In the first two sets a response is accepted where S
+lies in the band. In the others the band cuts a response only at the edge of its active side: the upper edge if A > 0,
+the lower one if A < 0."""
+BOTH_EDGES: tuple[ResponseSet, ...] = ("all", "A != 0, both edges")
 WINDOW = Options.window
 """Number of rollouts in a window, as in the tables of ``fspo analyse``."""
-RESAMPLES = 200
 WIDEST = 3.0
 """The fair exponent is searched for from -WIDEST to WIDEST."""
 
@@ -42,16 +43,16 @@ class Bounded(NamedTuple):
 
 def members_of(A: Floats, responses: ResponseSet) -> NDArray[np.bool_]:
     """Return whether each response, with advantage A (N,), belongs to the set ``responses``."""
-    sets = {"all": np.ones(len(A), bool), "A != 0": A != 0, "A > 0": A > 0, "A < 0": A < 0}
-    return sets[responses]
+    sets = {"all": np.ones(len(A), bool), "A > 0": A > 0, "A < 0": A < 0}
+    return sets.get(responses, A != 0)
 
 
 def distance(S: Floats, A: Floats, responses: ResponseSet) -> Floats:
     """Return how far each S (N,) lies from 0 towards the edges that can cut the response, nats.
 
-    This is |S| if both edges can (set "all"), else S where A > 0 and -S where A < 0.
+    This is |S| if both edges can (`BOTH_EDGES`), else S where A > 0 and -S where A < 0.
     """
-    return np.abs(S) if responses == "all" else np.sign(A) * S
+    return np.abs(S) if responses in BOTH_EDGES else np.sign(A) * S
 
 
 def trend(X: Floats, L: Floats, share: float, gamma: float, parts: Sequence[Ints]) -> float:
@@ -68,11 +69,12 @@ def trend(X: Floats, L: Floats, share: float, gamma: float, parts: Sequence[Ints
 
 
 def fair_exponent(X: Floats, L: Floats, share: float, window: Ints) -> float:
-    """Return the exponent gamma at which the trend of acceptance with length (`trend`) is 0.
+    """Return the exponent gamma at which the acceptance of the band X <= f L^gamma has no trend with the length.
 
-    The result is -inf if that gamma lies below -WIDEST, and inf if it lies above WIDEST. It is NaN if the
-    ``share``-quantile of X is not above 0 in some window, or if the trend does not depend on gamma, as with equal
-    lengths. The trend rises with gamma in steps; the result is where the trend changes its sign.
+    In each window the range f is set so that the band accepts the share ``share`` of the responses (`trend`). The trend
+    rises with gamma in steps; the result is the gamma at which it changes its sign: -inf if that lies below -WIDEST,
+    inf if it lies above WIDEST. The result is NaN if the ``share``-quantile of X is not above 0 in some window, or if
+    the trend does not depend on gamma, as with equal lengths.
 
     Parameters
     ----------
@@ -94,11 +96,12 @@ def fair_exponent(X: Floats, L: Floats, share: float, window: Ints) -> float:
 
 
 def fair_exponents(
-    rows: Rows, shares: Sequence[float], responses: ResponseSet = "all", size: int = WINDOW, resamples: int = RESAMPLES
+    rows: Rows, shares: Sequence[float], responses: ResponseSet = "all", size: int = WINDOW, **sampling: int
 ) -> list[Bounded]:
     """Return for each accepted share the fair exponent (`fair_exponent`) with its bootstrap interval (`interval`).
 
-    A window has ``size`` rollouts. Of the rows, those in the set ``responses`` are used.
+    A window has ``size`` rollouts. Of the rows, those in the set ``responses`` are used. ``sampling`` are keyword
+    arguments of `interval`.
     """
     some = rows if responses == "all" else rows.take(members_of(rows.A, responses))
     X, window = distance(some.S, some.A, responses), windows(some.rollout, size)
@@ -106,7 +109,7 @@ def fair_exponents(
     def fitted(at: Ints) -> Floats:
         return np.array([fair_exponent(X[at], some.length[at], share, window[at]) for share in shares])
 
-    return interval(fitted, dense(some.cluster), resamples)
+    return interval(fitted, dense(some.cluster), **sampling)
 
 
 class Parts(NamedTuple):
@@ -147,7 +150,7 @@ def members(group: Ints) -> list[Ints]:
     return np.split(order, np.flatnonzero(np.diff(group[order])) + 1)
 
 
-def interval(of: Callable[[Ints], Floats], cluster: Ints, resamples: int = RESAMPLES, seed: int = 0) -> list[Bounded]:
+def interval(of: Callable[[Ints], Floats], cluster: Ints, resamples: int = 200, seed: int = 0) -> list[Bounded]:
     """Return K estimates with percentile intervals from a bootstrap that redraws whole clusters.
 
     Parameters

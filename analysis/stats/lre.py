@@ -100,13 +100,19 @@ class AcceptanceCurve:
 
     law: ErrorLaw
     root: Floats  # square roots of the bins' shares p
-    values: Floats  # eigenvalues of the covariance of v_hat, the estimated deviations, divided by the largest of them
+    # Eigenvalues of the covariance of v_hat, divided by the largest of them. v_hat holds the estimated deviations of
+    # the bins' acceptances from their mean.
+    values: Floats
     vectors: Floats
-    along: Floats  # components of v_hat, the estimated deviations, along the eigenvectors of its covariance
+    # Components of v_hat, the deviations of the bins' estimated acceptances from their mean, along the eigenvectors of
+    # the covariance of v_hat.
+    along: Floats
 
     @staticmethod
     def of(law: ErrorLaw) -> AcceptanceCurve:
-        """Make the curve of candidates from the estimated acceptances and the law of their errors (``law``)."""
+        """Make the curve of candidates for the true acceptances.
+
+        ``law`` holds the estimated acceptances and the law of their errors."""
         k, root = len(law), np.sqrt(law.p)
         centre = np.eye(k) - np.outer(np.ones(k), law.p)
         deviation = root * (centre @ (special.logit(law.smooth) if law.binary else law.a))
@@ -115,26 +121,28 @@ class AcceptanceCurve:
         along = vectors.T @ deviation
         if not values[-1] > 0:
             # The covariance of the estimated acceptances is 0, as in a log whose S is 0 everywhere. Its eigenvalues
-            # cannot be divided by the largest, so all are set to 1. Their value does not matter if the estimated
-            # acceptances are equal, because then all candidates are.
+            # cannot be divided by the largest, so all are set to 1. If the estimated acceptances of the bins are equal,
+            # these values do not matter: every candidate for the true acceptances is then the estimate itself.
             return AcceptanceCurve(law, root, np.ones(k), vectors, along)
         largest = values > (1 - 1e-9) * values[-1]
         if np.sqrt(np.sum(along[largest] ** 2)) < 1e-9 * np.sqrt(values[-1]):
-            # The estimated deviations v_hat have no component along the eigenvectors of the largest eigenvalue of their
-            # covariance, as where all estimated acceptances are equal. Add a tiny component in a fixed direction:
-            # eigh's eigenvectors have arbitrary signs, and the interval would else differ between machines.
+            # The vector v_hat of estimated deviations of the bins' acceptances from their mean has no component along
+            # the eigenvectors of the largest eigenvalue of its covariance, for example because all estimated
+            # acceptances are equal. Add a tiny component in a fixed direction. Without it the interval would depend on
+            # the arbitrary signs of eigh's eigenvectors, which differ between machines.
             bend = root * (centre @ np.arange(k) ** 2.0)
             along += 1e-9 * np.sqrt(values[-1]) * np.where(largest, vectors.T @ bend, 0.0)
         return AcceptanceCurve(law, root, np.maximum(values / values[-1], 0.0), vectors, along)
 
     def __call__(self, x: float) -> Floats:
-        """Return the candidate acceptances (K,) at position x on the curve, where mu = 1 - exp(-x).
+        """Return the candidate for the true acceptances of the K bins at position x on the curve: (K,).
 
-        They are equal at x = -inf, the estimated acceptances at x = 0, and ever more unequal for x > 0.
+        The K acceptances are all equal at x = -inf, are the estimates at x = 0, and are ever more unequal for x > 0.
+        The class writes mu for 1 - exp(-x).
         """
         mu = -float(np.expm1(-x))
-        # For large x, mu = 1 - exp(-x) rounds to 1. The floor of 1e-15 keeps the denominator 1 - mu x eigenvalue, which
-        # is 1 - mu at the largest eigenvalue 1, above 0.
+        # The denominator is 1 - mu * eigenvalue, and the largest eigenvalue is 1. For a large position x on the curve,
+        # mu = 1 - exp(-x) rounds to 1, so the floor of 1e-15 keeps the denominator above 0.
         left = np.maximum(1 - mu * np.maximum(self.values, 1e-9), 1e-15)
         kept = np.where(self.values > 1e-9, self.along / left, 0.0)
         moved = self.vectors @ kept / self.root
@@ -162,21 +170,21 @@ def squared_interval(
     low = _crossing(law, curve, plug_in, 1 - low_tail, -1.0) if above < plug_in else min(plug_in - above, 0.0)
     high = _crossing(law, curve, plug_in, high_tail, 1.0) if fair[int(high_tail * len(fair))] <= plug_in else 0.0
     if law.binary and law.showing < BORROW:
-        # With few rejections it is unknown which bins' acceptances deviate from the mean. So the high end also covers
-        # candidates in which one bin accepts as little as its simultaneous limits (`bands`) allow and all other bins
-        # have equal acceptances.
+        # With few rejections it is unknown which bins' acceptances deviate from the mean. So the high end of the
+        # interval of LRE_2^2 also covers candidates for the true acceptances in which one bin accepts as little as its
+        # simultaneous limits (`bands`) allow and all other bins have equal acceptances.
         _, fewest, _ = bands(law, level) if limits is None else limits
         high = max(high, float(np.max(fewest**2 * law.p / (1 - law.p))))
     return low, max(high, float(np.mean(fair)), low)
 
 
 def _crossing(law: ErrorLaw, curve: Callable[[float], Floats], plug_in: float, q: float, start: float) -> float:
-    """Return one end of the interval of LRE_2^2: the LRE_2^2 of the candidate that the test just does not reject.
+    """Return one end of the interval of LRE_2^2, by inverting a test.
 
-    The candidates are the acceptances at the positions x of ``curve``. The test simulates estimates of LRE_2^2 under a
-    candidate, without bias correction. The candidate that the test just does not reject is the one at which the ``q``
-    quantile of the simulated estimates equals the log's own estimate ``plug_in``. The search over x begins at
-    ``start``.
+    A candidate for the truth is a vector of the bins' acceptances, ``curve(x)`` for a number x. The test simulates
+    estimates of LRE_2^2 (without bias correction) as if the candidate were true. Where the ``q`` quantile of these
+    estimates equals the log's own estimate ``plug_in``, the test just does not reject the candidate, and the end is the
+    candidate's LRE_2^2. The search over x begins at ``start``.
 
     The curve may end before the test rejects: where bins accept everything or nothing, no candidate with the same mean
     is more unequal. Then the end of the interval lies above the last candidate's LRE_2^2, by as much as the quantile is
@@ -233,8 +241,10 @@ def bands(law: ErrorLaw, level: float = CONFIDENCE) -> tuple[Floats, Floats, Flo
     r = law.a / mean - 1
 
     def error(rho: Floats) -> Floats:
-        """Return for each of K bins the standard error (..., K) of its estimated acceptance less (1 + rho) times the
-        estimated mean, where its true acceptance is (1 + rho) times the true mean."""
+        """Return for each of K bins the standard error (..., K) of a - (1 + rho) m, with a the bin's estimated
+        acceptance and m the estimated mean acceptance. It holds if the bin's true acceptance is (1 + rho) times the
+        true mean acceptance.
+        """
         one = (1 + rho)[..., None]
         at = np.minimum(np.maximum(one * mean, 1e-12), 1 - 1e-12) if law.binary else law.a[:, None]
         sizes = np.where(own > 0, law.scale(at), others)

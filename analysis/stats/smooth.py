@@ -155,8 +155,8 @@ def _fit(design: Floats, counts: Floats, hits: Floats) -> tuple[Floats, Floats]:
 
     Return the coefficients and the inverse of the information matrix.
     """
-    # A small ridge penalty (1/50) pulls the coefficients towards the logit of the mean acceptance, so that they stay
-    # finite where all rows are accepted.
+    # A small ridge penalty (1/50) pulls the coefficients of the logistic regression towards the logit of the mean
+    # acceptance, so that they stay finite where all rows are accepted.
     ridge = 0.02 * np.eye(design.shape[1])
     start = np.full(design.shape[1], special.logit((hits.sum() + 0.5) / (counts.sum() + 1)))
     beta, bread = start, ridge

@@ -81,7 +81,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def format_sweep(table: pd.DataFrame, names: Sequence[str]) -> str:
-    """Return the sweep as text: a line for each setting, with estimates and intervals."""
+    """Return the table of ``fspo sweep`` as text: for each setting that was tried on the log (another range, another
+    drift, ...) a line with estimates and intervals."""
     quantities = list(dict.fromkeys(table["quantity"]))
     lines = ["  ".join(f"{word:24}" for word in ("setting", "value", "rule", *quantities)).rstrip()]
     for key, part in table.groupby(["setting", "value", "rule"], sort=False):

@@ -39,10 +39,12 @@ RowsTransform = Callable[[Rows], Rows]
 
 
 class SweepRow(NamedTuple):
-    """What another setting would have done to the logged responses: one row for each setting, value, rule and quantity.
+    """What a preset with one setting changed (range, drift, group size, ...) would have done to the logged responses.
 
-    Only responses at first use count. Written by ``fspo sweep RUN``, with ``--on`` for another ratio than
-    the update's. docs/theory.md sections 1 to 3 and 5, T12.
+    There is one row for each setting, value of the setting, rule and quantity.
+
+    Only responses at first use count. Written by ``fspo sweep RUN``; with ``--on`` the rule clips another log-ratio
+    than the update's S. docs/theory.md sections 1 to 3 and 5, T12.
     """
 
     run: Annotated[str, "name of the run folder", "text"]
@@ -73,8 +75,8 @@ class Setting:
 
 
 def settings(run: Run) -> Iterator[Setting]:
-    """Yield every setting of the sweep on the run's log. They are settings of corrections if the engine or
-    behaviour ratio is analysed, and else settings of clip rules."""
+    """Yield every setting of a rule that ``fspo sweep`` tries on a run's log: settings of corrections if the engine or
+    behaviour ratio is analysed, otherwise settings of clip rules."""
     corrections, known = run.ratio.on in CORRECTED, candidates(run.ratio.on)
     compared, named = (OF_SEQUENCES, "engine-sqrt") if corrections else (COMPARED, "fspo")
     base = known[named]
@@ -91,16 +93,16 @@ def settings(run: Run) -> Iterator[Setting]:
         yield Setting("outside", outside, named, replace(base, outside=outside))
     for drift in ("none", "kl", "gaussian", "tilted"):
         yield Setting("drift", drift, named, replace(base, drift=drift))
-    typical = float(np.median(run.rows.length))
+    typical = np.array([np.median(run.rows.length)])
     for gamma in (0.0, 0.25, 0.5, 0.75, 1.0):
         # At the median length the band is as wide as that of the sqrt rule ``base``, so that only the growth of the
         # half-width with the length changes.
-        factor = typical ** (0.5 - gamma)
-        ends = {"range_lo": base.range_lo * factor, "range_hi": base.range_hi * factor}
-        yield Setting("gamma", f"{gamma:g}", "power", replace(base, shape="power", gamma=gamma, name="", **ends))
+        rule = replace(base, shape="power", gamma=gamma, name="")
+        wider = base.half_widths(typical)[1] / rule.half_widths(typical)[1]
+        yield Setting("gamma", f"{gamma:g}", "power", scaled(rule, float(wider[0])))
     for name, power in (("response", 0.0), ("token", 1.0), ("response mean", -1.0)):
         yield Setting("aggregation", name, named, base, window=_weighted(power))
-    if corrections:  # a correction depends on neither group size nor minibatch: yield no such settings
+    if corrections:  # the settings below vary group and minibatch; corrections depend on neither
         return
     largest = int(np.bincount(run.rows.use("first").cluster).max(initial=0))
     for size in (k for k in (2, 4, 8, 16) if k <= largest):
@@ -170,7 +172,9 @@ def _window_at(number: int) -> Transform:
 
 
 def sweep(run: Run, bins: Bins, progress: Callable[[str], None] = lambda _: None) -> tuple[list[SweepRow], Notes]:
-    """Compute the rows of the sweep's table from the log's rows at first use, and notes on reading the log.
+    """Compute what other settings (of the range, the drift, the group size, ...) would have done to a run's log.
+
+    Return the rows of sweep.csv, which are about the log's rows at first use, and notes on reading the log.
 
     Parameters
     ----------
@@ -178,8 +182,8 @@ def sweep(run: Run, bins: Bins, progress: Callable[[str], None] = lambda _: None
     bins : Bins
         Bins of length, over which LRE is computed.
     progress : callable
-        Called with a setting's name when its acceptances are computed, and with a window's number when the window's
-        scores have been added to all settings.
+        Called with a setting's name when the acceptances under this setting are computed, and with a window's number
+        when the window's scores have been added to the sums of all settings.
     """
     chosen = list(settings(run))
     width, _ = effective_width(run)

@@ -175,7 +175,7 @@ class BinnedRows:
     bins: Ints
     window: Ints
     cluster: Ints
-    mean: np.ndarray  # (K+1,) mean length (or other coordinate) in each bin; the last entry is over all bins
+    mean: np.ndarray  # (K+1,) mean length (or other coordinate) of each of the K bins, and last of all rows
 
     @staticmethod
     def of(rows: Rows, bins: Bins, window: Ints) -> BinnedRows:
@@ -207,8 +207,10 @@ def tables_of(run: Run, tally: Tally, uses: Sequence[str] = USES) -> AcceptanceT
             continue
         sums = tally.uses[use]
         views = {name: Means.of(found) for name, found in sums.subsets.items()}
-        exact = CaseKey(RuleKey(run_key, EXACT, "", "given", np.nan), SUBSETS[1], use)
-        tables.ess += _ess(exact, tally.layout, sums.subsets[SUBSETS[1]], None, views[SUBSETS[1]])
+        # The effective sample size of exp(S) is compared with that of the clip rules' weights, so it counts the same
+        # responses: those with A != 0, which have a gradient.
+        exact = CaseKey(RuleKey(run_key, EXACT, "", "given", np.nan), "nonzero", use)
+        tables.ess += _ess(exact, tally.layout, sums.subsets["nonzero"], None, views["nonzero"])
         made: dict[tuple[int, str, str], AcceptanceTables] = {}
         for i, case in enumerate(tally.cases):
             drop = case.source == "trained" or case.rule.clip.zeroes
@@ -243,7 +245,7 @@ class Means:
 
     @staticmethod
     def of(found: SubsetSums) -> Means:
-        """Divide the sums of the rows' coordinates in ``found`` by the numbers of rows; NaN for a bin without rows."""
+        """Compute each bin's mean coordinate from the sum and the number of its rows in ``found``; NaN without rows."""
         k = np.full(len(found.count), np.nan)
         return Means(np.divide(found.coordinate, found.count, out=k, where=found.count > 0))
 
@@ -258,11 +260,12 @@ def _measure(
     view: Means,
     made: dict[tuple[int, str, str], AcceptanceTables],
 ) -> None:
-    """Add one case's rows for one kind of acceptance (``measure``: band, update or weight) to all tables of acceptance.
+    """Add the rows of one case and one kind of acceptance (``measure``: band, update or weight) to the tables that are
+    made of acceptances.
 
-    ``made`` holds the table rows that earlier calls made. A case with outside = "truncate" clips the same responses as
-    the case with the same band and outside = "drop" (``Tally.twins``). So both cases get the same rows of update
-    acceptance.
+    ``made`` holds the rows that earlier calls made, so that they can be used again: a case with outside = "truncate"
+    clips the same responses as the case with the same band and outside = "drop" (``Tally.twins``), so both get the same
+    rows of update acceptance.
     """
     counted = tally.twins.get(i, i) if measure == "update" else i
     place = counted, measure, case.subset
@@ -285,8 +288,8 @@ def _measure(
     tables.lre += of_case(rows.lre)
     tables.trend += of_case(rows.trend)
     tables.ess += of_case(rows.ess)
-    # The case ``counted`` differs from case ``i`` where i truncates and ``counted``, with the same band, drops. Both
-    # have the same smooth curve of acceptance, which is written only for ``counted``.
+    # If case ``i`` truncates, ``counted`` is the case that has the same band and drops. Both cut the same responses and
+    # so have the same smooth curve of update acceptance, which is written only for ``counted``.
     if counted == i:
         tables.smooth += of_case(rows.smooth)
 

@@ -91,7 +91,8 @@ def judge(estimate: Interval, low: float, high: float, rows: int) -> tuple[str, 
     if above < low or below > high:
         return "fails", 0.0
     if low <= value <= high:
-        # ``times`` is the factor by which the interval must shrink for both of its ends to lie inside the tolerance.
+        # ``times`` is the factor by which the confidence interval must shrink towards the estimate for both of its ends
+        # to lie inside the tolerance [low, high].
         times = max(
             (value - below) / (value - low) if below < low and value > low else (math.inf if below < low else 0.0),
             (above - value) / (high - value) if above > high and value < high else (math.inf if above > high else 0.0),
@@ -178,8 +179,8 @@ def _of_subset(run: Run, subset: str, view: BinnedRows, scale: Floats, number: i
 
 
 def _mean(found: Ratios, k: int) -> Interval:
-    """Return the mean that ``found`` holds for bin ``k``, with its interval. Return UNKNOWN if the clusters' means are
-    all equal, because the interval is computed from their spread."""
+    """Return the mean of a value over the rows of bin ``k``, with its interval; ``found`` holds the means of all bins.
+    Return UNKNOWN if the clusters' means are all equal, because the interval is computed from their spread."""
     return Interval(*map(float, mean_at(found, k))) if found.variance[k] > 0 else UNKNOWN
 
 

@@ -124,7 +124,7 @@ class CosineTable:
         self._uses: dict[str, _Use] = {}
 
     def add(self, window: ScoredWindow) -> None:
-        """Add the inner products of one window's scores to the sums from which the table is made."""
+        """Add one window's inner products of updates to the sums from which the table ``cosine`` is made."""
         use = self._uses.setdefault(window.use, _Use(len(self.bins)))
         n = len(window.rows)
         columns: list[Floats] = []
@@ -242,11 +242,11 @@ class _Use:
         own: list[Any],
         references: dict[str, list[int | None]],
     ) -> None:
-        """Add the inner products of every update of a window.
+        """Add a window: the inner products of the true and the clipped gradients of each of its updates.
 
-        ``coefficients`` (n, R) are the clipped weights M w that R rules, or draws of the random control, leave n
-        responses; ``weight`` (n, 1) is w = exp(S). ``own`` holds, for each rule that weights by exp(S/L), what the rule
-        does to the responses with that weight in place of exp(S).
+        ``coefficients`` (n, R) are the clipped weights M w that R rules, or draws of the random control, leave the
+        window's n responses; ``weight`` (n, 1) is w = exp(S). ``own`` holds, for each rule that weights by exp(S/L),
+        what the rule does to the responses with that weight in place of exp(S).
         """
         k = self.number
         own_left = np.column_stack([f.clipped_weight for f in own]) if own else None

@@ -32,9 +32,11 @@ estimate."""
 class EssRow(NamedTuple):
     """Effective sample size of a rule's weights M w: one row for each rule, set of rows and bin.
 
-    Written for every run, with a rule "exact" that keeps every response with its weight exp(S). docs/theory.md T10. At
-    first use the mean weight of "exact" is 1 over all lengths; in a bin it is above 1 where the new policy gives these
-    lengths more probability than the old one (T9, T16).
+    Written for every run, with a rule "exact" that keeps every response with its weight exp(S); like the clip rules it
+    has the responses with A != 0. docs/theory.md T10. At first use the mean weight over all responses is 1, and in a
+    bin it is above 1 where the new policy gives these lengths more probability than the old one (T9, T16); table
+    moments has these means. Over the responses with A != 0 the mean of "exact" is 1 only if the new policy makes such
+    responses as often as the old one.
     """
 
     case: CaseKey

@@ -140,7 +140,8 @@ def read_tables(
         if not Path(run).is_dir():
             raise UserError(f"{run} is no folder: give a run folder, or make one with `fspo import {run}`")
         if not (folder / SUMMARY).is_file():
-            log_files(run)  # raises another UserError, with its own advice, if the folder holds no log
+            # If the run folder holds no log at all, `log_files` raises a UserError with the advice for that.
+            log_files(run)
             raise UserError(
                 f"{run} has no finished analysis: run `fspo analyse {run}{options_of(partition, on)}` first"
             )

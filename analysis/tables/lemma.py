@@ -102,13 +102,13 @@ class LemmaTable:
         self.table: list[LemmaRow] = []
 
     def add(self, window: ScoredWindow) -> None:
-        """Append a row for each rule and update of a window, and, if the window has several updates, a row for each
-        rule over all of them."""
+        """Append to the table lemma a row for each rule and update of a window, and, if the window has several updates,
+        a row for each rule over all of them."""
         rows, number = window.rows, len(self.bins)
         weight = rows_weight(window)
         places = [np.flatnonzero(window.update == u) for u in range(window.updates)]
-        # ``places`` holds the rows of each update, ``spans`` the vectors A psi of these rows in a basis of their span,
-        # and ``parts``, for each update and bin, the bin's rows with their vectors.
+        # ``places`` holds the indices of each update's rows; ``spans`` holds these rows' vectors A psi, in coordinates
+        # of the space that they span; ``parts`` holds, for each update and bin, the indices and vectors of its rows.
         spans = [in_own_span(window.vectors[at]) for at in places]
         shape = (window.updates, number, max(span.shape[1] for span in spans))
         parts = [
@@ -117,7 +117,7 @@ class LemmaTable:
         ]
 
         def by_bin(values: Floats) -> Floats:
-            """Sum B values of each of the n rows over the rows of each update and bin: (B, n) to (B, U, K)."""
+            """Sum B values of each of n rows over the rows of each of U updates and K bins: (B, n) to (B, U, K)."""
             return np.stack([np.stack([values[:, at].sum(1) for at, _ in part], 1) for part in parts], 1)
 
         def vectors(coefficients: Floats) -> tuple[Floats, Floats]:
@@ -161,7 +161,9 @@ class LemmaTable:
         return CaseKey(RuleKey.of(self.key, self.cases[i]), "nonzero", window.use)
 
     def rows(self) -> list[LemmaRow]:
-        """Return the rows of the table lemma."""
+        """Return the rows of the table lemma: the quantities of T7 and T8 for each rule and use, on each scored update
+        and on each window of updates.
+        """
         return self.table
 
 

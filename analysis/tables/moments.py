@@ -101,7 +101,9 @@ def update_scale(S: Floats, length: Floats, step: Ints) -> Floats:
 
 
 def moment_tables(run: Run, bins: Bins, window_size: int) -> tuple[list[MomentRow], list[ScalingRow]]:
-    """Make the tables moments and scaling of one run."""
+    """Make two tables of one run: moments (mean, variance, ... of S in each bin) and scaling (how Var(S|L) grows with
+    the length, and the drift).
+    """
     moments: list[MomentRow] = []
     scaling: list[ScalingRow] = []
     window = windows(run.rows.rollout, window_size)
@@ -295,8 +297,10 @@ def exponent(y: Floats, L: Floats, cluster: Ints) -> Exponent:
         return Exponent(reason="all responses have one length")
     if not y.mean() > 0:
         return Exponent(reason="S does not vary")
-    varies = x[y > 1e-20 * y.mean()]  # a smaller y is a rounding error, as where all rows of a length have the same S
-    if not varies.min() < 0 < varies.max():  # then no finite slope solves the equation
+    # A squared deviation y that is smaller than this is a rounding error: all rows of that length have the same S.
+    varies = x[y > 1e-20 * y.mean()]
+    # If S varies only at lengths below the mean, or only above it, no finite slope solves the equation of the fit.
+    if not varies.min() < 0 < varies.max():
         return Exponent(reason="S varies only at lengths on one side of their mean")
     b = np.array([np.log(y.mean()), 0.0])
     design = np.column_stack([np.ones_like(x), x])

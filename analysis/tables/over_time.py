@@ -54,8 +54,8 @@ class TrainingRow(NamedTuple):
 def over_time_rows(run: Run, bins: Bins, rows: Rows, outcome: CaseEffect | None) -> list[OverTimeRow]:
     """Make the rows of the table over_time, by rollout and bin, from rows at first use and reused rows together.
 
-    The column ``estimate`` is the share of responses outside the band of the rule that trained, ``cut`` the number of
-    responses whose gradient this rule cut.
+    The column ``estimate`` is the share of rows outside the band of the rule that trained, ``cut`` the number of rows
+    whose gradient this rule cut.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ def over_time_rows(run: Run, bins: Bins, rows: Rows, outcome: CaseEffect | None)
         if outcome.reason:
             return []
         out_of_band, cut = ~outcome.in_band, outcome.side != 0
-    # Without ``outcome``, what the rule that trained did is read from the log's columns.
+    # If ``outcome`` is None, the log's columns tell which responses the rule that trained cut.
     elif {"band_accept", "multiplier"} <= run.logged:
         out_of_band, cut = ~rows.band_accept, rows.multiplier < 1
     else:

@@ -34,7 +34,7 @@ class Found:
     notes: Notes = field(default_factory=Notes)
 
     def add(self, other: Found) -> None:
-        """Add the results of later chunks of the log, except the sums in ``uses``, which ``Tally.merge`` adds."""
+        """Append the table rows and notes from later chunks of the log; ``Tally.merge`` adds the sums in ``uses``."""
         self.over_time += other.over_time
         self.notes += other.notes
 
@@ -51,13 +51,18 @@ class Pass:
     trained: Case | None
 
     def window(self, found: Found, tally: Tally, first: int, rows: Rows) -> None:
-        """Add the rows of the window that begins with rollout ``first`` to ``found`` and to ``tally``."""
+        """Add the rows of the window that begins with rollout ``first`` to the sums of ``tally``, and the window's rows
+        of the table over_time to ``found``.
+        """
         outcome = None if self.trained is None else evaluate(self.trained, rows, rows.rollout, "update")
         tally.add(first, rows, outcome)
         found.over_time += over_time_rows(self.run, self.bins, rows, outcome)
 
     def share(self, chunks: Sequence[Chunk], step: Callable[[], None] = lambda: None) -> Found:
-        """Read some chunks of the log in this process and return what was found; call ``step`` after each chunk."""
+        """Read some chunks of the log in this process; return their sums, rows of the table over_time and notes.
+
+        ``step`` is called after each chunk.
+        """
         found, tally = Found(), copy(self.tally)
         tally.uses = {}
         for chunk in chunks:

@@ -131,16 +131,20 @@ class PopulationTable:
 
     def __init__(self, key: RunKey, bins: Bins, cases: list[Case], width: float = math.inf) -> None:
         self.key, self.bins, self.width = key, bins, width
-        uncut = any(case.name == UNCORRECTED and case.rule.weight == "none" for case in cases)
-        unclipped = Case(Rule("none"), "exact" if uncut else "none", "given")
-        self.cases = [unclipped, *(common_weight(case) for case in cases if case.name != unclipped.name)]
+        self.take_cases(cases)
         self.left_out: Counter[str] = Counter()
         self._pools: dict[str, _Pool] = {}
         self._reasons: dict[int, str] = {}
-        self._cut: dict[int, int] = {}  # by the case's index: number of updates in which the case kept no response
+        self._cut: dict[int, int] = {}  # for each case, by its index: number of updates of which it kept no response
+
+    def take_cases(self, cases: list[Case]) -> None:
+        """Take the same rules for the windows of another run: there a band that follows a target has other ranges."""
+        uncut = any(case.name == UNCORRECTED and case.rule.weight == "none" for case in cases)
+        unclipped = Case(Rule("none"), "exact" if uncut else "none", "given")
+        self.cases = [unclipped, *(common_weight(case) for case in cases if case.name != unclipped.name)]
 
     def add(self, window: ScoredWindow) -> None:
-        """Add the scores of one window if they are at first use; scores of reused rows are ignored."""
+        """Add one window's scores to the sums of the table ``population``; a window of reused rows is ignored."""
         if window.use != "first":
             return
         rows, number = window.rows, len(self.bins)
@@ -215,7 +219,9 @@ class PopulationTable:
         self._pools.setdefault("fresh", _Pool()).add(found, prompt, *counts)
 
     def rows(self) -> list[PopulationRow]:
-        """Return the rows of the table population."""
+        """Return the rows of the table population: cosine and errors of each rule's clipped update as an estimate of a
+        population's update (T12).
+        """
         out: list[PopulationRow] = []
         for reference, pool in self._pools.items():
             update = np.concatenate(pool.update)
@@ -274,8 +280,8 @@ class PopulationTable:
         """
         if quantity != "cosine":
             if quantity.startswith("variance"):
-                # The jackknife over prompts already shows the sketch error of a variance, which is made from each
-                # prompt's vectors.
+                # A variance is computed from the sketches of single prompts, so its jackknife over prompts already
+                # contains the error from sketching.
                 return 0.0
             # A squared bias is a squared norm. Sketching gives it the relative error sqrt(2 / width), independently in
             # each update.
@@ -322,13 +328,13 @@ def _scale(accepted: Floats, whole: Floats, cluster: Ints) -> tuple[Floats, Floa
 
 
 def _terms(gram: PairGram, c: Floats, w: Floats, scale: tuple[Floats, Floats]) -> dict[str, tuple[Floats, Floats]]:
-    """Return the estimates from which the table's cosines and errors are made, by name.
+    """Return the estimates from which the cosines and errors of the table ``population`` are made, by name.
 
-    "inner", "left" and "right" are mean inner products over pairs of responses to different prompts: of clipped with
-    reference gradients, clipped with clipped, and reference with reference. "variance" is the variance of the clipped
-    update; "bias2_direction" and "variance_direction" are the squared bias and the variance of the clipped update over
-    its mean acceptance (T12). ``c`` and ``w`` are the coefficients of the vectors A psi in the clipped and the
-    reference gradient; ``scale`` is 1 / (mean acceptance) (:func:`_scale`).
+    A response's clipped gradient is c A psi, its part of the clipped update; its reference gradient is w A psi, its
+    part of the true update. "inner", "left" and "right" are mean inner products over pairs of responses to different
+    prompts: of clipped with reference gradients, clipped with clipped, and reference with reference. "variance" is the
+    variance of the clipped update; "bias2_direction" and "variance_direction" are the squared bias and the variance of
+    the clipped update divided by its mean acceptance (T12). ``scale`` is 1 / (mean acceptance) (:func:`_scale`).
     """
     inner, left, right = gram.between(c, w), gram.between(c, c), gram.between(w, w)
     variance = gram.variance(c, left)
@@ -359,8 +365,9 @@ def _terms(gram: PairGram, c: Floats, w: Floats, scale: tuple[Floats, Floats]) -
 def _ratio(
     quantity: str, values: dict[str, tuple[Floats, Floats]]
 ) -> tuple[tuple[Floats, Floats], tuple[Floats, Floats]]:
-    """Return numerator and denominator of one quantity of the table (a cosine or an error). Each is a pair: the value
-    from all prompts, and the values of the replicates."""
+    """Return the numerator and the denominator of one quantity of the table population: the cosine of clipped and true
+    update, or the squared bias, variance or mean squared error of the clipped update. Each is a pair: the value from
+    all prompts, and the values of the replicates."""
 
     def each(f: Any) -> tuple[Floats, Floats]:
         parts = [{name: pair[s] for name, pair in values.items()} for s in (0, 1)]
@@ -383,7 +390,8 @@ def _ratio(
 
 
 def _counts(bins: Ints, cluster: Ints, coordinate: Floats, number: int) -> tuple[Floats, Floats, Floats]:
-    """Return the number of rows, the number of prompts and the sum of the coordinate, by bin and overall (K+1,)."""
+    """Return the number of rows, the number of prompts and the sum of the rows' coordinates. Each is an array (K+1,):
+    K = ``number`` bins, and last all bins together."""
     rows = np.append(np.bincount(bins, minlength=number), len(bins)).astype(np.float64)
     pairs = np.unique(cluster * number + bins) % number
     clusters = np.append(np.bincount(pairs, minlength=number), len(np.unique(cluster))).astype(np.float64)

@@ -104,7 +104,8 @@ class _Sums:
     kept: list[Floats] = field(default_factory=list)
 
     def add(self, parts: Sequence[Floats]) -> None:
-        """Add to these sums, in place, the same sums over further tokens; ``parts`` has them in the fields' order."""
+        """Add further tokens, in place. ``parts`` holds their sums in the order of the fields: number of tokens,
+        coordinate, log-ratio, its square, then the number of tokens that each rule leaves alone."""
         for total, more in zip((self.count, self.coordinate, self.x, self.xx, *self.kept), parts, strict=True):
             total += more
 
@@ -147,8 +148,11 @@ def position_table(run: Run, bins: Bins, window_size: int) -> tuple[list[Positio
 
 
 def _windows(run: Run, size: int, columns: Sequence[str]) -> Iterator[tuple[Rows, Tokens | None, Notes]]:
-    """Yield for each window its rows at first use that have A != 0 and token log-ratios, then the tokens of these rows,
-    then notes. The tokens are None if there are none or they cannot be read."""
+    """Yield for each window three things: rows, their token log-ratios, and notes on what was left out or damaged.
+
+    The rows are those at first use that have A != 0 and a complete list of finite token log-ratios; if there are none,
+    None stands for the token log-ratios. If the window's tokens cannot be read, all its rows are yielded, and None.
+    """
     wanted = ["rollout", "step", "response_id", STALENESS, *columns]
     for _, known in run.windows(size):
         rollouts = int(known.rollout.min()), int(known.rollout.max())

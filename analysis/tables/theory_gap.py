@@ -63,7 +63,9 @@ class GapRow(NamedTuple):
 
 
 def gap_table(run: Run, bins: Bins, window_size: int) -> list[GapRow]:
-    """Make the rows of the table theory_gap, for each bin (-1: all bins) and part, from rows at first use."""
+    """Make the table theory_gap from rows at first use: the band acceptance by T1, the measured one, their gap and the
+    parts of the gap by cause. One row for each bin (-1: all bins) and each of these numbers.
+    """
     keep = run.rows.used == 0
     keep &= np.isin(run.rows.step, run.rows.step[keep & (run.rows.S != 0)])
     if not keep.any() or run.rule is None or run.rule.level != "sequence" or run.rule.shape == "none":
@@ -88,8 +90,9 @@ def gap_table(run: Run, bins: Bins, window_size: int) -> list[GapRow]:
     root, sign = np.sqrt(rows.length), np.sign(rows.A).astype(np.int64) + 1
 
     def split(at: np.ndarray) -> dict[str, Floats]:
-        """Return the theoretical and the measured acceptance, the gap and its parts (`parts`), from the rows that the
-        mask ``at`` selects; sigma is estimated from the same rows.
+        """Return by bin the acceptance that T1 states, the measured acceptance, their difference (the gap) and the
+        parts of the gap, as `parts` computes them. Only the rows that the mask ``at`` selects count; sigma is estimated
+        from them.
         """
         unit = update_scale(rows.S[at], rows.length[at], rows.step[at]) * root[at]
         S, low, high = ((x[at] - centre[at]) / unit for x in (rows.S, lo, hi))
@@ -97,7 +100,8 @@ def gap_table(run: Run, bins: Bins, window_size: int) -> list[GapRow]:
 
     whole = split(np.ones(len(rows), bool))
     group = np.random.default_rng(1).permutation(clusters)[view.cluster] % GROUPS
-    # With fewer than MIN_CLUSTERS clusters there are no replicates, and every number of the table is NaN.
+    # If the log has fewer than MIN_CLUSTERS clusters, make no replicates: every estimate in the table theory_gap is
+    # then NaN.
     present = np.unique(group) if clusters >= MIN_CLUSTERS else np.zeros(0, np.int64)
     without = [split(group != g) for g in present]
     n = len(present)
@@ -167,8 +171,9 @@ def parts(S: Floats, lo: Floats, hi: Floats, bins: Ints, sign: Ints, number: int
     symmetric = {"asymmetry"} if np.array_equal(lo, -half) and np.array_equal(hi, half) else set()
     values: dict[frozenset[str], Floats] = {}
     for chosen in (frozenset(c) for size in range(n + 1) for c in combinations(INGREDIENTS, size)):
-        # If every row's edges lie symmetrically about the centre, the ingredient asymmetry changes nothing. Then an
-        # acceptance that was computed without it is taken instead of computing the same again.
+        # The ingredient "asymmetry" takes the two real edges in place of equal half-widths. If every row's edges lie
+        # symmetrically about the band's centre, it changes nothing. Then an acceptance that was computed without it is
+        # taken instead of computing the same again.
         known = values.get(chosen - symmetric)
         values[chosen] = value(chosen) if known is None else known
     theory, everything = values[frozenset()], values[frozenset(INGREDIENTS)]

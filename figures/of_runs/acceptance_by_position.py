@@ -41,7 +41,8 @@ def caption(tables: Tables) -> str:
 
 @styled
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw the share of tokens kept by the token's position and by the response's length, a panel each."""
+    """Draw the share of tokens that each rule leaves alone, in one panel by the token's position in its response, in
+    another by the length of the response."""
     found = rows(tables)
 
     def plot(part: Frame, ax: Axes) -> None:

@@ -62,8 +62,8 @@ def theory_rows(rows: Frame, tables: Tables) -> Frame:
 
 
 def smooth_rows(rows: Frame, tables: Tables) -> Frame:
-    """Return the rows of table ``smooth`` (curves of acceptance that were fitted without bins) for the cases that the
-    measured ``rows`` have. The column ``panel`` is taken from the measured rows of the case.
+    """Return the rows of table ``smooth`` (curves of acceptance that were fitted without bins) for the cases in
+    ``rows``, the acceptances measured by bin. Each returned row gets the column ``panel`` of its case in ``rows``.
     """
     table = tables.frames.get("smooth")
     if table is None or table.empty:

@@ -89,7 +89,9 @@ def plot_rates(data: Frame, known: dict[str, Look], *, shaded: bool, ax: Axes | 
 
 
 def caption(tables: Tables) -> str:
-    """Return the caption of the share out of the band over training, with the number of runs."""
+    """Return the caption of the figure of the share of responses out of the band over training, with the number of
+    runs.
+    """
     found = rows(tables)
     seeds = found.groupby("trained_rule")["run"].nunique()
     low, high = ENDS[tables.by_length]
@@ -105,7 +107,8 @@ def caption(tables: Tables) -> str:
 
 @styled
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw the share out of the band over training in three bins, one small panel for each rule that trained."""
+    """Draw how the share of responses out of the band changes over training, a small panel for each rule that trained,
+    with a curve for each of three bins."""
     found = shown(rows(tables), tables.by_length)
     known = bin_looks(found)
     panels = {rule_label(rule): found[found["panel"] == rule] for rule in looks(found["panel"])}

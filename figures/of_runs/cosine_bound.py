@@ -88,7 +88,10 @@ def plot_bound(data: Frame, ax: Axes | None = None, means: Frame | None = None, 
 
 
 def guarantees(tables: Tables) -> dict[str, str]:
-    """Return for each panel in how many of its updates the cosine lemma gives no bound (rho >= 1), as "3 of 12"."""
+    """Return, by panel of the figure of cosine against rho, in how many updates T7 gives no bound (rho >= 1).
+
+    The number is a text such as "3 of 12".
+    """
     found = rows(tables)
     updates = split(found[~found["panel"].str.endswith(MEANS)])
     return {panel: f"{(~part['guaranteed'].astype(bool)).sum()} of {len(part)}" for panel, part in updates.items()}

@@ -63,7 +63,7 @@ def plot_cosines(data: Frame, rules: list[str], ax: Axes | None = None, part: st
 
 
 def caption(tables: Tables) -> str:
-    """Return the caption of the cosines by rule, with the number of responses."""
+    """Return the caption of the figure of cosines by rule, with the number of responses."""
     found = rows(tables)
     first = found[found["panel"] == found["panel"].iloc[0]]
     return CAPTION.format(

@@ -82,8 +82,8 @@ def caption(tables: Tables) -> str:
 
 @styled
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw a column of panels for each estimate of the true update, and a row of panels for each target acceptance and
-    for the runs' own rules.
+    """Draw the cosine of clipped and true update: a column of panels for each estimate of the true update, a row of
+    panels for each target acceptance and one for the runs' own rules.
     """
     found = with_data(rows(tables), ["panel", "reference"])[0]
     legend = layout.outside_keys(found["outside"])

@@ -90,7 +90,9 @@ def plot_drifts(data: Frame, rules: Sequence[str], ax: Axes | None = None, noise
 
 
 def caption(tables: Tables) -> str:
-    """Return the caption of the drifts, with numbers of responses and the drift that numerical noise makes."""
+    """Return the caption of the figure of drifts per token, with the numbers of responses and the drift that numerics
+    alone make.
+    """
     found = rows(tables)
     words = [f"{floor.run}, {floor.meaning}: {floor.drift_per_token:.1e}" for floor in floors(tables).itertuples()]
     noise = FLOOR.format("; ".join(words)) if words else ""
@@ -99,7 +101,8 @@ def caption(tables: Tables) -> str:
 
 @styled
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw the drifts in one panel, with a row for each rule that trained."""
+    """Draw the measured drift of S, for all responses and by the sign of A, in one panel with a row for each rule that
+    trained."""
     found, noise = rows(tables), floors(tables)
     rules = list(looks(found["trained_rule"]))
     legend = {words: layout.key(c, m) for sign, (words, c, m) in SIGNS.items() if (found["sign"] == sign).any()}

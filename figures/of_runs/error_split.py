@@ -58,7 +58,9 @@ def plot_split(data: Frame, rules: Sequence[str], ax: Axes | None = None) -> Axe
 
 
 def caption(tables: Tables) -> str:
-    """Return the caption of the two parts of the updates' errors, with the number of updates."""
+    """Return the caption of the two parts of the clipped update's error, e_len and e_in (T8), with the number of
+    updates.
+    """
     found = rows(tables)
     sizes = sorted(set(found.groupby(["panel", "outside", "rule"]).size()))
     n = str(sizes[0]) if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
@@ -69,8 +71,8 @@ def caption(tables: Tables) -> str:
 
 @styled
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw both parts of the updates' errors: a row of panels for each target acceptance, a column for each choice
-    outside the band.
+    """Draw the two parts of the clipped updates' errors, e_len and e_in (T8): a row of panels for each target
+    acceptance, a column for each choice of what happens outside the band.
     """
     legend = {label: layout.key(color, marker) for label, color, marker in COMPONENTS.values()}
     names = {name: name for name in OUTSIDE_MARKERS}

@@ -31,10 +31,11 @@ TITLE = "Effective sample size by length"
 TITLE_BY = "Effective sample size (bins: {label})"
 CAPTION = (
     "Effective over actual number of responses of the weights that each rule leaves, by {by} (n = {n} responses "
-    "with A ≠ 0 a bin); exact: every response with its weight w = exp({S}). Last panel: mean of w, 1 where the "
+    "with A ≠ 0 a bin); exact: every response with its weight w = exp({S}). Last panel: mean of w, near 1 where the "
     f"sampler's law is the one that the weights assume. Bars: {PERCENT} intervals. {{what}}."
     "\n\nEffective number over n: (Σ M w)² / (n Σ (M w)²). The mean of w by {by} tells how lengths shift "
-    "(docs/theory.md T9). Intervals of the share: jackknife over prompts; none where few prompts decide."
+    "(docs/theory.md T9); over all responses, those with A = 0 too, it is 1. Intervals of the share: jackknife over "
+    "prompts; none where few prompts decide."
 )
 WEIGHT = "mean weight"
 
@@ -43,8 +44,8 @@ def rows(tables: Tables) -> Frame:
     """Return effective sample sizes by bin, of the weights that a rule leaves and of the unclipped weights ("exact").
 
     The column ``panel`` names the panel. In a panel for a target acceptance all rules meet the target on one log; a
-    further panel shows the rules with which the runs were trained. In a last panel the estimate is the mean of the
-    unclipped weights.
+    further panel shows the rules with which the runs were trained. The rows of a last panel hold, in the column
+    ``estimate``, no effective sample size but the mean of the unclipped weights by bin.
     """
     found = first_use(tables["ess"])
     found = drawable(found[found["bin"] >= 0])

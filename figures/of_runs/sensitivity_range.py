@@ -33,12 +33,13 @@ QUANTITIES = {
 
 
 def range_factor(rule: str, value: str) -> float:
-    """Return by what factor a range of table ``sweep`` multiplies the upper half-width of the preset ``rule``.
-    ``value`` is the range as the table writes it, a text "lo hi".
+    """Return the upper half-width that a rule has with another range, as a multiple of the one with its preset's range.
+    ``rule`` names the preset; ``value`` is the other range as the table ``sweep`` writes it, a text "lo hi".
     """
     band = CORRECTIONS[rule] if rule in CORRECTIONS else PRESETS[rule].rule
     swept, preset = (r.half_widths(np.ones(1))[1][0] for r in (replace(band, range_hi=float(value.split()[1])), band))
-    # The table rounds ranges to few digits, so the ratio of two of them is rounded too.
+    # The table ``sweep`` holds ranges rounded to few digits. So the ratio of a half-width there to the preset's is
+    # rounded too.
     return float(f"{swept / preset:.2g}")
 
 

@@ -62,16 +62,19 @@ def rows(tables: Tables) -> Frame:
 
 
 def plot_settings(data: Frame, labels: Sequence[str], ax: Axes | None = None) -> Axes:
-    """Draw the estimates (columns ``label``, ``own``, ``estimate``, ``ci_low``, ``ci_high``) in the rows ``labels``,
-    one for each value of each setting ("setting: value"). A dot is filled if fspo has that value. In a row without an
-    estimate stands "too little data".
+    """Draw one quantity (such as LRE) as it would be if one setting of fspo were changed: a row for each value of each
+    setting, named "setting: value" in ``labels``, from top to bottom.
+
+    ``data`` has the columns ``label``, ``own``, ``estimate``, ``ci_low`` and ``ci_high``. A dot is filled where ``own``
+    is true: fspo itself has that value. A row without an estimate shows "too little data".
     """
     mapped = {"fill": ("own", {True: True, False: False})}
     look = {"color": LOOKS["fspo"].color, "pointsize": 4, "missing": TOO_LITTLE}
     ax = draw.dots(data, ax, rows=labels, row="label", mapped=mapped, **look)
     settings = [label.partition(":")[0] for label in labels]
     first = [i == 0 or setting != settings[i - 1] for i, setting in enumerate(settings)]
-    # a setting is named in its first row alone, under a darker line
+    # Label the first row of each setting "setting: value" and draw a darker line above it. The setting's other rows
+    # are labelled with the value alone.
     ax.set_yticks(
         range(len(labels)), [name if new else name.partition(": ")[2] for name, new in zip(labels, first, strict=True)]
     )
@@ -82,14 +85,16 @@ def plot_settings(data: Frame, labels: Sequence[str], ax: Axes | None = None) ->
 
 
 def caption(tables: Tables) -> str:
-    """Return the caption of the sweep over settings, with the run whose log was used."""
+    """Return the caption of the figure of fspo with one setting changed, with the run whose log was used."""
     found = rows(tables)
     return CAPTION.format(run=found["run"].iloc[0], missing=with_data(found, ["panel"])[1])
 
 
 @styled
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw the sweep over settings, a column each for acceptance, LRE, cosine and squared error."""
+    """Draw what the rule fspo would have done with one setting changed at a time: a row for each setting and value, a
+    column each for acceptance, LRE, cosine and squared error.
+    """
     found = rows(tables)
     labels, kept = list(dict.fromkeys(found["label"])), with_data(found, ["panel"])[0]
     shown = [quantity for quantity in QUANTITIES if (kept["quantity"] == quantity).any()]

@@ -56,8 +56,8 @@ def plot_errors(data: Frame, ax: Axes | None = None) -> Axes:
 
 
 def caption(tables: Tables) -> str:
-    """Return the caption of sketch errors, with the numbers of parameters, of responses, and of independent draws of
-    the sketch.
+    """Return the caption of the figure of sketch errors, with the numbers of parameters, of responses, and of
+    independent draws of the sketch.
     """
     found = rows(tables)
     return CAPTION.format(**{name: int(found[name].iloc[0]) for name in ("parameters", "responses", "redraws")})
@@ -65,8 +65,8 @@ def caption(tables: Tables) -> str:
 
 @styled
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw the errors of cosines from sketches, one panel for cosines of two responses, one for that of an update
-    before and after drops.
+    """Draw the errors of cosines that are computed from sketches. One panel has the cosine of the scores of two
+    responses, the other that of an update before and after some of its responses are dropped.
     """
     found = rows(tables)
     panels = split(found, "cosine", PANELS)

@@ -1,4 +1,6 @@
-"""Measured less theoretical share of responses in the band by length, and the parts of that gap by cause (T1)."""
+"""The figure theory_gap: the measured share of responses in the band less the share by T1, for each bin of length, and
+how much of this gap each departure from the theory causes.
+"""
 
 from __future__ import annotations
 
@@ -51,13 +53,18 @@ def plot_part(data: Frame, ax: Axes | None = None, partition: Partition = LENGTH
 
 
 def shown(found: Frame) -> dict[str, Frame]:
-    """Return the rows of each panel; a part of the gap that is below ``SMALL`` in every bin has no panel."""
+    """Return the rows of each panel of the figure of the gap between measured and theoretical acceptance.
+
+    A part of the gap that is below ``SMALL`` in every bin has no panel.
+    """
     panels = {title: found[found["panel"] == title] for title in (WORDS.get(part, part) for part in PARTS)}
     return {t: part for i, (t, part) in enumerate(panels.items()) if i == 0 or part["estimate"].abs().max() >= SMALL}
 
 
 def caption(tables: Tables) -> str:
-    """Return the caption of the gap, with numbers of responses and the parts too small for a panel."""
+    """Return the caption of the figure of the gap between measured and theoretical acceptance. It names the numbers of
+    responses, and the parts of the gap that are too small for a panel.
+    """
     found = rows(tables)
     small = [title for title in dict.fromkeys(found["panel"]) if title not in shown(found)]
     words = f" Below {percent(SMALL)} everywhere: {', '.join(small)}." if small else ""
@@ -66,7 +73,10 @@ def caption(tables: Tables) -> str:
 
 @styled
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw the gap and those of its parts that are not small, a panel each, all on one scale."""
+    """Draw the gap between measured and theoretical acceptance by bin, and each part of it that is not small.
+
+    The parts are the contributions of single departures from the theory. Each has a panel; all panels share one scale.
+    """
     found = rows(tables)
     panels, legend = shown(found), layout.rule_keys(looks(found["trained_rule"]))
 

@@ -32,9 +32,9 @@ def rows(tables: Tables) -> Frame:
     """Return squared bias, variance and mean squared error of the clipped update, and the mean squared error of its
     direction, over all responses.
 
-    The column ``panel`` names the row of panels. In a row for a target acceptance all rules meet the target on one log;
-    a further row shows the rules with which the runs were trained. Rules with the same band share a row of the panel;
-    the column ``band`` names it by the first such preset.
+    The column ``panel`` says to which row of panels a table row belongs. In the panels for a target acceptance all
+    rules meet the target on one log; further panels show the rules with which the runs were trained. Rules with the
+    same band share a line of a panel; the column ``band`` names the line by the first preset with that band.
     """
     tables.only_by_length("it is of all responses together: draw it without --by")
     found = tables["population"]
@@ -55,7 +55,7 @@ def plot_errors(data: Frame, rules: Sequence[str], ax: Axes | None = None) -> Ax
 
 
 def caption(tables: Tables) -> str:
-    """Return the caption of the update's errors, with the number of responses."""
+    """Return the caption of the figure of the clipped update's errors, with the number of responses."""
     found = rows(tables)
     counts = found.loc[found["panel"] == found["panel"].iloc[0], "count"]
     missing = with_data(found, ["panel", "quantity"])[1]
@@ -64,8 +64,9 @@ def caption(tables: Tables) -> str:
 
 @styled
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw a column of panels for each of the ``QUANTITIES``, and a row of panels for each target acceptance and for
-    the runs' own rules.
+    """Draw the errors of the clipped update: a column of panels for each of the ``QUANTITIES`` (squared bias, variance,
+    mean squared error, that of the direction), and a row of panels for each target acceptance and for the runs' own
+    rules.
     """
     found = with_data(rows(tables), ["panel", "quantity"])[0]
     legend = layout.outside_keys(found["outside"])

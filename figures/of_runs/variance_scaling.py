@@ -44,7 +44,7 @@ def rows(tables: Tables) -> Frame:
 
 
 def exponents(tables: Tables) -> Frame:
-    """Return the rows of table ``scaling`` with the fitted exponent 2H of every run."""
+    """Return the rows of the table ``scaling``: each run's fitted exponent 2H, with which Var(S|L) grows."""
     try:
         fits = _usual(tables["scaling"])
     except NothingToDraw:
@@ -84,7 +84,7 @@ def plot_variances(
     ax, known = draw.new_axes(ax), looks(data["trained_rule"])
     length, variance = data["bin_mean"], data["var_S"]
     ends = np.array([length.min() / 1.15, length.max() * 1.15])
-    # The reference line of slope 1 stands a little below the lowest point.
+    # Draw a grey line of slope 1, for comparison, a little below all measured variances.
     anchor = float(np.exp(np.log(variance / length).min() - 0.35))
     ax.plot(ends, anchor * ends, color=PALE, linewidth=1.6, zorder=1.5)
     for fit in () if fits is None else fits.itertuples():
@@ -133,11 +133,13 @@ def caption(tables: Tables) -> str:
 
 @styled
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw two panels: variances by length, and fitted exponents by rule (docs/theory.md T1)."""
+    """Draw the variance of S by length and, in a second panel, the exponent with which it grows, fitted for each run
+    and placed by rule (docs/theory.md T1).
+    """
     found, fits, noise = rows(tables), exponents(tables), noise_of(tables)
     known = looks(found["trained_rule"])
     panels = 2 if len(fits) else 1
-    # The legend names the rules only if there is no panel of exponents, which names them at its axis.
+    # The panel of exponents names the rules at its axis, so the legend names them only if there is no such panel.
     legend = layout.rule_keys(known) if panels == 1 else {}
     legend["slope 1"] = layout.key(PALE, linestyle="-", linewidth=1.6)
     if len(noise) and noise["square"].max() >= IN_SIGHT * found["var_S"].min():

@@ -1,4 +1,6 @@
-"""LRE of fspo, and the rule with the least LRE, where S departs from the Gaussian model in two ways at once."""
+"""Figure of the LRE_inf of fspo (colour) and of the rule with the least LRE_inf (marker) on grids of laws of S that
+depart from the Gaussian model in two ways at once.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,9 @@ def plot_grid(data: Frame, ax: Axes | None = None, highest: float | None = None)
 
 
 def caption(tables: Tables) -> str:
-    """Return the caption of the grids, with the share of cells in which fspo has the least LRE."""
+    """Return the figure's caption, which says for each grid of laws in how many of its cells fspo has the least
+    LRE_inf.
+    """
     data, target = grids(tables)
     shares = [
         f"{(own['fairest'] == RULE).sum()} of {len(own)} cells ({one} and {other})".replace("_", " ")

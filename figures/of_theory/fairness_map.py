@@ -67,7 +67,7 @@ MEASURES = {"band": "$a$", "update": "$a_{upd}$", "weight": "$b$"}
 
 
 def line_looks(rules: Iterable[str]) -> dict[str, Look]:
-    """Return colour and marker of the named rules of the map, in the order of ``LINES``."""
+    """Return colour and marker of each of ``rules`` that the fairness map's figure draws, in the order of ``LINES``."""
     names = set(rules)
     return {rule: next(iter(looks([OF_PRESET.get(rule, rule)]).values())) for rule in LINES if rule in names}
 
@@ -85,7 +85,10 @@ def rows(tables: Tables) -> Frame:
 
 
 def panels(tables: Tables) -> dict[str, Frame]:
-    """Return, for each departure from the Gaussian model, the rows of the rules with a closed form of LRE."""
+    """Return, for each departure from the Gaussian model, the rows of table ``fairness_map`` that a panel draws.
+
+    They are the rows of those rules whose LRE under this departure is known by a formula.
+    """
     table, found = rows(tables), {}
     for name, factor in FACTORS.items():
         own = table[(table["factor"] == name) & (table["measure"] == factor.measure)]
@@ -130,7 +133,8 @@ def plot_factor(data: Frame, factor: Factor, ax: Axes | None = None) -> Axes:
 
 
 def title(factor: Factor) -> str:
-    """Return a panel's title: the departure, and the kind of acceptance unless it is the band's."""
+    """Return the title of a panel of the fairness map: in what way S departs from the Gaussian model there and, unless
+    the panel shows the LRE of band acceptance, the kind of acceptance."""
     return factor.label + ("" if factor.measure == "band" else f" ({MEASURES[factor.measure]})")
 
 
@@ -147,7 +151,7 @@ def _atanh(x: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def caption(tables: Tables) -> str:
-    """Return the caption of the map, with the mean acceptance and the reason why a curve ends early."""
+    """Return the caption of the figure of the fairness map, with the mean acceptance and why a curve ends early."""
     table = rows(tables)
     panels(tables)
     lost = table[table["lre_inf"].isna() & table["note"].notna()]

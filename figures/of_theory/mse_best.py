@@ -64,7 +64,9 @@ def plot_best(data: Frame, ax: Axes | None = None) -> Axes:
 
 
 def caption(tables: Tables) -> str:
-    """Return the caption of the least errors, with the best exponent of the band under each model."""
+    """Return the caption of the figure of the least mean squared error of the clipped update under each model of the
+    price map. It names the exponent gamma of the band that is best under each model.
+    """
     rows = select(tables)
     rows = rows[(rows["criterion"] == "mse") & (rows["outside"] == "any")]
     words = [
@@ -76,7 +78,9 @@ def caption(tables: Tables) -> str:
 
 @styled
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw the least error by model, one panel each for the update as it is and for its direction."""
+    """Draw the least mean squared error of the clipped update under each model of the price map: one panel for the
+    update as it is, one for its direction (the update over the mean acceptance).
+    """
     rows = select(tables)
     rows = rows[rows["outside"].isin(OF_CLIP_RULES)]
     panels = split(rows, "criterion", CRITERIA)

@@ -37,10 +37,11 @@ def cells(tables: Tables) -> Frame:
 
 
 def plot_cells(data: Frame, norm: LogNorm, ax: Axes | None = None, filled: bool = False) -> Axes:
-    """Draw each cell's squared error, divided by the error without clipping, as a colour.
+    """Draw a map of the clipped update's mean squared error by the band's exponent gamma and acceptance.
 
-    A cross marks cells where clipping raises the error, a star the least error (orange if ``filled``, else white).
-    ``data`` has the columns ``gamma`` and ``acceptance``, which place a cell, and ``relative``, the quotient.
+    The colour of a cell is the error divided by the error without clipping. A cross marks cells where clipping raises
+    the error, a star the cell of least error (orange if ``filled``, else white). ``data`` has the columns ``gamma`` and
+    ``acceptance``, which place a cell, and ``relative``, the quotient.
     """
     ax = draw.new_axes(ax)
     colors = {"cmap": "vlag", "norm": norm, "linewidths": 0.2}
@@ -58,7 +59,9 @@ def plot_cells(data: Frame, norm: LogNorm, ax: Axes | None = None, filled: bool 
 
 
 def caption(tables: Tables) -> str:
-    """Return the caption of the map of errors, with the band of least error."""
+    """Return the caption of the map of the clipped update's mean squared error over bands; it names the band of least
+    error.
+    """
     found = cells(tables)
     best = found.loc[found["relative"].idxmin()]
     centre = {-1.0: "−KL", 0.0: "0", 1.0: "+KL"}[best["centre"]]
@@ -69,12 +72,16 @@ def caption(tables: Tables) -> str:
 
 @styled
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw a row of panels for each choice outside the band, a column for each centre."""
+    """Draw the map of the clipped update's squared error over bands: a row of panels for each treatment outside the
+    band (drop, truncate, cap), a column for each centre of the band.
+    """
     found = cells(tables)
     outsides = [name for name in OUTSIDE_MARKERS if (found["outside"] == name).any()]
     centres = [centre for centre in CENTRES if (found["centre"] == centre).any()]
     low, high = float(found["relative"].min()), max(1.0, float(found["relative"].max()))
-    far = max(high, 1 / low)  # colours run from 1 / far to far, so that 1, the error without clipping, is white
+    # The colours show the clipped update's error over that without clipping, from 1 / far to far on a log scale, so
+    # that the ratio 1 is white.
+    far = max(high, 1 / low)
     height = 1.05 if style.narrow else 1.2
     fig, axes = layout.panel_grid(
         style, len(outsides) * len(centres), height, columns=len(centres), sharex=True, sharey=True

@@ -1,4 +1,7 @@
-"""Angles between clipped and true update beside the bound of the cosine lemma (T7), which the example T7s reaches."""
+"""The figure of angles between clipped and true update, beside the bound of the cosine lemma (T7).
+
+One example in docs/theory.md, T7s, reaches the bound.
+"""
 
 from __future__ import annotations
 

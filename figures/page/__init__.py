@@ -1,1 +1,1 @@
-"""The report as one self-contained HTML page."""
+"""The report on runs or on a reproduction, as one self-contained HTML page."""

@@ -1,4 +1,4 @@
-"""Make the charts of the report, which react to mouse and keyboard: Vega-Lite specifications from figures' numbers.
+"""Make the charts of the HTML report, which react to mouse and keyboard: Vega-Lite specifications of the figures.
 
 Vega comes as one JavaScript text from the package vl-convert-python. It draws SVG, in which each point can have a name
 and the focus of the keyboard.
@@ -107,7 +107,7 @@ CHARTS = {
     "ess_by_length": Chart(
         "Effective over actual number of responses of the weights that each rule leaves, by length (n = {n} responses "
         "with A ≠ 0 for each point); exact: every response with its weight w = exp(S). Chart “mean weight”: mean of "
-        f"w, 1 where the sampler's law is the one that the weights assume. {_BARS} {{logs}}.",
+        f"w, near 1 where the sampler's law is the one that the weights assume. {_BARS} {{logs}}.",
         "effective share, or mean weight",
     ),
     "theory_gap": Chart(

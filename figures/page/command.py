@@ -33,7 +33,8 @@ def build_parser() -> CommandParser:
 
 
 def write(runs: Sequence[Path], path: Path, only: Sequence[str] = ()) -> list[str]:
-    """Write the page about analysed runs, with its figures in the folder ``figures`` beside it.
+    """Write the HTML page of ``fspo report`` about analysed runs, and its figures into the folder ``figures`` beside
+    it.
 
     Returns
     -------
@@ -43,7 +44,8 @@ def write(runs: Sequence[Path], path: Path, only: Sequence[str] = ()) -> list[st
     Raises
     ------
     UserError
-        If a run has no finished analysis, or ``path`` is a folder or a file that is no page of this command.
+        If a run has no finished analysis, or ``path`` is a folder or a file that ``fspo report`` did not
+        write.
     """
     from analysis.doctor.examine import examine
     from analysis.tables.files import read_tables
@@ -55,7 +57,7 @@ def write(runs: Sequence[Path], path: Path, only: Sequence[str] = ()) -> list[st
     from fspo.base.files import begins_with, refuse_foreign_file
 
     refuse_foreign_file(path, begins_with(BEGINNING), "fspo report")
-    read_tables(runs)  # raises UserError for runs without a finished analysis
+    read_tables(runs)  # only to raise UserError for a run without a finished analysis
     diagnoses = [examine(run).to_dict() for run in runs]
     folder = path.parent / "figures"
     check_output(folder)
@@ -94,7 +96,8 @@ def show(path: Path) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write the page, print its path and open it on request."""
+    """Write the report on the runs that the command line names as an HTML page, print its path and open it on
+    request."""
     args = build_parser().parse_args(arguments)
     runs = [Path(run) for run in args.runs]
     default = runs[0] / "report.html" if len(runs) == 1 else Path("report.html")

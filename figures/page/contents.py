@@ -31,7 +31,7 @@ PLACES = {
     ACTION: ("sensitivity_range", "sensitivity_settings"),
 }
 """Figures by the question of the page that they answer. A figure that is not listed here answers the question `CUT`."""
-CLAIMED = {UPDATE: ("C3", "C6"), THEORY: ("C4",), HEALTH: ("C5",)}
+CLAIMED = {UPDATE: ("C3", "C6"), THEORY: ("C4", "C4u"), HEALTH: ("C5",)}
 """Headlines of claims by the question of the page that they answer. A headline not listed here answers `CUT`."""
 LEAD = "acceptance_by_length"
 """The figure on the first screen of the report."""
@@ -39,8 +39,8 @@ Row = dict[str, Any]
 
 
 def pictures(folder: Path, captions: Sequence[Mapping[str, Any]], question: str) -> list[Picture]:
-    """Return the drawn figures of ``captions`` that answer a question of the page. The first screen's figure and
-    supplements are left out.
+    """Return the drawn figures of ``captions`` that answer ``question``, one of the report's questions. The figure on
+    the report's first screen and the supplements to figures are left out.
     """
     place = {name: asked for asked, names in PLACES.items() for name in names}
     drawn = [f for f in captions if not f["skipped"] and SUPPLEMENT not in f["name"] and f["name"] != LEAD]
@@ -48,7 +48,7 @@ def pictures(folder: Path, captions: Sequence[Mapping[str, Any]], question: str)
 
 
 def lead(folder: Path, captions: Sequence[Mapping[str, Any]]) -> Picture | None:
-    """Return the first screen's figure, `LEAD`, if it was drawn."""
+    """Return the figure with which the report begins, `LEAD`; None if it was not drawn."""
     return next((_picture(folder, f) for f in captions if f["name"] == LEAD and not f["skipped"]), None)
 
 
@@ -59,7 +59,9 @@ def _picture(folder: Path, drawn: Mapping[str, Any]) -> Picture:
 
 
 def claims_of(claims: Sequence[Mapping[str, Any]], question: str) -> list[Mapping[str, Any]]:
-    """Return the headlines that answer a question of the page, with their atoms."""
+    """Return those of ``claims`` (headlines and atoms) that answer ``question``, one of the report's questions.
+    `CLAIMED` says which headlines do; an atom answers the question of the headline that it is part of.
+    """
     place = {name: asked for asked, names in CLAIMED.items() for name in names}
     for claim in claims:
         for atom in (claim.get("details") or {}).get("atoms", ()):
@@ -68,7 +70,7 @@ def claims_of(claims: Sequence[Mapping[str, Any]], question: str) -> list[Mappin
 
 
 def story(runs: Sequence[Path], diagnoses: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """Return the first screen's sentences about analysed runs."""
+    """Return the sentences about the analysed runs with which the report begins."""
     return sentences({name: read_all(runs, name) for name in ("acceptance", "cosine", "assumptions")}, diagnoses)
 
 
@@ -80,8 +82,8 @@ def page_sections(
     claims: Sequence[Mapping[str, Any]] = (),
     more: Mapping[str, Section] | None = None,
 ) -> list[Section]:
-    """Return the page's sections, one for each question; ``more`` maps a question to further contents of its
-    section.
+    """Return the sections of the page of ``fspo report``, one for each question that the page answers. ``more`` maps a
+    question to further contents of its section.
     """
     lemma, tests, gap, found = cosine_lemma(runs), assumptions(runs), theory_gap(runs), doctor(diagnoses)
     cures = [f"{row['run']}: {row['check']}: {row['cure']}" for row in findings(diagnoses)]
@@ -147,8 +149,9 @@ def assumptions(runs: Sequence[Path]) -> Section:
 
 
 def theory_gap(runs: Sequence[Path]) -> list[tuple[str, list[Row]]]:
-    """Return a table of the page with a row for each run: theoretical and measured acceptance, their difference (the
-    gap), and the parts of the gap, one for each cause. The result is an empty list if no run has the gap.
+    """Return a table for the page of ``fspo report``, with a row for each run: theoretical and measured acceptance,
+    their difference (the gap), and the parts of the gap, one for each cause. Return an empty list if no run has the
+    gap.
     """
     table = read_all(runs, "theory_gap")
     rows: list[Row] = []
@@ -213,8 +216,8 @@ def _with_interval(row: Any) -> str:
 
 
 def reuse(runs: Sequence[Path]) -> list[Row]:
-    """Return a table row for each run and number of earlier uses of a response: acceptance, weights and drift on
-    responses that updates have used so often before.
+    """Return a table row for each run and each number k = 0, 1, ... of earlier uses: the share out of the band, the
+    weights and the drift, over responses on which exactly k updates were made before.
     """
     table = read_all(runs, "reuse")
     if table.empty:

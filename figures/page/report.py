@@ -40,8 +40,9 @@ _MOST_ROWS = 250
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure on the page: PNG file, title, caption, the CSV file of its numbers if there is one, details (shown when
-    the reader unfolds them), and the key of `figures.page.charts.CHARTS` if the numbers are shown as charts.
+    """A figure on the page of ``fspo report``: PNG file, title, caption, the CSV file of its numbers if there is one,
+    details (shown when the reader unfolds them), and the key of `figures.page.charts.CHARTS` if the numbers are shown
+    as charts.
     """
 
     file: Path
@@ -54,14 +55,14 @@ class Picture:
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page with a heading.
+    """A section of a report, which is an HTML page: a heading and what the page shows below it.
 
     Attributes
     ----------
     title : str
         Heading, and the words of the link to it.
     notes : sequence of str
-        Sentences, as a list.
+        Sentences, shown as a list.
     tables : sequence of (heading, rows)
         Rows are mappings; the columns are the keys in the order of their first appearance. The page shows each table
         folded.
@@ -305,8 +306,8 @@ def _sample(sample: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _sections(sections: Sequence[Section], figures: int) -> list[dict[str, Any]]:
-    """Return the page's sections that are not empty. Their figures are numbered from ``figures`` + 1 on, ``figures``
-    being the number of figures before them.
+    """Return the report's sections that are not empty, as values for its HTML template. Their figures are numbered from
+    ``figures`` + 1 on, ``figures`` being the number of figures before them.
     """
     found = []
     for section in sections:
@@ -343,8 +344,8 @@ def _read_numbers(file: Path) -> pd.DataFrame:
 
 
 def _numbers(frame: pd.DataFrame, name: str) -> dict[str, Any]:
-    """Return the numbers of a figure as a table of the page. A column with the same value in all rows is not in the
-    table; its name and value stand above it. ``name`` is the name of the CSV file with the numbers.
+    """Return the numbers that a figure shows, as a table for the HTML report. A column with the same value in all rows
+    is not in the table; its name and value stand above it. ``name`` is the name of the CSV file with the numbers.
     """
     rows: list[dict[str, Any]] = [{str(k): v for k, v in row.items()} for row in frame.to_dict("records")]
     columns = map(str, frame.columns)
@@ -367,7 +368,8 @@ def _embedded(file: Path) -> dict[str, Any]:
 
     with Image.open(BytesIO(content)) as image, BytesIO() as small:
         width, height = image.size
-        # With 128 colours the page takes a third of the bytes; the PNG file keeps all colours.
+        # Pictures are put into the report with 128 colours, which makes it a third as large; the PNG file of the figure
+        # keeps all colours.
         image.convert("RGB").quantize(_COLORS).save(small, "PNG")
         text = base64.b64encode(min(small.getvalue(), content, key=len)).decode()
     return {"image": text, "width": width, "height": height}

@@ -31,7 +31,7 @@ MOST_RUNS = 3
 
 
 def sentences(tables: Mapping[str, Frame], diagnoses: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """Return the sentences of the first screen, each with the question that it answers.
+    """Return the sentences at the top of the page of ``fspo report``, each with the question that it answers.
 
     Parameters
     ----------
@@ -120,7 +120,7 @@ def held(assumptions: Frame) -> str:
 
 
 def healthy(diagnoses: Sequence[Mapping[str, Any]]) -> str:
-    """Say what the doctor found in the runs."""
+    """Return a sentence that says what the doctor found in the analysed runs."""
     found = [
         f"in {Path(run['run']).name} {answer['severity']} {answer['id']}, {answer['summary']}"
         for run in diagnoses
@@ -153,8 +153,8 @@ def _by_rule(rows: Frame) -> list[tuple[str, Frame]]:
 
 
 def _values(rows: Frame) -> str:
-    """Return words that give, for each rule that the paper compares, the estimate with its interval, or how much data a
-    missing estimate needs.
+    """Return words that give one quantity for each rule that the paper compares: its estimate with the interval, or how
+    much data a missing estimate needs. ``rows`` are table rows of the quantity.
     """
     told = []
     for rule, own in _by_rule(rows):
@@ -180,7 +180,9 @@ def _share_cut(row: Any) -> str:
 
 
 def _missing(what: str, rows: Frame) -> str:
-    """Return "These runs do not show WHAT", with the reason that the table gives for the empty ``rows``, if any."""
+    """Return the sentence "These runs do not show WHAT." If the column ``reason`` of ``rows`` says why the rows have no
+    estimate, the sentence gives this reason too.
+    """
     why = (
         f" ({amount(rows).removeprefix(f'{TOO_LITTLE}: ')})"
         if "reason" in rows and reasons(rows) != "no reason given"
@@ -190,5 +192,5 @@ def _missing(what: str, rows: Frame) -> str:
 
 
 def anchor(title: str) -> str:
-    """Return the HTML id of the section ``title``, to which links in the page point."""
+    """Return the HTML id of the page's section with the heading ``title``. The page's own links point to this id."""
     return re.sub(r"\W+", "-", title.lower()).strip("-")

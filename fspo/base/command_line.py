@@ -122,7 +122,7 @@ def rewritten(parser: PlainParser, words: Sequence[str]) -> list[str]:
             action = parser._option_string_actions[name]
             found.append(f"{name}={_bracketed(action, value)}" if equals else name)
             action = None if equals or action.nargs is not None else action
-        elif name.startswith("--") and "." in name:  # e.g. --group.name: the parser declares only the group
+        elif name.startswith("--") and "." in name:  # --group.name, of which the parser declares only --group
             found.append("--" + name[2:].replace("-", "_") + equals + value)
         else:
             found.append(word)

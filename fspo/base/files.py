@@ -258,7 +258,7 @@ def json_lines(lines: Iterable[str | bytes]) -> Iterator[tuple[int, dict[str, An
             record = json.loads(line)
         except json.JSONDecodeError as error:
             record = f"no valid JSON ({error.msg} at column {error.colno})"
-        except (ValueError, RecursionError) as error:  # the line is not UTF-8, or its brackets are nested too deeply
+        except (ValueError, RecursionError) as error:  # for a line not in UTF-8, or with brackets nested too deeply
             record = f"no valid JSON ({error})"
         else:
             if not isinstance(record, dict):

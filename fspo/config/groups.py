@@ -128,6 +128,11 @@ class BatchConfig:
     redraws: int = number(0, 0)
     drop: tuple[Literal["truncated", "failed"], ...] = ()
 
+    @property
+    def updates(self) -> int:
+        """Number of updates of a rollout."""
+        return self.minibatches * self.epochs
+
     def __post_init__(self) -> None:
         check_ranges(self, "batch")
         if self.prompts < self.minibatches:

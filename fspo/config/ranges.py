@@ -39,7 +39,7 @@ class Range:
         if value in self.also:
             return None
         low, high = _text(self.low), _text(self.high)
-        if not (value > self.low if self.above else value >= self.low):  # comparisons with NaN are false
+        if not (value > self.low if self.above else value >= self.low):  # false for NaN, which is thus refused
             wanted = f"a number above {low}" if self.above else f"{low} or more"
         elif not (value < self.high if self.below else value <= self.high):
             wanted = f"a number below {high}" if self.below else f"{high} or less"
@@ -48,7 +48,7 @@ class Range:
         return "use " + "".join(f"{_text(one)}, or " for one in self.also) + wanted
 
     def __str__(self) -> str:
-        """Write the range as an interval: ``(0, 1]``, ``[1, 1000000000]``."""
+        """Write the range of a number's allowed values as an interval: ``(0, 1]``, ``[1, 1000000000]``."""
         left, right = "(" if self.above else "[", ")" if self.below else "]"
         others = "".join(f" or {_text(one)}" for one in self.also)
         return f"{left}{_text(self.low)}, {_text(self.high)}{right}{others}"

@@ -73,9 +73,10 @@ class SamplingConfig:
             raise UserError("sampling.top_p has no effect at temperature 0: leave it out")
 
     def of_policy(self, **changes: Any) -> SamplingConfig:
-        """Return these settings with ``changes`` to some of them, without top-p and without a copy in lower precision.
+        """Return a copy of these sampling settings with ``changes``, without top-p, and with the trainer's own weights
+        instead of weights in lower precision.
 
-        Responses that are sampled with these settings follow the policy's own distribution.
+        Responses that are sampled with the returned settings follow the policy's own distribution.
         """
         return replace(self, precision="same", top_p=1.0, **changes)
 

@@ -78,19 +78,24 @@ class TrainConfig:
             raise UserError("advantage 'rloo' leaves one response out: set batch.responses to 2 or more")
         if rule.weight == "geometric" and self.rule.objective().aggregation == "constant":
             raise UserError("aggregation 'constant' with a geometric weight divides by length twice; use 'response'")
-        updates, first = self.batch.minibatches * self.batch.epochs, -self.batch.minibatches
+        updates, first = self.batch.updates, -self.batch.minibatches
         wrong = [m for m in self.log.score_minibatches if not first <= m < updates]
         if wrong:
             raise UserError(
                 f"log.score_minibatches names update {wrong[0]}, but a rollout has the updates 0 to {updates - 1} "
                 f"(or {first} to -1, counted from the end of the first pass)"
             )
-        if self.log.audit_every and min(self.scored_updates()) >= self.batch.minibatches:
+        if self.log.audit_every and self.audited_update() is None:
             raise UserError("log.audit_every needs a scored update in the first pass: add -1 to log.score_minibatches")
 
     def scored_updates(self) -> set[int]:
         """Return the numbers (from 0) of a rollout's updates whose responses are scored."""
         return {m + self.batch.minibatches if m < 0 else m for m in self.log.score_minibatches}
+
+    def audited_update(self) -> int | None:
+        """Return the number of the update that an audit compares with fresh responses: the last scored one of the first
+        pass over the rollout, or None if no update of that pass is scored."""
+        return max((m for m in self.scored_updates() if m < self.batch.minibatches), default=None)
 
     def tracker_names(self) -> tuple[str, ...]:
         """Return the names of accelerate's trackers that this run uses."""
@@ -101,7 +106,7 @@ class TrainConfig:
     def warnings(self) -> list[str]:
         """Return a warning for each setting that is allowed but probably not meant; each says what to change."""
         found = []
-        if self.batch.minibatches * self.batch.epochs == 1:
+        if self.batch.updates == 1:
             found.append(
                 "one update a rollout makes S identically 0, so no rule ever clips: set batch.minibatches or "
                 "batch.epochs above 1"

@@ -31,7 +31,7 @@ class Fsdp2:
     def gathered(self) -> Iterator[None]:
         """Gather all parameters from the processes once, and keep them while the ``with`` block runs."""
         model = self.model
-        # Inside the block no layer frees its gathered weights after a forward pass. The end of the block restores
+        # Until this context ends, no layer frees its gathered weights after a forward pass. Its end restores
         # accelerate's setting. If that setting frees weights after a forward pass, the root module and the output layer
         # are exempt: they keep their gathered weights until the backward pass.
         head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None  # type: ignore

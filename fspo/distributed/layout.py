@@ -89,7 +89,7 @@ def check_sharding(accelerator: Accelerator) -> None:
         If the configuration asks for FSDP and accelerate runs plain data parallelism instead (as on a CPU), or if it
         asks for FSDP 1.
     """
-    # A single process holds all weights whatever the configuration says, so it needs no check.
+    # A process that runs alone holds all weights, even if the configuration asks to shard them: nothing to check.
     if not asked_for("FSDP") or accelerator.num_processes == 1:
         return
     if accelerator.distributed_type != DistributedType.FSDP:

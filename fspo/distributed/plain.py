@@ -14,7 +14,7 @@ class Plain:
     in_step = False
 
     def gathered(self) -> AbstractContextManager[None]:
-        """Return an empty context, because every process holds all weights already."""
+        """Return a context that does nothing: no weights need be gathered, as every process holds all of them."""
         return nullcontext()
 
     def shard(self, accelerator: Accelerator, model: torch.nn.Module) -> torch.nn.Module:

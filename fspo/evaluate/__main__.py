@@ -68,7 +68,8 @@ def build_parser() -> CommandParser:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Check the command line, sample the answers that the answer files lack, and write the tables."""
+    """Evaluate models on benchmarks: check the command line, sample the responses that the files of earlier responses
+    lack, and write the tables of scores."""
     args = build_parser().parse_args(arguments)
     wanted = _wanted(args)
     sampling = SamplingConfig(args.temperature, args.max_new_tokens, args.engine, args.batch_size)

@@ -87,9 +87,11 @@ def budgets(n: int) -> list[int]:
 
 
 def rate(values: ArrayLike, prompt: ArrayLike) -> dict[str, float]:
-    """Return the mean of values in [0, 1] and its interval, for which the values of one prompt are a cluster.
+    """Return the mean of ``values``, scores in [0, 1] of responses or prompts (such as 1 for a correct response), with
+    an interval.
 
-    ``prompt`` is the number of each value's prompt. The interval is NaN for fewer than five prompts.
+    ``prompt`` holds the number of the prompt that each value belongs to; values of one prompt form a cluster. The
+    interval is NaN for fewer than five prompts.
     """
     values = np.asarray(values, np.float64)
     found = ratios(values, dense(np.asarray(prompt)), np.zeros(len(values), np.int64), 1, binary=True)

@@ -131,6 +131,8 @@ TOKEN_COLUMNS: dict[Ratio, tuple[str, ...]] = {
 """For each kind of log-ratio, the columns of token log-ratios whose sum is that kind's log-ratio of each token. For
 "engine" the column is that of the behaviour ratio, D + E, so it is right only where the staleness D is 0.
 """
+OF_THE_RULE = ("lo", "hi", "drift", "drift_source", "band_accept", "side", "multiplier", "weight")
+"""Columns that say what the clip rule did; null where another trainer's loss applies no rule of this project."""
 REQUIRED = ("rollout", "step", "prompt_id", "response_id", "length", "log_ratio", "advantage")
 """Columns that every trainer must write; each other column may be null or missing."""
 

@@ -16,7 +16,9 @@ PARTS = ("range_lo", "range_hi", "gamma", "drift", "outside", "dual")
 
 
 def fixed_rule(name: str, parts: Mapping[str, Any], shows: str) -> Rule:
-    """Return the rule of preset ``name`` with some of `PARTS` changed (the value None keeps the preset's part).
+    """Return the rule of preset ``name`` with some parts changed, such as its range (the value None keeps a part).
+
+    ``parts`` may have the names in `PARTS`.
 
     Parameters
     ----------

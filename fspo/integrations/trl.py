@@ -149,7 +149,7 @@ class FSPOTrainer(LoggedTrainer):
             if self.memory.needed and PREFIX + "response_id" in inputs:
                 advantages = inputs["advantages"].double().cpu().numpy()
                 self.memory.add(inputs[PREFIX + "response_id"].cpu().numpy(), records, advantages)
-                if self.accelerator.sync_gradients:  # this was the update's last microbatch
+                if self.accelerator.sync_gradients:  # true at the last microbatch of an update
                     self.memory.end_update(moved=since > 0)
             self.log_microbatch(inputs, records, entropy, scores)
         return loss

@@ -63,7 +63,8 @@ class ObservedAsync(AsyncGRPOTrainer):
             rule=rule,
             metadata={"seed": self.args.seed},
         )
-        self._published: dict[int, int] = {}  # by version of the weights: updates done when the sampler received it
+        # For each version of the weights, the number of updates that were done when the sampler received this version.
+        self._published: dict[int, int] = {}
         self._responses = 0
         self._outputs: Any = None
         self.add_callback(Begin(self))

@@ -16,6 +16,7 @@ from fspo.base.errors import UserError
 from fspo.base.files import whole_file
 from fspo.config import ScoreConfig
 from fspo.gradlog.files import log_paths, rollout_of
+from fspo.gradlog.schema import OF_THE_RULE
 from fspo.objective import Records
 from fspo.policy.score_hooks import ScoreHooks
 from fspo.policy.scores import Scores
@@ -24,9 +25,6 @@ from fspo.train.log_rows import ResponseColumns, UpdateColumns, log_rows
 
 PREFIX = "fspo_"
 """Prefix of the names of the tensors that this project adds to TRL's batches; TRL shuffles them with the responses."""
-
-OF_THE_RULE = ("lo", "hi", "drift", "drift_source", "band_accept", "side", "multiplier", "weight")
-"""Columns of the gradient log that say what the clip rule did; null where the loss applies no rule of this project."""
 
 
 def keep_steps_before(run: str | Path, step: int) -> int:

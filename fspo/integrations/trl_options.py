@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, fields
+from typing import Any, get_args
 
 from trl import GRPOConfig
 
 from fspo.base.errors import UserError
 from fspo.config import CorrectionConfig, ObjectiveConfig, RuleConfig
 from fspo.integrations.trl_rules import CORRECTION_MODES, correction_of
-from fspo.rules import Rule
+from fspo.rules import Adapt, Aggregation, Drift, Outside, Rate, Rule, Weight
 
 _REPLACED = {
     "loss_type": "aggregation",
@@ -27,6 +28,11 @@ _IGNORED = {
     "entropy_coef": "adds an entropy bonus, which FSPOTrainer does not compute",
     "use_adaptive_entropy": "adds an entropy bonus, which FSPOTrainer does not compute",
 }
+
+
+def _one_of(what: str, names: Any) -> dict[str, str]:
+    """Return the help of an option that takes one of the names of a Literal."""
+    return {"help": f"{what}: {', '.join(get_args(names))}."}
 
 
 @dataclass
@@ -74,21 +80,21 @@ class FSPOConfig(GRPOConfig):
     range_lo: float | None = field(default=None, metadata={"help": "Lower range, by default the preset's."})
     range_hi: float | None = field(default=None, metadata={"help": "Upper range, by default the preset's."})
     gamma: float | None = field(default=None, metadata={"help": "Exponent of preset 'power'."})
-    drift: str | None = field(default=None, metadata={"help": "Centre of the band: none, kl, ..., signed."})
+    drift: str | None = field(default=None, metadata=_one_of("Centre of the band", Drift))
     drift_source: str | None = field(default=None, metadata={"help": "Must be 'lagged' where the rule has a drift."})
-    outside: str | None = field(default=None, metadata={"help": "Outside the band: drop, truncate or cap."})
+    outside: str | None = field(default=None, metadata=_one_of("Outside the band", Outside))
     dual: float | None = field(default=None, metadata={"help": "Dual clip, > 1."})
-    adapt: str | None = field(default=None, metadata={"help": "What follows the target: none, range, exponent, bins."})
+    adapt: str | None = field(default=None, metadata=_one_of("What follows the target", Adapt))
     target: float | None = field(default=None, metadata={"help": "Wanted acceptance of an adaptive rule, in (0, 1)."})
-    target_rate: str | None = field(default=None, metadata={"help": "Acceptance that is meant: band or update."})
-    aggregation: str | None = field(default=None, metadata={"help": "response, sequence, token or constant."})
+    target_rate: str | None = field(default=None, metadata=_one_of("Acceptance that is meant", Rate))
+    aggregation: str | None = field(default=None, metadata=_one_of("How terms are averaged", Aggregation))
     constant_length: int | None = field(default=None, metadata={"help": "Divisor of aggregation 'constant'."})
     correction: str = field(default="none", metadata={"help": "Preset of the correction of the sampler's mismatch."})
     correction_range_lo: float | None = field(default=None, metadata={"help": "The correction's lower range."})
     correction_range_hi: float | None = field(default=None, metadata={"help": "The correction's upper range."})
     correction_drift: str | None = field(default=None, metadata={"help": "Centre of the correction's band."})
-    correction_outside: str | None = field(default=None, metadata={"help": "Outside that band: cap, mask, ..."})
-    correction_weight: str | None = field(default=None, metadata={"help": "sequence, geometric or none."})
+    correction_outside: str | None = field(default=None, metadata=_one_of("Outside that band", Outside))
+    correction_weight: str | None = field(default=None, metadata=_one_of("Its weight", Weight))
     score_every: int = field(default=0, metadata={"help": "Rollouts between score passes, 0 for never."})
 
     def __post_init__(self) -> None:
@@ -120,7 +126,7 @@ class FSPOConfig(GRPOConfig):
 
     @property
     def first_pass(self) -> int:
-        """Number of microbatches (forward and backward passes) in one pass over the responses of a generation."""
+        """Number of microbatches (forward and backward passes) in one pass over the responses of a generation batch."""
         return int(self.steps_per_generation or self.gradient_accumulation_steps)
 
     @property
@@ -181,5 +187,5 @@ def _same_correction(args: FSPOConfig) -> str:
     if same is None or math.isinf(same.range_hi):
         return "choose a correction, as correction='mis' (with 'none' the mismatch is logged)"
     preset, _ = CORRECTION_MODES[args.vllm_importance_sampling_mode]
-    names = ("range_hi", "outside") if same.outside == "cap" else ("range_lo", "range_hi", "outside")
+    names = ("range_lo", "range_hi", "outside") if same.clip.has_lower_edge else ("range_hi", "outside")
     return f"correction={preset!r}, " + ", ".join(f"correction_{name}={getattr(same, name)!r}" for name in names)

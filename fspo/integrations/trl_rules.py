@@ -44,7 +44,7 @@ def clip_of(args: Any) -> Rule | None:
     try:
         rule = Rule("token", **parts) if token else Rule("linear", weight="geometric", **parts)
         return rule if loss == "cispo" or args.delta is None else rule.with_dual_at(args.delta)
-    except UserError:  # the ratio 1 lies in each band of ours, not in TRL's
+    except UserError:  # TRL allows a band that does not hold the ratio 1, our rules do not
         return None
 
 
@@ -65,5 +65,5 @@ def correction_of(args: Any) -> Rule | None:
     below, above = 1.0 if low is None else 1 - low, math.inf if high is None else high - 1
     try:
         return replace(CORRECTIONS[preset], range_lo=below, range_hi=above, outside=outside, name=f"trl-{mode}")
-    except UserError:  # the ratio 1 lies in each band of ours, not in TRL's
+    except UserError:  # TRL takes a band without the ratio 1; a rule of this project must have 1 in its band
         return None

@@ -120,7 +120,7 @@ class FSPOLossConfig(ObservedLossConfig):
             watch_actors(None)
 
     def clip_rule(self) -> Rule:
-        """Return the clip rule: the preset with the parts that were changed."""
+        """Return the clip rule that the options name: the preset ``rule`` with the parts that the user set."""
         parts = {name: getattr(self, name) for name in _PARTS}
         rule = preset(self.rule, **{name: value for name, value in parts.items() if value is not None}).rule
         if rule.needs_stats and rule.drift_source != "lagged":

@@ -74,9 +74,10 @@ def sampled_now(numbers: np.ndarray, rollout: int) -> np.ndarray:
 
 
 def rewards(data: Any, *names: str) -> np.ndarray | None:
-    """Return each response's reward, float64 (B,): the sum over its tokens of the first of the columns ``names``.
+    """Return each response's reward, float64 (B,): the sum of its tokens' rewards.
 
-    Columns that the batch does not have are passed over. Return None if it has none of them.
+    The tokens' rewards are in the first of the columns ``names`` that the batch has. Return None if it has none of
+    them.
     """
     name = next((name for name in names if name in data), None)
     return None if name is None else padded(data, name)[name].sum(1).double().cpu().numpy()

@@ -26,7 +26,7 @@ from fspo.base.errors import UserError
 from fspo.base.keyed_noise import hashed
 from fspo.gradlog import GradLogWriter
 from fspo.gradlog.files import file_name, log_paths, rollout_of
-from fspo.gradlog.schema import LOG_COLUMNS, USER_PREFIX
+from fspo.gradlog.schema import LOG_COLUMNS, OF_THE_RULE, USER_PREFIX
 from fspo.integrations.fixed import token_mean
 from fspo.integrations.memory import UpdateMemory, remembers
 from fspo.integrations.verl_batch import (
@@ -50,7 +50,6 @@ _REMADE = "advantage_remade"
 _REWARDS = ("token_level_scores", "rm_scores")
 ROW = "fspo_row"
 """Name of a column that is added to verl's batch: a response's index among its process's responses of a rollout."""
-_OF_RULE = ("lo", "hi", "drift", "band_accept", "side", "multiplier", "weight")
 _logger = logging.getLogger(__name__)
 
 
@@ -71,7 +70,8 @@ class ObservedLossConfig(PolicyLossConfig):
 
     observe: str | None = None
     observe_tokens: bool = False
-    # The default is None, because verl's default would name a correction that the user did not set.
+    # The default of this option is None: with verl's default, the log's header would name a correction that the user
+    # did not set.
     rollout_correction: Any = None
 
     def __post_init__(self) -> None:
@@ -287,7 +287,7 @@ class _ActorLog:
             found["correction_weight"] = mean_factor(batch.get(FACTOR, None), kept, mask)
         tokens = token_columns(new, old, mask, mismatch) if self.tokens else {}
         if self.rule is None:
-            found = {name: values for name, values in found.items() if name not in _OF_RULE}
+            found = {name: values for name, values in found.items() if name not in OF_THE_RULE}
         limit = tu.get(data, "max_response_len")
         rows = {
             **tokens,

@@ -37,7 +37,7 @@ def clip_of(config: Any) -> Rule | None:
         if mode == "gspo":
             return Rule("linear", low, high, weight="geometric", name=name)
         return Rule("token", low, high, on=on, name=name).with_dual_at(bound)
-    except (UserError, ValueError, ZeroDivisionError):  # verl also takes ranges that leave out the ratio 1
+    except (UserError, ValueError, ZeroDivisionError):  # verl takes a band without the ratio 1, this project does not
         return None
 
 

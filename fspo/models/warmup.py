@@ -110,7 +110,9 @@ def dependencies(config: WarmupConfig, task: TeachingTask, width: int = EMBEDDED
 
 
 def _fill(folder: Path, config: WarmupConfig, task: TeachingTask, width: int, depends: dict[str, Any]) -> None:
-    """Train with one seed after another until a model reaches ``config.min_accuracy``; write it to ``folder``."""
+    """Train the embedded model on worked solutions, with one seed after another, until a model reaches the accuracy
+    ``config.min_accuracy``; write that model to ``folder``.
+    """
     best = 0.0
     for attempt in range(config.attempts):
         trial = replace(config, seed=config.seed + attempt)

@@ -44,10 +44,12 @@ class Records:
     hi: Float64[Tensor, " B"]  # upper edge of the band on S, nats
     drift: Float64[Tensor, " B"]  # drift m: centre of the band, nats per token; 0 for a rule without a drift
     band_accept: Bool[Tensor, " B"]  # S lies in the band
-    capped: Bool[Tensor, " B"]  # the exponent of the importance weight was held at MAX_EXPONENT
-    cut_low: Int64[Tensor, " B"]  # clips below the band: 0 or 1; for a rule by token or prefix, a number of tokens
-    cut_high: Int64[Tensor, " B"]  # clips above the band: 0 or 1, or a number of tokens
-    cut_dual: Int64[Tensor, " B"]  # clips at the dual clip: 0 or 1, or a number of tokens
+    capped: Bool[Tensor, " B"]  # whether the exponent of the importance weight was held at MAX_EXPONENT
+    # How often the rule clipped the response below the band: 0 or 1 for a sequence rule, a number of tokens for a token
+    # or prefix rule.
+    cut_low: Int64[Tensor, " B"]
+    cut_high: Int64[Tensor, " B"]  # clips above the band: 0 or 1; for a rule by token or prefix, a number of tokens
+    cut_dual: Int64[Tensor, " B"]  # clips at the dual clip: 0 or 1; for a rule by token or prefix, a number of tokens
     # Largest possible number of clips: 0 if A = 0, else 1 or the number of tokens. A clip share is the sum of the clips
     # of many responses over the sum of their ``count``.
     count: Int64[Tensor, " B"]
@@ -66,12 +68,14 @@ class Records:
     correction_lo: Float64[Tensor, " B"] | None = None  # lower edge of the correction's band on E or D + E, nats
     correction_hi: Float64[Tensor, " B"] | None = None
     correction_drift: Float64[Tensor, " B"] | None = None  # centre of the correction's band, nats per token
-    correction_side: Int8[Tensor, " B"] | None = None  # clipped by the correction: below -1, not 0, above 1
+    correction_side: Int8[Tensor, " B"] | None = None  # where the correction clipped: -1 below, 0 not at all, 1 above
     correction_weight: Float64[Tensor, " B"] | None = None  # factor by which the correction multiplies the gradient
     # whether the exponent of the correction's weight was held at MAX_EXPONENT
     correction_capped: Bool[Tensor, " B"] | None = None
-    correction_cut: Int64[Tensor, " B"] | None = None  # clips by the correction: 0 or 1, or a number of tokens
-    correction_count: Int64[Tensor, " B"] | None = None  # as ``count``: 0 if A = 0, else 1 or the number of tokens
+    # how often the correction clipped the response: 0 or 1, for a correction on tokens a number of tokens
+    correction_cut: Int64[Tensor, " B"] | None = None
+    # Largest possible value of correction_cut: 0 if A = 0, else 1 or, for a correction by token, the number of tokens.
+    correction_count: Int64[Tensor, " B"] | None = None
 
     def to_numpy(self) -> dict[str, Shaped[np.ndarray, " B"]]:
         """Return each field that is not None as a numpy array (B,), by name."""

@@ -36,7 +36,7 @@ def token_counts(config: TrainConfig, machine: MachineConfig, model: Sizes, rows
     response = min(machine.response_tokens or config.sampling.max_new_tokens, config.sampling.max_new_tokens)
     responses = batch.prompts * batch.responses
     each = ceil(batch.prompts / batch.minibatches) * batch.responses
-    updates = batch.minibatches * batch.epochs
+    updates = batch.updates
     fitting = max(1, batch.tokens // (prompt + response))
     # ``passes`` is the work of an update as a number of forward passes. A backward pass counts as 2 forward passes, or
     # as 1 with LoRA, where most weights need no gradient. Gradient checkpointing adds a second forward pass.

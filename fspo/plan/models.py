@@ -21,7 +21,7 @@ class HashedConfig:
 
     @classmethod
     def of(cls, config: PretrainedConfig) -> HashedConfig:
-        """Make a HashedConfig from a model's configuration."""
+        """Wrap a model's configuration with its JSON text, by which it is compared and hashed."""
         return cls(config.to_json_string(use_diff=False), config)
 
 

@@ -96,7 +96,7 @@ def cures(config: TrainConfig, machine: MachineConfig) -> list[str] | None:
             return None
         done.append(best[0].text)
         config, machine, now = best[0].config, best[0].machine, best[1]
-    # Report an option that several steps have changed once, with its last value.
+    # If several steps changed the same option, report only its last value.
     last = {text.split()[0]: text for text in done}
     return list(last.values()) if now.fits else None
 

@@ -50,7 +50,7 @@ def rollout(
     sharded = machine.shards > 1
     casts = compute.itemsize < DTYPES[config.model.dtype].itemsize or sharded
     parts = {"gathered": model.total * compute.itemsize} if casts else {}
-    if engine == "vllm":  # a vLLM server samples in the memory of another GPU
+    if engine == "vllm":  # a vLLM server samples on another GPU, so this GPU needs no memory for it
         return parts
     if config.sampling.precision != "same":
         compute = torch.bfloat16 if config.sampling.precision == "bfloat16" else compute

@@ -45,7 +45,7 @@ class Listener(Protocol):
         """
 
     def finish(self) -> None:
-        """Receive the notice that every tile of the backward pass has been handed to `tile`."""
+        """End a backward pass. It is called once, after `tile` was called for every tile of the logits' gradient."""
 
 
 def tile_shape(tokens: int, vocabulary: int, device: torch.device, logits: int | None = None) -> tuple[int, int]:
@@ -157,7 +157,9 @@ class _Logits:
     def tiles(
         self, block: slice, weight: Float[Tensor, "columns H"]
     ) -> Iterator[tuple[slice, Float[Tensor, "rows columns"]]]:
-        """Yield the logits of a block for some tokens at a time, not yet divided by the temperature.
+        """Yield the logits of one block of vocabulary entries, in tiles: for some tokens at a time.
+
+        The logits are not yet divided by the temperature.
 
         All tiles share one buffer, so the next tile overwrites the one before.
         """
@@ -240,7 +242,9 @@ class _LinearLogProbs(torch.autograd.Function):
                     scale = shift.exp()
                     logits.relative(x, new)
                     if entropy:
-                        x.clamp_(min=finfo.min)  # x holds z: for z = -infinity, z exp(z) is then 0, not NaN
+                        # x holds z, the logits less the largest one, over the temperature. Where z is -infinity,
+                        # z exp(z) would be NaN; with a finite z it is 0.
+                        x.clamp_(min=finfo.min)
                         e = x.exp()
                         here = torch.linalg.vecdot(x, e)
                         moment[rows] = scale * (moment[rows] + shift * total[rows]) + here

@@ -54,7 +54,8 @@ class HeadReader(Protocol):
         ...
 
     def flat_rows(self, rows: Int64[Tensor, " N"]) -> AbstractContextManager[None]:
-        """Return a context in which the output layer's input is N flattened tokens (N, H), not (B, T, H).
+        """Return a context in which this reader takes the output layer's input to be N flattened tokens (N, H), not
+        (B, T, H).
 
         ``rows`` (N,) is the number, within the batch, of the response that each token belongs to.
         """
@@ -209,7 +210,7 @@ class _Asked:
 
     predicting: Bool[Tensor, "B _"]  # (B, T - 1), true at each position that predicts a response token
     columns: Int64[Tensor, " _"]  # (K,), the positions at which at least one row predicts a response token
-    targets: Int64[Tensor, " N"]  # (N,), the response tokens
+    targets: Int64[Tensor, " N"]  # (N,), ids of the response tokens whose log-probs are wanted
     temperature: float
     entropy: bool
     logits: int | None
@@ -371,7 +372,10 @@ def _answering(head: nn.Module, asked: _Asked, keeps: bool) -> Iterator[list[Ten
 
 
 def _untouched(answer: Tensor, count: int) -> Float[Tensor, " N"] | None:
-    """Return the log-probs (N,) in a model's output; None if the test numbers after them are not unchanged."""
+    """Return the log-probs (N,) in a model's output, or None if the model changed the test numbers after them.
+
+    A model that changes the test numbers also changes logits after its output layer.
+    """
     probe = torch.tensor(_PROBE, dtype=answer.dtype, device=answer.device)
     exact = answer.dtype in (torch.float32, torch.float64) and answer.shape == (1, 1, count + len(probe))
     return answer[0, 0, :count] if exact and torch.equal(answer[0, 0, count:].detach(), probe) else None

@@ -95,7 +95,8 @@ class ScoreHooks:
         self._offsets: dict[nn.Module, bool] = {}
         self._rules = {"linear": self._linear, "conv1d": self._linear, "scale": self._scale, "embedding": self._lookup}
         self._listening: nn.Module | None = None
-        self._flat_rows: torch.Tensor | None = None  # number of each token's response; None outside `flat_rows`
+        # Inside a block of `flat_rows`: for each token the number of its response. Elsewhere None.
+        self._flat_rows: torch.Tensor | None = None
         self._backward = False  # True in the backward pass, in which gradient checkpointing calls forward again
         self._reset(0, 0)
 
@@ -144,7 +145,8 @@ class ScoreHooks:
         """
         if not torch.is_grad_enabled():
             return None
-        if self._backward:  # gradient checkpointing runs the layer again; its output was kept before
+        # Gradient checkpointing runs the embedding again in the backward pass; its output was kept in the forward pass.
+        if self._backward:
             return output.detach().requires_grad_()
         ids = args[0]
         if module is self._embedding:
@@ -265,7 +267,7 @@ class ScoreHooks:
         if right is None:
             return left.new_zeros(self._batch, left.shape[1]).index_add_(0, labels, left)
         total = left.new_zeros(self._batch, left.shape[1], right.shape[1])
-        for row in labels.unique().tolist():  # the loop is short: one turn for each response that has tokens here
+        for row in labels.unique().tolist():  # a short loop: a turn for each response with a token in `labels`
             own = labels == row
             total[row] = left[own].T @ right[own]
         return total
@@ -287,7 +289,9 @@ class ScoreHooks:
         if x.dim() < 2 or (x.shape[0] != self._batch and x.shape[0] != self._batch * self._length):
             self._reject(site, "the rows of the batch are mixed in its input")
             return None
-        if module not in self._offsets:  # compare the assumed formula with the module's output at its first use
+        # At the layer's first forward pass, compare its output with the formula that this hook assumes: affine in the
+        # weight.
+        if module not in self._offsets:
             few, bias = thinned(x), getattr(module, "bias", None)
             zero, one = (output_with_weight(module, few, value) for value in (0.0, 1.0))
             affine = zero + weight * (one - zero) + (0.0 if bias is None else whole(bias))

@@ -28,14 +28,20 @@ class Tap(torch.autograd.Function):
     def forward(
         ctx: Any, output: Float[torch.Tensor, "*shape"], saved: Shaped[torch.Tensor, " ..."], receive: Callable
     ) -> Float[torch.Tensor, "*shape"]:
-        """Return ``output`` unchanged (as a view), and keep ``saved`` and ``receive`` for the backward pass."""
+        """Return ``output`` unchanged (as a view).
+
+        Keep the tensor ``saved`` and the function ``receive``: the backward pass calls it with the gradient and the
+        tensor.
+        """
         ctx.save_for_backward(saved)
         ctx.receive = receive
         return output.view_as(output)
 
     @staticmethod
     def backward(ctx: Any, delta: Float[torch.Tensor, " ..."]) -> tuple[Float[torch.Tensor, " ..."], None, None]:  # type: ignore[override]
-        """Call `receive` with the gradient and return the gradient unchanged."""
+        """Call `receive` with the gradient with respect to the output of `forward`, and return that gradient unchanged,
+        because `forward` is the identity.
+        """
         ctx.receive(delta, *ctx.saved_tensors)
         return delta, None, None
 
@@ -81,7 +87,9 @@ class HeadListener:
         self._bias: torch.Tensor | None = None
 
     def begin(self, vocabulary: int, dtype: torch.dtype) -> bool:
-        """Set the sums to 0 for a new backward pass; return whether no parameter needs a gradient in this pass."""
+        """Set the sums over the logits' gradient to 0 for a new backward pass; return whether no parameter needs a
+        gradient in this pass.
+        """
         self._matrix = self.sketcher.matrix(self.key, vocabulary, dtype)
         width = vocabulary if self._matrix is None else self._matrix.shape[1]
         left = torch.zeros(len(self.labels), width, dtype=dtype, device=self.labels.device)
@@ -89,7 +97,10 @@ class HeadListener:
         return self.alone()
 
     def tile(self, delta: Float[torch.Tensor, "rows columns"], rows: slice, columns: slice) -> None:
-        """Add one tile ``delta`` of the logits' gradient (some tokens, some vocabulary entries) to the sums."""
+        """Add one tile ``delta`` of the logits' gradient (some tokens, some vocabulary entries) to the sums over tiles.
+
+        From these sums the output layer's part of the scores is made.
+        """
         assert self._left is not None
         if self._matrix is None:
             self._left[rows, columns] = delta
@@ -99,7 +110,8 @@ class HeadListener:
             self._bias[:, columns].index_add_(0, self.labels[rows], delta)
 
     def finish(self) -> None:
-        """Call `receive` with the sums, to which all tiles are now added."""
+        """Pass the backward pass's finished sums to `receive`: each token's projected gradient of the logits, and each
+        response's gradient of the bias. All tiles are now added to them."""
         left, bias, self._left, self._bias = self._left, self._bias, None, None
         assert left is not None
         self.receive(left, bias)
@@ -110,7 +122,7 @@ class Site:
     """A module whose score is read by hooks: its kind, its name, the names of its trainable weight and bias (None if
     frozen or absent), and the keys of the two random projections of its weight's gradient (rows and columns)."""
 
-    kind: str  # what kind of layer it is: "linear", "conv1d", "embedding" or "scale"
+    kind: str  # kind of the module's layer: "linear", "conv1d", "embedding" or "scale"
     name: str
     weight: str | None
     bias: str | None
@@ -120,7 +132,8 @@ class Site:
 
 def _kind(module: nn.Module) -> str | None:
     """Return how a module's parameters are scored ("linear", "conv1d", "embedding", "scale"); None if not at all."""
-    forward = type(module).forward  # a subclass of Linear with a forward of its own may compute another formula
+    # Compare ``forward``, not the class: a subclass of Linear with its own ``forward`` may compute another formula.
+    forward = type(module).forward
     if forward is nn.Linear.forward:
         return "linear"
     if forward is Conv1D.forward:
@@ -185,7 +198,8 @@ def output_with_weight(
     module: nn.Module, x: Float[torch.Tensor, "*shape"], value: float
 ) -> Float[torch.Tensor, "*shape"]:
     """Return the output of a module with every weight set to `value` and no bias, without running its hooks."""
-    twin = object.__new__(type(module))  # copy.copy would run the constructor of a module that FSDP2 has wrapped
+    # Copy the module without copy.copy, which would run the constructor of a module that FSDP2 has wrapped.
+    twin = object.__new__(type(module))
     own = {n: torch.zeros(p.shape, dtype=p.dtype, device=p.device) for n, p in module.named_parameters()}
     own["weight"] += value
     twin.__dict__.update(module.__dict__, _parameters=own)

@@ -98,8 +98,8 @@ class Sketcher:
         self._table = cache(self._make_table)
 
     def side(self, length: int) -> int:
-        """Return how many rows (or columns) remain when the ``length`` rows (or columns) of a matrix are projected: at
-        most k.
+        """Return how many rows (or columns) remain when the ``length`` rows (or columns) of a gradient's matrix are
+        projected: at most k, the number of columns of a random projection. Without a projection all remain.
         """
         return length if self.projection is None else min(length, self.projection)
 
@@ -122,10 +122,11 @@ class Sketcher:
     def _make_table(
         self, name: str, dtype: torch.dtype
     ) -> tuple[Int64[torch.Tensor, " entries"], Float[torch.Tensor, " entries"]]:
-        """Return for each entry of a part its bucket in the sketch, and the factor with which it is added there.
+        """Return for each entry of the gradient's part ``name`` its bucket in the sketch, and the factor with which the
+        entry is added there.
 
         The factor is a random sign (1 if all parts are laid side by side). It is divided by sqrt(k) if the rows of the
-        part are projected, and again if its columns are, because `project` multiplies by sqrt(k) each time.
+        part are projected to k, and again if its columns are, because `project` multiplies by sqrt(k) each time.
         """
         start, size = self._spans[name]
         shape = self.shapes[name]
@@ -148,15 +149,17 @@ class Sketcher:
         return torch.zeros(rows, self.width, dtype=dtype, device=self.device)
 
     def add(self, total: Float[torch.Tensor, "B D"], name: str, part: Float[torch.Tensor, " B *part"]) -> None:
-        """Hash one part, which is already projected, and add it to `total` in place.
+        """Hash one part of the gradient of each of B responses, and add it in place to the responses' sketches.
 
         Parameters
         ----------
         total : Tensor, shape (B, width)
+            The sketches.
         name : str
+            Name of the part, one of ``shapes``.
         part : Tensor, shape (B, ...)
-            For a matrix part P_row^T G P_col, shape (B, kept rows, kept columns), each projection times sqrt(k) as in
-            `project`; for a vector part the part itself.
+            For a matrix G its projection P_row^T G P_col, shape (B, kept rows, kept columns), each projection times
+            sqrt(k) as in `project`; for a vector the vector itself.
         """
         buckets, scale = self._table(name, total.dtype)
         flat = part.reshape(part.shape[0], -1).to(total.dtype) * scale

@@ -80,7 +80,9 @@ class ReproductionOptions:
             checked_seed("--seeds", seed)
 
     def sizes(self) -> ReproductionSizes:
-        """Return the preset's sizes, with the values that these options give in the place of the preset's."""
+        """Return the sizes of the reproduction (tasks, rules, seeds, rollouts, ...): those of its preset, replaced
+        where these options give a value.
+        """
         lists = {name: getattr(self, name) for name in ("tasks", "rules", "seeds")}
         changes = {name: given and tuple(given) for name, given in lists.items()}
         changes |= {"rollouts": self.rollouts, "jobs": self.jobs}

@@ -177,7 +177,8 @@ def prepare(job: Job) -> None:
             aside = aside.with_name(aside.name + "+")
         os.replace(job.run, aside)
     job.run.mkdir(parents=True, exist_ok=True)
-    mark(job.run)  # writes run.json; the trainer refuses a folder that holds files but no run.json
+    # Write run.json now: the trainer refuses a folder that holds files but no run.json.
+    mark(job.run)
     write_text(stamp, job.key + "\n")
 
 

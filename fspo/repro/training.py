@@ -54,7 +54,9 @@ class Training:
         return Job(Path(options["output"]), key, arguments, rollouts)
 
     def shared(self) -> Job:
-        """Return the job of the unclipped run on which every range is calibrated. It runs alone, with all threads."""
+        """Return the training job of rule "none" with the first seed. Every rule's range is calibrated on this run, so
+        it runs before the others, with the threads of all jobs.
+        """
         threads = self.sizes.jobs * self.sizes.threads
         return self.job("none", self.sizes.seeds[0], self.sizes.unclipped_rollouts, {}, threads)
 

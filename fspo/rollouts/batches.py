@@ -145,11 +145,11 @@ tokens equals the time of this many tokens."""
 def _cuts(lengths: np.ndarray, tokens: int, cost: int) -> list[int]:
     """Cut n rows, sorted by their ``lengths`` (n,) in tokens, into parts; return the positions of the cuts.
 
-    A part counts all its tokens with padding, and ``cost`` more; the cuts make the sum over the parts as small as
-    possible. A part holds at most ``tokens`` tokens with padding, or a single row.
+    A part costs as much as it has tokens, padding included, plus ``cost``. The cuts are those with the least cost of
+    all parts together. A part holds at most ``tokens`` tokens, padding included, unless it is a single row.
     """
-    # Entry n of ``least`` is the least sum with which the first n rows can be cut; entry n of ``begins`` is the row
-    # with which their last part then begins.
+    # Entry n of ``least`` is the least cost (sum over parts) of dividing the first n rows into parts; entry n of
+    # ``begins`` is the row with which the last of these parts begins.
     least, begins = np.zeros(len(lengths) + 1), [0]
     for end, longest in enumerate(lengths, 1):
         starts = np.arange(max(end - max(tokens // longest, 1), 0), end)
@@ -191,12 +191,11 @@ def plan_microbatches(
         chosen = chosen[np.argsort(total_lengths[chosen], kind="stable")]
         cost = MICROBATCH_COST if world == 1 else tokens
         parts = np.split(chosen, _cuts(total_lengths[chosen], tokens, cost)) if len(chosen) else []
-        while (
-            len(parts) % world and max(map(len, parts)) > 1
-        ):  # processes would get unequal numbers of parts, so halve the biggest part
+        # While processes would get unequal numbers of microbatches (parts of the rows), halve the biggest one.
+        while len(parts) % world and max(map(len, parts)) > 1:
             i = int(np.argmax([len(part) * total_lengths[part[-1]] * (len(part) > 1) for part in parts]))
             parts[i : i + 1] = np.array_split(parts[i], 2)
-        # Sort the parts by size, so that at any time all processes work on parts of similar size.
+        # Sort the microbatches (parts) by size, so that at any time all processes work on microbatches of similar size.
         parts.sort(key=lambda part: len(part) * total_lengths[part[-1]])
         for i in range(0, len(parts), world):
             mine = i + rank

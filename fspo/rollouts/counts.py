@@ -31,7 +31,7 @@ class Counts:
         pair[1] += float(count)
 
     def merge(self, other: dict[str, list[float]]) -> None:
-        """Add the numerators and counts that another process or minibatch collected."""
+        """Add the numerators and counts of metrics (``other``, by name) that another process or minibatch collected."""
         for name, (numerator, count) in other.items():
             self.add(name, numerator, count)
 

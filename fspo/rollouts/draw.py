@@ -60,7 +60,8 @@ class DrawnRollout:
     rounds: int = 0
 
     def count(self, counts: Counts, config: TrainConfig) -> None:
-        """Add the metrics of the rollout to ``counts``: rewards, lengths, and what was left out."""
+        """Add the metrics of the rollout to ``counts``: rewards, lengths, and how many prompts were skipped, responses
+        left out and groups replaced."""
         add_rollout(counts, self.batch, self.groups)
         counts.add(metric.TOO_LONG, self.too_long, self.passed)
         reasons: list[str] = [*config.batch.drop, *([ALONE] if "failed" in config.batch.drop else [])]

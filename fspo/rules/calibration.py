@@ -35,8 +35,8 @@ def standardized_excess(
     Raises
     ------
     UserError
-        For an unknown rate, lengths below 1, advantages or centres that are not finite, or arrays whose shapes do not
-        broadcast.
+        For a ``rate`` that is neither "band" nor "update", lengths below 1, advantages or centres that are not finite,
+        or arrays whose shapes do not broadcast.
     """
     S, n, A = checked_rows(S, n, A, rate)
     below, above = rule.half_widths(n)

@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Int8, Real
 
 from fspo.base.errors import UserError
 
-Array = Any  # a numpy array or a torch tensor
+Array = Any  # stands for a numpy array or a torch tensor in annotations
 Outside = Literal["drop", "truncate", "cap", "mask"]
 Weight = Literal["sequence", "geometric", "none"]
 CUTTING_ALIKE: tuple[tuple[Outside, ...], ...] = (("drop", "truncate"), ("cap",), ("mask",))
@@ -24,6 +24,8 @@ ZEROING: tuple[Outside, ...] = ("drop", "mask")
 """Values of `Clip.outside` with which a response that is cut loses all its weight.
 
 With the other values a response that is cut keeps the weight of the edge."""
+NO_LOWER_EDGE: tuple[Outside, ...] = ("cap",)
+"""Values of `Clip.outside` with which no response is cut below the band."""
 OF_CLIP_RULES: tuple[Outside, ...] = ("drop", "truncate", "cap")
 """Values of `Clip.outside` with which tables and figures evaluate each clip rule."""
 OF_CORRECTIONS: tuple[Outside, ...] = ("mask", "cap")
@@ -80,10 +82,9 @@ class Applied(NamedTuple):
     response's value in the objective.
     """
 
-    side: Int8[
-        Array, "*rows"
-    ]  # int8: -1 cut at the lower edge, 0 not cut, +1 cut at the upper edge, 2 cut at the dual edge
-    multiplier: Float[Array, "*rows"]  # M >= 0; under "truncate" and "cap" log M is held within +-80
+    # int8: -1 cut at the lower edge, 0 not cut, 1 cut at the upper edge, 2 cut at the edge of the dual clip
+    side: Int8[Array, "*rows"]
+    multiplier: Float[Array, "*rows"]  # M >= 0; a rule that truncates or caps holds log M within +-80
     weight: Float[Array, "*rows"]  # w = exp(S) or exp(S/n), exponent capped at MAX_EXPONENT
     clipped_weight: Float[Array, "*rows"]
     edge_weight: Float[Array, "*rows"]
@@ -214,6 +215,11 @@ class Clip(NamedTuple):
     def zeroes(self) -> bool:
         """Whether a response that is cut loses all its weight. If not, it keeps the weight of the edge."""
         return self.outside in ZEROING
+
+    @property
+    def has_lower_edge(self) -> bool:
+        """Whether a response may be cut below the band."""
+        return self.outside not in NO_LOWER_EDGE
 
     def _dual_edge(self, edges: Edges) -> Float[Array, "*rows"]:
         assert self.dual is not None

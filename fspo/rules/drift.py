@@ -90,7 +90,7 @@ class DriftStats:
         return DriftStats(*sums, *by_sign)
 
     def __add__(self, other: DriftStats) -> DriftStats:
-        """Return the sums over the tokens of both parts of a minibatch."""
+        """Add the drift statistics of two parts of a minibatch, and return those of both parts together."""
         return DriftStats(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
 
     @property

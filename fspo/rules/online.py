@@ -115,8 +115,8 @@ class OnlineRule:
         if rule.adapt == "range":
             return scaled(rule, self._bounded(s.log_scale))
         if rule.adapt == "exponent" and rule.gamma is not None:
-            # ``_step`` already bounds the slope so that gamma stays within EXPONENTS; these bounds remove rounding
-            # errors.
+            # ``_step``, which learns the slope, already keeps the band's exponent gamma within EXPONENTS. Here min and
+            # max only remove rounding errors.
             gamma = min(max(rule.gamma + s.slope / s.spread, EXPONENTS[0]), EXPONENTS[1])
             return replace(scaled(rule, self._bounded(s.log_scale - s.slope * s.centre / s.spread)), gamma=gamma)
         if rule.adapt == "bins" and s.scores:
@@ -211,7 +211,7 @@ class OnlineRule:
 
     @cached_property
     def _widest(self) -> float:
-        """Logarithm of the largest factor by which the template's half-widths may be multiplied.
+        """Logarithm of the largest factor by which the band may be wider than ``template``, the band it started from.
 
         At length 1 that factor makes the larger of the two half-widths MAX_HALF_WIDTH.
         """
@@ -224,7 +224,8 @@ class OnlineRule:
     def _factors(self) -> tuple[tuple[float, float], ...]:
         scores = {int(name): np.asarray(found, np.float64) for name, found in self._state.scores.items()}
         pooled = conformal_quantile(np.concatenate(list(scores.values())), self._target)
-        last = max(scores) + 1  # for responses longer than any seen: one more bin, with the factor of all bins pooled
+        # ``last`` is one bin more, for responses longer than any seen. It gets the factor of all bins pooled.
+        last = max(scores) + 1
         found = []
         for bin_ in range(last + 1):
             factor = conformal_quantile(scores.get(bin_, ()), self._target)
@@ -241,7 +242,7 @@ def length_bin(n: Real[np.ndarray, " N"]) -> Int64[np.ndarray, " N"]:
 
 
 def least_length(bin_: int) -> float:
-    """Return the least length of a bin of `length_bin`."""
+    """Return the least length in bin ``bin_`` of `length_bin`, which holds lengths from 2^bin_ to 2^(bin_+1) - 1."""
     return 2.0**bin_
 
 
@@ -265,5 +266,5 @@ def conformal_quantile(scores: Any, target: float) -> float:
     if not 0 < target < 1:
         raise UserError(f"target={target} must lie strictly between 0 and 1")
     found = np.asarray(scores, np.float64)
-    k = math.ceil((found.size + 1) * target - 1e-12)  # 1e-12 keeps rounding from raising the rank by 1
+    k = math.ceil((found.size + 1) * target - 1e-12)  # without the 1e-12, rounding could make the rank k too large by 1
     return float(np.partition(found, k - 1)[k - 1]) if k <= found.size else math.inf

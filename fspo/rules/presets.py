@@ -107,9 +107,9 @@ def correction(name: str, **changes: Any) -> Rule | None:
     if name not in CORRECTIONS:
         raise unknown_name("correction", name, ("none", *CORRECTIONS))
     rule = _changed(CORRECTIONS[name], changes)
-    if rule.outside == "cap" and "range_lo" in changes:
+    if "range_lo" in changes and not rule.clip.has_lower_edge:
         raise UserError(
-            f"correction {name!r}: range_lo has no effect, because outside='cap' holds weights at the upper edge "
+            f"correction {name!r}: range_lo has no effect, because outside={rule.outside!r} cuts at the upper edge "
             "alone: leave range_lo out, or set outside='mask'"
         )
     check_ratios(Rule("none"), rule)

@@ -189,7 +189,7 @@ class Rule:
         return asdict(self)
 
     def half_widths(self, n: Float[Array, "*rows"]) -> tuple[Float[Array, "*rows"], Float[Array, "*rows"]]:
-        """Return the band's half-widths below and above its centre, nats, for sums of ``n`` log-ratios."""
+        """Return the band's half-widths below and above its centre, nats, for responses or prefixes of ``n`` tokens."""
         xp = array_namespace(n)
         if self.shape == "none":
             infinite = xp.full_like(n, math.inf)

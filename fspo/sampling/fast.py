@@ -39,7 +39,10 @@ class CacheLayer(CacheLayerMixin):
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Append keys and values (rows, heads, positions, size); return views of all that is stored for these rows."""
+        """Append the keys and values of new positions, (rows, heads, positions, size), to the cache.
+
+        Return views of all keys and values that the cache holds for these rows.
+        """
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         rows, first = key_states.shape[0], self.length
@@ -72,7 +75,7 @@ class CacheLayer(CacheLayerMixin):
         return self.length
 
     def get_max_length(self) -> int:
-        """Return the number of token positions that the buffers have room for."""
+        """Return the number of token positions whose keys and values the cache has room for."""
         return self.capacity
 
 

@@ -108,7 +108,7 @@ def pad_left(prompts: Sequence[Sequence[int]], pad: int, device: torch.device) -
 
 
 def trim(tokens: np.ndarray, logprobs: np.ndarray, eos: list[int]) -> Iterator[tuple[np.ndarray, np.ndarray, bool]]:
-    """Cut each row after its first end token; yield (tokens, log-probs, truncated)."""
+    """Cut each sampled response after its first end token; yield (tokens, log-probs, whether it has no end token)."""
     ended = np.isin(tokens, eos)
     lengths = np.where(ended.any(1), ended.argmax(1) + 1, tokens.shape[1])
     for row, length in enumerate(lengths):

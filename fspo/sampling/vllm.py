@@ -71,7 +71,7 @@ class Server:
     timeout: float = field(compare=False)
 
     def command(self) -> str:
-        """Return the shell command that starts the server."""
+        """Return the shell command that starts the vLLM server, for the user to run."""
         address = urlsplit(self.url)
         return (
             "VLLM_SERVER_DEV_MODE=1 python -m vllm.entrypoints.openai.api_server "
@@ -106,7 +106,7 @@ class Server:
             raise UserError(f"no vLLM server answers at {self.url} ({why}): {again}") from error
 
     def model(self) -> str:
-        """Return the name under which the server serves the folder's model.
+        """Return the name under which the vLLM server serves the model in ``folder``.
 
         Raises
         ------

@@ -57,7 +57,9 @@ class Ratios:
 
     @property
     def shares(self) -> bool:
-        """Whether every ratio is a share (of rows or of weights): each numerator lies between 0 and its denominator."""
+        """Whether all these ratios are shares of rows or of weights: each cluster's numerator in each bin lies between
+        0 and the denominator.
+        """
         return self.binary or bool(np.all((self.sums >= 0) & (self.sums <= self.base * (1 + 1e-9))))
 
 
@@ -143,7 +145,8 @@ def ratios_of_sums(
     # Scale each cluster's influence value to the change of the ratio if the cluster were deleted. Unscaled values make
     # intervals too short where clusters differ in size.
     influence = influence / (1 - leverage) * (present - 1) / present
-    with np.errstate(over="ignore"):  # where training has collapsed, sums of weights are near 0 and ratios overflow
+    # Where training has collapsed, sums of weights are near 0 and ratios may overflow: numpy need not warn of it.
+    with np.errstate(over="ignore"):
         variance = np.sum(influence**2, axis=0) * present / (present - 1)
     if binary:
         flat = (variance < 1e-300) & (met > 0)

@@ -143,9 +143,10 @@ def error_draws(covariance: Float64[np.ndarray, "K K"], df: int) -> Float64[np.n
 def simultaneous_half_widths(
     covariance: Float64[np.ndarray, "K K"], df: int, level: float = CONFIDENCE
 ) -> Float64[np.ndarray, " K"]:
-    """Return half-widths (K,) of intervals that hold together with probability ``level`` (max-t).
+    """Return the half-widths (K,) of intervals around K estimates that all hold their true values at once with
+    probability ``level`` (max-t).
 
-    A half-width is 0 where the variance is 0.
+    ``covariance`` is that of the estimates. A half-width is 0 where the estimate's variance is 0.
     """
     se = np.sqrt(np.maximum(np.diag(covariance), 0.0))
     some = se > 0

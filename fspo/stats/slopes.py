@@ -15,7 +15,8 @@ from fspo.stats.intervals import EQUIVALENCE, t_quantile
 
 @dataclass(frozen=True)
 class Slope:
-    """A regression slope with two cluster-robust intervals, at 95 % (``ci``) and 90 % (``ci90``), and two tests.
+    """A regression slope with two cluster-robust intervals, at the levels CONFIDENCE (``ci``) and EQUIVALENCE
+    (``ci90``), and two tests.
 
     One test is of the hypothesis that the slope is 0, the other of the hypothesis that it is beyond a margin around 0.
     """
@@ -26,7 +27,7 @@ class Slope:
     ci_high: float
     ci90_low: float
     ci90_high: float
-    p_value: float  # p-value of the hypothesis slope = 0, two-sided
+    p_value: float  # two-sided p-value of the hypothesis that the true slope is 0
     tost_p: float  # p-value of the hypothesis |slope| >= margin, two one-sided tests
     clusters: int
     reason: str = ""
@@ -94,7 +95,7 @@ def slope_of_sums(
     ----------
     wx, wxx, wxy : array (C,)
         Sums of w x, w x^2 and w x y over each cluster's rows: w the weight, x the regressor and y the outcome of a
-        row, x and y centred at their means over the row's stratum.
+        row, x and y less their weighted means over the rows of the same ``strata`` value (by default, over all rows).
     weight : float
         Sum of w over all rows.
     unusual : int

@@ -35,10 +35,9 @@ def make_task(name: str, options: Mapping[str, Any] | None = None) -> Task:
     Parameters
     ----------
     name : str
-        ``"chain-add"`` (embedded, see `fspo.tasks.chain_add`), ``"even-tokens"`` (for models with random weights, see
-        `fspo.tasks.even_tokens`), ``"gym:<name>"`` (any reasoning-gym dataset, see `fspo.tasks.gym`), ``"dataset"``
-        (jsonl, parquet or Hugging Face data, see `fspo.tasks.dataset`) or the name of a known training set
-        (`fspo.tasks.sets`), which the option ``path`` reads from a local copy.
+        One of `TASK_NAMES` (`fspo.config.TaskConfig` says what they are): a name of ``_BUILDERS``, ``"gym:<name>"`` for
+        any reasoning-gym dataset, or the name of a known training set (`fspo.tasks.sets`), which the option ``path``
+        reads from a local copy.
     options : mapping, optional
         Fields of the task's configuration class.
 
@@ -74,8 +73,8 @@ def teaching_task(name: str, options: Mapping[str, Any] | None = None) -> Teachi
     task = make_task(name, options)
     if not isinstance(task, TeachingTask):
         raise UserError(
-            f"task {name!r} has no worked solutions to warm up the embedded model on ('chain-add' and 'gym:products' "
-            "have): name a pretrained model with --model.name-or-path"
+            f"task {name!r} has no worked solutions to warm up the embedded model on: choose a task that has "
+            "(docs/train.md, Tasks), or name a pretrained model with --model.name-or-path"
         )
     return task
 

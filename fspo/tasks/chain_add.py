@@ -71,8 +71,10 @@ class ChainAddConfig:
 
 
 def held_out(start: int, addend: int) -> bool:
-    """Return whether the pair (start, addend) belongs to the eval split, for any number of steps."""
-    # Knuth's multiplicative hash gives the same split in every run and holds out pairs without a pattern in the digits.
+    """Return whether the problems of chain-add that begin at ``start`` and add ``addend`` at each step belong to the
+    eval split; the number of steps does not matter."""
+    # Knuth's multiplicative hash of a pair chooses the held-out pairs: the same in every run, and without a pattern in
+    # their digits.
     return (((start * MODULUS + addend) * 2654435761) % 2**32 >> 16) % HELD_OUT == 0
 
 
@@ -116,12 +118,12 @@ class ChainAdd:
         self.config = config or ChainAddConfig()
 
     def size(self, split: Split) -> int | None:
-        """Return None, because both splits are endless."""
+        """Return None for the number of examples, because both splits are endless."""
         check_split(split)
         return None
 
     def example(self, split: Split, index: int) -> Example:
-        """Return example ``index``, a pure function of (config, split, index)."""
+        """Return the example at ``index``; it depends on the task's options, the split and the index alone."""
         check_split(split)
         steps, start, addend, _ = _problem(self.config, split, self.config.seed, index)
         return Example(
@@ -148,7 +150,8 @@ class ChainAdd:
         return warmup_text(self.config if slips else replace(self.config, slip=0.0), seed, index)
 
     def score(self, examples: Sequence[Example], responses: Sequence[str], finished: Sequence[bool]) -> Rewards:
-        """Give reward 1 if the response ended and its last step has counter 0 and the right state, else 0.
+        """Give reward 1 if the response ended, its last step says that no addition is left (counter 0), and the sum
+        there (state) is right; else 0.
 
         Parameters
         ----------

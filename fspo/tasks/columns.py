@@ -28,7 +28,7 @@ class DatasetColumns:
 
 
 LAYOUTS: dict[str, DatasetColumns] = {
-    # `detect` takes the first of these entries whose two columns a row has, so their order matters.
+    # `detect` takes the first of these entries whose prompt and answer columns a data set has, so their order matters.
     "DAPO-Math-17k": DatasetColumns("prompt", "reward_model.ground_truth"),
     "prompt and answer": DatasetColumns("prompt", "answer"),
     "GSM8K": DatasetColumns("question", "answer", MARKED),

@@ -199,7 +199,7 @@ class DatasetTask:
                     continue
                 if self.config.repeats == "drop":
                     first = answers.setdefault(_key(example.prompt), example.answer)
-                    if len(answers) == len(examples):  # an earlier row has this prompt: leave the row out
+                    if len(answers) == len(examples):  # an earlier row has the same prompt: leave this row out
                         repeated, conflicts = repeated + 1, conflicts + (first != example.answer)
                         continue
                 examples.append(example)

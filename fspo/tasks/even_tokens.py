@@ -49,7 +49,7 @@ class EvenTokensConfig:
     vocabulary: int = 1000
 
     def __post_init__(self) -> None:
-        """Raise UserError for values that even-tokens cannot use."""
+        """Raise UserError for values of the options that the task even-tokens cannot use."""
         if self.seed < 0:
             raise UserError(f"even-tokens seed is {self.seed}: use 0 or more")
         if self.prompt_tokens < 1:
@@ -59,7 +59,10 @@ class EvenTokensConfig:
 
 
 class EvenTokens:
-    """The task even-tokens. Its prompts are drawn from a seed, so training and evaluation never run out of examples."""
+    """The task even-tokens: the reward of a response is the share of even numbers in it.
+
+    Prompts are drawn from a seed, so training and evaluation never run out of examples.
+    """
 
     name = NAME
 

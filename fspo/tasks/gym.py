@@ -24,7 +24,9 @@ CACHED_ENTRIES = 4096
 
 @dataclass(frozen=True)
 class GymConfig:
-    """Options of every ``gym:`` task; any other option is passed to the dataset's own configuration.
+    """Options of every ``gym:`` task, whose questions come from a dataset of the package reasoning-gym.
+
+    Any other option is passed to the dataset's own configuration.
 
     Attributes
     ----------
@@ -57,7 +59,7 @@ class GymConfig:
     workers: int = 2
 
     def __post_init__(self) -> None:
-        """Raise UserError for values that cannot be used."""
+        """Raise UserError if the seed or a number of examples is too small."""
         if self.seed < 0:
             raise UserError(f"seed={self.seed}: use a seed of at least 0")
         if self.size < 1 or self.eval_size < 0:

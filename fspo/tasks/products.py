@@ -27,12 +27,14 @@ if TYPE_CHECKING:
 
 OPEN, CLOSE = "<answer>", "</answer>"
 STEP_TOKENS = 9
-MOST_STEPS = 20  # for the second number 99: the first step, 9 additions, the move to the next digit, 9 additions
+# Most steps of a solution. They are needed if the second factor is 99: the first step, 9 additions for one digit, the
+# move to the next digit, 9 additions for that digit.
+MOST_STEPS = 20
 MAX_RESPONSE_TOKENS = STEP_TOKENS * (MOST_STEPS + 1) + len([OPEN, *"9801", CLOSE, "end token"])
 """The response limit, tokens: the longest worked solution plus one step.
 
 A response with one step too many can thus end by itself and is not cut."""
-SUMS = 10_000  # sums are taken modulo this number, because a step has four digits for them
+SUMS = 10_000  # the running sum is taken modulo this number, because a step writes it with four digits
 # Probability that a step adds the first number twice at once if it must be added twice or more. Correct solutions to
 # one question then differ in length.
 DOUBLE_SHARE = 0.25

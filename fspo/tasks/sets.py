@@ -28,7 +28,8 @@ _PLACE = ("subset", "split", "eval_split")
 
 
 def known_options(known: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a known set, in which the user's ``options`` replace those of the same name.
+    """Return the options of a data set or benchmark that the package knows by name, such as math500. The user's
+    ``options`` replace those of the same name.
 
     Of the option ``judge``, a mapping, only the fields that the user gives are replaced. If the user gives ``path``,
     the subset and the splits of the copy on the Hugging Face hub are left out.

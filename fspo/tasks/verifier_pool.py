@@ -149,11 +149,11 @@ class VerifierPool:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        """Stop the workers at the end of a ``with`` block."""
+        """Kill the verifier's worker processes at the end of a ``with`` block."""
         self.close()
 
     def close(self) -> None:
-        """Kill the workers; a later call of `score` starts new ones."""
+        """Kill the verifier's worker processes; a later call of `score` starts new ones."""
         with self._lock:
             if self._finalizer is not None:
                 self._finalizer()

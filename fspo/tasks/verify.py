@@ -76,7 +76,8 @@ def last_boxed(text: str) -> str | None:
 
     The text is read once, so a response that repeats an unclosed ``\boxed{`` many times takes linear time.
     """
-    open_braces: list[int] = []  # for each open brace, where its content starts; -1 if no \boxed is before it
+    # For each brace that is still open: the position at which its content starts, or -1 if it is not that of a \boxed.
+    open_braces: list[int] = []
     best, found = -1, None
     for token in _BRACES.finditer(text):
         if token.group() == "}":
@@ -260,7 +261,7 @@ class Verifier:
         options = {"workers": config.workers, "timeout_s": config.timeout_s}
         self._is_user_function = ":" in config.verifier
         if config.verifier == "exact":
-            # Match the user's pattern in a worker process, which can be killed if matching takes too long.
+            # Match the user's regular expression in a worker process, which can be killed if matching takes too long.
             if config.extract.startswith("regex:"):
                 self.pool = VerifierPool(_exact_factory, (config.extract, config.case_sensitive), **options)
             else:

@@ -35,6 +35,11 @@ from fspo.theory.reweighting import (
     lre,
     relative_acceptance,
 )
+from fspo.theory.still import (
+    acceptance_with_still,
+    fair_exponent_with_still,
+    lre_with_still,
+)
 
 __all__ = [
     "BERRY_ESSEEN_IID",
@@ -43,6 +48,7 @@ __all__ = [
     "PHI_1",
     "CosineLemma",
     "Floats",
+    "acceptance_with_still",
     "accepted_lengths",
     "ar1_variance_ratio",
     "band_acceptance",
@@ -51,10 +57,12 @@ __all__ = [
     "cosine_bound",
     "cosine_lemma",
     "drift_error_bound",
+    "fair_exponent_with_still",
     "gaussian_means",
     "interval_probability",
     "lre",
     "lre_bound",
+    "lre_with_still",
     "matching_sigma",
     "relative_acceptance",
     "scale_error_bound",

@@ -16,7 +16,7 @@ from fspo.base.errors import UserError
 from fspo.rules import Rule, TokenMeans
 from fspo.theory.reweighting import Floats, relative_acceptance
 
-_ROUNDING = 1e-9  # a sum of probabilities may exceed 1 by this rounding error
+_ROUNDING = 1e-9  # a computed probability, or sum of probabilities, may exceed 1 by this much, because of rounding
 _MAX_LOG = 709.0  # largest exponent, because exp of a larger number overflows float64
 _NODES, _NODE_WEIGHTS = np.polynomial.legendre.leggauss(20)
 
@@ -126,7 +126,9 @@ def matching_sigma(rule: Rule, lengths: ArrayLike, p: ArrayLike, acceptance: flo
     def excess(log_sigma: float) -> float:
         return float(share @ band_acceptance(rule, lengths, 0.0, math.exp(log_sigma))) - acceptance
 
-    low, high = -20.0, 10.0  # a sigma of e^-20 keeps every response in the band, one of e^10 nearly none
+    # Search log sigma, sigma the scale of S, between these ends: with sigma = e^-20 nearly every response lies in the
+    # band, with sigma = e^10 nearly none.
+    low, high = -20.0, 10.0
     if excess(low) < 0 or excess(high) > 0:
         return None
     root: Any = brentq(excess, low, high)

@@ -55,11 +55,14 @@ def relative_acceptance(p: ArrayLike, a: ArrayLike) -> tuple[Floats, Floats, flo
 
 
 def relative(p: Floats, a: Floats) -> tuple[Floats, Floats, Floats]:
-    """Return what `relative_acceptance` returns, for one or many vectors ``a`` (..., K), without checking p and a."""
+    """Return the lengths' shares (sum 1), their relative acceptances a/a_bar - 1, and the mean acceptance a_bar.
+
+    ``a`` (..., K) holds one or many vectors of acceptances. Unlike `relative_acceptance`, this does not check p and a.
+    """
     shares = p / p.sum()
     mean = a @ shares
     above = a - mean[..., None]
-    above = above - (above @ shares)[..., None]  # subtract the mean's rounding error, so that a constant a gives 0
+    above = above - (above @ shares)[..., None]  # without the rounding error of the mean, equal acceptances give 0
     with np.errstate(divide="ignore", invalid="ignore"):
         return shares, above / mean[..., None], mean
 

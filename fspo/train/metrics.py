@@ -22,7 +22,9 @@ from fspo.rules import Rule
 from fspo.theory import lre
 from fspo.train.updates import Record
 
-_MEAN_SQUARE = "seq_log_ratio/mean_square"  # used for the standard deviation of S; not written to the metrics
+# Name of the mean of S^2, from which a rollout's standard deviation of S is computed. The mean of S^2 itself is not
+# written to metrics.jsonl.
+_MEAN_SQUARE = "seq_log_ratio/mean_square"
 
 
 def add_update_rows(counts: Counts, rows: dict[str, np.ndarray], edges: tuple[int, ...], *, moved: bool) -> None:

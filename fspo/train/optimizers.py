@@ -49,7 +49,7 @@ def make_optimizer(parameters: Iterable[nn.Parameter], config: OptimConfig) -> O
         "weight_decay": config.weight_decay,
     }
     if config.name == "adamw":
-        # The fused kernel makes no temporary tensors, which would be as large as the largest parameter.
+        # PyTorch's fused AdamW makes no temporary tensors, which would be as large as the largest parameter.
         return torch.optim.AdamW(trained, fused=True, **common)
     try:
         from torchao.optim import AdamW8bit  # type: ignore[import-not-found]

@@ -85,10 +85,9 @@ class ScoreLog:
 
         Every ``log.audit_every`` rollouts, the last scored update of the first pass over the rollout is audited.
         """
-        log, first_pass = self.config.log, range(self.config.batch.minibatches)
-        chosen = [m for m in self.config.scored_updates() if m in first_pass]
-        due = bool(log.audit_every) and rollout % log.audit_every == 0
-        return due and self.wanted(rollout, since) and since == max(chosen, default=-1)
+        every = self.config.log.audit_every
+        due = bool(every) and rollout % every == 0
+        return due and self.wanted(rollout, since) and since == self.config.audited_update()
 
     def measured(self, rollout: int, since: int) -> bool:
         """Whether sketches of scores are compared with full gradients at an update.

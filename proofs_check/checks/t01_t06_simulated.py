@@ -218,8 +218,9 @@ def markov_limit(rng: np.random.Generator, long_run: bool = True) -> Outcome:
     a = MARKOV.cdf(hi, lengths) - MARKOV.cdf(lo, lengths)
     gap = np.abs(a - normal_share(rule.range_lo / scale, rule.range_hi / scale))
     lre = np.array([theory.lre(np.ones(3), a[i : i + 3]).inf for i in range(4)])
-    # Each length l is 4 times the one before, so a distance like 1/l falls by a factor of nearly 4. The check asks for
-    # a factor of 3 only, because terms in 1/l^2 change the distance a little.
+    # Each length l is 4 times the one before. The acceptance's distance from its limit, and LRE_inf, fall like 1/l, so
+    # from one length to the next by a factor of nearly 4. The check asks for a factor of 3 only, because terms in 1/l^2
+    # change both a little.
     falls = np.concatenate([gap[:-1] / gap[1:], lre[:-1] / lre[1:]])
     note = f"|a - a_0| {gap[0]:.1e} to {gap[-1]:.1e}, LRE_inf {lre[0]:.1e} to {lre[-1]:.1e}"
     return holds(falls - 3, "fall per factor 4, less 3", note=note, lengths=lengths.tolist())

@@ -69,7 +69,8 @@ def sharp_equality(rng: np.random.Generator, orthogonal: bool = True) -> Outcome
     clipped and true update squared is 1 - rho^2.
     """
     eps, rho = _symbols("epsilon rho", positive=True)
-    # The true update g is (1, 0). The error e = eps v of the clipped update has norm rho and is orthogonal to g + e.
+    # The true update g is (1, 0). Choose an error e of the clipped update g + e that has norm rho and is orthogonal to
+    # g + e (in a control, to g). The strata's mean gradients are then g + v and g - v with v = e/eps.
     along = -(rho**2) if orthogonal else sp.Integer(0)
     across = rho * sp.sqrt(1 - rho**2) if orthogonal else rho
     g, e = sp.Matrix([1, 0]), sp.Matrix([along, across])
@@ -108,8 +109,8 @@ def strata_identity(rng: np.random.Generator, inner: int = 1) -> Outcome:
     for K in (2, 3, 4):
         free, a = _symbols(f"p1:{K}", positive=True), _symbols(f"a1:{K + 1}", positive=True)
         p = (*free, 1 - sum(free))
-        # One component of each stratum's gradient g and of its error d is enough: the identity holds component by
-        # component.
+        # T8's identity holds for each component of the vectors by itself. So one number stands for each stratum's mean
+        # gradient g, and one for its error d (theory.md's delta).
         g, d = (_symbols(f"{name}:{K}", real=True) for name in ("g", "d"))
         mean, total = _dot(p, a), _dot(p, g)
         clipped = sum(w * x * (y + z) for w, x, y, z in zip(p, a, g, d, strict=True)) / mean
@@ -161,13 +162,13 @@ def scale_slope(rng: np.random.Generator, sign: int = 1) -> Outcome:
     return vanish([upper + sign * slope, lower - sign * slope], rng)
 
 
-def ratio_limits(rng: np.random.Generator, growth: str = "1/8") -> Outcome:
+def ratio_limits(rng: np.random.Generator, growth: str = "1/8", threshold: str = "1/2") -> Outcome:
     """Check T2 (other bands keep some lengths more often): as the half-width of a fixed band tends to 0, the ratio of
     its acceptances at lengths l1, l2 tends to sqrt(l2/l1) if S has mean 0, and to sqrt(l2/l1) e^(sigma^2 (l2-l1)/8) if
-    S has mean -sigma^2 l/2. At T2's threshold -log(1 - eps) = sigma^2/2 the linear band's lower edge must be the mean
-    of S.
+    S has mean -sigma^2 l/2. Then, at T2's threshold -log(1 - eps) = sigma^2/2, the linear band's lower edge must be the
+    mean of S at every length, and the band's acceptance must tend to 1/2 as the length grows.
     """
-    b, sigma, l, m = _symbols("b sigma l1 l2", positive=True)
+    b, sigma, l, m, upper = _symbols("b sigma l1 l2 u", positive=True)
     left_overs: list[Expr] = []
     for mu, stated in (
         (sp.Integer(0), sp.sqrt(m / l)),
@@ -181,10 +182,12 @@ def ratio_limits(rng: np.random.Generator, growth: str = "1/8") -> Outcome:
         # their derivatives in b.
         slopes: list[Expr] = [sp.diff(a, b).subs(b, 0) for a in acceptance]
         left_overs += [*(a.subs(b, 0) for a in acceptance), slopes[0] / slopes[1] - stated]
-    # ``edge`` is the lower edge of the linear band less the mean of S, in standard deviations of S, at T2's threshold
-    # -log(1 - eps) = sigma^2/2. By T2 it is 0.
-    edge = (-(sigma**2) / 2 * l + sigma**2 / 2 * l) / (sigma * sp.sqrt(l))
-    return vanish([*left_overs, edge], rng)
+    # The edges of the linear band at length l are l log(1 - eps) and l upper, with upper = log(1 + eps_hi). Here they
+    # stand less the mean of S, in standard deviations of S.
+    eps = 1 - sp.exp(-sp.Rational(threshold) * sigma**2)
+    low, high = ((edge + sigma**2 / 2) * l / (sigma * sp.sqrt(l)) for edge in (sp.log(1 - eps), upper))
+    accepted = (sp.erf(high / sp.sqrt(2)) - sp.erf(low / sp.sqrt(2))) / 2
+    return vanish([*left_overs, low, sp.limit(sp.simplify(accepted), l, sp.oo) - sp.Rational(1, 2)], rng)
 
 
 def ar1_series(rng: np.random.Generator, factor: int = 2) -> Outcome:
@@ -195,7 +198,7 @@ def ar1_series(rng: np.random.Generator, factor: int = 2) -> Outcome:
     alpha, gamma = _symbols("alpha gamma_0", real=True)
     l = _symbols("l", positive=True)
     long_run = gamma * (1 + alpha) / (1 - alpha)
-    power = _symbols("w", real=True)  # a symbol that stands for the power alpha^l
+    power = _symbols("w", real=True)  # one symbol for alpha^l; alpha^(l+1) is then alpha times it
 
     def V(n: Expr, w: Expr) -> Expr:
         return n * long_run - long_run * factor * alpha * (1 - w) / (1 - alpha**2)
@@ -280,6 +283,7 @@ def sign_split(rng: np.random.Generator, crossed: bool = False) -> Outcome:
 CHECKS = (
     Check("T2", Method.SYMBOLIC, "limits of a(l1)/a(l2) as b -> 0", ratio_limits, {
         "growth sigma^2/9": partial(ratio_limits, growth="1/9"),
+        "threshold sigma^2/3": partial(ratio_limits, threshold="1/3"),
     }),
     Check("T3", Method.SYMBOLIC, "a'' = -(h + h), h' = (1 - t^2) phi", slope_peak, {
         "peak at .95": partial(slope_peak, peak=0.95),

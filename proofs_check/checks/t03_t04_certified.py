@@ -50,9 +50,12 @@ REACH, FAR = 2.1, 8.0
 # error.
 SHARP = ((0.7, 1.4), (0.7, 1.4), (0.8, 1.2))
 UNEVEN = ((0.4, 0.5), (1.4, 1.6), (0.3, 0.5))
-# In this box of T3 u_lo > u_hi: acceptance rises with the drift error up to (u_lo - u_hi)/2 = .45 ... .6, then falls.
+# In this box of T3 the lower range u_lo is above the upper range u_hi: acceptance rises with the drift error up to
+# (u_lo - u_hi)/2 = .45 ... .6, then falls.
 TURNING = ((1.4, 1.6), (0.4, 0.5), (0.3, 1.1))
-SIDE = (0.85, 1.35)  # interval of each range in T4's box, in standard deviations of S; T4's bound is reached at 1
+# T4 is checked for u_lo and u_hi (the ranges, in standard deviations of S) that both lie in this interval. It contains
+# 1, where T4's bound is reached.
+SIDE = (0.85, 1.35)
 
 
 def _curvature(t: Span) -> arb:
@@ -79,7 +82,8 @@ def supremum(rng: np.random.Generator, excess: float = 0.0) -> Outcome:
 
     def slack(t: Span) -> arb:
         if excess == 0 and _near_one(t):
-            # (phi(1) - h(t)) / (t - 1)^2 has the sign of phi(1) - h(t), but is above 0 at t = 1, where phi(1) = h(t).
+            # Here h(t) = t phi(t), and phi(1) = h(1) is its maximum. At t = 1 the slack phi(1) - h(t) is 0, which no
+            # interval can prove to be >= 0. So divide it by (t - 1)^2: the sign stays, and the quotient is above 0.
             return _curvature(t)
         return (1 + arb(excess)) * phi_1() - density_slope(t.ball)
 
@@ -246,10 +250,10 @@ def scale_bound(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
         change = balls.normal_probability(-u * (-v).exp(), u * (-v).exp()) - balls.normal_probability(-u, u)
         return decide([2 * arb(factor) * phi_1() * abs(v) - abs(change)], "probability", "|a - a_0| above B")
     limit = arb(factor) * phi_1()
-    # Half-widths u > FAR (in standard deviations of S) need no interval arithmetic. Let v be the error of the log
-    # scale, h(t) = t phi(t), phi the normal density and e Euler's number. If |v| <= 1, the probability beyond an edge
-    # changes by at most h(FAR/e) |v|. If |v| is larger, it changes by at most the normal law's tail beyond FAR
-    # e^-REACH.
+    # Half-widths u > FAR (in standard deviations of S) need no interval arithmetic. Let S have the scale sigma e^-v in
+    # place of sigma, h(t) = t phi(t) with phi the normal density, and e be Euler's number. The probability beyond an
+    # edge then changes by at most h(FAR/e) |v| if |v| <= 1, by at most the normal law's tail beyond FAR e^-REACH if
+    # 1 < |v| <= REACH, and by at most 1/2 if |v| > REACH. Each of these is compared with T4's limit phi(1) |v|.
     tails = limit - density_slope(FAR * arb(-1).exp()), limit - (FAR * arb(-REACH).exp() / arb(2).sqrt()).erfc() / 2
     if not (all(tail > 0 for tail in tails) and limit * REACH > arb(1) / 2):
         return Outcome(note="the tail's bound does not hold")

@@ -58,8 +58,9 @@ def _against_bound(a: np.ndarray, bounds: np.ndarray, a_0: np.ndarray, one_sided
     ratios = np.zeros(len(stated))
     ratios[kept] = worst_lre[kept] / np.array([bound for bound in stated if bound is not None])
     errors = []
-    # a.max()/a.min() - 1 is LRE_inf if nearly all responses have the length of least acceptance. ``theory.lre`` must
-    # return it for such shares p, in the 50 rows of ``a`` whose LRE_inf is nearest to the bound.
+    # Each row of ``a`` holds the acceptances of several lengths. If nearly all responses have the length of least
+    # acceptance, LRE_inf is the largest acceptance over the least, less 1. ``theory.lre`` must return this for such
+    # shares p of the lengths, in the 50 rows whose LRE_inf is nearest to the bound.
     for i in np.argsort(ratios)[-50:]:
         p = np.where(np.arange(a.shape[1]) == np.argmin(a[i]), 1.0, 1e-12)
         errors.append(abs(theory.lre(p, a[i]).inf - worst_lre[i]) / worst_lre[i])
@@ -70,8 +71,8 @@ def _against_bound(a: np.ndarray, bounds: np.ndarray, a_0: np.ndarray, one_sided
 
 
 def drift_pointwise(rng: np.random.Generator, factor: float = 1.0, cases: int = 4_000) -> Outcome:
-    """Check T3 (a wrong drift) at random ranges, scales, lengths and drift errors: the acceptance of a rule that
-    ``theory`` computes differs from the acceptance without drift error by at most T3's bound.
+    """Check T3 (a wrong drift) at random ranges, scales, lengths and drift errors: the acceptance of a sqrt band, as
+    ``fspo.theory`` computes it, differs from that without drift error by at most T3's bound.
     """
     slack = []
     lengths = np.unique(np.round(10 ** np.linspace(0, 5, 25)))
@@ -202,8 +203,9 @@ def scale_sharp(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
             tau = mp.mpf(10) ** -exponent
             change = mp.ncdf(mp.e**tau) - mp.ncdf(-(mp.e**tau)) - (mp.ncdf(1) - mp.ncdf(-1))
             gaps.append(abs(float(change / (factor * theory.scale_error_bound(float(tau)))) - 1) / float(tau))
-    # |change of acceptance|/(2 phi(1) tau) differs from 1 by about tau. So the check asks that |ratio - 1|/tau is at
-    # most 1 at every tau.
+    # Both ranges are one standard deviation of S, and the scale is wrong by the factor e^tau. The ratio |change of
+    # acceptance|/(2 phi(1) tau) then differs from 1 by about tau. So the check asks that |ratio - 1|/tau is at most 1
+    # at every tau.
     return holds(1.0 - np.array(gaps), "1 - |ratio - 1|/tau", note=f"|ratio - 1| <= {max(gaps):.2f} tau")
 
 

@@ -23,8 +23,8 @@ TIME_LIMIT_MS = 60_000
 
 
 def prove(claim: Term, *given: Term, limit: int = TIME_LIMIT_MS) -> Outcome:
-    """Return whether the inequality ``claim`` follows from the assumptions ``given``: proved, refuted or undecided. z3
-    must also find a case that satisfies all assumptions, because from contradictory assumptions anything would follow.
+    """Return whether the inequality ``claim`` follows from the assumptions ``given``: proved, refuted or undecided. It
+    is undecided if z3 finds that the assumptions contradict each other, because anything would follow from them.
     """
     solver = z3.Solver()
     solver.set("timeout", limit)

@@ -78,8 +78,8 @@ def ar1_closed(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
         direct = []
         for length in lengths.astype(int):
             gap = np.abs(np.subtract.outer(np.arange(length), np.arange(length)))
-            # (1 - ar)/(1 + ar), with ar the AR(1) coefficient, is the variance of a token log-ratio over the long-run
-            # variance.
+            # (1 - ar)/(1 + ar), with ar the AR(1) coefficient, is the variance of a token log-ratio divided by the
+            # long-run variance of the token log-ratios.
             direct.append(np.sum(ar**gap) * (1 - ar) / (1 + ar) / length)
         ratio = theory.ar1_variance_ratio(ar, lengths)
         errors.append(close(ratio * factor, direct, 1e-10))
@@ -104,9 +104,9 @@ def ar1_rate(rng: np.random.Generator, power: float = 1.0) -> Outcome:
 
 
 def ar1_simulated(rng: np.random.Generator, finite: bool = True, draws: int = 40_000) -> Outcome:
-    """Check T6 (dependent tokens): the rule accepts sums of AR(1) token log-ratios, drawn token by token, as often as
-    the normal law with the variance of S at that length says. With the long-run variance in its place (a control) it
-    does not.
+    """Check T6 (dependent tokens): fspo's band accepts sums of AR(1) token log-ratios, drawn token by token, as often
+    as the normal law with the variance of S at their length says. The normal law with the long-run variance, sigma^2 L,
+    says something else (a control).
     """
     model = AutoregressiveTokens(0.0, 0.03, 0.6)
     rule, lengths = preset("fspo").rule, np.array([1.0, 3, 10, 40])

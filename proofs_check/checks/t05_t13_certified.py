@@ -98,7 +98,8 @@ def berry_esseen_gamma(rng: np.random.Generator, constant: float = theory.BERRY_
         return Outcome(-1.0, "rho3", note="the model's rho3 is not 12/e - 2")
     for length in range(1, 121):
         root, cells = arb(length).sqrt(), 16 + 16 * math.isqrt(length)
-        # The grid runs from the left end of the gamma law to 6. Outside it both distribution functions are near 0 or 1.
+        # The distribution functions of the standardised gamma law and of the normal law are compared on a grid, from
+        # the gamma law's left end (or -6, if that is higher) to 6. Outside the grid both are near 0 or 1.
         nodes = [-root.min(arb(6)) + (6 + root.min(arb(6))) * k / cells for k in range(cells + 1)]
         gamma = [
             1 - (length + x * root).gamma_upper(length, regularized=1) if k or length > 36 else arb(0)
@@ -142,7 +143,7 @@ def _ar1_slack(alpha: Span, inverse: Span, length: int, factor: float) -> arb:
     """
     a = alpha.ball
     power = a**length if length else (abs(a) ** 100).union(-(abs(a) ** 100))
-    # scaled = l (1 - V)/alpha, with V the variance of S over the length times its long-run value.
+    # scaled = l (1 - V)/alpha, with V the ratio of Var(S)/l at length l to its limit for long responses.
     scaled = 2 * (1 - power) / ((1 - a) * (1 + a))
     # 1/l is kept as a ball (interval), because no float holds it exactly
     y = a * scaled * (arb(1) / length if length else inverse.ball)
@@ -215,10 +216,10 @@ def weight_integral(rng: np.random.Generator, as_band: bool = False) -> Outcome:
 
 @with_precision(POINT_BITS)
 def weight_fairness(rng: np.random.Generator, centre: float = 0.5) -> Outcome:
-    """Check T13 (share of weight kept) for S of mean -sigma^2 l/2 and variance sigma^2 l. A sqrt band around + sigma^2
-    l/2 keeps the same share of weight at l = 1 ... 1e7 (with relative differences below 1e-30), but not the same share
-    of responses. A band around 0 with equal ranges keeps as large a share of weight as of responses. ``centre``: the
-    first band's centre per token over sigma^2.
+    """Check T13 (share of weight kept) for S of mean -sigma^2 l/2 and variance sigma^2 l. A sqrt band centred
+    at +sigma^2 l/2 keeps the same share of weight at all lengths l = 1 ... 1e7 (with relative differences below 1e-30),
+    but not the same share of responses. A sqrt band centred at 0, with equal lower and upper range, keeps as large a
+    share of weight as of responses. ``centre`` is the first band's centre in units of sigma^2 l, by default 1/2.
     """
     slacks = []
     for _ in range(30):

@@ -58,10 +58,11 @@ def corrupted(update: ScoredUpdate, rng: np.random.Generator) -> ScoredUpdate:
 
 
 def residual(logged: ScoredUpdate, source: ScoredUpdate, bins: np.ndarray, drop_inner: bool = False) -> float:
-    """Return how far T8 is violated, relative to the mean norm of the rows' gradients.
+    """Return by how much T8 fails on one update, relative to the mean norm of the update's gradients of single rows.
 
-    The true and the clipped update are each computed twice: put together by T8 from the bins of ``logged``, and
-    directly as a mean over the rows of ``source``. The larger of the two distances between these results counts.
+    The true and the clipped update are each computed twice: put together by T8 from the bins of ``logged`` (in a
+    control a spoilt update), and directly as a mean over the rows of ``source``, the same update unspoilt. The larger
+    of the two distances between the two results counts.
     """
     p, a, g, clipped = binned(logged, bins)
     lemma = theory.cosine_lemma(p, a, g, clipped)
@@ -69,7 +70,7 @@ def residual(logged: ScoredUpdate, source: ScoredUpdate, bins: np.ndarray, drop_
     stated = lemma.lre.mean_acceptance * (total + lemma.e_len + (0.0 if drop_inner else lemma.e_in))
     true, true_clipped, size = direct(source)
     gaps = np.array([np.linalg.norm(total - true), np.linalg.norm(stated - true_clipped)])
-    return float(gaps.max()) / size  # NaN if one of the two gaps is NaN
+    return float(gaps.max()) / size  # NaN if the gap of the true or of the clipped update is NaN
 
 
 def _decades(allowed: float, error: float) -> float:

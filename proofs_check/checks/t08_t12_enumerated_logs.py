@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from fspo.rules import OF_CLIP_RULES
 from fspo.theory import Floats
 from proofs_check.frame import Check, Method, Outcome
 from proofs_check.tools.compare import close
 from proofs_check.tools.drawn_logs import (
-    CLIPS,
     EDGES,
     LENGTHS,
     OTHER,
@@ -73,7 +73,7 @@ def cosines(rng: np.random.Generator, worst: Any = np.argmin, sign: float = 1.0)
     here = (bandit.lengths == np.array(LENGTHS)[:, None]) * counts
     true = here @ (np.exp(bandit.log_ratio) * bandit.advantages * bandit.psi.T).T
     exact: dict[tuple[str, str], tuple[list[float], int]] = {}
-    for rule, outside in product((RULE, OTHER), CLIPS):
+    for rule, outside in product((RULE, OTHER), OF_CLIP_RULES):
         weights, _ = clipped_weights(bandit, outside, rule)
         chosen = np.where(bandit.advantages > 0, weights[1], weights[0]) * bandit.advantages
         clipped = here @ (chosen[:, None] * bandit.psi)
@@ -115,7 +115,7 @@ def acceptances(rng: np.random.Generator, unit: float = 1.0, wider: float = 1.0)
     least = max(float(np.mean(S <= 0)), float(np.mean(S * sign <= 0)))
     targets = tuple(least + (1 - least) * np.array([0.25, 0.5, 0.75]))
     rows = tables(lambda run: write_counted(run, bandit, counts), targets=targets)
-    pairs, cases = Pairs(), [("drop", "band"), *product(CLIPS, ("update", "weight"))]
+    pairs, cases = Pairs(), [("drop", "band"), *product(OF_CLIP_RULES, ("update", "weight"))]
     for outside, measure in cases:
         (row,) = rows("trend", outside=outside, measure=measure, subset="all" if measure == "band" else "nonzero")
         true = Accepted.of(bandit, at, mass, A, outside, measure).trend()
@@ -178,7 +178,7 @@ def even_policy(rng: np.random.Generator) -> Groups:
         groups = Groups(bandit, rng.normal(size=3), np.zeros(2))
         A, whole = groups.advantage("grpo"), np.broadcast_to(np.exp(bandit.log_ratio), (2, 3))
         true = groups.sums(whole, A).mean(axis=0)
-        clipped = [groups.sums(clipped_weights(bandit, outside)[0], A) for outside in CLIPS]
+        clipped = [groups.sums(clipped_weights(bandit, outside)[0], A) for outside in OF_CLIP_RULES]
         changed = min(float(np.sum((u.mean(axis=0) - true) ** 2)) for u in clipped) > 0.01 * np.sum(true**2)
         if changed and all(np.sum(u.mean(axis=0) ** 2) > 0.05 * np.mean(np.sum(u**2, axis=1)) for u in clipped):
             return groups
@@ -219,7 +219,7 @@ def outcomes(rng: np.random.Generator, prompts: int = 3, zeros: bool = False, pl
 
     true, fresh = groups.sums(whole, A), given @ groups.sums(np.ones_like(whole), alone)
     pairs = Pairs()
-    for outside in CLIPS:
+    for outside in OF_CLIP_RULES:
         weights, _ = clipped_weights(bandit, outside)
         clipped = groups.sums(weights, A)
         bias = float(np.sum((given @ (clipped - true)) ** 2)) + plug_in * variance(clipped - true)

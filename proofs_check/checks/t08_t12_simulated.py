@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from fspo.rules import OF_CLIP_RULES
 from fspo.stats.intervals import CONFIDENCE, t_quantile
 from proofs_check.frame import Check, Method, Outcome
 from proofs_check.tools.compare import bonferroni, close, mean_is, together
 from proofs_check.tools.drawn_logs import (
-    CLIPS,
     EDGES,
     GROUP,
     LENGTHS,
@@ -181,7 +181,7 @@ def population(rng: np.random.Generator, estimator: Any, bias: float = 1.0, othe
     the mean acceptance). Check also the cosine on the same batch, where clipped and true update share their noise.
 
     Two controls: ``bias`` multiplies the squared bias in the true values; ``other`` takes the true values of another
-    way to clip.
+    choice of what happens outside the band.
     """
     groups = Groups(small_policy(rng), rng.normal(size=15), np.array([0.0, 0.31, 0.53]))
     rows = tables(lambda run: write_drawn(run, groups, estimator, rng, PROMPTS, ROLLOUTS))
@@ -192,8 +192,8 @@ def population(rng: np.random.Generator, estimator: Any, bias: float = 1.0, othe
     true, gradient = groups.sums(whole, A), fresh @ groups.sums(np.ones_like(whole), alone)
 
     found, truth = {}, {}
-    for k, outside in enumerate(CLIPS):
-        way = CLIPS[(k + other) % len(CLIPS)]
+    for k, outside in enumerate(OF_CLIP_RULES):
+        way = OF_CLIP_RULES[(k + other) % len(OF_CLIP_RULES)]
         weights, _ = clipped_weights(bandit, way)
         clipped = groups.sums(weights, A)
         a_bar = groups.accepted(estimator, way, "update" if way == "drop" else "weight").mean
@@ -230,7 +230,7 @@ def lemma(rng: np.random.Generator, lost: str = "") -> Outcome:
     here = (n == np.array(LENGTHS)[:, None]) * mass
     p, psi, w = here.sum(axis=1), bandit.psi[some] * A[:, None], np.exp(bandit.log_ratio[some])
     values, exact = [], []
-    for outside in CLIPS:
+    for outside in OF_CLIP_RULES:
         weights, alone = (np.where(A > 0, x[1][some], x[0][some]) for x in clipped_weights(bandit, outside))
         kept, of = (alone, np.ones_like(w)) if outside == "drop" else (weights, w)
         a = (here @ kept) / (here @ of)
@@ -265,7 +265,8 @@ def lemma(rng: np.random.Generator, lost: str = "") -> Outcome:
         exact += list(1 - a if lost == "a" else a)
         values += [row["plug_in"] for row in rows("lre", **where) if row["norm"] != "l2_squared"]
         exact += [np.abs(r).max(), p @ np.abs(r), lre_2]
-    # 1 is added to both sides, so that the absolute error counts where a number is near 0
+    # `close` compares relative errors. Add 1 to the tables' numbers and to the exact ones, so that near 0 the absolute
+    # error counts.
     return close(1 + np.array(values), 1 + np.array(exact), 1e-5, f"{len(values)} numbers of four tables")
 
 

@@ -127,12 +127,12 @@ def sign_identity(rng: np.random.Generator, crossed: bool = False) -> Outcome:
             }
             positive = float(mass[1].sum() / (mass[1].sum() + mass[-1].sum()))
             high, low = (tail["low"], tail["high"]) if crossed else (tail["high"], tail["low"])
-            # ``crossed`` (a control) exchanges the shares of S below and above the band, and leaves out the share
-            # beyond the dual clip.
+            # With ``crossed`` (a control) T11's formula gets the shares of S below and above the band in each other's
+            # place, and 0 for the share beyond the dual clip.
             beyond = 0.0 if crossed else tail["dual"]
             stated = theory.update_acceptance(positive, high, low, beyond)
             outcomes.append(abs(float(stated) - a[k]))
-    error = float(np.max(outcomes))  # NaN if one of the errors is NaN
+    error = float(np.max(outcomes))  # np.max is NaN if the error at one length is NaN
     return Outcome(math.log10(1e-11 / max(error, 1e-17)), "decades", note=f"largest error {error:.1e}")
 
 

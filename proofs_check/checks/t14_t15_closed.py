@@ -60,7 +60,7 @@ def long_run(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
             online.observe(S, np.ones(rows), np.ones(rows))
             scale = float(np.clip(scale * np.exp(walk * rng.standard_normal()), 1e-3, 3))
         theta.append(online.state["log_scale"])
-        if max(theta) >= CEILING:  # T14's bound does not hold for a range that has reached its limit
+        if max(theta) >= CEILING:  # leave out runs whose range reached its upper limit: T14 excludes them
             continue
         last = max(GAIN, 1 / math.sqrt(len(accepted)))
         bound = (max(theta) - min(theta)) / (len(accepted) * last)
@@ -125,11 +125,12 @@ def rank_bounds(rng: np.random.Generator, correction: int = 1) -> Outcome:
             target = Fraction(int(rng.integers(1, 1000)), 1000)
             k = conformal_quantile(np.arange(1, n + correction), float(target))
             if k == math.inf:
-                slack.append(target - Fraction(n, n + 1))  # target > n/(n + 1): all n excesses are too small
+                slack.append(target - Fraction(n, n + 1))  # k is infinite if and only if target > n/(n + 1)
                 continue
             chance = Fraction(int(k), n + 1)
-            # k/(n+1) < target + 1/(n+1) is strict. The target is a multiple of 1/1000, so where the inequality holds
-            # its sides differ by at least 1/(1000 (n+1)). The check asks for half of that.
+            # T15's inequality k/(n+1) < target + 1/(n+1) is strict, but a slack may be 0. The target is a multiple of
+            # 1/1000, so where the inequality holds, its right side exceeds its left one by at least 1/(1000 (n+1)).
+            # Half of that number is therefore subtracted from the slack.
             slack += [chance - target, target + Fraction(1, n + 1) - chance - Fraction(1, 2000 * (n + 1))]
     return holds([float(x) for x in slack], "probability")
 

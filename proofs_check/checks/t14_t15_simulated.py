@@ -69,7 +69,7 @@ def untrended(found: Learnt, trend: float = 0.0) -> Outcome:
 
 
 def at_target(found: Learnt, target: float = TARGET) -> Outcome:
-    """Test that the mean acceptance over all lengths after learning is ``target``."""
+    """Test that a band that has learnt accepts, on the mean over all lengths, the share ``target`` of responses."""
     return mean_is(found.trend[:, :1], [target], wanted=0.03)
 
 
@@ -86,7 +86,9 @@ def at_least(samples: Floats, expected: Floats, wanted: float) -> Outcome:
 def one_model(
     rng: np.random.Generator, rule: str, model: str, claim: Callable[[Learnt], Outcome], runs: int = RUNS
 ) -> Outcome:
-    """Test what T14 or T15 says (``claim``) about one rule under one log-ratio model."""
+    """Let one rule learn its band from simulated responses of one log-ratio model in ``runs`` runs, and return the
+    outcome of ``claim``, a function that tests what T14 or T15 says about such a band.
+    """
     return claim(learnt(rng, MODELS[model], [template(rule)], runs)[0])
 
 

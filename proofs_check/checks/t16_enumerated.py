@@ -51,8 +51,8 @@ def means(rng: np.random.Generator, claim: str = "mass", of: Callable[[Chain], A
 
 
 def parts(chain: Chain) -> tuple[tuple[Floats, Floats], ...]:
-    """Return two wrong pairs of a policy's logits and a log-ratio (a control): the new policy with S, not S + D + E,
-    and the old policy with D, not D + E. S and D are not log-ratios to the law that draws, so `means` must fail.
+    """Return two wrong pairs of a policy's logits and its log-ratio to the law that draws, for a control of `means`:
+    the new policy with S in place of S + D + E, and the old policy with D in place of D + E. `means` must fail on both.
     """
     return (chain.new, chain.update), (chain.old, chain.staleness)
 
@@ -171,7 +171,9 @@ def geometric_lengths(rng: np.random.Generator, claim: str = "mass", draws: int 
     sampler, the mean of e^R is (1 - stop_p - lost)^(l-1) stop_p / ((1 - stop_q)^(l-1) stop_q) at length l and
     stop_p/(stop_p + lost) over all lengths.
     """
-    stop_p, p = 0.02, np.array([0.52, 0.32, 0.135, 0.005])  # the sampler never draws the policy's last symbol
+    # ``p`` and ``q`` are the symbols' probabilities under the policy and its sampler; the sampler never draws the last
+    # symbol.
+    stop_p, p = 0.02, np.array([0.52, 0.32, 0.135, 0.005])
     stop_q, q = 0.022, np.array([0.5, 0.34, 0.138])
     lengths = np.array([2, 10, 40, 120])
     kept = p[:3]

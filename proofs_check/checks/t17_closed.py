@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any
@@ -19,30 +18,8 @@ from proofs_check.frame import Check, Method, Outcome
 from proofs_check.models import FractionalNoise, LogRatioModel, ScaledStudent, matching_means
 from proofs_check.tools.compare import close, frequencies, holds, homogeneous, together, worst
 from proofs_check.tools.falsify import search
+from proofs_check.tools.one_law import Law, accepted, gamma_law, logistic, mask, student
 from proofs_check.tools.settings import DIGITS, GRID, MU, SIGMA
-
-Law = Callable[[Floats, float], Floats]
-"""A law of log-ratios R: the distribution function of (R less its mean)/L^H at values z (K,), given one length L."""
-
-
-def logistic(z: Floats, length: float) -> Floats:
-    """Return the logistic distribution function at z, the same at every length."""
-    del length
-    return special.expit(z)
-
-
-def student(z: Floats, length: float) -> Floats:
-    """Return Student's distribution function with 3 degrees of freedom at z, the same at every length."""
-    del length
-    return special.stdtr(3.0, z)
-
-
-def gamma_law(z: Floats, length: float) -> Floats:
-    """Return the distribution function at z of a skewed law, that of 1 - G with G a gamma variable of shape 2. It is
-    the same at every length.
-    """
-    del length
-    return special.gammaincc(2.0, np.maximum(1 - z, 0.0))
 
 
 def changing(z: Floats, length: float) -> Floats:
@@ -50,29 +27,6 @@ def changing(z: Floats, length: float) -> Floats:
     law at all lengths, so this one is a control.
     """
     return special.stdtr(2.0 + math.sqrt(length), z)
-
-
-def accepted(rule: Rule, lengths: Floats, law: Law, H: float, m: float) -> Floats:
-    """Return the share of responses that the rule's band accepts at each length l. R is the log-ratio, m l its mean,
-    and (R - m l)/l^H has the law ``law``. The band's centre is m l, or 0 if the rule has no drift.
-    """
-    lo, hi = rule.band(lengths, m if rule.needs_stats else None)
-    return np.array(
-        [
-            float(law((h - m * n) / n**H, n) - law((l - m * n) / n**H, n))
-            for l, h, n in zip(lo, hi, lengths, strict=True)
-        ]
-    )
-
-
-def mask(shape: str, c_lo: float, c_hi: float, gamma: float | None = None) -> Rule:
-    """Return a rule that masks (leaves out) responses whose engine log-ratio E is outside a band, which is centred at a
-    drift times the length. The band's half-widths are c_lo and c_hi nats at length 1 and grow with the length as
-    ``shape`` and ``gamma`` say.
-    """
-    if shape in ("fixed", "linear"):
-        c_lo, c_hi = -math.expm1(-c_lo), math.expm1(c_hi)
-    return Rule(shape, c_lo, c_hi, gamma=gamma, drift="kl", outside="mask", on="engine")  # type: ignore[arg-type]
 
 
 def fair_exponent(
@@ -156,7 +110,8 @@ JUMP, SHORT, LONG = 0.05, 32, 512
 
 @cache
 def jumps_quantile(alpha: float, length: int) -> Any:
-    """Return the half-width around 0 within which a share ``alpha`` of the sums R of `jumps_cdf` lies, to 30 digits."""
+    """Return x with P(|R| <= x) = ``alpha``, to 30 digits. R is the sum of ``length`` token log-ratios, most of which
+    are exactly 0 and the others standard normal (`jumps_cdf`)."""
     guess = math.sqrt(length * JUMP) * float(special.ndtri((1 + alpha) / 2))
     return mp.findroot(lambda x: jumps_cdf(x, length) - mp.mpf(alpha), (guess, 0.9 * guess), tol=1e-30)
 
@@ -194,8 +149,8 @@ def jumps_exponents(rng: np.random.Generator, of_variance: bool = False, other: 
 
 
 def jumps_simulated(rng: np.random.Generator, alpha: float = 0.85, gamma: float | None = None) -> Outcome:
-    """Check T17 (c) by drawing responses: a mask with a band of half-width c L^gamma, gamma from `quantile_exponent`,
-    accepts the share ``alpha`` at both lengths SHORT and LONG.
+    """Check T17 (c) by drawing responses whose token log-ratios are mostly 0: a rule that masks outside a band of
+    half-width c L^gamma, gamma from `quantile_exponent`, accepts the share ``alpha`` at both lengths SHORT and LONG.
     """
     gamma, draws = quantile_exponent(alpha) if gamma is None else gamma, 200_000
     with mp.workdps(DIGITS):
@@ -256,8 +211,8 @@ def exponent_attack(rng: np.random.Generator, gap_allowed: bool = True, reversed
             R = z * n**H - n / 8
             kept = rule.apply(R, np.full(z.size, n), np.where(mass % 2, 1.0, -1.0), -1 / 8).multiplier
             counts.append(int(mass @ kept))
-        # X holds the excess of each value at length 1: the factor on both half-widths at which the value is just
-        # accepted.
+        # X holds the excess at length 1 of each value of the law: the factor on both half-widths at which the band just
+        # accepts the value.
         X = np.maximum(z / (c_hi / 8), -z / (c_lo / 8))
         inner, outer = np.sort(lengths ** (gamma - H))
         alike = not np.any((inner < X) & (outer >= X))

@@ -102,9 +102,9 @@ def bias(rng: np.random.Generator, sign: float = 1.0, weighted: bool = True, inn
 
 
 def bound_reached(rng: np.random.Generator, factor: float = 1.0, centred: bool = True) -> Outcome:
-    """Check T18 (a): its bound on the part of the bias inside lengths is reached in an example. Let c be the factor
-    that an update uses less the right one, and u a response's gradient without that factor. In the example u is linear
-    in c at each length, with one slope for all lengths.
+    """Check by examples that T18 (a)'s bound on the part of an update's bias that lies inside lengths can be reached.
+    Let c be the factor that the update gives a response, less the right factor, and u the response's gradient without a
+    factor. In the examples u is c times one vector v, the same for all responses.
     """
     errors = []
     for _ in range(20):
@@ -123,10 +123,11 @@ def bound_reached(rng: np.random.Generator, factor: float = 1.0, centred: bool =
 def gaussian_parts(
     rng: np.random.Generator, sign: float = 1.0, independent: bool = False, weighted: bool = True, draws: int = 200_000
 ) -> Outcome:
-    """Check T18 by drawing normal S and E, which are correlated token by token. A psi is 1 for every response. An
-    update that ignores E has a bias between lengths of 1 - m_l and inside lengths of -m_l (e^(cov l) - 1), with m_l the
-    mean of e^E at length l and cov the covariance of S and E per token. Var(S + E) at length l is the sum of both
-    variances plus 2 cov l.
+    """Check T18 by drawing normal S and E, which are correlated token by token, with A psi = 1 for every response. The
+    mean error at length l of an update that ignores E must be the sum of two parts: 1 - m_l between lengths and -m_l
+    (e^(cov l) - 1) inside lengths, with m_l the mean of e^E at length l and cov the covariance of S and E per token.
+
+    The variance of S + E at length l must be the sum of the variances of S and E plus 2 cov l.
     """
     sigma, tau, mean, cov = 0.05, 0.04, -5e-4, 0.4 * 0.05 * 0.04
     lengths = np.array([8.0, 32, 128])

@@ -77,7 +77,9 @@ def _needs(text: str) -> list[str]:
 
 
 def without_comments(text: str) -> str:
-    """Return a script without its comments, which may be nested. Line breaks in comments stay, to keep line numbers."""
+    """Return a Coq script without its comments, which may be nested. Line breaks in comments stay, so that the other
+    lines keep their numbers.
+    """
     kept, depth = [], 0
     for piece in re.split(r"(\(\*|\*\))", text):
         if piece == "(*":
@@ -90,13 +92,16 @@ def without_comments(text: str) -> str:
 
 
 def given_up(text: str) -> list[str]:
-    """Return the words by which a script assumes something without proof, such as ``Admitted``, each with its line."""
+    """Return the words by which a Coq script assumes something unproved, such as ``Admitted``, each with its line."""
     bare = without_comments(text)
     return [f"{m[0]} in line {bare.count(chr(10), 0, m.start()) + 1}" for m in GIVEN_UP.finditer(bare)]
 
 
 def theorem_at(text: str, line: int | None) -> str:
-    """Return the theorem in whose proof a line lies, or "" if the line is in no proof."""
+    """Return the name of the theorem in whose proof a line of a Coq script (``text``) lies.
+
+    The name is "" if the line is in no proof.
+    """
     name, inside = "", False
     for number, content in enumerate(without_comments(text).splitlines(), 1):
         found = _DECLARATION.match(content)
@@ -206,7 +211,7 @@ def parse(output: str, theorems: Sequence[str]) -> Proved | Refused:
     if last == "Closed under the global context":
         return Proved(statements, ())
     heading, _, rest = last.partition("\n")
-    # an axiom's name stands at the start of a line; the lines of its type are indented
+    # In Coq's list of axioms a name stands at the start of a line, and the lines of the axiom's type are indented.
     axioms = tuple(line.split(" ")[0] for line in rest.splitlines() if line and not line[0].isspace())
     if heading != "Axioms:" or not axioms:
         return Refused("coqc did not answer Print Assumptions", "")

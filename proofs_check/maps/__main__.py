@@ -52,7 +52,9 @@ def build_parser() -> CommandParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Build the chosen tables, write them, print their paths and return the exit status."""
+    """Run ``fspo maps``: build the chosen tables of the theory, write them, print their paths and return the exit
+    status.
+    """
     options = build_parser().parse_args(arguments)
     # Imported here, so that --help needs neither pandas nor scipy.
     from fspo.base.arguments import checked_count, checked_seed

@@ -47,8 +47,8 @@ def price_part(name: str) -> Part:
 def build_tables(
     only: Sequence[str] = PARTS, seed: int = 0, draws: int = 20_000, jobs: int = 1, progress: bool = True
 ) -> dict[str, pd.DataFrame]:
-    """Return the chosen tables by name. Their values depend on ``seed`` and ``draws``, not on ``jobs``, the number of
-    processes.
+    """Compute the tables of the fairness map and the price map, or of the one that ``only`` names; return them by name.
+    Their values depend on ``seed`` and ``draws``, not on ``jobs``, the number of processes.
 
     Raises
     ------

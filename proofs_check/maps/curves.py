@@ -112,10 +112,10 @@ def drift_lre(rng: np.random.Generator, draws: int) -> Iterator[Row]:
     """Yield rows of T3: how large LRE_inf can be if the drift error of every length is between 0 and x (or between -x
     and x), and T3's bounds on it.
 
-    A row belongs to one case of `RANGES` and one x. Its column ``lre`` is the largest LRE_inf over all shares of the
-    lengths. ``low`` and ``high`` enclose that number; ``near_low`` and ``near_high`` enclose it for all ranges that
-    differ from those of the case by at most the fraction NEAR. ``one_sided`` and ``two_sided`` are T3's bounds for
-    drift errors of one and of both signs, empty where T3 gives none.
+    A row belongs to one pair of ranges (lower and upper) of `RANGES` and one x. Its column ``lre`` is the largest
+    LRE_inf over all shares of the lengths. ``low`` and ``high`` enclose that number; ``near_low`` and ``near_high``
+    enclose it for all ranges that differ from that pair by at most the fraction NEAR. ``one_sided`` and ``two_sided``
+    are T3's bounds for drift errors of one and of both signs, empty where T3 gives none.
     """
     del rng
     count = 9 if draws < 5_000 else 25
@@ -208,7 +208,8 @@ def edge_errors(law: str, length: int) -> tuple[Any, Any]:
         return z, EXPONENTIAL.cdf(z * math.sqrt(length), length) - ndtr(z)
     z = np.linspace(0, 4, 61)
     error = STUDENT.cdf(z * math.sqrt(length), length) - ndtr(z)
-    # The law of a token is symmetric, so the error at -z is minus the error at z.
+    # ``error`` is the distribution function of the standardised S less the normal one. The law of a Student-t token is
+    # symmetric, so the error at -z is minus the error at z.
     return np.concatenate([-z[:0:-1], z]), np.concatenate([-error[:0:-1], error])
 
 
@@ -308,7 +309,7 @@ def write(out: Path, seed: int = 0, draws: int = 20_000, progress: bool = True) 
     written = []
     for name, rows in tqdm(TABLES.items(), desc="curves", unit="table", disable=not progress):
         frame = to_frame(name, rows(generator(seed, name, "curve"), draws))
-        # Numbers are written with 17 digits, because the columns low and high of drift_lre differ only in their last
-        # digits.
+        # Numbers are written with 17 digits, because in the table drift_lre the columns low and high, which enclose
+        # one number, differ only in their last digits.
         written.append(write_table(Path(out), name, frame, digits=17))
     return written

@@ -24,11 +24,13 @@ class Law(Protocol):
     """The law of S given the length, for K lengths at once: the protocol that Normal, Student and Switching follow."""
 
     def probability(self, lo: Floats, hi: Floats) -> Floats:
-        """Return the probability that lo <= S <= hi at each length, (K,)."""
+        """Return the probability that S lies in [lo, hi] at each of the K lengths, (K,)."""
         ...
 
     def weighted(self, lo: Floats, hi: Floats) -> Floats | None:
-        """Return the mean of e^S 1(lo <= S <= hi) at each length, (K,); None if the mean of e^S is infinite."""
+        """Return, at each of the K lengths, the mean over responses of e^S, which counts as 0 where S is outside [lo,
+        hi], (K,); None if the mean of e^S over all responses is infinite.
+        """
         ...
 
     def sample(self, rng: np.random.Generator, draws: int) -> Floats:
@@ -49,7 +51,7 @@ class Normal:
     sampler: Sampler | None = None
 
     def probability(self, lo: Floats, hi: Floats) -> Floats:
-        """Return the probability that lo <= S <= hi at each length, (K,)."""
+        """Return the probability that S lies in [lo, hi] at each of the K lengths, (K,)."""
         return interval_probability((lo - self.mean) / self.scale, (hi - self.mean) / self.scale)
 
     def weighted(self, lo: Floats, hi: Floats) -> Floats:
@@ -103,12 +105,12 @@ class Student:
             return 0.5 + np.exp(log_phi) @ kernel.T / math.pi
 
         middle = np.array([self.at])
-        # Distribution function of the sum of ``at`` tokens of scale 1, after the sum is divided by its scale,
-        # ``at`` to the power ``exponent``.
+        # Distribution function of the sum of ``at`` Student-t token log-ratios of scale 1, divided by the scale of the
+        # sum, ``at`` to the power ``exponent``.
         first = CubicSpline(x, cdf(middle**exponent, middle)[0])
         found = float(first.solve(0.75, extrapolate=False)[0]) * self.at**exponent
         object.__setattr__(self, "token_scale", quartile * self.sigma * math.sqrt(self.at) / found)
-        units = self.lengths**exponent  # scale of the sum of L tokens, in units of a token's scale
+        units = self.lengths**exponent  # scale of the sum of L token log-ratios, over the scale of one of them
         object.__setattr__(self, "_units", units * self.token_scale)
         object.__setattr__(self, "_splines", tuple(CubicSpline(x, row) for row in cdf(units, self.lengths)))
 
@@ -121,7 +123,10 @@ class Student:
         return
 
     def sample(self, rng: np.random.Generator, draws: int) -> Floats:
-        """Draw S for each of the K lengths, (draws, K): the sums over the first L tokens of ``draws`` sequences."""
+        """Draw ``draws`` sequences of token log-ratios, and return the S of each at each of the K lengths, (draws, K).
+
+        S at length L is the sum of the first L token log-ratios of a sequence.
+        """
         return self.mean + partial_sums(lambda n, t: self.token_scale * rng.standard_t(self.df, (n, t)), draws, self)
 
     def _cdf(self, s: Floats) -> Floats:
@@ -190,13 +195,13 @@ class Switching:
         object.__setattr__(self, "_tables", tuple(tables))
 
     def _counts(self) -> list[Floats]:
-        """Return, for each length, the probabilities that 0, 1, 2, ... tokens of a response are in the Markov chain's
-        second state.
+        """Return, for each length, the probabilities that 0, 1, 2, ... of the response's tokens are in the second state
+        of the Markov chain that sets the tokens' variances.
         """
         longest = int(self.lengths.max())
         stay, move = (1 + self.persistence) / 2, (1 - self.persistence) / 2
-        # ``first[k]`` and ``second[k]``: probability that k of the tokens so far are in the second state and that the
-        # last of them is in the first, or in the second, state.
+        # ``first[k]``: probability that k of the tokens so far are in the Markov chain's second state and the last
+        # token is in its first state. ``second[k]``: the same with the last token in the second state.
         first, second = np.zeros(longest + 1), np.zeros(longest + 1)
         first[0], second[1] = 0.5, 0.5
         found = {}
@@ -209,7 +214,7 @@ class Switching:
         return [found[int(length)] for length in self.lengths]
 
     def probability(self, lo: Floats, hi: Floats) -> Floats:
-        """Return the probability that lo <= S <= hi at each length, (K,)."""
+        """Return the probability that S lies in [lo, hi] at each of the K lengths, (K,)."""
         return self._between(0, lo, hi)
 
     def weighted(self, lo: Floats, hi: Floats) -> Floats:
@@ -220,7 +225,10 @@ class Switching:
         return self._between(1, lo, hi)
 
     def sample(self, rng: np.random.Generator, draws: int) -> Floats:
-        """Draw S for each of the K lengths, (draws, K): the sums over the first L tokens of ``draws`` sequences."""
+        """Draw ``draws`` sequences of token log-ratios, and return the S of each at each of the K lengths, (draws, K).
+
+        S at length L is the sum of the first L token log-ratios of a sequence.
+        """
 
         def tokens(n: int, t: int) -> Floats:
             start = rng.integers(0, 2, (n, 1))

@@ -29,7 +29,8 @@ def _softmax(name: str, trained: bool) -> SoftmaxPolicy:
     shape = (positions, symbols + 1, symbols + 1)
     old, score, direction = rng.standard_normal((3, *shape))
     old = old / 2
-    old[:, :, symbols] -= 1.5  # make an early end improbable, so that no short response has a large probability
+    # Make the symbol that ends a response less probable, so that no short response has a large probability.
+    old[:, :, symbols] -= 1.5
     responses = all_responses(symbols, positions)
     bandit = Bandit(old, old, responses, np.ones(responses.lengths.size))
     mass, psi = bandit.p_old, scores(old, responses)
@@ -54,7 +55,9 @@ the mean of sigma^2 L/2 over their lengths.
 
 
 def _location(name: str, headers: Floats | None = None, shares: Floats | None = None, **options: Any) -> LocationPolicy:
-    """Return a policy with Gaussian tokens (`LocationPolicy`); half of the responses of each length have reward 1."""
+    """Return a policy with Gaussian tokens (`LocationPolicy`). At each length half of the responses have reward 1, or
+    the share that the option ``positive`` gives for that length.
+    """
     lengths = lengths_on(RATIO)
     positive = options.pop("positive", np.full(lengths.size, 0.5))
     h = np.ones(1) if headers is None else headers
@@ -71,8 +74,8 @@ def _location(name: str, headers: Floats | None = None, shares: Floats | None = 
 
 
 def _heavy_headers() -> tuple[Floats, Floats]:
-    """Return seven headers, factors on the size of the step in a response (see LocationPolicy), and their shares. They
-    approximate a lognormal law and make S skewed and heavy-tailed.
+    """Return seven values of the header h and their shares among responses. `LocationPolicy` scales a response's
+    log-ratios by its h. The values approximate a lognormal law of h, which makes S skewed and heavy-tailed.
     """
     x, w = np.polynomial.hermite_e.hermegauss(7)
     h = np.exp(x / 2)

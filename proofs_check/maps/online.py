@@ -22,8 +22,8 @@ DRIFTS = ("kl", "none")
 
 
 def rows(seed: int = 0, runs: int = RUNS, progress: bool = False) -> Iterator[dict[str, Any]]:
-    """Yield one row for each drift, log-ratio model and rule, with the LRE of the rule's acceptance after learning.
-    Each pair of drift and model has a random stream of its own.
+    """Yield one row for each drift, log-ratio model and rule whose band follows a target, with the LRE of the band
+    after it has learnt. Each pair of drift and model has a random stream of its own.
     """
     models: Mapping[str, LogRatioModel] = MODELS
     with tqdm(total=len(DRIFTS) * len(models), desc="online", disable=not progress, file=sys.stderr) as bar:

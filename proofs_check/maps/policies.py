@@ -83,8 +83,8 @@ class Policy(Protocol):
         ...
 
     def calibrated(self, rule: Rule, m: float, target: float) -> Rule | None:
-        """Return the rule whose range is scaled so that its band, centred at m times the length, has the acceptance
-        ``target``; None if no range does.
+        """Return the rule with its range scaled so that its band, which is centred at m nats per token, accepts the
+        share ``target`` of responses; None if no range does.
         """
         ...
 
@@ -145,13 +145,13 @@ class LocationPolicy:
 
     def band_acceptance(self, rule: Rule, m: float) -> Floats:
         """Return the share of responses in the rule's band, centred at m times the length, for each of the J pairs of a
-        length and a header.
+        length and a header (a number that scales a response's log-ratios).
         """
         lo, hi = rule.band(self.lengths, m)
         return interval_probability(lo / self.tau + self.tau / 2, hi / self.tau + self.tau / 2)
 
     def calibrated(self, rule: Rule, m: float, target: float) -> Rule | None:
-        """Return the rule with its range scaled so that its band, centred at m times the length, keeps the share
+        """Return the rule with its range scaled so that its band, which is centred at m nats per token, keeps the share
         ``target`` of responses; None if no range does.
         """
         return matched(rule, lambda r: float(self.p @ self.band_acceptance(r, m)), target)
@@ -166,7 +166,8 @@ class LocationPolicy:
         S = tau * z - tau**2 / 2
         w = np.exp(S)
         across = math.sqrt(1 - self.overlap**2)
-        # The reward is 1 where Z's component in the plane of v and Delta, orthogonal to Delta, exceeds t.
+        # The reward is 1 where <v, Z> exceeds a threshold (see the module's docstring). Given z, Z's component along
+        # Delta, that is so where Z's component along the part of v orthogonal to Delta exceeds t.
         t = (ndtri(1 - self.positive)[:, None] - self.overlap * z) / across
         phi, below, above = np.exp(-(t**2) / 2) / math.sqrt(2 * math.pi), ndtr(t), ndtr(-t)
         mean_reward = float(self.p @ self.positive)
@@ -175,8 +176,9 @@ class LocationPolicy:
         J = self.lengths.size
         g, g_clip, second = np.zeros(2), np.zeros(2), 0.0
         kept, weight, clipped, square = np.zeros((4, J))
-        # For reward 1 and for reward 0: the advantage, and moments of order 0, 1 and 2 of Z's component orthogonal to
-        # Delta over the half line on which this reward is given.
+        # Let y be the component of Z, the tokens' standardised sum, in the plane of v (the reward's direction) and of
+        # Delta (the policy's step), orthogonal to Delta. The reward is 1 for y > t, else 0. For each of the two
+        # rewards: the advantage, and the moments of order 0, 1 and 2 of y over the half line that gives this reward.
         for A, m0, m1, m2 in (
             (1 - mean_reward, above, phi, above + t * phi),
             (-mean_reward, below, -phi, below - t * phi),
@@ -201,8 +203,11 @@ class LocationPolicy:
         return Moments(g, g_clip, second, lengths, p, p, *rates)
 
     def sample(self, rng: np.random.Generator, draws: int) -> tuple[Floats, Floats, Floats, Floats]:
-        """Draw log-ratio, length and advantage of responses, (N,) each, and their scores psi (N, D). Columns of psi:
-        along Delta, along the part of v that is orthogonal to it, and noise (see the module's docstring).
+        """Draw responses; return their log-ratios, lengths and advantages, (N,) each, and their scores psi (N, D).
+
+        The first column of psi is its component along Delta, the step from the old to the new policy's mean. The second
+        is along the part of v that is orthogonal to Delta, where v is the direction that the reward depends on. The
+        other columns are noise.
         """
         j = rng.choice(self.lengths.size, draws, p=self.p)
         n, h = self.lengths[j], self.headers[j]
@@ -216,11 +221,12 @@ class LocationPolicy:
 
 
 def _nodes(tau: Floats, cuts: tuple[Floats, Floats], panels: int = 16, order: int = 10) -> tuple[Floats, Floats]:
-    """Return points and weights of a quadrature over z, where S = tau z - tau^2/2. The weights hold the density of z.
+    """Return the points and weights of a quadrature for expectations over a standard normal z, for each tau.
 
-    The quadrature is Gauss-Legendre on panels between -9 and 2 tau + 9, split at the band's edges. w^2 times the
-    density of z is proportional to a normal density with mean 2 tau. So the panels reach 9 standard deviations below
-    the mean of z and above 2 tau.
+    z determines the log-ratio, S = tau z - tau^2/2. The weights include the density of z. The quadrature is
+    Gauss-Legendre on panels between -9 and 2 tau + 9, split at the band's edges (``cuts``, values of z). The upper end
+    is that high because expectations of w^2 = e^(2S) are taken: w^2 times the density of z is proportional to a normal
+    density with mean 2 tau.
     """
     start, end = np.full_like(tau, -9.0), 9.0 + 2 * tau
     regular = start[:, None] + (end - start)[:, None] * np.linspace(0, 1, panels + 1)
@@ -296,7 +302,7 @@ class SoftmaxPolicy:
 
 
 def _bins(which: np.ndarray, values: Floats) -> Floats:
-    """Return the sum of ``values`` over the entries of each length, (K,). ``which`` (N,): index, from 0, of each
-    entry's length.
+    """Return the sum of ``values`` (N,) over the entries of each of K lengths, (K,). ``which`` (N,) says which length
+    each entry has, as an index from 0.
     """
     return np.asarray(np.bincount(which, values), np.float64)

@@ -59,7 +59,9 @@ def rows_of(name: str, step: Callable[[], object] = lambda: None) -> tuple[list[
 
 
 def steps() -> int:
-    """Return how often `rows_of` calls ``step``: the number of pairs of an exponent gamma and a centre of the band."""
+    """Return how often `rows_of` calls ``step``: once for each pair of an exponent gamma and a centre of the price
+    map's bands.
+    """
     return len(GAMMAS) * len(CENTRES)
 
 
@@ -124,7 +126,7 @@ def _by_length(base: Row, rule: Rule, m: float, moments: Moments) -> Iterator[Ro
             "band_acceptance": moments.band[i],
             "weight_mean": first,
             "weight_variance": square - first**2,
-            # 0 if the band keeps no response of this length
+            # The effective sample size is set to 0 where the band keeps no response of this length.
             "ess_share": first**2 / square if square > 0 else 0.0,
         }
 

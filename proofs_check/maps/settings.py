@@ -135,7 +135,7 @@ def lengths_on(ratio: float) -> Floats:
 def setting(
     factor: str, value: float, factor_2: str = "", value_2: float = math.nan, simulate: bool = False
 ) -> MapPoint:
-    """Return the base case of the fairness map with one or two factors changed.
+    """Return the point of the fairness map where one or two factors have the given values, the others the base case's.
 
     Raises
     ------
@@ -149,7 +149,7 @@ def setting(
                 raise unknown_name("factor", name, tuple(_BASE))
             point[name] = new
     lengths = lengths_on(point["length_ratio"])
-    # Place of each length between the shortest (-1/2) and the longest (1/2) on a logarithmic scale.
+    # Place of each length on a logarithmic scale, on which the shortest length is at -1/2 and the longest at 1/2.
     middle = np.log(lengths / MIDDLE) / np.log(lengths[-1] / lengths[0])
     share = 0.5 - point["sign_share"] * middle
     model, positive, negative, means = _laws(point, lengths, share)
@@ -186,7 +186,7 @@ class Point:
     simulate: bool = False
 
     def setting(self) -> MapPoint:
-        """Compute the laws of S at the point; return them with the point's lengths and factors."""
+        """Compute the laws of S at this point of the fairness map; return them with the point's lengths and factors."""
         return setting(self.factor, self.value, self.factor_2, self.value_2, self.simulate)
 
 
@@ -199,20 +199,23 @@ def points() -> list[Point]:
 
 
 def _laws(point: dict[str, float], lengths: Floats, positive: Floats) -> tuple[str, Law, Law, TokenMeans]:
-    """Return the name of the law of S, the laws of S for A > 0 and for A < 0, and the expected k3 and s^2 of a token,
-    from which the rules' drifts follow.
+    """Return the law of S at one point of the fairness map: its name, the law for A > 0, the law for A < 0, and the
+    expected k3 and s^2 of a token, from which the rules' drifts follow.
 
-    ``point``: value of every factor; ``positive``: share of A > 0 at each length.
+    ``point`` holds the value of every factor of the map at this point (such as the exponent), ``positive`` the share of
+    A > 0 at each length.
     """
     mu = -(SIGMA**2) / 2
     if point["tail"] > 0:
         df = 1 / point["tail"]
         law = Student(mu * lengths, lengths, SIGMA, df, MIDDLE)
         square = law.token_scale**2 * df / (df - 2) if df > 2 else math.inf
-        # The mean of k3 = e^s - 1 - s is infinite, because that of e^s is.
+        # The mean of e^s is infinite for a Student-t token log-ratio s, and so is that of k3 = e^s - 1 - s.
         return "student", law, law, TokenMeans(math.inf, square + mu**2)
     if not math.isnan(point["switching"]):
-        low = SIGMA**2 / 5  # variances of a token in the two states: low and 9 low, with mean sigma^2
+        # A token's log-ratio has the variance ``low`` in one state of the Markov chain and 9 times that in the other;
+        # the mean of the two variances is SIGMA^2.
+        low = SIGMA**2 / 5
         law = Switching(lengths, low, 9 * low, point["switching"])
         return "markov", law, law, _token_means(mu, SIGMA**2)
     if point["ar1"] != 0:

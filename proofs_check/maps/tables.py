@@ -159,7 +159,7 @@ MAP_COLUMNS: dict[str, dict[str, str]] = {
 
 
 def file_name(table: str) -> str:
-    """Return the name of the table's file in the output folder."""
+    """Return the name of the file to which ``fspo maps`` writes the table ``table``."""
     return f"{table}.csv"
 
 

@@ -53,7 +53,7 @@ def make_model(name: str, **parameters: Any) -> Any:
             raise unknown_name(f"parameter of model {name!r}", key, tuple(fields))
     try:
         return MODELS[name](**parameters)
-    except TypeError as error:  # the constructor's error names the missing parameter
+    except TypeError as error:  # a parameter is missing, and the error of the model's constructor names it
         raise UserError(f"model {name!r}: {str(error).split('() ')[-1]}") from error
 
 

@@ -37,7 +37,7 @@ class ScaleFamily:
         return self.sigma**2 * n
 
     def _fill(self, rng: np.random.Generator, out: Floats) -> None:
-        """Fill a contiguous array with draws of the standard variable Z."""
+        """Fill the contiguous array ``out`` with draws of Z, the standard variable in S = mu L + scale(L) Z."""
         rng.standard_normal(out=out)
 
     def _standard_cdf(self, z: Floats) -> Floats:
@@ -182,7 +182,10 @@ class Heteroscedastic(ScaleFamily):
         check_open("l0", self.l0, 0, math.inf, "it is the length at which the scale is sigma")
 
     def scale_error(self, lengths: ArrayLike) -> Floats:
-        """Return log(sigma_l / sigma) = beta log(l / l0); the largest absolute value is T4's tau."""
+        """Return beta log(l / l0) for each length l: the logarithm of the scale at l over sigma, the scale at l0.
+
+        T4's tau is the largest absolute value of these numbers.
+        """
         n = checked_lengths(lengths)
         return np.broadcast_to(self.beta * np.log(n / self.l0), np.shape(lengths))
 
@@ -209,7 +212,7 @@ class FractionalNoise(ScaleFamily):
         return self.sigma**2 * n ** (2 * self.hurst)
 
     def autocovariance(self, lags: ArrayLike) -> Floats:
-        """Return the covariance of two tokens ``lags`` places apart, nats squared (Mandelbrot and Van Ness 1968)."""
+        """Return the covariance of token log-ratios ``lags`` tokens apart, nats^2 (Mandelbrot and Van Ness 1968)."""
         k, power = np.abs(np.asarray(lags, np.float64)), 2 * self.hurst
         return self.sigma**2 / 2 * ((k + 1) ** power - 2 * k**power + np.abs(k - 1) ** power)
 
@@ -218,7 +221,7 @@ class FractionalNoise(ScaleFamily):
         draws, length = checked_paths(draws, length)
         row = self.autocovariance(np.arange(length + 1))
         circle = np.concatenate([row, row[-2:0:-1]])
-        # the spectrum is >= 0; rounding may make it slightly negative
+        # The eigenvalues of the circulant covariance matrix are >= 0; rounding may make them slightly negative.
         spectrum = np.maximum(np.real(np.fft.fft(circle)), 0.0)
         noise = rng.standard_normal((draws, circle.size)) + 1j * rng.standard_normal((draws, circle.size))
         waves = np.real(np.fft.fft(np.sqrt(spectrum / circle.size) * noise, axis=1))

@@ -113,7 +113,7 @@ class StudentTokens(_Tokens):
 
     @property
     def rho3(self) -> float:
-        """Return T5's rho3 = E|s - mu|^3 / sigma^3; infinite for df <= 3."""
+        """Return rho3 = E|s - mu|^3 / sigma^3 (T5) of a token log-ratio s with a Student t law; infinite if df <= 3."""
         if self.df <= 3:
             return math.inf
         log_moment = special.gammaln((self.df - 3) / 2) - special.gammaln(self.df / 2)
@@ -133,7 +133,8 @@ class StudentTokens(_Tokens):
         n = checked_lengths(lengths, whole=True)
         z = (np.asarray(s, np.float64) - self.mu * n) / (self.sigma * np.sqrt(n))
         z, n = np.broadcast_arrays(z, n)
-        # Fill in P(Z <= z) of the standardised sum Z for infinite z here, and for finite z below.
+        # ``found`` is P(Z <= z), Z the sum S less its mean, over its standard deviation. Set it here for infinite z;
+        # the loop sets it for finite z.
         found = np.where(z > 0, 1.0, 0.0)
         for length in np.unique(n):
             at = np.isfinite(z) & (n == length)
@@ -146,13 +147,14 @@ class StudentTokens(_Tokens):
         """
         if z.size == 0:
             return z
-        end = 45.0  # upper end of the integral: beyond it the characteristic function of the sum is below e^-42
+        end = 45.0  # where the inversion's integral ends: beyond, the characteristic function of Z is below e^-42
         while length * self._log_characteristic(np.array([end / math.sqrt(length)]))[0] > -42:
             end *= 1.5
-        # Each panel of the quadrature holds at most two thirds of a period of sin(tz).
+        # The inversion integrates sin(tz) over t in panels (intervals of t). There are so many panels that each holds
+        # at most two thirds of a period of sin(tz).
         panels = int(8 + end * (1 + np.max(np.abs(z))) / 4)
-        # Near t = 0 the characteristic function has a term |t|^df, for which the quadrature converges slowly: halve the
-        # first panel many times.
+        # Near t = 0 the characteristic function of Student's t has a term |t|^df, for which the quadrature over t
+        # converges slowly. So the first panel, which begins at 0, is halved many times.
         edges = np.concatenate([[0.0], end / panels * 0.5 ** np.arange(24, 0, -1), np.linspace(0, end, panels + 1)[1:]])
         half = np.diff(edges)[:, None] / 2
         t = (edges[:-1, None] + half * (1 + _PANEL_NODES)).ravel()
@@ -162,7 +164,8 @@ class StudentTokens(_Tokens):
         return 0.5 + np.concatenate(parts) / math.pi
 
     def _log_characteristic(self, t: Floats) -> Floats:
-        """Return the logarithm of the characteristic function of a Student-t token with variance 1, at t > 0."""
+        """Return the logarithm of the characteristic function, at t > 0, of one token log-ratio. It follows Student's t
+        law scaled to variance 1."""
         v, x = self.df / 2, t * math.sqrt(self.df - 2)
         return np.log(special.kve(v, x)) - x + v * np.log(x) - special.gammaln(v) - (v - 1) * math.log(2)
 
@@ -194,7 +197,8 @@ class MarkovTokens(_Tokens):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_open("share", self.share, 0, 1, "it is the probability of state 1")
-        # Below this persistence one of the chain's probabilities of leaving a state would exceed 1.
+        # If the persistence were below this, one of the two probabilities with which the Markov chain leaves a state
+        # would exceed 1.
         low = -min(self.share / (1 - self.share), (1 - self.share) / self.share)
         check_open("persistence", self.persistence, low - 1e-12, 1, "both states' leaving probabilities are <= 1")
         check_open("mean_part", self.mean_part, -1e-300, 1, "the rest of the variance is the tokens' noise")
@@ -208,12 +212,14 @@ class MarkovTokens(_Tokens):
 
     @property
     def between(self) -> float:
-        """Part of one token's variance that comes from the different means of the chain's two states, nats squared."""
+        """Part of the variance of one token's log-ratio that comes from the different means in the Markov chain's two
+        states, nats squared.
+        """
         return self.mean_part * self.sigma**2 * (1 - self.persistence) / (1 + self.persistence)
 
     @property
     def within(self) -> float:
-        """Variance of one token given the chain's state, averaged over the states, nats squared."""
+        """Variance of a token's log-ratio given the Markov chain's state, mean over the two states, nats squared."""
         return (1 - self.mean_part) * self.sigma**2
 
     @property

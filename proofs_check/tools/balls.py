@@ -75,7 +75,7 @@ class Span(NamedTuple):
 
 
 def span(lo: float, hi: float | None = None) -> Span:
-    """Return the interval from ``lo`` to ``hi``, or the point ``lo`` if ``hi`` is None, without rounding."""
+    """Return the interval from exactly ``lo`` to exactly ``hi``, or the point ``lo`` if ``hi`` is None."""
     return Span(arb(lo), arb(lo if hi is None else hi))
 
 
@@ -147,8 +147,9 @@ def scale_change(u: Span, v: Span) -> arb:
     the assumed one, the numerator is the change of the probability that S is below that edge (T4).
     """
     if v.lo >= NEAR or v.hi <= -NEAR:
-        # Far from v = 0, bound the numerator by its value at the middle of both intervals, plus balls of its slopes in
-        # u and in v times the distances from the middle (the mean value theorem). ``image`` is the interval of u e^-v.
+        # Far from v = 0, bound the numerator Phi(u e^-v) - Phi(u) by the mean value theorem: its value in the middle of
+        # the intervals of u and v, plus, for u and for v, a ball of its slope times the distance from the middle.
+        # ``image`` is the interval of u e^-v.
         image = Span(u.lo * (-v.hi).exp(), u.hi * (-v.lo).exp())
         centre_u, centre_v = (u.lo + u.hi) / 2, (v.lo + v.hi) / 2
         at = normal_probability(centre_u, centre_u * (-centre_v).exp())
@@ -192,7 +193,7 @@ class Certificate:
     witness: tuple[float, ...] = ()
 
     def outcome(self, unit: str, note: str = "") -> Outcome:
-        """Return the certificate as the outcome of a check."""
+        """Return the outcome of a check whose inequality the certificate proves, refutes or leaves undecided."""
         if math.isnan(self.margin):
             found = f"not decided after {self.boxes} boxes"
         elif self.margin < 0:
@@ -344,6 +345,6 @@ def largest_lre(u_lo: Span, u_hi: Span, x: Span) -> arb:
     """
     weak = acceptance_range(Span(u_lo.lo, u_lo.lo), Span(u_hi.lo, u_hi.lo), x)
     strong = acceptance_range(Span(u_lo.hi, u_lo.hi), Span(u_hi.hi, u_hi.hi), x)
-    # Both the largest and the least acceptance rise with the half-widths, so it suffices to compute them at the ends of
-    # the half-widths' intervals.
+    # The largest and the least acceptance over the drift errors both rise with u_lo and u_hi, so it suffices to compute
+    # them where both half-widths are least and where both are largest.
     return weak[1].union(strong[1]) / weak[0].union(strong[0]) - 1

@@ -74,7 +74,7 @@ class Chain:
 
     @property
     def drawn(self) -> np.ndarray:
-        """Whether the law that draws can draw each response, (N,) bool."""
+        """Whether each response has a probability above 0 under the law that draws, (N,) bool."""
         return self.p_draw > 0
 
     @property

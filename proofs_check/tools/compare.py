@@ -101,8 +101,8 @@ def bonferroni(p_values: ArrayLike) -> float:
 
 def together(outcomes: Sequence[Outcome], note: str = "", details: str = "") -> Outcome:
     """Combine the outcomes of several tests on simulated data into one outcome. Its p-value is the least of theirs,
-    Bonferroni-corrected; its ``resolution`` (half-width of an interval) is that which is largest relative to
-    ``wanted``.
+    Bonferroni-corrected; its ``resolution`` (half-width of an interval) is that which is largest relative to the
+    ``wanted`` resolution of its test.
     """
     p_values = [math.nan if one.p_value is None else one.p_value for one in outcomes]
     coarsest = max(outcomes, key=lambda one: one.resolution / one.wanted)

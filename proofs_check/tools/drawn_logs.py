@@ -14,7 +14,7 @@ import numpy as np
 
 from fspo.advantages import advantages
 from fspo.gradlog import GradLogWriter
-from fspo.rules import Estimator, preset
+from fspo.rules import OF_CLIP_RULES, Estimator, preset
 from fspo.theory import Floats
 from proofs_check.tools import defined
 from proofs_check.tools.policy import Bandit, make_bandit
@@ -24,7 +24,6 @@ RULE = "fspo"
 OTHER = "rloo"
 """A preset whose band has the same edges for every length; its cosines are compared with those of `RULE`."""
 RANGE = 0.03
-CLIPS = ("drop", "truncate", "cap")
 LENGTHS = (1, 2, 3)
 EDGES = (1, 2, 3, 4)
 """Edges of bins of length that hold one length each."""
@@ -156,7 +155,9 @@ def counted(rng: np.random.Generator) -> tuple[Bandit, np.ndarray]:
         bandit = small_policy(rng)
         bandit = replace(bandit, advantages=np.append(rng.normal(size=bandit.lengths.size - 2), [0.0, 0.0]))
         counts, A = np.round(600 * bandit.p_old).astype(int) + 5, bandit.advantages
-        weights = [np.where(A > 0, x[1], x[0]) for x, _ in (clipped_weights(bandit, outside) for outside in CLIPS)]
+        weights = [
+            np.where(A > 0, x[1], x[0]) for x, _ in (clipped_weights(bandit, outside) for outside in OF_CLIP_RULES)
+        ]
         true, *clipped = ((counts * A * w) @ bandit.psi for w in (np.exp(bandit.log_ratio), *weights))
         if min(np.linalg.norm(u - true) for u in clipped) > 0.01 * np.linalg.norm(true):
             return bandit, counts

@@ -23,7 +23,8 @@ _SETTINGS = settings(
     max_examples=EXAMPLES,
     database=None,
     deadline=None,
-    phases=(Phase.generate, Phase.target),  # no shrinking (making a counterexample simpler): one counterexample decides
+    # A counterexample that was found is not made simpler (Hypothesis's phase shrink), because any one decides.
+    phases=(Phase.generate, Phase.target),
     suppress_health_check=(HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much),
 )
 T = TypeVar("T")

@@ -204,22 +204,25 @@ class LemmaBound:
     exponent: float = 0.5
 
     def floats(self, terms: Terms) -> Any:
-        """Return the largest sine of the angle between clipped and true update that the inequality allows, for each
-        entry of a batch of T7's quantities: an array, complex if the quantities are.
+        """Return the largest sine of the angle between clipped and true update that this inequality (T7's or a variant)
+        allows, for each example in a batch of T7's quantities: a float64 array, or a complex one if ``terms`` is.
         """
         stacked: Any = np.stack(np.broadcast_arrays(*(product(terms) for product in self.products)))
         rho = np.take_along_axis(stacked, np.argmin(stacked.real, axis=0)[None], axis=0)[0]
         return self._bound(self.factor * (rho + terms.eta if self.with_eta else rho))
 
     def balls(self, terms: Terms) -> arb:
-        """Return the largest sine of the angle from true to clipped update that the inequality allows, as a ball."""
+        """Return, as a ball, the largest sine of the angle from true to clipped update that this inequality (T7's or a
+        variant of it) allows for the quantities ``terms``."""
         rho = self.products[0](terms)
         for product in self.products[1:]:
             rho = arb.min(rho, product(terms))
         return self._bound(arb(self.factor) * (rho + terms.eta if self.with_eta else rho))
 
     def _bound(self, rho: Any) -> Any:
-        """Return the largest sine of the angle from true to clipped update that the inequality allows, given rho."""
+        """Return, for a value of rho, the largest sine of the angle between true and clipped update that T7's
+        inequality allows, or the variant of it that this object describes.
+        """
         if self.exponent == 0.5:
             return rho
         if isinstance(rho, arb):
@@ -295,8 +298,8 @@ def judge_exactly(case: Strata, claim: LemmaBound = STATED, suite: bool = True) 
         else:
             slack = float((rho - terms.sine).mid() / rho.mid())
             uncertain = float((rho - terms.sine).rad() / rho.mid())
-            # rho and the sine agree to 30 digits (slack 0, as in T7s), or ball arithmetic cannot tell the smaller one
-            # (NaN)
+            # Ball arithmetic cannot tell whether T7's rho or the sine of the angle is smaller. If they agree to 30
+            # digits, as in the example T7s, the slack is 0, else unknown (NaN).
             if abs(slack) <= uncertain:
                 slack = 0.0 if uncertain < 1e-30 else math.nan
         return Judgement(slack, suite_departure(case, terms) if suite else "")

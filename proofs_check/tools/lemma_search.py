@@ -48,8 +48,8 @@ class Judged:
         return found.slack
 
     def outcome(self, needed: int, note: str = "") -> Outcome:
-        """Return the outcome of the check over all examples. It is undecided if the inequality's condition rho < 1 held
-        in fewer than ``needed`` of them.
+        """Return the outcome of the check over all examples of strata that were added. It is undecided if fewer than
+        ``needed`` of them have rho < 1, because T7's inequality promises nothing for the others.
         """
         counts = f"{self.promised} of {self.cases} cases with rho < 1"
         if self.suite:
@@ -73,16 +73,16 @@ def random_strata(rng: np.random.Generator) -> Strata:
     p = np.maximum(p, 10.0**-DECADES) / np.maximum(p, 10.0**-DECADES).sum()
     a = np.exp(10 ** rng.uniform(-3, 0) * rng.standard_normal(K))
     kind = rng.integers(0, 5)
-    if kind == 0:  # some strata get small shares, and acceptances from 10^-DECADES to 1
+    if kind == 0:  # some strata get small shares, and acceptances between 10^-DECADES and 1
         light = rng.random(K) < 0.3
         p = np.where(light, p * 10 ** rng.uniform(-DECADES, -2, K), p)
         a = np.where(light, 10 ** rng.uniform(-DECADES, 0, K), a)
-    elif kind == 1:  # some strata accept no response
+    elif kind == 1:  # examples in which some strata have acceptance 0
         a = np.where(rng.random(K) < 0.2, 0.0, a)
         a[np.argmax(p)] = 1.0
     centre = rng.standard_normal(D)
     noise = rng.standard_normal((K, D))
-    if kind == 2:  # the strata's gradients are nearly parallel or nearly opposed
+    if kind == 2:  # the strata get mean gradients that are nearly parallel or nearly opposed
         noise = rng.choice([-1.0, 1.0], (K, 1)) * rng.standard_normal(D) + 10 ** rng.uniform(-9, -1) * noise
     g = centre + 10 ** rng.uniform(-2, 1) * noise
     delta = 10 ** rng.uniform(-4, 0.5) * rng.standard_normal((K, D)) * (rng.random() < 0.7)

@@ -110,8 +110,8 @@ class Learnt:
 
     @property
     def trend(self) -> Floats:
-        """Return two numbers for each run, (RUNS, 2): its mean acceptance over the lengths, and the covariance over the
-        lengths of acceptance and standardised log length.
+        """Return two numbers for each simulated run, (RUNS, 2): its mean acceptance over the lengths, and the
+        covariance over the lengths of acceptance and standardised log length.
         """
         z = np.log(LENGTHS)
         z = (z - z.mean()) / z.std()
@@ -194,8 +194,9 @@ def survey(
 
 
 def lre_row(found: Learnt) -> dict[str, Any]:
-    """Return a table row about one learnt rule: LRE of its long-run acceptance with simultaneous intervals over
-    independent runs, the mean exponent of its band, and LRE_2 of the band at a single update.
+    """Return a table row about one rule whose band follows a target, simulated in independent runs: LRE of its long-run
+    acceptance with simultaneous intervals over the runs, the mean exponent of its band, and LRE_2 of the band at a
+    single update.
     """
     shares = np.full(LENGTHS.size, 1 / LENGTHS.size)
     row = simulated_lre(shares, found.accepted, np.ones_like(found.accepted))

@@ -63,7 +63,7 @@ def token_log_probs(theta: Floats, responses: PolicyResponses) -> Floats:
 
 
 def next_symbol(theta: Floats) -> Floats:
-    """Return the probabilities of the next symbol by position and previous symbol, in the shape of ``theta``."""
+    """Return the policy's probabilities of the next symbol by position and previous symbol, from logits ``theta``."""
     return np.exp(theta) / np.exp(theta).sum(axis=-1, keepdims=True)
 
 
@@ -118,12 +118,12 @@ class Bandit:
 
     @cached_property
     def token_log_ratios(self) -> Floats:
-        """Token log-ratios s_t, (N, T)."""
+        """Token log-ratios s_t of each response, nats, (N, T); 0 after the end."""
         return token_log_probs(self.new, self.responses) - token_log_probs(self.old, self.responses)
 
     @cached_property
     def log_ratio(self) -> Floats:
-        """Log-ratios S, (N,)."""
+        """Log-ratio S of each response, nats, (N,)."""
         return self.token_log_ratios.sum(axis=1)
 
     @cached_property

@@ -155,5 +155,6 @@ def _over_blocks(
                 totals[i] += future.result()
                 bar.update(size)
     finally:
-        pool.shutdown(cancel_futures=True)  # On an interrupt or an error, cancel the blocks that have not begun.
+        # After an interrupt or an error, cancel the blocks of draws that no thread has begun.
+        pool.shutdown(cancel_futures=True)
     return totals

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import struct
+from typing import get_args
 
 import matplotlib as mpl
 import pytest
 
 from figures.of_runs.acceptance_by_length import figure
-from figures.style import DPI, LOOKS, WIDTHS, Style, band_of, looks, save
+from figures.style import (
+    DPI,
+    LOOKS,
+    OUTSIDE_COLORS,
+    OUTSIDE_MARKERS,
+    OUTSIDE_WORDS,
+    WIDTHS,
+    Style,
+    band_of,
+    looks,
+    save,
+)
 from fspo.base.errors import UserError
-from fspo.rules import PRESETS
+from fspo.rules import PRESETS, Outside
 
 
 def test_named_widths_are_the_venues():
@@ -27,6 +39,10 @@ def test_every_preset_and_the_control_are_told_apart():
     assert len(set(looks(names).values())) == len(names)
     assert len({look.color for look in LOOKS.values()}) == len(LOOKS)
     assert len({(look.marker, str(look.linestyle)) for look in LOOKS.values()}) == len(LOOKS)
+
+
+def test_every_way_outside_the_band_has_a_marker_a_colour_and_words():
+    assert set(OUTSIDE_MARKERS) == set(OUTSIDE_COLORS) == set(OUTSIDE_WORDS) == set(get_args(Outside))
 
 
 def test_unknown_rules_get_looks_that_do_not_change_or_clash():

@@ -182,9 +182,7 @@ def page(draws: Sequence[Mapping[str, Any]], why: Mapping[str, str]) -> str:
         for room, tests in rooms.items()
     )
     alone = sum(bool(test) and not of_whole(test) for test in found.values())
-    listed = "\n".join(
-        f"- `{name.replace(' -> ', '` became `')}`: {why.get(name, '**not noticed**')}" for name in survived
-    )
+    listed = "\n".join(f"- {_told(name)}: {why.get(name, '**not noticed**')}" for name in survived)
     earlier = "".join(
         f"- seed {draw['seed']}, commit {draw['commit'][:12]}: {noticed(draw)}; {but_harmless(draw, why)}\n"
         for draw in draws[:-1]
@@ -195,6 +193,9 @@ Earlier draws, judged by the tests as these were then, the first three by those 
 then written against the survivors, so these changes cannot judge the tests of today:
 
 {earlier}"""
+    since = ""
+    if last["seed"] < SEED:  # SEED rises when tests have been written against a draw's survivors
+        since = "Tests were then written against the survivors that are not harmless, and notice them.\n\n"
     return f"""# Mutation score
 
 Would the tests notice if a line of the rules, the theory or the statistics were wrong? cosmic-ray
@@ -220,8 +221,15 @@ mistake that it stands for, are in `tests/mutants/mutants.toml` (`make mutants`)
 
 ## Survivors, with the reason why where one is harmless
 
-{listed}
+{since}{listed}
 """
+
+
+def _told(name: str) -> str:
+    """What a change does, from its name "file: old line -> new line"; a line may hold an arrow itself."""
+    parts = name.split(" -> ")
+    half = len(parts) // 2
+    return f"`{' -> '.join(parts[:half])}` became `{' -> '.join(parts[half:])}`"
 
 
 def publish(*new: Mapping[str, Any]) -> None:

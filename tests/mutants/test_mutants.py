@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutants.drawn import PAGE, RESULT, TESTS, code_of, name_of, page, reasons
+from tests.mutants.drawn import PAGE, RESULT, SEED, TESTS, code_of, name_of, page, reasons
 from tests.mutants.run import ROOT, Mutant, read_mutants, run
 
 
@@ -77,7 +77,7 @@ def test_the_page_counts_by_hand() -> None:
     killed = {
         "fspo/theory/lemma.py: a -> b": "test",
         "fspo/rules/rule.py: a -> b": "",
-        "fspo/rules/rule.py: c -> d": "",
+        "fspo/rules/rule.py: c -> e -> d -> e": "",
     }
     last = {"cosmic_ray": "8", "commit": "b" * 40, "places": 1000, "seed": 2, "killed_by": killed}
     earlier = last | {"commit": "a" * 40, "seed": 1, "killed_by": {"fspo/rules/rule.py: e -> f": "test"}}
@@ -86,7 +86,9 @@ def test_the_page_counts_by_hand() -> None:
     assert "without 1 harmless: 1 of 2: 0.500 [0.013, 0.987]" in text
     assert "- seed 1, commit aaaaaaaaaaaa: 1 of 1: 1.000 [0.025, 1.000]" in text
     assert "- `fspo/rules/rule.py: a` became `b`: same" in text
-    assert "- `fspo/rules/rule.py: c` became `d`: **not noticed**" in text
+    assert "- `fspo/rules/rule.py: c -> e` became `d -> e`: **not noticed**" in text
+    assert "Tests were then written against the survivors that" in text
+    assert "Tests were then written against the survivors that" not in page([last | {"seed": SEED}], {})
     assert "Earlier draws" not in page([last], {})
 
 

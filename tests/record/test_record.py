@@ -31,7 +31,7 @@ def test_analysis_of_the_committed_logs(recorded, tmp_path):
 
 
 def test_short_training_runs(recorded, tmp_path):
-    """Bit for bit; only where one fixed forward and backward pass gives the record's bits."""
+    """Bit for bit; only where fixed forward and backward passes of many sizes give the record's bits."""
     found = record.kernels(tmp_path)
     if found != recorded["kernels"]:
         pytest.skip(f"other float kernels: {found}, not {recorded['kernels']}; a sampled token may differ")

@@ -5,13 +5,14 @@ import json
 import numpy as np
 import pytest
 
+from analysis.doctor.doctor import CHECKS
 from analysis.doctor.findings import Severity, found
 from analysis.rules.recompute import recompute
 from fspo.gradlog import read_log
 from fspo.rules import token_k3
 from studies.doctor_defects import DEFECTS, Defect
 from studies.doctor_healthy import SimulatedRun, write_simulated_run
-from studies.doctor_page import page
+from studies.doctor_page import LAWS, page
 from studies.doctor_power import PAGE, RESULTS
 from studies.log_changes import add, rewritten, rough
 
@@ -58,6 +59,10 @@ def test_a_verdict_asks_for_the_check_and_its_words():
     assert not defect.named_by(answer[2:])
     assert not defect.named_by([found("engine", Severity.INFO, "a temperature", "")])
     assert not Defect("", "", lambda c, r, i: c).named_by(answer)
+
+
+def test_the_laws_of_the_page_name_checks():
+    assert {check for *_, checks in LAWS for check in checks.split("`, `")} <= set(CHECKS)
 
 
 def test_the_page_is_the_one_of_the_stored_results():

@@ -8,7 +8,8 @@ import pytest
 
 from fspo.base.options import parse
 from fspo.config import TrainConfig
-from studies import findings, model_size
+from studies import model_size
+from studies.findings_tables import model_sizes
 from tests.record.make_record import LOGS
 
 
@@ -40,11 +41,13 @@ def test_a_run_is_measured_on_first_use_rows_after_an_update(tmp_path):
 
 def test_the_section_shows_every_run_with_its_intervals(tmp_path):
     file = tmp_path / "model_size.csv"
-    assert findings.model_sizes(file) == ""
+    assert model_sizes(file, tmp_path / "nothing") == ""
     one = {"parameters": 4_841_088, "seed": 31, "rows": 900, "shortest": 8, "longest": 256, "slope_2H": 1.2}
     ends = {"ci_low": 1.1, "ci_high": 1.3, "fair_value": 0.7, "fair_low": 0.6, "fair_high": 0.9}
+    ends |= {"fair_nonzero_value": 0.4, "fair_nonzero_low": 0.3, "fair_nonzero_high": 0.5}
     pd.DataFrame([one | ends]).to_csv(file, index=False)
-    text = findings.model_sizes(file, tmp_path / "nothing")
-    line = "| 4.84M | 31 | chain-add | 900 | 8 to 256 | 1.200 [1.100, 1.300] | 0.700 [0.600, 0.900] |\n"
+    text = model_sizes(file, tmp_path / "nothing")
+    fair = "0.700 [0.600, 0.900] | 0.400 [0.300, 0.500]"
+    line = f"| 4.84M | 31 | chain-add | 900 | 8 to 256 | 1.200 [1.100, 1.300] | {fair} |\n"
     assert text.count("\n|") == 3
     assert text.endswith(line + "\n")

@@ -3,17 +3,21 @@
 import json
 import shutil
 
+import pytest
 from transformers import GenerationConfig
 
 from fspo.base.options import parse
 from fspo.config import TrainConfig
 from fspo.tasks.chain_add import build_tokenizer
-from studies import findings, pretrained
+from fspo.tasks.verify import Verifier, VerifierConfig
+from studies import findings, pretrained, reproduction_tables
+from studies.counting_reward import graded
+from studies.findings_tables import language_model, language_model_line
 from tests.record.make_record import LOGS
 
 
 def test_the_prompts_ask_for_numbers_and_show_solved_examples(tmp_path):
-    pretrained.write_task(tmp_path / "counting.jsonl")
+    pretrained.write_task(tmp_path / "counting.jsonl", 11)
     rows = [json.loads(line) for line in (tmp_path / "counting.jsonl").read_text().splitlines()]
     assert len({row["prompt"] for row in rows}) == len(rows) == pretrained.PROMPTS
     assert pretrained.question(8, 10).endswith("Count from 12 to 14: 12 13 14\nCount from 7 to 7: 7\n"
@@ -44,13 +48,59 @@ def test_the_options_are_those_of_an_unclipped_run_that_scores_all_updates_but_t
     assert sorted(config.log.score_minibatches) == list(range(1, config.batch.minibatches * config.batch.epochs))
 
 
-def test_a_run_is_published_as_tables_a_picture_and_a_section(tmp_path):
+@pytest.mark.parametrize(
+    ("response", "reward"),
+    [
+        ("8 9 10", 1.0),
+        (" 8 9 10\n", 1.0),
+        ("8 9", 1 / 3),
+        ("8 9 10 11", 0.5),
+        ("8 9 11", 1 / 3),
+        ("9 9 10", 0),
+        ("", 0),
+    ],
+)
+def test_the_graded_reward_counts_numbers_before_the_first_mistake(response, reward):
+    assert graded(response, "8 9 10") == pytest.approx(reward)
+
+
+def test_every_run_has_a_seed_of_its_own_and_a_verifier_that_loads():
+    assert len({seed for seed, _ in pretrained.RUNS.values()}) == len(pretrained.RUNS)
+    for _, verifier in pretrained.RUNS.values():
+        Verifier(VerifierConfig(verifier=verifier)).close()
+
+
+def test_a_run_is_published_as_tables_a_picture_and_a_section(tmp_path, monkeypatch):
+    real = reproduction_tables.fair_exponents
+    monkeypatch.setattr(
+        reproduction_tables, "fair_exponents", lambda rows, shares, which: real(rows, shares, which, resamples=5)
+    )
     run = tmp_path / "run"
     shutil.copytree(LOGS / "fspo-kl", run)
     (run / "metrics.jsonl").write_text("".join(json.dumps({"rollout": i, "reward": i}) + "\n" for i in range(8)))
-    pretrained.publish(run, tmp_path / "results", tmp_path / "picture.png")
-    text = findings.language_model(tmp_path / "results")
-    assert "of its 8 rollouts and 6.50 in the last (32 were planned; the run ended early for want of time)" in text
-    assert all(words in text for words in ("| fspo | ", "| run | trend | ", "images/pretrained_acceptance.png"))
+    pretrained.publish(run, tmp_path / "results" / "one", 7)
+    text = language_model(tmp_path / "results")
+    assert "- `one`: 8 rollouts of 32 planned (it ended early), " in text
+    assert "mean reward 0.50 in the first and 6.50 in the last quarter" in text
+    lines = (
+        "| one | all | fspo | ",
+        "| one | A != 0 | fspo | ",
+        "| one | A != 0 | trend | ",
+        "pretrained_acceptance.png",
+    )
+    assert all(words in text for words in lines)
+    said = language_model_line(tmp_path / "results")
+    assert "`one`, of all responses: rloo " in said
+    assert "`one`, of those with A != 0: rloo " in said
+    assert language_model(tmp_path / "nothing") == ""
+    pretrained.draw(run, tmp_path / "picture.png")
     assert (tmp_path / "picture.png").stat().st_size > 10_000
-    assert findings.language_model(tmp_path / "nothing") == ""
+
+
+def test_the_first_run_s_files_know_no_set_of_responses(tmp_path):
+    """They were written before the tables told the responses with A != 0 from all."""
+    shutil.copytree(findings.PRETRAINED / "exact-seed11", tmp_path / "exact-seed11")
+    text = language_model(tmp_path)
+    assert "| exact-seed11 | all | fspo | -0.014 [-0.042, 0.014] | -0.008 [-0.027, 0.011] |" in text
+    assert "| exact-seed11 | all | trend | " in text
+    assert "of those with A != 0" not in language_model_line(tmp_path)

@@ -6,6 +6,7 @@ import re
 import shlex
 import tomllib
 from types import SimpleNamespace
+from typing import get_args
 
 import pytest
 import torch
@@ -14,10 +15,10 @@ from fspo.base.errors import UserError
 from fspo.integrations.custom_loss import prime_rl_loss
 from fspo.integrations.trl import FSPOConfig
 from fspo.objective import objective
-from fspo.rules import CORRECTIONS, PRESETS, correction, preset
+from fspo.rules import CORRECTIONS, PRESETS, Drift, Outside, correction, preset
 from fspo.train.__main__ import build_parser
 from studies.reference_pages import DOCS
-from studies.rule_pages import FAIR, PAGES, PURPOSE, RULES
+from studies.rule_pages import CENTRE_WORDS, CENTRES, FAIR, LEFT, PAGES, PURPOSE, RULES
 
 
 def blocks(name: str, language: str) -> list[str]:
@@ -28,6 +29,8 @@ def test_the_pages_are_what_the_code_declares():
     written = {f"rules/{path.name}" for path in (DOCS / "rules").iterdir()} | {"rules.md"}
     assert written == set(PAGES)
     assert set(PURPOSE) == set(FAIR) == set(RULES)
+    assert set(LEFT) == set(get_args(Outside))
+    assert set(CENTRES) == set(CENTRE_WORDS) == set(get_args(Drift)) - {"none"}
     for name, text in PAGES.items():
         assert (DOCS / name).read_text(encoding="utf-8") == text(), "run make pages"
 

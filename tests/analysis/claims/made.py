@@ -1,6 +1,8 @@
 """Rows of tables with known numbers, as the claims read them."""
 
 from analysis.claims.catalogue import Atom
+from analysis.claims.evidence import verdict_of
+from analysis.claims.judge import Claim
 from analysis.tables.files import TABLES
 from fspo.rules import PRESETS
 from tests.analysis.rows import table
@@ -54,3 +56,11 @@ def training(rule, seed, final, fall=0.0, rollouts=5):
     ]
     where = {"phase": "eval", "name": "eval/reward"}
     return rows + [{**key, "rollout": i, "step": i, **where, "value": v} for i, v in enumerate([0.3, final, final])]
+
+
+def claim(p_for, p_against, name="C1", status="confirmatory"):
+    """A claim whose estimate is its p-value against, so that one sees which task decided."""
+    ends = (p_against, p_against - 1, p_against + 1)
+    verdict = verdict_of(p_for, p_against)
+    details = {"power": {"sentence": f"{p_against}"}}
+    return Claim(name, "what is claimed", "of what", 0.01, *ends, verdict, status, p_for, p_against, details)

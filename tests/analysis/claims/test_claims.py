@@ -216,6 +216,41 @@ def test_the_cosine_s_lead_is_judged_in_every_log(last, found):
     assert claims["C3"].verdict == ("refuted" if found == "refuted" else "inconclusive")  # gspo has no rows
 
 
+@pytest.mark.parametrize(
+    ("others", "found"),
+    [
+        (((0.2, 0.01), (0.2, 0.01)), "inconclusive"),  # fspo is ahead on all other logs
+        (((0.0, 0.0), (0.0, 0.0)), "inconclusive"),  # the rules cut alike on every log
+        (((-0.2, 0.01), (0.2, 0.01)), "refuted"),  # by the log on which fspo is behind
+    ],
+)
+def test_where_two_rules_cut_alike_a_lead_is_neither_supported_nor_refuted(others, found):
+    """Two rules that cut the same responses of a log have one and the same cosine: a lead of exactly 0 in an interval
+    of width 0. "fspo's cosine is higher" is not supported by it, as 0 is not above 0; nor is it refuted, as a lead that
+    is not below 0 is no sign against it."""
+    leads = [(0.0, 0.0), *others]
+    rows = [
+        cosine(log, "rloo", "drop", 0.95, diff_fspo=(-lead, half))
+        for log, (lead, half) in zip(LOGS, leads, strict=True)
+    ]
+    claim = judged(cosine=rows)["95-cosine-rloo"]
+    assert claim.verdict == found
+    alike = claim.details["numbers"][LOGS[0]]
+    assert (alike["value"], alike["low"], alike["high"], alike["reason"]) == (0, 0, 0, "")
+    assert (alike["p for"], alike["p against"]) == (1, 1)
+
+
+def test_rules_that_cut_alike_have_leads_of_0_in_trend_and_lre_with_both_rules_errors():
+    """Their errors are added, so these leads do not have an interval of width 0."""
+    both = ("fspo", "gspo")
+    trends = [on(log, rule) | slope(0.02) for log in LOGS for rule in both]
+    lres = [on(log, rule) | interval(0.02, 0.003) | {"norm": "l2_squared"} for log in LOGS for rule in both]
+    claims = judged(trend=trends, lre=lres)
+    for name in ("85-trend-gspo", "85-lre-gspo"):
+        assert (claims[name].verdict, claims[name].estimate) == ("inconclusive", 0)
+        assert claims[name].ci_low < 0 < claims[name].ci_high
+
+
 @pytest.mark.parametrize(("last", "found"), [(0.05, "supported"), (-0.05, "refuted"), (0.005, "inconclusive")])
 def test_the_gain_of_the_edge_is_judged_in_every_log(last, found):
     rows = [

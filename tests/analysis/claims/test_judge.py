@@ -6,17 +6,10 @@ from pathlib import Path
 import pytest
 
 from analysis.claims import judge as module
+from analysis.claims.catalogue import Headline
 from analysis.claims.evidence import Number, verdict_of
-from analysis.claims.judge import Claim, commit, judge, over_tasks
-from tests.analysis.claims.made import ATOM
-
-
-def claim(p_for, p_against, name="C1", status="confirmatory"):
-    """A claim whose estimate is its p-value against, so that one sees which task decided."""
-    ends = (p_against, p_against - 1, p_against + 1)
-    verdict = verdict_of(p_for, p_against)
-    details = {"power": {"sentence": f"{p_against}"}}
-    return Claim(name, "what is claimed", "of what", 0.01, *ends, verdict, status, p_for, p_against, details)
+from analysis.claims.judge import commit, composed, evaluate_claims, judge, over_tasks
+from tests.analysis.claims.made import ATOM, claim, on, slope, tables
 
 
 @pytest.mark.parametrize(
@@ -36,6 +29,8 @@ def test_a_claim_over_three_tasks_by_hand(p_for, p_against, verdict, decides):
     assert (first.verdict, first.estimate, first.p_for) == (verdict, decides, max(p_for))
     assert first.p_against == pytest.approx(min(3 * min(p_against), 1.0))
     assert (first.id, second.id, second.verdict, second.p_against) == ("C1", "C2", "inconclusive", 1.0)
+    task = next(name for name, values in each.items() if values[1] == decides)
+    assert first.details["decides"] == [task, "C1"]
     told = {name: found["verdict"] for name, found in first.details["atoms"].items()}
     assert told == {f"{task}: C1": verdict_of(*values) for task, values in each.items()}
 
@@ -50,13 +45,61 @@ def test_the_distance_seen_is_that_of_the_longer_side_of_the_widest_interval():
     """At 95 % a half-width is 1.960 standard errors; 1.960 + .842 of them are seen in 80 %: 1.429 .3 = .43."""
     numbers = [Number("a", 5.0, 4.9, 5.3, 0.5, 0.5), Number("b", 5.0, 4.8, 5.2, 0.5, 0.5)]
     missing = Number("c", reason="no row")
-    said = judge(ATOM, [*numbers, missing]).details["power"]["sentence"]
-    assert said.startswith("A true distance of 0.43 from the margin")
-    assert "the log with the widest interval" in said
-    alone = judge(ATOM, numbers[1:]).details["power"]["sentence"]
-    assert alone.startswith("A true distance of 0.29")
-    assert "these runs" in alone
-    assert judge(ATOM, [missing]).details["power"]["sentence"].startswith("Too little data")
+    for known in ([*numbers, missing], [missing, *numbers]):
+        power = judge(ATOM, known).details["power"]
+        assert power["distance"] == pytest.approx((1.959964 + 0.841621) / 1.959964 * 0.3, rel=1e-5)
+        assert power["sentence"].startswith("A true distance of 0.43 from the margin")
+        assert "the log with the widest interval" in power["sentence"]
+    alone = judge(ATOM, numbers[1:]).details["power"]
+    assert alone["distance"] == pytest.approx(0.2858, abs=1e-4)
+    assert alone["sentence"].startswith("A true distance of 0.29")
+    assert "these runs" in alone["sentence"]
+    endless = Number("d", 5.0, 4.9, float("inf"), 0.5, 0.5)
+    for unseen in ([missing], [], [*numbers, endless]):
+        power = judge(ATOM, unseen).details["power"]
+        assert power["distance"] != power["distance"]  # NaN
+        assert power["sentence"].startswith("Too little data")
+
+
+def test_the_atom_that_decides_stands_in_the_details_as_in_the_prose():
+    """Judged from tables, on one task and over two: what programs read, and what people read."""
+    logs = ("rloo-21", "gspo-21", "fspo-21")
+    values = {"rloo": -0.08, "gspo": 0.03, "fspo": 0.001}
+
+    def judged(gspo=0.03):
+        rows = [on(log, rule) | slope(values[rule]) for log in logs for rule in ("rloo", "fspo")]
+        return evaluate_claims(tables(trend=[*rows, *(on(log, "gspo") | slope(gspo) for log in logs)]))
+
+    claims = {found.id: found for found in judged(gspo=-0.02)}
+    head = claims["C1"]
+    assert head.details["decides"] == "85-gspo-rises"
+    assert head.estimand.startswith("of 8 atoms the one that decides, 85-gspo-rises: change of a_band ")
+    assert "decides" not in claims["85-gspo-rises"].details
+    assert head.details["power"] == claims["85-gspo-rises"].details["power"]
+    assert head.details["power"]["distance"] > 0
+    pooled = {found.id: found for found in over_tasks({"chain-add": judged(), "products": judged(gspo=-0.02)})}
+    head = pooled["C1"]
+    assert (head.verdict, head.details["decides"]) == ("refuted", ["products", "85-gspo-rises"])
+    assert head.estimand.startswith(
+        "of 2 atoms the one that decides, products: C1: of 8 atoms the one that decides, 85-gspo-rises: change of "
+    )
+    part = pooled["85-gspo-rises"]
+    assert (part.verdict, part.details["decides"]) == ("refuted", ["products", "85-gspo-rises"])
+    assert part.estimand.startswith("of 2 atoms the one that decides, products: 85-gspo-rises: change of ")
+    for claims in ({found.id: found for found in judged()}, pooled):
+        for found in claims.values():
+            if "atoms" in found.details:
+                decides = found.details["decides"]
+                first, *_ = [decides] if isinstance(decides, str) else decides
+                assert f"atoms the one that decides, {first}: " in found.estimand
+
+
+def test_a_headline_without_a_named_atom_is_pooled_without_one():
+    """As an older version wrote it."""
+    old = composed(Headline("C1", "is claimed", ("a",)), {"a": claim(0.9, 0.9, "a")})
+    del old.details["decides"]
+    (pooled,) = over_tasks({"chain-add": [old], "products": [old]})
+    assert "decides" not in pooled.details
 
 
 def test_the_commit_is_that_of_the_checkout_and_marks_changed_files(tmp_path, monkeypatch):

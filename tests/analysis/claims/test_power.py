@@ -55,6 +55,11 @@ def test_more_responses_see_less_and_a_single_seed_nothing():
     assert len(table) == len(ATOMS)
 
 
+def test_every_quantity_has_a_standard_error():
+    known = {atom.quantity: error_of(atom, DESIGN) for atom in ATOMS}
+    assert [name for name, error in known.items() if not error > 0] == ["rollouts missed"]  # a count without an error
+
+
 def test_errors_of_a_log_are_those_of_drawn_responses():
     """Trends and relative deviations of bins, of logs whose responses are accepted with one probability."""
     rng, logs, a = np.random.default_rng(0), 2000, ATOM["85-fspo-flat"].target

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import analysis.log.loading
 import analysis.log.stream
 import analysis.rules.layout
-from analysis.log.loading import load_run
+from analysis.log.loading import SAMPLED, load_run
 from analysis.log.partition import find_partition
 from analysis.log.stream import Stream
 from analysis.options import Options
@@ -33,6 +33,18 @@ from fspo.rules import Rule
 FEW = Options(rules=("rloo", "fspo-kl"), targets=(0.9,), draws=2, bins=3)
 ONLINE = ("fspo-auto", "fspo-adaptive", "fspo-conformal")
 EXACT = ["estimate", "count", "clusters", "bin_mean", "ess_share"]
+
+
+OF_ALL_ROWS = {
+    *("acceptance", "clip_sides", "lre", "trend", "smooth", "ranges", "ess"),
+    *("cosine", "lemma", "lemma_summary", "population", "over_time", "positions", "training", "noise_floor"),
+}
+"""Tables that are made of every row of a streamed log too."""
+
+
+def test_each_table_is_of_all_rows_of_a_large_log_or_named_among_those_of_a_sample():
+    assert set(TABLES) == OF_ALL_ROWS | (set(TABLES) & set(SAMPLED))
+    assert not OF_ALL_ROWS & set(SAMPLED)
 
 
 @pytest.fixture

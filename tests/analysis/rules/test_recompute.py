@@ -103,6 +103,15 @@ def test_a_rewritten_column_is_named(column, change):
     assert column in wrong(columns, rule, correct)
 
 
+@pytest.mark.parametrize("token", [0.5, 25.0, -25.0])
+def test_sums_of_equal_tokens_keep_their_bounds_beyond_the_cap_of_the_exponent(token):
+    """Of two tokens above the cap, k3_sum is more than k3 of the root of their squares: no bound is known there."""
+    S, square, k3 = sums([np.full(2, token)])
+    columns = {"length": np.full(1, 2), "log_ratio": S, "sum_sq_log_ratio": square, "k3_sum": k3}
+    ids = {name: np.zeros(1, np.int64) for name in ("rollout", "step", "response_id")}
+    assert wrong(columns | ids, None) == {}
+
+
 def test_an_edge_at_s_is_left_to_rounding():
     rule = preset("fspo").rule
     columns = log(rule)

@@ -8,9 +8,19 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from analysis.claims.catalogue import HEADLINES
 from analysis.doctor.findings import Diagnosis, Evidence, Severity, clear, found, not_checked
+from figures import of_runs, of_theory
 from figures.page import contents
 from figures.page.story import ACTION, CUT, THEORY, UPDATE
+
+
+def test_claims_and_figures_that_have_a_place_on_the_page_exist():
+    placed = {name for names in contents.CLAIMED.values() for name in names}
+    assert placed <= {headline.id for headline in HEADLINES}
+    figures = {name for names in contents.PLACES.values() for name in names}
+    assert figures <= {*of_runs.FIGURES, *of_theory.FIGURES}
+    assert contents.LEAD in of_runs.FIGURES
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """The configuration: the command line wins over the file; wrong names and values are refused with their cure."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -8,8 +8,8 @@ import pytest
 from fspo.base.errors import UserError
 from fspo.base.options import option_names, parse, save, to_dict
 from fspo.config import TrainConfig
-from fspo.config.rule import CorrectionConfig
-from fspo.rules import CORRECTIONS, PRESETS
+from fspo.config.rule import CorrectionConfig, RuleConfig
+from fspo.rules import CORRECTIONS, PRESETS, Rule
 
 
 def made(*arguments: str) -> TrainConfig:
@@ -130,6 +130,11 @@ def test_one_update_a_rollout_warns_with_the_cure() -> None:
     assert made().warnings() == []
 
 
+def test_every_part_of_a_rule_but_those_that_make_a_preset_is_an_option() -> None:
+    of_a_preset = {"shape", "weight", "factors", "name"}
+    assert {part.name for part in fields(Rule)} - of_a_preset <= {option.name for option in fields(RuleConfig)}
+
+
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_can_be_named_and_changed(name: str) -> None:
     config = made("--rule.preset", name, "--rule.advantage", "dr_grpo")
@@ -157,4 +162,4 @@ def test_the_help_of_corrections_says_on_which_ratio_each_acts_by_default():
     assert {name for name, rule in CORRECTIONS.items() if rule.on == "engine"} == {"engine-sqrt"}
     assert {rule.on for rule in CORRECTIONS.values()} == {"engine", "behaviour"}
     assert "(default of engine-sqrt)" in told
-    assert "(default of the others)" in told
+    assert "(default of all other presets)" in told

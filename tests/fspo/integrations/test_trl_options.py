@@ -1,5 +1,7 @@
 """Options of FSPOTrainer: what is refused, each with one line that names the cure."""
 
+from dataclasses import fields
+
 import pytest
 
 from fspo.base.errors import UserError
@@ -65,3 +67,8 @@ def test_the_rule_is_the_preset_with_its_parts_changed(tmp_path):
     args = config(tmp_path, rule="fspo-truncate", range_lo=0.02, dual=3.0, aggregation="constant")
     assert args.clip_rule() == Rule("sqrt", 0.02, 0.03, outside="truncate", dual=3.0, name="fspo-truncate")
     assert args.objective() == ObjectiveConfig("constant", constant_length=512)  # TRL's default limit
+
+
+def test_every_part_of_a_rule_but_those_that_make_a_preset_and_its_ratio_is_an_option():
+    of_a_preset = {"shape", "weight", "factors", "name", "on"}
+    assert {part.name for part in fields(Rule)} - of_a_preset <= {option.name for option in fields(FSPOConfig)}

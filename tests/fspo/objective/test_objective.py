@@ -225,7 +225,6 @@ def test_aggregations_by_hand():
     by_name = {"response": (7.0, 4.0), "sequence": (4.0, 4.0), "token": (3.5, 3.5), "constant": (1.4, 1.4)}
     # tokens: (9+5)/2, (3+5)/2, 14/4, 14/(2*5); rows: (3+5)/2 twice, (3*3+5)/4, 14/10
     for name, (from_tokens, from_rows) in by_name.items():
-        # name + "": a new string, as a configuration file gives one
         # "".join: a new string, as a configuration file gives one
         config = ObjectiveConfig("".join(name), constant_length=5 if name == "constant" else None)
         assert float(aggregate(tokens, mask, config)) == pytest.approx(from_tokens)

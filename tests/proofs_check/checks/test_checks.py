@@ -90,7 +90,7 @@ def one_sided_always(bound: float, a_0: float, *, one_sided: bool) -> float | No
 
 def break_formula(monkeypatch: pytest.MonkeyPatch, name: str, broken: object) -> None:
     """Exchange a formula for all that ask theory for it, its own modules included."""
-    for module in (theory, theory.acceptance, theory.bounds, theory.lemma, theory.reweighting):
+    for module in (theory, theory.acceptance, theory.bounds, theory.lemma, theory.reweighting, theory.still):
         if hasattr(module, name):
             monkeypatch.setattr(module, name, broken)
 
@@ -133,6 +133,13 @@ BROKEN = [
     ("T13", "flattens", "weight_acceptance", lambda r, n, mu, s, st=None: theory.band_acceptance(r, n, mu, s, st)),
     ("T13", "example", "weight_acceptance", scaled("weight_acceptance", 1.01)),
     ("T13", "in-band responses", "weight_acceptance", scaled("weight_acceptance", 0.97)),
+    ("T19", "by root search", "fair_exponent_with_still", scaled("fair_exponent_with_still", 1 + 1e-6)),
+    ("T19", "through the rule's band", "acceptance_with_still", scaled("acceptance_with_still", 1 + 1e-6)),
+    ("T19", "LRE over all", "lre_with_still", with_attribute("lre_with_still", l1=1 + 1e-6)),
+    ("T19", "local power", "fair_exponent_with_still", scaled("fair_exponent_with_still", 1.01)),
+    ("T19", "a part moves: band", "acceptance_with_still", scaled("acceptance_with_still", 0.98)),
+    ("T19", "80 % of all", "fair_exponent_with_still", scaled("fair_exponent_with_still", 1.05)),
+    ("T19", "each sign", "update_acceptance", scaled("update_acceptance", 0.98)),
 ]
 
 
@@ -188,6 +195,9 @@ def undualled(self, S, n, A, m=None, logged=None):
         ("T10", "above the dual edge", "apply", undualled),
         ("T10", "moments of in-band", "apply", uncut),
         ("T11", "hypothesis: symmetric", "band", widened),
+        ("T19", "through the rule's band", "band", widened),
+        ("T19", "a part moves: band", "band", widened),
+        ("T19", "hypothesis: update acceptance", "apply", uncut),
     ],
 )
 def test_a_broken_rule_is_found(monkeypatch, statement, part, method, broken):

@@ -232,3 +232,10 @@ def test_the_independent_checker_agrees(prover, compiled, tmp_path):
     axioms = said.split("* Axioms:")[1].split("* Constants")[0].split()
     assert {name.removeprefix("Coq.").split(".", 1)[1] for name in axioms} == set(library.ALLOWED_AXIOMS)
     assert said.count("<none>") == 3
+
+
+def test_every_script_is_asked_for_or_needed_by_one_that_is():
+    texts = library.scripts()
+    asked = {check.run.keywords["module"] for check in checks.CHECKS}
+    needed = {name for text in texts.values() for name in library._needs(text)}
+    assert set(texts) <= asked | needed

@@ -1,0 +1,61 @@
+"""Log-ratios R whose law has the same form at all lengths, and bands on them (docs/theory.md T17, T19).
+
+With drift m and an exponent H, the law of (R - m L)/L^H is the same at all lengths L.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+from scipy import special
+
+from fspo.rules import Rule
+from fspo.theory import Floats
+
+Law = Callable[[Floats, float], Floats]
+"""A law of log-ratios R: the distribution function of (R less its mean)/L^H at values z (K,), given one length L."""
+
+
+def logistic(z: Floats, length: float) -> Floats:
+    """Return the logistic distribution function at z, the same at every length."""
+    del length
+    return special.expit(z)
+
+
+def student(z: Floats, length: float) -> Floats:
+    """Return Student's distribution function with 3 degrees of freedom at z, the same at every length."""
+    del length
+    return special.stdtr(3.0, z)
+
+
+def gamma_law(z: Floats, length: float) -> Floats:
+    """Return the distribution function at z of a skewed law, that of 1 - G with G a gamma variable of shape 2. It is
+    the same at every length.
+    """
+    del length
+    return special.gammaincc(2.0, np.maximum(1 - z, 0.0))
+
+
+def accepted(rule: Rule, lengths: Floats, law: Law, H: float, m: float) -> Floats:
+    """Return the share of responses that the rule's band accepts at each length l. R is the log-ratio, m l its mean,
+    and (R - m l)/l^H has the law ``law``. The band's centre is m l, or 0 if the rule has no drift.
+    """
+    lo, hi = rule.band(lengths, m if rule.needs_stats else None)
+    return np.array(
+        [
+            float(law((h - m * n) / n**H, n) - law((l - m * n) / n**H, n))
+            for l, h, n in zip(lo, hi, lengths, strict=True)
+        ]
+    )
+
+
+def mask(shape: str, c_lo: float, c_hi: float, gamma: float | None = None) -> Rule:
+    """Return a rule that masks (leaves out) responses whose engine log-ratio E is outside a band, which is centred at a
+    drift times the length. The band's half-widths are c_lo and c_hi nats at length 1 and grow with the length as
+    ``shape`` and ``gamma`` say.
+    """
+    if shape in ("fixed", "linear"):
+        c_lo, c_hi = -math.expm1(-c_lo), math.expm1(c_hi)
+    return Rule(shape, c_lo, c_hi, gamma=gamma, drift="kl", outside="mask", on="engine")  # type: ignore[arg-type]
