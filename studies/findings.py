@@ -33,7 +33,7 @@ from fspo.stats.intervals import PERCENT
 from studies import findings_tables as tables
 from studies import findings_text as text
 from studies import findings_verdicts as verdicts
-from studies import rule_table
+from studies import reproduction_tables, rule_table
 from studies.findings_picture import draw
 from studies.findings_verdicts import JUDGED, TABLES, JudgedTask, read, task_folders
 from studies.reproduction_tables import tables_of_task
@@ -55,7 +55,7 @@ def page(results: Path) -> str:
     """Return the text of docs/findings.md from a folder of results."""
     found = read(results)
     several = len(found) > 1
-    missing = [task for task in TASKS if several and task not in {judged.task for judged in found}]
+    missing = [task for task in TASKS if found[0].task and task not in {judged.task for judged in found}]
     pooled = verdicts.main_claims(results) if several and not missing else []
     said = _head(results, found) + "\n" + in_short(found, pooled) + "\n## Verdicts\n\n"
     said += verdicts.side_by_side(pooled, found) if several else ""
@@ -114,7 +114,7 @@ def in_short(found: Sequence[JudgedTask], pooled: Sequence[dict[str, Any]]) -> s
         of_update=verdicts.counts_of_trends(found, update=True),
         of_all=verdicts.counts_of_trends(found, update=False),
         why=tables.why_line(found),
-        edges=tables.edges_line(found).replace(PAGE.relative_to(ROOT).as_posix(), ""),
+        edges=tables.edges_line(found),
         fairest=rule_table.fairest_line(rules),
         gain=rule_table.gain_line(rules),
         rivals=" and ".join(RIVALS),
@@ -141,16 +141,15 @@ def _law(found: Sequence[JudgedTask]) -> str:
 
 
 def readme_lines(results: Path = RESULTS) -> list[str]:
-    """Return the lines that README must hold about the results: the table of claims with their verdicts, and the
-    sentences about all runs."""
+    """Return the lines that README must hold about the results: the table of claims with their verdicts, that of the
+    rules' trends, and the sentences about all runs."""
     found = read(results)
     rules = {judged.task: judged.tables["rules"] for judged in found}
     return [
         *verdicts.verdict_lines(verdicts.main_claims(results)),
-        *verdicts.trend_lines(found),
+        *verdicts.mean_trend_lines(found),
         *(verdicts.counts_of_trends(found, update) for update in (True, False)),
         tables.why_line(found).replace("(theory.md", "(docs/theory.md"),
-        tables.edges_line(found),
         rule_table.readme_line(rules),
         rule_table.gain_line(rules),
         *([tables.language_model_line(PRETRAINED)] if PRETRAINED.is_dir() else []),
@@ -170,16 +169,19 @@ def publish(out: Path, results: Path) -> None:
             raise UserError(f"{out} holds no {JUDGED} or no runs: run `make repro` to its end first")
         measured, place = folder / MEASURED, results / task
 
-        def work(runs: list[Path] = runs, measured: Path = measured, task: str = task) -> None:
+        def measure(runs: list[Path] = runs, measured: Path = measured, task: str = task) -> None:
             with tqdm(total=len(runs), desc=task or out.name, unit="run", leave=False) as bar:
-                found = tables_of_task(runs, bar.update) | {"rules": rule_table.rule_rows(runs)}
-            for name, table in found.items():
-                _write(measured / f"{name}.csv", table)
+                for name, table in tables_of_task(runs, bar.update).items():
+                    _write(measured / f"{name}.csv", table)
+
+        def compare(runs: list[Path] = runs, measured: Path = measured) -> None:
+            _write(measured / "rules.csv", rule_table.rule_rows(runs))
 
         keys = [(run / "key.txt").read_text() if (run / "key.txt").is_file() else run.name for run in runs]
-        modules = ("studies.reproduction_tables", "studies.rule_table")
-        inputs = {"runs": keys, "source": source_digest("analysis", *modules, *GROUND_FLOOR)}
-        Stages(measured).run("tables", inputs, work)
+        stages = Stages(measured)
+        for name, module, work in (("tables", reproduction_tables, measure), ("rules", rule_table, compare)):
+            source = source_digest("analysis", module.__name__, *GROUND_FLOOR)
+            stages.run(name, {"runs": keys, "source": source}, work)
         place.mkdir(parents=True, exist_ok=True)
         for file in (*(f"{MEASURED}/{name}.csv" for name in TABLES), REPORT, PICTURE, JUDGED):
             shutil.copy(folder / file, place / Path(file).name)

@@ -58,7 +58,7 @@ def over_runs(table: pd.DataFrame, column: str, usual: float, digits: int) -> st
             below, above = (at["high"] < usual).sum(), (at["low"] > usual).sum()
             cells.append(f"{low} to {high}; {below} below, {above} above, of {len(at)}")
         rows.append([str(value), *cells])
-    return grid([column, *(f"{share:.0%} accepted" for share in SHARES)], rows)
+    return grid([column, *(f"{100 * share:.0f} % accepted" for share in SHARES)], rows)
 
 
 def parts_table(found: Sequence[JudgedTask]) -> str:
@@ -76,7 +76,7 @@ def law_table(found: Sequence[JudgedTask]) -> str:
         "sd": "standard deviation of S/sqrt(L)",
         "near": f"within {NEAR:g} standard deviations",
         "far": f"beyond {FAR:g} standard deviations",
-        **{f"q{100 * share:g}": f"{share:.0%} quantile of |S|/sqrt(L)" for share in sorted(TARGETS)},
+        **{f"q{100 * share:g}": f"{100 * share:.0f} % quantile of |S|/sqrt(L)" for share in sorted(TARGETS)},
     }
     rows = []
     for judged in found:
@@ -133,7 +133,7 @@ def update_table(found: Sequence[JudgedTask]) -> str:
                     one = select(some, target=target, reference=reference, quantity=quantity)
                     cells.append(first(one, INTERVAL))
             rows.append([str(rule), str(outside), *cells])
-        head = [f"{name} at {target:.0%}" for target in sorted(TARGETS) for name in (*REFERENCES, "MSE")]
+        head = [f"{name} at {100 * target:.0f} %" for target in sorted(TARGETS) for name in (*REFERENCES, "MSE")]
         updates = max(map(int, table["updates"]), default=0)
         on_task = f"On {judged.task}, " if judged.task else ""
         said.append(f"{on_task}{updates} updates:\n\n" + grid(["rule", "outside", *head], rows))
@@ -153,19 +153,19 @@ def why_line(found: Sequence[JudgedTask]) -> str:
         predicted = first(select(at, responses="predicted"), ENDS[:1])
         prefix = f"on {judged.task} " if judged.task else ""
         said.append(
-            f"{prefix}A = 0 in {1 - short:.0%} of the shortest and {1 - long:.0%} of the longest responses; fair "
-            f"exponent of all {measured}, predicted {predicted}; of A != 0 {both} for a band "
+            f"{prefix}A = 0 in {100 * (1 - short):.0f} % of the shortest and {100 * (1 - long):.0f} % of the longest "
+            f"responses; fair exponent of all {measured}, predicted {predicted}; of A != 0 {both} for a band "
             f"that cuts at both edges, {active} for one that cuts at the edge of the active side"
         )
     return (
         "Responses with A = 0 hardly move, and lie in every band. Where they are more frequent among short "
         "responses, a band that cuts all others alike cuts long ones more often ([T19](theory.md#t19)). In the runs "
-        f"without a clip, at {SHARE:.0%} accepted: {'; '.join(said)}. T1's model has 1/2."
+        f"without a clip, at {100 * SHARE:.0f} % accepted: {'; '.join(said)}. T1's model has 1/2."
     )
 
 
 def edges_line(found: Sequence[JudgedTask]) -> str:
-    """Return the sentence that README must hold on the fair exponents of a band's upper and lower edge. The fair
+    """Return the sentence of docs/findings.md on the fair exponents of a band's upper and lower edge. The fair
     exponent is the power of the length with which an edge's distance from 0 must grow to accept all lengths alike."""
     edges = []
     for sign in ("A != 0", "A > 0", "A < 0"):
@@ -174,11 +174,11 @@ def edges_line(found: Sequence[JudgedTask]) -> str:
             at = select(judged.tables["fair_exponent"], share=SHARE, responses=sign)["value"]
             ranges.append(f"{at.min():z.2f} to {at.max():z.2f}" + (f" ({judged.task})" if judged.task else ""))
         edges.append(", ".join(ranges))
-    where = "docs/findings.md#at-which-exponent-a-band-is-fair"
     return (
-        f"Where a band leaves {SHARE:.0%} of the responses with A != 0 alone, it would be [fair]({where}) to them "
-        f"at an exponent of {edges[0]}, lowest to highest of all runs; its upper edge alone (A > 0) at {edges[1]}, its "
-        f"lower edge (A < 0) at {edges[2]}; T1's model without drift has 1/2."
+        f"Where a band leaves {100 * SHARE:.0f} % of the responses with A != 0 alone, it would be "
+        f"[fair](#at-which-exponent-a-band-is-fair) to them at an exponent of {edges[0]}, lowest to highest of all "
+        f"runs; its upper edge alone (A > 0) at {edges[1]}, its lower edge (A < 0) at {edges[2]}; T1's model without "
+        "drift has 1/2."
     )
 
 
@@ -212,7 +212,7 @@ def language_model(folder: Path) -> str:
         some = select(trends, run=run, measure=measure, rule=rule)
         cells = [first(select(some, target=target), SLOPE) for target in sorted(TARGETS)]
         rows.append([run, "all" if measure == "band" else "A != 0", rule, *cells])
-    said += grid(["run", "responses", "rule", *(f"{t:.0%}" for t in sorted(TARGETS))], rows)
+    said += grid(["run", "responses", "rule", *(f"{100 * t:.0f} %" for t in sorted(TARGETS))], rows)
     said += (
         "\nThe fair exponent; T1's model has 1/2 at every acceptance. It is unknown if in a window the wanted share of "
         "responses has S = 0, or no response has the sign asked for; an interval is missing if this happens in a "
@@ -243,7 +243,7 @@ def _by_share(runs: Sequence[Path], name: str, columns: list[str]) -> str:
     for names, some in table.groupby(["run", *columns], sort=False):
         cells = [first(select(some, share=share), ENDS) for share in SHARES]
         rows.append([*map(str, names if isinstance(names, tuple) else (names,)), *cells])
-    return grid(["run", *columns, *(f"{share:.0%} accepted" for share in SHARES)], rows)
+    return grid(["run", *columns, *(f"{100 * share:.0f} % accepted" for share in SHARES)], rows)
 
 
 def language_model_line(folder: Path) -> str:
@@ -258,7 +258,7 @@ def language_model_line(folder: Path) -> str:
                 said.append(f"`{run.name}`, {of}: {', '.join(cells)}")
     return (
         "In runs of a [pretrained model of 268M parameters](docs/findings.md#on-a-pretrained-language-model), at "
-        f"{SHARE:.0%} kept, the acceptance changes with each doubling of the length by: {'; '.join(said)}."
+        f"{100 * SHARE:.0f} % kept, the acceptance changes with each doubling of the length by: {'; '.join(said)}."
     )
 
 
@@ -288,7 +288,7 @@ def model_sizes(file: Path, pretrained: Path) -> str:
         )
         size, lengths = f"{run['parameters'] / 1e6:.3g}M", f"{run['shortest']} to {run['longest']}"
         rows.append([size, str(run["seed"]), run["task"], str(run["rows"]), lengths, law, fair, moved])
-    share = f"{SHARE:.0%}"
+    share = f"{100 * SHARE:.0f} %"
     head = ["parameters", "seed", "task", "responses", "tokens", "2H", f"fair exponent at {share}, all", "A != 0"]
     return text.SIZES + grid(head, rows) + "\n"
 

@@ -258,22 +258,43 @@ TREND_OF = {"rloo": "rloo-falls", "gspo": "gspo-rises", "fspo": "fspo-flat"}
 
 
 def trend_lines(found: Sequence[JudgedTask]) -> list[str]:
-    """Return the lines of the table that README must hold: the change of each rule's acceptance for each doubling of
+    """Return the lines of the table of docs/findings.md with the change of each rule's acceptance for each doubling of
     the length, at one acceptance on common logs."""
     lines = [
         f"| change for each doubling of L | rule | {' | '.join(judged.task or 'all logs' for judged in found)} |",
         "|" + " --- |" * (2 + len(found)),
     ]
     for kept in KEPT:
-        for rule, part in TREND_OF.items():
+        for rule in TREND_OF:
             cells = []
             for judged in found:
-                values = _values(judged.numbers(f"{kept.tag}-{part}"))
+                values = _trends(judged, kept, rule)
                 cells.append(
                     f"{np.mean(values):z.3f} ({min(values):z.3f} to {max(values):z.3f})" if values else "unknown"
                 )
             lines.append(f"| {kept.words} | {rule} | {' | '.join(cells)} |")
     return lines
+
+
+def mean_trend_lines(found: Sequence[JudgedTask]) -> list[str]:
+    """Return the lines of the table that README must hold: the means of `trend_lines`, a line for each rule; a cell has
+    the mean of each task."""
+    tasks = ", ".join(judged.task for judged in found if judged.task)
+    lines = [
+        f"| change for each doubling of L{f' ({tasks})' if tasks else ''} | {' | '.join(x.words for x in KEPT)} |",
+        "|" + " --- |" * (1 + len(KEPT)),
+    ]
+    for rule in TREND_OF:
+        cells = []
+        for kept in KEPT:
+            of_tasks = (_trends(judged, kept, rule) for judged in found)
+            cells.append(", ".join(f"{np.mean(values):z.3f}" if values else "unknown" for values in of_tasks))
+        lines.append(f"| {rule} | {' | '.join(cells)} |")
+    return lines
+
+
+def _trends(judged: JudgedTask, kept: Kept, rule: str) -> list[float]:
+    return _values(judged.numbers(f"{kept.tag}-{TREND_OF[rule]}"))
 
 
 def counts_of_trends(found: Sequence[JudgedTask], update: bool) -> str:
@@ -282,10 +303,7 @@ def counts_of_trends(found: Sequence[JudgedTask], update: bool) -> str:
     gspo. The acceptance is of the responses with A != 0 (``update``) or of all."""
     said = []
     for kept in (kept for kept in KEPT if kept.update == update):
-        trends = {
-            rule: [value for judged in found for value in _values(judged.numbers(f"{kept.tag}-{part}"))]
-            for rule, part in TREND_OF.items()
-        }
+        trends = {rule: [value for judged in found for value in _trends(judged, kept, rule)] for rule in TREND_OF}
         count = sum(len(judged.numbers(f"{kept.tag}-fspo-flat")) for judged in found)
         flat = sum(abs(value) <= TREND_MARGIN for value in trends["fspo"])
         leads = []

@@ -32,6 +32,8 @@ SIZE, RANGE = f"size of trend less {REFERENCE}'s", "range"
 OF: dict[Responses, str] = {"all": "", "nonzero": " of A != 0"}
 """What follows the name of a quantity, by the responses whose acceptance it is about."""
 NONZERO = OF["nonzero"]
+OF_RESPONSES: dict[Responses, str] = {"nonzero": "of the responses with A != 0", "all": "of all responses"}
+"""The responses in words, first those from which the clip takes gradient."""
 ON_LOGS: dict[Responses, tuple[str, ...]] = {"all": (TREND, LRE), "nonzero": (TREND + NONZERO, LRE + NONZERO, MSE)}
 IN_RUNS: dict[Responses, tuple[str, ...]] = {
     "all": (ACCEPTANCE, TREND, LRE, REWARD, GAIN, LAG, FALL),
@@ -181,7 +183,7 @@ def section(rules: pd.DataFrame, task: str = "") -> str:
         some = rules if PUBLISHED in where else rules.loc[rules["rule"] != UNCLIPPED]
         for responses, quantities in shown.items():
             columns = [
-                (quantity if at == PUBLISHED else f"{quantity} at {float(at):.0%}", at, quantity)
+                (quantity if at == PUBLISHED else f"{quantity} at {100 * float(at):.0f} %", at, quantity)
                 for at in where
                 for quantity in quantities
             ]
@@ -251,17 +253,23 @@ def advice(rules: pd.DataFrame, task: str = "") -> list[str]:
 
 
 def _fairest(rules: pd.DataFrame) -> str:
-    """Say which rule has the least LRE_2 in its own runs at its preset's range, and give LRE_2 and held-out reward of
-    this rule and of `REFERENCE`, the rule that the others are compared with."""
-    fairest = least_lre(rules)
-    if not fairest:
-        return "as published, the LRE_2 of every rule is unknown."
-    named = list(dict.fromkeys([fairest, REFERENCE]))
-    lre, reward = (
-        ", ".join(f"`{rule}` {_said(_row(rules, rule, PUBLISHED, quantity), OF_SEEDS)}" for rule in named)
-        for quantity in (LRE, REWARD)
-    )
-    return f"as published, `{fairest}` has the least estimate of LRE_2: {lre}. Held-out reward: {reward}."
+    """Say which rule has the least LRE_2 in its own runs at its preset's range, of responses with A != 0 and of all,
+    and give LRE_2 and held-out reward of these rules and of `REFERENCE`, the rule that the others are compared with."""
+
+    def values(quantity: str, named: Sequence[str]) -> str:
+        rows = (f"`{rule}` {_said(_row(rules, rule, PUBLISHED, quantity), OF_SEEDS)}" for rule in named)
+        return ", ".join(rows)
+
+    said, compared = [], [REFERENCE]
+    for responses, words in OF_RESPONSES.items():
+        fairest = least_lre(rules, responses)
+        if fairest:
+            compared.append(fairest)
+            named = list(dict.fromkeys([fairest, REFERENCE]))
+            said.append(f"{words} `{fairest}` has the least estimate of LRE_2: {values(LRE + OF[responses], named)}")
+        else:
+            said.append(f"{words} the LRE_2 of every rule is unknown")
+    return f"as published, {'; '.join(said)}. Held-out reward: {values(REWARD, list(dict.fromkeys(compared)))}."
 
 
 def _behind(rules: pd.DataFrame) -> str:
@@ -289,7 +297,7 @@ def _ranges(rules: pd.DataFrame) -> str:
     for share in sorted(TARGETS):
         value, low, high = _row(rules, REFERENCE, f"{share:g}", RANGE)
         known = f"{value:.3g} ({low:.2g} to {high:.2g})"
-        ranges.append(f"{share:.0%} at {'an unknown range' if np.isnan(value) else known}")
+        ranges.append(f"{100 * share:.0f} % at {'an unknown range' if np.isnan(value) else known}")
     return (
         f"`{REFERENCE}` keeps {' and '.join(ranges)}: the median over the windows of all logs, with the lowest and the "
         "highest. It depends on how far an update moves the model: `fspo calibrate RUN` finds that of your log."
@@ -303,15 +311,15 @@ def _how_much_to_cut(rules: pd.DataFrame) -> str:
     tight, wide = (f"{share:g}" for share in sorted(TARGETS))
     narrow, broad = (_row(rules, REFERENCE, share, LRE) for share in (tight, wide))
     said = (
-        f"`{REFERENCE}` has LRE_2 {_said(narrow, OF_LOGS)} where it keeps {float(tight):.0%} and "
-        f"{_said(broad, OF_LOGS)} where it keeps {float(wide):.0%}"
+        f"`{REFERENCE}` has LRE_2 {_said(narrow, OF_LOGS)} where it keeps {100 * float(tight):.0f} % and "
+        f"{_said(broad, OF_LOGS)} where it keeps {100 * float(wide):.0f} %"
     )
     # "On every log less" is said if the largest LRE_2 of any log at the wide band is below the smallest LRE_2 of any
     # log at the tight band.
     said += ": on every log less where it cuts less, so cut little. " if _shown(broad[2]) < _shown(narrow[1]) else ". "
     found = {rule: _shown(_row(rules, rule, wide, MSE)[0]) for rule in _others(rules)}
     errors = {rule: error for rule, error in found.items() if not np.isnan(error)}
-    where = f"Where all rules leave {float(wide):.0%} of the responses with A != 0 alone, "
+    where = f"Where all rules leave {100 * float(wide):.0f} % of the responses with A != 0 alone, "
     if not errors:
         return f"{said}{where}the other rules' MSE is unknown."
     least, most = min(errors, key=lambda rule: errors[rule]), max(errors, key=lambda rule: errors[rule])
@@ -320,7 +328,11 @@ def _how_much_to_cut(rules: pd.DataFrame) -> str:
         f"(`{most}`) times `{REFERENCE}`'s"
     )
     alike = max(_shown(abs(error - 1)) for error in errors.values()) <= SAME_ERROR
-    return f"{said}: all within {SAME_ERROR:.0%}, so the error does not choose between them." if alike else f"{said}."
+    return (
+        f"{said}: all within {100 * SAME_ERROR:.0f} %, so the error does not choose between them."
+        if alike
+        else f"{said}."
+    )
 
 
 def _around_drift(rules: pd.DataFrame) -> str:
@@ -335,24 +347,28 @@ def _around_drift(rules: pd.DataFrame) -> str:
         low, high = _shown(size[1]), _shown(size[2])
         seen = ": smaller on every log" if high < 0 else ": larger on every log" if low > 0 else ""
         said.append(
-            f"where both keep {share:.0%}, is {centred} and that of `{REFERENCE}` {fixed}, the size of the former less "
-            f"that of the latter {_said(size, OF_LOGS)}{seen}"
+            f"where both keep {100 * share:.0f} %, is {centred} and that of `{REFERENCE}` {fixed}, the size of the "
+            f"former less that of the latter {_said(size, OF_LOGS)}{seen}"
         )
     return f"the trend of `{AROUND_DRIFT}`, whose band lies around the drift of S, {'; '.join(said)}."
 
 
-def least_lre(rules: pd.DataFrame) -> str:
+def least_lre(rules: pd.DataFrame, responses: Responses) -> str:
     """Return the rule with the least LRE_2 of all that clip, each in its own runs with its preset's range; "" if none
-    has an LRE_2."""
-    own = select(rules, at=PUBLISHED, quantity=LRE)
+    has an LRE_2. ``responses`` are those whose acceptance by length LRE_2 is about."""
+    own = select(rules, at=PUBLISHED, quantity=LRE + OF[responses])
     own = own.loc[(own["rule"] != UNCLIPPED) & own["value"].notna()]
     return str(own.sort_values(by="value", kind="stable")["rule"].iloc[0]) if len(own) else ""
 
 
 def fairest_line(of_tasks: Mapping[str, pd.DataFrame]) -> str:
     """Return a sentence that names, for each task, the rule with the least LRE_2 in its own runs."""
-    found = [f"{least_lre(rules) or 'unknown'}{f' ({task})' if task else ''}" for task, rules in of_tasks.items()]
-    return f"As published, the rule with the least estimate of LRE_2 is {', '.join(found)}."
+    said = []
+    for responses, words in OF_RESPONSES.items():
+        least = {task: least_lre(rules, responses) or "unknown" for task, rules in of_tasks.items()}
+        rules_of_tasks = ", ".join(f"{rule}{f' ({task})' if task else ''}" for task, rule in least.items())
+        said.append(f"{words} {rules_of_tasks}")
+    return f"As published, the rule with the least estimate of LRE_2 is {'; '.join(said)}."
 
 
 def gain_line(of_tasks: Mapping[str, pd.DataFrame]) -> str:
@@ -383,6 +399,7 @@ def readme_line(of_tasks: Mapping[str, pd.DataFrame]) -> str:
 
     tasks = ", ".join(of_tasks)
     return (
-        f"[As published](docs/findings.md#the-rules-side-by-side){f' (on {tasks})' if tasks else ''}, LRE_2 is: "
-        f"{values(LRE)}. The held-out reward is: {values(REWARD)}."
+        f"[As published](docs/findings.md#the-rules-side-by-side){f' (on {tasks})' if tasks else ''}, LRE_2 "
+        f"{'; and '.join(f'{words} is: {values(LRE + OF[responses])}' for responses, words in OF_RESPONSES.items())}. "
+        f"The held-out reward is: {values(REWARD)}."
     )

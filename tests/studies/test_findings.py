@@ -218,6 +218,10 @@ def test_the_trends_of_the_rules_stand_in_a_table_and_are_counted_both_ways():
     assert f"| A != 0, 95 % left alone | rloo | -0.070 (-0.080 to -0.060) | {same} |" in lines
     assert f"| all, 85 % in the band | fspo | 0.010 (0.000 to 0.020) | {same} |" in lines
     assert len(lines) == 2 + 3 * 4
+    head, _, of_rloo, *_ = verdicts.mean_trend_lines(found)
+    shares = "A != 0, 95 % left alone | A != 0, 85 % left alone | all, 95 % in the band | all, 85 % in the band"
+    assert head == f"| change for each doubling of L (a, b) | {shares} |"
+    assert of_rloo == "| rloo | -0.070, -0.100 | -0.070, -0.100 | -0.070, -0.100 | -0.070, -0.100 |"
     said = verdicts.counts_of_trends(found, update=True)
     assert said.startswith("A != 0, 95 % left alone: rloo's falls on 3 of 3 logs, gspo's rises on 0, ")
     assert "fspo's is within 0.01 of 0 on 1, and smaller in size than rloo's on 2 (clearly on 1; rloo's" in said
@@ -254,7 +258,7 @@ def test_the_sentences_of_readme_name_each_task_s_numbers():
     assert "its upper edge alone (A > 0) at 0.50 to 0.90 (a), 0.70 to 0.70 (b), " in said
     assert "its lower edge (A < 0) at 0.10 to 0.20 (a), -0.10 to 0.30 (b); T1's model without drift has 1/2." in said
     said = tables.why_line(found)
-    assert "on a A = 0 in 70% of the shortest and 30% of the longest responses; fair exponent of all 0.850" in said
+    assert "on a A = 0 in 70 % of the shortest and 30 % of the longest responses; fair exponent of all 0.850" in said
     assert "predicted 3.850; of A != 0 1.850, no interval for a band that cuts at both edges, 2.850" in said
 
 

@@ -206,7 +206,7 @@ def test_the_page_shows_the_numbers(rules):
         "As published, runs of products, responses with A != 0:",
     ]
     on_logs, of_update, in_runs, own_update = ([*part.strip().splitlines()] for part in parts[1::2])
-    assert on_logs[0] == "| rule | trend at 85% | LRE_2 at 85% | trend at 95% | LRE_2 at 95% |"
+    assert on_logs[0] == "| rule | trend at 85 % | LRE_2 at 85 % | trend at 95 % | LRE_2 at 95 % |"
     gspo = next(line for line in on_logs if line.startswith("| gspo |"))
     assert gspo == "| gspo | -0.010 (-0.060 to 0.020) | 0.300 (0.200 to 0.500) | unknown | unknown |"
     gspo = next(line for line in of_update if line.startswith("| gspo |"))
@@ -237,15 +237,22 @@ def test_the_advice_on_a_rule_names_the_least_lre_and_its_reward():
         ("fspo", PUBLISHED, "LRE_2", 0.2, NAN, NAN),
         ("none", PUBLISHED, "LRE_2", 0.0, NAN, NAN),
         ("fspo", PUBLISHED, "held-out reward", 0.9, 0.8, 1.0),
+        ("rloo", PUBLISHED, "LRE_2 of A != 0", 0.4, 0.3, 0.5),
+        ("fspo", PUBLISHED, "LRE_2 of A != 0", 0.6, NAN, NAN),
     ]
     said = line(frame(*rows), "Rule")
-    assert "`gspo` has the least estimate of LRE_2: `gspo` 0.100 [0.050, 0.150], `fspo` 0.200." in said
-    assert said.endswith("Held-out reward: `gspo` unknown, `fspo` 0.900 [0.800, 1.000].")
-    said = line(frame(*rows[1:]), "Rule")
+    assert "of all responses `gspo` has the least estimate of LRE_2: `gspo` 0.100 [0.050, 0.150], `fspo` 0.200." in said
+    nonzero = "as published, of the responses with A != 0 `rloo` has the least estimate of LRE_2: `rloo` 0.400 [0.300,"
+    assert nonzero in said
+    assert said.endswith("Held-out reward: `fspo` 0.900 [0.800, 1.000], `rloo` unknown, `gspo` unknown.")
+    said = line(frame(*rows[1:5]), "Rule")
     assert said.endswith(
         "`fspo` has the least estimate of LRE_2: `fspo` 0.200. Held-out reward: `fspo` 0.900 [0.800, 1.000]."
     )
-    assert line(frame(rows[1], rows[3]), "Rule").endswith("the LRE_2 of every rule is unknown.")
+    said = line(frame(rows[1], rows[3], rows[4]), "Rule")
+    assert said.endswith(
+        "of all responses the LRE_2 of every rule is unknown. Held-out reward: `fspo` 0.900 [0.800, 1.000]."
+    )
 
 
 def test_the_advice_warns_of_a_rule_whose_reward_is_clearly_below_that_of_fspo():
@@ -270,7 +277,7 @@ def test_the_advice_warns_of_a_rule_whose_reward_is_clearly_below_that_of_fspo()
 def test_the_advice_to_cut_little_needs_a_smaller_lre_on_every_log(highest, said):
     rows = [("fspo", "0.85", "LRE_2", 0.2, 0.1, 0.3), ("fspo", "0.95", "LRE_2", 0.05, 0.01, highest)]
     assert ("less where it cuts less, so cut little." in line(frame(*rows), "Cut")) == said
-    assert "LRE_2 0.200 (0.100 to 0.300) where it keeps 85% and 0.050" in line(frame(*rows), "Cut")
+    assert "LRE_2 0.200 (0.100 to 0.300) where it keeps 85 % and 0.050" in line(frame(*rows), "Cut")
 
 
 @pytest.mark.parametrize(
@@ -285,7 +292,7 @@ def test_the_advice_to_cut_little_needs_a_smaller_lre_on_every_log(highest, said
 def test_the_error_does_not_choose_only_if_all_errors_are_alike(errors, said):
     rows = [(rule, "0.95", "MSE", value, value, value) for rule, value in zip(("rloo", "gspo"), errors, strict=True)]
     found = line(frame(*rows, ("fspo", "0.95", "MSE", 1.0, 1.0, 1.0)), "Cut")
-    assert ("all within 5%, so the error does not choose between them." in found) == said
+    assert ("all within 5 %, so the error does not choose between them." in found) == said
     least, most = (sorted(value for value in errors if value == value)[i] for i in (0, -1))
     assert f"{least:.3f} (`" in found
     assert f"to {most:.3f} (`" in found
@@ -294,10 +301,10 @@ def test_the_error_does_not_choose_only_if_all_errors_are_alike(errors, said):
 def test_advice_without_numbers_concludes_nothing():
     said = rule_table.advice(frame(("fspo", "0.95", "MSE", 1.0, 1.0, 1.0)))
     assert all("nan" not in line for line in said)
-    assert "`fspo` keeps 85% at an unknown range and 95% at an unknown range" in said[2]
-    assert "has LRE_2 unknown where it keeps 85% and unknown where it keeps 95%. Where all" in said[3]
+    assert "`fspo` keeps 85 % at an unknown range and 95 % at an unknown range" in said[2]
+    assert "has LRE_2 unknown where it keeps 85 % and unknown where it keeps 95 %. Where all" in said[3]
     assert said[3].endswith("the other rules' MSE is unknown.")
-    assert "where both keep 85%, is unknown and that of `fspo` unknown, the size of the former" in said[4]
+    assert "where both keep 85 %, is unknown and that of `fspo` unknown, the size of the former" in said[4]
     assert "every log" not in " ".join(said)
 
 
@@ -322,15 +329,18 @@ def test_the_band_around_the_drift_is_compared_on_the_same_logs(ends, said):
     found = line(frame(*rows), "Drift")
     assert "is -0.030 (-0.040 to -0.020) and that of `fspo` -0.050 (-0.060 to -0.040)" in found
     size = "unknown" if low != low else f"{(low + high) / 2:z.3f} ({low:z.3f} to {high:z.3f})"
-    assert f"the size of the former less that of the latter {size}{said}; where both keep 95%" in found
+    assert f"the size of the former less that of the latter {size}{said}; where both keep 95 %" in found
 
 
 def test_a_gain_without_runs_is_unknown():
     known = frame(("fspo", PUBLISHED, rule_table.GAIN, 0.1, 0.0, 0.2))
     lonely = frame(("fspo", PUBLISHED, rule_table.GAIN, 0.1, NAN, NAN))
     missing = frame(("fspo", PUBLISHED, rule_table.GAIN, NAN, NAN, NAN))
-    none = frame(("gspo", PUBLISHED, "LRE_2", NAN, NAN, NAN))
+    none = frame(("gspo", PUBLISHED, "LRE_2", NAN, NAN, NAN), ("gspo", PUBLISHED, "LRE_2 of A != 0", 0.2, NAN, NAN))
     said = rule_table.gain_line({"a": known, "b": lonely, "c": missing, "d": none})
     assert said.endswith("is 0.100 [0.000, 0.200] (a), 0.100, no interval (b), unknown (c), unknown (d).")
-    assert rule_table.fairest_line({"d": none}).endswith("is unknown (d).")
-    assert "LRE_2 is: gspo unknown. The held-out reward is: gspo unknown." in rule_table.readme_line({"d": none})
+    of_both = "is of the responses with A != 0 gspo (d); of all responses unknown (d)."
+    assert rule_table.fairest_line({"d": none}).endswith(of_both)
+    said = rule_table.readme_line({"d": none})
+    assert "LRE_2 of the responses with A != 0 is: gspo 0.200; and of all responses is: gspo unknown. The held" in said
+    assert said.endswith("The held-out reward is: gspo unknown.")
