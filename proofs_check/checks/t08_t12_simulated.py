@@ -122,12 +122,13 @@ def small_logs(rng: np.random.Generator, logs: int = 300, plug_in: bool = False,
     Two controls: ``plug_in`` takes the plug-in for the estimate, which lacks the correction of its bias; ``width``
     multiplies the intervals.
     """
-    edges, prompts, gap = (1, 3, LENGTHS[-1] + 1), 100, 0.0
-    while gap < 0.2:
+    edges, prompts = (1, 3, LENGTHS[-1] + 1), 100
+    while True:
         groups = Groups(small_policy(rng, step=0.3), rng.normal(size=15), np.array([0.0, 0.31, 0.53]), alike=0.5)
         true = groups.accepted("rloo", "cap", "update")
         p, a = true.by_bin(edges)
-        gap = abs(a[1] - a[0]) if a.min() > 0.2 and a.max() < 0.8 else 0.0
+        if a.min() > 0.2 and a.max() < 0.8 and abs(a[1] - a[0]) >= 0.2:
+            break
     r = a / (p @ a) - 1
     norms = {"inf": np.abs(r).max(), "l1": p @ np.abs(r), "l2_squared": p @ r**2}
     truth = {"trend": true.trend(), "all": true.mean, "bin 0": a[0], "bin 1": a[1]} | norms

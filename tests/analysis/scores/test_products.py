@@ -68,11 +68,16 @@ def test_a_bin_of_which_nothing_is_left_is_the_worst() -> None:
     rng = np.random.default_rng(2)
     vectors, bins, cluster = rng.normal(size=(24, 3)) + 1, np.arange(24) % BINS, np.arange(24) // 4
     left = np.where(bins[:, None] == 1, 0.0, rng.uniform(0.3, 1.0, size=(24, 1)))
-    gram, products = UpdateGram(vectors, bins, cluster, BINS), []
-    for a, b in ((left, np.ones((24, 1))), (left, left), (np.ones((24, 1)), np.ones((24, 1)))):
-        products.append(Products())
-        products[-1].add(*gram.products(a, b))
-    found = CosineColumns.of(*products, np.zeros(CLUSTERS, np.int64))
+    gram, whole = UpdateGram(vectors, bins, cluster, BINS), np.ones((24, 1))
+
+    def products(a: np.ndarray, b: np.ndarray) -> Products:
+        sums = Products()
+        sums.add(*gram.products(a, b))
+        return sums
+
+    found = CosineColumns.of(
+        products(left, whole), products(left, left), products(whole, whole), np.zeros(CLUSTERS, np.int64)
+    )
     assert found.value[0, 0] > 0.5
     assert np.isnan(found.value[1, 0])
     assert found.interval(BINS + 1, [0]) == (0.0, 0.0, 0.0)
