@@ -142,16 +142,12 @@ def _law(found: Sequence[JudgedTask]) -> str:
 
 def readme_lines(results: Path = RESULTS) -> list[str]:
     """Return the lines that README must hold about the results: the table of claims with their verdicts, that of the
-    rules' trends, and the sentences about all runs."""
+    rules' trends, and a sentence on the rules as published."""
     found = read(results)
-    rules = {judged.task: judged.tables["rules"] for judged in found}
     return [
         *verdicts.verdict_lines(verdicts.main_claims(results)),
         *verdicts.mean_trend_lines(found),
-        *(verdicts.counts_of_trends(found, update) for update in (True, False)),
-        tables.why_line(found).replace("(theory.md", "(docs/theory.md"),
-        rule_table.readme_line(rules),
-        rule_table.gain_line(rules),
+        rule_table.readme_line({judged.task: judged.tables["rules"] for judged in found}),
         *([tables.language_model_line(PRETRAINED)] if PRETRAINED.is_dir() else []),
     ]
 

@@ -280,8 +280,9 @@ def mean_trend_lines(found: Sequence[JudgedTask]) -> list[str]:
     """Return the lines of the table that README must hold: the means of `trend_lines`, a line for each rule; a cell has
     the mean of each task."""
     tasks = ", ".join(judged.task for judged in found if judged.task)
+    words = " | ".join(kept.words for kept in KEPT)
     lines = [
-        f"| change for each doubling of L{f' ({tasks})' if tasks else ''} | {' | '.join(x.words for x in KEPT)} |",
+        f"| on common logs, change for each doubling of L{f' ({tasks})' if tasks else ''} | {words} |",
         "|" + " --- |" * (1 + len(KEPT)),
     ]
     for rule in TREND_OF:
@@ -298,7 +299,7 @@ def _trends(judged: JudgedTask, kept: Kept, rule: str) -> list[float]:
 
 
 def counts_of_trends(found: Sequence[JudgedTask], update: bool) -> str:
-    """Return the sentence that README must hold about the trends of acceptance of rloo, gspo and fspo. It says on how
+    """Return the sentence of docs/findings.md about the trends of acceptance of rloo, gspo and fspo. It says on how
     many logs each trend is what T1 or T2 says, and on how many fspo's trend is smaller in size than that of rloo and of
     gspo. The acceptance is of the responses with A != 0 (``update``) or of all."""
     said = []

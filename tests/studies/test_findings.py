@@ -220,7 +220,7 @@ def test_the_trends_of_the_rules_stand_in_a_table_and_are_counted_both_ways():
     assert len(lines) == 2 + 3 * 4
     head, _, of_rloo, *_ = verdicts.mean_trend_lines(found)
     shares = "A != 0, 95 % left alone | A != 0, 85 % left alone | all, 95 % in the band | all, 85 % in the band"
-    assert head == f"| change for each doubling of L (a, b) | {shares} |"
+    assert head == f"| on common logs, change for each doubling of L (a, b) | {shares} |"
     assert of_rloo == "| rloo | -0.070, -0.100 | -0.070, -0.100 | -0.070, -0.100 | -0.070, -0.100 |"
     said = verdicts.counts_of_trends(found, update=True)
     assert said.startswith("A != 0, 95 % left alone: rloo's falls on 3 of 3 logs, gspo's rises on 0, ")
