@@ -111,8 +111,10 @@ def in_short(found: Sequence[JudgedTask], pooled: Sequence[dict[str, Any]]) -> s
     return text.SHORT.format(
         verdicts="\n".join(verdicts.counts_line(claims, where) for where, claims in sets.items()),
         trends="\n".join(verdicts.trend_lines(found)),
-        of_update=verdicts.counts_of_trends(found, update=True),
-        of_all=verdicts.counts_of_trends(found, update=False),
+        counts="\n".join(verdicts.trend_counts(found)),
+        logs=verdicts.number_of_logs(found),
+        level=f"{ALPHA:g}",
+        window=WINDOW,
         why=tables.why_line(found),
         edges=tables.edges_line(found),
         fairest=rule_table.fairest_line(rules),

@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 from scipy import special
 
 from analysis.claims.evidence import select
 from analysis.rules.evaluate import TARGETS
-from analysis.stats.fair_exponent import WINDOW, Parts
+from analysis.stats.fair_exponent import WINDOW
 from studies import findings_text as text
 from studies.findings_verdicts import INTERVAL, JudgedTask, say
 from studies.reproduction_tables import FAR, NEAR, OF_LAW, SETS, SHARES, UNCLIPPED
@@ -141,7 +140,7 @@ def update_table(found: Sequence[JudgedTask]) -> str:
 
 
 def why_line(found: Sequence[JudgedTask]) -> str:
-    """Return the sentence on why a band's acceptance over all responses differs from that over those with A != 0: how
+    """Return the sentences on why a band's acceptance over all responses differs from that over those with A != 0: how
     much more frequent A = 0 is among short responses, and which fair exponent T19 predicts from that alone."""
     said = []
     for judged in found:
@@ -154,32 +153,39 @@ def why_line(found: Sequence[JudgedTask]) -> str:
         prefix = f"on {judged.task} " if judged.task else ""
         said.append(
             f"{prefix}A = 0 in {100 * (1 - short):.0f} % of the shortest and {100 * (1 - long):.0f} % of the longest "
-            f"responses; fair exponent of all {measured}, predicted {predicted}; of A != 0 {both} for a band "
-            f"that cuts at both edges, {active} for one that cuts at the edge of the active side"
+            f"responses, and the fair exponent of all responses is {measured}, where T19 predicts {predicted}; that of "
+            f"A != 0, cut at the edge on the side of A, is {active}, and {both} if both edges count"
         )
     return (
-        "Responses with A = 0 hardly move, and lie in every band. Where they are more frequent among short "
-        "responses, a band that cuts all others alike cuts long ones more often ([T19](theory.md#t19)). In the runs "
-        f"without a clip, at {100 * SHARE:.0f} % accepted: {'; '.join(said)}. T1's model has 1/2."
+        "Where they are more frequent among short responses, a band over all responses accepts short ones more often "
+        "([T19](theory.md#t19)). In the runs without a clip, a band that accepts "
+        f"{100 * SHARE:.0f} %: {'; '.join(said)}. A [fair exponent](#at-which-exponent-a-band-is-fair) makes the band "
+        "accept every length alike; T1's model has 1/2."
     )
 
 
 def edges_line(found: Sequence[JudgedTask]) -> str:
-    """Return the sentence of docs/findings.md on the fair exponents of a band's upper and lower edge. The fair
+    """Return the sentences of docs/findings.md on the fair exponents of a band's upper and lower edge. The fair
     exponent is the power of the length with which an edge's distance from 0 must grow to accept all lengths alike."""
-    edges = []
+    edges, ends = [], []
     for sign in ("A != 0", "A > 0", "A < 0"):
-        ranges = []
-        for judged in found:
-            at = select(judged.tables["fair_exponent"], share=SHARE, responses=sign)["value"]
-            ranges.append(f"{at.min():z.2f} to {at.max():z.2f}" + (f" ({judged.task})" if judged.task else ""))
-        edges.append(", ".join(ranges))
-    return (
-        f"Where a band leaves {100 * SHARE:.0f} % of the responses with A != 0 alone, it would be "
-        f"[fair](#at-which-exponent-a-band-is-fair) to them at an exponent of {edges[0]}, lowest to highest of all "
-        f"runs; its upper edge alone (A > 0) at {edges[1]}, its lower edge (A < 0) at {edges[2]}; T1's model without "
-        "drift has 1/2."
+        at = [select(judged.tables["fair_exponent"], share=SHARE, responses=sign)["value"] for judged in found]
+        of_tasks = zip(at, (judged.task for judged in found), strict=True)
+        edges.append(
+            ", ".join(f"{x.min():z.2f} to {x.max():z.2f}" + (f" ({task})" if task else "") for x, task in of_tasks)
+        )
+        ends.append((min(x.min() for x in at), max(x.max() for x in at)))
+    said = (
+        f"Where a band leaves {100 * SHARE:.0f} % of the responses with A != 0 alone, its fair exponent for them is "
+        f"{edges[0]}, lowest to highest of all runs; but that of its upper edge alone (A > 0) is {edges[1]}, and that "
+        f"of its lower edge (A < 0) {edges[2]}."
     )
+    if ends[1][0] > 1 / 2 > ends[2][1]:
+        said += (
+            " So a sqrt band that is fair to both signs together is fair to neither: of A > 0 it cuts long responses "
+            "more often, of A < 0 short ones."
+        )
+    return said
 
 
 def language_model(folder: Path) -> str:
@@ -219,7 +225,10 @@ def language_model(folder: Path) -> str:
         "resample.\n\n"
     )
     said += _by_share(runs, "fair_exponent", ["responses"])
-    said += "\nThe trend of a sqrt band around 0 and its parts:\n\n"
+    said += (
+        "\nThe trend of a sqrt band around 0 and its parts; their intervals are from resampled prompts, those of the "
+        "first table from Student's law:\n\n"
+    )
     return said + _by_share(runs, "trend_parts", ["responses", "part"]) + "\n"
 
 
@@ -257,7 +266,7 @@ def language_model_line(folder: Path) -> str:
             if cells:
                 said.append(f"`{run.name}`, {of}: {', '.join(cells)}")
     return (
-        "In runs of a [pretrained model of 268M parameters](docs/findings.md#on-a-pretrained-language-model), at "
+        "On a [pretrained model of 268M parameters](docs/findings.md#on-a-pretrained-language-model), at "
         f"{100 * SHARE:.0f} % kept, the acceptance changes with each doubling of the length by: {'; '.join(said)}."
     )
 
@@ -273,13 +282,13 @@ def model_sizes(file: Path, pretrained: Path) -> str:
         found = {}
         for stem, responses in (("fair", "all"), ("fair_nonzero", "A != 0")):
             at = select(exponents, share=SHARE, responses=responses)
-            found |= {f"{stem}_{name}": at[name].iloc[0] if len(at) else np.nan for name in ENDS}
+            found |= {f"{stem}_{name}": at[name].iloc[0] for name in ENDS if len(at)}
         law = dict(zip(("slope_2H", "ci_low", "ci_high"), said["exponent"], strict=True))
         runs.append({**said, **law, **found, "parameters": 268e6, "task": f"counting, `{path.parent.name}`"})
     rows = []
     for run in runs:
         law, fair, moved = (
-            say(*(run.get(name, np.nan) for name in names))
+            say(*(run[name] for name in names)) if names[0] in run else "not measured"
             for names in (
                 ("slope_2H", "ci_low", "ci_high"),
                 ("fair_value", "fair_low", "fair_high"),
@@ -291,15 +300,3 @@ def model_sizes(file: Path, pretrained: Path) -> str:
     share = f"{100 * SHARE:.0f} %"
     head = ["parameters", "seed", "task", "responses", "tokens", "2H", f"fair exponent at {share}, all", "A != 0"]
     return text.SIZES + grid(head, rows) + "\n"
-
-
-def parts_counts(found: Sequence[JudgedTask], responses: str) -> str:
-    """Return as text, for each part of the trend of fspo's acceptance (drift, scale, shape: `trend_parts`), in how many
-    runs its interval excludes 0. The band accepts `SHARE` of the set ``responses``.
-    """
-    table = select(pd.concat([judged.tables["trend_parts"] for judged in found]), share=SHARE, responses=responses)
-    said = []
-    for part in Parts._fields[1:]:
-        rows = select(table, part=part)
-        said.append(f"the {part} in {((rows['high'] < 0) | (rows['low'] > 0)).sum()} of {len(rows)} runs")
-    return ", ".join(said)

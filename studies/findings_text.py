@@ -5,10 +5,16 @@ HEAD = """# What the reproduction found
 From the runs of `fspo reproduce --preset {preset}` (`results/{preset}/`: {tasks}seeds {seeds}, commit
 {commit}, catalogue {catalogue}).
 `python -m studies.findings out/{preset}` writes this page. Square brackets hold a {percent} interval, round ones the
-lowest and the highest value. All runs train one model of 0.4M parameters at one learning rate, for {rollouts} rollouts
-with a clip rule and {unclipped} without; as published, a run differs from another of its seed and task in the rule with
-its range alone. So nothing here says what a rule does in longer training, at other learning rates or in larger models,
-except [the pretrained model](#on-a-pretrained-language-model).
+lowest and the highest value. All runs of a task start from one warmed-up model of 0.4M parameters, at one learning
+rate, and train for {rollouts} rollouts with a clip rule and {unclipped} without. "As published" means at the range of
+the rule's preset; a run then differs from another of its seed and task in its rule alone. All rules use GRPO's
+advantages, so `rloo` is RLOO's clip range only; `gspo` also has a weight of its own, exp(S/L). So nothing here says
+what a rule does from other starts, in longer training, at other learning rates or in larger models, except
+[the pretrained model](#on-a-pretrained-language-model).
+
+Unless a table says otherwise, its responses are at [first use](glossary.md): in the first pass over a rollout, after
+the rollout's first update. They are trained on in three of a rollout's eight updates. In the first update S is 0, and
+in the four updates of the second pass the responses have been trained on before.
 """
 SHORT = """## In short
 
@@ -17,16 +23,21 @@ SHORT = """## In short
   mean over seeds on every task. Refuted means that some part fails somewhere, so [look which](#every-part). Where a
   claim says that fspo leads, it is compared with {rivals} alone.
 
-At one acceptance on common logs, mean over the logs (lowest to highest):
+The band's acceptance by length is compared on common logs, those of all runs. Each rule's range is set on the log
+itself, in each window of {window} rollouts, so that the rule keeps the same share as the others; no training run can do
+that. Mean over the logs (lowest to highest):
 
 {trends}
 
-- **Responses with a gradient.** {of_update}
-- **All responses.** {of_all}
-- **Why they differ.** {why}
-- {edges}
-- {fairest}
-- {gain}
+On how many of {logs} logs this is so; in brackets, on how many it is clearly so, and on how many the opposite is clear
+(p at most {level} on that log alone):
+
+{counts}
+
+- **Responses with A = 0** hardly move and lie in every band, so they bring no gradient and hide how a band cuts the
+  others. {why}
+- **Both signs.** {edges}
+- **Rules in their own runs.** {fairest} {gain}
 """
 LAW = """## Which law S follows
 
@@ -44,7 +55,8 @@ highest).
 FAIR = """## At which exponent a band is fair
 
 A band |S| <= f L^gamma accepts every length alike where gamma is the fair exponent. With one law of S/sqrt(L) it is 1/2
-at every acceptance (T1); [otherwise it depends on how much the band cuts](theory.md#t17) (T17).
+at every acceptance (T1); [otherwise it depends on how much the band cuts](theory.md#t17) (T17). Where it changes with
+the acceptance and passes 1/2, a sqrt band is fair at that cut and at no other.
 
 ![The fair exponent of a band by the share that it accepts](images/fair_exponent.png)
 
@@ -123,6 +135,9 @@ What these verdicts cannot say:
   however they depend on each other, and often too much.
 - A log on which two rules cut alike has a lead of exactly 0 without an error, and leaves a part about this lead
   without support.
+- C1, C1p, C2 and C2p are about all responses, those with A = 0 included. "As stably" in C5 and C9 means that no run
+  ended early and that the deepest fall of the training reward below its maximum so far is at most as large, within a
+  margin.
 - The logs of a seed share prompts and the start of training, so a count of logs is no count of independent runs.
 - Estimands, margins and sizes were fixed before these runs; the hash of the catalogue covers them, not the code that
   computes them, which the commit names. C1u, C2u, C4u, C8, C9 and the parts `gspo-falls` were chosen after runs of the

@@ -298,27 +298,33 @@ def _trends(judged: JudgedTask, kept: Kept, rule: str) -> list[float]:
     return _values(judged.numbers(f"{kept.tag}-{TREND_OF[rule]}"))
 
 
-def counts_of_trends(found: Sequence[JudgedTask], update: bool) -> str:
-    """Return the sentence of docs/findings.md about the trends of acceptance of rloo, gspo and fspo. It says on how
-    many logs each trend is what T1 or T2 says, and on how many fspo's trend is smaller in size than that of rloo and of
-    gspo. The acceptance is of the responses with A != 0 (``update``) or of all."""
-    said = []
-    for kept in (kept for kept in KEPT if kept.update == update):
+def trend_counts(found: Sequence[JudgedTask]) -> list[str]:
+    """Return the lines of the table of docs/findings.md that says on how many logs the trends of acceptance of rloo,
+    gspo and fspo are what T1 or T2 says, and on how many fspo's trend is smaller in size than that of rloo and of
+    gspo."""
+    rivals = " | ".join(f"fspo's is smaller in size than {rival}'s" for rival in RIVALS)
+    lines = [
+        f"| trend of | rloo's falls | gspo's rises | fspo's is within {TREND_MARGIN:g} of 0 | {rivals} |",
+        "|" + " --- |" * (4 + len(RIVALS)),
+    ]
+    for kept in KEPT:
         trends = {rule: [value for judged in found for value in _trends(judged, kept, rule)] for rule in TREND_OF}
-        count = sum(len(judged.numbers(f"{kept.tag}-fspo-flat")) for judged in found)
-        flat = sum(abs(value) <= TREND_MARGIN for value in trends["fspo"])
-        leads = []
+        cells = [
+            f"{sum(x < 0 for x in trends['rloo'])}",
+            f"{sum(x > 0 for x in trends['gspo'])}",
+            f"{sum(abs(x) <= TREND_MARGIN for x in trends['fspo'])}",
+        ]
         for rival in RIVALS:
             numbers = [x for judged in found for x in judged.numbers(f"{kept.tag}-trend-{rival}")]
-            ahead = sum(value > 0 for value in _values(numbers))
             clear, against = (sum(x[p] <= ALPHA for x in numbers) for p in ("p for", "p against"))
-            leads.append(f"than {rival}'s on {ahead} (clearly on {clear}; {rival}'s clearly on {against})")
-        said.append(
-            f"{kept.words}: rloo's falls on {sum(x < 0 for x in trends['rloo'])} of {count} logs, gspo's rises on "
-            f"{sum(x > 0 for x in trends['gspo'])}, fspo's is within {TREND_MARGIN:g} of 0 on {flat}, and smaller in "
-            f"size {' and '.join(leads)}"
-        )
-    return f"{'; '.join(said)}. Clearly: p at most {ALPHA:g} on that log alone."
+            cells.append(f"{sum(value > 0 for value in _values(numbers))} ({clear}, {against})")
+        lines.append(f"| {kept.words} | {' | '.join(cells)} |")
+    return lines
+
+
+def number_of_logs(found: Sequence[JudgedTask]) -> int:
+    """Return how many logs the table of `trend_counts` is about."""
+    return sum(len(judged.numbers(f"{KEPT[0].tag}-fspo-flat")) for judged in found)
 
 
 def _values(numbers: Sequence[dict[str, Any]]) -> list[float]:

@@ -34,13 +34,19 @@ OF: dict[Responses, str] = {"all": "", "nonzero": " of A != 0"}
 NONZERO = OF["nonzero"]
 OF_RESPONSES: dict[Responses, str] = {"nonzero": "of the responses with A != 0", "all": "of all responses"}
 """The responses in words, first those from which the clip takes gradient."""
-ON_LOGS: dict[Responses, tuple[str, ...]] = {"all": (TREND, LRE), "nonzero": (TREND + NONZERO, LRE + NONZERO, MSE)}
-IN_RUNS: dict[Responses, tuple[str, ...]] = {
-    "all": (ACCEPTANCE, TREND, LRE, REWARD, GAIN, LAG, FALL),
-    "nonzero": (ACCEPTANCE + NONZERO, TREND + NONZERO, LRE + NONZERO),
+SECOND = ", second pass"
+"""What follows the name of a quantity of responses that the run has trained on before, in its first pass."""
+ON_LOGS: dict[str, tuple[str, ...]] = {
+    "": (TREND, LRE),
+    ", responses with A != 0": (TREND + NONZERO, LRE + NONZERO, MSE),
 }
-"""The quantities that the tables show, by the responses that a table is about: of all rules on common logs, and of each
-rule in its own runs. The MSE is of bands that leave the same share of the responses with A != 0 alone."""
+IN_RUNS: dict[str, tuple[str, ...]] = {
+    "": (ACCEPTANCE, TREND, LRE, REWARD, GAIN, LAG, FALL),
+    ", responses with A != 0": (ACCEPTANCE + NONZERO, TREND + NONZERO, LRE + NONZERO),
+    ", responses with A != 0 in the second pass": tuple(x + NONZERO + SECOND for x in (ACCEPTANCE, TREND, LRE)),
+}
+"""The quantities that the tables show, by the end of a table's title: of all rules on common logs, and of each rule in
+its own runs. The MSE is of bands that leave the same share of the responses with A != 0 alone."""
 SAME_ERROR = 0.05
 """If no rule's median MSE is farther than this from that of `REFERENCE`, as a share of it, the advice says that the
 error does not choose between the rules."""
@@ -62,8 +68,10 @@ The acceptance counts responses in the band, or of those with A != 0 the ones le
 reward is the mean over the last fifth of the evaluations (of five, the last); the next two columns are the reward less
 that of the run without a clip (`{UNCLIPPED}`), and less that of `{REFERENCE}`, with the same seed. Fall is the deepest
 fall of the training reward below its maximum so far. Each number is the mean over the seeds with its {PERCENT}
-interval; it has none if a seed lacks the number, if all seeds have the same, or if seeds are too few. A band that cuts
-little has little trend, so compare the acceptances too.
+interval; it has none if a seed lacks the number, if all seeds have the same, or if seeds are too few. The rules cut
+unlike shares in their own runs, and a band that cuts little has little trend, so compare the acceptances too. In short
+runs of other seeds in which each rule's range followed one band acceptance, the rewards of rloo and fspo
+[did not differ](which_rule.md#in-training).
 """
 
 
@@ -140,12 +148,14 @@ def _own(tables: Tables, own: Sequence[Log], seeds: Sequence[float]) -> Iterator
     def only(column: str, rows: pd.DataFrame) -> float:
         return float(rows[column].iloc[0])
 
-    for responses, accepted in ACCEPTED.items():
+    of_uses = {OF[responses]: accepted for responses, accepted in ACCEPTED.items()}
+    of_uses[NONZERO + SECOND] = ACCEPTED["nonzero"] | {"use": "reused"}
+    for of, accepted in of_uses.items():
         trained = {"source": "trained", **accepted}
         acceptance = select(tables["acceptance"], **trained, bin=-1)
-        yield ACCEPTANCE + OF[responses], by_seed(acceptance, partial(only, "estimate"))
-        yield TREND + OF[responses], by_seed(select(tables["trend"], **trained), partial(only, "slope"))
-        yield LRE + OF[responses], by_seed(select(tables["lre"], **trained, norm="l2"), partial(only, "estimate"))
+        yield ACCEPTANCE + of, by_seed(acceptance, partial(only, "estimate"))
+        yield TREND + of, by_seed(select(tables["trend"], **trained), partial(only, "slope"))
+        yield LRE + of, by_seed(select(tables["lre"], **trained, norm="l2"), partial(only, "estimate"))
     yield REWARD, by_seed(select(tables["training"], name=metric.HELD_OUT_REWARD, phase="eval"), final_reward)
     yield FALL, by_seed(select(tables["training"], name=metric.REWARD, phase="train"), drawdown)
 
@@ -171,9 +181,9 @@ def _over_seeds(values: Mapping[float, float]) -> tuple[float, float, float, int
 
 
 def section(rules: pd.DataFrame, task: str = "") -> str:
-    """Return Markdown: four tables of the quantities in ``rules`` (made by `rule_rows`), with a line for each rule. Two
-    are about common logs, two about the rules' own runs; of each two, one is about all responses and one about those
-    with A != 0.
+    """Return Markdown: tables of the quantities in ``rules`` (made by `rule_rows`), with a line for each rule. Two are
+    about common logs and three about the rules' own runs; the first of either is about all responses, the others about
+    those with A != 0.
     """
     shares = [f"{target:g}" for target in sorted(TARGETS)]
     places = {f"On common logs{f' of {task}' if task else ''}": (ON_LOGS, shares, OF_LOGS)}
@@ -181,13 +191,15 @@ def section(rules: pd.DataFrame, task: str = "") -> str:
     text = ""
     for words, (shown, where, ends) in places.items():
         some = rules if PUBLISHED in where else rules.loc[rules["rule"] != UNCLIPPED]
-        for responses, quantities in shown.items():
+        for of, quantities in shown.items():
             columns = [
-                (quantity if at == PUBLISHED else f"{quantity} at {100 * float(at):.0f} %", at, quantity)
+                (quantity.removesuffix(SECOND), at, quantity)
+                if at == PUBLISHED
+                else (f"{quantity} at {100 * float(at):.0f} %", at, quantity)
                 for at in where
                 for quantity in quantities
             ]
-            text += f"\n{words}{', responses with A != 0' if responses == 'nonzero' else ''}:\n\n"
+            text += f"\n{words}{of}:\n\n"
             text += _table(some, columns, ends)
     return text
 
@@ -309,14 +321,15 @@ def _how_much_to_cut(rules: pd.DataFrame) -> str:
     rules' mean squared error of the update compares with fspo's.
     """
     tight, wide = (f"{share:g}" for share in sorted(TARGETS))
-    narrow, broad = (_row(rules, REFERENCE, share, LRE) for share in (tight, wide))
+    narrow, broad = (_row(rules, REFERENCE, share, LRE + NONZERO) for share in (tight, wide))
     said = (
-        f"`{REFERENCE}` has LRE_2 {_said(narrow, OF_LOGS)} where it keeps {100 * float(tight):.0f} % and "
-        f"{_said(broad, OF_LOGS)} where it keeps {100 * float(wide):.0f} %"
+        f"of the responses with A != 0, `{REFERENCE}` has LRE_2 {_said(narrow, OF_LOGS)} where it leaves "
+        f"{100 * float(tight):.0f} % alone and {_said(broad, OF_LOGS)} where it leaves {100 * float(wide):.0f} % alone"
     )
     # "On every log less" is said if the largest LRE_2 of any log at the wide band is below the smallest LRE_2 of any
     # log at the tight band.
-    said += ": on every log less where it cuts less, so cut little. " if _shown(broad[2]) < _shown(narrow[1]) else ". "
+    less = _shown(broad[2]) < _shown(narrow[1])
+    said += ": on every log less where it cuts less. These runs do not say whether to cut at all. " if less else ". "
     found = {rule: _shown(_row(rules, rule, wide, MSE)[0]) for rule in _others(rules)}
     errors = {rule: error for rule, error in found.items() if not np.isnan(error)}
     where = f"Where all rules leave {100 * float(wide):.0f} % of the responses with A != 0 alone, "

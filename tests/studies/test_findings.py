@@ -222,11 +222,11 @@ def test_the_trends_of_the_rules_stand_in_a_table_and_are_counted_both_ways():
     shares = "A != 0, 95 % left alone | A != 0, 85 % left alone | all, 95 % in the band | all, 85 % in the band"
     assert head == f"| on common logs, change for each doubling of L (a, b) | {shares} |"
     assert of_rloo == "| rloo | -0.070, -0.100 | -0.070, -0.100 | -0.070, -0.100 | -0.070, -0.100 |"
-    said = verdicts.counts_of_trends(found, update=True)
-    assert said.startswith("A != 0, 95 % left alone: rloo's falls on 3 of 3 logs, gspo's rises on 0, ")
-    assert "fspo's is within 0.01 of 0 on 1, and smaller in size than rloo's on 2 (clearly on 1; rloo's" in said
-    assert "rloo's clearly on 0) and than gspo's on 0 (clearly on 0; gspo's clearly on 1); A != 0, 85 %" in said
-    assert "all, 95 % in the band: " in verdicts.counts_of_trends(found, update=False)
+    head, _, at_95, *_, all_85 = verdicts.trend_counts(found)
+    assert head.startswith("| trend of | rloo's falls | gspo's rises | fspo's is within 0.01 of 0 | fspo's is smaller")
+    assert at_95 == "| A != 0, 95 % left alone | 3 | 0 | 1 | 2 (1, 0) | 0 (0, 1) |"
+    assert all_85.startswith("| all, 85 % in the band | 3 | 0 | 1 |")
+    assert verdicts.number_of_logs(found) == 3
 
 
 def test_the_sentences_of_readme_name_each_task_s_numbers():
@@ -254,12 +254,16 @@ def test_the_sentences_of_readme_name_each_task_s_numbers():
         made = {"fair_exponent": rows, "law": law, "exponent_curve": curve}
         found.append(JudgedTask(task, {}, {name: pd.DataFrame(some) for name, some in made.items()}))
     said = tables.edges_line(found)
-    assert "at an exponent of 0.40 to 0.60 (a), 0.40 to 0.60 (b), lowest" in said
-    assert "its upper edge alone (A > 0) at 0.50 to 0.90 (a), 0.70 to 0.70 (b), " in said
-    assert "its lower edge (A < 0) at 0.10 to 0.20 (a), -0.10 to 0.30 (b); T1's model without drift has 1/2." in said
+    assert "its fair exponent for them is 0.40 to 0.60 (a), 0.40 to 0.60 (b), lowest" in said
+    assert "its upper edge alone (A > 0) is 0.50 to 0.90 (a), 0.70 to 0.70 (b), and" in said
+    assert said.endswith("its lower edge (A < 0) 0.10 to 0.20 (a), -0.10 to 0.30 (b).")
+    upper = found[0].tables["fair_exponent"]
+    upper.loc[upper["responses"] == "A > 0", "value"] += 0.01  # now all above 1/2
+    assert tables.edges_line(found).endswith("of A > 0 it cuts long responses more often, of A < 0 short ones.")
     said = tables.why_line(found)
-    assert "on a A = 0 in 70 % of the shortest and 30 % of the longest responses; fair exponent of all 0.850" in said
-    assert "predicted 3.850; of A != 0 1.850, no interval for a band that cuts at both edges, 2.850" in said
+    assert "on a A = 0 in 70 % of the shortest and 30 % of the longest responses, and the fair exponent of all" in said
+    assert "of all responses is 0.850, no interval, where T19 predicts 3.850; that of A != 0, cut at" in said
+    assert "on the side of A, is 2.850, no interval, and 1.850, no interval if both edges count" in said
 
 
 def test_the_law_of_s_by_hand(monkeypatch):

@@ -26,6 +26,7 @@ UPDATE = {"measure": "update", "subset": "nonzero", "use": "first"}
 COLUMN = {"acceptance": "estimate", "trend": "slope", "lre": "estimate"}
 NO = 9.0
 """A number in rows that must not count."""
+COLUMN_NAMES = ("acceptance", "trend", "LRE_2")
 
 
 def matched(values, column, **more):
@@ -158,6 +159,10 @@ def test_as_published_the_responses_with_a_gradient_have_numbers_of_their_own(ru
         assert found == pytest.approx((value, value - width, value + width, 3)), name
 
 
+def test_the_second_pass_is_that_of_reused_responses_with_a_gradient(rules):
+    assert [row(rules, "gspo", PUBLISHED, f"{name} of A != 0, second pass")[0] for name in COLUMN_NAMES] == [NO] * 3
+
+
 def test_a_rule_s_reward_is_compared_with_the_unclipped_run_and_with_fspo_of_its_seed(rules):
     assert row(rules, "gspo", PUBLISHED, rule_table.GAIN) == pytest.approx(
         (0, -half(0.05), half(0.05), 3)
@@ -204,8 +209,9 @@ def test_the_page_shows_the_numbers(rules):
         "On common logs of products, responses with A != 0:",
         "As published, runs of products:",
         "As published, runs of products, responses with A != 0:",
+        "As published, runs of products, responses with A != 0 in the second pass:",
     ]
-    on_logs, of_update, in_runs, own_update = ([*part.strip().splitlines()] for part in parts[1::2])
+    on_logs, of_update, in_runs, own_update, second_pass = ([*part.strip().splitlines()] for part in parts[1::2])
     assert on_logs[0] == "| rule | trend at 85 % | LRE_2 at 85 % | trend at 95 % | LRE_2 at 95 % |"
     gspo = next(line for line in on_logs if line.startswith("| gspo |"))
     assert gspo == "| gspo | -0.010 (-0.060 to 0.020) | 0.300 (0.200 to 0.500) | unknown | unknown |"
@@ -216,7 +222,8 @@ def test_the_page_shows_the_numbers(rules):
     gspo = next(line for line in in_runs if line.startswith("| gspo |"))
     assert f"| 0.800 [{0.8 - 0.248:.3f}, {0.8 + 0.248:.3f}] | 0.000 [-0.124, 0.124] | -0.100 [-0.315, 0.115] |" in gspo
     assert own_update[0] == "| rule | acceptance of A != 0 | trend of A != 0 | LRE_2 of A != 0 |"
-    assert text.count("| none |") == 2
+    assert second_pass[0] == "| rule | acceptance of A != 0 | trend of A != 0 | LRE_2 of A != 0 |"
+    assert text.count("| none |") == 3
     assert max(line.count("|") - 1 for line in text.splitlines()) == 8
 
 
@@ -274,10 +281,11 @@ def test_the_advice_warns_of_a_rule_whose_reward_is_clearly_below_that_of_fspo()
 
 
 @pytest.mark.parametrize(("highest", "said"), [(0.099, True), (0.1, False), (0.0996, False), (NAN, False)])
-def test_the_advice_to_cut_little_needs_a_smaller_lre_on_every_log(highest, said):
-    rows = [("fspo", "0.85", "LRE_2", 0.2, 0.1, 0.3), ("fspo", "0.95", "LRE_2", 0.05, 0.01, highest)]
-    assert ("less where it cuts less, so cut little." in line(frame(*rows), "Cut")) == said
-    assert "LRE_2 0.200 (0.100 to 0.300) where it keeps 85 % and 0.050" in line(frame(*rows), "Cut")
+def test_less_on_every_log_needs_a_smaller_lre_on_every_log(highest, said):
+    name = "LRE_2 of A != 0"
+    rows = [("fspo", "0.85", name, 0.2, 0.1, 0.3), ("fspo", "0.95", name, 0.05, 0.01, highest)]
+    assert ("on every log less where it cuts less." in line(frame(*rows), "Cut")) == said
+    assert "LRE_2 0.200 (0.100 to 0.300) where it leaves 85 % alone and 0.050" in line(frame(*rows), "Cut")
 
 
 @pytest.mark.parametrize(
@@ -302,7 +310,7 @@ def test_advice_without_numbers_concludes_nothing():
     said = rule_table.advice(frame(("fspo", "0.95", "MSE", 1.0, 1.0, 1.0)))
     assert all("nan" not in line for line in said)
     assert "`fspo` keeps 85 % at an unknown range and 95 % at an unknown range" in said[2]
-    assert "has LRE_2 unknown where it keeps 85 % and unknown where it keeps 95 %. Where all" in said[3]
+    assert "has LRE_2 unknown where it leaves 85 % alone and unknown where it leaves 95 % alone. Where all" in said[3]
     assert said[3].endswith("the other rules' MSE is unknown.")
     assert "where both keep 85 %, is unknown and that of `fspo` unknown, the size of the former" in said[4]
     assert "every log" not in " ".join(said)
