@@ -34,7 +34,7 @@ from studies import findings_tables as tables
 from studies import findings_text as text
 from studies import findings_verdicts as verdicts
 from studies import reproduction_tables, rule_table
-from studies.findings_picture import draw
+from studies.findings_picture import draw, draw_acceptance
 from studies.findings_verdicts import JUDGED, TABLES, JudgedTask, read, task_folders
 from studies.reproduction_tables import tables_of_task
 
@@ -213,8 +213,7 @@ def main() -> int:
     publish(out, RESULTS)
     write_text(PAGE, published())
     found = read(RESULTS)
-    first = next(iter(task_folders(RESULTS).values()))
-    shutil.copy(first / Path(PICTURE).name, README_PICTURE)
+    draw_acceptance(found[0], README_PICTURE)
     draw(found, EXPONENTS)
     print(*readme_lines(), *verdicts.practice_lines(found), sep="\n")
     return 0

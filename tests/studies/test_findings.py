@@ -6,13 +6,16 @@ import shutil
 import numpy as np
 import pandas as pd
 import pytest
+from PIL import Image
 
 from analysis.options import Options
 from analysis.run import analyse_runs
+from figures.style import Style
 from fspo.base.errors import UserError
 from studies import findings, reproduction_tables
 from studies import findings_tables as tables
 from studies import findings_verdicts as verdicts
+from studies.findings_picture import acceptance_figure, source_of
 from studies.findings_verdicts import JudgedTask
 from tests.record.make_record import LOGS
 
@@ -313,9 +316,29 @@ def test_the_page_and_readme_hold_the_published_verdicts():
 
 @pytest.mark.skipif(not findings.RESULTS.is_dir(), reason="no reproduction is published")
 def test_the_picture_of_readme_is_that_of_the_first_published_task():
-    first = next(iter(verdicts.task_folders(findings.RESULTS).values()))
-    assert findings.README_PICTURE.read_bytes() == (first / "acceptance_by_length.png").read_bytes()
+    with Image.open(findings.README_PICTURE) as picture:
+        assert picture.info["Description"] == source_of(verdicts.read(findings.RESULTS)[0])
     assert findings.README_PICTURE.name in (findings.ROOT / "README.md").read_text()
+
+
+def test_the_picture_of_readme_shows_three_rules_of_each_run_and_leaves_out_all_lengths_together():
+    bins = [(2, 9, 8), (9, 24, 16), (2, 24, 12)]
+    rows = [
+        {"run": run, "rule": rule, "target": target, "measure": measure, "bin_lo": lo, "bin_hi": hi, "bin_mean": mean}
+        | {"estimate": target - (mean == 16) * (rule == "rloo") * (measure == "update") / 10}
+        for run in ("x", "y")
+        for rule in ("rloo", "gspo", "fspo", "fspo-kl")
+        for target in (0.95, 0.85)
+        for measure in ("band", "update")
+        for lo, hi, mean in bins
+    ]
+    made = acceptance_figure(JudgedTask("a", {}, {"acceptance": pd.DataFrame(rows)}), Style("neurips"))
+    above, *_, below = made.axes
+    assert above.get_title(loc="left") + above.get_title() == "A ≠ 0, 95 % left alone"
+    curves = [line for line in above.lines if len(line.get_xdata()) == 2 and list(line.get_xdata()) == [8, 16]]
+    assert len(curves) == 2 * 3
+    assert sorted(line.get_ydata()[1] for line in curves) == pytest.approx([0.85] * 2 + [0.95] * 4)
+    assert all(line.get_ydata()[1] == pytest.approx(0.85) for line in below.lines if len(line.get_xdata()) == 2)
 
 
 @pytest.mark.skipif(not findings.RESULTS.is_dir(), reason="no reproduction is published")
