@@ -17,11 +17,12 @@ import numpy as np
 from fspo.rules import OF_CLIP_RULES
 from fspo.theory import Floats
 from proofs_check.frame import Check, Method, Outcome
-from proofs_check.tools.compare import close
+from proofs_check.tools.compare import TINY, close
 from proofs_check.tools.drawn_logs import (
     EDGES,
     LENGTHS,
     OTHER,
+    OTHER_BAND,
     RANGE,
     RULE,
     Accepted,
@@ -29,7 +30,8 @@ from proofs_check.tools.drawn_logs import (
     clipped_weights,
     cosine,
     counted,
-    matched_factors,
+    matched_factor,
+    needed_factors,
     same_batch_cosine,
     spread,
     write_counted,
@@ -48,33 +50,39 @@ class Pairs:
     def __init__(self) -> None:
         self.values: list[float] = []
         self.exact: list[float] = []
+        self.units: list[float] = []
 
-    def add(self, value: Any, exact: Any) -> None:
-        """Add a number, or several, with what it must be, or what each must be."""
+    def add(self, value: Any, exact: Any, unit: float = 0.0) -> None:
+        """Add a number, or several, with what it must be, or what each must be. The error of a number below ``unit`` is
+        taken over ``unit``: for numbers that may be 0, and for sums in which larger numbers cancel.
+        """
         for numbers, one in zip((self.values, self.exact), np.broadcast_arrays(value, exact), strict=True):
             numbers += one.ravel().tolist()
+        self.units += [unit] * (len(self.values) - len(self.units))
 
     def outcome(self, note: str) -> Outcome:
-        """Compare the numbers by their relative error, or by the absolute error of numbers below 1."""
+        """Compare the numbers by their relative error."""
         values, exact = np.array(self.values), np.array(self.exact)
-        error = (values - exact) / np.maximum(np.abs(exact), 1)
-        return close(1 + error, 1, ROUNDING, f"{values.size} numbers of {note}")
+        size = np.maximum(np.abs(exact), np.maximum(self.units, TINY))
+        return close(1 + (values - exact) / size, 1, ROUNDING, f"{values.size} numbers of {note}")
 
 
-def cosines(rng: np.random.Generator, worst: Any = np.argmin, sign: float = 1.0) -> Outcome:
+def cosines(
+    rng: np.random.Generator, worst: Any = np.argmin, less: str = "drop", band: tuple[float, float] = OTHER_BAND
+) -> Outcome:
     """Check the table ``cosine`` on a log that is its law: the cosine at each length, that of the length where it is
     smallest, and the cosine less that of another rule or of the same rule with drop.
 
-    Two controls: ``worst`` picks the length with the largest cosine in place of the smallest; ``sign`` -1 changes the
-    sign of the differences.
+    Three controls: ``worst`` picks the length with the largest cosine in place of the smallest; ``less`` names the way
+    to clip whose cosine is subtracted in place of that of drop; ``band`` takes the place of the band of `OTHER`.
     """
-    bandit, counts = counted(rng)
+    bandit, counts = counted(rng, step=0.15, other=True)
     rows = tables(lambda run: write_counted(run, bandit, counts), rules=(RULE, OTHER))
     here = (bandit.lengths == np.array(LENGTHS)[:, None]) * counts
     true = here @ (np.exp(bandit.log_ratio) * bandit.advantages * bandit.psi.T).T
     exact: dict[tuple[str, str], tuple[list[float], int]] = {}
     for rule, outside in product((RULE, OTHER), OF_CLIP_RULES):
-        weights, _ = clipped_weights(bandit, outside, rule)
+        weights, _ = clipped_weights(bandit, outside, rule, other_band=band)
         chosen = np.where(bandit.advantages > 0, weights[1], weights[0]) * bandit.advantages
         clipped = here @ (chosen[:, None] * bandit.psi)
         # A length of which nothing is left has no cosine. As the smallest it counts as 0.
@@ -90,79 +98,124 @@ def cosines(rng: np.random.Generator, worst: Any = np.argmin, sign: float = 1.0)
             if np.isfinite(row["estimate"]) or values[k] != 0:
                 pairs.add(row["estimate"], values[k])
         (row,) = rows("cosine", bin=-1, **where)
-        pairs.add([row["estimate"], row["worst_bin"], row["worst_index"]], [*values[-2:], picked])
-        for name, (other, _) in (("diff_fspo", exact[RULE, outside]), ("diff_drop", exact[rule, "drop"])):
-            gaps = sign * (np.array(values[-2:]) - other[-2:])
-            pairs.add([row[name], row[f"{name}_worst"]], gaps)
+        pairs.add([row["estimate"], row["worst_bin"]], values[-2:])
+        pairs.add(row["worst_index"], picked, unit=1)
+        for name, (other, _) in (("diff_fspo", exact[RULE, outside]), ("diff_drop", exact[rule, less])):
+            # A rule's cosine less its own is 0.
+            pairs.add([row[name], row[f"{name}_worst"]], np.array(values[-2:]) - other[-2:], unit=1)
     return pairs.outcome("the table cosine")
 
 
-def acceptances(rng: np.random.Generator, unit: float = 1.0, wider: float = 1.0) -> Outcome:
-    """Check the tables ``trend``, ``ranges``, ``acceptance`` and ``cosine`` on a log that is its law: the slope of the
-    acceptance over log2 of the length; what a range that is matched to a target acceptance accepts, and its cosine.
+def acceptances(rng: np.random.Generator, later: int = 0, weighted: bool = True, some: bool = True) -> Outcome:
+    """Check the tables ``trend``, ``ranges``, ``acceptance`` and ``cosine`` on logs that are their law: the slope of
+    the acceptance over log2 of the length, and the slope within windows, where two windows have other laws; what a
+    range that is matched to a target acceptance accepts, and its cosine.
 
-    The matched range must be one that accepts the smallest share that a range can accept and that is at least the
-    target.
+    A response stands in the log many times, and all its rows are accepted together. Some targets are the share of the
+    rows up to the last row of a response; others need one row more, so that the next response is accepted too.
 
-    Two controls: ``unit`` multiplies the true slopes; ``wider`` multiplies the true matched ranges.
+    Three controls: ``later`` 1 takes the range that accepts the next value too; without ``weighted``, each response
+    counts alike in the trend of the weight acceptance; without ``some``, matched update acceptance counts A = 0 too.
     """
     bandit, counts = counted(rng)
     at = np.repeat(np.arange(counts.size), counts)
     A, mass = bandit.advantages[at], np.full(at.size, 1 / at.size)
+    cases = [("drop", "band"), *product(OF_CLIP_RULES, ("update", "weight"))]
+    pairs = Pairs()
+
+    # In the second window, long responses are more frequent, and those beyond the band by their length.
+    beyond = np.abs(bandit.log_ratio) > RANGE * np.sqrt(bandit.lengths)
+    two = np.array([counts, counts // 3 * (1 + bandit.lengths.astype(int) * (1 + 2 * beyond))])
+    rows = tables(lambda run: write_counted(run, bandit, two), window=1)
+    window, of = (np.repeat(index.ravel(), two.ravel()) for index in np.indices(two.shape))
+    for outside, measure in cases:
+        (row,) = rows("trend", outside=outside, measure=measure, subset="all" if measure == "band" else "nonzero")
+        true = Accepted.of(
+            bandit, of, np.full(of.size, 1 / of.size), bandit.advantages[of], outside, measure, window=window
+        )
+        pairs.add([row["slope"], row["within_slope"]], [true.trend(within, weighted) for within in (False, True)])
+
     # Some responses are accepted at any range, because A * S < 0, or under cap because S < 0. The targets are larger
     # than their share, so that some range gives them.
     S, sign = bandit.log_ratio[at][A != 0], np.sign(A[A != 0])
     least = max(float(np.mean(S <= 0)), float(np.mean(S * sign <= 0)))
-    targets = tuple(least + (1 - least) * np.array([0.25, 0.5, 0.75]))
-    rows = tables(lambda run: write_counted(run, bandit, counts), targets=targets)
-    pairs, cases = Pairs(), [("drop", "band"), *product(OF_CLIP_RULES, ("update", "weight"))]
-    for outside, measure in cases:
-        (row,) = rows("trend", outside=outside, measure=measure, subset="all" if measure == "band" else "nonzero")
-        true = Accepted.of(bandit, at, mass, A, outside, measure).trend()
-        pairs.add([row["slope"], row["within_slope"]], unit * true)
+    targets = {least + (1 - least) / 2}
+    for outside, measure in (("drop", "band"), ("drop", "update"), ("cap", "update")):
+        values = np.sort(needed_factors(bandit, at, A, outside, measure))
+        ends = np.flatnonzero(values[:-1] < values[1:]) + 1
+        end = int(ends[np.searchsorted(ends, least * values.size, side="right")])
+        targets |= {end / values.size, (end + 1) / values.size}
+    rows = tables(lambda run: write_counted(run, bandit, counts), targets=tuple(targets))
     for (outside, measure), target in product(cases, targets):
         where = {"source": "matched", "target": target, "outside": outside}
         (row,) = rows("ranges", rate="band" if measure == "band" else "update", **where)
-        ends = np.array([row["range_lo"], row["range_hi"]])
-        least, more = matched_factors(bandit, at, A, outside, measure, target)
-        factors = wider * np.clip(ends / RANGE, least, more)
-        pairs.add(ends, factors * RANGE)
-        matched = Accepted.of(bandit, at, mass, A, outside, measure, factors[1])
+        counting = A if some or measure == "band" else np.where(A == 0, 1.0, A)
+        factor = matched_factor(bandit, at, counting, outside, measure, target, later)
+        pairs.add([row["range_lo"], row["range_hi"]], factor * RANGE)
+        matched = Accepted.of(bandit, at, mass, A, outside, measure, factor)
         found = rows("acceptance", measure=measure, subset="all" if measure == "band" else "nonzero", **where)
         pairs.add([row["estimate"] for row in found], [*matched.by_bin(EDGES)[1], matched.mean])
         if measure == "update":
-            weights, _ = clipped_weights(bandit, outside, RULE, factors[1])
+            weights, _ = clipped_weights(bandit, outside, RULE, factor)
             clipped = np.where(A > 0, weights[1][at], weights[0][at]) * A @ bandit.psi[at]
             (row,) = rows("cosine", bin=-1, weight="sequence", **where)
             pairs.add(row["estimate"], cosine(clipped, np.exp(bandit.log_ratio[at]) * A @ bandit.psi[at]))
     return pairs.outcome("the tables trend, ranges, acceptance and cosine")
 
 
-def exponent(rng: np.random.Generator, factor: float = 2.0) -> Outcome:
-    """Check the tables ``scaling`` and ``moments`` on a log in which S given the length L is one of two numbers, both
-    with the probability 1/2: ``mu L - sigma L^H`` and ``mu L + sigma L^H``. So Var(S|L) is ``sigma^2 L^(2H)``.
+def exponent(rng: np.random.Generator, of_update: bool = True, still: bool = False) -> Outcome:
+    """Check the tables ``scaling`` and ``moments`` on a log in which S, given the length L and the sign of A, is one of
+    two numbers, both with the probability 1/2: ``mu L - sigma L^H`` and ``mu L + sigma L^H``. So Var(S|L) is
+    ``sigma^2 L^(2H)``. Responses with A > 0, with A < 0 and with A = 0 have each their own mu, sigma and H.
 
-    ``factor`` (a control) takes another multiple of H for the exponent of the variance.
+    The log has two updates. In the second, S is twice that of the first. So the mean of S is 3/2, and its variance
+    within an update is 5/2, of those of the first update. The standardised z is the same in both.
+
+    Two controls: without ``of_update``, S of both updates is standardised by the same number; with ``still``, responses
+    with A = 0 count among those with A != 0.
     """
     bandit, counts = counted(rng)
-    mu, sigma, H = rng.normal(scale=0.01), rng.uniform(0.01, 0.1), rng.uniform(0.3, 0.9)
-    # Each response stands in the log with both numbers S and with both signs of A.
-    four = PolicyResponses(*(np.repeat(x, 4, axis=0) for x in (bandit.responses.symbols, bandit.responses.lengths)))
-    A = np.outer(bandit.advantages, [1.0, 1.0, -1.0, -1.0]).ravel()
-    bandit, counts = replace(bandit, responses=four, advantages=A), np.repeat(counts // 4, 4)
-    n = bandit.lengths
-    S = mu * n + sigma * n**H * np.resize([-1.0, 1.0], n.size)
-    rows = tables(lambda run: write_counted(run, bandit, counts, S))
-    pairs = Pairs()
-    for subset, sign in product(("all", "nonzero"), ("all", "positive", "negative")):
-        (row,) = rows("scaling", subset=subset, sign=sign)
-        pairs.add([row["slope_2H"], row["intercept"], row["drift_per_token"]], [factor * H, 2 * np.log(sigma), mu])
-    for k, length in enumerate(LENGTHS):
-        (row,) = rows("moments", subset="nonzero", bin=k)
-        number = counts[(n == length) & (A != 0)].sum()
-        variance = sigma**2 * length ** (2 * H) * number / (number - 1)
-        pairs.add([row["mean_S"], row["var_S"], row["drift_per_token"]], [mu * length, variance, mu])
-        pairs.add(row["mean_weight"], np.exp(mu * length) * np.cosh(sigma * length**H))
+    mu, sigma, H = (
+        rng.choice([-1, 1]) * rng.uniform(0.005, 0.02, 3),
+        rng.uniform(0.01, 0.1, 3),
+        rng.uniform(0.3, 0.9, 3),
+    )
+    # Each response stands in the log with three signs of A, and with both numbers S for each sign.
+    six = PolicyResponses(*(np.repeat(x, 6, axis=0) for x in (bandit.responses.symbols, bandit.responses.lengths)))
+    law = np.tile([0, 0, 1, 1, 2, 2], counts.size)
+    A = np.array([1.0, -1.0, 0.0])[law] * np.repeat(rng.uniform(0.5, 1.5, counts.size), 6)
+    bandit, number = replace(bandit, responses=six, advantages=A), np.repeat(counts // 6 + 1, 6) * (1 + law)
+    L = bandit.lengths
+    S = np.outer([1, 2], mu[law] * L + sigma[law] * L ** H[law] * np.resize([-1.0, 1.0], L.size))
+    rows = tables(lambda run: write_counted(run, bandit, np.array([number, number]), S))
+
+    scale = np.sqrt(S**2 @ number / (number @ L))[:, None]
+    if not of_update:
+        scale = np.full((2, 1), np.sqrt(np.mean(scale**2)))
+    z, pairs = S / (scale * np.sqrt(L)), Pairs()
+    at_length = L == np.array(LENGTHS)[:, None]
+    for subset in ("all", "nonzero"):
+        chosen = number * ((A != 0) | (subset == "all") | still)
+
+        def mean(x: Floats, here: Floats = chosen) -> float:
+            """Return the mean of x, (2, N) or (N,), over the rows of both updates, response i ``here[i]`` times."""
+            return float(np.mean(x @ here) / here.sum())
+
+        centred = z - sum(mean(z, chosen * here) * here for here in at_length)
+        for k, here in ((-1, chosen), *enumerate(chosen * at_length)):
+            (row,) = rows("moments", subset=subset, bin=k)
+            variance = mean((S - mean(S, here)) ** 2, here) * 2 * here.sum() / (2 * here.sum() - 1)
+            exact = [mean(S, here), variance, mean(S, here) / mean(L, here), mean(np.exp(S), here)]
+            pairs.add([row["mean_S"], row["var_S"], row["drift_per_token"], row["mean_weight"]], exact)
+            second, third, fourth = (mean(centred**power, here) for power in (2, 3, 4))
+            pairs.add([row["skew"], row["excess_kurtosis"]], [third / second**1.5, fourth / second**2 - 3], unit=1)
+            pairs.add(row["var_z"], second)
+        (row,) = rows("scaling", subset=subset, sign="all")
+        pairs.add(row["drift_per_token"], mean(S) / mean(L))
+        for k, sign in enumerate(("positive", "negative")):
+            (row,) = rows("scaling", subset=subset, sign=sign)
+            exact = [2 * H[k], np.log(2.5 * sigma[k] ** 2), 1.5 * mu[k]]
+            pairs.add([row["slope_2H"], row["intercept"], row["drift_per_token"]], exact)
     return pairs.outcome("the tables scaling and moments")
 
 
@@ -248,7 +301,8 @@ CHECKS = (
         cosines,
         {
             "the best length for the worst": partial(cosines, worst=np.argmax),
-            "the other sign of the differences": partial(cosines, sign=-1.0),
+            "less truncate for less drop": partial(cosines, less="truncate"),
+            "another rule's band symmetric": partial(cosines, band=(-OTHER_BAND[1], OTHER_BAND[1])),
         },
     ),
     Check(
@@ -257,8 +311,9 @@ CHECKS = (
         "analysis of a log that is its law: trend of acceptance, matched ranges",
         acceptances,
         {
-            "slopes over the natural logarithm": partial(acceptances, unit=1 / np.log(2)),
-            "matched ranges twice as wide": partial(acceptances, wider=2.0),
+            "the next matched range": partial(acceptances, later=1),
+            "weight acceptance's trend not weighted": partial(acceptances, weighted=False),
+            "matched on A = 0 too": partial(acceptances, some=False),
         },
     ),
     Check(
@@ -266,7 +321,10 @@ CHECKS = (
         Method.ENUMERATED,
         "analysis of a log that is its law: Var(S|L) = sigma^2 L^(2H), drift and moments of S",
         exponent,
-        {"H for 2H": partial(exponent, factor=1.0)},
+        {
+            "z over one scale for all updates": partial(exponent, of_update=False),
+            "A = 0 counts": partial(exponent, still=True),
+        },
     ),
     Check(
         "T12",
