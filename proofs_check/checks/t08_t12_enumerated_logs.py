@@ -7,7 +7,7 @@ often as the others.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from typing import Any
@@ -17,7 +17,7 @@ import numpy as np
 from fspo.rules import OF_CLIP_RULES
 from fspo.theory import Floats
 from proofs_check.frame import Check, Method, Outcome
-from proofs_check.tools.compare import TINY, close
+from proofs_check.tools.compare import COSINE, Pairs
 from proofs_check.tools.drawn_logs import (
     EDGES,
     LENGTHS,
@@ -40,31 +40,8 @@ from proofs_check.tools.drawn_logs import (
 from proofs_check.tools.log_tables import tables
 from proofs_check.tools.policy import PolicyResponses, make_bandit
 
-ROUNDING = 1e-5
-"""Largest relative error that the float32 numbers of a log may leave in a number of a table."""
-
-
-class Pairs:
-    """Collects pairs of a number from a table and the exact number."""
-
-    def __init__(self) -> None:
-        self.values: list[float] = []
-        self.exact: list[float] = []
-        self.units: list[float] = []
-
-    def add(self, value: Any, exact: Any, unit: float = 0.0) -> None:
-        """Add a number, or several, with what it must be, or what each must be. The error of a number below ``unit`` is
-        taken over ``unit``: for numbers that may be 0, and for sums in which larger numbers cancel.
-        """
-        for numbers, one in zip((self.values, self.exact), np.broadcast_arrays(value, exact), strict=True):
-            numbers += one.ravel().tolist()
-        self.units += [unit] * (len(self.values) - len(self.units))
-
-    def outcome(self, note: str) -> Outcome:
-        """Compare the numbers by their relative error."""
-        values, exact = np.array(self.values), np.array(self.exact)
-        size = np.maximum(np.abs(exact), np.maximum(self.units, TINY))
-        return close(1 + (values - exact) / size, 1, ROUNDING, f"{values.size} numbers of {note}")
+CAP = 2.0
+"""Largest weight in the reference ``capped`` of the table ``population``."""
 
 
 def cosines(
@@ -96,9 +73,9 @@ def cosines(
         for k in range(len(LENGTHS)):
             (row,) = rows("cosine", bin=k, **where)
             if np.isfinite(row["estimate"]) or values[k] != 0:
-                pairs.add(row["estimate"], values[k])
+                pairs.add(row["estimate"], values[k], unit=COSINE)
         (row,) = rows("cosine", bin=-1, **where)
-        pairs.add([row["estimate"], row["worst_bin"]], values[-2:])
+        pairs.add([row["estimate"], row["worst_bin"]], values[-2:], unit=COSINE)
         pairs.add(row["worst_index"], picked, unit=1)
         for name, (other, _) in (("diff_fspo", exact[RULE, outside]), ("diff_drop", exact[rule, less])):
             # A rule's cosine less its own is 0.
@@ -159,7 +136,7 @@ def acceptances(rng: np.random.Generator, later: int = 0, weighted: bool = True,
             weights, _ = clipped_weights(bandit, outside, RULE, factor)
             clipped = np.where(A > 0, weights[1][at], weights[0][at]) * A @ bandit.psi[at]
             (row,) = rows("cosine", bin=-1, weight="sequence", **where)
-            pairs.add(row["estimate"], cosine(clipped, np.exp(bandit.log_ratio[at]) * A @ bandit.psi[at]))
+            pairs.add(row["estimate"], cosine(clipped, np.exp(bandit.log_ratio[at]) * A @ bandit.psi[at]), unit=COSINE)
     return pairs.outcome("the tables trend, ranges, acceptance and cosine")
 
 
@@ -193,7 +170,7 @@ def exponent(rng: np.random.Generator, of_update: bool = True, still: bool = Fal
     if not of_update:
         scale = np.full((2, 1), np.sqrt(np.mean(scale**2)))
     z, pairs = S / (scale * np.sqrt(L)), Pairs()
-    at_length = L == np.array(LENGTHS)[:, None]
+    at_length = np.array(LENGTHS)[:, None] == L
     for subset in ("all", "nonzero"):
         chosen = number * ((A != 0) | (subset == "all") | still)
 
@@ -220,21 +197,60 @@ def exponent(rng: np.random.Generator, of_update: bool = True, still: bool = Fal
 
 
 def even_policy(rng: np.random.Generator) -> Groups:
-    """Return all groups of two responses of a policy with three equally probable responses of one token.
+    """Return all groups of two responses of a policy with three equally probable responses, of 1, 2 and 2 tokens.
 
     Each way to clip changes the mean update by at least a tenth of its length, and leaves a mean update that is not
-    near 0, of which a table would say that it cannot be told from 0.
+    near 0, of which a table would say that it cannot be told from 0. At least one weight
+    is above `CAP`.
     """
     while True:
-        bandit = make_bandit(rng, vocabulary=2, max_length=1, step=0.3)
-        bandit = replace(bandit, old=np.zeros_like(bandit.old), new=bandit.new - bandit.old)
+        bandit = make_bandit(rng, vocabulary=1, max_length=2, step=0.6)
+        old = np.zeros_like(bandit.old)
+        old[0, -1, 0] = np.log(2)  # The first symbol ends the response with probability 1/3, the second with 1/2.
+        bandit = replace(bandit, old=old, new=old + bandit.new - bandit.old)
         groups = Groups(bandit, rng.normal(size=3), np.zeros(2))
         A, whole = groups.advantage("grpo"), np.broadcast_to(np.exp(bandit.log_ratio), (2, 3))
         true = groups.sums(whole, A).mean(axis=0)
         clipped = [groups.sums(clipped_weights(bandit, outside)[0], A) for outside in OF_CLIP_RULES]
-        changed = min(float(np.sum((u.mean(axis=0) - true) ** 2)) for u in clipped) > 0.01 * np.sum(true**2)
-        if changed and all(np.sum(u.mean(axis=0) ** 2) > 0.05 * np.mean(np.sum(u**2, axis=1)) for u in clipped):
+        usable = whole.max() > 1.1 * CAP
+        usable &= min(float(np.sum((u.mean(axis=0) - true) ** 2)) for u in clipped) > 0.01 * np.sum(true**2)
+        usable &= all(np.sum(u.mean(axis=0) ** 2) > 0.05 * np.mean(np.sum(u**2, axis=1)) for u in clipped)
+        if usable:
             return groups
+
+
+@dataclass(frozen=True)
+class OfPairs:
+    """Means over pairs of responses to different prompts, in updates of given groups, of those responses that count.
+
+    Attributes
+    ----------
+    updates : int array (U, P)
+        Index of each group of each update.
+    rows : array (M,)
+        How many responses of each group count.
+    """
+
+    updates: np.ndarray
+    rows: Floats
+
+    def products(self, u: Floats, v: Floats) -> Floats:
+        """Return the mean inner product of each update (U,), 0 for an update without a pair. ``u`` and ``v`` (M, D):
+        sums over the responses of each group that count."""
+        n, u, v = self.rows[self.updates], u[self.updates], v[self.updates]
+        pairs = n.sum(axis=1) ** 2 - np.sum(n**2, axis=1)
+        found = np.sum(u.sum(axis=1) * v.sum(axis=1), axis=1) - np.sum(u * v, axis=(1, 2))
+        return np.divide(found, pairs, out=np.zeros(len(n)), where=pairs > 0)
+
+    def product(self, u: Floats, v: Floats) -> float:
+        """Return the mean of `products` over the updates."""
+        return float(np.mean(self.products(u, v)))
+
+    def variance(self, u: Floats) -> float:
+        """Return the mean estimate of the variance of an update's mean over its responses, 0 without a pair."""
+        n, own = self.rows[self.updates], np.sum(u[self.updates] ** 2, axis=(1, 2))
+        found = (own - np.sum(n**2, axis=1) * self.products(u, u)) / np.maximum(n.sum(axis=1), 1) ** 2
+        return float(np.mean(np.where(np.sum(n > 0, axis=1) > 1, found, 0.0)))
 
 
 def outcomes(rng: np.random.Generator, prompts: int = 3, zeros: bool = False, plug_in: float = 0.0) -> Outcome:
@@ -244,7 +260,7 @@ def outcomes(rng: np.random.Generator, prompts: int = 3, zeros: bool = False, pl
     Where both responses to a prompt are the same, their rewards are equal and A = 0. The table's errors of an update
     (T12) average over the responses with A != 0 and take the number of their prompts as given. The audit of each
     rollout has the responses of its update. Only pairs of responses to different prompts count, and over all updates
-    these are independent.
+    these are independent. The numbers about the responses of 2 tokens alone are means over such pairs in each update.
 
     Two controls: ``zeros`` takes as true T12's variance, in which prompts with A = 0 count as zeros; with ``plug_in`` 1
     the true squared bias is inflated by the covariance of one update, as that of the plug-in is.
@@ -254,7 +270,7 @@ def outcomes(rng: np.random.Generator, prompts: int = 3, zeros: bool = False, pl
     updates = np.array(list(product(range(number), repeat=prompts)))
     rows = tables(
         lambda run: write_groups(run, groups, "grpo", groups.members[updates], len(updates), audited=True),
-        edges=(1, 2),
+        edges=(1, 2, 3),
         window=len(updates),
     )
     A, alone = groups.advantage("grpo"), groups.advantage("rloo")
@@ -270,7 +286,10 @@ def outcomes(rng: np.random.Generator, prompts: int = 3, zeros: bool = False, pl
         """Return the variance of the mean of ``terms`` (M, D) over the prompts of an update, divided by ``share``."""
         return spread(p, terms) / share**2 / prompts if zeros else spread(given, terms) * one_of
 
-    true, fresh = groups.sums(whole, A), given @ groups.sums(np.ones_like(whole), alone)
+    long = bandit.lengths == 2
+    of_pairs = OfPairs(updates, np.sum((A != 0) * long[groups.members], axis=1).astype(float))
+    true, long_true = groups.sums(whole, A), groups.sums(whole * long, A)
+    capped, fresh = given @ groups.sums(np.minimum(whole, CAP), A), given @ groups.sums(np.ones_like(whole), alone)
     pairs = Pairs()
     for outside in OF_CLIP_RULES:
         weights, _ = clipped_weights(bandit, outside)
@@ -285,11 +304,20 @@ def outcomes(rng: np.random.Generator, prompts: int = 3, zeros: bool = False, pl
         where = {"outside": outside, "bin": -1}
         for quantity, value in exact.items():
             (row,) = rows("population", reference="population", quantity=quantity, **where)
-            pairs.add(row["estimate"], value)
+            pairs.add(row["estimate"], value, unit=COSINE if quantity == "cosine" else 0.0)
+        (row,) = rows("population", reference="capped", quantity="cosine", **where)
+        pairs.add(row["estimate"], cosine(given @ clipped, capped), unit=COSINE)
         (row,) = rows("population", reference="fresh", quantity="cosine", **where)
-        pairs.add(row["estimate"], cosine(given @ groups.sums(weights, alone, by=A), fresh))
+        pairs.add(row["estimate"], cosine(given @ groups.sums(weights, alone, by=A), fresh), unit=COSINE)
         (row,) = rows("cosine", weight="sequence", **where)
-        pairs.add(row["estimate"], same_batch_cosine(p, clipped, true, prompts))
+        pairs.add(row["estimate"], same_batch_cosine(p, clipped, true, prompts), unit=COSINE)
+        here = groups.sums(weights * long, A)
+        left, inner, right = (of_pairs.product(u, v) for u, v in ((here, here), (here, long_true), (long_true,) * 2))
+        bias, spread_here = left - 2 * inner + right, of_pairs.variance(here)
+        errors = {"bias2": bias, "variance": spread_here, "mse": bias + spread_here}
+        for quantity, value in errors.items():
+            (row,) = rows("population", reference="population", quantity=quantity, outside=outside, bin=1)
+            pairs.add(row["estimate"], value / of_pairs.variance(long_true))
     return pairs.outcome("the tables population and cosine")
 
 

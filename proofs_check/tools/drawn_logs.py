@@ -159,7 +159,8 @@ def matched_factor(
 ) -> float:
     """Return the factor on the half-widths of `RULE` at which the share ``target`` of n responses is accepted, by a
     sort. It lies midway between the factors that the last accepted response and the first other one need. If the share
-    ends between responses that need the same factor, all of these are accepted, just so.
+    ends between responses that need the same factor, all of these are accepted, with so little to spare that only
+    rounding does not matter.
 
     ``at`` and ``A`` (n,) are the responses' indices and advantages. For ``measure`` band, all responses count and are
     accepted inside the band; else those with A != 0, if the rule leaves them alone. ``later`` (for a control) takes the
@@ -170,7 +171,7 @@ def matched_factor(
     least, counts = np.unique(values, return_counts=True)
     k = min(int(np.searchsorted(least, last)) + later, least.size - 1)
     ends = counts[: k + 1 - later].sum() == round(target * values.size)
-    return float((least[k] + least[k + 1]) / 2 if ends and k + 1 < least.size else least[k])
+    return float((least[k] + least[k + 1]) / 2 if ends and k + 1 < least.size else least[k] * (1 + 1e-9))
 
 
 def needed_factors(bandit: Bandit, at: np.ndarray, A: Floats, outside: str, measure: str) -> Floats:
@@ -205,7 +206,9 @@ def counted(rng: np.random.Generator, step: float = 0.05, other: bool = False) -
 
 
 def clipped_update(bandit: Bandit, counts: np.ndarray, outside: str, rule: str = RULE, **changes: Any) -> Floats:
-    """Return the sum of M w A psi over the responses, each ``counts`` times; other arguments as of `clipped_weights`."""
+    """Return the sum of M w A psi over the responses, each ``counts`` times; other arguments: those of
+    `clipped_weights`.
+    """
     weights, _ = clipped_weights(bandit, outside, rule, **changes)
     return (counts * bandit.advantages * np.where(bandit.advantages > 0, weights[1], weights[0])) @ bandit.psi
 
