@@ -163,7 +163,7 @@ def exponent(rng: np.random.Generator, of_update: bool = True, still: bool = Fal
     A = np.array([1.0, -1.0, 0.0])[law] * np.repeat(rng.uniform(0.5, 1.5, counts.size), 6)
     bandit, number = replace(bandit, responses=six, advantages=A), np.repeat(counts // 6 + 1, 6) * (1 + law)
     L = bandit.lengths
-    S = np.outer([1, 2], mu[law] * L + sigma[law] * L ** H[law] * np.resize([-1.0, 1.0], L.size))
+    S: Floats = np.array([[1.0], [2.0]]) * (mu[law] * L + sigma[law] * L ** H[law] * np.resize([-1.0, 1.0], L.size))
     rows = tables(lambda run: write_counted(run, bandit, np.array([number, number]), S))
 
     scale = np.sqrt(S**2 @ number / (number @ L))[:, None]
