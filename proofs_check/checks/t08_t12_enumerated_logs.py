@@ -113,9 +113,9 @@ def acceptances(rng: np.random.Generator, later: int = 0, weighted: bool = True,
         pairs.add([row["slope"], row["within_slope"]], [true.trend(within, weighted) for within in (False, True)])
 
     # Some responses are accepted at any range, because A * S < 0, or under cap because S < 0. The targets are larger
-    # than their share, so that some range gives them.
+    # than their share, by a row at least after rounding, so that some range gives them.
     S, sign = bandit.log_ratio[at][A != 0], np.sign(A[A != 0])
-    least = max(float(np.mean(S <= 0)), float(np.mean(S * sign <= 0)))
+    least = max(float(np.mean(S <= 0)), float(np.mean(S * sign <= 0))) + 2 / S.size
     targets = {least + (1 - least) / 2}
     for outside, measure in (("drop", "band"), ("drop", "update"), ("cap", "update")):
         values = np.sort(needed_factors(bandit, at, A, outside, measure))
