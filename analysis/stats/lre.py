@@ -68,9 +68,10 @@ def lre_estimates(found: Ratios, level: float = CONFIDENCE) -> list[LreEstimate]
     test = constant_test(law)
     l1, inf = float(law.p @ np.abs(r)), float(np.max(np.abs(r)))
     root = np.sqrt
+    # LRE_1 is below 2, because no acceptance is below 0.
     return [
         LreEstimate("inf", inf, float(np.max(nearest)), float(np.max(farthest)), inf, *test, reason),
-        LreEstimate("l1", l1, float(law.p @ nearest), float(law.p @ farthest), l1, *test, reason),
+        LreEstimate("l1", l1, float(law.p @ nearest), min(float(law.p @ farthest), 2.0), l1, *test, reason),
         LreEstimate(
             "l2", root(max(corrected, 0.0)), root(max(two[0], 0.0)), root(two[1]), root(plug_in), *test, reason
         ),
@@ -165,7 +166,7 @@ def squared_interval(
     """
     plug_in, curve = float(squared(law.p, law.a)), AcceptanceCurve.of(law)
     low_tail, high_tail = (share * (1 - level) for share in TAILS)
-    fair = np.sort(law.plug_ins(curve(-FARTHEST)))
+    fair = np.sort(_simulated(law, curve(-FARTHEST)))
     above = float(fair[int((1 - low_tail) * len(fair))])
     low = _crossing(law, curve, plug_in, 1 - low_tail, -1.0) if above < plug_in else min(plug_in - above, 0.0)
     high = _crossing(law, curve, plug_in, high_tail, 1.0) if fair[int(high_tail * len(fair))] <= plug_in else 0.0
@@ -176,6 +177,14 @@ def squared_interval(
         _, fewest, _ = bands(law, level) if limits is None else limits
         high = max(high, float(np.max(fewest**2 * law.p / (1 - law.p))))
     return low, max(high, float(np.mean(fair)), low)
+
+
+def _simulated(law: ErrorLaw, a: Floats) -> Floats:
+    """Return LRE_2^2 of those simulated estimates of the acceptances that accept something, as if ``a`` (K,) were the
+    true acceptances. Where nothing is accepted there is no LRE.
+    """
+    values = law.plug_ins(a)
+    return values[np.isfinite(values)]
 
 
 def _crossing(law: ErrorLaw, curve: Callable[[float], Floats], plug_in: float, q: float, start: float) -> float:
@@ -193,7 +202,7 @@ def _crossing(law: ErrorLaw, curve: Callable[[float], Floats], plug_in: float, q
 
     @cache
     def excess(x: float) -> float:
-        values = law.plug_ins(curve(x))
+        values = _simulated(law, curve(x))
         rank = min(int(q * len(values)), len(values) - 1)
         return float(np.partition(values, rank)[rank]) - plug_in
 
@@ -254,19 +263,22 @@ def bands(law: ErrorLaw, level: float = CONFIDENCE) -> tuple[Floats, Floats, Flo
 
     fair = np.full(k, float(p @ law.smooth)) if law.binary else law.a
     covariance = law.covariance_at(fair)
-    lever = np.hstack([own - np.outer(fair / mean, p), -np.outer(fair / mean, fair)])
+    relative = fair / float(p @ fair)
+    lever = np.hstack([own - np.outer(relative, p), -np.outer(relative, fair)])
     sizes = np.sqrt(np.maximum(np.einsum("ki,ij,kj->k", lever, covariance, lever), 1e-300))
     shares, rates = law.draws(fair)
     means = np.sum(shares * rates, axis=1, keepdims=True)
-    critical = float(np.quantile(np.max(np.abs(rates - (fair / (p @ fair)) * means) / sizes, axis=1), level))
+    critical = float(np.quantile(np.max(np.abs(rates - relative * means) / sizes, axis=1), level))
 
     if law.binary:
-        # No acceptance is above 1, so no r is above 1 / mean - 1. The true mean may be as low as Wilson's lower limit:
-        # with the estimated mean in its place, the limits of a bin that accepts everything would have no room above r.
+        # No acceptance is above 1, so no r is above 1 / mean - 1. The mean is at least p a in each bin, so no r is
+        # above 1 / p - 1 either. The true mean and the true shares p may be as low as Wilson's lower limits: with the
+        # estimates in their place, the limits of a bin that accepts everything would have no room above r.
         lever_of_mean, smooth = np.concatenate([p * others, law.smooth]), float(p @ law.smooth)
-        z = critical**2 * float(lever_of_mean @ law.covariance @ lever_of_mean) / (smooth * (1 - smooth))
-        least = (mean + z / 2 - np.sqrt(max(z * mean * (1 - mean), 0.0) + z**2 / 4)) / (1 + z)
-        highest = np.full(k, 1 / least - 1)
+        of_mean = float(lever_of_mean @ law.covariance @ lever_of_mean) / (smooth * (1 - smooth))
+        of_share = np.diag(law.covariance)[k:] / (p * (1 - p))
+        least = wilson_low(mean, critical**2 * of_mean), wilson_low(p, critical**2 * of_share)
+        highest = np.maximum(1 / np.maximum(*least) - 1, r)
     else:
         highest = r + 20 * critical * error(r) / mean + 1e-12
     near, far = np.stack([r, r]), np.stack([np.full(k, -1.0), highest])
@@ -275,6 +287,17 @@ def bands(law: ErrorLaw, level: float = CONFIDENCE) -> tuple[Floats, Floats, Flo
         inside = np.abs(law.a - (1 + middle) * mean) <= critical * error(middle)
         near, far = np.where(inside, middle, near), np.where(inside, far, middle)
     return r, far[0], far[1]
+
+
+def wilson_low(share: Floats | float, z: Floats | float) -> Floats:
+    """Return Wilson's lower limit of a share. It is above 0 if the share is.
+
+    ``z`` is the square of the critical value over the number of rows. For rows that are not independent, it is the
+    square of the critical value times the variance of the share, over ``share (1 - share)``.
+    """
+    share = np.asarray(share)
+    room = np.sqrt(np.maximum(z * share * (1 - share), 0.0))
+    return share**2 / (share + z / 2 + np.hypot(room, z / 2))
 
 
 def constant_test(law: ErrorLaw) -> tuple[float, float]:

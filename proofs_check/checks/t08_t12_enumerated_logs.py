@@ -7,7 +7,7 @@ often as the others.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from typing import Any
@@ -17,11 +17,12 @@ import numpy as np
 from fspo.rules import OF_CLIP_RULES
 from fspo.theory import Floats
 from proofs_check.frame import Check, Method, Outcome
-from proofs_check.tools.compare import close
+from proofs_check.tools.compare import COSINE, Pairs
 from proofs_check.tools.drawn_logs import (
     EDGES,
     LENGTHS,
     OTHER,
+    OTHER_BAND,
     RANGE,
     RULE,
     Accepted,
@@ -29,7 +30,8 @@ from proofs_check.tools.drawn_logs import (
     clipped_weights,
     cosine,
     counted,
-    matched_factors,
+    matched_factor,
+    needed_factors,
     same_batch_cosine,
     spread,
     write_counted,
@@ -38,43 +40,26 @@ from proofs_check.tools.drawn_logs import (
 from proofs_check.tools.log_tables import tables
 from proofs_check.tools.policy import PolicyResponses, make_bandit
 
-ROUNDING = 1e-5
-"""Largest relative error that the float32 numbers of a log may leave in a number of a table."""
+CAP = 2.0
+"""Largest weight in the reference ``capped`` of the table ``population``."""
 
 
-class Pairs:
-    """Collects pairs of a number from a table and the exact number."""
-
-    def __init__(self) -> None:
-        self.values: list[float] = []
-        self.exact: list[float] = []
-
-    def add(self, value: Any, exact: Any) -> None:
-        """Add a number, or several, with what it must be, or what each must be."""
-        for numbers, one in zip((self.values, self.exact), np.broadcast_arrays(value, exact), strict=True):
-            numbers += one.ravel().tolist()
-
-    def outcome(self, note: str) -> Outcome:
-        """Compare the numbers by their relative error, or by the absolute error of numbers below 1."""
-        values, exact = np.array(self.values), np.array(self.exact)
-        error = (values - exact) / np.maximum(np.abs(exact), 1)
-        return close(1 + error, 1, ROUNDING, f"{values.size} numbers of {note}")
-
-
-def cosines(rng: np.random.Generator, worst: Any = np.argmin, sign: float = 1.0) -> Outcome:
+def cosines(
+    rng: np.random.Generator, worst: Any = np.argmin, less: str = "drop", band: tuple[float, float] = OTHER_BAND
+) -> Outcome:
     """Check the table ``cosine`` on a log that is its law: the cosine at each length, that of the length where it is
     smallest, and the cosine less that of another rule or of the same rule with drop.
 
-    Two controls: ``worst`` picks the length with the largest cosine in place of the smallest; ``sign`` -1 changes the
-    sign of the differences.
+    Three controls: ``worst`` picks the length with the largest cosine in place of the smallest; ``less`` names the way
+    to clip whose cosine is subtracted in place of that of drop; ``band`` takes the place of the band of `OTHER`.
     """
-    bandit, counts = counted(rng)
+    bandit, counts = counted(rng, step=0.15, other=True)
     rows = tables(lambda run: write_counted(run, bandit, counts), rules=(RULE, OTHER))
     here = (bandit.lengths == np.array(LENGTHS)[:, None]) * counts
     true = here @ (np.exp(bandit.log_ratio) * bandit.advantages * bandit.psi.T).T
     exact: dict[tuple[str, str], tuple[list[float], int]] = {}
     for rule, outside in product((RULE, OTHER), OF_CLIP_RULES):
-        weights, _ = clipped_weights(bandit, outside, rule)
+        weights, _ = clipped_weights(bandit, outside, rule, other_band=band)
         chosen = np.where(bandit.advantages > 0, weights[1], weights[0]) * bandit.advantages
         clipped = here @ (chosen[:, None] * bandit.psi)
         # A length of which nothing is left has no cosine. As the smallest it counts as 0.
@@ -88,100 +73,184 @@ def cosines(rng: np.random.Generator, worst: Any = np.argmin, sign: float = 1.0)
         for k in range(len(LENGTHS)):
             (row,) = rows("cosine", bin=k, **where)
             if np.isfinite(row["estimate"]) or values[k] != 0:
-                pairs.add(row["estimate"], values[k])
+                pairs.add(row["estimate"], values[k], unit=COSINE)
         (row,) = rows("cosine", bin=-1, **where)
-        pairs.add([row["estimate"], row["worst_bin"], row["worst_index"]], [*values[-2:], picked])
-        for name, (other, _) in (("diff_fspo", exact[RULE, outside]), ("diff_drop", exact[rule, "drop"])):
-            gaps = sign * (np.array(values[-2:]) - other[-2:])
-            pairs.add([row[name], row[f"{name}_worst"]], gaps)
+        pairs.add([row["estimate"], row["worst_bin"]], values[-2:], unit=COSINE)
+        pairs.add(row["worst_index"], picked, unit=1)
+        for name, (other, _) in (("diff_fspo", exact[RULE, outside]), ("diff_drop", exact[rule, less])):
+            # A rule's cosine less its own is 0.
+            pairs.add([row[name], row[f"{name}_worst"]], np.array(values[-2:]) - other[-2:], unit=1)
     return pairs.outcome("the table cosine")
 
 
-def acceptances(rng: np.random.Generator, unit: float = 1.0, wider: float = 1.0) -> Outcome:
-    """Check the tables ``trend``, ``ranges``, ``acceptance`` and ``cosine`` on a log that is its law: the slope of the
-    acceptance over log2 of the length; what a range that is matched to a target acceptance accepts, and its cosine.
+def acceptances(rng: np.random.Generator, later: int = 0, weighted: bool = True, some: bool = True) -> Outcome:
+    """Check the tables ``trend``, ``ranges``, ``acceptance`` and ``cosine`` on logs that are their law: the slope of
+    the acceptance over log2 of the length, and the slope within windows, where two windows have other laws; what a
+    range that is matched to a target acceptance accepts, and its cosine.
 
-    The matched range must be one that accepts the smallest share that a range can accept and that is at least the
-    target.
+    A response stands in the log many times, and all its rows are accepted together. Some targets are the share of the
+    rows up to the last row of a response; others need one row more, so that the next response is accepted too.
 
-    Two controls: ``unit`` multiplies the true slopes; ``wider`` multiplies the true matched ranges.
+    Three controls: ``later`` 1 takes the range that accepts the next value too; without ``weighted``, each response
+    counts alike in the trend of the weight acceptance; without ``some``, matched update acceptance counts A = 0 too.
     """
     bandit, counts = counted(rng)
     at = np.repeat(np.arange(counts.size), counts)
     A, mass = bandit.advantages[at], np.full(at.size, 1 / at.size)
-    # Some responses are accepted at any range, because A * S < 0, or under cap because S < 0. The targets are larger
-    # than their share, so that some range gives them.
-    S, sign = bandit.log_ratio[at][A != 0], np.sign(A[A != 0])
-    least = max(float(np.mean(S <= 0)), float(np.mean(S * sign <= 0)))
-    targets = tuple(least + (1 - least) * np.array([0.25, 0.5, 0.75]))
-    rows = tables(lambda run: write_counted(run, bandit, counts), targets=targets)
-    pairs, cases = Pairs(), [("drop", "band"), *product(OF_CLIP_RULES, ("update", "weight"))]
+    cases = [("drop", "band"), *product(OF_CLIP_RULES, ("update", "weight"))]
+    pairs = Pairs()
+
+    # In the second window, long responses are more frequent, and those beyond the band by their length.
+    beyond = np.abs(bandit.log_ratio) > RANGE * np.sqrt(bandit.lengths)
+    two = np.array([counts, counts // 3 * (1 + bandit.lengths.astype(int) * (1 + 2 * beyond))])
+    rows = tables(lambda run: write_counted(run, bandit, two), window=1)
+    window, of = (np.repeat(index.ravel(), two.ravel()) for index in np.indices(two.shape))
     for outside, measure in cases:
         (row,) = rows("trend", outside=outside, measure=measure, subset="all" if measure == "band" else "nonzero")
-        true = Accepted.of(bandit, at, mass, A, outside, measure).trend()
-        pairs.add([row["slope"], row["within_slope"]], unit * true)
+        true = Accepted.of(
+            bandit, of, np.full(of.size, 1 / of.size), bandit.advantages[of], outside, measure, window=window
+        )
+        pairs.add([row["slope"], row["within_slope"]], [true.trend(within, weighted) for within in (False, True)])
+
+    # Some responses are accepted at any range, because A * S < 0, or under cap because S < 0. The targets are larger
+    # than their share, by a row at least after rounding, so that some range gives them.
+    S, sign = bandit.log_ratio[at][A != 0], np.sign(A[A != 0])
+    least = max(float(np.mean(S <= 0)), float(np.mean(S * sign <= 0))) + 2 / S.size
+    targets = {least + (1 - least) / 2}
+    for outside, measure in (("drop", "band"), ("drop", "update"), ("cap", "update")):
+        values = np.sort(needed_factors(bandit, at, A, outside, measure))
+        ends = np.flatnonzero(values[:-1] < values[1:]) + 1
+        end = int(ends[np.searchsorted(ends, least * values.size, side="right")])
+        targets |= {end / values.size, (end + 1) / values.size}
+    rows = tables(lambda run: write_counted(run, bandit, counts), targets=tuple(targets))
     for (outside, measure), target in product(cases, targets):
         where = {"source": "matched", "target": target, "outside": outside}
         (row,) = rows("ranges", rate="band" if measure == "band" else "update", **where)
-        ends = np.array([row["range_lo"], row["range_hi"]])
-        least, more = matched_factors(bandit, at, A, outside, measure, target)
-        factors = wider * np.clip(ends / RANGE, least, more)
-        pairs.add(ends, factors * RANGE)
-        matched = Accepted.of(bandit, at, mass, A, outside, measure, factors[1])
+        counting = A if some or measure == "band" else np.where(A == 0, 1.0, A)
+        factor = matched_factor(bandit, at, counting, outside, measure, target, later)
+        pairs.add([row["range_lo"], row["range_hi"]], factor * RANGE)
+        matched = Accepted.of(bandit, at, mass, A, outside, measure, factor)
         found = rows("acceptance", measure=measure, subset="all" if measure == "band" else "nonzero", **where)
         pairs.add([row["estimate"] for row in found], [*matched.by_bin(EDGES)[1], matched.mean])
         if measure == "update":
-            weights, _ = clipped_weights(bandit, outside, RULE, factors[1])
+            weights, _ = clipped_weights(bandit, outside, RULE, factor)
             clipped = np.where(A > 0, weights[1][at], weights[0][at]) * A @ bandit.psi[at]
             (row,) = rows("cosine", bin=-1, weight="sequence", **where)
-            pairs.add(row["estimate"], cosine(clipped, np.exp(bandit.log_ratio[at]) * A @ bandit.psi[at]))
+            pairs.add(row["estimate"], cosine(clipped, np.exp(bandit.log_ratio[at]) * A @ bandit.psi[at]), unit=COSINE)
     return pairs.outcome("the tables trend, ranges, acceptance and cosine")
 
 
-def exponent(rng: np.random.Generator, factor: float = 2.0) -> Outcome:
-    """Check the tables ``scaling`` and ``moments`` on a log in which S given the length L is one of two numbers, both
-    with the probability 1/2: ``mu L - sigma L^H`` and ``mu L + sigma L^H``. So Var(S|L) is ``sigma^2 L^(2H)``.
+def exponent(rng: np.random.Generator, of_update: bool = True, still: bool = False) -> Outcome:
+    """Check the tables ``scaling`` and ``moments`` on a log in which S, given the length L and the sign of A, is one of
+    two numbers, both with the probability 1/2: ``mu L - sigma L^H`` and ``mu L + sigma L^H``. So Var(S|L) is
+    ``sigma^2 L^(2H)``. Responses with A > 0, with A < 0 and with A = 0 have each their own mu, sigma and H.
 
-    ``factor`` (a control) takes another multiple of H for the exponent of the variance.
+    The log has two updates. In the second, S is twice that of the first. So the mean of S is 3/2, and its variance
+    within an update is 5/2, of those of the first update. The standardised z is the same in both.
+
+    Two controls: without ``of_update``, S of both updates is standardised by the same number; with ``still``, responses
+    with A = 0 count among those with A != 0.
     """
     bandit, counts = counted(rng)
-    mu, sigma, H = rng.normal(scale=0.01), rng.uniform(0.01, 0.1), rng.uniform(0.3, 0.9)
-    # Each response stands in the log with both numbers S and with both signs of A.
-    four = PolicyResponses(*(np.repeat(x, 4, axis=0) for x in (bandit.responses.symbols, bandit.responses.lengths)))
-    A = np.outer(bandit.advantages, [1.0, 1.0, -1.0, -1.0]).ravel()
-    bandit, counts = replace(bandit, responses=four, advantages=A), np.repeat(counts // 4, 4)
-    n = bandit.lengths
-    S = mu * n + sigma * n**H * np.resize([-1.0, 1.0], n.size)
-    rows = tables(lambda run: write_counted(run, bandit, counts, S))
-    pairs = Pairs()
-    for subset, sign in product(("all", "nonzero"), ("all", "positive", "negative")):
-        (row,) = rows("scaling", subset=subset, sign=sign)
-        pairs.add([row["slope_2H"], row["intercept"], row["drift_per_token"]], [factor * H, 2 * np.log(sigma), mu])
-    for k, length in enumerate(LENGTHS):
-        (row,) = rows("moments", subset="nonzero", bin=k)
-        number = counts[(n == length) & (A != 0)].sum()
-        variance = sigma**2 * length ** (2 * H) * number / (number - 1)
-        pairs.add([row["mean_S"], row["var_S"], row["drift_per_token"]], [mu * length, variance, mu])
-        pairs.add(row["mean_weight"], np.exp(mu * length) * np.cosh(sigma * length**H))
+    mu, sigma, H = (
+        rng.choice([-1, 1]) * rng.uniform(0.005, 0.02, 3),
+        rng.uniform(0.01, 0.1, 3),
+        rng.uniform(0.3, 0.9, 3),
+    )
+    # Each response stands in the log with three signs of A, and with both numbers S for each sign.
+    six = PolicyResponses(*(np.repeat(x, 6, axis=0) for x in (bandit.responses.symbols, bandit.responses.lengths)))
+    law = np.tile([0, 0, 1, 1, 2, 2], counts.size)
+    A = np.array([1.0, -1.0, 0.0])[law] * np.repeat(rng.uniform(0.5, 1.5, counts.size), 6)
+    bandit, number = replace(bandit, responses=six, advantages=A), np.repeat(counts // 6 + 1, 6) * (1 + law)
+    L = bandit.lengths
+    S: Floats = np.array([[1.0], [2.0]]) * (mu[law] * L + sigma[law] * L ** H[law] * np.resize([-1.0, 1.0], L.size))
+    rows = tables(lambda run: write_counted(run, bandit, np.array([number, number]), S))
+
+    scale = np.sqrt(S**2 @ number / (number @ L))[:, None]
+    if not of_update:
+        scale = np.full((2, 1), np.sqrt(np.mean(scale**2)))
+    z, pairs = S / (scale * np.sqrt(L)), Pairs()
+    at_length = np.array(LENGTHS)[:, None] == L
+    for subset in ("all", "nonzero"):
+        chosen = number * ((A != 0) | (subset == "all") | still)
+
+        def mean(x: Floats, here: Floats = chosen) -> float:
+            """Return the mean of x, (2, N) or (N,), over the rows of both updates, response i ``here[i]`` times."""
+            return float(np.mean(x @ here) / here.sum())
+
+        centred = z - sum(mean(z, chosen * here) * here for here in at_length)
+        for k, here in ((-1, chosen), *enumerate(chosen * at_length)):
+            (row,) = rows("moments", subset=subset, bin=k)
+            variance = mean((S - mean(S, here)) ** 2, here) * 2 * here.sum() / (2 * here.sum() - 1)
+            exact = [mean(S, here), variance, mean(S, here) / mean(L, here), mean(np.exp(S), here)]
+            pairs.add([row["mean_S"], row["var_S"], row["drift_per_token"], row["mean_weight"]], exact)
+            second, third, fourth = (mean(centred**power, here) for power in (2, 3, 4))
+            pairs.add([row["skew"], row["excess_kurtosis"]], [third / second**1.5, fourth / second**2 - 3], unit=1)
+            pairs.add(row["var_z"], second)
+        (row,) = rows("scaling", subset=subset, sign="all")
+        pairs.add(row["drift_per_token"], mean(S) / mean(L))
+        for k, sign in enumerate(("positive", "negative")):
+            (row,) = rows("scaling", subset=subset, sign=sign)
+            exact = [2 * H[k], np.log(2.5 * sigma[k] ** 2), 1.5 * mu[k]]
+            pairs.add([row["slope_2H"], row["intercept"], row["drift_per_token"]], exact)
     return pairs.outcome("the tables scaling and moments")
 
 
 def even_policy(rng: np.random.Generator) -> Groups:
-    """Return all groups of two responses of a policy with three equally probable responses of one token.
+    """Return all groups of two responses of a policy with three equally probable responses, of 1, 2 and 2 tokens.
 
     Each way to clip changes the mean update by at least a tenth of its length, and leaves a mean update that is not
-    near 0, of which a table would say that it cannot be told from 0.
+    near 0, of which a table would say that it cannot be told from 0. At least one weight
+    is above `CAP`.
     """
     while True:
-        bandit = make_bandit(rng, vocabulary=2, max_length=1, step=0.3)
-        bandit = replace(bandit, old=np.zeros_like(bandit.old), new=bandit.new - bandit.old)
+        bandit = make_bandit(rng, vocabulary=1, max_length=2, step=0.6)
+        old = np.zeros_like(bandit.old)
+        old[0, -1, 0] = np.log(2)  # The first symbol ends the response with probability 1/3, the second with 1/2.
+        bandit = replace(bandit, old=old, new=old + bandit.new - bandit.old)
         groups = Groups(bandit, rng.normal(size=3), np.zeros(2))
         A, whole = groups.advantage("grpo"), np.broadcast_to(np.exp(bandit.log_ratio), (2, 3))
         true = groups.sums(whole, A).mean(axis=0)
         clipped = [groups.sums(clipped_weights(bandit, outside)[0], A) for outside in OF_CLIP_RULES]
-        changed = min(float(np.sum((u.mean(axis=0) - true) ** 2)) for u in clipped) > 0.01 * np.sum(true**2)
-        if changed and all(np.sum(u.mean(axis=0) ** 2) > 0.05 * np.mean(np.sum(u**2, axis=1)) for u in clipped):
+        usable = whole.max() > 1.1 * CAP
+        usable &= min(float(np.sum((u.mean(axis=0) - true) ** 2)) for u in clipped) > 0.01 * np.sum(true**2)
+        usable &= all(np.sum(u.mean(axis=0) ** 2) > 0.05 * np.mean(np.sum(u**2, axis=1)) for u in clipped)
+        if usable:
             return groups
+
+
+@dataclass(frozen=True)
+class OfPairs:
+    """Means over pairs of responses to different prompts, in updates of given groups, of those responses that count.
+
+    Attributes
+    ----------
+    updates : int array (U, P)
+        Index of each group of each update.
+    rows : array (M,)
+        How many responses of each group count.
+    """
+
+    updates: np.ndarray
+    rows: Floats
+
+    def products(self, u: Floats, v: Floats) -> Floats:
+        """Return the mean inner product of each update (U,), 0 for an update without a pair. ``u`` and ``v`` (M, D):
+        sums over the responses of each group that count."""
+        n, u, v = self.rows[self.updates], u[self.updates], v[self.updates]
+        pairs = n.sum(axis=1) ** 2 - np.sum(n**2, axis=1)
+        found = np.sum(u.sum(axis=1) * v.sum(axis=1), axis=1) - np.sum(u * v, axis=(1, 2))
+        return np.divide(found, pairs, out=np.zeros(len(n)), where=pairs > 0)
+
+    def product(self, u: Floats, v: Floats) -> float:
+        """Return the mean of `products` over the updates."""
+        return float(np.mean(self.products(u, v)))
+
+    def variance(self, u: Floats) -> float:
+        """Return the mean estimate of the variance of an update's mean over its responses, 0 without a pair."""
+        n, own = self.rows[self.updates], np.sum(u[self.updates] ** 2, axis=(1, 2))
+        found = (own - np.sum(n**2, axis=1) * self.products(u, u)) / np.maximum(n.sum(axis=1), 1) ** 2
+        return float(np.mean(np.where(np.sum(n > 0, axis=1) > 1, found, 0.0)))
 
 
 def outcomes(rng: np.random.Generator, prompts: int = 3, zeros: bool = False, plug_in: float = 0.0) -> Outcome:
@@ -191,7 +260,7 @@ def outcomes(rng: np.random.Generator, prompts: int = 3, zeros: bool = False, pl
     Where both responses to a prompt are the same, their rewards are equal and A = 0. The table's errors of an update
     (T12) average over the responses with A != 0 and take the number of their prompts as given. The audit of each
     rollout has the responses of its update. Only pairs of responses to different prompts count, and over all updates
-    these are independent.
+    these are independent. The numbers about the responses of 2 tokens alone are means over such pairs in each update.
 
     Two controls: ``zeros`` takes as true T12's variance, in which prompts with A = 0 count as zeros; with ``plug_in`` 1
     the true squared bias is inflated by the covariance of one update, as that of the plug-in is.
@@ -201,7 +270,7 @@ def outcomes(rng: np.random.Generator, prompts: int = 3, zeros: bool = False, pl
     updates = np.array(list(product(range(number), repeat=prompts)))
     rows = tables(
         lambda run: write_groups(run, groups, "grpo", groups.members[updates], len(updates), audited=True),
-        edges=(1, 2),
+        edges=(1, 2, 3),
         window=len(updates),
     )
     A, alone = groups.advantage("grpo"), groups.advantage("rloo")
@@ -217,7 +286,10 @@ def outcomes(rng: np.random.Generator, prompts: int = 3, zeros: bool = False, pl
         """Return the variance of the mean of ``terms`` (M, D) over the prompts of an update, divided by ``share``."""
         return spread(p, terms) / share**2 / prompts if zeros else spread(given, terms) * one_of
 
-    true, fresh = groups.sums(whole, A), given @ groups.sums(np.ones_like(whole), alone)
+    long = bandit.lengths == 2
+    of_pairs = OfPairs(updates, np.sum((A != 0) * long[groups.members], axis=1).astype(float))
+    true, long_true = groups.sums(whole, A), groups.sums(whole * long, A)
+    capped, fresh = given @ groups.sums(np.minimum(whole, CAP), A), given @ groups.sums(np.ones_like(whole), alone)
     pairs = Pairs()
     for outside in OF_CLIP_RULES:
         weights, _ = clipped_weights(bandit, outside)
@@ -232,11 +304,20 @@ def outcomes(rng: np.random.Generator, prompts: int = 3, zeros: bool = False, pl
         where = {"outside": outside, "bin": -1}
         for quantity, value in exact.items():
             (row,) = rows("population", reference="population", quantity=quantity, **where)
-            pairs.add(row["estimate"], value)
+            pairs.add(row["estimate"], value, unit=COSINE if quantity == "cosine" else 0.0)
+        (row,) = rows("population", reference="capped", quantity="cosine", **where)
+        pairs.add(row["estimate"], cosine(given @ clipped, capped), unit=COSINE)
         (row,) = rows("population", reference="fresh", quantity="cosine", **where)
-        pairs.add(row["estimate"], cosine(given @ groups.sums(weights, alone, by=A), fresh))
+        pairs.add(row["estimate"], cosine(given @ groups.sums(weights, alone, by=A), fresh), unit=COSINE)
         (row,) = rows("cosine", weight="sequence", **where)
-        pairs.add(row["estimate"], same_batch_cosine(p, clipped, true, prompts))
+        pairs.add(row["estimate"], same_batch_cosine(p, clipped, true, prompts), unit=COSINE)
+        here = groups.sums(weights * long, A)
+        left, inner, right = (of_pairs.product(u, v) for u, v in ((here, here), (here, long_true), (long_true,) * 2))
+        bias, spread_here = left - 2 * inner + right, of_pairs.variance(here)
+        errors = {"bias2": bias, "variance": spread_here, "mse": bias + spread_here}
+        for quantity, value in errors.items():
+            (row,) = rows("population", reference="population", quantity=quantity, outside=outside, bin=1)
+            pairs.add(row["estimate"], value / of_pairs.variance(long_true))
     return pairs.outcome("the tables population and cosine")
 
 
@@ -248,7 +329,8 @@ CHECKS = (
         cosines,
         {
             "the best length for the worst": partial(cosines, worst=np.argmax),
-            "the other sign of the differences": partial(cosines, sign=-1.0),
+            "less truncate for less drop": partial(cosines, less="truncate"),
+            "another rule's band symmetric": partial(cosines, band=(-OTHER_BAND[1], OTHER_BAND[1])),
         },
     ),
     Check(
@@ -257,8 +339,9 @@ CHECKS = (
         "analysis of a log that is its law: trend of acceptance, matched ranges",
         acceptances,
         {
-            "slopes over the natural logarithm": partial(acceptances, unit=1 / np.log(2)),
-            "matched ranges twice as wide": partial(acceptances, wider=2.0),
+            "the next matched range": partial(acceptances, later=1),
+            "weight acceptance's trend not weighted": partial(acceptances, weighted=False),
+            "matched on A = 0 too": partial(acceptances, some=False),
         },
     ),
     Check(
@@ -266,7 +349,10 @@ CHECKS = (
         Method.ENUMERATED,
         "analysis of a log that is its law: Var(S|L) = sigma^2 L^(2H), drift and moments of S",
         exponent,
-        {"H for 2H": partial(exponent, factor=1.0)},
+        {
+            "z over one scale for all updates": partial(exponent, of_update=False),
+            "A = 0 counts": partial(exponent, still=True),
+        },
     ),
     Check(
         "T12",

@@ -8,20 +8,20 @@ to see whether an estimate is right on average and how often an interval holds t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from fspo.rules import OF_CLIP_RULES
-from fspo.stats.intervals import CONFIDENCE, t_quantile
-from proofs_check.frame import Check, Method, Outcome
-from proofs_check.tools.compare import bonferroni, close, mean_is, together
+from proofs_check.frame import ALPHA, Check, Method, Outcome
+from proofs_check.tools.compare import COSINE, Pairs, bonferroni, mean_is, together
 from proofs_check.tools.drawn_logs import (
     EDGES,
     GROUP,
     LENGTHS,
+    RANGE,
     Groups,
     clipped_weights,
     cosine,
@@ -36,6 +36,10 @@ from proofs_check.tools.drawn_logs import (
 from proofs_check.tools.log_tables import acceptance_of_each, cosines_of_each, tables
 
 PROMPTS, ROLLOUTS = 24, 30
+NORMAL_95 = 1.959964
+"""Number of standard errors on either side of an estimate in an interval at 95 %, as the tables' intervals are."""
+SIMULATED = 50
+"""About the number of checks on simulated data, for which p-values are corrected."""
 
 
 def covered(found: Mapping[str, dict[str, Any]], truth: Mapping[str, float], wanted: float) -> Outcome:
@@ -47,7 +51,7 @@ def covered(found: Mapping[str, dict[str, Any]], truth: Mapping[str, float], wan
     z, coarse = [], []
     for name, row in found.items():
         value, end = row["estimate"], row["ci_low"] if truth[name] < row["estimate"] else row["ci_high"]
-        se = abs(end - value) / t_quantile(np.inf)
+        se = abs(end - value) / NORMAL_95
         gap = abs(value - truth[name])
         z.append(float(np.divide(gap, se, out=np.full((), np.inf), where=se > 0)) if gap > 1e-9 else 0.0)
         coarse.append(4 * se / max(abs(truth[name]), 0.05))
@@ -56,10 +60,14 @@ def covered(found: Mapping[str, dict[str, Any]], truth: Mapping[str, float], wan
 
 
 def held(
-    found: Mapping[str, Sequence[tuple[float, float, float]]], truth: Mapping[str, float], width: float
+    found: Mapping[str, Sequence[tuple[float, float, float]]],
+    truth: Mapping[str, float],
+    width: float,
+    calibrated: Collection[str],
 ) -> Outcome:
-    """Test that intervals hold the true values in `CONFIDENCE` of all logs at least, and that not more than half of the
-    other logs have an interval that lies below the true value, or above it: binomial tests of the counts of logs.
+    """Test that intervals hold the true values in 95 % of all logs at least, and that not more than half of the other
+    logs have an interval that lies below the true value, or above it: binomial tests of the counts of logs. Intervals
+    of the quantities ``calibrated`` must not hold the true value in more than 95 % of all logs either.
 
     Parameters
     ----------
@@ -68,8 +76,10 @@ def held(
     truth : mapping of name -> float
     width : float
         Multiplies the distances of the ends from the estimate before they are compared with the true value.
+    calibrated : names
+        Quantities whose intervals have the stated level, and not only that level at least.
     """
-    from scipy.stats import binom
+    from scipy.stats import binom, norm
 
     logs = len(next(iter(found.values())))
     tails, shares = [], []
@@ -78,12 +88,16 @@ def held(
         # An end may differ from the true value by rounding, where all logs have the same number.
         above = np.sum(~(value - width * (value - low) <= truth[name] + 1e-9))
         below = np.sum(~(value + width * (high - value) >= truth[name] - 1e-9))
-        tails += [binom.sf(count - 1, logs, (1 - CONFIDENCE) / 2) for count in (above, below)]
-        tails.append(binom.sf(above + below - 1, logs, 1 - CONFIDENCE))
+        tails += [binom.sf(count - 1, logs, 0.025) for count in (above, below)]
+        tails.append(binom.sf(above + below - 1, logs, 0.05))
+        if name in calibrated:
+            tails.append(binom.cdf(above + below, logs, 0.05))
         shares.append(1 - (above + below) / logs)
-    resolution = 4 * float(np.sqrt(CONFIDENCE * (1 - CONFIDENCE) / logs))
+    errors = norm.isf(ALPHA / (2 * SIMULATED * len(tails)))
+    resolution = float(errors * np.sqrt(0.95 * 0.05 / logs))
     note = f"{100 * min(shares):.1f} % to {100 * max(shares):.1f} % of {logs} intervals hold the true value"
-    return Outcome(p_value=bonferroni(tails), resolution=resolution, wanted=0.2, note=note)
+    note += f"; resolves {100 * resolution:.1f} percentage points from 95 %"
+    return Outcome(p_value=bonferroni(tails), resolution=resolution, wanted=0.06, note=note)
 
 
 def acceptance(rng: np.random.Generator, sign: float = 1.0, first: bool = True) -> Outcome:
@@ -108,9 +122,10 @@ def acceptance(rng: np.random.Generator, sign: float = 1.0, first: bool = True) 
     return covered(found, truth, wanted=1.0)
 
 
-def small_logs(rng: np.random.Generator, logs: int = 300, plug_in: bool = False, width: float = 1.0) -> Outcome:
+def small_logs(rng: np.random.Generator, logs: int = 500, plug_in: bool = False, width: float = 1.0) -> Outcome:
     """Check many small logs, each of 100 groups of three responses: LRE_2^2 of the update acceptance must be right on
-    average, and the intervals of acceptance, LRE and trend must hold the true values as often as they say.
+    average, and the intervals of acceptance, LRE and trend must hold the true values as often as they say. Those of
+    acceptance and trend must not do so more often, as intervals that are too wide would.
 
     Half of the groups hold one response three times, so responses to a prompt are far from independent. There are two
     bins of length, with acceptances between .2 and .8 that differ by .2 or more. So no estimate has a skewed law, and
@@ -119,8 +134,8 @@ def small_logs(rng: np.random.Generator, logs: int = 300, plug_in: bool = False,
     The mean of LRE_2^2 is tested jointly with those of the numbers that it is made of (share of the first bin, accepted
     shares), whose true values are known. So chance in these numbers does not hide a bias.
 
-    Two controls: ``plug_in`` takes the plug-in for the estimate, which lacks the correction of its bias; ``width``
-    multiplies the intervals.
+    Three controls: ``plug_in`` takes the plug-in for the estimate, which lacks the correction of its bias; two numbers
+    ``width`` multiply the intervals, so that they hold the true value in about 83 % or 99.8 % of the logs.
     """
     edges, prompts = (1, 3, LENGTHS[-1] + 1), 100
     while True:
@@ -148,16 +163,16 @@ def small_logs(rng: np.random.Generator, logs: int = 300, plug_in: bool = False,
         parts = share, share * rates[0].estimate.value, rates[-1].estimate.value
         samples.append([squared.plug_in if plug_in else squared.estimate.value, *parts])
     on_average = mean_is(np.array(samples), [norms["l2_squared"], p[0], p[0] * a[0], p @ a], wanted=0.2)
-    intervals = held(found, truth, width)
+    intervals = held(found, truth, width, calibrated=("trend", "all", "bin 0", "bin 1"))
     return together([on_average, intervals], f"{on_average.note}; {intervals.note}")
 
 
 def small_scored_logs(rng: np.random.Generator, logs: int = 400, width: float = 1.0) -> Outcome:
     """Check many small logs with scores, each of two updates of 60 groups: the intervals of the cosine on the same
-    batch must hold the true value as often as they say.
+    batch must hold the true value as often as they say, and not more often.
 
-    The true cosine lies between .3 and .7, where its estimate has no skewed law. ``width`` (a control) multiplies the
-    intervals.
+    The true cosine lies between .3 and .7, where its estimate has no skewed law. Two numbers ``width`` (controls)
+    multiply the intervals, so that they hold the true value in about 83 % or 99.8 % of the logs.
     """
     updates, prompts, true = 2, 60, 1.0
     while not 0.3 < true < 0.7:
@@ -173,7 +188,7 @@ def small_scored_logs(rng: np.random.Generator, logs: int = 400, width: float = 
         for row in rows
         if row.place.bin == -1
     ]
-    return held({"cosine": found}, {"cosine": true}, width)
+    return held({"cosine": found}, {"cosine": true}, width, calibrated=("cosine",))
 
 
 def population(rng: np.random.Generator, estimator: Any, bias: float = 1.0, other: int = 0) -> Outcome:
@@ -218,9 +233,10 @@ def population(rng: np.random.Generator, estimator: Any, bias: float = 1.0, othe
 
 
 def lemma(rng: np.random.Generator, lost: str = "") -> Outcome:
-    """Check the tables ``lemma``, ``cosine``, ``acceptance`` and ``lre`` on a log without sampling noise: each response
-    has the share of the log's rows that is taken as its probability. The tables' numbers (T8's parts, T7's quantities,
-    cosine, acceptance, LRE) must be those computed from these probabilities, up to the rounding of the log's float32.
+    """Check the tables ``lemma``, ``cosine``, ``acceptance``, ``lre`` and ``clip_sides`` on a log without sampling
+    noise: each response has the share of the log's rows that is taken as its probability. The tables' numbers (T8's
+    parts, T7's quantities, cosine, acceptance, LRE, effective sample size, share cut on each side) must be those
+    computed from these probabilities, up to the rounding of the log's float32.
 
     ``lost`` (a control) names a quantity that is compared with a wrong value, so that the check must fail.
     """
@@ -229,8 +245,9 @@ def lemma(rng: np.random.Generator, lost: str = "") -> Outcome:
     some = bandit.advantages != 0
     mass, A, n = counts[some] / counts[some].sum(), bandit.advantages[some], bandit.lengths[some]
     here = (n == np.array(LENGTHS)[:, None]) * mass
+    bins = np.vstack([mass, here])  # the shares of all lengths, then those of each length
     p, psi, w = here.sum(axis=1), bandit.psi[some] * A[:, None], np.exp(bandit.log_ratio[some])
-    values, exact = [], []
+    pairs = Pairs()
     for outside in OF_CLIP_RULES:
         weights, alone = (np.where(A > 0, x[1][some], x[0][some]) for x in clipped_weights(bandit, outside))
         kept, of = (alone, np.ones_like(w)) if outside == "drop" else (weights, w)
@@ -242,9 +259,8 @@ def lemma(rng: np.random.Generator, lost: str = "") -> Outcome:
         sizes = [np.linalg.norm(x, axis=1) for x in (g, g - p @ g, delta)]
         shares = p, p, p * (1 + r)
         kappa, kappa_c, eta = (float(share @ size) / norm for share, size in zip(shares, sizes, strict=True))
-        kappa_c2, lre_2 = np.sqrt(p @ sizes[1] ** 2) / norm, np.sqrt(p @ r**2)
+        kappa_c2, lre_1, lre_2 = np.sqrt(p @ sizes[1] ** 2) / norm, p @ np.abs(r), np.sqrt(p @ r**2)
         stated = {
-            "cosine": cosine(p @ clipped, p @ g),
             "e_len": np.linalg.norm((p * r) @ g) / norm,
             "e_in": np.linalg.norm((p * (1 + r)) @ delta) / norm,
             "kappa": kappa,
@@ -253,22 +269,36 @@ def lemma(rng: np.random.Generator, lost: str = "") -> Outcome:
             "eta": eta,
             "rho": min(np.abs(r).max() * min(kappa, kappa_c), lre_2 * kappa_c2) + eta,
             "lre_inf": np.abs(r).max(),
+            "lre_1": lre_1,
+            "lre_2": lre_2,
             "a_bar": p @ a,
         }
         stated["e_in"] = stated["e_len"] if lost == "e_in" else stated["e_in"]
         stated["kappa_c"] = stated["kappa"] if lost == "kappa_c" else stated["kappa_c"]
         (row,) = rows("lemma", outside=outside, updates=1)
+        pairs.add([row[name] for name in stated], list(stated.values()))
         (same,) = rows("cosine", outside=outside, bin=-1, weight="sequence")
+        pairs.add([row["cosine"], same["estimate"]], cosine(p @ clipped, p @ g), unit=COSINE)
         where = {"outside": outside, "measure": "update" if outside == "drop" else "weight"}
-        values += [*(row[name] for name in stated), same["estimate"]]
-        exact += [*stated.values(), stated["cosine"]]
-        values += [row["estimate"] for row in rows("acceptance", **where) if row["bin"] >= 0]
-        exact += list(1 - a if lost == "a" else a)
-        values += [row["plug_in"] for row in rows("lre", **where) if row["norm"] != "l2_squared"]
-        exact += [np.abs(r).max(), p @ np.abs(r), lre_2]
-    # `close` compares relative errors. Add 1 to the tables' numbers and to the exact ones, so that near 0 the absolute
-    # error counts.
-    return close(1 + np.array(values), 1 + np.array(exact), 1e-5, f"{len(values)} numbers of four tables")
+        found = [row["estimate"] for row in rows("acceptance", **where) if row["bin"] >= 0]
+        pairs.add(found, 1 - a if lost == "a" else a)
+        lre = {row["norm"]: row for row in rows("lre", **where)}
+        pairs.add([lre[norm]["plug_in"] for norm in ("inf", "l1", "l2")], [np.abs(r).max(), lre_1, lre_2])
+        pairs.add([lre["l2_squared"]["plug_in"], lre["inf"]["estimate"]], [lre_2**2, np.abs(r).max()])
+        # The estimate of LRE_2 is the root of that of LRE_2^2, or 0.
+        pairs.add(lre["l2"]["estimate"], np.sqrt(max(lre["l2_squared"]["estimate"], 0.0)))
+        total, squares = bins @ weights, bins.sum(axis=1) * (bins @ weights**2)
+        # Of a length of which nothing is left, the table has no effective sample size.
+        ess = np.divide(total**2, squares, out=np.zeros(squares.size), where=squares > 0)
+        weighted = {"outside": outside, "measure": "weight", "subset": "nonzero"}
+        found = [rows("acceptance", bin=k, **weighted)[0]["ess_share"] for k in range(-1, len(LENGTHS))]
+        pairs.add(np.nan_to_num(found), 1 - ess if lost == "ess" else ess)
+    S, half = bandit.log_ratio[some], RANGE * np.sqrt(n)
+    for side, cut in (("low", (A < 0) & (-half > S)), ("high", (A > 0) & (half < S))):
+        of_side = np.abs(S) > half if lost == "side" else cut
+        found = [rows("clip_sides", side=side, outside="drop", bin=k)[0]["estimate"] for k in range(-1, len(LENGTHS))]
+        pairs.add(found, bins @ of_side / bins.sum(axis=1))
+    return pairs.outcome("five tables")
 
 
 CHECKS = (
@@ -281,6 +311,8 @@ CHECKS = (
             "e_len for e_in": partial(lemma, lost="e_in"),
             "kappa for kappa_c": partial(lemma, lost="kappa_c"),
             "share cut for share kept": partial(lemma, lost="a"),
+            "share of rows without effect for the share with": partial(lemma, lost="ess"),
+            "shares outside the band for shares cut on a side": partial(lemma, lost="side"),
         },
     ),
     Check(
@@ -300,7 +332,8 @@ CHECKS = (
         small_logs,
         {
             "plug-in for the estimate of LRE_2^2": partial(small_logs, logs=150, plug_in=True),
-            "intervals half as wide": partial(small_logs, logs=60, width=0.5),
+            "intervals 0.7 times as wide": partial(small_logs, logs=300, width=0.7),
+            "intervals 1.6 times as wide": partial(small_logs, logs=400, width=1.6),
         },
     ),
     Check(
@@ -308,7 +341,10 @@ CHECKS = (
         Method.SIMULATED,
         "analysis of many small logs: intervals of cosines",
         small_scored_logs,
-        {"intervals half as wide": partial(small_scored_logs, logs=80, width=0.5)},
+        {
+            "intervals 0.7 times as wide": partial(small_scored_logs, logs=300, width=0.7),
+            "intervals 1.6 times as wide": partial(small_scored_logs, logs=400, width=1.6),
+        },
     ),
     *(
         Check(

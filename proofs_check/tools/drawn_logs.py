@@ -43,14 +43,20 @@ def small_policy(rng: np.random.Generator, step: float = 0.05) -> Bandit:
             return bandit
 
 
-def clipped_weights(bandit: Bandit, outside: str, rule: str = RULE, factor: float = 1.0) -> tuple[Floats, Floats]:
+OTHER_BAND = (np.log(0.8), np.log(1.2))
+"""Edges of the band of `OTHER`, for every length."""
+
+
+def clipped_weights(
+    bandit: Bandit, outside: str, rule: str = RULE, factor: float = 1.0, other_band: tuple[float, float] = OTHER_BAND
+) -> tuple[Floats, Floats]:
     """Return the clipped weight M w of each of the N responses, and whether the rule leaves the response alone. Both
     are arrays (2, N): row 0 holds the values for A < 0 and row 1 those for A > 0.
 
-    ``rule`` is `RULE`, whose half-widths are multiplied by ``factor``, or `OTHER`.
+    ``rule`` is `RULE`, whose half-widths are multiplied by ``factor``, or `OTHER`, whose band is ``other_band``.
     """
     half = factor * RANGE * np.sqrt(bandit.lengths)
-    lo, hi = (-half, half) if rule == RULE else (0 * half + np.log(0.8), 0 * half + np.log(1.2))
+    lo, hi = (-half, half) if rule == RULE else tuple(0 * half + edge for edge in other_band)
     rows = list(zip(bandit.log_ratio, lo, hi, strict=True))
     M = np.array([[defined.multiplier(outside, None, S, A, lo, hi, 0.0) for S, lo, hi in rows] for A in (-1.0, 1.0)])
     return M * np.exp(bandit.log_ratio), M == 1
@@ -90,22 +96,32 @@ class Accepted:
     kept, whole : arrays (n,)
         Numerator and denominator of its acceptance: what the rule accepts of it, and what it would be at most.
     lengths : array (n,)
+    window : int array (n,)
+        Window of the log in which the response stands.
     """
 
     mass: Floats
     kept: Floats
     whole: Floats
     lengths: Floats
+    window: np.ndarray
 
     @staticmethod
     def of(
-        bandit: Bandit, at: np.ndarray, mass: Floats, A: Floats, outside: str, measure: str, factor: float = 1.0
+        bandit: Bandit,
+        at: np.ndarray,
+        mass: Floats,
+        A: Floats,
+        outside: str,
+        measure: str,
+        factor: float = 1.0,
+        window: np.ndarray | None = None,
     ) -> Accepted:
         """Return what `RULE` accepts of n responses with the indices ``at``, the shares ``mass`` and the advantages
         ``A``, arrays (n,), under docs/theory.md section 1.
 
         ``measure`` names the acceptance: band, update or weight; for update and weight, responses with A = 0 do not
-        count. ``factor`` multiplies the half-widths.
+        count. ``factor`` multiplies the half-widths. Unless ``window`` (n,) is given, there is one window.
         """
         weights, alone = (np.where(A > 0, x[1][at], x[0][at]) for x in clipped_weights(bandit, outside, RULE, factor))
         S, n = bandit.log_ratio[at], bandit.lengths[at]
@@ -113,7 +129,8 @@ class Accepted:
         kept = {"band": inside, "update": alone, "weight": weights}[measure]
         whole = np.exp(S) if measure == "weight" else np.ones(S.size)
         some = (A != 0) | (measure == "band")
-        return Accepted(mass[some] / mass[some].sum(), kept[some].astype(float), whole[some], n[some])
+        place = np.zeros(S.size, np.int64) if window is None else window
+        return Accepted(mass[some] / mass[some].sum(), kept[some].astype(float), whole[some], n[some], place[some])
 
     @property
     def mean(self) -> float:
@@ -125,42 +142,75 @@ class Accepted:
         here = self.mass * (np.digitize(self.lengths, edges) == np.arange(1, len(edges))[:, None])
         return here.sum(axis=1), (here @ self.kept) / (here @ self.whole)
 
-    def trend(self) -> float:
-        """Return the slope of the straight line of acceptance over log2 of the length, by least squares."""
-        weight, x = self.mass * self.whole, np.log2(self.lengths)
-        x = x - weight @ x / weight.sum()
+    def trend(self, within: bool = False, weighted: bool = True) -> float:
+        """Return the slope of the straight line of acceptance over log2 of the length, by least squares. ``within``:
+        among the responses of a window, with one slope for all windows.
+
+        Each response has the weight ``whole`` in the fit; without ``weighted`` (for a control), it has the weight 1.
+        """
+        weight, x = self.mass * (self.whole if weighted else 1.0), np.log2(self.lengths)
+        place = self.window if within else 0 * self.window
+        x = x - (np.bincount(place, weight * x) / np.bincount(place, weight))[place]
         return float((self.mass * x) @ self.kept / (weight @ x**2))
 
 
-def matched_factors(
-    bandit: Bandit, at: np.ndarray, A: Floats, outside: str, measure: str, target: float
-) -> tuple[float, float]:
-    """Return the factors on the half-widths of `RULE` between which just as many of n responses are accepted as the
-    share ``target`` needs: the least factor that accepts them, and the least that accepts more.
+def matched_factor(
+    bandit: Bandit, at: np.ndarray, A: Floats, outside: str, measure: str, target: float, later: int = 0
+) -> float:
+    """Return the factor on the half-widths of `RULE` at which the share ``target`` of n responses is accepted, by a
+    sort. It lies midway between the factors that the last accepted response and the first other one need. If the share
+    ends between responses that need the same factor, all of these are accepted, with so little to spare that only
+    rounding does not matter.
 
     ``at`` and ``A`` (n,) are the responses' indices and advantages. For ``measure`` band, all responses count and are
-    accepted inside the band; else those with A != 0, if the rule leaves them alone.
+    accepted inside the band; else those with A != 0, if the rule leaves them alone. ``later`` (for a control) takes the
+    range that accepts so many more different values.
     """
+    values = np.sort(needed_factors(bandit, at, A, outside, measure))
+    last = values[round(target * values.size) - 1]
+    least, counts = np.unique(values, return_counts=True)
+    k = min(int(np.searchsorted(least, last)) + later, least.size - 1)
+    ends = counts[: k + 1 - later].sum() == round(target * values.size)
+    return float((least[k] + least[k + 1]) / 2 if ends and k + 1 < least.size else least[k] * (1 + 1e-9))
+
+
+def needed_factors(bandit: Bandit, at: np.ndarray, A: Floats, outside: str, measure: str) -> Floats:
+    """Return for each response that counts the least factor on the half-widths of `RULE` at which it is accepted; the
+    arguments are those of `matched_factor`."""
     over = bandit.log_ratio[at] / (RANGE * np.sqrt(bandit.lengths[at]))
-    needed = np.abs(over) if measure == "band" else (over if outside == "cap" else over * np.sign(A))[A != 0]
-    least = np.sort(needed)[round(target * needed.size) - 1]
-    return float(least), float(np.min(needed[needed > least], initial=np.inf))
+    return np.abs(over) if measure == "band" else (over if outside == "cap" else over * np.sign(A))[A != 0]
 
 
-def counted(rng: np.random.Generator) -> tuple[Bandit, np.ndarray]:
+def counted(rng: np.random.Generator, step: float = 0.05, other: bool = False) -> tuple[Bandit, np.ndarray]:
     """Return a small policy, of whose responses the last two have A = 0, and counts of its responses (N,), nearly in
     the ratio of their probabilities. Each way to clip changes the update by a hundredth of its length or more.
+
+    With ``other``, each edge of `OTHER` also changes the update by so much: it cuts above and below.
     """
+    low, high = OTHER_BAND
+    # `OTHER` with one edge left away, so that it makes a difference to each way to clip. Cap has an upper edge alone.
+    halves = [(way, (low, np.inf)) for way in OF_CLIP_RULES] + [(way, (-np.inf, high)) for way in OF_CLIP_RULES[:2]]
     while True:
-        bandit = small_policy(rng)
+        bandit = small_policy(rng, step)
         bandit = replace(bandit, advantages=np.append(rng.normal(size=bandit.lengths.size - 2), [0.0, 0.0]))
-        counts, A = np.round(600 * bandit.p_old).astype(int) + 5, bandit.advantages
-        weights = [
-            np.where(A > 0, x[1], x[0]) for x, _ in (clipped_weights(bandit, outside) for outside in OF_CLIP_RULES)
-        ]
-        true, *clipped = ((counts * A * w) @ bandit.psi for w in (np.exp(bandit.log_ratio), *weights))
-        if min(np.linalg.norm(u - true) for u in clipped) > 0.01 * np.linalg.norm(true):
+        counts = np.round(600 * bandit.p_old).astype(int) + 5
+        true = (counts * bandit.advantages * np.exp(bandit.log_ratio)) @ bandit.psi
+        gaps = [clipped_update(bandit, counts, way) - true for way in OF_CLIP_RULES]
+        if other:
+            gaps += [
+                clipped_update(bandit, counts, way, OTHER) - clipped_update(bandit, counts, way, OTHER, other_band=band)
+                for way, band in halves
+            ]
+        if min(np.linalg.norm(gap) for gap in gaps) > 0.01 * np.linalg.norm(true):
             return bandit, counts
+
+
+def clipped_update(bandit: Bandit, counts: np.ndarray, outside: str, rule: str = RULE, **changes: Any) -> Floats:
+    """Return the sum of M w A psi over the responses, each ``counts`` times; other arguments: those of
+    `clipped_weights`.
+    """
+    weights, _ = clipped_weights(bandit, outside, rule, **changes)
+    return (counts * bandit.advantages * np.where(bandit.advantages > 0, weights[1], weights[0])) @ bandit.psi
 
 
 @dataclass(frozen=True)
@@ -335,13 +385,17 @@ def write_groups(
 
 
 def write_counted(run: Path, bandit: Bandit, counts: np.ndarray, log_ratio: Floats | None = None) -> None:
-    """Write a gradient log of one update that holds response i ``counts[i]`` times, each time to another prompt.
+    """Write a gradient log of one update that holds response i ``counts[i]`` times, each time to another prompt. With
+    ``counts`` (U, N) there are U updates, each in a rollout of its own.
 
-    If ``log_ratio`` (N,) is given, the log holds it in place of the responses' S.
+    If ``log_ratio``, of the shape of ``counts``, is given, the log holds it in place of the responses' S.
     """
-    at = np.repeat(np.arange(counts.size), counts)
-    number, log = np.arange(at.size), writer(run, bandit)
-    base = {"rollout": 0, "step": 1, "updates_since_rollout": 1, "times_used": 0, "phase": "train"}
-    rows = columns(bandit, at, bandit.advantages[at]) | {"prompt_id": number, "response_id": number}
-    log.append(base | rows | ({} if log_ratio is None else {"log_ratio": log_ratio[at]}))
+    log, first = writer(run, bandit), 0
+    for update, number in enumerate(np.atleast_2d(counts)):
+        at = np.repeat(np.arange(number.size), number)
+        base = {"rollout": update, "step": update + 1, "updates_since_rollout": 1, "times_used": 0, "phase": "train"}
+        prompt = first + np.arange(at.size)
+        rows = columns(bandit, at, bandit.advantages[at]) | {"prompt_id": prompt, "response_id": prompt}
+        log.append(base | rows | ({} if log_ratio is None else {"log_ratio": np.atleast_2d(log_ratio)[update][at]}))
+        first += at.size
     log.flush(0)

@@ -1,6 +1,7 @@
 """LRE estimates: hand-worked plug-in, bias correction, and coverage by simulation, at exact fairness too."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,7 +9,16 @@ from scipy import optimize
 from scipy import stats as sps
 
 from analysis.stats.error_law import cut_size, degrees, error_law, intra_correlation, skewed, worth
-from analysis.stats.lre import AcceptanceCurve, bands, constant_test, lre_estimates, squared, squared_interval
+from analysis.stats.lre import (
+    AcceptanceCurve,
+    _crossing,
+    bands,
+    constant_test,
+    lre_estimates,
+    squared,
+    squared_interval,
+    wilson_low,
+)
 from fspo.stats.clusters import ratios
 from fspo.theory import lre
 
@@ -143,14 +153,16 @@ def test_intra_correlation_is_the_mean_over_pairs_of_responses():
 def test_intervals_hold_the_truth_where_bins_accept_everything_or_nothing(norm, acceptance):
     """Of 60 intervals at 95 %, at most 8 miss: P(more) = .004. The bins' own acceptances have no error there, but the
     mean acceptance and the bins' shares have; without these errors, 10 to 30 of the 60 intervals were too low."""
-    p, rng, missed = np.array([0.3, 0.3, 0.4]), np.random.default_rng(2), 0
+    p, rng, missed, width = np.array([0.3, 0.3, 0.4]), np.random.default_rng(2), 0, 0.0
     truth = getattr(lre(p, acceptance), norm)
     cluster = np.repeat(np.arange(100), 4)
     for _ in range(60):
         bins = rng.choice(3, 400, p=p)
         found = by_norm(ratios(rng.random(400) < np.array(acceptance)[bins], cluster, bins, 3, binary=True))[norm]
         missed += not found.ci_low <= truth <= found.ci_high
+        width += (found.ci_high - found.ci_low) / 60
     assert missed <= 8
+    assert width < 0.7  # they are not so wide that they say nothing: the truth is between 0.4 and 1.3
 
 
 def test_the_limit_of_a_bin_that_accepts_everything_is_that_of_the_mean():
@@ -164,6 +176,73 @@ def test_the_limit_of_a_bin_that_accepts_everything_is_that_of_the_mean():
     assert critical == pytest.approx(1.96, rel=0.05)  # two bins of equal size are one contrast
     error = 0.5 * np.sqrt(rate * (1 - rate) / 4000)
     assert high[0] == pytest.approx(1 / (law.a.mean() - critical * error) - 1, rel=0.01)
+
+
+def test_wilsons_limit_solves_its_equation_and_keeps_its_digits():
+    """The limit m is where (share - m)^2 is z m (1 - m); at 1 it is 1 / (1 + z), for small shares share^2 / z."""
+    low = float(wilson_low(0.3, 0.02))
+    assert low < 0.3
+    assert (0.3 - low) ** 2 == pytest.approx(0.02 * low * (1 - low))
+    assert wilson_low(1.0, 0.25) == pytest.approx(1 / 1.25)
+    assert wilson_low(1e-12, 0.04) == pytest.approx(1e-24 / 0.04, rel=1e-9)
+
+
+@pytest.mark.parametrize("accepted", [3, 6, 10])
+def test_the_limit_of_r_where_one_bin_holds_the_few_accepted_rows(accepted):
+    """Half of 800 rows lie in a bin that alone accepts a few: r = 1 there, the most that a share of 1/2 allows. Its
+    limit is 1 / low - 1 with low = .465 the lower limit of that share. The mean, below .02, allows far more."""
+    accept = np.zeros(800)
+    accept[:accepted] = 1
+    found = ratios(accept, np.arange(800), np.repeat([0, 1], 400), 2, binary=True)
+    r, low, high = bands(error_law(found)[0])
+    z = 1.96**2 / 799
+    share = (0.5 + z / 2 - np.sqrt(z / 4 + z**2 / 4)) / (1 + z)
+    assert r == pytest.approx([1, -1])
+    assert high[0] == pytest.approx(1 / share - 1, rel=0.01)
+    assert low[0] < 1
+    inf, l1 = (by_norm(found)[norm] for norm in ("inf", "l1"))
+    assert inf.ci_high == pytest.approx(high[0])
+    assert l1.ci_high <= 2
+
+
+def test_no_lre_1_is_above_2():
+    """Of ten bins one accepts one or two rows: the limits of the r together allow more than 2, LRE_1 does not."""
+    accept = np.zeros(1000)
+    accept[:2] = 1
+    found = ratios(accept, np.arange(1000), np.repeat(np.arange(10), 100), 10, binary=True)
+    _, low, high = bands(error_law(found)[0])
+    assert found.count[:10] / 1000 @ np.maximum(np.abs(low), np.abs(high)) > 2
+    assert by_norm(found)["l1"].ci_high == 2
+
+
+def test_an_end_beyond_the_curve_of_candidates():
+    """Candidates with r up to +-1/2, whose LRE_2^2 is at most 1/4, and simulations that say four fifths of it: for an
+    estimate of .3 the end lies as far above 1/4 as the estimate above 1/5. One of .128 crosses where LRE_2^2 is .16,
+    and the low end of 0 is where the curve begins."""
+    p = np.array([0.5, 0.5])
+
+    def curve(x):
+        r = 0.5 / (1 + np.exp(-x))
+        return 0.6 * np.array([1 + r, 1 - r])
+
+    def plug_ins(a):  # a tenth of the simulated logs accept nothing, so they have no LRE
+        return np.append(np.full(90, 0.8 * squared(p, a)), np.full(10, np.nan))
+
+    law = SimpleNamespace(p=p, plug_ins=plug_ins)
+    assert _crossing(law, curve, 0.3, 0.95, 1.0) == pytest.approx(0.25 + (0.3 - 0.2))
+    assert _crossing(law, curve, 0.128, 0.95, 1.0) == pytest.approx(0.16)
+    assert _crossing(law, curve, 0.128, 0.05, -1.0) == pytest.approx(0.16)
+    assert _crossing(law, curve, 0.0, 0.05, -1.0) == pytest.approx(0, abs=1e-12)
+
+
+def test_simulated_logs_that_accept_nothing_are_left_out():
+    """One accepted row of 200: in many simulated logs nothing is accepted, and the interval has its ends still."""
+    accept = np.zeros(200)
+    accept[0] = 1
+    found = by_norm(ratios(accept, np.arange(200), np.repeat([0, 1], 100), 2, binary=True))
+    for norm in ("inf", "l1", "l2", "l2_squared"):
+        assert np.isfinite([found[norm].ci_low, found[norm].ci_high]).all()
+        assert found[norm].ci_low <= found[norm].estimate <= found[norm].ci_high
 
 
 def test_degrees_of_freedom_are_those_of_a_normal_sample():
