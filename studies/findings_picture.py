@@ -64,7 +64,7 @@ def acceptance_figure(judged: JudgedTask, style: Style) -> Figure:
     for each share that the rules keep, of the responses with A != 0 and of all."""
     table = judged.tables["acceptance"]
     of_all_lengths = (table["bin_lo"] == table["bin_lo"].min()) & (table["bin_hi"] == table["bin_hi"].max())
-    table = table[table["rule"].isin(COMPARED) & ~of_all_lengths]
+    table = table.loc[table["rule"].isin(COMPARED) & ~of_all_lengths]
     panels = {
         kept.words.replace("!=", "≠"): select(
             table, target=kept.share / 100, measure="update" if kept.update else "band"
