@@ -265,9 +265,10 @@ def prepared(name: str, model: str | None, folder: Path) -> tuple[TrainedCase, d
         from fspo.models.warmup import warm_up
 
         return replace(case, model=str(warm_up())), {}
-    from studies.pretrained import with_line_end, write_task
+    from studies.pretrained import RUNS, with_line_end, write_task
 
-    write_task(folder / "counting.jsonl")
+    seed, _ = RUNS["exact-seed11"]
+    write_task(folder / "counting.jsonl", seed)
     start = with_line_end(Path(str(model)), folder / "start")
     return replace(case, model=str(start)), {"path": str(folder / "counting.jsonl")}
 
