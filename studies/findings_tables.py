@@ -165,27 +165,25 @@ def why_line(found: Sequence[JudgedTask]) -> str:
 
 
 def edges_line(found: Sequence[JudgedTask]) -> str:
-    """Return the sentences of docs/findings.md on the fair exponents of a band's upper and lower edge. The fair
+    """Return the sentence of docs/findings.md on the fair exponents of a band's upper and lower edge. The fair
     exponent is the power of the length with which an edge's distance from 0 must grow to accept all lengths alike."""
-    edges, ends = [], []
+    tasks = [f" ({judged.task})" if judged.task else "" for judged in found]
+    ranges, above, below = [], [], []
     for sign in ("A != 0", "A > 0", "A < 0"):
-        at = [select(judged.tables["fair_exponent"], share=SHARE, responses=sign)["value"] for judged in found]
-        of_tasks = zip(at, (judged.task for judged in found), strict=True)
-        edges.append(
-            ", ".join(f"{x.min():z.2f} to {x.max():z.2f}" + (f" ({task})" if task else "") for x, task in of_tasks)
-        )
-        ends.append((min(x.min() for x in at), max(x.max() for x in at)))
-    said = (
+        at = [select(judged.tables["fair_exponent"], share=SHARE, responses=sign) for judged in found]
+        ends = [f"{x['value'].min():z.2f} to {x['value'].max():z.2f}" for x in at]
+        ranges.append(", ".join(f"{x}{task}" for x, task in zip(ends, tasks, strict=True)))
+        above.append(sum(int((x["low"] > 1 / 2).sum()) for x in at))
+        below.append(sum(int((x["high"] < 1 / 2).sum()) for x in at))
+    runs = sum(len(x) for x in at)
+    return (
         f"Where a band leaves {100 * SHARE:.0f} % of the responses with A != 0 alone, its fair exponent for them is "
-        f"{edges[0]}, lowest to highest of all runs; but that of its upper edge alone (A > 0) is {edges[1]}, and that "
-        f"of its lower edge (A < 0) {edges[2]}."
+        f"{ranges[0]}, lowest to highest of all runs; but that of its upper edge alone (A > 0) is {ranges[1]}, with "
+        f"its interval above 1/2 in {above[1]} of {runs} runs and below in {below[1]}, and that of its lower edge "
+        f"(A < 0) {ranges[2]}, above in {above[2]} and below in {below[2]}. Of A > 0 a sqrt band cuts long responses "
+        "more often where the exponent is above 1/2, of A < 0 short ones where it is below; over both signs together "
+        "the two cancel in part."
     )
-    if ends[1][0] > 1 / 2 > ends[2][1]:
-        said += (
-            " So a sqrt band that is fair to both signs together is fair to neither: of A > 0 it cuts long responses "
-            "more often, of A < 0 short ones."
-        )
-    return said
 
 
 def language_model(folder: Path) -> str:
