@@ -173,8 +173,8 @@ def edges_line(found: Sequence[JudgedTask]) -> str:
         at = [select(judged.tables["fair_exponent"], share=SHARE, responses=sign) for judged in found]
         ends = [f"{x['value'].min():z.2f} to {x['value'].max():z.2f}" for x in at]
         ranges.append(", ".join(f"{x}{task}" for x, task in zip(ends, tasks, strict=True)))
-        above.append(sum(int((x["low"] > 1 / 2).sum()) for x in at))
-        below.append(sum(int((x["high"] < 1 / 2).sum()) for x in at))
+        above.append(sum((x["low"] > 1 / 2).sum() for x in at))
+        below.append(sum((x["high"] < 1 / 2).sum() for x in at))
     runs = sum(len(x) for x in at)
     return (
         f"Where a band leaves {100 * SHARE:.0f} % of the responses with A != 0 alone, its fair exponent for them is "

@@ -17,7 +17,7 @@ from analysis.claims.evidence import ALPHA
 from analysis.rules.evaluate import TARGETS
 from analysis.tables.acceptance import TREND_MARGIN
 from fspo.repro.presets import TASKS
-from fspo.rules import RIVALS
+from fspo.rules import COMPARED, RIVALS
 
 JUDGED = "claims.json"
 INTERVAL = ("estimate", "ci_low", "ci_high")
@@ -234,7 +234,7 @@ def counts_line(claims: Sequence[dict[str, Any]], where: str) -> str:
 
 
 @dataclass(frozen=True)
-class Kept:
+class KeptShare:
     """A target acceptance of the claims: an update acceptance (``update``) or a band acceptance, and its value in per
     cent (``share``). The properties are its name in tables, and the beginning of the ids of the atoms about it."""
 
@@ -252,8 +252,8 @@ class Kept:
         return f"A != 0, {self.share} % left alone" if self.update else f"all, {self.share} % in the band"
 
 
-KEPT = [Kept(update, round(100 * target)) for update in (True, False) for target in sorted(TARGETS, reverse=True)]
-TREND_OF = {"rloo": "rloo-falls", "gspo": "gspo-rises", "fspo": "fspo-flat"}
+KEPT = [KeptShare(update, round(100 * target)) for update in (True, False) for target in sorted(TARGETS, reverse=True)]
+TREND_OF: dict[str, str] = dict(zip(COMPARED, ("rloo-falls", "gspo-rises", "fspo-flat"), strict=True))
 """The part of the claims whose numbers are a rule's trends, after the tag of the acceptance."""
 
 
@@ -294,7 +294,7 @@ def mean_trend_lines(found: Sequence[JudgedTask]) -> list[str]:
     return lines
 
 
-def _trends(judged: JudgedTask, kept: Kept, rule: str) -> list[float]:
+def _trends(judged: JudgedTask, kept: KeptShare, rule: str) -> list[float]:
     return _values(judged.numbers(f"{kept.tag}-{TREND_OF[rule]}"))
 
 

@@ -96,7 +96,7 @@ def held(
     errors = norm.isf(ALPHA / (2 * SIMULATED * len(tails)))
     resolution = float(errors * np.sqrt(0.95 * 0.05 / logs))
     note = f"{100 * min(shares):.1f} % to {100 * max(shares):.1f} % of {logs} intervals hold the true value"
-    note += f"; resolves {100 * resolution:.1f} percentage points from 95 %"
+    note += f"; resolves {100 * resolution:.1f} percentage points of coverage"
     return Outcome(p_value=bonferroni(tails), resolution=resolution, wanted=0.06, note=note)
 
 

@@ -146,7 +146,7 @@ CHECKS = (
         fair_to_all,
         {
             "gamma = H": partial(fair_to_all, at_H=True),
-            "exponent of 95 % accepted": partial(fair_to_all, exponent_of=0.95),
+            "exponent of 90 % accepted": partial(fair_to_all, exponent_of=0.9),
         },
     ),
     Check(

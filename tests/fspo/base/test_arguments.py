@@ -1,4 +1,5 @@
-"""Every public function of theory and rules refuses what lies outside its statement, or answers None; none says NaN."""
+"""Every public function of theory and rules refuses what lies outside its statement, or answers None; none says NaN,
+but for the fair exponent of T19 where no band accepts the share asked for."""
 
 from __future__ import annotations
 
@@ -19,7 +20,10 @@ FSPO, KL = preset("fspo").rule, preset("fspo-kl").rule
 S, N, A = [0.1, -2.0, 0.3], [4.0, 9.0, 16.0], [1.0, -1.0, 1.0]
 NAN, INF = math.nan, math.inf
 FULL = np.ones((2, 3))
-NO_NUMBERS = {"rule", "stats", "rate", "label", "identical", "one_sided", "name", "changes", "source", "mask"}
+NO_NUMBERS = {"rule", "stats", "rate", "label", "identical", "one_sided", "name", "changes", "source", "mask"} | {
+    "cdf",
+    "quantile",
+}
 """Parameters that are no numbers."""
 
 # function: good arguments, and for each parameter bad values (every numeric parameter is also tried with NaN)
@@ -98,6 +102,34 @@ CASES: dict[Any, tuple[dict[str, Any], dict[str, list[Any]]]] = {
             "a": [[0.0, 0.0], [-1.0, 1.0], [0.0, 1.0]],
             "g": [[[0.0], [0.0]], [[1.0], [-1.0]], [[1.0]], [1.0, 2.0], [[INF], [0.0]], [[1e200], [1.0 - 1e200]]],
             "clipped": [[[1.0]], [[1.0, 2.0], [1.0, 2.0]], [[INF], [0.0]]],
+        },
+    ),
+    theory.acceptance_with_still: (
+        {"cdf": np.tanh, "moving": [0.5, 1.0], "lengths": [4.0, 16.0], "f": 1.0, "gamma": 0.6, "H": 0.5},
+        {
+            "cdf": [lambda x: 2 + x],
+            "moving": [[0.0, 1.0], [0.5, 1.5], [0.5] * 3],
+            "lengths": [[0.5, 4.0], [INF, 4.0], []],
+            "f": [0.0, -1.0, INF, [1.0, 2.0]],
+            "gamma": [INF, [0.5, 0.5]],
+            "H": [INF],
+        },
+    ),
+    theory.lre_with_still: (
+        {"p": [0.5, 0.5], "moving": [0.5, 1.0], "cut": 0.2},
+        {
+            "p": [[], [-1.0, 2.0], [0.0, 0.0]],
+            "moving": [[0.0, 1.0], [0.5, 1.5], [0.5] * 3],
+            "cut": [-0.1, 1.1, INF, [0.1, 0.2]],
+        },
+    ),
+    theory.fair_exponent_with_still: (
+        {"quantile": np.arctanh, "moving": [0.5, 1.0], "lengths": [4.0, 16.0], "alpha": 0.9, "H": 0.5},
+        {
+            "moving": [[0.0, 1.0], [0.5, 1.5], [0.5] * 3],
+            "lengths": [[0.5, 4.0], [4.0, 4.0], [4.0]],
+            "alpha": [0.0, 1.0, INF],
+            "H": [INF],
         },
     ),
     rules.excess_quantiles: (
