@@ -26,6 +26,12 @@ NO_NUMBERS = {"rule", "stats", "rate", "label", "identical", "one_sided", "name"
 }
 """Parameters that are no numbers."""
 
+
+def _exceeds_one(x: Any) -> Any:
+    """No distribution function: its values lie above 1."""
+    return 2 + x
+
+
 # function: good arguments, and for each parameter bad values (every numeric parameter is also tried with NaN)
 CASES: dict[Any, tuple[dict[str, Any], dict[str, list[Any]]]] = {
     theory.interval_probability: (
@@ -107,7 +113,7 @@ CASES: dict[Any, tuple[dict[str, Any], dict[str, list[Any]]]] = {
     theory.acceptance_with_still: (
         {"cdf": np.tanh, "moving": [0.5, 1.0], "lengths": [4.0, 16.0], "f": 1.0, "gamma": 0.6, "H": 0.5},
         {
-            "cdf": [lambda x: 2 + x],
+            "cdf": [_exceeds_one],
             "moving": [[0.0, 1.0], [0.5, 1.5], [0.5] * 3],
             "lengths": [[0.5, 4.0], [INF, 4.0], []],
             "f": [0.0, -1.0, INF, [1.0, 2.0]],
@@ -204,8 +210,9 @@ def bad_calls():
                 assert parameter in good, f"{function.__name__}: no good value for {parameter}"
                 values += [] if (function, parameter) in NAN_ROWS else [_nan_like(good[parameter])]
             for value in values:
+                shown = getattr(value, "__name__", value)  # a function's address differs between two processes
                 yield pytest.param(
-                    function, {**good, parameter: value}, id=f"{function.__name__}-{parameter}-{value}"[:60]
+                    function, {**good, parameter: value}, id=f"{function.__name__}-{parameter}-{shown}"[:60]
                 )
     for field in ("range_lo", "dual", "gamma"):
         for value in CASES[rules.preset][1][field]:
