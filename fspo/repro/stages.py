@@ -211,7 +211,13 @@ def run_jobs(
     waiting = [job for job in jobs if not is_finished(job)]
     running: list[tuple[Job, subprocess.Popen[bytes]]] = []
     stopped: dict[Path, str] = {}
-    bar = tqdm(total=sum(job.rollouts for job in jobs), desc=description, unit="rollout", dynamic_ncols=True)
+
+    def done() -> int:
+        return sum(job.rollouts if is_finished(job) else rollouts_done(job.run) for job in jobs)
+
+    total = sum(job.rollouts for job in jobs)
+    # what stands already is "initial", so that the seconds left are those of the rollouts to come
+    bar = tqdm(total=total, initial=done(), desc=description, unit="rollout", dynamic_ncols=True)
     variables = environment() | {"OMP_WAIT_POLICY": "PASSIVE", "TQDM_DISABLE": "1"}
     try:
         while waiting or running:
@@ -240,7 +246,7 @@ def run_jobs(
                         f"{job.run.name} stopped with status {status}: {last} "
                         f"(log: {job.run / 'train.log'}; run the same command again to go on)"
                     )
-            bar.n = sum(job.rollouts if is_finished(job) else rollouts_done(job.run) for job in jobs)
+            bar.n = done()
             bar.set_postfix_str(", ".join(job.run.name for job, _ in running))
             bar.refresh()
     finally:
