@@ -22,6 +22,7 @@ from fspo.rules import correction
 from tests.analysis.conftest import Plan, write_log
 
 
+@pytest.mark.slow
 def test_all_figures_of_several_runs(case_runs, tmp_path, capsys):
     assert main([*map(str, case_runs("usual")), "--output", str(tmp_path), "--width", "iclr"]) == 0
     files = {f"{m}{s}" for m in FIGURES for s in (".pdf", ".png", ".csv")}

@@ -99,6 +99,7 @@ def run(*command: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_shapes_hold_in_the_tests_of_their_modules() -> None:
     """In a process of its own: the check refuses wrong shapes before our own messages about them are made."""
     files = [str(ROOT / "tests" / "fspo" / name) for name in FILES]

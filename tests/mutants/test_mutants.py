@@ -24,6 +24,7 @@ def test_names_are_unique() -> None:
     assert len(set(names)) == len(names)
 
 
+@pytest.mark.slow
 def test_a_real_run_kills_tells_survivors_and_goes_on(tmp_path: Path) -> None:
     root = tmp_path / "repository"
     root.mkdir()

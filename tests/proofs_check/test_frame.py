@@ -190,7 +190,9 @@ def test_control_and_claim_have_their_own_streams():
 
 
 def test_two_processes_give_the_same_rows_beside_a_check_outside_the_catalogue():
-    chosen = [check(margin(0.25), name="own"), *select(CHECKS, ["T10", "T12"])]
+    quick = [c for c in select(CHECKS, ["T10", "T12"]) if "analysis of" not in c.name]
+    assert {c.method for c in quick} >= {Method.SIMULATED, Method.ENUMERATED}
+    chosen = [check(margin(0.25), name="own"), *quick]
     one, two = run_checks(chosen, seed=3), run_checks(chosen, seed=3, jobs=2)
     assert [(r.name, r.verdict, r.controls) for r in one] == [(r.name, r.verdict, r.controls) for r in two]
     # other draws would differ in the first digits; BLAS with other threads differs in the last ones

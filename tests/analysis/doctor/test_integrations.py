@@ -25,6 +25,7 @@ def test_our_trainer(tmp_path):
     assert clear(tmp_path / "run") >= LAWS | {"band", "clip", "direction"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "config", "options", "more"),
     [

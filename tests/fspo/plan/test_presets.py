@@ -30,7 +30,7 @@ def test_accelerate_reads_its_files() -> None:
         assert not config.fsdp_config["fsdp_activation_checkpointing"]
 
 
-@pytest.mark.parametrize(("name", "memory"), [("qwen3-8b", 80), ("qwen3-1.7b", 40)])
+@pytest.mark.parametrize(("name", "memory"), [pytest.param("qwen3-8b", 80, marks=pytest.mark.slow), ("qwen3-1.7b", 40)])
 def test_a_preset_fits_its_machine(name: str, memory: int) -> None:
     path = PRESETS / f"{name}.yaml"
     config = parse(TrainConfig, ["--config", str(path)])

@@ -42,7 +42,12 @@ def test_a_module_of_checks_names_its_statements_then_a_method(module):
 
 # machine proofs need Coq: test_formal has them
 @pytest.mark.parametrize(
-    "check", [c for c in CHECKS if c.method is not Method.MACHINE_PROVED], ids=lambda check: check.key
+    "check",
+    [
+        pytest.param(c, id=c.key, marks=[pytest.mark.slow] if "many small logs" in c.name else [])
+        for c in CHECKS
+        if c.method is not Method.MACHINE_PROVED
+    ],
 )
 def test_check_passes_and_its_controls_fail(check):
     # another seed than the default's, so that nothing is tuned to one stream
