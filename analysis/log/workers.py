@@ -87,7 +87,8 @@ def on_workers(
         number = min(PARTS * sum(client.nthreads().values()), len(items))
         cuts = [i * len(items) // number for i in range(number + 1)]
         parts = [items[start:stop] for start, stop in pairwise(cuts)]
-        shared = client.scatter(work, broadcast=True, hash=False)
+        # A task, not scattered data: Dask makes it again if the worker that holds the only copy ends.
+        shared = client.submit(_given, work, pure=False)
         futures = [client.submit(_do, shared, part, pure=False) for part in parts]
         for place, part in enumerate(parts):
             try:
@@ -99,6 +100,10 @@ def on_workers(
                 ) from None
             futures[place].release()
             done(len(part) / len(items))
+
+
+def _given(work: Callable[[Sequence[Any]], Any]) -> Callable[[Sequence[Any]], Any]:
+    return work
 
 
 def _do(work: Callable[[Sequence[Any]], Any], part: Sequence[Any]) -> Any:

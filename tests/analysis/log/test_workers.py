@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 
 import numpy as np
 import pytest
@@ -53,6 +54,37 @@ def test_two_workers_give_the_tables_of_one_process_though_one_is_killed_midway(
                 np.testing.assert_allclose(tables[name][column], table[column], 1e-9, 1e-12, err_msg=f"{name} {column}")
             else:
                 assert tables[name][column].equals(table[column]), f"{name} {column}"
+
+
+def test_a_killed_worker_that_alone_held_the_work_loses_nothing():
+    """Dask keeps one copy of what no task waits for, and what it was given as data it cannot make again."""
+    distributed = pytest.importorskip("distributed")
+
+    def until(holds):
+        end = time.monotonic() + 30
+        while not holds():
+            assert time.monotonic() < end
+            time.sleep(0.05)
+
+    with (
+        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        parts = on_workers(cluster.scheduler_address, sum, [1, 2, 4, 8, 16, 32], [], lambda _: None)
+        first = next(parts)
+
+        def holders():
+            (found,) = [who for key, who in client.who_has().items() if not str(key).startswith("_do")]
+            return found
+
+        until(lambda: sum(str(key).startswith("_do") for key in client.who_has()) == 6)
+        client.amm.run_once()
+        while len(only := holders()) != 1:
+            time.sleep(0.05)
+        (address,) = only
+        os.kill(next(w.pid for w in cluster.workers.values() if w.worker_address == address), signal.SIGKILL)
+        until(lambda: address not in client.scheduler_info(n_workers=-1)["workers"])
+        assert [first, *parts] == [1, 2, 4, 8, 16, 32]
 
 
 def test_workers_that_cannot_read_the_log_are_refused(simulate, monkeypatch, tmp_path):
