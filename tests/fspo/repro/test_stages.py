@@ -3,6 +3,7 @@
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -121,14 +122,13 @@ def test_the_time_left_is_reckoned_from_the_rollouts_of_this_start(
 ) -> None:
     import tqdm.auto
 
-    bars = []
+    bars, made = [], tqdm.auto.tqdm
 
-    class Kept(tqdm.auto.tqdm):
-        def __init__(self, *positional: object, **named: object) -> None:
-            super().__init__(*positional, **named)
-            bars.append(self)
+    def kept(**options: Any) -> Any:
+        bars.append(made(**options))
+        return bars[-1]
 
-    monkeypatch.setattr(tqdm.auto, "tqdm", Kept)
+    monkeypatch.setattr(tqdm.auto, "tqdm", kept)
     jobs = [job(fake_train / "runs" / name) for name in ("a", "b", "c")]
     run_jobs(jobs[:2], at_once=1)
     run_jobs(jobs, at_once=1)
