@@ -176,8 +176,9 @@ def _forward(
     output = model(
         input_ids=ids,
         attention_mask=mask,
-        past_key_values=cache,
         use_cache=True,
+        # transformers 5.24 gave the cache its new name
+        **{"cache" if "cache" in known else "past_key_values": cache},
         **{name: value for name, value in extra.items() if name in known},
     )
     return output.logits[:, -1]
