@@ -15,6 +15,7 @@ import signal
 import socket
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -265,11 +266,13 @@ def _child(
     run_cli(train)
 
 
-def free_port() -> int:
-    """A TCP port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+def free_ports(number: int) -> list[int]:
+    """Different TCP ports that nobody listens on; asked for one after another, a port could be given twice."""
+    with ExitStack() as stack:
+        probes = [stack.enter_context(socket.socket()) for _ in range(number)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [probe.getsockname()[1] for probe in probes]
 
 
 def in_child(output: Path, *arguments: str, kill: tuple[str, int] | None = None, processes: int = 1) -> list[int]:
@@ -281,9 +284,9 @@ def in_children(runs: Runs, **options: Any) -> list[int]:
     """Train as `start` does and wait; exit codes (2: a UserError)."""
     children = start(runs, **options)
     children[0].join(240)
-    for child in children[1:]:
+    for child in children:
         child.join(10 if children[0].exitcode else 60)
-        if child.is_alive():  # its partner was killed: end it as torchrun would
+        if child.is_alive():  # it hangs, or its partner was killed: end it as torchrun would
             os.kill(child.pid, signal.SIGUSR1)  # its log then says where it stood
             time.sleep(1)
             child.kill()
@@ -303,7 +306,7 @@ def start(
     """Child processes that train one run after another; FSDP2 shards the embedded model where asked for."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tiny_run", "fspo.train.trainer"])
-    ports: list[str] = [str(free_port()) for _ in runs]
+    ports = [str(port) for port in free_ports(len(runs))]
     children = []
     for rank in range(processes):
         own = dict(environment or {})

@@ -22,7 +22,7 @@ SCRIPT = Path(two_processes.__file__)
 
 def torchrun(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port"]
-    command += [str(tiny_run.free_port()), *arguments]
+    command += [str(tiny_run.free_ports(1)[0]), *arguments]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
     return subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment, check=False)
 
@@ -145,7 +145,7 @@ for port in sys.argv[1:]:
 
 def test_processes_end() -> None:
     """With DDP's reducer as the group's last owner one of the two hangs, on a busy machine within a few ends."""
-    command = [sys.executable, "-c", ENDS, *(str(tiny_run.free_port()) for _ in range(30))]
+    command = [sys.executable, "-c", ENDS, *map(str, tiny_run.free_ports(30))]
     world = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": "1"}
     world["PYTHONPATH"] = os.pathsep.join(sys.path)
     ranks = [{"RANK": rank, "LOCAL_RANK": rank} for rank in "01"]

@@ -274,7 +274,7 @@ def test_a_killed_server_is_one_line_and_the_run_goes_on_with_a_new_one(
 
 def test_no_server_is_one_line_that_says_how_to_start_it(tmp_path: Path) -> None:
     folder = tmp_path / "weights"
-    nobody = f"http://127.0.0.1:{tiny_run.free_port()}"
+    nobody = f"http://127.0.0.1:{tiny_run.free_ports(1)[0]}"
     config = SamplingConfig(engine="vllm", max_new_tokens=8, vllm_url=nobody, vllm_weights=str(folder))
     with pytest.raises(UserError) as caught:
         sample(net(), PROMPTS, np.arange(40), seed=1, rollout=0, config=config, eos_token_id=1, pad_token_id=0)

@@ -146,7 +146,7 @@ def test_workers_end_with_a_killed_torchrun_and_a_second_command_is_refused(tmp_
     run = tmp_path / "run"
     words = arguments(tmp_path, "--rollouts", "100000", "--checkpoint_every", "1", "--cpu", "true", "--resume", "true")
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2"]
-    command += ["--master_port", str(tiny_run.free_port()), "-m", "fspo.train", *words]
+    command += ["--master_port", str(tiny_run.free_ports(1)[0]), "-m", "fspo.train", *words]
     with (tmp_path / "log").open("wb") as log:
         launcher = subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | {"TQDM_DISABLE": "1"})
     workers: list[int] = []
