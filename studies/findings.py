@@ -73,7 +73,9 @@ def page(results: Path) -> str:
     said += text.UPDATES + tables.update_table(found) + "\n"
     said += tables.language_model(PRETRAINED) + tables.model_sizes(MODEL_SIZE, PRETRAINED)
     lines = [f"- {line}" for judged in found for line in rule_table.advice(judged.tables["rules"], judged.task)]
-    learnt = [h.id for h in HEADLINES if any(rule in part for part in h.atoms for rule in LEARNT)]
+    verdict = {claim["id"]: f" ({claim['verdict']})" for claim in (pooled if several else found[0].claims)}
+    heads = [h.id for h in HEADLINES if any(rule in part for part in h.atoms for rule in LEARNT)]
+    learnt = [head + verdict.get(head, "") for head in heads]
     said += text.ADVICE.format(of_tasks="\n".join(lines), learnt=", ".join(learnt))
     said += "\n" + text.EVERY + verdicts.parts_of_claims(found)
     for judged in found:

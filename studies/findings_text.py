@@ -34,8 +34,8 @@ On how many of {logs} logs this is so; in brackets, on how many it is clearly so
 
 {counts}
 
-- **Responses with A = 0** hardly move and lie in every band, so they bring no gradient and hide how a band cuts the
-  others. {why}
+- **Responses with A = 0** bring no gradient, wherever S lies. They move less than the others, so most of them lie in a
+  band that keeps a large share of all responses, and they hide how it cuts the others. {why}
 - **Both signs.** {edges}
 - **Rules in their own runs.** {fairest} {gain}
 """
@@ -163,5 +163,6 @@ ADVICE = """## What to do
   second says which lengths the clip takes gradient from.
 - Look at the fair exponent at the acceptance at which your band cuts, not at the exponent of the variance. Where its
   interval excludes 1/2, a sqrt band cuts lengths unevenly. `fspo-adaptive` estimates the exponent from earlier updates,
-  and `fspo-conformal` a factor for each bin of lengths (claims {learnt}).
+  and `fspo-conformal` a factor for each bin of lengths. Whether that helped here: claims {learnt},
+  and their LRE_2, of all responses and of those with A != 0, [beside that of `fspo`](#the-rules-side-by-side).
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -307,17 +307,18 @@ def trend_counts(found: Sequence[JudgedTask]) -> list[str]:
         f"| trend of | rloo's falls | gspo's rises | fspo's is within {TREND_MARGIN:g} of 0 | {rivals} |",
         "|" + " --- |" * (4 + len(RIVALS)),
     ]
+    so: dict[str, Callable[[float], bool]] = {
+        "rloo-falls": lambda trend: trend < 0,
+        "gspo-rises": lambda trend: trend > 0,
+        "fspo-flat": lambda trend: abs(trend) <= TREND_MARGIN,
+        **{f"trend-{rival}": lambda lead: lead > 0 for rival in RIVALS},
+    }
     for kept in KEPT:
-        trends = {rule: [value for judged in found for value in _trends(judged, kept, rule)] for rule in TREND_OF}
-        cells = [
-            f"{sum(x < 0 for x in trends['rloo'])}",
-            f"{sum(x > 0 for x in trends['gspo'])}",
-            f"{sum(abs(x) <= TREND_MARGIN for x in trends['fspo'])}",
-        ]
-        for rival in RIVALS:
-            numbers = [x for judged in found for x in judged.numbers(f"{kept.tag}-trend-{rival}")]
+        cells = []
+        for part, holds in so.items():
+            numbers = [x for judged in found for x in judged.numbers(f"{kept.tag}-{part}")]
             clear, against = (sum(x[p] <= ALPHA for x in numbers) for p in ("p for", "p against"))
-            cells.append(f"{sum(value > 0 for value in _values(numbers))} ({clear}, {against})")
+            cells.append(f"{sum(map(holds, _values(numbers)))} ({clear}, {against})")
         lines.append(f"| {kept.words} | {' | '.join(cells)} |")
     return lines
 

@@ -70,8 +70,8 @@ that of the run without a clip (`{UNCLIPPED}`), and less that of `{REFERENCE}`, 
 fall of the training reward below its maximum so far. Each number is the mean over the seeds with its {PERCENT}
 interval; it has none if a seed lacks the number, if all seeds have the same, or if seeds are too few. The rules cut
 unlike shares in their own runs, and a band that cuts little has little trend, so compare the acceptances too. In short
-runs of other seeds in which each rule's range followed one band acceptance, the rewards of rloo and fspo
-[did not differ](which_rule.md#in-training).
+runs of chain-add, with other seeds, in which each rule's range followed one band acceptance, the rewards of rloo and
+fspo [did not differ](which_rule.md#in-training).
 """
 
 

@@ -352,6 +352,8 @@ target take their shape from earlier updates alone. A log has no number for a ca
 The logs are `studies/which_rule_logs.py`'s, named by task, step size and seed: {names}. Tasks: `chain-add` after a
 supervised warm-up; `digits`, the share of digits; `brief`, whether a response ends within 24 characters; all of one
 0.4M-parameter architecture. Logs of one task are more alike than logs of two, so the units are fewer than they look.
+On the logs of `fspo reproduce --preset paper`, claim C6 judges whether truncating or capping keeps more of the
+update's direction: [findings](findings.md#verdicts).
 """
 EXACT = """## In models whose update is known
 
@@ -360,11 +362,11 @@ acceptance, so that here a band is the same whatever happens outside it. Units a
 not drawn: the interval says how much it depends on the model, and a p-value is no more than a count of models.
 """.replace("{prompts}", str(PROMPTS))
 TRAINED = f"""{TRAINING}
-Short runs on two-core hardware: each rule's range follows the same band acceptance (`--rule.adapt range`), all else
-is equal and paired by seed; band acceptance is averaged from rollout {LEAST_RANGE} on. Means over seeds; in brackets
-Student's {PERCENT} interval: the fewer the seeds, the larger a difference that it cannot exclude. Each run: `fspo
-train --rule.preset RULE --rule.advantage grpo --rule.adapt range --rule.target 0.85 --rollouts 20`; the range
-follows from behind, so the acceptance is not quite the target.
+Short runs of `chain-add` on two-core hardware: each rule's range follows the same band acceptance
+(`--rule.adapt range`), all else is equal and paired by seed; band acceptance is averaged from rollout {LEAST_RANGE} on.
+Means over seeds; in brackets Student's {PERCENT} interval: the fewer the seeds, the larger a difference that it cannot
+exclude. Each run: `fspo train --rule.preset RULE --rule.advantage grpo --rule.adapt range --rule.target 0.85 --rollouts
+20`; the range follows from behind, so the acceptance is not quite the target.
 """
 CLOSE = "What such short runs of a small model cannot show is how rules differ over thousands of updates.\n"
 

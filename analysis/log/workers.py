@@ -54,7 +54,7 @@ def on_workers(
     workers : str
         Number of worker processes to start on this machine, or the address of a Dask scheduler.
     work : callable
-        Function of a part of the items. It is sent to every worker once, and must not change data that it holds.
+        Function of a part of the items. A worker receives it once, and it must not change data that it holds.
     files : sequence of path
         Files that ``work`` reads.
     done : callable
@@ -87,7 +87,8 @@ def on_workers(
         number = min(PARTS * sum(client.nthreads().values()), len(items))
         cuts = [i * len(items) // number for i in range(number + 1)]
         parts = [items[start:stop] for start, stop in pairwise(cuts)]
-        # A task, not scattered data: Dask makes it again if the worker that holds the only copy ends.
+        # `work` is sent as the result of a task: if the worker with the only copy ends, Dask runs the task again. Dask
+        # could not restore data that was sent with `scatter`.
         shared = client.submit(_given, work, pure=False)
         futures = [client.submit(_do, shared, part, pure=False) for part in parts]
         for place, part in enumerate(parts):

@@ -216,7 +216,7 @@ def run_jobs(
         return sum(job.rollouts if is_finished(job) else rollouts_done(job.run) for job in jobs)
 
     total = sum(job.rollouts for job in jobs)
-    # what stands already is "initial", so that the seconds left are those of the rollouts to come
+    # The rollouts of earlier starts are not counted in the speed from which tqdm estimates the remaining time.
     bar = tqdm(total=total, initial=done(), desc=description, unit="rollout", dynamic_ncols=True)
     variables = environment() | {"OMP_WAIT_POLICY": "PASSIVE", "TQDM_DISABLE": "1"}
     try:

@@ -177,7 +177,7 @@ def _forward(
         input_ids=ids,
         attention_mask=mask,
         use_cache=True,
-        # transformers 5.24 gave the cache its new name
+        # The argument is named "cache" since transformers 5.24, and was named "past_key_values" before.
         **{"cache" if "cache" in known else "past_key_values": cache},
         **{name: value for name, value in extra.items() if name in known},
     )

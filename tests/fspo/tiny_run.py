@@ -267,7 +267,8 @@ def _child(
 
 
 def free_ports(number: int) -> list[int]:
-    """Different TCP ports that nobody listens on; asked for one after another, a port could be given twice."""
+    """Return ``number`` different free TCP ports. All are bound at once, because two requests in a row may get the
+    same port."""
     with ExitStack() as stack:
         probes = [stack.enter_context(socket.socket()) for _ in range(number)]
         for probe in probes:

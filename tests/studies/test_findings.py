@@ -227,8 +227,8 @@ def test_the_trends_of_the_rules_stand_in_a_table_and_are_counted_both_ways():
     assert of_rloo == "| rloo | -0.070, -0.100 | -0.070, -0.100 | -0.070, -0.100 | -0.070, -0.100 |"
     head, _, at_95, *_, all_85 = verdicts.trend_counts(found)
     assert head.startswith("| trend of | rloo's falls | gspo's rises | fspo's is within 0.01 of 0 | fspo's is smaller")
-    assert at_95 == "| A != 0, 95 % left alone | 3 | 0 | 1 | 2 (1, 0) | 0 (0, 1) |"
-    assert all_85.startswith("| all, 85 % in the band | 3 | 0 | 1 |")
+    assert at_95 == "| A != 0, 95 % left alone | 3 (2, 0) | 0 (0, 0) | 1 (2, 0) | 2 (1, 0) | 0 (0, 1) |"
+    assert all_85.startswith("| all, 85 % in the band | 3 (2, 0) | 0 (0, 0) | 1 (2, 0) |")
     assert verdicts.number_of_logs(found) == 3
 
 

@@ -57,7 +57,8 @@ def test_two_workers_give_the_tables_of_one_process_though_one_is_killed_midway(
 
 
 def test_a_killed_worker_that_alone_held_the_work_loses_nothing():
-    """Dask keeps one copy of what no task waits for, and what it was given as data it cannot make again."""
+    """Dask keeps one copy of a value that no task waits for. If the worker with that copy is killed, Dask can make the
+    value again only if it is the result of a task."""
     distributed = pytest.importorskip("distributed")
 
     def until(holds):

@@ -1,5 +1,5 @@
-"""Every public function of theory and rules refuses what lies outside its statement, or answers None; none says NaN,
-but for the fair exponent of T19 where no band accepts the share asked for."""
+"""Every public function of theory and rules refuses an argument that its statement does not allow, or returns None. It
+never returns NaN; the one exception is T19's fair exponent if no band accepts the wanted share."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NO_NUMBERS = {"rule", "stats", "rate", "label", "identical", "one_sided", "name"
 
 
 def _exceeds_one(x: Any) -> Any:
-    """No distribution function: its values lie above 1."""
+    """Return 2 + x, which is no distribution function, because it exceeds 1."""
     return 2 + x
 
 
