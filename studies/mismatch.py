@@ -1,10 +1,11 @@
-"""Which correction of the mismatch between sampler and trainer accepts all lengths alike? Writes docs/mismatch.md.
+"""Which correction of the mismatch between sampler and trainer accepts all lengths alike?
 
 The script trains the embedded model on responses that are sampled from another law than the trainer's policy: with
 bfloat16 or int8 weights, with top-p, by a vLLM server in bfloat16 (and in float32, the control), or with the weights of
 earlier rollouts. ``fspo analyse`` analyses each log on the log-ratio in which that mismatch lies, ``engine`` or
-``behaviour``. Runs that are done are kept under --output; a run that was stopped goes on. ``make test-vllm`` makes the
-Python environment of the server; the variable VLLM_ENV names one in another place.
+``behaviour``. The numbers go to studies/results/mismatch.csv. Runs that are done are kept under --output; a run that
+was stopped goes on. ``make test-vllm`` makes the Python environment of the server; the variable VLLM_ENV names one in
+another place.
 
     python -m studies.mismatch --output out/mismatch     # an hour on an idle core
 """
@@ -12,22 +13,22 @@ Python environment of the server; the variable VLLM_ENV names one in another pla
 from __future__ import annotations
 
 import argparse
+import math
+from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-import torch
 
+from analysis.api import analyse
 from analysis.log.loading import load_run
-from analysis.options import Options
 from analysis.rules.evaluate import TARGETS
-from analysis.run import analyse
 from analysis.stats.fair_exponent import fair_exponents
 from analysis.tables.columns import Interval
-from analysis.tables.ess import EXACT
 from fspo.base.errors import run_cli
+from fspo.base.files import whole_file
 from fspo.base.options import parse
 from fspo.config import TrainConfig
 from fspo.gradlog import read_log
@@ -38,13 +39,14 @@ from fspo.models.load import load_model
 from fspo.models.warmup import warm_up
 from fspo.rules import Ratio
 from fspo.sampling.vllm import write_weights
-from fspo.stats.bins import Bins
 from fspo.stats.clusters import dense, ratios
 from fspo.stats.intervals import mean_interval
 from fspo.train.trainer import Trainer
-from studies.mismatch_page import MASKS, write
-from studies.vllm_server import serve
+from tests.fspo.sampling.vllm_server import serve
 
+TABLE = Path(__file__).parent / "results" / "mismatch.csv"
+MASKS = ("product", "geometric", "sqrt", "sqrt-kl")
+"""The masks that are compared, each at ranges that accept the shares ``TARGETS`` of every five rollouts."""
 EDGES = (1, 16, 32, 64, 128, 192, 265)
 
 
@@ -97,7 +99,7 @@ def trained(name: str, source: Source, output: Path, threads: int) -> Path:
         return run
     arguments = ["--output", str(run), "--rollouts", str(source.rollouts), "--resume", "true"]
     arguments += ["--eval.every", "0", "--trackers", "[]", "--checkpoint_every", "1", "--keep_checkpoints", "1"]
-    arguments += ["--log.score_minibatches", "[0,1,2,3]", "--log.tokens", "true", *source.options]
+    arguments += ["--log.score_minibatches", "[0,1,2,3]", *source.options]
     arguments += ["--threads", str(threads)]
     if source.server:
         write_weights(load_model(warm_up()), folder)
@@ -120,65 +122,88 @@ def from_rollout(run: Path, first: int) -> Path:
     return part
 
 
-def measured(text: str, run: Path, on: Ratio) -> dict[str, Any]:
-    """Analyse one log-ratio of a run, which ``on`` names, and return the numbers that docs/mismatch.md shows of it."""
-    options, bins = Options(edges=EDGES, on=on), Bins(EDGES)
-    loaded = load_run(run, on=on)
-    tables, summary = analyse(loaded, bins, options)
-    rows = loaded.rows.use("first")
+class MismatchRow(NamedTuple):
+    """A row of the table.
+
+    Attributes
+    ----------
+    source : str
+        The run and its log-ratio.
+    quantity : str
+        What was measured: the exponent H of the standard deviation, the fair exponent, ``sd`` (nats), ``mean_weight``
+        of e^ratio, ``alike`` and ``cross`` (see the functions); of a mask its ``acceptance``, ``trend``, LRE_2, and
+        the ``cosine`` (same batch), squared bias and mean squared error of the masked update.
+    mask : str
+        Name of a mask; "" if the quantity is of none.
+    target : float
+        Share that the mask accepts, NaN if there is no mask.
+    bin : str
+        Lengths, "all" for all together.
+    estimate, ci_low, ci_high : float
+        Value and ends of its interval, NaN where there is none.
+    """
+
+    source: str
+    quantity: str
+    mask: str
+    target: float
+    bin: str
+    estimate: float
+    ci_low: float
+    ci_high: float
+
+
+def measured(text: str, run: Path, on: Ratio) -> Iterator[MismatchRow]:
+    """Analyse one log-ratio of a run, which ``on`` names, and yield its rows of the table."""
+    tables = analyse(run, edges=EDGES, on=on)
+    rows = load_run(run, on=on).rows.use("first")
     scaling = tables["scaling"].query("subset == 'all' and use == 'first' and sign == 'all'")
-    return {
-        "text": text,
-        "rollouts": len(np.unique(rows.rollout)),
-        "rows": summary["counts"]["rows_first_use"],
-        "warnings": summary["warnings"],
-        "exponent": [end / 2 for end in _cells(scaling, "slope_2H")[0]],
-        "fair": dict(zip(map(str, TARGETS), fair_exponents(rows, TARGETS), strict=True)),
-        "by_length": _by_length(tables),
-        "tokens": _tokens(tables),
-        "alike": alike(run, on),
-        "masks": [] if on == "update" else _masks(tables),
-        "cross": None if on == "update" else cross_term(run, on),
+    (exponent,) = cells(scaling, "slope_2H")
+    yield MismatchRow(text, "H", "", math.nan, "all", *(end / 2 for end in exponent[1:]))
+    for target, found in zip(TARGETS, fair_exponents(rows, TARGETS), strict=True):
+        yield MismatchRow(text, "fair_exponent", "", target, "all", *found)
+    moments = tables["moments"].query("subset == 'all' and use == 'first'")
+    for place, *variance in cells(moments, "var_S"):
+        yield MismatchRow(text, "sd", "", math.nan, place, *np.sqrt(variance).tolist())
+    for place, *weight in cells(moments, "mean_weight"):
+        yield MismatchRow(text, "mean_weight", "", math.nan, place, *weight)
+    yield MismatchRow(text, "alike", "", math.nan, "all", *alike(run, on))
+    if on != "update":
+        yield MismatchRow(text, "cross", "", math.nan, "all", cross_term(run, on), math.nan, math.nan)
+        yield from of_masks(text, tables)
+
+
+def of_masks(text: str, tables: dict[str, pd.DataFrame]) -> Iterator[MismatchRow]:
+    """Yield what each correction of `MASKS` does to the update at each target acceptance."""
+    quantities = {
+        "acceptance": ("acceptance", "subset == 'all' and measure == 'band'", "estimate"),
+        "trend": ("trend", "subset == 'all' and measure == 'band'", "slope"),
+        "LRE_2": ("lre", "subset == 'all' and measure == 'band' and norm == 'l2'", "estimate"),
+        "cosine": ("cosine", "bin == -1 and weight == 'sequence'", "estimate"),
+        "bias2": ("population", "bin == -1 and reference == 'population' and quantity == 'bias2'", "estimate"),
+        "mse": ("population", "bin == -1 and reference == 'population' and quantity == 'mse'", "estimate"),
     }
+    for target in TARGETS:
+        for mask in MASKS:
+            case = f"rule == '{mask}' and outside == 'mask' and source == 'matched' and target == {target}"
+            for quantity, (table, where, column) in quantities.items():
+                for place, *found in cells(tables[table].query(case).query(where), column):
+                    yield MismatchRow(text, quantity, mask, target, place, *found)
 
 
-def _cells(table: pd.DataFrame, name: str = "estimate") -> list[list[float]]:
-    """Return, for each row of a table, the value in column ``name`` and the two ends of its interval."""
+def cells(table: pd.DataFrame, name: str) -> list[tuple[str, float, float, float]]:
+    """Return, for each row of a table, its bin, the value in column ``name`` and the two ends of its interval."""
     prefix = "" if name in ("estimate", "slope", "slope_2H") else f"{name}_"
-    return table[[name, f"{prefix}ci_low", f"{prefix}ci_high"]].astype(float).values.tolist()
-
-
-def _by_length(tables: dict[str, pd.DataFrame]) -> list[dict[str, Any]]:
-    """Return mean length, standard deviation of the log-ratio, mean weight and effective sample size for each bin of
-    lengths, and at the end for all lengths together."""
-    moments = tables["moments"].query("subset == 'all' and use == 'first'").sort_values("bin", key=_last)
-    ess = _cells(tables["ess"].query(f"use == 'first' and rule == '{EXACT}'").sort_values("bin", key=_last))
-    return [
-        {
-            "bin": "all" if row["bin"] == -1 else span(row["bin_lo"], row["bin_hi"]),
-            "length": row["bin_mean"],
-            "sd": np.sqrt(variance).tolist(),
-            "weight": weight,
-            "ess": size,
-        }
-        for row, variance, weight, size in zip(
-            moments.to_dict("records"), _cells(moments, "var_S"), _cells(moments, "mean_weight"), ess, strict=True
-        )
+    places = [
+        "all" if row.get("bin", -1) == -1 else span(row["bin_lo"], row["bin_hi"]) for row in table.to_dict("records")
     ]
+    values = table[[name, f"{prefix}ci_low", f"{prefix}ci_high"]].astype(float).values.tolist()
+    return [(place, *found) for place, found in zip(places, values, strict=True)]
 
 
 def span(low: float, high: float) -> str:
     """Return the text "3-7" for the bin [3, 8), which holds the whole numbers 3 to 7, and "3" for [3, 4)."""
     return f"{low:.0f}-{high - 1:.0f}" if high > low + 1 else f"{low:.0f}"
-
-
-def _tokens(tables: dict[str, pd.DataFrame]) -> list[dict[str, Any]]:
-    """Return the standard deviation of token log-ratios by range of positions in the response."""
-    found = tables["positions"].query("by == 'position' and bin >= 0 and reason == ''").drop_duplicates("bin")
-    return [
-        {"bin": span(row["bin_lo"], row["bin_hi"]), "tokens": int(row["count"]), "sd": float(row["sd_log_ratio"])}
-        for row in found.to_dict("records")
-    ]
 
 
 def alike(run: Path, on: Ratio) -> Interval:
@@ -198,40 +223,6 @@ def alike(run: Path, on: Ratio) -> Interval:
     return Interval(float(found.value[0]), float(low), float(high))
 
 
-def _last(bins: pd.Series) -> pd.Series:
-    """Return keys that sort bin numbers so that -1, which stands for all bins, comes last."""
-    return bins.where(bins >= 0, len(EDGES))
-
-
-def _masks(tables: dict[str, pd.DataFrame]) -> list[dict[str, Any]]:
-    """Return what each correction of `MASKS` does to the update, at each target acceptance: its acceptance by length,
-    the trend and LRE of this acceptance, and the cosine, squared bias and mean squared error of the masked update.
-    """
-    found = []
-    for target in TARGETS:
-        for mask in MASKS:
-            case = f"rule == '{mask}' and outside == 'mask' and source == 'matched' and target == {target}"
-            of_case = {name: table.query(case) for name, table in tables.items() if "outside" in table}
-            whole = "subset == 'all' and measure == 'band'"
-            accepted = of_case["acceptance"].query(whole).sort_values("bin", key=_last)
-            every = {name: of_case[name].query("bin == -1") for name in ("cosine", "population")}
-            of_population = every["population"].query("reference == 'population'").set_index("quantity")
-            found.append(
-                {
-                    "mask": mask,
-                    "target": target,
-                    "acceptance": _cells(accepted),
-                    "trend": _cells(of_case["trend"].query(whole), "slope")[0],
-                    "lre": _cells(of_case["lre"].query(f"{whole} and norm == 'l2'"))[0],
-                    "cosine": _cells(every["cosine"].query("weight == 'sequence'"))[0],
-                    "bias2": _cells(of_population.loc[["bias2"]])[0],
-                    "mse": _cells(of_population.loc[["mse"]])[0],
-                    "population_cosine": _cells(of_population.loc[["cosine"]])[0],
-                }
-            )
-    return found
-
-
 def cross_term(run: Path, on: Ratio) -> float:
     """Return Var(S + E) / (Var S + Var E) (T18) over responses at first use, logged after an update. E stands here for
     the log-ratio that ``on`` names.
@@ -245,24 +236,22 @@ def cross_term(run: Path, on: Ratio) -> float:
 
 
 def main() -> int:
-    """Train the runs that are missing, measure all runs, and write the page, its figures and its numbers."""
+    """Train the runs that are missing, measure all runs, and write the table."""
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--output", type=Path, default=Path("out/mismatch"), help="folder of the runs")
     p.add_argument("--threads", type=int, default=1, help="torch threads of the trainer")
     args = p.parse_args()
     output = args.output.resolve()
-    every = {**SOURCES, **CONTROL}
-    runs = {name: trained(name, source, output, args.threads) for name, source in every.items()}
-    found = {name: measured(s.text, from_rollout(runs[name], s.first), s.on) for name, s in SOURCES.items()}
+    runs = {name: trained(name, s, output, args.threads) for name, s in (SOURCES | CONTROL).items()}
+    rows = [row for name, s in SOURCES.items() for row in measured(s.text, from_rollout(runs[name], s.first), s.on)]
+    rows += measured("S (bfloat16 run)", runs[UPDATE], "update")
     control = load_run(runs["vllm32"], on="engine").rows.use("first")
-    write(
-        {
-            "torch": torch.__version__,
-            "sources": found,
-            "update": measured("S (bfloat16 run)", runs[UPDATE], "update"),
-            "control": {"rows": len(control), "sd": float(control.S.std())},
-        }
+    rows.append(
+        MismatchRow(CONTROL["vllm32"].text, "sd", "", math.nan, "all", float(control.S.std()), math.nan, math.nan)
     )
+    with whole_file(TABLE) as path:
+        pd.DataFrame(rows, columns=MismatchRow._fields).to_csv(path, index=False, float_format="%.5g")
+    print(TABLE.read_text(encoding="utf-8"))
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Measure the law of S on a pretrained language model. Writes results/pretrained/, its picture and docs/findings.md.
+"""Measure how S depends on the length on a pretrained language model. Writes CSV files to results/pretrained/.
 
 Unclipped runs train a small pretrained model to count: the prompt shows four solved examples and asks for the numbers
 from a to b. The reward of the first run is 1 for the right numbers and a line end, else 0. As its rewards were soon
@@ -21,24 +21,16 @@ import pandas as pd
 from transformers import AutoTokenizer, GenerationConfig
 
 from analysis.api import analyse
-from analysis.claims.evidence import select
-from analysis.claims.quantities import ACCEPTED
 from analysis.log.loading import load_run
-from figures.of_runs import acceptance_by_length
-from figures.style import Style
-from figures.tables import load
+from analysis.stats.fair_exponent import fair_exponents
 from fspo.base.errors import run_cli
 from fspo.base.files import whole_file, write_text
 from fspo.base.options import parse
 from fspo.config import TrainConfig
 from fspo.gradlog.metrics_file import MetricsFile
 from fspo.gradlog.run_folder import MODEL
-from fspo.repro.presets import SIX_RULES
-from fspo.rules import COMPARED_ADVANTAGE
+from fspo.rules import COMPARED, COMPARED_ADVANTAGE
 from fspo.train.trainer import Trainer
-from studies import findings
-from studies import reproduction_tables as measures
-from studies.reference_pages import DOCS
 
 RUNS = {
     "exact-seed11": (11, "exact"),
@@ -52,8 +44,12 @@ MOST_NUMBERS = 50
 SHOTS = ((3, 6), (12, 14), (7, 7), (21, 29))
 EDGES = (1, 8, 16, 32, 64, 161)
 ROLLOUTS = 32
-RULES = SIX_RULES
-PICTURE, DPI = DOCS / "images" / "pretrained_acceptance.png", 160
+RULES = COMPARED
+RESULTS = Path(__file__).resolve().parents[1] / "results" / "pretrained"
+SHARES = (0.75, 0.85, 0.95)
+"""Accepted shares at which the fair exponent is estimated."""
+MEASURES = ("subset == 'all' and measure == 'band'", "subset == 'nonzero' and measure == 'update'")
+"""What is shown of each rule: which of all responses lie in its band, which with A != 0 it does not clip."""
 OPTIONS = {
     "rule.preset": "none",
     "rule.advantage": COMPARED_ADVANTAGE,
@@ -144,17 +140,18 @@ def trained(name: str, model: Path, output: Path, rollouts: int, threads: int) -
 def publish(run: Path, results: Path, seed: int) -> None:
     """Analyse the run, and write its small tables and its numbers to the folder ``results``."""
     tables = analyse(run, edges=EDGES, rules=RULES)
-    loaded = load_run(run)
-    rows = measures.moved(loaded)
-    files = {
-        "fair_exponent": pd.DataFrame(measures.exponent_rows(rows)).assign(run=loaded.name),
-        "trend_parts": pd.DataFrame(measures.part_rows(rows)).assign(run=loaded.name),
-        "law": pd.DataFrame(measures.law_rows(rows)).assign(run=loaded.name),
-    }
+    rows = load_run(run).rows.use("first")
+    rows = rows.take(rows.updates > 0)
+    exponents = [
+        {"responses": responses, "share": share, **found._asdict()}
+        for responses in ("all", "A != 0")
+        for share, found in zip(SHARES, fair_exponents(rows, SHARES, responses), strict=True)
+    ]
+    files = {"fair_exponent": pd.DataFrame(exponents)}
     bins = ["bin_lo", "bin_hi", "bin_mean", "count", "clusters", "estimate"]
     for name, columns in (("trend", ["slope"]), ("acceptance", bins)):
-        drops = select(tables[name], source="matched", outside="drop")
-        found = [select(drops, rule=rule, **where) for where in ACCEPTED.values() for rule in RULES]
+        drops = tables[name].query("source == 'matched' and outside == 'drop'")
+        found = [drops.query(where) for where in MEASURES]
         shown = ["rule", "measure", "target", *columns, "ci_low", "ci_high"]
         files[name] = pd.DataFrame(pd.concat(found), columns=shown)
     results.mkdir(parents=True, exist_ok=True)
@@ -184,12 +181,6 @@ def publish(run: Path, results: Path, seed: int) -> None:
     write_text(results / "run.json", json.dumps(said, indent=1) + "\n")
 
 
-def draw(run: Path, picture: Path = PICTURE) -> None:
-    """Draw the acceptance by length of a pretrained model's analysed run, the picture in docs/findings.md."""
-    with whole_file(picture) as path:
-        acceptance_by_length.figure(load([run]), Style("neurips")).savefig(path, dpi=DPI, format="png")
-
-
 def main() -> int:
     """Train the runs that are missing, and publish their numbers."""
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -201,9 +192,7 @@ def main() -> int:
     args = p.parse_args()
     for name in args.runs:
         run = trained(name, args.model, args.output.resolve(), args.rollouts, args.threads)
-        publish(run, findings.PRETRAINED / name, RUNS[name][0])
-    draw(run)
-    write_text(findings.PAGE, findings.published())
+        publish(run, RESULTS / name, RUNS[name][0])
     return 0
 
 

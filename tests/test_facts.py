@@ -13,7 +13,7 @@ from analysis.doctor import admit
 from analysis.importing import convert, names
 from analysis.log import usable
 from fspo.gradlog.schema import LOG_COLUMNS
-from fspo.rules import COMPARED, CORRECTIONS, PRESETS
+from fspo.rules import COMPARED, PRESETS
 from proofs_check.tools import log_rows as checked
 
 ROOT = Path(__file__).parents[1]
@@ -158,7 +158,6 @@ def test_lists_of_rules_name_presets_and_repeat_none_that_has_a_name():
         "fspo/rules/presets.py": {"dr_grpo"},  # estimators of the advantage
         "fspo/rules/rule.py": {"fixed", "linear", "sqrt", "token", "prefix"},  # shapes
         "figures/style.py": {"random"},  # the control
-        "studies/rule_pages.py": set(CORRECTIONS),
         "figures/of_theory/fairness_map.py": {"fixed", "linear", "power-0.25", "power-0.75"},  # bands of the map
     }
     found, named = 0, (set(COMPARED), set(PRESETS))

@@ -1,8 +1,7 @@
-"""docs/mismatch.md against the numbers of its study."""
+"""The study of the mismatch: which rollouts are read, and what dependent tokens add up to."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -12,23 +11,6 @@ from fspo.gradlog import GradLogWriter
 from fspo.gradlog.files import log_paths
 from fspo.gradlog.run_folder import GRADLOG
 from studies import mismatch as study
-from studies import mismatch_page as page
-
-
-def test_the_page_says_what_the_numbers_say() -> None:
-    results = json.loads(page.RESULTS.read_text(encoding="utf-8"))
-    text = page.PAGE.read_text(encoding="utf-8")
-    assert text == page.page(results)
-    results["sources"]["int8"]["masks"][0]["trend"][0] += 0.01
-    assert text != page.page(results)
-
-
-@pytest.mark.parametrize(
-    ("trend", "cut"),
-    [((-0.1, -0.2, -0.01), "long"), ((0.1, 0.01, 0.2), "short"), ((0.1, -0.1, 0.3), "neither")],
-)
-def test_a_trend_says_which_responses_are_cut_only_if_its_interval_does(trend: tuple[float, ...], cut: str) -> None:
-    assert page.direction(trend) == cut
 
 
 def test_rollouts_before_the_first_are_left_out(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import json
 import shutil
 
+import pandas as pd
 import pytest
 from transformers import GenerationConfig
 
@@ -10,9 +11,8 @@ from fspo.base.options import parse
 from fspo.config import TrainConfig
 from fspo.tasks.chain_add import build_tokenizer
 from fspo.tasks.verify import Verifier, VerifierConfig
-from studies import findings, pretrained, reproduction_tables
+from studies import pretrained
 from studies.counting_reward import graded
-from studies.findings_tables import language_model, language_model_line
 from tests.record.make_record import LOGS
 
 
@@ -70,37 +70,17 @@ def test_every_run_has_a_seed_of_its_own_and_a_verifier_that_loads():
         Verifier(VerifierConfig(verifier=verifier)).close()
 
 
-def test_a_run_is_published_as_tables_a_picture_and_a_section(tmp_path, monkeypatch):
-    real = reproduction_tables.fair_exponents
-    monkeypatch.setattr(
-        reproduction_tables, "fair_exponents", lambda rows, shares, which: real(rows, shares, which, resamples=5)
-    )
-    run = tmp_path / "run"
+def test_a_run_is_published_as_tables(tmp_path, monkeypatch):
+    real = pretrained.fair_exponents
+    monkeypatch.setattr(pretrained, "fair_exponents", lambda *args: real(*args, resamples=5))
+    run, results = tmp_path / "run", tmp_path / "results"
     shutil.copytree(LOGS / "fspo-kl", run)
     (run / "metrics.jsonl").write_text("".join(json.dumps({"rollout": i, "reward": i}) + "\n" for i in range(8)))
-    pretrained.publish(run, tmp_path / "results" / "one", 7)
-    text = language_model(tmp_path / "results")
-    assert "- `one`: 8 rollouts of 32 planned (it ended early), " in text
-    assert "mean reward 0.50 in the first and 6.50 in the last quarter" in text
-    lines = (
-        "| one | all | fspo | ",
-        "| one | A != 0 | fspo | ",
-        "| one | A != 0 | trend | ",
-        "pretrained_acceptance.png",
-    )
-    assert all(words in text for words in lines)
-    said = language_model_line(tmp_path / "results")
-    assert "`one`, of all responses: rloo " in said
-    assert "`one`, of those with A != 0: rloo " in said
-    assert language_model(tmp_path / "nothing") == ""
-    pretrained.draw(run, tmp_path / "picture.png")
-    assert (tmp_path / "picture.png").stat().st_size > 10_000
-
-
-def test_the_first_run_s_files_know_no_set_of_responses(tmp_path):
-    """They were written before the tables told the responses with A != 0 from all."""
-    shutil.copytree(findings.PRETRAINED / "exact-seed11", tmp_path / "exact-seed11")
-    text = language_model(tmp_path)
-    assert "| exact-seed11 | all | fspo | -0.014 [-0.042, 0.014] | -0.008 [-0.027, 0.011] |" in text
-    assert "| exact-seed11 | all | trend | " in text
-    assert "of those with A != 0" not in language_model_line(tmp_path)
+    pretrained.publish(run, results, 7)
+    said = json.loads((results / "run.json").read_text())
+    assert (said["rollouts"], said["first"], said["last"]) == (8, 0.5, 6.5)
+    tables = {name: pd.read_csv(results / f"{name}.csv") for name in ("fair_exponent", "trend", "acceptance")}
+    assert len(tables["fair_exponent"]) == 2 * len(pretrained.SHARES)
+    for name in ("trend", "acceptance"):
+        assert set(tables[name].rule) == set(pretrained.RULES)
+        assert set(tables[name].measure) == {"band", "update"}

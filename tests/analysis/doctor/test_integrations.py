@@ -8,7 +8,7 @@ from analysis.doctor.examine import examine
 from examples.trl_observe import digits, sample_in_bfloat16
 from fspo.integrations.trl import FSPOConfig, FSPOTrainer, observe
 from fspo.models.load import build_embedded_model, load_tokenizer
-from studies.doctor_healthy import train_run
+from tests.analysis.doctor.healthy import train_run
 
 LAWS = {"mean_weight", "k1_k3", "weight_by_length", "before_update", "estimator", "uses", "sums", "sampler_law"}
 

@@ -18,7 +18,7 @@ from analysis.doctor.tokens import TokenLaw
 from analysis.log.copies import find_copies
 from analysis.stats.anytime import AnytimeMean, stakes
 from fspo.gradlog import GradLogWriter, read_log
-from studies.log_changes import add, after, kept, rewritten, zeroed
+from tests.analysis.doctor.log_changes import add, after, kept, rewritten, zeroed
 from tests.analysis.doctor.made import findings, rows_of
 
 

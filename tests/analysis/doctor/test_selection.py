@@ -10,8 +10,8 @@ from analysis.doctor.findings import Severity
 from analysis.doctor.laws import Laws
 from analysis.doctor.patient import Rows
 from analysis.doctor.selection import Selection
-from studies.doctor_healthy import SimulatedRun, write_simulated_run
-from studies.log_changes import kept, rewritten
+from tests.analysis.doctor.healthy import SimulatedRun, write_simulated_run
+from tests.analysis.doctor.log_changes import kept, rewritten
 from tests.analysis.doctor.made import findings, rows_of
 
 

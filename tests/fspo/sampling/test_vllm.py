@@ -27,8 +27,8 @@ from fspo.gradlog import read_log
 from fspo.sampling import vllm
 from fspo.sampling.sample import Responses, sample
 from fspo.train.checkpoint import list_checkpoints
-from studies.vllm_server import Running, missing, serve
 from tests.fspo.sampling.test_sample import plain_logprobs
+from tests.fspo.sampling.vllm_server import Running, missing, serve
 
 real = pytest.mark.skipif(bool(missing()), reason=missing())
 EOS = [1, 2]

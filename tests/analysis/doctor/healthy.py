@@ -1,10 +1,8 @@
-"""List and make healthy runs for the study of `fspo doctor`: 200 simulated and 32 trained runs.
+"""Healthy runs, simulated and trained, on which the doctor should find nothing.
 
-`fspo doctor` reads a gradient log and reports what cannot be true of a sound run, so its warnings about a healthy run
-are false alarms. A simulated run really trains a small policy: a table of logits of the next token, with a row for each
-kind of prompt and last token. The policy samples responses, gets rewards and follows the clipped gradient. So every law
-of docs/theory.md holds by construction, and no log-ratio is drawn from a distribution that somebody chose. The doctor's
-checks were not developed on these runs, and the lists were written before the doctor examined the first run.
+A simulated run really trains a small policy: a table of logits of the next token, with a row for each kind of prompt
+and last token. The policy samples responses, gets rewards and follows the clipped gradient. So every law of
+docs/theory.md holds by construction, and no log-ratio is drawn from a distribution that somebody chose.
 """
 
 from __future__ import annotations
@@ -20,7 +18,6 @@ import numpy as np
 from analysis.doctor.planted import clip_columns
 from fspo.advantages import advantages
 from fspo.gradlog import GradLogWriter
-from fspo.gradlog.metrics_file import MetricsFile
 from fspo.rules import PRESETS, Preset, preset, token_k3
 
 KINDS, TOKENS = 6, 12
@@ -37,6 +34,8 @@ class SimulatedRun:
     ----------
     rule : str
         Preset of the clip rule; its range is replaced by the one in ``RANGES``.
+    changes : tuple of (str, value) pairs
+        Fields of the rule that differ from the preset, with their values.
     steps : {"gradient", "sign", "heavy"}
         How an update moves the policy's table of logits: along the gradient; by the gradient's sign, as Adam does; or
         by that sign times the absolute value of Student's t with 2 degrees of freedom, which moves a few entries far
@@ -60,6 +59,7 @@ class SimulatedRun:
     """
 
     rule: str = "fspo"
+    changes: tuple[tuple[str, Any], ...] = ()
     steps: str = "sign"
     peaked: bool = False
     lengths: tuple[int, int] = (20, 150)
@@ -75,48 +75,22 @@ class SimulatedRun:
 
     @property
     def preset(self) -> Preset:
-        """The preset of the run's clip rule, with the range that ``RANGES`` gives the rule in this study."""
-        return preset(self.rule, **RANGES.get(self.rule, {}))
+        """The preset of the run's clip rule, with the range in ``RANGES`` and the run's own changes."""
+        return preset(self.rule, **RANGES.get(self.rule, {}) | dict(self.changes))
 
 
-def _ranged(value: float) -> dict[str, float]:
+def ranged(value: float) -> dict[str, float]:
+    """Return the fields of a rule that give it a symmetric range."""
     return {"range_lo": value, "range_hi": value}
 
 
-RANGES = {name: _ranged(0.1) for name in PRESETS if name.startswith(("fspo", "ctpo"))}
-RANGES |= {"gspo": _ranged(0.03), "power": _ranged(0.05), "rloo": _ranged(0.5)}
+RANGES = {name: ranged(0.1) for name in PRESETS if name.startswith("fspo")}
+RANGES |= {"gspo": ranged(0.03), "rloo": ranged(0.5)}
 """Ranges of rules in the healthy runs; a rule that is not named keeps its preset's range. Published ranges would clip
 too much in these runs, because S of a small model is larger."""
 RATES = {"gradient": 0.1, "sign": 0.15, "heavy": 0.25}
 """For each value of ``SimulatedRun.steps``: how far the updates of one rollout together move the entries of the table
 of logits at most, as a root mean square, nats."""
-RULES = ("fspo", "rloo", "gspo", "fspo-kl", "fspo-truncate", "fspo-cap", "none", "fspo-tilted", "power", "fspo-signed")
-HEALTHY = tuple(
-    SimulatedRun(
-        rule=RULES[i % 10],
-        steps=("gradient", "sign", "heavy")[i // 10 % 3],
-        peaked=i % 7 >= 4,
-        lengths=((6, 40), (20, 150), (60, 300))[i % 3],
-        group=(4, 8, 16)[i // 3 % 3],
-        prompts=256 // (4, 8, 16)[i // 3 % 3],
-        minibatches=(4, 2)[i // 4 % 2],
-        epochs=(2, 1)[i // 8 % 2],
-        engine=(0.0, 0.0, 0.005, 0.02)[i // 2 % 4],
-        selected=i % 11 >= 8,
-        graded=i % 5 == 4,
-        fresh=i // 7 % 2 == 1,
-    )
-    for i in range(200)
-)
-"""The healthy simulated runs, fixed before the doctor examined any of them. Run i has the seed ``FIRST_SEED`` + i.
-Trials of the simulation, in which the step sizes ``RATES`` were chosen, took seeds below 1000."""
-FIRST_SEED = 37000
-
-PRECISIONS = {70: "same", 71: "bfloat16"}
-"""Seeds of the runs that the trainer makes, each with the precision of the program that samples."""
-TRAINED = {f"{name}-{seed}": (name, seed) for seed in PRECISIONS for name in PRESETS}
-"""The healthy runs that the trainer makes: preset and seed by the name of the run folder. The list was fixed before the
-doctor examined any of them."""
 OPTIONS = {
     "rollouts": 10,
     "threads": 1,
@@ -134,26 +108,17 @@ OPTIONS = {
 """Options of the trained runs, whose model is the embedded one and whose task is chain-add."""
 
 
-def train_run(run: Path, rule: str, seed: int, **changes: Any) -> None:
-    """Train a healthy run for the study of ``fspo doctor``, or resume it if its folder exists.
+def train_run(run: Path, rule: str, seed: int, precision: str = "bfloat16", **changes: Any) -> None:
+    """Train a healthy run, or resume it if its folder exists.
 
-    Its options are ``OPTIONS``, the rule with its range in ``RANGES``, the seed with its precision in ``PRECISIONS``,
-    and ``changes``.
+    Its options are ``OPTIONS``, the rule with its range in ``RANGES``, the seed, the precision of the program that
+    samples, and ``changes``.
     """
-    options = OPTIONS | {"rule.preset": rule, "seed": seed, "sampling.precision": PRECISIONS.get(seed, "bfloat16")}
+    options = OPTIONS | {"rule.preset": rule, "seed": seed, "sampling.precision": precision}
     options |= {f"rule.{key}": value for key, value in RANGES.get(rule, {}).items()}
     options |= {"output": run, "resume": str(run.exists()).lower()} | changes
     command = [part for key, value in options.items() for part in (f"--{key}", str(value))]
     subprocess.run([sys.executable, "-m", "fspo.train", *command], check=True, stdout=subprocess.DEVNULL)
-
-
-def train_missing(folder: Path) -> list[Path]:
-    """Train the runs of ``TRAINED`` that the folder lacks or that were stopped, and return the folders of all runs."""
-    for name, (rule, seed) in TRAINED.items():
-        if len(MetricsFile(folder / name).of_phase("train")) < OPTIONS["rollouts"]:
-            print("training", name, flush=True)
-            train_run(folder / name, rule, seed)
-    return [folder / name for name in TRAINED]
 
 
 @dataclass(frozen=True)

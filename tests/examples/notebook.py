@@ -1,6 +1,6 @@
 """This script runs examples/own_table.ipynb and stores the outputs in it, for readers on the web.
 
-    python -m studies.notebook
+    python -m tests.examples.notebook
 
 A test runs the notebook again and compares the texts that its cells show with the stored ones.
 """
@@ -15,7 +15,7 @@ import nbformat
 
 from fspo.base.files import write_text
 
-NOTEBOOK = Path(__file__).parents[1] / "examples" / "own_table.ipynb"
+NOTEBOOK = Path(__file__).parents[2] / "examples" / "own_table.ipynb"
 
 
 def executed(folder: str | Path) -> Any:

@@ -3,7 +3,7 @@
 `fspo doctor` reads a gradient log and reports what cannot be true of a sound run. The fifty were written after the
 doctor's tests had been fixed: forty first, and ten more after checks had been added for some of the forty that the
 doctor had not seen. Where a defect is a bug that a user of an RL library reported, ``Defect.source`` names the report.
-A defect changes the logged rows of a sound run as the bug would. The functions of studies/log_changes.py make these
+A defect changes the logged rows of a sound run as the bug would. The functions of log_changes.py make these
 changes and recompute the columns that depend on what they changed. Each defect lists the doctor's checks whose finding
 would describe it rightly.
 """
@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from analysis.doctor.findings import Answer
-from studies.log_changes import (
+from tests.analysis.doctor.log_changes import (
     Change,
     Columns,
     add,

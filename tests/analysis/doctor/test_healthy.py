@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from fspo.gradlog import read_log
-from studies.doctor_healthy import (
-    HEALTHY,
+from tests.analysis.doctor.healthy import (
     KINDS,
     TOKENS,
     SimulatedRun,
@@ -55,9 +54,3 @@ def test_weights_to_the_sampler_have_mean_1_at_first_use(plan, tmp_path):
     error = np.std(weights) / np.sqrt(6)
     assert abs(np.mean(weights) - 1) < 4 * error + 0.002
     assert error < 0.02
-
-
-def test_the_list_of_healthy_runs_is_the_one_that_was_fixed():
-    assert len(HEALTHY) == len(set(HEALTHY)) == 200
-    assert {plan.rule for plan in HEALTHY[:10]} == {plan.rule for plan in HEALTHY}
-    assert sum(plan.selected for plan in HEALTHY) == 54

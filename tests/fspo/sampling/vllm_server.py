@@ -1,5 +1,5 @@
 """Start and stop a vLLM server on the CPU, in its own Python environment (`make .vllm/ready`), for tests and
-studies."""
+the study of the mismatch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from fspo.base.errors import UserError
 
-PYTHON = Path(os.environ.get("VLLM_ENV") or Path(__file__).resolve().parent.parent / ".vllm") / "bin" / "python"
+PYTHON = Path(os.environ.get("VLLM_ENV") or Path(__file__).resolve().parents[3] / ".vllm") / "bin" / "python"
 """Python of vLLM's environment: that of the variable VLLM_ENV, or the one that `make .vllm/ready` makes."""
 STARTS_WITHIN = 400.0
 """Seconds within which a server must answer. The embedded model's server takes about 20 on an idle core."""

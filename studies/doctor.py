@@ -1,0 +1,194 @@
+"""How often `fspo doctor` is right: its false alarms in healthy runs, and the defects that it sees in spoilt logs.
+
+    python -m studies.doctor --runs FOLDER [--only power]
+
+Writes a part of studies/results/doctor.csv after the other. FOLDER holds the trained healthy runs; those that it lacks
+are trained (half an hour on two cores).
+
+- ``false_alarms``: for each check, in how many of 200 simulated and 32 trained healthy runs (seeds and settings fixed
+  beforehand) it finds something, by severity. At ``warning`` or worse that is a false alarm.
+- ``spoilt``: for each of 50 defects (tests/analysis/doctor/defects.py), in how many of 5 spoilt logs the doctor finds
+  something that it does not find in the sound log, and in how many it names the defect rightly.
+- ``power``: for ten defects at several sizes, in how many of 20 spoilt logs it finds something new.
+
+The stored numbers are those of v0.2.0, whose healthy runs also had rules that are gone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+from tqdm import tqdm
+
+from analysis.doctor.examine import examine
+from analysis.doctor.findings import Severity
+from fspo.base.errors import run_cli
+from fspo.base.files import whole_file
+from fspo.gradlog.metrics_file import MetricsFile
+from fspo.rules import PRESETS
+from tests.analysis.doctor.defects import DEFECTS, SEVERITIES
+from tests.analysis.doctor.healthy import OPTIONS, SimulatedRun, ranged, train_run, write_simulated_run
+from tests.analysis.doctor.log_changes import rewritten
+
+TABLE = Path(__file__).parent / "results" / "doctor.csv"
+RULES: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("fspo", {}),
+    ("rloo", {}),
+    ("gspo", {}),
+    ("fspo-kl", {}),
+    ("fspo", {"outside": "truncate"}),
+    ("fspo", {"outside": "cap"}),
+    ("none", {}),
+    ("fspo", {"drift": "tilted"}),
+    ("fspo", {"shape": "power", "gamma": 0.75} | ranged(0.05)),
+    ("fspo", {"drift": "gaussian"}),
+)
+"""Rules of the simulated healthy runs: a preset, and what is changed in it."""
+HEALTHY = tuple(
+    SimulatedRun(
+        rule=RULES[i % 10][0],
+        changes=tuple(RULES[i % 10][1].items()),
+        steps=("gradient", "sign", "heavy")[i // 10 % 3],
+        peaked=i % 7 >= 4,
+        lengths=((6, 40), (20, 150), (60, 300))[i % 3],
+        group=(4, 8, 16)[i // 3 % 3],
+        prompts=256 // (4, 8, 16)[i // 3 % 3],
+        minibatches=(4, 2)[i // 4 % 2],
+        epochs=(2, 1)[i // 8 % 2],
+        engine=(0.0, 0.0, 0.005, 0.02)[i // 2 % 4],
+        selected=i % 11 >= 8,
+        graded=i % 5 == 4,
+        fresh=i // 7 % 2 == 1,
+    )
+    for i in range(200)
+)
+"""The healthy simulated runs. Run i has the seed ``FIRST_SEED`` + i."""
+FIRST_SEED = 37000
+PRECISIONS = {70: "same", 71: "bfloat16"}
+"""Seeds of the runs that the trainer makes, each with the precision of the program that samples."""
+TRAINED = {f"{name}-{seed}": (name, seed) for seed in PRECISIONS for name in PRESETS}
+"""The healthy runs that the trainer makes: preset and seed by the name of the run folder."""
+BASE = SimulatedRun(engine=0.01)
+"""The simulated run that every defect spoils. Its sampler differs a little from its trainer, so that the log has the
+columns of the mismatch."""
+SIMULATED, TRAINED_BASES = range(9000, 9003), ("fspo-71", "fspo-70")
+"""Seeds of the simulated logs, and names of the trained ones, that every defect spoils."""
+SHORT, SEEDS, FIRST_OF_POWER = SimulatedRun(engine=0.01, rollouts=6), 20, 8000
+"""The simulated run, of 3072 rows, that defects of several sizes spoil; the number of its seeds and the first."""
+
+
+class ErrorRate(NamedTuple):
+    """A row of the table.
+
+    Attributes
+    ----------
+    part : str
+        "false_alarms", "spoilt" or "power".
+    case : str
+        The check with the kind of its healthy runs, or the defect.
+    size : str
+        Severity of the check's finding, or size of the defect.
+    noticed, named, of : int
+        Logs with a (new) finding, logs in which the finding names the defect (-1 where nothing can be named), logs.
+    """
+
+    part: str
+    case: str
+    size: str
+    noticed: int
+    named: int
+    of: int
+
+
+def train_missing(folder: Path) -> list[Path]:
+    """Train the runs of ``TRAINED`` that the folder lacks or that were stopped, and return the folders of all runs."""
+    for name, (rule, seed) in tqdm(TRAINED.items(), desc="trained runs"):
+        if len(MetricsFile(folder / name).of_phase("train")) < OPTIONS["rollouts"]:
+            train_run(folder / name, rule, seed, PRECISIONS[seed])
+    return [folder / name for name in TRAINED]
+
+
+def false_alarms(folder: Path, runs: Path) -> Iterator[ErrorRate]:
+    """Yield a row for each check and severity that was found in a healthy run, and one for any alarm at all."""
+    found: dict[str, list[Counter[tuple[str, str]]]] = {"simulated": [], "trained": []}
+    for i, plan in enumerate(tqdm(HEALTHY, desc="healthy runs")):
+        run = write_simulated_run(folder / "run", plan, FIRST_SEED + i)
+        found["simulated"].append(said(run))
+        shutil.rmtree(run)
+    found["trained"] = [said(run) for run in train_missing(runs)]
+    for kind, of_kind in found.items():
+        for (check, severity), count in sum(of_kind, Counter()).items():
+            yield ErrorRate("false_alarms", f"{kind}: {check}", severity, count, -1, len(of_kind))
+        alarmed = sum(any(severity != Severity.INFO.label for _, severity in one) for one in of_kind)
+        yield ErrorRate("false_alarms", f"{kind}: any check", "warning or worse", alarmed, -1, len(of_kind))
+
+
+def said(run: Path) -> Counter[tuple[str, str]]:
+    """Return the doctor's findings about a run: check and severity, each once."""
+    return Counter({(a.id, (a.severity or Severity.INFO).label) for a in examine(run).findings})
+
+
+def checks(run: Path) -> set[str]:
+    """Return the names of the checks that find something in a run."""
+    return {check for check, _ in said(run)}
+
+
+def spoilt(folder: Path, runs: Path) -> Iterator[ErrorRate]:
+    """Yield a row for each defect: in how many spoilt logs it is noticed, and in how many it is named rightly."""
+    train_missing(runs)
+    bases = [write_simulated_run(folder / str(seed), BASE, seed) for seed in SIMULATED]
+    sound = {base: checks(base) for base in (*bases, *(runs / name for name in TRAINED_BASES))}
+    for number, defect in enumerate(tqdm(DEFECTS, desc="defects")):
+        noticed = named = 0
+        for base, before in sound.items():
+            made = rewritten(base, folder / "spoilt", defect.change, number)
+            new = [answer for answer in examine(made).findings if answer.id not in before]
+            noticed, named = noticed + bool(new), named + defect.named_by(new)
+            shutil.rmtree(made)
+        yield ErrorRate("spoilt", defect.says, "", noticed, named, len(sound))
+
+
+def power(folder: Path, runs: Path) -> Iterator[ErrorRate]:
+    """Yield a row for each kind of defect and each of its sizes: in how many of ``SEEDS`` spoilt logs it is noticed."""
+    sound = {}
+    for seed in range(FIRST_OF_POWER, FIRST_OF_POWER + SEEDS):
+        base = write_simulated_run(folder / str(seed), SHORT, seed)
+        sound[base] = checks(base)
+    for name, (sizes, make) in tqdm(SEVERITIES.items(), desc="kinds of defects"):
+        for size in sizes:
+            noticed = 0
+            for seed, (base, before) in enumerate(sound.items()):
+                made = rewritten(base, folder / "made", make(size), seed)
+                noticed += bool(checks(made) - before)
+                shutil.rmtree(made)
+            yield ErrorRate("power", name, f"{size:g}", noticed, -1, SEEDS)
+
+
+PARTS = {"false_alarms": false_alarms, "spoilt": spoilt, "power": power}
+
+
+def main() -> None:
+    """Compute the asked parts and put them in the place of their old rows in the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=Path, required=True, help="folder of the trained healthy runs")
+    parser.add_argument("--only", choices=list(PARTS), nargs="+", default=list(PARTS), help="parts to compute")
+    options = parser.parse_args()
+    table = pd.read_csv(TABLE, dtype={"size": str}, keep_default_na=False) if TABLE.exists() else pd.DataFrame()
+    for name in options.only:
+        with tempfile.TemporaryDirectory() as folder:
+            new = pd.DataFrame(list(PARTS[name](Path(folder), options.runs)), columns=ErrorRate._fields)
+        table = pd.concat([table[table.part != name], new]) if len(table) else new
+        with whole_file(TABLE) as path:
+            table.to_csv(path, index=False)
+    print(table.to_csv(index=False))
+
+
+if __name__ == "__main__":
+    run_cli(main)
