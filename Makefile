@@ -122,7 +122,6 @@ bench: $(READY) ## all benchmarks, into benchmarks/results
 	for script in $(filter-out %/measuring.py %/qwen3_8b_update.py,$(wildcard benchmarks/*.py)); do $(BIN)/python $$script || exit 1; done
 
 bench-gpu: $(READY) ## an update at Qwen3-8B's shape, on a GPU
-	$(BIN)/python -m pip install --disable-pip-version-check -e '.[8bit]'
 	$(BIN)/python benchmarks/qwen3_8b_update.py
 
 clean: ## remove the virtual environments and the browser; results under out/ stay

@@ -51,6 +51,6 @@ def test_torch_and_what_needs_it_are_no_part_of_the_core() -> None:
 
 
 def test_the_extras_of_the_tests_bring_all_others_but_those_that_clash() -> None:
-    """verl asks for an older transformers; torchao is imported by transformers wherever it is installed."""
+    """verl asks for an older transformers."""
     brought = {name for r in EXTRAS["all"] + EXTRAS["test"] for name in Requirement(r).extras}
-    assert EXTRAS.keys() - brought == {"verl", "8bit", "test", "dev"}
+    assert EXTRAS.keys() - brought == {"verl", "test", "dev"}

@@ -35,7 +35,7 @@ def effective_width(run: Run) -> tuple[float, str]:
     stored = run.score_options.get("width")
     if not isinstance(stored, int | float) or not stored > 0:
         return math.inf, "unknown: the log names no sketch width, so intervals leave the sketch's error out"
-    return float(stored), "the sketch's width: training measured no error (log.coverage_every)"
+    return float(stored), "the sketch's width: training measured no error"
 
 
 def cosine_covariance(

@@ -43,9 +43,6 @@ class OptimConfig:
 
     Parameters
     ----------
-    name : {"adamw", "adamw8bit"}
-        "adamw8bit" keeps both moments in 8 bits and rounds bfloat16 weights stochastically. It needs the package's
-        extra "8bit".
     learning_rate : float
         Learning rate after the warm-up; it stays constant.
     warmup_updates : int
@@ -64,7 +61,6 @@ class OptimConfig:
         loss or gradient is not finite, or an importance weight beyond e^20 is not clipped.
     """
 
-    name: Literal["adamw", "adamw8bit"] = "adamw"
     learning_rate: float = number(2e-4, 0, 1)
     warmup_updates: int = number(24, 0)
     beta1: float = number(0.9, 0, 1, below=True)
@@ -107,13 +103,10 @@ class BatchConfig:
     staleness : int
         Number of rollouts that the sampling weights are behind the trained ones; the first rollouts are sampled with
         the initial weights. The weights in between are kept in the memory of the CPU and in checkpoints.
-    redraws : int
-        How many times at most a rollout draws further prompts to replace groups whose rewards are all equal (dynamic
-        sampling). Such groups that remain after the last draw are trained on, and their gradient is 0.
-    drop : tuple of {"truncated", "failed"}
-        Kinds of responses that get no gradient: "truncated", those cut off at the length limit; "failed", those that
-        the verifier could not judge. The metrics count them by length bin. By default a truncated response is judged
-        like any other, and a failed one has reward 0.
+    drop : tuple of "truncated"
+        Kinds of responses that get no gradient: "truncated", those cut off at the length limit. The metrics count them
+        by length bin. By default a truncated response is judged like any other. One that the verifier could not judge
+        has reward 0.
     """
 
     prompts: int = number(64, 1)
@@ -125,8 +118,7 @@ class BatchConfig:
     logits: int | None = number(None, 1, 2**40)
     rounded_logits: bool = False
     staleness: int = number(0, 0, 1000)
-    redraws: int = number(0, 0)
-    drop: tuple[Literal["truncated", "failed"], ...] = ()
+    drop: tuple[Literal["truncated"], ...] = ()
 
     @property
     def updates(self) -> int:

@@ -53,11 +53,6 @@ class LogConfig:
         Updates of a rollout whose responses are scored, counted from 0; negative ones count back from the end of the
         first pass over the rollout. The default, the last update of the first pass, scores responses on which the
         weights were not yet trained, after the most updates since the rollout.
-    audit_every : int
-        Rollouts between audits; 0 for never. An audit samples new responses to the prompts of a scored update, with the
-        weights just before this update.
-    coverage_every : int
-        Rollouts between comparisons of sketches with the full gradients of a few responses; 0 for never.
     tokens : bool
         Log the token log-ratios of each response beside their sum.
     entropy : bool
@@ -71,8 +66,6 @@ class LogConfig:
     scores: ScoreConfig = field(default_factory=ScoreConfig)
     score_every: int = number(1, 0)
     score_minibatches: tuple[int, ...] = (-1,)
-    audit_every: int = number(0, 0)
-    coverage_every: int = number(0, 0)
     tokens: bool = False
     entropy: bool = True
     length_edges: tuple[int, ...] = (1, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
@@ -83,5 +76,3 @@ class LogConfig:
         edges = self.length_edges
         if not edges or edges[0] not in (0, 1) or any(b <= a for a, b in pairwise(edges)) or edges[-1] > MOST:
             raise UserError(f"log.length_edges is {list(edges)}: start at 1 and let the edges rise, to {MOST} at most")
-        if (self.audit_every or self.coverage_every) and not (self.score_every and self.score_minibatches):
-            raise UserError("log.audit_every and log.coverage_every need score passes: set log.score_every to 1")

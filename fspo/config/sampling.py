@@ -33,7 +33,7 @@ class SamplingConfig:
     precision : {"same", "bfloat16", "int8"}
         ``"bfloat16"`` and ``"int8"`` sample from a copy of the weights in that precision, made at each rollout. int8
         rounds the weights of all linear layers but the output layer; activations keep their type. Held-out evaluations
-        and audits sample from the policy itself, without a copy and without top-p.
+        sample from the policy itself, without a copy and without top-p.
     top_p : float
         Sample only among the most probable tokens, until they hold this share of the probability; 1 for all tokens.
     vllm_url : str

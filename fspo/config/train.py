@@ -85,17 +85,10 @@ class TrainConfig:
                 f"log.score_minibatches names update {wrong[0]}, but a rollout has the updates 0 to {updates - 1} "
                 f"(or {first} to -1, counted from the end of the first pass)"
             )
-        if self.log.audit_every and self.audited_update() is None:
-            raise UserError("log.audit_every needs a scored update in the first pass: add -1 to log.score_minibatches")
 
     def scored_updates(self) -> set[int]:
         """Return the numbers (from 0) of a rollout's updates whose responses are scored."""
         return {m + self.batch.minibatches if m < 0 else m for m in self.log.score_minibatches}
-
-    def audited_update(self) -> int | None:
-        """Return the number of the update that an audit compares with fresh responses: the last scored one of the first
-        pass over the rollout, or None if no update of that pass is scored."""
-        return max((m for m in self.scored_updates() if m < self.batch.minibatches), default=None)
 
     def tracker_names(self) -> tuple[str, ...]:
         """Return the names of accelerate's trackers that this run uses."""
@@ -113,10 +106,10 @@ class TrainConfig:
             )
         elif self.batch.minibatches == 1:
             found.append("one minibatch leaves no first-use rows with S != 0: set batch.minibatches to 2 or more")
-        if self.model.dtype == "bfloat16" and self.optim.name == "adamw" and self.model.lora is None:
+        if self.model.dtype == "bfloat16" and self.model.lora is None:
             found.append(
-                "bfloat16 weights lose AdamW's updates below 1/512 of their size: set optim.name to adamw8bit, or "
-                "train float32 weights with mixed precision (fspo/presets/accelerate/fsdp2.yaml)"
+                "bfloat16 weights lose AdamW's updates below 1/512 of their size: train float32 weights with mixed "
+                "precision (fspo/presets/accelerate/fsdp2.yaml)"
             )
         if self.batch.responses == 1:
             found.append("one response a prompt gives advantage 0 everywhere: set batch.responses to 2 or more")

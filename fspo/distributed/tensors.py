@@ -37,17 +37,6 @@ def holders(tensor: torch.Tensor) -> int:
     return tensor.device_mesh.size() if isinstance(tensor, DTensor) else 1
 
 
-def part_like(like: torch.Tensor, rows: torch.Tensor, shape: torch.Size, stride: tuple[int, ...]) -> torch.Tensor:
-    """Return a tensor of the full shape ``shape`` that is spread over the processes by rows as ``like`` is.
-
-    ``rows`` is this process's part of the tensor; the result shares its memory. If ``like`` is not sharded, ``rows`` is
-    the full tensor and is returned.
-    """
-    if not isinstance(like, DTensor):
-        return rows
-    return DTensor.from_local(rows, like.device_mesh, like.placements, run_check=False, shape=shape, stride=stride)
-
-
 def shard_like(value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     """Return a full tensor moved to the device of the parameter ``like`` and sharded in the same way.
 

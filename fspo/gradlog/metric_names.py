@@ -30,14 +30,12 @@ BIN_COUNT, BIN_LENGTH_LO, BIN_LENGTH_HI = "count", "length_lo", "length_hi"
 
 REWARD = "reward"
 REWARD_STD = "reward_std"
-REWARD_SAMPLED = "reward_sampled"
 EQUAL_REWARDS = "frac_reward_zero_std"
 MEAN_LENGTH = "completions/mean_length"
 TRUNCATED = "completions/clipped_ratio"
 VERIFIER_TIMEOUT = "verifier/timeout"
 VERIFIER_ERROR = "verifier/error"
 TOO_LONG = "prompts/too_long"
-REDRAWN_GROUPS, REDRAWN_ROUNDS = "redrawn/groups", "redrawn/rounds"
 
 CLIPPED_LOW = "clip_ratio/low_mean"
 CLIPPED_HIGH = "clip_ratio/high_mean"
@@ -62,7 +60,7 @@ SKIPPED_UPDATES = "skipped_updates"
 STEP_TIME = "step_time"
 GRAD_COSINE, GRAD_RHO, GRAD_BOUND = "grad_cosine/global", "grad_cosine/rho", "grad_cosine/bound"
 COSINE_ERROR = "score/cosine_error"
-COVERAGE = "score/coverage"
+"""Root mean square error of the sketches' cosines of pairs of responses; only releases up to 0.2 measured it."""
 
 HELD_OUT_REWARD = EVAL + REWARD
 HELD_OUT_COUNT, HELD_OUT_FAILED = EVAL + "count", EVAL + "verifier_failed"
@@ -85,20 +83,13 @@ BIN = "I"
 METRICS = {
     REWARD: Metric("mean reward of the rollout's responses", "reward"),
     REWARD_STD: Metric("mean over groups of the standard deviation of a group's rewards", "reward"),
-    REWARD_SAMPLED: Metric("mean reward of all sampled responses, those of redrawn groups too", "reward"),
     EQUAL_REWARDS: Metric("groups whose rewards are all equal", "share of groups"),
     MEAN_LENGTH: Metric("mean length", "tokens"),
     TRUNCATED: Metric("responses cut off at the longest length that is allowed", "share of responses"),
     VERIFIER_TIMEOUT: Metric("responses whose verifier took too long", "share of responses"),
     VERIFIER_ERROR: Metric("responses whose verifier failed", "share of responses"),
     TOO_LONG: Metric("prompts passed over because they are too long", "share of prompts"),
-    REDRAWN_GROUPS: Metric("groups with equal rewards that were replaced", "groups"),
-    REDRAWN_ROUNDS: Metric("times that further prompts were drawn to replace such groups", "rounds"),
-    DROPPED + "REASON": Metric(
-        "sampled responses that get no gradient: truncated, failed, alone (its whole group failed but itself), "
-        "no_signal (its group was replaced)",
-        "share of responses",
-    ),
+    DROPPED + "REASON": Metric("sampled responses that get no gradient: truncated", "share of responses"),
     NUM_TOKENS: Metric("tokens of prompts and responses since the run began", "tokens"),
     ENTROPY: Metric("mean over tokens of the entropy of the old policy, at its temperature", "nats"),
     CLIPPED_LOW: Metric(f"{LIVE} that are clipped below the band (token rules: tokens)", f"share of {LIVE}"),
@@ -141,11 +132,6 @@ METRICS = {
     GRAD_COSINE: Metric("cosine of the clipped and the unclipped update of a scored minibatch", "cosine"),
     GRAD_RHO: Metric("rho of T7 for that minibatch", "ratio"),
     GRAD_BOUND: Metric("the bound of T7 on that cosine, where rho < 1", "cosine"),
-    COSINE_ERROR: Metric("root mean square error of the sketches' cosines of pairs of responses", "cosine"),
-    COVERAGE: Metric(
-        "share of the squared norm of the gradient of S that the score's layers hold, mean over a few responses",
-        "share",
-    ),
     in_bin(BIN, BIN_COUNT): Metric(f"responses of the bin, counted at each update {MOVED}", "responses"),
     in_bin(BIN, BIN_LENGTH_LO): Metric("least length of the bin", "tokens"),
     in_bin(BIN, BIN_LENGTH_HI): Metric("the next bin's least length; the last bin has none", "tokens"),
@@ -156,8 +142,8 @@ METRICS = {
     in_bin(BIN, BIN_GRAD_COSINE): Metric("cosine of the bin's parts of the clipped and unclipped update", "cosine"),
     STEP_TIME: Metric("wall time of the rollout", "seconds"),
     TIME + "PART": Metric(
-        "wall time of a part of the rollout: sample, verify, old_log_probs, drift, update, scores, coverage, audit; or "
-        "of an evaluation: eval",
+        "wall time of a part of the rollout: sample, verify, old_log_probs, drift, update, scores; or of an "
+        "evaluation: eval",
         "seconds",
     ),
     HELD_OUT_REWARD: Metric("mean reward on held-out prompts", "reward"),

@@ -21,7 +21,6 @@ from fspo.plan.settings import refuse
 from fspo.policy.linear_logprobs import TILE, TILE_ELSEWHERE
 from fspo.policy.logprobs import BIG_VOCABULARY
 from fspo.policy.scores import ScoreHooks
-from fspo.train.optimizers import COMPILED_FROM, moment_bytes
 
 RESERVE = 0.08
 """Share of the memory that a plan leaves free: on a GPU for the CUDA context, NCCL and fragmentation, on a CPU for the
@@ -177,7 +176,6 @@ def plan(config: TrainConfig, machine: MachineConfig, shape: PretrainedConfig | 
         update["freed blocks"] = int(FREED_BLOCKS * shape.num_hidden_layers * one_layer)
     old = _named(_forward(*same, config.log.entropy))
     hooks = _hooks(config, found, tokens, compute) if config.log.score_every else {}
-    step = _step_temporary(config, machine, model)
     capacity = int(machine.gib * 2**30 * (1 - RESERVE))
     writing = WRITTEN * static["optimizer"] if split > 1 and machine.device == "cpu" else 0
     phases = {
@@ -185,7 +183,7 @@ def plan(config: TrainConfig, machine: MachineConfig, shape: PretrainedConfig | 
         "old log-probs": static | gathered | old,
         "score pass": (static | gathered | update | hooks) if hooks else {},
         "update": static | gathered | {"gradients": gradients + _buckets(machine, model, own, compute)} | update,
-        "optimizer step": static | {"gradients": gradients, "temporary": step},
+        "optimizer step": static | {"gradients": gradients},
         "checkpoint": (static | {"copies": writing}) if writing else {},
     }
     counts = token_counts(config, machine, model, rows) | host_and_disk(config, machine, model, own)
@@ -239,7 +237,7 @@ def _static(config: TrainConfig, machine: MachineConfig, model: Sizes, own: torc
     weights = (model.trainable * own.itemsize + frozen * dtype.itemsize) // split
     parts = {
         "weights": weights,
-        "optimizer": sum(moment_bytes(_local(s, split), own, config.optim.name) for s in model.shapes),
+        "optimizer": 2 * sum(_local(s, split) for s in model.shapes) * own.itemsize,
     }
     if machine.device == "cpu":
         parts["program"] = PROGRAM
@@ -271,19 +269,6 @@ def _buckets(machine: MachineConfig, model: Sizes, own: torch.dtype, compute: to
     copies = 2 if machine.device == "cpu" else 1
     share = model.trainable / model.total
     return int(share * (2 * model.layer + copies * model.head) * compute.itemsize)
-
-
-def _step_temporary(config: TrainConfig, machine: MachineConfig, model: Sizes) -> int:
-    """Return the bytes that an optimizer step takes beside weights, gradients and moments.
-
-    The fused AdamW takes none. torchao's compiled step takes 2 float32 copies of the largest parameter. Its uncompiled
-    step, which small models use on a CPU, takes 14 (measured).
-    """
-    if config.optim.name == "adamw":
-        return 0
-    largest = max(_local(s, machine.shards) for s in model.shapes)
-    copies = 14 if machine.device == "cpu" and largest < COMPILED_FROM else 2
-    return copies * 4 * largest
 
 
 def _hooks(config: TrainConfig, model: torch.nn.Module, tokens: int, compute: torch.dtype) -> dict[str, int]:
@@ -322,7 +307,7 @@ def host_and_disk(config: TrainConfig, machine: MachineConfig, model: Sizes, own
     """
     dtype = DTYPES[config.model.dtype]
     copies = 2 if config.rule.kl_coef > 0 else 1
-    moments = sum(moment_bytes(int(torch.Size(s).numel()), own, config.optim.name) for s in model.shapes)
+    moments = 2 * model.trainable * own.itemsize
     held = WRITTEN * moments / machine.shards if machine.shards > 1 else moments
     return {
         "host memory of a process at the start, GiB": copies * model.total * dtype.itemsize / 2**30,

@@ -59,10 +59,6 @@ def changes(config: TrainConfig, machine: MachineConfig, phase: str) -> Iterator
             yield Change("--model.gradient-checkpointing true", changed, machine)
     if machine.sharding == "ddp" and machine.gpus > 1:
         yield Change("--machine.sharding fsdp2", config, replace(machine, sharding="fsdp2"))
-    if config.optim.name == "adamw" and config.model.lora is None:
-        changed = _set(_set(config, "optim", name="adamw8bit"), "model", dtype="bfloat16")
-        text = "--optim.name adamw8bit --model.dtype bfloat16 --machine.mixed-precision no"
-        yield Change(text, changed, replace(machine, mixed_precision="no"))
     if config.model.lora is None:
         yield Change("--model.lora '{rank: 16}'", _set(config, "model", lora=LoraOptions()), machine)
 
@@ -148,7 +144,7 @@ def report(config: TrainConfig, machine: MachineConfig) -> tuple[str, dict[str, 
         f"{config.model.name_or_path}: {model.total / 1e9:.3f}e9 parameters, {model.trainable / 1e9:.3f}e9 of them "
         f"trained, {model.layers} layers",
         f"{machine.gpus} {where} of {machine.gib:.3g} GiB, {machine.sharding}, mixed precision "
-        f"{machine.precision}, weights {config.model.dtype}, {config.optim.name}, "
+        f"{machine.precision}, weights {config.model.dtype}, adamw, "
         f"sampling by {engine_of(config, machine, model)}",
         "",
         f"GiB {'on each GPU' if gpu else 'in each process'}, by phase of a rollout:",

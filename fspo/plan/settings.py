@@ -9,7 +9,6 @@ from fspo.config.machine import MachineConfig
 from fspo.plan.models import Sizes
 from fspo.sampling.vllm import check_alone
 from fspo.train.launch import check_passes
-from fspo.train.optimizers import check_rows
 
 
 def refuse(config: TrainConfig, machine: MachineConfig, model: Sizes) -> None:
@@ -25,9 +24,6 @@ def refuse(config: TrainConfig, machine: MachineConfig, model: Sizes) -> None:
     if machine.shards == 1:
         return
     check_passes(True, config)
-    if config.optim.name == "adamw8bit":
-        for shape in model.shapes:
-            check_rows(shape[0], machine.gpus)
 
 
 def positions_warning(config: TrainConfig, shape: PretrainedConfig) -> list[str]:

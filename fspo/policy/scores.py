@@ -85,7 +85,7 @@ def exact_scores(
 ) -> tuple[Float[torch.Tensor, "B P"], Float[torch.Tensor, " B"]]:
     """Compute the gradient of S in all trainable parameters, one response at a time.
 
-    `score` packs these gradients in exact mode, and `fspo.policy.score_check` compares sketches with them.
+    `score` packs these gradients in exact mode.
 
     Parameters
     ----------

@@ -70,9 +70,8 @@ class ReproductionSizes:
     maps: str = ""
 
 
-_AUDITED = {"log.audit_every": 5, "log.coverage_every": 10}
 PRESETS = {
-    "quick": ReproductionSizes(COMPARED, JUDGING_SEEDS[:3], 14, 10, options=_AUDITED),
+    "quick": ReproductionSizes(COMPARED, JUDGING_SEEDS[:3], 14, 10),
     # Cosines with the population or a fresh rollout as the truth need an unclipped run of every seed, and scores of the
     # responses at their first use. Minibatch 0 of each rollout is not scored, because S is 0 in it.
     "paper": ReproductionSizes(
@@ -82,7 +81,7 @@ PRESETS = {
         30,
         tuple(TASKS),
         # More held-out prompts than a run has by default make the rewards' means more certain, at little cost.
-        options=_AUDITED | {"log.score_minibatches": [1, 2, 3], "eval.prompts": 1024},
+        options={"log.score_minibatches": [1, 2, 3], "eval.prompts": 1024},
     ),
     "smoke": ReproductionSizes(
         ("rloo", "fspo"),

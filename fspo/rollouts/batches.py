@@ -6,8 +6,7 @@ and new log-probs of a response come from the same microbatch, so S is exactly 0
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -63,45 +62,6 @@ class RolloutBatch:
     def total_lengths(self) -> np.ndarray:
         """Lengths of prompt and response together in tokens, (N,)."""
         return np.array([len(p) + len(r) for p, r in zip(self.prompts, self.responses, strict=True)], np.int64)
-
-    def take(self, rows: np.ndarray) -> RolloutBatch:
-        """Return a batch of the responses that ``rows`` selects: a mask (N,) or row numbers."""
-        at = np.arange(len(self))[rows]
-        return replace(
-            self,
-            prompts=[self.prompts[i] for i in at],
-            responses=[self.responses[i] for i in at],
-            sampler_log_probs=[self.sampler_log_probs[i] for i in at],
-            info={name: values[at] for name, values in self.info.items()},
-            **{name: getattr(self, name)[at] for name in _ARRAYS},
-        )
-
-
-_ARRAYS = (
-    "truncated",
-    "rewards",
-    "advantages",
-    "reward_status",
-    "prompt_ids",
-    "response_ids",
-)
-
-
-def join(parts: Sequence[RolloutBatch]) -> RolloutBatch:
-    """Join parts of one rollout to one batch, in their order."""
-    names = list(dict.fromkeys(name for part in parts for name in part.info))
-    blank = [np.full(len(part), None, object) for part in parts]
-    return replace(
-        parts[0],
-        prompts=[prompt for part in parts for prompt in part.prompts],
-        responses=[response for part in parts for response in part.responses],
-        sampler_log_probs=[values for part in parts for values in part.sampler_log_probs],
-        info={
-            name: np.concatenate([part.info.get(name, none) for part, none in zip(parts, blank, strict=True)])
-            for name in names
-        },
-        **{name: np.concatenate([getattr(part, name) for part in parts]) for name in _ARRAYS},
-    )
 
 
 def plan_minibatches(batch: RolloutBatch, count: int, seed: int) -> list[np.ndarray]:

@@ -24,12 +24,10 @@ from fspo.rollouts.batches import RolloutBatch
 from fspo.sampling.sample import sample
 from fspo.tasks import Example, Task, encode_prompt
 
-Stream = Literal["train", "eval", "audit"]
-Drop = Literal["truncated", "failed"]
-"""Kinds of responses to which the user may give no gradient: cut at the length limit, or verification failed."""
-ALONE = "alone"
-"""Reason why a response has no gradient: verification failed for all others of its group, so it has no baseline."""
-_STREAMS: dict[Stream, int] = {"train": 0, "eval": 1, "audit": 2}
+Stream = Literal["train", "eval"]
+Drop = Literal["truncated"]
+"""Kinds of responses to which the user may give no gradient: those cut at the length limit."""
+_STREAMS: dict[Stream, int] = {"train": 0, "eval": 1}
 
 
 @dataclass
@@ -109,7 +107,7 @@ class Collector:
     ) -> RolloutBatch:
         """Sample ``responses`` responses to each prompt and verify them; their advantages stay 0.
 
-        The random numbers of sampling depend on nothing but the seed, the stream ("train", "eval" or "audit"), the
+        The random numbers of sampling depend on nothing but the seed, the stream ("train" or "eval"), the
         rollout, the number that identifies the response in the run, and the token's position.
         """
         began = time.perf_counter()
@@ -179,34 +177,17 @@ def give_advantages(batch: RolloutBatch, estimator: Estimator, drop: Sequence[Dr
     """Compute the advantages of a batch and store them in it; return the number of groups, and of those with equal
     rewards.
 
-    A response whose verification failed has reward 0. ``drop`` names kinds of responses ("truncated", "failed") that
-    get advantage 0, hence no gradient; they stay in the batch and in the log. If ``drop`` names "failed", the rewards
-    of failed responses are also left out where the advantages of the rest of their group are computed.
+    A response whose verification failed has reward 0. ``drop`` names kinds of responses ("truncated") that get
+    advantage 0, hence no gradient; they stay in the batch and in the log.
     """
-    judged = np.full(len(batch), True)
-    if "failed" in drop:
-        judged = (batch.reward_status == "ok") & (dropped(batch, drop) != ALONE)
-    batch.advantages = np.zeros(len(batch))
-    batch.advantages[judged], stats = advantages(batch.rewards[judged], batch.prompt_ids[judged], estimator)
+    batch.advantages, stats = advantages(batch.rewards, batch.prompt_ids, estimator)
     batch.advantages[dropped(batch, drop) != ""] = 0.0
     return stats
 
 
 def dropped(batch: RolloutBatch, drop: Sequence[Drop]) -> np.ndarray:
-    """Return why each of N responses gets no gradient: "failed", "truncated", "alone", or "" if it gets one.
-
-    A response is "alone" if verification failed for all other responses of its group, so that it has no baseline.
-    """
-    why = np.full(len(batch), "", dtype="<U16")
-    if "truncated" in drop:
-        why[batch.truncated] = "truncated"
-    if "failed" in drop:
-        judged = batch.reward_status == "ok"
-        why[~judged] = "failed"
-        _, group, size = np.unique(batch.prompt_ids, return_inverse=True, return_counts=True)
-        left = np.bincount(group, judged)[group]
-        why[judged & (left == 1) & (size[group] > 1)] = ALONE
-    return why
+    """Return why each of N responses gets no gradient: "truncated", or "" if it gets one."""
+    return np.where(batch.truncated & ("truncated" in drop), "truncated", "")
 
 
 def write_samples(run: Path, batch: RolloutBatch, tokenizer: PreTrainedTokenizerBase, count: int) -> None:

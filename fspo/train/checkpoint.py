@@ -25,10 +25,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from fspo.base.errors import TrainingDiverged, UserError
 from fspo.base.files import remove_folder, whole_folder, writing
 from fspo.distributed import files
-from fspo.distributed.tensors import Tensors, holders, is_part, local, put, whole_state
+from fspo.distributed.tensors import Tensors, holders, is_part, local, whole_state
 from fspo.gradlog.run_folder import CHECKPOINTS, MODEL
 from fspo.sampling.saving import save_model
-from fspo.train.optimizers import CODES, SCALE, dequantized, empty_moment, moment_parts
 
 
 @dataclass
@@ -106,10 +105,7 @@ def save(
     target = run / CHECKPOINTS / f"step-{state.step:08d}"
     parameters = trainable(model)
     moments = {
-        f"{key}{piece}.{name}": tensor
-        for name, p in parameters.items()
-        for key, value in optimizer.state.get(p, {}).items()
-        for piece, tensor in moment_parts(value).items()
+        f"{key}.{name}": value for name, p in parameters.items() for key, value in optimizer.state.get(p, {}).items()
     }
     shards = max((holders(p) for p in parameters.values() if is_part(p)), default=0)
     _refuse_non_finite(parameters | moments, target)
@@ -243,27 +239,13 @@ def _load_moments(
 
     ``listed`` maps the name of each tensor in the files to a tensor of its shape and type without values.
     """
-    targets, quantized = {}, []
+    targets = {}
     for key, like in listed.items():
         kind, _, name = key.partition(".")
+        if "#" in kind:
+            raise UserError(f"{path} has moments of 8 bits, which are gone: go on with the release that wrote it")
         p = parameters[name]
-        if kind.endswith(SCALE):
-            continue
-        if kind.endswith(CODES):
-            kind = kind.removesuffix(CODES)
-            scale = f"{kind}{SCALE}.{name}"
-            moment = optimizer.state[p][kind] = empty_moment(optimizer, p, kind)
-            parts = moment_parts(moment)
-            # torchao keeps a moment in the parameter's type, not in 8 bits, where this process's part of it is small.
-            if CODES not in parts:
-                full = {CODES: like, SCALE: listed[scale]}
-                parts = {ending: torch.empty_like(x, device="cpu") for ending, x in full.items()}
-                quantized.append((kind, moment, parts))
-            targets |= {key: parts[CODES], scale: parts[SCALE]}
-            continue
         # Adam keeps its step count, a tensor without dimensions, on the CPU; moments go to the parameter's device.
         value = torch.empty_like(p, dtype=like.dtype) if like.ndim else torch.empty_like(like, device="cpu")
         targets[key] = optimizer.state[p][kind] = value.detach()
     files.read(path, targets, shards)
-    for kind, moment, parts in quantized:
-        put(moment, dequantized(parts[CODES], parts[SCALE], kind))

@@ -173,15 +173,14 @@ def load_policy(
 def check_passes(sharded: bool, config: TrainConfig) -> None:
     """Raise UserError if the weights are sharded (FSDP2) and an option is set that works only without sharding.
 
-    Such options are a lower sampling precision, exact scores and the comparison of sketches with full gradients.
+    Such options are a lower sampling precision and exact scores.
     """
-    log = config.log
     if sharded and config.sampling.precision != "same":
         raise UserError(
             f"sampling.precision {config.sampling.precision} copies the weights and FSDP2 shards them: set it to same"
         )
-    if sharded and (log.coverage_every or log.scores.mode == "exact"):
+    if sharded and config.log.scores.mode == "exact":
         raise UserError(
-            "with sharded weights every process must run the same passes over whole microbatches: set "
-            "log.coverage_every to 0 and log.scores.mode to sketch"
+            "with sharded weights every process must run the same passes over whole microbatches: set log.scores.mode "
+            "to sketch"
         )

@@ -1,8 +1,8 @@
 """The noise floor: one rollout at learning rate 0, whose log-probabilities are computed again in several ways.
 
-The weights do not change, so the log-ratio S is 0 in exact arithmetic. A measured S that is not 0 comes from padding,
-the composition of a batch, the chunked output layer, lower precision, the training pass or another sampler. If a run's
-clip rate is no higher than the clip rate of these measured S, the run's clip rate says nothing about the rule.
+The weights do not change, so the log-ratio S is 0 in exact arithmetic. A measured S that is not 0 comes from the
+training pass, the padding and composition of a batch, or another sampler. If a run's clip rate is no higher than the
+clip rate of these measured S, the run's clip rate says nothing about the rule.
 ``fspo train --config RUN/config.yaml --noise-floor`` measures the noise floor on the run's own model and task. It
 writes the log ``RUN/noise/gradlog``, which ``fspo analyse`` draws beside the run.
 """
@@ -10,8 +10,7 @@ writes the log ``RUN/noise/gradlog``, which ``fspo analyse`` draws beside the ru
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,81 +35,27 @@ from fspo.train.updates import Shard, Updater
 SOURCE = "source"
 """Column ``user.source`` of the log: in which way the row's log-probabilities were computed again."""
 
-ENGINE, ENGINE_MEANING = "engine", "the sampler's own log-probabilities"
+SOURCES = {
+    "training": "the pass that training differentiates",
+    "alone": "each response in a batch of its own",
+    "engine": "the sampler's own log-probabilities",
+}
+"""The sources of noise: name in the log's column ``user.source`` -> description in words, for a table."""
 
 
-@dataclass(frozen=True)
-class NoiseSource:
-    """One way to compute the log-probabilities of a rollout again.
-
-    Attributes
-    ----------
-    name : str
-        Name in the log's column ``user.source``.
-    meaning : str
-        Description in words, for a table.
-    score : function of (Updater, RolloutBatch, Shard) -> Tensor (B, T)
-        Computes the log-probs at the token positions of the shard.
-    """
-
-    name: str
-    meaning: str
-    score: Callable[[Updater, RolloutBatch, Shard], torch.Tensor]
-
-
-def _again(updater: Updater, batch: RolloutBatch, shard: Shard) -> torch.Tensor:
-    return updater.log_probs(shard.batch)[0]
-
-
-def _training(updater: Updater, batch: RolloutBatch, shard: Shard) -> torch.Tensor:
-    with torch.enable_grad(), updater.accelerator.no_sync(updater.model):
-        return _again(updater, batch, shard).detach()
-
-
-def _padding(updater: Updater, batch: RolloutBatch, shard: Shard) -> torch.Tensor:
-    other = replace(updater, padding_side="left" if updater.padding_side == "right" else "right")
-    return _moved(other, batch, shard, shard.micro.rows)
-
-
-def _alone(updater: Updater, batch: RolloutBatch, shard: Shard) -> torch.Tensor:
-    parts = [_moved(updater, batch, shard, shard.micro.rows[i : i + 1]) for i in range(len(shard.micro.rows))]
-    return torch.cat(parts)
-
-
-def _moved(updater: Updater, batch: RolloutBatch, shard: Shard, rows: np.ndarray) -> torch.Tensor:
-    """Compute the log-probs of n responses of a shard again, in a batch that holds these responses alone: (n, T).
-
-    ``rows`` are the responses' row numbers in ``batch``. The padding, and the other responses in the batch, differ from
-    the shard's. The result has the shard's token positions.
-    """
-    tensors = updater.tensors(batch, rows)
-    values, _ = updater.log_probs(tensors)
-    places = [int(np.flatnonzero(shard.micro.rows == row)[0]) for row in rows]
-    mask = shard.mask[places]
-    return torch.zeros_like(mask, dtype=values.dtype).masked_scatter(mask, values[tensors["response_mask"]])
-
-
-def _chunks(updater: Updater, batch: RolloutBatch, shard: Shard) -> torch.Tensor:
-    return updater.log_probs(shard.batch, tokens=61)[0]
-
-
-def _bfloat16(updater: Updater, batch: RolloutBatch, shard: Shard) -> torch.Tensor:
-    with torch.autocast(shard.old.device.type, torch.bfloat16):
-        return _again(updater, batch, shard).float()
-
-
-def sources(updater: Updater) -> list[NoiseSource]:
-    """Return the sources of noise for this model; each is one way to compute a rollout's log-probabilities again."""
-    found = [
-        NoiseSource("again", "the same computation once more", _again),
-        NoiseSource("training", "the pass that training differentiates", _training),
-        NoiseSource("padding", "padding on the other side", _padding),
-        NoiseSource("alone", "each response in a batch of its own", _alone),
-        NoiseSource("chunks", "the output layer in chunks of 61 tokens", _chunks),
-    ]
-    if next(updater.model.parameters()).dtype == torch.float32 and not torch.is_autocast_enabled("cpu"):
-        found.append(NoiseSource("bfloat16", "matrix products in bfloat16", _bfloat16))
-    return found
+def computed_by(source: str, updater: Updater, batch: RolloutBatch, shard: Shard) -> torch.Tensor:
+    """Return the log-probs (B, T) of a shard's responses as one of `SOURCES` gives them, at the shard's positions."""
+    if source == "engine":
+        return shard.old.double() - shard.mismatch.behaviour
+    if source == "training":
+        with torch.enable_grad(), updater.accelerator.no_sync(updater.model):
+            return updater.log_probs(shard.batch)[0].detach()
+    found = []
+    for row, mask in zip(shard.micro.rows, shard.mask, strict=True):
+        alone = updater.tensors(batch, np.array([row]))
+        values = updater.log_probs(alone)[0][alone["response_mask"]]
+        found.append(torch.zeros_like(mask, dtype=values.dtype).masked_scatter(mask, values))
+    return torch.stack(found)
 
 
 def noise_config(config: TrainConfig) -> TrainConfig:
@@ -143,7 +88,7 @@ def noise_config(config: TrainConfig) -> TrainConfig:
         trackers=(),
         optim=replace(config.optim, learning_rate=0.0),
         eval=replace(config.eval, every=0),
-        log=replace(config.log, score_every=0, audit_every=0, coverage_every=0),
+        log=replace(config.log, score_every=0),
     )
 
 
@@ -167,20 +112,18 @@ def measure(config: TrainConfig, **parts: Any) -> Path:
         world=trainer.accelerator.num_processes,
     )
     shards = [updater.shard(batch, micro) for micro in plan if not micro.dummy]
-    chosen = sources(updater)
     writer = gradlog.GradLogWriter(
         trainer.run,
         rank=trainer.accelerator.process_index,
         metadata={
             "rule": rule.to_dict(),
             "seed": config.seed,
-            "sources": {s.name: s.meaning for s in chosen} | {ENGINE: ENGINE_MEANING},
+            "sources": SOURCES,
         },
         user_columns={SOURCE: "string"},
     )
-    for source in tqdm(chosen, desc="noise floor", unit="source", disable=not trainer.is_main):
-        _log(writer, updater, batch, shards, source.name, [source.score(updater, batch, shard) for shard in shards])
-    _log(writer, updater, batch, shards, ENGINE, [shard.old.double() - shard.mismatch.behaviour for shard in shards])
+    for source in tqdm(SOURCES, desc="noise floor", unit="source", disable=not trainer.is_main):
+        _log(writer, updater, batch, shards, source, [computed_by(source, updater, batch, shard) for shard in shards])
     writer.flush(0)
     trainer.accelerator.wait_for_everyone()
     return trainer.run

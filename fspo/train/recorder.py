@@ -1,6 +1,4 @@
-"""Take the scores of responses during training, and write the gradient log.
-
-At some updates an audit is taken too: fresh responses to the update's prompts are scored and logged."""
+"""Take the scores of responses during training, and write the gradient log."""
 
 from __future__ import annotations
 
@@ -9,17 +7,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-import numpy as np
 import torch
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
 from fspo import gradlog
-from fspo.base.errors import UserError
 from fspo.config import ScoreConfig, TrainConfig
 from fspo.distributed.layout import layout_of
-from fspo.gradlog import metric_names as metric
-from fspo.policy.score_check import MEMORY_LIMIT, coverage
 from fspo.policy.score_hooks import ScoreHooks
 from fspo.policy.scores import score
 from fspo.rollouts.batches import RolloutBatch
@@ -28,8 +22,6 @@ from fspo.tasks import Task
 from fspo.train.log_rows import UpdateColumns, log_rows, responses_of
 from fspo.train.updates import Record, Shard, Updater
 
-COVERAGE_RESPONSES = 4
-"""Number of responses whose full gradients are held in memory together, to compare them with their sketches."""
 _ARROW_KINDS: tuple[tuple[type, str], ...] = ((bool, "bool"), (int, "int64"), (float, "float64"))
 
 
@@ -53,11 +45,6 @@ class ScoreLog:
         self.user_columns = {name: _kind(value) for name, value in task.example("train", 0).info.items()}
         self._warned = False
         trainable = sum(p.numel() for p in model.parameters() if p.requires_grad)
-        if config.log.coverage_every and 4 * trainable * COVERAGE_RESPONSES > MEMORY_LIMIT:
-            raise UserError(
-                f"log.coverage_every needs full gradients of {COVERAGE_RESPONSES} responses in {trainable / 1e9:.1f}e9 "
-                "parameters: set it to 0 and measure the sketch on a smaller model of the same family"
-            )
         scores = config.log.scores
         self.writer = gradlog.GradLogWriter(
             config.output,
@@ -79,24 +66,6 @@ class ScoreLog:
         """Whether the responses of an update are scored; ``since`` counts the rollout's updates before this update."""
         log = self.config.log
         return bool(log.score_every) and rollout % log.score_every == 0 and since in self.config.scored_updates()
-
-    def audited(self, rollout: int, since: int) -> bool:
-        """Whether an update is audited: fresh responses to its prompts are sampled, scored and logged for comparison.
-
-        Every ``log.audit_every`` rollouts, the last scored update of the first pass over the rollout is audited.
-        """
-        every = self.config.log.audit_every
-        due = bool(every) and rollout % every == 0
-        return due and self.wanted(rollout, since) and since == self.config.audited_update()
-
-    def measured(self, rollout: int, since: int) -> bool:
-        """Whether sketches of scores are compared with full gradients at an update.
-
-        This is done at the last scored update of every ``log.coverage_every``-th rollout.
-        """
-        every = self.config.log.coverage_every
-        due = bool(every) and rollout % every == 0
-        return due and self.wanted(rollout, since) and since == max(self.config.scored_updates())
 
     def scored(self, rollout: int, shards: list[Shard]) -> list[Shard]:
         """Take the scores of the responses in a minibatch's shards; return the shards with the scores filled in.
@@ -120,51 +89,10 @@ class ScoreLog:
             names = ", ".join(f"{name} ({why})" for name, why in list(missing.items())[:3])
             more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
             tqdm.write(
-                f"warning: the scores leave out {names}{more}: see score/coverage (log.coverage_every), or set "
-                "log.scores.mode to exact for a small model",
+                f"warning: the scores leave out {names}{more}: for a small model set log.scores.mode to exact",
                 file=sys.stderr,
             )
         return found
-
-    def measure_sketch(self, batch: RolloutBatch, shards: list[Shard]) -> dict[str, float]:
-        """Measure how well sketches keep the full gradients of a few responses, on the main process.
-
-        Returns two metrics: the mean share of ||psi||^2 that lies on the parameters covered by the sketch, and the root
-        mean square error of the cosines between pairs of scores that are computed from sketches. The result is empty on
-        other processes.
-        """
-        config = self.config
-        if not self.updater.accelerator.is_main_process:
-            return {}
-        scored = [s.micro.rows for s in shards if s.micro.trains and not s.micro.dummy]
-        if not scored:
-            return {}
-        rows = np.concatenate(scored)
-        rows = rows[np.unique(np.linspace(0, len(rows) - 1, COVERAGE_RESPONSES).round().astype(int))]
-        found = coverage(
-            self.model,
-            self.updater.tensors(batch, rows),
-            config.sampling.temperature,
-            config=config.log.scores,
-            seed=config.seed,
-            rollout=batch.rollout,
-        )
-        share = found.share[np.isfinite(found.share)]
-        values = {metric.COVERAGE: float(share.mean())} if len(share) else {}
-        return values | {metric.COSINE_ERROR: found.pair_cosine_rmse}
-
-    def audit(self, fresh: RolloutBatch, shards: list[Shard], step: int) -> None:
-        """Score the responses that were sampled to audit an update, and write them to the gradient log.
-
-        The present weights have just sampled these responses, so S = 0 and w = 1.
-        """
-        scored = self.scored(fresh.rollout, shards)
-        records = [self.updater.fresh_record(shard) for shard in scored if not shard.micro.dummy]
-        self._append(
-            fresh,
-            records,
-            UpdateColumns(fresh.rollout, step, fresh.behaviour_version, self.rule.label, "none", "audit"),
-        )
 
     def update(self, batch: RolloutBatch, records: Sequence[Record], *, step: int, since: int, epoch: int) -> None:
         """Add the rows of one update to the gradient log.

@@ -28,7 +28,7 @@ from fspo.gradlog.run_folder import MODEL
 from fspo.rollouts.batches import RolloutBatch, plan_microbatches, plan_minibatches
 from fspo.rollouts.collect import Collector, write_samples
 from fspo.rollouts.counts import Counts
-from fspo.rollouts.draw import draw, draw_audit
+from fspo.rollouts.draw import draw
 from fspo.rules import DriftStats
 from fspo.rules.online import OnlineRule
 from fspo.tasks import Task, make_task
@@ -39,7 +39,7 @@ from fspo.train.held_out import evaluate
 from fspo.train.launch import check_passes, load_policy, make_accelerator
 from fspo.train.live_cosine import live_cosine
 from fspo.train.metrics import add_update
-from fspo.train.optimizers import make_optimizer, optimizer_step, set_learning_rate
+from fspo.train.optimizers import make_optimizer
 from fspo.train.recorder import ScoreLog
 from fspo.train.reporter import Reporter
 from fspo.train.updates import Shard, Updater
@@ -282,13 +282,6 @@ class Trainer:
             with self.reporter.timed("scores"):
                 shards = self.log.scored(batch.rollout, shards)
             return_freed_memory()
-        measured: dict[str, float] = {}
-        if self.log.measured(batch.rollout, since):
-            with self.reporter.timed("coverage"):
-                measured = self.log.measure_sketch(batch, shards)
-        if self.log.audited(batch.rollout, since):
-            with self.reporter.timed("audit"):
-                self._audit(batch, shards)
         rule = self.online.rule
         with self.reporter.timed("update"):
             records = self.updater.accumulate(shards, stats, rule, first=since == 0)
@@ -310,7 +303,7 @@ class Trainer:
             self.state = replace(self.state, lagged=asdict(self.updater.lagged_stats(records)))
         if not scored:
             return {}
-        return measured | live_cosine(records, self.rule, self.updater.objective, config.log.length_edges)
+        return live_cosine(records, self.rule, self.updater.objective, config.log.length_edges)
 
     def _stats(self, shards: list[Shard], since: int) -> DriftStats | None:
         if not self.rule.needs_stats:
@@ -329,14 +322,15 @@ class Trainer:
         """
         config = self.config.optim
         rate = config.learning_rate * min(1.0, (self.state.step + 1) / max(config.warmup_updates, 1))
-        set_learning_rate(self.optimizer, rate)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
         norm = self.layout.clip_gradient(self.accelerator, self.model, config.max_grad_norm)
         if cause is None and not np.isfinite(norm):
             cause = "gradient"
         if cause is not None:
             self.state = replace(self.state, skipped=self.state.skipped + 1)
         else:
-            optimizer_step(self.optimizer, config.name, self.config.seed, self.state.step)
+            self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         if self.is_main:
             counts.add(metric.GRAD_NORM, norm if cause is None else 0.0, cause is None)
@@ -347,13 +341,6 @@ class Trainer:
         if cause is not None:
             guard.stop_if_many(self.state.skipped, config.max_skipped_updates, self.state.step, cause)
         return cause
-
-    def _audit(self, batch: RolloutBatch, shards: list[Shard]) -> None:
-        """Audit an update: sample fresh responses to the minibatch's prompts with the present weights, score the fresh
-        responses and log them."""
-        rows = np.concatenate([shard.micro.rows for shard in shards])
-        fresh = draw_audit(self.collector, self.raw, self.config, batch, rows, step=self.state.step)
-        self.log.audit(fresh, self.shards(fresh, np.arange(len(fresh))), self.state.step)
 
     def _evaluate(self, done: int) -> dict[str, float]:
         self.reporter.say("evaluation")

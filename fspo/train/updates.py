@@ -81,15 +81,15 @@ class Record:
     shard : Shard
     rows : dict of (B,) arrays
         The columns of `fspo.objective.Records.to_numpy`.
-    drift : (B,) float64, optional
-        Centre of the rule's band, nats per token; None for responses of an audit, which are not trained on.
+    drift : (B,) float64
+        Centre of the rule's band, nats per token.
     tokens : dict of lists of B arrays, optional
         Token log-ratios of each response, by the names of the gradient log's columns, if tokens are logged.
     """
 
     shard: Shard
     rows: dict[str, np.ndarray]
-    drift: np.ndarray | None = None
+    drift: np.ndarray
     tokens: dict[str, list[np.ndarray]] | None = None
 
     @property
@@ -143,12 +143,10 @@ class Updater:
         *,
         model: torch.nn.Module | None = None,
         entropy: bool = False,
-        tokens: int | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Compute log-probs and entropies (B, T) of response tokens under ``model``, by default the policy.
 
-        The logits are computed for ``tokens`` tokens at a time, as in `fspo.policy.logprobs.token_log_probs`. The
-        entropies are None unless ``entropy`` is true.
+        The entropies are None unless ``entropy`` is true.
         """
         model = model or self.model
         return token_log_probs(
@@ -157,7 +155,6 @@ class Updater:
             self.temperature,
             entropy=entropy,
             logits=self.logits,
-            tokens=tokens,
             rounded=self.rounded,
         )
 
@@ -336,11 +333,3 @@ class Updater:
                 tokens = token_columns(new, shard.old, shard.mask, shard.mismatch) if self.tokens else None
                 found.append(Record(shard, rows, rows["drift"], tokens))
         return found
-
-    @torch.no_grad()
-    def fresh_record(self, shard: Shard) -> Record:
-        """Make the record of a shard whose responses the present weights sampled: S is 0 and no response is clipped."""
-        _, records = objective(
-            shard.old, shard.old, shard.mask, shard.advantages, Rule("none"), mismatch=shard.mismatch
-        )
-        return Record(shard, records.to_numpy())

@@ -23,7 +23,6 @@ FILES = (
         "stats/test_clusters.py",
     ),
     *(f"policy/test_{name}.py" for name in ("logprobs", "linear_logprobs", "sketch", "scores", "score_hooks")),
-    "policy/test_score_check.py",
 )
 LEFT_OUT = (
     "refused",

@@ -69,13 +69,13 @@ def test_a_near_option_of_a_command_is_named() -> None:
 
 
 def test_lists_have_commas_and_names_dashes_in_every_command() -> None:
-    given = ["--optim.learning-rate", "0.001", "--batch.drop=truncated,failed", "--log.length-edges", "1,9"]
+    given = ["--optim.learning-rate", "0.001", "--log.length-edges", "1,9"]
     config = parse(TrainConfig, [*given, "--trackers", "tensorboard"])
     assert config.optim.learning_rate == 0.001
-    assert (config.batch.drop, config.log.length_edges) == (("truncated", "failed"), (1, 9))
+    assert config.log.length_edges == (1, 9)
     assert config.trackers == ("tensorboard",)
-    bracketed = parse(TrainConfig, ["--optim.learning_rate", "0.001", "--batch.drop", "[truncated,failed]"])
-    assert bracketed.batch.drop == ("truncated", "failed")
+    bracketed = parse(TrainConfig, ["--optim.learning_rate", "0.001", "--log.length-edges", "[1, 9]"])
+    assert bracketed.log.length_edges == (1, 9)
     assert parse(TrainConfig, ["--model.lora", "{rank: 4}", "--trackers", "null"]).trackers is None
     from analysis.__main__ import build_parser
     from analysis.importing.command import build_parser as of_import

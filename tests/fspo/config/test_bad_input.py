@@ -42,7 +42,6 @@ OPTIONS: list[tuple[str, str, str]] = [
     ("--optim.beta1", "1", "use a number below 1"),
     ("--optim.max_grad_norm", "0", "use .inf, or a number above 0"),
     ("--optim.max_grad_norm", ".nan", "optim.max_grad_norm"),
-    ("--optim.name", "sgd", "adamw"),
     ("--eval.temperature", ".inf", "eval.temperature is inf: use 0, or 1000 or less"),
     ("--eval.temperature", "1e-300", "use 0, or 0.001 or more"),
     ("--sampling.temperature", "1e-300", "use 0, or 0.001 or more"),

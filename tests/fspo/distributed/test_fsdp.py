@@ -19,11 +19,11 @@ from fspo.models.load import build_embedded_model
 from fspo.train import checkpoint
 from fspo.train.checkpoint import list_checkpoints
 
-# Five prompts on two processes, one evaluation prompt (a process without any), a drift pass, audits and score passes,
+# Five prompts on two processes, one evaluation prompt (a process without any), a drift pass and score passes,
 # in most minibatches groups without advantage, whose passes are the last before the update.
 ARGUMENTS = [
     *("--rule.preset", "fspo-kl", "--batch.prompts", "5", "--batch.tokens", "120", "--batch.epochs", "1"),
-    *("--eval.every", "1", "--eval.prompts", "1", "--log.audit_every", "1", "--checkpoint_every", "1"),
+    *("--eval.every", "1", "--eval.prompts", "1", "--checkpoint_every", "1"),
     *("--optim.learning_rate", "2e-4", "--batch.minibatches", "2", "--seed", "8", "--batch.staleness", "1"),
 ]
 KL = ["--rule.kl_coef", "0.1"]  # with a reference, sharded too
@@ -180,7 +180,7 @@ def test_sharding_that_accelerate_would_drop_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("option", "value", "cure"),
-    [("log.coverage_every", "1", "set log.coverage_every to 0"), ("sampling.precision", "int8", "set it to same")],
+    [("log.scores.mode", "exact", "set log.scores.mode to sketch"), ("sampling.precision", "int8", "set it to same")],
 )
 def test_options_that_need_a_whole_model_are_refused(tmp_path: Path, option: str, value: str, cure: str) -> None:
     run = tmp_path / "run"

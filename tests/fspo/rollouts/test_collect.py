@@ -48,7 +48,7 @@ def test_noise_belongs_to_the_response() -> None:
     whole, part = taken(collector(), [4, 5, 6]), taken(collector(), [5])
     for i in range(3):
         assert np.array_equal(whole.responses[3 + i], part.responses[i])
-    others = [taken(collector(), [5], stream="audit"), taken(collector(), [5], rollout=1)]
+    others = [taken(collector(), [5], stream="eval"), taken(collector(), [5], rollout=1)]
     made = collector()
     made.seed = 4
     for other in [*others, taken(made, [5])]:

@@ -144,16 +144,12 @@ def test_log_probs_are_those_of_the_copy() -> None:
     ("option", "value", "negative"),
     [("precision", "bfloat16", False), ("precision", "int8", False), ("top_p", "0.7", True)],
 )
-def test_a_run_logs_the_mismatch_and_audits_the_policy(tmp_path: Path, option: str, value: str, negative: bool) -> None:
+def test_a_run_logs_the_mismatch(tmp_path: Path, option: str, value: str, negative: bool) -> None:
     run = tmp_path / "run"
-    tiny_run.trainer(
-        run, f"--sampling.{option}", value, "--log.audit_every", "1", "--eval.every", "1", "--eval.temperature", "0"
-    ).train()
-    log = read_log(run, phases=None).table.to_pandas()
-    E = log[log.phase == "train"].engine_log_ratio
+    tiny_run.trainer(run, f"--sampling.{option}", value, "--eval.every", "1", "--eval.temperature", "0").train()
+    E = read_log(run).table.to_pandas().engine_log_ratio
     assert E.abs().max() > 1e-3
     assert (E < 1e-4).all() == negative  # top-p raises the probability of every token that is left
-    assert log[log.phase == "audit"].engine_log_ratio.abs().max() < 1e-4
 
 
 @pytest.mark.parametrize(

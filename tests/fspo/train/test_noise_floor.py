@@ -28,14 +28,10 @@ def largest(log, source):
     return float(np.abs(log.column("log_ratio")[at]).max())
 
 
-def test_the_same_computation_gives_zero(log):
-    assert largest(log, "again") == 0.0
-
-
-def test_float32_layouts_stay_at_rounding_and_bfloat16_does_not(log):
-    for source in ("training", "padding", "alone", "chunks", "engine"):
+def test_float32_stays_at_rounding(log):
+    for source in ("training", "alone", "engine"):
         assert largest(log, source) < 1e-4, source
-    assert 1e-4 < largest(log, "bfloat16") < 1.0
+    assert largest(log, "alone") > 0  # another padding, another batch
 
 
 def test_rows_of_the_engine_are_the_mismatch_token_by_token(log):
@@ -49,28 +45,6 @@ def test_nothing_is_trained_and_every_row_says_so(log):
     assert set(log.column("phase")) == {"noise"}
     assert set(log.column("updates_since_rollout")) == {0}
     assert set(log.metadata["sources"]) == set(log.column("user.source"))
-
-
-def test_bfloat16_rows_equal_a_model_in_autocast(tmp_path):
-    """Worked apart: sample again with the same keys, sum the log-probs in float32 and under autocast."""
-    net = tiny_run.model()
-    log = measured(tmp_path, net=net)
-    trainer = tiny_run.trainer(tmp_path / "other", net=net, task=tiny_run.Digits())
-    from fspo.rollouts.counts import Counts
-
-    batch = trainer.sample(0, Counts())
-    tensors = make_batch([p.tolist() for p in batch.prompts], [r.tolist() for r in batch.responses], 0)
-    with torch.no_grad():
-        plain, _ = token_log_probs(net, tensors)
-        with torch.autocast("cpu", torch.bfloat16):
-            low, _ = token_log_probs(net, tensors)
-    expected = dict(zip(batch.response_ids.tolist(), (low.double() - plain.double()).sum(1).tolist(), strict=True))
-    at = log.column("user.source") == "bfloat16"
-    found = dict(zip(log.column("response_id")[at].tolist(), log.column("log_ratio")[at].tolist(), strict=True))
-    assert found.keys() == expected.keys()
-    # another padding width moves bfloat16 sums a little: the same size and mostly the same sign
-    a, b = np.array([found[k] for k in found]), np.array([expected[k] for k in found])
-    assert np.corrcoef(a, b)[0, 1] > 0.9
 
 
 def test_an_output_layer_in_chunks_is_the_same_function():

@@ -23,7 +23,7 @@ from tests.fspo.train.test_resume import same
 
 ARGUMENTS = [
     *("--rollouts", "4", "--checkpoint_every", "1", "--keep_checkpoints", "1", "--eval.every", "2"),
-    *("--rule.preset", "fspo-kl", "--rule.drift_source", "lagged", "--log.audit_every", "2"),
+    *("--rule.preset", "fspo-kl", "--rule.drift_source", "lagged"),
 ]
 RESUME = [*ARGUMENTS, "--resume", "true"]
 

@@ -10,10 +10,10 @@ from fspo.gradlog import read_log
 from fspo.train.checkpoint import list_checkpoints
 from fspo.train.claim import mark
 
-# A lagged drift and audits: more state to get wrong.
+# A lagged drift and a correction: more state to get wrong.
 ARGUMENTS = [
     *("--rollouts", "5", "--checkpoint_every", "2", "--keep_checkpoints", "1", "--eval.every", "2"),
-    *("--rule.preset", "fspo-kl", "--rule.drift_source", "lagged", "--log.audit_every", "2"),
+    *("--rule.preset", "fspo-kl", "--rule.drift_source", "lagged"),
     *("--correction.preset", "engine-sqrt", "--log.tokens", "true"),
 ]
 
@@ -40,7 +40,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("point", "count"),
     [
         ("update", 3),  # before the first checkpoint
-        ("sample", 7),  # in a later rollout; evaluations and audits sample too
+        ("sample", 5),  # in a later rollout; evaluations sample too
         ("update", 15),
         ("log", 4),
         ("metrics", 6),
@@ -112,7 +112,7 @@ def test_logs_without_a_configuration_are_not_resumed(tmp_path: Path) -> None:
 def test_a_start_that_fails_leaves_the_folder_free(tmp_path: Path) -> None:
     run = tmp_path / "run"
     with pytest.raises(UserError):
-        tiny_run.trainer(run, "--log.coverage_every", "1", net=tiny_run.model(vocabulary=10))
+        tiny_run.trainer(run, net=tiny_run.model(vocabulary=10))
     tiny_run.trainer(run)  # no complaint about a run that never started
 
 

@@ -30,7 +30,7 @@ VERSIONS = [0, 0, 0, 4, 8]
 def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Any]]:
     """A run with staleness 2, and its rollouts."""
     output, batches = tmp_path_factory.mktemp("stale") / "run", []
-    trainer = tiny_run.trainer(output, *ARGUMENTS, "--log.audit_every", "2", "--eval.every", "2")
+    trainer = tiny_run.trainer(output, *ARGUMENTS, "--eval.every", "2")
     sample = trainer.sample
     trainer.sample = lambda *args: batches.append(sample(*args)) or batches[-1]
     trainer.train()
@@ -72,12 +72,9 @@ def test_each_rollout_is_sampled_by_the_weights_of_its_version(run: tuple[Path, 
         assert (rows.staleness_log_ratio.abs().max() > 0.1) == (rollout > 0)
 
 
-def test_audits_sample_the_policy_and_s_starts_from_the_present_weights(run: tuple[Path, list[Any]]) -> None:
+def test_s_starts_from_the_present_weights(run: tuple[Path, list[Any]]) -> None:
     log = log_of(run[0])
-    audit, train = log[log.phase == "audit"], log[log.phase == "train"]
-    assert (audit.behaviour_version == audit.step).all()
-    assert (audit.staleness_log_ratio == 0).all()
-    assert (train[train.updates_since_rollout == 0].log_ratio == 0).all()
+    assert (log[log.updates_since_rollout == 0].log_ratio == 0).all()
 
 
 def test_swapping_gives_back_the_same_bits() -> None:
@@ -112,7 +109,7 @@ def test_without_staleness_nothing_is_kept() -> None:
 
 @pytest.mark.parametrize(("point", "count"), [("update", 14), ("sample", 7), ("checkpoint", 10)])
 def test_killed_run_resumes_bit_by_bit(run: tuple[Path, list[Any]], tmp_path: Path, point: str, count: int) -> None:
-    other, arguments = tmp_path / "run", [*ARGUMENTS, "--log.audit_every", "2", "--eval.every", "2"]
+    other, arguments = tmp_path / "run", [*ARGUMENTS, "--eval.every", "2"]
     assert tiny_run.in_child(other, *arguments, kill=(point, count)) == [-9], tiny_run.child_log(other)
     assert tiny_run.in_child(other, *arguments, "--resume", "true") == [0], tiny_run.child_log(other)
     same(run[0], other)
