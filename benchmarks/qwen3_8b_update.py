@@ -34,7 +34,7 @@ from fspo.models.shapes import embedded_config, shape_of
 from fspo.rollouts.batches import RolloutBatch, plan_microbatches
 from fspo.rules import preset
 from fspo.sampling.sample import sample
-from fspo.train.optimizers import make_optimizer, optimizer_step
+from fspo.train.optimizers import make_optimizer
 from fspo.train.recorder import score_shards
 from fspo.train.updates import Updater
 
@@ -120,8 +120,7 @@ def measure(options: Any) -> dict[str, Any]:
         model = AutoModelForCausalLM.from_config(config, dtype=dtype)
     model = ready_for_training(model, "the model", gradient_checkpointing=True).train()
     parameters = sum(p.numel() for p in model.parameters())
-    optim = OptimConfig(name=options.optimizer, learning_rate=1e-6)
-    optimizer = make_optimizer(model.parameters(), optim)
+    optimizer = make_optimizer(model.parameters(), OptimConfig(learning_rate=1e-6))
     rule = preset("fspo", range_lo=0.03, range_hi=0.03).rule
     updater = Updater(accelerator, model, rule, ObjectiveConfig(), 1.0, pad_token_id=0, entropy=False)
     batch = random_batch(options.responses, options.prompt, options.tokens, config.vocab_size)
@@ -134,7 +133,7 @@ def measure(options: Any) -> dict[str, Any]:
         nonlocal done
         updater.accumulate(shards, None)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer_step(optimizer, optim.name, 0, done)
+        optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         done += 1
 
@@ -203,7 +202,6 @@ def main(args: list[str] | None = None) -> int:
     parser.add_argument("--tokens", type=int, default=4096, help="tokens of each response")
     parser.add_argument("--new_tokens", type=int, default=64, help="tokens of each response of the rollout")
     parser.add_argument("--microbatch", type=int, default=8448, help="padded tokens of a microbatch")
-    parser.add_argument("--optimizer", choices=["adamw", "adamw8bit"], default="adamw8bit")
     parser.add_argument("--rounds", type=int, default=3, help="timed rounds, of which the median counts")
     parser.add_argument("--matmul", type=int, default=8192, help="size of the matrices of the card's rate")
     parser.add_argument("--out", default=str(RESULTS / "qwen3_8b_update.json"), help="results file")
@@ -215,7 +213,7 @@ def main(args: list[str] | None = None) -> int:
     if options.tiny:
         options.prompt, options.tokens = min(options.prompt, 8), min(options.tokens, 48)
         options.new_tokens, options.matmul = min(options.new_tokens, 8), min(options.matmul, 256)
-        options.optimizer, options.microbatch = "adamw", min(options.microbatch, 128)
+        options.microbatch = min(options.microbatch, 128)
     elif not torch.cuda.is_available():
         raise UserError("Qwen3-8B's shape needs a GPU: add --tiny to run the same code on a CPU")
     found = measure(options)

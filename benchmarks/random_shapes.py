@@ -74,7 +74,6 @@ class MeasuredShape:
 
 CASES = {
     "Qwen3-8B-lora": MeasuredShape("Qwen3-8B-Base"),
-    "Qwen3-1.7B-8bit": MeasuredShape("Qwen3-1.7B-Base", (*ALL_WEIGHTS, "--optim.name", "adamw8bit")),
     "Qwen3-0.6B-lora": MeasuredShape("Qwen3-0.6B-Base"),
     "Qwen3-0.6B-all": MeasuredShape("Qwen3-0.6B-Base", ALL_WEIGHTS),
     "Qwen3-0.6B-fsdp2": MeasuredShape("Qwen3-0.6B-Base", (*ALL_WEIGHTS, "--threads", "1"), processes=2),
