@@ -23,7 +23,7 @@ from fspo.gradlog import metric_names as metric
 from fspo.gradlog.metrics_file import MetricsFile
 from fspo.gradlog.run_folder import CONFIG, NOISE
 from fspo.repro.options import ReproductionOptions
-from fspo.repro.presets import PRESETS, SIX_RULES, TASKS, ReproductionSizes, on_task
+from fspo.repro.presets import TASKS, ReproductionSizes, on_task
 from fspo.repro.stages import (
     GROUND_FLOOR,
     Job,
@@ -44,7 +44,6 @@ examples:
   fspo reproduce --preset paper           3 tasks, 6 rules and none, 5 seeds, 20 rollouts: 4 hours on two cores
   fspo reproduce --preset paper --rules rloo,gspo,fspo --rollouts 30
   fspo reproduce --power true             what the claims could show with these sizes, before any run
-  fspo reproduce --preset 8b              check the 8B configuration and print a cluster's commands
 
 A killed run goes on where it stopped: start the same command again.
 """
@@ -284,13 +283,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     if options.width not in WIDTHS:
         raise unknown_name("--width", options.width, tuple(WIDTHS))
-    if options.preset == "8b":
-        from fspo.plan.cluster import cluster_commands
-
-        rules, seeds = options.rules or SIX_RULES, options.seeds or PRESETS["paper"].seeds
-        target = options.target if options.ranges == "calibrated" else None
-        print(*cluster_commands(rules, seeds, f"{options.output}/8b", target, options.width), sep="\n")
-        return 0
     if options.power:
         print_power(options.sizes())
         return 0

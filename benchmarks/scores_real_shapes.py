@@ -29,7 +29,7 @@ from fspo.config import Dtype
 from fspo.gradlog import metric_names as metric
 from fspo.models.load import DTYPES, build_random_model
 from fspo.models.shapes import shape_of
-from fspo.plan.measure import shallow
+from fspo.plan.measure import changed
 from fspo.policy.logprobs import make_batch, token_log_probs
 from fspo.policy.scores import ScoreHooks, score
 
@@ -46,7 +46,7 @@ PROMPT = 8
 
 def one_layer(dtype: Dtype) -> PreTrainedModel:
     """Return a model with the shapes of Qwen3-8B, but one decoder layer, a vocabulary of 256 and random weights."""
-    config = shallow(shape_of("Qwen3-8B-Base"), 1)
+    config = changed(shape_of("Qwen3-8B-Base"), 1)
     config.vocab_size = 256
     return build_random_model(config, dtype, seed=0).train()
 

@@ -81,7 +81,7 @@ repro --seeds [{huge}] | repro --seeds x | repro --jobs -3 | repro --jobs 0 | re
 repro --output file | repro --output foreign-repro | repro --output "" | repro --rules [fspoo] | repro --rules []
 repro --rules [fspo,fspo] | repro --preset slow
 repro --config missing | repro --config file | repro --config folder | repro --preset quick --nothing 1
-repro --config list.yaml | repro --preset 8b --target 3 | repro --preset 8b --seeds [1,1]
+repro --config list.yaml | repro --target 3 | repro --seeds [1,1]
 """
 CASES = [case.strip() for line in BAD.strip().splitlines() for case in line.split("|") if case.strip()]
 

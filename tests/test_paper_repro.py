@@ -14,12 +14,11 @@ from analysis.claims.evidence import verdict_of
 from analysis.claims.judge import Claim
 from analysis.tables.files import write_json
 from figures.page.story import QUESTIONS, anchor
-from fspo.base.errors import UserError, run_cli
+from fspo.base.errors import run_cli
 from fspo.base.options import parse
 from fspo.config import TrainConfig
 from fspo.repro.options import ReproductionOptions
 from fspo.repro.presets import PRESETS, TASKS
-from fspo.rules import PRESETS as PUBLISHED
 from fspo.tasks import make_task
 from fspo.tasks.chain_add import STEP_TOKENS
 
@@ -100,7 +99,6 @@ def check_outputs(out: Path, start: subprocess.CompletedProcess[str]) -> None:
         (("--rules", "[fspoo]"), "did you mean 'fspo'"),
         (("--jbos", "2"), "did you mean '--jobs'"),
         (("--tasks", "[chain-ad]"), "did you mean 'chain-add'"),
-        (("--preset", "8b", "--tasks", "[chain-add]"), "leave --tasks out"),
     ],
 )
 def test_bad_input_is_one_line_and_status_2(
@@ -118,32 +116,6 @@ def test_bad_input_is_one_line_and_status_2(
     (line,) = capsys.readouterr().err.splitlines()
     assert cure in line
     assert list(tmp_path.iterdir()) == []
-
-
-def test_the_cluster_preset_checks_its_configuration_and_prints_whole_commands(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    def trained_by(*more: str) -> list[str]:
-        assert paper_repro.main(["--preset", "8b", "--rules", "[rloo,fspo]", "--seeds", "[3]", *more]) == 0
-        return [line for line in capsys.readouterr().out.splitlines() if line.startswith("accelerate launch")]
-
-    published = trained_by()
-    assert [re.findall(r"--rule\.(\S+ \S+)", t) for t in published] == [
-        ["advantage grpo", f"preset {name}"] for name in ("none", "rloo", "fspo")
-    ]
-    # the file of the 8B model sets no range: it would be that of every rule
-    config = parse(TrainConfig, ["--config", str(ROOT / "fspo/presets/qwen3-8b.yaml"), "--rule.preset", "rloo"])
-    assert config.rule.rule() == PUBLISHED["rloo"].rule
-    trained = trained_by("--ranges", "calibrated")
-    assert [("none" in t, "--rules rloo)" in t, "--rules fspo)" in t) for t in trained] == [
-        (True, False, False),
-        (True, True, False),  # the shared run's folder stands in the calibration
-        (True, False, True),
-    ]
-    sharded = "accelerate launch --config_file fspo/presets/accelerate/fsdp2.yaml -m fspo.train"
-    assert all(t.startswith(f"{sharded} --config fspo/presets/qwen3-8b.yaml ") for t in (*published, *trained))
-    with pytest.raises(UserError, match="rule"):
-        paper_repro.main(["--preset", "8b", "--rules", "[fspoo]"])
 
 
 @pytest.mark.parametrize(

@@ -1,1 +1,1 @@
-"""``fspo plan``: find out before a run whether it fits a machine, and how many tokens an update has."""
+"""``fspo plan``: find out before a run whether it fits a machine, what takes the memory, and what to change."""

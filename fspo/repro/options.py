@@ -18,7 +18,7 @@ class ReproductionOptions:
 
     Parameters
     ----------
-    preset : {"quick", "paper", "smoke", "8b"}
+    preset : {"quick", "paper", "smoke"}
         How large the reproduction is; "smoke" only shows that every stage runs.
     output : str
         Results go to OUTPUT/PRESET.
@@ -46,7 +46,7 @@ class ReproductionOptions:
         supported if its estimand is 0, and how large the estimand must be to be detected with probability .8.
     """
 
-    preset: Literal["quick", "paper", "smoke", "8b"] = "quick"
+    preset: Literal["quick", "paper", "smoke"] = "quick"
     output: str = "out"
     tasks: list[str] | None = None
     rules: list[str] | None = None
@@ -72,8 +72,6 @@ class ReproductionOptions:
         for task in self.tasks or ():
             if task not in TASKS:
                 raise unknown_name("--tasks", task, tuple(TASKS))
-        if self.tasks and self.preset == "8b":
-            raise UserError("--tasks: preset 8b has the task of its configuration; leave --tasks out")
         for rule in self.rules or ():
             preset(rule)  # refuse an unknown rule before any work
         for seed in self.seeds or ():
