@@ -5,7 +5,6 @@ import shutil
 
 import pandas as pd
 import pytest
-from studies.findings_tables import language_model, language_model_line
 from transformers import GenerationConfig
 
 from fspo.base.options import parse

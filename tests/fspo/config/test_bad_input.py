@@ -199,7 +199,6 @@ def test_refused_evaluations(
         (["--machine.gpus", str(10**9)], "machine.gpus is 1000000000: use 1000000 or less"),
         (["--machine.memory", ".nan"], "machine.memory is nan: use a number above 0"),
         (["--machine", "null"], "machine"),
-        (["--json", ""], "json is empty"),
     ],
 )
 def test_refused_plans(words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
