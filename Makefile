@@ -14,6 +14,7 @@ BIN := $(VENV)/bin
 VERL_TREE ?= .verl
 TRL_TREE ?= .trl
 MUTATION_TREE ?= .mutation
+MUTANTS ?= 40
 # vLLM asks for an older transformers too, and the server is a process of its own: so is its environment.
 VLLM_ENV ?= .vllm
 # The wheel alone, as pip installs it: no torch, no package of an extra.
@@ -24,7 +25,7 @@ CHROMIUM := $(foreach name,chromium chromium-browser google-chrome google-chrome
 export PATH := $(PATH):$(abspath $(BROWSER_TREE))
 READY := $(VENV)/ready
 
-.PHONY: help repro test test-slow test-trl-newest test-verl test-vllm test-wheel test-browser proofs mutants mutation pages docs check bench bench-gpu clean
+.PHONY: help repro test test-slow test-trl-newest test-verl test-vllm test-wheel test-browser proofs mutation docs check bench bench-gpu clean
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
@@ -93,21 +94,24 @@ $(BROWSER_TREE)/ready:
 proofs: $(READY) ## every check of the theory, none may be left out
 	$(BIN)/python -m proofs_check --strict
 
-mutants: $(READY) ## small wrong changes of the code, each of which a named test must notice
-	$(BIN)/python -m tests.mutants.run
+# cosmic-ray changes files in place, hence in a clone of the last commit. Of all changes that it can make, MUTANTS are drawn.
+mutation: $(MUTATION_TREE)/ready ## small wrong changes of rules, theory, statistics: which does no test notice? (an hour)
+	rm -rf $(MUTATION_TREE)/clone
+	git clone -q . $(MUTATION_TREE)/clone
+	$(MUTATE) python -m cosmic_ray.cli init tests/cosmic_ray.toml drawn.sqlite
+	$(MUTATE) python -m cosmic_ray.tools.filters.operators_filter drawn.sqlite tests/cosmic_ray.toml
+	$(MUTATE) python -c "import sqlite3; sqlite3.connect('drawn.sqlite').executescript('$(DRAW)')"
+	$(MUTATE) python -m cosmic_ray.cli exec tests/cosmic_ray.toml drawn.sqlite
+	$(MUTATE) python -m cosmic_ray.tools.report --show-diff --surviving-only drawn.sqlite
+MUTATE = cd $(MUTATION_TREE)/clone && PATH="$(abspath $(BIN)):$$PATH" PYTHONPATH=$(abspath $(MUTATION_TREE))
+DRAW = delete from work_items where job_id not in (select job_id from work_items \
+	where job_id not in (select job_id from work_results) order by random() limit $(MUTANTS)); \
+	delete from work_results; delete from mutation_specs where job_id not in (select job_id from work_items);
 
-mutation: $(MUTATION_TREE)/ready ## changes drawn from all that cosmic-ray can make of rules, theory, statistics (an hour)
-	PYTHONPATH=$(MUTATION_TREE) $(BIN)/python -m tests.mutants.drawn
-
-# A folder of its own: cosmic-ray makes the changes here, and nothing that the tests import comes from it.
+# A folder of its own, so that nothing else depends on what cosmic-ray brings.
 $(MUTATION_TREE)/ready: $(READY)
 	$(BIN)/python -m pip install --disable-pip-version-check --target $(MUTATION_TREE) cosmic-ray==8.7.0
 	touch $@
-
-pages: $(READY) ## write the pages of docs/ that list what the code declares
-	$(BIN)/python studies/reference_pages.py
-	$(BIN)/python studies/options_page.py
-	$(BIN)/python -m studies.rule_pages --pictures
 
 docs: $(READY) ## the documents as a site with a search, in out/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
@@ -119,10 +123,10 @@ check: $(READY) ## ruff and pyright
 	NODE_OPTIONS=--max-old-space-size=8192 $(BIN)/pyright --pythonpath $(BIN)/python
 
 bench: $(READY) ## all benchmarks, into benchmarks/results
-	for script in $(filter-out %/measuring.py %/qwen3_8b_update.py,$(wildcard benchmarks/*.py)); do $(BIN)/python $$script || exit 1; done
+	for script in $(filter-out %/measuring.py %/gpu.py,$(wildcard benchmarks/*.py)); do $(BIN)/python $$script || exit 1; done
 
 bench-gpu: $(READY) ## an update at Qwen3-8B's shape, on a GPU
-	$(BIN)/python benchmarks/qwen3_8b_update.py
+	$(BIN)/python benchmarks/gpu.py
 
 clean: ## remove the virtual environments and the browser; results under out/ stay
 	rm -rf $(VENV) $(TRL_TREE) $(MUTATION_TREE) $(VERL_TREE) $(VLLM_ENV) $(WHEEL_ENV) $(BROWSER_TREE)

@@ -1,12 +1,10 @@
-"""Measure time and memory of `fspo analyse` by number of rows, by number of rules and with sketches, and those of
-`fspo doctor` by number of rows.
+"""Measure time and memory of `fspo analyse` and `fspo doctor` by number of rows, and of `fspo analyse` with sketches.
 
     python benchmarks/analysis_scale.py [--rows 100000000] [--scored 100000] [--folder KEEP]
 
 The benchmark first writes gradient logs with the trainer's writer. A rollout has 5,000 responses in groups of 8. Each
-is used in 2 passes of 4 updates, which makes 10,000 rows. The analysis reads the rows of a rollout's first update (an
-eighth), but leaves them out of its tables, because their S is 0. Then the analyses of the logs are timed, one after the
-other, on two cores. Memory is the sum over all processes; a page that n of them share counts as 1/n in each. ``load``
+is used in 2 passes of 4 updates, which makes 10,000 rows. Then the analyses of the logs are timed, one after the
+other. Memory is the sum over all processes; a page that n of them share counts as 1/n in each. ``load``
 is the machine's load average before a run: if it is not near 0, other work shared the cores, and CPU seconds say more
 than wall seconds. Every row of the log with sketches has a sketch.
 """
@@ -18,12 +16,11 @@ import os
 import shutil
 import sys
 import tempfile
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from measuring import RESULTS, own_share, versions, watch, write_results
+from measuring import RESULTS, machine, watch, write_results
 from tqdm import tqdm
 
 from fspo.base.command_line import CommandParser
@@ -37,11 +34,9 @@ from fspo.rules import preset
 PROMPTS, GROUP, MINIBATCHES, EPOCHS = 625, 8, 4, 2
 A_ROLLOUT = PROMPTS * GROUP * EPOCHS
 SIGMA = 0.015
-CORES = 2
-GOALS = {"seconds": 10.0, "mib": 1024.0, "scored_seconds": 15.0, "seconds_a_rule": 1.0, "doctor_over_analysis": 1.2}
-RULES = ("fspo", "rloo", "gspo", "fspo-kl", "fspo-gaussian", "fspo-tilted", "fspo-signed", "power")
-"""The rules that the timed analysis compares. Each is applied with three choices outside the band (drop, truncate,
-cap), at its preset's range and at two target acceptances, which makes nine cases for each band."""
+WIDTH = 2048
+"""Entries of a sketch."""
+GOALS = {"seconds": 10.0, "mib": 1024.0, "scored_seconds": 15.0, "doctor_over_analysis": 1.2}
 
 
 def write_rollout(writer: GradLogWriter, rollout: int, prompts: int, width: int, rng: np.random.Generator) -> None:
@@ -115,21 +110,13 @@ def write_log(run: Path, rows: int, width: int = 0, prompts: int = PROMPTS) -> P
     return run
 
 
-def smaller(run: Path, of: Path, rows: int) -> Path:
-    """Make a run folder whose log has the first rollouts of the run ``of``, together at most ``rows`` rows."""
-    (run / GRADLOG).mkdir(parents=True)
-    for path in log_paths(of)[: rows // A_ROLLOUT]:
-        os.link(path, run / GRADLOG / path.name)
-    return run
-
-
 def timed(*arguments: str | Path) -> dict[str, float]:
     """Run `fspo analyse` with these arguments, or `fspo doctor` if the first argument is "doctor".
 
     Return wall seconds, CPU seconds, highest memory, and the machine's load average before the run.
     """
     load, command = os.getloadavg()[0], [sys.executable, "-m", "analysis", *map(str, arguments)]
-    took = watch(command, own_share, 0.1, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    took = watch(command, 0.1, env={**os.environ, "OMP_NUM_THREADS": "1"})
     if took.status:
         raise UserError(f"{' '.join(command)} ended with {took.status}")
     return {"seconds": took.wall, "cpu_seconds": took.cpu, "peak_mib": took.peak / 2**20, "load": load}
@@ -140,16 +127,13 @@ def main() -> None:
     parser = CommandParser(prog="python benchmarks/analysis_scale.py", description=__doc__ or "")
     parser.add_argument("--rows", type=int, default=10**7, help="rows of the largest log without sketches")
     parser.add_argument("--scored", type=int, default=10**5, help="rows of the log with sketches; 0: none")
-    parser.add_argument("--width", type=int, default=2048, help="entries of a sketch")
     parser.add_argument("--folder", type=str, default="", help="keep the logs here, and use those that are there")
     options = parser.parse_args()
     if options.rows < 1000 * A_ROLLOUT:
         raise UserError(f"--rows {options.rows}: at least {1000 * A_ROLLOUT}, of which a thousandth is one rollout")
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])
     folder = Path(options.folder or tempfile.mkdtemp(prefix="analysis-scale-"))
     try:
-        results = measure(folder, options.rows, options.scored, options.width)
+        results = measure(folder, options.rows, options.scored)
     finally:
         if not options.folder:
             shutil.rmtree(folder, ignore_errors=True)
@@ -157,52 +141,37 @@ def main() -> None:
     write_results(results, RESULTS / "analysis_scale.json")
 
 
-def measure(folder: Path, most: int, scored: int, width: int) -> dict[str, Any]:
-    """Write the simulated logs that are not in the folder yet, and time `fspo analyse` and `fspo doctor` on them.
-
-    Return seconds and memory of the analysis by number of rows, by number of rules and with sketches, and those of
-    `fspo doctor` by number of rows.
-    """
+def measure(folder: Path, most: int, scored: int) -> dict[str, Any]:
+    """Write the simulated logs that are not in the folder yet; time `fspo analyse` and `fspo doctor` on them."""
     whole = folder / f"rows-{most}"
     if not whole.exists():
         with whole_folder(whole) as part:
             write_log(part, most)
     by_rows, doctor = [], []
     for rows in (most // 1000, most // 100, most // 10, most):
-        run = whole if rows == most else folder / f"rows-{rows}"
-        run = run if run.exists() else smaller(run, whole, rows)
+        run = folder / f"rows-{rows}"
+        if not run.exists():  # the first rollouts of the whole log
+            (run / GRADLOG).mkdir(parents=True)
+            for path in log_paths(whole)[: rows // A_ROLLOUT]:
+                os.link(path, run / GRADLOG / path.name)
         number = {"rows": rows // A_ROLLOUT * A_ROLLOUT}
         by_rows.append(number | timed(run))
         # Time `fspo doctor` right after the analysis, so that the load of the machine is the same for both.
         doctor.append(number | timed("doctor", run))
-    tenth = folder / f"rows-{most // 10}"
-    few, all_rules = (timed(tenth, "--rules", json.dumps(rules)) for rules in (RULES[:1], RULES))
-    a_rule = {name: (all_rules[name] - few[name]) / (len(RULES) - 1) for name in ("seconds", "cpu_seconds")}
     results: dict[str, Any] = {
         "what": "fspo analyse RUN, all default rules, wall seconds, start of Python included",
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "rules": RULES,
         "by_rows": by_rows,
         "doctor": doctor,
         "doctor_over_analysis": {name: doctor[-1][name] / by_rows[-1][name] for name in ("seconds", "cpu_seconds")},
-        "rows_of_the_comparison_of_rules": most // 10,
-        "one_rule_only": few,
-        "all_of_these_rules": all_rules,
-        "for_each_further_rule": a_rule,
         "goals": GOALS,
     }
-    steps = pairwise(by_rows)
-    results["cpu_seconds_for_each_further_million_rows"] = [
-        1e6 * (more["cpu_seconds"] - less["cpu_seconds"]) / (more["rows"] - less["rows"]) for less, more in steps
-    ]
     if scored:
-        run = folder / f"scored-{scored}-{width}"
+        run = folder / f"scored-{scored}"
         if not run.exists():
             with whole_folder(run) as part:
-                write_log(part, scored, width, prompts=64)
-        results["with_sketches"] = {"rows": scored, "width": width, **timed(run)}
-    results["versions"] = versions("numpy", "scipy", "pandas", "pyarrow", "fspo")
-    return results
+                write_log(part, scored, WIDTH, prompts=64)
+        results["with_sketches"] = {"rows": scored, "width": WIDTH, **timed(run)}
+    return results | machine("numpy", "scipy", "pandas", "pyarrow", "fspo")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,4 @@
-"""Helpers that all benchmarks share: time functions, measure the memory of processes, describe the machine, write
-results.
+"""Helpers that all benchmarks share: measure seconds and memory of processes, describe the machine, write results.
 
 This module imports only the standard library, so that importing it adds little to the memory that a benchmark measures.
 """
@@ -12,35 +11,13 @@ import platform
 import resource
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 RESULTS = Path(__file__).parent / "results"
-T = TypeVar("T")
-
-
-def take_turns(steps: Mapping[str, Callable[[], T]], rounds: int, name: str = "timing") -> dict[str, list[T]]:
-    """Run several functions in turn, round after round, and return the results of each function by its name.
-
-    The first round warms up, and its results are left out.
-    """
-    from tqdm import tqdm
-
-    taken: dict[str, list[T]] = {step: [] for step in steps}
-    for _ in tqdm(range(rounds + 1), desc=name, leave=False):
-        for step, run in steps.items():
-            taken[step].append(run())
-    return {step: values[1:] for step, values in taken.items()}
-
-
-def seconds(step: Callable[[], object], clock: Callable[[], float] = time.thread_time) -> float:
-    """Return the seconds that pass on ``clock`` while ``step`` runs; the default clock is this thread's CPU time."""
-    start = clock()
-    step()
-    return clock() - start
 
 
 def peak_mib() -> float:
@@ -83,16 +60,10 @@ class Watched:
     peak: int
 
 
-def watch(command: Sequence[str], memory: Callable[[int], int], pause: float, **options: Any) -> Watched:
-    """Run a command to its end, and measure the memory of its processes every ``pause`` seconds.
+def watch(command: Sequence[str], pause: float, **options: Any) -> Watched:
+    """Run a command to its end, and measure the memory of its processes every ``pause`` seconds (`own_share`).
 
-    Parameters
-    ----------
-    memory : function of a process id
-        Returns the bytes of memory of the process; raises OSError if it has ended. `watch` adds up the bytes of all
-        processes of the command.
-    options
-        Further arguments of ``subprocess.Popen``.
+    ``options`` are further arguments of ``subprocess.Popen``.
     """
     before, start, peak = os.times(), time.perf_counter(), 0
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, **options)
@@ -100,7 +71,7 @@ def watch(command: Sequence[str], memory: Callable[[int], int], pause: float, **
         total = 0
         for pid in family(process.pid):
             try:
-                total += memory(pid)
+                total += own_share(pid)
             except OSError:
                 continue
         peak = max(peak, total)
@@ -110,20 +81,15 @@ def watch(command: Sequence[str], memory: Callable[[int], int], pause: float, **
     return Watched(process.returncode, time.perf_counter() - start, cpu, peak)
 
 
-def versions(*packages: str) -> dict[str, str | None]:
-    """Return the installed versions of packages, by name; None for a package that is not installed."""
+def machine(*packages: str) -> dict[str, Any]:
+    """Describe the machine: cores, load average, versions of packages (None for one that is not installed)."""
     found: dict[str, str | None] = {}
     for name in packages:
         try:
             found[name] = version(name)
         except PackageNotFoundError:
             found[name] = None
-    return found
-
-
-def machine(*packages: str) -> dict[str, Any]:
-    """Describe the machine that a benchmark runs on: cores, load average, versions of packages."""
-    return {"cores": os.cpu_count(), "load_average": os.getloadavg(), "versions": versions(*packages)}
+    return {"cores": os.cpu_count(), "load_average": os.getloadavg(), "versions": found}
 
 
 def write_results(results: Mapping[str, Any], path: Path) -> None:

@@ -23,7 +23,7 @@ from fspo.rules import Rule
 
 
 def observe(trainer: type, *, score_every: int = 0, tokens: bool = False) -> type:
-    """Return a subclass of one of TRL's trainers that also writes the gradient log and trains exactly as that trainer.
+    """Return a subclass of TRL's trainer that also writes the gradient log and trains exactly as that trainer.
 
     The log has a row for each response and update: S, A, L, versions, the reward, whether the response was truncated
     and, where the sampler gave log-probabilities (vLLM, or a ``rollout_func``), the engine's log-ratio. The log's rule
@@ -33,7 +33,7 @@ def observe(trainer: type, *, score_every: int = 0, tokens: bool = False) -> typ
     Parameters
     ----------
     trainer : type
-        `trl.GRPOTrainer`, `trl.experimental.async_grpo.AsyncGRPOTrainer` or a subclass of one.
+        `trl.GRPOTrainer` or a subclass of it.
     score_every : int
         Rollouts between score passes (`FSPOConfig`); 0 for never.
     tokens : bool
@@ -44,15 +44,8 @@ def observe(trainer: type, *, score_every: int = 0, tokens: bool = False) -> typ
     UserError
         If ``trainer`` is another class. When training begins: if ``output_dir`` holds the log of another run.
     """
-    if isinstance(trainer, type) and any(c.__name__ == "AsyncGRPOTrainer" for c in trainer.__mro__):
-        # imported here, because TRL prints a warning whenever its AsyncGRPOTrainer is imported
-        from fspo.integrations.trl_async import ObservedAsync
-
-        if score_every:
-            warnings.warn("the score pass reads no packed batches: AsyncGRPOTrainer is logged without", stacklevel=2)
-        return type(f"Observed{trainer.__name__}", (ObservedAsync, trainer), {"tokens": tokens})
     if not (isinstance(trainer, type) and issubclass(trainer, GRPOTrainer)):
-        raise UserError(f"observe takes a class, trl.GRPOTrainer or AsyncGRPOTrainer: {trainer!r} is none")
+        raise UserError(f"observe takes trl.GRPOTrainer or a subclass of it: {trainer!r} is none")
     for name in missing_methods():
         warnings.warn(f"TRL has no GRPOTrainer.{name} any more: the log lacks what the method gave", stacklevel=2)
     options = {"score_every": score_every, "tokens": tokens}

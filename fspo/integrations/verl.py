@@ -42,8 +42,8 @@ from verl.workers.config import ActorConfig
 
 from fspo.base.errors import UserError
 from fspo.config import ObjectiveConfig
-from fspo.integrations.fixed import PARTS, one_each
 from fspo.integrations.memory import UpdateMemory, remembers
+from fspo.integrations.verl_batch import one_each
 from fspo.integrations.verl_observe import ObservedLossConfig, watch_actors
 from fspo.objective import objective
 from fspo.rules import Rule, correction, preset
@@ -51,7 +51,10 @@ from fspo.rules import Rule, correction, preset
 __all__ = ["FSPOLossConfig", "ObservedLossConfig", "fspo_loss"]
 
 NAME = "fspo"
-_PARTS = (*PARTS, "drift_source", "adapt", "target", "target_rate")
+_PARTS = (
+    *("range_lo", "range_hi", "gamma", "drift", "drift_source", "outside", "dual"),
+    *("adapt", "target", "target_rate"),
+)
 FAIR_MODE = "seq-mean-token-mean"
 """Name of verl's loss aggregation in which each response counts once, whatever its length."""
 _REPLACED = {

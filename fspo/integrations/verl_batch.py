@@ -18,7 +18,6 @@ from verl.utils import tensordict_utils as tu
 from verl.workers.utils.padding import response_to_nested
 
 from fspo.base.errors import UserError
-from fspo.integrations.fixed import token_mean
 from fspo.objective import Mismatch, apply_rule, objective, ratio_tokens
 from fspo.rules import DriftStats, Rule
 
@@ -30,6 +29,28 @@ _ESTIMATORS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("rloo", {}),
 )
 """verl's advantage estimators, with their options, that make A from the rewards of a group alone."""
+
+
+def token_mean(advantages: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the mean advantage over each response's tokens, float64 (B,), and whether it differs by token (B,)."""
+    inside = torch.where(mask, advantages.detach().double(), 0.0)
+    mean = inside.sum(1) / mask.sum(1).clamp(min=1)
+    far = (inside - mean[:, None]).abs() > 1e-4 * (1 + mean.abs()[:, None])
+    return mean, (far & mask).any(1)
+
+
+def one_each(advantages: Tensor, mask: Tensor, cure: str) -> Tensor:
+    """Return the advantage of each response, float64 (B,), from advantages repeated over its tokens (B, T).
+
+    Raises
+    ------
+    UserError
+        If advantages differ within a response; the message ends with ``cure``, what the user should change.
+    """
+    mean, differ = token_mean(advantages, mask)
+    if bool(differ.any()):
+        raise UserError(f"advantages differ within a response, and a rule on responses needs one for each: {cure}")
+    return mean
 
 
 def padded(data: Any, *names: str) -> Any:

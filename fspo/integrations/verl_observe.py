@@ -27,7 +27,6 @@ from fspo.base.keyed_noise import hashed
 from fspo.gradlog import GradLogWriter
 from fspo.gradlog.files import file_name, log_paths, rollout_of
 from fspo.gradlog.schema import LOG_COLUMNS, OF_THE_RULE, USER_PREFIX
-from fspo.integrations.fixed import token_mean
 from fspo.integrations.memory import UpdateMemory, remembers
 from fspo.integrations.verl_batch import (
     FACTOR,
@@ -37,6 +36,7 @@ from fspo.integrations.verl_batch import (
     padded,
     rewards,
     sampled_now,
+    token_mean,
     versions,
     weigh,
     whole_mask,

@@ -2,8 +2,7 @@
 
 Only one tile of the logits (tokens x vocabulary) exists at a time, in float32, in the forward and the backward pass, so
 memory is linear in the number of tokens. The backward pass computes the logits of each tile again.
-`benchmarks/logprobs.py` compares this code with `torch.nn.functional.linear_cross_entropy` (from torch 2.13 on; it has
-no temperature and no entropy) and with the kernels of TRL and Liger.
+`torch.nn.functional.linear_cross_entropy` (from torch 2.13 on) has no temperature and no entropy.
 """
 
 from __future__ import annotations

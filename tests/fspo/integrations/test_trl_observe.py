@@ -129,5 +129,5 @@ def test_without_a_rule_the_log_still_has_the_ratios(tmp_path):
 
 
 def test_another_class_is_refused():
-    with pytest.raises(UserError, match=r"trl\.GRPOTrainer or AsyncGRPOTrainer"):
+    with pytest.raises(UserError, match=r"observe takes trl\.GRPOTrainer or a subclass"):
         observe(Dataset)

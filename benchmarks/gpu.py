@@ -1,8 +1,8 @@
 """Measure one update of a model of Qwen3-8B's shape with random weights on one GPU: tokens/s, memory, FLOP/s, and the
 share of a rollout's time that the scores of the gradient log take.
 
-    python benchmarks/qwen3_8b_update.py                    # 8 responses x 4,096 tokens, 8-bit AdamW, bfloat16
-    python benchmarks/qwen3_8b_update.py --tiny --out FILE  # the same code at a tiny shape, on a CPU
+    python benchmarks/gpu.py                    # 8 responses x 4,096 tokens, AdamW, bfloat16
+    python benchmarks/gpu.py --tiny --out FILE  # the same code at a tiny shape, on a CPU
 
 Old log-probs, the score pass, the update (forward, backward, optimizer step) and a short rollout are timed apart, each
 the median of several rounds after a warm-up. The update's FLOP/s are divided by those of a large matrix product on the
@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate import Accelerator
-from measuring import RESULTS, machine, peak_mib, seconds, take_turns, write_results
+from measuring import RESULTS, machine, peak_mib, write_results
 from transformers import AutoModelForCausalLM, PretrainedConfig
 
 from fspo.base.command_line import CommandParser
@@ -77,15 +77,16 @@ def update_flop(config: PretrainedConfig, parameters: int, rows: int, length: in
     return passes * rows * length * (2.0 * used + attention)
 
 
-def median_seconds(work: Callable[[], object], device: torch.device, rounds: int, name: str) -> float:
+def median_seconds(work: Callable[[], object], device: torch.device, rounds: int) -> float:
     """Return the median seconds that ``work`` takes, after one warm-up, until the device has done what it queued."""
-
-    def done() -> None:
+    taken = []
+    for _ in range(rounds + 1):
+        wait(device)
+        start = time.perf_counter()
         work()
         wait(device)
-
-    wait(device)
-    return float(np.median(take_turns({name: lambda: seconds(done, time.perf_counter)}, rounds, name)[name]))
+        taken.append(time.perf_counter() - start)
+    return float(np.median(taken[1:]))
 
 
 def wait(device: torch.device) -> None:
@@ -97,7 +98,7 @@ def wait(device: torch.device) -> None:
 def matmul_rate(device: torch.device, dtype: torch.dtype, size: int, rounds: int) -> float:
     """Return how many FLOP/s the device reaches in a product of two square matrices."""
     a, b = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
-    return 2.0 * size**3 / median_seconds(lambda: a @ b, device, rounds, "matmul")
+    return 2.0 * size**3 / median_seconds(lambda: a @ b, device, rounds)
 
 
 def peak_bytes(device: torch.device) -> int:
@@ -127,15 +128,12 @@ def measure(options: Any) -> dict[str, Any]:
     rows = np.arange(options.responses)
     plan = plan_microbatches(rows, batch.total_lengths, np.ones(len(rows), bool), options.microbatch)
     shards = [updater.shard(batch, micro) for micro in plan]
-    done = 0
 
     def update() -> None:
-        nonlocal done
         updater.accumulate(shards, None)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        done += 1
 
     def old_log_probs() -> None:
         for micro in plan:
@@ -156,11 +154,11 @@ def measure(options: Any) -> dict[str, Any]:
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     rounds = options.rounds
-    taken = {"update": median_seconds(update, device, rounds, "update")}
+    taken = {"update": median_seconds(update, device, rounds)}
     memory = {"update": peak_bytes(device)}
-    taken["old_log_probs"] = median_seconds(old_log_probs, device, rounds, "old log-probs")
-    taken["score_pass"] = median_seconds(scores, device, rounds, "score pass")
-    taken["rollout"] = median_seconds(rollout, device, rounds, "rollout")
+    taken["old_log_probs"] = median_seconds(old_log_probs, device, rounds)
+    taken["score_pass"] = median_seconds(scores, device, rounds)
+    taken["rollout"] = median_seconds(rollout, device, rounds)
     memory["all"] = peak_bytes(device)
     rate = matmul_rate(device, dtype, options.matmul, 20)
     length = options.prompt + options.tokens
@@ -176,7 +174,6 @@ def measure(options: Any) -> dict[str, Any]:
         },
         "peak_bytes": memory,
         "gradient_log_share": taken["score_pass"] / step,
-        "gradient_log_share_of": f"{MINIBATCHES} updates with old log-probs and one score pass, without sampling",
         "flop_of_update": flop,
         "matmul_flops": rate,
         "share_of_matmul_rate": {name: value / taken["update"] / rate for name, value in flop.items()},
@@ -189,13 +186,13 @@ def place() -> dict[str, Any]:
     return {
         "gpu": gpu and {"name": gpu.name, "bytes": gpu.total_memory, "cuda": torch.version.cuda},
         "cpu": platform.processor() or platform.machine(),
-        **machine("torch", "transformers", "accelerate", "torchao", "fspo"),
+        **machine("torch", "transformers", "accelerate", "fspo"),
     }
 
 
 def main(args: list[str] | None = None) -> int:
     """Time an update at the shape of Qwen3-8B, print the numbers and write them to a file."""
-    parser = CommandParser(prog="python benchmarks/qwen3_8b_update.py", description=__doc__ or "")
+    parser = CommandParser(prog="python benchmarks/gpu.py", description=__doc__ or "")
     parser.add_argument("--tiny", action="store_true", help="the embedded model on the CPU, with few tokens")
     parser.add_argument("--responses", type=int, default=8, help="responses of the update")
     parser.add_argument("--prompt", type=int, default=128, help="tokens of each prompt")
@@ -204,7 +201,7 @@ def main(args: list[str] | None = None) -> int:
     parser.add_argument("--microbatch", type=int, default=8448, help="padded tokens of a microbatch")
     parser.add_argument("--rounds", type=int, default=3, help="timed rounds, of which the median counts")
     parser.add_argument("--matmul", type=int, default=8192, help="size of the matrices of the card's rate")
-    parser.add_argument("--out", default=str(RESULTS / "qwen3_8b_update.json"), help="results file")
+    parser.add_argument("--out", default=str(RESULTS / "gpu.json"), help="results file")
     words = list(sys.argv[1:] if args is None else args)
     options = parser.parse_args(words)
     for name in ("responses", "prompt", "tokens", "new_tokens", "microbatch", "rounds", "matmul"):
@@ -218,7 +215,7 @@ def main(args: list[str] | None = None) -> int:
         raise UserError("Qwen3-8B's shape needs a GPU: add --tiny to run the same code on a CPU")
     found = measure(options)
     wanted = {k: v for k, v in vars(options).items() if k != "out"}
-    result = {"command": " ".join(["benchmarks/qwen3_8b_update.py", *words]), "tiny": options.tiny, "aims": AIMS}
+    result = {"command": " ".join(["benchmarks/gpu.py", *words]), "tiny": options.tiny, "aims": AIMS}
     result |= {"options": wanted, **found, "machine": place()}
     print(json.dumps(found, indent=1))
     write_results(result, Path(options.out))

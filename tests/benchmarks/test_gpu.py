@@ -14,13 +14,13 @@ import torch
 from fspo.base.errors import UserError
 from fspo.models.shapes import shape_of
 
-FILE = Path(__file__).parents[2] / "benchmarks" / "qwen3_8b_update.py"
+FILE = Path(__file__).parents[2] / "benchmarks" / "gpu.py"
 
 
 @pytest.fixture(scope="module")
 def script() -> Any:
     sys.path.insert(0, str(FILE.parent))  # where python finds a script's neighbours
-    spec = importlib.util.spec_from_file_location("qwen3_8b_update", FILE)
+    spec = importlib.util.spec_from_file_location("gpu", FILE)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
