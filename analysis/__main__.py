@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 
 from analysis.log.loading import IN_MEMORY
-from analysis.log.partition import PARTITIONS, find_partition
+from analysis.log.partition import find_partition
 from analysis.log.ratio import WORDS, known_ratio
 from analysis.options import Options
 from analysis.rules.evaluate import BANDS, TARGETS, candidates
@@ -32,7 +32,7 @@ EXAMPLES = """examples:
   fspo analyse out/quick/runs/fspo-seed0
   fspo analyse RUN_A RUN_B RUN_C --claims claims.json
   fspo analyse RUN --edges 1,16,64,257 --rules rloo,gspo,fspo --targets 0.9
-  fspo analyse RUN --by difficulty   # or entropy, reward, time, user.COLUMN
+  fspo analyse RUN --by entropy   # or any other column of numbers: rollout, reward, user.COLUMN
   fspo analyse RUN --on engine   # the mismatch between sampler and trainer, and what corrections of it cut
   fspo sweep RUN   # other ranges, drifts, dual clips ... on the same log
   fspo calibrate RUN   # ranges that give every rule one acceptance, from an unclipped run
@@ -51,7 +51,7 @@ def build_parser() -> CommandParser:
     )
     p.add_argument("runs", nargs="+", type=str, metavar="RUN", help="run folder that holds gradlog/")
     p.add_argument(
-        "--by", type=str, default=Options.by, help=f"what to bin by: {', '.join(PARTITIONS)}, or user.COLUMN of the log"
+        "--by", type=str, default=Options.by, help="column of the log to bin by: length, entropy, user.COLUMN, ..."
     )
     p.add_argument(
         "--on",

@@ -38,7 +38,7 @@ class Options:
     seed : int
         Seed of the random drops.
     by : str
-        What responses are binned by: a name of analysis.log.partition.PARTITIONS, or ``user.COLUMN``.
+        Column of the log that responses are binned by: length, another column of numbers, or ``user.COLUMN``.
     on : str
         The log-ratio that is analysed (``fspo.rules.Ratio``).
     """
@@ -50,7 +50,7 @@ class Options:
     targets: tuple[float, ...] = TARGETS
     draws: int = 32
     seed: int = 0
-    by: str = LENGTH.name
+    by: str = LENGTH.column
     on: str = UPDATE.on
 
     def __post_init__(self) -> None:

@@ -17,7 +17,7 @@ from analysis.log.partition import find_partition
 from analysis.log.ratio import known_ratio
 from analysis.log.workers import known_workers
 from analysis.options import Options
-from analysis.rules.evaluate import Case, candidates, make_cases, trained_case, uncorrected
+from analysis.rules.evaluate import Case, candidates, make_cases, trained_case
 from analysis.rules.replay import replay_log
 from analysis.rules.tally import Tally
 from analysis.scores.sketch_error import effective_width
@@ -86,7 +86,7 @@ def analyse(
     rows |= _tables(run, tally)
     rows["ess"] += factor_rows(run, bins)
     progress("acceptance", 0.0)
-    everything = [*([trained] if trained else []), *cases, *uncorrected(run.ratio.on)]
+    everything = [*([trained] if trained else []), *cases]
     width, width_from = effective_width(run)
     of_scores, scored, of_reading = _scored(run, bins, options, everything, width)
     rows |= of_scores

@@ -25,8 +25,8 @@ EXAMPLES = """examples:
       all runs of a comparison, for one column of an ICML paper
   fspo figures runs/none-seed0 --only lre_by_rule,cosine_by_rule
       two figures alone
-  fspo figures RUN --by difficulty
-      the same figures with bins of difficulty, from what fspo analyse RUN --by difficulty wrote
+  fspo figures RUN --by entropy
+      the same figures with bins of entropy, from what fspo analyse RUN --by entropy wrote
   fspo figures RUN --on engine
       the same figures of the mismatch between sampler and trainer, from fspo analyse RUN --on engine
   fspo figures --theory out/proofs_check
@@ -74,7 +74,6 @@ def check_output(folder: Path) -> None:
 
 def build_parser() -> CommandParser:
     """Return the parser of ``fspo figures``."""
-    from analysis.log.partition import PARTITIONS
     from analysis.log.ratio import WORDS
     from figures.widths import WIDTHS
 
@@ -87,7 +86,7 @@ def build_parser() -> CommandParser:
     parser.add_argument("runs", nargs="*", metavar="RUN", help="run folder that fspo analyse was run on")
     parser.add_argument("--theory", type=Path | None, help="folder that fspo maps wrote to")
     parser.add_argument(
-        "--by", type=str, default="length", help=f"what the bins are of: {', '.join(PARTITIONS)}, or user.COLUMN"
+        "--by", type=str, default="length", help="column of the log that the bins are of: length, entropy, user.COLUMN"
     )
     parser.add_argument("--on", type=str, default=UPDATE.on, help=f"log-ratio of the tables: {', '.join(WORDS)}")
     parser.add_argument(

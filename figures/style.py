@@ -68,9 +68,8 @@ _SPARE = (
     Look("#661100", "d", _DOTS),
     Look("#6699CC", "p"),
 )
-OF_SHAPES = {"exact": "none", "product": "rloo", "geometric": "gspo", "sqrt": "fspo", "sqrt-kl": "fspo-kl"}
-"""Shapes by which analyses name the bands of corrections, each with the preset that has the same shape. Figures draw
-the band in that preset's look.
+OF_SHAPES = {"exact": "none", "mis": "rloo", "geo-mask": "gspo", "engine-sqrt": "fspo-kl"}
+"""Corrections, each with the preset whose band has the same shape. Figures draw the correction in that preset's look.
 """
 OUTSIDE_MARKERS = {"drop": "o", "mask": "o", "truncate": "s", "cap": "D"}
 OUTSIDE_COLORS = {"drop": "#0072B2", "mask": "#0072B2", "truncate": "#D55E00", "cap": "#882255"}

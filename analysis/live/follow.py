@@ -19,7 +19,7 @@ from analysis.doctor.admit import READ, columns_of
 from analysis.doctor.doctor import Doctor
 from analysis.doctor.findings import Diagnosis
 from analysis.log.loading import Run, load_run
-from analysis.log.partition import LENGTH, PARTITIONS, coordinates
+from analysis.log.partition import LENGTH
 from analysis.log.rows import Floats, numbered
 from analysis.rules.evaluate import evaluate, trained_case
 from analysis.rules.layout import Grouping
@@ -47,6 +47,9 @@ Before that, the doctor answers again once at least a hundredth of the rollouts 
 """
 DOCTOR_ROWS = 20_000
 """Largest number of rows that the doctor keeps for the checks that need many rows at once."""
+VERSIONS = ("policy_version", "updates_since_rollout", "behaviour_version")
+"""Columns that give a response's staleness: updates before the row, those of them after the rollout, and those before
+the weights that sampled the response."""
 SHOWN = 1500
 """Largest number of rows of the newest rollout that the page shows as points of length and S."""
 Signature = tuple[tuple[str, int, int], ...]
@@ -262,8 +265,10 @@ class Follower:
         place = bins.index(columns["length"][first])
         cluster = numbered(columns["rollout"], columns["prompt_id"])
         values = {"reward": columns["reward"]}
-        if all(name in log for name in PARTITIONS["staleness"].columns):
-            values["staleness"], _ = coordinates(log, PARTITIONS["staleness"], cluster)
+        if all(name in log for name in VERSIONS):
+            now, updates, sampled = (log.column(name).astype(np.float64) for name in VERSIONS)
+            known = log.table["behaviour_version"].is_valid().to_numpy()
+            values["staleness"] = np.where(known, now - updates - sampled, np.nan)
         for name, value in values.items():
             known = np.isfinite(value[first])
             if known.any():

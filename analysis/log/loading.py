@@ -15,7 +15,7 @@ from analysis.log.partition import LENGTH, Partition
 from analysis.log.ratio import CORRECTED, RATIOS, UPDATE, LoggedRatio
 from analysis.log.rows import Rows
 from analysis.log.stream import InMemory, Stream
-from analysis.log.usable import ROW_COLUMNS, Scale, columns_of, nothing, usable
+from analysis.log.usable import ROW_COLUMNS, columns_of, nothing, usable
 from analysis.rules.recompute import differing
 from fspo.base.errors import UserError
 from fspo.gradlog import header_rule, read_files
@@ -159,14 +159,12 @@ def load_run(
     if sum(file.rows for file in files) > IN_MEMORY:
         stream = Stream.of(files, partition, ratio, recomputed)
         log, number = stream.sample()
-        if partition.column in log and log.column(partition.column).dtype.kind in "OUS":
-            stream = replace(stream, scale=Scale(1.0, stream.categories()))
         logged = logged_columns(files, columns)
     else:
         log = read_files([(file, None) for file in files], columns, ("train",), damage)
         logged, number, damage = frozenset(c for c in columns if c in log), 0, log.damage
     logged = ratio.fields(logged)
-    rows, counts = usable(log, partition, stream.scale if stream else None, ratio, nothing if stream else recomputed)
+    rows, counts = usable(log, partition, None, ratio, nothing if stream else recomputed)
     if len(rows) == 0:
         raise UserError(f"{path}: {_nothing(counts, ratio, imported)}")
     rule = own if own is not None and own.on == ratio.on else None
@@ -200,8 +198,7 @@ def load_run(
     if stream is None:
         warnings += warnings_of(counts, partition, ratio)
     else:
-        spread = float(np.std(rows.coordinate))
-        stream = replace(stream, scale=Scale(spread, stream.scale.categories if stream.scale else ()))
+        stream = replace(stream, spread=float(np.std(rows.coordinate)))
         sampled = _sampled(rows, number, len(stream.rollouts))
         warnings.append(sampled["text"])
     scores = metadata.get("scores")
@@ -237,7 +234,7 @@ def warnings_of(counts: Mapping[str, int], partition: Partition, ratio: LoggedRa
         "rows_not_finite": f"rows left out: {ratio.words.text} or A is not finite, or the length is below 1",
         "rows_repeated": "rows left out: the same response twice in one update",
         "rows_copied": "rows left out: copies of other rows under other ids, as of a process that was counted twice",
-        "rows_without_coordinate": f"rows left out: no value of {partition.name}",
+        "rows_without_coordinate": f"rows left out: no value of {partition.column}",
     }
     found = [f"{counts[name]} {text}" for name, text in texts.items() if counts.get(name)]
     if not counts.get("rows_S_not_0"):

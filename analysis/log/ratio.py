@@ -1,17 +1,16 @@
 """The log-ratio that an analysis is about, and where a log holds it: in which columns and in which rows.
 
-The update's log-ratio S is analysed on every row after an update. The log-ratios E, D + E and S + D + E are analysed on
-one row of each response, the row at first use. E and D belong to the sampling of a response, so they are the same at
-every use, and statements about S + D + E hold only where the weights were not trained on the response (docs/theory.md
-section 1, "First use"). Before the first update of a rollout S is 0, but E and D need not be 0, so a row at first use
-is analysed even if no update came before it.
+The update's log-ratio S is analysed on every row after an update. The log-ratios E and D + E are analysed on one row of
+each response, the row at first use, because they belong to the sampling of a response and are the same at every use.
+Before the first update of a rollout S is 0, but E and D need not be 0, so a row at first use is analysed even if no
+update came before it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -42,12 +41,11 @@ WORDS: dict[Ratio, Words] = {
     ),
     "engine": Words("E", "E", _ONCE, _SAME),
     "behaviour": Words("D + E", "D+E", _ONCE, _SAME),
-    "total": Words("S + D + E", "S+D+E", _ONCE, _SAME),
 }
-RATIOS = tuple(columns.log_ratio for columns in RATIO_COLUMNS.values() if columns.log_ratio)
+RATIOS = tuple(RATIO_COLUMNS[on].log_ratio for on in WORDS)
 """The columns of the gradient log that hold a response's log-ratio: update, engine or behaviour."""
 CORRECTED: tuple[Ratio, ...] = ("engine", "behaviour")
-"""The log-ratios that corrections act on, E and D + E; clip rules act on S and S + D + E."""
+"""The log-ratios that corrections act on, E and D + E; clip rules act on S."""
 _CLIP = {name: name for name in ("lo", "hi", "drift", "band_accept", "side", "multiplier", "weight")}
 _CORRECTION = {name: f"correction_{name}" for name in ("lo", "hi", "drift", "side")} | {
     "multiplier": "correction_weight"
@@ -66,8 +64,8 @@ class LoggedRatio:
     ----------
     on : str
         The ratio (``fspo.rules.Ratio``).
-    parts : tuple of str
-        Columns that add up to the ratio.
+    column : str
+        Column of the ratio.
     sum_sq, k3_sum : str
         Columns with the sums over a response's tokens of s^2 and of k3 = e^s - 1 - s, s the token log-ratio.
     done : mapping of str to str
@@ -76,14 +74,14 @@ class LoggedRatio:
     """
 
     on: Ratio = "update"
-    parts: tuple[str, ...] = (RATIO_COLUMNS["update"].log_ratio,)
+    column: str = RATIO_COLUMNS["update"].log_ratio
     sum_sq: str = RATIO_COLUMNS["update"].sum_sq
     k3_sum: str = RATIO_COLUMNS["update"].k3_sum
     done: Mapping[str, str] = field(default_factory=lambda: _CLIP)
 
     @staticmethod
     def find(on: str, logged: Iterable[str], header: Mapping[str, Any]) -> LoggedRatio:
-        """Find the logged columns that hold a log-ratio (update, engine, behaviour or total).
+        """Find the logged columns that hold a log-ratio (update, engine or behaviour).
 
         A log without the column ``behaviour_log_ratio`` (schema 1.0) does not record the staleness D, so its engine
         ratio E is used as the behaviour ratio D + E.
@@ -97,16 +95,10 @@ class LoggedRatio:
         clip, correction = header_rule(header), header_rule(header, "correction")
         if ratio == "update":
             return LoggedRatio(done=_CLIP if clip is None or clip.on == ratio else {})
-        done = {}
-        if ratio == "total" and clip is not None and clip.on == ratio:
-            done = _CLIP
-        elif correction is not None and correction.on == ratio:
-            done = _CORRECTION
-        sampled: Ratio = "engine" if ratio == "engine" else "behaviour"
-        if sampled == "behaviour" and RATIO_COLUMNS[sampled].log_ratio not in logged:
-            sampled = "engine"
-        columns = RATIO_COLUMNS[sampled]
-        if ratio == "engine" and columns.log_ratio not in logged and RATIO_COLUMNS["behaviour"].log_ratio in logged:
+        done = _CORRECTION if correction is not None and correction.on == ratio else {}
+        behaviour = RATIO_COLUMNS["behaviour"].log_ratio in logged
+        columns = RATIO_COLUMNS[ratio if behaviour else "engine"]
+        if columns.log_ratio not in logged and behaviour:
             raise UserError(
                 "--on engine: the log has D + E and not E alone, which needs the versions of the weights "
                 "(policy_version, behaviour_version): log them, or use --on behaviour"
@@ -116,15 +108,12 @@ class LoggedRatio:
                 f"--on {ratio}: the log has no {columns.log_ratio}: let the trainer write the sampler's "
                 "log-probabilities, or import them (fspo import --help)"
             )
-        parts = (columns.log_ratio,)
-        if ratio == "total":
-            parts, columns = (RATIO_COLUMNS["update"].log_ratio, *parts), RATIO_COLUMNS["total"]
-        return LoggedRatio(ratio, parts, columns.sum_sq, columns.k3_sum, done)
+        return LoggedRatio(ratio, *columns, done)
 
     @property
     def columns(self) -> tuple[str, ...]:
         """Names of all columns of the gradient log that an analysis of this log-ratio reads."""
-        return (*self.parts, self.sum_sq, self.k3_sum, *self.done.values())
+        return (self.column, self.sum_sq, self.k3_sum, *self.done.values())
 
     @property
     def header(self) -> str:
@@ -151,10 +140,8 @@ class LoggedRatio:
         return frozenset(found | (set(logged) - {*_CLIP.values(), *_CORRECTION.values()}))
 
     def of(self, log: GradLog) -> Floats:
-        """Return the log-ratio of each row (N,), nats; NaN where one of the columns that add up to it has no value."""
-        unknown = np.full(len(log), np.nan)  # the values of a column that this part of the log lacks
-        parts = [log.column(name) if name in log or not self.once else unknown for name in self.parts]
-        return parts[0] if len(parts) == 1 else parts[0] + parts[1]
+        """Return the log-ratio of each row (N,), nats; NaN where the log has no value."""
+        return log.column(self.column) if self.column in log or not self.once else np.full(len(log), np.nan)
 
 
 UPDATE = LoggedRatio()
@@ -162,7 +149,9 @@ UPDATE = LoggedRatio()
 
 def known_ratio(name: str) -> Ratio:
     """Return ``name`` if there is a log-ratio of this name, else raise UserError."""
-    for ratio in get_args(Ratio):
+    for ratio in WORDS:
         if ratio == name:
             return ratio
-    raise unknown_name("--on", name, get_args(Ratio))
+    if name == "total":
+        raise UserError("--on total is gone: use update (S), or engine or behaviour (the mismatch)")
+    raise unknown_name("--on", name, tuple(WORDS))

@@ -33,8 +33,8 @@ class Rows:
     used: Ints
     updates: Ints  # number of updates since the row's rollout was sampled
     length: Floats
-    # S is the log-ratio that is analysed (see analysis.log.ratio), not always that of the update. The fields k3, sigma2
-    # and by_sign below are computed from the same log-ratio.
+    # S is the log-ratio that is analysed (see analysis.log.ratio), not always that of the update. The fields k3 and
+    # sigma2 below are computed from the same log-ratio.
     S: Floats
     A: Floats
     cluster: Ints  # number of the response's cluster, a pair (rollout, prompt_id)
@@ -46,8 +46,6 @@ class Rows:
     sigma2: Floats  # mean s^2 per token over the row's minibatch, s the token log-ratio
     k3_lagged: Floats  # mean k3 per token over the previous minibatch, nats
     sigma2_lagged: Floats
-    by_sign: Floats  # mean log-ratio per token over the minibatch's rows whose A has this row's sign; 0 where A = 0
-    by_sign_lagged: Floats
     lo: Floats  # lower edge of the band as logged, nats; NaN if not logged
     hi: Floats
     drift: Floats  # logged drift (centre per token) of the band of the run's rule, nats; NaN if not logged
@@ -81,13 +79,9 @@ class Rows:
 
         The drift is NaN where the log lacks the columns that it is computed from.
         """
-        if rule.drift_source == "lagged":
-            k3, sigma2, by_sign = self.k3_lagged, self.sigma2_lagged, self.by_sign_lagged
-        else:
-            k3, sigma2, by_sign = self.k3, self.sigma2, self.by_sign
-        # TokenMeans holds a mean log-ratio of tokens with A > 0 and one of tokens with A < 0. A rule reads the mean for
-        # the sign of the row's A. ``by_sign`` holds this mean for each row, so it is passed in the place of both means.
-        return rule.centre(TokenMeans(k3, sigma2, by_sign, by_sign), self.A)
+        lagged = rule.drift_source == "lagged"
+        means = (self.k3_lagged, self.sigma2_lagged) if lagged else (self.k3, self.sigma2)
+        return rule.centre(TokenMeans(*means))
 
     def edges(self, rule: Rule) -> tuple[Floats, Floats]:
         """Return the edges (N,), nats, of the band of ``rule``, which must be the run's own rule.

@@ -17,7 +17,7 @@ from analysis.log.notes import Notes
 from analysis.log.partition import Partition
 from analysis.log.ratio import UPDATE, LoggedRatio
 from analysis.log.rows import Ints, LearningRows, Rows, windows
-from analysis.log.usable import LEARNT, Recompute, Scale, columns_of, learnt, nothing, usable
+from analysis.log.usable import LEARNT, Recompute, columns_of, learnt, nothing, usable
 from fspo.base.errors import UserError
 from fspo.gradlog import GradLog, read_files
 from fspo.gradlog.files import LogFile
@@ -80,13 +80,15 @@ class Stream:
         Numbers of the log's rollouts, increasing.
     rows : array (R,)
         Approximate number of rows in each rollout.
+    spread : float, optional
+        Standard deviation of the partition's coordinate, the unit of trends; None until the sample was read.
     """
 
     files: tuple[LogFile, ...]
     partition: Partition
     rollouts: Ints
     rows: np.ndarray
-    scale: Scale | None = None
+    spread: float | None = None
     ratio: LoggedRatio = UPDATE
     recomputed: Recompute = nothing
 
@@ -160,12 +162,12 @@ class Stream:
         """Return the first rollout and the usable rows of each window of ``size`` rollouts of a chunk. The notes count
         the rows that are usable or left out, and name damaged files.
         """
-        columns = [c for c in self._columns if c not in UNUSED or c in self.partition.columns]
+        columns = [c for c in self._columns if c not in UNUSED or c == self.partition.column]
         try:
             log = self.read(chunk, columns)
         except UserError as error:
             return [], Notes(damage=(str(error),))
-        rows, counts = usable(log, self.partition, self.scale, self.ratio, self.recomputed)
+        rows, counts = usable(log, self.partition, self.spread, self.ratio, self.recomputed)
         inside = self.rollouts[(self.rollouts >= chunk.first) & (self.rollouts <= chunk.last)]
         found = list(split(rows, inside[(np.searchsorted(inside, rows.rollout) // size) * size]))
         return found, Notes(damage=tuple(log.damage), counts=counts)
@@ -173,11 +175,11 @@ class Stream:
     def learnt(self, chunk: Chunk) -> LearningRows:
         """Read from a chunk the columns from which a band that follows a target learns; no rows if it is unreadable."""
         try:
-            log = self.read(chunk, [*dict.fromkeys([*LEARNT, *self.partition.columns])])
+            log = self.read(chunk, [*dict.fromkeys([*LEARNT, self.partition.column])])
         except UserError:  # the damage is not reported here, because `windows` reads the same files and reports it
             none, nothing = np.zeros(0, np.int64), np.zeros(0)
             return LearningRows(none, none, nothing, nothing, nothing)
-        return learnt(log, self.partition, self.scale)
+        return learnt(log, self.partition)
 
     def sample(self) -> tuple[GradLog, int]:
         """Read about ``SAMPLE`` rows, as evenly spaced complete rollouts; return them and the number of rollouts."""
@@ -196,17 +198,6 @@ class Stream:
                 "the log again, or remove its damaged files"
             )
         return GradLog.joined(logs), number
-
-    def categories(self) -> tuple[str, ...]:
-        """Return the distinct values of the partition's column, for a column that holds text."""
-        seen: set[str] = set()
-        for file in self.files:
-            try:
-                values = read_files([(file, None)], [self.partition.column], ("train",)).column(self.partition.column)
-            except UserError:
-                continue
-            seen |= set(np.unique(values.astype(str)).tolist())
-        return tuple(sorted(seen))
 
 
 def split(rows: Rows, window: Ints) -> Iterator[tuple[int, Rows]]:

@@ -7,7 +7,6 @@ update came before it (for S) or it is at first use (for the other log-ratios). 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -58,29 +57,13 @@ def nothing(log: GradLog) -> Mapping[str, int]:
 
 def columns_of(partition: Partition, ratio: LoggedRatio) -> tuple[str, ...]:
     """Return the names of the gradient log's columns that :func:`usable` reads to choose the rows that are analysed."""
-    return tuple(dict.fromkeys([*ROW_COLUMNS, *ratio.columns, *partition.columns]))
-
-
-@dataclass(frozen=True)
-class Scale:
-    """Facts about the complete log that are needed to read one part of it.
-
-    Attributes
-    ----------
-    spread : float
-        Standard deviation of the coordinate, the unit of trends (:mod:`analysis.log.partition`).
-    categories : tuple of str
-        Texts of the partition's column, where it holds text.
-    """
-
-    spread: float
-    categories: tuple[str, ...] = ()
+    return tuple(dict.fromkeys([*ROW_COLUMNS, *ratio.columns, partition.column]))
 
 
 def usable(
     log: GradLog,
     partition: Partition,
-    scale: Scale | None = None,
+    spread: float | None = None,
     ratio: LoggedRatio = UPDATE,
     recomputed: Recompute = nothing,
 ) -> tuple[Rows, dict[str, int]]:
@@ -93,15 +76,15 @@ def usable(
 
     Parameters
     ----------
-    scale : Scale, optional
-        Facts about the complete log, where ``log`` is only a part of it.
+    spread : float, optional
+        Standard deviation of the coordinate in the complete log, where ``log`` is only a part of it.
     recomputed : callable
         Function of the log's rows whose ratio and A are finite, without repeats and copies. It compares their columns
         with recomputed ones (`analysis.rules.recompute.differing`); its numbers of rows are added to the counts.
     """
     log, counts = _sound(log, ratio)
     counts |= recomputed(log)
-    rows, updates = _rows(log, partition, scale, ratio)
+    rows, updates = _rows(log, partition, spread, ratio)
     known = np.isfinite(rows.coordinate)
     moved = (updates >= 1) & known
     counted = (rows.used == 0) & known if ratio.once else moved
@@ -118,7 +101,7 @@ def usable(
     return (rows if counted.all() else rows.take(np.flatnonzero(counted))), counts
 
 
-def learnt(log: GradLog, partition: Partition, scale: Scale | None = None) -> LearningRows:
+def learnt(log: GradLog, partition: Partition) -> LearningRows:
     """Return the columns from which a band that follows a target learns, ordered by step and response.
 
     The rows are those that :func:`usable` keeps for an analysis of S.
@@ -133,8 +116,7 @@ def learnt(log: GradLog, partition: Partition, scale: Scale | None = None) -> Le
     rollout, step, response = (log.column(name).astype(np.int64, copy=False) for name in integers)
     keep = _updates(log, rollout, step) >= 1
     if partition != LENGTH:
-        cluster = numbered(rollout, log.column("prompt_id").astype(np.int64, copy=False))
-        keep &= np.isfinite(coordinates(log, partition, cluster, scale.categories if scale else ())[0])
+        keep &= np.isfinite(coordinates(log, partition))
     kept = np.flatnonzero(keep)
     kept = kept[in_order(step[kept], response[kept])]
     numbers = (log.column(name)[kept].astype(np.float64) for name in ("log_ratio", "length", "advantage"))
@@ -194,7 +176,7 @@ def counted_updates(rollout: Ints, step: Ints, S: Floats) -> tuple[Ints, bool]:
     return updates, False
 
 
-def _rows(log: GradLog, partition: Partition, scale: Scale | None, ratio: LoggedRatio) -> tuple[Rows, Ints]:
+def _rows(log: GradLog, partition: Partition, spread: float | None, ratio: LoggedRatio) -> tuple[Rows, Ints]:
     n = len(log)
 
     def column(name: str, default: Any, dtype: Any) -> NDArray[Any]:
@@ -220,9 +202,8 @@ def _rows(log: GradLog, partition: Partition, scale: Scale | None, ratio: Logged
     known = ratio.k3_sum in log and ratio.sum_sq in log
     batch = dense(step)
     drifts = _drifts(k3_sum, sum_sq, length, batch) if known else np.full((4, n), np.nan)
-    by_sign = _drifts_by_sign(S, length, A, batch)
     reward = column("reward", np.nan, np.float64)
-    coordinate, _ = coordinates(log, partition, cluster, scale.categories if scale else ())
+    coordinate = coordinates(log, partition)
     rows = Rows(
         rollout=rollout,
         step=step,
@@ -240,8 +221,6 @@ def _rows(log: GradLog, partition: Partition, scale: Scale | None, ratio: Logged
         sigma2=drifts[1],
         k3_lagged=drifts[2],
         sigma2_lagged=drifts[3],
-        by_sign=by_sign[0],
-        by_sign_lagged=by_sign[1],
         lo=done("lo", np.nan, np.float64),
         hi=done("hi", np.nan, np.float64),
         drift=done("drift", np.nan, np.float64),
@@ -251,7 +230,7 @@ def _rows(log: GradLog, partition: Partition, scale: Scale | None, ratio: Logged
         band_accept=done("band_accept", False, np.bool_),
         response=response,
         coordinate=coordinate,
-        trend=partition.trend_coordinate(coordinate, scale.spread if scale else None),
+        trend=partition.trend_coordinate(coordinate, spread),
     )
     return rows, updates
 
@@ -267,19 +246,3 @@ def _drifts(k3_sum: Floats, sum_sq: Floats, length: Floats, code: Ints) -> Float
     now = np.stack([k3, square]) / tokens
     before = np.concatenate([np.zeros((2, 1)), now[:, :-1]], axis=1)
     return np.concatenate([now[:, code], before[:, code]])
-
-
-def _drifts_by_sign(S: Floats, n: Floats, A: Floats, code: Ints) -> Floats:
-    """Return for each row the mean log-ratio per token over rows whose A has the same sign, twice: (2, N).
-
-    The first mean is over rows of the row's step, the second over rows of the step before. ``code`` (N,) numbers the
-    steps without gaps.
-    """
-    found = np.zeros((2, len(S)))
-    for sign in (1, -1):
-        of = (np.sign(A) == sign) & np.isfinite(S)
-        total, tokens = (np.bincount(code[of], x[of], code.max(initial=0) + 1) for x in (S, n))
-        mean = np.divide(total, tokens, out=np.zeros(len(total)), where=tokens > 0)
-        at = np.sign(A) == sign
-        found[:, at] = mean[code[at]], np.concatenate([[0.0], mean[:-1]])[code[at]]
-    return found

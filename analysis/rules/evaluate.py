@@ -5,9 +5,8 @@ rule that trained, at its logged drift), "given" (a preset at its published para
 calibrated in each window to a target acceptance: to a band acceptance where band acceptance is measured, else to an
 update acceptance on the rows with A != 0; docs/theory.md section 2).
 
-The cases depend on the ratio that is analysed (`candidates`). Clip rules act on the update's ratio S and on the total
-ratio. Corrections act on the engine and the behaviour ratio. The cases of corrections are the published corrections
-that act on sequences (`CORRECTIONS`), and the bands of `SHAPES` at matched acceptance.
+The cases depend on the ratio that is analysed (`candidates`): clip rules act on the update's ratio S, corrections on
+the engine and the behaviour ratio.
 
 A band whose range follows a target is replayed (:mod:`analysis.rules.replay`). Its "given" case is what the trainer
 would have done at the preset's target. Its "matched" case multiplies the half-widths of the replayed band, in each
@@ -30,7 +29,6 @@ from fspo.base.errors import UserError, unknown_name
 from fspo.rules import (
     CORRECTIONS,
     OF_CLIP_RULES,
-    OF_CORRECTIONS,
     PRESETS,
     Edges,
     Rate,
@@ -41,38 +39,23 @@ from fspo.rules import (
 )
 
 TARGETS = (0.95, 0.85)
-BANDS = tuple(
-    name
-    for name, (rule, _, _) in PRESETS.items()
-    if rule.level == "sequence" and rule.shape != "none" and rule.outside == "drop"
-)
-"""Presets whose bands are compared; each clips whole responses. fspo-truncate and fspo-cap are left out: they have the
-band of fspo and another treatment outside it, and the cases of fspo include each treatment."""
-SHAPES: dict[str, Rule] = {
-    "product": replace(CORRECTIONS["mis"], name="product"),
-    "geometric": replace(CORRECTIONS["geo-mask"], weight="sequence", name="geometric"),
-    "sqrt": replace(CORRECTIONS["engine-sqrt"], drift="none", name="sqrt"),
-    "sqrt-kl": replace(CORRECTIONS["engine-sqrt"], name="sqrt-kl"),
-}
-"""Bands that are compared as corrections at matched acceptance, all with the weight exp(R), R the analysed log-ratio.
-product is the band of the preset mis (fixed), geometric the band of geo-mask (linear), sqrt-kl the band of engine-sqrt,
-and sqrt the band of engine-sqrt without a drift."""
+BANDS = ("none", "rloo", "gspo", "fspo", "fspo-kl", "fspo-adaptive")
+"""Presets of clip rules that are evaluated on each log; each clips whole responses."""
+TREATED = "fspo"
+"""The preset that is evaluated with each treatment of responses outside its band (`OF_CLIP_RULES`)."""
 UNCORRECTED = "none"
 """Name of the case that corrects nothing: it leaves every response the factor 1."""
 
 
 def candidates(on: Ratio) -> dict[str, Rule]:
-    """Return the rules that a log's ratio ``on`` may be analysed with, by name.
-
-    On the total ratio, bands that follow a target are left out: a trainer learns such a band from all its updates, but
-    only the rows at first use are analysed on the total ratio.
-    """
-    if on in CORRECTED:
-        published = {name: rule for name, rule in CORRECTIONS.items() if rule.level == "sequence"}
-        rules = published | SHAPES
-    else:
-        rules = {name: PRESETS[name].rule for name in BANDS if on == "update" or PRESETS[name].rule.adapt == "none"}
-    return {name: rule if rule.on == on else replace(rule, on=on) for name, rule in rules.items()}
+    """Return the rules that a log's ratio ``on`` is analysed with, by name: clip rules, or the corrections that act on
+    whole responses."""
+    if on not in CORRECTED:
+        return {name: PRESETS[name].rule for name in BANDS}
+    rules = {name: rule for name, rule in CORRECTIONS.items() if rule.level == "sequence"}
+    return {UNCORRECTED: Rule("none", weight="none", on=on, name=UNCORRECTED)} | {
+        name: replace(rule, on=on) for name, rule in rules.items()
+    }
 
 
 @dataclass(frozen=True)
@@ -114,11 +97,10 @@ def make_cases(
     states: Mapping[str, Mapping[int, Rule]] | None = None,
     on: Ratio = "update",
 ) -> list[Case]:
-    """Make the counterfactual cases: each band of a clip rule with each treatment of responses outside the band (drop,
-    truncate, cap), at its preset's range and at ranges matched to target acceptances.
+    """Make the counterfactual cases: each band at its preset's range and at ranges matched to target acceptances.
 
-    A published correction (``CORRECTIONS``) makes one case, with its published range and treatment. A band of
-    ``SHAPES`` makes cases of corrections (mask, cap), only with matched ranges.
+    The band of fspo is evaluated with each treatment of responses outside it (drop, truncate, cap), every other band
+    with its preset's.
 
     Parameters
     ----------
@@ -143,33 +125,23 @@ def make_cases(
         if name not in known_rules:
             if name in PRESETS or name in CORRECTIONS:
                 raise UserError(
-                    f"rule {name!r} is no band of its own on whole sequences, or acts on another ratio; choose from "
+                    f"rule {name!r} is not on whole sequences, or acts on another ratio; choose from "
                     f"{', '.join(known_rules)}"
                 )
             raise unknown_name("rule", name, tuple(known_rules))
         rule = known_rules[name]
-        if name in CORRECTIONS:
-            cases.append(Case(rule, name, "given"))
-            continue
         known = None if states is None else states.get(name)
         if known is None and rows is not None and rule.adapt != "none":
             known = replay(rule, rows)
-        for outside in OF_CORRECTIONS if name in SHAPES else OF_CLIP_RULES:
+        for outside in OF_CLIP_RULES if name == TREATED else (rule.outside,):
             here = replace(rule, outside=outside)
-            if name not in SHAPES:
-                cases.append(Case(here, name, "given", states=known))
-            if rule.adapt != "range":  # with a matched range fspo-auto, which learns its range, equals fspo
+            cases.append(Case(here, name, "given", states=known))
+            if rule.shape != "none":
                 cases += [Case(here, name, "matched", float(target), known) for target in targets]
     for target in targets:
         if not 0 < target < 1:
             raise UserError(f"--targets {target}: an acceptance lies strictly between 0 and 1, for example 0.95")
     return cases
-
-
-def uncorrected(on: Ratio) -> list[Case]:
-    """Return a list with the one case that corrects nothing; an empty list for ratios on which no correction acts."""
-    rule = Rule("none", weight="none", on=on, name=UNCORRECTED)
-    return [Case(rule, UNCORRECTED, "given")] if on in CORRECTED else []
 
 
 def trained_case(run: Run) -> Case | None:

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from analysis.log.ratio import WORDS
 from analysis.log.rows import appearances, numbered
 from fspo.gradlog import GradLog
 from fspo.gradlog.schema import RATIO_COLUMNS
 from fspo.rules import MAX_EXPONENT, Rule, TokenMeans, token_k3
-from fspo.rules.online import length_bin
 
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -59,8 +59,6 @@ FOLLOWS_FROM = {
     "engine_k3_sum": "E, L and the sum of squares, which bound it",
     "behaviour_sum_sq": "D + E and L: at least (D + E)^2 / L",
     "behaviour_k3_sum": "D + E, L and the sum of squares, which bound it",
-    "total_sum_sq": "the total ratio and L: at least its square / L",
-    "total_k3_sum": "the total ratio, L and the sum of squares, which bound it",
     "behaviour_log_ratio": "the sum of staleness and engine ratio",
     "correction_lo": "the correction's rule and drift",
     "correction_hi": "the correction's rule and drift",
@@ -146,10 +144,11 @@ def recompute(
         if rule is not None and rule.level == "sequence" and rule.shape != "none":
             found["drift"] = _drift(columns, rule)
         if rule is not None and rule.level == "sequence":
-            found |= dict(_clip(columns, rule, "", _ratio(columns, rule)))
+            found |= dict(_clip(columns, rule, "", ratio(columns, rule.on)))
         if correction is not None and correction.level == "sequence":
-            found |= dict(_clip(columns, correction, "correction_", _ratio(columns, correction)))
-        for which, names in RATIO_COLUMNS.items():
+            found |= dict(_clip(columns, correction, "correction_", ratio(columns, correction.on)))
+        for which in WORDS:
+            names = RATIO_COLUMNS[which]
             if names.sum_sq in columns or names.k3_sum in columns:
                 x = ratio(columns, which)
                 found |= dict(_sums(x, n, _get(columns, names.sum_sq), _get(columns, names.k3_sum), names))
@@ -163,17 +162,11 @@ def recompute(
 
 
 def ratio(columns: Columns, which: str) -> Floats:
-    """Return one of the log-ratios update, engine, behaviour and total of each row (N,), nats; NaN if not logged."""
-    if which in ("total", "behaviour"):
-        behaviour = _get(columns, "behaviour_log_ratio")
-        if not np.isfinite(behaviour).any():  # format version 1.0 logs no behaviour ratio: take E
-            behaviour = _get(columns, "engine_log_ratio")
-        return behaviour if which == "behaviour" else _get(columns, "log_ratio") + behaviour
-    return _get(columns, "log_ratio" if which == "update" else "engine_log_ratio")
-
-
-def _ratio(columns: Columns, rule: Rule) -> Floats:
-    return ratio(columns, rule.on)
+    """Return one of the log-ratios update, engine and behaviour of each row (N,), nats; NaN if not logged."""
+    found = _get(columns, RATIO_COLUMNS[which].log_ratio)
+    if which == "behaviour" and not np.isfinite(found).any():  # format version 1.0 logs no behaviour ratio: take E
+        return _get(columns, RATIO_COLUMNS["engine"].log_ratio)
+    return found
 
 
 def _get(columns: Columns, name: str) -> Floats:
@@ -236,28 +229,20 @@ def _drift(columns: Columns, rule: Rule) -> Compared:
     logged, since = _get(columns, "drift"), _get(columns, "updates_since_rollout")
     if not rule.needs_stats or np.isnan(logged).all():
         return Compared(*np.zeros((2, len(logged)), bool))
-    S, A, n = (_get(columns, name) for name in ("log_ratio", "advantage", "length"))
+    n = _get(columns, "length")
     batch = numbered(columns["rollout"], columns["step"])
     number = int(batch.max(initial=-1)) + 1
-    sign = np.sign(A)
 
-    def mean(values: Floats, of: Mask | float = 1.0) -> Floats:
-        tokens = np.bincount(batch, n * of, number)
-        total = np.bincount(batch, np.where(of, values, 0.0), number)
-        return np.where(tokens > 0, total / np.maximum(tokens, 1), 0.0)
+    def mean(values: Floats) -> Floats:
+        return np.bincount(batch, values, number) / np.maximum(np.bincount(batch, n, number), 1)
 
-    means = [
-        mean(_get(columns, "k3_sum")),
-        mean(_get(columns, "sum_sq_log_ratio")),
-        mean(S, sign > 0),
-        mean(S, sign < 0),
-    ]
+    means = [mean(_get(columns, "k3_sum")), mean(_get(columns, "sum_sq_log_ratio"))]
     if rule.drift_source == "lagged":  # a lagged drift comes from the minibatch of the rollout's previous step
         rollout = np.zeros(number, np.int64)
         rollout[batch] = columns["rollout"]
         known = np.diff(rollout, prepend=rollout[:1] - 1) == 0
         means = [np.where(known, np.concatenate([[np.nan], x[:-1]]), np.nan) for x in means]
-    m = np.zeros(len(S)) + rule.centre(TokenMeans(*(x[batch] for x in means)), A)
+    m = np.zeros(len(n)) + rule.centre(TokenMeans(*(x[batch] for x in means)))
     m = np.where(since == 0, 0.0, m)  # at the first update of a rollout every token log-ratio is 0, so the centre is 0
     return _close(logged, m, DRIFT_TOLERANCE)
 
@@ -301,13 +286,12 @@ def _followed(columns: Columns, rule: Rule, n: Floats, m: Floats, width: Floats)
     """Return the edges, for a band that follows a target, that fit the logged widths hi - lo (N,) best in log space.
 
     Within one step, a band that follows a target multiplies the half-widths of the rule in the log's header. The
-    factor is one number if the rule's ``adapt`` is "range", one number for each bin of lengths (`length_bin`) if it is
-    "bins", and a number times a power of the length if it is "exponent".
+    factor is one number if the rule's ``adapt`` is "range", and a number times a power of the length if it is
+    "exponent".
     """
     below, above = rule.half_widths(n)
     factor = np.log(width / (below + above))
-    step = columns["step"]
-    group = numbered(step, length_bin(np.maximum(n, 1))) if rule.adapt == "bins" else numbered(step)
+    group = numbered(columns["step"])
     good = np.isfinite(factor)
 
     def mean(x: Floats) -> Floats:

@@ -123,7 +123,7 @@ class ScoredWindows:
             return
         wanted = [
             *("rollout", "step", "prompt_id", "response_id", "length", "log_ratio", "reward"),
-            *("score_status", "score_norm", "score_unit", *self.run.partition.columns),
+            *("score_status", "score_norm", "score_unit", self.run.partition.column),
         ]
         for first, known in self.run.windows(self.size):
             rollouts = int(known.rollout.min()), int(known.rollout.max())
@@ -198,7 +198,7 @@ def audits(log: GradLog, partition: Partition) -> tuple[dict[int, Fresh], Counte
     left_out["audit_rows_without_score"] += int(np.sum(np.delete(known & ~np.isclose(advantage, 0, atol=1e-9), at)))
     if not len(at):
         return found, left_out
-    coordinate, _ = coordinates(log, partition, cluster.astype(np.int64))
+    coordinate = coordinates(log, partition)
     whole = _sound(psi, log.column("score_norm")[at]) & np.isfinite(coordinate[at])
     left_out["audit_rows_without_score"] += int(np.sum(known[at] & ~whole))
     sound = whole & known[at]

@@ -38,7 +38,7 @@ from fspo.rules import importance_weight
 from fspo.stats.bins import Bins
 from fspo.stats.clusters import MIN_CLUSTERS, TOO_FEW
 
-REFERENCE_BAND, REFERENCE_MASK = "fspo", "sqrt"
+REFERENCE_BAND, REFERENCE_MASK = "fspo", "engine-sqrt"
 _WORST = "the same of the worst bin; all bins together only"
 
 

@@ -68,7 +68,7 @@ def folder_name(partition: Partition = LENGTH, on: str = UPDATE.on) -> str:
 
 def options_of(partition: Partition, on: str) -> str:
     """Return the options of ``fspo analyse`` that choose a partition and a log-ratio, for example " --by entropy"."""
-    return ("" if on == UPDATE.on else f" --on {on}") + ("" if partition == LENGTH else f" --by {partition.name}")
+    return ("" if on == UPDATE.on else f" --on {on}") + ("" if partition == LENGTH else f" --by {partition.column}")
 
 
 def check_folder(folder: Path) -> None:

@@ -57,7 +57,7 @@ def read_noise(run: Run) -> tuple[GradLog | None, Notes]:
         "length",
         "log_ratio",
         "band_accept",
-        *run.partition.columns,
+        run.partition.column,
         SOURCE,
     ]
     if run.ratio.on != "update" or not (run.path / NOISE / GRADLOG).is_dir():
@@ -72,12 +72,12 @@ def read_noise(run: Run) -> tuple[GradLog | None, Notes]:
 def noise_table(run: Run, bins: Bins) -> tuple[list[NoiseRow], Notes]:
     """Make a row for each source of noise and bin, and notes; no rows if the run has no measured noise floor."""
     log, notes = read_noise(run)
-    if log is None or any(name not in log for name in (SOURCE, *run.partition.columns)):
+    if log is None or any(name not in log for name in (SOURCE, run.partition.column)):
         return [], notes
     meanings = log.metadata.get("sources")
     meanings = meanings if isinstance(meanings, dict) else {}
     cluster = np.unique(log.column("prompt_id"), return_inverse=True)[1].reshape(-1).astype(np.int64)
-    coordinate, _ = coordinates(log, run.partition, cluster)
+    coordinate = coordinates(log, run.partition)
     S, L = log.column("log_ratio"), log.column("length").astype(np.float64)
     source = log.column(SOURCE)
     out: list[NoiseRow] = []

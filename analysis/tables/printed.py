@@ -43,7 +43,7 @@ def printed(acceptance: pd.DataFrame, ess: pd.DataFrame, partition: Partition, o
         name = (ORDER["trained"], f"{row['rule']}, the run's own: mean factor")
         shares.setdefault(name, {})[row["bin"]] = f"{row['mean_weight']:.2f}"
     numbers = [*sorted(number for number in bins if number >= 0), -1]
-    lines = [(f"{partition.name} from", [*(f"{bins[number]:g}" for number in numbers[:-1]), "all"])]
+    lines = [(f"{partition.column} from", [*(f"{bins[number]:g}" for number in numbers[:-1]), "all"])]
     for name in sorted(shares, key=lambda name: name[0]):
         lines.append((name[1], [shares[name].get(number, "-") for number in numbers]))
     said = "share outside the band, first uses; at other rates, with intervals, and of A != 0: acceptance.csv"
@@ -83,7 +83,9 @@ def at_one_rate(tables: Mapping[str, pd.DataFrame], partition: Partition) -> lis
                 found = table.loc[of_rule, [column, "ci_low", "ci_high"]]
                 cells += _estimate(*(found.iloc[0] if len(found) else [math.nan] * 3))
             lines.append((f"  {rule}", cells))
-    said = f"rules at one clip rate; first and last bin of {partition.name}: {names}; trend: acceptance, each doubling"
+    said = (
+        f"rules at one clip rate; first and last bin of {partition.column}: {names}; trend: acceptance, each doubling"
+    )
     return [said, *_columns(lines)]
 
 

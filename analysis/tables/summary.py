@@ -58,7 +58,7 @@ def summarize(
         "own_rule": run.rule.label if run.rule else None,
         "seed": run.seed,
         "counts": {**notes.counts, "windows_without_a_range": number, "scored": scored},
-        "partition": {"name": run.partition.name, "label": run.partition.label},
+        "partition": {"name": run.partition.column, "label": run.partition.label},
         "edges": list(bins.edges),
         "options": options,
         "damage": list(notes.damage),

@@ -10,9 +10,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from analysis.rules.evaluate import SHAPES
 from figures.tables import Frame, Tables, noise_by_run
-from fspo.rules import PRESETS
+from fspo.rules import CORRECTIONS, PRESETS
 from fspo.theory import band_acceptance, matching_sigma
 
 
@@ -36,7 +35,7 @@ def theory_curve(
     at : array (M,)
         Lengths at which the curve is wanted.
     """
-    band = PRESETS[rule].rule if rule in PRESETS else SHAPES.get(rule)
+    band = PRESETS[rule].rule if rule in PRESETS else CORRECTIONS.get(rule)
     if band is None or band.shape in ("none", "token", "prefix") or not 0 < overall < 1:
         return np.empty(0)
     centred = replace(band, drift="none")

@@ -68,7 +68,7 @@ def write_log(run: Path, plan: Plan = Plan()) -> Path:
             square = np.maximum(plan.sigma**2 * L * update, S * S / L)
             low, high = (token_k3(sign * np.sqrt(square)) for sign in (-1.0, 1.0))
             k3 = np.clip(0.5 * plan.sigma**2 * L * update, np.maximum(L * token_k3(S / L), low), high)
-            m = rule.centre(DriftStats.of(k3, square, L), A)
+            m = rule.centre(DriftStats.of(k3, square, L))
             done = rule.apply(S, L, A, m)
             scored = update == plan.minibatches - 1 and plan.width > 0
             psi = directions[0] + 0.02 * L[:, None] * directions[1] + rng.standard_normal((size, plan.width))
@@ -139,7 +139,7 @@ class Mismatch:
         if plan.correction is not None:
             x, square, k3 = sums[plan.correction.on]
             L = self.length[at].astype(float)
-            m = plan.correction.centre(DriftStats.of(k3, square, L, x, A), A)
+            m = plan.correction.centre(DriftStats.of(k3, square, L))
             done = plan.correction.apply(x, L, A, m)
             edges = {"correction_lo": done.lo, "correction_hi": done.hi, "correction_drift": m}
             made |= edges | {"correction_side": done.side, "correction_weight": done.clipped_weight}

@@ -11,11 +11,11 @@ from analysis.claims.catalogue import ATOMS, DEVELOPMENT_SEEDS, HEADLINES, MASK_
 from analysis.claims.judge import commit, evaluate_claims, write_claims
 from analysis.log.loading import load_run
 from analysis.options import Options
-from analysis.rules.evaluate import make_cases
+from analysis.rules.evaluate import Case, make_cases
 from analysis.stats.lre import lre_estimates
 from analysis.tables.acceptance import LreRow, TrendRow, tables_of
 from analysis.tables.passes import look_through
-from fspo.rules import COMPARED, RIVALS, Rule
+from fspo.rules import COMPARED, RIVALS, Rule, preset
 from fspo.stats.bins import make_bins
 from fspo.stats.clusters import ratios
 from fspo.stats.slopes import cluster_slope
@@ -149,7 +149,8 @@ def test_the_p_value_of_a_trend_is_students_with_a_degree_less_than_clusters():
 def test_on_a_log_the_sqrt_band_is_flat_and_a_wider_one_called_fspo_is_not(simulate):
     """The control: the same code must refuse the atoms for a band that grows like L^.75."""
     run = load_run(simulate("none-11", rule=Rule("none"), rollouts=20, width=0, sigma=0.015))
-    cases = make_cases([*RIVALS, "fspo-gaussian", "power"], (0.85,))
+    wider = Case(preset("fspo", shape="power", gamma=0.75).rule, "power", "matched", 0.85)
+    cases = [*make_cases([*RIVALS, "fspo-kl"], (0.85,)), wider]
     made = tables_of(run, look_through(run, make_bins(run.rows.length, 6), cases, 5)[0])
     found = {"trend": records(TrendRow, made.trend), "lre": records(LreRow, made.lre)}
 
@@ -159,7 +160,7 @@ def test_on_a_log_the_sqrt_band_is_flat_and_a_wider_one_called_fspo_is_not(simul
             **{n: [r | {"rule": renamed.get(r["rule"], r["rule"])} for r in rows] for n, rows in found.items()}
         )
 
-    fair, unfair = claims("fspo-gaussian"), claims("power")
+    fair, unfair = claims("fspo-kl"), claims("power")
     for name in ("85-fspo-flat", "85-rloo-falls", "85-gspo-rises", "85-trend-rloo", "85-trend-gspo", "85-lre-rloo"):
         assert fair[name].verdict == "supported", name
     assert unfair["85-fspo-flat"].verdict == "refuted"
@@ -370,13 +371,12 @@ def test_learnt_bands_are_compared_with_fspo_in_their_own_runs(reward, lre, foun
     for seed in SEEDS:
         shift = 0.0001 * (seed - 13)
         lres.append(own("fspo", seed) | interval(0.01 + shift, NAN) | {"norm": "l2_squared"})
-        for rule in ("fspo-adaptive", "fspo-conformal"):
-            rows += training(rule, seed, reward + 2 * shift)
-            lres.append(own(rule, seed) | interval(lre - shift, NAN) | {"norm": "l2_squared"})
+        rows += training("fspo-adaptive", seed, reward + 2 * shift)
+        lres.append(own("fspo-adaptive", seed) | interval(lre - shift, NAN) | {"norm": "l2_squared"})
     claims = judged(training=rows, lre=lres, ranges=ranges(*RUNS))
     assert claims["C9"].verdict == found
     assert claims["own-fspo-adaptive-lre"].estimate == pytest.approx(0.01 - lre)
-    assert claims["own-fspo-conformal-reward"].estimate == pytest.approx(reward - 0.8 - 0.002, abs=1e-9)
+    assert claims["own-fspo-adaptive-reward"].estimate == pytest.approx(reward - 0.8 - 0.002, abs=1e-9)
     short = [row for row in rows if row["run"] != "fspo-adaptive-13"]
     short += training("fspo-adaptive", 13, 0.8, rollouts=2)
     claims = judged(training=short, lre=lres, ranges=ranges(*RUNS))
@@ -460,7 +460,7 @@ def test_an_estimand_says_by_which_numbers_it_is_judged():
 
 def test_the_digest_is_of_the_frozen_catalogue():
     """The day an estimand, margin or headline changes, freeze it anew before any run is judged, and say so."""
-    assert digest_of_catalogue() == "ef3377ac5828e86d"
+    assert digest_of_catalogue() == "e14010fba8715182"
     assert (Options.bins, Options.edges, Options.window) == (6, None, 5)
 
 

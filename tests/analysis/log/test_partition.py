@@ -6,7 +6,7 @@ import pytest
 
 from analysis.__main__ import main
 from analysis.log.loading import load_run
-from analysis.log.partition import LENGTH, PARTITIONS, find_partition
+from analysis.log.partition import find_partition
 from analysis.tables.files import read_tables
 from fspo.base.errors import UserError
 from fspo.gradlog import GradLogWriter
@@ -45,31 +45,22 @@ def write(run, columns=None, rollouts=3, prompts=8, group=4, **extra):
     return run
 
 
-def test_difficulty_is_the_prompts_mean_reward(tmp_path):
-    rows = load_run(write(tmp_path / "r"), PARTITIONS["difficulty"]).rows
-    for prompt in range(8):
-        expected = min(prompt % 5, 4) / 4  # rewards are 1 for the first (prompt mod 5) of 4 responses
-        assert rows.coordinate[rows.prompt == prompt] == pytest.approx(expected)
-    assert rows.trend == pytest.approx(rows.coordinate / rows.coordinate.std())
-
-
 def test_length_is_the_default_and_its_trend_is_in_doublings(tmp_path):
     rows = load_run(write(tmp_path / "r")).rows
     assert np.array_equal(rows.coordinate, rows.length)
     assert rows.trend == pytest.approx(np.log2(rows.length))
 
 
-def test_columns_of_text_become_categories_and_missing_values_are_counted(tmp_path):
+def test_missing_values_are_counted_and_a_trend_is_in_standard_deviations(tmp_path):
     run = write(tmp_path / "r")
-    kinds = load_run(run, find_partition("user.kind")).rows
-    assert set(kinds.coordinate) == {0.0, 1.0}
-    assert np.array_equal(kinds.coordinate, kinds.prompt % 2)  # algebra, words: in the order of the alphabet
     hard = load_run(run, find_partition("user.hard"))
     assert hard.counts["rows_without_coordinate"] == 3 * 2 * 4
     assert any("user.hard" in line for line in hard.notes.warnings)
+    assert np.array_equal(hard.rows.coordinate, hard.rows.prompt / 10)
+    assert hard.rows.trend == pytest.approx(hard.rows.coordinate / hard.rows.coordinate.std())
 
 
-@pytest.mark.parametrize("name", ["difficulty", "entropy", "time", "user.kind", "user.hard"])
+@pytest.mark.parametrize("name", ["entropy", "rollout", "user.hard"])
 def test_tables_of_any_partition_have_the_same_columns(tmp_path, name):
     run = write(tmp_path / "r")
     assert main([str(run), "--by", name, "--bins", "2", "--draws", "2"]) == 0
@@ -90,18 +81,15 @@ def test_a_partition_needs_its_column(tmp_path, capsys):
     run = write(tmp_path / "r")
     with pytest.raises(UserError, match=r"user\.colour"):
         load_run(run, find_partition("user.colour"))
-    with pytest.raises(UserError, match="difficulty"):
-        find_partition("dificulty")
-    with pytest.raises(UserError, match=r"positions\.csv"):
-        find_partition("position")
+    with pytest.raises(UserError, match="did you mean 'entropy'"):
+        find_partition("entropi")
+    for gone, cure in (("difficulty", "user.COLUMN"), ("staleness", "user.COLUMN"), ("time", "--by rollout")):
+        with pytest.raises(UserError, match=f"--by {gone} is gone.*{cure}"):
+            find_partition(gone)
+    with pytest.raises(UserError, match=r"--by user\.kind: the column holds text"):
+        load_run(run, find_partition("user.kind"))
     with pytest.raises(UserError, match="claims"):
         main([str(run), "--by", "entropy", "--claims", str(tmp_path / "c.json")])
-
-
-def test_text_with_many_values_is_no_partition(tmp_path):
-    names = [f"problem {i}" for i in range(32)]
-    with pytest.raises(UserError, match="32 different texts"):
-        load_run(write(tmp_path / "r", **{"user.kind": names}), find_partition("user.kind"))
 
 
 def test_bins_of_fractions():
@@ -110,22 +98,3 @@ def test_bins_of_fractions():
     assert make_bins([], 3, [-1.5, 0, 2]) == Bins((-1.5, 0, 2))
     many = np.random.default_rng(0).random(50_000)
     assert np.bincount(quantile_bins(many, 5).index(many)) == pytest.approx(10_000, rel=0.01)
-
-
-def test_partition_names_are_unique():
-    assert len({p.slug for p in PARTITIONS.values()}) == len(PARTITIONS)
-    assert find_partition("length") is LENGTH
-
-
-def test_staleness_is_the_gap_of_versions_before_the_first_update(simulate):
-    path = simulate(rollouts=2, engine=0.05, staleness=0.02, width=0)
-    log = pd.read_parquet(path / "gradlog").query("updates_since_rollout == 0")
-    behind = log.set_index("response_id")["policy_version"] - log.set_index("response_id")["behaviour_version"]
-    assert set(behind) == {0, 8, 16, 24}
-    for on, updates in (("update", 8), ("behaviour", 4)):
-        rows = load_run(path, PARTITIONS["staleness"], on).rows
-        assert len(np.unique(rows.updates)) == updates - (on == "update")
-        known = np.isin(rows.response, behind.index)
-        assert rows.coordinate[known] == pytest.approx(behind[rows.response[known]].to_numpy())
-    with pytest.raises(UserError, match="--by staleness: the log has no column 'behaviour_version'"):
-        load_run(simulate("old", rollouts=1), PARTITIONS["staleness"])

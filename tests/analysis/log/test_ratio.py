@@ -34,7 +34,6 @@ def stale(tmp_path_factory):
     [
         ("engine", ["engine_log_ratio"], "engine"),
         ("behaviour", ["behaviour_log_ratio"], "behaviour"),
-        ("total", ["log_ratio", "behaviour_log_ratio"], "total"),
     ],
 )
 def test_each_response_counts_once_with_its_ratio_and_drift(stale, on, columns, sums):
@@ -51,10 +50,6 @@ def test_each_response_counts_once_with_its_ratio_and_drift(stale, on, columns, 
     assert rows.sigma2 == pytest.approx(square[rows.step].to_numpy())
     later = rows.step > 0
     assert rows.k3_lagged[later] == pytest.approx(k3[rows.step[later] - 1].to_numpy())
-    positive = log[log["advantage"] > 0].assign(x=lambda t: t[columns].sum(axis=1)).groupby("step")
-    mean = positive["x"].sum() / positive["length"].sum()
-    at = rows.A > 0
-    assert rows.by_sign[at] == pytest.approx(mean[rows.step[at]].to_numpy())
 
 
 def test_the_update_ratio_is_the_default_and_reused_rows_stay_apart(stale):
@@ -66,8 +61,7 @@ def test_the_update_ratio_is_the_default_and_reused_rows_stay_apart(stale):
 
 def test_a_log_without_staleness_has_its_engine_ratio_as_behaviour():
     found = LoggedRatio.find("behaviour", {"engine_log_ratio"}, {})
-    assert found.parts == ("engine_log_ratio",)
-    assert LoggedRatio.find("total", {"engine_log_ratio"}, {}).parts == ("log_ratio", "engine_log_ratio")
+    assert found.column == "engine_log_ratio"
 
 
 def test_a_log_without_the_ratio_is_refused_in_one_line(fspo_run, capsys):
@@ -75,8 +69,8 @@ def test_a_log_without_the_ratio_is_refused_in_one_line(fspo_run, capsys):
         load_run(fspo_run, on="engine")
     with pytest.raises(UserError, match="--on"):
         main([str(fspo_run), "--on", "engin"])
-    with pytest.raises(UserError, match="--claims has none about the ratio total"):
-        main([str(fspo_run), "--on", "total", "--claims", "claims.json"])
+    with pytest.raises(UserError, match="--on total is gone: use update"):
+        main([str(fspo_run), "--on", "total"])
     assert not list(fspo_run.glob("analysis-on-*"))
 
 
@@ -88,7 +82,7 @@ def test_the_runs_own_rule_is_that_on_the_ratio(stale):
     assert (
         "correction 'engine-sqrt' acts on another ratio: --on engine" in load_run(run, on="behaviour").notes.warnings[0]
     )
-    analyse_runs([run], Options(rules=("sqrt-kl",), targets=(0.9,), draws=2, bins=3, on="engine"))
+    analyse_runs([run], Options(rules=("geo-mask",), targets=(0.9,), draws=2, bins=3, on="engine"))
     tables = read_tables([run], on="engine")
     whole = tables["acceptance"].query("source == 'trained' and bin == -1").set_index("measure")["estimate"]
     acting = first[first["advantage"] != 0]
@@ -124,10 +118,10 @@ def test_masks_at_matched_acceptance_cut_as_t2_says(tmp_path):
     assert main([str(run), "--bins", "4", "--on", "engine", "--claims", str(file)]) == 0
     tables = read_tables([run], on="engine")
     trend = tables["trend"].query("target == 0.85 and measure == 'band' and subset == 'all'").set_index("rule")
-    assert trend.loc["product", "ci_high"] < -0.05
-    assert trend.loc["geometric", "ci_low"] > 0.05
-    assert trend.loc["sqrt-kl", "ci_low"] < 0 < trend.loc["sqrt-kl", "ci_high"]
-    assert trend.loc["sqrt-kl", "ci_high"] - trend.loc["sqrt-kl", "ci_low"] < 0.02
+    assert trend.loc["mis", "ci_high"] < -0.05
+    assert trend.loc["geo-mask", "ci_low"] > 0.05
+    assert trend.loc["engine-sqrt", "ci_low"] < 0 < trend.loc["engine-sqrt", "ci_high"]
+    assert trend.loc["engine-sqrt", "ci_high"] - trend.loc["engine-sqrt", "ci_low"] < 0.02
     assert set(trend["clusters"]) == {12 * 128}
     assert np.all(tables["acceptance"].query("bin == -1 and subset == 'all'")["count"] == 12 * 1024)
     weight = tables["moments"].query("subset == 'all' and bin >= 0")
@@ -136,18 +130,17 @@ def test_masks_at_matched_acceptance_cut_as_t2_says(tmp_path):
     claim, *atoms = json.loads(file.read_text())["claims"]
     assert (claim["id"], claim["verdict"]) == ("M1", "supported")
     found = {atom["id"]: atom["estimate"] for atom in atoms}
-    assert found["85-sqrt-kl-flat"] == pytest.approx(trend.loc["sqrt-kl", "slope"])
+    assert found["85-sqrt-kl-flat"] == pytest.approx(trend.loc["engine-sqrt", "slope"])
 
 
-def test_the_corrections_are_cases_as_published_and_the_shapes_are_matched():
+def test_the_corrections_are_cases_as_published_and_matched():
     cases = make_cases(targets=(0.9,), on="behaviour")
     given = {case.name: case.rule for case in cases if case.source == "given"}
-    assert list(given) == ["mis", "geo-mask", "engine-sqrt"]
+    assert list(given) == ["none", "mis", "geo-mask", "engine-sqrt"]
     assert (given["geo-mask"].weight, given["mis"].range_hi) == ("none", 2.0)
     assert {case.rule.on for case in cases} == {"behaviour"}
-    shapes = {(case.name, case.rule.outside) for case in cases if case.source == "matched"}
-    assert shapes == {(n, o) for n in ("product", "geometric", "sqrt", "sqrt-kl") for o in ("mask", "cap")}
-    assert {case.rule.on for case in make_cases(targets=(0.9,), on="total")} == {"total"}
+    matched = [(case.name, case.rule.outside) for case in cases if case.source == "matched"]
+    assert matched == [(name, "mask") for name in ("mis", "geo-mask", "engine-sqrt")]
 
 
 def test_a_correction_on_tokens_has_mean_factors_and_no_share_of_responses(simulate, capsys):
@@ -225,7 +218,7 @@ def test_the_printed_table_says_which_lengths_each_rule_cuts(tmp_path, capsys):
     names = [
         ("mis", "trained", "the run's own"),
         ("geo-mask", "given", "preset"),
-        ("product", "matched", "15% clipped"),
+        ("engine-sqrt", "matched", "15% clipped"),
     ]
     for rule, source, words in names:
         rows = table[(table["rule"] == rule) & (table["source"] == source) & (table["target"].fillna(0.85) == 0.85)]

@@ -31,7 +31,7 @@ from fspo.gradlog.files import log_files
 from fspo.rules import Rule
 
 FEW = Options(rules=("rloo", "fspo-kl"), targets=(0.9,), draws=2, bins=3)
-ONLINE = ("fspo-auto", "fspo-adaptive", "fspo-conformal")
+ONLINE = ("fspo-adaptive",)
 EXACT = ["estimate", "count", "clusters", "bin_mean", "ess_share"]
 
 
@@ -64,8 +64,7 @@ def tables(run, bins, rules=FEW.rules):
     [
         (1, "update", FEW.rules),
         (2, "update", FEW.rules),
-        (1, "engine", ("mis", "geo-mask", "sqrt-kl")),
-        (2, "total", FEW.rules),
+        (1, "engine", ("mis", "geo-mask", "engine-sqrt")),
     ],
 )
 def test_a_streamed_log_gives_the_tables_of_the_whole(simulate, monkeypatch, processes, on, rules):
@@ -98,7 +97,7 @@ def test_a_streamed_log_gives_the_tables_of_the_whole(simulate, monkeypatch, pro
     assert found.notes == in_memory.notes
 
 
-@pytest.mark.parametrize("by", ["length", "difficulty"])
+@pytest.mark.parametrize("by", ["length", "reward"])
 def test_bands_that_follow_a_target_are_replayed_on_a_streamed_log(simulate, monkeypatch, by):
     path, options = simulate(rollouts=7, width=0), replace(FEW, rules=("fspo", *ONLINE), window=2)
     log = sorted((path / "gradlog").iterdir())[2]
@@ -123,7 +122,6 @@ def test_bands_that_follow_a_target_are_replayed_on_a_streamed_log(simulate, mon
             assert len(mine) == len(theirs) > 0
             for column in (c for c in columns if c in theirs):
                 np.testing.assert_allclose(mine[column], theirs[column], rtol=1e-9, err_msg=f"{rule} {column}")
-    assert got["ranges"].loc[got["ranges"]["rule"] == "fspo-auto", "range_hi"].nunique() > 2
     assert summary["damage"] == []
     first = int(np.count_nonzero(run.rows.used == 0))
     named = {"moments": len(run.rows), "assumptions": first, "calibrate": len(run.rows), "sweep": first}
@@ -208,33 +206,6 @@ def test_several_rollouts_in_one_file_and_several_row_groups(tmp_path, simulate,
     one, other = tables(apart, bins)[0], tables(joined, bins)[0]
     for column in ("estimate", "ci_low", "ci_high"):
         np.testing.assert_allclose(one["acceptance"][column], other["acceptance"][column], rtol=1e-9)
-
-
-def test_a_streamed_partition_by_text_knows_every_value(tmp_path, streamed):
-    writer = GradLogWriter(tmp_path, user_columns={"kind": "string"})
-    rng = np.random.default_rng(0)
-    for rollout in range(4):
-        for update in (0, 1):
-            rows = {
-                "rollout": rollout,
-                "step": 2 * rollout + update,
-                "updates_since_rollout": update,
-                "times_used": 0,
-                "prompt_id": np.arange(40) // 4,
-                "response_id": np.arange(40) + 40 * update,
-                "length": 9,
-                "log_ratio": 0.1 * update * rng.standard_normal(40),
-                "advantage": 1.0,
-                "user.kind": ["abcd"[rollout]] * 40,
-            }
-            writer.append(rows)
-        writer.flush(rollout)
-    run = load_run(tmp_path, find_partition("user.kind"))
-    assert run.stream is not None
-    assert run.stream.scale is not None
-    assert run.stream.scale.categories == ("a", "b", "c", "d")
-    seen = {float(x) for _, rows in run.windows(2) for x in rows.coordinate}
-    assert seen == {0.0, 1.0, 2.0, 3.0}
 
 
 @given(

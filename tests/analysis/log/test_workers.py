@@ -15,7 +15,7 @@ from analysis.log.workers import on_workers
 from analysis.run import Options, analyse, shared_bins
 from fspo.base.errors import UserError
 
-FEW = Options(rules=("rloo", "fspo-kl", "fspo-auto"), targets=(0.9,), draws=2, bins=3, window=2)
+FEW = Options(rules=("rloo", "fspo-kl", "fspo-adaptive"), targets=(0.9,), draws=2, bins=3, window=2)
 
 
 @pytest.mark.slow

@@ -67,10 +67,10 @@ COMBINATIONS = [
     c
     for values in product(
         RANGES,
-        ("none", "kl", "gaussian", "tilted", "signed"),
+        ("none", "kl", "gaussian", "tilted"),
         ("two_pass", "lagged"),
         ("sequence", "geometric"),
-        ("none", "range", "exponent", "bins"),
+        ("none", "range", "exponent"),
         (None, 1.5),
         ("drop", "truncate", "cap"),
     )
@@ -104,18 +104,14 @@ class Plain(NamedTuple):
 def placed(rule, rows, states):
     """Centre and half-widths of each row's band; the rule of its step where it follows a target."""
     L, late = rows.length, rule.drift_source == "lagged"
-    k3, sigma2, by_sign = (
-        (rows.k3_lagged, rows.sigma2_lagged, rows.by_sign_lagged) if late else (rows.k3, rows.sigma2, rows.by_sign)
-    )
-    m = {"none": 0.0, "kl": -k3, "gaussian": -sigma2 / 2, "tilted": sigma2 / 2, "signed": by_sign}[rule.drift]
+    k3, sigma2 = (rows.k3_lagged, rows.sigma2_lagged) if late else (rows.k3, rows.sigma2)
+    m = {"none": 0.0, "kl": -k3, "gaussian": -sigma2 / 2, "tilted": sigma2 / 2}[rule.drift]
     below, above = np.full(len(rows), np.inf), np.full(len(rows), np.inf)
     steps = np.unique(rows.step) if rule.shape != "none" else ()
     for step in steps:
         at, now = rows.step == step, rule if states is None else states[int(step)]
         gamma = now.gamma if now.shape == "power" else GAMMA[now.shape]
         scale = L[at] ** gamma
-        if now.factors:
-            scale *= [next((f for n, f in reversed(now.factors) if n <= length), 1.0) for length in L[at]]
         lo, hi = now.range_lo, now.range_hi
         if now.shape in ("fixed", "linear"):
             lo, hi = -np.log1p(-lo), np.log1p(hi)

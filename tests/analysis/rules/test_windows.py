@@ -9,7 +9,6 @@ import pytest
 from analysis.log.loading import Run, load_run
 from analysis.options import Options
 from analysis.run import analyse
-from fspo.rules import OF_CLIP_RULES
 from fspo.stats.bins import Bins
 
 OPTIONS = Options(rules=("fspo", "gspo"), targets=(0.9,), draws=1, window=2)
@@ -47,7 +46,7 @@ def test_a_window_of_equal_rewards_takes_no_number_from_the_others(run: Run) -> 
     for measure in ("update", "weight"):
         where = f"measure == '{measure}' and source == 'matched'"
         got = found["acceptance"].query(where)
-        assert len(got) == 2 * len(OF_CLIP_RULES) * 2 * 3  # rules, outsides, uses, two bins and all
+        assert len(got) == 4 * 2 * 3  # fspo with three outsides and gspo; uses; two bins and all
         assert np.isfinite(got["estimate"]).all()
         assert (got["reason"] == "").all()
         same(got, expected["acceptance"].query(where))

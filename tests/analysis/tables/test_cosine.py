@@ -9,7 +9,7 @@ from scipy import stats as sps
 
 from analysis.log.loading import load_run
 from analysis.options import Options
-from analysis.rules.evaluate import Case, make_cases, trained_case, uncorrected
+from analysis.rules.evaluate import UNCORRECTED, Case, candidates, make_cases, trained_case
 from analysis.run import analyse, shared_bins
 from analysis.scores.products import CosineColumns, Products, UpdateGram, collapsed, jackknife_se
 from analysis.scores.sketches import ScoredWindow, ScoredWindows
@@ -314,9 +314,13 @@ def test_a_norm_of_0_has_the_reason_that_is_true(simulate):
 
 
 def test_cases_cover_bands_outsides_and_sources():
-    cases = make_cases(("fspo", "gspo"), (0.95, 0.85))
-    assert len(cases) == 2 * 3 * 3
-    assert {c.rule.outside for c in cases} == {"drop", "truncate", "cap"}
+    """The bands of theory.md, at the presets' ranges and at two clip rates; fspo also truncates and caps."""
+    cases = [(c.name, c.rule.outside, c.source) for c in make_cases()]
+    assert len(set(cases)) == 1 + 2 * 4 + 2 * 3
+    assert len(cases) == 1 + 3 * 4 + 3 * 3
+    assert {name for name, _, _ in cases} == {"none", "rloo", "gspo", "fspo", "fspo-kl", "fspo-adaptive"}
+    assert {outside for name, outside, _ in cases if name == "fspo"} == {"drop", "truncate", "cap"}
+    assert {outside for name, outside, _ in cases if name != "fspo"} == {"drop"}
 
 
 def test_trained_case_of_a_token_rule_is_none(simulate):
@@ -329,7 +333,7 @@ def test_the_true_update_of_a_mismatch_has_both_weights_and_no_correction_has_we
     key, bins = RunKey.of(run), Bins((2, 301))
     mis = Case(Rule("fixed", 2 / 3, 2.0, outside="mask", on="engine"), "mis", "given")
     geo = Case(Rule("linear", 0.05, 0.05, outside="mask", weight="none", on="engine"), "geo-mask", "given")
-    table = CosineTable(key, bins, [mis, geo, *uncorrected("engine")], (), 1, 0)
+    table = CosineTable(key, bins, [mis, geo, Case(candidates("engine")[UNCORRECTED], UNCORRECTED, "given")], (), 1, 0)
     for window in ScoredWindows(run, bins, 5):
         table.add(window)
     found = {row.case.band.rule: row.estimate.value for row in table.rows() if row.place.bin == -1}

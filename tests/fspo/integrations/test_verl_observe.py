@@ -200,7 +200,7 @@ def test_losses_without_a_rule_of_ours_have_none_in_the_header(tmp_path):
 
 def test_two_commands_give_the_table_by_length(tmp_path):
     trained(tmp_path / "run", *parts("observe_tokens=true"), rollouts=6)
-    assert main([str(tmp_path / "run"), "--on", "behaviour", "--rules", "[product,sqrt]", "--bins", "2"]) == 0
+    assert main([str(tmp_path / "run"), "--on", "behaviour", "--rules", "[mis,engine-sqrt]", "--bins", "2"]) == 0
     (folder,) = (tmp_path / "run").glob("analysis*")
     table = pd.read_csv(folder / "acceptance.csv")
     assert set(table["rule"]) >= {"product", "sqrt"}
