@@ -11,9 +11,8 @@ from fspo.tasks.products import MAX_RESPONSE_TOKENS
 
 SIX_RULES = (*COMPARED, "fspo-kl", "fspo-adaptive", "fspo-conformal")
 JUDGING_SEEDS = (21, 22, 23, 24, 25)
-"""Seeds with which no run was trained while the claims were formulated (analysis/claims).
-
-Verdicts on runs with these seeds are therefore confirmatory."""
+"""Seeds of the runs in results/paper. The catalogue of claims has changed since they were judged, so verdicts on runs
+with these seeds are exploratory."""
 TASKS: dict[str, dict[str, Any]] = {
     "chain-add": {},
     "chain-add-64": {

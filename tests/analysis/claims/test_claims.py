@@ -428,7 +428,7 @@ def test_a_headline_is_made_of_its_atoms_alone():
 
 
 def test_claims_on_seeds_of_development_are_exploratory():
-    rows = [on(f"rloo-{seed}", "rloo") | slope(-0.08) for seed in (21, DEVELOPMENT_SEEDS[0])]
+    rows = [on(f"rloo-{seed}", "rloo") | slope(-0.08) for seed in (41, DEVELOPMENT_SEEDS[0])]
     assert judged(trend=rows[:1])["85-rloo-falls"].status == "confirmatory"
     assert judged(trend=rows)["85-rloo-falls"].status == "exploratory"
     assert judged(trend=[rows[0] | {"seed": NAN}])["85-rloo-falls"].status == "exploratory"

