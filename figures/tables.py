@@ -155,7 +155,7 @@ def load_theory(folder: Path) -> Tables:
     return _stacked(frames)
 
 
-def load(runs: Sequence[Path], by: str = LENGTH.name, on: str = UPDATE.on) -> Tables:
+def load(runs: Sequence[Path], by: str = LENGTH.column, on: str = UPDATE.on) -> Tables:
     """Read the analysis tables of each run: from ``RUN/analysis``, or from the folder of the partition ``by`` and the
     log-ratio ``on``.
 

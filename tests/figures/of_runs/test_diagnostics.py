@@ -226,9 +226,9 @@ def test_sketch_errors_are_legible(sketches, monkeypatch, width):
 
 
 @pytest.fixture(scope="module")
-def by_difficulty(case_tables, tmp_path_factory):
-    """Two runs whose tables are binned by difficulty, under the analysis' own names."""
-    partition = find_partition("difficulty")
+def by_entropy(case_tables, tmp_path_factory):
+    """Two runs whose tables are binned by entropy, under the analysis' own names."""
+    partition = find_partition("entropy")
     runs = []
     for rule in ("fspo", "rloo"):
         run = tmp_path_factory.mktemp("by") / rule
@@ -247,30 +247,30 @@ def by_difficulty(case_tables, tmp_path_factory):
     return runs
 
 
-def test_other_partitions_have_names_of_their_own(by_difficulty, tmp_path, capsys):
-    assert main([*map(str, by_difficulty), "--by", "difficulty", "--output", str(tmp_path)]) == 0
-    captions = json.loads((tmp_path / "captions-by-difficulty.json").read_text())
+def test_other_partitions_have_names_of_their_own(by_entropy, tmp_path, capsys):
+    assert main([*map(str, by_entropy), "--by", "entropy", "--output", str(tmp_path)]) == 0
+    captions = json.loads((tmp_path / "captions-by-entropy.json").read_text())
     drawn = {c["name"]: c for c in captions if not c["skipped"]}
     assert set(drawn) == {
-        "acceptance-by-difficulty", "clip_over_training-by-difficulty", "lre_by_rule-by-difficulty",
-        "cosine_by_rule-by-difficulty", "cosine_bound-by-difficulty", "error_split-by-difficulty",
+        "acceptance-by-entropy", "clip_over_training-by-entropy", "lre_by_rule-by-entropy",
+        "cosine_by_rule-by-entropy", "cosine_bound-by-entropy", "error_split-by-entropy",
     }  # fmt: skip
     assert all((tmp_path / f"{name}.pdf").is_file() for name in drawn)
-    label = find_partition("difficulty").label
-    assert label in drawn["acceptance-by-difficulty"]["caption"]
-    assert f"(bins: {label})" in drawn["lre_by_rule-by-difficulty"]["title"]
-    assert "length" not in drawn["acceptance-by-difficulty"]["title"].lower()
-    numbers = pd.read_csv(tmp_path / "acceptance-by-difficulty.csv")
+    label = find_partition("entropy").label
+    assert label in drawn["acceptance-by-entropy"]["caption"]
+    assert f"(bins: {label})" in drawn["lre_by_rule-by-entropy"]["title"]
+    assert "length" not in drawn["acceptance-by-entropy"]["title"].lower()
+    numbers = pd.read_csv(tmp_path / "acceptance-by-entropy.csv")
     assert {"bin_mean", "bin_lo"} <= set(numbers)
     left_out = " ".join(c["skipped"] for c in captions)
     assert "without --by" in left_out  # what is about length alone says so
 
 
 @pytest.mark.parametrize("name", ["acceptance_by_length", "clip_over_training", "cosine_by_rule"])
-def test_figures_of_another_partition_are_legible(by_difficulty, monkeypatch, name):
+def test_figures_of_another_partition_are_legible(by_entropy, monkeypatch, name):
     style = Style("acl-column")
     with style.context():
-        assert_legible(module(name).figure(load(by_difficulty, "difficulty"), style), style, monkeypatch)
+        assert_legible(module(name).figure(load(by_entropy, "entropy"), style), style, monkeypatch)
 
 
 def test_a_partition_that_was_not_analysed_names_the_command(case_runs, tmp_path):
