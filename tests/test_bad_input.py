@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,14 +17,18 @@ import pytest
 import paper_repro
 from analysis.__main__ import main as analysis
 from figures.__main__ import main as figures
-from fspo.base.errors import UserError
+from fspo.base.errors import run_cli
+from fspo.evaluate import __main__ as evaluate
 from fspo.gradlog import GradLogWriter
+from fspo.plan import __main__ as plan
 from fspo.rules import preset
+from fspo.train import __main__ as train
 from proofs_check.__main__ import main as proofs_check
 from proofs_check.maps.__main__ import main as maps
 from proofs_check.maps.tables import MAP_COLUMNS
 
 HUGE = str(2**70)
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(paper_repro.__file__).parent)}
 COMMANDS: dict[str, Callable[[list[str]], object]] = {
     "analysis": analysis,
     "doctor": lambda a: analysis(["doctor", *a]),
@@ -33,57 +39,174 @@ COMMANDS: dict[str, Callable[[list[str]], object]] = {
     "maps": lambda a: maps([*a, "--no-progress"]),
     "figures": figures,
     "repro": paper_repro.main,
+    "train": lambda a: train.main(["--model.name_or_path", "/nowhere/model", *a]),
+    "plan": plan.main,
+    "evaluate": lambda a: evaluate.main([*a] if "--benchmarks" in a else [*a, "--benchmarks", "math500"]),
 }
 BAD = """
-analysis | | analysis missing | analysis file | analysis empty | analysis none none | analysis text | analysis torn
-analysis locked | analysis strange | analysis none --seed -1 | analysis none --seed {huge} | analysis none --seed 1.5
-analysis none --seed x | analysis none --seed "" | analysis none --draws 1000000000 | analysis none --draws 0
-analysis none --draws nan | analysis none --window 0 | analysis none --window -5 | analysis none --window {huge}
-analysis none --bins 0 | analysis none --bins -3 | analysis none --bins 1000000000 | analysis none --bins x
-analysis none --edges [5000,6000] | analysis none --edges [] | analysis none --edges [5]
-analysis none --edges [.nan,5,9] | analysis none --edges [1,.inf] | analysis none --edges [9,5,1]
-analysis none --edges [5,5] | analysis none --edges x | analysis none --edges [a,b] | analysis none --edges 7
-analysis none --rules [fspoo] | analysis none --rules [grpo] | analysis none --rules [fspo,fspo]
-analysis none --targets [2] | analysis none --targets [.nan] | analysis none --targets [0.9,0.9]
-analysis none --targets [-1] | analysis none --targets x | analysis none --by nothing | analysis none --by user.x
-analysis none --claims folder | analysis none --claims file | analysis none --claims claims.json
-analysis none --claims "" | analysis none --clams x | analysis foreign | analysis foreign-file
-doctor | doctor missing | doctor file | doctor empty | doctor torn | doctor none --target 2 | doctor none --target .nan
-doctor none --target x | doctor none --fail-on much | doctor none --json folder | doctor none --json file
-doctor none --json "" | doctor none --jsn x | doctor text | doctor badyaml
-import | import missing | import empty | import file | import table.csv --out full | import table.csv --out file
-import table.csv --out "" | import table.csv --rule fspoo | import table.csv --rule fspo --range-lo -1
-import table.csv --rule fspo --range-hi .nan | import table.csv --range-hi 1 | import table.csv --aggregation mean
-import table.csv --updates-per-rollout 0 | import table.csv --updates-per-rollout -2 | import table.csv --group-size 0
-import table.csv --columns {{length:nothing}} | import table.csv --columns {{nothing:length}}
-import table.csv --columns x | import table.csv --tokenizer missing | import table.csv --tokenizer file
-import none | import noise.parquet | import bare.csv | import empty.csv | import table.csv --updates-per-rollout x
-calibrate | calibrate missing | calibrate file | calibrate clipped | calibrate none --target 2
-calibrate none --target .nan | calibrate none --target 0 | calibrate none --target x | calibrate none --rules [fspoo]
-calibrate none --rules x | calibrate none --output folder | calibrate none --output file
-calibrate none --output "" | calibrate empty | calibrate torn
-sweep | sweep missing | sweep file | sweep none --bins 0 | sweep none --bins x | sweep none --only [nothing]
-sweep foreign | sweep torn | sweep none --bins 1000000000
-proofs --out file | proofs --out foreign-checks | proofs --out full | proofs --seed -1 | proofs --seed {huge}
-proofs --seed x | proofs --jobs 0 | proofs --jobs -3 | proofs --jobs {huge} | proofs --jobs x | proofs --only T99
-proofs --only T1,nothing | proofs --method guessed | proofs --log missing | proofs --log file | proofs --log empty
-proofs --log torn | proofs --strictt | proofs --out locked --only T10 | proofs --log strange
-maps --out file | maps --out foreign-maps | maps --out full | maps --seed -1 | maps --seed {huge} | maps --jobs 0
-maps --draws -1 | maps --draws 1 | maps --draws 1000000000 | maps --draws x | maps --only nothing | maps --jobs {huge}
-maps --only curves,nothing | maps --outt x
-figures | figures missing | figures file | figures none | figures empty | figures none none | figures --theory missing
-figures --theory file | figures --theory full | figures none --by nothing
-figures --theory tables --output file | figures --theory tables --output full | figures --theory tables --width a3
-figures --theory tables --only [nothing]
-repro --target 2 | repro --target 0 | repro --target .nan | repro --target x | repro --rollouts -1
-repro --rollouts 0 | repro --rollouts x | repro --seeds [0,0] | repro --seeds [] | repro --seeds [-1]
-repro --seeds [{huge}] | repro --seeds x | repro --jobs -3 | repro --jobs 0 | repro --jobs {huge} | repro --width a3
-repro --output file | repro --output foreign-repro | repro --output "" | repro --rules [fspoo] | repro --rules []
-repro --rules [fspo,fspo] | repro --preset slow
-repro --config missing | repro --config file | repro --config folder | repro --preset quick --nothing 1
-repro --config list.yaml | repro --target 3 | repro --seeds [1,1]
+train --rollout 3 -> did you mean --rollouts? (fspo train --help shows the options)
+train --batch.promts 3 -> did you mean --batch.prompts?
+train --preset gspo -> did you mean --rule.preset or --correction.preset?
+train --learning_rate 1 -> did you mean --optim.learning-rate?
+train --no-such 3 -> unrecognized arguments: --no-such 3 (fspo train --help
+train out/run --seed=1 -> unrecognized arguments: out/run
+train --output --resume true -> expected one argument
+train --output "" -> output is ''
+train --seed {huge} -> seed is 1180591620717411303424: use 4294967295 or less
+train --seed -1 -> seed is -1: use 0 or more
+train --seed 1.5 -> option seed: Expected a <class 'int'>. Got value: 1.5
+train --seed "" -> option seed: Expected a <class 'int'>
+train --rollouts 0 -> rollouts is 0: use 1 or more
+train --resume maybe -> option resume: Expected a <class 'bool'>. Got value: maybe
+train --trackers "{{a: 1}}" -> option trackers
+train --rule fspo -> --GROUP.OPTION VALUE, such as --rule.preset fspo
+train --batch null -> --GROUP.OPTION VALUE
+train --batch "{{prompts: 4, prompts: 8}}" -> 'prompts' stands twice: keep one
+train --batch.prompts .nan -> option batch.prompts: Expected a <class 'int'>. Got value: nan
+train --batch.prompts 2 --batch.minibatches 4 -> minibatches=4 exceeds
+train --optim.learning-rate -1e-3 -> optim.learning_rate is -0.001: use 0 or more
+train --optim.learning_rate .nan -> optim.learning_rate is nan: use 0 or more
+train --optim.max_grad_norm 0 -> use .inf, or a number above 0
+train --optim.beta2 1.0 -> optim.beta2 is 1.0: use a number below 1
+train --eval.temperature 1e-300 -> use 0, or 0.001 or more
+train --sampling.temperature 0 -> temperature must be > 0
+train --sampling.engine fsat -> 'fast'
+train --sampling.precision bfloat16 --model.dtype bfloat16 -> set sampling.precision to same
+train --rule.preset fspo_kl -> did you mean 'fspo-kl'
+train --rule.preset rloo --batch.responses 1 -> set batch.responses to 2
+train --rule.outside trunkate -> Expected a typing.Literal['drop', 'truncate'
+train --rule.range_hi .nan -> rule.range_hi is nan
+train --rule.range_lo .inf -> rule.range_lo is inf
+train --rule.constant_length 7 -> constant_length belongs to
+train --correction.preset tiss -> did you mean 'tis'
+train --correction.range_lo 0.1 -> set correction.preset
+train --correction.preset mis --correction.range_lo 2 -> at most 1 (no lower edge)
+train --correction.preset tis --correction.range_lo .5 -> set outside='mask'
+train --log.length_edges [1,5,5] -> log.length_edges
+train --log.score_minibatches [8] -> names update 8, but a rollout has the updates 0 to 7
+train --model.lora.rank 0 -> model.lora.rank is 0: use 1 or more
+train --task.options [1] -> option task.options: Expected a <class 'dict'>
+train --config "" -> config
+train --config . -> Path is not a file
+train --config /nowhere/run.yaml -> File does not exist: '/nowhere/run.yaml'
+train --config list.yaml -> Unexpected config
+train --config binary.yaml -> codec can't decode
+train --output file -> --output file is a file: name a folder
+train --output full -> full holds files and no run.json, so it is no run folder: name a new or an empty --output
+train --output begun -> begun holds a run already (config.yaml): add --resume true
+plan --seed -1 -> seed is -1
+plan --machine.gpus {huge} -> machine.gpus
+plan --machine.memory .nan -> machine.memory is nan: use a number above 0
+evaluate m --seed {huge} -> seed is
+evaluate m --temperature .nan -> temperature is nan
+evaluate m --samples 0 -> samples is 0: use 1 or more
+evaluate m --dtype float16 -> unknown dtype 'float16'
+evaluate m --engine fsat -> did you mean 'fast'
+evaluate m --output "" -> is empty
+evaluate m --benchmarks math500@x -> write NAME@K
+evaluate m --benchmarks "" -> --benchmarks is empty
+evaluate m --no-such 1 -> no-such
+analysis -> runs
+analysis missing -> missing
+analysis file -> file
+analysis empty -> empty
+analysis none none -> twice
+analysis text -> text
+analysis torn -> torn
+analysis strange -> strange
+analysis none --seed -1 -> --seed -1 must be at least 0
+analysis none --seed x -> option seed: Expected a <class 'int'>
+analysis none --draws 1000000000 -> --draws 1000000000 must be at least 1
+analysis none --window 0 -> --window 0 must be at least 1
+analysis none --bins 0 -> --bins 0 must be at least 1
+analysis none --edges [5000,6000] -> edges
+analysis none --edges [.nan,5,9] -> edges
+analysis none --edges [9,5,1] -> edges
+analysis none --edges x -> edges
+analysis none --rules [fspoo] -> did you mean 'fspo'
+analysis none --rules [fspo,fspo] -> rules
+analysis none --targets [2] -> targets
+analysis none --targets [.nan] -> targets
+analysis none --by nothing -> nothing
+analysis none --claims folder -> did not write it, so it is not overwritten
+analysis none --claims claims.json -> did not write it, so it is not overwritten
+analysis none --clams x -> did you mean --claims?
+analysis foreign -> did not write it, so it is not overwritten
+doctor missing -> missing
+doctor torn -> torn
+doctor badyaml -> config.yaml is no valid YAML
+doctor none --target .nan -> target
+doctor none --fail-on much -> much
+doctor none --json file -> did not write it, so it is not overwritten
+import missing -> missing
+import empty.csv -> empty.csv
+import noise.parquet -> noise.parquet
+import table.csv --output full -> full
+import table.csv --colums a=b -> did you mean --columns?
+import table.csv --rule fspoo -> did you mean 'fspo'
+import table.csv --rule fspo --range-lo -1 -> range_lo
+import table.csv --rule fspo --range-hi .nan -> range_hi
+import table.csv --columns {{length:nothing}} -> nothing
+import table.csv --columns x -> columns
+calibrate clipped -> clipped
+calibrate none --target 0 -> target
+calibrate none --target .nan -> target
+calibrate none --output file -> did not write it, so it is not overwritten
+sweep torn -> torn
+sweep foreign -> did not write it, so it is not overwritten
+sweep none --bins 0 -> bins
+sweep none --only [nothing] -> nothing
+proofs --out file -> is a file: name a folder
+proofs --out foreign-checks -> did not write it, so it is not overwritten
+proofs --out full -> name a new or an empty folder
+proofs --seed -1 -> seed
+proofs --jobs 0 -> jobs
+proofs --only T99 -> T99
+proofs --method guessed -> guessed
+proofs --log torn -> torn
+proofs --strictt -> did you mean --strict?
+maps --out full -> name a new or an empty folder
+maps --draws 1 -> draws
+maps --only nothing -> nothing
+figures none -> none
+figures missing -> missing
+figures --theory full -> full
+figures --theory tables --output full -> name a new or an empty folder
+figures --theory tables --width a3 -> a3
+figures --theory tables --only [nothing] -> nothing
+repro --target .nan -> target
+repro --rollouts 0 -> --rollouts 0 must be at least 1
+repro --seeds [0,0] -> each once
+repro --seeds [-1] -> --seeds -1
+repro --width a3 -> a3
+repro --output file -> is a file: name a folder
+repro --output foreign-repro -> none that fspo reproduce wrote
+repro --rules [fspoo] -> did you mean 'fspo'
+repro --preset slow -> 'quick'
+repro --jbos 2 -> did you mean --jobs?
+repro --tasks [chain-ad] -> did you mean 'chain-add'
+repro --config missing -> File does not exist
 """
-CASES = [case.strip() for line in BAD.strip().splitlines() for case in line.split("|") if case.strip()]
+CASES = [tuple(part.strip() for part in line.split("->", 1)) for line in BAD.strip().splitlines()]
+FILES = [
+    ("a: b: c\n", "mapping values are not allowed here"),
+    ("rollouts: 3\nrollouts: 4\n", "'rollouts' stands twice: keep one"),
+    ("task:\n  options: {a: 1, a: 2}\n", "'a' stands twice"),
+    ("task: {options: &a {x: *a}}\n", "an alias stands for another value: write it out"),
+    ("rollouts: 3\nbatch:\n", "batch is empty: give it a value, or leave it out"),
+    ("log: {scores: }\n", "log.scores is empty"),
+    ("output: null\n", "output is empty"),
+    ('output: "a\\0b"\n', "output is 'a\\x00b'"),
+    ("batch: 3\n", "batch is 3, but it is a group of options: set batch.<option>"),
+    ("seed: 2020-01-01\n", "option seed"),
+    ("1: 2\n", "Key must be a string"),
+    ("rollouts: !!python/object:os.system 3\n", "could not determine a constructor"),
+    ("x: " + "[" * 3000, "recursion depth"),
+    ("rolouts: 3\n", "Option 'rolouts' is not accepted: did you mean --rollouts?"),
+    ("batch: {promts: 3}\n", "did you mean --batch.prompts?"),
+    ("optim: {learning_rate: .inf}\n", "optim.learning_rate is inf"),
+    ("config: other.yaml\n", "option config"),
+]
 
 
 def write_run(path: Path, rule: str) -> None:
@@ -135,6 +258,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "empty.csv").write_text("")
     (root / "noise.parquet").write_bytes(b"\x00" * 64)
     (root / "list.yaml").write_text("- a\n- b\n")
+    (root / "binary.yaml").write_bytes(b"\xff\xfe\x00rollouts")
+    (root / "begun").mkdir()
+    (root / "begun/config.yaml").write_text("rollouts: 3\n")
+    (root / "begun/run.json").write_text("{}")
     (root / "tables").mkdir()
     columns = list(MAP_COLUMNS["fairness_map"])
     (root / "tables/fairness_map.csv").write_text(",".join(columns) + "\n" + ",".join(["x"] * len(columns)) + "\n")
@@ -145,28 +272,66 @@ def contents(root: Path) -> dict[str, bytes | None]:
     return {str(p.relative_to(root)): p.read_bytes() if p.is_file() else None for p in sorted(root.rglob("*"))}
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_one_line_and_nothing_written(case: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def refused(command: Callable[[], object], root: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """The line of a refused command, after checks that it is one and that nothing was written."""
+    before = contents(root)
+    with pytest.raises(SystemExit) as stop:
+        run_cli(command)  # type: ignore[arg-type]
+    said = capsys.readouterr()
+    assert stop.value.code == 2, said.err
+    assert said.err.startswith("error: ")
+    assert said.err.count("\n") == 1
+    assert 20 < len(said.err) < 1200
+    assert said.out == ""
+    assert contents(root) == before
+    return said.err
+
+
+@pytest.mark.parametrize(("words", "message"), CASES, ids=[words for words, _ in CASES])
+def test_one_line_and_nothing_written(
+    words: str, message: str, place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(place)
-    before = contents(place)
-    command, *arguments = [word.strip('"') for word in case.format(huge=HUGE).split(" ")]
-    with pytest.raises(UserError) as error:
-        COMMANDS[command](arguments)
-    message = str(error.value)
-    assert "\n" not in message
-    assert 20 < len(message) < 1200
-    assert contents(place) == before
+    command, *arguments = shlex.split(words.format(huge=HUGE))
+    assert message in refused(lambda: COMMANDS[command](arguments), place, capsys)
+
+
+@pytest.mark.parametrize(("text", "message"), FILES, ids=[text[:30] for text, _ in FILES])
+def test_a_wrong_file(text: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text(text)
+    assert message in refused(lambda: train.main(["--config", str(file)]), tmp_path, capsys)
+
+
+@pytest.mark.parametrize(
+    ("code", "said", "status"),
+    [
+        ("open('/nowhere/x')", "error: /nowhere/x: No such file or directory: check the path\n", 2),
+        ("open('a' * 300)", "File name too long: give a shorter name\n", 2),
+        ("print('x' * 10**6)", "error: the output: No space left on device: make room", 2),
+        ("1 / 0", "error: ZeroDivisionError: division by zero (an error of this program: FSPO_TRACEBACK=1", 1),
+    ],
+)
+def test_an_error_of_the_system_or_of_the_program_is_one_line(code: str, said: str, status: int) -> None:
+    program = f"from fspo.base.errors import run_cli; run_cli(lambda: {code})"
+    with Path("/dev/full").open("w") as full:
+        given: dict[str, Any] = {"stdout": full, "stderr": subprocess.PIPE, "text": True, "check": False}
+        done = subprocess.run([sys.executable, "-c", program], env=ENVIRONMENT, **given)
+        raised = subprocess.run([sys.executable, "-c", program], env=ENVIRONMENT | {"FSPO_TRACEBACK": "1"}, **given)
+    assert done.returncode == status
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert "Traceback" in raised.stderr
 
 
 def test_a_reader_that_ends_first_is_no_traceback(place: Path) -> None:
     """``doctor RUN | head``: the pipe is closed before the command prints."""
     code = "import sys; from fspo.base.errors import run_cli; run_cli(lambda: print('x' * 10**6))"
-    root = str(Path(paper_repro.__file__).parent)
     process = subprocess.Popen(
         [sys.executable, "-c", code],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env=os.environ | {"PYTHONPATH": root},
+        env=ENVIRONMENT,
         text=True,
     )
     assert process.stdout is not None

@@ -93,32 +93,6 @@ def check_outputs(out: Path, start: subprocess.CompletedProcess[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "cure"),
-    [
-        (("--preset", "quik"), "quick"),
-        (("--rules", "[fspoo]"), "did you mean 'fspo'"),
-        (("--jbos", "2"), "did you mean '--jobs'"),
-        (("--tasks", "[chain-ad]"), "did you mean 'chain-add'"),
-    ],
-)
-def test_bad_input_is_one_line_and_status_2(
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    arguments: tuple[str, ...],
-    cure: str,
-) -> None:
-    """tests/fspo/base/test_command_line.py has the process."""
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit) as stopped:
-        run_cli(lambda: paper_repro.main(arguments))
-    assert stopped.value.code == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert cure in line
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
     ("second", "verdict"),
     [
         ((0.02, 0.9), "supported"),

@@ -58,9 +58,9 @@ def numbers(
     if not infinite:
         good &= np.isfinite(array)
     if array.size == 0 or not np.all(good):
-        raise UserError(
-            f"{name} must be {_range(low, high, above, infinite)}{why and ': ' + why}; got {_shown(array, good)}"
-        )
+        kind = "numbers" if infinite else "finite numbers"
+        wanted = f"{kind} in {'(' if above else '['}{low:g}, {high:g}]{why and ': ' + why}"
+        raise UserError(f"{name} must be {wanted}; got {f'{array[~good].flat[0]:g}' if array.size else 'nothing'}")
     return array
 
 
@@ -73,19 +73,6 @@ def number(name: str, value: Any, low: float = -np.inf, high: float = np.inf, **
     if array.ndim:
         raise UserError(f"{name} must be one number, not an array of shape {array.shape}")
     return float(array)
-
-
-def checked_seed(name: str, seed: int) -> int:
-    """Return a seed after checking that it lies in [0, 2**63), the range that all our random generators take.
-
-    Raises
-    ------
-    UserError
-        If the seed lies outside this range.
-    """
-    if not 0 <= seed < 2**63:
-        raise UserError(f"{name} {seed} must be >= 0 and < 2**63: give another whole number")
-    return seed
 
 
 def checked_count(name: str, value: int, low: int, high: int, why: str) -> int:
@@ -101,34 +88,20 @@ def checked_count(name: str, value: int, low: int, high: int, why: str) -> int:
     return value
 
 
+def checked_seed(name: str, seed: int) -> int:
+    """Return a seed after checking that it lies in [0, 2**63), the range that all our random generators take."""
+    return checked_count(name, seed, 0, 2**63 - 1, "give another whole number")
+
+
 def checked_lengths(lengths: ArrayLike) -> NDArray[np.float64]:
     """Return lengths (tokens) as float64; raise UserError if one is below 1."""
     return numbers("lengths", lengths, 1, why="tokens")
 
 
 def one_shape(names: str, *arrays: NDArray[np.float64]) -> None:
-    """Raise UserError unless the arrays can be broadcast against each other.
-
-    Raises
-    ------
-    UserError
-        If the shapes do not fit; the message holds the shapes and ``names``, one text that names the arrays.
-    """
+    """Raise UserError, with the shapes and the text ``names``, unless the arrays can be broadcast together."""
     try:
         np.broadcast_shapes(*(array.shape for array in arrays))
     except ValueError:
         shapes = ", ".join(str(array.shape) for array in arrays)
         raise UserError(f"{names} have shapes {shapes}: give one entry for each length or bin") from None
-
-
-def _range(low: float, high: float, above: bool, infinite: bool) -> str:
-    kind = "numbers" if infinite else "finite numbers"
-    if np.isfinite(low) and np.isfinite(high):
-        return f"in {'(' if above else '['}{low:g}, {high:g}]"
-    if np.isfinite(low):
-        return f"{kind} {'>' if above else '>='} {low:g}"
-    return f"{kind} <= {high:g}" if np.isfinite(high) else kind
-
-
-def _shown(array: NDArray[np.float64], good: NDArray[np.bool_]) -> str:
-    return f"{array[~good].flat[0]:g}" if array.size else "nothing"

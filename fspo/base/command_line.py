@@ -7,19 +7,33 @@ from __future__ import annotations
 import re
 import shlex
 import sys
-from argparse import Action, RawDescriptionHelpFormatter
+from argparse import Action, ArgumentError, RawDescriptionHelpFormatter
 from argparse import ArgumentParser as PlainParser
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from difflib import get_close_matches
 from pathlib import Path
+from textwrap import shorten
 from types import UnionType
-from typing import Any, NoReturn, Union, get_args, get_origin
+from typing import Any, Union, get_args, get_origin
 
-from jsonargparse import ArgumentParser, DefaultHelpFormatter
+import yaml
+from jsonargparse import ArgumentParser, DefaultHelpFormatter, get_loader, set_loader
 
-from fspo.base.errors import UserError, unknown_name
+from fspo.base.errors import UserError
+from fspo.base.strict_yaml import StrictLoader
 
-WRONG_VALUE = re.compile(r'Parser key "([\w.\-]+)": (.*)(?:Got value|Given value): ?(.*)$')
-"""Pattern of jsonargparse's message about a wrong value, in one line; its groups are the key, the reason, the value."""
+_plain_load = get_loader("yaml")
+_MODE = "yaml without repeated names"
+
+
+def _strict_load(text: str) -> Any:
+    """Load YAML as jsonargparse does, after `StrictLoader` has accepted it."""
+    yaml.compose(text, Loader=StrictLoader)
+    return _plain_load(text)
+
+
+set_loader(_MODE, _strict_load, (yaml.YAMLError,))
 
 
 class HelpFormatter(DefaultHelpFormatter, RawDescriptionHelpFormatter):
@@ -47,42 +61,48 @@ class CommandParser(ArgumentParser):
 
     def __init__(self, prog: str | None = None, description: str = "", examples: str = "", **options: Any) -> None:
         options = {"formatter_class": HelpFormatter, "allow_abbrev": False, "epilog": examples or None} | options
+        options = {"exit_on_error": False, "parser_mode": _MODE} | options
         super().__init__(prog=prog, description=description, **options)
 
     def parse_args(self, args: Sequence[str] | None = None, *others: Any, **options: Any) -> Any:
         """Parse a command line, by default the program's, after `rewritten` has put it into jsonargparse's syntax."""
-        return super().parse_args(rewritten(self, sys.argv[1:] if args is None else args), *others, **options)
+        with self.one_line():
+            return super().parse_args(rewritten(self, sys.argv[1:] if args is None else args), *others, **options)
 
-    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        """Raise a UserError about a wrong command line. For an unknown option it suggests a known one; otherwise it
-        points to ``--help``.
+    @contextmanager
+    def one_line(self) -> Iterator[None]:
+        """Turn jsonargparse's errors inside a ``with`` block into a UserError: its message in one line, and the nearest
+        option if the message names an unknown one.
         """
-        message = " ".join(message.split())
-        if match := WRONG_VALUE.match(message):
-            key, why, value = match.groups()
-            message = wrong_value(on_command_line(key), why, value.strip("'")) or message
-        if match := re.match(r"unrecognized arguments?: --([\w.\-]+)", message, re.IGNORECASE):
-            names = [long[0][2:] for action in self._actions if (long := _long(action))]
-            raise unknown_name("option", match[1], names, on_command_line)
-        raise UserError(f"{message} ({self.prog} --help shows the options)") from ex
+        try:
+            yield
+        except UserError:
+            raise
+        except (ArgumentError, ValueError, TypeError, RecursionError) as error:
+            said = re.sub(r'Parser key "([\w.\-]+)":', r"option \1:", shorten(str(error), 600, placeholder=" ..."))
+            named = re.search(
+                r"(?:unrecognized arguments: --|(?:Group '(?P<group>[\w.]+)' does not accept o|O)ption ')"
+                r"(?P<name>[\w.\-]+)",
+                said,
+            )
+            if named and (near := self._near(".".join(filter(None, named.group("group", "name"))))):
+                said += f": did you mean {' or '.join(map(on_command_line, near))}?"
+            elif "Unable to load config" in said:
+                said += ": a group of options takes --GROUP.OPTION VALUE, such as --rule.preset fspo"
+            raise UserError(f"{said} ({self.prog} --help shows the options)") from error
 
-
-def _long(action: Action) -> list[str]:
-    """Return those names of an option (an argparse action) that begin with two dashes, without --print_shtab, which
-    jsonargparse adds.
-    """
-    return [name for name in action.option_strings if re.fullmatch(r"--(?!print.shtab)[\w.\-]+", name)]
-
-
-def wrong_value(key: str, why: str, value: str) -> str | None:
-    """Return the message for a value of the wrong type; None if jsonargparse's reason ``why`` names no type."""
-    kinds = dict.fromkeys(re.findall(r"Expected (?:an? )?(?:<class '(\w+)'>|([\w.\[\], ]+?))(?= -|\.|$| Given)", why))
-    wanted = [kind for pair in kinds for kind in pair if kind and kind != "NoneType"]
-    if not wanted:
-        return None
-    if any(kind.startswith("dict") for kind in wanted):
-        return f"{key} is {value!r}: give NAME=VALUE pairs with commas between them"
-    return f"{key} is {value!r}: give a value of type {' or '.join(wanted)}"
+    def _near(self, name: str) -> list[str]:
+        """Return the options nearest to an unknown one: those with the same last part (``preset`` -> ``rule.preset``
+        and ``correction.preset``), else the one with the most similar name.
+        """
+        name = name.replace("-", "_")
+        known = [
+            action.option_strings[-1][2:].replace("-", "_")
+            for action in self._actions
+            if action.option_strings and not action.option_strings[-1].startswith("--print")
+        ]
+        same = [other for other in known if other.rpartition(".")[2] == name.rpartition(".")[2]]
+        return same or get_close_matches(name, known, n=1, cutoff=0.5)
 
 
 def dashed(option: str) -> str:
@@ -107,25 +127,26 @@ def rewritten(parser: PlainParser, words: Sequence[str]) -> list[str]:
 
     A user may write a name with dashes or underscores, a list as ``rloo,fspo``, and a mapping as
     ``log_ratio=my_S,reward=accuracy``. jsonargparse wants brackets around a list and braces around a mapping, so they
-    are added. A value that begins with a bracket or a brace is left as it is.
+    are added. A value that begins with a bracket or a brace is left as it is. An option and its value become one word,
+    so that a value may begin with a dash, such as -1e-3.
     """
     known = {dashed(name): name for name in parser._option_string_actions}
     found: list[str] = []
-    action: Action | None = None
+    waiting: Action | None = None
     for word in words:
         name, equals, value = word.partition("=")
-        if action is not None:
-            found.append(_bracketed(action, word))
-            action = None
+        if waiting is not None and not word.startswith("--"):
+            found[-1] += "=" + _bracketed(waiting, word)
+            waiting = None
         elif name.startswith("--") and dashed(name) in known:
-            name = known[dashed(name)]
-            action = parser._option_string_actions[name]
-            found.append(f"{name}={_bracketed(action, value)}" if equals else name)
-            action = None if equals or action.nargs is not None else action
-        elif name.startswith("--") and "." in name:  # --group.name, of which the parser declares only --group
-            found.append("--" + name[2:].replace("-", "_") + equals + value)
+            action = parser._option_string_actions[known[dashed(name)]]
+            found.append(known[dashed(name)] + (f"={_bracketed(action, value)}" if equals else ""))
+            waiting = None if equals or action.nargs is not None else action
         else:
+            if name.startswith("--") and "." in name:  # --group.name, of which the parser declares only --group
+                word = "--" + name[2:].replace("-", "_") + equals + value
             found.append(word)
+            waiting = None
     return found
 
 

@@ -1,9 +1,10 @@
 """The error class for bad input, the search for the extra (``pip install fspo[EXTRA]``) with a missing package, and the
-wrapper of commands that prints bad input and a missing package as one line, without a traceback.
+wrapper of commands that prints every error as one line, without a traceback.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import sys
@@ -30,28 +31,18 @@ class TrainingDiverged(UserError):
     status = 3
 
 
-def unknown_name(
-    kind: str, name: str, known: list[str] | tuple[str, ...], written: Callable[[str], str] = str
-) -> UserError:
-    """Build the error for a name that does not exist; its message suggests the nearest known name.
-
-    ``written`` turns a name into the form in which the user writes it.
-    """
+def unknown_name(kind: str, name: str, known: list[str] | tuple[str, ...]) -> UserError:
+    """Build the error for a name that does not exist; its message suggests the nearest known name."""
     near = get_close_matches(name, known, n=1, cutoff=0.5)
-    hint = f"did you mean {written(near[0])!r}? " if near else ""
-    return UserError(f"unknown {kind} {written(name)!r}: {hint}choose from {', '.join(map(written, known))}")
-
-
-_DISTRIBUTIONS = {"flint": "python-flint", "z3": "z3-solver", "yaml": "pyyaml"}
-"""Name of a package on the package index for each module that is imported under another name."""
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    return UserError(f"unknown {kind} {name!r}: {hint}choose from {', '.join(known)}")
 
 
 def extra_with(module: str) -> str | None:
     """Return the first extra (``pip install fspo[EXTRA]``) that installs the package of a module; None if no extra
     does.
     """
-    name = module.partition(".")[0]
-    wanted = _DISTRIBUTIONS.get(name, name.replace("_", "-"))
+    wanted = module.partition(".")[0].replace("_", "-")
     try:
         lines = requires("fspo") or []
     except PackageNotFoundError:  # fspo itself is not installed: its code runs from its source folder
@@ -64,31 +55,60 @@ def extra_with(module: str) -> str | None:
     return None
 
 
+_CURES = {
+    errno.ENOSPC: "make room, or name a place on another disk",
+    errno.EACCES: "change its permissions, or name another place",
+    errno.EROFS: "name a place that can be written",
+    errno.ENAMETOOLONG: "give a shorter name",
+}
+"""Cures of errors of the operating system, by number; of others the cure is to check the path."""
+
+
+def in_one_line(error: Exception) -> tuple[str, int]:
+    """Return an error's message in one line, and the exit status of the command that it ends."""
+    if isinstance(error, UserError):
+        return str(error), error.status
+    if isinstance(error, ModuleNotFoundError) and (extra := extra_with(error.name or "")):
+        return f"{error.name} is not installed: pip install 'fspo[{extra}]'", 2
+    if isinstance(error, OSError) and error.errno is not None:
+        place = error.filename if error.filename is not None else "the output"
+        return f"{place}: {error.strerror}: {_CURES.get(error.errno, 'check the path')}", 2
+    last = (str(error).strip().splitlines() or [""])[-1]
+    return f"{type(error).__name__}: {last} (an error of this program: FSPO_TRACEBACK=1 shows where)", 1
+
+
 def run_cli(main: Callable[[], int | None]) -> NoReturn:
     """Run a command-line entry point and exit with its status.
 
-    A UserError becomes one line on stderr and its exit status: 2, or 3 if training diverged. A package that is missing
-    because the extra that brings it was not installed becomes one line and status 2. An interrupt by Ctrl-C becomes one
-    line and status 130. If the reader of the output ends first, as in ``... | head``, the command ends silently with
-    status 141, as shell tools do.
+    An error becomes one line on stderr. The exit status is 2 for bad input, a package that is missing because the extra
+    that brings it was not installed, and an error of the operating system, such as a full disk; 3 if training diverged;
+    1 for any other error. With the environment variable FSPO_TRACEBACK=1 errors are raised instead. An interrupt by
+    Ctrl-C becomes one line and status 130. If the reader of the output ends first, as in ``... | head``, the command
+    ends silently with status 141, as shell tools do.
     """
     try:
         status = main()
-        sys.stdout.flush()
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(error.status)
-    except ModuleNotFoundError as error:
-        extra = extra_with(error.name or "")
-        if extra is None:
-            raise
-        print(f"error: {error.name} is not installed: pip install 'fspo[{extra}]'", file=sys.stderr)
-        sys.exit(2)
+        if sys.stdout is not None:  # None if the command was started with standard output closed
+            sys.stdout.flush()
+    except BrokenPipeError:
+        _discard_output()
+        status = 128 + 13
     except KeyboardInterrupt:
         print("interrupted: finished work is kept; run the same command again to go on", file=sys.stderr)
-        sys.exit(130)
-    except BrokenPipeError:
-        # Python flushes stdout again when it exits, and would raise for the closed pipe: so stdout becomes /dev/null.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(128 + 13)
+        status = 130
+    except Exception as error:
+        if os.environ.get("FSPO_TRACEBACK") == "1":
+            raise
+        said, status = in_one_line(error)
+        print(f"error: {said}", file=sys.stderr)
+        if isinstance(error, OSError):
+            _discard_output()
     sys.exit(status or 0)
+
+
+def _discard_output() -> None:
+    """Let standard output go nowhere: Python flushes it again when it exits, and would raise where it cannot be
+    written.
+    """
+    if sys.stdout is not None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -50,21 +50,6 @@ def _part(path: Path) -> Path:
 
 
 @contextmanager
-def reading(path: Path) -> Iterator[None]:
-    """Turn a read error inside a ``with`` block into a UserError of one line.
-
-    Raises
-    ------
-    UserError
-        If the block raises OSError.
-    """
-    try:
-        yield
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror or error}; change its permissions") from error
-
-
-@contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside ``path``; when the ``with`` block ends, rename the file to ``path``.
 
@@ -167,13 +152,10 @@ def refuse_foreign(folder: Path, ours: Mapping[str, Callable[[Path], bool]], wri
 
     Parameters
     ----------
-    folder : Path
     ours : mapping of str to function
         Name (or pattern) of each file that the writer may write, and a test of whether the writer wrote a given file.
-    writer : str
-        The command, for the message.
-    option : str
-        The option that named the folder, for the message.
+    writer, option : str
+        The command, and the option that named the folder, for the message.
 
     Raises
     ------
@@ -182,37 +164,18 @@ def refuse_foreign(folder: Path, ours: Mapping[str, Callable[[Path], bool]], wri
     """
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{option} {folder} is a file: name a folder".strip())
-    with reading(folder):
-        present = [path for path in folder.iterdir() if not path.name.startswith(".part-")] if folder.exists() else []
+    present = [path for path in folder.iterdir() if not path.name.startswith(".part-")] if folder.exists() else []
     known = [(path, own) for name, own in ours.items() for path in present if path.match(name)]
     for path, own in known:
-        _refuse_unless(_holds(own, path), path, writer, "name another folder")
+        refuse_foreign_file(path, own, writer, "name another folder")
     if present and not known:
         raise UserError(f"{folder} holds files, and none that {writer} wrote: name a new or an empty folder")
 
 
-def refuse_foreign_file(path: Path, own: Callable[[Path], bool], writer: str) -> None:
-    """Raise UserError unless the file at ``path`` is missing, or the function ``own`` says that ``writer`` wrote it.
-
-    Raises
-    ------
-    UserError
-        If ``path`` is a folder, or a file that ``writer`` did not write.
-    """
-    if path.is_dir():
-        raise UserError(f"{path} is a folder: name a file")
-    if path.exists():
-        _refuse_unless(_holds(own, path), path, writer, "name another file")
-
-
-def _refuse_unless(own: bool, path: Path, writer: str, cure: str) -> None:
-    if not own:
+def refuse_foreign_file(path: Path, own: Callable[[Path], bool], writer: str, cure: str = "name another file") -> None:
+    """Raise UserError unless the file at ``path`` is missing, or the function ``own`` says that ``writer`` wrote it."""
+    if path.exists() and not own(path):
         raise UserError(f"{path} is there, and {writer} did not write it, so it is not overwritten: {cure}")
-
-
-def _holds(own: Callable[[Path], bool], path: Path) -> bool:
-    with reading(path):
-        return own(path)
 
 
 def begins_with(*starts: str) -> Callable[[Path], bool]:

@@ -1,18 +1,16 @@
 """Make sure that a run folder belongs to one run and that one process writes to it.
 
-``run.json`` marks the folder as a run of this trainer and names the process that writes to it. ``run.lock`` is locked
-while that process lives. A free lock shows that the named process has ended, even if it was killed.
+``run.json`` marks the folder as a run of this trainer and names the process that last wrote to it. ``run.lock`` is
+locked while a process writes; the system frees the lock when that process ends, even if it is killed.
 """
 
 from __future__ import annotations
 
-import atexit
 import json
 import os
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +18,7 @@ from filelock import FileLock, Timeout
 
 from fspo import __version__
 from fspo.base.errors import UserError
-from fspo.base.files import refuse_foreign, remove_parts, write_text
+from fspo.base.files import remove_parts, write_text
 from fspo.base.options import save, to_dict
 from fspo.config import TrainConfig
 from fspo.gradlog.files import log_paths, rollout_of
@@ -30,10 +28,6 @@ from fspo.gradlog.run_folder import CHECKPOINTS, CONFIG, GRADLOG, LOCK, MARK, ME
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
-_OF_EVERY_RUN = {"output", "rollouts", "seed", "model", "task", "rule", "batch", "optim"}
-"""Options that every version of the trainer writes to config.yaml.
-
-A folder whose config.yaml has all of them counts as the folder of a run."""
 _MAY_CHANGE = {
     "resume",
     "rollouts",
@@ -70,6 +64,8 @@ def claim_folder(accelerator: Accelerator, config: TrainConfig) -> None:
             _claim(Path(config.output), config)
         except UserError as error:
             refused[0] = str(error)
+        except OSError as error:
+            refused[0] = f"cannot write to {config.output}: {error.strerror or error}; choose another --output"
     if accelerator.num_processes > 1:
         from accelerate.utils import broadcast_object_list
 
@@ -79,22 +75,23 @@ def claim_folder(accelerator: Accelerator, config: TrainConfig) -> None:
 
 
 def _claim(run: Path, config: TrainConfig) -> None:
-    try:
-        _refuse_foreign(run)
-        trace = next(_traces(run), None)
-        if trace and not config.resume:
+    if run.exists() and not run.is_dir():
+        raise UserError(f"--output {run} is a file: name a folder")
+    names = [path.name for path in run.iterdir()] if run.exists() else []
+    # A process that was killed as it made the folder leaves the lock, or a temporary file.
+    if MARK not in names and any(name != LOCK and not name.startswith(".part-") for name in names):
+        raise UserError(f"{run} holds files and no {MARK}, so it is no run folder: name a new or an empty --output")
+    if trace := next(_traces(run), None):
+        if not config.resume:
             raise UserError(
                 f"{run} holds a run already ({trace.name}): add --resume true to go on, or choose another --output"
             )
-        if trace and not (run / CONFIG).exists():
+        if not (run / CONFIG).exists():
             raise UserError(f"{run} holds {trace.name} but no {CONFIG}, so no run to resume: choose another --output")
-        if trace:
-            _check_same_run(config, run)
-        run.mkdir(parents=True, exist_ok=True)
-        _lock(run)
-        clean(run)
-    except OSError as error:
-        raise UserError(f"cannot write to {run}: {error.strerror or error}; choose another --output") from error
+        _check_same_run(config, run)
+    run.mkdir(parents=True, exist_ok=True)
+    _lock(run)
+    clean(run)
 
 
 def clean(run: Path) -> None:
@@ -113,72 +110,33 @@ def _traces(run: Path) -> Iterator[Path]:
     return (file for file in files if file.exists())
 
 
-def _refuse_foreign(run: Path) -> None:
-    """Raise UserError if a folder holds files and is not the folder of an earlier run of this trainer.
-
-    The folder of a run of this trainer holds run.json. A folder that an older version wrote holds instead a config.yaml
-    with the options of a run, or run.lock alone.
-    """
-    marked: dict[str, Callable[[Path], bool]] = {MARK: Path.is_file}
-    older: dict[str, Callable[[Path], bool]] = {CONFIG: _is_config, LOCK: Path.is_file}
-    refuse_foreign(run, marked if (run / MARK).is_file() else older, "fspo train", "--output")
-
-
-def _is_config(path: Path) -> bool:
-    with suppress(UserError):
-        return saved_config(path.parent).keys() >= _OF_EVERY_RUN
-    return False
-
-
 def _lock(run: Path) -> None:
     """Become the only writer of a folder until this process ends or releases it.
 
     Raises
     ------
     UserError
-        If a live process writes to the folder, or if run.json names a writer on another host, because this host cannot
-        tell whether that writer has ended.
+        If another process writes to the folder.
     """
     key = run.resolve()
     if key in _held:
         return
     lock = FileLock(run / LOCK, timeout=0)
-    writer = _writer(run)
-    by = f"process {writer.get('pid')} on {writer.get('host')} since {writer.get('since')}"
     try:
         lock.acquire()
     except Timeout:
+        writer = "another process"
+        with suppress(OSError, ValueError, KeyError):
+            writer = json.loads((run / MARK).read_text(encoding="utf-8"))["writer"]
         raise UserError(
-            f"{run} is being written by {by}: wait until it ends, end it (kill {writer.get('pid')}), or choose another "
-            "--output"
+            f"{run} is being written by {writer}: wait until it ends, end it, or choose another --output"
         ) from None
-    if writer and writer.get("host") != socket.gethostname():
-        lock.release()
-        raise UserError(
-            f"{run} was being written by {by}, which this host cannot see: make sure that it has ended, then remove "
-            f"{run / MARK} and run the same command again"
-        )
     _held[key] = lock
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    mark(run, {"pid": os.getpid(), "host": socket.gethostname(), "since": now})
+    mark(run, f"process {os.getpid()} on {socket.gethostname()}")
 
 
-def _writer(run: Path) -> dict[str, Any]:
-    """Read from run.json which process writes to a folder, or wrote to it when it was killed.
-
-    The result is empty if run.json names no process.
-    """
-    with suppress(OSError, ValueError):
-        found = json.loads((run / MARK).read_text(encoding="utf-8"))
-        if isinstance(found, dict) and isinstance(found.get("writer"), dict):
-            return found["writer"]
-    return {}
-
-
-def mark(run: Path, writer: dict[str, Any] | None = None) -> None:
-    """Write run.json, which marks a folder as a run of this trainer and names the process that writes to the folder.
-
-    ``writer`` holds that process's pid, its host and since when it writes; None says that no process writes to the
+def mark(run: Path, writer: str | None = None) -> None:
+    """Write run.json, which marks a folder as a run of this trainer and names the process ``writer`` that writes to the
     folder.
     """
     write_text(run / MARK, json.dumps({"fspo": __version__, "writer": writer}) + "\n")
@@ -186,20 +144,8 @@ def mark(run: Path, writer: dict[str, Any] | None = None) -> None:
 
 def release_folder(run: Path) -> None:
     """Release this process's lock on a run folder, if it holds one, so that another process may write to the folder."""
-    lock = _held.pop(run.resolve(), None)
-    if lock is not None:
-        with suppress(UserError):  # release the lock even if run.json cannot be written, as on a full disk
-            if run.is_dir():
-                mark(run)
+    if lock := _held.pop(run.resolve(), None):
         lock.release()
-
-
-def _release_all() -> None:
-    for run in list(_held):
-        release_folder(run)
-
-
-atexit.register(_release_all)
 
 
 def save_config(accelerator: Accelerator, config: TrainConfig) -> None:

@@ -226,7 +226,7 @@ def test_a_folder_with_a_config_is_enough(tmp_path: Path, capsys: pytest.Capture
     [
         (["--model.name_or_path", "/nowhere/model"], r"no shape of '/nowhere/model': give a folder with config.json"),
         (["--machine.gpus", "0"], r"machine\.gpus is 0: use 1 or more"),
-        (["--machine.gpu", "2"], r"did you mean '--machine.gpus'"),
+        (["--machine.gpu", "2"], r"did you mean --machine.gpus"),
         (["--machine.memory", "1e400"], r"machine\.memory is inf: use 1000000 or less"),
     ],
 )

@@ -54,18 +54,18 @@ def test_a_folder_of_others_is_refused_and_left_as_it_is(tmp_path: Path, files: 
         (run / name).parent.mkdir(parents=True, exist_ok=True)
         (run / name).write_text(text)
     before = tree(run)
-    with pytest.raises(UserError, match=r"(did not write it.*|holds files.*): name (another|a new)") as error:
+    with pytest.raises(UserError, match=r"holds files and no run\.json.*: name a new or an empty --output") as error:
         train.main(arguments(tmp_path, "--resume", resume))
     assert "\n" not in str(error.value)
     assert tree(run) == before
 
 
-def test_an_empty_folder_is_taken_and_a_run_from_before_the_mark_goes_on(tmp_path: Path) -> None:
+def test_an_empty_folder_is_taken_and_one_that_a_kill_left_without_its_mark(tmp_path: Path) -> None:
     run = tmp_path / "run"
     run.mkdir()
+    (run / "run.lock").touch()
+    (run / ".part-1-run.json").touch()
     tiny_run.trainer(run).train()
-    assert json.loads((run / "run.json").read_text())["writer"] is None
-    (run / "run.json").unlink()
     with pytest.raises(UserError, match=r"holds a run already \(config.yaml\): add --resume true"):
         tiny_run.trainer(run)
     tiny_run.trainer(run, "--resume", "true", "--rollouts", "3").train()
@@ -82,27 +82,15 @@ def test_one_live_writer_and_a_killed_one_is_forgotten(tmp_path: Path) -> None:
     try:
         assert holder.stdout.readline() == "held\n"
         again = ["--resume", "true", "--rollouts", "3"]
-        with pytest.raises(UserError, match=rf"is being written by process {holder.pid} on \S+ since .*: wait until"):
+        with pytest.raises(UserError, match=rf"is being written by process {holder.pid} on \S+: wait until"):
             tiny_run.trainer(run, *again)
         assert tree(run / "gradlog") | tree(run / "model") == before
     finally:
         holder.kill()
         holder.wait()
-    assert json.loads((run / "run.json").read_text())["writer"]["pid"] == holder.pid
+    assert json.loads((run / "run.json").read_text())["writer"].startswith(f"process {holder.pid} on ")
     tiny_run.trainer(run, *again).train()
     assert [line["rollout"] for line in tiny_run.metrics(run, "train")] == [0, 1, 2]
-
-
-def test_a_writer_on_another_host_is_named_with_the_cure(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    tiny_run.trainer(run).train()
-    writer = {"pid": 7, "host": "far-away", "since": "2026-01-01T00:00:00+00:00"}
-    (run / "run.json").write_text(json.dumps({"fspo": "0.1.0", "writer": writer}))
-    again = ["--resume", "true", "--rollouts", "3"]
-    with pytest.raises(UserError, match=r"process 7 on far-away since 2026.*make sure that it has ended"):
-        tiny_run.trainer(run, *again)
-    (run / "run.json").unlink()
-    tiny_run.trainer(run, *again).train()
 
 
 def until(true: Callable[[], bool], seconds: float, what: str) -> None:
@@ -156,8 +144,8 @@ def test_workers_end_with_a_killed_torchrun_and_a_second_command_is_refused(tmp_
         workers = children(launcher.pid)
         assert len(workers) >= 2
         writer = json.loads((run / "run.json").read_text())["writer"]
-        assert writer["pid"] in workers
-        with pytest.raises(UserError, match=rf"being written by process {writer['pid']}"):
+        assert int(writer.split()[1]) in workers
+        with pytest.raises(UserError, match=rf"being written by {writer}"):
             train.main(words)
         launcher.send_signal(signal.SIGKILL)
         launcher.wait()

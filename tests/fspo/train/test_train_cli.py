@@ -158,6 +158,7 @@ def test_existing_run_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[s
     """One line, exit status 2, nothing lost."""
     config = TrainConfig(output=str(tmp_path / "run"))
     save(config, tmp_path / "run" / "config.yaml")
+    (tmp_path / "run" / "run.json").write_text("{}")
     before = (tmp_path / "run" / "config.yaml").read_text()
     with pytest.raises(SystemExit) as stop:
         run_cli(lambda: train.main(["--output", str(tmp_path / "run"), "--task.name", "gym:chain_sum"]))
