@@ -156,9 +156,9 @@ def analyse_command(arguments: list[str] | None = None) -> int:
         for line in [*summary["damage"], *summary["warnings"]]:
             print(f"  {line}")
         folder = path / folder_name(find_partition(args.by), on)
-        partition, names = find_partition(args.by), ("acceptance", "ess", "trend", "lre")
+        partition, names = find_partition(args.by), ("acceptance", "trend", "lre")
         tables = {name: pd.read_parquet(folder / f"{name}.parquet") for name in names}
-        for line in [*at_one_rate(tables, partition), *printed(tables["acceptance"], tables["ess"], partition, on)]:
+        for line in [*at_one_rate(tables, partition), *printed(tables["acceptance"], partition, on)]:
             print(f"  {line}")
         print(f"  tables: {folder} (acceptance.csv: what each rule keeps of each bin; docs/tables.md explains all)")
     for claim in claims:

@@ -23,23 +23,17 @@ from analysis.rules.tally import Tally
 from analysis.scores.sketch_error import effective_width
 from analysis.scores.sketches import LEFT_OUT, ScoredWindows
 from analysis.stats.error_law import standard_draws
-from analysis.tables.acceptance import AcceptanceTables, tables_of
-from analysis.tables.assumptions import assumption_table
+from analysis.tables.acceptance import AcceptanceTables, factor_rows, tables_of
 from analysis.tables.columns import RunKey, frame
 from analysis.tables.cosine import CosineTable
-from analysis.tables.ess import factor_rows
 from analysis.tables.files import TABLES, check_folder, folder_name, write_tables
 from analysis.tables.lemma import LemmaTable, integrity
-from analysis.tables.lemma_summary import lemma_summary
 from analysis.tables.moments import moment_tables
 from analysis.tables.noise_floor import noise_table
 from analysis.tables.over_time import training_table
 from analysis.tables.passes import look_through
 from analysis.tables.population import PopulationTable
-from analysis.tables.positions import position_table
-from analysis.tables.reuse import reuse_table
 from analysis.tables.summary import summarize
-from analysis.tables.theory_gap import gap_table
 from fspo.base.errors import UserError
 from fspo.base.processes import Job, cores, in_processes
 from fspo.rules import Rule
@@ -84,7 +78,7 @@ def analyse(
     # Take the counts of the complete log: those in ``run`` are of a sample of the rows if the log is streamed.
     run = replace(run, counts=found.notes.counts)
     rows |= _tables(run, tally)
-    rows["ess"] += factor_rows(run, bins)
+    rows["acceptance"] += factor_rows(run, bins)
     progress("acceptance", 0.0)
     everything = [*([trained] if trained else []), *cases]
     width, width_from = effective_width(run)
@@ -92,14 +86,11 @@ def analyse(
     rows |= of_scores
     scored |= {"effective_width": width, "effective_width_from": width_from}
     progress("cosine")
-    rows["assumptions"] = assumption_table(run, bins, options.window, rows["lemma"])
-    rows["lemma_summary"] = lemma_summary(rows["lemma"])
     rows["noise_floor"], of_noise = noise_table(run, bins)
     rows["over_time"] = found.over_time
-    rows["positions"], of_tokens = position_table(run, bins, options.window)
     rows["training"], of_training = training_table(run)
     tables = {name: frame(row, rows[name]) for name, row in TABLES.items()}
-    notes = run.notes + found.notes + of_reading + of_noise + of_training + of_tokens
+    notes = run.notes + found.notes + of_reading + of_noise + of_training + _without_a_range(tally)
     summary = summarize(run, bins, asdict(options), tables, integrity(rows["lemma"]), scored, notes)
     progress("tables")
     return tables, summary
@@ -142,31 +133,28 @@ def _scored(
 
 
 def _before(run: Run, bins: Bins, options: Options) -> tuple[dict[str, dict[int, Rule]], TableRows]:
-    """Make the tables moments, scaling, reuse and theory_gap; on a streamed log, replay bands that follow a target too.
+    """Make the tables moments and scaling; on a streamed log, replay bands that follow a target too.
 
     To replay a band is to let it learn its range from the log, update by update. The first result holds, for each
     replayed band, the rule in force at each step. A streamed log (one with too many rows to be read at once) is read by
-    three processes at the same time: one replays the bands, two make tables.
+    two processes at the same time: one replays the bands, the other makes the tables.
     """
 
     def described(_: Callable[[], None]) -> TableRows:
         moments, scaling = moment_tables(run, bins, options.window)
-        return {"moments": moments, "scaling": scaling, "reuse": reuse_table(run)}
-
-    def gap(_: Callable[[], None]) -> TableRows:
-        return {"theory_gap": gap_table(run, bins, options.window)}
+        return {"moments": moments, "scaling": scaling}
 
     if run.stream is None:
-        return {}, described(lambda: None) | gap(lambda: None)
+        return {}, described(lambda: None)
     known = candidates(run.ratio.on)
     stream, rules = run.stream, {name: known[name] for name in options.bands}
     following = {name: rule for name, rule in rules.items() if rule.adapt != "none"}
-    states, tables, gaps = in_processes([lambda _: replay_log(following, stream, options.window), described, gap])
-    return states, tables | gaps
+    states, tables = in_processes([lambda _: replay_log(following, stream, options.window), described])
+    return states, tables
 
 
 def _tables(run: Run, tally: Tally) -> TableRows:
-    """Make the tables of `AcceptanceTables`, such as acceptance, lre and ranges, from the sums in ``tally``."""
+    """Make the tables acceptance, lre and trend from the sums in ``tally``."""
     jobs: list[Job] = [lambda _, use=use: vars(tables_of(run, tally, (use,))) for use in tally.uses]
     if run.streamed:
         # The intervals of LRE use simulated errors, made from these cached quasi-random normal numbers. Draw the
@@ -174,6 +162,15 @@ def _tables(run: Run, tally: Tally) -> TableRows:
         standard_draws(2 * len(tally.layout.bins))
     parts = in_processes(jobs) if run.streamed else [job(lambda: None) for job in jobs]
     return {name: [row for part in parts for row in part[name]] for name in vars(AcceptanceTables())}
+
+
+def _without_a_range(tally: Tally) -> Notes:
+    """Return a warning that says how many windows have no range that gives a target, and their number."""
+    found = [windows for sums in tally.uses.values() for windows in sums.no_range.values()]
+    number = len(set().union(*found))
+    words = f"{number} {'window' if number == 1 else 'windows'} without a matched range for some rules"
+    warning = (f"{words}: see column reason of the table acceptance",) if number else ()
+    return Notes(warnings=warning, counts={"windows_without_a_range": number})
 
 
 def analyse_runs(

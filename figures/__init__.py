@@ -81,58 +81,13 @@ def of_ratio(tables: Tables) -> str:
     return f" Log-ratio: {tables.symbol} ({tables.on}), each response once, at first use."
 
 
-MOST_RULES = 5
-"""Largest number of rules in a figure, not counting `figures.tables.REFERENCES` (no clip, exact weights, random drops).
-Further rules are in supplement figures.
-"""
-
-
-def parts(module: ModuleType, tables: Tables) -> list[tuple[str, Tables]]:
-    """Divide a module's figure so that no part has more than ``MOST_RULES`` rules. Return, for each part, the end of
-    its file name, and the tables with the rows of its rules alone.
-
-    The first part, with the end "", is the main figure. It shows rules that the paper compares (or those in the
-    module's ``MAIN``), then rules that trained. The further parts are supplements: each shows fspo and some of the
-    remaining rules.
-    """
-    from figures.style import looks
-    from figures.tables import REFERENCES
-    from fspo.rules import COMPARED
-
-    if not hasattr(module, "rows"):
-        return [("", tables)]
-    rows = module.rows(tables)
-    column = "rule" if "rule" in rows else "trained_rule"
-    if column not in rows:
-        return [("", tables)]
-    bands = rows["band" if "band" in rows else column]
-    trained = set(rows["trained_rule"]) if "trained_rule" in rows else set()
-    first = getattr(module, "MAIN", COMPARED)
-    names = [name for name in looks(bands) if name not in REFERENCES]
-    if len(names) <= MOST_RULES:
-        return [("", tables)]
-    # The sort is stable: rules with equal keys keep the order in which legends list them.
-    names.sort(key=lambda name: (name not in first, name not in trained))
-    main = [name for name in names if name in first or name in trained] or names
-    groups = [main[:MOST_RULES]]
-    rest, size = [name for name in names if name not in groups[0]], MOST_RULES - 1
-    groups += [["fspo", *rest[i : i + size]] for i in range(0, len(rest), size)]
-    return [
-        (f"{SUPPLEMENT}{i}" if i else "", tables.only(set(rows[column][bands.isin(group)])))
-        for i, group in enumerate(groups)
-    ]
-
-
-SUPPLEMENT = "-supplement-"
-"""Text before the number at the end of a supplement figure's file name."""
-
-
 def draw_all(
     tables: Tables,
     output: Path,
     width: str = "neurips",
     only: Sequence[str] = (),
     modules: Sequence[str] = of_runs.FIGURES,
+    rules: Sequence[str] = (),
 ) -> list[DrawnFigure]:
     """Draw the figures into ``output`` as PDF and PNG.
 
@@ -148,6 +103,8 @@ def draw_all(
         Names of the figures wanted; empty for all.
     modules : sequence of str
         Figures to choose from, of ``of_runs``, ``of_theory`` or both.
+    rules : sequence of str
+        Rules that are drawn; empty for all in the tables.
 
     Returns
     -------
@@ -157,7 +114,7 @@ def draw_all(
     Raises
     ------
     UserError
-        For an unknown width or figure name.
+        For an unknown width or figure name, or a rule that no table has.
     """
     from tqdm import tqdm
 
@@ -169,6 +126,7 @@ def draw_all(
     for name in only:
         if name not in modules:
             raise unknown_name("figure", name, tuple(modules))
+    own = tables.only(rules) if rules else tables
     results = []
     for name in tqdm(
         [n for n in modules if not only or n in only], desc="figures", unit="figure", leave=False, disable=None
@@ -176,8 +134,7 @@ def draw_all(
         module = find_module(name)
         stem, title = file_name(name, tables), heading(module, tables)
         try:
-            for end, own in parts(module, tables):
-                results.append(_draw(module, own, style, Path(output), stem + end, title))
+            results.append(_draw(module, own, style, Path(output), stem, title))
         except NothingToDraw as reason:
             results.append(DrawnFigure(stem, title, skipped=str(reason)))
     return results
@@ -194,8 +151,6 @@ def _draw(module: ModuleType, tables: Tables, style: Style, output: Path, stem: 
         numbers = output / f"{stem}.csv"
         with whole_file(numbers) as part:
             numbers_of(module.rows(tables)).to_csv(part, index=False, float_format="%.6g")
-    if SUPPLEMENT in stem:
-        title = f"{title} (supplement {stem.rpartition('-')[2]})"
     return DrawnFigure(stem, title, caption + of_ratio(tables), details, pdf, png, numbers)
 
 

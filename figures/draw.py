@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from analysis.log.partition import LENGTH, Partition
 from figures.scales import few_ticks
-from figures.style import GREY, OUTSIDE_COLORS, OUTSIDE_MARKERS, PALE, Look, looks, rule_label
+from figures.style import OUTSIDE_COLORS, OUTSIDE_MARKERS, PALE, Look, looks, rule_label
 from figures.tables import Frame
 
 ENDS = ("ci_low", "ci_high")
@@ -140,7 +140,6 @@ def dots(
     ends: Sequence[str] = ENDS,
     step: float = 0.24,
     mapped: Mapping[str, tuple[str, Mapping[Any, Any]]] | None = None,
-    missing: str = "",
     **look: Any,
 ) -> Axes:
     """Draw the table's column ``x`` as dots with their intervals, in one row of the panel for each category.
@@ -161,8 +160,6 @@ def dots(
     mapped : mapping
         Maps a property of `seaborn.objects.Dot` (color, marker, fill) to the column that sets it and to the look of
         each value of that column.
-    missing : str
-        Words that are written in those rows of the panel that have no dot.
     look
         Constant properties of the dots.
     """
@@ -198,8 +195,6 @@ def dots(
     if spec is not None and not spec.is_first_col() and len(ax.get_shared_y_axes().get_siblings(ax)) > 1:
         ax.tick_params(labelleft=False)  # hide the tick labels again, because seaborn.objects shows them
     ax.grid(False, axis="y")
-    for empty in (i for i, name in enumerate(rows) if missing and not (data[row] == name).any()):
-        few_words(ax, 0.5, empty, missing, transform=ax.get_yaxis_transform())
     for edge in range(1, len(rows)):
         ax.axhline(edge - 0.5, color="#e3e3e3", linewidth=0.5, zorder=0.5)
     return ax
@@ -208,14 +203,14 @@ def dots(
 def outside_dots(
     data: Frame, rules: Sequence[str], ax: Axes | None = None, *, x: str = "estimate", **more: Any
 ) -> Axes:
-    """Draw the numbers in the column ``x`` as dots, in one row of the panel for each rule (column ``band``).
+    """Draw the numbers in the column ``x`` as dots, in one row of the panel for each rule.
 
     A rule's row has one dot for each choice outside the band (column ``outside``): drop, truncate and cap, from top to
     bottom. ``more`` are further arguments of `dots`.
     """
     here = [name for name in OUTSIDE_MARKERS if (data["outside"] == name).any()]
     mapped = {"color": ("outside", OUTSIDE_COLORS), "marker": ("outside", OUTSIDE_MARKERS)}
-    ax = dots(data, ax, rows=rules, row="band", x=x, by="outside", order=here, mapped=mapped, **more)
+    ax = dots(data, ax, rows=rules, row="rule", x=x, by="outside", order=here, mapped=mapped, **more)
     few_ticks(ax.xaxis, 3)
     return ax
 
@@ -241,12 +236,6 @@ def beside(values: ArrayLike, offset: ArrayLike, partition: Partition = LENGTH) 
     """
     values, offset = np.asarray(values, float), np.asarray(offset, float)
     return values * 2.0**offset if partition == LENGTH else values + offset * float(np.ptp(values)) / 5
-
-
-def few_words(ax: Axes, x: float, y: float, text: str, **where: Any) -> None:
-    """Write grey words inside a panel, such as the reason why a row is empty."""
-    box = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
-    ax.text(x, y, text, ha="center", va="center", fontsize=6.5, color=GREY, linespacing=1.1, bbox=box, **where)
 
 
 def reference(ax: Axes, value: float, along: str = "y", **look: Any) -> None:

@@ -150,7 +150,6 @@ def matrix(
     label: str,
     legend: Mapping[str, Any],
     *,
-    row: str = "band",
     height: float = ROW,
     narrow: int = 2,
     sharex: Any = False,
@@ -161,8 +160,8 @@ def matrix(
     Parameters
     ----------
     plot : function
-        Draws one panel: it takes the table rows of the panel, the rules (values of the column ``row``), each of which
-        gets one row of the panel, and the axes.
+        Draws one panel: it takes the table rows of the panel, the rules, each of which gets one row of the panel, and
+        the axes.
     label : str
         Label of the x axes below.
     legend : mapping
@@ -175,7 +174,7 @@ def matrix(
     views, columns = split(found), [name for name in names if (found[column] == name).any()]
     width = min(narrow, len(columns)) if style.narrow else len(columns)
     lines = -(-len(columns) // width)
-    rules = {title: [name for name in looks(view[row]) if name not in REFERENCES] for title, view in views.items()}
+    rules = {title: [name for name in looks(view["rule"]) if name not in REFERENCES] for title, view in views.items()}
     heights = [max(LEAST, height * len(rules[title])) for title in views for _ in range(lines)]
     count = len(views) * lines * width
     fig, axes = panel_grid(style, count, BESIDES, legend, columns=width, heights=heights, sharey="row", sharex=sharex)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -47,17 +47,8 @@ LOOKS: dict[str, Look] = {
     "gspo": Look("#009E73", "^", _DASH_DOT),
     "fspo": Look("#0072B2", "o"),
     "fspo-kl": Look("#56B4E9", "D", _LONG_DASH),
-    "fspo-truncate": Look("#CC79A7", "v", _DASH_DOT_DOT),
-    "fspo-cap": Look("#882255", "P", _SHORT_DASH),
-    "fspo-gaussian": Look("#332288", "<", _SHORT_DASH),
-    "fspo-tilted": Look("#88A0DC", ">", _DASH_DOT),
-    "fspo-signed": Look("#117733", "8", _DASH_DOT),
-    "fspo-auto": Look("#6F9E3F", "*", _DASH),
     "fspo-adaptive": Look("#AA4499", "^"),
-    "fspo-conformal": Look("#44AA99", "s", _LONG_DASH),
-    "power": Look("#B8860B", "P", _DOTS),
     "grpo": Look("#E69F00", "p", _SHORT_DASH),
-    "ctpo": Look("#6E4B2A", "d", _DASH_DOT_DOT),
     "random": Look("#7F7F7F", "*", _DOTS),
 }
 _SPARE = (
@@ -110,18 +101,6 @@ def outside_words(shown: Iterable[str]) -> str:
     here = set(shown)
     *others, last = [words for outside, words in OUTSIDE_WORDS.items() if outside in here]
     return f"{', '.join(others)} or {last}" if others else last
-
-
-def band_of(rule: str) -> str:
-    """Return the first preset with the same band as the preset ``rule``. Presets with one band differ in the weight,
-    the dual clip or what happens outside.
-    """
-    from fspo.rules import PRESETS
-
-    def key(name: str) -> object:
-        return replace(PRESETS[name].rule, outside="drop", weight="sequence", dual=None, name="")
-
-    return rule if rule not in PRESETS else next(name for name in PRESETS if key(name) == key(rule))
 
 
 def rule_label(rule: str) -> str:

@@ -13,35 +13,28 @@ import pandas as pd
 
 from analysis.log.partition import LENGTH, Partition, find_partition
 from analysis.log.ratio import UPDATE, WORDS, known_ratio
-from analysis.sweeps.counterfactual import SweepRow
 from analysis.tables.columns import names as columns_of
 from analysis.tables.files import TABLES, folder_name, options_of
 from figures.style import OUTSIDE_MARKERS
-from fspo.base.errors import UserError
+from fspo.base.errors import UserError, unknown_name
 from fspo.gradlog.run_folder import SUMMARY
 from fspo.rules import Ratio
 from proofs_check.maps.tables import MAP_COLUMNS
 
-COLUMNS: dict[str, tuple[str, ...]] = {
-    name: columns_of(row) for name, row in (TABLES | {"sweep": SweepRow}).items()
-} | {name: tuple(columns) for name, columns in MAP_COLUMNS.items()}
+COLUMNS: dict[str, tuple[str, ...]] = {name: columns_of(row) for name, row in TABLES.items()} | {
+    name: tuple(columns) for name, columns in MAP_COLUMNS.items()
+}
 """Names of the columns of each table of a run and each table of the theory, by table name (docs/tables.md)."""
-NAMES = (*TABLES, "sweep")
-"""Tables that ``fspo analyse`` and ``fspo sweep`` write (docs/theory.md names the quantities)."""
-OF_OWN_RULE = ("over_time", "theory_gap")
+OF_OWN_RULE = ("over_time",)
 """Tables about the rule with which the run trained. That is the clip rule; with ``--on engine`` or ``--on behaviour``,
 where the log-ratio is the engine's or the behaviour's, it is the correction.
 """
-_OWN_RULE = "a log that names the rule that trained (imported logs: fspo import --rule)"
 _SCORES = "scores of responses, which fspo train logs (--log.score-every)"
 NEEDS = {
-    "positions": "log-ratios of tokens (fspo train --log.tokens true, fspo import --tokens true)",
-    "over_time": _OWN_RULE,
-    "theory_gap": _OWN_RULE,
+    "over_time": "a log that names the rule that trained (imported logs: fspo import --rule)",
     "cosine": _SCORES,
     "lemma": _SCORES,
     "population": _SCORES,
-    "sweep": "fspo sweep RUN",
     "training": "metrics.jsonl, a trainer's scalars by step",
 }
 """What a table needs that a log may lack, by the table's name."""
@@ -118,12 +111,21 @@ class Tables:
     def only(self, rules: Iterable[str]) -> Tables:
         """Return these tables with only the rows of ``rules`` and of ``REFERENCES`` (no clip, random drops, exact
         weights). A table without a column for rules stays complete.
+
+        Raises
+        ------
+        UserError
+            If no table has a row of one of ``rules``.
         """
-        names = {*rules, *REFERENCES}
-        frames = {}
-        for name, frame in self.frames.items():
-            column = next((c for c in ("rule", "trained_rule") if c in frame), "")
-            frames[name] = frame[frame[column].isin(names)] if column else frame
+        names, frames = {*rules, *REFERENCES}, dict(self.frames)
+        of_rules = {n: next((c for c in ("rule", "trained_rule") if c in f), "") for n, f in frames.items()}
+        seen = {str(rule) for name, column in of_rules.items() if column for rule in frames[name][column]}
+        for rule in rules:
+            if rule not in seen:
+                raise unknown_name("rule", rule, tuple(sorted(seen)))
+        for name, column in of_rules.items():
+            if column:
+                frames[name] = frames[name][frames[name][column].isin(names)]
         return replace(self, frames=frames)
 
     def __getitem__(self, name: str) -> Frame:
@@ -175,7 +177,7 @@ def load(runs: Sequence[Path], by: str = LENGTH.column, on: str = UPDATE.on) -> 
         cure = f"run fspo analyse {run}{options_of(partition, ratio)}"
         if not run.is_dir():
             raise UserError(f"{run} is no folder: give a run folder, or make one with `fspo import`")
-        found = {name: _read(folder, name, f"{cure} again") for name in NAMES}
+        found = {name: _read(folder, name, f"{cure} again") for name in TABLES}
         if all(frame is None for frame in found.values()):
             raise UserError(f"no analysis tables in {folder}: {cure} first")
         summary = folder / SUMMARY
@@ -184,13 +186,9 @@ def load(runs: Sequence[Path], by: str = LENGTH.column, on: str = UPDATE.on) -> 
         for name, frame in found.items():
             if frame is not None and not frame.empty:
                 own: dict[str, Any] = {"run": label}
-                if "trained_rule" not in frame:  # the table ``sweep`` has the column rule; all others have trained_rule
-                    said = summaries.get(label, {})
-                    own |= {"trained_rule": said.get("rule"), "seed": said.get("seed")}
-                elif name in OF_OWN_RULE and summaries.get(label, {}).get("own_rule"):
+                if name in OF_OWN_RULE and summaries.get(label, {}).get("own_rule"):
                     own |= {"trained_rule": summaries[label]["own_rule"]}
-                again = f"run fspo sweep {run}" if name == "sweep" else cure
-                parts.setdefault(name, []).append((frame.assign(**own), f"{again} again"))
+                parts.setdefault(name, []).append((frame.assign(**own), f"{cure} again"))
     return replace(_stacked(parts), summaries=summaries, partition=partition, on=ratio)
 
 
@@ -333,17 +331,6 @@ def split(rows: Frame, column: str = "panel", names: Mapping[Any, str] | None = 
     if names is None:
         return {str(value): part for value, part in parts.items()}
     return {name: parts[value] for value, name in names.items() if value in parts}
-
-
-def with_data(rows: Frame, names: Sequence[str]) -> tuple[Frame, str]:
-    """Return the rows of those panels in which at least half of the estimates are known, and a sentence that names the
-    other panels and how much data they need ("" if there are none). A panel is a combination of values of the columns
-    ``names``.
-    """
-    full = rows["estimate"].notna().groupby([rows[name] for name in names]).transform("mean") >= 0.5
-    gone = rows[~full]
-    words = [f"{', '.join(key)} ({amount(part)})" for key, part in gone.groupby(list(names), sort=False)]
-    return rows[full], f" No panel: {'; '.join(words)}." if words else ""
 
 
 def amount(rows: Frame) -> str:

@@ -35,7 +35,7 @@ GROUPS: dict[str, dict[str, Command]] = {
         "watch": Command("analysis.live.command", "a local page that follows runs as they train", "RUN"),
         "analyse": Command("analysis.__main__", "tables by response length", "RUN", "analyse_command"),
         "figures": Command("figures.__main__", "publication figures from the tables", "RUN --width neurips"),
-        "report": Command("figures.page.command", "one page: findings, figures, assumptions", "RUN --open"),
+        "report": Command("figures.page.command", "one page: findings and figures", "RUN --open"),
         "calibrate": Command("analysis.rules.calibrate", "ranges that give all rules one acceptance", "RUN"),
         "sweep": Command("analysis.sweeps.command", "what other settings would have done", "RUN"),
     },

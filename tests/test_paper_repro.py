@@ -86,7 +86,7 @@ def check_outputs(out: Path, start: subprocess.CompletedProcess[str]) -> None:
     captions = json.loads((out / "figures" / "captions.json").read_text())
     assert not any("write the tables again" in c["skipped"] for c in captions)
     drawn = {c["name"]: c for c in captions if not c["skipped"]}
-    expected = {"acceptance_by_length", "sensitivity_range", "sensitivity_settings", "theory_gap", "update_error"}
+    expected = {"acceptance_by_length", "cosine_by_rule", "cosine_bound", "error_split", "variance_scaling"}
     assert expected <= set(drawn)
     assert "numerics alone" in drawn["acceptance_by_length"]["details"]
     assert list((out / "figures").glob("*.pdf"))

@@ -23,7 +23,6 @@ from analysis.claims.evidence import ALPHA, MIN_SEEDS, NAN, Relation
 from analysis.log.ratio import CORRECTED
 from analysis.rules.evaluate import TARGETS
 from analysis.tables.acceptance import TREND_MARGIN
-from analysis.tables.assumptions import DRIFT_TOLERANCE, EXPONENT_TOLERANCE, LAW_TOLERANCE
 from fspo.base.files import digest_of
 from fspo.rules import RIVALS, Ratio
 
@@ -33,6 +32,13 @@ LEARNT = ("fspo-adaptive",)
 LRE_MARGIN = 0.05
 """Largest LRE_inf that counts as 0: no bin of lengths has an acceptance more than 5 % above or below the mean."""
 REWARD_MARGIN = 0.02
+EXPONENT_TOLERANCE = 0.05
+"""Largest distance from 1/2 of the exponent H, in Var(S|L) ~ L^(2H), at which T1's assumption H = 1/2 counts as met."""
+LAW_TOLERANCE = 0.05
+"""Largest difference of two distribution functions, over 19 points, at which two laws count as equal."""
+DRIFT_TOLERANCE = 0.2
+"""Largest difference x of two drifts, in standard deviations of S, at which the drifts count as equal. A drift error of
+x changes the acceptance of a symmetric band by at most x^2 times the normal density at 1, which is 0.01 (T3)."""
 DEVELOPMENT_SEEDS = (0, 1, 2, 3, 4, 11, 12, 13, 14, 15, 21, 22, 23, 24, 25)
 """Seeds of runs that were looked at while the claims were made. If a judged run has one of these seeds, all verdicts
 are exploratory."""

@@ -32,7 +32,7 @@ from analysis.claims.evidence import (
 )
 from analysis.stats.error_law import MOST_LEFT_OUT
 from fspo.gradlog import metric_names as metric
-from fspo.rules import COMPARED, PRESETS
+from fspo.rules import COMPARED
 
 Row = dict[str, Any] | str
 """A row of a table, or a text that says why there is no row."""
@@ -45,31 +45,17 @@ ACCEPTED: dict[Responses, dict[str, str]] = {
 
 
 class Seen:
-    """What claims are judged by: the tables of several runs, the runs' logs, the range with which each run trained, and
-    in which options other than rule and seed the runs differ (`analysis.claims.settings.unlike`)."""
+    """What claims are judged by: the tables of several runs, the runs' logs, and in which options other than rule and
+    seed the runs differ (`analysis.claims.settings.unlike`)."""
 
     def __init__(self, tables: Tables, unlike: str = "") -> None:
         self._unlike = unlike
         self.tables, self.logs = tables, logs_of(tables)
-        rows = select(tables["ranges"], source="trained", rate="band", use="first", window=-1)
-        self._ranges = {log.run: row_of(rows, log) for log in self.logs}
 
     def not_published(self, log: Log) -> str:
         """Say why a run cannot stand for its rule as published; "" if it can. It cannot if the compared runs differ in
-        more than rule and seed, or if its range or what happens outside its band is not that of its preset."""
-        if self._unlike:
-            return self._unlike
-        row, rule = self._ranges.get(log.run, "no run"), PRESETS[log.rule].rule
-        # A range that follows a target changes, so it is not compared with the preset's. `unlike` compares the rule's
-        # options with the preset's.
-        if rule.adapt != "none":
-            return "" if log.run in self._ranges else "no run"
-        if isinstance(row, str):
-            return f"no range of its own: {row}"
-        if row["outside"] != rule.outside:
-            return f"outside its band it does {row['outside']}, its preset {rule.outside}"
-        same = np.allclose([row["range_lo"], row["range_hi"]], [rule.range_lo, rule.range_hi], rtol=1e-6, atol=0)
-        return "" if same else f"its range {row['range_lo']:.3g}, {row['range_hi']:.3g} is not the published one"
+        more than rule and seed, or if an option of a run's rule is not its preset's."""
+        return self._unlike or ("" if log in self.logs else "no run")
 
 
 def numbers_of(seen: Seen, atom: Atom) -> list[Number]:

@@ -17,8 +17,7 @@ FREE = {
 }
 """Options in which compared runs may differ: the rule, the seed, and those that change no number of a run."""
 RANGES = {"rule.range_lo", "rule.range_hi"}
-"""Options that `unlike` does not compare. `analysis.claims.quantities.Seen` compares the range that a run trained with
-(in the table ranges) with the range of its preset instead, unless the range follows a target."""
+"""Options that differ between rules; `unlike` compares them with those of the run's preset alone."""
 OF_RULE = {f"rule.{field.name}" for field in fields(Rule)}
 
 
@@ -32,8 +31,7 @@ def unlike(runs: Iterable[Path]) -> str:
     found = {name: options for name, options in every.items() if options.get("rule.preset") in (*COMPARED, *LEARNT)}
     for name, options in found.items():
         preset = PRESETS[options["rule.preset"]].rule
-        free = RANGES if preset.adapt == "none" else set()
-        for option in sorted((OF_RULE - free) & options.keys()):
+        for option in sorted(OF_RULE & options.keys()):
             if options[option] not in (None, getattr(preset, option.removeprefix("rule."))):
                 return f"{name} has {option} {options[option]}, which is not its preset's"
         first, given = next(iter(found.items()))

@@ -1,4 +1,4 @@
-"""Make the tables acceptance, clip_sides, lre, trend, smooth, ranges and ess (docs/theory.md sections 1-3).
+"""Make the tables acceptance, lre and trend (docs/theory.md sections 1-3).
 
 The tables say how often a rule accepts responses, by length. They are made from sums over the log's rows, one sum for
 each bin and group of clusters (:mod:`analysis.rules.tally`), not from the rows themselves. So the time to make the
@@ -12,32 +12,32 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
-from scipy import sparse
 
 from analysis.log.loading import Run
-from analysis.log.rows import SUBSETS, USES, Ints, Rows
+from analysis.log.ratio import CORRECTED
+from analysis.log.rows import SUBSETS, USES, Floats, Ints, Rows
 from analysis.rules.bands import NO_ADVANTAGE
 from analysis.rules.evaluate import Case, rate_of
-from analysis.rules.layout import Grouping
 from analysis.rules.sums import Base, SubsetSums, Sums, ValueSums
-from analysis.rules.tally import LOGGED, SIDES, Tally
+from analysis.rules.tally import LOGGED, Tally
 from analysis.stats.error_law import ROUNDING
 from analysis.stats.lre import NORMS, lre_estimates
-from analysis.stats.smooth import smooth_cells
 from analysis.tables.columns import UNKNOWN, BinKey, CaseKey, Interval, RuleKey, RunKey
-from analysis.tables.ess import EXACT, EssRow, ess_rows
 from fspo.stats.bins import Bins
-from fspo.stats.clusters import MIN_CLUSTERS, TOO_FEW, Ratios, dense, ratios_of_sums
-from fspo.stats.intervals import EQUIVALENCE, PERCENT, mean_interval, proportion_interval
+from fspo.stats.clusters import MIN_CLUSTERS, TOO_FEW, Ratios, dense, ratios, ratios_of_sums, sum_by
+from fspo.stats.intervals import EQUIVALENCE, mean_interval, proportion_interval
 from fspo.stats.slopes import Slope, no_slope, slope_of_sums
 
 MEASURES = ("band", "update", "weight")
 TREND_MARGIN = 0.01
 """Equivalence margin of claim C1: a change of the acceptance of at most this for each doubling of the length counts as
 no change."""
+FACTOR = "factor"
+"""Name of the measure that is the mean of the factors which the run's own correction on tokens left the responses."""
 Measure = Annotated[
     str,
-    "band: a_band, share in the band; update: a_upd, share that is not cut; weight: b, sum of M w over sum of w",
+    "band: a_band, share in the band; update: a_upd, share that is not cut; weight: b, sum of M w over sum of w; "
+    "factor (table acceptance): mean factor that the run's correction on tokens left",
     "text",
 ]
 Reason = Annotated[str, "why there is no number, or which rows it leaves out; else empty", "text"]
@@ -58,22 +58,9 @@ class AcceptanceRow(NamedTuple):
     clusters: Clusters
     estimate: Annotated[Interval, "acceptance of the measure", "share"]
     reason: Reason
-    ess_share: Annotated[float, "(sum of M w)^2 over n sum of (M w)^2 (T10); measure weight only", "share"]
-
-
-class ClipSideRow(NamedTuple):
-    """Which side of the band is cut: one row for each rule, set of rows, side and bin.
-
-    Written for every run, for rules that drop and the rule that trained. docs/theory.md section 2.
-    """
-
-    case: CaseKey
-    place: BinKey
-    side: Annotated[str, "low: below the band; high: above it; dual: cut by the dual clip", "text"]
-    numerator: Annotated[int, "rows that are cut on this side", "rows"]
-    count: Count
-    estimate: Annotated[Interval, "share of the rows that is cut on this side", "share"]
-    reason: Reason
+    ess_share: Annotated[
+        float, "(sum of M w)^2 over n sum of (M w)^2 (T10); of factors, theirs; measures weight and factor", "share"
+    ]
 
 
 class LreRow(NamedTuple):
@@ -123,48 +110,13 @@ class TrendRow(NamedTuple):
         return TrendRow(case, measure, slope, *ninety, over.clusters, over.reason, inside)
 
 
-class SmoothRow(NamedTuple):
-    """Acceptance as a smooth curve of length: one row for each rule, set of rows, kind of acceptance and shown length.
-
-    Written for every run. docs/theory.md section 3. A curve equal to that of another rule is written once.
-    """
-
-    case: CaseKey
-    measure: Measure
-    coordinate: Annotated[float, "where the curve is evaluated", "tokens (--by: the coordinate's unit)"]
-    estimate: Annotated[Interval, "acceptance; the interval holds at all points of the curve together", "share"]
-    pointwise_low: Annotated[float, f"lower end of the {PERCENT} interval at this point alone", "share"]
-    pointwise_high: Annotated[float, "upper end of it", "share"]
-    parameters: Annotated[float, "coefficients of the spline", "number"]
-    reason: Reason
-
-
-class RangeRow(NamedTuple):
-    """The range that a rule had in a window: one row for each rule, kind of acceptance (rate) and window.
-
-    Written for every run. docs/theory.md section 2.
-    """
-
-    band: RuleKey
-    use: Annotated[str, "first or reused", "text"]
-    rate: Annotated[str, "acceptance that a matched range is calibrated to: band or update", "text"]
-    window: Annotated[int, "first rollout of the window; -1: every window", "rollout"]
-    range_lo: Annotated[float, "lower range of the rule's band", "nats; the rule's shape says times which power of L"]
-    range_hi: Annotated[float, "upper range of the rule's band", "as range_lo"]
-    reason: Annotated[str, "why the window has no range that gives the target; else empty", "text"]
-
-
 @dataclass
 class AcceptanceTables:
-    """Rows of the tables acceptance, clip_sides, lre, trend, smooth, ranges and ess."""
+    """Rows of the tables acceptance, lre and trend."""
 
     acceptance: list[AcceptanceRow] = field(default_factory=list)
-    clip_sides: list[ClipSideRow] = field(default_factory=list)
     lre: list[LreRow] = field(default_factory=list)
     trend: list[TrendRow] = field(default_factory=list)
-    smooth: list[SmoothRow] = field(default_factory=list)
-    ranges: list[RangeRow] = field(default_factory=list)
-    ess: list[EssRow] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -194,7 +146,7 @@ class BinnedRows:
 
 
 def tables_of(run: Run, tally: Tally, uses: Sequence[str] = USES) -> AcceptanceTables:
-    """Make the tables acceptance, clip_sides, lre, trend, smooth, ranges and ess from the sums over the log's rows.
+    """Make the tables acceptance, lre and trend from the sums over the log's rows.
 
     ``tally`` holds the sums, for each rule and each of ``uses`` (first, reused).
 
@@ -207,27 +159,15 @@ def tables_of(run: Run, tally: Tally, uses: Sequence[str] = USES) -> AcceptanceT
             continue
         sums = tally.uses[use]
         views = {name: Means.of(found) for name, found in sums.subsets.items()}
-        # The effective sample size of exp(S) is compared with that of the clip rules' weights, so it counts the same
-        # responses: those with A != 0, which have a gradient.
-        exact = CaseKey(RuleKey(run_key, EXACT, "", "given", np.nan), "nonzero", use)
-        tables.ess += _ess(exact, tally.layout, sums.subsets["nonzero"], None, views["nonzero"])
         made: dict[tuple[int, str, str], AcceptanceTables] = {}
         for i, case in enumerate(tally.cases):
             drop = case.source == "trained" or case.rule.clip.zeroes
             band = RuleKey.of(run_key, case)
             for measure in MEASURES if drop else MEASURES[1:]:
-                rate = rate_of(measure)
-                if measure != "weight" and (i, rate) not in sums.reasons:
-                    ranges, missing = sums.ranges.get((i, rate), {}), sums.no_range.get((i, rate), {})
-                    tables.ranges += [RangeRow(band, use, rate, window, *ends, "") for window, ends in ranges.items()]
-                    tables.ranges += [RangeRow(band, use, rate, w, np.nan, np.nan, why) for w, why in missing.items()]
                 # Update and weight acceptance are defined only for rows with A != 0.
                 for subset in SUBSETS if measure == "band" else SUBSETS[1:]:
                     key = CaseKey(band, subset, use)
                     _measure(tables, key, measure, tally, sums, i, views[subset], made)
-            if drop and (i, "update") not in sums.reasons:
-                mean = Means.of(sums.counted(i, "update", "nonzero"))
-                tables.clip_sides += _sides(CaseKey(band, "nonzero", use), tally, sums, i, mean)
         if tally.logged and run.rule is not None:
             band = RuleKey.of(run_key, Case(run.rule, run.rule.label, "trained"))
             band_too = (("all", "band"), ("nonzero", "band")) if tally.logged_band else ()
@@ -287,11 +227,6 @@ def _measure(
     tables.acceptance += of_case(rows.acceptance)
     tables.lre += of_case(rows.lre)
     tables.trend += of_case(rows.trend)
-    tables.ess += of_case(rows.ess)
-    # If case ``i`` truncates, ``counted`` is the case that has the same band and drops. Both cut the same responses and
-    # so have the same smooth curve of update acceptance, which is written only for ``counted``.
-    if counted == i:
-        tables.smooth += of_case(rows.smooth)
 
 
 def _left_out(sums: Sums, i: int, rate: str, subset: str) -> str:
@@ -322,38 +257,11 @@ def _estimates(
     binary = not weighted and not (i == LOGGED and measure == "update")
     found = ratios_of_sums(rows.d[some], column.y[some], base.d[some], clusters=shared.clusters, binary=binary)
     unusual = _unusual(tally, sums, i, measure, column, rows, some)
-    made = AcceptanceTables(
-        acceptance_rows(case, measure, found, view, bins, column if weighted else None),
+    return AcceptanceTables(
+        acceptance_rows(case, measure, found, view, bins, (column.y, column.squares) if weighted else None),
         lre=_lre_rows(case, measure, found),
         trend=[TrendRow.of(case, measure, *_slopes(column, base, some, unusual))],
-        ess=_ess(case, tally.layout, shared, column, view) if weighted else [],
     )
-    if len(column.rejected):
-        groups, cells = tally.layout.codes()
-        shape = (tally.layout.groups, len(tally.layout.values))
-        counts, hits = (
-            sparse.csr_matrix((x.astype(np.float64), (groups, cells)), shape)
-            for x in (shared.pairs, shared.pairs - column.rejected)
-        )
-        curve = smooth_cells(tally.layout.values, counts, hits)
-        points = (curve.length, curve.estimate, curve.low, curve.high, curve.pointwise_low, curve.pointwise_high)
-        made.smooth = [
-            SmoothRow(case, measure, at, Interval(a, low, high), one, other, curve.parameters, curve.reason)
-            for at, a, low, high, one, other in np.column_stack(points).tolist()
-        ]
-    return made
-
-
-def _ess(case: CaseKey, layout: Grouping, shared: SubsetSums, column: ValueSums | None, view: Means) -> list[EssRow]:
-    """Make rows of the table ess (effective sample size) for the weights M w that a rule leaves the responses.
-
-    ``column`` holds the sums of these weights. Without ``column``, the rows are about the weights exp(S) of all
-    responses, of which none is clipped.
-    """
-    rows, plain = shared.bases["one"].d, shared.bases["sequence"]
-    some = rows.sum(1) > 0
-    weights, squares = (plain.d, plain.squares) if column is None else (column.y, column.squares)
-    return ess_rows(case, layout.bins, rows[some], weights[some], squares[some], shared.clusters, view.mean)
 
 
 def _lre_rows(case: CaseKey, measure: str, found: Ratios) -> list[LreRow]:
@@ -410,8 +318,6 @@ def _nothing(tables: AcceptanceTables, case: CaseKey, measure: str, bins: Bins, 
     for k in range(-1, len(bins)):
         row = AcceptanceRow(case, BinKey.of(bins, k, nan), measure, 0, 0, UNKNOWN, reason, nan)
         tables.acceptance.append(row)
-        if measure == "weight":
-            tables.ess.append(EssRow(case, BinKey.of(bins, k, nan), 0, 0, UNKNOWN, UNKNOWN, reason))
     tables.lre += [LreRow(case, measure, norm, UNKNOWN, nan, nan, nan, reason) for norm in NORMS]
     tables.trend.append(TrendRow.of(case, measure, no_slope(reason), no_slope(reason)))
 
@@ -422,12 +328,13 @@ def acceptance_rows(
     found: Ratios,
     view: BinnedRows | Means,
     bins: Bins,
-    weights: ValueSums | None = None,
+    weights: tuple[Floats, Floats] | None = None,
 ) -> list[AcceptanceRow]:
     """Make the rows of the table acceptance, by bin and overall.
 
-    For weight acceptance, ``weights`` holds the sums of the clipped weights x = M w. Only then the column ``ess_share``
-    is filled: (sum x)^2 / (n sum x^2) over the n rows of the bin (T10).
+    For weight acceptance, ``weights`` holds the sums of the clipped weights x = M w and of their squares by group of
+    clusters and bin, two arrays (G, K). Only then the column ``ess_share`` is filled: (sum x)^2 / (n sum x^2) over the
+    n rows of the bin (T10).
     """
     low, high = proportion_interval(found.value, found.variance, found.count, found.clusters)
     if not found.binary:
@@ -442,7 +349,7 @@ def acceptance_rows(
         ess_share = np.nan
         if weights is not None and not few:
             at = slice(None) if k == len(bins) else k
-            total, square = float(weights.y[:, at].sum()), float(np.sum(weights.squares[:, at]))
+            total, square = (float(x[:, at].sum()) for x in weights)
             ess_share = total**2 / (int(found.count[k]) * square) if square > 0 else np.nan
         estimate = Interval(np.nan if few else found.value[k], low[k], high[k])
         counts = int(found.count[k]), int(found.clusters[k])
@@ -451,24 +358,19 @@ def acceptance_rows(
     return rows
 
 
-def _sides(case: CaseKey, tally: Tally, sums: Sums, i: int, view: Means) -> list[ClipSideRow]:
-    bins, shared = tally.layout.bins, sums.counted(i, "update", "nonzero")
-    table: list[ClipSideRow] = []
-    if shared.count[-1] == 0:
-        return table
-    rows = shared.bases["one"].d
-    some = rows.sum(1) > 0
-    for side in SIDES:
-        if (i, side) not in sums.sides:
-            continue
-        y = sums.sides[i, side]
-        found = ratios_of_sums(rows[some], y[some], rows[some], clusters=shared.clusters, binary=True)
-        low, high = proportion_interval(found.value, found.variance, found.count, found.clusters)
-        cut = np.append(y.sum(0), y.sum())
-        for k in range(len(bins) + 1):
-            few = found.clusters[k] < MIN_CLUSTERS
-            place = BinKey.of(bins, k, view.mean[k])
-            share = Interval(np.nan if few else found.value[k], low[k], high[k])
-            reason = TOO_FEW if few else ""
-            table.append(ClipSideRow(case, place, side, int(cut[k]), int(found.count[k]), share, reason))
-    return table
+def factor_rows(run: Run, bins: Bins) -> list[AcceptanceRow]:
+    """Make rows of the table acceptance, measure `FACTOR`, for the factors that the run's own correction on tokens left
+    the responses, which are read from the log's column ``correction_weight``.
+
+    The result is empty if the run has no correction on the analysed ratio, and if its correction acts on sequences: the
+    factors of such a correction follow from a response's log-ratio and length, as those of the other rules do.
+    """
+    if run.rule is None or run.rule.level == "sequence" or run.ratio.on not in CORRECTED:
+        return []
+    rows = run.rows.take(np.flatnonzero(np.isfinite(run.rows.multiplier)))
+    if len(rows) == 0:
+        return []
+    view, x, number = BinnedRows.of(rows, bins, rows.rollout), rows.multiplier, len(bins)
+    case = CaseKey(RuleKey.of(RunKey.of(run), Case(run.rule, run.rule.label, "trained")), "all", "first")
+    sums = tuple(sum_by(view.cluster, view.bins, number, values) for values in (x, x**2))
+    return acceptance_rows(case, FACTOR, ratios(x, view.cluster, view.bins, number), view, bins, sums)

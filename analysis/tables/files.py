@@ -15,20 +15,14 @@ import pyarrow.parquet as pq
 
 from analysis.log.partition import LENGTH, Partition
 from analysis.log.ratio import UPDATE
-from analysis.tables.acceptance import AcceptanceRow, ClipSideRow, LreRow, RangeRow, SmoothRow, TrendRow
-from analysis.tables.assumptions import AssumptionRow
+from analysis.tables.acceptance import AcceptanceRow, LreRow, TrendRow
 from analysis.tables.columns import RunKey, frame
 from analysis.tables.cosine import CosineRow
-from analysis.tables.ess import EssRow
 from analysis.tables.lemma import LemmaRow
-from analysis.tables.lemma_summary import LemmaSummaryRow
 from analysis.tables.moments import MomentRow, ScalingRow
 from analysis.tables.noise_floor import NoiseRow
 from analysis.tables.over_time import OverTimeRow, TrainingRow
 from analysis.tables.population import PopulationRow
-from analysis.tables.positions import PositionRow
-from analysis.tables.reuse import ReuseRow
-from analysis.tables.theory_gap import GapRow
 from fspo.base.errors import UserError
 from fspo.base.files import begins_with, json_with, refuse_foreign, whole_file, write_text, writing
 from fspo.gradlog.files import log_files
@@ -36,24 +30,15 @@ from fspo.gradlog.run_folder import ANALYSIS, SUMMARY
 
 TABLES: dict[str, Any] = {
     "acceptance": AcceptanceRow,
-    "clip_sides": ClipSideRow,
     "lre": LreRow,
     "trend": TrendRow,
-    "smooth": SmoothRow,
-    "ranges": RangeRow,
-    "ess": EssRow,
     "moments": MomentRow,
     "scaling": ScalingRow,
-    "theory_gap": GapRow,
-    "assumptions": AssumptionRow,
     "cosine": CosineRow,
     "lemma": LemmaRow,
-    "lemma_summary": LemmaSummaryRow,
     "population": PopulationRow,
-    "reuse": ReuseRow,
     "noise_floor": NoiseRow,
     "over_time": OverTimeRow,
-    "positions": PositionRow,
     "training": TrainingRow,
 }
 """The tables of an analysed run, by name of the table's file: the named tuple whose fields are the table's columns."""

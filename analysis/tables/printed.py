@@ -9,19 +9,20 @@ from collections.abc import Mapping
 import pandas as pd
 
 from analysis.log.partition import Partition
-from analysis.log.ratio import CORRECTED, UPDATE
+from analysis.log.ratio import UPDATE
+from analysis.tables.acceptance import FACTOR
 from fspo.stats.intervals import PERCENT
 
 ORDER = {"trained": 0, "given": 1, "matched": 2}
 """Order of the printed lines by source of the rule's range: first the run's own, then a preset's, then matched ones."""
 
 
-def printed(acceptance: pd.DataFrame, ess: pd.DataFrame, partition: Partition, on: str) -> list[str]:
+def printed(acceptance: pd.DataFrame, partition: Partition, on: str) -> list[str]:
     """Return a line for each rule, with the share of responses outside its band by bin.
 
     The rules are the one that trained, each rule whose range is matched to the lowest target acceptance, and, if
     corrections are analysed, each preset at its own range. For a correction on tokens the share outside the band is not
-    defined. The line of such a correction shows the mean of the factors that it left the responses (table ess).
+    defined. The line of such a correction shows the mean of the factors that it left the responses.
     """
     table = acceptance.loc[(acceptance["measure"] == "band") & (acceptance["subset"] == "all")]
     table = table.loc[(table["use"] == "first") & table["estimate"].notna()]
@@ -38,10 +39,10 @@ def printed(acceptance: pd.DataFrame, ess: pd.DataFrame, partition: Partition, o
         shares.setdefault(name, {})[row["bin"]] = f"{1 - row['estimate']:.2f}"
     if not shares:
         return []
-    own = ess.loc[(ess["source"] == "trained") & ~ess["rule"].isin(table.loc[table["source"] == "trained", "rule"])]
-    for row in own.loc[own["mean_weight"].notna()].to_dict("records") if on in CORRECTED else ():
+    own = acceptance.loc[(acceptance["measure"] == FACTOR) & acceptance["estimate"].notna()]
+    for row in own.to_dict("records"):
         name = (ORDER["trained"], f"{row['rule']}, the run's own: mean factor")
-        shares.setdefault(name, {})[row["bin"]] = f"{row['mean_weight']:.2f}"
+        shares.setdefault(name, {})[row["bin"]] = f"{row['estimate']:.2f}"
     numbers = [*sorted(number for number in bins if number >= 0), -1]
     lines = [(f"{partition.column} from", [*(f"{bins[number]:g}" for number in numbers[:-1]), "all"])]
     for name in sorted(shares, key=lambda name: name[0]):

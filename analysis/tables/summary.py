@@ -45,19 +45,13 @@ def summarize(
     if scored["first"] == 0:
         warnings.append("no scores of first-use responses with A != 0: the tables cosine and lemma hold no such rows")
     warnings.extend(words.format(scored[name]) for name, words in LEFT_OUT.items() if scored[name])
-    if lost := notes.counts.get("token_lists_left_out", 0):
-        warnings.append(f"{lost} lists of token log-ratios left out: missing, not finite, or not L long")
-    no_range = tables["ranges"].loc[tables["ranges"]["reason"].astype(str) != ""]
-    if number := no_range["window"].nunique():
-        windows = "1 window" if number == 1 else f"{number} windows"
-        warnings.append(f"{windows} without a matched range for some rules: see column reason of the table ranges")
     return {
         "run": run.name,
         "rule": run.trained_rule,
         "rule_parameters": run.rule.to_dict() if run.rule else None,
         "own_rule": run.rule.label if run.rule else None,
         "seed": run.seed,
-        "counts": {**notes.counts, "windows_without_a_range": number, "scored": scored},
+        "counts": {**notes.counts, "scored": scored},
         "partition": {"name": run.partition.column, "label": run.partition.label},
         "edges": list(bins.edges),
         "options": options,

@@ -1,5 +1,5 @@
-"""Tables that the figure of acceptance by length draws beside its measured points: theory's curves, smooth curves, and
-the acceptance under numerical noise alone.
+"""Tables that the figure of acceptance by length draws beside its measured points: theory's curves, and the acceptance
+under numerical noise alone.
 """
 
 from __future__ import annotations
@@ -58,20 +58,6 @@ def theory_rows(rows: Frame, tables: Tables) -> Frame:
             key = {"panel": panel, "run": run, "rule": rule}
             found.append(pd.DataFrame({"bin_mean": at[: curve.size], "estimate": curve}).assign(**key))
     return pd.concat([frame for frame in found if len(frame)] or found[:1], ignore_index=True)
-
-
-def smooth_rows(rows: Frame, tables: Tables) -> Frame:
-    """Return the rows of table ``smooth`` (curves of acceptance that were fitted without bins) for the cases in
-    ``rows``, the acceptances measured by bin. Each returned row gets the column ``panel`` of its case in ``rows``.
-    """
-    table = tables.frames.get("smooth")
-    if table is None or table.empty:
-        return pd.DataFrame(columns=["panel", "run", "rule"])
-    case = ["run", "rule", "outside", "source", "target", "subset", "use", "measure"]
-    shown = rows[[*case, "panel"]].drop_duplicates()
-    # Pandas' merge matches a missing target (NaN) with another missing target, as is wanted here.
-    found = table[table["estimate"].notna()].merge(shown, on=case)
-    return found.sort_values("coordinate", kind="stable")
 
 
 def floors(tables: Tables) -> Frame:

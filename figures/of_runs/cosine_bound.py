@@ -4,52 +4,36 @@
 from __future__ import annotations
 
 import numpy as np
-import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from figures import draw, layout, scales
 from figures.style import Style, looks, styled
-from figures.tables import Frame, Tables, drawable, first_use, lemma_updates, need, split, view_words, views
+from figures.tables import Frame, Tables, drawable, lemma_updates, need, split, view_words, views
 from fspo.rules import ZEROING
-from fspo.stats.intervals import PERCENT
 from fspo.theory import cosine_bound
 
 TITLE = "Cosine against the bound of T7"
 CAPTION = (
     "Cosine of the clipped and the true update against ρ, one point {unit} (rules that drop; A ≠ 0). Black: the "
-    "bound √(1 − ρ²) of docs/theory.md T7; shaded: ρ ≥ 1, where T7 promises nothing. Crosses: means over updates with "
-    f"{PERCENT} intervals. {{what}}."
-    "\n\nIntervals of the means: Student’s t, rollouts as clusters; a point has none, since T7 holds for the logged "
-    "vectors themselves. Noise of finitely many responses biases ρ upward as a rule. Without a guarantee: {n}."
+    "bound √(1 − ρ²) of docs/theory.md T7; shaded: ρ ≥ 1, where T7 promises nothing. {what}."
+    "\n\nPoints have no intervals, since T7 holds for the logged vectors themselves. Noise "
+    "of finitely many responses biases ρ upward as a rule. Without a guarantee: {n}."
 )
-MEANS = ": means over updates"
-"""Text that follows the panel's title in the column ``panel`` of rows that are means over updates."""
-CASE = ["run", "rule", "outside", "source", "target"]
 
 
 def rows(tables: Tables) -> Frame:
-    """Return the rows of table ``lemma`` that have the cosine lemma's rho (T7) and the cosine, then the rows of table
-    ``lemma_summary`` with the means of rho and of the cosine over updates.
+    """Return the rows of table ``lemma`` that have the cosine lemma's rho (T7) and the cosine.
 
     The column ``panel`` names the panel. In a panel for a target acceptance all rules meet the target on one log; a
-    further panel shows the rules with which the runs were trained. In rows of means the text `MEANS` follows the
-    panel's name.
+    further panel shows the rules with which the runs were trained.
     """
     found, _ = lemma_updates(tables)
     found = need(found[found["outside"].isin(ZEROING)], "no rule that drops has scored updates")
-    found = views(drawable(found, ("rho", "cosine")))
-    table = tables.frames.get("lemma_summary")
-    if table is None or table.empty:
-        return found
-    table = first_use(table[table["quantity"].isin(["rho", "cosine"])])
-    shown = found[[*CASE, "panel", "log"]].drop_duplicates()
-    # Pandas' merge matches a missing target (NaN) with another missing target, as is wanted here.
-    means = table.merge(shown.assign(panel=shown["panel"] + MEANS), on=CASE)
-    return pd.concat([found, means])
+    return views(drawable(found, ("rho", "cosine")))
 
 
-def plot_bound(data: Frame, ax: Axes | None = None, means: Frame | None = None, lowest: float = 0.0) -> Axes:
+def plot_bound(data: Frame, ax: Axes | None = None, lowest: float = 0.0) -> Axes:
     """Draw each update's cosine over its rho, with the lower bound sqrt(1 - rho^2) of docs/theory.md T7.
 
     Rho bounds the relative error of the clipped update. T7 says nothing where rho >= 1, so that part is shaded.
@@ -58,8 +42,6 @@ def plot_bound(data: Frame, ax: Axes | None = None, means: Frame | None = None, 
     ----------
     data : DataFrame
         Columns ``rule``, ``rho``, ``cosine``: a row for each update.
-    means : DataFrame, optional
-        Rows of table ``lemma_summary``, whose intervals are drawn as crosses.
     lowest : float
         Where the y axis begins, if no cosine is lower.
     """
@@ -71,12 +53,6 @@ def plot_bound(data: Frame, ax: Axes | None = None, means: Frame | None = None, 
     ax.plot(at, [cosine_bound(r) or 0.0 for r in at], color="black", linewidth=1.0, zorder=2.2)
     ax.axvspan(1.0, right, color="#ececec", linewidth=0, zorder=0.2)
     draw.cloud(data, ax, x="rho", y="cosine", hue="rule", known=known, s=10, linewidth=0.2, zorder=2.6)
-    for key, own in () if means is None else means.groupby(CASE, sort=False, dropna=False):
-        rho, cosine = (own[own["quantity"] == name].iloc[0] for name in ("rho", "cosine"))
-        if np.isfinite([rho["ci_low"], rho["ci_high"], cosine["ci_low"], cosine["ci_high"]]).all():
-            look = {"color": known[str(key[1])].color, "linewidth": 1.2, "zorder": 2.7}
-            ax.hlines(cosine["estimate"], rho["ci_low"], rho["ci_high"], **look)
-            ax.vlines(rho["estimate"], cosine["ci_low"], cosine["ci_high"], **look)
     if wide:
         # The axis is linear below rho = 1, where T7 gives a bound, and logarithmic above.
         ax.set_xscale("symlog", base=2, linthresh=1, linscale=2)
@@ -92,9 +68,10 @@ def guarantees(tables: Tables) -> dict[str, str]:
 
     The number is a text such as "3 of 12".
     """
-    found = rows(tables)
-    updates = split(found[~found["panel"].str.endswith(MEANS)])
-    return {panel: f"{(~part['guaranteed'].astype(bool)).sum()} of {len(part)}" for panel, part in updates.items()}
+    return {
+        panel: f"{(~part['guaranteed'].astype(bool)).sum()} of {len(part)}"
+        for panel, part in split(rows(tables)).items()
+    }
 
 
 def caption(tables: Tables) -> str:
@@ -114,6 +91,6 @@ def figure(tables: Tables, style: Style) -> Figure:
     legend = layout.rule_keys(looks(found["rule"]), lines=False) | {"bound": layout.key("black", linestyle="-")}
 
     def plot(part: Frame, ax: Axes) -> None:
-        plot_bound(part, ax, panels.get(part["panel"].iloc[0] + MEANS), lowest)
+        plot_bound(part, ax, lowest)
 
     return layout.facets(style, titled, plot, 1.75, legend, left="cosine", sharey=True)[0]

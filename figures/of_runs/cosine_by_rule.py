@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from figures import draw, layout
-from figures.style import RANDOM_LABEL, Style, band_of, outside_words, styled
+from figures.style import RANDOM_LABEL, Style, outside_words, styled
 from figures.tables import Frame, Tables, count_words, drawable, first_use, need, view_words, views
 from fspo.stats.intervals import PERCENT
 
@@ -29,8 +29,7 @@ def rows(tables: Tables) -> Frame:
     drops responses at random is the rule "random".
 
     The column ``panel`` names the panel. In a panel for a target acceptance all rules meet the target on one log; a
-    further panel shows the rules with which the runs were trained. Rules with the same band share a row of the panel;
-    the column ``band`` names it by the first such preset.
+    further panel shows the rules with which the runs were trained.
     """
     found = tables["cosine"]
     found = found[(found["bin"] < 0) & (found["weight"] == "sequence")]
@@ -38,7 +37,7 @@ def rows(tables: Tables) -> Frame:
     drawable(found[~found["control"].astype(bool)])
     found = views(found)
     known = found["estimate"].notna() & (found["rule"] != "random")
-    return found[known.groupby(found["panel"]).transform("any")].assign(band=found["rule"].map(band_of))
+    return found[known.groupby(found["panel"]).transform("any")]
 
 
 def plot_cosines(data: Frame, rules: list[str], ax: Axes | None = None, part: str = "estimate") -> Axes:
@@ -48,8 +47,8 @@ def plot_cosines(data: Frame, rules: list[str], ax: Axes | None = None, part: st
     Parameters
     ----------
     data : DataFrame
-        Columns ``band`` (the row), ``rule`` ("random" for the control), ``outside``, ``log`` (the run on whose log
-        rules are compared, else ""), and the cosine ``part`` with its interval (`ENDS`).
+        Columns ``rule`` ("random" for the control), ``outside``, ``log`` (the run on whose log rules are compared,
+        else ""), and the cosine ``part`` with its interval (`ENDS`).
     rules : list of str
         Rules from top to bottom.
     part : str

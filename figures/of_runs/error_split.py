@@ -81,5 +81,5 @@ def figure(tables: Tables, style: Style) -> Figure:
         scales.from_zero(plot_split(part, rules, ax).get_shared_x_axes().get_siblings(ax))
 
     label = "relative to $\\Vert g\\Vert$"
-    grid: dict[str, Any] = {"row": "rule", "height": 0.26, "sharex": "row"}
+    grid: dict[str, Any] = {"height": 0.26, "sharex": "row"}
     return layout.matrix(rows(tables), "outside", names, style, plot, label, legend, **grid)

@@ -86,5 +86,5 @@ def figure(tables: Tables, style: Style) -> Figure:
         scales.from_zero(ax.get_shared_x_axes().get_siblings(ax))
         scales.few_ticks(ax.xaxis, 2 if style.narrow else 4)
 
-    grid: dict[str, Any] = {"row": "rule", "height": 0.08 * (len(panels) + 0.5), "narrow": 3, "sharex": "row"}
+    grid: dict[str, Any] = {"height": 0.08 * (len(panels) + 0.5), "narrow": 3, "sharex": "row"}
     return layout.matrix(found, "measure", MEASURES, style, plot, "LRE", legend, **grid)

@@ -26,7 +26,7 @@ class Chart:
     ----------
     caption : str
         What the charts show, which is less than what the printed figure shows. ``{n}`` stands for the numbers of
-        responses, ``{logs}`` for the runs on whose logs rules are compared, ``{run}`` for the first run.
+        responses, ``{logs}`` for the runs on whose logs rules are compared.
     y_title, x_title : str
         Words at the axes.
     x, y : str
@@ -43,8 +43,6 @@ class Chart:
         Words that replace values of the columns ``panels`` in a panel's title.
     only : mapping
         For each named column, its one value that the charts show; rows with another value are left out.
-    counted : str
-        What the numbers in the column ``count`` are numbers of.
     """
 
     caption: str
@@ -59,7 +57,6 @@ class Chart:
     panels: Sequence[str] = ("panel",)
     words: Mapping[str, str] = field(default_factory=dict)
     only: Mapping[str, str] = field(default_factory=dict)
-    counted: str = "responses"
 
 
 _by_rule = partial(Chart, x="rule", x_title="rule", kind="point")
@@ -75,16 +72,6 @@ CHARTS = {
         f"bins with cluster-aware {PERCENT} intervals (n = {{n}} responses for each point), joined by lines. {{logs}}.",
         "in the band (%)",
         percent=True,
-    ),
-    "acceptance_by_position": Chart(
-        "Share of tokens that rules on tokens or prefixes do not cut, on S at first use (A ≠ 0; docs/theory.md "
-        "section 2): by the token's place in its response, and by the response's length (n = {n} tokens for each "
-        f"point). Bars: {PERCENT} intervals, clustered by prompt.",
-        "tokens kept (%)",
-        x_title="place or length (tokens)",
-        percent=True,
-        words={"position": "by the token's place", "response": "by the response's length"},
-        counted="tokens",
     ),
     "clip_over_training": Chart(
         "Share of responses whose log-ratio lies outside the band of the rule that trains (docs/theory.md section 1), "
@@ -104,38 +91,9 @@ CHARTS = {
         words={"band": "share in the band", "update": "share not cut", "weight": "weight kept"},
         only={"norm": "l2"},
     ),
-    "ess_by_length": Chart(
-        "Effective over actual number of responses of the weights that each rule leaves, by length (n = {n} responses "
-        "with A ≠ 0 for each point); exact: every response with its weight w = exp(S). Chart “mean weight”: mean of "
-        f"w, near 1 where the sampler's law is the one that the weights assume. {_BARS} {{logs}}.",
-        "effective share, or mean weight",
-    ),
-    "theory_gap": Chart(
-        "“Measured − theory”: measured less theoretical share in the band (docs/theory.md T1), each run's own rule on "
-        "its own log, by length bin. The other charts add up to it: what each departure from the theory contributes, "
-        f"and the rest. n = {{n}} responses for each point. Bars: {PERCENT} intervals (jackknife over prompts).",
-        "percentage points",
-        percent=True,
-    ),
     "cosine_by_rule": _by_rule(
         "Same-batch cosine of the clipped and the true update over all lengths (docs/theory.md section 5). " + _DROPPED,
         "cosine",
-    ),
-    "cosine_references": _by_rule(
-        "Cosine of the clipped with the true update as several references tell it (docs/theory.md section 5): the same "
-        "batch, which flatters; the population, from pairs of different prompts; the same with capped weights; new "
-        "responses (“fresh”). " + _DROPPED,
-        "cosine",
-        panels=("reference", "panel"),
-        words={"same_batch": "same batch"},
-    ),
-    "update_error": _by_rule(
-        "Squared bias, variance and their sum, the mean squared error (MSE), of the clipped update over the unclipped "
-        "update's own MSE (docs/theory.md T12; below 1, clipping gains more than it costs); and the same sum for the "
-        "direction. " + _DROPPED,
-        "unclipped MSE = 1",
-        panels=("quantity", "panel"),
-        words={"bias2": "squared bias", "mse": "MSE", "mse_direction": "MSE of the direction"},
     ),
     "variance_scaling": Chart(
         "Variance of S in each length bin at its mean length (n = {n} responses for each point), with cluster-aware "
@@ -157,17 +115,6 @@ CHARTS = {
         kind="point",
         panels=("sign",),
         words={"all": "all responses", "positive": "A > 0", "negative": "A < 0"},
-    ),
-    "sensitivity_range": Chart(
-        "What each rule's range, as a multiple of its default, would have done to the log of run {run}: share in the "
-        "band, its LRE_2 (docs/theory.md section 3), cosine of the clipped and the true update (section 5), and "
-        "squared error (MSE) of the clipped update over that of the unclipped one (T12; below 1, clipping gains). "
-        + _BARS,
-        "estimate",
-        x="factor",
-        x_title="range / default",
-        panels=("quantity",),
-        words={"band": "share in the band", "lre_band_l2": "LRE_2 of the band", "mse": "MSE, unclipped = 1"},
     ),
     "training_curves": Chart(
         "Mean reward and response length of each rollout, and reward on held-out prompts where it was evaluated (bars: "
@@ -229,9 +176,7 @@ def charts(name: str, numbers: Frame) -> tuple[str, list[dict[str, Any]]]:
 
 def _caption(rows: Frame, chart: Chart) -> str:
     logs = view_words(rows.fillna({"log": ""})) if "log" in rows else ""
-    text = chart.caption.format(
-        n=count_words(rows["count"]) if "count" in rows else "", logs=logs, run=rows["run"].iloc[0]
-    )
+    text = chart.caption.format(n=count_words(rows["count"]) if "count" in rows else "", logs=logs)
     return text.removesuffix(" .")
 
 
@@ -252,7 +197,7 @@ def _points(rows: Frame, chart: Chart, rule: str) -> list[dict[str, Any]]:
         interval = f" [{low:.4g}, {high:.4g}]" if low == low else ""
         at = _lengths(row) if chart.x == "bin_mean" else f"{chart.x_title} {row[chart.x]}"
         count = row.get("count", math.nan)
-        of = f", {count:.0f} {chart.counted}" if count == count else ""
+        of = f", {count:.0f} responses" if count == count else ""
         run = f" ({row['run']})" if "run" in row else ""
         where = f", {at}" if chart.kind != "point" else ""
         words = f"{rule_label(row[rule])}{run}{where}: {y:.4g}{unit}{interval}{of}"

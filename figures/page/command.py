@@ -1,5 +1,5 @@
-"""The command ``fspo report RUN [RUN ...]``: write one page about analysed runs: the doctor's findings, figures, and
-which assumptions of the theory hold.
+"""The command ``fspo report RUN [RUN ...]``: write one page about analysed runs: the doctor's findings and
+figures.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ def build_parser() -> CommandParser:
     """Return the parser of ``fspo report``."""
     parser = CommandParser(
         prog="fspo report",
-        description="Write one self-contained page about analysed runs: what the doctor found, figures with their "
-        "numbers, and which assumptions of the theory hold.",
+        description="Write one self-contained page about analysed runs: what the doctor found, and figures with "
+        "their numbers.",
         examples=EXAMPLES,
     )
     parser.add_argument("runs", nargs="+", type=str, metavar="RUN", help="run folder that fspo analyse was run on")

@@ -12,9 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.tables.lemma_summary import NO_GUARANTEE, QUANTITIES, SHARE
-from analysis.tables.theory_gap import INGREDIENTS
-from figures import SUPPLEMENT, of_theory
+from figures import of_theory
 from figures.page.report import Picture, Section, plain
 from figures.page.story import ACTION, CUT, HEALTH, QUESTIONS, THEORY, UPDATE, sentences
 from figures.tables import Frame
@@ -22,13 +20,11 @@ from fspo.base.files import json_lines
 from fspo.gradlog import metric_names as metric
 from fspo.gradlog.metrics_file import MetricsFile
 from fspo.gradlog.run_folder import ANALYSIS, ROLLOUTS, SUMMARY
-from fspo.stats.intervals import PERCENT
 
 PLACES = {
-    UPDATE: ("cosine_by_rule", "cosine_references", "cosine_bound", "error_split", "update_error"),
-    THEORY: ("theory_gap", "variance_scaling", "drift_by_sign", *of_theory.FIGURES),
+    UPDATE: ("cosine_by_rule", "cosine_bound", "error_split"),
+    THEORY: ("variance_scaling", "drift_by_sign", *of_theory.FIGURES),
     HEALTH: ("training_curves",),
-    ACTION: ("sensitivity_range", "sensitivity_settings"),
 }
 """Figures by the question of the page that they answer. A figure that is not listed here answers the question `CUT`."""
 CLAIMED = {UPDATE: ("C3", "C6"), THEORY: ("C4", "C4u"), HEALTH: ("C5",)}
@@ -40,10 +36,10 @@ Row = dict[str, Any]
 
 def pictures(folder: Path, captions: Sequence[Mapping[str, Any]], question: str) -> list[Picture]:
     """Return the drawn figures of ``captions`` that answer ``question``, one of the report's questions. The figure on
-    the report's first screen and the supplements to figures are left out.
+    the report's first screen is left out.
     """
     place = {name: asked for asked, names in PLACES.items() for name in names}
-    drawn = [f for f in captions if not f["skipped"] and SUPPLEMENT not in f["name"] and f["name"] != LEAD]
+    drawn = [f for f in captions if not f["skipped"] and f["name"] != LEAD]
     return [_picture(folder, f) for f in drawn if place.get(f["name"], CUT) == question]
 
 
@@ -71,7 +67,7 @@ def claims_of(claims: Sequence[Mapping[str, Any]], question: str) -> list[Mappin
 
 def story(runs: Sequence[Path], diagnoses: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
     """Return the sentences about the analysed runs with which the report begins."""
-    return sentences({name: read_all(runs, name) for name in ("acceptance", "cosine", "assumptions")}, diagnoses)
+    return sentences({name: read_all(runs, name) for name in ("acceptance", "cosine")}, diagnoses)
 
 
 def page_sections(
@@ -85,12 +81,12 @@ def page_sections(
     """Return the sections of the page of ``fspo report``, one for each question that the page answers. ``more`` maps a
     question to further contents of its section.
     """
-    lemma, tests, gap, found = cosine_lemma(runs), assumptions(runs), theory_gap(runs), doctor(diagnoses)
+    found = doctor(diagnoses)
     cures = [f"{row['run']}: {row['check']}: {row['cure']}" for row in findings(diagnoses)]
     lost = [line for run in runs for line in warnings(run)]
-    notes = {UPDATE: lemma.notes, THEORY: tests.notes, HEALTH: [*found.notes, *lost]}
+    notes = {HEALTH: [*found.notes, *lost]}
     notes[ACTION] = [*(cures or ["The doctor asks for nothing."]), *skipped(captions)]
-    tables = {UPDATE: lemma.tables, THEORY: [*tests.tables, *gap], HEALTH: found.tables}
+    tables = {HEALTH: found.tables}
     made = []
     for question in QUESTIONS:
         extra = (more or {}).get(question, Section(question))
@@ -107,10 +103,8 @@ def page_sections(
 
 
 def skipped(captions: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a line for each figure that was not drawn, with the reason, and a line that names supplement figures."""
-    lines = [f"Not drawn: {f['title']}: {f['skipped']}" for f in captions if f["skipped"]]
-    more = [str(f["name"]) for f in captions if SUPPLEMENT in f["name"]]
-    return [*lines, f"Figures of further rules, as files beside the others: {', '.join(more)}."] if more else lines
+    """Return a line for each figure that was not drawn, with the reason."""
+    return [f"Not drawn: {f['title']}: {f['skipped']}" for f in captions if f["skipped"]]
 
 
 def warnings(run: Path) -> list[str]:
@@ -124,113 +118,6 @@ def read_all(runs: Sequence[Path], name: str) -> Frame:
     found = [pd.read_parquet(run / ANALYSIS / f"{name}.parquet") for run in runs]
     found = [frame for frame in found if len(frame)]
     return pd.concat(found, ignore_index=True) if found else pd.DataFrame()
-
-
-def assumptions(runs: Sequence[Path]) -> Section:
-    """Return the report's section on the theory's assumptions (docs/theory.md section 7): a verdict for each assumption
-    and run, and the reasons.
-    """
-    table = read_all(runs, "assumptions")
-    notes = ["What the theory assumes of S (docs/theory.md section 7): a verdict and an estimate for each run."]
-    tables: list[tuple[str, list[Row]]] = []
-    if table.empty:
-        return Section("Assumptions", ["No run has enough rows for a test."])
-    words = {"all": "all responses", "nonzero": "responses with A ≠ 0"}
-    for subset, part in table.groupby("subset", sort=False):
-        rows = []
-        for name, own in part.groupby("name", sort=False):
-            cells = {r["run"]: f"{r['verdict']} ({plain(r['estimate'])})" for r in own.to_dict("records")}
-            rows.append({"assumption": name, **cells})
-        tables.append((f"Verdicts: {words.get(str(subset), str(subset))}", rows))
-    for run, part in table.groupby("run", sort=False):
-        columns = ["subset", "use", "name", "count", "sentence"]
-        tables.append((f"In words: {run}", part[columns].to_dict("records")))
-    return Section("Assumptions", notes, tables)
-
-
-def theory_gap(runs: Sequence[Path]) -> list[tuple[str, list[Row]]]:
-    """Return a table for the page of ``fspo report``, with a row for each run: theoretical and measured acceptance,
-    their difference (the gap), and the parts of the gap, one for each cause. Return an empty list if no run has the
-    gap.
-    """
-    table = read_all(runs, "theory_gap")
-    rows: list[Row] = []
-    if len(table):
-        for run, part in table[table["bin"] < 0].groupby("run", sort=False):
-            own = part.set_index("part")
-            names = [name for name in ("theory", "measured", "gap", *INGREDIENTS, "rest") if name in own.index]
-            rows.append({"run": run, **{name: _interval(own.loc[name]) for name in names}})
-    heading = "Over all lengths: theory (T1), measured, their difference, and the parts that add up to it"
-    return [(heading, rows)] if rows else []
-
-
-def _interval(row: Any) -> str:
-    return f"{row['estimate']:.3f} [{row['ci_low']:.3f}, {row['ci_high']:.3f}]".replace("-", "−")
-
-
-def cosine_lemma(runs: Sequence[Path]) -> Section:
-    """Return the report's section on the cosine lemma (T7): kappa, eta, rho and the bound on the cosine, by run and
-    rule, each as a mean over updates with its interval.
-    """
-    table = read_all(runs, "lemma_summary")
-    table = table[table["use"] == "first"] if len(table) else table
-    if table.empty:
-        return Section("Cosine lemma")
-    notes = [
-        f"Means over scored updates with {PERCENT} intervals (Student’s t, rollouts as clusters) and the share of "
-        "updates with a guarantee, ρ < 1 (Wilson). The mean bound is over the updates that have one.",
-        "These are plug-in values from finitely many responses an update: noise biases κ, κ_c, η and ρ upward as a "
-        "rule, and the bound and the share with a guarantee downward. The intervals do not cover that bias.",
-    ]
-    tables = []
-    trained = table["source"] == "trained"
-    for heading, part in (("The rule that trained", table[trained]), ("Other rules on the same log", table[~trained])):
-        names = ["run", "rule", "outside", "source", "target"]
-        groups = part.groupby(names, sort=False, dropna=False)
-        rows = [_lemma_row(dict(zip(names, key, strict=True)), own.set_index("quantity")) for key, own in groups]
-        tables += [(f"{heading}: mean over updates, first use", rows)] if rows else []
-    return Section("Cosine lemma", notes, tables)
-
-
-_LEMMA_WORDS = {"kappa": "κ", "kappa_c": "κ_c", "eta": "η", "rho": "ρ", "bound": "bound √(1 − ρ²)"}
-
-
-def _lemma_row(key: Row, own: Frame) -> Row:
-    row = {name: None if value != value else value for name, value in key.items()}
-    for name in QUANTITIES:
-        cell = own.loc[name]
-        text = cell["reason"] if pd.isna(cell["estimate"]) else _with_interval(cell)
-        if name == "bound" and 0 < cell["count"] < cell["updates"]:
-            text += f"; {NO_GUARANTEE} in {cell['updates'] - cell['count']:.0f} of {cell['updates']:.0f}"
-        row[_LEMMA_WORDS.get(name, name)] = text
-    share = own.loc[SHARE]
-    row["share with a guarantee"] = share["reason"] if pd.isna(share["estimate"]) else _with_interval(share)
-    return row | {"updates": int(share["updates"]), "rollouts": int(share["rollouts"])}
-
-
-def _with_interval(row: Any) -> str:
-    """Return a row's estimate as text, with its interval or with the reason why it has none."""
-    if pd.isna(row["ci_low"]):
-        return f"{row['estimate']:.3f} ({row['reason']})"
-    return _interval(row)
-
-
-def reuse(runs: Sequence[Path]) -> list[Row]:
-    """Return a table row for each run and each number k = 0, 1, ... of earlier uses: the share out of the band, the
-    weights and the drift, over responses on which exactly k updates were made before.
-    """
-    table = read_all(runs, "reuse")
-    if table.empty:
-        return []
-    columns = {"out_of_band": "out of band", "mean_weight": "mean of exp S", "drift_per_token": "drift per token"}
-    columns |= {"mean_square_per_token": "mean of S²/L"}
-    whole = table[table["updates_since_rollout"] < 0]
-    return [
-        {"run": row["run"], "times used before": int(row["times_used"]), "responses": int(row["count"])}
-        | {words: _with_ends(row, name) for name, words in columns.items()}
-        | {"ESS share": row["ess_share"]}
-        for row in whole.to_dict("records")
-    ]
 
 
 def noise(runs: Sequence[Path]) -> list[Row]:

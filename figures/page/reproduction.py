@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +52,6 @@ def write_page(
     drawn = out / "figures"
     damaged = [line for run in runs for line in contents.warnings(run)]
     more = {
-        CUT: Section(CUT, tables=[("Reuse: further epochs on the same responses", contents.reuse(runs))]),
         THEORY: Section(
             THEORY,
             contents.skipped(theory),
@@ -71,7 +70,7 @@ def write_page(
     }
     if ranges:
         calibrated = [{"rule": name, **fit} for name, fit in ranges.items()]
-        more[CUT] = replace(more[CUT], tables=[*more[CUT].tables, ("Calibrated ranges", calibrated)])
+        more[CUT] = Section(CUT, tables=[("Calibrated ranges", calibrated)])
     path = write_report(
         out / "report.html",
         title=f"FSPO: reproduction, preset {preset}",

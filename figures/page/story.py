@@ -1,4 +1,4 @@
-"""The report's five questions about runs, and the sentences of its first screen, which answer four of them from the
+"""The report's five questions about runs, and the sentences of its first screen, which answer three of them from the
 runs' tables and the doctor's findings.
 """
 
@@ -36,7 +36,7 @@ def sentences(tables: Mapping[str, Frame], diagnoses: Sequence[Mapping[str, Any]
     Parameters
     ----------
     tables : mapping of DataFrame
-        The tables acceptance, cosine and assumptions of the runs, stacked; a table without rows is empty.
+        The tables acceptance and cosine of the runs, stacked; a table without rows is empty.
     diagnoses : sequence of mappings
         The doctor's answers about the runs, as doctor.json holds them.
     """
@@ -45,7 +45,6 @@ def sentences(tables: Mapping[str, Frame], diagnoses: Sequence[Mapping[str, Any]
         (CUT, as_trained(tables["acceptance"])),
         (CUT, cut(tables["acceptance"])),
         (UPDATE, turned(tables["cosine"])),
-        (THEORY, held(tables["assumptions"])),
     ]
 
 
@@ -98,25 +97,6 @@ def turned(cosine: Frame) -> str:
     rows, where = _at_one_rate(rows, "responses with A ≠ 0")
     told = _values(rows)
     return f"{where}the clipped update has with the true one a cosine of {told}." if told else _missing(what, rows)
-
-
-def held(assumptions: Frame) -> str:
-    """Say how many tests of the theory's assumptions hold, which fail, and which of the tests with too little data
-    needs the fewest further rows.
-    """
-    if assumptions.empty:
-        return _missing("whether the theory's assumptions hold", assumptions)
-    rows = assumptions[assumptions["subset"] == "all"]
-    holds, fails, open_ = (rows[rows["verdict"] == verdict] for verdict in ("holds", "fails", "too little data"))
-    failing = f" ({', '.join(dict.fromkeys(fails['name']))})" if len(fails) else ""
-    logs = rows["run"].nunique()
-    text = f"Of {len(rows)} tests of the theory's assumptions on {logs} {'log' if logs == 1 else 'logs'}, "
-    text += f"{len(holds)} hold, {len(fails)} fail{failing} and {len(open_)} have too little data"
-    near = open_[open_["missing_rows"].notna()].sort_values("missing_rows")
-    if len(near):
-        first = near.iloc[0]
-        text += f": about {first['missing_rows']:,.0f} more rows would decide the nearest, {first['name']}"
-    return f"{text}."
 
 
 def healthy(diagnoses: Sequence[Mapping[str, Any]]) -> str:

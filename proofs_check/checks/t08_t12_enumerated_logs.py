@@ -84,7 +84,7 @@ def cosines(
 
 
 def acceptances(rng: np.random.Generator, later: int = 0, weighted: bool = True, some: bool = True) -> Outcome:
-    """Check the tables ``trend``, ``ranges``, ``acceptance`` and ``cosine`` on logs that are their law: the slope of
+    """Check the tables ``trend``, ``acceptance`` and ``cosine`` on logs that are their law: the slope of
     the acceptance over log2 of the length, and the slope within windows, where two windows have other laws; what a
     range that is matched to a target acceptance accepts, and its cosine.
 
@@ -125,10 +125,8 @@ def acceptances(rng: np.random.Generator, later: int = 0, weighted: bool = True,
     rows = tables(lambda run: write_counted(run, bandit, counts), targets=tuple(targets))
     for (outside, measure), target in product(cases, targets):
         where = {"source": "matched", "target": target, "outside": outside}
-        (row,) = rows("ranges", rate="band" if measure == "band" else "update", **where)
         counting = A if some or measure == "band" else np.where(A == 0, 1.0, A)
         factor = matched_factor(bandit, at, counting, outside, measure, target, later)
-        pairs.add([row["range_lo"], row["range_hi"]], factor * RANGE)
         matched = Accepted.of(bandit, at, mass, A, outside, measure, factor)
         found = rows("acceptance", measure=measure, subset="all" if measure == "band" else "nonzero", **where)
         pairs.add([row["estimate"] for row in found], [*matched.by_bin(EDGES)[1], matched.mean])
@@ -137,7 +135,7 @@ def acceptances(rng: np.random.Generator, later: int = 0, weighted: bool = True,
             clipped = np.where(A > 0, weights[1][at], weights[0][at]) * A @ bandit.psi[at]
             (row,) = rows("cosine", bin=-1, weight="sequence", **where)
             pairs.add(row["estimate"], cosine(clipped, np.exp(bandit.log_ratio[at]) * A @ bandit.psi[at]), unit=COSINE)
-    return pairs.outcome("the tables trend, ranges, acceptance and cosine")
+    return pairs.outcome("the tables trend, acceptance and cosine")
 
 
 def exponent(rng: np.random.Generator, of_update: bool = True, still: bool = False) -> Outcome:

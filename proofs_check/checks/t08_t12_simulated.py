@@ -21,7 +21,6 @@ from proofs_check.tools.drawn_logs import (
     EDGES,
     GROUP,
     LENGTHS,
-    RANGE,
     Groups,
     clipped_weights,
     cosine,
@@ -233,10 +232,10 @@ def population(rng: np.random.Generator, estimator: Any, bias: float = 1.0, othe
 
 
 def lemma(rng: np.random.Generator, lost: str = "") -> Outcome:
-    """Check the tables ``lemma``, ``cosine``, ``acceptance``, ``lre`` and ``clip_sides`` on a log without sampling
-    noise: each response has the share of the log's rows that is taken as its probability. The tables' numbers (T8's
-    parts, T7's quantities, cosine, acceptance, LRE, effective sample size, share cut on each side) must be those
-    computed from these probabilities, up to the rounding of the log's float32.
+    """Check the tables ``lemma``, ``cosine``, ``acceptance`` and ``lre`` on a log without sampling noise: each response
+    has the share of the log's rows that is taken as its probability. The tables' numbers (T8's parts, T7's quantities,
+    cosine, acceptance, LRE, effective sample size) must be those computed from these probabilities, up to the rounding
+    of the log's float32.
 
     ``lost`` (a control) names a quantity that is compared with a wrong value, so that the check must fail.
     """
@@ -293,12 +292,7 @@ def lemma(rng: np.random.Generator, lost: str = "") -> Outcome:
         weighted = {"outside": outside, "measure": "weight", "subset": "nonzero"}
         found = [rows("acceptance", bin=k, **weighted)[0]["ess_share"] for k in range(-1, len(LENGTHS))]
         pairs.add(np.nan_to_num(found), 1 - ess if lost == "ess" else ess)
-    S, half = bandit.log_ratio[some], RANGE * np.sqrt(n)
-    for side, cut in (("low", (A < 0) & (-half > S)), ("high", (A > 0) & (half < S))):
-        of_side = np.abs(S) > half if lost == "side" else cut
-        found = [rows("clip_sides", side=side, outside="drop", bin=k)[0]["estimate"] for k in range(-1, len(LENGTHS))]
-        pairs.add(found, bins @ of_side / bins.sum(axis=1))
-    return pairs.outcome("five tables")
+    return pairs.outcome("four tables")
 
 
 CHECKS = (
@@ -312,7 +306,6 @@ CHECKS = (
             "kappa for kappa_c": partial(lemma, lost="kappa_c"),
             "share cut for share kept": partial(lemma, lost="a"),
             "share of rows without effect for the share with": partial(lemma, lost="ess"),
-            "shares outside the band for shares cut on a side": partial(lemma, lost="side"),
         },
     ),
     Check(

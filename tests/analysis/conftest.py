@@ -31,7 +31,6 @@ class Plan:
     engine: float = 0.0  # s: the engine log-ratio of a token is N(-s^2/2, s^2), so E[e^E] = 1; 0: not logged
     staleness: float = 0.0  # the same of D; with 0 every version is that of the rollout
     correction: Rule | None = None
-    tokens: bool = False  # log the tokens' log-ratios
 
 
 def write_log(run: Path, plan: Plan = Plan()) -> Path:
@@ -143,8 +142,6 @@ class Mismatch:
             done = plan.correction.apply(x, L, A, m)
             edges = {"correction_lo": done.lo, "correction_hi": done.hi, "correction_drift": m}
             made |= edges | {"correction_side": done.side, "correction_weight": done.clipped_weight}
-        if plan.tokens:
-            made |= {"token_log_ratio": s, "token_behaviour_log_ratio": both}
         return made
 
 

@@ -38,7 +38,7 @@ def test_all_figures_of_several_runs(case_runs, tmp_path, capsys):
 def test_figures_of_another_ratio_say_so(tmp_path):
     run = write_log(tmp_path / "run", Plan(rollouts=2, engine=0.05, correction=correction("mis", on="engine")))
     analyse_runs([run], Options(draws=2, bins=3, targets=(0.9,), on="engine"))
-    names = ["acceptance_by_length", "ess_by_length", "cosine_by_rule", "variance_scaling", "training_curves"]
+    names = ["acceptance_by_length", "lre_by_rule", "cosine_by_rule", "variance_scaling", "training_curves"]
     assert main([str(run), "--on", "engine", "--output", str(tmp_path / "out"), "--only", f"[{','.join(names)}]"]) == 0
     captions = json.loads((tmp_path / "out" / "captions-on-engine.json").read_text())
     assert [c["name"] for c in captions] == [f"{name}-on-engine" for name in names]

@@ -12,7 +12,6 @@ from matplotlib.offsetbox import AnnotationBbox
 from figures import draw, layout
 from figures.of_runs.acceptance_by_length import plot_acceptance
 from figures.style import LOOKS, Style, looks
-from figures.tables import with_data
 from tests.figures.looking import bars, marked
 
 
@@ -43,7 +42,7 @@ def test_acceptance_of_a_table_of_ones_own_on_new_axes(table):
 
 def test_rows_and_what_stands_below_each_other_in_them(table):
     table["outside"] = ["drop", "cap", "cap"] * 2
-    ax = draw.outside_dots(table.assign(band=table["rule"]), ["fspo", "mine"])
+    ax = draw.outside_dots(table, ["fspo", "mine"])
     assert [label.get_text() for label in ax.get_yticklabels()] == ["fspo", "mine"]
     np.testing.assert_allclose(marked(ax, marker="o"), [[0.9, -0.12]])
     # two estimates share a place: they are spread around it
@@ -55,21 +54,6 @@ def test_names_are_moved_apart_around_their_mean():
     np.testing.assert_allclose(layout.apart(np.array([0.5, 0.52, 0.9]), 0.1), [0.46, 0.56, 0.9])
     np.testing.assert_allclose(layout.apart(np.array([0.5, 0.5, 0.59]), 0.1), [0.43, 0.53, 0.63])
     assert layout.apart(np.empty(0), 0.1).size == 0
-
-
-def test_a_panel_without_data_becomes_a_sentence():
-    reason = "about {} times the responses are needed"
-    table = pd.DataFrame(
-        {
-            "panel": ["a", "a", "b", "b", "b"],
-            "estimate": [0.5, np.nan, 0.5, np.nan, np.nan],
-            "reason": ["", "few", "", reason.format(2), reason.format("3.5")],
-        }
-    )
-    kept, words = with_data(table, ["panel"])
-    assert list(kept["panel"]) == ["a", "a"]
-    assert words == " No panel: b (too little data: 2 to 3.5 times the responses needed)."
-    assert with_data(kept, ["panel"])[1] == ""
 
 
 def test_a_name_stands_behind_a_piece_of_its_line():

@@ -17,12 +17,11 @@ from figures.style import (
     OUTSIDE_WORDS,
     WIDTHS,
     Style,
-    band_of,
     looks,
     save,
 )
 from fspo.base.errors import UserError
-from fspo.rules import PRESETS, Outside
+from fspo.rules import COMPARED, Outside
 
 
 def test_named_widths_are_the_venues():
@@ -35,8 +34,8 @@ def test_named_widths_are_the_venues():
 
 
 def test_every_preset_and_the_control_are_told_apart():
-    names = {*PRESETS, "random"}
-    assert len(set(looks(names).values())) == len(names)
+    names = {*COMPARED, "none", "fspo-kl", "fspo-adaptive", "grpo", "random"}
+    assert names == set(LOOKS)
     assert len({look.color for look in LOOKS.values()}) == len(LOOKS)
     assert len({(look.marker, str(look.linestyle)) for look in LOOKS.values()}) == len(LOOKS)
 
@@ -51,12 +50,6 @@ def test_unknown_rules_get_looks_that_do_not_change_or_clash():
     assert list(many) == ["rloo", "fspo", "mine", "power-0.3", "yours"]
     assert len(set(many.values())) == 5
     assert looks(["power-0.3", "fspo"])["power-0.3"] == alone
-
-
-def test_rules_that_differ_only_outside_the_band_share_it():
-    assert band_of("fspo-truncate") == band_of("fspo-cap") == "fspo"
-    assert band_of("fspo-kl") == "fspo-kl"
-    assert band_of("mine") == "mine"
 
 
 def test_files_are_the_same_twice_whatever_the_users_settings(case_tables, tmp_path):

@@ -42,6 +42,20 @@ REMOVED: dict[str, str] = {
     "training/power/metrics/redrawn/*": "groups with equal rewards stay",
     "training/power/metrics/reward_sampled": "groups with equal rewards stay",
     "training/power/metrics/dropped/no_signal": "groups with equal rewards stay",
+    **{
+        f"*/{name}/*": "tables that no claim and no kept figure reads"
+        for name in (
+            "clip_sides",
+            "smooth",
+            "ranges",
+            "reuse",
+            "positions",
+            "theory_gap",
+            "assumptions",
+            "lemma_summary",
+        )
+    },
+    "*/ess/*": "its share of effective samples is the column ess_share of the table acceptance",
 }
 """Pattern of places (as ``fnmatch`` reads it, for example "*/acceptance/label") that are gone -> why."""
 CHANGED: dict[str, str] = {

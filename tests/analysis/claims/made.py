@@ -4,7 +4,6 @@ from analysis.claims.catalogue import Atom
 from analysis.claims.evidence import verdict_of
 from analysis.claims.judge import Claim
 from analysis.tables.files import TABLES
-from fspo.rules import PRESETS
 from tests.analysis.rows import table
 
 NAN = float("nan")
@@ -36,16 +35,6 @@ def on(log, rule, target=0.85):
 def slope(value, se=0.002, clusters=1000):
     half = 1.962 * se
     return {"slope": value, "se": se, "clusters": clusters, "ci_low": value - half, "ci_high": value + half}
-
-
-def ranges(*runs, factor=1.0):
-    """The range of each run's own rule, (rule, seed), by default the published one."""
-    out = []
-    for rule, seed in runs:
-        found = PRESETS[rule].rule
-        ends = {"range_lo": factor * found.range_lo, "range_hi": factor * found.range_hi}
-        out.append(own(rule, seed) | ends | {"rate": "band", "window": -1})
-    return out
 
 
 def training(rule, seed, final, fall=0.0, rollouts=5):

@@ -19,7 +19,7 @@ from fspo.rules import COMPARED, RIVALS, Rule, preset
 from fspo.stats.bins import make_bins
 from fspo.stats.clusters import ratios
 from fspo.stats.slopes import cluster_slope
-from tests.analysis.claims.made import NAN, interval, on, own, ranges, slope, tables, training
+from tests.analysis.claims.made import NAN, interval, on, own, slope, tables, training
 from tests.analysis.rows import records
 
 ROOT = Path(__file__).parents[3]
@@ -174,7 +174,7 @@ RUNS = [(rule, seed) for rule in COMPARED for seed in SEEDS]
 def test_trends_of_own_runs_are_means_over_seeds_paired_and_as_published():
     values = {"rloo": -0.08, "gspo": 0.04, "fspo": -0.045}
     rows = [own(r, s) | slope(values[r] + (0.001 if r == "fspo" else 0.002) * (s - 13)) for r, s in RUNS]
-    found = judged(trend=rows, ranges=ranges(*RUNS))
+    found = judged(trend=rows)
     assert found["own-rloo-falls"].verdict == found["own-gspo-rises"].verdict == "supported"
     assert found["own-fspo-flat"].verdict == "refuted"
     assert found["own-trend-rloo"].verdict == "supported"
@@ -182,17 +182,13 @@ def test_trends_of_own_runs_are_means_over_seeds_paired_and_as_published():
     # the difference is .035 + .001 (s - 13): error .001 * sqrt(2.5 / 5), Student's t of 4 degrees at .0125 is 3.4954
     assert found["own-trend-rloo"].ci_low == pytest.approx(0.035 - 3.4954e-3 * np.sqrt(0.5), abs=1e-7)
     assert found["own-trend-gspo"].verdict == "inconclusive"
-    assert verdict("own-rloo-falls", trend=rows, ranges=ranges(*RUNS, factor=12)) == "inconclusive"
-    assert verdict("own-rloo-falls", trend=rows) == "inconclusive"
-    capped = [r | {"outside": "cap"} if r["run"] == "rloo-13" else r for r in ranges(*RUNS)]
-    assert verdict("own-rloo-falls", trend=rows, ranges=capped) == "inconclusive"
-    claims = evaluate_claims(tables(trend=rows, ranges=ranges(*RUNS)), unlike="one learns faster")
+    claims = evaluate_claims(tables(trend=rows), unlike="one learns faster")
     assert next(c for c in claims if c.id == "own-rloo-falls").details["numbers"]["mean over seeds"]["reason"]
     assert {c.verdict for c in claims} == {"inconclusive"}
     lost = [r for r in rows if r["run"] != "rloo-13"]
-    assert verdict("own-rloo-falls", trend=lost, ranges=ranges(*RUNS)) == "inconclusive"
+    assert verdict("own-rloo-falls", trend=lost) == "inconclusive"
     few = [r for r in rows if r["seed"] < 13]
-    assert verdict("own-rloo-falls", trend=few, ranges=ranges(*RUNS)) == "inconclusive"
+    assert verdict("own-rloo-falls", trend=few) == "inconclusive"
 
 
 def cosine(log, rule, outside, target, **columns):
@@ -359,27 +355,26 @@ def runs(seeds=SEEDS, fspo=0.8, fall=0.0):
     ],
 )
 def test_training_is_paired_by_seed(seeds, fspo, fall, found):
-    assert verdict("C5", training=runs(seeds, fspo, fall), ranges=ranges(*RUNS)) == found
+    assert verdict("C5", training=runs(seeds, fspo, fall)) == found
 
 
 @pytest.mark.parametrize(
     ("reward", "lre", "found"), [(0.8, 0.001, "supported"), (0.7, 0.001, "refuted"), (0.8, 0.02, "refuted")]
 )
 def test_learnt_bands_are_compared_with_fspo_in_their_own_runs(reward, lre, found):
-    """Their ranges change from update to update, so they have no row in the table ranges."""
     rows, lres = runs(), []
     for seed in SEEDS:
         shift = 0.0001 * (seed - 13)
         lres.append(own("fspo", seed) | interval(0.01 + shift, NAN) | {"norm": "l2_squared"})
         rows += training("fspo-adaptive", seed, reward + 2 * shift)
         lres.append(own("fspo-adaptive", seed) | interval(lre - shift, NAN) | {"norm": "l2_squared"})
-    claims = judged(training=rows, lre=lres, ranges=ranges(*RUNS))
+    claims = judged(training=rows, lre=lres)
     assert claims["C9"].verdict == found
     assert claims["own-fspo-adaptive-lre"].estimate == pytest.approx(0.01 - lre)
     assert claims["own-fspo-adaptive-reward"].estimate == pytest.approx(reward - 0.8 - 0.002, abs=1e-9)
     short = [row for row in rows if row["run"] != "fspo-adaptive-13"]
     short += training("fspo-adaptive", 13, 0.8, rollouts=2)
-    claims = judged(training=short, lre=lres, ranges=ranges(*RUNS))
+    claims = judged(training=short, lre=lres)
     assert claims["own-fspo-adaptive-reward"].verdict == claims["own-fspo-adaptive-fall"].verdict == "inconclusive"
 
 
@@ -387,23 +382,20 @@ def test_a_run_that_stopped_itself_is_not_forgotten():
     """One of fspo's five runs collapses and stops: its missing rewards once left four good pairs."""
     rows = [row for row in runs() if row["run"] != "fspo-13"]
     stopped = rows + training("fspo", 13, 0.1, rollouts=2)
-    claims = judged(training=stopped, ranges=ranges(*RUNS))
+    claims = judged(training=stopped)
     assert claims["own-reward-rloo"].verdict == "inconclusive"
     assert claims["own-ends"].verdict == claims["C5"].verdict == "refuted"
     assert claims["own-ends"].estimate == 3
-    gone = judged(training=rows, ranges=ranges(*RUNS))  # without any line
+    gone = judged(training=rows)  # without any line
     assert gone["own-reward-rloo"].verdict == gone["own-ends"].verdict == gone["C5"].verdict == "inconclusive"
     short = [row for row in runs() if row["run"] != "rloo-13"] + training("rloo", 13, 0.1, rollouts=2)
-    claims = judged(training=short, ranges=ranges(*RUNS))
+    claims = judged(training=short)
     assert (claims["own-ends"].verdict, claims["own-reward-rloo"].verdict) == ("supported", "inconclusive")
     assert (claims["own-ends-rloo"].verdict, claims["own-ends-rloo"].estimate) == ("refuted", 3)
 
 
 def test_a_run_with_another_range_or_setting_says_nothing_about_the_rule_as_published():
-    stopped = [row for row in runs() if row["run"] != "fspo-13"] + training("fspo", 13, 0.1, rollouts=2)
-    assert judged(training=stopped, ranges=ranges(*RUNS, factor=12))["own-ends"].verdict == "inconclusive"
-    assert judged(training=runs(), ranges=ranges(*RUNS, factor=12))["own-reward-rloo"].verdict == "inconclusive"
-    claims = evaluate_claims(tables(training=runs(), ranges=ranges(*RUNS)), unlike="one learns faster")
+    claims = evaluate_claims(tables(training=runs()), unlike="one learns faster")
     assert {c.verdict for c in claims if c.id in ("own-ends", "own-ends-rloo", "C5")} == {"inconclusive"}
 
 

@@ -11,7 +11,7 @@ OTHERS = {"optim": {"learning_rate": 1e-5}, "eval": {"prompts": 256}}
 
 def runs(tmp_path, **changes):
     """Folders of a run of fspo, a run of rloo with the changes, one without a clip, and one of another trainer."""
-    rloo = {"preset": "rloo", "range_lo": 0.1} | changes.pop("rule", {})
+    rloo = {"preset": "rloo", "range_lo": None} | changes.pop("rule", {})
     learnt = changes.pop("learnt", {})
     made = {
         "fspo": RUN | OTHERS,
@@ -37,6 +37,7 @@ def test_rule_seed_and_what_changes_no_number_may_differ(tmp_path):
         ({"rollouts": 20}, "rollouts is 14 in fspo, 20 in rloo"),
         ({"eval": {"prompts": 64}}, "eval.prompts is 256 in fspo, 64 in rloo"),
         ({"rule": {"advantage": "dr_grpo"}}, "rule.advantage is grpo in fspo, dr_grpo in rloo"),
+        ({"rule": {"range_lo": 0.1}}, "rloo has rule.range_lo 0.1, which is not its preset's"),
         ({"rule": {"drift": "kl"}}, "rloo has rule.drift kl, which is not its preset's"),
         ({"task": {"name": "products"}}, "task.name is None in fspo, products in rloo"),
         ({"learnt": {"target": 0.5}}, "learnt has rule.target 0.5, which is not its preset's"),

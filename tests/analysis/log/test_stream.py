@@ -36,8 +36,7 @@ EXACT = ["estimate", "count", "clusters", "bin_mean", "ess_share"]
 
 
 OF_ALL_ROWS = {
-    *("acceptance", "clip_sides", "lre", "trend", "smooth", "ranges", "ess"),
-    *("cosine", "lemma", "lemma_summary", "population", "over_time", "positions", "training", "noise_floor"),
+    *("acceptance", "lre", "trend", "cosine", "lemma", "population", "over_time", "training", "noise_floor"),
 }
 """Tables that are made of every row of a streamed log too."""
 
@@ -79,14 +78,10 @@ def test_a_streamed_log_gives_the_tables_of_the_whole(simulate, monkeypatch, pro
     run = load_run(path, on=on)
     assert run.streamed
     got, found = tables(run, bins, rules)
-    for name in ("acceptance", "clip_sides", "ranges", "lre", "trend"):
+    for name in ("acceptance", "lre", "trend"):
         assert len(got[name]) == len(expected[name]), name
-    for name, columns in (("acceptance", EXACT), ("clip_sides", ["numerator", "count", "estimate"])):
-        for column in columns:
-            if column in expected[name]:
-                np.testing.assert_allclose(got[name][column], expected[name][column], rtol=1e-9, err_msg=column)
-    for column in ("range_lo", "range_hi"):
-        np.testing.assert_allclose(got["ranges"][column], expected["ranges"][column], rtol=1e-12)
+    for column in EXACT:
+        np.testing.assert_allclose(got["acceptance"][column], expected["acceptance"][column], rtol=1e-9, err_msg=column)
     for column in ("slope", "within_slope"):
         np.testing.assert_allclose(got["trend"][column], expected["trend"][column], rtol=1e-6, atol=1e-12)
     # pooling clusters at random leaves the standard error's expectation
@@ -116,15 +111,14 @@ def test_bands_that_follow_a_target_are_replayed_on_a_streamed_log(simulate, mon
     run = load_run(path, partition)
     assert run.streamed
     got, summary = analyse(run, bins, options)
-    for name, columns in (("acceptance", EXACT), ("clip_sides", ["numerator"]), ("ranges", ["range_lo", "range_hi"])):
-        for rule in ONLINE:
-            mine, theirs = (t[name][t[name]["rule"] == rule] for t in (got, expected))
-            assert len(mine) == len(theirs) > 0
-            for column in (c for c in columns if c in theirs):
-                np.testing.assert_allclose(mine[column], theirs[column], rtol=1e-9, err_msg=f"{rule} {column}")
+    for rule in ONLINE:
+        mine, theirs = (t["acceptance"][t["acceptance"]["rule"] == rule] for t in (got, expected))
+        assert len(mine) == len(theirs) > 0
+        for column in EXACT:
+            np.testing.assert_allclose(mine[column], theirs[column], rtol=1e-9, err_msg=f"{rule} {column}")
     assert summary["damage"] == []
     first = int(np.count_nonzero(run.rows.used == 0))
-    named = {"moments": len(run.rows), "assumptions": first, "calibrate": len(run.rows), "sweep": first}
+    named = {"moments": len(run.rows), "noise_floor: warnings": first, "calibrate": len(run.rows), "sweep": first}
     assert named.items() <= summary["sampled"]["rows"].items()
     (line,) = [text for text in summary["warnings"] if "the log is large" in text]
     assert all(name in line for name in summary["sampled"]["rows"])

@@ -50,11 +50,6 @@ def test_a_window_of_equal_rewards_takes_no_number_from_the_others(run: Run) -> 
         assert np.isfinite(got["estimate"]).all()
         assert (got["reason"] == "").all()
         same(got, expected["acceptance"].query(where))
-    lacking = found["ranges"].query("reason != ''")
-    assert set(lacking["window"]) == {2}
-    assert set(lacking["rate"]) == {"update"}
-    assert lacking["range_hi"].isna().all()
-    assert set(lacking["reason"]) == {"every response of this window has A = 0: no update acceptance is to be matched"}
     assert summary["counts"]["windows_without_a_range"] == 1
     assert any("1 window without a matched range" in line for line in summary["warnings"])
 
@@ -73,11 +68,6 @@ def test_a_window_without_a_range_is_left_out_alone(run: Run) -> None:
     assert (given["reason"] == "").all()
     for name in ("lre", "trend"):
         assert found[name].query("source == 'matched'")["reason"].str.contains("left out").all()
-    sides = found["clip_sides"].query("source == 'matched'")
-    ours = sides.groupby(["rule", "use", "side", "bin"])["count"].sum()
-    pd.testing.assert_series_equal(
-        ours, expected["clip_sides"].query("source == 'matched'").groupby(["rule", "use", "side", "bin"])["count"].sum()
-    )
     assert summary["counts"]["windows_without_a_range"] == 1
 
 

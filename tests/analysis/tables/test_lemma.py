@@ -178,7 +178,7 @@ def test_two_processes_make_the_tables_of_one(simulate, monkeypatch):
     monkeypatch.setattr("analysis.run.cores", lambda: 2)
     monkeypatch.setattr("fspo.base.processes.cores", lambda: 2)
     together, again = analysed(run)
-    for name in ("cosine", "lemma", "population", "assumptions"):
+    for name in ("cosine", "lemma", "population"):
         pd.testing.assert_frame_equal(alone[name], together[name])
     assert again["counts"] == summary["counts"]
     assert again["integrity"] == summary["integrity"]

@@ -54,11 +54,10 @@ def test_shares_by_bin_are_of_first_uses_at_the_least_target() -> None:
         row | {"rule": "fspo", "source": "trained", "target": None} for row in shares("", 0.8, 0.7, 0.8, 0.9)
     ]
     acceptance += [row | {"rule": "gspo", "source": "given", "target": None} for row in shares("", 0.6, 0.1, 0.2, 0.3)]
-    factors = pd.DataFrame(columns=["source", "rule", "bin", "mean_weight"])
-    _, heads, *lines = printed(rows(*acceptance), factors, LENGTH, "update")
+    _, heads, *lines = printed(rows(*acceptance), LENGTH, "update")
     assert heads.split() == ["length", "from", "1", "10", "100", "all"]
     assert [line.split() for line in lines] == [
         ["fspo,", "the", "run's", "own", "0.30", "0.20", "0.10", "0.20"],
         ["rloo,", "15%", "clipped", "0.00", "0.10", "0.50", "0.15"],
     ]
-    assert printed(rows(*acceptance).iloc[:0], factors, LENGTH, "update") == []
+    assert printed(rows(*acceptance).iloc[:0], LENGTH, "update") == []

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.collections import PolyCollection
 
-from figures import MOST_RULES, draw_all, find_module, parts
+from figures import draw_all, find_module
 from figures.of_runs import FIGURES
 from figures.of_runs.acceptance_series import theory_curve
-from figures.style import LOOKS, Style, band_of
+from figures.style import Style
 from figures.tables import NothingToDraw, Tables
+from fspo.base.errors import UserError
 from tests.figures.looking import assert_legible, bars, in_row, marked, titled
 
-CASES = ("usual", "one", "twelve", "near-one", "tiny", "spoiled")
+CASES = ("usual", "one", "every", "near-one", "tiny", "spoiled")
 
 
 def module(name: str):
@@ -51,32 +51,13 @@ def test_acceptance_draws_the_tables_numbers(case_tables):
     assert sorted(drawn) == sorted(trained["estimate"])  # both seeds
 
 
-def test_many_rules_are_divided_into_a_main_figure_and_supplements(case_tables):
-    tables = case_tables("twelve")
-    t = tables["acceptance"]
-    rows = t[(t["measure"] == "band") & (t["subset"] == "all") & (t["bin"] >= 0)]
-    rows = rows[(rows["source"] == "matched") & (rows["target"] == 0.85) & (rows["outside"] == "drop")]
-    drawn = []
-    for number, (end, own) in enumerate(parts(module("acceptance_by_length"), tables)):
-        assert end == (f"-supplement-{number}" if number else "")
-        ax = titled(module("acceptance_by_length").figure(own, Style()), "15 % clipped")
-        shown = [rule for rule in LOOKS if len(marked(ax, color=LOOKS[rule].color))]
-        assert len(shown) <= MOST_RULES
-        assert {"rloo", "gspo", "fspo"} <= set(shown) if not number else "fspo" in shown
-        for rule in shown:
-            points = rows[rows["rule"] == rule].sort_values("bin")
-            np.testing.assert_array_equal(marked(ax, color=LOOKS[rule].color)[:, 1], points["estimate"])
-            assert ends(points) <= bars(ax, 1)
-        drawn += shown if not number else [rule for rule in shown if rule != "fspo"]
-    assert sorted(drawn) == sorted({band_of(rule) for rule in rows["rule"]} - {"none"})
-
-
-def test_a_main_figure_is_not_filled_with_rules_that_neither_trained_nor_are_compared(case_tables):
-    tables = case_tables("twelve")
-    matched = tables["acceptance"].query("source == 'matched'").assign(trained_rule="none")
-    own = replace(tables, frames=tables.frames | {"acceptance": matched})
-    (_, main), *_ = parts(module("acceptance_by_length"), own)
-    assert set(main["acceptance"]["rule"]) - {"none"} == {"rloo", "gspo", "fspo"}
+def test_a_caller_chooses_the_rules(case_tables, tmp_path):
+    (drawn,) = draw_all(case_tables("usual"), tmp_path, only=["acceptance_by_length"], rules=["gspo"])
+    told = pd.read_csv(drawn.numbers)
+    assert set(told["rule"]) == {"gspo"}
+    assert set(told["source"]) == {"matched", "trained"}
+    with pytest.raises(UserError, match="did you mean 'gspo'"):
+        draw_all(case_tables("usual"), tmp_path, rules=["gspoo"])
 
 
 def test_theory_curve_against_the_closed_form():
@@ -133,14 +114,6 @@ def test_cosines_draw_the_tables_numbers_and_the_control(case_tables):
         assert [line.get_xdata()[0] for line in control] == [rows.loc[rows["control"], column].iloc[0]]
 
 
-def test_trained_truncation_is_drawn_in_its_bands_row(case_tables):
-    fig = module("cosine_by_rule").figure(case_tables("usual"), Style())
-    ax = in_row(fig, "as trained")[0]
-    labels = [label.get_text() for label in ax.get_yticklabels()]
-    assert labels == ["rloo", "gspo", "fspo", "fspo-kl"]
-    assert {labels[round(y)] for _, y in marked(ax, marker="s")} == {"fspo"}
-
-
 def test_bound_and_guarantee(case_tables):
     tables = case_tables("usual")
     fig = module("cosine_bound").figure(tables, Style())
@@ -167,20 +140,6 @@ def test_an_update_that_clips_nothing_beside_very_large_errors(case_tables):
     assert ax.get_xlim()[0] == 0
     ticks = [float(tick) for tick in ax.get_xticks() if tick <= ax.get_xlim()[1]]
     assert ticks == [0, 0.5, 1, 2, 4]
-
-
-def test_means_of_the_lemma_are_crosses_at_the_tables_intervals(case_tables):
-    tables = case_tables("usual")
-    fig = module("cosine_bound").figure(tables, Style())
-    t = tables["lemma_summary"]
-    rows = t[(t["run"] == "none-s0") & (t["source"] == "matched") & (t["target"] == 0.85) & (t["outside"] == "drop")]
-    ax = titled(fig, "15 % clipped")
-    for axis, quantity in ((0, "rho"), (1, "cosine")):
-        own = rows[rows["quantity"] == quantity]
-        assert len(own) == 4
-        assert ends(own, 1.0, "ci_low", "ci_high") <= bars(ax, axis)
-    lone = Tables({"lemma": tables["lemma"]})  # of an analysis without the table
-    assert not bars(titled(module("cosine_bound").figure(lone, Style()), "15 % clipped"), 0)
 
 
 def test_split_draws_every_update(case_tables):
@@ -272,7 +231,7 @@ def test_drift_is_drawn_beside_the_noise_floor(case_tables):
 
 
 def skip_if_unclipped(name: str, case: str) -> None:
-    if (name, case) in (("clip_over_training", "near-one"), ("theory_gap", "near-one")):
+    if (name, case) == ("clip_over_training", "near-one"):
         pytest.skip("that case has an unclipped run alone: see test_only_the_unclipped_run_leaves_no_clip_rate")
 
 
@@ -280,7 +239,7 @@ def skip_if_unclipped(name: str, case: str) -> None:
 @pytest.mark.parametrize(
     ("case", "width"),
     [
-        *((c, "acl-column") for c in ("usual", "twelve", "spoiled")),
+        *((c, "acl-column") for c in ("usual", "every", "spoiled")),
         ("usual", "neurips"),
         *(pytest.param(c, "acl-column", marks=pytest.mark.slow) for c in ("one", "near-one", "tiny")),
     ],
@@ -290,14 +249,14 @@ def test_figures_are_legible_and_their_legend_names_each_thing_once(case_tables,
     skip_if_unclipped(name, case)
     style = Style(width)
     with style.context():
-        fig = module(name).figure(parts(module(name), case_tables(case))[-1][1], style)
+        fig = module(name).figure(case_tables(case), style)
         assert_legible(fig, style, monkeypatch)
     if case == "usual":
         labels = [text.get_text() for legend in fig.legends for text in legend.get_texts()]
         named = [text.get_text() for ax in fig.axes for text in ax.texts]  # beside the curves of a wide figure
         assert len(labels) == len(set(labels))
         if name in ("acceptance_by_length", "training_curves"):
-            rules = ["rloo", "gspo", "fspo", "fspo-kl", "fspo-truncate"]
+            rules = ["rloo", "gspo", "fspo", "fspo-kl", "fspo-adaptive"]
             more, rules = (["numerics alone"], rules) if name == "acceptance_by_length" else ([], ["none", *rules])
             assert labels == ([*rules, *more] if width == "acl-column" else more)
             assert sorted(named) == ([] if width == "acl-column" else sorted(rules))
@@ -307,7 +266,7 @@ def test_figures_are_legible_and_their_legend_names_each_thing_once(case_tables,
 @pytest.mark.parametrize("case", CASES)
 def test_captions_are_filled_in_and_cite_the_theory(case_tables, name, case):
     skip_if_unclipped(name, case)
-    text = module(name).caption(parts(module(name), case_tables(case))[0][1])
+    text = module(name).caption(case_tables(case))
     assert len(text.partition("\n\n")[0]) <= 440  # four lines
     assert not set("{}$\\") & set(text)
     assert "docs/theory.md" in text
@@ -342,8 +301,6 @@ def test_lemma_without_a_score_is_skipped_with_its_reason(case_tables):
 def test_only_the_unclipped_run_leaves_no_clip_rate(case_tables):
     with pytest.raises(NothingToDraw, match="only unclipped runs"):
         module("clip_over_training").figure(case_tables("near-one"), Style())
-    with pytest.raises(NothingToDraw, match="'theory_gap' is missing or empty"):
-        module("theory_gap").figure(case_tables("near-one"), Style())
 
 
 def test_a_run_without_counterfactuals_is_drawn_as_trained(case_tables):

@@ -17,7 +17,7 @@ EVIL = "<script>console.error('run')</script><img src=http://evil.example/x.png>
 @pytest.fixture(scope="module")
 def report(case_tables, tmp_path_factory):
     folder = tmp_path_factory.mktemp("browser")
-    names = ["acceptance_by_length", "update_error", "sensitivity_settings"]
+    names = ["acceptance_by_length", "cosine_by_rule", "variance_scaling"]
     drawn = draw_all(case_tables("usual"), folder, only=names)
     pictures = [Picture(d.png, d.title, d.caption, d.numbers, chart=d.name) for d in drawn if d.png]
     evil = folder / "evil.csv"

@@ -25,7 +25,7 @@ def test_a_page_about_one_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert out[-2:] == [f"report: {run}/report.html", f"next: fspo sweep {run}"]
     for heading in ("Does the theory hold here?", "Is the run healthy?", "What to do?"):
         assert f">{heading}</h2>" in page
-    assert "tests of the theory's assumptions on 1 log" in html.unescape(page)
+    assert "the clipped update has with the true one a cosine of" in html.unescape(page)
     assert "data:image/png;base64," in page
     assert main([str(run), "--only", "variance_scaling"]) == 0  # its own page may be written again
     mine = tmp_path / "mine.html"
