@@ -24,8 +24,6 @@ from tqdm import tqdm
 
 from analysis.stats.error_law import usable
 from analysis.stats.lre import lre_estimates
-from analysis.stats.smooth import smooth_acceptance
-from analysis.tables.ess import EVEN, effective_share
 from fspo.base.errors import run_cli
 from fspo.base.files import write_text
 from fspo.stats.clusters import Floats, Ints, ratios
@@ -182,24 +180,15 @@ def interval(hits: int, number: int) -> str:
     return f"{hits / number:.3f} ({found.low:.3f}-{found.high:.3f})"
 
 
-CURVES = {
-    "flat": lambda x, a: np.full_like(x, a),
-    "rising": lambda x, a: special.expit(special.logit(a) + 0.3 * x),
-    "bending": lambda x, a: special.expit(special.logit(a) + 0.6 * np.cos(1.5 * x)),
-}
-
-
-def smooth_and_trend(prompts: int, responses: int, mean: float, replicates: int) -> list[str]:
+def trends(prompts: int, responses: int, mean: float, replicates: int) -> list[str]:
     """Return the cells of one row of the second table on docs/coverage.md, each a share of simulated logs.
 
-    The cells are: how often, at 5 %, the test of a trend rejects a constant acceptance; how often the equivalence test
-    calls a trend negligible that is exactly as large as its margin; and for each of `CURVES`, how often the
-    simultaneous confidence band around the smooth acceptance curve holds the true curve.
+    The cells are: how often, at 5 %, the test of a trend rejects a constant acceptance; and how often the equivalence test
+    calls a trend negligible that is exactly as large as its margin.
     """
     rng = np.random.default_rng([SEED, prompts, responses, int(1000 * mean)])
     cluster = np.repeat(np.arange(prompts), responses)
     trend = equivalent = 0
-    held, drawn = dict.fromkeys(CURVES, 0), dict.fromkeys(CURVES, 0)
     for _ in range(replicates):
         x = effects(rng, prompts, responses, LENGTH_SHARE).ravel()
         length = np.maximum(np.round(200 * np.exp(0.7 * x)), 1.0)
@@ -209,78 +198,7 @@ def smooth_and_trend(prompts: int, responses: int, mean: float, replicates: int)
         sloped = np.clip(mean - MARGIN * (np.log2(length) - np.log2(200)), 1e-9, 1 - 1e-9)
         edge = cluster_slope(latent <= special.ndtri(sloped), np.log2(length), cluster, margin=MARGIN)
         equivalent += edge.tost_p < 0.05
-        for name, curve in CURVES.items():
-            truth = curve(np.log(length / 200) / 0.7, mean)
-            found = smooth_acceptance(latent <= special.ndtri(truth), length, cluster)
-            if found.reason:
-                continue
-            at = curve(np.log(found.length / 200) / 0.7, mean)
-            drawn[name] += 1
-            held[name] += bool(np.all((found.low <= at) & (at <= found.high)))
-    cells = [interval(trend, replicates), interval(equivalent, replicates)]
-    return cells + [interval(held[name], drawn[name]) for name in CURVES]
-
-
-WEIGHTS = {
-    "exact, one law": (lambda E: np.exp(E), lambda v: np.exp(-v)),
-    "exact, prompts differ": (lambda E: np.exp(E), lambda v: np.exp(-v)),
-    "at most 2": (lambda E: np.minimum(np.exp(E), 2.0), None),
-}
-"""Laws of weights, by name, for the page's table of effective sample sizes. Each law is a pair: the weight as a function
-of a normal log-ratio E, and the true effective share (effective sample size over number of responses) as a function of
-E's variance v. If the second is None, the true share is integrated numerically. In the last two laws, half of v is
-common to all responses to a prompt."""
-
-
-EssDesign = tuple[str, int, float]
-"""A row of the table of effective sample sizes: a law of `WEIGHTS`, the number of prompts, the variance v of E."""
-
-
-def ess_designs() -> Iterator[EssDesign]:
-    """Yield what a simulated log's importance weights are drawn from: one choice for each row of the table of effective
-    sample sizes on docs/coverage.md."""
-    for name in WEIGHTS:
-        for clusters in (20, 60, 200):
-            for variance in (0.01, 0.05, 0.15, 0.25, 0.5, 1.0):
-                yield name, clusters, variance
-
-
-def simulate_ess(design: EssDesign, replicates: int, seed: int = SEED) -> tuple[float, int, int]:
-    """Simulate ``replicates`` logs of a design, which says how importance weights are drawn. Return the design's true
-    effective share (effective sample size over number of responses), the number of simulated logs for which
-    `effective_share` gives an interval of that share, and the number of these intervals that hold the true share."""
-    name, clusters, variance = design
-    weight, exact = WEIGHTS[name]
-    rng = np.random.default_rng([seed, clusters, int(1000 * variance), len(name)])
-    if exact is None:
-        nodes, mass = np.polynomial.hermite_e.hermegauss(200)
-        w = weight(np.sqrt(variance) * nodes)
-        truth = (mass @ w) ** 2 / (mass.sum() * (mass @ w**2))
-    else:
-        truth = exact(variance)
-    held = given = 0
-    for _ in range(replicates):
-        w = weight(np.sqrt(variance) * effects(rng, clusters, 8, 0.0 if name == "exact, one law" else 0.5))
-        found, reason = effective_share(np.full(clusters, 8.0), w.sum(1), (w**2).sum(1))
-        given += not reason
-        held += not reason and found.low <= truth <= found.high
-    return truth, given, held
-
-
-def ess_labels(design: EssDesign, truth: float) -> str:
-    """Return the cells that name a design of simulated data. They begin the design's row in the table of effective
-    sample sizes of docs/coverage.md.
-    """
-    name, clusters, variance = design
-    return f"| {name} | {clusters} | {variance:g} | {truth:.3f} | "
-
-
-def ess_row(design: EssDesign, replicates: int) -> tuple[str, float]:
-    """Simulate logs of a design; return their row of the table of effective sample sizes in docs/coverage.md, and the
-    share of all simulated logs whose interval misses the true effective share."""
-    truth, given, held = simulate_ess(design, replicates)
-    cells = [interval(given, replicates), interval(held, given), interval(given - held, replicates)]
-    return ess_labels(design, truth) + " | ".join(cells) + " |", (given - held) / replicates
+    return [interval(trend, replicates), interval(equivalent, replicates)]
 
 
 def labels(design: Design) -> list[str]:
@@ -316,9 +234,8 @@ def page(replicates: int) -> str:
     others = []
     for prompts, responses in ((32, 8), (128, 8), (512, 16)):
         for mean in (0.85, 0.97):
-            cells = smooth_and_trend(prompts, responses, mean, replicates // 2)
+            cells = trends(prompts, responses, mean, replicates // 2)
             others.append("| " + " | ".join([f"{prompts} x {responses}", f"{mean:g}", *cells]) + " |")
-    sizes = [ess_row(design, replicates) for design in ess_designs()]
     pooled = [interval(sum(h for h, _ in g), sum(n for _, n in g)) for g in (near, away)]
     least = [min((h / n for h, n in g), default=float("nan")) for g in (near, away)]
     most = max((h / n for h, n in away), default=float("nan"))
@@ -338,9 +255,6 @@ def page(replicates: int) -> str:
         fresh="\n".join(fresh),
         others="\n".join(others),
         margin=MARGIN,
-        even=EVEN,
-        sizes="\n".join(row for row, _ in sizes),
-        worst=max(wrong for _, wrong in sizes),
     )
 
 
@@ -365,31 +279,6 @@ def disagreements(text: str, chosen: Iterable[Design], replicates: int) -> list[
         hits = t.used - t.below - t.above
         if differ(held, used, hits, t.used, len(chosen)):
             found.append(f"{start}the page says {held} of {used} intervals hold, now {hits} of {t.used}")
-    return found
-
-
-def ess_disagreements(text: str, chosen: Iterable[EssDesign], replicates: int) -> list[str]:
-    """Simulate new logs of the designs ``chosen``, and compare them with the table of effective sample sizes on the page
-    ``text``, docs/coverage.md. Return a line for each row that is missing or that the new logs contradict (`differ`).
-
-    Two shares of each row are compared: that of logs with an interval, and that of intervals that hold the true share.
-    """
-    number, chosen, found = stated_logs(text), list(chosen), []
-    for design in tqdm(chosen, desc="rows"):
-        truth, given, held = simulate_ess(design, replicates, FRESH_SEED)
-        start = ess_labels(design, truth)
-        row = next((r.removeprefix(start).split(" | ") for r in text.splitlines() if r.startswith(start)), None)
-        if row is None or not number:
-            found.append(f"{start}is not on the page")
-            continue
-        shown = round(number * float(row[0].split()[0]))
-        hold = round(shown * float(row[1].split()[0])) if shown else 0
-        for what, page_hits, page_of, hits, of in (
-            ("logs have an interval", shown, number, given, replicates),
-            ("intervals hold", hold, shown, held, given),
-        ):
-            if differ(page_hits, page_of, hits, of, 2 * len(chosen)):
-                found.append(f"{start}the page says {page_hits} of {page_of} {what}, now {hits} of {of}")
     return found
 
 
@@ -445,29 +334,15 @@ are the hardest of them with another seed, and two designs that were not looked 
 | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |
 {fresh}
 
-## Trend, equivalence and the smooth curve
+## Trend and equivalence
 
 "Trend rejects" is the size of the 5 % test at a constant acceptance. "Equivalence accepts" is the share of two one-sided
-tests that call the trend negligible at 5 % although it is exactly the margin, {margin} for each doubling of length. The
-other columns are how often the simultaneous band of the smooth curve holds at all 25 shown lengths: for a constant
-acceptance, one that rises in logits, and one that bends. Few prompts allow few coefficients, and then a band around a
-curve that bends more sharply than they can follow does not hold; the bins have no such bias.
+tests that call the trend negligible at 5 % although it is exactly the margin, {margin} for each doubling of length.
 
-| prompts x responses | mean acceptance | trend rejects | equivalence accepts | flat | rising | bending |
-| --- | --- | --- | --- | --- | --- | --- |
+| prompts x responses | mean acceptance | trend rejects | equivalence accepts |
+| --- | --- | --- | --- |
 {others}
 
-## Effective sample size
-
-Table `ess` (`analysis/tables/ess.py`), {replicates} logs for each row: weights of E with variance v, in two of three
-cases with half of v between prompts, 8 responses to a prompt. No interval is given where the squared weights are spread
-over prompts less than {even:g} times as evenly as the responses; then few weights decide, and the tail that decides is
-mostly not in the log. Where only some logs get an interval, those saw too little of the tail, and their interval is wrong
-more often; of all logs at most {worst:.3f} have a wrong one. Weights that a rule bounds have no such tail.
-
-| weights | prompts | v | true R | interval given | holds, of those given | wrong, of all logs |
-| --- | --- | --- | --- | --- | --- | --- |
-{sizes}
 """
 
 
@@ -477,13 +352,12 @@ def main() -> int:
     parser.add_argument("--replicates", type=int, default=400, help="simulated logs for each design")
     parser.add_argument("--output", type=Path, default=PAGE, help="where the page goes")
     parser.add_argument(
-        "--quick", action="store_true", help="check both tables of intervals with new logs of their smaller designs"
+        "--quick", action="store_true", help="check the first table with new logs of their smaller designs"
     )
     options = parser.parse_args()
     if options.quick:
         text = options.output.read_text(encoding="utf-8")
         found = disagreements(text, small_designs(), 100)
-        found += ess_disagreements(text, (d for d in ess_designs() if d[1] == 20), 400)
         print("\n".join(found) or f"{options.output}: the rows that were simulated anew agree")
         return 1 if found else 0
     write_text(options.output, page(options.replicates))
