@@ -1,80 +1,111 @@
-"""Evaluation of models on benchmarks: sample and judge the answers that the answer files lack, then write tables."""
+"""Evaluation of models on benchmarks: sample and judge the answers that the answer files lack, then write a table."""
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import torch
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
 from tqdm.auto import tqdm
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from fspo.base.command_line import next_step
-from fspo.base.errors import UserError
-from fspo.base.files import whole_file, write_text
+from fspo.base.errors import UserError, unknown_name
+from fspo.base.files import whole_file
 from fspo.config import SamplingConfig
 from fspo.config.evaluation import AnswerConfig
-from fspo.evaluate.accuracy import Answers, markdown, results, results_by_length
-from fspo.evaluate.benchmarks import AnswerFile, answer, answers, header, load_benchmark
+from fspo.evaluate.accuracy import measures
+from fspo.evaluate.answers import AnswerFile, answer, header
 from fspo.gradlog.run_folder import CONFIG, MODEL
 from fspo.models.load import check_vocabulary, load_model, load_tokenizer
 from fspo.rollouts.collect import Collector
-from fspo.tasks.dataset import DatasetTask
+from fspo.tasks import build_config
+from fspo.tasks.dataset import DatasetConfig, DatasetTask
+from fspo.tasks.rows import FILE_SUFFIXES
+from fspo.tasks.sets import BENCHMARKS, known_options
 
 
-def evaluate(args: Any, wanted: list[tuple[str, AnswerConfig]], sampling: SamplingConfig) -> None:
-    """Sample the answers that the answer files lack, then write and print the tables.
+def load_benchmark(name: str) -> DatasetTask:
+    """Load a benchmark of `fspo.tasks.sets.BENCHMARKS` from the hub, or any from a file; NAME.jsonl has NAME's options.
+
+    Raises
+    ------
+    UserError
+        If there is no such benchmark, or neither a file nor the hub has it.
+    """
+    short, from_file = Path(name).stem, name.endswith(FILE_SUFFIXES)
+    if not from_file and name not in BENCHMARKS:
+        raise unknown_name("benchmark", name, [*BENCHMARKS, "<file>.jsonl"])
+    given = {"eval_share": 0.0} | ({"path": name} if from_file else {})
+    options = known_options(BENCHMARKS.get(short, {"judge": {"verifier": "math"}}), given)
+    try:
+        return DatasetTask(build_config(DatasetConfig, options, f"option of benchmark {name}"), short)
+    except UserError as error:
+        if from_file:
+            raise
+        cure = f"save it as {name}.jsonl or .parquet and name that file"
+        raise UserError(f"benchmark {name}: the hub cannot give it: {cure} ({error})") from error
+
+
+def evaluate(args: Any, wanted: Sequence[tuple[str, AnswerConfig]], sampling: SamplingConfig) -> None:
+    """Sample the answers that the answer files lack, then write and print the table.
 
     Parameters
     ----------
     args : namespace
         Parsed command line of ``fspo evaluate``.
-    wanted : list of (benchmark, AnswerConfig)
+    wanted : sequence of (benchmark, AnswerConfig)
         Benchmarks, each with the settings that its answer file records.
     sampling : SamplingConfig
-        Settings of the sampler, the same for all benchmarks (temperature, length limit, engine, batch size).
+        Settings of the sampler, the same for all benchmarks.
     """
-    state = PartialState(cpu=args.cpu or not torch.cuda.is_available())
-    output = Path(args.output)
+    state = PartialState(cpu=not torch.cuda.is_available())
+    output, rows = Path(args.output), []
     labels = {model: _label(model) for model in dict.fromkeys(args.models)}
-    if len(set(labels.values())) < len(labels):
-        raise UserError("two models have the same name: give their folders different names")
-    tasks = _tasks(args, [name for name, _ in wanted])
-    try:
-        found: dict[tuple[str, str], Answers] = {}
-        for model, label in labels.items():
-            loaded: list[Any] = []
-            for (_, settings), task in zip(wanted, tasks, strict=True):
+    if len(set(labels.values())) < len(labels) or len({Path(name).stem for name, _ in wanted}) < len(wanted):
+        raise UserError("two models or two of --benchmarks have the same name: give their folders or files other names")
+    with ExitStack() as stack:
+        tasks = [stack.enter_context(closing(load_benchmark(name))) for name, _ in wanted]
+        for task, (_, settings) in zip(tasks, wanted, strict=True):
+            for model, label in labels.items():
                 path = output / "answers" / re.sub(r"[^\w.-]+", "_", label) / f"{task.name}.jsonl"
-                lines = _answered(args, state, path, model, loaded, task, settings, sampling, f"{label} {task.name}")
-                found[task.name, label] = answers(lines, settings.samples)
-    finally:
-        for task in tasks:
-            task.close()
+                lines = _answered(state, path, _source(model), task, settings, sampling)
+                rows += [{"benchmark": task.name, "model": label} | row for row in table(lines, settings.samples)]
     if state.is_main_process:
-        _write(
-            output, {key: found[key] for key in sorted(found, key=lambda key: [t.name for t in tasks].index(key[0]))}
-        )
+        found = pd.DataFrame(rows)
+        with whole_file(output / "results.csv") as part:
+            found.to_csv(part, index=False)
+        print(found.to_string(index=False, float_format="{:.3f}".format))
+        print(f"table: {output}/results.csv; answers: {output}/answers", file=sys.stderr)
 
 
-def _tasks(args: Any, names: list[str]) -> list[DatasetTask]:
-    options = {} if args.suffix is None else {"suffix": args.suffix}
-    tasks = [load_benchmark(name, Path(args.data_dir) if args.data_dir else None, options) for name in names]
-    for task in tasks:
-        task.name = Path(task.name).stem
-    if len({task.name for task in tasks}) < len(tasks):
-        raise UserError("two of --benchmarks have the same name: give their files different names")
-    return tasks
+def table(lines: Sequence[dict[str, Any]], samples: int) -> list[dict[str, Any]]:
+    """Return a row for each measure of a model's answers to a benchmark, with the counts that the measures share.
+
+    A prompt that was too long to be asked counts as wrong.
+    """
+    asked = [line for line in lines if not line["too_long"]]
+    correct = [np.asarray(line.get("rewards", [0.0] * samples)) >= 1 for line in lines]
+    shared = {
+        "prompts": len(lines),
+        "too_long": len(lines) - len(asked),
+        "mean_length": float(np.mean([line["lengths"] for line in asked])) if asked else np.nan,
+        "truncated": float(np.mean([line["truncated"] for line in asked])) if asked else np.nan,
+        "failed": sum(status != "ok" for line in asked for status in line["status"]),
+    }
+    return [row | shared for row in measures(correct)]
 
 
 def _label(model: str) -> str:
-    """Return the name of a model in the tables; a model that a run has exported is named after the run folder."""
+    """Return the name of a model in the table; a model that a run has exported is named after the run folder."""
     path = Path(model)
     if path.name == MODEL and (path.parent / CONFIG).is_file():
         path = path.parent
@@ -87,83 +118,46 @@ def _source(model: str) -> str:
     return str(exported) if whole else model
 
 
+@lru_cache(maxsize=1)
+def _load(model: str, device: torch.device) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    net = load_model(model, "float32" if device.type == "cpu" else "bfloat16").to(device)  # type: ignore[arg-type]
+    tokenizer = load_tokenizer(model)
+    check_vocabulary(net, tokenizer)
+    return net, tokenizer
+
+
 def _answered(
-    args: Any,
     state: PartialState,
     path: Path,
     model: str,
-    loaded: list[Any],
     task: DatasetTask,
     settings: AnswerConfig,
     sampling: SamplingConfig,
-    title: str,
 ) -> list[dict[str, Any]]:
-    """Sample and judge answers to the prompts that an answer file lacks, and return all its lines.
-
-    The model is loaded only if an answer is missing, and kept in ``loaded`` for the next benchmark.
-    """
-    with _first_process(state) as shared:
-        if state.is_main_process:
-            file = AnswerFile(path, header(_source(model), task, settings))
+    """Sample and judge answers to the prompts that an answer file lacks, and return all its lines."""
+    shared: list[Any] = [None, None]  # the lines and an error of the first process, for all processes
+    if state.is_main_process:
+        try:
+            file = AnswerFile(path, header(model, task, settings))
             shared[0] = file.lines
-    lines: dict[int, dict[str, Any]] = shared[0]
-    missing = [i for i in range(task.size("train")) if i not in lines]
-    if not missing:
-        return [lines[i] for i in sorted(lines)]
-    if not loaded:
-        dtype = args.dtype or ("float32" if str(state.device) == "cpu" else "bfloat16")
-        net = load_model(_source(model), dtype, attn_implementation=args.attn_implementation).to(state.device)  # type: ignore[arg-type]
-        tokenizer = load_tokenizer(_source(model))
-        check_vocabulary(net, tokenizer)
-        loaded += [net, tokenizer]
-    net, tokenizer = loaded
-    collector = Collector(
-        task,
-        tokenizer,
-        sampling,
-        settings.seed,
-        rank=state.process_index,
-        world=state.num_processes,
-        chat_template=settings.chat_template,
-        max_prompt_tokens=settings.max_prompt_tokens,
-    )
-    total = task.size("train")
-    with tqdm(total=total, initial=len(lines), desc=title, unit="prompt", disable=not state.is_main_process) as bar:
-
-        def keep(rows: list[dict[str, Any]]) -> None:
-            if state.is_main_process:
-                file.append(rows)
-            lines.update({row["prompt"]: row for row in rows})
-            bar.update(len(rows))
-
-        answer(net, collector, missing, settings, args.batch_size, keep, texts=args.texts)
-    return [lines[i] for i in sorted(lines)]
-
-
-@contextmanager
-def _first_process(state: PartialState) -> Iterator[list[Any]]:
-    """Run a ``with`` block, then send what the main process put into the yielded list to every process.
-
-    A UserError that the block raises in the main process is raised on every process.
-    """
-    shared: list[Any] = [None, None]
-    try:
-        yield shared
-    except UserError as error:
-        shared[1] = str(error)
+        except UserError as error:
+            shared[1] = str(error)
     if state.num_processes > 1:
         broadcast_object_list(shared)
     if shared[1] is not None:
         raise UserError(shared[1])
-
-
-def _write(output: Path, found: dict[tuple[str, str], Answers]) -> None:
-    rows = results(found)
-    for name, table in (("results", rows), ("length_bins", results_by_length(found))):
-        with whole_file(output / f"{name}.csv") as part:
-            pd.DataFrame(table).to_csv(part, index=False)
-    text = markdown(rows)
-    write_text(output / "results.md", text)
-    print(text, end="")
-    print(f"tables: {output}/results.csv, results.md, length_bins.csv; answers: {output}/answers", file=sys.stderr)
-    print(next_step("evaluate", ["MODEL"], " --benchmarks NAMES adds models and benchmarks to them"), file=sys.stderr)
+    lines: dict[int, dict[str, Any]] = shared[0]
+    missing = [i for i in range(task.size("train")) if i not in lines]
+    if missing:
+        net, tokenizer = _load(model, state.device)
+        world = settings.seed, state.process_index, state.num_processes
+        collector = Collector(
+            task, tokenizer, sampling, *world, settings.chat_template, max_prompt_tokens=settings.max_prompt_tokens
+        )
+        with tqdm(desc=task.name, unit="prompt", total=len(missing), disable=not state.is_main_process) as bar:
+            for rows in answer(net, collector, missing, settings.samples, sampling.batch_size):
+                if state.is_main_process:
+                    file.append(rows)
+                lines.update({row["prompt"]: row for row in rows})
+                bar.update(len(rows))
+    return [lines[i] for i in sorted(lines)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import is_dataclass
 from functools import lru_cache
 from typing import Any, TypeVar, cast, get_type_hints
 
@@ -106,16 +106,7 @@ TASK_NAMES: tuple[str, ...] = (*_BUILDERS, *TRAINING_SETS, "gym:<reasoning-gym d
 
 
 def build_config(cls: type[ConfigT], options: Mapping[str, Any], kind: str) -> ConfigT:
-    """Build a configuration dataclass from named options after checking their names and types.
-
-    Parameters
-    ----------
-    cls : type
-        A dataclass with type hints.
-    options : mapping
-        Field name -> value.
-    kind : str
-        How the error message calls an option: ``"option of task dataset"``.
+    """Build a configuration dataclass from named options; ``kind`` is what a message calls them ("option of task X").
 
     Raises
     ------
@@ -133,17 +124,14 @@ def build_config(cls: type[ConfigT], options: Mapping[str, Any], kind: str) -> C
         raise
     except (ArgumentError, ValueError, TypeError) as error:
         text = " ".join(str(error).split()).replace("config.", "").removeprefix("Parser key ")
-        if text.startswith(missing := "the following arguments are required: "):
-            text = f"{text.removeprefix(missing)} is missing: set it with --task.options.NAME VALUE"
         raise UserError(f"bad {kind}: {text}") from error
 
 
 def _check_names(cls: type, options: Mapping[str, Any], kind: str) -> None:
     hints = get_type_hints(cls)
-    known = [f.name for f in fields(cls)]
     for key, value in options.items():
-        if key not in known:
-            raise unknown_name(kind, str(key), known)
+        if key not in hints:
+            raise unknown_name(kind, str(key), list(hints))
         if is_dataclass(hints[key]) and isinstance(value, Mapping):
             _check_names(cast(type, hints[key]), value, f"{key} {kind}")
 
@@ -164,19 +152,8 @@ def prompt_order(size: int | None, seed: int, start: int, count: int) -> np.ndar
     The stream is a sequence of epochs. Each epoch is a permutation of all examples that depends on (seed, epoch)
     alone, so a resumed run continues from its position, a single number.
 
-    Parameters
-    ----------
-    size : int or None
-        Number of examples. With None (an endless task) the example at position i is example i.
-    seed : int
-        At least 0.
-    start, count : int
-        First position, and number of positions.
-
-    Returns
-    -------
-    numpy.ndarray
-        Int64 (count,).
+    ``size`` is the number of examples; with None (an endless task) the example at position i is example i. The result
+    is int64 (count,).
     """
     if start < 0 or count < 0 or seed < 0:
         raise UserError(f"start={start}, count={count}, seed={seed}: none may be negative")

@@ -85,15 +85,15 @@ class ProductsTask(GymTask):
         Raises
         ------
         UserError
-            If the questions are not products of two numbers below 100, or ``extract`` is not "answer-tag".
+            If the questions are not products of two numbers below 100.
         """
         given = self.dataset.config
         terms = given.min_terms == given.max_terms == 2
-        if not terms or given.max_digits > 2 or given.allow_negation or self.config.extract != "answer-tag":
+        if not terms or given.max_digits > 2 or given.allow_negation:
             raise UserError(
-                f"the embedded model learns {self.name} of two numbers of at most two digits, answered in the answer "
-                "tag: set --task.options.max_digits 2 and leave terms, negation and extract as they are, or name a "
-                "pretrained model with --model.name-or-path"
+                f"the embedded model learns {self.name} of two numbers of at most two digits: set "
+                "--task.options.max_digits 2 and leave terms and negation as they are, or name a pretrained model with "
+                "--model.name-or-path"
             )
         names = ("seed", "size", "eval_size", "instruction")
         return {"name": self.name, **self.options, **{name: getattr(self.config, name) for name in names}}

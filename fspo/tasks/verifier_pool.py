@@ -43,7 +43,7 @@ _setup_error = ""
 def _set_up_worker(factory: Callable[..., Verify], args: tuple, memory_limit_gib: float | None) -> None:
     """Build the verifier in a worker process, before the time limit of the first call begins.
 
-    If that fails, the error is stored, and every later verification of this worker fails with it.
+    If that fails, every verification of this worker fails with the error.
     """
     global _verify, _setup_error
     try:
@@ -71,27 +71,12 @@ def _call(kwargs: Mapping[str, Any]) -> tuple[float, str]:
     if _verify is None:
         return 0.0, f"the verifier could not be loaded ({_setup_error})"
     try:
-        return as_reward(_verify(**kwargs)), ""
+        value = _verify(**kwargs)
+        if not isinstance(value, Real | np.bool_) or not math.isfinite(value):
+            return 0.0, f"the reward is {value!r:.100}, not a finite number"
+        return float(value), ""
     except BaseException as error:
         return 0.0, f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
-
-
-def as_reward(value: Any) -> float:
-    """Turn a verifier's return value into a finite float.
-
-    Raises
-    ------
-    UserError
-        If ``value`` is anything but a finite number or a bool.
-    """
-    if isinstance(value, np.generic):
-        value = value.item()
-    if not isinstance(value, Real):
-        raise UserError(f"the reward is {type(value).__name__}, not a number")
-    value = float(value)
-    if not math.isfinite(value):
-        raise UserError(f"the reward is {value}, not a finite number")
-    return value
 
 
 def _stop(pool: ProcessPool) -> None:
@@ -102,9 +87,9 @@ def _stop(pool: ProcessPool) -> None:
 class VerifierPool:
     """Runs one verifier on many responses in worker processes, each call under a time limit.
 
-    Workers start at the first call. They stop at `close`, at the end of the ``with`` block, when the object is
-    garbage-collected, and at interpreter exit. Calls from any thread work. The start method is ``spawn``, so a script
-    that scores must guard its entry point by ``if __name__ == "__main__"``.
+    Workers start at the first call. They stop at `close`, when the object is garbage-collected, and at interpreter
+    exit. Calls from any thread work. The start method is ``spawn``, so a script that scores must guard its entry point
+    by ``if __name__ == "__main__"``.
 
     Parameters
     ----------
@@ -134,8 +119,6 @@ class VerifierPool:
             raise UserError(f"verifier workers={workers}: use at least 1")
         if not timeout_s > 0 or not math.isfinite(timeout_s):
             raise UserError(f"verifier timeout_s={timeout_s}: use a positive number of seconds")
-        if memory_limit_gib is not None and not memory_limit_gib > 0:
-            raise UserError(f"verifier memory_limit_gib={memory_limit_gib}: use a positive number or null")
         self.timeout_s = timeout_s
         self._workers = workers
         self._setup = (factory, args, memory_limit_gib)
@@ -143,14 +126,6 @@ class VerifierPool:
         self._pool: ProcessPool | None = None
         self._finalizer: weakref.finalize | None = None
         self._logged: set[str] = set()
-
-    def __enter__(self) -> VerifierPool:
-        """Return the pool itself, as ``with`` asks."""
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        """Kill the verifier's worker processes at the end of a ``with`` block."""
-        self.close()
 
     def close(self) -> None:
         """Kill the verifier's worker processes; a later call of `score` starts new ones."""
@@ -189,30 +164,25 @@ class VerifierPool:
         status = ["ok"] * len(calls)
         messages: Counter[str] = Counter()
         todo = list(range(len(calls)))
-        for attempt in range(2):
+        for _ in range(2):
             # A worker that dies while idle (killed by the system, say) breaks the pool. The pool's unfinished calls are
             # then run once more, in a new pool.
-            futures = self._schedule([calls[i] for i in todo])
             broken = []
-            for i, future in zip(todo, futures, strict=True):
-                error = future.exception()
-                if isinstance(error, BrokenProcessPool):
+            for i, future in zip(todo, self._schedule([calls[i] for i in todo]), strict=True):
+                if isinstance(future.exception(), BrokenProcessPool):
                     broken.append(i)
                     continue
-                values[i], status[i], message = self._outcome(future, error)
-                if message:
-                    messages[message] += 1
+                values[i], status[i], message = self._outcome(future)
+                messages.update([message] if message else [])
             if not broken:
-                break
+                self._log(messages)
+                return Rewards(values, status, dict(messages))
             self.close()
             todo = broken
-            if attempt == 1:
-                raise UserError(
-                    "the verifier's worker processes die at start: guard the script's entry point by "
-                    'if __name__ == "__main__", and look above for the workers\' own error'
-                )
-        self._log(messages)
-        return Rewards(values, status, dict(messages))
+        raise UserError(
+            "the verifier's worker processes die at start: guard the script's entry point by "
+            'if __name__ == "__main__", and look above for the workers\' own error'
+        )
 
     def _schedule(self, calls: Sequence[Mapping[str, Any]]) -> list[Future]:
         pool = self._running_pool()
@@ -228,7 +198,8 @@ class VerifierPool:
                 )
         return futures
 
-    def _outcome(self, future: Future, error: BaseException | None) -> tuple[float, str, str]:
+    def _outcome(self, future: Future) -> tuple[float, str, str]:
+        error = future.exception()
         if error is None:
             value, message = future.result()
             return value, "error" if message else "ok", message

@@ -13,9 +13,8 @@ from fspo.models.load import load_tokenizer
 from fspo.models.warmup_training import batch, train
 from fspo.repro.presets import TASKS
 from fspo.tasks import TeachingTask, make_task, teaching_task
-from fspo.tasks.gym import ANSWER_TAG
+from fspo.tasks.gym import last_answer
 from fspo.tasks.products import CLOSE, MAX_RESPONSE_TOKENS, MOST_STEPS, OPEN, STEP_TOKENS, ProductsTask, worked_solution
-from fspo.tasks.verify import make_extractor
 
 pytest.importorskip("reasoning_gym")
 
@@ -52,15 +51,15 @@ def test_solution_by_hand(numbers, chances, text):
 
 
 def test_every_solution_without_slips_gets_full_marks_from_the_package():
-    task, extract = taught({"max_digits": 2}), make_extractor(ANSWER_TAG)
+    task = taught({"max_digits": 2})
     entries = [task.dataset[i] for i in range(1000)]
     for entry, chances in zip(entries, np.random.default_rng(0).random((1000, MOST_STEPS, 4)), strict=True):
         first, second = map(int, entry["metadata"]["expression"].split(" * "))
         solution = worked_solution(first, second, chances, slip=0.0)
-        assert task.dataset.score_answer(extract(solution), entry) == 1.0
+        assert task.dataset.score_answer(last_answer(solution), entry) == 1.0
     for prompt, solution in (task.warmup_text(0, i, slips=False) for i in range(300)):
         first, second = map(int, re.findall(r"(\d+) \* (\d+)", prompt)[0])
-        assert extract(solution) == str(first * second)
+        assert last_answer(solution) == str(first * second)
     slipped = sum(task.warmup_text(0, i) != task.warmup_text(0, i, slips=False) for i in range(300))
     assert 60 < slipped < 180
 
@@ -102,7 +101,7 @@ def test_the_model_learns_from_solutions():
     assert torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten()) < np.log(28) - 0.5
 
 
-@pytest.mark.parametrize("options", [{}, {"max_digits": 3}, {"max_digits": 2, "max_terms": 3}, {"extract": "none"}])
+@pytest.mark.parametrize("options", [{}, {"max_digits": 3}, {"max_digits": 2, "max_terms": 3}])
 def test_what_no_solution_answers_is_refused(options):
     task = make_task("gym:products", options)
     assert isinstance(task, TeachingTask)

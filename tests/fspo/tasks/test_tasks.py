@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from fspo.base.errors import UserError
 from fspo.tasks import encode_prompt, make_task, prompt_order
 from fspo.tasks.base import Example, Rewards, Task
-from fspo.tasks.verify import VerifierConfig
 
-GYM = {"size": 200, "eval_size": 40, "workers": 1}
+GYM = {"size": 200, "eval_size": 40}
 
 
 def write_jsonl(path, rows):
@@ -49,7 +48,6 @@ def rows():
         ("dataset", {"path": "missing.jsonl"}, "no file missing.jsonl"),
         ("dataset", {"path": "x.jsonl", "judge": {"verifer": "math"}}, "did you mean 'verifier'"),
         ("dataset", {"path": "x.jsonl", "judge": {"verifier": "maths"}}, "did you mean 'math'"),
-        ("dataset", {"path": "x.jsonl", "bad_rows": "ignore"}, "'error', 'skip'"),
         ("dataset", {"path": "x.jsonl", "eval_share": 1.0}, "below 1"),
         ("dataset", {"path": "x.jsonl", "eval_path": "y.jsonl", "eval_split": "test"}, "give one of them"),
     ],
@@ -213,35 +211,17 @@ def test_gym_without_enough_questions_says_so():
         task.example("train", 0)
 
 
-def test_gym_scores_with_the_package_binary_and_graded():
+def test_gym_scores_with_the_package():
     pytest.importorskip("reasoning_gym")
-    graded = make_task("gym:countdown", GYM | {"graded": True})
-    binary = make_task("gym:countdown", GYM)
-    examples = [graded.example("train", i) for i in range(3)]
-    responses = [f"so <answer>{examples[0].answer}</answer>", "no tag", "<answer>1 + 1</answer>"]
-    whole = graded.score(examples, responses, [True] * 3)
-    assert whole.status == ["ok"] * 3
-    assert whole.values[0] == 1
-    assert 0 < whole.values[1] < 0.1  # the package gives a hundredth for nothing at all
-    assert 0 < whole.values[2] < 1
-    assert binary.score(examples, responses, [True] * 3).values.tolist() == [1, 0, 0]
-    strict = make_task("gym:countdown", GYM | {"require_finished": True})
-    assert strict.score(examples[:1], responses[:1], [False]).values.tolist() == [0]
-    for task in (graded, binary, strict):
-        task.close()
-
-
-def test_gym_tasks_of_other_shapes():
-    pytest.importorskip("reasoning_gym")
+    task = make_task("gym:countdown", GYM)
+    examples = [task.example("train", i) for i in range(4)]
+    # the package gives the third and the last a part of a mark
+    responses = [f"<answer>0</answer> so <answer>\n{examples[0].answer} </answer>", "no tag", "<answer>1 + 1</answer>"]
+    rewards = task.score(examples, [*responses, f"so <answer>{examples[3].answer}</answer>"], [True] * 3 + [False])
+    assert (rewards.values.tolist(), rewards.status) == ([1, 0, 0, 1], ["ok"] * 4)
+    task.close()
     # No oracle answer: judged by the package's checker alone.
-    colouring = make_task("gym:graph_color", GYM)
-    assert colouring.example("train", 0).answer == ""
-    datasets = [{"name": "gcd", "weight": 1, "config": {}}, {"name": "lcm", "weight": 1, "config": {}}]
-    mixed = make_task("gym:composite", GYM | {"datasets": datasets, "size": 20, "eval_size": 0})
-    examples = [mixed.example("train", i) for i in range(6)]
-    responses = [f"<answer>{e.answer}</answer>" for e in examples]
-    assert mixed.score(examples, responses, [True] * 6).values.tolist() == [1] * 6
-    mixed.close()
+    assert make_task("gym:graph_color", GYM).example("train", 0).answer == ""
 
 
 # Data sets -----------------------------------------------------------------------------------------------
@@ -263,14 +243,6 @@ def test_jsonl_rows_splits_and_score(tmp_path, rows):
     assert rewards.values.tolist() == [1, 0]
 
 
-def test_repeated_prompts_stay_on_one_side(tmp_path, rows):
-    path = write_jsonl(tmp_path / "twice.jsonl", rows + rows)
-    task = make_task("dataset", {"path": path, "eval_share": 0.3})
-    prompts = {split: {task.example(split, i).prompt for i in range(task.size(split))} for split in ("train", "eval")}
-    assert not prompts["train"] & prompts["eval"]
-    assert (task.size("train"), task.size("eval")) == (70, 30)
-
-
 def test_eval_file_and_its_leak(tmp_path, rows, caplog):
     train = write_jsonl(tmp_path / "train.jsonl", rows[:30])
     held_out = write_jsonl(tmp_path / "eval.jsonl", rows[25:40])
@@ -284,13 +256,9 @@ def test_parquet_with_messages_numbers_and_other_columns(tmp_path):
     path = tmp_path / "chat.parquet"
     pq.write_table(pa.table({"messages": chats, "result": pa.array(range(1, 7))}), path)
     options = {"path": str(path), "prompt_column": "messages", "answer_column": "result", "eval_share": 0.0}
-    task = make_task("dataset", options | {"system": "Be brief.", "suffix": " = ?"})
+    task = make_task("dataset", options | {"suffix": " = ?"})
     assert task.size("eval") == 0
-    assert task.example("train", 2) == Example(
-        "row-3",
-        [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "2+1 = ?"}],
-        "3",
-    )
+    assert task.example("train", 2) == Example("row-3", [{"role": "user", "content": "2+1 = ?"}], "3")
 
 
 def test_hugging_face_folder_and_name_of_a_split(tmp_path, rows):
@@ -311,21 +279,6 @@ def test_hugging_face_folder_and_name_of_a_split(tmp_path, rows):
         make_task("dataset", {"path": str(tmp_path / "nothing-here")})
 
 
-def test_math_and_answer_extraction(tmp_path):
-    rows = [{"question": f"q{n}", "answer": f"work, work\n#### 1,00{n}"} for n in range(3)]
-    path = write_jsonl(tmp_path / "gsm.jsonl", rows)
-    options = {"path": path, "prompt_column": "question", "answer_extract": "regex:####\\s*(.+)", "eval_share": 0}
-    task = make_task("dataset", options | {"judge": {"extract": "last-number"}})
-    examples = [task.example("train", i) for i in range(3)]
-    assert examples[1].answer == "1,001"
-    assert task.score(examples, ["it is 1000.", "1001.0", "7"], [True] * 3).values.tolist() == [1, 1, 0]
-    judged = make_task("dataset", options | {"judge": {"verifier": "math", "workers": 1}})
-    assert judged.config.judge == VerifierConfig(verifier="math", workers=1)
-    rewards = judged.score(examples, ["$10^3$", "no", r"\boxed{1002}"], [True] * 3)
-    assert rewards.values.tolist() == [1, 0, 1]
-    judged.close()
-
-
 @pytest.mark.parametrize(
     ("row", "message"),
     [
@@ -342,17 +295,11 @@ def test_math_and_answer_extraction(tmp_path):
         ({"question": "p", "answer": "1"}, "line 3: no column 'prompt': set prompt_column to one of question"),
     ],
 )
-def test_bad_rows_name_file_line_and_cure_or_are_counted(tmp_path, rows, row, message, caplog):
+def test_bad_rows_name_file_line_and_cure(tmp_path, rows, row, message):
     path = write_jsonl(tmp_path / "bad.jsonl", [*rows[:2], row, *rows[2:], row])
     with pytest.raises(UserError, match=rf"bad.jsonl, {message}") as caught:
         make_task("dataset", {"path": path})
-    assert "set bad_rows to skip" in str(caught.value)
-    assert "(1 more such rows)" in str(caught.value)
     assert "\n" not in str(caught.value)
-    task = make_task("dataset", {"path": path, "bad_rows": "skip"})
-    assert task.skipped == 2
-    assert task.size("train") + task.size("eval") == 50
-    assert "2 of 52 rows left out" in caplog.text
 
 
 def test_files_that_cannot_be_used(tmp_path):
@@ -370,6 +317,3 @@ def test_files_that_cannot_be_used(tmp_path):
     one = write_jsonl(tmp_path / "one.jsonl", [{"prompt": "p", "answer": "1"}])
     with pytest.raises(UserError, match="no row is left to train on"):
         make_task("dataset", {"path": one})
-    number = write_jsonl(tmp_path / "word.jsonl", [{"prompt": "p", "answer": "one"}])
-    with pytest.raises(UserError, match="is no number"):
-        make_task("dataset", {"path": number, "judge": {"extract": "last-number"}})

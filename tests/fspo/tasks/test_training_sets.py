@@ -10,7 +10,6 @@ import pytest
 
 from fspo.base.errors import UserError
 from fspo.tasks import make_task
-from fspo.tasks.columns import DatasetColumns, cell, detect
 from fspo.tasks.sets import BENCHMARKS, BOXED, TRAINING_SETS, known_options
 
 
@@ -49,7 +48,6 @@ def write(path: Path, rows: list[Any]) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
 @pytest.mark.parametrize(
     ("row", "answer"),
     [
@@ -65,27 +63,29 @@ def write(path: Path, rows: list[Any]) -> str:
         ({"question": "1+1", "answer": "2"}, "2"),
     ],
 )
-def test_columns_are_found_by_themselves(tmp_path: Path, row: dict[str, Any], answer: str, suffix: str) -> None:
-    path = write(tmp_path / f"rows.{suffix}", [row])
+def test_columns_are_found_by_themselves(tmp_path: Path, row: dict[str, Any], answer: str) -> None:
+    path = write(tmp_path / "rows.parquet", [row])
     example = make_task("dataset", {"path": path, "eval_share": 0.0}).example("train", 0)
     assert example.answer == answer
     said = next(row[name] for name in ("prompt", "question", "problem", "Problem") if name in row)
     assert example.prompt == said
 
 
-def test_named_columns_win() -> None:
+def test_named_columns_win(tmp_path: Path) -> None:
     row = {"prompt": "p", "answer": "a", "problem": "q", "result": {"value": "r"}, "a.b": 1}
-    assert detect(row) == DatasetColumns("prompt", "answer")
-    assert detect(row, "problem") == DatasetColumns("problem", "answer")
-    assert detect(row, None, "result.value") == DatasetColumns("prompt", "result.value")
-    assert detect(row, extract="boxed").extract == "boxed"
-    assert detect(GSM8K, extract="none") == DatasetColumns("question", "answer", "none")
-    assert detect({"x": 1}) == DatasetColumns()
-    assert detect({"x": 1}, "y") == DatasetColumns("y", "answer")
-    assert (cell(row, "result.value"), cell(row, "a.b")) == ("r", 1)
+    path = write(tmp_path / "rows.jsonl", [row])
+
+    def found(**columns: str) -> tuple[object, str]:
+        example = make_task("dataset", {"path": path, "eval_share": 0.0, **columns}).example("train", 0)
+        return example.prompt, example.answer
+
+    assert found() == ("p", "a")
+    assert found(prompt_column="problem") == ("q", "a")
+    assert found(answer_column="result.value") == ("p", "r")
+    assert found(answer_column="a.b") == ("p", "1")
     for column in ("result.none", "prompt.x", "none"):
-        with pytest.raises(KeyError):
-            cell(row, column)
+        with pytest.raises(UserError, match=f"no column '{column}'"):
+            found(answer_column=column)
 
 
 def test_a_file_of_another_layout_names_its_columns(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_dapo_by_name_drops_its_repeats_and_judges_by_math(tmp_path: Path, caplo
     task: Any = make_task("dapo-math-17k", {"path": path, "eval_share": 0.2, "judge": {"workers": 1}})
     try:
         assert task.name == "dapo-math-17k"
-        assert (task.size("train"), task.size("eval"), task.repeated) == (8, 2, 21)
+        assert (task.size("train"), task.size("eval")) == (8, 2)
         assert "21 of 31 rows repeat a prompt and are left out (1 of them with another answer" in caplog.text
         example = task.example("train", 0)
         rewards = task.score([example] * 3, ["Answer: $34$", "Answer: 034", "Answer: 35"], [True] * 3)

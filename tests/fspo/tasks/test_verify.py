@@ -8,22 +8,11 @@ import textwrap
 import threading
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from fspo.base.errors import UserError
 from fspo.tasks.base import Example
 from fspo.tasks.verifier_pool import VerifierPool
-from fspo.tasks.verify import (
-    Verifier,
-    VerifierConfig,
-    exact_match,
-    last_boxed,
-    last_number,
-    load_function,
-    make_extractor,
-    normalise,
-)
+from fspo.tasks.verify import Verifier, VerifierConfig, load_function
 
 USER_MODULE = '''
 import os, signal, time
@@ -55,12 +44,6 @@ def judge(response, answer):
         return None
     return response == answer
 
-def everything(**call):
-    return len(call)
-
-def some(prompt, info, finished):
-    return len(prompt) + 10 * info["depth"] + 100 * finished
-
 def wants_more(response, reward_model):
     return 0
 
@@ -76,8 +59,8 @@ def user_module(tmp_path, monkeypatch):
     sys.modules.pop("judge_for_tests", None)
 
 
-def example(answer="7", prompt="p", **info):
-    return Example("x-0", prompt, answer, info)
+def example(answer="7"):
+    return Example("x-0", "p", answer)
 
 
 def score(verifier, pairs):
@@ -89,84 +72,20 @@ def workers_alive():
 
 
 @pytest.mark.parametrize(
-    ("text", "content"),
+    ("response", "answer", "reward"),
     [
-        (r"so \boxed{42}", "42"),
-        (r"\boxed{1} then \boxed {\frac{1}{2}} end", r"\frac{1}{2}"),
-        (r"\boxed{1} then \boxed{2", "1"),
-        (r"\boxed{\{1, 2\}}", r"\{1, 2\}"),
-        (r"\boxed{a \boxed{b}}", "b"),
-        (r"} { \boxed{x}", "x"),
-        ("42", None),
-        (r"\boxed 5", None),
+        ("  Paris\n", "Paris", 1),
+        ("paris", "Paris", 0),
+        ("New \n York", "New York", 1),
+        ("\uff14\uff12", "42", 1),  # full-width digits
+        ("the answer is Paris", "Paris", 0),
     ],
 )
-def test_last_boxed(text, content):
-    assert last_boxed(text) == content
-
-
-@pytest.mark.parametrize(
-    ("text", "number"),
-    [
-        ("it is 1,234.50.", "1234.50"),
-        ("5-3", "3"),
-        ("x = -3", "-3"),
-        ("x = \u22123", "-3"),
-        ("1 and .5", ".5"),
-        ("1,2345", "2345"),
-        ("(2)-4", "4"),
-        ("no digits", None),
-    ],
-)
-def test_last_number(text, number):
-    assert last_number(text) == number
-
-
-@given(st.integers(-(10**12), 10**12), st.text(alphabet="abc =:$", max_size=8))
-def test_last_number_finds_what_was_written(value, before):
-    assert int(last_number(f"17 {before} {value:,}.") or "") == value
-
-
-def test_extraction_is_linear_in_degenerate_responses():
-    # Quadratic code would need hours here; the suite's time limit would end it.
-    assert last_boxed(r"\boxed{" * 300_000) is None
-    assert last_number("1," * 300_000) == "1"
-
-
-@pytest.mark.parametrize(
-    ("response", "answer", "options", "reward"),
-    [
-        ("  Paris\n", "Paris", {}, 1),
-        ("paris", "Paris", {}, 0),
-        ("paris", "Paris", {"case_sensitive": False}, 1),
-        ("New \n York", "New York", {}, 1),
-        ("\uff14\uff12", "42", {}, 1),  # full-width digits
-        ("the answer is Paris", "Paris", {}, 0),
-        (r"thus \boxed{ 42 }", "42", {"extract": "boxed"}, 1),
-        ("42", "42", {"extract": "boxed"}, 0),
-        ("about 1,234.50", "1234.5", {"extract": "last-number"}, 1),
-        ("about 1,234.51", "1,234.5", {"extract": "last-number"}, 0),
-        ("#### 7 #### 8", "8", {"extract": r"regex:#### (\d+)"}, 1),
-    ],
-)
-def test_exact_match(response, answer, options, reward):
-    assert exact_match(response, answer, **options) == reward
-
-
-@given(st.text())
-def test_normalise_is_idempotent_on_white_space_and_matches_itself(text):
-    assert exact_match(f" {text}\n", text) == 1.0
-    assert normalise(normalise(text)) == normalise(text)
-
-
-def test_exact_verifier_uses_no_process_and_honours_finished():
-    verifier = Verifier(VerifierConfig(require_finished=True))
+def test_exact_match(response, answer, reward):
+    verifier = Verifier(VerifierConfig())
     assert verifier.pool is None
-    rewards = verifier.score([example()] * 3, ["7", "7", "8"], [True, False, True])
-    assert rewards.values.tolist() == [1, 0, 0]
-    assert rewards.status == ["ok"] * 3
-    lenient = Verifier(VerifierConfig())
-    assert lenient.score([example()], ["7"], [False]).values.tolist() == [1]
+    rewards = verifier.score([example(answer)], [response], [False])  # a truncated response is judged too
+    assert (rewards.values.tolist(), rewards.status) == ([reward], ["ok"])
 
 
 def test_math_verify_in_workers_with_a_real_hang_and_from_another_thread():
@@ -223,23 +142,13 @@ def test_user_function_that_hangs_dies_or_raises_is_counted_and_later_calls_work
     verifier.close()
 
 
-def test_user_function_gets_what_it_asks_for(user_module):
-    some = Verifier(VerifierConfig(verifier=f"{user_module}:some", workers=1))
-    rewards = some.score([example(prompt="abc", depth=2)], ["r"], [True])
-    assert rewards.values.tolist() == [3 + 20 + 100]
-    some.close()
-    everything = Verifier(VerifierConfig(verifier=f"{user_module}:everything", workers=1))
-    assert everything.score([example()], ["r"], [True]).values.tolist() == [5]
-    everything.close()
-
-
 @pytest.mark.parametrize(
     ("name", "message"),
     [
         ("judge_for_tests:nothing", "has no 'nothing'"),
         ("no_such_module_here:judge", "cannot import"),
-        ("judge_for_tests:not_a_function", "not callable"),
-        ("judge_for_tests:wants_more", "wants 'reward_model'"),
+        ("judge_for_tests:not_a_function", "not a callable|not callable"),
+        ("judge_for_tests:wants_more", "take the keywords response and answer"),
     ],
 )
 def test_user_function_that_cannot_be_used(user_module, name, message):
@@ -267,19 +176,24 @@ def test_workers_that_cannot_start_are_a_clear_error():
 
 @pytest.mark.skipif(sys.platform != "linux", reason="address-space limits are Linux's")
 def test_memory_limit_ends_a_call_as_an_error():
-    with VerifierPool(_hungry, (2**30,), workers=1, memory_limit_gib=0.25) as pool:
-        rewards = pool.score([{"response": "x"}])
+    pool = VerifierPool(_hungry, (2**30,), workers=1, memory_limit_gib=0.25)
+    rewards = pool.score([{"response": "x"}])
+    pool.close()
     assert rewards.status == ["error"]
     assert "MemoryError" in next(iter(rewards.messages))
 
 
 def test_interpreter_ends_although_the_pool_was_never_closed(tmp_path):
+    # (a+)+b backtracks for ever on a row of a's, holding the interpreter's lock.
+    (tmp_path / "judge_ab.py").write_text(
+        "import re\ndef judge(response, answer):\n    return bool(re.match('(a+)+b', response))\n"
+    )
     script = tmp_path / "script.py"
     script.write_text(
         "from fspo.tasks.verify import Verifier, VerifierConfig\n"
         "from fspo.tasks.base import Example\n"
         "if __name__ == '__main__':\n"
-        "    verifier = Verifier(VerifierConfig(extract='regex:(a+)+b', timeout_s=1.0, workers=2))\n"
+        "    verifier = Verifier(VerifierConfig(verifier='judge_ab:judge', timeout_s=1.0, workers=2))\n"
         "    rewards = verifier.score([Example('x-0', 'p', 'a')] * 2, ['a' * 40, 'ab'], [True] * 2)\n"
         "    print(rewards.status, rewards.values.tolist())\n"
     )
@@ -288,11 +202,10 @@ def test_interpreter_ends_although_the_pool_was_never_closed(tmp_path):
         capture_output=True,
         text=True,
         timeout=100,
-        env=os.environ | {"PYTHONPATH": os.getcwd()},
+        env=os.environ | {"PYTHONPATH": f"{os.getcwd()}{os.pathsep}{tmp_path}"},
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    # (a+)+b backtracks for ever on a row of a's, holding the interpreter's lock.
     assert done.stdout.strip() == "['timeout', 'ok'] [0.0, 1.0]"
 
 
@@ -300,11 +213,8 @@ def test_interpreter_ends_although_the_pool_was_never_closed(tmp_path):
     ("options", "message"),
     [
         ({"verifier": "exct"}, "did you mean 'exact'"),
-        ({"extract": "boxd"}, "did you mean 'boxed'"),
-        ({"extract": "regex:("}, "does not compile"),
         ({"verifier": "math", "timeout_s": 0.0}, "positive number of seconds"),
         ({"verifier": "math", "workers": 0}, "at least 1"),
-        ({"verifier": "json:loads", "extract": "boxed"}, "no effect"),
     ],
 )
 def test_bad_configuration(options, message):
@@ -315,7 +225,3 @@ def test_bad_configuration(options, message):
 def test_lengths_must_agree():
     with pytest.raises(UserError, match="2 examples, 1 responses"):
         Verifier(VerifierConfig()).score([example()] * 2, ["7"], [True])
-
-
-def test_extractor_none_is_the_text_itself():
-    assert make_extractor("none")(" a ") == " a "

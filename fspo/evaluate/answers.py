@@ -1,0 +1,119 @@
+"""The answers of a model to a benchmark, kept in a file.
+
+The first line of ``OUT/answers/MODEL/BENCHMARK.jsonl`` names the model, the prompts and the sampling settings. Then
+follows one line for each prompt with all its responses. The lines of a batch are appended and synced to the disk
+together, so a killed run keeps them. The next start drops a last line that was not written completely.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from transformers import PreTrainedModel
+
+from fspo.base.errors import UserError
+from fspo.base.files import digest, digest_of, write_text
+from fspo.config.evaluation import AnswerConfig
+from fspo.rollouts.collect import Collector
+from fspo.tasks.dataset import DatasetTask
+
+
+def model_key(model: str) -> str:
+    """Return a text that changes when the model changes: of a local folder a digest of its configuration and of the
+    first and last MiB of each file of weights; a hub name is returned unchanged.
+    """
+    folder = Path(model)
+    if not folder.is_dir():
+        return model
+    parts = []
+    configs = ("config.json", "adapter_config.json")
+    for file in sorted(p for p in folder.iterdir() if p.suffix in (".safetensors", ".bin") or p.name in configs):
+        with file.open("rb") as stream:
+            head = stream.read(1 << 20)
+            stream.seek(max(0, file.stat().st_size - (1 << 20)))
+            parts.append(f"{file.name} {file.stat().st_size} {digest(head)} {digest(stream.read())}")
+    return digest("\n".join(parts))
+
+
+def header(model: str, task: DatasetTask, settings: AnswerConfig) -> dict[str, Any]:
+    """Make the first line of an answer file: the model, the prompts and the sampling settings."""
+    every = [task.example("train", i) for i in range(task.size("train"))]
+    data = digest_of([[e.prompt, e.answer] for e in every])
+    return {"model": model_key(model), "benchmark": task.name, "data": data, **asdict(settings)}
+
+
+class AnswerFile:
+    """The file with the answers of one model to one benchmark; ``lines`` holds them by the prompt's number.
+
+    Raises
+    ------
+    UserError
+        If the file holds answers of another model, to other prompts or with other settings than the ``header`` says, or
+        if a line before the last is damaged.
+    """
+
+    def __init__(self, path: Path, header: dict[str, Any]) -> None:
+        self.path, self.lines = path, dict[int, dict[str, Any]]()
+        if not path.exists():
+            write_text(path, json.dumps(header) + "\n")
+            return
+        text = path.read_text(encoding="utf-8", errors="replace")
+        kept = text[: text.rfind("\n") + 1]
+        try:
+            rows = [json.loads(line) for line in kept.splitlines()]
+            found = rows[0] if rows else {}
+            self.lines = {row["prompt"]: row for row in rows[1:]}
+        except (json.JSONDecodeError, KeyError, TypeError) as error:
+            raise UserError(f"{path} is damaged ({error}): remove it to answer this benchmark again") from error
+        for key in header:
+            if found.get(key) != header[key]:
+                raise UserError(
+                    f"{path} was made with {key} {found.get(key)}, not {header[key]}: choose another --output, or "
+                    "remove the file to answer this benchmark again"
+                )
+        if kept != text:
+            write_text(path, kept)
+
+    def append(self, rows: Sequence[dict[str, Any]]) -> None:
+        """Append ``rows``, one line for each answered prompt, to the file and sync the file to the disk."""
+        try:
+            with self.path.open("ab") as stream:
+                stream.write("".join(json.dumps(row) + "\n" for row in rows).encode())
+                stream.flush()
+                os.fsync(stream.fileno())
+        except OSError as error:
+            raise UserError(f"cannot write {self.path}: {error.strerror}; make room and run the same again") from error
+
+
+def answer(
+    model: PreTrainedModel, collector: Collector, missing: Sequence[int], samples: int, batch_size: int
+) -> Iterator[list[dict[str, Any]]]:
+    """Sample and judge answers to the prompts ``missing``; yield lines of the answer file, one for each prompt.
+
+    A process samples at most ``batch_size`` responses at a time. Each process samples its share of the responses and
+    gets all of them.
+    """
+    prompts_at_once = max(1, batch_size // samples) * collector.world
+    for start in range(0, len(missing), prompts_at_once):
+        numbers = np.asarray(missing[start : start + prompts_at_once])
+        prompts = collector.prompts("train", numbers, numbers, none_fits=True)
+        rows = {int(n): {"prompt": int(n), "too_long": n not in prompts.ids} for n in numbers}
+        if len(prompts.ids):
+            batch = collector.collect(model, prompts, samples, stream="eval", rollout=0, step=0)
+            for n in prompts.ids:
+                at = np.flatnonzero(batch.prompt_ids == n)
+                tokens = [batch.responses[i].tolist() for i in at]
+                rows[int(n)] |= {
+                    "lengths": batch.lengths[at].tolist(),
+                    "truncated": batch.truncated[at].tolist(),
+                    "rewards": batch.rewards[at].tolist(),
+                    "status": batch.reward_status[at].tolist(),
+                    "responses": collector.tokenizer.batch_decode(tokens, skip_special_tokens=True),
+                }
+        yield list(rows.values())
