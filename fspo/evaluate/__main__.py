@@ -79,7 +79,7 @@ def _wanted(args: Any) -> list[tuple[str, AnswerConfig]]:
         name, _, count = entry.partition("@")
         if count and not (count.isdecimal() and len(count) < 10):
             raise UserError(f"--benchmarks {entry}: write NAME@K with a whole number K")
-        given = {f.name: getattr(args, f.name) for f in fields(AnswerConfig)}
+        given: dict[str, Any] = {f.name: getattr(args, f.name) for f in fields(AnswerConfig)}
         settings = AnswerConfig(**given | ({"samples": int(count)} if count else {}))
         wanted.append((name, settings))
     if not wanted:
