@@ -45,8 +45,8 @@ from fspo.train.trainer import Trainer
 from tests.fspo.sampling.vllm_server import serve
 
 TABLE = Path(__file__).parent / "results" / "mismatch.csv"
-MASKS = ("product", "geometric", "sqrt", "sqrt-kl")
-"""The masks that are compared, each at ranges that accept the shares ``TARGETS`` of every five rollouts."""
+MASKS = ("mis", "geo-mask", "engine-sqrt")
+"""The corrections that are compared, each at ranges that accept the shares ``TARGETS`` of every five rollouts."""
 EDGES = (1, 16, 32, 64, 128, 192, 265)
 
 

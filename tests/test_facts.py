@@ -112,3 +112,11 @@ def test_lists_of_log_columns_name_columns_of_the_schema():
     assert set(convert.COPIED) <= set(names.COLUMNS) & set(LOG_COLUMNS)
     assert set(names.COLUMNS) - set(LOG_COLUMNS) == others
     assert all(LOG_COLUMNS[name].kind.startswith(("int", "float", "bool")) for name in convert.COPIED)
+
+
+def test_no_metric_is_named_where_it_is_counted():
+    """The names stand in fspo/gradlog/metric_names.py; `Counts.add` is given one of them."""
+    calls = [(path, n) for path, tree in TREES.items() for n in ast.walk(tree) if isinstance(n, ast.Call)]
+    added = [(path, call.args[0]) for path, call in calls if ast.unparse(call.func) == "counts.add"]
+    assert len(added) > 10
+    assert [f"{path}:{name.lineno}" for path, name in added if isinstance(name, ast.Constant | ast.JoinedStr)] == []

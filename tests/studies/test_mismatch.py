@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from fspo.gradlog import GradLogWriter
 from fspo.gradlog.files import log_paths
 from fspo.gradlog.run_folder import GRADLOG
 from studies import mismatch as study
+from tests.analysis.conftest import Plan, write_log
 
 
 def test_rollouts_before_the_first_are_left_out(tmp_path: Path) -> None:
@@ -35,3 +37,19 @@ def test_tokens_that_err_alike_add_up_to_more_than_their_squares(tmp_path: Path)
         value, low, high = study.alike(tmp_path / name, "engine")
         assert low < expected < high
         assert value == pytest.approx(expected, rel=0.1)
+
+
+def test_a_run_is_measured_on_the_ratio_of_its_mismatch(tmp_path: Path) -> None:
+    run = write_log(tmp_path / "run", Plan(rollouts=5, prompts=64, width=8, engine=0.02))
+    rows = pd.DataFrame(list(study.measured("E", run, "engine")), columns=study.MismatchRow._fields)
+    assert set(rows["quantity"]) == {
+        *("H", "fair_exponent", "sd", "mean_weight", "alike", "cross"),
+        *("acceptance", "trend", "LRE_2", "cosine", "bias2", "mse"),
+    }
+    of_masks = rows[rows["mask"] != ""]
+    assert set(of_masks["mask"]) == set(study.MASKS)
+    share = of_masks.query("quantity == 'acceptance' and bin == 'all'")
+    assert share["estimate"].to_numpy() == pytest.approx(share["target"].to_numpy(), abs=0.01)
+    alone = rows.query("quantity == 'sd' and bin == 'all'")["estimate"]
+    assert len(alone) == 1
+    assert 0.02 < float(alone.iloc[0]) < 0.02 * 16  # of independent tokens, sd = 0.02 sqrt(L)

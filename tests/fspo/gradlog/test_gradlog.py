@@ -170,6 +170,18 @@ def test_each_required_column_is_missed(tmp_path, name):
         writer.append({k: v for k, v in rows(2).items() if k != name})
 
 
+def test_a_file_says_what_each_column_means(tmp_path):
+    write(tmp_path, 0)
+    schema = pq.read_schema(next((tmp_path / "gradlog").iterdir()))
+    assert schema.names == list(LOG_COLUMNS)
+    for field in schema:
+        column = LOG_COLUMNS[field.name]
+        assert field.nullable == (field.name not in REQUIRED)
+        assert field.metadata[b"doc"].decode() == f"{column.meaning}; {column.unit}"
+        kind = {"float32": "float", "float64": "double", "tokens": "list<", "list": "fixed_size_list"}
+        assert str(field.type).startswith(kind.get(column.kind, column.kind))
+
+
 def test_unknown_columns_are_refused(tmp_path):
     with pytest.raises(UserError, match="'sequence_length'"):
         GradLogWriter(tmp_path, width=WIDTH).append(rows(2) | {"sequence_length": 3})
