@@ -1,4 +1,4 @@
-"""Reproduce every claim: theory checks and maps, warm-up, calibration, training, analysis, figures, report.
+"""Reproduce every claim: theory checks, warm-up, calibration, training, analysis, figures, report.
 
 This file runs the stages in order, skips a stage whose inputs have not changed, and prints the claims' verdicts.
 """
@@ -71,7 +71,7 @@ class Reproduction:
         and the report is written."""
         if self.root.parent.is_file():
             raise UserError(f"--output {self.root.parent} is a file: name a folder")
-        from proofs_check.maps.output import check_output  # imported here, so that --help does not wait for pandas
+        from proofs_check.report import check_output  # imported here, so that --help does not wait for pandas
 
         # Refuse to overwrite a folder that a reproduction did not write. A reproduction's folder has a folder
         # ``stages`` of stamps or a folder ``checks``; `check_output` refuses a folder ``checks`` with other files.
@@ -115,8 +115,8 @@ class Reproduction:
         return 0 if checks["exit_status"] == 0 else 1
 
     def check_theory(self) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        """Run the theory checks, compute the maps of the theory and draw them; return the checks' report and the rows
-        of the figures' captions.json.
+        """Run the theory checks and draw the figures of the theory; return the checks' report and the rows of the
+        figures' captions.json.
 
         A failed check is reported and does not stop the later stages.
         """
@@ -127,11 +127,8 @@ class Reproduction:
         report = {"result": folder / "proofs_check.json", "passing": (0, 1)}
         inputs, command = source | {"only": self.sizes.checks}, (*common, "--only", self.sizes.checks)
         _, checks = self.common.module("checks", inputs, "proofs_check", *command, **report)
-        inputs = source | {"draws": self.sizes.draws, "parts": self.sizes.maps}
-        command = (*common, "--draws", str(self.sizes.draws), "--only", self.sizes.maps)
-        maps, _ = self.common.module("maps", inputs, "proofs_check.maps", *command)
-        inputs = {"maps": maps, "source": source_digest("figures", *GROUND_FLOOR)}
-        return checks, self.draw("figures-theory", inputs, "--theory", str(folder))
+        inputs = {"source": source_digest("figures", "proofs_check", *GROUND_FLOOR)}
+        return checks, self.draw("figures-theory", inputs, "--theory")
 
     def warm_up(self) -> str:
         """Warm up the embedded model once for all runs of the task; return its folder."""

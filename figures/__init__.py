@@ -30,7 +30,7 @@ class DrawnFigure:
     """What became of one figure: its files, caption and details, or the reason why it was not drawn.
 
     ``name`` is the name of the files without their endings, from `file_name`. ``numbers`` is a CSV file of the drawn
-    rows; figures of the theory have none, because their tables are CSV files already.
+    rows.
     """
 
     name: str
@@ -81,6 +81,15 @@ def of_ratio(tables: Tables) -> str:
     return f" Log-ratio: {tables.symbol} ({tables.on}), each response once, at first use."
 
 
+def check_names(only: Sequence[str], modules: Sequence[str]) -> None:
+    """Raise UserError, with the nearest known name, if a name of ``only`` is not one of ``modules``."""
+    from fspo.base.errors import unknown_name
+
+    for name in only:
+        if name not in modules:
+            raise unknown_name("figure", name, tuple(modules))
+
+
 def draw_all(
     tables: Tables,
     output: Path,
@@ -94,7 +103,7 @@ def draw_all(
     Parameters
     ----------
     tables : Tables
-        From ``figures.tables.load`` or ``load_theory``.
+        From ``figures.tables.load`` or ``figures.of_theory.numbers.theory_tables``.
     output : Path
         Folder for the files; made if missing.
     width : str
@@ -120,12 +129,9 @@ def draw_all(
 
     from figures.style import Style
     from figures.tables import NothingToDraw
-    from fspo.base.errors import unknown_name
 
     style = Style(width)
-    for name in only:
-        if name not in modules:
-            raise unknown_name("figure", name, tuple(modules))
+    check_names(only, modules)
     own = tables.only(rules) if rules else tables
     results = []
     for name in tqdm(
@@ -146,11 +152,10 @@ def _draw(module: ModuleType, tables: Tables, style: Style, output: Path, stem: 
 
     caption, _, details = module.caption(tables).partition("\n\n")
     pdf, png = save(module.figure(tables, style), output, stem, style)
-    numbers = None
-    if not module.__name__.startswith(of_theory.__name__):
-        numbers = output / f"{stem}.csv"
-        with whole_file(numbers) as part:
-            numbers_of(module.rows(tables)).to_csv(part, index=False, float_format="%.6g")
+    numbers = output / f"{stem}.csv"
+    rows = module.rows(tables) if hasattr(module, "rows") else tables[module.__name__.rpartition(".")[2]]
+    with whole_file(numbers) as part:
+        numbers_of(rows).to_csv(part, index=False, float_format="%.6g")
     return DrawnFigure(stem, title, caption + of_ratio(tables), details, pdf, png, numbers)
 
 

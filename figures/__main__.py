@@ -1,6 +1,6 @@
 """The command ``fspo figures RUN [RUN ...] --output DIR --width WIDTH``: draw publication figures from tables.
 
-``--theory DIR`` draws the theory's figures from the tables of ``fspo maps``.
+``--theory`` draws the figures of the theory, whose numbers it computes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.log.ratio import UPDATE
-from figures import DrawnFigure, draw_all, file_name, of_runs, of_theory
+from figures import DrawnFigure, check_names, draw_all, file_name, of_runs, of_theory
 from fspo.base.command_line import CommandParser, next_step
 from fspo.base.errors import UserError, run_cli
 from fspo.base.files import json_with, refuse_foreign, write_text
@@ -29,8 +29,8 @@ EXAMPLES = """examples:
       the same figures with bins of entropy, from what fspo analyse RUN --by entropy wrote
   fspo figures RUN --on engine
       the same figures of the mismatch between sampler and trainer, from fspo analyse RUN --on engine
-  fspo figures --theory out/proofs_check
-      the theory's figures, from what fspo maps wrote, in out/proofs_check/figures
+  fspo figures --theory --output figures-theory
+      the figures of the theory (docs/theory.md)
 """
 
 
@@ -79,18 +79,18 @@ def build_parser() -> CommandParser:
 
     parser = CommandParser(
         prog="fspo figures",
-        description="Draw publication figures (PDF and PNG) from the analysis tables of one or more runs, or from "
-        "the tables of the theory.",
+        description="Draw publication figures (PDF and PNG) from the analysis tables of one or more runs, and of "
+        "the theory.",
         examples=EXAMPLES,
     )
     parser.add_argument("runs", nargs="*", metavar="RUN", help="run folder that fspo analyse was run on")
-    parser.add_argument("--theory", type=Path | None, help="folder that fspo maps wrote to")
+    parser.add_argument("--theory", action="store_true", help="figures of the theory too, or alone without a run")
     parser.add_argument(
         "--by", type=str, default="length", help="column of the log that the bins are of: length, entropy, user.COLUMN"
     )
     parser.add_argument("--on", type=str, default=UPDATE.on, help=f"log-ratio of the tables: {', '.join(WORDS)}")
     parser.add_argument(
-        "--output", type=Path | None, help="folder for the files; FOLDER/figures for one folder, figures-out for more"
+        "--output", type=Path | None, help="folder for the files; RUN/figures for one run, else figures-out"
     )
     parser.add_argument("--width", type=str, default="neurips", help=f"venue width: {', '.join(WIDTHS)}")
     known = ", ".join(of_runs.FIGURES + of_theory.FIGURES)
@@ -101,34 +101,31 @@ def build_parser() -> CommandParser:
 def main(arguments: list[str] | None = None) -> int:
     """Draw the figures, print which were drawn and which skipped, and write the captions."""
     values = build_parser().parse_args(arguments)
-    from figures.tables import Tables, load, load_theory  # imported here, so that --help does not wait for pandas
+    from figures.tables import Tables, load  # imported here, so that --help does not wait for pandas
 
     runs = [Path(run) for run in values.runs]
-    folders = [*runs, *([values.theory] if values.theory else [])]
-    if not folders:
-        raise UserError("name at least one run folder (fspo figures RUN) or --theory FOLDER")
-    output = values.output or (folders[0] / "figures" if len(folders) == 1 else Path("figures-out"))
-    measured = load(runs, values.by, values.on) if runs else Tables({})
-    theory = load_theory(values.theory) if values.theory else Tables({})
+    if not runs and not values.theory:
+        raise UserError("name at least one run folder (fspo figures RUN), or --theory")
+    output = values.output or (runs[0] / "figures" if len(runs) == 1 else Path("figures-out"))
+    tables = load(runs, values.by, values.on) if runs else Tables({})
     check_output(output)
-    tables = replace(
-        measured,
-        frames=measured.frames | theory.frames,
-        outdated=measured.outdated | theory.outdated,
-    )
     modules = (of_runs.FIGURES if runs else ()) + (of_theory.FIGURES if values.theory else ())
+    check_names(values.only, modules)
+    if values.theory:
+        from figures.of_theory.numbers import theory_tables
+
+        tables = replace(tables, frames=tables.frames | theory_tables(values.only).frames)
     captions = captions_file(output, file_name("", tables))
     with _begun(captions):
         results = draw_all(tables, output, values.width, values.only, modules)
         for item in results:
             print(f"skipped  {item.name}: {item.skipped}" if item.skipped else f"drawn    {item.pdf} and .png")
         if all(item.skipped for item in results):
-            cure = "run fspo analyse on a longer run" if runs else "run fspo maps again"
-            raise UserError(f"nothing could be drawn (reasons above): {cure}")
+            raise UserError("nothing could be drawn (reasons above): run fspo analyse on a longer run")
         write_captions(results, captions)
     drawn = sum(not item.skipped for item in results)
     print(f"{drawn} figures drawn, {len(results) - drawn} skipped: {output} (captions: {captions.name})")
-    if runs and measured.by_length and values.on == UPDATE.on:
+    if runs and tables.by_length and values.on == UPDATE.on:
         print(next_step("report", runs))
     return 0
 

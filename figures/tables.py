@@ -1,4 +1,4 @@
-"""Read the tables of runs or of the theory, and select the rows that several figures draw."""
+"""Read the tables of runs, and select the rows that several figures draw."""
 
 from __future__ import annotations
 
@@ -19,12 +19,9 @@ from figures.style import OUTSIDE_MARKERS
 from fspo.base.errors import UserError, unknown_name
 from fspo.gradlog.run_folder import SUMMARY
 from fspo.rules import Ratio
-from proofs_check.maps.tables import MAP_COLUMNS
 
-COLUMNS: dict[str, tuple[str, ...]] = {name: columns_of(row) for name, row in TABLES.items()} | {
-    name: tuple(columns) for name, columns in MAP_COLUMNS.items()
-}
-"""Names of the columns of each table of a run and each table of the theory, by table name (docs/tables.md)."""
+COLUMNS: dict[str, tuple[str, ...]] = {name: columns_of(row) for name, row in TABLES.items()}
+"""Names of the columns of each table of a run, by table name (docs/tables.md)."""
 OF_OWN_RULE = ("over_time",)
 """Tables about the rule with which the run trained. That is the clip rule; with ``--on engine`` or ``--on behaviour``,
 where the log-ratio is the engine's or the behaviour's, it is the correction.
@@ -136,25 +133,6 @@ class Tables:
             cure = f": it needs {NEEDS[name]}" if name in NEEDS else ""
             raise NothingToDraw(f"table '{name}' is missing or empty{cure}")
         return frame
-
-
-def load_theory(folder: Path) -> Tables:
-    """Read the theory's tables, which ``fspo maps`` wrote into ``folder``.
-
-    Raises
-    ------
-    UserError
-        If the folder does not exist or holds no table of the theory.
-    """
-    folder = Path(folder)
-    cure = f"run fspo maps --output {folder} first"
-    if not folder.is_dir():
-        raise UserError(f"folder {folder} does not exist: {cure}")
-    found = {name: _read(folder, name, cure) for name in MAP_COLUMNS}
-    frames = {name: [(frame, cure)] for name, frame in found.items() if frame is not None}
-    if not frames:
-        raise UserError(f"no tables of the theory in {folder}: {cure}")
-    return _stacked(frames)
 
 
 def load(runs: Sequence[Path], by: str = LENGTH.column, on: str = UPDATE.on) -> Tables:

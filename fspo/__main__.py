@@ -46,7 +46,6 @@ GROUPS: dict[str, dict[str, Command]] = {
     },
     "you want the theory": {
         "check": Command("proofs_check.__main__", "check every statement of docs/theory.md", "--only T3,T7"),
-        "maps": Command("proofs_check.maps.__main__", "where each rule is fair, as tables", "--only fairness"),
     },
     "you review the paper": {
         "reproduce": Command("paper_repro", "every claim, with a verdict and a report", "--preset quick"),

@@ -41,13 +41,12 @@ def run_suite(
     ------
     UserError
         If ``jobs < 1``, if ``out`` is not a folder, or if it holds a file that has the name of an output of ``fspo
-        check`` or ``fspo maps`` but was written by neither.
+        check`` but was not written by it.
     """
     from tqdm import tqdm
 
     from proofs_check.frame import exit_status
-    from proofs_check.maps.output import check_output
-    from proofs_check.report import write_report
+    from proofs_check.report import check_output, write_report
     from proofs_check.run import run_checks
 
     check_output(out)
@@ -112,7 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"report: {options.output}/proofs_check.json (.md, .tex)")
     for line in damage:
         print(f"left out of the log {options.log}, because it cannot be read: {line}")
-    print(next_step("maps", []))
+    print(next_step("figures --theory", []))
     return max(status, int(bool(damage)))
 
 

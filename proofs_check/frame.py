@@ -38,11 +38,9 @@ class Method(StrEnum):
     """How a check tests a statement, independently of the code of ``fspo``."""
 
     CLOSED = "closed form"  # A formula is compared with mpmath or with another exact formula.
-    CERTIFIED = "certified"  # Ball arithmetic proves a bound for all parameters in given intervals.
     SIMULATED = "simulated"  # A test on drawn data gives a p-value, which is corrected for the number of such checks.
     ATTACKED = "attacked"  # A random search and an optimiser look for a counterexample to the statement.
     ENUMERATED = "enumerated"  # Expected values are sums over all responses of a small policy.
-    SYMBOLIC = "symbolic"  # Computer algebra or an SMT solver (z3) proves a step of the statement's proof.
     MACHINE_PROVED = "machine-proved"  # Coq's kernel accepts a formal proof of the statement.
     IDENTITY = "finite identity"  # An identity or a bound, computed on a gradient log, must hold up to rounding.
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fspo.base.files import write_text
+from fspo.base.files import begins_with, json_with, refuse_foreign, write_text
 from proofs_check.frame import Row, Verdict
 
 REPORT_COLUMNS = ("id", "method", "check", "verdict", "margin", "control", "seconds")
@@ -156,3 +156,19 @@ def write_report(rows: Sequence[Row], folder: Path, **run: Any) -> list[Path]:
     for name, text in writers.items():
         write_text(folder / name, text())
     return [folder / name for name in writers]
+
+
+def check_output(folder: Path) -> None:
+    """Refuse an output folder in which ``fspo check`` would overwrite a file that it did not write.
+
+    Raises
+    ------
+    UserError
+        If ``folder`` is such a folder, or a file.
+    """
+    ours = {
+        "proofs_check.json": json_with("rows", "summary", "exit_status"),
+        "proofs_check.md": begins_with(to_markdown([])),
+        "proofs_check.tex": begins_with(to_latex([]).splitlines()[0]),
+    }
+    refuse_foreign(folder, ours, "fspo check", "--output")

@@ -24,8 +24,6 @@ from fspo.plan import __main__ as plan
 from fspo.rules import preset
 from fspo.train import __main__ as train
 from proofs_check.__main__ import main as proofs_check
-from proofs_check.maps.__main__ import main as maps
-from proofs_check.maps.tables import MAP_COLUMNS
 
 HUGE = str(2**70)
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(paper_repro.__file__).parent)}
@@ -36,7 +34,6 @@ COMMANDS: dict[str, Callable[[list[str]], object]] = {
     "calibrate": lambda a: analysis(["calibrate", *a]),
     "sweep": lambda a: analysis(["sweep", *a]),
     "proofs": lambda a: proofs_check([*a, "--no-progress"]),
-    "maps": lambda a: maps([*a, "--no-progress"]),
     "figures": figures,
     "repro": paper_repro.main,
     "train": lambda a: train.main(["--model.name_or_path", "/nowhere/model", *a]),
@@ -165,15 +162,11 @@ proofs --only T99 -> T99
 proofs --method guessed -> guessed
 proofs --log torn -> torn
 proofs --strictt -> did you mean --strict?
-maps --out full -> name a new or an empty folder
-maps --draws 1 -> draws
-maps --only nothing -> nothing
 figures none -> none
 figures missing -> missing
-figures --theory full -> full
-figures --theory tables --output full -> name a new or an empty folder
-figures --theory tables --width a3 -> a3
-figures --theory tables --only [nothing] -> nothing
+figures --theory --output full -> name a new or an empty folder
+figures --theory --width a3 -> a3
+figures --theory --only [nothing] -> nothing
 repro --target .nan -> target
 repro --rollouts 0 -> --rollouts 0 must be at least 1
 repro --seeds [0,0] -> each once
@@ -243,12 +236,11 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "foreign-checks",
     ):
         (root / folder).mkdir(parents=True, exist_ok=True)
-    for folder in ("foreign-maps", "foreign-repro/quick/runs", "folder/inside"):
+    for folder in ("foreign-repro/quick/runs", "folder/inside"):
         (root / folder).mkdir(parents=True, exist_ok=True)
     for name in ("file", "full/notes.txt", "text/gradlog", "claims.json", "foreign-file/analysis", "locked/x.txt"):
         (root / name).write_text("mine\n")
     (root / "foreign-checks/proofs_check.json").write_text('{"mine": 1}')
-    (root / "foreign-maps/mse_map.csv").write_text("mine,not,yours\n1,2,3\n")
     (root / "foreign/analysis/acceptance.csv").write_text("mine,not,yours\n1,2,3\n")
     (root / "foreign-repro/quick/runs/mine.txt").write_text("mine")
     (root / "strange/gradlog/rollout-00000000-rank-0000.parquet").write_bytes(b"PAR1 nothing PAR1")
@@ -262,9 +254,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "begun").mkdir()
     (root / "begun/config.yaml").write_text("rollouts: 3\n")
     (root / "begun/run.json").write_text("{}")
-    (root / "tables").mkdir()
-    columns = list(MAP_COLUMNS["fairness_map"])
-    (root / "tables/fairness_map.csv").write_text(",".join(columns) + "\n" + ",".join(["x"] * len(columns)) + "\n")
     return root
 
 

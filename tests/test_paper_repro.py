@@ -41,7 +41,7 @@ def test_all_stages_run_and_a_second_start_finds_them_done(tmp_path: Path) -> No
     calibrated = ("--preset", "smoke", "--ranges", "calibrated")
     second = repro(*calibrated, cwd=tmp_path)
     check_outputs(out, second)
-    kept = {"checks", "maps", "figures-theory", "warm-up", "shared-run", "sweep"}
+    kept = {"checks", "figures-theory", "warm-up", "shared-run", "sweep"}
     assert done_before(second) == kept
     assert all(list((out / "superseded").glob(f"{name}-seed0-*")) for name in ("rloo", "fspo"))
     ranges = json.loads((out / "calibration.json").read_text())
@@ -76,7 +76,7 @@ def check_outputs(out: Path, start: subprocess.CompletedProcess[str]) -> None:
     checks = json.loads((out / "checks" / "proofs_check.json").read_text())["rows"]
     assert {row["id"] for row in checks} == set(PRESETS["smoke"].checks.split(","))  # make proofs has all of them
     assert f"{len(checks)} theory checks: all hold" in start.stdout
-    assert {p.name for p in (out / "figures-theory").glob("*.pdf")} >= {"tightness.pdf", "acceptance_laws.pdf"}
+    assert {p.name for p in (out / "figures-theory").glob("*.pdf")} >= {"cosine_tightness.pdf", "acceptance_laws.pdf"}
     report = (out / "report.html").read_text()
     assert "<img" in report or "<svg" in report
     assert "The cosine lemma is tight" in report

@@ -1,14 +1,4 @@
-"""Figures drawn from the tables of ``fspo maps``, one module for each."""
+"""Figures of the theory, one module for each. They draw tables of their own names, which ``numbers`` computes."""
 
-FIGURES = (
-    "acceptance_laws",
-    "drift_lre",
-    "tightness",
-    "berry_esseen",
-    "fairness_map",
-    "fairness_grid",
-    "mse_map",
-    "mse_best",
-    "adaptive_models",
-)
+FIGURES = ("acceptance_laws", "drift_and_scale", "cosine_tightness", "normal_approximation")
 """Names of the figures of the theory, in the order in which a paper would show them."""

@@ -49,11 +49,6 @@ class ReproductionSizes:
         Further options of ``fspo train``.
     checks : str
         Statements whose checks run, separated by commas; empty for all.
-    draws : int
-        Number of responses of each length that ``fspo maps`` draws from a log-ratio model for each simulated row of its
-        tables.
-    maps : str
-        Parts of the output of ``fspo maps`` to compute, separated by commas; empty for all.
     """
 
     rules: tuple[str, ...]
@@ -65,8 +60,6 @@ class ReproductionSizes:
     threads: int = 1
     options: dict[str, Any] = field(default_factory=dict)
     checks: str = ""
-    draws: int = 20_000
-    maps: str = ""
 
 
 PRESETS = {
@@ -89,8 +82,6 @@ PRESETS = {
         2,
         options={"batch.prompts": 16, "batch.minibatches": 2, "eval.prompts": 32, "optim.warmup_updates": 1},
         checks="T12",
-        draws=200,
-        maps="curves",
     ),
 }
 

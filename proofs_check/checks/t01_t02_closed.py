@@ -34,10 +34,9 @@ def sqrt_band(c_lo: float, c_hi: float, gamma: float = 0.5, drift: str = "gaussi
     """Return the rule with the band that the checks of T1 test: a band of shape sqrt, or of shape power if gamma is not
     1/2 (a control).
     """
-    changes = {"range_lo": c_lo, "range_hi": c_hi, "drift": drift}
     if gamma == 0.5:
-        return preset("fspo", **changes).rule
-    return preset("power", gamma=gamma, **changes).rule
+        return Rule("sqrt", c_lo, c_hi, drift=drift)  # type: ignore[arg-type]
+    return Rule("power", c_lo, c_hi, gamma=gamma, drift=drift)  # type: ignore[arg-type]
 
 
 def fair_closed(rng: np.random.Generator, gamma: float = 0.5, drift: str = "gaussian") -> Outcome:

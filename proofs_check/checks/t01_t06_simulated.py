@@ -85,7 +85,7 @@ def hurst_band(rng: np.random.Generator, gamma: float | None = None, draws: int 
     deviation of S grows like L^H, and the band of half-width c L^H accepts all lengths equally often.
     """
     hurst = 0.65
-    rule = preset("power", gamma=hurst if gamma is None else gamma, drift="kl").rule
+    rule = Rule("power", 0.03, 0.03, gamma=hurst if gamma is None else gamma, drift="kl")
     found = counts(rng, FractionalNoise(MU, SIGMA, hurst), rule, GRID, draws)
     return homogeneous(found, draws, wanted=0.005, hurst=hurst, gamma=rule.gamma, draws=draws)
 

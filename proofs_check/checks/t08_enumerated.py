@@ -12,7 +12,7 @@ from typing import Any, get_args
 
 import numpy as np
 
-from fspo.rules import Drift, Rule, drift_stats
+from fspo.rules import Rule, drift_stats
 from fspo.rules.clip import CUTTING_ALIKE, Outside
 from fspo.theory import Floats
 from proofs_check.frame import Check, Method, Outcome
@@ -31,7 +31,7 @@ Multiplier = Callable[..., float]
 def by_rules(rule: Rule, bandit: Bandit) -> Floats:
     """Return the coefficient M w A of each response (N,) as ``Rule.apply`` computes it."""
     s, A = bandit.token_log_ratios, bandit.advantages
-    m = rule.centre(drift_stats(s, bandit.responses.symbols >= 0, A), A)
+    m = rule.centre(drift_stats(s, bandit.responses.symbols >= 0))
     return rule.apply(bandit.log_ratio, bandit.lengths, A, m).clipped_weight * A
 
 
@@ -47,9 +47,9 @@ def by_loss(rule: Rule, bandit: Bandit) -> Floats:
     new, old = (torch.tensor(token_log_probs(theta, bandit.responses)) for theta in (bandit.new, bandit.old))
     mask = torch.tensor(bandit.responses.symbols >= 0)
     A = torch.tensor(bandit.advantages)
-    stats = objective(new, old, mask, A, Rule("none")).records.drift_stats(A)
+    stats = objective(new, old, mask, A, Rule("none")).records.drift_stats()
     new.requires_grad_()
-    objective(new, old, mask, A, rule, m=rule.centre(stats, A)).loss.backward()
+    objective(new, old, mask, A, rule, m=rule.centre(stats)).loss.backward()
     assert new.grad is not None
     found = -len(A) * new.grad
     if not bool(torch.all(torch.where(mask, found == found[:, :1], found == 0))):
@@ -72,8 +72,8 @@ def section_2(
     bandit = replace(bandit, advantages=rng.choice([-1.5, -0.5, 0.0, 0.5, 2.0], len(bandit.advantages)))
     s, S, A, n = bandit.token_log_ratios, bandit.log_ratio, bandit.advantages, bandit.lengths
     outcomes, unseen = [], set()
-    for name in get_args(Drift):
-        m = defined.drift((read or {}).get(name) or name, s, n, A, np.ones(len(A))) * n
+    for name in defined.DRIFTS:
+        m = defined.drift((read or {}).get(name) or name, s, n, np.ones(len(A))) * n
         for outside, dual in CLIPS:
             rule: Any = Rule("sqrt", 0.1, 0.12, drift=name, outside=outside, dual=dual)  # type: ignore[arg-type]
             lo, hi = m - 0.1 * np.sqrt(n), m + 0.12 * np.sqrt(n)

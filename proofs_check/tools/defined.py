@@ -9,29 +9,26 @@ import math
 
 from fspo.theory import Floats
 
+DRIFTS = ("none", "kl", "gaussian", "tilted")
+"""Names of the drifts."""
 
-def drift(name: str, s: Floats, lengths: Floats, A: Floats, mass: Floats) -> Floats:
-    """Return the centre m of the band of each response (N,), nats per token.
+
+def drift(name: str, s: Floats, lengths: Floats, mass: Floats) -> float:
+    """Return the centre m of the band, nats per token.
 
     Parameters
     ----------
     name : str
-        Name of the drift: none, kl, gaussian, tilted or signed.
+        One of `DRIFTS`.
     s : array (N, T)
         Token log-ratios, 0 after the end.
-    lengths, A, mass : arrays (N,)
-        Lengths, advantages, and the weight with which each response counts in a mean over tokens.
+    lengths, mass : arrays (N,)
+        Lengths, and the weight with which each response counts in a mean over tokens.
     """
     tokens = mass @ lengths
     k3 = sum(mass[i] * (math.exp(x) - 1 - x) for i, row in enumerate(s) for x in row) / tokens
     square = sum(mass[i] * x * x for i, row in enumerate(s) for x in row) / tokens
-    constant = {"none": 0.0, "kl": -k3, "gaussian": -square / 2, "tilted": square / 2}
-    if name in constant:
-        return 0 * A + constant[name]
-    S, out = s.sum(axis=1), 0 * A
-    for side in (A > 0, A < 0):
-        out[side] = (mass[side] @ S[side]) / (mass[side] @ lengths[side])
-    return out
+    return dict(zip(DRIFTS, (0.0, -k3, -square / 2, square / 2), strict=True))[name]
 
 
 def multiplier(outside: str, dual: float | None, S: float, A: float, lo: float, hi: float, centre: float) -> float:

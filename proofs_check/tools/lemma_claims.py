@@ -1,25 +1,25 @@
 """T7, the inequality of the cosine lemma, and false variants of it, computed in float64 to search for counterexamples
-and in ball arithmetic to judge them (docs/theory.md section 5).
+and with 115 digits to judge them (docs/theory.md section 5).
 
 A search computes T7's quantities with float64, and their gradient with complex numbers (the complex step, which loses
-no digits). What the search finds is judged by ball arithmetic (Arb) on the same inputs, taken as exact numbers:
-rounding can neither make a counterexample nor hide one.
+no digits). What the search finds is judged by mpmath on the same inputs, taken as exact numbers: what float64 rounds
+can neither make a counterexample nor hide one.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import mpmath as mp
 import numpy as np
-from flint import arb, arb_mat, ctx
 
 from fspo import theory
 
-BITS = 384
-"""Precision of the verdict in bits: 115 decimal digits."""
+EXACT = 115
+"""Decimal digits of the verdict."""
 _EPS = float(np.finfo(np.float64).eps)
 
 
@@ -79,8 +79,8 @@ def sharp_strata(rho: float, eps: float = 0.5, orthogonal: bool = True) -> Strat
 
 class Terms(NamedTuple):
     """The LREs, kappas and eta of which T7's rho consists (docs/theory.md section 5), and the sine of the angle between
-    true and clipped update, as float or complex arrays (B,) for a batch of B examples of strata, or as balls for one
-    example.
+    true and clipped update, as float or complex arrays (B,) for a batch of B examples of strata, or as numbers of
+    mpmath for one example.
     """
 
     lre_inf: Any
@@ -126,65 +126,43 @@ def float_terms(p: Any, a: Any, g: Any, delta: Any) -> Terms:
     )
 
 
-def ball_terms(case: Strata) -> Terms:
-    """Return the quantities of T7 (see `Terms`), by the definitions of docs/theory.md section 5, in balls that contain
-    the exact values.
-    """
-    with ctx.workprec(BITS):
-        p = [arb(x) for x in case.p.tolist()]
-        a = [arb(x) for x in case.a.tolist()]
-        g, clipped = arb_mat(case.g.tolist()), arb_mat(case.clipped.tolist())
-        K, D = case.g.shape
-        mass = sum(p, arb(0))
+def exact_terms(case: Strata) -> Terms:
+    """Return the quantities of T7 (see `Terms`), by the definitions of docs/theory.md section 5, to `EXACT` digits."""
+    with mp.workdps(EXACT):
+        p, a = ([mp.mpf(x) for x in numbers.tolist()] for numbers in (case.p, case.a))
+        g, clipped = ([[mp.mpf(x) for x in row] for row in rows.tolist()] for rows in (case.g, case.clipped))
+        mass = mp.fsum(p)
         p = [x / mass for x in p]
-        mean = sum((x * y for x, y in zip(p, a, strict=True)), arb(0))
-        weights = arb_mat([p])
-        total, update = (weights * g).entries(), (weights * clipped).entries()
-        norm = _ball_norm(total)
-        along = _dot(total, update)
-        # With true update x and clipped update y, |x|^2 |y|^2 - <x, y>^2 cancels digits; at 384 bits its error stays
-        # below 2^-300.
-        across = _dot(total, total) * _dot(update, update) - along * along
-        rows = [[g[k, d] for d in range(D)] for k in range(K)]
-        kappa = kappa_c = kappa_c2 = eta = lre_2 = lre_inf = arb(0)
-        for k, row in enumerate(rows):
+        mean = mp.fdot(p, a)
+        total, update = ([mp.fdot(p, column) for column in zip(*rows, strict=True)] for rows in (g, clipped))
+        norm = mp.norm(total)
+        along = mp.fdot(total, update)
+        # With true update x and clipped update y, |x|^2 |y|^2 - <x, y>^2 cancels digits; many more are left.
+        across = max(mp.fdot(total, total) * mp.fdot(update, update) - along * along, mp.mpf(0))
+        kappa = kappa_c = kappa_c2 = eta = lre_2 = lre_inf = mp.mpf(0)
+        for k, row in enumerate(g):
             r = a[k] / mean - 1
-            spread = _ball_norm([x - y for x, y in zip(row, total, strict=True)])
-            kappa += p[k] * _ball_norm(row)
+            spread = mp.norm([x - y for x, y in zip(row, total, strict=True)])
+            kappa += p[k] * mp.norm(row)
             kappa_c += p[k] * spread
             kappa_c2 += p[k] * spread * spread
             lre_2 += p[k] * r * r
-            if case.a[k] > 0:
-                inner = [clipped[k, d] / a[k] - x for d, x in enumerate(row)]
-                eta += p[k] * a[k] / mean * _ball_norm(inner)
-            if case.p[k] > 0:
-                lre_inf = arb.max(lre_inf, abs(r))
+            if a[k] > 0:
+                inner = [x / a[k] - y for x, y in zip(clipped[k], row, strict=True)]
+                eta += p[k] * a[k] / mean * mp.norm(inner)
+            if p[k] > 0:
+                lre_inf = max(lre_inf, abs(r))
+        size = norm * mp.norm(update)
         return Terms(
             lre_inf,
-            _root(lre_2),
+            mp.sqrt(lre_2),
             kappa / norm,
             kappa_c / norm,
-            _root(kappa_c2) / norm,
+            mp.sqrt(kappa_c2) / norm,
             eta / norm,
-            _root(across) / (norm * _ball_norm(update)),
+            mp.sqrt(across) / size if size else mp.nan,
             along > 0,
         )
-
-
-def _dot(x: Sequence[arb], y: Sequence[arb]) -> arb:
-    return sum((u * v for u, v in zip(x, y, strict=True)), arb(0))
-
-
-def _ball_norm(x: Sequence[arb]) -> arb:
-    return _root(_dot(x, x))
-
-
-def _root(x: arb) -> arb:
-    """Return the square root of a number that is known to be >= 0, although its ball may reach below 0."""
-    if x > 0:
-        return x.sqrt()
-    half = x.upper().sqrt() / 2  # midpoint and radius of the ball [0, sqrt(upper)] are equal
-    return arb(half.mid(), half.upper())
 
 
 @dataclass(frozen=True)
@@ -211,13 +189,11 @@ class LemmaBound:
         rho = np.take_along_axis(stacked, np.argmin(stacked.real, axis=0)[None], axis=0)[0]
         return self._bound(self.factor * (rho + terms.eta if self.with_eta else rho))
 
-    def balls(self, terms: Terms) -> arb:
-        """Return, as a ball, the largest sine of the angle from true to clipped update that this inequality (T7's or a
-        variant of it) allows for the quantities ``terms``."""
-        rho = self.products[0](terms)
-        for product in self.products[1:]:
-            rho = arb.min(rho, product(terms))
-        return self._bound(arb(self.factor) * (rho + terms.eta if self.with_eta else rho))
+    def exact(self, terms: Terms) -> Any:
+        """Return, as a number of mpmath, the largest sine of the angle from true to clipped update that this inequality
+        (T7's or a variant of it) allows for the quantities ``terms``."""
+        rho = min(product(terms) for product in self.products)
+        return self._bound(mp.mpf(self.factor) * (rho + terms.eta if self.with_eta else rho))
 
     def _bound(self, rho: Any) -> Any:
         """Return, for a value of rho, the largest sine of the angle between true and clipped update that T7's
@@ -225,8 +201,8 @@ class LemmaBound:
         """
         if self.exponent == 0.5:
             return rho
-        if isinstance(rho, arb):
-            return (1 - (1 - rho * rho) ** arb(2 * self.exponent)).sqrt() if rho < 1 else rho
+        if isinstance(rho, mp.mpf):
+            return mp.sqrt(1 - (1 - rho * rho) ** (2 * self.exponent)) if rho < 1 else rho
         safe = np.where(rho.real < 1, rho, 0.5)
         return np.where(rho.real < 1, np.sqrt(1 - (1 - safe * safe) ** (2 * self.exponent)), rho)
 
@@ -271,9 +247,8 @@ class Judgement:
     Attributes
     ----------
     slack : float or None
-        (rho - sin)/rho, with sin the sine of the angle between clipped and true update. Its sign is proved; it is NaN
-        if ball arithmetic cannot decide the sign, and -1 if the cosine is <= 0. None if rho >= 1, where the inequality
-        promises nothing, or if rho and the sine are both 0.
+        (rho - sin)/rho, with sin the sine of the angle between clipped and true update; -1 if the cosine is <= 0. None
+        if rho >= 1, where the inequality promises nothing, or if rho and the sine are both 0.
     suite : str
         Empty, or a sentence on how ``fspo.theory`` differs from the exact values by more than rounding.
     """
@@ -283,25 +258,21 @@ class Judgement:
 
 
 def judge_exactly(case: Strata, claim: LemmaBound = STATED, suite: bool = True) -> Judgement:
-    """Judge the inequality ``claim`` (T7 or a variant) at one example of strata by ball arithmetic. With ``suite`` also
+    """Judge the inequality ``claim`` (T7 or a variant) at one example of strata to `EXACT` digits. With ``suite`` also
     compare the rho and the bound that ``theory.cosine_lemma`` returns with the exact values.
     """
-    terms = ball_terms(case)
-    with ctx.workprec(BITS):
-        rho = claim.balls(terms)
+    terms = exact_terms(case)
+    with mp.workdps(EXACT):
+        rho = claim.exact(terms)
         if not rho < 1:
             slack = None
         elif not terms.forward:
             slack = -1.0
-        elif rho < arb(2) ** -180:
-            slack = None if terms.sine < arb(2) ** -60 else -1.0
+        elif rho < 1e-54:
+            slack = None if terms.sine < 1e-18 else -1.0
         else:
-            slack = float((rho - terms.sine).mid() / rho.mid())
-            uncertain = float((rho - terms.sine).rad() / rho.mid())
-            # Ball arithmetic cannot tell whether T7's rho or the sine of the angle is smaller. If they agree to 30
-            # digits, as in the example T7s, the slack is 0, else unknown (NaN).
-            if abs(slack) <= uncertain:
-                slack = 0.0 if uncertain < 1e-30 else math.nan
+            slack = float((rho - terms.sine) / rho)
+            slack = 0.0 if abs(slack) < 1e-30 else slack  # equal to 30 digits, as in the example T7s
         return Judgement(slack, suite_departure(case, terms) if suite else "")
 
 
@@ -310,8 +281,7 @@ def suite_departure(case: Strata, terms: Terms) -> str:
     rounding.
     """
     lemma = case.lemma()
-    exact = float(STATED.balls(terms).mid())
-    kappa, reach = float(terms.kappa.mid()), float(terms.lre_inf.mid())
+    exact, kappa, reach = float(STATED.exact(terms)), float(terms.kappa), float(terms.lre_inf)
     allowed = 4 * _EPS * sum(case.g.shape) * (1 + reach) * (1 + kappa) ** 2 + 16 * _EPS * exact
     if not abs(lemma.rho - exact) <= allowed:
         return f"theory gives rho {lemma.rho!r} for {exact!r}; rounding allows {allowed:.0e}"

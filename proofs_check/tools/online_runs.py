@@ -1,8 +1,8 @@
-"""Measure the acceptance of bands that follow a target, after learning, under each log-ratio model (T14, T15).
+"""Measure the acceptance of bands that follow a target, after learning, under each log-ratio model (T14).
 
 In each of several independent runs `OnlineRule`, the class that training uses, learns a band from the responses that a
 log-ratio model draws. Then, before each of several later updates, the band is applied to fresh responses of every
-length. The acceptance at a length is the mean over those updates: the long-run acceptance of which T14 and T15 speak.
+length. The acceptance at a length is the mean over those updates: the long-run acceptance of which T14 speaks.
 Intervals treat runs as independent.
 """
 
@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from fspo.rules import Rule, TokenMeans, excess_quantile, preset, scaled, standardized_excess
+from fspo.rules import Rule, TokenMeans, excess_quantile, scaled, standardized_excess
 from fspo.rules.online import OnlineRule
 from fspo.stats.intervals import PERCENT
 from fspo.theory import Floats
@@ -39,7 +39,12 @@ from proofs_check.tools.settings import MU, SIGMA, TARGET
 
 LENGTHS: Floats = np.array([m * 2.0**k for k in range(3, 9) for m in (1.0, 1.5)])
 """Lengths of the simulated responses, with equal shares: 8, 12, 16, 24 ... 384 tokens."""
-RULES = ("fspo", "fspo-auto", "fspo-adaptive", "fspo-conformal")
+RULES = {
+    "fspo": Rule("sqrt", 0.03, 0.03, drift="kl"),
+    "learnt range": Rule("sqrt", 0.3, 0.3, drift="kl", adapt="range", target=TARGET),
+    "learnt exponent": Rule("power", 0.3, 0.3, gamma=0.5, drift="kl", adapt="exponent", target=TARGET),
+}
+"""The rules by name. A band that follows a target starts with a range far wider than the one that meets it."""
 ROWS, ROLLOUT = 240, 8
 """Number of responses in an update, and number of updates in a rollout."""
 LEARN, JUDGE, RUNS = 32, 16, 16
@@ -63,26 +68,8 @@ MODELS: Mapping[str, LogRatioModel] = {
     "advantage-drift": AdvantageDrift(MU, SIGMA, pull=0.003, positive=0.5, trend=-0.4),
 }
 """The log-ratio models under which bands learn, by their names in ``proofs_check.models``."""
-WORDS = {
-    "gaussian": "Gaussian tokens",
-    "scaled-student": "heavy tails, one scaled law",
-    "scaled-gamma": "skewed, one scaled law",
-    "heteroscedastic": "scale grows like L^.15",
-    "fractional": "fractional noise, H = .35",
-    "student-tokens": "heavy-tailed tokens",
-    "exponential-tokens": "skewed tokens",
-    "ar1": "AR(1) tokens, .95",
-    "markov": "Markov-modulated tokens",
-    "shifted-lengths": "policy that stops sooner",
-    "advantage-drift": "drift by the sign of A",
-}
-"""Descriptions of the log-ratio models, for tables and figures."""
 FAIR = ("gaussian", "scaled-student", "scaled-gamma")
 """Log-ratio models under which FSPO's band around the model's drift accepts the same share at every length (T1)."""
-TIES = ("shifted-lengths",)
-"""Log-ratio models whose S takes so few values that several responses have the same one. T15 then gives only a lower
-bound of the acceptance.
-"""
 POWER = ("heteroscedastic", "fractional")
 """Log-ratio models under which FSPO's band accepts some lengths more often than others, but a band whose half-width
 grows with another power of L does not.
@@ -116,14 +103,6 @@ class Learnt:
         z = np.log(LENGTHS)
         z = (z - z.mean()) / z.std()
         return np.stack([self.accepted.mean(axis=1), self.accepted @ z / z.size], axis=1)
-
-
-def template(name: str, drift: str = "kl") -> Rule:
-    """Return the rule of a preset with the given drift. If its band follows a target, the range starts at .3, far
-    wider than the range that meets the target.
-    """
-    rule = preset(name, drift=drift).rule
-    return rule if rule.adapt == "none" else replace(rule, range_lo=0.3, range_hi=0.3, target=TARGET)
 
 
 def drawn(rng: np.random.Generator, model: LogRatioModel, rows: int) -> tuple[Floats, Floats, Floats]:
@@ -185,12 +164,11 @@ def squared_lre(kept: Floats) -> float:
 
 
 def survey(
-    rng: np.random.Generator, drift: str = "kl", models: Mapping[str, LogRatioModel] = MODELS, runs: int = RUNS
+    rng: np.random.Generator, models: Mapping[str, LogRatioModel] = MODELS, runs: int = RUNS
 ) -> Iterator[tuple[str, dict[str, Learnt]]]:
     """Yield, for each log-ratio model, its name and the band that each rule of RULES has learnt from its draws."""
-    rules = [template(name, drift) for name in RULES]
     for name, model in models.items():
-        yield name, dict(zip(RULES, learnt(rng, model, rules, runs), strict=True))
+        yield name, dict(zip(RULES, learnt(rng, model, tuple(RULES.values()), runs), strict=True))
 
 
 def lre_row(found: Learnt) -> dict[str, Any]:

@@ -94,7 +94,7 @@ def _states(theta: Floats, responses: PolicyResponses) -> tuple[np.ndarray, np.n
     return np.broadcast_to(np.arange(theta.shape[0]), symbol.shape), previous, symbol, live
 
 
-PRESETS = ("rloo", "gspo", "fspo", "fspo-kl", "fspo-tilted", "power")
+PRESETS = ("rloo", "gspo", "fspo", "fspo-kl")
 """Presets under which the update of a small policy is checked against T7 and T8."""
 
 

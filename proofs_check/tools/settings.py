@@ -18,5 +18,3 @@ GRID: Floats = np.array([4.0, 16, 64, 256, 1024, 4096])
 """Lengths in tokens at which simulated checks draw responses."""
 DIGITS = 50
 """Decimal digits of the computations with mpmath."""
-AGREEMENT = 1e-12
-"""Largest relative error of a float64 formula of ``fspo.theory`` that passes a check."""

@@ -48,7 +48,7 @@ try:
     main({list(words)!r})
 except SystemExit:
     pass
-heavy = {{"scipy", "pandas", "pyarrow", "matplotlib", "seaborn", "torch", "transformers", "sympy"}}
+heavy = {{"scipy", "pandas", "pyarrow", "matplotlib", "seaborn", "torch", "transformers"}}
 print("loaded", *sorted(heavy & sys.modules.keys()))
 """
     done = subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True, check=True)

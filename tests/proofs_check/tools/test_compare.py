@@ -6,11 +6,9 @@ import math
 
 import numpy as np
 import pytest
-from flint import arb
 from scipy import stats
 
 from proofs_check.frame import Verdict, judge
-from proofs_check.tools.balls import inside
 from proofs_check.tools.compare import close, frequencies, holds, homogeneous, mean_is, within, worst
 
 
@@ -78,4 +76,3 @@ def test_what_is_no_probability_never_passes():
         assert judge(frequencies([50, 50], 100, [0.5, wrong], wanted=1.0)) is Verdict.FAIL
     assert judge(frequencies([100], 100, [1 + 1e-15], wanted=1.0)) is Verdict.PASS
     assert judge(within([50, 50], 100, [0.1, math.nan], [0.9, math.nan], 1.0)) is Verdict.UNDECIDED
-    assert judge(inside([0.5, math.nan], [arb(0.5), arb(0.5)], 1e-9)) is Verdict.UNDECIDED

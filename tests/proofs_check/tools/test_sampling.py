@@ -129,7 +129,6 @@ def test_progress_bar_counts_draws(capsys):
         ({"rate": "weight"}, "rate 'weight'"),
         ({"rate": "update"}, "IndependentAdvantage"),
         ({"rule": preset("grpo").rule}, "paths"),
-        ({"rule": preset("ctpo").rule}, "paths"),
         ({"model": GaussianTokens(0.1, 0.03)}, "mu <= 0"),
         ({"model": MarkovTokens(-0.001, 0.03), "lengths": [2.5]}, "whole"),
     ],

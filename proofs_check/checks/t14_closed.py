@@ -1,21 +1,18 @@
-"""Check T14 and T15: bands that follow a target acceptance, updated by the trainer's code (docs/theory.md sections 2
-and 6).
-"""
+"""Check T14: bands that follow a target acceptance, updated by the trainer's code (docs/theory.md sections 2 and 6)."""
 
 from __future__ import annotations
 
 import math
-from fractions import Fraction
 from functools import partial
 
 import numpy as np
 
 from fspo.rules import Rule
-from fspo.rules.online import GAIN, MAX_HALF_WIDTH, OnlineRule, conformal_quantile
+from fspo.rules.online import GAIN, MAX_HALF_WIDTH, OnlineRule
 from fspo.theory import Floats
 from proofs_check.frame import Check, Method, Outcome
 from proofs_check.models import FractionalNoise, GaussianTokens, Heteroscedastic, LogRatioModel, matching_means
-from proofs_check.tools.compare import bonferroni, holds, mean_is
+from proofs_check.tools.compare import holds, mean_is
 from proofs_check.tools.settings import MU, SIGMA, TARGET
 
 GRID = 4.0 ** np.arange(2, 6)
@@ -26,7 +23,7 @@ HETEROSCEDASTIC, FRACTIONAL = Heteroscedastic(MU, SIGMA, beta=0.15), FractionalN
 
 def template(adapt: str, target: float = TARGET) -> Rule:
     """Return fspo-kl's rule with a range ten times too wide and a target acceptance that its band must learn to meet.
-    ``adapt`` says what is learnt: the range, the exponent too, or a factor on the band for each bin of lengths.
+    ``adapt`` says what is learnt: the range, or the exponent too.
     """
     shape, gamma = ("power", 0.5) if adapt == "exponent" else ("sqrt", None)
     return Rule(shape, 0.3, 0.3, gamma=gamma, drift="kl", adapt=adapt, target=target)  # type: ignore[arg-type]
@@ -94,7 +91,7 @@ def learnt_acceptance(
 ) -> Outcome:
     """Check that a band that follows a target reaches it at each of the four lengths of ``GRID``: mean acceptance over
     updates 81 to 120 of 256 responses each, averaged over ``chains`` independent runs. ``adapt`` says what is learnt:
-    the range, the exponent too, or a factor for each bin of lengths.
+    the range, or the exponent too.
     """
     means, found = matching_means(model), []
     for _ in range(chains):
@@ -112,58 +109,6 @@ def learnt_acceptance(
                 online.end_rollout()
         found.append(np.mean(kept, axis=0).reshape(16, GRID.size).mean(0))
     return mean_is(np.array(found), np.full(GRID.size, target), wanted=0.02, chains=chains)
-
-
-def rank_bounds(rng: np.random.Generator, correction: int = 1) -> Outcome:
-    """Check T15 (conformal bands). From the excesses of n past responses the code takes the k-th smallest as the factor
-    on the band, with target <= k/(n+1) < target + 1/(n+1), which is checked in exact fractions. A control gives the
-    code one excess less, which takes back T15's correction for finite n, so that k is about n times the target.
-    """
-    slack = []
-    for n in (1, 2, 9, 19, 40, 99, 128, 512):
-        for _ in range(40):
-            target = Fraction(int(rng.integers(1, 1000)), 1000)
-            k = conformal_quantile(np.arange(1, n + correction), float(target))
-            if k == math.inf:
-                slack.append(target - Fraction(n, n + 1))  # k is infinite if and only if target > n/(n + 1)
-                continue
-            chance = Fraction(int(k), n + 1)
-            # T15's inequality k/(n+1) < target + 1/(n+1) is strict, but a slack may be 0. The target is a multiple of
-            # 1/1000, so where the inequality holds, its right side exceeds its left one by at least 1/(1000 (n+1)).
-            # Half of that number is therefore subtracted from the slack.
-            slack += [chance - target, target + Fraction(1, n + 1) - chance - Fraction(1, 2000 * (n + 1))]
-    return holds([float(x) for x in slack], "probability")
-
-
-def beta_binomial(rng: np.random.Generator, rule: str = "conformal", past: float = 1.0, n: int = 61) -> Outcome:
-    """Check T15 (conformal bands): the rule learns from n past responses of each of three lengths. The number of
-    accepted responses among 200 new ones of a length must then have the beta-binomial law that T15 states.
-    """
-    from scipy.stats import betabinom, kstest
-
-    lengths, new, runs = np.array([12.0, 100.0, 900.0]), 200, 400
-    k = math.ceil((n + 1) * TARGET)
-    law, model, counts = betabinom(new, k, n + 1 - k), HETEROSCEDASTIC, []
-    means = matching_means(model)
-    for _ in range(runs):
-        online = OnlineRule(template("bins" if rule == "conformal" else "range"))
-        at = np.repeat(lengths, n)
-        online.observe(
-            past * (model.sample(rng, at) - MU * at) + MU * at, at, np.ones_like(at), online.template.centre(means)
-        )
-        online.end_rollout()
-        at = np.repeat(lengths, new)
-        applied = online.rule.apply(model.sample(rng, at), at, np.ones_like(at), online.rule.centre(means))
-        counts.append(applied.in_band.reshape(3, new).sum(1))
-    p_values, means = [], np.mean(counts, axis=0) / new
-    for column in np.array(counts).T:
-        # Each count is replaced by a random number between the beta-binomial distribution function just below it and at
-        # it. If the counts have that law, these numbers are uniform in [0, 1].
-        place = law.cdf(column) - rng.random(runs) * (law.cdf(column) - law.cdf(column - 1))
-        p_values.append(kstest(place, "uniform").pvalue)
-    spread = 4 * float(np.max(np.std(counts, axis=0))) / new / math.sqrt(runs)
-    note = f"accepted {np.round(means, 3).tolist()}, stated {k / (n + 1):.3f}"
-    return Outcome(p_value=bonferroni(p_values), resolution=spread, wanted=0.02, note=note)
 
 
 CHECKS = (
@@ -199,22 +144,5 @@ CHECKS = (
         "exponent: fair under fractional noise, H = .65",
         partial(learnt_acceptance, adapt="exponent", model=FRACTIONAL),
         {"range alone": partial(learnt_acceptance, adapt="range", model=FRACTIONAL)},
-    ),
-    Check(
-        "T15",
-        Method.CLOSED,
-        "target <= k/(n+1) < target + 1/(n+1), exactly",
-        rank_bounds,
-        {"without the +1": partial(rank_bounds, correction=0)},
-    ),
-    Check(
-        "T15",
-        Method.SIMULATED,
-        "beta-binomial counts in each bin of an unfair law",
-        beta_binomial,
-        {
-            "past scores 5 % too small": partial(beta_binomial, past=0.95),
-            "one range for all bins": partial(beta_binomial, rule="auto"),
-        },
     ),
 )

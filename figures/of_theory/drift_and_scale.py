@@ -1,6 +1,4 @@
-"""LRE of a band whose centre is not the mean of S, by the drift error: computed values inside proved limits, and T3's
-bounds.
-"""
+"""LRE of a band whose centre is not the mean of S, by the drift error, and T3's bounds."""
 
 from __future__ import annotations
 
@@ -8,7 +6,6 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
 
 from figures import draw, layout
 from figures.style import Look, Style, styled
@@ -19,9 +16,8 @@ CAPTION = (
     "Largest LRE∞ of the sqrt band over all length distributions whose drift errors reach x (blue), beside the two "
     "bounds of docs/theory.md T3, B/(a₀ − B) and 2B/(a₀ − B). The first holds for drift errors of one sign or equal "
     "ranges; with both signs and unequal ranges it fails{where}. Largest LRE∞ over its bound: {ratios}."
-    "\n\nBlue curve: the value at the ranges in the title, certified by ball arithmetic (widest enclosure: "
-    "{width}). Shaded: certified enclosure for all ranges within {near} of them. The bounds end where B reaches "
-    "a₀ and T3 promises nothing. Without a centre, x = 0.47 at σ = 0.03 and L = 1,000."
+    "\n\nAll curves are exact. The bounds end where B reaches a₀ and T3 promises nothing. Without a centre, x = 0.47 "
+    "at σ = 0.03 and L = 1,000."
 )
 LINES = {
     "lre": ("$LRE_\\infty$", Look("#0072B2", "")),
@@ -38,36 +34,25 @@ def plot_drift(data: Frame, ax: Axes | None = None) -> Axes:
     Parameters
     ----------
     data : DataFrame
-        Columns ``x`` (largest drift error), ``lre`` with the certified limits of its value, at the panel's ranges
-        (``low``, ``high``) and at all ranges near them (``near_low``, ``near_high``), and T3's bounds ``one_sided`` and
-        ``two_sided``.
+        Columns ``x`` (largest drift error), ``lre``, and T3's bounds ``one_sided`` and ``two_sided``.
     """
-    ax = draw.new_axes(ax)
-    color = LINES["lre"][1].color
-    ax.fill_between(data["x"], data["near_low"], data["near_high"], color=color, alpha=0.2, linewidth=0, zorder=1.5)
-    ax.fill_between(data["x"], data["low"], data["high"], color=color, linewidth=0, zorder=2)
     long = data.melt("x", list(LINES), "line", "value")
     known = {name: look for name, (_, look) in LINES.items()}
-    draw.curves(long, ax, x="x", y="value", hue="line", known=known, marks=False)
+    ax = draw.curves(long, ax, x="x", y="value", hue="line", known=known, marks=False)
     ax.set_xlim(0, float(data["x"].max()))
-    ax.set_ylim(0, 1.15 * float(data["near_high"].max()))
+    ax.set_ylim(0, 1.2 * float(data["lre"].max()))
     ax.set_xlabel("largest drift error $|x|$")
     return ax
 
 
 def caption(tables: Tables) -> str:
     """Return the caption of the figure of drift errors, with the largest ratio of LRE to its bound."""
-    table = tables["drift_lre"]
+    table = tables["drift_and_scale"]
     rows = table[table["x"] > 0]
-    rows = rows.assign(
-        ratio=rows["high"] / rows["two_sided"].where(rows["mixed_signs"].astype(bool), rows["one_sided"])
-    )
-    broken = rows[rows["low"] > rows["one_sided"]]["x"]
+    rows = rows.assign(ratio=rows["lre"] / rows["two_sided"].where(rows["mixed_signs"], rows["one_sided"]))
+    broken = rows[rows["lre"] > rows["one_sided"]]["x"]
     tightest = rows.groupby(["u_lo", "u_hi"], sort=False)["ratio"].max()
-    width = float(((rows["high"] - rows["low"]) / rows["high"]).max())
     return CAPTION.format(
-        width=f"{width:.0e} of the value".replace("e-", " × 10^−"),
-        near=f"{100 * float(table['near'].iloc[0]):g} %",
         where=f" (first at x = {broken.min():.2g})" if len(broken) else "",
         ratios="; ".join(f"{ratio:.3f} (u₋ = {lo:g}, u₊ = {hi:g})" for (lo, hi), ratio in tightest.items()),
     )
@@ -76,11 +61,9 @@ def caption(tables: Tables) -> str:
 @styled
 def figure(tables: Tables, style: Style) -> Figure:
     """Draw LRE against the drift error, one panel for each pair of a lower and an upper range (docs/theory.md T3)."""
-    table = tables["drift_lre"]
     legend: dict[str, Any] = dict(layout.rule_keys(dict(LINES.values())))
-    legend[f"ranges $\\pm${100 * float(table['near'].iloc[0]):g} %"] = Patch(color="#0072B2", alpha=0.2, linewidth=0)
     panels = {}
-    for part in split(table, "case").values():
+    for part in split(tables["drift_and_scale"], "u_lo").values():
         signs = "both signs" if part["mixed_signs"].iloc[0] else "one sign"
         ranges = f"$u_-={part['u_lo'].iloc[0]:g}$, $u_+={part['u_hi'].iloc[0]:g}$"
         panels[f"{ranges}{chr(10) if style.narrow else ', '}{signs}"] = part.sort_values("x")

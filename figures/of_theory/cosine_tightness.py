@@ -18,14 +18,12 @@ TITLE = "The cosine lemma is tight"
 CAPTION = (
     "Angle between clipped and true update against ρ of docs/theory.md T7, one point for each set of strata: its "
     "cosine with the bound √(1 − ρ²), and its sine with the same bound, sin ≤ ρ. Points on the curve: T7s by "
-    "construction, and what an optimiser found. Largest sin/ρ: {reached}."
-    "\n\nAll values are exact, so there are no intervals. {counts}. The optimiser turned the update as far as it "
-    "could."
+    "construction. Largest sin/ρ: {reached}."
+    "\n\nAll values are exact, so there are no intervals. {counts}."
 )
 SOURCES = {
     "random": ("random strata", Look("#7F7F7F", ".")),
     "policy": ("softmax policy", Look("#009E73", "^")),
-    "optimised": ("optimised", Look("#D55E00", "s")),
     "T7s": ("T7s", Look("#0072B2", "o")),
 }
 """The ways in which the check of T7 makes strata and their gradients: name in the table to label and look."""
@@ -34,8 +32,8 @@ SMALLEST = 1e-4
 
 
 def clouds(tables: Tables) -> Frame:
-    """Return the rows of table ``tightness`` where the cosine lemma gives a bound (rho < 1, T7), in drawing order."""
-    table = tables["tightness"]
+    """Return the table's rows where the cosine lemma gives a bound (rho < 1, T7), in drawing order."""
+    table = tables["cosine_tightness"]
     found = table[table["source"].isin(list(SOURCES)) & table["rho"].between(SMALLEST, 1.0, inclusive="left")]
     found = need(found, "no strata with a guarantee (rho < 1)")
     return found.sort_values("source", key=lambda names: names.map(list(SOURCES).index), kind="stable")
@@ -62,7 +60,7 @@ def plot_angles(data: Frame, y: str, ax: Axes | None = None) -> Axes:
 
 def caption(tables: Tables) -> str:
     """Return the caption of the figure of angles, with the numbers of points and how nearly they reach the bound."""
-    table, shown = tables["tightness"], clouds(tables)
+    table, shown = tables["cosine_tightness"], clouds(tables)
     counts, reached = [], []
     for source, part in shown.groupby("source", sort=False):
         own, label = table[table["source"] == source], SOURCES[str(source)][0]
