@@ -69,7 +69,7 @@ def berry_esseen_simulated(rng: np.random.Generator, skewed: bool = True, draws:
 def ar1_closed(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
     """Check T6 (dependent tokens): for AR(1) token log-ratios the formula of Var S equals the double sum of their
     autocovariances. The acceptance at this variance differs from that at the long-run variance by at most T4's bound
-    for a wrong scale.
+    for a wrong scale, and the error of the log scale is at most |alpha|/((1 - |alpha|) l).
     """
     errors, slack = [], []
     for _ in range(40):
@@ -85,6 +85,7 @@ def ar1_closed(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
         errors.append(close(ratio * factor, direct, 1e-10))
         a = theory.band_acceptance(Rule("sqrt", 0.03 * u, 0.03 * u), lengths, 0.0, 0.03 * np.sqrt(ratio))
         tau = np.abs(np.log(ratio)) / 2
+        slack.append(np.min(abs(ar) / ((1 - abs(ar)) * lengths) - tau))
         slack.append(np.min(2 * theory.PHI_1 * tau - np.abs(a - theory.interval_probability(-u, u))))
     return worst(*errors) if min(slack) >= -ROUNDING else holds(slack, "probability")
 

@@ -56,6 +56,8 @@ REMOVED: dict[str, str] = {
         )
     },
     "*/ess/*": "its share of effective samples is the column ess_share of the table acceptance",
+    "proofs/*/certified: *": "ball arithmetic went with python-flint",
+    "proofs/*/symbolic: *": "what sympy and z3 checked, Coq, formulas and draws check too",
 }
 """Pattern of places (as ``fnmatch`` reads it, for example "*/acceptance/label") that are gone -> why."""
 CHANGED: dict[str, str] = {
