@@ -58,7 +58,7 @@ def cosines(
     here = (bandit.lengths == np.array(LENGTHS)[:, None]) * counts
     true = here @ (np.exp(bandit.log_ratio) * bandit.advantages * bandit.psi.T).T
     exact: dict[tuple[str, str], tuple[list[float], int]] = {}
-    for rule, outside in product((RULE, OTHER), OF_CLIP_RULES):
+    for rule, outside in (*((RULE, way) for way in OF_CLIP_RULES), (OTHER, "drop")):
         weights, _ = clipped_weights(bandit, outside, rule, other_band=band)
         chosen = np.where(bandit.advantages > 0, weights[1], weights[0]) * bandit.advantages
         clipped = here @ (chosen[:, None] * bandit.psi)
@@ -77,7 +77,8 @@ def cosines(
         (row,) = rows("cosine", bin=-1, **where)
         pairs.add([row["estimate"], row["worst_bin"]], values[-2:], unit=COSINE)
         pairs.add(row["worst_index"], picked, unit=1)
-        for name, (other, _) in (("diff_fspo", exact[RULE, outside]), ("diff_drop", exact[rule, less])):
+        less_drop = exact[rule, less if rule == RULE else "drop"]
+        for name, (other, _) in (("diff_fspo", exact[RULE, outside]), ("diff_drop", less_drop)):
             # A rule's cosine less its own is 0.
             pairs.add([row[name], row[f"{name}_worst"]], np.array(values[-2:]) - other[-2:], unit=1)
     return pairs.outcome("the table cosine")

@@ -123,7 +123,8 @@ def acceptance(rng: np.random.Generator, sign: float = 1.0, first: bool = True) 
 
 def small_logs(rng: np.random.Generator, logs: int = 500, plug_in: bool = False, width: float = 1.0) -> Outcome:
     """Check many small logs, each of 100 groups of three responses: LRE_2^2 of the update acceptance must be right on
-    average, and the intervals of acceptance and trend must hold the true values as often as they say, and not more often.
+    average, and the intervals of acceptance and trend must hold the true values as often as they say, and not more
+    often.
 
     Half of the groups hold one response three times, so responses to a prompt are far from independent. There are two
     bins of length, with acceptances between .2 and .8 that differ by .2 or more. So no estimate has a skewed law, and
