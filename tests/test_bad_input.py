@@ -97,8 +97,6 @@ plan --machine.memory .nan -> machine.memory is nan: use a number above 0
 evaluate m --seed {huge} -> seed is
 evaluate m --temperature .nan -> temperature is nan
 evaluate m --samples 0 -> samples is 0: use 1 or more
-evaluate m --dtype float16 -> unknown dtype 'float16'
-evaluate m --engine fsat -> did you mean 'fast'
 evaluate m --output "" -> is empty
 evaluate m --benchmarks math500@x -> write NAME@K
 evaluate m --benchmarks "" -> --benchmarks is empty

@@ -73,6 +73,7 @@ CHANGED: dict[str, str] = {
     "*/population/*": FEWER,
     "*/lemma/*": FEWER,
     "*/summary/*": FEWER,
+    "*/sweep/*": "settings of the rule alone; the rows that stay were compared one by one and agree",
     "commands/*-claims/*": "claims about bands that are gone go, and the mismatch's rules have their presets' names",
 }
 """Pattern of places whose numbers were wrong, or whose words are others -> why."""

@@ -6,22 +6,19 @@ import pytest
 
 from analysis.__main__ import main
 from analysis.log.loading import load_run
-from analysis.log.rows import leave_one_out
 from analysis.options import Options
 from analysis.run import shared_bins
-from analysis.scores.sketches import ScoredWindows
 from analysis.sweeps.counterfactual import SweepRow, settings, sweep
 from analysis.tables.columns import frame, names
 from fspo.base.errors import UserError
 from fspo.rules import PRESETS
-from fspo.theory import cosine
 
 
 @pytest.fixture(scope="module")
 def swept(fspo_run):
     run = load_run(fspo_run)
     bins = shared_bins([run], Options())
-    return run, bins, frame(SweepRow, sweep(run, bins)[0])
+    return run, frame(SweepRow, sweep(run, bins))
 
 
 def pick(table, **where):
@@ -32,9 +29,9 @@ def pick(table, **where):
 
 
 def test_every_setting_has_every_quantity_or_a_reason(swept):
-    _, _, table = swept
+    _, table = swept
     assert list(table.columns) == list(names(SweepRow))
-    assert {"range", "dual", "outside", "drift", "gamma", "aggregation", "group", "minibatch"} == set(table["setting"])
+    assert {"range", "dual", "outside", "drift", "gamma"} == set(table["setting"])
     for _, row in table.iterrows():
         assert np.isfinite(row["estimate"]) or row["reason"], row.to_dict()
         if np.isfinite(row["estimate"]):
@@ -42,7 +39,7 @@ def test_every_setting_has_every_quantity_or_a_reason(swept):
 
 
 def test_band_acceptance_is_a_count(swept):
-    run, _, table = swept
+    run, table = swept
     rows = run.rows.use("first")
     for c in (0.03, 0.06):
         row = pick(table, setting="range", value=f"{c:g} {c:g}", rule="fspo", quantity="band")
@@ -52,49 +49,8 @@ def test_band_acceptance_is_a_count(swept):
     assert row["estimate"] == pytest.approx(np.mean((log[0] >= rows.S) & (-log[1] <= rows.S)))
 
 
-def test_the_cosine_of_one_setting_by_hand(swept):
-    """Token aggregation: each response's vector times L, clipped and not, updates stacked side by side."""
-    run, bins, table = swept
-    clipped, true = [], []
-    for window in ScoredWindows(run, bins, 5):
-        if window.use != "first":
-            continue
-        rows = window.rows
-        c = 0.03 * np.sqrt(rows.length)
-        cut = ((rows.A > 0) & (c < rows.S)) | ((rows.A < 0) & (-c > rows.S))
-        scaled = window.vectors * rows.length[:, None] * np.exp(rows.S)[:, None]
-        for u in range(window.updates):
-            at = window.update == u
-            clipped.append((~cut[at]) @ scaled[at])
-            true.append(scaled[at].sum(0))
-    expected = cosine(np.concatenate(clipped), np.concatenate(true))
-    assert pick(table, setting="aggregation", value="token", quantity="cosine")["estimate"] == pytest.approx(expected)
-
-
-def test_smaller_groups_have_the_advantage_of_their_own_responses(swept):
-    run, _, _ = swept
-    setting = next(s for s in settings(run) if s.name == "group" and s.value == "2")
-    rows = setting.rows(run.rows.use("first"))
-    cluster = rows.cluster[0]
-    at = rows.cluster == cluster
-    names = np.unique(rows.response[at])
-    assert len(names) == 2
-    reward = {name: rows.reward[at & (rows.response == name)][0] for name in names}
-    for name, other in (names, names[::-1]):
-        assert np.all(rows.A[at & (rows.response == name)] == reward[name] - reward[other])
-
-
-def test_minibatches_are_told_apart(swept):
-    run, _, table = swept
-    rows = run.rows.use("first")
-    for number in (1, 2, 3):
-        inside = rows.take(rows.updates == number)
-        row = pick(table, setting="minibatch", value=str(number), quantity="band")
-        assert row["estimate"] == pytest.approx(np.mean(np.abs(inside.S) <= 0.03 * np.sqrt(inside.length)))
-
-
 def test_exponents_share_the_half_width_of_the_median_length(swept):
-    run, _, _ = swept
+    run, _ = swept
     typical = np.median(run.rows.length)
     for setting in (s for s in settings(run) if s.name == "gamma"):
         assert setting.rule.range_hi * typical**setting.rule.gamma == pytest.approx(
@@ -114,16 +70,12 @@ def test_the_command_writes_a_table_and_prints_it(fspo_run, capsys, tmp_path):
         main(["sweep", str(run), "--only", "[outsid]"])
 
 
-def test_leave_one_out_of_pairs():
-    assert leave_one_out(np.array([1.0, 0.0]), np.zeros(2, int), np.arange(2)) == pytest.approx([1.0, -1.0])
-
-
 def test_the_sweep_of_a_mismatch_is_of_corrections(simulate, capsys):
     path = simulate(rollouts=2, engine=0.05, sigma=0.02)
     assert main(["sweep", str(path), "--on", "engine"]) == 0
     assert not (path / "analysis").exists()
     table = pd.read_csv(path / "analysis-on-engine" / "sweep.csv", keep_default_na=False, na_values={"estimate": [""]})
-    assert set(table["setting"]) == {"range", "outside", "drift", "gamma", "aggregation"}
+    assert set(table["setting"]) == {"range", "outside", "drift", "gamma"}
     assert set(table.loc[table["setting"] == "outside", "value"]) == {"mask", "cap"}
     E, L = (load_run(path, on="engine").rows.__dict__[name] for name in ("S", "length"))
     assert len(E) == 2 * 512
