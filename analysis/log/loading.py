@@ -179,9 +179,8 @@ def load_run(
         warnings.append("no correction ran, or the log names none: the tables say what each would have cut")
     if rule is not None and rule.level != "sequence" and ratio.on in CORRECTED:
         warnings.append(
-            f"the run's correction {rule.label!r} acts on tokens and keeps no share of responses: table ess has the "
-            "mean of its factors by length; table positions says which tokens it keeps where the log has each "
-            "token's ratios (this trainer: --log.tokens true; runs watched inside TRL and verl have none)"
+            f"the run's correction {rule.label!r} acts on tokens and keeps no share of responses: table acceptance has "
+            "the mean of its factors by length (measure factor)"
         )
     others = [file.path.name for file in files if file.metadata.get("rule") != metadata.get("rule")]
     if others:

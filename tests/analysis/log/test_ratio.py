@@ -154,12 +154,12 @@ def test_a_correction_on_tokens_has_mean_factors_and_no_share_of_responses(simul
         pq.write_table(table.replace_schema_metadata({**table.schema.metadata, b"fspo.run": json.dumps(header)}), path)
     assert main([str(run), "--on", "behaviour", "--draws", "2"]) == 0
     found = pd.read_parquet(run / "analysis-on-behaviour" / "acceptance.parquet")
-    assert not (found["source"] == "trained").any()
-    assert found["estimate"].dropna().max() <= 1
+    own = found["source"] == "trained"
+    assert set(found["measure"][own]) == {"factor"}
+    assert found["estimate"][~own].dropna().max() <= 1
     summary = json.loads((run / "analysis-on-behaviour" / "summary.json").read_text())
     assert any("'tis' acts on tokens" in line for line in summary["warnings"])
-    ess = pd.read_parquet(run / "analysis-on-behaviour" / "ess.parquet")
-    own = ess[ess["source"] == "trained"].set_index("bin")
+    own = found[own].set_index("bin")
     log = pd.read_parquet(run / "gradlog")
     first = log[log["times_used"] == 0]
     assert set(own["rule"]) == {"tis"}
@@ -168,10 +168,11 @@ def test_a_correction_on_tokens_has_mean_factors_and_no_share_of_responses(simul
         inside = first[first["length"].between(row["bin_lo"], row["bin_hi"], inclusive=ends)]
         assert row["count"] == len(inside) > 0
         factor = 1.5 - 0.01 * np.log2(inside["length"])
-        assert row["mean_weight"] == pytest.approx(factor.mean(), rel=1e-6)
-        assert row["estimate"] == pytest.approx(factor.mean() ** 2 / (factor**2).mean(), rel=1e-6)
+        assert row["estimate"] == pytest.approx(factor.mean(), rel=1e-6)
+        assert row["ci_low"] < factor.mean() < row["ci_high"]
+        assert row["ess_share"] == pytest.approx(factor.mean() ** 2 / (factor**2).mean(), rel=1e-6)
     (line,) = [line for line in capsys.readouterr().out.splitlines() if "the run's own: mean factor" in line]
-    assert line.split()[-1] == f"{own.loc[-1, 'mean_weight']:.2f}"
+    assert line.split()[-1] == f"{own.loc[-1, 'estimate']:.2f}"
 
 
 def test_a_run_without_a_correction_says_so_and_where_its_tables_are(tmp_path, capsys):
