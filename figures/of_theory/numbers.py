@@ -14,7 +14,7 @@ from scipy.stats import binom, binomtest
 
 from figures.tables import Tables
 from fspo import theory
-from fspo.rules import Rule, preset, scaled
+from fspo.rules import COMPARED, Rule, preset, scaled
 from fspo.stats.intervals import CONFIDENCE
 from proofs_check.frame import generator
 from proofs_check.models import ExponentialTokens, GaussianTokens, StudentTokens, matching_means
@@ -36,8 +36,8 @@ SIMULATED_LENGTHS = np.geomspace(1, 10**4.5, 10)
 """Lengths at which the first rule of a panel is simulated. Each further rule is simulated at lengths a tenth of a
 decade longer, so that its points do not cover the others."""
 LAWS = {
-    "no drift error": (0.0, ("rloo", "gspo", "fspo")),
-    "drift -sigma^2/2": (-(SIGMA**2) / 2, ("rloo", "gspo", "fspo", "fspo-kl")),
+    "no drift error": (0.0, COMPARED),
+    "drift -sigma^2/2": (-(SIGMA**2) / 2, (*COMPARED, "fspo-kl")),
 }
 """Panels of the figure of acceptance by length. A panel is given by the drift mu of S in nats per token, and the names
 of its rules. fspo-kl's band is centred at the drift, all others at 0.
