@@ -1,6 +1,6 @@
 """Reproduce every claim: theory checks, warm-up, calibration, training, analysis, figures, report.
 
-This file runs the stages in order, skips a stage whose inputs have not changed, and prints the claims' verdicts.
+This file runs the stages in order, skips those that are done (fspo/repro/stages.py), and prints the claims' verdicts.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from jsonargparse import ArgumentParser
@@ -19,22 +18,10 @@ from fspo.base.command_line import next_step
 from fspo.base.errors import UserError, run_cli, unknown_name
 from fspo.base.files import refuse_foreign
 from fspo.base.options import make_parser, parse
-from fspo.gradlog import metric_names as metric
-from fspo.gradlog.metrics_file import MetricsFile
 from fspo.gradlog.run_folder import CONFIG, NOISE
 from fspo.repro.options import ReproductionOptions
-from fspo.repro.presets import TASKS, ReproductionSizes, on_task
-from fspo.repro.stages import (
-    GROUND_FLOOR,
-    Job,
-    Stages,
-    is_stages,
-    provenance,
-    rollouts_done,
-    run_jobs,
-    run_module,
-    source_digest,
-)
+from fspo.repro.presets import TASKS, on_task
+from fspo.repro.stages import Job, Stages, is_stages, provenance, put_aside, rollouts_done, run_jobs, run_module
 from fspo.repro.training import Training
 
 DESCRIPTION = """Reproduce the claims about FSPO on this machine, each with an interval and a verdict.
@@ -43,7 +30,7 @@ examples:
   fspo reproduce                          the quick preset: 15 minutes on two cores
   fspo reproduce --preset paper           3 tasks, 6 rules and none, 5 seeds, 20 rollouts: 4 hours on two cores
   fspo reproduce --preset paper --rules rloo,gspo,fspo --rollouts 30
-  fspo reproduce --power true             what the claims could show with these sizes, before any run
+  fspo reproduce --force analysis         do this stage again, and those after it
 
 A killed run goes on where it stopped: start the same command again.
 """
@@ -57,8 +44,8 @@ class Reproduction:
         self.options, self.sizes, self.words = options, on_task(whole, task), words
         self.root = Path(options.output) / options.preset
         self.out = options.folder(task)
-        self.stages = Stages(self.out / "stages")
-        self.common = Stages(self.root / "stages", self.stages.report)
+        self.stages = Stages(self.out / "stages", options.force)
+        self.common = Stages(self.root / "stages", options.force, self.stages.report)
         from fspo.config import TrainConfig
         from fspo.tasks import teaching_task
 
@@ -84,32 +71,24 @@ class Reproduction:
         stopped = self.train("shared-run", [shared], 1, "shared unclipped run")
         ranges = self.calibrate(shared) if self.options.ranges == "calibrated" else {}
         jobs = training.rules(ranges)
-        self.say_how_long(shared, jobs)
         stopped |= self.train("training", jobs, self.sizes.jobs)
         # A run that diverged and stopped itself counts in the claims with the rollouts up to its end. A run without a
         # complete rollout is left out, so the claims then lack its seed.
         jobs = [job for job in jobs if str(job.run) not in stopped or rollouts_done(job.run)]
-        noise = self.measure_noise([job for job in jobs if str(job.run) not in stopped] or jobs)
+        self.measure_noise([job for job in jobs if str(job.run) not in stopped] or jobs)
         jobs = [shared, *jobs]
-        runs, inputs = [str(job.run) for job in jobs], self._from(jobs, noise, "analysis")
-        module, claims_file, doctor_file = self.stages.module, self.out / "claims.json", self.out / "doctor.json"
+        runs, module = [str(job.run) for job in jobs], self.stages.module
+        claims_file, doctor_file = self.out / "claims.json", self.out / "doctor.json"
         # Exit status 1 of a command is no failure of its stage: it says that a log failed its integrity check, or that
         # the doctor found something, and the report tells it.
-        command, passing = (*runs, "--claims", str(claims_file)), (0, 1)
-        _, judged = module("analysis", inputs, "analysis", *command, result=claims_file, passing=passing)
-        swept, _ = module("sweep", self._from([shared], "", "analysis"), "analysis", "sweep", runs[0], quiet=True)
+        how: dict[str, Any] = {"passing": (0, 1)}
+        judged = module("analysis", "analysis", *runs, "--claims", str(claims_file), result=claims_file, **how)
+        module("sweep", "analysis", "sweep", runs[0], quiet=True)
         command = ("doctor", *runs, "--json", str(doctor_file))
-        _, diagnoses = module("doctor", inputs, "analysis", *command, result=doctor_file, quiet=True, passing=passing)
-        inputs = self._from(jobs, noise, "analysis", "figures") | {"sweep": swept}
-        figures = self.draw("figures", inputs, *runs)
-        found = {
-            "checks": checks,
-            "theory": theory,
-            "claims": judged["claims"],
-            "figures": figures,
-            "diagnoses": diagnoses,
-        }
-        self.write(runs=[job.run for job in jobs], ranges=ranges, **found)
+        diagnoses = module("doctor", "analysis", *command, result=doctor_file, quiet=True, **how)
+        figures = self.draw("figures", *runs)
+        parts = {"theory": theory, "figures": figures, "diagnoses": diagnoses, "ranges": ranges}
+        self.write(runs=[job.run for job in jobs], checks=checks, claims=judged["claims"], **parts)
         for run, why in stopped.items():
             print(f"{Path(run).name} stopped itself after {rollouts_done(Path(run))} rollouts: {why}")
         return 0 if checks["exit_status"] == 0 else 1
@@ -120,25 +99,20 @@ class Reproduction:
 
         A failed check is reported and does not stop the later stages.
         """
-        # The checks run code of all packages named here, so a change in one of them makes the stage run again.
-        judged = ("proofs_check", "analysis", "fspo.objective", *GROUND_FLOOR)
-        folder, source = self.root / "checks", {"source": source_digest(*judged)}
-        common = ("--out", str(folder), "--jobs", str(self.sizes.jobs))
-        report = {"result": folder / "proofs_check.json", "passing": (0, 1)}
-        inputs, command = source | {"only": self.sizes.checks}, (*common, "--only", self.sizes.checks)
-        _, checks = self.common.module("checks", inputs, "proofs_check", *command, **report)
-        inputs = {"source": source_digest("figures", "proofs_check", *GROUND_FLOOR)}
-        return checks, self.draw("figures-theory", inputs, "--theory")
+        folder = self.root / "checks"
+        command = ("checks", "proofs_check", "--out", str(folder), "--only", self.sizes.checks)
+        how: dict[str, Any] = {"beside": ("--jobs", str(self.sizes.jobs)), "passing": (0, 1)}
+        checks = self.common.module(*command, result=folder / "proofs_check.json", **how)
+        return checks, self.draw("figures-theory", "--theory")
 
     def warm_up(self) -> str:
         """Warm up the embedded model once for all runs of the task; return its folder."""
-        from fspo.models.warmup import warm_up
+        from fspo.models.warmup import RECIPE, warm_up
 
         def work() -> str:
             return str(warm_up(self.config.warmup, self.task))
 
-        inputs = {"source": source_digest("fspo.models", "fspo.tasks"), "task": self.task.data_options()}
-        found = self.stages.run("warm-up", inputs, work)[1]
+        found = self.stages.run("warm-up", {"task": self.task.data_options(), "recipe": RECIPE}, work)
         return found if Path(found).is_dir() else work()  # warm up again if the cached model was deleted
 
     def train(self, name: str, jobs: Sequence[Job], at_once: int, words: str = "training") -> dict[str, str]:
@@ -147,18 +121,11 @@ class Reproduction:
         """
 
         def work() -> dict[str, str]:
+            for job in jobs if self.options.force == name else ():
+                put_aside(job)
             return {str(run): why for run, why in run_jobs(jobs, at_once, words).items()}
 
-        return self.stages.run(name, {"keys": [job.key for job in jobs]}, work)[1]
-
-    def say_how_long(self, shared: Job, jobs: Sequence[Job]) -> None:
-        """Print how long training will take: the number of rollouts that are left, times the median time of a rollout
-        of the unclipped run. The unclipped run had all threads to itself. The training processes share these threads,
-        so together they take about as long for each rollout.
-        """
-        seconds = median(row[metric.STEP_TIME] for row in MetricsFile(shared.run).of_phase("train"))
-        if left := sum(job.rollouts - rollouts_done(job.run) for job in jobs):
-            print(f"[training] {left} rollouts of {seconds:.1f} s: {left * seconds / 3600:.1f} hours", file=sys.stderr)
+        return self.stages.run(name, {"jobs": [job.arguments for job in jobs]}, work, [job.run for job in jobs])
 
     def calibrate(self, shared: Job) -> dict[str, Any]:
         """Calibrate every rule's range to the same band acceptance on the log of the unclipped run."""
@@ -169,12 +136,12 @@ class Reproduction:
             write_calibration(self.out / "calibration.json", ranges)
             return ranges
 
-        inputs = {"shared": shared.key, "rules": self.sizes.rules, "target": self.options.target}
-        return self.stages.run("calibration", inputs | {"source": source_digest("analysis", *GROUND_FLOOR)}, work)[1]
+        options = {"shared": shared.arguments, "rules": self.sizes.rules, "target": self.options.target}
+        return self.stages.run("calibration", options, work)
 
-    def measure_noise(self, runs: Sequence[Job]) -> str:
+    def measure_noise(self, runs: Sequence[Job]) -> None:
         """Measure the noise floor (what numerics alone do to S) on the first run of the rule fspo, or on the first of
-        all runs if fspo was not trained. Return the stage's key, which changes with the stage's inputs.
+        all runs if fspo was not trained.
         """
         job = next((job for job in runs if job.run.name.startswith("fspo-seed")), runs[0])
 
@@ -182,14 +149,14 @@ class Reproduction:
             shutil.rmtree(job.run / NOISE, ignore_errors=True)  # remove an old or unfinished measurement
             run_module("fspo.train", "--config", str(job.run / CONFIG), "--noise-floor")
 
-        return self.stages.run("noise-floor", {"run": job.key, "source": source_digest("fspo")}, work)[0]
+        self.stages.run("noise-floor", {"run": job.arguments}, work, [job.run / NOISE])
 
-    def draw(self, name: str, inputs: dict[str, Any], *arguments: str) -> list[dict[str, Any]]:
+    def draw(self, name: str, *arguments: str) -> list[dict[str, Any]]:
         """Draw figures into the folder ``name``; return name, title and caption of each, as captions.json holds
         them."""
-        folder, width = self.out / name, {"width": self.options.width}
+        folder = self.out / name
         command = (*arguments, "--output", str(folder), "--width", self.options.width)
-        return self.stages.module(name, inputs | width, "figures", *command, result=folder / "captions.json")[1]
+        return self.stages.module(name, "figures", *command, result=folder / "captions.json")
 
     def write(self, *, checks: dict[str, Any], claims: list[dict[str, Any]], **parts: Any) -> None:
         """Write report.html and print the verdict of every claim."""
@@ -214,13 +181,6 @@ class Reproduction:
         if self.options.preset != "paper":
             print(next_step("reproduce", [], " --preset paper"))
 
-    @staticmethod
-    def _from(runs: Sequence[Job], noise: str, *packages: str) -> dict[str, Any]:
-        """Return the inputs of a stage that reads several runs: the runs' keys, the key of the noise-floor stage, and a
-        digest of the code. If one of them changes, the stage runs again.
-        """
-        return {"keys": [job.key for job in runs], "noise": noise, "source": source_digest(*packages, *GROUND_FLOOR)}
-
 
 def pool(out: Path) -> None:
     """Write out/claims.json, every claim over all tasks that were judged, by this command or by an earlier one.
@@ -242,31 +202,6 @@ def pool(out: Path) -> None:
     print(f"claims over all tasks: {out / 'claims.json'}")
 
 
-def print_power(sizes: ReproductionSizes) -> None:
-    """Print what each atom and each headline of the claims could show with runs of these sizes (numbers of rules,
-    seeds, rollouts and prompts), and the hash of the catalogue of claims."""
-    from analysis.claims.catalogue import digest_of_catalogue
-    from analysis.claims.power import PlannedRuns, headline_power, power_table
-    from fspo.config import TrainConfig
-
-    given = TrainConfig()
-    prompts, minibatches = (
-        int(sizes.options.get(f"batch.{name}", getattr(given.batch, name))) for name in ("prompts", "minibatches")
-    )
-    # Responses of a rollout's first minibatch are not counted: no update on the rollout precedes them, so their S is 0
-    # and shows nothing about clipping.
-    responses = sizes.rollouts * prompts * given.batch.responses * (minibatches - 1) // minibatches
-    held_out = int(sizes.options.get("eval.prompts", given.eval.prompts))
-    # One run for each rule and seed, and one unclipped run more if no rule trains unclipped.
-    logs = len(sizes.rules) * len(sizes.seeds) + ("none" not in sizes.rules)
-    design = PlannedRuns(logs, len(sizes.seeds), sizes.rollouts, responses, held_out)
-    print(design)
-    table = power_table(design)
-    for found in (table, headline_power(table)):
-        print(found.to_string(index=False, float_format=lambda x: f"{x:.3g}", na_rep=""))
-    print(f"catalogue of claims: {digest_of_catalogue()}")
-
-
 def build_parser() -> ArgumentParser:
     """Return the parser of ``fspo reproduce``."""
     return make_parser(ReproductionOptions, "fspo reproduce", DESCRIPTION)
@@ -280,9 +215,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     if options.width not in WIDTHS:
         raise unknown_name("--width", options.width, tuple(WIDTHS))
-    if options.power:
-        print_power(options.sizes())
-        return 0
     tasks = options.sizes().tasks
     parts = [Reproduction(options, words, task) for task in tasks]
     status = max(part.run() for part in parts)

@@ -176,6 +176,8 @@ repro --rules [fspoo] -> did you mean 'fspo'
 repro --preset slow -> 'quick'
 repro --jbos 2 -> did you mean --jobs?
 repro --tasks [chain-ad] -> did you mean 'chain-add'
+repro --force analyse -> unknown stage 'analyse': did you mean 'analysis'
+repro --power true -> unrecognized arguments: --power
 repro --config missing -> File does not exist
 """
 CASES = [tuple(part.strip() for part in line.split("->", 1)) for line in BAD.strip().splitlines()]

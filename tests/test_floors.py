@@ -9,10 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from fspo.repro.stages import GROUND_FLOOR
-
 ROOT = Path(__file__).parents[1]
 OURS = ("fspo", "analysis", "proofs_check", "figures", "paper_repro", "tests", "benchmarks", "studies", "examples")
+GROUND_FLOOR = (
+    *("fspo.base", "fspo.stats", "fspo.rules", "fspo.theory", "fspo.gradlog", "fspo.config"),
+    "fspo.advantages",
+)
+"""The parts of fspo that need neither torch nor pandas; analysis, proofs_check and figures import them."""
 NO_TORCH = ("torch", "transformers", "accelerate", "trl", "peft", "datasets", "verl")
 TRAINING = [path for path in sorted((ROOT / "fspo").iterdir()) if (path / "__init__.py").is_file()]
 TRAINING.remove(ROOT / "fspo" / "evaluate")

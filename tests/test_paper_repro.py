@@ -41,7 +41,7 @@ def test_all_stages_run_and_a_second_start_finds_them_done(tmp_path: Path) -> No
     calibrated = ("--preset", "smoke", "--ranges", "calibrated")
     second = repro(*calibrated, cwd=tmp_path)
     check_outputs(out, second)
-    kept = {"checks", "figures-theory", "warm-up", "shared-run", "sweep"}
+    kept = {"checks", "figures-theory", "warm-up", "shared-run"}
     assert done_before(second) == kept
     assert all(list((out / "superseded").glob(f"{name}-seed0-*")) for name in ("rloo", "fspo"))
     ranges = json.loads((out / "calibration.json").read_text())
@@ -56,8 +56,14 @@ def test_all_stages_run_and_a_second_start_finds_them_done(tmp_path: Path) -> No
     again = repro(*calibrated, cwd=tmp_path)
     assert again.returncode == 0, again.stderr[-2000:]
     assert again.stdout == second.stdout
-    anew = {"calibration", "training", "noise-floor", "analysis", "doctor", "figures"}
+    anew = {"calibration", "training", "noise-floor", "analysis", "sweep", "doctor", "figures"}
     assert done_before(again) == kept | anew
+
+    before = (out / "runs" / "fspo-seed0" / "metrics.jsonl").read_bytes()
+    forced = repro(*calibrated, "--force", "noise-floor", cwd=tmp_path)
+    assert forced.stdout == second.stdout
+    assert done_before(forced) == kept | {"calibration", "training"}
+    assert (out / "runs" / "fspo-seed0" / "metrics.jsonl").read_bytes() == before
 
 
 def done_before(start: subprocess.CompletedProcess[str]) -> set[str]:

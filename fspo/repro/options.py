@@ -11,6 +11,10 @@ from fspo.base.errors import UserError, unknown_name
 from fspo.repro.presets import PRESETS, TASKS, ReproductionSizes, with_changes
 from fspo.rules import TRAINING_ACCEPTANCE, preset
 
+STAGES = ("checks", "figures-theory", "warm-up", "shared-run", "calibration", "training", "noise-floor", "analysis")
+STAGES += ("sweep", "doctor", "figures")
+"""Stages of a reproduction, in their order."""
+
 
 @dataclass(frozen=True)
 class ReproductionOptions:
@@ -41,9 +45,10 @@ class ReproductionOptions:
         Band acceptance that each calibrated range gives on the responses of the shared unclipped run.
     width : str
         Name of a conference or journal, whose page sets the width of the figures.
-    power : bool
-        Train nothing; print for each atom of the claims what runs of these sizes could show: the probability that it is
-        supported if its estimand is 0, and how large the estimand must be to be detected with probability .8.
+    force : str
+        A stage to do again although it is done: checks, figures-theory, warm-up, shared-run, calibration, training,
+        noise-floor, analysis, sweep, doctor or figures. The stages after it are done again too, but finished runs are
+        kept unless their own stage is forced; they are then moved to OUTPUT/PRESET/superseded.
     """
 
     preset: Literal["quick", "paper", "smoke"] = "quick"
@@ -56,7 +61,7 @@ class ReproductionOptions:
     ranges: Literal["published", "calibrated"] = "published"
     target: float = TRAINING_ACCEPTANCE
     width: str = "neurips"
-    power: bool = False
+    force: str = ""
 
     def __post_init__(self) -> None:
         if not self.output.strip():
@@ -72,6 +77,8 @@ class ReproductionOptions:
         for task in self.tasks or ():
             if task not in TASKS:
                 raise unknown_name("--tasks", task, tuple(TASKS))
+        if self.force and self.force not in STAGES:
+            raise unknown_name("stage", self.force, STAGES)
         for rule in self.rules or ():
             preset(rule)  # refuse an unknown rule before any work
         for seed in self.seeds or ():

@@ -1,12 +1,11 @@
-"""Run the cached stages of a long job, and several training processes at once, for paper_repro.py.
+"""Run the stages of a long job, and several training processes at once, for paper_repro.py.
 
-A stage is done when its stamp holds the hash of everything that it depends on. A stamp is written last, so a job
-that is killed continues with the stage at which it stopped.
+A stage is done when its output exists and its stamp holds the present options. A stamp is written last, so a job that
+is killed continues with the stage at which it stopped.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import platform
@@ -16,40 +15,16 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from fspo.base.errors import TrainingDiverged, UserError
-from fspo.base.files import digest_of, json_with, write_text
+from fspo.base.files import json_with, write_text
 from fspo.base.processes import end_with_parent
 from fspo.gradlog.metrics_file import MetricsFile
 from fspo.gradlog.run_folder import MODEL
 from fspo.train.claim import mark
-
-GROUND_FLOOR = (
-    *("fspo.base", "fspo.stats", "fspo.rules", "fspo.theory", "fspo.gradlog", "fspo.config"),
-    "fspo.advantages",
-)
-"""The parts of fspo that need neither torch nor pandas. The packages analysis, proofs_check and figures import them, so
-a stage that runs one of these packages is done again when a source of these parts changes."""
-
-_SOURCES = (".py", ".v", ".j2", ".yaml")
-
-
-def source_digest(*packages: str) -> str:
-    """Return one hash of all source files (Python, Coq, templates, YAML) of the named packages or modules."""
-    from importlib.util import find_spec
-
-    found = hashlib.sha256()
-    for name in packages:
-        spec = find_spec(name)
-        if spec is None or spec.origin is None:
-            raise UserError(f"package {name} is not installed: run `pip install -e .` in the repository")
-        root = Path(spec.origin)
-        for path in sorted(root.parent.rglob("*")) if spec.submodule_search_locations else [root]:
-            if path.suffix in _SOURCES:
-                found.update(path.read_bytes())
-    return found.hexdigest()[:16]
 
 
 def environment() -> dict[str, str]:
@@ -87,70 +62,87 @@ def provenance(command: Sequence[str], seeds: Sequence[int]) -> dict[str, Any]:
 def is_stages(folder: Path) -> bool:
     """Return whether a folder holds nothing but stamps of finished stages."""
     stamps = [path for path in folder.glob("*") if not path.name.startswith(".part-")]
-    return folder.is_dir() and all(json_with("key", "seconds", "result")(path) for path in stamps)
+    return folder.is_dir() and all(json_with("seconds", "result")(path) for path in stamps)
 
 
 @dataclass
 class Stages:
-    """Runs the stages of a long job in order, and skips those whose stamp says that they are done.
+    """Runs the stages of a long job in order, and skips those that are done.
+
+    A stage that runs makes the stages after it run too, since they may read what it writes: it first removes the stamps
+    of all stages that this job has not come to yet.
 
     Parameters
     ----------
     folder : Path
         Where the stamps are kept.
+    force : str
+        Name of a stage that runs even if it is done; "" for none.
     """
 
     folder: Path
+    force: str = ""
     report: list[dict[str, Any]] = field(default_factory=list)
 
-    def run(self, name: str, inputs: Mapping[str, Any], work: Callable[[], Any]) -> tuple[str, Any]:
-        """Do ``work`` unless a stamp says that it was done with the same inputs.
+    def run(self, name: str, options: Mapping[str, Any], work: Callable[[], Any], outputs: Sequence[Path] = ()) -> Any:
+        """Do ``work`` unless it was done with the same options and all its ``outputs`` exist.
+
+        Parameters
+        ----------
+        options : mapping
+            Plain values on which the result depends, beside the results of earlier stages.
 
         Returns
         -------
-        key : str
-            Hash of the inputs, which later stages take as one of their inputs.
-        result
-            What ``work`` returned (plain values), from the stamp if it was done before.
+        What ``work`` returned (plain values), from the stamp if it was done before.
         """
-        key = digest_of(inputs)
-        stamp = self.folder / f"{name}.json"
-        if stamp.is_file():
+        stamp, told = self.folder / f"{name}.json", json.loads(json.dumps(options))
+        cached = False
+        if name != self.force and stamp.is_file() and all(path.exists() for path in outputs):
             done = json.loads(stamp.read_text(encoding="utf-8"))
-            if done["key"] == key:
-                self.report.append({"stage": name, "seconds": done["seconds"], "cached": True})
-                print(f"[{name}] done before ({done['seconds']:.0f} s)", file=sys.stderr)
-                return key, done["result"]
-        print(f"[{name}] ...", file=sys.stderr)
-        began = time.perf_counter()
-        result = work()
-        seconds = time.perf_counter() - began
-        write_text(stamp, json.dumps({"key": key, "seconds": seconds, "result": result}, indent=2))
-        self.report.append({"stage": name, "seconds": seconds, "cached": False})
-        print(f"[{name}] {seconds:.0f} s", file=sys.stderr)
-        return key, result
+            cached = done.get("options") == told
+        if not cached:
+            passed = {entry["stage"] for entry in self.report}
+            for later in self.folder.glob("*.json"):
+                if later.stem not in passed:
+                    later.unlink()
+            print(f"[{name}] ...", file=sys.stderr)
+            began = time.perf_counter()
+            done = {"options": told, "result": work(), "seconds": time.perf_counter() - began}
+            write_text(stamp, json.dumps(done, indent=2))
+        self.report.append({"stage": name, "seconds": done["seconds"], "cached": cached})
+        print(f"[{name}] {'done before: ' if cached else ''}{done['seconds']:.0f} s", file=sys.stderr)
+        return done["result"]
 
     def module(
-        self, name: str, inputs: Mapping[str, Any], module: str, *arguments: str, result: Path | None = None, **how: Any
-    ) -> tuple[str, Any]:
-        """Run ``python -m module`` as a stage; return the hash of its inputs and what it has written to ``result``.
+        self,
+        name: str,
+        module: str,
+        *arguments: str,
+        beside: Sequence[str] = (),
+        result: Path | None = None,
+        **how: Any,
+    ) -> Any:
+        """Run ``python -m module`` as a stage; return what it has written to the JSON file ``result``, if one is named.
 
-        ``result`` is a JSON file; without it the second value is None. ``how`` are keyword arguments of `run_module`.
+        ``beside`` are further arguments, on which the result does not depend; ``how`` are keyword arguments of
+        `run_module`.
         """
 
         def work() -> Any:
-            run_module(module, *arguments, **how)
+            run_module(module, *arguments, *beside, **how)
             return json.loads(result.read_text(encoding="utf-8")) if result else None
 
-        return self.run(name, inputs, work)
+        return self.run(name, {"arguments": arguments}, work, [result] if result else [])
 
 
 @dataclass(frozen=True)
 class Job:
-    """A training process: its run folder, the hash of its inputs, its options for fspo.train, its rollouts' number."""
+    """A training process: its run folder, its options for fspo.train as words of a command line, its number of
+    rollouts.
+    """
 
     run: Path
-    key: str
     arguments: tuple[str, ...]
     rollouts: int
 
@@ -160,26 +152,36 @@ def rollouts_done(run: Path) -> int:
     return len(MetricsFile(run).of_phase("train"))
 
 
+OPTIONS = "options.txt"
+"""File in the run folder of a job: the job's options, one word a line."""
+
+
 def is_finished(job: Job) -> bool:
-    """Return whether a job is done: its run folder holds a final model, and was made from the job's present inputs."""
-    stamp = job.run / "key.txt"
-    return (job.run / MODEL).is_dir() and stamp.exists() and stamp.read_text().strip() == job.key
+    """Return whether a job is done: its run folder holds a final model, and was made with the job's options."""
+    return (job.run / MODEL).is_dir() and _is_of(job)
+
+
+def _is_of(job: Job) -> bool:
+    file = job.run / OPTIONS
+    return file.is_file() and file.read_text(encoding="utf-8").splitlines() == [*job.arguments]
 
 
 def prepare(job: Job) -> None:
-    """Make the job's run folder, or reuse it. A folder made from other inputs is moved aside, never deleted."""
-    stamp = job.run / "key.txt"
-    if job.run.exists() and not (stamp.exists() and stamp.read_text().strip() == job.key):
-        old = stamp.read_text().strip() if stamp.exists() else f"unknown-{int(time.time())}"
-        aside = job.run.parent.parent / "superseded" / f"{job.run.name}-{old}"
-        aside.parent.mkdir(parents=True, exist_ok=True)
-        while aside.exists():
-            aside = aside.with_name(aside.name + "+")
-        os.replace(job.run, aside)
+    """Make the job's run folder, or reuse it. A folder made with other options is moved aside, never deleted."""
+    if not _is_of(job):
+        put_aside(job)
     job.run.mkdir(parents=True, exist_ok=True)
     # Write run.json now: the trainer refuses a folder that holds files but no run.json.
     mark(job.run)
-    write_text(stamp, job.key + "\n")
+    write_text(job.run / OPTIONS, "\n".join(job.arguments) + "\n")
+
+
+def put_aside(job: Job) -> None:
+    """Move a job's run folder, if there is one, into the folder ``superseded``, under its name and a free number."""
+    aside = job.run.parent.parent / "superseded"
+    if job.run.exists():
+        aside.mkdir(parents=True, exist_ok=True)
+        os.replace(job.run, next(p for i in count(1) if not (p := aside / f"{job.run.name}-{i}").exists()))
 
 
 def run_jobs(

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from fspo.base.files import digest_of
 from fspo.repro.presets import ReproductionSizes
-from fspo.repro.stages import Job, source_digest
+from fspo.repro.stages import Job
 from fspo.rules import COMPARED_ADVANTAGE
 
 Ranges = Mapping[str, Mapping[str, Any]]
@@ -49,9 +47,8 @@ class Training:
             **{f"rule.{name}": fit[name] for name in ("range_lo", "range_hi") if name in fit},
             **self.sizes.options,
         }
-        key = digest_of({"options": options, "source": source_digest("fspo"), "torch": version("torch")})
         arguments = tuple(part for name, value in options.items() for part in (f"--{name}", str(value)))
-        return Job(Path(options["output"]), key, arguments, rollouts)
+        return Job(Path(options["output"]), arguments, rollouts)
 
     def shared(self) -> Job:
         """Return the training job of rule "none" with the first seed. Every rule's range is calibrated on this run, so

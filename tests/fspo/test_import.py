@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from fspo.repro.stages import GROUND_FLOOR
+from tests.test_floors import GROUND_FLOOR
 
 HEAVY = ("torch", "transformers", "accelerate", "matplotlib", "pandas", "datasets", "trl")
 

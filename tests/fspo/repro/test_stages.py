@@ -1,4 +1,4 @@
-"""Stages are done once for one set of inputs; training processes resume, and other inputs' runs are put aside."""
+"""Stages are done once for one set of options; training processes resume, runs of other options are put aside."""
 
 import json
 import sys
@@ -9,68 +9,55 @@ import pytest
 
 from fspo.base.errors import UserError
 from fspo.repro import stages
-from fspo.repro.stages import Job, Stages, is_finished, prepare, run_jobs, source_digest
+from fspo.repro.stages import Job, Stages, is_finished, is_stages, prepare, run_jobs
 
 
-def test_a_stage_runs_once_for_its_inputs_and_again_for_others(tmp_path: Path) -> None:
-    calls: list[int] = []
+def done(folder: Path, *options: int, force: str = "") -> list[tuple[str, bool, Any]]:
+    """Run the stages a, b, c with these options; return name, whether it was done before, and the result of each."""
+    stages = Stages(folder / "stages", force)
+    found = []
+    for name, option in zip("abc", options, strict=False):
+        (output := folder / name).parent.mkdir(exist_ok=True)
 
-    def work() -> dict[str, int]:
-        calls.append(1)
-        return {"value": len(calls)}
+        def work(output: Path = output, option: int = option) -> int:
+            output.touch()
+            return option
 
-    first, result = Stages(tmp_path).run("s", {"x": 1}, work)
-    again, cached = Stages(tmp_path).run("s", {"x": 1}, work)
-    other, fresh = Stages(tmp_path).run("s", {"x": 2}, work)
-    assert (result, cached, fresh) == ({"value": 1}, {"value": 1}, {"value": 2})
-    assert first == again != other
+        result = stages.run(name, {"x": (option,)}, work, [output])
+        found.append((name, stages.report[-1]["cached"], result))
+    return found
+
+
+def test_a_stage_is_done_when_its_output_exists_and_its_options_agree(tmp_path: Path) -> None:
+    assert done(tmp_path, 1, 2, 3) == [("a", False, 1), ("b", False, 2), ("c", False, 3)]
+    assert done(tmp_path, 1, 2, 3) == [("a", True, 1), ("b", True, 2), ("c", True, 3)]
+    (tmp_path / "c").unlink()
+    assert done(tmp_path, 1, 2, 3) == [("a", True, 1), ("b", True, 2), ("c", False, 3)]
+    assert done(tmp_path, 1, 2, 3, force="b") == [("a", True, 1), ("b", False, 2), ("c", False, 3)]
+
+
+def test_a_kill_after_a_changed_stage_leaves_none_of_the_stages_after_it_done(tmp_path: Path) -> None:
+    done(tmp_path, 1, 2, 3)
+    done(tmp_path, 1, 5)  # killed before c
+    assert done(tmp_path, 1, 5, 3) == [("a", True, 1), ("b", True, 5), ("c", False, 3)]
 
 
 def test_a_module_runs_as_a_stage_and_its_file_is_the_result(tmp_path: Path) -> None:
     given, made = tmp_path / "given.json", tmp_path / "made.json"
     given.write_text('{"value": 1}')
     command = ("json.tool", str(given), str(made))
-    key, result = Stages(tmp_path / "s").module("m", {"x": 1}, *command, result=made)
+    stages = tmp_path / "s"
+    assert Stages(stages).module("m", *command, result=made) == {"value": 1}
     given.write_text('{"value": 2}')
-    assert (key, result) == Stages(tmp_path / "s").module("m", {"x": 1}, *command, result=made)
-    assert result == {"value": 1}
-    assert Stages(tmp_path / "s").module("m", {"x": 2}, *command)[1] is None  # it names no file
+    assert Stages(stages).module("m", *command, result=made) == {"value": 1}
+    assert Stages(stages).module("m", *command, "--indent", "2") is None  # it names no file
     with pytest.raises(UserError, match="stopped with status"):
-        Stages(tmp_path / "s").module("n", {}, "json.tool", str(tmp_path / "none"), quiet=True)
-    assert Stages(tmp_path / "s").module("n", {}, "json.tool", str(tmp_path / "none"), passing=(0, 1, 2))[1] is None
-
-
-def test_a_stage_that_fails_leaves_no_stamp(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match="half way"):
-        Stages(tmp_path).run("s", {}, lambda: (_ for _ in ()).throw(RuntimeError("half way")))
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_the_source_digest_follows_the_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = tmp_path / "some_stage_module.py"
-    module.write_text("a = 1\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    before = source_digest("some_stage_module")
-    module.write_text("a = 2\n")
-    assert source_digest("some_stage_module") != before
-    with pytest.raises(UserError, match="pip install"):
-        source_digest("no_such_module_here")
-
-
-def test_the_source_digest_of_a_package_follows_what_it_runs_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    package = tmp_path / "some_stage_package"
-    (package / "inner").mkdir(parents=True)
-    (package / "__init__.py").touch()
-    monkeypatch.syspath_prepend(str(tmp_path))
-    seen = {source_digest("some_stage_package")}
-    for name in ("inner/Proof.v", "page.html.j2", "inner/module.py"):
-        (package / name).write_text(name)
-        seen.add(source_digest("some_stage_package"))
-    assert len(seen) == 4
-    (package / "inner" / "Proof.vo").write_text("made by the prover")
-    assert source_digest("some_stage_package") in seen
+        Stages(stages).module("n", "json.tool", str(tmp_path / "none"), quiet=True)
+    assert not (stages / "n.json").exists()
+    assert Stages(stages).module("n", "json.tool", str(tmp_path / "none"), passing=(0, 1, 2)) is None
+    assert is_stages(stages)
+    (stages / "mine.json").write_text("{}")
+    assert not is_stages(stages)
 
 
 TRAIN = """
@@ -98,22 +85,22 @@ def fake_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def job(folder: Path, key: str = "k", *more: str) -> Job:
-    return Job(folder, key, ("--output", str(folder), *more), 1)
+def job(folder: Path, *more: str) -> Job:
+    return Job(folder, ("--output", str(folder), *more), 1)
 
 
-def test_jobs_run_once_and_a_run_of_other_inputs_is_kept_aside(fake_train: Path) -> None:
+def test_jobs_run_once_and_a_run_of_other_options_is_kept_aside(fake_train: Path) -> None:
     runs = fake_train / "out" / "runs"
     jobs = [job(runs / name) for name in ("a", "b", "c")]
     run_jobs(jobs, at_once=2)
     assert all(is_finished(j) for j in jobs)
     run_jobs(jobs, at_once=2)  # finished: a second training line would show that one ran again
     assert [stages.rollouts_done(j.run) for j in jobs] == [1, 1, 1]
-    changed = job(runs / "a", "other")
+    changed = job(runs / "a", "--seed", "3")
     assert not is_finished(changed)
     run_jobs([changed], at_once=1)
     assert is_finished(changed)
-    aside = fake_train / "out" / "superseded" / "a-k"
+    aside = fake_train / "out" / "superseded" / "a-1"
     assert json.loads((aside / "metrics.jsonl").read_text()) == {"phase": "train"}
 
 
@@ -137,16 +124,16 @@ def test_the_time_left_is_reckoned_from_the_rollouts_of_this_start(
 
 def test_a_failing_job_shows_its_last_line_and_names_its_log(fake_train: Path) -> None:
     with pytest.raises(UserError, match=r"bad stopped with status 2: error: no such luck .*train\.log"):
-        run_jobs([job(fake_train / "runs" / "bad", "k", "--fail", "yes")], at_once=1)
+        run_jobs([job(fake_train / "runs" / "bad", "--fail", "yes")], at_once=1)
 
 
 def test_a_run_that_refuses_to_go_on_stops_no_other_where_that_is_wanted(fake_train: Path) -> None:
-    jobs = [job(fake_train / "runs" / "bad", "k", "--fail", "yes"), job(fake_train / "runs" / "good")]
+    jobs = [job(fake_train / "runs" / "bad", "--fail", "yes"), job(fake_train / "runs" / "good")]
     assert run_jobs(jobs, at_once=1, passing=(2,)) == {jobs[0].run: "no such luck"}
     assert [is_finished(j) for j in jobs] == [False, True]
 
 
-def test_prepare_takes_up_a_run_of_the_same_inputs(tmp_path: Path) -> None:
+def test_prepare_takes_up_a_run_of_the_same_options(tmp_path: Path) -> None:
     one = job(tmp_path / "runs" / "one")
     prepare(one)
     (one.run / "metrics.jsonl").write_text("{}\n")
