@@ -12,9 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from jsonargparse import ArgumentParser
-
-from fspo.base.command_line import next_step
+from fspo.base.command_line import CommandParser, next_step
 from fspo.base.errors import UserError, run_cli, unknown_name
 from fspo.base.files import refuse_foreign
 from fspo.base.options import make_parser, parse
@@ -202,7 +200,7 @@ def pool(out: Path) -> None:
     print(f"claims over all tasks: {out / 'claims.json'}")
 
 
-def build_parser() -> ArgumentParser:
+def build_parser() -> CommandParser:
     """Return the parser of ``fspo reproduce``."""
     return make_parser(ReproductionOptions, "fspo reproduce", DESCRIPTION)
 

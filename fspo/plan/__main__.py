@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from jsonargparse import ArgumentParser
-
-from fspo.base.command_line import next_step
+from fspo.base.command_line import CommandParser, next_step
 from fspo.base.options import make_parser, parse
 from fspo.config.machine import PlanConfig
 
@@ -19,7 +17,7 @@ examples:
 """
 
 
-def build_parser() -> ArgumentParser:
+def build_parser() -> CommandParser:
     """Return the parser of ``fspo plan``."""
     return make_parser(PlanConfig, "fspo plan", EXAMPLES)
 

@@ -181,7 +181,8 @@ def put_aside(job: Job) -> None:
     aside = job.run.parent.parent / "superseded"
     if job.run.exists():
         aside.mkdir(parents=True, exist_ok=True)
-        os.replace(job.run, next(p for i in count(1) if not (p := aside / f"{job.run.name}-{i}").exists()))
+        number = next(i for i in count(1) if not (aside / f"{job.run.name}-{i}").exists())
+        os.replace(job.run, aside / f"{job.run.name}-{number}")
 
 
 def run_jobs(

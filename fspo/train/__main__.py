@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from jsonargparse import ArgumentParser
+    from fspo.base.command_line import CommandParser
 
 # Let idle OpenMP threads sleep: threads that spin can slow another process on the same CPU by a factor of a hundred.
 # OpenMP reads this variable once, so it is set before torch loads.
@@ -32,7 +32,7 @@ NOISE_FLOOR = "--noise-floor"
 The flag is no setting of a run, so it is not part of the run's configuration."""
 
 
-def build_parser() -> ArgumentParser:
+def build_parser() -> CommandParser:
     """Return the parser of ``fspo train``. It does not know the flag ``--noise-floor``, which `main` reads itself."""
     from fspo.base.options import make_parser
     from fspo.config import TrainConfig
