@@ -40,10 +40,6 @@ def writing(path: Path, *others: type[Exception]) -> Iterator[None]:
         raise UserError(f"cannot write {path}: {why}; make room or name another place") from error
 
 
-_KEPT = ".part-kept-"
-"""Beginning of the temporary name of a whole folder that is being replaced."""
-
-
 def _part(path: Path) -> Path:
     """Return the temporary path under which this process writes a file or folder."""
     return path.with_name(f".part-{os.getpid()}-{path.name}")
@@ -92,11 +88,9 @@ def whole_folder(path: Path, *others: type[Exception]) -> Iterator[Path]:
             shutil.rmtree(part, ignore_errors=True)
             part.mkdir(parents=True)
             yield part
-            old = _put_aside(path, _KEPT) if path.exists() else None
-            # Removing the old folder may take long, so it comes last. If the process is killed before the new folder is
-            # in place, remove_parts brings the old one back.
+            old = _put_aside(path) if path.exists() else None
             os.replace(part, path)
-            if old is not None:
+            if old is not None:  # this may take long, so it comes last
                 shutil.rmtree(old)
     finally:
         shutil.rmtree(part, ignore_errors=True)
@@ -104,12 +98,11 @@ def whole_folder(path: Path, *others: type[Exception]) -> Iterator[Path]:
 
 def remove_folder(path: Path) -> None:
     """Rename a folder to a temporary name and remove it, so that a kill leaves no incomplete folder at ``path``."""
-    shutil.rmtree(_put_aside(path, ".part-old-"))
+    shutil.rmtree(_put_aside(path))
 
 
-def _put_aside(path: Path, prefix: str) -> Path:
-    """Rename a folder: put ``prefix`` before its name, and return the new path."""
-    rubbish = path.with_name(prefix + path.name)
+def _put_aside(path: Path) -> Path:
+    rubbish = path.with_name(f".part-old-{path.name}")
     shutil.rmtree(rubbish, ignore_errors=True)
     os.replace(path, rubbish)
     return rubbish
@@ -118,7 +111,6 @@ def _put_aside(path: Path, prefix: str) -> Path:
 def remove_parts(folder: Path, name: str = "") -> int:
     """Remove the temporary files and folders that killed processes left in ``folder``; return their number.
 
-    A folder that `whole_folder` had renamed, but not yet replaced by the new one, gets its name back.
     Call it only while no other process writes to ``folder``: that process's unfinished files would be removed too.
 
     Parameters
@@ -128,10 +120,7 @@ def remove_parts(folder: Path, name: str = "") -> int:
     """
     parts = list(folder.glob(f".part-*{glob.escape(name)}"))
     for part in parts:
-        kept = folder / part.name.removeprefix(_KEPT)
-        if part.name.startswith(_KEPT) and not kept.exists():
-            os.replace(part, kept)
-        elif part.is_dir():
+        if part.is_dir():
             shutil.rmtree(part, ignore_errors=True)
         else:
             part.unlink()

@@ -14,21 +14,7 @@ training of the embedded model, giving back after every pass takes 4 % of the ti
 class _MallInfo2(ctypes.Structure):
     """The result of glibc's ``mallinfo2``; ``fordblks`` counts the bytes of freed blocks that its heaps keep."""
 
-    _fields_ = [
-        (name, ctypes.c_size_t)
-        for name in (
-            "arena",
-            "ordblks",
-            "smblks",
-            "hblks",
-            "hblkhd",
-            "usmblks",
-            "fsmblks",
-            "uordblks",
-            "fordblks",
-            "keepcost",
-        )
-    ]
+    _fields_ = [(name, ctypes.c_size_t) for name in (*"abcdefgh", "fordblks", "keepcost")]
 
 
 @cache

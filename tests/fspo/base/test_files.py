@@ -1,6 +1,5 @@
 """Files are whole or not there."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -60,26 +59,6 @@ def test_a_failing_block_keeps_the_old_folder(tmp_path: Path) -> None:
 
     with pytest.raises(UserError, match=r"cannot write .*model: No space left on device; make room"):
         fail()
-    assert [file.name for file in path.iterdir()] == ["of-before"]
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_a_kill_between_the_two_renames_loses_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "model"
-    (path / "of-before").mkdir(parents=True)
-    rename = os.replace
-
-    def killed(source: Path, target: Path) -> None:
-        if target == path:
-            raise KeyboardInterrupt
-        rename(source, target)
-
-    monkeypatch.setattr("fspo.base.files.os.replace", killed)
-    with pytest.raises(KeyboardInterrupt), whole_folder(path):
-        pass
-    monkeypatch.undo()
-    assert not path.exists()
-    remove_parts(tmp_path)
     assert [file.name for file in path.iterdir()] == ["of-before"]
     assert list(tmp_path.iterdir()) == [path]
 
