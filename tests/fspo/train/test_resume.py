@@ -101,7 +101,7 @@ def test_logs_without_a_configuration_are_not_resumed(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     metrics = tmp_path / "run" / "metrics.jsonl"
     metrics.write_text('{"rollout": 0, "phase": "train"}\n')
-    with pytest.raises(UserError, match=r"holds files, and none that fspo train wrote"):
+    with pytest.raises(UserError, match=r"holds files and no run\.json"):
         tiny_run.trainer(tmp_path / "run", "--resume", "true")
     mark(tmp_path / "run")
     with pytest.raises(UserError, match=r"holds metrics\.jsonl but no config\.yaml"):
