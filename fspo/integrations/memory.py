@@ -1,7 +1,7 @@
-"""Learn, from one update inside TRL or verl, the drift and the range of an adaptive band for the next update.
+"""What a rule's band learns inside TRL or verl from one update for the next: its drift, and its range if it adapts.
 
-TRL and verl pass the loss one microbatch at a time. So this module collects the responses of an update from all
-processes, in the order of their response numbers. Every process then computes the same drift and range.
+TRL and verl pass the loss one microbatch at a time. So the responses of an update are collected here, from all
+processes, in the order of their response numbers; every process then computes the same drift and range.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ The gradient log of the run is written under ``output_dir``; ``fspo analyse out`
 from __future__ import annotations
 
 import inspect
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,9 +24,7 @@ from trl import GRPOTrainer
 from fspo.base.errors import UserError
 from fspo.gradlog.metric_names import CORRECTION_CUT, CORRECTION_WEIGHT
 from fspo.integrations.memory import UpdateMemory
-from fspo.integrations.trl_check import OURS, check_release
-from fspo.integrations.trl_log import PREFIX
-from fspo.integrations.trl_logged import FORWARD, LoggedTrainer, loss_mask, mismatch
+from fspo.integrations.trl_logged import PREFIX, LoggedTrainer, loss_mask, mismatch, missing_methods, model_inputs
 from fspo.integrations.trl_observe import observe
 from fspo.integrations.trl_options import FSPOConfig
 from fspo.objective import Records, denominator_for, objective
@@ -51,7 +50,7 @@ class FSPOTrainer(LoggedTrainer):
     ------
     UserError
         If ``args`` is no FSPOConfig, if its options would keep the rule from applying, if the installed release of TRL
-        does not fit (`fspo.integrations.trl_check`), or if ``output_dir`` holds the log of another run.
+        lacks a method that is replaced here, or if ``output_dir`` holds the log of another run.
     """
 
     args: FSPOConfig
@@ -61,6 +60,11 @@ class FSPOTrainer(LoggedTrainer):
         if not isinstance(config, FSPOConfig):
             raise UserError("FSPOTrainer takes its rule from args: pass args=FSPOConfig(...), not a GRPOConfig")
         config.check()
+        if missing := missing_methods():
+            raise UserError(
+                f"TRL {version('trl')} has no GRPOTrainer.{missing[0]} any more, which FSPOTrainer replaces: install a "
+                "release that was tested: pip install 'trl==1.16.*'"
+            )
         super().__init__(*args, **kwargs)
         self.rule, self.objective_config = config.clip_rule(), config.objective()
         self.memory = UpdateMemory(self.rule)
@@ -69,7 +73,6 @@ class FSPOTrainer(LoggedTrainer):
             raise _no_sampler(self.correction)
         self.score_every = config.score_every
         self.open_log(self.rule, self.correction)
-        check_release(self)
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         if self.rule.adapt != "none" and self.args.should_save:
@@ -123,7 +126,7 @@ class FSPOTrainer(LoggedTrainer):
         old = inputs.get("old_per_token_logps")
         old = new.detach() if old is None else old
         accumulation = self.current_gradient_accumulation_steps if training else 1
-        since = self.state.global_step - self.log_rows.start_step
+        since = self.state.global_step - self.log_start
         rule = self.memory.online.rule
         loss, records = objective(
             new,
@@ -161,7 +164,7 @@ class FSPOTrainer(LoggedTrainer):
             torch.cat([batch["prompt_ids"], batch["completion_ids"]], 1),
             torch.cat([batch["prompt_mask"], batch["completion_mask"]], 1),
             batch["completion_ids"].shape[1],
-            **{name: batch.get(name) for name in FORWARD},
+            **model_inputs(batch),
             **options,
         )
 
@@ -173,7 +176,7 @@ class FSPOTrainer(LoggedTrainer):
         total = inputs.get(PREFIX + "denominator")
         if not self.model.training or total is None:
             return denominator_for(self.objective_config, mask) * accumulation
-        share = accumulation / self.args.first_pass  # share of a generation batch that one update uses
+        share = accumulation / self.first_pass  # share of a generation batch that one update uses
         return float(total) / self.accelerator.num_processes * share
 
     def _report(self, mode: str, records: Records, advantages: Tensor, entropy: Tensor, rule: Rule) -> None:
@@ -191,7 +194,7 @@ class FSPOTrainer(LoggedTrainer):
         low, high, dual, count, accept, rows, capped, kl, entropies, tokens = self._sum(sums).tolist()
         for name, cut in (("low", low), ("high", high), ("region", low + high), ("dual", dual)):
             found[f"clip_ratio/{name}_mean"].append(cut / max(count, 1.0))
-        found[OURS].append(accept / rows)
+        found["fspo/band_acceptance"].append(accept / rows)
         found["fspo/capped"].append(capped / rows)
         found["entropy"].append(entropies / max(tokens, 1.0))
         if self.beta != 0:

@@ -1,9 +1,15 @@
-"""TRL's GRPOTrainer with the gradient log: the base class of FSPOTrainer and of the trainers that `observe` makes."""
+"""TRL's GRPOTrainer with the gradient log: the base class of FSPOTrainer and of the trainers that `observe` makes.
+
+The log lies under ``output_dir/gradlog`` and has one row for each response and update.
+"""
 
 from __future__ import annotations
 
 import inspect
 import warnings
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,21 +18,39 @@ from torch import Tensor
 from transformers import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
-from fspo.integrations.trl_log import PREFIX, TrlLog, keep_steps_before
+from fspo.base.errors import UserError
+from fspo.base.files import whole_file
+from fspo.config import ScoreConfig
+from fspo.gradlog import GradLogWriter
+from fspo.gradlog.files import log_paths, rollout_of
+from fspo.gradlog.schema import OF_THE_RULE
 from fspo.objective import Mismatch, Records
+from fspo.policy.score_hooks import ScoreHooks
 from fspo.policy.scores import Scores, score
 from fspo.rules import Rule
+from fspo.train.log_rows import ResponseColumns, UpdateColumns, log_rows
 
-FORWARD = [
-    name
-    for name in inspect.signature(GRPOTrainer._get_per_token_logps_and_entropies).parameters
-    if name
-    not in (
-        "self", "model", "input_ids", "attention_mask", "logits_to_keep", "batch_size", "compute_entropy",
-        "compute_aux_loss",
-    )
-]  # fmt: skip
-"""Names of the model's inputs beside text (images and the like), which TRL passes to the model from its batches."""
+_SCORES = ScoreConfig()
+PREFIX = "fspo_"
+"""Prefix of the names of the tensors that this project adds to TRL's batches; TRL shuffles them with the responses."""
+REPLACED = (
+    *("_calculate_rewards", "_compute_loss", "_generate_and_score_completions"),
+    *("_get_per_token_logps_and_entropies", "_load_optimizer_and_scheduler", "_save_checkpoint"),
+)
+"""Private methods of `trl.GRPOTrainer` that this project extends or calls."""
+
+
+def missing_methods() -> list[str]:
+    """Return the names in `REPLACED` that the GRPOTrainer of the installed TRL does not have."""
+    return [name for name in REPLACED if not hasattr(GRPOTrainer, name)]
+
+
+def model_inputs(batch: dict[str, Any]) -> dict[str, Any]:
+    """Return the inputs of the model beside text (images and the like), which TRL passes to it from its batches."""
+    text = {"self", "model", "input_ids", "attention_mask", "logits_to_keep", "batch_size"}
+    options = {"compute_entropy", "compute_aux_loss"}
+    parameters = inspect.signature(GRPOTrainer._get_per_token_logps_and_entropies).parameters
+    return {name: batch.get(name) for name in parameters if name not in text | options}
 
 
 class Begin(TrainerCallback):
@@ -41,33 +65,40 @@ class Begin(TrainerCallback):
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Write the last rollout's log rows when training ends."""
-        self.trainer.log_rows.flush()
+        self.trainer.log_writer.flush(self.trainer.log_rollout)
 
 
 class LoggedTrainer(GRPOTrainer):
-    """`trl.GRPOTrainer` that writes the gradient log; it hands each response's reward and number on to the loss."""
+    """`trl.GRPOTrainer` that writes the gradient log; it hands each response's reward and number on to the loss.
+
+    Attributes
+    ----------
+    log_rule, log_correction : Rule, optional
+        The clip rule and the correction that the loss applies. Each is None if the loss applies none, or one that no
+        rule of this project reproduces; without a clip rule the columns `OF_THE_RULE` are null.
+    log_rollout : int
+        Number of the present rollout.
+    log_start : int
+        Number of updates done before the present rollout.
+    """
 
     args: GRPOConfig
     model: torch.nn.Module  # type: ignore[assignment]
     score_every: int = 0
 
     def open_log(self, rule: Rule | None, correction: Rule | None) -> None:
-        """Make the log's writer.
-
-        ``rule`` and ``correction`` are those that the loss applies. Each is None if the loss applies none, or one that
-        no rule of this project reproduces.
-        """
+        """Make the log's writer for a loss that applies ``rule`` and ``correction``."""
         self._rewards: Tensor | None = None
-        self.log_rows = TrlLog(
-            str(self.args.output_dir),
-            rank=self.accelerator.process_index,
-            world=self.accelerator.num_processes,
-            rule=rule,
-            correction=correction,
-            label=f"trl-{self.loss_type}",
-            metadata={"seed": self.args.seed},
-            model=self.accelerator.unwrap_model(self.model) if self.score_every else None,
-        )
+        self.log_rule, self.log_correction = rule, correction
+        self.log_rollout, self.log_start = -1, 0
+        width = 0
+        if self.score_every:
+            model = self.accelerator.unwrap_model(self.model)
+            width = ScoreHooks(model, width=_SCORES.width, projection=_SCORES.projection).sketcher.width
+        header = {"scores": asdict(_SCORES), "trainer": f"trl {version('trl')}", "seed": self.args.seed}
+        header |= {name: r.to_dict() for name, r in (("rule", rule), ("correction", correction)) if r is not None}
+        rank = self.accelerator.process_index
+        self.log_writer = GradLogWriter(str(self.args.output_dir), rank=rank, width=width, metadata=header)
         self.add_callback(Begin(self))
 
     def begin_log(self, step: int) -> None:
@@ -76,11 +107,16 @@ class LoggedTrainer(GRPOTrainer):
         if self.accelerator.is_main_process:
             keep_steps_before(output, step)
         self.accelerator.wait_for_everyone()
-        self.log_rows.rollout = keep_steps_before(output, step) - 1
+        self.log_rollout = keep_steps_before(output, step) - 1
+
+    @property
+    def first_pass(self) -> int:
+        """Number of microbatches (forward and backward passes) in one pass over the responses of a generation batch."""
+        return int(self.args.steps_per_generation or self.args.gradient_accumulation_steps)
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         # A run resumed from this checkpoint repeats no earlier update, so the rows of earlier updates must be on disk.
-        self.log_rows.flush(keep=True)
+        self.log_writer.flush(self.log_rollout, keep=True)
         super()._save_checkpoint(model, trial)
 
     def _calculate_rewards(self, *args: Any, **kwargs: Any) -> Tensor:
@@ -92,13 +128,21 @@ class LoggedTrainer(GRPOTrainer):
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         output = super()._generate_and_score_completions(inputs)
         if self.model.training:
-            self.log_rows.begin_rollout(self.state.global_step)
-            device, rows, rank = output["completion_ids"].device, len(output["completion_ids"]), self.log_rows.rank
-            output |= self.log_rows.ids(rows, int(self.num_generations or 1), device)
+            self.log_writer.flush(self.log_rollout)
+            self.log_rollout, self.log_start = self.log_rollout + 1, self.state.global_step
+            device, rows, rank = output["completion_ids"].device, len(output["completion_ids"]), self.log_writer.rank
+            first = self.log_rollout * rows * self.accelerator.num_processes  # numbers are unique over the run
+            index = first + rank * rows + torch.arange(rows, device=device)
             rewards = torch.full((rows,), torch.nan, device=device)
             if self._rewards is not None:
                 rewards = self._rewards[rank * rows : (rank + 1) * rows].float()
-            output[PREFIX + "reward"], output[PREFIX + "truncated"] = rewards, self._truncated(output)
+            added = {
+                "prompt_id": index // int(self.num_generations or 1),  # the responses to a prompt follow each other
+                "response_id": index,
+                "reward": rewards,
+                "truncated": self._truncated(output),
+            }
+            output |= {PREFIX + name: column for name, column in added.items()}
         return output
 
     def _truncated(self, output: dict[str, Any]) -> Tensor:
@@ -132,28 +176,37 @@ class LoggedTrainer(GRPOTrainer):
         """
         if PREFIX + "response_id" not in inputs:  # responses of an evaluation are not logged
             return
-        first_pass = self.args.steps_per_generation or self.args.gradient_accumulation_steps
-        self.log_rows.append(
-            inputs,
-            records,
-            step=self.state.global_step,
-            times_used=self._step % (first_pass * self.num_iterations) // first_pass,
-            entropy=None if entropy is None else entropy / records.length.clamp(min=1),
-            scores=scores,
-            tokens=tokens,
+        rule, step = self.log_rule or Rule("none", name=f"trl-{self.loss_type}"), self.state.global_step
+        carried = ("prompt_id", "response_id", "reward", "truncated")
+        responses = ResponseColumns(
+            **{name: inputs[PREFIX + name].cpu().numpy() for name in carried},
+            advantage=inputs["advantages"].float().cpu().numpy(),
+            entropy=None if entropy is None else (entropy / records.length.clamp(min=1)).cpu().numpy(),
         )
+        update = UpdateColumns(
+            rollout=self.log_rollout,
+            step=step,
+            behaviour_version=self.log_start,
+            rule=rule.label,
+            drift_source=rule.drift_source if rule.needs_stats else "none",
+            updates_since_rollout=step - self.log_start,
+            times_used=self._step % (self.first_pass * self.num_iterations) // self.first_pass,
+        )
+        found = records.to_numpy()
+        rows = log_rows(update, responses, found, drift=found["drift"], tokens=tokens, scores=scores)
+        unknown = OF_THE_RULE if self.log_rule is None else ()
+        self.log_writer.append({name: None if name in unknown else value for name, value in rows.items()})
 
     def take_scores(self, inputs: dict[str, Any]) -> Scores | None:
         """Return the scores of a microbatch's responses, or None if none are taken at this update.
 
         They are taken at the last update of the first pass over a rollout, in every ``score_every``-th rollout.
         """
-        log = self.log_rows
-        first_pass = self.args.steps_per_generation or self.args.gradient_accumulation_steps
-        chosen = max(first_pass // self.args.gradient_accumulation_steps, 1) - 1
-        if not self.score_every or log.rollout % self.score_every or self.state.global_step - log.start_step != chosen:
+        chosen = max(self.first_pass // self.args.gradient_accumulation_steps, 1) - 1
+        since = self.state.global_step - self.log_start
+        if not self.score_every or self.log_rollout % self.score_every or since != chosen:
             return None
-        if any(inputs.get(name) is not None for name in FORWARD):
+        if any(value is not None for value in model_inputs(inputs).values()):
             warnings.warn("the score pass reads text alone: no scores of batches with images", stacklevel=2)
             return None
         mask = loss_mask(inputs)
@@ -165,10 +218,40 @@ class LoggedTrainer(GRPOTrainer):
                 "response_mask": torch.cat([torch.zeros_like(inputs["prompt_mask"], dtype=torch.bool), mask], 1),
             },
             self.temperature,
-            config=log.scores,
+            config=_SCORES,
             seed=self.args.seed,
-            rollout=log.rollout,
+            rollout=self.log_rollout,
         )
+
+
+def keep_steps_before(run: str | Path, step: int) -> int:
+    """Remove log rows of updates >= ``step``, which a resumed run repeats; return the number of the next rollout.
+
+    Raises
+    ------
+    UserError
+        If ``step`` is 0 and the folder already holds a log, which then belongs to another run.
+    """
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    following = 0
+    for path in log_paths(run):
+        if step == 0:
+            raise UserError(
+                f"{path.parent} holds the gradient log of another run: choose another output_dir, or go on with "
+                "train(resume_from_checkpoint=True)"
+            )
+        table = pq.read_table(path)
+        kept = table.filter(pc.less(table["step"], step))  # type: ignore[attr-defined]
+        if not len(kept):
+            path.unlink()
+            continue
+        if len(kept) < len(table):
+            with whole_file(path) as part:
+                pq.write_table(kept, part, compression="zstd")
+        following = max(following, 1 + rollout_of(path))
+    return following
 
 
 def mismatch(batch: dict[str, Any], old: Tensor) -> Mismatch | None:

@@ -15,8 +15,7 @@ from torch import Tensor
 from trl import GRPOTrainer
 
 from fspo.base.errors import UserError
-from fspo.integrations.trl_check import missing_methods
-from fspo.integrations.trl_logged import LoggedTrainer, loss_mask, mismatch
+from fspo.integrations.trl_logged import LoggedTrainer, loss_mask, mismatch, missing_methods
 from fspo.integrations.trl_rules import FURTHER_CUTS, clip_of, correction_of
 from fspo.objective import objective, token_columns
 from fspo.rules import Rule
@@ -103,10 +102,10 @@ class _ObservedTrainer(LoggedTrainer):
             A = (A * mask).sum(1) / mask.sum(1).clamp(min=1)
         old = inputs.get("old_per_token_logps")
         old = new if old is None else old
-        log, sampled = self.log_rows, mismatch(inputs, old)
-        correction = None if sampled is None else log.correction
+        sampled = mismatch(inputs, old)
+        correction = None if sampled is None else self.log_correction
         records = objective(
-            new, old, mask, A, log.rule or Rule("none"), mismatch=sampled, correction=correction
+            new, old, mask, A, self.log_rule or Rule("none"), mismatch=sampled, correction=correction
         ).records
         if self.corrected and correction is None:
             factor = inputs["importance_sampling_ratio"].expand(mask.shape)

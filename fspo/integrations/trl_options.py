@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field, fields
 from typing import Any, get_args
 
@@ -10,7 +9,6 @@ from trl import GRPOConfig
 
 from fspo.base.errors import UserError
 from fspo.config import CorrectionConfig, ObjectiveConfig, RuleConfig
-from fspo.integrations.trl_rules import CORRECTION_MODES, correction_of
 from fspo.rules import Adapt, Aggregation, Drift, Outside, Rate, Rule, Weight
 
 _REPLACED = {
@@ -102,14 +100,10 @@ class FSPOConfig(GRPOConfig):
         self.check()
 
     def _parts(self) -> RuleConfig:
-        names = ("range_lo", "range_hi", "gamma", "drift", "drift_source", "outside", "dual", "aggregation")
-        names += ("adapt", "target", "target_rate")
-        length = self.constant_length
-        if self.aggregation == "constant" and length is None:
-            length = self.max_completion_length
-        return RuleConfig(
-            preset=self.rule, constant_length=length, kl_coef=self.beta, **{n: getattr(self, n) for n in names}
-        )
+        parts = {f.name: getattr(self, f.name) for f in fields(RuleConfig) if hasattr(self, f.name)}
+        if self.aggregation == "constant" and self.constant_length is None:
+            parts["constant_length"] = self.max_completion_length
+        return RuleConfig(preset=self.rule, kl_coef=self.beta, **parts)
 
     def clip_rule(self) -> Rule:
         """Return the clip rule: the preset with the parts that were changed."""
@@ -123,16 +117,6 @@ class FSPOConfig(GRPOConfig):
     def objective(self) -> ObjectiveConfig:
         """Return the options of the objective: the aggregation, and the weight of the penalty on KL(new||reference)."""
         return self._parts().objective()
-
-    @property
-    def first_pass(self) -> int:
-        """Number of microbatches (forward and backward passes) in one pass over the responses of a generation batch."""
-        return int(self.steps_per_generation or self.gradient_accumulation_steps)
-
-    @property
-    def generate_every(self) -> int:
-        """Number of microbatches between two generations."""
-        return self.first_pass * self.num_iterations
 
     def check(self) -> None:
         """Raise UserError for options of TRL that contradict the rule or would keep it from being applied."""
@@ -155,11 +139,12 @@ class FSPOConfig(GRPOConfig):
             raise UserError(
                 f"vllm_importance_sampling_mode={self.vllm_importance_sampling_mode!r} is TRL's own correction, which "
                 f"the loss of rule {rule.label!r} does not apply: set vllm_importance_sampling_correction=False and "
-                + _same_correction(self)
+                "choose a correction, as correction='mis' (with 'none' the mismatch is logged)"
             )
         self.correction_rule()
         accumulation = self.gradient_accumulation_steps
-        if rule.shape != "none" and accumulation % self.generate_every == 0:
+        microbatches = int(self.steps_per_generation or accumulation) * self.num_iterations  # of one generation
+        if rule.shape != "none" and accumulation % microbatches == 0:
             raise UserError(
                 "one update a generation makes S identically 0, so no rule ever clips: set "
                 f"steps_per_generation={4 * accumulation} (4 updates a generation, on 4 times the responses) or "
@@ -176,16 +161,3 @@ class FSPOConfig(GRPOConfig):
             raise UserError(f"score_every is {self.score_every}: use 0 (never) or more")
         if self.score_every and self.deepspeed is not None:
             raise UserError("the score pass needs hooks that DeepSpeed does not let through: set score_every=0")
-
-
-def _same_correction(args: FSPOConfig) -> str:
-    """Return, for an error message, the options of this project that make the same correction as those of TRL.
-
-    If no correction of this project does the same, the text names options under which the mismatch is logged.
-    """
-    same = correction_of(args)
-    if same is None or math.isinf(same.range_hi):
-        return "choose a correction, as correction='mis' (with 'none' the mismatch is logged)"
-    preset, _ = CORRECTION_MODES[args.vllm_importance_sampling_mode]
-    names = ("range_lo", "range_hi", "outside") if same.clip.has_lower_edge else ("range_hi", "outside")
-    return f"correction={preset!r}, " + ", ".join(f"correction_{name}={getattr(same, name)!r}" for name in names)

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from trl import GRPOConfig
+from trl import GRPOConfig, GRPOTrainer
 from trl_batch import MAX_LENGTH, assert_same, make_trainer, our_loss, rows, trl_inputs, trl_loss
 
 from fspo.base.errors import UserError
-from fspo.integrations.trl import FSPOConfig, FSPOTrainer
+from fspo.integrations.trl import FSPOConfig, FSPOTrainer, observe
 from fspo.rules import preset
 
 OURS = {"kind": (FSPOTrainer, FSPOConfig), "steps_per_generation": 4}
@@ -102,3 +102,11 @@ def test_options_changed_after_the_checks_are_checked_again(tmp_path):
     args.epsilon = 0.1
     with pytest.raises(UserError, match=r"epsilon=0\.1"):
         FSPOTrainer(model="never loaded", args=args)
+
+
+def test_a_method_of_trl_that_is_gone_is_named(tmp_path, monkeypatch):
+    monkeypatch.delattr(GRPOTrainer, "_calculate_rewards")
+    with pytest.raises(UserError, match=r"has no GRPOTrainer\._calculate_rewards any more.*pip install 'trl==1\.16"):
+        make_trainer(tmp_path, 8, **OURS)
+    with pytest.warns(UserWarning, match=r"TRL has no GRPOTrainer\._calculate_rewards any more"):
+        observe(GRPOTrainer)

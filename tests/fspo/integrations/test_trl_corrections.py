@@ -94,24 +94,6 @@ def test_a_correction_without_the_samplers_log_probs_is_refused(tmp_path):
         train(tmp_path, FSPOTrainer, FSPOConfig, correction="tis")
 
 
-@pytest.mark.parametrize(
-    ("mode", "ends", "cure"),
-    [
-        ("sequence_mask", (3.0, None), "correction='mis', correction_range_lo=1.0, correction_range_hi=2.0"),
-        ("token_mask", (5.0, 0.5), "correction='icepop', correction_range_lo=0.5, correction_range_hi=4.0"),
-        ("token_truncate", (2.0, None), "correction='tis', correction_range_hi=1.0, correction_outside='cap'"),
-        ("token_truncate", (2.0, 0.5), "choose a correction, as correction='mis'"),
-    ],
-)
-def test_trls_own_correction_is_refused_with_the_options_that_do_the_same(tmp_path, mode, ends, cure):
-    with pytest.raises(UserError, match=f"vllm_importance_sampling_correction=False and {cure}"):
-        FSPOConfig(
-            str(tmp_path), use_cpu=True, bf16=False, steps_per_generation=4, use_vllm=True,
-            vllm_importance_sampling_correction=True, vllm_importance_sampling_mode=mode,
-            vllm_importance_sampling_clip_max=ends[0], vllm_importance_sampling_clip_min=ends[1],
-        )  # fmt: skip
-
-
 def test_factors_without_a_rule_of_ours_are_logged_as_trls(tmp_path):
     """TRL raises small weights to clip_min, which no rule of ours does."""
     with engine() as options:

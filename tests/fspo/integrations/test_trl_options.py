@@ -31,7 +31,7 @@ def config(tmp_path, **options):
         ({"beta": 0.1, "use_bias_correction_kl": True}, "use_bias_correction_kl=True.*set it to False"),
         (
             {"use_vllm": True, "vllm_importance_sampling_correction": True},
-            "'sequence_mask'.*set vllm_importance_sampling_correction=False",
+            "'sequence_mask'.*set vllm_importance_sampling_correction=False and choose a correction, as",
         ),
         ({"rule": "fspo-kl"}, "set drift_source='lagged'"),
         ({"rule": "fspoo"}, "did you mean 'fspo'"),

@@ -10,7 +10,7 @@ from fspo.base.errors import UserError
 from fspo.gradlog import read_log
 from fspo.integrations.memory import UpdateMemory
 from fspo.integrations.trl import FSPOConfig, FSPOTrainer
-from fspo.integrations.trl_log import keep_steps_before
+from fspo.integrations.trl_logged import keep_steps_before
 from fspo.models.load import build_embedded_model, load_tokenizer
 from fspo.policy.logprobs import make_batch, token_log_probs
 from fspo.rules import preset
