@@ -23,7 +23,7 @@ from trl import GRPOTrainer
 
 from fspo.base.errors import UserError
 from fspo.gradlog.metric_names import CORRECTION_CUT, CORRECTION_WEIGHT
-from fspo.integrations.memory import UpdateMemory
+from fspo.integrations.shared import UpdateMemory, remembers
 from fspo.integrations.trl_logged import PREFIX, LoggedTrainer, loss_mask, mismatch, missing_methods, model_inputs
 from fspo.integrations.trl_observe import observe
 from fspo.integrations.trl_options import FSPOConfig
@@ -75,14 +75,13 @@ class FSPOTrainer(LoggedTrainer):
         self.open_log(self.rule, self.correction)
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        if self.rule.adapt != "none" and self.args.should_save:
+        if self.args.should_save:
             self.memory.save(Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}")
         super()._save_checkpoint(model, trial)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
-        if self.rule.adapt != "none" and checkpoint is not None:
-            self.memory.load(checkpoint)
+        self.memory.load(checkpoint)
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         output = super()._generate_and_score_completions(inputs)
@@ -149,7 +148,7 @@ class FSPOTrainer(LoggedTrainer):
         entropy = torch.where(mask, entropies.detach().float(), 0.0).sum(1)  # type: ignore[union-attr]
         self._report("train" if training else "eval", records, inputs["advantages"], entropy, rule)
         if training:
-            if self.memory.needed and PREFIX + "response_id" in inputs:
+            if remembers(self.rule) and PREFIX + "response_id" in inputs:
                 advantages = inputs["advantages"].double().cpu().numpy()
                 self.memory.add(inputs[PREFIX + "response_id"].cpu().numpy(), records, advantages)
                 if self.accelerator.sync_gradients:  # true at the last microbatch of an update

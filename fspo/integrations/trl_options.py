@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import Any, get_args
+from typing import get_args
 
 from trl import GRPOConfig
 
 from fspo.base.errors import UserError
 from fspo.config import CorrectionConfig, ObjectiveConfig, RuleConfig
-from fspo.rules import Adapt, Aggregation, Drift, Outside, Rate, Rule, Weight
+from fspo.integrations.shared import CorrectionParts, RuleParts, check_drift, given
+from fspo.rules import Aggregation, Rule
 
 _REPLACED = {
     "loss_type": "aggregation",
@@ -20,6 +21,7 @@ _REPLACED = {
 }
 """Options of TRL's own clipped loss, and the options of this project that replace them."""
 
+_AVERAGES = ", ".join(get_args(Aggregation))
 _IGNORED = {
     "top_entropy_quantile": "drops tokens from the loss, so the weight of a response would not be that of its tokens",
     "off_policy_mask_threshold": "drops long responses by a mean KL before the band sees them",
@@ -28,13 +30,8 @@ _IGNORED = {
 }
 
 
-def _one_of(what: str, names: Any) -> dict[str, str]:
-    """Return the help of an option that takes one of the names of a Literal."""
-    return {"help": f"{what}: {', '.join(get_args(names))}."}
-
-
 @dataclass
-class FSPOConfig(GRPOConfig):
+class FSPOConfig(RuleParts, CorrectionParts, GRPOConfig):
     """TRL's `GRPOConfig` with a clip rule; TRL computes the advantages (``scale_rewards``).
 
     Three defaults differ from TRL's: ``vllm_importance_sampling_correction=False`` and
@@ -47,9 +44,9 @@ class FSPOConfig(GRPOConfig):
     ----------
     rule : str
         Preset: fspo, fspo-truncate, fspo-cap, gspo, rloo, grpo, none, ... (`fspo.rules.PRESETS`).
-    range_lo, range_hi, gamma, drift, drift_source, outside, dual, adapt, target, target_rate : optional
-        Parts of the rule to change in the preset (`fspo.rules.Rule`). TRL sees one microbatch at a time, so a
-        rule with a drift needs ``drift_source="lagged"``.
+    range_lo, range_hi, gamma, drift, ... : optional
+        Parts of the rule to change in the preset, as in `fspo.config.RuleConfig`. TRL shows one microbatch at a time,
+        so a rule with a drift needs ``drift_source="lagged"``.
     aggregation : str, optional
         "response", "sequence", "token" or "constant" (`fspo.objective.aggregate`), by default the preset's.
     constant_length : int, optional
@@ -57,8 +54,9 @@ class FSPOConfig(GRPOConfig):
     correction : str
         Preset of the correction of the mismatch between the sampler (vLLM, or a ``rollout_func`` that returns
         log-probs) and the trainer: tis, mis, geo-mask, icepop, engine-sqrt (`fspo.rules.CORRECTIONS`), or none.
-    correction_range_lo, correction_range_hi, correction_drift, correction_outside, correction_weight : optional
-        Parts to change in the correction's preset. Its drift is made from the responses of the generation batch.
+    correction_range_lo, correction_range_hi, ... : optional
+        Parts to change in the correction's preset, as in `fspo.config.CorrectionConfig`. Its drift is made from the
+        responses of the generation batch.
     score_every : int
         Rollouts between score passes (a sketch of each response's score, for the cosine tables); 0 for never. A score
         pass costs about as much as one update and is made on one update of the rollout.
@@ -75,24 +73,9 @@ class FSPOConfig(GRPOConfig):
     )
     disable_dropout: bool = field(default=True, metadata={"help": "Disable dropout, which makes S random."})
     rule: str = field(default="fspo", metadata={"help": "Preset of the clip rule."})
-    range_lo: float | None = field(default=None, metadata={"help": "Lower range, by default the preset's."})
-    range_hi: float | None = field(default=None, metadata={"help": "Upper range, by default the preset's."})
-    gamma: float | None = field(default=None, metadata={"help": "Exponent of preset 'power'."})
-    drift: str | None = field(default=None, metadata=_one_of("Centre of the band", Drift))
-    drift_source: str | None = field(default=None, metadata={"help": "Must be 'lagged' where the rule has a drift."})
-    outside: str | None = field(default=None, metadata=_one_of("Outside the band", Outside))
-    dual: float | None = field(default=None, metadata={"help": "Dual clip, > 1."})
-    adapt: str | None = field(default=None, metadata=_one_of("What follows the target", Adapt))
-    target: float | None = field(default=None, metadata={"help": "Wanted acceptance of an adaptive rule, in (0, 1)."})
-    target_rate: str | None = field(default=None, metadata=_one_of("Acceptance that is meant", Rate))
-    aggregation: str | None = field(default=None, metadata=_one_of("How terms are averaged", Aggregation))
+    aggregation: str | None = field(default=None, metadata={"help": f"How terms are averaged: {_AVERAGES}."})
     constant_length: int | None = field(default=None, metadata={"help": "Divisor of aggregation 'constant'."})
     correction: str = field(default="none", metadata={"help": "Preset of the correction of the sampler's mismatch."})
-    correction_range_lo: float | None = field(default=None, metadata={"help": "The correction's lower range."})
-    correction_range_hi: float | None = field(default=None, metadata={"help": "The correction's upper range."})
-    correction_drift: str | None = field(default=None, metadata={"help": "Centre of the correction's band."})
-    correction_outside: str | None = field(default=None, metadata=_one_of("Outside that band", Outside))
-    correction_weight: str | None = field(default=None, metadata=_one_of("Its weight", Weight))
     score_every: int = field(default=0, metadata={"help": "Rollouts between score passes, 0 for never."})
 
     def __post_init__(self) -> None:
@@ -100,7 +83,7 @@ class FSPOConfig(GRPOConfig):
         self.check()
 
     def _parts(self) -> RuleConfig:
-        parts = {f.name: getattr(self, f.name) for f in fields(RuleConfig) if hasattr(self, f.name)}
+        parts = given(self, RuleConfig)
         if self.aggregation == "constant" and self.constant_length is None:
             parts["constant_length"] = self.max_completion_length
         return RuleConfig(preset=self.rule, kl_coef=self.beta, **parts)
@@ -111,8 +94,7 @@ class FSPOConfig(GRPOConfig):
 
     def correction_rule(self) -> Rule | None:
         """Return the correction of the sampler's mismatch: the preset with the parts that were changed."""
-        names = ("range_lo", "range_hi", "drift", "outside", "weight")
-        return CorrectionConfig(self.correction, **{n: getattr(self, f"correction_{n}") for n in names}).rule()
+        return CorrectionConfig(self.correction, **given(self, CorrectionConfig, "correction_")).rule()
 
     def objective(self) -> ObjectiveConfig:
         """Return the options of the objective: the aggregation, and the weight of the penalty on KL(new||reference)."""
@@ -150,11 +132,7 @@ class FSPOConfig(GRPOConfig):
                 f"steps_per_generation={4 * accumulation} (4 updates a generation, on 4 times the responses) or "
                 "num_iterations=2, or rule='none'"
             )
-        if rule.needs_stats and rule.drift_source != "lagged":
-            raise UserError(
-                f"rule {rule.label!r} centres its band on the whole minibatch, of which TRL shows one microbatch at a "
-                "time: set drift_source='lagged'"
-            )
+        check_drift(rule, "TRL", "drift_source='lagged'")
         if rule.weight == "geometric" and objective.aggregation == "constant":
             raise UserError("aggregation 'constant' with a geometric weight divides by length twice; use 'response'")
         if self.score_every < 0:

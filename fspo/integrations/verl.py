@@ -11,23 +11,13 @@ Written against verl 0.9. verl adds KL and entropy terms itself. Its loss functi
 drift takes the drift of the previous update (``drift_source=lagged``). The option ``observe`` names a run folder for
 the gradient log. `ObservedLossConfig` makes a run whose loss is verl's own write the log.
 
-The mismatch between sampler and trainer is corrected beside the clip rule, by our presets (`fspo.rules.CORRECTIONS`),
-
-    +actor_rollout_ref.actor.policy_loss.correction.preset=tis
-
-or by verl's ``algorithm.rollout_correction``, which makes the same factors with these values (YAML
-reads 0.5_5 without quotes as 0.55):
+verl's own ``algorithm.rollout_correction`` corrects the mismatch between sampler and trainer beside the clip rule. With
+these values it makes the factors of our presets (`fspo.rules.CORRECTIONS`; YAML reads 0.5_5 without quotes as 0.55):
 
     tis: {rollout_is: token, rollout_is_threshold: 2}
     icepop: {rollout_is: token, rollout_is_threshold: "0.5_5"}
     mis: {rollout_is: sequence, rollout_is_threshold: "0.3333333333_3"}
     geo-mask: {rollout_rs: seq_mean_k1, rollout_rs_threshold: "0.9990009990_1.0010010010"}
-
-verl has no option that makes our preset engine-sqrt. The band of engine-sqrt grows as sqrt(L) and is centred at -KL,
-which is estimated from all responses of a rollout.
-
-verl keeps no log-probs of the weights that sampled, so E is known only for responses that the present weights sampled.
-In a run with stale responses set ``+actor_rollout_ref.actor.policy_loss.correction.on=behaviour`` to correct D + E.
 """
 
 from __future__ import annotations
@@ -41,20 +31,16 @@ from verl.trainer.ppo.core_algos import register_policy_loss
 from verl.workers.config import ActorConfig
 
 from fspo.base.errors import UserError
-from fspo.config import ObjectiveConfig
-from fspo.integrations.memory import UpdateMemory, remembers
+from fspo.config import ObjectiveConfig, RuleConfig
+from fspo.integrations.shared import RuleParts, UpdateMemory, check_drift, given, remembers
 from fspo.integrations.verl_batch import one_each
 from fspo.integrations.verl_observe import ObservedLossConfig, watch_actors
 from fspo.objective import objective
-from fspo.rules import Rule, correction, preset
+from fspo.rules import Rule, preset
 
 __all__ = ["FSPOLossConfig", "ObservedLossConfig", "fspo_loss"]
 
 NAME = "fspo"
-_PARTS = (
-    *("range_lo", "range_hi", "gamma", "drift", "drift_source", "outside", "dual"),
-    *("adapt", "target", "target_rate"),
-)
 FAIR_MODE = "seq-mean-token-mean"
 """Name of verl's loss aggregation in which each response counts once, whatever its length."""
 _REPLACED = {
@@ -66,7 +52,7 @@ _REPLACED = {
 
 
 @dataclass
-class FSPOLossConfig(ObservedLossConfig):
+class FSPOLossConfig(RuleParts, ObservedLossConfig):
     """verl's `PolicyLossConfig` with the parts of a rule; without this class ``loss_mode=fspo`` uses preset "fspo".
 
     Parameters
@@ -75,12 +61,9 @@ class FSPOLossConfig(ObservedLossConfig):
         Must be "fspo".
     rule : str
         Preset (`fspo.rules.PRESETS`).
-    range_lo, range_hi, gamma, drift, drift_source, outside, dual, adapt, target, target_rate : optional
-        Parts to change in the preset (`fspo.rules.Rule`). A rule with a drift needs ``drift_source=lagged``.
-    correction : mapping, optional
-        ``preset``, one of `fspo.rules.CORRECTIONS`, and parts to change in it, as ``range_hi``. A correction needs
-        ``actor_rollout_ref.rollout.calculate_log_probs``. If it has a drift, the centre of its band is estimated from
-        the rollout's responses on all processes. None: no correction of ours.
+    range_lo, range_hi, gamma, drift, ... : optional
+        Parts to change in the preset, as in `fspo.config.RuleConfig`. A rule with a drift needs
+        ``drift_source=lagged``.
     rollout_correction : optional
         Set it to ``${algorithm.rollout_correction}``, so that this class can refuse corrections by verl that change S.
         Without this option a loss function does not see verl's corrections.
@@ -94,17 +77,7 @@ class FSPOLossConfig(ObservedLossConfig):
 
     loss_mode: str = NAME
     rule: str = "fspo"
-    range_lo: float | None = None
-    range_hi: float | None = None
-    gamma: float | None = None
-    drift: str | None = None
-    drift_source: str | None = None
-    outside: str | None = None
-    dual: float | None = None
-    adapt: str | None = None
-    target: float | None = None
-    target_rate: str | None = None
-    correction: Any = None
+    correction: Any = None  # refused: it had its own presets once
 
     _mutable_fields = {"memory"}  # noqa: RUF012  (verl's own way to name them)
     memory = None
@@ -115,33 +88,19 @@ class FSPOLossConfig(ObservedLossConfig):
                 f"policy_loss.loss_mode is {self.loss_mode!r}, under which FSPOLossConfig does nothing: set it to "
                 f"{NAME!r}"
             )
+        if self.correction is not None:
+            raise UserError("policy_loss.correction is gone: set algorithm.rollout_correction, verl's own")
         rule = self.clip_rule()
         _check_correction(self.rollout_correction, rule)
-        hooked = self.correction_rule() is not None or remembers(rule)
         super().__post_init__()
-        if hooked and self.observe is None:
+        if remembers(rule) and self.observe is None:
             watch_actors(None)
 
     def clip_rule(self) -> Rule:
         """Return the clip rule that the options name: the preset ``rule`` with the parts that the user set."""
-        parts = {name: getattr(self, name) for name in _PARTS}
-        rule = preset(self.rule, **{name: value for name, value in parts.items() if value is not None}).rule
-        if rule.needs_stats and rule.drift_source != "lagged":
-            raise UserError(
-                f"rule {rule.label!r} centres its band on the whole minibatch, of which verl shows a loss one "
-                "microbatch: set policy_loss.drift_source=lagged"
-            )
+        rule = RuleConfig(self.rule, **given(self, RuleConfig)).rule()
+        check_drift(rule, "verl", "policy_loss.drift_source=lagged")
         return rule
-
-    def correction_rule(self) -> Rule | None:
-        """Return the correction that ``correction`` asks for: its preset with the parts that were changed."""
-        parts = dict(self.correction or {"preset": "none"})
-        if "preset" not in parts:
-            raise UserError("policy_loss.correction has no preset: set policy_loss.correction.preset")
-        found = correction(parts.pop("preset"), **parts)
-        if found is not None and found.adapt != "none":
-            raise UserError(f"correction {found.label!r}: adapt is for clip rules; set adapt=none")
-        return found
 
 
 @register_policy_loss(NAME)  # type: ignore[arg-type]
@@ -161,11 +120,11 @@ def fspo_loss(
     old_log_prob, log_prob, advantages, response_mask : Tensor (B, T)
         As verl passes them; an advantage is one number for each response, repeated over its tokens.
     loss_agg_mode : str
-        Name of verl's aggregation, whose denominators count all processes. A sequence rule takes "seq-mean-token-mean"
-        alone.
+        Name of verl's aggregation: "seq-mean-token-mean" alone, whose denominator counts the responses of all
+        processes.
     config : ActorConfig
     rollout_is_weights : Tensor, optional
-        Factor for each token from verl's correction or from ours; it multiplies the value and gradient of the token.
+        Factor for each token from verl's correction; it multiplies the value and gradient of the token.
 
     Returns
     -------
@@ -182,22 +141,21 @@ def fspo_loss(
     assert config is not None
     chosen = config.policy_loss
     rule = chosen.clip_rule() if isinstance(chosen, FSPOLossConfig) else preset(NAME).rule
-    _check(rule, config, loss_agg_mode, rollout_is_weights)
+    _check(rule, config, loss_agg_mode)
     mask = response_mask.to(torch.bool)
     A = one_each(advantages, mask, "set algorithm.adv_estimator to grpo, rloo or another that gives one")
     memory: UpdateMemory | None = getattr(chosen, "memory", None)
     if memory is not None:
         rule = memory.online.rule
-    aggregation, denominator = _aggregation(mask, loss_agg_mode, config.global_batch_info)
     loss, records = objective(
         log_prob,
         old_log_prob,
         mask,
         A,
         rule,
-        ObjectiveConfig(aggregation),
+        ObjectiveConfig("sequence"),
         m=None if memory is None else memory.centre(A),
-        denominator=denominator,
+        denominator=_responses(mask, config.global_batch_info),
         factor=rollout_is_weights,
     )
     if memory is not None:
@@ -223,18 +181,18 @@ def _check_correction(options: Any, rule: Rule) -> None:
         raise UserError(f"algorithm.rollout_correction.{why}: leave it out")
 
 
-def _check(rule: Rule, config: ActorConfig, mode: str, weights: Tensor | None) -> None:
-    if rule.level == "sequence" and mode != FAIR_MODE:
+def _check(rule: Rule, config: ActorConfig, mode: str) -> None:
+    if mode != FAIR_MODE:
         raise UserError(
             f"actor.loss_agg_mode={mode!r} weighs whole responses by their length, which undoes rule {rule.label!r}: "
             f"set it to {FAIR_MODE!r}"
         )
     chosen = config.policy_loss
-    late = "has not reached the loss, because verl's actor was made before this configuration was read, or of another "
-    if isinstance(chosen, FSPOLossConfig) and weights is None and chosen.correction_rule():
-        raise UserError(f"policy_loss.correction {late}class: use algorithm.rollout_correction.rollout_is")
     if isinstance(chosen, FSPOLossConfig) and chosen.memory is None and remembers(rule):
-        raise UserError(f"policy_loss.rule {rule.label!r} {late}class: use a rule without drift and with a fixed range")
+        raise UserError(
+            f"policy_loss.rule {rule.label!r} has not reached the loss, because verl's actor was made before this "
+            "configuration was read, or of another class: use a rule without drift and with a fixed range"
+        )
     for name, ours in _REPLACED.items():
         if getattr(config, name) != ActorConfig.__dataclass_fields__[name].default:
             raise UserError(
@@ -243,24 +201,11 @@ def _check(rule: Rule, config: ActorConfig, mode: str, weights: Tensor | None) -
             )
 
 
-def _aggregation(mask: Tensor, mode: str, info: dict[str, Any]) -> tuple[Any, float]:
-    """Return our aggregation and the denominator that together average as verl's ``agg_loss`` does in ``mode``."""
-    per_process = info.get("dp_size") or 1  # number of processes over which verl averages gradients
-
-    def whole(name: str, local: Tensor) -> float:
-        if info.get(name) is None and per_process > 1:
-            raise UserError(f"verl gave no {name} for {per_process} processes: the loss cannot be averaged over them")
-        return float(local) if info.get(name) is None else float(info[name])
-
-    if mode == "token-mean":
-        return "token", whole("batch_num_tokens", mask.sum()) / per_process
-    if mode == "token-sum":
-        return "response", 1 / per_process
-    responses = whole("global_batch_size", mask.any(1).sum()) / per_process
-    if mode == FAIR_MODE:
-        return "sequence", responses
-    if mode == "seq-mean-token-sum":
-        return "response", responses
-    if mode == "seq-mean-token-sum-norm":
-        return "response", responses * (info.get("loss_scale_factor") or mask.shape[1])
-    raise UserError(f"actor.loss_agg_mode={mode!r} is unknown here: use {FAIR_MODE!r}")
+def _responses(mask: Tensor, info: dict[str, Any]) -> float:
+    """Return the number of responses of an update by which verl averages, over the processes that average gradients."""
+    processes, responses = info.get("dp_size") or 1, info.get("global_batch_size")
+    if responses is None:
+        if processes > 1:
+            raise UserError(f"verl gave no global_batch_size for {processes} processes: the loss cannot be averaged")
+        responses = mask.any(1).sum()
+    return float(responses) / processes

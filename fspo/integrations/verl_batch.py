@@ -1,5 +1,5 @@
 # pyright: reportMissingImports=false
-"""Read the rollout that verl hands to its actor (masks, versions, rewards, A), and add our correction's factors to it.
+"""Read the rollout that verl hands to its actor: masks, versions, rewards, A.
 
 verl 0.9.1 has two trainers. The default one (``trainer.use_v1``) hands over nested tensors with the rewards in
 ``rm_scores``, the versions in ``extra_fields`` and the mask before rejection in ``loss_mask``. The older one hands over
@@ -13,22 +13,12 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from verl.trainer.ppo.core_algos import get_adv_estimator_fn
 from verl.utils import tensordict_utils as tu
-from verl.workers.utils.padding import response_to_nested
 
 from fspo.base.errors import UserError
-from fspo.objective import Mismatch, apply_rule, objective, ratio_tokens
-from fspo.rules import DriftStats, Rule
 
 FACTOR = "rollout_is_weights"
 """Name of verl's column with the factor that a correction gives each token."""
-_ESTIMATORS: tuple[tuple[str, dict[str, Any]], ...] = (
-    ("grpo", {"norm_adv_by_std_in_grpo": True}),
-    ("grpo", {"norm_adv_by_std_in_grpo": False}),
-    ("rloo", {}),
-)
-"""verl's advantage estimators, with their options, that make A from the rewards of a group alone."""
 
 
 def token_mean(advantages: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
@@ -94,57 +84,10 @@ def sampled_now(numbers: np.ndarray, rollout: int) -> np.ndarray:
     return (numbers == rollout).all(0)
 
 
-def rewards(data: Any, *names: str) -> np.ndarray | None:
-    """Return each response's reward, float64 (B,): the sum of its tokens' rewards.
-
-    The tokens' rewards are in the first of the columns ``names`` that the batch has. Return None if it has none of
-    them.
-    """
-    name = next((name for name in names if name in data), None)
+def rewards(data: Any) -> np.ndarray | None:
+    """Return each response's reward, float64 (B,): the sum of its tokens' rewards; None if the batch has none."""
+    name = next((name for name in ("token_level_scores", "rm_scores") if name in data), None)
     return None if name is None else padded(data, name)[name].sum(1).double().cpu().numpy()
-
-
-def before_rejection(
-    advantages: np.ndarray, rejected: np.ndarray, reward: np.ndarray | None, prompt: np.ndarray | list[str]
-) -> tuple[np.ndarray, np.ndarray]:
-    """Compute the advantages of rejected responses again, because verl has multiplied them by a mask that is 0.
-
-    They are computed from the rewards of their groups, by the estimator of verl (`_ESTIMATORS`) that reproduces the
-    advantages of all responses that were not rejected. If no estimator does, or if several do and give the rejected
-    responses different advantages, the rejected responses keep A = 0.
-
-    Parameters
-    ----------
-    advantages : array (N,)
-        Advantages of all responses of a rollout, on all processes.
-    rejected : array (N,), bool
-        Which responses verl's rejection masked whole.
-    reward : array (N,), optional
-        Rewards from which the estimator made the advantages; None if verl does not hand them over.
-    prompt : array or list (N,)
-        Name of each response's prompt.
-
-    Returns
-    -------
-    advantages : array (N,)
-    remade : array (N,), bool
-        Which advantages were computed again.
-    """
-    none = np.zeros(len(advantages), np.bool_)
-    kept = ~rejected
-    if reward is None or not rejected.any():
-        return advantages, none
-    tensor = torch.tensor(reward, dtype=torch.float32)[:, None]
-    index, fitting = np.array(prompt, dtype=object), []
-    for name, options in _ESTIMATORS:
-        made = get_adv_estimator_fn(name)(
-            token_level_rewards=tensor, response_mask=torch.ones_like(tensor), index=index, **options
-        )[0][:, 0].numpy()
-        if np.allclose(made[kept], advantages[kept], rtol=1e-3, atol=1e-4):
-            fitting.append(made.astype(np.float64))
-    if not fitting or any(not np.allclose(made, fitting[0], rtol=1e-3, atol=1e-4) for made in fitting):
-        return advantages, none
-    return np.where(rejected, fitting[0], advantages), rejected
 
 
 def gathered(engine: Any, value: Any) -> list[Any]:
@@ -153,52 +96,6 @@ def gathered(engine: Any, value: Any) -> list[Any]:
     found: list[Any] = [None] * torch.distributed.get_world_size(group)
     torch.distributed.all_gather_object(found, value, group)
     return found
-
-
-def weigh(data: Any, correction: Rule, engine: Any, rollout: int) -> Tensor | None:
-    """Put our correction's factor of each token into the rollout's column `FACTOR`; return the band's centre (B,).
-
-    The centre of the correction's band, nats per token, is estimated from the rollout's responses on all processes; it
-    is None without a drift. Updates change neither the old log-probs nor the sampler's, so factors and centre are
-    computed once for all updates on the rollout.
-
-    Raises
-    ------
-    UserError
-        If a correction by verl weighs the responses too, if verl hands over no log-probs of the sampler, or if the
-        correction is on the engine ratio and other weights than those of this rollout sampled a response.
-    """
-    if FACTOR in data:
-        raise UserError(
-            f"algorithm.rollout_correction.rollout_is and policy_loss.correction {correction.label!r} would both weigh "
-            "a response: leave one out"
-        )
-    if "rollout_log_probs" not in data:
-        raise UserError(
-            f"policy_loss.correction {correction.label!r} needs the sampler's log-probs: set "
-            "actor_rollout_ref.rollout.calculate_log_probs=true"
-        )
-    batch = padded(data, "response_mask", "old_log_probs", "advantages", "rollout_log_probs")
-    mask, old = batch["response_mask"].to(torch.bool), batch["old_log_probs"]
-    A = token_mean(batch["advantages"], mask)[0]
-    mismatch = Mismatch.of(old, batch["rollout_log_probs"], mask, old)
-    stats = objective(old, old, mask, A, Rule("none"), mismatch=mismatch).records.drift_stats(A, correction.on)
-    stale = int((~sampled_now(versions(data, rollout), rollout) & mask.any(1).cpu().numpy()).sum())
-    parts = gathered(engine, (stats, stale))
-    if correction.on == "engine" and (stale := sum(part[1] for part in parts)):
-        raise UserError(
-            f"correction {correction.label!r} on='engine' needs log-probs of the weights that sampled, and {stale} "
-            "responses were sampled by earlier or unknown weights, of which verl keeps none: set "
-            "policy_loss.correction.on=behaviour"
-        )
-    centre = None
-    if correction.needs_stats:
-        centre = torch.zeros_like(A) + correction.centre(sum((part[0] for part in parts), DriftStats()), A)
-    factor = apply_rule(correction, ratio_tokens(correction.on, old, mismatch), mask, A, centre).clipped_weight
-    factor = ((factor if factor.ndim == 2 else factor[:, None]) * mask).to(old.dtype)
-    like = data["response_mask"]
-    data[FACTOR] = response_to_nested(factor, like) if like.is_nested else factor
-    return centre
 
 
 def mean_factor(weights: Tensor | None, kept: Tensor, mask: Tensor) -> np.ndarray:

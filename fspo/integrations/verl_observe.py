@@ -11,13 +11,13 @@ above replaces that class by a subclass that sees the arguments of verl's loss. 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 from verl.utils import tensordict_utils as tu
 from verl.workers.config import PolicyLossConfig
 from verl.workers.utils.padding import no_padding_2_padding
@@ -26,11 +26,10 @@ from fspo.base.errors import UserError
 from fspo.base.keyed_noise import hashed
 from fspo.gradlog import GradLogWriter
 from fspo.gradlog.files import file_name, log_paths, rollout_of
-from fspo.gradlog.schema import LOG_COLUMNS, OF_THE_RULE, USER_PREFIX
-from fspo.integrations.memory import UpdateMemory, remembers
+from fspo.gradlog.schema import LOG_COLUMNS, OF_THE_RULE
+from fspo.integrations.shared import UpdateMemory, remembers
 from fspo.integrations.verl_batch import (
     FACTOR,
-    before_rejection,
     gathered,
     mean_factor,
     padded,
@@ -38,16 +37,12 @@ from fspo.integrations.verl_batch import (
     sampled_now,
     token_mean,
     versions,
-    weigh,
     whole_mask,
 )
 from fspo.integrations.verl_rules import BYPASS, clip_of, correction_of
 from fspo.objective import Mismatch, objective, token_columns
 from fspo.rules import Rule
 
-_REMADE = "advantage_remade"
-"""Name of the log's user column that says whether A was computed again, because verl's rejection had made it 0."""
-_REWARDS = ("token_level_scores", "rm_scores")
 ROW = "fspo_row"
 """Name of a column that is added to verl's batch: a response's index among its process's responses of a rollout."""
 _logger = logging.getLogger(__name__)
@@ -82,7 +77,7 @@ class ObservedLossConfig(PolicyLossConfig):
 
 
 def watch_actors(run: str | None) -> None:
-    """Have verl's actors of this process apply our correction, if one is set, and log to ``run`` (None: no log)."""
+    """Have verl's actors of this process log to ``run`` (None: no log), and learn the band of a rule that remembers."""
     from verl.workers.engine_workers import ActorRolloutRefWorker
 
     base = ActorRolloutRefWorker.actor_worker_cls
@@ -122,21 +117,14 @@ class _ObservedWorker:
         super().set_loss_fn(heard)  # type: ignore[misc]
 
     def train_mini_batch(self: Any, data: Any) -> Any:
-        """Let verl make its updates on one rollout, with our correction's factors if one is set, and log their rows."""
+        """Let verl make its updates on one rollout, and log their rows."""
         data[ROW] = torch.arange(len(data))
         self._updates, self._first = 0, self.engine.get_data_parallel_rank() * len(data)
         if self._memory is not None:
             self._memory.begin_rollout()
-        correction, centre = _ours(self._actor_config), None
-        if correction is not None:
-            centre = weigh(data, correction, self.engine, _rollout(self.engine))
         if self.run is not None and self.engine.is_mp_src_rank_with_outputs():
-            try:
-                self._log = _ActorLog(self.run, self.engine, self._actor_config, data, centre)
-            except UserError:
-                raise
-            except Exception as error:  # an error in logging must not stop verl's run
-                _logger.warning("fspo: rollout %d is not logged: %r", _rollout(self.engine), error)
+            with _survived(f"rollout {_rollout(self.engine)} is not logged"):
+                self._log = _ActorLog(self.run, self.engine, self._actor_config, data)
         try:
             return super().train_mini_batch(data)  # type: ignore[misc]
         finally:
@@ -155,18 +143,15 @@ class _ObservedWorker:
     def save_checkpoint(self: Any, local_path: str, *args: Any, **kwargs: Any) -> Any:
         """Write verl's checkpoint; if the rule's band is adaptive, write the band's state to the same folder."""
         out = super().save_checkpoint(local_path, *args, **kwargs)  # type: ignore[misc]
-        if self._adapts() and torch.distributed.get_rank() == 0:
+        if self._memory is not None and torch.distributed.get_rank() == 0:
             self._memory.save(local_path)
         return out
 
     def load_checkpoint(self: Any, local_path: str | None, *args: Any, **kwargs: Any) -> Any:
         """Load verl's checkpoint; if the rule's band is adaptive, load the band's state from the same folder."""
-        if self._adapts() and local_path is not None:
+        if self._memory is not None:
             self._memory.load(local_path)
         return super().load_checkpoint(local_path, *args, **kwargs)  # type: ignore[misc]
-
-    def _adapts(self) -> bool:
-        return self._memory is not None and self._memory.online.template.adapt != "none"
 
 
 class _ActorLog:
@@ -178,9 +163,6 @@ class _ActorLog:
     ----------
     data : TensorDict
         This rank's responses of the rollout, with the column `ROW`.
-    centre : Tensor (n,), optional
-        Centre of our correction's band, nats per token, for each of this rank's responses; None if there is no
-        correction of ours or it has no drift.
 
     Raises
     ------
@@ -188,24 +170,19 @@ class _ActorLog:
         At the first rollout, if the folder holds the log of another run.
     """
 
-    def __init__(self, run: str, engine: Any, config: Any, data: Any, centre: Tensor | None) -> None:
+    def __init__(self, run: str, engine: Any, config: Any, data: Any) -> None:
         self.rank, self.n = engine.get_data_parallel_rank(), len(data)
         world = engine.get_data_parallel_size()
         self.rollout = _rollout(engine)
         _check_folder(run, self.rollout, self.rank)
-        policy_loss = getattr(config, "policy_loss", None)
-        self.rule = clip_of(config)
-        self.bypass = policy_loss is not None and policy_loss.get("loss_mode", None) == BYPASS
-        header: dict[str, Any] = {} if self.rule is None else {"rule": self.rule.to_dict()}
-        self.tokens = policy_loss is not None and bool(policy_loss.get("observe_tokens", False))
-        verls = None if policy_loss is None else correction_of(policy_loss.get("rollout_correction", None))
-        self.correction, self.centre = _ours(config), centre
+        policy_loss: Any = getattr(config, "policy_loss", {})
+        self.rule, mode = clip_of(config), policy_loss.get("loss_mode", None)
+        self.bypass, self.label = mode == BYPASS, f"verl-{mode}"
+        self.tokens = bool(policy_loss.get("observe_tokens", False))
         self.memory: UpdateMemory | None = getattr(policy_loss, "memory", None)
-        correction = self.correction or verls
-        if correction is not None:
-            header["correction"] = correction.to_dict()
-        self.label = f"verl-{policy_loss.get('loss_mode', None)}" if policy_loss is not None else "verl"
-        self.writer = GradLogWriter(run, rank=self.rank, metadata=header, user_columns={_REMADE: "bool"})
+        named = {"rule": self.rule, "correction": correction_of(policy_loss.get("rollout_correction", None))}
+        header = {name: rule.to_dict() for name, rule in named.items() if rule is not None}
+        self.writer = GradLogWriter(run, rank=self.rank, metadata=header)
         # An update takes mini_batch_size responses, over all ranks; verl passes over each rollout `epochs` times.
         self.per_update = max(int(tu.get(data, "mini_batch_size", self.n * world)) // world, 1)
         self.updates = self.n // self.per_update * int(tu.get(data, "epochs", 1))
@@ -217,80 +194,43 @@ class _ActorLog:
         prompts = [str(u) for u in uid] if uid is not None else [str(p.tolist()) for p in data["prompts"].unbind()]
         self.prompt_id = np.array([hashed(p) for p in prompts])
         self.versions = versions(data, self.rollout)
-        self.reward = rewards(data, *_REWARDS)
-        self.advantages, self.remade = self._before_rejection(engine, data, prompts)
-
-    def _before_rejection(self, engine: Any, data: Any, prompts: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Return A of this rank's responses (n,), as it was before verl's rejection, and which A were computed again.
-
-        A group may lie on several ranks, so advantages and rewards of all ranks are looked at together.
-        """
-        batch = padded(data, "response_mask", "advantages")
-        kept = batch["response_mask"].to(torch.bool)
-        A, differ = token_mean(batch["advantages"], kept)
-        if bool(differ.any()):
-            _logger.warning("fspo: advantages differ by token; the log's A is their mean over a response")
-        rejected = whole_mask(data, kept).any(1) & ~kept.any(1)
-        rewarded = rewards(data, "token_level_rewards", *_REWARDS)
-        rewarded = np.full(self.n, np.nan) if rewarded is None else rewarded
-        parts = gathered(engine, (self.rank, A.cpu().numpy(), rejected.cpu().numpy(), rewarded, prompts))
-        ranks, *columns = zip(*sorted(parts, key=lambda part: part[0]), strict=True)
-        made, remade = before_rejection(*(np.concatenate(column) for column in columns))
-        first = sum(len(column) for column in columns[0][: ranks.index(self.rank)])
-        mine = slice(first, first + self.n)
-        if left := int((rejected.cpu().numpy() & ~remade[mine]).sum()):
-            _logger.warning("fspo: A of %d rejected responses is logged as 0: no estimator of verl gives it", left)
-        return made[mine], remade[mine]
+        self.reward = rewards(data)
 
     def append(self, model_output: Any, data: Any) -> None:
         """Add the rows of one microbatch; the arguments are those that verl passes to its loss."""
         if self.broken:
             return
-        try:
-            with torch.no_grad():
-                self._append(model_output, data)
-        except Exception as error:  # an error in logging must not stop verl's run
-            self.broken = True
-            _logger.warning("fspo: no further rows of rollout %d are logged: %r", self.rollout, error)
+        self.broken = True
+        with _survived(f"no further rows of rollout {self.rollout} are logged"), torch.no_grad():
+            self._append(model_output, data)
+            self.broken = False
 
     def _append(self, model_output: Any, data: Any) -> None:
-        place = data[ROW].cpu().numpy()
+        place, since = data[ROW].cpu().numpy(), self.seen // self.per_update
         new = no_padding_2_padding(model_output["log_probs"], data)
-        batch = padded(data, "response_mask", "old_log_probs", "rollout_log_probs", FACTOR)
+        batch = padded(data, "response_mask", "old_log_probs", "advantages", "rollout_log_probs", FACTOR)
         old, kept = batch["old_log_probs"], batch["response_mask"].to(torch.bool)
-        mask, advantages = whole_mask(data, kept), torch.from_numpy(self.advantages[place]).to(old.device)
-        sampler, since = batch.get("rollout_log_probs", None), self.seen // self.per_update
-        step = self.rollout * self.updates + since
-        first, last = self.versions[:, place]
-        mismatch = None
-        if sampler is not None:
-            mismatch = Mismatch.of(old, sampler, mask, old)
+        mask, (A, differ) = whole_mask(data, kept), token_mean(batch["advantages"], kept)
+        if bool(differ.any()):
+            _logger.warning("fspo: advantages differ by token; the log's A is their mean over a response")
+        sampler = None if self.bypass else batch.get("rollout_log_probs", None)
+        mismatch = None if sampler is None else Mismatch.of(old, sampler, mask, old)
         rule, m = self.rule, None
         if self.memory is not None:
-            rule, m = self.memory.online.rule, self.memory.centre(advantages)
-        records = objective(
-            new,
-            old,
-            mask,
-            advantages,
-            rule or Rule("none"),
-            m=m,
-            mismatch=mismatch,
-            correction=self.correction,
-            correction_m=None if self.centre is None else self.centre[torch.as_tensor(place)].to(old.device),
-        ).records
+            rule, m = self.memory.online.rule, self.memory.centre(A)
+        records = objective(new, old, mask, A, rule or Rule("none"), m=m, mismatch=mismatch).records
         found = {name: values for name, values in records.to_numpy().items() if name in LOG_COLUMNS}
         if sampler is not None:
-            known = sampled_now(self.versions[:, place], self.rollout) & (not self.bypass)
+            known = sampled_now(self.versions[:, place], self.rollout)
             for name in ("engine_log_ratio", "engine_sum_sq", "engine_k3_sum", "staleness_log_ratio"):
                 found[name] = np.where(known, found[name], np.nan)
             found["correction_weight"] = mean_factor(batch.get(FACTOR, None), kept, mask)
-        tokens = token_columns(new, old, mask, mismatch) if self.tokens else {}
         if self.rule is None:
             found = {name: values for name, values in found.items() if name not in OF_THE_RULE}
-        limit = tu.get(data, "max_response_len")
+        limit, step = tu.get(data, "max_response_len"), self.rollout * self.updates + since
+        first, last = self.versions[:, place] * self.updates
         rows = {
-            **tokens,
+            **(token_columns(new, old, mask, mismatch) if self.tokens else {}),
             **found,
             "rollout": self.rollout,
             "step": step,
@@ -300,15 +240,14 @@ class _ActorLog:
             "phase": "train",
             "prompt_id": self.prompt_id[place],
             "response_id": self.response_id[place],
-            "behaviour_version": _whole_numbers(first * self.updates),
-            "behaviour_version_last": _whole_numbers(last * self.updates),
-            "advantage": self.advantages[place],
+            "behaviour_version": _whole_numbers(first),
+            "behaviour_version_last": _whole_numbers(last),
+            "advantage": A.cpu().numpy(),
             "reward": None if self.reward is None else self.reward[place],
             "truncated": None if limit is None else found["length"] >= limit,
             "rule": self.label if self.rule is None else self.rule.label,
             "drift_source": rule.drift_source if rule is not None and rule.needs_stats else "none",
             "score_status": "not_taken",
-            f"{USER_PREFIX}{_REMADE}": self.remade[place],
         }
         if data["response_mask"].is_nested:  # drop the empty responses with which verl's default trainer pads a batch
             real = mask.any(1).cpu().numpy()
@@ -322,10 +261,19 @@ class _ActorLog:
 
     def flush(self) -> None:
         """Write the rollout's rows to this rank's file of the gradient log."""
-        try:
+        with _survived(f"rollout {self.rollout} is not logged"):
             self.writer.flush(self.rollout)
-        except Exception as error:
-            _logger.warning("fspo: rollout %d is not logged: %r", self.rollout, error)
+
+
+@contextmanager
+def _survived(lost: str) -> Iterator[None]:
+    """Let verl's run go on where logging fails, with a warning of what is lost. A UserError, which has a cure, ends it."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        _logger.warning("fspo: %s: %r", lost, error)
 
 
 def _rollout(engine: Any) -> int:
@@ -335,12 +283,6 @@ def _rollout(engine: Any) -> int:
     rollout's number in a resumed run too.
     """
     return int(engine.lr_scheduler.last_epoch)
-
-
-def _ours(config: Any) -> Rule | None:
-    """Return the correction by this project that a verl actor's configuration asks for; None if it asks for none."""
-    found = getattr(getattr(config, "policy_loss", None), "correction_rule", None)
-    return None if found is None else found()
 
 
 def _check_folder(run: str, rollout: int, rank: int) -> None:

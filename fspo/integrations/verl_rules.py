@@ -11,7 +11,7 @@ from fspo.rules import Rule, Shape
 _WEIGHED: dict[str, Shape] = {"token": "token", "sequence": "fixed"}
 _MASKED: dict[str, Shape] = {"token_k1": "token", "token_k2": "token", "seq_sum_k1": "fixed", "seq_mean_k1": "linear"}
 BYPASS = "bypass_mode"
-"""verl's loss mode in which the sampler's log-probs take the place of the old ones."""
+"""verl's loss mode in which the sampler's log-probs take the place of the old ones, so that S is the total."""
 
 
 def clip_of(config: Any) -> Rule | None:
@@ -20,23 +20,20 @@ def clip_of(config: Any) -> Rule | None:
     Parameters
     ----------
     config : verl's ActorConfig
-        The fields ``policy_loss.loss_mode``, ``clip_ratio_low``, ``clip_ratio_high`` and ``clip_ratio_c`` are read, and
-        in verl's bypass mode ``policy_loss.rollout_correction``.
+        The fields ``policy_loss.loss_mode``, ``clip_ratio_low``, ``clip_ratio_high`` and ``clip_ratio_c`` are read.
     """
     policy_loss: Any = getattr(config, "policy_loss", {})
     mode = policy_loss.get("loss_mode", None)
     if mode == "fspo":
         return policy_loss.clip_rule()
-    correction = policy_loss.get("rollout_correction", None) or {} if mode == BYPASS else {}
-    ppo = mode == "vanilla" or (mode == BYPASS and correction.get("loss_type", "ppo_clip") == "ppo_clip")
-    if not ppo and mode != "gspo":
+    if mode not in ("vanilla", "gspo"):
         return None
     low, high, bound = config.clip_ratio_low, config.clip_ratio_high, config.clip_ratio_c
-    name, on = f"verl-{mode}", "total" if mode == BYPASS else "update"
+    name = f"verl-{mode}"
     try:
         if mode == "gspo":
             return Rule("linear", low, high, weight="geometric", name=name)
-        return Rule("token", low, high, on=on, name=name).with_dual_at(bound)
+        return Rule("token", low, high, name=name).with_dual_at(bound)
     except (UserError, ValueError, ZeroDivisionError):  # verl takes a band without the ratio 1, this project does not
         return None
 

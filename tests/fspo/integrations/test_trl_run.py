@@ -8,7 +8,7 @@ from transformers import TrainerCallback
 
 from fspo.base.errors import UserError
 from fspo.gradlog import read_log
-from fspo.integrations.memory import UpdateMemory
+from fspo.integrations.shared import UpdateMemory
 from fspo.integrations.trl import FSPOConfig, FSPOTrainer
 from fspo.integrations.trl_logged import keep_steps_before
 from fspo.models.load import build_embedded_model, load_tokenizer

@@ -1,26 +1,63 @@
-"""What a rule's band learns inside TRL or verl from one update for the next: its drift, and its range if it adapts.
+"""What the trainer for TRL and the plugin for verl share: the options of a rule, and what a band learns from updates.
 
-TRL and verl pass the loss one microbatch at a time. So the responses of an update are collected here, from all
-processes, in the order of their response numbers; every process then computes the same drift and range.
+TRL and verl pass the loss one microbatch at a time. So a drift is that of the update before, and the responses of an
+update are collected here, from all processes, in the order of their numbers; every process then learns the same.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import field, fields, make_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 from accelerate.utils import gather_object
 
 from fspo.base.errors import UserError
 from fspo.base.files import write_text
+from fspo.config import CorrectionConfig, RuleConfig
 from fspo.objective import Records
 from fspo.rules import DriftStats, Rule
 from fspo.rules.online import OnlineRule
 
 FILE = "fspo_rule.json"
+
+
+def _optional(config: type, prefix: str, *without: str) -> Any:
+    """Return a dataclass with the options of ``config``, each None by default, for other trainers to inherit from."""
+    types = get_type_hints(config)
+    parts = [
+        (
+            prefix + part.name,
+            types[part.name],
+            field(default=None, metadata={"help": f"As in fspo.config.{config.__name__}."}),
+        )
+        for part in fields(config)
+        if part.name not in without
+    ]
+    return make_dataclass(f"{config.__name__}Parts", parts)
+
+
+RuleParts = _optional(RuleConfig, "", "preset", "on", "advantage", "aggregation", "constant_length", "kl_coef")
+"""A dataclass with the parts of a clip rule that can be changed in a preset; None keeps the preset's."""
+CorrectionParts = _optional(CorrectionConfig, "correction_", "preset", "on")
+"""A dataclass with the parts of a correction, each with the prefix ``correction_``."""
+
+
+def given(options: Any, config: type, prefix: str = "") -> dict[str, Any]:
+    """Return the values of those options of the dataclass ``config`` that ``options`` has too, with a prefix."""
+    return {f.name: getattr(options, prefix + f.name) for f in fields(config) if hasattr(options, prefix + f.name)}
+
+
+def check_drift(rule: Rule, trainer: str, option: str) -> None:
+    """Raise UserError if the rule's drift is that of the whole minibatch; ``option`` names the cure."""
+    if rule.needs_stats and rule.drift_source != "lagged":
+        raise UserError(
+            f"rule {rule.label!r} centres its band on the whole minibatch, of which {trainer} shows a loss one "
+            f"microbatch: set {option}"
+        )
 
 
 def remembers(rule: Rule) -> bool:
@@ -46,15 +83,14 @@ class UpdateMemory:
         Numbers of the responses of the present microbatch. Set before each call of the loss if the trainer (verl) does
         not pass them to the loss.
     lagged : DriftStats
-        Sums of s, s^2 and k3 over the tokens of the previous update, s the token log-ratio. The centre of the present
-        update's band is made from them. They are 0 at the first update of a rollout, where every S is 0.
+        Sums over the tokens of the previous update, from which the centre of the present band is made. They are 0 at
+        the first update of a rollout, where every S is 0.
     """
 
     def __init__(self, rule: Rule, gather: Callable[[list[Any]], list[Any]] = gather_object) -> None:
         self._gather = gather
         self.online = OnlineRule(rule)
         self.lagged = DriftStats()
-        self.needed = remembers(rule)
         self.response_id = np.zeros(0, np.int64)
         self._parts: list[np.ndarray] = []
 
@@ -63,10 +99,7 @@ class UpdateMemory:
         return self.online.rule.centre(self.lagged, advantages)
 
     def begin_rollout(self) -> None:
-        """Begin a rollout: forget the previous update's log-ratios, so that the centre of the band is 0.
-
-        No update has trained on the new rollout's responses yet, so each of them has S = 0.
-        """
+        """Begin a rollout, whose responses all have S = 0: the centre of the band is 0."""
         self.online.end_rollout()
         self.lagged = DriftStats()
         self._parts = []
@@ -94,17 +127,20 @@ class UpdateMemory:
         self.lagged = DriftStats.of(k3, square, n, S, A)
 
     def save(self, checkpoint: str | Path) -> None:
-        """Write the state of the adaptive band to the folder of a checkpoint."""
-        write_text(Path(checkpoint) / FILE, json.dumps(self.online.state))
+        """Write what the range has learnt to the folder of a checkpoint; a rule that adapts none writes nothing."""
+        if self.online.template.adapt != "none":
+            write_text(Path(checkpoint) / FILE, json.dumps(self.online.state))
 
-    def load(self, checkpoint: str | Path) -> None:
-        """Restore the state of the adaptive band from the folder of a checkpoint.
+    def load(self, checkpoint: str | Path | None) -> None:
+        """Take up what `save` wrote.
 
         Raises
         ------
         UserError
-            If the folder holds no state of an adaptive band, or the state cannot be read.
+            If the rule adapts its range and the folder holds no state of it, or one that cannot be read.
         """
+        if checkpoint is None or self.online.template.adapt == "none":
+            return
         path = Path(checkpoint) / FILE
         try:
             state = json.loads(path.read_text(encoding="utf-8"))
