@@ -43,7 +43,7 @@ class FSPOConfig(RuleParts, CorrectionParts, GRPOConfig):
     Parameters
     ----------
     rule : str
-        Preset: fspo, fspo-truncate, fspo-cap, gspo, rloo, grpo, none, ... (`fspo.rules.PRESETS`).
+        Preset: fspo, fspo-kl, fspo-adaptive, gspo, rloo, grpo or none (`fspo.rules.PRESETS`).
     range_lo, range_hi, gamma, drift, ... : optional
         Parts of the rule to change in the preset, as in `fspo.config.RuleConfig`. TRL shows one microbatch at a time,
         so a rule with a drift needs ``drift_source="lagged"``.

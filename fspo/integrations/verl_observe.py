@@ -267,7 +267,7 @@ class _ActorLog:
 
 @contextmanager
 def _survived(lost: str) -> Iterator[None]:
-    """Let verl's run go on where logging fails, with a warning of what is lost. A UserError, which has a cure, ends it."""
+    """Let verl's run go on where logging fails, with a warning of what is lost; a UserError ends it."""
     try:
         yield
     except UserError:

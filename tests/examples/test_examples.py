@@ -55,8 +55,8 @@ def test_a_watched_trl_run_says_which_lengths_corrections_cut(tmp_path):
     rows = table[(table.target == 0.85) & (table.subset == "all") & (table.measure == "band") & (table.bin >= 0)]
     by_length = rows.pivot_table(index="bin", columns="rule", values="estimate")
     shortest, longest = by_length.iloc[0], by_length.iloc[-1]
-    assert longest["product"] < shortest["product"] - 0.1
-    assert shortest["geometric"] < longest["geometric"] - 0.1
+    assert longest["mis"] < shortest["mis"] - 0.1
+    assert shortest["geo-mask"] < longest["geo-mask"] - 0.1
 
 
 def test_the_vllm_runs_options_are_read():

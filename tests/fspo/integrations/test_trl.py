@@ -37,13 +37,16 @@ def test_rule_none_on_policy_is_trls_policy_gradient(tmp_path):
 
 
 @pytest.mark.parametrize("with_holes", [False, True])
-@pytest.mark.parametrize("name", ["fspo", "fspo-truncate", "fspo-cap", "rloo", "gspo", "grpo", "ctpo"])
-def test_with_a_rule_on_loss_and_gradient_are_ours(tmp_path, name, with_holes):
+@pytest.mark.parametrize(
+    ("name", "outside"),
+    [("fspo", "drop"), ("fspo", "truncate"), ("fspo", "cap"), ("rloo", "drop"), ("gspo", "drop"), ("grpo", "drop")],
+)
+def test_with_a_rule_on_loss_and_gradient_are_ours(tmp_path, name, outside, with_holes):
     data = rows(3)
     holes = data[4] if with_holes else None
-    found, spread = preset(name), 2e-3 if name == "gspo" else 0.1
+    found, spread = preset(name, outside=outside), 2e-3 if name == "gspo" else 0.1
     out, expected, old, _ = our_loss(data, found.rule, found.aggregation, spread, holes=holes)
-    loss, gradients, metrics = trl_loss(tmp_path, data, old, holes=holes, rule=name, **OURS)
+    loss, gradients, metrics = trl_loss(tmp_path, data, old, holes=holes, rule=name, outside=outside, **OURS)
     assert loss == pytest.approx(out.loss.item(), rel=1e-5, abs=1e-7)
     assert_same(gradients, expected)
     cut = int((out.records.cut_low + out.records.cut_high).sum())

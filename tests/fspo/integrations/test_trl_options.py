@@ -64,8 +64,8 @@ def test_what_applies_is_accepted(tmp_path, options):
 
 
 def test_the_rule_is_the_preset_with_its_parts_changed(tmp_path):
-    args = config(tmp_path, rule="fspo-truncate", range_lo=0.02, dual=3.0, aggregation="constant")
-    assert args.clip_rule() == Rule("sqrt", 0.02, 0.03, outside="truncate", dual=3.0, name="fspo-truncate")
+    args = config(tmp_path, rule="fspo", outside="truncate", range_lo=0.02, dual=3.0, aggregation="constant")
+    assert args.clip_rule() == Rule("sqrt", 0.02, 0.03, outside="truncate", dual=3.0, name="fspo")
     assert args.objective() == ObjectiveConfig("constant", constant_length=512)  # TRL's default limit
 
 

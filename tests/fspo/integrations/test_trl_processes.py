@@ -37,11 +37,8 @@ def test_two_processes_train_what_one_trains(tmp_path):
     for column, values in rows[0].items():
         np.testing.assert_allclose(rows[1][column], values, atol=2e-5, err_msg=column)
     assert set(rows[0]["side"]) != {0}
-    # by sign of A and lagged: in the third update of a batch each sign has the drift of the second
-    for step in (2, 5):
-        at = rows[0]["step"] == step
-        up, down = (np.unique(rows[0]["drift"][at & (sign * rows[0]["advantage"] > 0)]) for sign in (1, -1))
-        assert len(up) == len(down) == 1
-        assert up[0] > down[0] + 1e-4
+    for step in (2, 5):  # lagged: in the third update of a batch all have the drift of the second
+        (drift,) = np.unique(rows[0]["drift"][rows[0]["step"] == step])
+        assert drift < -1e-7
     assert set(rows[0]["correction_side"]) != {0}
     assert rows[0]["correction_drift"].max() < -1e-4

@@ -17,6 +17,7 @@ from fspo.rules import preset
 from fspo.rules.online import OnlineRule
 
 ROWS, GENERATIONS = 8, 4
+AUTO = {"adapt": "range", "target": 0.8}
 MICRO = 4
 """Microbatches of a generation: 2 updates of 2 microbatches each, of 8 responses."""
 
@@ -119,7 +120,7 @@ def test_scores_are_taken_on_the_last_update_of_the_first_pass(log):
 
 
 def test_a_resumed_run_logs_each_update_once_and_its_band_goes_on(tmp_path):
-    options = {"rule": "fspo-auto", "steps_per_generation": 8, "max_steps": 6}
+    options = AUTO | {"steps_per_generation": 8, "max_steps": 6}
     trainer(tmp_path, **options, save_strategy="steps", save_steps=3).train()
     assert set(read_log(tmp_path).column("step")) == set(range(6))
     again = trainer(tmp_path, **options)
@@ -131,7 +132,7 @@ def test_a_resumed_run_logs_each_update_once_and_its_band_goes_on(tmp_path):
     assert [set(rollout[step == k]) for k in range(6)] == [{0}, {0}, {0}, {1}, {1}, {1}]
     assert list(log.column("updates_since_rollout")[step == 3]) == [0] * 2 * ROWS
     # the band is what the rows of earlier updates of the log teach, those before the checkpoint included
-    online, widths = OnlineRule(preset("fspo-auto").rule), []
+    online, widths = OnlineRule(preset("fspo", **AUTO).rule), []
     for k in range(6):
         S, n, A, lo, hi = (log.column(c)[step == k] for c in ("log_ratio", "length", "advantage", "lo", "hi"))
         widths.append((hi - lo) / np.sqrt(n))
@@ -144,17 +145,17 @@ def test_a_resumed_run_logs_each_update_once_and_its_band_goes_on(tmp_path):
 def test_a_checkpoint_without_the_rules_state_is_refused(tmp_path):
     (tmp_path / "fspo_rule.json").write_text("{")
     with pytest.raises(UserError, match="resume from another checkpoint"):
-        UpdateMemory(preset("fspo-auto").rule).load(tmp_path)
+        UpdateMemory(preset("fspo", **AUTO).rule).load(tmp_path)
 
 
 def test_completions_that_trl_masks_out_teach_the_band_nothing(tmp_path):
     """Nothing ends within 8 tokens here but by chance: many rows have no token, and so no S."""
-    run = trainer(tmp_path, rule="fspo-auto", steps_per_generation=8, max_steps=4, mask_truncated_completions=True)
+    run = trainer(tmp_path, **AUTO, steps_per_generation=8, max_steps=4, mask_truncated_completions=True)
     run.train()
     log = read_log(tmp_path)
     n, since, S, A = (log.column(c) for c in ("length", "updates_since_rollout", "log_ratio", "advantage"))
     assert 0 < np.mean(n == 0) < 1
-    online = OnlineRule(preset("fspo-auto").rule)
+    online = OnlineRule(preset("fspo", **AUTO).rule)
     for k in range(1, 4):
         rows = (log.column("step") == k) & (since > 0) & (n > 0)
         online.observe(S[rows], n[rows], A[rows])

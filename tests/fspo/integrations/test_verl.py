@@ -125,11 +125,15 @@ def test_the_documented_options_of_verl_are_our_corrections():
         FSPOLossConfig(rollout_correction=verls)
 
 
-@pytest.mark.parametrize("name", ["fspo", "fspo-truncate", "fspo-cap", "rloo"])
-def test_with_a_rule_on_the_loss_is_ours(name):
+@pytest.mark.parametrize(
+    ("name", "outside"), [("fspo", "drop"), ("fspo", "truncate"), ("fspo", "cap"), ("rloo", "drop")]
+)
+def test_with_a_rule_on_the_loss_is_ours(name, outside):
     new, old, mask, advantages = batch(3, 0.3 if name == "rloo" else 0.1)
-    loss, gradient, metrics = run("fspo", actor(*OURS, SEQUENCE, *parts(f"rule={name}")), new, old, mask, advantages)
-    out = objective(new, old, mask, advantages, preset(name).rule, ObjectiveConfig("response"))
+    loss, gradient, metrics = run(
+        "fspo", actor(*OURS, SEQUENCE, *parts(f"rule={name}", f"outside={outside}")), new, old, mask, advantages
+    )
+    out = objective(new, old, mask, advantages, preset(name, outside=outside).rule, ObjectiveConfig("response"))
     out.loss.backward()
     assert_same((loss, gradient), (out.loss.item(), new.grad))
     assert 0 < metrics["actor/pg_clipfrac"] < 1
@@ -228,8 +232,8 @@ def test_the_example_refuses_a_rollout_correction(correction):
 
 
 def test_a_band_that_remembers_and_whose_actor_is_not_ours_is_refused():
-    with pytest.raises(UserError, match=r"policy_loss\.rule 'fspo-auto' has not reached the loss"):
-        run("fspo", actor(*OURS, SEQUENCE, *parts("rule=fspo-auto")), *batch(7, 0.1))
+    with pytest.raises(UserError, match=r"policy_loss\.rule 'fspo-adaptive' has not reached the loss"):
+        run("fspo", actor(*OURS, SEQUENCE, *parts("rule=fspo-adaptive")), *batch(7, 0.1))
 
 
 def test_advantages_of_tokens_are_refused():

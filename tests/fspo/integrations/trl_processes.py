@@ -36,7 +36,7 @@ def main(folder: str) -> None:
         logging_strategy="no", save_strategy="no", dataloader_pin_memory=False, shuffle_dataset=False,
         per_device_train_batch_size=RESPONSES // processes // 2, gradient_accumulation_steps=2, num_generations=8,
         num_iterations=3, max_completion_length=8, max_steps=6, learning_rate=1e-3, optim="sgd",
-        rule="fspo-signed", drift_source="lagged", adapt="range", target=0.7,
+        rule="fspo-kl", drift_source="lagged", adapt="range", target=0.7,
         aggregation="token", range_lo=0.01, range_hi=0.01,
         correction="engine-sqrt", correction_range_lo=0.3, correction_range_hi=0.3,
     )  # fmt: skip
