@@ -1,4 +1,4 @@
-"""The page of fspo watch in a real browser: beside a log that grows, a server that ends, a run that trains."""
+"""The page of fspo watch in a real browser: beside a log that grows, and a run that trains."""
 
 import os
 import shutil
@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from analysis.live.page import COLOURS
@@ -27,8 +28,8 @@ def free_port():
 class Watch:
     """``fspo watch`` as a process, ended at the end of a ``with`` block."""
 
-    def __init__(self, *runs, port):
-        words = [sys.executable, "-m", "fspo", "watch", *map(str, runs), "--port", str(port)]
+    def __init__(self, run, port):
+        words = [sys.executable, "-m", "fspo", "watch", str(run), "--port", str(port)]
         self.process = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True)
         assert f"http://127.0.0.1:{port}/" in self.process.stdout.readline()
 
@@ -70,7 +71,7 @@ window.lines = () => Object.fromEntries(Bokeh.documents[0].roots().filter((r) =>
 
 
 @pytest.mark.slow
-def test_the_page_follows_a_log_and_survives_its_server(page, tmp_path):
+def test_the_page_follows_a_log(page, tmp_path):
     run, port = tmp_path / "run", free_port()
     page.add_init_script(SHOWN)
     with Watch(run, port=port):
@@ -82,10 +83,7 @@ def test_the_page_follows_a_log_and_survives_its_server(page, tmp_path):
         says(page, "2 rollouts read")
         assert page.evaluate("lines().clip.rollout") == [0, 1]
         page.wait_for_function("lines().acceptance.x.length > 1")
-    says(page, "The server does not answer")
-    page.wait_for_function("getComputedStyle(document.getElementById('lost')).display === 'block'")
-    put(run, 2)
-    with Watch(run, port=port):
+        put(run, 2)
         says(page, "3 rollouts read")
         for width in (1280, 390):
             page.set_viewport_size({"width": width, "height": 900})
@@ -125,6 +123,31 @@ def test_the_page_beside_a_trl_run_that_is_only_observed(page, tmp_path):
     lines = beside(page, run, [sys.executable, "examples/trl_observe.py", str(run), "6"], tmp_path)
     assert lines["behaviour"]["rollout"] == [0, 1, 2]
     assert all(value > 0 for value in lines["behaviour"]["all"])
+
+
+def test_the_page_holds_what_the_follower_found(tmp_path):
+    """Without a browser: the data of a session on a log that grows."""
+    from bokeh.document import Document
+
+    from analysis.live.follow import Follower
+    from analysis.live.page import ACCEPTANCE, Session
+
+    follower = Follower(tmp_path / "run")
+    session = Session(Document(), follower)
+    assert "waits for the first rollout" in session.texts["state"].text
+    for number in range(3):
+        put(tmp_path / "run", number)
+        assert follower.poll()
+        session.update()
+    clip = session.sources["clip"].data
+    assert list(clip["rollout"]) == [0, 1, 2]
+    np.testing.assert_array_equal(clip["all"], [view.panels["clip"][-1] for view in follower.seen])
+    np.testing.assert_array_equal(clip["0"], [view.panels["clip"][0] for view in follower.seen])
+    kept = session.sources[ACCEPTANCE].data
+    assert np.all((kept["low"] <= kept["y"]) & (kept["y"] <= kept["high"]))
+    assert np.all(np.diff(kept["x"]) > 0)
+    assert "3 rollouts read" in session.texts["state"].text
+    assert "The doctor of 3 rollouts" in session.texts["doctor"].text
 
 
 def test_every_bin_has_a_colour_of_its_own() -> None:
