@@ -5,6 +5,7 @@ This file runs the stages in order, skips those that are done (fspo/repro/stages
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 import sys
@@ -14,12 +15,11 @@ from typing import Any
 
 from fspo.base.command_line import CommandParser, next_step
 from fspo.base.errors import UserError, run_cli, unknown_name
-from fspo.base.files import refuse_foreign
 from fspo.base.options import make_parser, parse
 from fspo.gradlog.run_folder import CONFIG, NOISE
 from fspo.repro.options import ReproductionOptions
 from fspo.repro.presets import TASKS, on_task
-from fspo.repro.stages import Job, Stages, is_stages, provenance, put_aside, rollouts_done, run_jobs, run_module
+from fspo.repro.stages import Job, Stages, provenance, put_aside, rollouts_done, run_jobs, run_module
 from fspo.repro.training import Training
 
 DESCRIPTION = """Reproduce the claims about FSPO on this machine, each with an interval and a verdict.
@@ -58,10 +58,9 @@ class Reproduction:
             raise UserError(f"--output {self.root.parent} is a file: name a folder")
         from proofs_check.report import check_output  # imported here, so that --help does not wait for pandas
 
-        # Refuse to overwrite a folder that a reproduction did not write. A reproduction's folder has a folder
-        # ``stages`` of stamps or a folder ``checks``; `check_output` refuses a folder ``checks`` with other files.
-        for folder in {self.root, self.out}:
-            refuse_foreign(folder, {"stages": is_stages, "checks": Path.exists}, "fspo reproduce")
+        for folder in (self.root, self.out):
+            if folder.exists() and any(folder.iterdir()) and not {"stages", "checks"} & set(os.listdir(folder)):
+                raise UserError(f"{folder} holds files, and none that fspo reproduce wrote: name another --output")
         check_output(self.root / "checks")
         checks, theory = self.check_theory()
         training = Training(self.out, self.sizes, self.warm_up())

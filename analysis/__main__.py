@@ -98,7 +98,7 @@ def analyse_command(arguments: list[str] | None = None) -> int:
     from tqdm import tqdm
 
     from analysis.claims.catalogue import claims_about, digest_of_catalogue
-    from analysis.claims.judge import evaluate_claims, is_claims, write_claims
+    from analysis.claims.judge import evaluate_claims, write_claims
     from analysis.claims.settings import unlike
     from analysis.run import analyse_runs
     from analysis.tables.files import folder_name, options_of, read_tables
@@ -123,7 +123,7 @@ def analyse_command(arguments: list[str] | None = None) -> int:
     if args.claims is not None and not set(TARGETS) <= set(options.targets):
         raise UserError(f"--claims compares rules at the acceptances {list(TARGETS)}: leave --targets as it is")
     if args.claims is not None:
-        refuse_foreign_file(Path(args.claims), is_claims, "fspo analyse --claims")
+        refuse_foreign_file(Path(args.claims), '"catalogue"', "fspo analyse --claims")
     with tqdm(
         total=4 * len(args.runs),
         desc="analysis",

@@ -16,7 +16,7 @@ from analysis.log.ratio import UPDATE
 from figures import DrawnFigure, check_names, draw_all, file_name, of_runs, of_theory
 from fspo.base.command_line import CommandParser, next_step
 from fspo.base.errors import UserError, run_cli
-from fspo.base.files import json_with, refuse_foreign, write_text
+from fspo.base.files import refuse_foreign, write_text
 
 EXAMPLES = """examples:
   fspo figures runs/fspo-seed0
@@ -69,7 +69,7 @@ def check_output(folder: Path) -> None:
         If ``folder`` is a file, holds a captions file that ``fspo figures`` did not write, or holds files but no
         captions file.
     """
-    refuse_foreign(folder, {"captions*.json": json_with("name", "title", "skipped")}, "fspo figures")
+    refuse_foreign(folder, {"captions*.json": '"skipped"'}, "fspo figures")
 
 
 def build_parser() -> CommandParser:

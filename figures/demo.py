@@ -48,11 +48,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from analysis.options import Options
     from analysis.run import analyse_runs
     from figures.page.command import show, write
-    from fspo.base.files import json_with, refuse_foreign, write_text
+    from fspo.base.files import refuse_foreign, write_text
     from fspo.rules import COMPARED
 
     folder = Path(args.output)
-    refuse_foreign(folder, {MARK: json_with("seed", "defect")}, "fspo demo", "--output")
+    refuse_foreign(folder, {MARK: '"defect"'}, "fspo demo", "--output")
     write_text(folder / MARK, json.dumps({"seed": SEED, "defect": SICK}) + "\n")
     runs = [folder / "healthy", folder / "sick"]
     for run, plan in zip(runs, (Plan(), DEFECTS[SICK]), strict=True):

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fspo.base.files import begins_with, json_with, refuse_foreign, write_text
+from fspo.base.files import refuse_foreign, write_text
 from proofs_check.frame import Row, Verdict
 
 REPORT_COLUMNS = ("id", "method", "check", "verdict", "margin", "control", "seconds")
@@ -167,8 +167,8 @@ def check_output(folder: Path) -> None:
         If ``folder`` is such a folder, or a file.
     """
     ours = {
-        "proofs_check.json": json_with("rows", "summary", "exit_status"),
-        "proofs_check.md": begins_with(to_markdown([])),
-        "proofs_check.tex": begins_with(to_latex([]).splitlines()[0]),
+        "proofs_check.json": '"exit_status"',
+        "proofs_check.md": to_markdown([]),
+        "proofs_check.tex": to_latex([]).splitlines()[0],
     }
     refuse_foreign(folder, ours, "fspo check", "--output")

@@ -14,7 +14,6 @@ from analysis.claims.catalogue import DEVELOPMENT_SEEDS, Atom, Headline, claims_
 from analysis.claims.evidence import Number, Tables, Verdict, deciding, logs_of, p_values, verdict_of
 from analysis.claims.quantities import Seen, numbers_of
 from analysis.tables.files import write_json
-from fspo.base.files import json_with
 from fspo.rules import Ratio
 from fspo.stats.intervals import detectable
 
@@ -186,10 +185,6 @@ def write_claims(path: Path, claims: Sequence[Claim], tables: Tables) -> None:
     seeds = sorted({log.seed for log in logs_of(tables) if not np.isnan(log.seed)})
     said = {"catalogue": digest_of_catalogue(), "commit": commit(), "seeds": seeds}
     write_json(path, said | {"claims": [claim.to_dict() for claim in claims]})
-
-
-is_claims = json_with("catalogue", "commit", "seeds", "claims")
-"""Say whether a file is a claims.json."""
 
 
 def commit() -> str:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from analysis.claims.catalogue import claims_about, digest_of_catalogue
-from analysis.claims.judge import Claim, commit, is_claims, over_tasks
+from analysis.claims.judge import Claim, commit, over_tasks
 from analysis.tables.files import write_json
 from fspo.base.errors import UserError
 
@@ -105,7 +106,8 @@ def _judge_anew(files: Iterable[Path], again: str) -> str:
 def _read(file: Path, cure: str) -> dict[str, Any]:
     """Return the content of a file claims.json. Raise UserError if this version did not write the file; ``cure`` is the
     part of the message that says what to do then."""
-    content = json.loads(file.read_text(encoding="utf-8")) if is_claims(file) else None
-    if not isinstance(content, dict) or any(claim.keys() != FIELDS for claim in content["claims"]):
-        raise UserError(f"{file} holds no claims as this version writes them: remove it, {cure}")
-    return content
+    with suppress(ValueError, TypeError, KeyError, AttributeError):
+        content = json.loads(file.read_text(encoding="utf-8"))
+        if content.keys() >= {"catalogue", "commit", "seeds"} and all(c.keys() == FIELDS for c in content["claims"]):
+            return content
+    raise UserError(f"{file} holds no claims as this version writes them: remove it, {cure}")

@@ -38,12 +38,12 @@ def main(arguments: list[str]) -> int:
     from analysis.doctor.examine import CHECKS, examine
     from analysis.doctor.findings import check_threshold
     from analysis.tables.files import write_json
-    from fspo.base.files import json_with, refuse_foreign_file
+    from fspo.base.files import refuse_foreign_file
     from fspo.gradlog.files import log_paths
 
     check_threshold(args.fail_on, list(CHECKS))
     if args.json is not None:
-        refuse_foreign_file(Path(args.json), json_with("run", "findings"), "fspo doctor")
+        refuse_foreign_file(Path(args.json), '"findings"', "fspo doctor")
     diagnoses = []
     for run in tqdm(args.runs, desc="doctor", unit="run", disable=not sys.stderr.isatty()):
         diagnoses.append(examine(run, args.target))

@@ -121,14 +121,6 @@ def write_calibration(path: Path, ranges: Mapping[str, Any]) -> None:
     write_text(path, json.dumps(ranges, indent=2) + "\n")
 
 
-def _is_calibration(path: Path) -> bool:
-    try:
-        content = json.loads(path.read_bytes())
-    except ValueError:
-        return False
-    return isinstance(content, dict) and all(isinstance(f, dict) and "realised" in f for f in content.values())
-
-
 def build_parser() -> CommandParser:
     """Return the parser of ``fspo calibrate``."""
     parser = CommandParser(
@@ -155,7 +147,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Print, for each rule, the training options that set the calibrated range."""
     options = build_parser().parse_args(arguments)
     if options.output is not None:
-        refuse_foreign_file(Path(options.output), _is_calibration, "fspo calibrate")
+        refuse_foreign_file(Path(options.output), '"realised"', "fspo calibrate")
     on = known_ratio(options.on)
     group = "correction" if on in CORRECTED else "rule"
     # A clip keeps S small, so ranges of clip rules are calibrated on an unclipped run. It changes neither E nor D, so

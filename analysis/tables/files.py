@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from analysis.log.partition import LENGTH, Partition
 from analysis.log.ratio import UPDATE
@@ -24,7 +22,7 @@ from analysis.tables.noise_floor import NoiseRow
 from analysis.tables.over_time import OverTimeRow, TrainingRow
 from analysis.tables.population import PopulationRow
 from fspo.base.errors import UserError
-from fspo.base.files import begins_with, json_with, refuse_foreign, whole_file, write_text, writing
+from fspo.base.files import refuse_foreign, whole_file, write_text, writing
 from fspo.gradlog.files import log_files
 from fspo.gradlog.run_folder import ANALYSIS, SUMMARY
 
@@ -64,17 +62,9 @@ def check_folder(folder: Path) -> None:
     UserError
         If the folder holds such a file, or is itself a file.
     """
-    ours: dict[str, Callable[[Path], bool]] = {SUMMARY: json_with("run", "counts", "integrity")}
-    for name in TABLES:
-        ours |= {f"{name}.csv": begins_with(",".join(RunKey._fields)), f"{name}.parquet": _is_table}
-    refuse_foreign(folder, ours | {"sweep.csv": begins_with("run,setting,value,rule")}, "fspo analyse")
-
-
-def _is_table(path: Path) -> bool:
-    try:
-        return tuple(pq.read_schema(path).names[: len(RunKey._fields)]) == RunKey._fields
-    except (pa.ArrowException, OSError):
-        return False
+    ours = {SUMMARY: '"integrity"', "sweep.csv": "run,setting,value,rule"}
+    ours |= {f"{name}.csv": ",".join(RunKey._fields) for name in TABLES}
+    refuse_foreign(folder, ours, "fspo analyse")
 
 
 def write_tables(folder: Path, tables: Mapping[str, pd.DataFrame], summary: Mapping[str, Any]) -> None:

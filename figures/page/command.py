@@ -54,9 +54,9 @@ def write(runs: Sequence[Path], path: Path, only: Sequence[str] = ()) -> list[st
     from figures.page import contents
     from figures.page.report import BEGINNING, write_report
     from figures.tables import load
-    from fspo.base.files import begins_with, refuse_foreign_file
+    from fspo.base.files import refuse_foreign_file
 
-    refuse_foreign_file(path, begins_with(BEGINNING), "fspo report")
+    refuse_foreign_file(path, BEGINNING, "fspo report")
     read_tables(runs)  # only to raise UserError for a run without a finished analysis
     diagnoses = [examine(run).to_dict() for run in runs]
     folder = path.parent / "figures"

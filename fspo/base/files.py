@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -133,16 +133,17 @@ def write_text(path: Path, text: str) -> None:
         part.write_text(text, encoding="utf-8")
 
 
-def refuse_foreign(folder: Path, ours: Mapping[str, Callable[[Path], bool]], writer: str, option: str = "") -> None:
+def refuse_foreign(folder: Path, ours: Mapping[str, str], writer: str, option: str = "") -> None:
     """Raise UserError if ``writer`` would overwrite files in the folder that it did not write.
 
     A folder that is missing or empty may be used. Any other folder must hold at least one file with a name that the
-    writer uses, and each file with such a name must pass the test in ``ours`` for that name.
+    writer uses, and each file with such a name must hold the writer's mark.
 
     Parameters
     ----------
-    ours : mapping of str to function
-        Name (or pattern) of each file that the writer may write, and a test of whether the writer wrote a given file.
+    ours : mapping of str to str
+        Name (or pattern) of each file that the writer may write, and its mark: text that stands in the first MiB of
+        each such file.
     writer, option : str
         The command, and the option that named the folder, for the message.
 
@@ -154,48 +155,21 @@ def refuse_foreign(folder: Path, ours: Mapping[str, Callable[[Path], bool]], wri
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{option} {folder} is a file: name a folder".strip())
     present = [path for path in folder.iterdir() if not path.name.startswith(".part-")] if folder.exists() else []
-    known = [(path, own) for name, own in ours.items() for path in present if path.match(name)]
-    for path, own in known:
-        refuse_foreign_file(path, own, writer, "name another folder")
+    known = [(path, mark) for name, mark in ours.items() for path in present if path.match(name)]
+    for path, mark in known:
+        refuse_foreign_file(path, mark, writer, "name another folder")
     if present and not known:
         raise UserError(f"{folder} holds files, and none that {writer} wrote: name a new or an empty folder")
 
 
-def refuse_foreign_file(path: Path, own: Callable[[Path], bool], writer: str, cure: str = "name another file") -> None:
-    """Raise UserError unless the file at ``path`` is missing, or the function ``own`` says that ``writer`` wrote it."""
-    if path.exists() and not own(path):
-        raise UserError(f"{path} is there, and {writer} did not write it, so it is not overwritten: {cure}")
-
-
-def begins_with(*starts: str) -> Callable[[Path], bool]:
-    """Return a function that takes a path and says whether the file's content begins with one of the strings
-    ``starts``.
-    """
-    most = max(len(start.encode()) for start in starts)
-
-    def own(path: Path) -> bool:
-        if not path.is_file():
-            return False
+def refuse_foreign_file(path: Path, mark: str, writer: str, cure: str = "name another file") -> None:
+    """Raise UserError unless the file at ``path`` is missing, or holds the mark of ``writer`` in its first MiB."""
+    head = b""
+    if path.is_file():
         with path.open("rb") as file:
-            return file.read(most).startswith(tuple(start.encode() for start in starts))
-
-    return own
-
-
-def json_with(*keys: str) -> Callable[[Path], bool]:
-    """Return a function that takes a path and says whether the file holds a JSON object with ``keys``, or a list of
-    such objects.
-    """
-
-    def own(path: Path) -> bool:
-        try:
-            content = json.loads(path.read_bytes()) if path.is_file() else None
-        except (ValueError, RecursionError):
-            return False
-        objects = content if isinstance(content, list) else [content]
-        return all(isinstance(found, dict) and set(keys) <= found.keys() for found in objects)
-
-    return own
+            head = file.read(2**20)
+    if path.exists() and mark.encode() not in head:
+        raise UserError(f"{path} is there, and {writer} did not write it, so it is not overwritten: {cure}")
 
 
 def json_lines(lines: Iterable[str | bytes]) -> Iterator[tuple[int, dict[str, Any] | str]]:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from fspo.base.errors import TrainingDiverged, UserError
-from fspo.base.files import json_with, write_text
+from fspo.base.files import write_text
 from fspo.base.processes import end_with_parent
 from fspo.gradlog.metrics_file import MetricsFile
 from fspo.gradlog.run_folder import MODEL
@@ -57,12 +57,6 @@ def provenance(command: Sequence[str], seeds: Sequence[int]) -> dict[str, Any]:
     versions = {name: version(name) for name in packages}
     said = {"command": " ".join(command), "seeds": list(seeds), "python": platform.python_version()}
     return said | versions | {"cores": os.cpu_count()}
-
-
-def is_stages(folder: Path) -> bool:
-    """Return whether a folder holds nothing but stamps of finished stages."""
-    stamps = [path for path in folder.glob("*") if not path.name.startswith(".part-")]
-    return folder.is_dir() and all(json_with("seconds", "result")(path) for path in stamps)
 
 
 @dataclass
