@@ -55,7 +55,7 @@ def test_a_real_run_writes_the_report_and_exits_0(tmp_path):
         (["--only", "T77"], "choose from"),
         (["--only", "T7", "--method", "simulatd"], "did you mean 'simulated'"),
         (["--only", "T10", "--jobs", "0"], "at least 1"),
-        (["--seed", "-1"], ">= 0"),
+        (["--seed", "-1"], "at least 0"),
         (["--sed", "1"], "sed"),
         (["--jobs", "many"], "jobs"),
     ],
