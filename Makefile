@@ -98,6 +98,7 @@ proofs: $(READY) ## every check of the theory, none may be left out
 mutation: $(MUTATION_TREE)/ready ## small wrong changes of rules, theory, statistics: which does no test notice? (an hour)
 	rm -rf $(MUTATION_TREE)/clone
 	git clone -q . $(MUTATION_TREE)/clone
+	$(MUTATE) python -m cosmic_ray.cli baseline tests/cosmic_ray.toml
 	$(MUTATE) python -m cosmic_ray.cli init tests/cosmic_ray.toml drawn.sqlite
 	$(MUTATE) python -m cosmic_ray.tools.filters.operators_filter drawn.sqlite tests/cosmic_ray.toml
 	$(MUTATE) python -c "import sqlite3; sqlite3.connect('drawn.sqlite').executescript('$(DRAW)')"

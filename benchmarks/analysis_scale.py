@@ -21,7 +21,6 @@ from typing import Any
 
 import numpy as np
 from measuring import RESULTS, machine, watch, write_results
-from tqdm import tqdm
 
 from fspo.base.command_line import CommandParser
 from fspo.base.errors import UserError, run_cli
@@ -36,7 +35,6 @@ A_ROLLOUT = PROMPTS * GROUP * EPOCHS
 SIGMA = 0.015
 WIDTH = 2048
 """Entries of a sketch."""
-GOALS = {"seconds": 10.0, "mib": 1024.0, "scored_seconds": 15.0, "doctor_over_analysis": 1.2}
 
 
 def write_rollout(writer: GradLogWriter, rollout: int, prompts: int, width: int, rng: np.random.Generator) -> None:
@@ -105,7 +103,7 @@ def write_log(run: Path, rows: int, width: int = 0, prompts: int = PROMPTS) -> P
     writer = GradLogWriter(run, width=width, metadata={"rule": preset("fspo").rule.to_dict(), "seed": 0})
     rng = np.random.default_rng(0)
     rollouts = max(1, rows // (prompts * GROUP * EPOCHS))
-    for rollout in tqdm(range(rollouts), desc=f"writing {run.name}", leave=False):
+    for rollout in range(rollouts):
         write_rollout(writer, rollout, prompts, width, rng)
     return run
 
@@ -159,11 +157,9 @@ def measure(folder: Path, most: int, scored: int) -> dict[str, Any]:
         # Time `fspo doctor` right after the analysis, so that the load of the machine is the same for both.
         doctor.append(number | timed("doctor", run))
     results: dict[str, Any] = {
-        "what": "fspo analyse RUN, all default rules, wall seconds, start of Python included",
         "by_rows": by_rows,
         "doctor": doctor,
         "doctor_over_analysis": {name: doctor[-1][name] / by_rows[-1][name] for name in ("seconds", "cpu_seconds")},
-        "goals": GOALS,
     }
     if scored:
         run = folder / f"scored-{scored}"

@@ -13,7 +13,6 @@ same GPU. They are counted in two ways: `model` counts 6 FLOPs for each paramete
 from __future__ import annotations
 
 import json
-import platform
 import sys
 import time
 from collections.abc import Callable
@@ -180,16 +179,6 @@ def measure(options: Any) -> dict[str, Any]:
     }
 
 
-def place() -> dict[str, Any]:
-    """Describe the machine: GPU, CPU and versions of packages."""
-    gpu = torch.cuda.get_device_properties(0) if torch.cuda.is_available() else None
-    return {
-        "gpu": gpu and {"name": gpu.name, "bytes": gpu.total_memory, "cuda": torch.version.cuda},
-        "cpu": platform.processor() or platform.machine(),
-        **machine("torch", "transformers", "accelerate", "fspo"),
-    }
-
-
 def main(args: list[str] | None = None) -> int:
     """Time an update at the shape of Qwen3-8B, print the numbers and write them to a file."""
     parser = CommandParser(prog="python benchmarks/gpu.py", description=__doc__ or "")
@@ -216,7 +205,9 @@ def main(args: list[str] | None = None) -> int:
     found = measure(options)
     wanted = {k: v for k, v in vars(options).items() if k != "out"}
     result = {"command": " ".join(["benchmarks/gpu.py", *words]), "tiny": options.tiny, "aims": AIMS}
-    result |= {"options": wanted, **found, "machine": place()}
+    gpu = torch.cuda.get_device_name(0) if torch.cuda.is_available() else None
+    described = {"gpu": gpu, "cuda": torch.version.cuda, **machine("torch", "transformers", "accelerate", "fspo")}
+    result |= {"options": wanted, **found, "machine": described}
     print(json.dumps(found, indent=1))
     write_results(result, Path(options.out))
     return 0

@@ -192,15 +192,11 @@ def run_trl(case: TrainedCase, rollouts: int, threads: int, folder: str, microba
         loss_type="grpo",
         epsilon=3e-4,
         epsilon_high=4e-4,
-        beta=0.0,
-        temperature=1.0,
         shuffle_dataset=False,
         learning_rate=case.learning_rate,
         lr_scheduler_type="constant_with_warmup",
         warmup_steps=case.warmup_updates,
         adam_beta2=0.95,
-        weight_decay=0.0,
-        max_grad_norm=1.0,
     )
     trainer = GRPOTrainer(
         model=model,
@@ -232,13 +228,9 @@ def child(side: str, case: TrainedCase, rollouts: int, threads: int, result: str
 
 def measure(case: TrainedCase, rollouts: int, rounds: int, threads: int) -> dict[str, list[dict[str, Any]]]:
     """Run every compared trainer once in each round, each in a process started for it."""
-    from tqdm import tqdm
-
     runs: dict[str, list[dict[str, Any]]] = {side: [] for side in case.sides}
     environment = os.environ | {"OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false"}
-    bar = tqdm([(r, side) for r in range(rounds) for side in case.sides], desc="benchmark", unit="process")
-    for _, side in bar:
-        bar.set_postfix_str(side)
+    for side in case.sides * rounds:
         with tempfile.TemporaryDirectory() as folder:
             result = Path(folder) / "result.json"
             told = json.dumps(asdict(case))

@@ -12,22 +12,20 @@ from fspo.config import CorrectionConfig, ObjectiveConfig, RuleConfig
 from fspo.integrations.shared import CorrectionParts, RuleParts, check_drift, given
 from fspo.rules import Aggregation, Rule
 
-_REPLACED = {
-    "loss_type": "aggregation",
-    "importance_sampling_level": "rule",
-    "epsilon": "range_lo and range_hi",
-    "epsilon_high": "range_hi",
-    "delta": "dual",
-}
-"""Options of TRL's own clipped loss, and the options of this project that replace them."""
-
 _AVERAGES = ", ".join(get_args(Aggregation))
-_IGNORED = {
-    "top_entropy_quantile": "drops tokens from the loss, so the weight of a response would not be that of its tokens",
-    "off_policy_mask_threshold": "drops long responses by a mean KL before the band sees them",
-    "entropy_coef": "adds an entropy bonus, which FSPOTrainer does not compute",
-    "use_adaptive_entropy": "adds an entropy bonus, which FSPOTrainer does not compute",
+_OWN_LOSS = "belongs to TRL's own clipped loss, which the rule replaces: leave it out and set"
+_REFUSED = {
+    "loss_type": f"{_OWN_LOSS} aggregation",
+    "importance_sampling_level": f"{_OWN_LOSS} rule",
+    "epsilon": f"{_OWN_LOSS} range_lo and range_hi",
+    "epsilon_high": f"{_OWN_LOSS} range_hi",
+    "delta": f"{_OWN_LOSS} dual",
+    "top_entropy_quantile": "drops tokens, so the weight of a response would not be that of its tokens: leave it out",
+    "off_policy_mask_threshold": "drops long responses by a mean KL before the band sees them: leave it out",
+    "entropy_coef": "adds an entropy bonus, which FSPOTrainer does not compute: leave it out",
+    "use_adaptive_entropy": "adds an entropy bonus, which FSPOTrainer does not compute: leave it out",
 }
+"""Why options of TRL must have their defaults, and what to do instead."""
 
 
 @dataclass
@@ -104,15 +102,9 @@ class FSPOConfig(RuleParts, CorrectionParts, GRPOConfig):
         """Raise UserError for options of TRL that contradict the rule or would keep it from being applied."""
         rule, objective = self.clip_rule(), self.objective()
         defaults = {f.name: f.default for f in fields(GRPOConfig)}
-        for name, ours in _REPLACED.items():
+        for name, why in _REFUSED.items():
             if getattr(self, name) != defaults[name]:
-                raise UserError(
-                    f"{name}={getattr(self, name)!r} belongs to TRL's own clipped loss, which rule {rule.label!r} "
-                    f"replaces: leave it out and set {ours}"
-                )
-        for name, why in _IGNORED.items():
-            if getattr(self, name) != defaults[name]:
-                raise UserError(f"{name}={getattr(self, name)!r} {why}: leave it out")
+                raise UserError(f"{name}={getattr(self, name)!r} {why}")
         if self.beta != 0 and self.use_bias_correction_kl:
             raise UserError(
                 "use_bias_correction_kl=True weighs the KL term by TRL's own unclipped ratio: set it to False"

@@ -33,7 +33,7 @@ from verl.workers.config import ActorConfig
 from fspo.base.errors import UserError
 from fspo.config import ObjectiveConfig, RuleConfig
 from fspo.integrations.shared import RuleParts, UpdateMemory, check_drift, given, remembers
-from fspo.integrations.verl_batch import one_each
+from fspo.integrations.verl_batch import token_mean
 from fspo.integrations.verl_observe import ObservedLossConfig, watch_actors
 from fspo.objective import objective
 from fspo.rules import Rule, preset
@@ -143,7 +143,12 @@ def fspo_loss(
     rule = chosen.clip_rule() if isinstance(chosen, FSPOLossConfig) else preset(NAME).rule
     _check(rule, config, loss_agg_mode)
     mask = response_mask.to(torch.bool)
-    A = one_each(advantages, mask, "set algorithm.adv_estimator to grpo, rloo or another that gives one")
+    A, differ = token_mean(advantages, mask)
+    if bool(differ.any()):
+        raise UserError(
+            "advantages differ within a response, and a rule on responses needs one for each: set "
+            "algorithm.adv_estimator to grpo, rloo or another that gives one"
+        )
     memory: UpdateMemory | None = getattr(chosen, "memory", None)
     if memory is not None:
         rule = memory.online.rule

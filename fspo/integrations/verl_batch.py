@@ -15,8 +15,6 @@ import torch
 from torch import Tensor
 from verl.utils import tensordict_utils as tu
 
-from fspo.base.errors import UserError
-
 FACTOR = "rollout_is_weights"
 """Name of verl's column with the factor that a correction gives each token."""
 
@@ -27,20 +25,6 @@ def token_mean(advantages: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     mean = inside.sum(1) / mask.sum(1).clamp(min=1)
     far = (inside - mean[:, None]).abs() > 1e-4 * (1 + mean.abs()[:, None])
     return mean, (far & mask).any(1)
-
-
-def one_each(advantages: Tensor, mask: Tensor, cure: str) -> Tensor:
-    """Return the advantage of each response, float64 (B,), from advantages repeated over its tokens (B, T).
-
-    Raises
-    ------
-    UserError
-        If advantages differ within a response; the message ends with ``cure``, what the user should change.
-    """
-    mean, differ = token_mean(advantages, mask)
-    if bool(differ.any()):
-        raise UserError(f"advantages differ within a response, and a rule on responses needs one for each: {cure}")
-    return mean
 
 
 def padded(data: Any, *names: str) -> Any:
@@ -79,23 +63,18 @@ def versions(data: Any, rollout: int) -> np.ndarray:
     return numbers
 
 
-def sampled_now(numbers: np.ndarray, rollout: int) -> np.ndarray:
-    """Return whether the weights of this rollout sampled all of a response (B,); ``numbers`` come from `versions`."""
-    return (numbers == rollout).all(0)
-
-
 def rewards(data: Any) -> np.ndarray | None:
     """Return each response's reward, float64 (B,): the sum of its tokens' rewards; None if the batch has none."""
     name = next((name for name in ("token_level_scores", "rm_scores") if name in data), None)
     return None if name is None else padded(data, name)[name].sum(1).double().cpu().numpy()
 
 
-def gathered(engine: Any, value: Any) -> list[Any]:
-    """Return ``value`` of each data-parallel process of a verl engine, in the order of their ranks."""
+def gathered(engine: Any, own: list[Any]) -> list[Any]:
+    """Return the items of the lists of all data-parallel processes of a verl engine, in the order of their ranks."""
     group = engine.get_data_parallel_group()
     found: list[Any] = [None] * torch.distributed.get_world_size(group)
-    torch.distributed.all_gather_object(found, value, group)
-    return found
+    torch.distributed.all_gather_object(found, own, group)
+    return [item for items in found for item in items]
 
 
 def mean_factor(weights: Tensor | None, kept: Tensor, mask: Tensor) -> np.ndarray:

@@ -14,6 +14,7 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,6 @@ from fspo.integrations.verl_batch import (
     mean_factor,
     padded,
     rewards,
-    sampled_now,
     token_mean,
     versions,
     whole_mask,
@@ -101,9 +101,7 @@ class _ObservedWorker:
         policy_loss: Any = getattr(config, "policy_loss", None)
         rule = policy_loss.clip_rule() if hasattr(policy_loss, "memory") else None
         if rule is not None and remembers(rule):
-            policy_loss.memory = self._memory = UpdateMemory(
-                rule, lambda parts: [part for own in gathered(self.engine, parts) for part in own]
-            )
+            policy_loss.memory = self._memory = UpdateMemory(rule, partial(gathered, self.engine))
 
         def heard(*args: Any, **kwargs: Any) -> Any:
             if self._memory is not None:
@@ -123,7 +121,7 @@ class _ObservedWorker:
         if self._memory is not None:
             self._memory.begin_rollout()
         if self.run is not None and self.engine.is_mp_src_rank_with_outputs():
-            with _survived(f"rollout {_rollout(self.engine)} is not logged"):
+            with _survived(f"rollout {_rollout(self.engine)} is not logged", but=UserError):
                 self._log = _ActorLog(self.run, self.engine, self._actor_config, data)
         try:
             return super().train_mini_batch(data)  # type: ignore[misc]
@@ -195,6 +193,11 @@ class _ActorLog:
         self.prompt_id = np.array([hashed(p) for p in prompts])
         self.versions = versions(data, self.rollout)
         self.reward = rewards(data)
+        batch = padded(data, "response_mask", "advantages")
+        A, differ = token_mean(batch["advantages"], batch["response_mask"].to(torch.bool))
+        if bool(differ.any()):
+            _logger.warning("fspo: advantages differ by token; the log's A is their mean over a response")
+        self.advantages = A.cpu()
 
     def append(self, model_output: Any, data: Any) -> None:
         """Add the rows of one microbatch; the arguments are those that verl passes to its loss."""
@@ -208,11 +211,9 @@ class _ActorLog:
     def _append(self, model_output: Any, data: Any) -> None:
         place, since = data[ROW].cpu().numpy(), self.seen // self.per_update
         new = no_padding_2_padding(model_output["log_probs"], data)
-        batch = padded(data, "response_mask", "old_log_probs", "advantages", "rollout_log_probs", FACTOR)
+        batch = padded(data, "response_mask", "old_log_probs", "rollout_log_probs", FACTOR)
         old, kept = batch["old_log_probs"], batch["response_mask"].to(torch.bool)
-        mask, (A, differ) = whole_mask(data, kept), token_mean(batch["advantages"], kept)
-        if bool(differ.any()):
-            _logger.warning("fspo: advantages differ by token; the log's A is their mean over a response")
+        mask, A = whole_mask(data, kept), self.advantages[place].to(old.device)
         sampler = None if self.bypass else batch.get("rollout_log_probs", None)
         mismatch = None if sampler is None else Mismatch.of(old, sampler, mask, old)
         rule, m = self.rule, None
@@ -221,7 +222,7 @@ class _ActorLog:
         records = objective(new, old, mask, A, rule or Rule("none"), m=m, mismatch=mismatch).records
         found = {name: values for name, values in records.to_numpy().items() if name in LOG_COLUMNS}
         if sampler is not None:
-            known = sampled_now(self.versions[:, place], self.rollout)
+            known = (self.versions[:, place] == self.rollout).all(0)  # the old weights sampled all of the response
             for name in ("engine_log_ratio", "engine_sum_sq", "engine_k3_sum", "staleness_log_ratio"):
                 found[name] = np.where(known, found[name], np.nan)
             found["correction_weight"] = mean_factor(batch.get(FACTOR, None), kept, mask)
@@ -266,11 +267,11 @@ class _ActorLog:
 
 
 @contextmanager
-def _survived(lost: str) -> Iterator[None]:
-    """Let verl's run go on where logging fails, with a warning of what is lost; a UserError ends it."""
+def _survived(lost: str, but: type[Exception] | tuple[()] = ()) -> Iterator[None]:
+    """Let verl's run go on where logging fails, with a warning of what is lost; ``but`` is an error that ends it."""
     try:
         yield
-    except UserError:
+    except but:
         raise
     except Exception as error:
         _logger.warning("fspo: %s: %r", lost, error)
