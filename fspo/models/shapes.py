@@ -14,8 +14,6 @@ EMBEDDED = "embedded"
 """Name by which a user asks for the embedded model, a small Qwen3 that needs no files."""
 RANDOM = "random:"
 """Prefix of the name of a model with random weights; the name of the shape follows, for example "Qwen3-8B-Base"."""
-EMBEDDED_WIDTH = 128
-"""Entries of a hidden state of the embedded model, which has 0.40M parameters."""
 COMMON = {"vocab_size": 151_936, "head_dim": 128, "num_key_value_heads": 8, "max_position_embeddings": 32_768}
 """Configuration values that all models in `BUILT_IN` have in common (from their config.json on Hugging Face)."""
 BUILT_IN: dict[str, dict[str, Any]] = {
@@ -53,14 +51,14 @@ def embedded_config() -> Qwen3Config:
     return small_qwen3(vocab_size=len(tokenizer), pad_token_id=pad, eos_token_id=end)
 
 
-def small_qwen3(width: int = EMBEDDED_WIDTH, heads: int = 4, **changes: Any) -> Qwen3Config:
+def small_qwen3(width: int = 128, heads: int = 4, **changes: Any) -> Qwen3Config:
     """Return the configuration of a small Qwen3: two layers, a vocabulary of 24 tokens, untied embeddings.
 
     Parameters
     ----------
     width : int
-        Entries of a hidden state. All query heads together have ``width`` entries, the hidden layer of an MLP has
-        3 x ``width``.
+        Entries of a hidden state, by default those of the embedded model of 0.40M parameters. All query heads together
+        have ``width`` entries, the hidden layer of an MLP has 3 x ``width``.
     heads : int
         Query heads, two for each head of keys and values.
     changes

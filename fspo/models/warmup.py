@@ -21,7 +21,6 @@ from filelock import FileLock
 from fspo.base.errors import UserError
 from fspo.base.files import cache_folder, digest, digest_of, remove_parts, whole_folder
 from fspo.config import WarmupConfig
-from fspo.models.shapes import EMBEDDED_WIDTH
 from fspo.models.warmup_training import RECIPE, measure, train, untrained
 from fspo.tasks import TeachingTask
 from fspo.tasks.chain_add import ChainAdd
@@ -35,7 +34,6 @@ def warm_up(
     config: WarmupConfig | None = None,
     task: TeachingTask | None = None,
     cache_dir: str | Path | None = None,
-    width: int = EMBEDDED_WIDTH,
 ) -> Path:
     """Return the folder of the warmed-up embedded model; train the model first if the cache does not hold it.
 
@@ -46,8 +44,6 @@ def warm_up(
         The task on which the model is trained; chain-add by default.
     cache_dir : path, optional
         Folder in which warmed-up models are kept; replaces ``config.cache_dir``.
-    width : int
-        Entries of a hidden state; with another width than the embedded model's a model of another size is made.
 
     Returns
     -------
@@ -64,7 +60,7 @@ def warm_up(
     """
     config, task = config or WarmupConfig(), task or ChainAdd()
     root = cache_folder(cache_dir or config.cache_dir)
-    depends = dependencies(config, task, width)
+    depends = dependencies(config, task)
     target = root / f"warmup-{digest_of(depends)}"
     if (target / SUMMARY).is_file():
         return target
@@ -77,7 +73,7 @@ def warm_up(
             remove_parts(root, target.name)
             print(f"warm-up of the embedded model: it takes minutes, once; later runs read {target}", file=sys.stderr)
             with whole_folder(target) as part:
-                _fill(part, config, task, width, depends)
+                _fill(part, config, task, depends)
     except OSError as error:
         raise UserError(
             f"cannot keep the warm-up in {root} ({error.strerror or error}): set warmup.cache_dir to a folder that "
@@ -86,7 +82,7 @@ def warm_up(
     return target
 
 
-def dependencies(config: WarmupConfig, task: TeachingTask, width: int = EMBEDDED_WIDTH) -> dict[str, Any]:
+def dependencies(config: WarmupConfig, task: TeachingTask) -> dict[str, Any]:
     """Return everything that the warmed-up weights depend on; a hash of it names the model's folder in the cache.
 
     Data, tokenizer and initial weights enter as hashes of their values. So if a change of code changes these values, it
@@ -94,7 +90,7 @@ def dependencies(config: WarmupConfig, task: TeachingTask, width: int = EMBEDDED
     """
     options = {k: v for k, v in asdict(config).items() if k != "cache_dir"}
     weights = hashlib.sha256()
-    for name, value in sorted(untrained(task, config.seed, width).state_dict().items()):
+    for name, value in sorted(untrained(task, config.seed).state_dict().items()):
         weights.update(name.encode() + value.numpy().tobytes())
     return {
         "recipe": RECIPE,
@@ -109,7 +105,7 @@ def dependencies(config: WarmupConfig, task: TeachingTask, width: int = EMBEDDED
     }
 
 
-def _fill(folder: Path, config: WarmupConfig, task: TeachingTask, width: int, depends: dict[str, Any]) -> None:
+def _fill(folder: Path, config: WarmupConfig, task: TeachingTask, depends: dict[str, Any]) -> None:
     """Train the embedded model on worked solutions, with one seed after another, until a model reaches the accuracy
     ``config.min_accuracy``; write that model to ``folder``.
     """
@@ -118,7 +114,7 @@ def _fill(folder: Path, config: WarmupConfig, task: TeachingTask, width: int, de
         trial = replace(config, seed=config.seed + attempt)
         started = time.perf_counter()
         with _threads(config.threads):
-            model = train(trial, task, width)
+            model = train(trial, task)
             measured = measure(model, task, config.eval_examples, seed=trial.seed)
         if measured["accuracy"] >= config.min_accuracy:
             model.save_pretrained(folder)

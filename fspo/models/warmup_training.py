@@ -20,7 +20,7 @@ from transformers import PreTrainedModel
 
 from fspo.config import SamplingConfig, WarmupConfig
 from fspo.models.load import build_embedded_model
-from fspo.models.shapes import EMBEDDED_WIDTH, small_qwen3
+from fspo.models.shapes import small_qwen3
 from fspo.sampling.sample import sample
 from fspo.tasks import TeachingTask
 
@@ -30,17 +30,17 @@ _LEARNING_RATE_FLOOR = 0.05
 _RAMP_STEPS = 100
 
 
-def untrained(task: TeachingTask, seed: int, width: int = EMBEDDED_WIDTH) -> PreTrainedModel:
-    """Return the embedded model, or one of another width, with random weights and a task's vocabulary."""
-    return build_embedded_model(seed, small_qwen3(width, vocab_size=len(task.build_tokenizer())))
+def untrained(task: TeachingTask, seed: int) -> PreTrainedModel:
+    """Return the embedded model with random weights and a task's vocabulary."""
+    return build_embedded_model(seed, small_qwen3(vocab_size=len(task.build_tokenizer())))
 
 
-def train(config: WarmupConfig, task: TeachingTask, width: int = EMBEDDED_WIDTH) -> PreTrainedModel:
-    """Train a new embedded model, or one of another width, on the warm-up data and return it in eval mode.
+def train(config: WarmupConfig, task: TeachingTask) -> PreTrainedModel:
+    """Train a new embedded model on the warm-up data and return it in eval mode.
 
     The trained weights depend on the arguments and the machine alone.
     """
-    model, tokenizer = cast(Any, untrained(task, config.seed, width)).train(), task.build_tokenizer()
+    model, tokenizer = cast(Any, untrained(task, config.seed)).train(), task.build_tokenizer()
     inner = [p for name, p in model.named_parameters() if p.ndim == 2 and ".layers." in name]
     ids = {id(p) for p in inner}
     outer = [p for p in model.parameters() if id(p) not in ids]
@@ -123,9 +123,7 @@ def measure(model: Any, task: TeachingTask, examples: int, seed: int = 0) -> dic
     Returns
     -------
     dict
-        ``accuracy``, its standard error ``accuracy_se``, ``mean_length`` (tokens), ``truncated`` (share), and
-        ``accuracy_A_B``, the accuracy on prompts with A to B additions, if the task gives each prompt's number of
-        additions and there are prompts in that range.
+        ``accuracy``, its standard error ``accuracy_se``, ``mean_length`` (tokens) and ``truncated`` (share).
     """
     tokenizer: Any = task.build_tokenizer()
     size = task.size("eval")
@@ -143,15 +141,9 @@ def measure(model: Any, task: TeachingTask, examples: int, seed: int = 0) -> dic
     )
     texts = tokenizer.batch_decode([row.tolist() for row in responses.tokens], skip_special_tokens=True)
     right = task.score(asked, texts, list(~responses.truncated)).values
-    steps = np.array([example.info.get("steps", 0) for example in asked])
-    result = {
+    return {
         "accuracy": float(right.mean()),
         "accuracy_se": float(right.std() / math.sqrt(examples)),
         "mean_length": float(responses.lengths.mean()),
         "truncated": float(responses.truncated.mean()),
     }
-    for low, high in ((1, 1), (2, 5), (6, 15), (16, 99)):
-        here = (steps >= low) & (steps <= high)
-        if here.any():
-            result[f"accuracy_{low}_{high}"] = float(right[here].mean())
-    return result

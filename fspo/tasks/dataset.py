@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from fspo.base.errors import UserError
+from fspo.config.ranges import SEEDS, check_ranges, number
 from fspo.tasks.base import Example, Prompt, Rewards, Split, check_prompt, check_split
 from fspo.tasks.rows import read_rows
 from fspo.tasks.sets import COLUMNS, MARK
@@ -50,19 +51,15 @@ class DatasetConfig:
     split: str = "train"
     eval_path: str | None = None
     eval_split: str | None = None
-    eval_share: float = 0.05
-    seed: int = 0
+    eval_share: float = number(0.05, 0, 1, below=True)
+    seed: int = number(0, 0, SEEDS)
     prompt_column: str | None = None
     answer_column: str | None = None
     suffix: str = ""
     judge: VerifierConfig = field(default_factory=VerifierConfig)
 
     def __post_init__(self) -> None:
-        """Raise UserError for values that contradict each other or cannot be used."""
-        if not 0 <= self.eval_share < 1:
-            raise UserError(f"eval_share={self.eval_share}: use a share of at least 0 and below 1")
-        if self.seed < 0:
-            raise UserError(f"seed={self.seed}: use a seed of at least 0")
+        check_ranges(self, "dataset")
         if self.eval_path and self.eval_split:
             raise UserError("eval_path and eval_split both say where held-out rows are: give one of them")
 

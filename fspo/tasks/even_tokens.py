@@ -15,6 +15,7 @@ import numpy as np
 
 from fspo.base.errors import UserError
 from fspo.base.keyed_noise import keyed_uniforms
+from fspo.config.ranges import SEEDS, check_ranges, number
 from fspo.tasks.base import Example, Rewards, Split, check_batch, check_split
 
 if TYPE_CHECKING:
@@ -44,18 +45,12 @@ class EvenTokensConfig:
         response.
     """
 
-    seed: int = 0
-    prompt_tokens: int = 8
-    vocabulary: int = 1000
+    seed: int = number(0, 0, SEEDS)
+    prompt_tokens: int = number(8, 1)
+    vocabulary: int = number(1000, 2)
 
     def __post_init__(self) -> None:
-        """Raise UserError for values of the options that the task even-tokens cannot use."""
-        if self.seed < 0:
-            raise UserError(f"even-tokens seed is {self.seed}: use 0 or more")
-        if self.prompt_tokens < 1:
-            raise UserError(f"even-tokens prompt_tokens is {self.prompt_tokens}: use 1 or more")
-        if self.vocabulary < 2:
-            raise UserError(f"even-tokens vocabulary is {self.vocabulary}: use 2 or more")
+        check_ranges(self, NAME)
 
 
 class EvenTokens:

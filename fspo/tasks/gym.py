@@ -13,6 +13,7 @@ import numpy as np
 from tqdm import tqdm
 
 from fspo.base.errors import UserError, unknown_name
+from fspo.config.ranges import SEEDS, check_ranges, number
 from fspo.tasks.base import Example, Rewards, Split, check_batch, check_split
 from fspo.tasks.verifier_pool import VerifierPool
 
@@ -38,17 +39,13 @@ class GymConfig:
         Text before the question: a key of the package's ``SYSTEM_PROMPTS``, or ``"none"``.
     """
 
-    seed: int = 0
-    size: int = 10_000
-    eval_size: int = 256
+    seed: int = number(0, 0, SEEDS)
+    size: int = number(10_000, 1)
+    eval_size: int = number(256, 0)
     instruction: str = "simple"
 
     def __post_init__(self) -> None:
-        """Raise UserError if the seed or a number of examples is too small."""
-        if self.seed < 0:
-            raise UserError(f"seed={self.seed}: use a seed of at least 0")
-        if self.size < 1 or self.eval_size < 0:
-            raise UserError(f"size={self.size}, eval_size={self.eval_size}: use size >= 1 and eval_size >= 0")
+        check_ranges(self, "gym")
 
 
 def make_gym_task(dataset: str, options: Mapping[str, Any], task: type[GymTask]) -> GymTask:

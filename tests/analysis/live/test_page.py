@@ -92,9 +92,12 @@ def test_the_page_follows_a_log(page, tmp_path):
     assert {url.split("/")[2] for url in page.asked} == {f"127.0.0.1:{port}"}
 
 
-def beside(page, run, command, tmp_path):
-    """Open the page, start the training ``command``, and return what the panels hold after the last rollout."""
-    port = free_port()
+@pytest.mark.slow
+def test_the_page_beside_a_run_that_trains(page, tmp_path):
+    run, port = tmp_path / "run", free_port()
+    words = ["--rollouts=3", "--threads=1", "--batch.prompts=8", "--sampling.max_new_tokens=16"]
+    words += ["--warmup.steps=3", "--warmup.min_accuracy=0", f"--warmup.cache_dir={tmp_path / 'cache'}"]
+    command = [sys.executable, "-m", "fspo.train", "--output", str(run), *words]
     page.add_init_script(SHOWN)
     with Watch(run, port=port):
         page.goto(f"http://127.0.0.1:{port}/")
@@ -103,26 +106,9 @@ def beside(page, run, command, tmp_path):
         says(page, f"{len(log_paths(run))} rollouts read")
         says(page, "The doctor of")
         assert [line for line in page.said if "error" in line.split(":")[0]] == []
-        return page.evaluate("lines()")
-
-
-@pytest.mark.slow
-def test_the_page_beside_a_run_that_trains(page, tmp_path):
-    run = tmp_path / "run"
-    words = ["--rollouts=3", "--threads=1", "--batch.prompts=8", "--sampling.max_new_tokens=16"]
-    words += ["--warmup.steps=3", "--warmup.min_accuracy=0", f"--warmup.cache_dir={tmp_path / 'cache'}"]
-    lines = beside(page, run, [sys.executable, "-m", "fspo.train", "--output", str(run), *words], tmp_path)
+        lines = page.evaluate("lines()")
     assert lines["clip"]["rollout"] == lines["reward"]["rollout"] == [0, 1, 2]
     assert all(0 <= share <= 1 for share in lines["clip"]["all"])
-
-
-@pytest.mark.slow
-def test_the_page_beside_a_trl_run_that_is_only_observed(page, tmp_path):
-    pytest.importorskip("trl", reason="no TRL")
-    run = tmp_path / "run"
-    lines = beside(page, run, [sys.executable, "examples/trl_observe.py", str(run), "6"], tmp_path)
-    assert lines["behaviour"]["rollout"] == [0, 1, 2]
-    assert all(value > 0 for value in lines["behaviour"]["all"])
 
 
 def test_the_page_holds_what_the_follower_found(tmp_path):

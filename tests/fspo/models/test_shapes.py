@@ -54,7 +54,7 @@ def test_rewards_by_hand() -> None:
 
 @pytest.mark.parametrize("option", [{"seed": -1}, {"prompt_tokens": 0}, {"vocabulary": 1}])
 def test_impossible_options_are_refused(option: dict[str, int]) -> None:
-    with pytest.raises(UserError, match=f"even-tokens {next(iter(option))} is"):
+    with pytest.raises(UserError, match=rf"even-tokens\.{next(iter(option))} is"):
         make_task("even-tokens", option)
 
 

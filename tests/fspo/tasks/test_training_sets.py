@@ -144,8 +144,3 @@ def test_options_over_a_known_set() -> None:
     on_disk = known_options(known, {"path": "x.jsonl"})
     assert not {"subset", "eval_split"} & set(on_disk)
     assert known_options(known, {"path": "x", "split": "mine"})["split"] == "mine"
-
-
-def test_unknown_set_is_named() -> None:
-    with pytest.raises(UserError, match="did you mean 'deepscaler'"):
-        make_task("deepscalr")
