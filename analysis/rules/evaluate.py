@@ -43,6 +43,7 @@ BANDS = ("none", "rloo", "gspo", "fspo", "fspo-kl", "fspo-adaptive")
 """Presets of clip rules that are evaluated on each log; each clips whole responses."""
 TREATED = "fspo"
 """The preset that is evaluated with each treatment of responses outside its band (`OF_CLIP_RULES`)."""
+NO_ADVANTAGE = UserError("every response of this window has A = 0: no update acceptance is to be matched")
 UNCORRECTED = "none"
 """Name of the case that corrects nothing: it leaves every response the factor 1."""
 
@@ -84,10 +85,69 @@ class CaseEffect:
     in_band: np.ndarray
     weight: Floats
     clipped_weight: Floats
-    multiplier: Floats
-    # The range (range_lo, range_hi) in each window, by the window's first rollout; -1 stands for all windows.
-    ranges: dict[int, tuple[float, float]]
     reason: str = ""
+
+
+@dataclass(frozen=True)
+class Band:
+    """The band of a case, placed for rows (N,), with half-widths that a factor may multiply.
+
+    Attributes
+    ----------
+    rule : Rule
+        The rule in force at the rows' last step.
+    centre, below, above : array (N,)
+        Centre m_L, and half-widths on either side of it, nats.
+    over, under : array (N,)
+        Factors by which the half-widths would have to be multiplied for the upper edge, or the lower edge, to lie at S.
+    """
+
+    rule: Rule
+    centre: Floats
+    below: Floats
+    above: Floats
+    over: Floats
+    under: Floats
+
+    @staticmethod
+    def of(case: Case, rows: Rows) -> Band | None:
+        """Place the band; return None if the log lacks the columns from which its centre is computed."""
+        m = rows.centre(case.rule)
+        if not np.all(np.isfinite(m)):
+            return None
+        below, above, rule = half_widths(case.rule, case.states, rows)
+        centre = case.rule.sum_centre(rows.length, m)
+        return Band(rule, centre, below, above, (rows.S - centre) / above, (centre - rows.S) / below)
+
+    def take(self, at: Ints) -> Band:
+        """Return the band of the rows with the numbers ``at``."""
+        return Band(self.rule, *(x[at] for x in (self.centre, self.below, self.above, self.over, self.under)))
+
+    def factor(self, case: Case, A: Floats, rate: Rate) -> float:
+        """Return the factor on the half-widths at which the case accepts its target share of these rows; 1 if its range
+        is not matched to a target.
+
+        ``rate`` says which acceptance: "band", or "update" over the rows with A != 0.
+
+        Raises
+        ------
+        UserError
+            If no range of the case's rule gives the target.
+        """
+        if case.source != "matched":
+            return 1.0
+        moves = A != 0 if rate == "update" else slice(None)
+        over, under = self.over[moves], self.under[moves]
+        if not len(over):
+            raise NO_ADVANTAGE
+        excess = case.rule.clip.excess(over, under, A[moves]) if rate == "update" else np.maximum(over, under)
+        factor = excess_quantile(excess, case.target, case.rule.label)
+        scaled(self.rule, factor)  # refuses a factor that no range of the rule gives
+        return factor
+
+    def edges(self, factor: float | Floats) -> Edges:
+        """Return the edges after both half-widths are multiplied by ``factor``."""
+        return Edges(self.centre - factor * self.below, self.centre + factor * self.above, self.centre)
 
 
 def make_cases(
@@ -164,45 +224,33 @@ def evaluate(case: Case, rows: Rows, window: Ints, rate: Rate) -> CaseEffect:
 
     A matched range is calibrated in each window to the case's target of the acceptance ``rate`` (band or update).
     """
-    n = len(rows)
-    nothing = np.full(n, np.nan)
-    failed = CaseEffect(np.zeros(n, np.int64), np.zeros(n, bool), nothing, nothing, nothing, {})
+    n, rule = len(rows), case.rule
+
+    def failed(reason: str) -> CaseEffect:
+        return CaseEffect(np.zeros(n, np.int64), np.zeros(n, bool), *np.full((2, n), np.nan), reason)
+
     if n == 0:
-        return replace(failed, reason="no rows")
-    rule, trained = case.rule, case.source == "trained"
-    m = rows.drift if trained and rule.needs_stats else rows.centre(rule)
-    if not np.all(np.isfinite(m)):
-        return replace(failed, reason=lacking(rule))
-    if trained and rule.edges_vary and np.any(np.isnan(rows.lo) | np.isnan(rows.hi)):
-        return replace(failed, reason="the log lacks the edges of a band that changes from row to row (lo, hi)")
-    if trained or (case.source == "given" and case.states is None):
-        applied = rule.apply(rows.S, rows.length, rows.A, m, rows.edges(rule) if trained else None)
-        return _outcome(applied, {} if rule.edges_vary and trained else {-1: (rule.range_lo, rule.range_hi)})
-    parts: list[tuple[np.ndarray, Any]] = []
-    ranges: dict[int, tuple[float, float]] = {}
-    for first in np.unique(window):
+        return failed("no rows")
+    if case.source == "trained":
+        m = rows.drift if rule.needs_stats else np.zeros(n)
+        if not np.all(np.isfinite(m)):
+            return failed(lacking(rule))
+        if rule.edges_vary and np.any(np.isnan(rows.lo) | np.isnan(rows.hi)):
+            return failed("the log lacks the edges of a band that changes from row to row (lo, hi)")
+        applied = rule.apply(rows.S, rows.length, rows.A, m, rows.edges(rule))
+        return CaseEffect(applied.side, applied.in_band, applied.weight, applied.clipped_weight)
+    band = Band.of(case, rows)
+    if band is None:
+        return failed(lacking(rule))
+    factor = np.ones(n)
+    for first in np.unique(window) if case.source == "matched" else ():
         here = np.flatnonzero(window == first)
-        inside = rows if len(here) == n else rows.take(here)
-        below, above, now = half_widths(rule, case.states, inside)
-        centre, factor = rule.sum_centre(inside.length, inside.centre(rule)), 1.0
-        if case.source == "matched":
-            counted = inside.A != 0 if rate == "update" else slice(None)
-            over, under = (x[counted] for x in ((inside.S - centre) / above, (centre - inside.S) / below))
-            excess = rule.clip.excess(over, under, inside.A[counted]) if rate == "update" else np.maximum(over, under)
-            try:
-                factor = excess_quantile(excess, case.target, rule.label)
-                now = scaled(now, factor)
-            except UserError as error:
-                return replace(failed, reason=f"window {first}: {error}")
-        ranges[int(first)] = (now.range_lo, now.range_hi)
-        edges = Edges(centre - factor * below, centre + factor * above, centre)
-        parts.append((here, rule.clip.apply(inside.S, inside.length, inside.A, edges)))
-    order = np.argsort(np.concatenate([here for here, _ in parts]))
-    names = ("side", "in_band", "weight", "clipped_weight", "multiplier")
-    joined: dict[str, Any] = {
-        f: np.concatenate([np.asarray(getattr(applied, f)) for _, applied in parts])[order] for f in names
-    }
-    return CaseEffect(**joined, ranges=ranges)
+        try:
+            factor[here] = band.take(here).factor(case, rows.A[here], rate)
+        except UserError as error:
+            return failed(f"window {first}: {error}")
+    applied = rule.clip.apply(rows.S, rows.length, rows.A, band.edges(factor))
+    return CaseEffect(applied.side, applied.in_band, applied.weight, applied.clipped_weight)
 
 
 def lacking(rule: Rule) -> str:
@@ -212,12 +260,8 @@ def lacking(rule: Rule) -> str:
 
 def narrow(outcome: CaseEffect, which: Ints) -> CaseEffect:
     """Return the effect of a case on the rows with the numbers ``which`` (M,) alone."""
-    names = ("side", "in_band", "weight", "clipped_weight", "multiplier")
-    return CaseEffect(**{f: getattr(outcome, f)[which] for f in names}, ranges=outcome.ranges, reason=outcome.reason)
-
-
-def _outcome(applied: Any, ranges: dict[int, tuple[float, float]]) -> CaseEffect:
-    return CaseEffect(applied.side, applied.in_band, applied.weight, applied.clipped_weight, applied.multiplier, ranges)
+    of = (outcome.side, outcome.in_band, outcome.weight, outcome.clipped_weight)
+    return CaseEffect(*(x[which] for x in of), reason=outcome.reason)
 
 
 def measured(outcome: CaseEffect, measure: str) -> tuple[Floats, Floats]:

@@ -1,33 +1,241 @@
 """Collect what every rule does to the rows of a log, as sums from which the acceptance tables are made.
 
-Rows are added window by window, and tallies of different windows can be merged. So a log of any length takes one pass
-and the memory of one window. The centre and the half-widths of a band are computed once for all cases that use the
-band: each row's excess says by which factor the half-widths must grow to accept the row. For each case only the rows
-that the case cuts are then visited again.
+For each case and kind of acceptance there is one matrix of sums by cluster and bin (`Counts`). Rows are added window by
+window, and tallies of different windows can be merged. So a log of any length takes one pass and the memory of one
+window. Where a log has many clusters, a fixed hash pools them into ``POOLED`` groups, so that memory does not grow with
+the log. Groups of independent clusters are independent too, so errors are computed over groups as over clusters.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import NamedTuple, cast
 
 import numpy as np
 
 from analysis.log.loading import Run
 from analysis.log.ratio import CORRECTED
-from analysis.log.rows import SUBSETS, USES, Floats, Ints, Rows
-from analysis.rules.bands import Band, Candidates, CutRows, Factors, Member, Placed
-from analysis.rules.evaluate import Case, CaseEffect, lacking, narrow
-from analysis.rules.layout import Grouping
-from analysis.rules.sums import Cuts, Part, SubsetSums, Sums, ValueSums, merge
-from fspo.rules import CUTTING_ALIKE, Rate
+from analysis.log.rows import USES, Floats, Ints, Rows
+from analysis.rules.evaluate import Band, Case, CaseEffect, lacking, narrow
+from fspo.base.errors import UserError
+from fspo.rules import Edges, Rate, Weight, exponent, importance_weight
+from fspo.stats.bins import Bins
+from fspo.stats.clusters import totals
 
-SIDES = {"low": -1, "high": 1, "dual": 2}
-SMOOTHED = {"all": "band", "nonzero": "update"}
-"""The kind of acceptance that is fitted as a smooth curve, by subset of rows: all, or those with A != 0 ("nonzero")."""
+MOST_CLUSTERS = 4096
+"""Largest number of clusters of a log in memory that are each a group of their own."""
+POOLED = 1024
 RATES: tuple[Rate, Rate] = ("band", "update")
 LOGGED = -1
-"""Key, in place of a case's number, of the sums that are made from logged columns. If a rule on tokens or prefixes
-trained the run, the logged columns say what this rule did; a rule on tokens or prefixes is no case."""
+"""Key, in place of a case's number, of the sums that are made from logged columns. If a rule on tokens trained the run,
+the logged columns say what this rule did; a rule on tokens is no case."""
+Place = tuple[int, str, str]
+"""Number of a case (or ``LOGGED``), kind of acceptance (band, update, weight) and subset of rows (all, nonzero)."""
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """How the rows of a run are divided into groups of clusters and into bins.
+
+    Attributes
+    ----------
+    groups : int
+        Number of groups of clusters.
+    pooled : bool
+        Whether a group holds several clusters.
+    reference : float
+        A value near the mean of ``Rows.trend`` (log2 of the length), subtracted before squares are summed, so that
+        sums lose no digits.
+    """
+
+    bins: Bins
+    groups: int
+    pooled: bool
+    reference: float
+
+    @staticmethod
+    def of(run: Run, bins: Bins, *, grows: bool = False) -> Grouping:
+        """Choose the groups into which a run's clusters are put; ``grows`` says that rows of further clusters will be
+        added later."""
+        pooled = run.clusters > MOST_CLUSTERS or run.streamed or grows
+        return Grouping(bins, POOLED if pooled else run.clusters, pooled, float(np.mean(run.rows.trend)))
+
+    def group(self, rows: Rows) -> Ints:
+        """Return for each row (N,) the number of the group of clusters to which the row's cluster belongs."""
+        return hashed(rows.rollout, rows.prompt, self.groups) if self.pooled else rows.cluster
+
+
+def hashed(rollout: Ints, prompt: Ints, number: int) -> Ints:
+    """Return for each row (N,) a group 0..number-1, hashed from the row's cluster (rollout, prompt).
+
+    The hash spreads clusters evenly over the groups and is the same in every run of the program.
+    """
+    with np.errstate(over="ignore"):
+        mixed = rollout.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        mixed += prompt.astype(np.uint64) * np.uint64(0xC2B2AE3D27D4EB4F)
+        mixed ^= mixed >> np.uint64(32)
+        mixed *= np.uint64(0xD6E8FEB86659FD93)
+        mixed >>= np.uint64(32)
+    return (mixed * np.uint64(number) >> np.uint64(32)).astype(np.int64)
+
+
+@dataclass
+class Counts:
+    """Sums over rows, by group of clusters and bin, of one acceptance: sum of y over sum of d.
+
+    y is what a row adds to the numerator (0 or 1, its multiplier M, or its clipped weight), d what it adds to the
+    denominator (1, or its weight). x is log2 of the length (``Rows.trend``) less ``Grouping.reference``.
+
+    Attributes
+    ----------
+    rows, cut : array (G, K)
+        Number of rows, and of those that are cut (band: outside the band), in each of G groups and K bins.
+    d, y : array (G, K)
+        Sums of d and of y.
+    squares : array (K,)
+        Sums of y^2.
+    slope, within : array (G, 3)
+        Sums of d x, d x^2 and x y over all bins. In ``within`` the means of x and y over the row's window are
+        subtracted first.
+    clusters, coordinate : array (K+1,)
+        Number of clusters with a row, and sum of the rows' coordinates, in each bin and, last, in all bins.
+    """
+
+    rows: Floats
+    cut: Floats
+    d: Floats
+    y: Floats
+    squares: Floats
+    slope: Floats
+    within: Floats
+    clusters: Ints
+    coordinate: Floats
+
+    def plus(self, other: Counts) -> None:
+        """Add the sums over other rows to these sums, in place."""
+        for name in (f.name for f in fields(self)):
+            getattr(self, name).__iadd__(getattr(other, name))
+
+
+class Denominator(NamedTuple):
+    """The sums of a weight w, the denominator of an acceptance, over the rows of a `Part`."""
+
+    w: Floats  # (n,) weight of each row
+    d: Floats  # (G, K) sums of w
+    x: Floats  # (G,) sums of w x
+    xx: Floats  # (G,) sums of w x^2
+
+
+class Part:
+    """The rows (n,) of one subset (all, A != 0) of a window, and their places in the sums."""
+
+    def __init__(self, layout: Grouping, rows: Rows) -> None:
+        self.S, self.L, self.A = rows.S, rows.length, rows.A
+        self.shape = layout.groups, len(layout.bins)
+        self.group, self.bin = layout.group(rows), layout.bins.index(rows.coordinate)
+        self.key, self.x = self.group * self.shape[1] + self.bin, rows.trend - layout.reference
+        k = self.shape[1]
+        cluster = rows.cluster - (rows.cluster.min() if len(rows) else 0)
+        met = np.zeros((int(cluster.max(initial=0)) + 1, k), bool)
+        met[cluster, self.bin] = True
+        self.rows = self.by_key()
+        self.clusters = np.append(met.sum(0), met.any(1).sum())
+        self.coordinate = np.append(totals(self.bin, k, rows.coordinate), rows.coordinate.sum())
+        self._known: dict[str, Denominator] = {}
+
+    def __len__(self) -> int:
+        return len(self.S)
+
+    def by_key(self, values: Floats | None = None, at: Ints | slice = slice(None)) -> Floats:
+        """Return sums of ``values`` by group of clusters and bin (G, K) over the rows ``at``; without values, count."""
+        return totals(self.key[at], self.shape[0] * self.shape[1], values).reshape(self.shape)
+
+    def by_group(self, values: Floats, at: Ints | slice = slice(None)) -> Floats:
+        """Return sums of ``values`` by group of clusters (G,) over the rows ``at``."""
+        return totals(self.group[at], self.shape[0], values)
+
+    def denominator(self, kind: str) -> Denominator:
+        """Return the weights that ``kind`` names and their sums: 1 ("one"), or exp(S) or exp(S/L) with the exponent
+        held at MAX_EXPONENT."""
+        if kind not in self._known:
+            one = kind == "one"
+            w = np.ones(len(self)) if one else importance_weight(exponent(self.S, self.L, cast(Weight, kind)))
+            wx = w * self.x
+            d = self.rows if one else self.by_key(w)
+            self._known[kind] = Denominator(w, d, self.by_group(wx), self.by_group(wx * self.x))
+        return self._known[kind]
+
+    def accepted(self, cut: Ints) -> Counts:
+        """Return the sums where y is 0 in the rows ``cut`` and 1 in all others, and d is 1."""
+        of, lost = self.denominator("one"), self.by_key(None, cut)
+        y = of.d - lost
+        return self._counts(of, lost, y, of.x - self.by_group(self.x[cut], cut), y.sum(0))
+
+    def weighted(self, kind: str, y: Floats, cut: Ints) -> Counts:
+        """Return the sums of the numerators ``y`` (n,) over the weights that ``kind`` names."""
+        squares, xy = totals(self.bin, self.shape[1], y * y), self.by_group(self.x * y)
+        return self._counts(self.denominator(kind), self.by_key(None, cut), self.by_key(y), xy, squares)
+
+    def _counts(self, of: Denominator, cut: Floats, y: Floats, xy: Floats, squares: Floats) -> Counts:
+        d, numerator = of.d.sum(1), y.sum(1)
+        total = float(d.sum())
+        mean_x, mean_y = (float(v.sum()) / total if total > 0 else 0.0 for v in (of.x, numerator))
+        within = np.column_stack(centred(d, of.x, of.xx, numerator, xy, mean_x, mean_y))
+        slope = np.column_stack([of.x, of.xx, xy])
+        # Copies, because sums of later windows are added in place, and these arrays belong to all cases.
+        rows, d, clusters, coordinate = (v.copy() for v in (self.rows, of.d, self.clusters, self.coordinate))
+        return Counts(rows, cut, d, y, squares, slope, within, clusters, coordinate)
+
+
+def centred(
+    d: Floats, dx: Floats, dxx: Floats, y: Floats, xy: Floats, mean_x: float, mean_y: float
+) -> tuple[Floats, Floats, Floats]:
+    """Return the sums (G,) of d (x - mean x), of d (x - mean x)^2 and of (x - mean x) (y - d mean y).
+
+    The mean of y is subtracted before that of x: if y / d is the same in all rows, the last sum is then exactly 0.
+    """
+    products = (xy - mean_y * dx) - mean_x * (y - mean_y * d)
+    return dx - mean_x * d, dxx - 2 * mean_x * dx + mean_x**2 * d, products
+
+
+@dataclass
+class Sums:
+    """The sums over the rows of one use: "first" or "reused".
+
+    Attributes
+    ----------
+    columns : dict of Place -> Counts
+        For each case, kind of acceptance and subset: the sums, without the windows in which the case has no range.
+    number : dict of str -> int
+        Number of rows of each subset, in all windows.
+    no_range : dict of (case, rate) -> dict
+        The windows (by their first rollout) in which no range gives the case's target, each with the reason.
+    reasons : dict of (case, rate) -> str
+        Why a case cannot be evaluated.
+    """
+
+    columns: dict[Place, Counts] = field(default_factory=dict)
+    number: dict[str, int] = field(default_factory=dict)
+    no_range: dict[tuple[int, str], dict[int, str]] = field(default_factory=dict)
+    reasons: dict[tuple[int, str], str] = field(default_factory=dict)
+
+    def add(self, place: Place, found: Counts) -> None:
+        """Add sums over further rows under the name ``place``."""
+        if place in self.columns:
+            self.columns[place].plus(found)
+        else:
+            self.columns[place] = found
+
+    def merge(self, other: Sums) -> None:
+        """Add the sums of later windows."""
+        for place, found in other.columns.items():
+            self.add(place, found)
+        for subset, number in other.number.items():
+            self.number[subset] = self.number.get(subset, 0) + number
+        for key, windows in other.no_range.items():
+            self.no_range.setdefault(key, {}).update(windows)
+        self.reasons = other.reasons | self.reasons
 
 
 class Tally:
@@ -39,227 +247,114 @@ class Tally:
     run : Run
         The run that is analysed; its logged columns and its rule are used.
     layout : Grouping
-        How rows are sorted into groups of clusters, bins and cells.
+        How rows are sorted into groups of clusters and bins.
     cases : sequence of Case
         The rules that are evaluated.
     """
 
-    def __init__(self, run: Run, layout: Grouping, cases: Sequence[Case]) -> None:
+    def __init__(self, run: Run, layout: Grouping, cases: list[Case]) -> None:
         self.layout, self.cases = layout, list(cases)
         logged = not any(c.source == "trained" for c in cases) and "multiplier" in run.logged
         # Whether the logged M of the run's rule is summed. It is not for a correction: of that the log holds only the
         # factor M w, from which neither M nor an acceptance follows.
         self.logged = logged and run.rule is not None and run.ratio.on not in CORRECTED
         self.logged_band = "band_accept" in run.logged
-        self.trained = [(i, case) for i, case in enumerate(cases) if case.source == "trained"]
-        self.bands = Band.of(self.cases)
-        self.twins = {i: twin for band in self.bands for i, case in band.all if (twin := band.twin(case)) is not None}
-        """By number of a case that truncates: the number of the case that drops the same rows (`Band.twin`). The two
-        cases have the same update acceptance."""
         self.uses: dict[str, Sums] = {}
 
     def add(self, first: int, rows: Rows, trained: CaseEffect | None) -> None:
         """Add to the sums the rows of the window that begins with rollout ``first``. ``trained`` says what the rule
         that trained the run did to these rows; it is None if that is not known.
         """
-        layout = self.layout
-        group, bins = layout.group(rows), layout.bins.index(rows.coordinate)
-        x, pair = rows.trend - layout.reference, layout.pair(rows.coordinate, group)
         for use in USES:
             at = np.flatnonzero(rows.used == 0 if use == "first" else rows.used > 0)
             if len(at):
-                sums = self.uses.setdefault(use, self._empty())
-                columns = (group[at], bins[at], x[at], pair[at])
-                here = rows if len(at) == len(rows) else rows.take(at)
-                done = None if trained is None else narrow(trained, at)
-                self._use(first, here, sums, done, *columns)
+                every = len(at) == len(rows)
+                done = trained if every or trained is None else narrow(trained, at)
+                self._use(first, rows if every else rows.take(at), self.uses.setdefault(use, Sums()), done)
 
-    def _empty(self) -> Sums:
-        return Sums({name: SubsetSums.of(self.layout) for name in SUBSETS}, unlike=np.zeros(self.layout.groups))
-
-    def _use(
-        self,
-        first: int,
-        rows: Rows,
-        sums: Sums,
-        done: CaseEffect | None,
-        group: Ints,
-        bins: Ints,
-        x: Floats,
-        pair: Ints,
-    ) -> None:
+    def _use(self, first: int, rows: Rows, sums: Sums, done: CaseEffect | None) -> None:
         nonzero = np.flatnonzero(rows.A != 0)
-        whole = Part(self.layout, rows.S, rows.length, group, bins, x, pair)
-        some = [v[nonzero] for v in (rows.S, rows.length, x)], [v[nonzero] for v in (group, bins, pair)]
-        acting = Part(self.layout, some[0][0], some[0][1], some[1][0], some[1][1], some[0][2], some[1][2])
-        shared = {name: SubsetSums.of(self.layout) for name in SUBSETS}
-        for part, subset, at in ((whole, "all", slice(None)), (acting, "nonzero", nonzero)):
-            self._shared(part, shared[subset], rows.coordinate[at], rows.cluster[at])
-        if done is not None:
-            for i, _ in self.trained:
-                self._done(i, done, sums, whole, acting, nonzero)
+        parts = Part(self.layout, rows), Part(self.layout, rows.take(nonzero))
+        for subset, part in zip(("all", "nonzero"), parts, strict=True):
+            sums.number[subset] = sums.number.get(subset, 0) + len(part)
         if self.logged:
-            self._logged(rows, sums, whole, acting, nonzero)
-        for band in self.bands:
-            self._band(first, band, rows, sums, whole, acting, nonzero)
-        kinds = {"sequence", *(case.rule.weight for case in self.cases)}
-        for part, subset in ((whole, "all"), (acting, "nonzero")):
-            for kind in ("one", *(sorted(kinds) if subset == "nonzero" else ())):
-                shared[subset].bases[kind] = part.base(kind)
-        for subset, found in shared.items():
-            sums.subsets[subset].add(found)
-            for (i, rate), windows in sums.no_range.items():
-                if first in windows and found.count[-1] and (rate == "band" or subset == "nonzero"):
-                    sums.left_out.setdefault((i, rate, subset), SubsetSums.of(self.layout)).add(found)
+            self._logged(rows, nonzero, sums, *parts)
+        bands: dict[str, tuple[Band, Band] | None] = {}
+        for i, case in enumerate(self.cases):
+            if case.source == "trained":
+                if done is not None:
+                    self._done(i, case, done, nonzero, sums, *parts)
+                continue
+            if case.name not in bands:
+                band = Band.of(case, rows)
+                bands[case.name] = None if band is None else (band, band.take(nonzero))
+            placed = bands[case.name]
+            if placed is None:
+                sums.reasons |= dict.fromkeys(((i, rate) for rate in RATES), lacking(case.rule))
+                continue
+            for rate, band, part in zip(RATES, placed, parts, strict=True):
+                if rate == "band" and not case.rule.clip.zeroes:
+                    continue  # of the cases of one band only the one that drops is asked which rows lie in the band
+                try:
+                    edges = band.edges(band.factor(case, part.A, rate))
+                except UserError as error:
+                    sums.no_range.setdefault((i, rate), {})[first] = str(error)
+                    continue
+                if rate == "band":
+                    outside = np.flatnonzero(~((edges.lo <= part.S) & (edges.hi >= part.S)))
+                    self._band(i, outside, nonzero, sums, *parts)
+                else:
+                    self._update(i, case, edges, sums, part)
 
-    def _shared(self, part: Part, found: SubsetSums, coordinate: Floats, cluster: Ints) -> None:
-        k, n = part.number, len(part.S)
-        if not n:
-            return
-        found.count += np.append(np.bincount(part.bins, minlength=k), n)
-        least = int(cluster.min())
-        met = np.zeros((int(cluster.max()) - least + 1) * k, bool)
-        met[(cluster - least) * k + part.bins] = True
-        met = met.reshape(-1, k)
-        found.clusters += np.append(met.sum(0), met.any(1).sum())
-        found.coordinate += np.append(np.bincount(part.bins, coordinate, k), coordinate.sum())
-        found.pairs += np.bincount(part.pair, minlength=self.layout.number)
-
-    def _column(self, sums: Sums, i: int, measure: str, subset: str) -> ValueSums:
-        case = self.cases[i] if i != LOGGED else None
-        curve = case is not None and (case.source == "trained" or case.rule.clip.zeroes)
-        pairs = self.layout.number if curve and SMOOTHED[subset] == measure else 0
-        key = (i, measure, subset)
-        if key not in sums.columns:
-            sums.columns[key] = ValueSums.of(self.layout.groups, len(self.layout.bins), pairs, measure == "weight")
-        return sums.columns[key]
-
-    def _rejected(
-        self, sums: Sums, cases: Sequence[int], rejected: Sequence[Ints], whole: Part, acting: Part, nonzero: Ints
-    ) -> None:
-        """Add a window's rows to ``sums``, the sums from which the band acceptance of the cases numbered ``cases`` is
-        computed, over all rows and over rows with A != 0. ``rejected`` holds for each of these cases the numbers of the
-        rows outside its band.
-        """
-        place = np.full(len(whole.S), -1)
+    @staticmethod
+    def _band(i: int, outside: Ints, nonzero: Ints, sums: Sums, whole: Part, acting: Part) -> None:
+        """Add a window's rows to the sums of band acceptance, over all rows and over those with A != 0; ``outside``
+        holds the numbers of the rows outside the band."""
+        place = np.full(len(whole), -1)
         place[nonzero] = np.arange(len(nonzero))
-        some = [found[found >= 0] for found in (place[at] for at in rejected)]
-        for part, subset, cuts in ((whole, "all", rejected), (acting, "nonzero", some)):
-            part.binary([self._column(sums, i, "band", subset) for i in cases], Cuts(part, cuts))
+        some = place[outside]
+        sums.add((i, "band", "all"), whole.accepted(outside))
+        sums.add((i, "band", "nonzero"), acting.accepted(some[some >= 0]))
 
-    def _weights(self, sums: Sums, cases: Sequence[int], part: Part, cuts: Cuts, clipped: Floats) -> None:
-        """Add the sums of update and weight acceptance for some cases: ``cuts`` holds the rows that each case cuts, and
-        ``clipped`` the weights that the case leaves these rows.
-        """
-        if cases[0] not in self.twins:
-            part.binary([self._column(sums, i, "update", "nonzero") for i in cases], cuts)
-        columns = [self._column(sums, i, "weight", "nonzero") for i in cases]
-        part.weighted(columns, self.cases[cases[0]].rule.weight, cuts, clipped)
+    @staticmethod
+    def _update(i: int, case: Case, edges: Edges, sums: Sums, part: Part) -> None:
+        """Add a window's rows with A != 0 to the sums of update and weight acceptance."""
+        clip, kind = case.rule.clip, case.rule.weight
+        side = np.asarray(clip.side(part.S, part.A, edges))
+        cut = np.flatnonzero(side)
+        y = part.denominator(kind).w.copy()
+        at = Edges(*(x[cut] for x in edges))
+        y[cut] = clip.clipped_weight(side[cut], clip.edge_weight(part.S[cut], part.L[cut], side[cut], at))
+        sums.add((i, "update", "nonzero"), part.accepted(cut))
+        sums.add((i, "weight", "nonzero"), part.weighted(kind, y, cut))
 
-    def _sides(self, sums: Sums, cases: Sequence[int], cuts: Cuts, side: Ints) -> None:
-        high, dual = (
-            cuts.by_key(where=which) if np.any(which := side == SIDES[name]) else np.zeros_like(cuts.counts)
-            for name in ("high", "dual")
-        )
-        for name, cut in (("low", cuts.counts - high - dual), ("high", high), ("dual", dual)):
-            for i, count in zip(cases, cut, strict=True):
-                if name != "dual" or np.any(count):
-                    sums.sides[i, name] = sums.sides[i, name] + count if (i, name) in sums.sides else count
-
-    def _done(self, i: int, done: CaseEffect, sums: Sums, whole: Part, acting: Part, nonzero: Ints) -> None:
+    def _done(self, i: int, case: Case, done: CaseEffect, nonzero: Ints, sums: Sums, whole: Part, acting: Part) -> None:
         """Add the sums of what the rule that trained did to the rows of a window."""
-        for rate in RATES:
-            if done.reason:
-                sums.reasons.setdefault((i, rate), done.reason)
-            else:
-                sums.ranges.setdefault((i, rate), {}).update(done.ranges)
         if done.reason:
+            sums.reasons |= dict.fromkeys(((i, rate) for rate in RATES), done.reason)
             return
-        self._rejected(sums, [i], [np.flatnonzero(~done.in_band)], whole, acting, nonzero)
-        cut = np.flatnonzero(done.side[nonzero] != 0)
-        cuts = Cuts(acting, [cut])
-        self._weights(sums, [i], acting, cuts, done.clipped_weight[nonzero[cut]])
-        self._sides(sums, [i], cuts, done.side[nonzero[cut]])
+        self._band(i, np.flatnonzero(~done.in_band), nonzero, sums, whole, acting)
+        cut = np.flatnonzero(done.side[nonzero])
+        sums.add((i, "update", "nonzero"), acting.accepted(cut))
+        y = done.clipped_weight[nonzero]
+        sums.add((i, "weight", "nonzero"), acting.weighted(case.rule.weight, y, cut))
 
-    def _logged(self, rows: Rows, sums: Sums, whole: Part, acting: Part, nonzero: Ints) -> None:
+    def _logged(self, rows: Rows, nonzero: Ints, sums: Sums, whole: Part, acting: Part) -> None:
         """Add the sums of the logged multiplier M and of ``band_accept`` (whether all tokens of a row are in the band).
 
-        The sums are added for a run that was trained by a rule on tokens or prefixes.
+        The sums are added for a run that was trained by a rule on tokens.
         """
-        both = ((whole, "all", slice(None)), (acting, "nonzero", nonzero))
-        for part, subset, at in both if self.logged_band else ():
-            cuts = Cuts(part, [np.flatnonzero(~rows.band_accept[at])])
-            part.binary([self._column(sums, LOGGED, "band", subset)], cuts)
+        if self.logged_band:
+            self._band(LOGGED, np.flatnonzero(~rows.band_accept), nonzero, sums, whole, acting)
         y = rows.multiplier[nonzero]
-        if not np.all(np.isfinite(y)):
+        if np.all(np.isfinite(y)):
+            sums.add((LOGGED, "update", "nonzero"), acting.weighted("one", y, np.flatnonzero(y != 1)))
+        else:
             sums.reasons.setdefault((LOGGED, "update"), "multiplier not logged")
-            return
-        by_key, xy, _ = acting.dense(y)
-        column = self._column(sums, LOGGED, "update", "nonzero")
-        acting.add([column], "one", by_key[None], by_key.sum(1)[None], xy[None])
-        sums.unlike += np.bincount(acting.group, y != 1, acting.groups)
-
-    def _band(self, first: int, band: Band, rows: Rows, sums: Sums, whole: Part, acting: Part, nonzero: Ints) -> None:
-        """Add the sums of all cases of one band: each treatment of rows outside it, at the preset's range and at the
-        range matched to each target.
-        """
-        placed = Placed.of(band, first, rows)
-        if placed is None:
-            for i, _ in band.all:
-                for rate in RATES:
-                    sums.reasons.setdefault((i, rate), lacking(band.rule))
-            return
-        drop = band.zeroing
-        if chosen := Factors(placed, first, drop, placed.excess).note(drop, "band", sums):
-            cases, factors = zip(*chosen, strict=True)
-            self._rejected(sums, cases, placed.rejected(factors), whole, acting, nonzero)
-        for outsides in CUTTING_ALIKE:
-            members = [member for outside in outsides for member in band.members.get(outside, [])]
-            if members:
-                self._cut(first, placed, members, sums, acting, nonzero)
-
-    def _cut(
-        self, first: int, placed: Placed, members: Sequence[Member], sums: Sums, acting: Part, nonzero: Ints
-    ) -> None:
-        """For cases that share a band and cut the same rows, such as drop and truncate, add the rows of the window to
-        the sums of update and weight acceptance.
-        """
-        clip, A = members[0][1].rule.clip, placed.rows.A[nonzero]
-        excess = clip.excess(placed.over[nonzero], placed.under[nonzero], A)
-        factors = Factors(placed, first, members, excess)
-        known: dict[tuple[float, ...], CutRows] = {}
-        for outside in dict.fromkeys(case.rule.outside for _, case in members):
-            chosen = factors.note([member for member in members if member[1].rule.outside == outside], "update", sums)
-            if not chosen:
-                continue
-            cases, sizes = zip(*chosen, strict=True)
-            if sizes not in known:
-                known[sizes] = Candidates(placed, nonzero, excess, sizes).cut(clip, acting)
-            cut = known[sizes]
-            self._weights(sums, cases, acting, cut.cuts, cut.clipped_weight(clip._replace(outside=outside)))
-            if self.cases[cases[0]].rule.clip.zeroes:
-                self._sides(sums, cases, cut.cuts, cut.side)
 
     def merge(self, other: Mapping[str, Sums]) -> None:
         """Add the sums of another tally, which was made of later windows of the log. ``other`` holds these sums by the
         use of the rows, "first" or "reused".
         """
         for use, theirs in other.items():
-            if use not in self.uses:
-                self.uses[use] = theirs
-                continue
-            ours = self.uses[use]
-            for name, subset in theirs.subsets.items():
-                ours.subsets[name].add(subset)
-            for place, left_out in theirs.left_out.items():
-                ours.left_out.setdefault(place, SubsetSums.of(self.layout)).add(left_out)
-            for place, why in theirs.no_range.items():
-                ours.no_range.setdefault(place, {}).update(why)
-            merge(ours.columns, theirs.columns)
-            ours.unlike += theirs.unlike
-            for side, counts in theirs.sides.items():
-                ours.sides[side] = ours.sides[side] + counts if side in ours.sides else counts
-            for place, ranges in theirs.ranges.items():
-                ours.ranges.setdefault(place, {}).update(ranges)
-            for place, reason in theirs.reasons.items():
-                ours.reasons.setdefault(place, reason)
+            self.uses.setdefault(use, Sums()).merge(theirs)

@@ -9,22 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
 from analysis.log.loading import Run
 from analysis.log.ratio import CORRECTED
 from analysis.log.rows import SUBSETS, USES, Floats, Ints, Rows
-from analysis.rules.bands import NO_ADVANTAGE
-from analysis.rules.evaluate import Case, rate_of
-from analysis.rules.sums import Base, SubsetSums, Sums, ValueSums
-from analysis.rules.tally import LOGGED, Tally
+from analysis.rules.evaluate import NO_ADVANTAGE, Case, rate_of
+from analysis.rules.tally import LOGGED, Counts, Sums, Tally, centred
 from analysis.stats.error_law import ROUNDING
 from analysis.stats.lre import NORMS, lre_estimates
 from analysis.tables.columns import UNKNOWN, BinKey, CaseKey, Interval, RuleKey, RunKey
 from fspo.stats.bins import Bins
-from fspo.stats.clusters import MIN_CLUSTERS, TOO_FEW, Ratios, dense, ratios, ratios_of_sums, sum_by
+from fspo.stats.clusters import MIN_CLUSTERS, TOO_FEW, Ratios, dense, ratios, ratios_of_sums, sum_by, totals
 from fspo.stats.intervals import EQUIVALENCE, mean_interval, proportion_interval
 from fspo.stats.slopes import Slope, no_slope, slope_of_sums
 
@@ -158,21 +156,18 @@ def tables_of(run: Run, tally: Tally, uses: Sequence[str] = USES) -> AcceptanceT
         if use not in tally.uses:
             continue
         sums = tally.uses[use]
-        views = {name: Means.of(found) for name, found in sums.subsets.items()}
-        made: dict[tuple[int, str, str], AcceptanceTables] = {}
-        for i, case in enumerate(tally.cases):
-            drop = case.source == "trained" or case.rule.clip.zeroes
-            band = RuleKey.of(run_key, case)
-            for measure in MEASURES if drop else MEASURES[1:]:
+        of_cases = [(i, case, MEASURES) for i, case in enumerate(tally.cases)]
+        if tally.logged and run.rule is not None:
+            measures = MEASURES[:2] if tally.logged_band else MEASURES[1:2]
+            of_cases.append((LOGGED, Case(run.rule, run.rule.label, "trained"), measures))
+        for i, case, measures in of_cases:
+            for measure in measures:
+                if measure == "band" and case.source != "trained" and not case.rule.clip.zeroes:
+                    continue
                 # Update and weight acceptance are defined only for rows with A != 0.
                 for subset in SUBSETS if measure == "band" else SUBSETS[1:]:
-                    key = CaseKey(band, subset, use)
-                    _measure(tables, key, measure, tally, sums, i, views[subset], made)
-        if tally.logged and run.rule is not None:
-            band = RuleKey.of(run_key, Case(run.rule, run.rule.label, "trained"))
-            band_too = (("all", "band"), ("nonzero", "band")) if tally.logged_band else ()
-            for subset, measure in (*band_too, ("nonzero", "update")):
-                _measure(tables, CaseKey(band, subset, use), measure, tally, sums, LOGGED, views[subset], made)
+                    key = CaseKey(RuleKey.of(run_key, case), subset, use)
+                    _measure(tables, key, measure, tally, sums, i)
     return tables
 
 
@@ -184,132 +179,81 @@ class Means:
     mean: np.ndarray
 
     @staticmethod
-    def of(found: SubsetSums) -> Means:
+    def of(found: Counts) -> Means:
         """Compute each bin's mean coordinate from the sum and the number of its rows in ``found``; NaN without rows."""
-        k = np.full(len(found.count), np.nan)
-        return Means(np.divide(found.coordinate, found.count, out=k, where=found.count > 0))
+        count = np.append(found.rows.sum(0), found.rows.sum())
+        return Means(np.divide(found.coordinate, count, out=np.full(len(count), np.nan), where=count > 0))
 
 
-def _measure(
-    tables: AcceptanceTables,
-    case: CaseKey,
-    measure: str,
-    tally: Tally,
-    sums: Sums,
-    i: int,
-    view: Means,
-    made: dict[tuple[int, str, str], AcceptanceTables],
-) -> None:
-    """Add the rows of one case and one kind of acceptance (``measure``: band, update or weight) to the tables that are
-    made of acceptances.
-
-    ``made`` holds the rows that earlier calls made, so that they can be used again: a case with outside = "truncate"
-    clips the same responses as the case with the same band and outside = "drop" (``Tally.twins``), so both get the same
-    rows of update acceptance.
-    """
-    counted = tally.twins.get(i, i) if measure == "update" else i
-    place = counted, measure, case.subset
-    column = sums.columns.get(place)
-    rate = rate_of(measure)
-    reason, left_out = sums.reasons.get((i, rate), ""), _left_out(sums, i, rate, case.subset)
-    if reason or column is None or sums.counted(i, rate, case.subset).count[-1] == 0:
-        _nothing(tables, case, measure, tally.layout.bins, reason or left_out or "no rows")
+def _measure(tables: AcceptanceTables, case: CaseKey, measure: str, tally: Tally, sums: Sums, i: int) -> None:
+    """Add the rows of one case and one kind of acceptance (``measure``: band, update or weight) to the tables."""
+    bins, rate = tally.layout.bins, rate_of(measure)
+    column, reason = sums.columns.get((i, measure, case.subset)), sums.reasons.get((i, rate), "")
+    left_out = _left_out(sums, i, rate, case.subset, 0.0 if column is None else float(column.rows.sum()))
+    if reason or column is None or not column.rows.any():
+        _nothing(tables, case, measure, bins, reason or left_out or "no rows")
         return
-    if left_out:
-        view = Means.of(sums.counted(i, rate, case.subset))
-    if place not in made:
-        made[place] = _estimates(case, tally, sums, counted, measure, column, view)
 
-    def of_case(rows: Sequence[Any]) -> list[Any]:
-        return [row._replace(case=case, reason="; ".join(filter(None, (row.reason, left_out)))) for row in rows]
+    def said(reason: str) -> str:
+        return "; ".join(filter(None, (reason, left_out)))
 
-    rows = made[place]
-    tables.acceptance += of_case(rows.acceptance)
-    tables.lre += of_case(rows.lre)
-    tables.trend += of_case(rows.trend)
+    some = column.rows.sum(1) > 0
+    between = measure == "weight" or (i == LOGGED and measure == "update")  # y may lie between 0 and d
+    found = ratios_of_sums(
+        column.rows[some], column.y[some], column.d[some], clusters=column.clusters, binary=not between
+    )
+    weights = (column.y, column.squares) if measure == "weight" else None
+    rows = acceptance_rows(case, measure, found, Means.of(column), bins, weights)
+    tables.acceptance += [row._replace(reason=said(row.reason)) for row in rows]
+    zeroes = i != LOGGED and tally.cases[i].rule.clip.zeroes
+    unusual = _unusual(column.rows[some].sum(1), column.cut[some].sum(1), between and not zeroes)
+    trend = TrendRow.of(case, measure, *_slopes(column, some, unusual))
+    tables.trend.append(trend._replace(reason=said(trend.reason)))
+    for e in lre_estimates(found):
+        estimate = Interval(e.estimate, e.ci_low, e.ci_high)
+        row = LreRow(case, measure, e.norm, estimate, e.plug_in, e.wald_p, e.detectable, said(e.reason))
+        tables.lre.append(row)
 
 
-def _left_out(sums: Sums, i: int, rate: str, subset: str) -> str:
+def _left_out(sums: Sums, i: int, rate: str, subset: str, counted: float) -> str:
     """Return a text that says which share of the rows the case leaves out; "" if it leaves out none.
 
     Rows are left out if no range gives the case's target acceptance in their window. The text also says why no range
-    does in the first of these windows.
+    does in the first of these windows. ``counted`` is the number of rows that are not left out.
     """
-    windows, found = sums.no_range.get((i, rate), {}), sums.left_out.get((i, rate, subset))
-    if found is None:
+    windows, number = sums.no_range.get((i, rate), {}), sums.number[subset]
+    if not windows or counted == number:
         return ""
     first = min(window for window, why in windows.items() if why != str(NO_ADVANTAGE))
-    share = found.count[-1] / sums.subsets[subset].count[-1]
+    share = 1 - counted / number
     return f"{share:.1%} of the rows left out, where no range gives the target; window {first}: {windows[first]}"
 
 
-def _estimates(
-    case: CaseKey, tally: Tally, sums: Sums, i: int, measure: str, column: ValueSums, view: Means
-) -> AcceptanceTables:
-    """Make the table rows of one case and kind of acceptance (``measure``: band, update or weight).
+def _unusual(count: Floats, cut: Floats, between: bool) -> int:
+    """Count the clusters with a row of the rarer outcome: cut if most rows are accepted, else accepted.
 
-    ``column`` holds the sums of the acceptance's numerator: numbers of accepted rows, or sums of M or of M w.
+    ``count`` and ``cut`` (C,) are the numbers of rows and of cut rows by cluster. If most rows are cut, and a cut row
+    may keep a part of its weight (``between``), every cluster is counted.
     """
-    bins, shared = tally.layout.bins, sums.counted(i, rate_of(measure), case.subset)
-    weighted = measure == "weight"
-    rows, base = shared.bases["one"], shared.bases[tally.cases[i].rule.weight if weighted else "one"]
-    some = rows.d.sum(1) > 0
-    binary = not weighted and not (i == LOGGED and measure == "update")
-    found = ratios_of_sums(rows.d[some], column.y[some], base.d[some], clusters=shared.clusters, binary=binary)
-    unusual = _unusual(tally, sums, i, measure, column, rows, some)
-    return AcceptanceTables(
-        acceptance_rows(case, measure, found, view, bins, (column.y, column.squares) if weighted else None),
-        lre=_lre_rows(case, measure, found),
-        trend=[TrendRow.of(case, measure, *_slopes(column, base, some, unusual))],
-    )
+    if 2 * cut.sum() <= count.sum():
+        return int(np.count_nonzero(cut))
+    return len(count) if between else int(np.count_nonzero(count - cut))
 
 
-def _lre_rows(case: CaseKey, measure: str, found: Ratios) -> list[LreRow]:
-    return [
-        LreRow(
-            *(case, measure, e.norm, Interval(e.estimate, e.ci_low, e.ci_high)),
-            *(e.plug_in, e.wald_p, e.detectable, e.reason),
-        )
-        for e in lre_estimates(found)
-    ]
-
-
-def _unusual(tally: Tally, sums: Sums, i: int, measure: str, column: ValueSums, rows: Base, some: np.ndarray) -> int:
-    """Count the clusters in which some row has the rarer outcome: cut if most rows are accepted, else accepted.
-
-    If most rows are cut, and a cut row may keep part of its weight, every cluster is counted.
-    """
-    if measure == "weight":
-        column = sums.columns[tally.twins.get(i, i), "update", "nonzero"]
-    count = rows.d[some].sum(1)
-    if i == LOGGED and measure == "update":
-        usual = count - sums.unlike[some]
-    else:
-        usual = column.y[some].sum(1)
-    if 2 * usual.sum() >= count.sum():
-        return int(np.count_nonzero(count - usual))
-    between = measure == "weight" and not tally.cases[i].rule.clip.zeroes
-    return len(count) if between or (i == LOGGED and measure == "update") else int(np.count_nonzero(usual))
-
-
-def _slopes(column: ValueSums, base: Base, some: np.ndarray, unusual: int) -> tuple[Slope, Slope]:
+def _slopes(column: Counts, some: np.ndarray, unusual: int) -> tuple[Slope, Slope]:
     """Return two slopes of acceptance on log2 of the length: over all rows, and among rows of the same window.
 
-    ``column`` holds the sums of the acceptance's numerator, ``base`` those of its denominator. ``unusual`` is the
-    number of clusters with a row of the rarer outcome (accepted or cut), as `_unusual` counts them.
+    ``unusual`` is the number of clusters with a row of the rarer outcome (accepted or cut), as `_unusual` counts them.
     """
-    s, y = base.d[some].sum(1), column.y[some].sum(1)
-    total = float(s.sum())
+    d, y = column.d[some].sum(1), column.y[some].sum(1)
+    total = float(d.sum())
     if not total > 0:
         return no_slope("all weights are 0"), no_slope("all weights are 0")
-    x, xx, xy = base.x[some], base.xx[some], column.xy[some]
-    mean_x, mean_y = float(x.sum()) / total, float(y.sum()) / total
-    # Subtract the mean of y (a row's acceptance) before that of x (log2 of its length): if y is the same in all rows,
-    # the slope's numerator, the sum of (x - mean x)(y - mean y), is then exactly 0.
-    centred = (xy - mean_y * x) - mean_x * (y - mean_y * s)
-    over = (x - mean_x * s, xx - 2 * mean_x * x + mean_x**2 * s, centred)
-    within = (base.within_x[some], base.within_xx[some], column.within[some])
-    whole, inside = (slope_of_sums(*sums, total, unusual, margin=TREND_MARGIN) for sums in (over, within))
+    x, xx, xy = column.slope[some].T
+    over = centred(d, x, xx, y, xy, float(x.sum()) / total, float(y.sum()) / total)
+    whole, inside = (
+        slope_of_sums(*sums, total, unusual, margin=TREND_MARGIN) for sums in (over, column.within[some].T)
+    )
     return whole, inside
 
 
@@ -332,9 +276,9 @@ def acceptance_rows(
 ) -> list[AcceptanceRow]:
     """Make the rows of the table acceptance, by bin and overall.
 
-    For weight acceptance, ``weights`` holds the sums of the clipped weights x = M w and of their squares by group of
-    clusters and bin, two arrays (G, K). Only then the column ``ess_share`` is filled: (sum x)^2 / (n sum x^2) over the
-    n rows of the bin (T10).
+    For weight acceptance, ``weights`` holds the sums of the clipped weights x = M w by group of clusters and bin (G, K)
+    and of their squares by bin (K,). Only then the column ``ess_share`` is filled: (sum x)^2 / (n sum x^2) over the n
+    rows of the bin (T10).
     """
     low, high = proportion_interval(found.value, found.variance, found.count, found.clusters)
     if not found.binary:
@@ -349,7 +293,7 @@ def acceptance_rows(
         ess_share = np.nan
         if weights is not None and not few:
             at = slice(None) if k == len(bins) else k
-            total, square = (float(x[:, at].sum()) for x in weights)
+            total, square = float(weights[0][:, at].sum()), float(weights[1][at].sum())
             ess_share = total**2 / (int(found.count[k]) * square) if square > 0 else np.nan
         estimate = Interval(np.nan if few else found.value[k], low[k], high[k])
         counts = int(found.count[k]), int(found.clusters[k])
@@ -372,5 +316,5 @@ def factor_rows(run: Run, bins: Bins) -> list[AcceptanceRow]:
         return []
     view, x, number = BinnedRows.of(rows, bins, rows.rollout), rows.multiplier, len(bins)
     case = CaseKey(RuleKey.of(RunKey.of(run), Case(run.rule, run.rule.label, "trained")), "all", "first")
-    sums = tuple(sum_by(view.cluster, view.bins, number, values) for values in (x, x**2))
+    sums = sum_by(view.cluster, view.bins, number, x), totals(view.bins, number, x**2)
     return acceptance_rows(case, FACTOR, ratios(x, view.cluster, view.bins, number), view, bins, sums)

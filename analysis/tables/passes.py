@@ -17,8 +17,7 @@ from analysis.log.rows import Rows
 from analysis.log.stream import Chunk
 from analysis.log.workers import on_workers
 from analysis.rules.evaluate import Case, evaluate, trained_case
-from analysis.rules.layout import Grouping
-from analysis.rules.tally import Sums, Tally
+from analysis.rules.tally import Grouping, Sums, Tally
 from analysis.tables.over_time import OverTimeRow, over_time_rows
 from fspo.base.processes import cores, in_processes
 from fspo.stats.bins import Bins

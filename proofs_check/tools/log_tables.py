@@ -63,8 +63,7 @@ def acceptance_of_each(write: Write, outside: str, edges: Sequence[float]) -> It
     what happens outside the band.
     """
     from analysis.log.loading import load_run
-    from analysis.rules.layout import Grouping
-    from analysis.rules.tally import Tally
+    from analysis.rules.tally import Grouping, Tally
     from analysis.tables.acceptance import tables_of
     from fspo.stats.bins import make_bins
     from fspo.stats.clusters import dense

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 import analysis.log.loading
 import analysis.log.stream
-import analysis.rules.layout
+import analysis.rules.tally
 from analysis.log.loading import SAMPLED, load_run
 from analysis.log.partition import find_partition
 from analysis.log.stream import Stream
 from analysis.options import Options
 from analysis.rules.calibrate import calibrate_run
 from analysis.rules.evaluate import make_cases
-from analysis.rules.layout import hashed
+from analysis.rules.tally import hashed
 from analysis.run import analyse, shared_bins
 from analysis.sweeps.command import main as sweep_main
 from analysis.tables.acceptance import tables_of
