@@ -22,8 +22,7 @@ from analysis.rules.replay import replay_log
 from analysis.rules.tally import Tally
 from analysis.scores.sketch_error import effective_width
 from analysis.scores.sketches import LEFT_OUT, ScoredWindows
-from analysis.stats.error_law import standard_draws
-from analysis.tables.acceptance import AcceptanceTables, factor_rows, tables_of
+from analysis.tables.acceptance import factor_rows, tables_of
 from analysis.tables.columns import RunKey, frame
 from analysis.tables.cosine import CosineTable
 from analysis.tables.files import TABLES, check_folder, folder_name, write_tables
@@ -35,7 +34,7 @@ from analysis.tables.passes import look_through
 from analysis.tables.population import PopulationTable
 from analysis.tables.summary import summarize
 from fspo.base.errors import UserError
-from fspo.base.processes import Job, cores, in_processes
+from fspo.base.processes import cores, in_processes
 from fspo.rules import Rule
 from fspo.stats.bins import Bins, make_bins
 
@@ -77,7 +76,7 @@ def analyse(
     tally, found = look_through(run, bins, cases, options.window, partial(progress, "acceptance"), workers)
     # Take the counts of the complete log: those in ``run`` are of a sample of the rows if the log is streamed.
     run = replace(run, counts=found.notes.counts)
-    rows |= _tables(run, tally)
+    rows |= vars(tables_of(run, tally))
     rows["acceptance"] += factor_rows(run, bins)
     progress("acceptance", 0.0)
     everything = [*([trained] if trained else []), *cases]
@@ -151,17 +150,6 @@ def _before(run: Run, bins: Bins, options: Options) -> tuple[dict[str, dict[int,
     following = {name: rule for name, rule in rules.items() if rule.adapt != "none"}
     states, tables = in_processes([lambda _: replay_log(following, stream, options.window), described])
     return states, tables
-
-
-def _tables(run: Run, tally: Tally) -> TableRows:
-    """Make the tables acceptance, lre and trend from the sums in ``tally``."""
-    jobs: list[Job] = [lambda _, use=use: vars(tables_of(run, tally, (use,))) for use in tally.uses]
-    if run.streamed:
-        # The intervals of LRE use simulated errors, made from these cached quasi-random normal numbers. Draw the
-        # numbers before the processes start, so that each process inherits them and need not draw them again.
-        standard_draws(2 * len(tally.layout.bins))
-    parts = in_processes(jobs) if run.streamed else [job(lambda: None) for job in jobs]
-    return {name: [row for part in parts for row in part[name]] for name in vars(AcceptanceTables())}
 
 
 def _without_a_range(tally: Tally) -> Notes:

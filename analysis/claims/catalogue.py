@@ -22,13 +22,14 @@ from typing import Any, Literal
 from analysis.claims.evidence import ALPHA, MIN_SEEDS, NAN, Relation
 from analysis.log.ratio import CORRECTED
 from analysis.rules.evaluate import TARGETS
-from analysis.tables.acceptance import TREND_MARGIN
 from fspo.base.files import digest_of
 from fspo.rules import RIVALS, Ratio
 
 FAIR = "fspo"
 LEARNT = ("fspo-adaptive",)
 """Rules whose bands learn from earlier updates."""
+TREND_MARGIN = 0.01
+"""Change of the acceptance for each doubling of the length that counts as none."""
 LRE_MARGIN = 0.05
 """Largest LRE_inf that counts as 0: no bin of lengths has an acceptance more than 5 % above or below the mean."""
 REWARD_MARGIN = 0.02

@@ -30,7 +30,7 @@ from analysis.claims.evidence import (
     select,
     worst_by_run,
 )
-from analysis.stats.error_law import MOST_LEFT_OUT
+from analysis.stats.lre import MOST_LEFT_OUT
 from fspo.gradlog import metric_names as metric
 from fspo.rules import COMPARED
 

@@ -195,7 +195,7 @@ def _growth_by_update(p: Patient) -> Evidence:
     rows = p.finite
     since = rows["updates_since_rollout"]
     most = float(since.max())
-    line = cluster_slope(rows.S**2 / rows.L, since, rows.cluster, margin=1.0)
+    line = cluster_slope(rows.S**2 / rows.L, since, rows.cluster)
     gain = (line.slope * most, line.ci_low * most, line.ci_high * most)
     return Evidence("growth of S^2/L over the rollout's use", *gain, unit="nats^2 a token")
 

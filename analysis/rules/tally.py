@@ -95,9 +95,10 @@ class Counts:
         Sums of d and of y.
     squares : array (K,)
         Sums of y^2.
-    slope, within : array (G, 3)
-        Sums of d x, d x^2 and x y over all bins. In ``within`` the means of x and y over the row's window are
-        subtracted first.
+    slope : array (G, 3)
+        Sums of d x, d x^2 and x y over all bins.
+    within : array (G, 2)
+        Sums of d x^2 and x y, with the means of x and y over the row's window subtracted first.
     clusters, coordinate : array (K+1,)
         Number of clusters with a row, and sum of the rows' coordinates, in each bin and, last, in all bins.
     """
@@ -190,13 +191,13 @@ class Part:
 
 def centred(
     d: Floats, dx: Floats, dxx: Floats, y: Floats, xy: Floats, mean_x: float, mean_y: float
-) -> tuple[Floats, Floats, Floats]:
-    """Return the sums (G,) of d (x - mean x), of d (x - mean x)^2 and of (x - mean x) (y - d mean y).
+) -> tuple[Floats, Floats]:
+    """Return the sums (G,) of d (x - mean x)^2 and of (x - mean x) (y - d mean y).
 
     The mean of y is subtracted before that of x: if y / d is the same in all rows, the last sum is then exactly 0.
     """
     products = (xy - mean_y * dx) - mean_x * (y - mean_y * d)
-    return dx - mean_x * d, dxx - 2 * mean_x * dx + mean_x**2 * d, products
+    return dxx - 2 * mean_x * dx + mean_x**2 * d, products
 
 
 @dataclass

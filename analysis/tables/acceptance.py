@@ -18,18 +18,14 @@ from analysis.log.ratio import CORRECTED
 from analysis.log.rows import SUBSETS, USES, Floats, Ints, Rows
 from analysis.rules.evaluate import NO_ADVANTAGE, Case, rate_of
 from analysis.rules.tally import LOGGED, Counts, Sums, Tally, centred
-from analysis.stats.error_law import ROUNDING
-from analysis.stats.lre import NORMS, lre_estimates
+from analysis.stats.lre import NORMS, ROUNDING, lre_estimates
 from analysis.tables.columns import UNKNOWN, BinKey, CaseKey, Interval, RuleKey, RunKey
 from fspo.stats.bins import Bins
 from fspo.stats.clusters import MIN_CLUSTERS, TOO_FEW, Ratios, dense, ratios, ratios_of_sums, sum_by, totals
-from fspo.stats.intervals import EQUIVALENCE, mean_interval, proportion_interval
-from fspo.stats.slopes import Slope, no_slope, slope_of_sums
+from fspo.stats.intervals import mean_interval, proportion_interval
+from fspo.stats.slopes import Slope, slope_of_sums
 
 MEASURES = ("band", "update", "weight")
-TREND_MARGIN = 0.01
-"""Equivalence margin of claim C1: a change of the acceptance of at most this for each doubling of the length counts as
-no change."""
 FACTOR = "factor"
 """Name of the measure that is the mean of the factors which the run's own correction on tokens left the responses."""
 Measure = Annotated[
@@ -72,8 +68,6 @@ class LreRow(NamedTuple):
     norm: Annotated[str, f"{', '.join(NORMS)}; l2_squared is the square of LRE_2", "text"]
     estimate: Annotated[Interval, "LRE; of l2 and l2_squared bias-corrected, of inf and l1 the plug-in", "share"]
     plug_in: Annotated[float, "LRE of the estimated acceptances, noise included", "share"]
-    wald_p: Annotated[float, "p value of a constant acceptance over the bins; the same for every norm", "probability"]
-    detectable: Annotated[float, "LRE_2 from which on that test at 5 % rejects with probability 80 %", "share"]
     reason: Reason
 
 
@@ -88,10 +82,6 @@ class TrendRow(NamedTuple):
     case: CaseKey
     measure: Measure
     slope: Annotated[Interval, "change of the acceptance", "share for each doubling", ""]
-    ci90_low: Annotated[float, f"lower end of the {100 * EQUIVALENCE:g} % interval of slope", "share for each doubling"]
-    ci90_high: Annotated[float, "upper end of it", "share for each doubling"]
-    p_value: Annotated[float, "two-sided p value of slope = 0", "probability"]
-    tost_p: Annotated[float, f"p value of |slope| >= {TREND_MARGIN} (two one-sided tests)", "probability"]
     se: Annotated[float, "cluster-robust standard error of slope", "share for each doubling"]
     clusters: Annotated[int, "groups of clusters that the error is estimated from", "clusters"]
     reason: Reason
@@ -104,8 +94,7 @@ class TrendRow(NamedTuple):
         """Make a row of the table trend from two slopes of acceptance on length: ``over`` is the slope over all rows,
         ``within`` that among rows of the same window."""
         slope, inside = (Interval(s.slope, s.ci_low, s.ci_high) for s in (over, within))
-        ninety = (over.ci90_low, over.ci90_high, over.p_value, over.tost_p, over.se)
-        return TrendRow(case, measure, slope, *ninety, over.clusters, over.reason, inside)
+        return TrendRow(case, measure, slope, over.se, over.clusters, over.reason, inside)
 
 
 @dataclass
@@ -211,8 +200,7 @@ def _measure(tables: AcceptanceTables, case: CaseKey, measure: str, tally: Tally
     tables.trend.append(trend._replace(reason=said(trend.reason)))
     for e in lre_estimates(found):
         estimate = Interval(e.estimate, e.ci_low, e.ci_high)
-        row = LreRow(case, measure, e.norm, estimate, e.plug_in, e.wald_p, e.detectable, said(e.reason))
-        tables.lre.append(row)
+        tables.lre.append(LreRow(case, measure, e.norm, estimate, e.plug_in, said(e.reason)))
 
 
 def _left_out(sums: Sums, i: int, rate: str, subset: str, counted: float) -> str:
@@ -248,12 +236,10 @@ def _slopes(column: Counts, some: np.ndarray, unusual: int) -> tuple[Slope, Slop
     d, y = column.d[some].sum(1), column.y[some].sum(1)
     total = float(d.sum())
     if not total > 0:
-        return no_slope("all weights are 0"), no_slope("all weights are 0")
+        return Slope(reason="all weights are 0"), Slope(reason="all weights are 0")
     x, xx, xy = column.slope[some].T
     over = centred(d, x, xx, y, xy, float(x.sum()) / total, float(y.sum()) / total)
-    whole, inside = (
-        slope_of_sums(*sums, total, unusual, margin=TREND_MARGIN) for sums in (over, column.within[some].T)
-    )
+    whole, inside = (slope_of_sums(*sums, total, unusual) for sums in (over, column.within[some].T))
     return whole, inside
 
 
@@ -262,8 +248,8 @@ def _nothing(tables: AcceptanceTables, case: CaseKey, measure: str, bins: Bins, 
     for k in range(-1, len(bins)):
         row = AcceptanceRow(case, BinKey.of(bins, k, nan), measure, 0, 0, UNKNOWN, reason, nan)
         tables.acceptance.append(row)
-    tables.lre += [LreRow(case, measure, norm, UNKNOWN, nan, nan, nan, reason) for norm in NORMS]
-    tables.trend.append(TrendRow.of(case, measure, no_slope(reason), no_slope(reason)))
+    tables.lre += [LreRow(case, measure, norm, UNKNOWN, nan, reason) for norm in NORMS]
+    tables.trend.append(TrendRow.of(case, measure, Slope(reason=reason), Slope(reason=reason)))
 
 
 def acceptance_rows(

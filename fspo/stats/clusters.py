@@ -20,9 +20,14 @@ Ints = NDArray[np.int64]
 MIN_CLUSTERS = 5
 """Least number of clusters for an estimate; with fewer, a table holds NaN and the reason."""
 TOO_FEW = f"fewer than {MIN_CLUSTERS} clusters"
-BORROW = 10.0
-"""Number of clusters with the rarer outcome (accepted or clipped) at which `borrowed` returns 1/2: the observed
-covariance of the acceptances by bin and the covariance that a model gives then have equal weight."""
+MIN_SHOWING = 10
+"""Least number of clusters with a clipped response (or, where most are clipped, with one that is not) for an interval
+of LRE or of a trend; with fewer, the intervals hold the truth too rarely."""
+
+
+def too_few_showing(number: int) -> str:
+    """Return the reason why an interval is missing where only ``number`` clusters show the rarer outcome."""
+    return f"too few: {number} clusters with a clipped response, or one that is not, and {MIN_SHOWING} are needed"
 
 
 @dataclass(frozen=True)
@@ -162,13 +167,3 @@ def flat_variance(clusters: ArrayLike) -> Any:
     met = np.asarray(clusters, np.float64)
     share = 2 / (met + 4)
     return share * (1 - share) / met
-
-
-def borrowed(rare: ArrayLike) -> Float64[Any, "*K"]:
-    """Return the weight of an observed covariance in its average with the covariance that a model gives.
-
-    The average is weight x observed + (1 - weight) x modelled. The weight rises from 0 to 1 with ``rare``, the number
-    of clusters with the rarer outcome (accepted or clipped). With few of these the observed covariance is unreliable.
-    """
-    rare = np.asarray(rare, np.float64)
-    return rare / (rare + BORROW)

@@ -126,7 +126,7 @@ def test_a_hump_without_a_trend_is_not_fair():
     place = rng.uniform(-1, 1, 40_000)
     cluster, length, bins = np.arange(40_000) // 8, 2 ** (6 + 2 * place), np.floor((place + 1) * 3).astype(int)
     accept = rng.random(40_000) < 0.85 + 0.1 * (1 - 3 * place**2)
-    fit = cluster_slope(accept, np.log2(length), cluster, margin=0.01)
+    fit = cluster_slope(accept, np.log2(length), cluster)
     trend = {"slope": fit.slope, "se": fit.se, "clusters": fit.clusters}
     bent, flat = (
         [e.__dict__ for e in lre_estimates(ratios(x, cluster, bins, 6, binary=True))]

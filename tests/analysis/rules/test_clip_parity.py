@@ -1,7 +1,7 @@
 """What a rule does to rows, three ways: plain formulas written here, row by row (`evaluate`), and the fast sums.
 
-Every valid combination of shape, drift, what happens outside, dual clip, weight and online target, at the rule's own
-range and at a matched acceptance, on a simulated log with zero advantages, rows at an edge and exponents at the cap.
+Combinations of shape, drift, what happens outside, dual clip, weight and online target, at the rule's own range and at
+a matched acceptance, on a simulated log with zero advantages, rows at an edge and exponents at the cap.
 """
 
 from dataclasses import replace
@@ -13,7 +13,7 @@ import pytest
 
 from analysis.log.loading import load_run
 from analysis.log.rows import windows
-from analysis.rules.evaluate import Case, evaluate, measured, trained_case
+from analysis.rules.evaluate import Case, evaluate, measured
 from analysis.rules.replay import replay
 from analysis.tables.passes import look_through
 from fspo.base.errors import UserError
@@ -67,21 +67,15 @@ COMBINATIONS = [
     c
     for values in product(
         RANGES,
-        ("none", "kl", "gaussian", "tilted"),
+        ("none", "kl"),
         ("two_pass", "lagged"),
         ("sequence", "geometric"),
-        ("none", "range", "exponent"),
+        ("none", "exponent"),
         (None, 1.5),
-        ("drop", "truncate", "cap"),
+        ("drop", "truncate", "cap", "mask"),
     )
     if valid(c := Combination(*values)) and (c.source == "two_pass" or (c.drift != "none" and c.shape == "sqrt"))
 ]
-
-GROUPS: dict[str, list[Combination]] = {}
-"""The combinations that differ in weight and in what happens outside the band alone: one test for each group."""
-for c in COMBINATIONS:
-    GROUPS.setdefault("-".join(map(str, (c.shape, c.drift, c.source, c.adapt, c.dual))), []).append(c)
-
 
 # -- plain formulas -------------------------------------------------------------------------------------------------
 
@@ -105,7 +99,7 @@ def placed(rule, rows, states):
     """Centre and half-widths of each row's band; the rule of its step where it follows a target."""
     L, late = rows.length, rule.drift_source == "lagged"
     k3, sigma2 = (rows.k3_lagged, rows.sigma2_lagged) if late else (rows.k3, rows.sigma2)
-    m = {"none": 0.0, "kl": -k3, "gaussian": -sigma2 / 2, "tilted": sigma2 / 2}[rule.drift]
+    m = {"none": 0.0, "kl": -k3, "gaussian": -sigma2 / 2}[rule.drift]
     below, above = np.full(len(rows), np.inf), np.full(len(rows), np.inf)
     steps = np.unique(rows.step) if rule.shape != "none" else ()
     for step in steps:
@@ -123,8 +117,9 @@ def clip(rule, rows, centre, below, above):
     """The clip itself (docs/theory.md section 2)."""
     S, L, A, low, high = rows.S, rows.length, rows.A, centre - below, centre + above
     side, edge = np.zeros(len(rows), int), S.copy()
-    if rule.outside == "cap":
+    if rule.outside in ("cap", "mask"):
         side[(high < S) & (A != 0)] = 1
+        side[(low > S) & (A != 0) & (rule.outside == "mask")] = -1
     else:
         side[(A > 0) & (high < S)] = 1
         side[(A < 0) & (low > S)] = -1
@@ -135,7 +130,7 @@ def clip(rule, rows, centre, below, above):
         side[over], edge[over] = 2, dual[over]
     scale = L if rule.weight == "geometric" else 1.0
     weight, at_edge = np.exp(np.minimum(S / scale, CAP)), np.exp(np.minimum(edge / scale, CAP))
-    kept = np.where(side == 0, weight, 0.0 if rule.outside == "drop" else at_edge)
+    kept = np.where(side == 0, weight, 0.0 if rule.outside in ("drop", "mask") else at_edge)
     return Plain(side, (low <= S) & (high >= S), weight, kept)
 
 
@@ -144,8 +139,8 @@ def matched_factor(rule, rows, centre, below, above, target, rate):
     over, under = (rows.S - centre) / above, (centre - rows.S) / below
     if rate == "band":
         excess = np.maximum(over, under)
-    elif rule.outside == "cap":
-        excess = over[rows.A != 0]
+    elif rule.outside in ("cap", "mask"):
+        excess = (over if rule.outside == "cap" else np.maximum(over, under))[rows.A != 0]
     else:
         negative = under if rule.dual is None else np.maximum(under, over / rule.dual)
         excess = np.where(rows.A > 0, over, negative)[rows.A != 0]
@@ -197,27 +192,13 @@ def awkward(rows):
 
 
 def fast(run, cases):
-    """Of the fast sums: case -> use -> {(measure, subset): (numerator, denominator) by bin, side: count by bin}."""
-    trained = trained_case(run)
+    """Of the fast sums: case -> use -> (measure, subset) -> (numerator, denominator) by bin."""
     tally, _ = look_through(run, BINS, cases, WINDOW)
-    offset = int(trained is not None)
-    found = []
-    for i in range(offset, offset + len(cases)):
-        uses = {}
-        for use, sums in tally.uses.items():
-            here = uses.setdefault(use, {})
-            for measure, subset in (("band", "all"), ("band", "nonzero"), ("update", "nonzero"), ("weight", "nonzero")):
-                at = tally.twins.get(i, i) if measure == "update" else i
-                column = sums.columns.get((at, measure, subset))
-                reason = sums.reasons.get((i, "band" if measure == "band" else "update"))
-                if column is not None and not reason:
-                    kind = cases[i - offset].rule.weight if measure == "weight" else "one"
-                    base = sums.counted(i, "band" if measure == "band" else "update", subset).bases[kind]
-                    here[measure, subset] = column.y.sum(0), base.d.sum(0)
-            for side in ("low", "high", "dual"):
-                if (i, side) in sums.sides:
-                    here[side] = sums.sides[i, side].sum(0)
-        found.append(uses)
+    found = [{use: {} for use in tally.uses} for _ in cases]
+    for use, sums in tally.uses.items():
+        for (i, measure, subset), column in sums.columns.items():
+            if i >= 1:  # the first case is the rule that trained
+                found[i - 1][use][measure, subset] = column.y.sum(0), column.d.sum(0)
     return found
 
 
@@ -282,9 +263,9 @@ def test_the_log_has_every_awkward_row(log):
     assert len(COMBINATIONS) == len(set(COMBINATIONS))
 
 
-@pytest.mark.parametrize("group", GROUPS)
-def test_row_by_row(group, log, cases):
-    here = [case for combination in GROUPS[group] for case in cases[combination]]
+@pytest.mark.parametrize("shape", RANGES)
+def test_row_by_row(shape, log, cases):
+    here = [case for c, of_combination in cases.items() if c.shape == shape for case in of_combination]
     for case, use, rate in product(here, ("first", "reused"), ("band", "update")):
         rows = log.rows.use(use)
         found, (expected, at) = evaluate(case, rows, windows(rows.rollout, WINDOW), rate), plain(case, rows, rate)
@@ -298,36 +279,16 @@ def test_row_by_row(group, log, cases):
                 np.testing.assert_allclose(ours, values, rtol=1e-12, err_msg=case.key)
 
 
-def of_group(group, cases, summed):
-    """Yield each combination of a group with each of its cases and what the fast sums give for it."""
-    for combination in GROUPS[group]:
-        for case, found in zip(cases[combination], summed[combination], strict=True):
-            yield combination, case, found
-
-
-@pytest.mark.parametrize("group", GROUPS)
-def test_band_acceptance_summed(group, log, cases, summed):
-    assert any(combination.outside == "drop" for combination in GROUPS[group])
-    for combination, case, found in of_group(group, cases, summed):
-        if combination.outside == "drop":
-            for use, subset in product(("first", "reused"), ("all", "nonzero")):
+@pytest.mark.parametrize("shape", RANGES)
+def test_sums(shape, log, cases, summed):
+    here = [c for c in COMBINATIONS if c.shape == shape]
+    assert here
+    for c, use in product(here, ("first", "reused")):
+        for case, found in zip(cases[c], summed[c], strict=True):
+            for measure, subset in (("update", "nonzero"), ("weight", "nonzero")):
+                agree(case, log.rows, use, found, measure, subset)
+            for subset in ("all", "nonzero") if case.rule.clip.zeroes else ():
                 agree(case, log.rows, use, found, "band", subset)
-
-
-@pytest.mark.parametrize("group", GROUPS)
-def test_update_and_weight_summed(group, log, cases, summed):
-    for combination, case, found in of_group(group, cases, summed):
-        for use, measure in product(("first", "reused"), ("update", "weight")):
-            agree(case, log.rows, use, found, measure, "nonzero")
-        if combination.outside == "drop":
-            for use in ("first", "reused"):
-                rows = log.rows.use(use)
-                expected, at = plain(case, rows, "update")
-                for name, side in (("low", -1), ("high", 1), ("dual", 2)) if expected else ():
-                    count = by_bin(1.0 * (expected.side == side), rows.take(at))
-                    np.testing.assert_array_equal(
-                        found[use].get(name, np.zeros(len(BINS))), count, err_msg=f"{case.key} {name}"
-                    )
 
 
 # -- the rule that trained, and logs that lack something ------------------------------------------------------------

@@ -7,7 +7,7 @@ import pytest
 import statsmodels.api as sm
 from scipy import stats as sps
 
-from fspo.stats.clusters import TOO_FEW, dense, ratios, sum_by
+from fspo.stats.clusters import TOO_FEW, dense, ratios, sum_by, too_few_showing
 from fspo.stats.intervals import (
     CONFIDENCE,
     EQUIVALENCE,
@@ -21,7 +21,7 @@ from fspo.stats.intervals import (
     symmetric_root,
     t_quantile,
 )
-from fspo.stats.slopes import cluster_slope, slope_of_sums
+from fspo.stats.slopes import cluster_slope
 
 
 def test_ratio_and_variance_by_hand():
@@ -98,10 +98,9 @@ def test_slope_against_a_plain_sandwich():
         at = cluster == c
         score = design[at].T @ (w[at] * (y[at] - design[at] @ beta))
         meat += np.outer(score, score)
-    found = cluster_slope(y, x, cluster, w, margin=0.01)
+    found = cluster_slope(y, x, cluster, w)
     assert found.slope == pytest.approx(beta[1])
     assert found.se == pytest.approx(np.sqrt((bread @ meat @ bread)[1, 1] * 30 / 29))
-    assert found.ci90_low > found.ci_low
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -112,13 +111,11 @@ def test_slope_and_ratio_are_those_of_statsmodels(weighted):
     y = 0.3 * x + rng.normal(size=30)[cluster] + rng.normal(size=180)
     robust = {"cov_type": "cluster", "cov_kwds": {"groups": cluster, "use_correction": False}}
     theirs = sm.WLS(y, sm.add_constant(x), weights=w).fit(**robust, use_t=True)
-    ours = cluster_slope(y, x, cluster, w, margin=0.1)
+    ours = cluster_slope(y, x, cluster, w)
     se = theirs.bse[1] * np.sqrt(30 / 29)  # CR1
     assert (ours.slope, ours.se) == pytest.approx((theirs.params[1], se))
-    assert ours.p_value == pytest.approx(2 * sps.t.sf(abs(theirs.params[1] / se), 29))
-    for ends, level in (((ours.ci_low, ours.ci_high), 0.95), ((ours.ci90_low, ours.ci90_high), 0.90)):
-        half = sps.t.ppf((1 + level) / 2, 29) * se
-        assert ends == pytest.approx((theirs.params[1] - half, theirs.params[1] + half))
+    half = sps.t.ppf(0.975, 29) * se
+    assert (ours.ci_low, ours.ci_high) == pytest.approx((theirs.params[1] - half, theirs.params[1] + half))
     found = ratios(y, cluster, np.zeros(180, int), 1)  # clusters of one size, so that leverage changes nothing
     mean = sm.OLS(y, np.ones(180)).fit(**robust)
     assert (found.value[0], found.variance[0]) == pytest.approx((mean.params[0], mean.bse[0] ** 2 * 30 / 29))
@@ -130,81 +127,44 @@ def test_ratios_are_shares_where_numerators_lie_between_0_and_the_denominators(w
     assert found.shares is shares
 
 
-def test_a_slope_needs_five_clusters():
+def test_a_slope_needs_five_clusters_and_its_error_ten_that_differ():
     rng = np.random.default_rng(0)
     slopes = []
-    for clusters in (3, 4, 5):
+    for clusters in (4, 5, 9, 10):
         y, x = rng.normal(size=(2, 2 * clusters))
-        slopes.append(cluster_slope(y, x, np.repeat(np.arange(clusters), 2), margin=0.1))
-    assert [np.isnan(found.slope) for found in slopes] == [True, True, False]
-    assert [found.reason for found in slopes] == [TOO_FEW, TOO_FEW, ""]
+        slopes.append(cluster_slope(y, x, np.repeat(np.arange(clusters), 2)))
+    assert [np.isnan(found.slope) for found in slopes] == [True, False, False, False]
+    assert [np.isnan(found.se) for found in slopes] == [True, True, True, False]
+    assert [found.reason for found in slopes] == [TOO_FEW, too_few_showing(5), too_few_showing(9), ""]
 
 
-def test_tost_by_hand():
-    x = np.tile([-1.0, 1.0], 50)
-    y = 0.5 + 0.001 * x
-    found = cluster_slope(y, x, np.arange(100) // 2, margin=0.01)
-    assert found.slope == pytest.approx(0.001)
-    assert found.tost_p < 1e-6
-    outside = cluster_slope(
-        0.5 + 0.02 * x + 0.001 * np.repeat(np.cos(np.arange(50)), 2) * x, x, np.arange(100) // 2, margin=0.01
-    )
-    assert outside.tost_p > 0.99
-
-
-@pytest.mark.parametrize("slope", [-0.004, 0.004, -0.02])
-def test_the_two_one_sided_tests_are_student_s(slope):
-    rng = np.random.default_rng(1)
-    wxx, noise = rng.uniform(1, 3, 30), rng.normal(0, 0.03, 30)
-    found = slope_of_sums(rng.normal(size=30), wxx, slope * wxx + noise, 60.0, 30, margin=0.01)
-    tails = sps.t.sf([(found.slope + 0.01) / found.se, (0.01 - found.slope) / found.se], 29)
-    assert found.tost_p == pytest.approx(max(tails), rel=1e-9)
-
-
-def test_a_slope_of_rare_cuts_is_that_of_its_sums():
-    x, cluster = np.random.default_rng(0).uniform(3, 8, 40), np.repeat(np.arange(20), 2)
-    y = np.ones(40)
-    y[7] = 0  # one of 20 prompts has a cut: its share counts as (1 + 2) / (20 + 4)
-    sums = np.bincount(cluster, x - x.mean())
-    expected = np.sqrt(3 / 24 * 21 / 24 * np.sum(sums**2)) / np.sum((x - x.mean()) ** 2)
-    assert cluster_slope(y, x, cluster, margin=0.01).se == pytest.approx(expected, rel=1e-12)
-
-
-@pytest.mark.parametrize("cuts", [0, 1, 3])
-def test_a_slope_where_nearly_all_is_accepted_keeps_an_uncertainty(cuts):
-    """20 prompts: the true acceptance may fall by 2 % a doubling (1 in 40 rows cut) and show next to no cut."""
-    rng = np.random.default_rng(cuts)
-    cluster, x = np.repeat(np.arange(20), 2), rng.uniform(3, 8, 40)
-    y = np.ones(40)
-    y[np.argsort(np.abs(x - x.mean()))[:cuts]] = 0.0  # cut in the middle: residuals show next to no slope error
-    found = cluster_slope(y, x, cluster, margin=0.01)
-    assert found.ci90_low < -0.01 < 0.01 < found.ci90_high
-    assert found.tost_p > 0.05
+@pytest.mark.parametrize(("cuts", "given"), [(9, False), (10, True)])
+def test_a_slope_has_an_interval_from_ten_clusters_with_a_cut_on(cuts, given):
+    cluster, x = np.repeat(np.arange(40), 2), np.random.default_rng(3).uniform(3, 8, 80)
+    y = np.ones(80)
+    y[: 2 * cuts : 2] = 0
+    found = cluster_slope(y, x, cluster)
+    assert np.isfinite(found.slope)
+    assert np.isfinite(found.ci_low) == np.isfinite(found.ci_high) == given
+    assert (found.reason == "") == given
 
 
 def test_the_slope_of_rare_cuts_has_its_coverage():
     rng = np.random.default_rng(5)
-    missed = 0
+    missed = used = 0
     for _ in range(300):
-        x = np.repeat(rng.uniform(3, 8, 60), 2)
+        x = np.repeat(rng.uniform(3, 8, 400), 2)
         p = 0.005 + 0.005 * (x - 3)  # from 0.5 % to 3 % cut
-        found = cluster_slope((rng.random(120) > p).astype(float), x, np.arange(120) // 2, margin=0.01)
-        missed += not found.ci_low <= -0.005 <= found.ci_high
-    assert missed / 300 < 0.08
-
-
-def test_fixed_effects_remove_a_shift_between_windows():
-    x = np.arange(40.0)
-    window = np.repeat([0, 1], 20)
-    y = 0.1 * x - 5.0 * window  # falls overall, rises inside
-    cluster = np.arange(40)
-    assert cluster_slope(y, x, cluster, margin=0.01).slope < 0
-    assert cluster_slope(y, x, cluster, strata=window, margin=0.01).slope == pytest.approx(0.1)
+        found = cluster_slope((rng.random(800) > p).astype(float), x, np.arange(800) // 2)
+        used += found.reason == ""
+        missed += found.reason == "" and not found.ci_low <= -0.005 <= found.ci_high
+    assert used > 200
+    assert missed / used < 0.08
 
 
 @pytest.mark.parametrize("clusters", [3, 30])
 def test_slope_without_information_is_nan_with_a_reason(clusters):
-    found = cluster_slope(np.ones(clusters), np.ones(clusters), np.arange(clusters), margin=0.01)
+    found = cluster_slope(np.ones(clusters), np.ones(clusters), np.arange(clusters))
     assert np.isnan(found.slope)
     assert found.reason
 
@@ -285,15 +245,6 @@ def test_fewer_than_two_values_have_no_interval():
     assert mean == 3
     assert np.all(np.isnan(ends))
     assert np.all(np.isnan(sample_interval([])))
-
-
-def test_the_error_of_a_slope_of_rare_cuts_by_hand():
-    ones = np.ones(10)
-    rare = slope_of_sums(ones, 2 * ones, 0 * ones, 20.0, 1, margin=0.01)  # one cluster of ten: (1 + 2) / (10 + 4)
-    assert rare.se == pytest.approx((3 / 14 * 11 / 14 * 10) ** 0.5 / 20)
-    # outcomes on a line: no error; a slope at the margin is not within it
-    exact = [slope_of_sums(ones, 2 * ones, 2 * ones * slope, 20.0, 5, margin=0.5) for slope in (0.0, 0.5)]
-    assert [(found.se, found.p_value, found.tost_p) for found in exact] == [(0.0, 1.0, 0.0), (0.0, 0.0, 1.0)]
 
 
 def test_intervals_of_two_values_and_of_a_mean_by_hand():
