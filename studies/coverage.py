@@ -6,8 +6,8 @@
 In a simulated log each prompt shifts the length and the acceptance of all its responses: 60 % of the variance of
 log-length lies between prompts, and two responses to one prompt have correlated acceptances. The acceptance of each bin
 is set, so the true LRE and the true acceptances are known. An interval of LRE or of a trend is given where at least 10
-prompts have a clipped response. The command ends with status 1 if an interval holds in less than 93 % of the logs with
-one, in a design of which at least 100 logs have one.
+prompts have a clipped response. The command ends with status 1 if an interval holds in less than 93 % of the logs, by
+more than two Monte Carlo errors, in a design of which at least 100 logs have one.
 """
 
 from __future__ import annotations
@@ -169,20 +169,18 @@ def main() -> int:
     """Print the table as CSV; return 1 if an interval holds too rarely."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--logs", type=int, default=2000, help="simulated logs of each design")
-    parser.add_argument(
-        "--quick", action="store_true", help="1,000 logs of the sizes of `fspo reproduce --preset quick`"
-    )
+    parser.add_argument("--quick", action="store_true", help="the sizes of the quick reproduction, 1,000 logs")
     options = parser.parse_args()
-    writer, worst = csv.writer(sys.stdout), 1.0
+    writer, worst, number = csv.writer(sys.stdout), 1.0, 1000 if options.quick else options.logs
     for i, design in enumerate(tqdm(list(designs(options.quick)), file=sys.stderr, disable=None)):
-        found = simulate(design, 1000 if options.quick else options.logs)
+        found = simulate(design, number)
         if not i:
             writer.writerow([*Design.__dataclass_fields__, *found])
         writer.writerow([*astuple(design), *(f"{x:.4g}" for x in found.values())])
         sys.stdout.flush()
         worst = min([worst, *(x for name, x in found.items() if name.endswith("holds") and np.isfinite(x))])
     print(f"least share of intervals that hold: {worst:.3f}, wanted {WANTED}", file=sys.stderr)
-    return 0 if worst >= WANTED else 1
+    return 0 if worst >= WANTED - 2 * np.sqrt(WANTED * (1 - WANTED) / number) else 1
 
 
 if __name__ == "__main__":

@@ -94,8 +94,9 @@ def lre_estimates(found: Ratios, level: float = CONFIDENCE) -> list[LreEstimate]
         farthest = np.maximum(np.abs(low), np.abs(high))
         root = np.sqrt(p)
         at_0 = 2 * float(np.sum((covariance * np.outer(root, root)) ** 2))
-        linear = factor * float(np.sum((2 * of_r @ (p * r) + share @ r**2) ** 2))
-        two = squared_interval(corrected, at_0, linear / plug_in if plug_in > 0 else 0.0, t_quantile(df, level))
+        line = 2 * of_r @ (p * r) + share @ r**2
+        slope = factor * float(line @ line) / plug_in if plug_in > 0 else 0.0
+        two = squared_interval(corrected, at_0, slope, t_quantile(min(df, degrees(line)), level))
         ends = {
             "inf": (float(np.max(nearest)), float(np.max(farthest))),
             "l1": (float(p @ nearest), min(float(p @ farthest), 2.0)),  # LRE_1 is below 2, as no acceptance is below 0
@@ -125,6 +126,15 @@ def squared_interval(estimate: float, at_0: float, slope: float, t: float) -> tu
     middle = estimate + t * t * slope / 2
     half = float(np.sqrt(max(t * t * (at_0 + slope * estimate + (t * slope) ** 2 / 4), 0.0)))
     return min(middle - half, estimate), max(middle + half, estimate)
+
+
+def degrees(influence: Floats) -> float:
+    """Return the degrees of freedom (Satterthwaite) of a variance that is the sum of squared influences (C,), one for
+    each cluster: few if few clusters make most of the sum. They are at least 4."""
+    squares = influence**2
+    total = float(squares.sum())
+    spread = float(squares @ squares) / total**2 - 1 / len(squares) if total > 0 else 0.0
+    return max(2 / max(spread, 1e-12), 4.0)
 
 
 def usable(found: Ratios) -> np.ndarray:

@@ -32,7 +32,9 @@ class Slope:
 def cluster_slope(
     y: ArrayLike, x: ArrayLike, cluster: Integer[np.ndarray, " N"], weight: ArrayLike | None = None
 ) -> Slope:
-    """Fit y on x by least squares, with cluster-robust (CR1) standard error and Student's t on C-1 degrees of freedom.
+    """Fit y on x by least squares, with cluster-robust (CR1) standard error and Student's t interval.
+
+    Its degrees of freedom are the number of clusters with a row whose y is not the median, less 1.
 
     Parameters
     ----------
@@ -78,5 +80,5 @@ def slope_of_sums(wxx: Float64[np.ndarray, " C"], wxy: Float64[np.ndarray, " C"]
     if unusual < MIN_SHOWING:
         return Slope(slope, clusters=clusters, reason=too_few_showing(unusual))
     se = float(np.sqrt(np.sum((wxy - slope * wxx) ** 2) * clusters / (clusters - 1))) / spread
-    half = t_quantile(clusters - 1) * se
+    half = t_quantile(min(clusters, unusual) - 1) * se
     return Slope(slope, se, slope - half, slope + half, clusters)

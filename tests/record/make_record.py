@@ -36,7 +36,7 @@ RECORD, LOGS = HERE / "record.json", HERE / "logs"
 RENAMED: dict[str, str] = {}
 """What has another name than in the record. "table" -> "new table"; "table/column" -> "new column"; "*/column" -> "new
 column" in every table. Tables are acceptance, lre, ...; also log (the gradient log), metrics, weights, summary."""
-FEWER = "23 cases a log in place of 93; the rows that stay were compared one by one and agree"
+FEWER = "23 cases a log in place of 93, other intervals of LRE and trends; the estimates that stay agree one by one"
 REMOVED: dict[str, str] = {
     "training/fspo/metrics/score/*": "sketches are compared with full gradients in tests, not while a run trains",
     "training/power/metrics/redrawn/*": "groups with equal rewards stay",
