@@ -55,10 +55,9 @@ class Grouping:
     reference: float
 
     @staticmethod
-    def of(run: Run, bins: Bins, *, grows: bool = False) -> Grouping:
-        """Choose the groups into which a run's clusters are put; ``grows`` says that rows of further clusters will be
-        added later."""
-        pooled = run.clusters > MOST_CLUSTERS or run.streamed or grows
+    def of(run: Run, bins: Bins) -> Grouping:
+        """Choose the groups into which a run's clusters are put."""
+        pooled = run.clusters > MOST_CLUSTERS or run.streamed
         return Grouping(bins, POOLED if pooled else run.clusters, pooled, float(np.mean(run.rows.trend)))
 
     def group(self, rows: Rows) -> Ints:
