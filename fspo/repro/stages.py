@@ -179,29 +179,19 @@ def put_aside(job: Job) -> None:
         os.replace(job.run, aside / f"{job.run.name}-{number}")
 
 
-def run_jobs(
-    jobs: Sequence[Job],
-    at_once: int,
-    description: str = "training",
-    passing: Sequence[int] = (TrainingDiverged.status,),
-) -> dict[Path, str]:
+def run_jobs(jobs: Sequence[Job], at_once: int, description: str = "training") -> dict[Path, str]:
     """Run training processes, ``at_once`` at a time, with one progress bar; finished jobs are skipped.
-
-    Parameters
-    ----------
-    passing : sequence of int
-        Exit statuses after which the other processes go on: by default that of a run that diverged and stopped itself.
 
     Returns
     -------
     dict
-        Run folder -> last line of the log, for each process that failed with a status in ``passing``.
+        Run folder -> last line of the log, for each run that diverged and stopped itself.
 
     Raises
     ------
     UserError
-        If a process fails with another status. The other processes are then ended; they resume when the reproduction is
-        started again. The message shows the last line of the failed process's log.
+        If a process fails otherwise. The other processes are then ended; they resume when the reproduction is started
+        again. The message shows the last line of the failed process's log.
     """
     from tqdm.auto import tqdm
 
@@ -236,7 +226,7 @@ def run_jobs(
                 if status != 0:
                     lines = (job.run / "train.log").read_text(encoding="utf-8", errors="replace").strip().splitlines()
                     last = lines[-1] if lines else "no output"
-                    if status in passing:
+                    if status == TrainingDiverged.status:
                         stopped[job.run] = last.removeprefix("error: ")
                         continue
                     raise UserError(

@@ -33,6 +33,14 @@ def _exceeds_one(x: Any) -> Any:
     return 2 + x
 
 
+P, RATES = {"p": [0.5, 0.5], "a": [0.5, 0.6]}, [[0.0, 0.0], [-1.0, 1.0], [INF, 1.0]]
+NO_P, NO_LENGTHS, NO_SCALE = [[], [-1.0, 2.0], [0.0, 0.0]], [[], [0.5], [INF]], [0.0, -1.0, INF]
+NO_SHARE, NO_MOVING = [0.0, 1.0, INF], [[0.0, 1.0], [0.5, 1.5], [0.5] * 3]
+BAND = {"rule": FSPO, "lengths": [1.0, 9.0], "mu": 0.0, "sigma": 0.1, "m": None}
+ROWS = {"rule": FSPO, "S": S, "n": N, "A": A, "m": None, "rate": "band"}
+STILL = {"moving": [0.5, 1.0], "lengths": [4.0, 16.0], "H": 0.5}
+CUT = {"positive": [0.5, 0.5], "cut_high": [0.1, 0.1], "cut_low": 0.1, "cut_dual": 0.0}
+LEMMA = P | {"g": [[1.0], [2.0]], "clipped": [[0.5], [1.0]]}
 # function: good arguments, and for each parameter bad values (every numeric parameter is also tried with NaN)
 CASES: dict[Any, tuple[dict[str, Any], dict[str, list[Any]]]] = {
     theory.interval_probability: (
@@ -40,62 +48,30 @@ CASES: dict[Any, tuple[dict[str, Any], dict[str, list[Any]]]] = {
         {"lo": [[2.0, 0.0], [0.0] * 3], "hi": ["x", [[1], [1, 2]], []]},
     ),
     theory.band_acceptance: (
-        {"rule": FSPO, "lengths": [1.0, 9.0], "mu": 0.0, "sigma": 0.1, "m": None},
-        {
-            "lengths": [[], [0.5], [-1.0], [INF]],
-            "mu": [INF, [0.0, 0.0]],
-            "sigma": [0.0, -1.0, INF, [0.1] * 3],
-            "rule": [KL],
-        },
+        BAND,
+        {"lengths": NO_LENGTHS, "mu": [INF, [0.0, 0.0]], "sigma": [*NO_SCALE, [0.1] * 3], "rule": [KL]},
     ),
-    theory.weight_acceptance: (
-        {"rule": FSPO, "lengths": [1.0, 9.0], "mu": 0.0, "sigma": 0.1, "m": None},
-        {"lengths": [[], [0.0]], "mu": [INF], "sigma": [0.0, -1.0, INF, [0.1, 0.2]]},
-    ),
+    theory.weight_acceptance: (BAND, {"lengths": NO_LENGTHS, "mu": [INF], "sigma": NO_SCALE}),
     theory.matching_sigma: (
         {"rule": FSPO, "lengths": [1.0, 9.0], "p": [0.5, 0.5], "acceptance": 0.5},
-        {
-            "lengths": [[], [0.0, 1.0], [1.0]],
-            "p": [[], [-1.0, 2.0], [0.0, 0.0], [1.0], INF],
-            "acceptance": [0.0, 1.0, 2.0, INF],
-        },
+        {"lengths": [[], [0.0, 1.0], [1.0]], "p": [*NO_P, INF], "acceptance": NO_SHARE},
     ),
-    theory.gaussian_means: (
-        {"sigma": 0.1},
-        {"sigma": [0.0, -1.0, INF]},
-    ),
-    theory.relative_acceptance: (
-        {"p": [0.5, 0.5], "a": [0.5, 0.6]},
-        {
-            "p": [[], [1.0], [-1.0, 2.0], [0.0, 0.0], [1e308] * 2, [[0.5, 0.5]]],
-            "a": [[], [0.0, 0.0], [-1.0, 1.0], [INF, 1.0]],
-        },
-    ),
-    theory.lre: (
-        {"p": [0.5, 0.5], "a": [0.5, 0.6]},
-        {"p": [[], [-1.0, 2.0], [0.0, 0.0]], "a": [[0.0, 0.0], [INF, 1.0]]},
-    ),
-    theory.accepted_lengths: ({"p": [0.5, 0.5], "a": [0.5, 0.6]}, {"p": [[], [-1.0, 2.0]], "a": [[0.0, 0.0], [0.5]]}),
+    theory.gaussian_means: ({"sigma": 0.1}, {"sigma": NO_SCALE}),
+    theory.relative_acceptance: (P, {"p": [*NO_P, [1.0], [1e308] * 2, [[0.5, 0.5]]], "a": RATES}),
+    theory.lre: (P, {"p": NO_P, "a": RATES}),
+    theory.accepted_lengths: (P, {"p": NO_P, "a": RATES}),
     theory.drift_error_bound: (
         {"u_lo": 1.0, "u_hi": 1.0, "x": [0.1]},
         {"u_lo": [-1.0, [1.0, 1.0]], "u_hi": [-1.0], "x": [INF, []]},
     ),
     theory.scale_error_bound: ({"tau": 0.1}, {"tau": [-0.1, INF, [0.1]]}),
-    theory.lre_bound: ({"bound": 0.1, "a_0": 0.5, "one_sided": True}, {"bound": [-0.1], "a_0": [0.0, -1.0, 1.5, INF]}),
-    theory.berry_esseen_bound: (
-        {"rho3": 1.5, "lengths": [4.0]},
-        {"rho3": [0.9, -1.0, INF], "lengths": [[], [0.0], [INF]]},
-    ),
-    theory.ar1_variance_ratio: ({"ar": 0.5, "lengths": [4.0]}, {"ar": [1.0, -1.0, INF], "lengths": [[], [0.0]]}),
-    theory.upper_edge_supremum: ({"u_hi": 1.0}, {"u_hi": [0.0, -1.0, INF, 40.0]}),
+    theory.lre_bound: ({"bound": 0.1, "a_0": 0.5, "one_sided": True}, {"bound": [-0.1], "a_0": [0.0, 1.5, INF]}),
+    theory.berry_esseen_bound: ({"rho3": 1.5, "lengths": [4.0]}, {"rho3": [0.9, INF], "lengths": NO_LENGTHS}),
+    theory.ar1_variance_ratio: ({"ar": 0.5, "lengths": [4.0]}, {"ar": [1.0, -1.0, INF], "lengths": NO_LENGTHS}),
+    theory.upper_edge_supremum: ({"u_hi": 1.0}, {"u_hi": [*NO_SCALE, 40.0]}),
     theory.update_acceptance: (
-        {"positive": [0.5, 0.5], "cut_high": [0.1, 0.1], "cut_low": 0.1, "cut_dual": 0.0},
-        {
-            "positive": [-0.1, 1.1, [0.5] * 3],
-            "cut_high": [-0.1, 1.1, [0.1] * 3],
-            "cut_low": [2.0, -1.0],
-            "cut_dual": [-0.1, 0.95],
-        },
+        CUT,
+        {"positive": [-0.1, 1.1, [0.5] * 3], "cut_high": [-0.1, 1.1], "cut_low": [2.0, -1.0], "cut_dual": [-0.1, 0.95]},
     ),
     theory.cosine_bound: ({"rho": 0.5}, {"rho": [-0.1, [0.5]]}),
     theory.cosine: (
@@ -103,65 +79,42 @@ CASES: dict[Any, tuple[dict[str, Any], dict[str, list[Any]]]] = {
         {"u": [[1.0], [INF, 0.0], [[1.0, 2.0]], [1e200, 0.0]], "v": [[1.0] * 3]},
     ),
     theory.cosine_lemma: (
-        {"p": [0.5, 0.5], "a": [0.5, 0.6], "g": [[1.0], [2.0]], "clipped": [[0.5], [1.0]]},
+        LEMMA,
         {
-            "p": [[], [0.0, 0.0], [1.0], [-1.0, 2.0]],
-            "a": [[0.0, 0.0], [-1.0, 1.0], [0.0, 1.0]],
-            "g": [[[0.0], [0.0]], [[1.0], [-1.0]], [[1.0]], [1.0, 2.0], [[INF], [0.0]], [[1e200], [1.0 - 1e200]]],
+            "p": NO_P,
+            "a": [*RATES, [0.0, 1.0]],
+            "g": [[[0.0], [0.0]], [[1.0], [-1.0]], [1.0, 2.0], [[INF], [0.0]], [[1e200], [1.0 - 1e200]]],
             "clipped": [[[1.0]], [[1.0, 2.0], [1.0, 2.0]], [[INF], [0.0]]],
         },
     ),
     theory.acceptance_with_still: (
-        {"cdf": np.tanh, "moving": [0.5, 1.0], "lengths": [4.0, 16.0], "f": 1.0, "gamma": 0.6, "H": 0.5},
-        {
-            "cdf": [_exceeds_one],
-            "moving": [[0.0, 1.0], [0.5, 1.5], [0.5] * 3],
-            "lengths": [[0.5, 4.0], [INF, 4.0], []],
-            "f": [0.0, -1.0, INF, [1.0, 2.0]],
-            "gamma": [INF, [0.5, 0.5]],
-            "H": [INF],
-        },
+        STILL | {"cdf": np.tanh, "f": 1.0, "gamma": 0.6},
+        {"cdf": [_exceeds_one], "moving": NO_MOVING, "lengths": NO_LENGTHS, "f": NO_SCALE, "gamma": [INF], "H": [INF]},
     ),
     theory.lre_with_still: (
         {"p": [0.5, 0.5], "moving": [0.5, 1.0], "cut": 0.2},
-        {
-            "p": [[], [-1.0, 2.0], [0.0, 0.0]],
-            "moving": [[0.0, 1.0], [0.5, 1.5], [0.5] * 3],
-            "cut": [-0.1, 1.1, INF, [0.1, 0.2]],
-        },
+        {"p": NO_P, "moving": NO_MOVING, "cut": [-0.1, 1.1, INF, [0.1, 0.2]]},
     ),
     theory.fair_exponent_with_still: (
-        {"quantile": np.arctanh, "moving": [0.5, 1.0], "lengths": [4.0, 16.0], "alpha": 0.9, "H": 0.5},
-        {
-            "moving": [[0.0, 1.0], [0.5, 1.5], [0.5] * 3],
-            "lengths": [[0.5, 4.0], [4.0, 4.0], [4.0]],
-            "alpha": [0.0, 1.0, INF],
-            "H": [INF],
-        },
+        STILL | {"quantile": np.arctanh, "alpha": 0.9},
+        {"moving": NO_MOVING, "lengths": [[0.5, 4.0], [4.0, 4.0], [4.0]], "alpha": NO_SHARE, "H": [INF]},
     ),
     rules.excess_quantiles: (
         {"excess": [0.5, 1.0, 2.0], "targets": [0.5]},
         {"excess": ["x", [], [NAN], [[1], [1, 2]]], "targets": [[0.0], [1.0], ["x"], [INF]]},
     ),
     rules.standardized_excess: (
-        {"rule": FSPO, "S": S, "n": N, "A": A, "m": None, "rate": "band"},
+        ROWS,
         {"n": [[0.0] * 3, [1.0] * 2], "A": [[INF] * 3, [NAN] * 3], "S": [["x"] * 3], "rate": ["bnad"], "rule": [KL]},
     ),
-    rules.scaled: ({"rule": FSPO, "factor": 2.0}, {"factor": [0.0, -1.0, INF, [1.0, 2.0]], "rule": []}),
+    rules.scaled: ({"rule": FSPO, "factor": 2.0}, {"factor": [*NO_SCALE, [1.0, 2.0]], "rule": []}),
     rules.calibrate: (
-        {"rule": FSPO, "S": S, "n": N, "A": A, "target": 0.5, "m": None, "rate": "band"},
-        {
-            "n": [[0.0] * 3, [1.0] * 2],
-            "A": [[INF] * 3],
-            "S": [[0.0] * 3, [NAN] * 3],
-            "target": [0.0, 1.0, INF, -1.0],
-            "rate": ["bnad"],
-            "rule": [KL, preset("none").rule],
-        },
+        ROWS | {"target": 0.5},
+        {"n": [[0.0] * 3], "S": [[0.0] * 3, [NAN] * 3], "target": NO_SHARE, "rule": [KL, preset("none").rule]},
     ),
     rules.excess_quantile: (
         {"excess": [0.1, 0.2], "target": 0.5},
-        {"excess": [[], [NAN], [-1.0], [0.0], ["x"]], "target": [0.0, 1.0, INF, -1.0]},
+        {"excess": [[], [NAN], [-1.0], [0.0], ["x"]], "target": NO_SHARE},
     ),
     rules.drift_stats: (
         {"log_ratios": 0.1 * FULL, "mask": FULL > 0, "advantages": np.ones(2)},
@@ -265,36 +218,23 @@ def test_beyond_the_hypotheses_the_answer_is_none():
     assert lemma.bound is None
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("range_lo", NAN),
-        ("range_hi", NAN),
-        ("range_lo", 0.0),
-        ("range_hi", -1.0),
-        ("dual", NAN),
-        ("dual", 0.5),
-        ("shape", "sqr"),
-    ],
-)
-def test_a_rule_with_a_bad_field_cannot_be_made(field, value):
-    with pytest.raises(UserError):
-        Rule(**{"shape": "sqrt", "range_lo": 0.1, "range_hi": 0.1, field: value})
+def test_a_rule_with_a_bad_field_cannot_be_made():
+    bad = {"range_lo": [NAN, 0.0], "range_hi": [NAN, -1.0], "dual": [NAN, 0.5], "shape": ["sqr"]}
+    for field, value in [(field, value) for field, values in bad.items() for value in values]:
+        with pytest.raises(UserError):
+            Rule(**{"shape": "sqrt", "range_lo": 0.1, "range_hi": 0.1, field: value})
 
 
-@pytest.mark.parametrize(
-    ("arguments", "cure"),
-    [
+def test_acceptance_of_a_rule_refuses():
+    for arguments, cure in (
         (([], [], []), "at least one"),
         ((S, N, [0.0] * 3, None, "update"), "A != 0"),
         ((S, [0.0] * 3, A), "n must be >= 1"),
         ((S, N[:2], A), "shapes"),
         ((S, N, A, None, "bnad"), "band"),
-    ],
-)
-def test_acceptance_of_a_rule_refuses(arguments, cure):
-    with pytest.raises(UserError, match=cure):
-        FSPO.acceptance(*arguments)
+    ):
+        with pytest.raises(UserError, match=cure):
+            FSPO.acceptance(*arguments)
 
 
 def test_numbers_says_what_is_wrong():

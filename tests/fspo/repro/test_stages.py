@@ -63,7 +63,7 @@ arguments = dict(zip(sys.argv[1::2], sys.argv[2::2]))
 run = pathlib.Path(arguments["--output"])
 assert arguments["--resume"] == "true"
 if arguments.get("--fail"):
-    print("error: no such luck"); sys.exit(2)
+    print("error: no such luck"); sys.exit(int(arguments["--fail"]))
 with (run / "metrics.jsonl").open("a") as file:
     file.write(json.dumps({"phase": "train"}) + "\\n")
 (run / "model").mkdir()
@@ -121,12 +121,12 @@ def test_the_time_left_is_reckoned_from_the_rollouts_of_this_start(
 
 def test_a_failing_job_shows_its_last_line_and_names_its_log(fake_train: Path) -> None:
     with pytest.raises(UserError, match=r"bad stopped with status 2: error: no such luck .*train\.log"):
-        run_jobs([job(fake_train / "runs" / "bad", "--fail", "yes")], at_once=1)
+        run_jobs([job(fake_train / "runs" / "bad", "--fail", "2")], at_once=1)
 
 
-def test_a_run_that_refuses_to_go_on_stops_no_other_where_that_is_wanted(fake_train: Path) -> None:
-    jobs = [job(fake_train / "runs" / "bad", "--fail", "yes"), job(fake_train / "runs" / "good")]
-    assert run_jobs(jobs, at_once=1, passing=(2,)) == {jobs[0].run: "no such luck"}
+def test_a_run_that_diverged_stops_no_other(fake_train: Path) -> None:
+    jobs = [job(fake_train / "runs" / "bad", "--fail", "3"), job(fake_train / "runs" / "good")]
+    assert run_jobs(jobs, at_once=1) == {jobs[0].run: "no such luck"}
     assert [is_finished(j) for j in jobs] == [False, True]
 
 
