@@ -64,8 +64,7 @@ def tables_page() -> str:
     keys: dict[str, Any] = {"run": RunKey, "rule": RuleKey, "case": CaseKey, "bin": BinKey}
     parts = [
         "# Tables",
-        "`fspo analyse RUN` writes `RUN/analysis/NAME.csv` and `NAME.parquet`. Empty cells are unknown numbers; column "
-        "`reason` says why. Intervals end at `ci_low` and `ci_high`. Tables share the columns of these keys.",
+        "`fspo analyse RUN` writes `RUN/analysis/NAME.csv` and `NAME.parquet`. Tables share the columns of the keys.",
     ]
     for name, row in {**{f"Key {name}": key for name, key in keys.items()}, **TABLES}.items():
         within = {key: set(names(kind)) for key, kind in keys.items() if kind is not row}
@@ -83,7 +82,6 @@ def log_page() -> str:
     from fspo.gradlog.files import file_name
     from fspo.gradlog.metric_names import METRICS
     from fspo.gradlog.run_folder import GRADLOG
-    from fspo.gradlog.run_folder import METRICS as FILE
     from fspo.gradlog.schema import LOG_COLUMNS, REQUIRED, SCHEMA_VERSION, USER_PREFIX
 
     rows = (
@@ -100,8 +98,7 @@ rule. A user's own columns are named `{USER_PREFIX}NAME`.
 {grid(("column", "type", "meaning", "unit", "may be null", "since"), rows)}
 ## Metrics
 
-`RUN/{FILE}` has a line for each rollout and evaluation. A word in capitals stands for several names; I is the number of
-a bin of `--log.length-edges`, from 0.
+A line of `metrics.jsonl` for each rollout and evaluation. A word in capitals stands for several names, I for a bin.
 
 {grid(("metric", "meaning", "unit"), metrics)}"""
 
@@ -115,8 +112,6 @@ def import_page() -> str:
     kept = {**known.DIFFERENT, **known.MISMATCH}
     scalars += [(f"`{theirs}`", f"`{known.FOREIGN}{theirs}`", why) for theirs, why in kept.items()]
     return f"""# Names that import knows
-
-Case is ignored; of several names the first that the table has is taken.
 
 {grid(("column", "names"), columns)}
 ## Scalars
@@ -146,9 +141,7 @@ def python_page() -> str:
     listed = {f"fspo.{name}": getattr(fspo, name) for name in sorted(fspo.PLACES)}
     listed |= {"figures.draw_all": figures.draw_all, "figures.tables.load": load, "figures.style.Style": Style}
     parts = (f"## {name}\n\n::: {thing.__module__}.{thing.__name__}\n" for name, thing in listed.items())
-    return "\n".join(
-        ["# Python\n\n`import fspo` brings no torch; each name is imported when it is first used.\n", *parts]
-    )
+    return "\n".join(["# Python\n", *parts])
 
 
 GENERATED = {

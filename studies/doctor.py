@@ -184,7 +184,7 @@ def main() -> None:
     for name in options.only:
         with tempfile.TemporaryDirectory() as folder:
             new = pd.DataFrame(list(PARTS[name](Path(folder), options.runs)), columns=ErrorRate._fields)
-        table = pd.concat([table[table.part != name], new]) if len(table) else new
+        table = pd.concat([table.query("part != @name"), new]) if len(table) else new
         with whole_file(TABLE) as path:
             table.to_csv(path, index=False)
     print(table.to_csv(index=False))
