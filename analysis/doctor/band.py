@@ -147,7 +147,7 @@ def heavy_weights(p: Patient) -> Answer:
         return clear(name, "no single response makes up an update", *evidence)
     negative = rows["advantage"][heaviest] < 0 and rows.S[heaviest] > 0
     first = (
-        "no band bounds the weights: set rule.preset to fspo-truncate or fspo-cap"
+        "no band bounds the weights: set rule.preset to fspo and rule.outside to truncate or cap"
         if p.rule is not None and p.rule.shape == "none"
         else "drop bounds no weight with A < 0 above the band: set rule.dual (2 to 10) or rule.outside truncate or cap"
         if negative and p.rule is not None and p.rule.dual is None and p.rule.outside == "drop"
@@ -236,7 +236,7 @@ def _ranges(p: Patient, rows: Rows, target: float) -> list[Evidence]:
     factor = float(np.quantile(excess, target))
     share = rows.share("", excess <= factor)
     ends = [_scaled(still, float(np.quantile(excess, np.clip(q, 0, 1)))) for q in (share.low, share.high)]
-    unit = "nats per root token" if still.shape in ("sqrt", "prefix") else ""
+    unit = "nats per root token" if still.shape == "sqrt" else ""
     names = ("range_lo", "range_hi")
     both = fitted.range_lo == fitted.range_hi
     out = []

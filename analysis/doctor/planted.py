@@ -78,7 +78,7 @@ DEFECTS: dict[str, Plan] = {
     "drift": Plan(sigma=0.06, lengths=(16, 2048), rule=preset("fspo", range_lo=0.1, range_hi=0.1).rule),
     "heavy_weights": Plan(sigma=0.045, lengths=(256, 1024), rule=preset("none").rule),
     "heavy_weights-tilted": Plan(
-        sigma=0.05, lengths=(256, 1024), rule=preset("fspo-tilted", range_lo=0.3, range_hi=0.3).rule
+        sigma=0.05, lengths=(256, 1024), rule=preset("fspo", drift="tilted", range_lo=0.3, range_hi=0.3).rule
     ),
     "acceptance": Plan(rule=preset("fspo", range_lo=0.008, range_hi=0.008).rule),
 }
@@ -158,10 +158,7 @@ def clip_columns(
 
     ``square`` and ``k3`` (N,) are sums over each response's tokens: of the squared token log-ratio, and of k3.
     """
-    # Only a signed drift is estimated from S and A. For any other drift they are not passed, because DriftStats.of
-    # refuses them if some S is not finite.
-    by_sign = (S, A) if rule.drift == "signed" else ()
-    m = rule.centre(DriftStats.of(k3, square, L, *by_sign), A)
+    m = rule.centre(DriftStats.of(k3, square, L))
     with np.errstate(invalid="ignore"):
         done = rule.apply(S, L, A, m)
     return {

@@ -18,7 +18,7 @@ from analysis.log.stream import InMemory, Stream
 from analysis.log.usable import ROW_COLUMNS, columns_of, nothing, usable
 from analysis.rules.recompute import differing
 from fspo.base.errors import UserError
-from fspo.gradlog import header_rule, read_files
+from fspo.gradlog import gone_rule, header_rule, read_files
 from fspo.gradlog.files import LogFile, log_files
 from fspo.gradlog.run_folder import saved_config
 from fspo.gradlog.schema import NO_ADVANTAGES
@@ -169,7 +169,8 @@ def load_run(
     warnings = []
     if clip is None:
         warnings.append(
-            "the log's header names no rule: the rows of the rule that trained are left out (fspo import --rule)"
+            gone_rule(metadata)
+            or "the log's header names no rule: the rows of the rule that trained are left out (fspo import --rule)"
         )
     if metadata.get("advantage") == NO_ADVANTAGES:
         warnings.append("no advantages in the log: A counts as 0, so update acceptance has no rows")

@@ -33,7 +33,6 @@ class Replay:
     def __init__(self, rule: Rule) -> None:
         self.rule, self.states = rule, {}
         self._online = OnlineRule(rule)
-        self._rollout: int | None = None
 
     def add(self, rows: LearningRows, m: Floats | float | None = None) -> None:
         """Learn from the rows of further steps, in order; ``m`` is the band's drift for each row, nats per token."""
@@ -44,10 +43,6 @@ class Replay:
         excess[counted] = standardized_excess(self.rule, rows.S, rows.length, rows.A, m, rate)
         starts = np.flatnonzero(np.diff(rows.step, prepend=rows.step[:1] - 1))
         for start, stop in zip(starts.tolist(), [*starts[1:].tolist(), len(rows.step)], strict=True):
-            now = int(rows.rollout[start])
-            if self._rollout is not None and now != self._rollout:
-                self._online.end_rollout()
-            self._rollout = now
             self.states[int(rows.step[start])] = self._online.rule
             self._online.learn(excess[start:stop], rows.length[start:stop])
 

@@ -36,7 +36,7 @@ def theory_curve(
         Lengths at which the curve is wanted.
     """
     band = PRESETS[rule].rule if rule in PRESETS else CORRECTIONS.get(rule)
-    if band is None or band.shape in ("none", "token", "prefix") or not 0 < overall < 1:
+    if band is None or band.shape in ("none", "token") or not 0 < overall < 1:
         return np.empty(0)
     centred = replace(band, drift="none")
     sigma = matching_sigma(centred, lengths, shares, overall)

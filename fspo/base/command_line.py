@@ -9,7 +9,7 @@ import shlex
 import sys
 from argparse import Action, ArgumentError, RawDescriptionHelpFormatter
 from argparse import ArgumentParser as PlainParser
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
@@ -57,12 +57,18 @@ class CommandParser(ArgumentParser):
         What the command does; line breaks are kept.
     examples : str
         Example command lines, shown below the options with their line breaks.
+
+    Attributes
+    ----------
+    gone : mapping
+        Options of earlier releases, as ``group.option`` or ``group.option=value`` -> what to do.
     """
 
     def __init__(self, prog: str | None = None, description: str = "", examples: str = "", **options: Any) -> None:
         options = {"formatter_class": HelpFormatter, "allow_abbrev": False, "epilog": examples or None} | options
         options = {"exit_on_error": False, "parser_mode": _MODE} | options
         super().__init__(prog=prog, description=description, **options)
+        self.gone: Mapping[str, str] = {}
 
     def parse_args(self, args: Sequence[str] | None = None, *others: Any, **options: Any) -> Any:
         """Parse a command line, by default the program's, after `rewritten` has put it into jsonargparse's syntax."""
@@ -85,7 +91,12 @@ class CommandParser(ArgumentParser):
                 r"(?P<name>[\w.\-]+)",
                 said,
             )
-            if named and (near := self._near(".".join(filter(None, named.group("group", "name"))))):
+            name = ".".join(filter(None, named.group("group", "name"))).replace("-", "_") if named else ""
+            for gone, instead in self.gone.items():
+                option, _, value = gone.partition("=")
+                if option == name or (value and re.search(rf"option {option}: .*value: {value}\b", said)):
+                    raise UserError(f"{gone} is gone: {instead}") from error
+            if named and (near := self._near(name)):
                 said += f": did you mean {' or '.join(map(on_command_line, near))}?"
             elif "Unable to load config" in said:
                 said += ": a group of options takes --GROUP.OPTION VALUE, such as --rule.preset fspo"
@@ -95,7 +106,6 @@ class CommandParser(ArgumentParser):
         """Return the options nearest to an unknown one: those with the same last part (``preset`` -> ``rule.preset``
         and ``correction.preset``), else the one with the most similar name.
         """
-        name = name.replace("-", "_")
         known = [
             action.option_strings[-1][2:].replace("-", "_")
             for action in self._actions

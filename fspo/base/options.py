@@ -30,6 +30,7 @@ def make_parser(cls: type, prog: str, description: str) -> CommandParser:
     parser = CommandParser(prog, description, usage=f"{prog} [--config FILE] [--OPTION VALUE ...]")
     parser.add_argument("--config", action="config", help="YAML file; the command line wins over it")
     parser.add_class_arguments(cls, None)
+    parser.gone = getattr(cls, "GONE", {})
     return parser
 
 

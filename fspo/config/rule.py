@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, get_args
+from dataclasses import dataclass, fields
+from typing import Any, Literal, get_args
 
 from fspo.base.errors import UserError, unknown_name
 from fspo.config.ranges import check_ranges, number
@@ -62,19 +62,17 @@ class RuleConfig:
     Parameters
     ----------
     preset : str
-        none, rloo, gspo, fspo, fspo-kl, fspo-gaussian, fspo-tilted, fspo-truncate, fspo-cap, fspo-signed, fspo-auto,
-        fspo-adaptive, fspo-conformal, power, grpo, ctpo.
+        none, rloo, gspo, fspo, fspo-kl, fspo-adaptive, grpo.
     range_lo : float, optional
         Lower range of the band: eps for rloo, gspo, grpo (the edge of the clipped ratio is 1 - eps); c for fspo (nats;
         the half-width is c times sqrt(length)).
     range_hi : float, optional
         Upper range of the band, as range_lo; with eps the edge is 1 + eps.
     gamma : float, optional
-        Exponent of preset "power", whose half-width is the range times length^gamma.
-    drift : {"none", "kl", "gaussian", "tilted", "signed"}, optional
+        Exponent of the fspo presets: the half-width is the range times length^gamma.
+    drift : {"none", "kl", "gaussian", "tilted"}, optional
         Centre of the band per token: 0 ("none"), -k ("kl"), -v/2 ("gaussian") or v/2 ("tilted"), where k and v are the
-        means of exp(s) - 1 - s and of s^2 over the tokens, and s is the token log-ratio. "signed" takes the mean of s
-        over the responses whose advantage has the same sign.
+        means of exp(s) - 1 - s and of s^2 over the tokens, and s is the token log-ratio.
     drift_source : {"two_pass", "lagged"}, optional
         Which log-ratios set the centre: those of the same minibatch, from an extra pass before its update ("two_pass"),
         or those of the previous update ("lagged").
@@ -85,18 +83,14 @@ class RuleConfig:
     dual : float, optional
         Dual clip d > 1: a response with A < 0 whose S is above the centre by more than d times the upper half-width is
         clipped too.
-    adapt : {"none", "range", "exponent", "bins"}, optional
+    adapt : {"none", "range", "exponent"}, optional
         What is changed during training to reach a target acceptance, so that no pilot run is needed: nothing, the
-        range, the range and the exponent, or a factor for each bin of lengths. Any preset with a band on responses can
-        be adapted; token and prefix rules cannot.
+        range, or the range and the exponent. Any preset with a band on responses can be adapted; token rules cannot.
     target : float, optional
         The acceptance that ``adapt`` is to reach.
     target_rate : {"band", "update"}, optional
         Which acceptance the target is: the share of all responses that lie in the band ("band"), or the share of the
-        responses with A != 0 that are not clipped ("update").
-    on : {"update", "total"}, optional
-        The log-ratio that is clipped and weighed: new less old log-probs (S), or new log-probs less those of the
-        sampler (the total S + D + E).
+        responses with A != 0 that are not clipped ("update", the default).
     advantage : {"rloo", "grpo", "dr_grpo"}, optional
         Advantage estimator, by default the preset's.
     aggregation : {"response", "token", "sequence", "constant"}, optional
@@ -119,7 +113,6 @@ class RuleConfig:
     adapt: Adapt | None = None
     target: float | None = number(None, 0, 1, above=True, below=True)
     target_rate: Rate | None = None
-    on: Literal["update", "total"] | None = None
     advantage: Estimator | None = None
     aggregation: Aggregation | None = None
     constant_length: int | None = number(None, 1)
@@ -132,9 +125,7 @@ class RuleConfig:
 
     def rule(self) -> Rule:
         """Make the clip rule that the options name."""
-        names = ("range_lo", "range_hi", "gamma", "drift", "drift_source", "outside", "dual")
-        names += ("adapt", "target", "target_rate", "on")
-        return preset(self.preset, **{n: getattr(self, n) for n in names if getattr(self, n) is not None}).rule
+        return preset(self.preset, **_parts(self)).rule
 
     def advantage_estimator(self) -> Estimator:
         """Return the name of the advantage estimator."""
@@ -147,6 +138,12 @@ class RuleConfig:
             constant_length=self.constant_length,
             kl_coef=self.kl_coef,
         )
+
+
+def _parts(config: Any) -> dict[str, Any]:
+    """Return the options that are set and are fields of `Rule`: what they change in the preset."""
+    names = [f.name for f in fields(config) if f.name in Rule.__dataclass_fields__]
+    return {name: getattr(config, name) for name in names if getattr(config, name) is not None}
 
 
 @dataclass(frozen=True)
@@ -167,7 +164,7 @@ class CorrectionConfig:
         edge alone.
     range_hi : float, optional
         Upper range of the band, in the unit of range_lo.
-    drift : {"none", "kl", "gaussian", "tilted", "signed"}, optional
+    drift : {"none", "kl", "gaussian", "tilted"}, optional
         Centre of the band per token, as in the clip rule's option ``rule.drift``, but computed from the token
         log-ratios of the mismatch that ``on`` names.
     outside : {"drop", "truncate", "cap", "mask"}, optional
@@ -194,8 +191,7 @@ class CorrectionConfig:
 
     def rule(self) -> Rule | None:
         """Make the correction that the options name; None for the preset "none"."""
-        names = ("range_lo", "range_hi", "drift", "outside", "weight", "on")
-        changes = {n: getattr(self, n) for n in names if getattr(self, n) is not None}
+        changes = _parts(self)
         if changes and self.preset == "none":
             raise UserError(f"correction.{next(iter(changes))} is set, and no correction runs: set correction.preset")
         return correction(self.preset, **changes)

@@ -13,6 +13,7 @@ from fspo.config.ranges import SEEDS, check_ranges, number
 from fspo.config.rule import CorrectionConfig, RuleConfig
 from fspo.config.sampling import SamplingConfig
 from fspo.rules import check_ratios
+from fspo.rules.gone import GONE_PARTS
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,16 @@ class TrainConfig:
     processes : int, optional
         Number of processes that must run; with another number the run refuses to start.
     """
+
+    GONE = {
+        "optim.name": "leave it out, every run has AdamW",
+        "log.audit_every": "leave it out, no fresh responses are sampled to an update's prompts",
+        "log.coverage_every": "leave it out, sketches are compared with full gradients in tests alone",
+        "batch.redraws": "leave it out, groups with equal rewards stay",
+        "batch.drop=failed": "leave it out, a response that could not be judged has reward 0",
+        "rule.on": "leave it out, correction.preset corrects the sampler's mismatch",
+    } | {f"rule.{part}={name}": f"use {new}" for part, names in GONE_PARTS.items() for name, new in names.items()}
+    """Options, and values of options, of earlier releases -> what to do."""
 
     output: str = "out/run"
     rollouts: int = number(30, 1)

@@ -22,7 +22,7 @@ from fspo.gradlog import files as gradfiles
 from fspo.gradlog.files import file_name, log_paths, rollout_of
 from fspo.gradlog.run_folder import GRADLOG
 from fspo.gradlog.schema import REQUIRED, schema, typed
-from fspo.rules import Rule
+from fspo.rules import GoneError, Rule
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -213,23 +213,45 @@ class GradLog:
         """The clip rule with which the run was trained, from the log's header."""
         found = header_rule(self.metadata)
         if found is None:
-            raise UserError("the log's header names no rule; pass GradLogWriter(metadata={'rule': rule.to_dict()})")
+            raise UserError(
+                gone_rule(self.metadata)
+                or "the log's header names no rule; pass GradLogWriter(metadata={'rule': rule.to_dict()})"
+            )
         return found
 
 
 def header_rule(header: Mapping[str, Any], name: str = "rule") -> Rule | None:
     """Return the clip rule ("rule") or the correction ("correction") that a log's header names; None if it names none.
 
+    The result is also None for a rule of an earlier release that is gone; `gone_rule` says which.
+
     Raises
     ------
     UserError
         If the header's entry is not a rule.
     """
+    try:
+        return _made(header, name)
+    except GoneError:
+        return None
+
+
+def gone_rule(header: Mapping[str, Any], name: str = "rule") -> str:
+    """Return a line that says what is gone of the rule in a log's header; "" if this release knows the rule."""
+    try:
+        _made(header, name)
+    except GoneError as error:
+        return f"the {name} that trained is of an earlier release, so its rows are left out: {error}"
+    return ""
+
+
+def _made(header: Mapping[str, Any], name: str) -> Rule | None:
     if header.get(name) is None:
         return None
     try:
-        return Rule(**header[name])
-    except TypeError as error:
+        # releases up to 0.2 wrote the factors of bins of lengths, which were () in every rule but an adaptive one
+        return Rule(**{field: value for field, value in header[name].items() if field != "factors"})
+    except (TypeError, AttributeError) as error:
         raise UserError(f"the {name} in the log's header is no rule: {error}; write Rule.to_dict() there") from None
 
 

@@ -6,8 +6,6 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fspo.rules.rule import Ratio
-
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -113,16 +111,16 @@ class RatioColumns(NamedTuple):
     k3_sum: str
 
 
-RATIO_COLUMNS: dict[Ratio, RatioColumns] = {
+RATIO_COLUMNS: dict[str, RatioColumns] = {
     "update": RatioColumns("log_ratio", "sum_sq_log_ratio", "k3_sum"),
     "engine": RatioColumns("engine_log_ratio", "engine_sum_sq", "engine_k3_sum"),
     "behaviour": RatioColumns("behaviour_log_ratio", "behaviour_sum_sq", "behaviour_k3_sum"),
     "total": RatioColumns("", "total_sum_sq", "total_k3_sum"),
 }
-"""Columns of each log-ratio that a rule may act on. "total" has no column for its sum over the tokens, which is
-``log_ratio`` + ``behaviour_log_ratio``.
-"""
-TOKEN_COLUMNS: dict[Ratio, tuple[str, ...]] = {
+"""Columns of each log-ratio that a rule may act on, and of the total S + D + E, on which none acts.
+
+"total" has no column for its sum over the tokens, which is ``log_ratio`` + ``behaviour_log_ratio``."""
+TOKEN_COLUMNS: dict[str, tuple[str, ...]] = {
     "update": ("token_log_ratio",),
     "engine": ("token_behaviour_log_ratio",),
     "behaviour": ("token_behaviour_log_ratio",),

@@ -40,7 +40,7 @@ def _optional(config: type, prefix: str, *without: str) -> Any:
     return make_dataclass(f"{config.__name__}Parts", parts)
 
 
-RuleParts = _optional(RuleConfig, "", "preset", "on", "advantage", "aggregation", "constant_length", "kl_coef")
+RuleParts = _optional(RuleConfig, "", "preset", "advantage", "aggregation", "constant_length", "kl_coef")
 """A dataclass with the parts of a clip rule that can be changed in a preset; None keeps the preset's."""
 CorrectionParts = _optional(CorrectionConfig, "correction_", "preset", "on")
 """A dataclass with the parts of a correction, each with the prefix ``correction_``."""
@@ -94,13 +94,13 @@ class UpdateMemory:
         self.response_id = np.zeros(0, np.int64)
         self._parts: list[np.ndarray] = []
 
-    def centre(self, advantages: Any) -> Any:
-        """Return the centre of the present update's band, nats per token: one number, or one for each response (B,)."""
-        return self.online.rule.centre(self.lagged, advantages)
+    @property
+    def centre(self) -> Any:
+        """Centre of the present update's band, nats per token."""
+        return self.online.rule.centre(self.lagged)
 
     def begin_rollout(self) -> None:
         """Begin a rollout, whose responses all have S = 0: the centre of the band is 0."""
-        self.online.end_rollout()
         self.lagged = DriftStats()
         self._parts = []
 
@@ -123,8 +123,8 @@ class UpdateMemory:
         rows = rows[:, rows[3] > 0]  # leave out responses whose tokens the trainer has all masked
         _, A, S, n, k3, square = rows[:, np.argsort(rows[0], kind="stable")]
         if moved:
-            self.online.observe(S, n, A, self.centre(A))
-        self.lagged = DriftStats.of(k3, square, n, S, A)
+            self.online.observe(S, n, A, self.centre)
+        self.lagged = DriftStats.of(k3, square, n)
 
     def save(self, checkpoint: str | Path) -> None:
         """Write what the range has learnt to the folder of a checkpoint; a rule that adapts none writes nothing."""

@@ -112,8 +112,8 @@ class FSPOTrainer(LoggedTrainer):
             raise _no_sampler(self.correction)
         if not self.correction.needs_stats:
             return
-        stats = objective(old, old, mask, A, Rule("none"), mismatch=sampled).records.drift_stats(A, self.correction.on)
-        centre = self.correction.centre(sum(gather_object([stats]), DriftStats()), A)
+        stats = objective(old, old, mask, A, Rule("none"), mismatch=sampled).records.drift_stats(self.correction.on)
+        centre = self.correction.centre(sum(gather_object([stats]), DriftStats()))
         output[PREFIX + "correction_centre"] = torch.zeros_like(A, dtype=torch.float64) + centre
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
@@ -134,7 +134,7 @@ class FSPOTrainer(LoggedTrainer):
             inputs["advantages"],
             rule,
             self.objective_config,
-            m=self.memory.centre(inputs["advantages"]),
+            m=self.memory.centre,
             denominator=self._denominator(inputs, mask, accumulation),
             ref=inputs.get("ref_per_token_logps"),
             mismatch=mismatch(inputs, old),

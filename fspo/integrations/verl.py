@@ -159,7 +159,7 @@ def fspo_loss(
         A,
         rule,
         ObjectiveConfig("sequence"),
-        m=None if memory is None else memory.centre(A),
+        m=None if memory is None else memory.centre,
         denominator=_responses(mask, config.global_batch_info),
         factor=rollout_is_weights,
     )

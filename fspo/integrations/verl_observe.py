@@ -218,7 +218,7 @@ class _ActorLog:
         mismatch = None if sampler is None else Mismatch.of(old, sampler, mask, old)
         rule, m = self.rule, None
         if self.memory is not None:
-            rule, m = self.memory.online.rule, self.memory.centre(A)
+            rule, m = self.memory.online.rule, self.memory.centre
         records = objective(new, old, mask, A, rule or Rule("none"), m=m, mismatch=mismatch).records
         found = {name: values for name, values in records.to_numpy().items() if name in LOG_COLUMNS}
         if sampler is not None:

@@ -12,7 +12,7 @@ from fspo.objective.loss import (
     surrogate,
 )
 from fspo.objective.ratios import Mismatch, log_ratios, ratio_tokens, response_log_ratio, token_columns
-from fspo.objective.records import Records, ratio_stats, ratio_sum
+from fspo.objective.records import Records, ratio_stats
 
 __all__ = [
     "Mismatch",
@@ -26,7 +26,6 @@ __all__ = [
     "log_ratios",
     "objective",
     "ratio_stats",
-    "ratio_sum",
     "ratio_tokens",
     "response_log_ratio",
     "straight_through",

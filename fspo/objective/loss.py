@@ -55,13 +55,12 @@ def objective(
         True on response tokens; holes allowed.
     advantages : Tensor (B,)
     rule : Rule
-        The clip rule, on the ratio of the update, or on the total ratio ("bypass": the sampler's log-probs take the
-        place of the old ones in the band and in the weight).
+        The clip rule, on the ratio of the update.
     config : ObjectiveConfig, optional
     m : float or Tensor (B,), optional
-        Centre of the band, nats per token; needed if the rule has a drift. It is ``rule.centre(stats, advantages)``,
-        where ``stats`` are sums of s, s^2 and k3 over the tokens of the minibatch, s the token log-ratio. A first pass
-        gives them for each microbatch (`Records.drift_stats`); ``+`` adds them up over microbatches and processes.
+        Centre of the band, nats per token; needed if the rule has a drift. It is ``rule.centre(stats)``, where
+        ``stats`` are sums of s^2 and k3 over the tokens of the minibatch, s the token log-ratio. A first pass gives
+        them for each microbatch (`Records.drift_stats`); ``+`` adds them up over microbatches and processes.
     denominator : float, optional
         See `aggregate`. If data parallelism averages gradients, multiply the loss by the number of processes.
     ref : Tensor (B, T), optional
@@ -69,14 +68,14 @@ def objective(
         one KL term for each token, and `aggregate` adds the KL terms up by the same formula as surrogate terms:
         "response" sums them over a response's tokens. A correction does not change the KL terms.
     mismatch : Mismatch, optional
-        How far the sampler's law is from the old policy; needed by a correction and by a rule on the total ratio.
+        How far the sampler's law is from the old policy; needed by a correction.
     correction : Rule, optional
-        A rule on the engine or the behaviour ratio. The factor M w that it leaves each response, token or prefix
-        multiplies value and gradient.
+        A rule on the engine or the behaviour ratio. The factor M w that it leaves each response or token multiplies
+        value and gradient.
     correction_m : float or Tensor (B,), optional
         Centre of the correction's band, nats per token; needed if the correction has a drift. It is
-        ``correction.centre(stats, advantages)``, where ``stats`` are such sums as for ``m``, with s the token
-        log-ratio of the engine or behaviour ratio that the correction acts on.
+        ``correction.centre(stats)``, where ``stats`` are such sums as for ``m``, with s the token log-ratio of the
+        engine or behaviour ratio that the correction acts on.
     factor : Tensor (B,) or (B, T), optional
         Factor of each response or each token that the caller computed; it replaces the factor of a correction.
 
@@ -105,7 +104,7 @@ def objective(
         tokens = ratio_tokens(correction.on, s, mismatch)
         corrected = apply_rule(correction, tokens, mask, advantages, correction_m)
         factor = corrected.clipped_weight
-    terms, applied = surrogate(s, mask, advantages, rule, m, mismatch=mismatch, factor=factor)
+    terms, applied = surrogate(s, mask, advantages, rule, m, factor=factor)
     loss = -aggregate(terms, mask, config, denominator)
     kl = None
     if ref is not None:
@@ -138,7 +137,6 @@ def surrogate(
     rule: Rule,
     m: Float[Tensor, " B"] | float | None = None,
     *,
-    mismatch: Mismatch | None = None,
     factor: Float[Tensor, " B"] | Float[Tensor, "B T"] | None = None,
 ) -> tuple[Float[Tensor, " B"] | Float[Tensor, "B T"], Applied]:
     """Return the clipped surrogate terms and the record of what the rule did (docs/theory.md section 2).
@@ -151,27 +149,22 @@ def surrogate(
     advantages : Tensor (B,)
     m : float or Tensor (B,), optional
         Centre of the band, nats per token (`Rule.centre`); needed if the rule has a drift.
-    mismatch : Mismatch, optional
-        Needed by a rule on the total ratio.
     factor : Tensor (B,) or (B, T), optional
         Factor f that a correction leaves each response or each token.
 
     Returns
     -------
-    terms : Tensor, (B,) for sequence rules, (B, T) for token and prefix rules
-        The value of a term is ``w_edge A``, where ``w_edge`` is the weight of the edge if the response (token, prefix)
-        is clipped, and its own weight w if not. The gradient of a sequence rule's term is ``M w A grad(S)``, S the
+    terms : Tensor, (B,) for sequence rules, (B, T) for token rules
+        The value of a term is ``w_edge A``, where ``w_edge`` is the weight of the edge if the response (token) is
+        clipped, and its own weight w if not. The gradient of a sequence rule's term is ``M w A grad(S)``, S the
         log-ratio of the response; it is divided by L if the weight is geometric. The gradient of a token rule's term is
-        ``M_t w_t A grad(s_t)`` with w_t = exp(s_t). That of a prefix rule's term is ``M_t w_t A grad(s_t)`` with
-        w_t = exp(S_t), S_t the sum of s_1 to s_t: by the per-decision importance sampling theorem (Precup, Sutton and
-        Singh 2000) the ratio of the tokens up to t weights the score of token t alone. A rule on the total ratio takes
-        its weights from that ratio. With a factor, ``f_t grad(s_t)`` takes the place of ``grad(s_t)``, also in
-        ``grad(S) = sum_t grad(s_t)``. The value is multiplied by f_t, in a sequence rule's term by the mean of f_t over
-        the response's tokens.
+        ``M_t w_t A grad(s_t)`` with w_t = exp(s_t). With a factor, ``f_t grad(s_t)`` takes the place of ``grad(s_t)``,
+        also in ``grad(S) = sum_t grad(s_t)``. The value is multiplied by f_t, in a sequence rule's term by the mean of
+        f_t over the response's tokens.
     applied : Applied
         float64 tensors of the shape of ``terms``.
     """
-    applied = apply_rule(rule, ratio_tokens(rule.on, s, mismatch), mask, advantages, m)
+    applied = apply_rule(rule, s.detach().to(torch.float64), mask, advantages, m)
     A, moved, edge_weight = _with_tokens(advantages, mask), s, applied.edge_weight
     if factor is not None:
         of_tokens = factor if factor.ndim == 2 else factor[:, None]
@@ -194,7 +187,7 @@ def apply_rule(
     advantages: Float[Tensor, " B"],
     m: Float[Tensor, " B"] | float | None = None,
 ) -> Applied:
-    """Clip responses, tokens or prefixes, whichever the rule's band is on.
+    """Clip responses or tokens, whichever the rule's band is on.
 
     Parameters
     ----------
@@ -208,14 +201,12 @@ def apply_rule(
     Returns
     -------
     Applied
-        float64 tensors, (B,) for sequence rules, (B, T) for token and prefix rules.
+        float64 tensors, (B,) for sequence rules, (B, T) for token rules.
     """
     A = _with_tokens(advantages, mask)
     if rule.level == "sequence":
         return rule.apply(response_log_ratio(log_ratio), mask.sum(-1).clamp(min=1), A, m)
-    if rule.level == "token":
-        return rule.apply(log_ratio, torch.ones_like(log_ratio), A[:, None], m)
-    return rule.apply(log_ratio.cumsum(-1), mask.cumsum(-1).clamp(min=1), A[:, None], m)
+    return rule.apply(log_ratio, torch.ones_like(log_ratio), A[:, None], m)
 
 
 def straight_through(

@@ -106,7 +106,7 @@ def ratio_tokens(on: Ratio, s: Float[Tensor, "B T"], mismatch: Mismatch | None) 
             "the ratio 'engine' needs the log-probs of the weights that sampled: pass Mismatch.of(..., version=...), "
             "or take on='behaviour'"
         )
-    return {"engine": mismatch.engine, "behaviour": mismatch.behaviour, "total": s + mismatch.behaviour}[on]
+    return {"engine": mismatch.engine, "behaviour": mismatch.behaviour}[on]
 
 
 def token_columns(

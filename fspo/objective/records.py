@@ -26,10 +26,10 @@ class Records:
     The fields of the mismatch are None where the sampler's log-probs are unknown, and the fields ``correction_*`` where
     the run has no correction.
 
-    A rule by token or prefix clips each token by itself. For such a rule ``multiplier``, ``weight`` and
+    A rule by token clips each token by itself. For such a rule ``multiplier``, ``weight`` and
     ``clipped_weight`` are means over the response's tokens, ``side`` is 0, and ``lo`` and ``hi`` are NaN.
     ``band_accept`` is true if every token is in its band, and ``capped`` if the exponent of at least one token's weight
-    was held at MAX_EXPONENT. The fields of a correction by token or prefix are made in the same way.
+    was held at MAX_EXPONENT. The fields of a correction by token are made in the same way.
     """
 
     length: Int64[Tensor, " B"]  # number of unmasked tokens
@@ -46,10 +46,10 @@ class Records:
     band_accept: Bool[Tensor, " B"]  # S lies in the band
     capped: Bool[Tensor, " B"]  # whether the exponent of the importance weight was held at MAX_EXPONENT
     # How often the rule clipped the response below the band: 0 or 1 for a sequence rule, a number of tokens for a token
-    # or prefix rule.
+    # rule.
     cut_low: Int64[Tensor, " B"]
-    cut_high: Int64[Tensor, " B"]  # clips above the band: 0 or 1; for a rule by token or prefix, a number of tokens
-    cut_dual: Int64[Tensor, " B"]  # clips at the dual clip: 0 or 1; for a rule by token or prefix, a number of tokens
+    cut_high: Int64[Tensor, " B"]  # clips above the band: 0 or 1; for a rule by token, a number of tokens
+    cut_dual: Int64[Tensor, " B"]  # clips at the dual clip: 0 or 1; for a rule by token, a number of tokens
     # Largest possible number of clips: 0 if A = 0, else 1 or the number of tokens. A clip share is the sum of the clips
     # of many responses over the sum of their ``count``.
     count: Int64[Tensor, " B"]
@@ -61,7 +61,7 @@ class Records:
     behaviour_log_ratio: Float64[Tensor, " B"] | None = None  # behaviour log-ratio D + E, nats
     behaviour_sum_sq: Float64[Tensor, " B"] | None = None
     behaviour_k3_sum: Float64[Tensor, " B"] | None = None
-    # sum over the tokens of the squared token log-ratio of the total ratio (of S + D + E)
+    # sum over the tokens of the squared sum of the token's log-ratios (of S + D + E)
     total_sum_sq: Float64[Tensor, " B"] | None = None
     total_k3_sum: Float64[Tensor, " B"] | None = None
     missing: Int64[Tensor, " B"] | None = None  # number of tokens for which the sampler gave no log-probability
@@ -82,29 +82,18 @@ class Records:
         known = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: column.cpu().numpy() for name, column in known.items() if column is not None}
 
-    def drift_stats(self, advantages: Float[Tensor, " B"] | None = None, on: Ratio = "update") -> DriftStats:
-        """Return the sums over this microbatch's tokens from which a rule that clips ``on`` estimates its drift."""
-        return ratio_stats(vars(self), on, advantages)
+    def drift_stats(self, on: Ratio = "update") -> DriftStats:
+        """Return the sums over this microbatch's tokens from which a rule on the ratio ``on`` estimates its drift."""
+        return ratio_stats(vars(self), on)
 
 
-def ratio_sum(columns: Mapping[str, Any], on: Ratio) -> Any:
-    """Return each response's log-ratio (B,), nats, from the columns of `Records` (B,).
+def ratio_stats(columns: Mapping[str, Any], on: Ratio = "update") -> DriftStats:
+    """Return the sums over a batch's tokens from which a rule on the ratio ``on`` estimates its drift.
 
-    ``on`` says which: "update" (S), "engine" (E), "behaviour" (D + E) or "total" (S + D + E).
+    ``columns`` are the columns of `Records`, arrays or tensors (B,).
     """
-    if on == "total":
-        return columns["log_ratio"] + columns["behaviour_log_ratio"]
-    return columns[RATIO_COLUMNS[on].log_ratio]
-
-
-def ratio_stats(columns: Mapping[str, Any], on: Ratio, advantages: Any = None) -> DriftStats:
-    """Return the sums over a batch's tokens from which a rule that clips the ratio ``on`` estimates its drift.
-
-    ``columns`` are the columns of `Records`, arrays or tensors (B,). With ``advantages`` (B,) the result has two more
-    sums of log-ratios, over responses with A > 0 and with A < 0; a rule whose ``drift`` is "signed" needs them.
-    """
-    k3_sum, sum_sq = columns[RATIO_COLUMNS[on].k3_sum], columns[RATIO_COLUMNS[on].sum_sq]
-    return DriftStats.of(k3_sum, sum_sq, columns["length"], ratio_sum(columns, on), advantages)
+    names = RATIO_COLUMNS[on]
+    return DriftStats.of(columns[names.k3_sum], columns[names.sum_sq], columns["length"])
 
 
 def clip_columns(
@@ -149,18 +138,18 @@ def mismatch_columns(
 ) -> dict[str, Shaped[Tensor, " B"]]:
     """Return the fields of `Records` that describe the mismatch between sampler and trainer; none if it is unknown.
 
-    For each known ratio (engine, behaviour, total) these are the response's log-ratio, and its sums over tokens of k3
-    and of the squared token log-ratio. For the total ratio the two sums alone are fields of `Records`.
+    For each known ratio (engine, behaviour) these are the response's log-ratio, and its sums over tokens of k3 and of
+    the squared token log-ratio. Of the sum of all three log-ratios, S + D + E, they are the two sums alone.
     """
     if mismatch is None:
         return {}
     columns = {"missing": mismatch.missing}
-    known: tuple[Ratio, ...] = ("behaviour", "total") if mismatch.engine is None else ("engine", "behaviour", "total")
+    known: tuple[Ratio, ...] = ("behaviour",) if mismatch.engine is None else ("engine", "behaviour")
     for on in known:
         names, tokens = RATIO_COLUMNS[on], ratio_tokens(on, s, mismatch)
         columns[names.k3_sum], columns[names.sum_sq], _ = token_sums(tokens, mask)
-        if on != "total":
-            columns[names.log_ratio] = response_log_ratio(tokens)
+        columns[names.log_ratio] = response_log_ratio(tokens)
+    columns["total_k3_sum"], columns["total_sum_sq"], _ = token_sums(s + mismatch.behaviour, mask)
     if mismatch.engine is not None:
         columns["staleness_log_ratio"] = response_log_ratio(mismatch.behaviour - mismatch.engine)
     return columns

@@ -9,7 +9,6 @@ from fspo.rules import COMPARED
 from fspo.tasks.chain_add import ChainAddConfig, max_response_tokens
 from fspo.tasks.products import MAX_RESPONSE_TOKENS
 
-SIX_RULES = (*COMPARED, "fspo-kl", "fspo-adaptive", "fspo-conformal")
 JUDGING_SEEDS = (21, 22, 23, 24, 25)
 """Seeds of the runs in results/paper. The catalogue of claims has changed since they were judged, so verdicts on runs
 with these seeds are exploratory."""
@@ -67,7 +66,7 @@ PRESETS = {
     # Cosines with the population or a fresh rollout as the truth need an unclipped run of every seed, and scores of the
     # responses at their first use. Minibatch 0 of each rollout is not scored, because S is 0 in it.
     "paper": ReproductionSizes(
-        (*SIX_RULES, "none"),
+        (*COMPARED, "fspo-kl", "fspo-adaptive", "none"),
         JUDGING_SEEDS,
         20,
         30,

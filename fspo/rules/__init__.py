@@ -23,7 +23,8 @@ from fspo.rules.clip import (
     importance_weight,
     token_k3,
 )
-from fspo.rules.drift import DriftSource, DriftStats, TokenMeans, drift_stats, token_sums
+from fspo.rules.drift import Drift, DriftSource, DriftStats, TokenMeans, drift_stats, token_sums
+from fspo.rules.gone import GoneError
 from fspo.rules.presets import (
     COMPARED,
     COMPARED_ADVANTAGE,
@@ -37,7 +38,7 @@ from fspo.rules.presets import (
     correction,
     preset,
 )
-from fspo.rules.rule import Adapt, Drift, Rate, Ratio, Rule, Shape, scaled
+from fspo.rules.rule import Adapt, Rate, Ratio, Rule, Shape, scaled
 
 __all__ = [
     "COMPARED",
@@ -60,6 +61,7 @@ __all__ = [
     "DriftStats",
     "Edges",
     "Estimator",
+    "GoneError",
     "Outside",
     "Preset",
     "Rate",

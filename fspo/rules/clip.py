@@ -17,18 +17,40 @@ from fspo.base.errors import UserError
 Array = Any  # stands for a numpy array or a torch tensor in annotations
 Outside = Literal["drop", "truncate", "cap", "mask"]
 Weight = Literal["sequence", "geometric", "none"]
-CUTTING_ALIKE: tuple[tuple[Outside, ...], ...] = (("drop", "truncate"), ("cap",), ("mask",))
+
+
+class Way(NamedTuple):
+    """One way to treat what lies outside a band.
+
+    ``cuts`` says which responses are cut: "active" (A > 0: above the band; A < 0: below it), "above" (whatever the sign
+    of A), or "both" (above or below, whatever the sign of A). A response that is cut loses its weight if ``zeroes``;
+    else it keeps the weight of the edge. ``clips`` and ``corrects`` say whether tables and figures evaluate each clip
+    rule, or each correction of the mismatch, with this way.
+    """
+
+    cuts: Literal["active", "above", "both"]
+    zeroes: bool
+    clips: bool
+    corrects: bool
+
+
+WAYS: dict[Outside, Way] = {
+    "drop": Way("active", zeroes=True, clips=True, corrects=False),
+    "truncate": Way("active", zeroes=False, clips=True, corrects=False),
+    "mask": Way("both", zeroes=True, clips=False, corrects=True),
+    "cap": Way("above", zeroes=False, clips=True, corrects=True),
+}
+"""The values of `Clip.outside`."""
+CUTTING_ALIKE = tuple(tuple(n for n, w in WAYS.items() if w.cuts == cuts) for cuts in ("active", "above", "both"))
 """Groups of values of `Clip.outside`. The values of one group cut the same responses, and may leave them other weights.
 """
-ZEROING: tuple[Outside, ...] = ("drop", "mask")
+ZEROING = tuple(name for name, way in WAYS.items() if way.zeroes)
 """Values of `Clip.outside` with which a response that is cut loses all its weight.
 
 With the other values a response that is cut keeps the weight of the edge."""
-NO_LOWER_EDGE: tuple[Outside, ...] = ("cap",)
-"""Values of `Clip.outside` with which no response is cut below the band."""
-OF_CLIP_RULES: tuple[Outside, ...] = ("drop", "truncate", "cap")
+OF_CLIP_RULES = tuple(name for name, way in WAYS.items() if way.clips)
 """Values of `Clip.outside` with which tables and figures evaluate each clip rule."""
-OF_CORRECTIONS: tuple[Outside, ...] = ("mask", "cap")
+OF_CORRECTIONS = tuple(name for name, way in WAYS.items() if way.corrects)
 """Values of `Clip.outside` with which tables and figures evaluate each correction of the mismatch."""
 
 MAX_EXPONENT = 20.0
@@ -106,7 +128,7 @@ class Clip(NamedTuple):
     mask         above or below the band, whatever the sign of A                      0
     ============ ==================================================================== ===========================
 
-    A row is a response, or a token or prefix under a rule by tokens or prefixes. A row with A = 0 is never cut, because
+    A row is a response, or a token under a rule by tokens. A row with A = 0 is never cut, because
     it has no gradient under any rule; nor is a row whose S is NaN.
 
     Attributes
@@ -137,9 +159,9 @@ class Clip(NamedTuple):
         """Return which edge of the band cuts each response: int8, -1 lower, +1 upper, 2 dual edge, 0 none."""
         xp = array_namespace(S)
         above = edges.hi < S
-        if self.outside == "cap":
+        if WAYS[self.outside].cuts == "above":
             return xp.astype(above & (A != 0), xp.int8)
-        if self.outside == "mask":
+        if WAYS[self.outside].cuts == "both":
             return xp.astype(above & (A != 0), xp.int8) - xp.astype((edges.lo > S) & (A != 0), xp.int8)
         side = xp.astype(above & (A > 0), xp.int8) - xp.astype((edges.lo > S) & (A < 0), xp.int8)
         if self.dual is not None:
@@ -179,9 +201,9 @@ class Clip(NamedTuple):
             Advantages other than 0.
         """
         xp = array_namespace(over)
-        if self.outside == "cap":
+        if WAYS[self.outside].cuts == "above":
             return over
-        if self.outside == "mask":
+        if WAYS[self.outside].cuts == "both":
             return xp.maximum(over, under)
         negative = under if self.dual is None else xp.maximum(under, over / self.dual)
         return xp.where(A > 0, over, negative)
@@ -214,12 +236,12 @@ class Clip(NamedTuple):
     @property
     def zeroes(self) -> bool:
         """Whether a response that is cut loses all its weight. If not, it keeps the weight of the edge."""
-        return self.outside in ZEROING
+        return WAYS[self.outside].zeroes
 
     @property
     def has_lower_edge(self) -> bool:
         """Whether a response may be cut below the band."""
-        return self.outside not in NO_LOWER_EDGE
+        return WAYS[self.outside].cuts != "above"
 
     def _dual_edge(self, edges: Edges) -> Float[Array, "*rows"]:
         assert self.dual is not None

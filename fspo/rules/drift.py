@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import astuple, dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from array_api_compat import array_namespace
 from jaxtyping import Bool, Float, Real
@@ -12,6 +13,7 @@ from jaxtyping import Bool, Float, Real
 from fspo.base.errors import UserError
 from fspo.rules.clip import Array, token_k3
 
+Drift = Literal["none", "kl", "gaussian", "tilted"]
 DriftSource = Literal["two_pass", "lagged"]
 
 
@@ -25,8 +27,6 @@ class TokenMeans(NamedTuple):
 
     k3: Float[Array, " ..."] | float  # mean over tokens of k3 = exp(s_t) - 1 - s_t, nats
     sigma2: Float[Array, " ..."] | float  # mean over tokens of s_t^2, nats squared
-    positive: Float[Array, " ..."] | float = 0.0  # mean of s_t over the tokens of responses with A > 0
-    negative: Float[Array, " ..."] | float = 0.0  # mean of s_t over the tokens of responses with A < 0
 
 
 @dataclass(frozen=True)
@@ -43,51 +43,22 @@ class DriftStats:
         Sum over tokens of ``s_t**2`` (nats squared).
     num_tokens : float
         Number of tokens.
-    positive_sum, positive_tokens, negative_sum, negative_tokens : float
-        Sum of ``s_t`` (nats) and number of tokens, over responses with A > 0 (positive) and with A < 0 (negative).
     """
 
     k3_sum: float = 0.0
     sum_sq: float = 0.0
     num_tokens: float = 0.0
-    positive_sum: float = 0.0
-    positive_tokens: float = 0.0
-    negative_sum: float = 0.0
-    negative_tokens: float = 0.0
 
     @staticmethod
-    def of(
-        k3_sum: Real[Array, " B"],
-        sum_sq: Real[Array, " B"],
-        n: Real[Array, " B"],
-        S: Real[Array, " B"] | None = None,
-        A: Real[Array, " B"] | None = None,
-    ) -> DriftStats:
+    def of(k3_sum: Real[Array, " B"], sum_sq: Real[Array, " B"], n: Real[Array, " B"]) -> DriftStats:
         """Add up the sums of the B responses of this process, as Python floats.
 
         Parameters
         ----------
         k3_sum, sum_sq, n : arrays (B,)
             Each response's sum of k3 and of ``s_t**2`` over its tokens, and its number of tokens.
-        S, A : arrays (B,), optional
-            Log-ratios and advantages, for the sums over A > 0 and over A < 0, which drift ``signed`` needs.
-
-        Raises
-        ------
-        UserError
-            If the shapes differ, or an advantage or the S of a row with A != 0 is not finite.
         """
-        sums = [float(x.sum()) for x in (k3_sum, sum_sq, n)]
-        if S is None or A is None:
-            return DriftStats(*sums)
-        if not tuple(S.shape) == tuple(n.shape) == tuple(A.shape):
-            raise UserError(f"S {tuple(S.shape)}, n {tuple(n.shape)} and A {tuple(A.shape)} must have one shape")
-        by_sign = [float(x[rows].sum()) for rows in (A > 0, A < 0) for x in (S, n)]
-        if not all(math.isfinite(x) for x in (*by_sign, float(A.sum()))):
-            raise UserError(
-                "S or A is not finite: mask such tokens, or look for rewards or log-probabilities that are NaN"
-            )
-        return DriftStats(*sums, *by_sign)
+        return DriftStats(*(float(x.sum()) for x in (k3_sum, sum_sq, n)))
 
     def __add__(self, other: DriftStats) -> DriftStats:
         """Add the drift statistics of two parts of a minibatch, and return those of both parts together."""
@@ -103,30 +74,22 @@ class DriftStats:
         """Mean over tokens of the squared token log-ratio s_t**2, nats squared."""
         return _mean(self.sum_sq, self.num_tokens)
 
-    @property
-    def positive(self) -> float:
-        """Mean of the token log-ratios s_t over the tokens of responses with A > 0, nats."""
-        return _mean(self.positive_sum, self.positive_tokens)
-
-    @property
-    def negative(self) -> float:
-        """Mean of the token log-ratios s_t over the tokens of responses with A < 0, nats."""
-        return _mean(self.negative_sum, self.negative_tokens)
-
 
 def _mean(total: float, count: float) -> float:
     return total / count if count else 0.0
 
 
-def drift_stats(
-    log_ratios: Float[Array, "B T"], mask: Bool[Array, "B T"], advantages: Real[Array, " B"] | None = None
-) -> DriftStats:
-    """Compute the drift statistics of token log-ratios (B, T), over the tokens where ``mask`` (B, T) is true.
+DRIFTS: dict[Drift, Callable[[DriftStats | TokenMeans], Any]] = {
+    "none": lambda means: 0.0,
+    "kl": lambda means: -means.k3,
+    "gaussian": lambda means: -means.sigma2 / 2,
+    "tilted": lambda means: means.sigma2 / 2,
+}
+"""The centre of a band per token, nats, by the name of the drift, from means over a minibatch's tokens."""
 
-    Parameters
-    ----------
-    advantages : array (B,), optional
-        Advantages, for the sums over responses with A > 0 and with A < 0, which drift ``signed`` needs.
+
+def drift_stats(log_ratios: Float[Array, "B T"], mask: Bool[Array, "B T"]) -> DriftStats:
+    """Compute the drift statistics of token log-ratios (B, T), over the tokens where ``mask`` (B, T) is true.
 
     Raises
     ------
@@ -138,9 +101,7 @@ def drift_stats(
     k3, sq, count = token_sums(log_ratios, mask)
     if not all(math.isfinite(float(x.sum())) for x in (k3, sq)):
         raise UserError("a token's log-ratio is not finite: mask it, or look for log-probabilities that are broken")
-    xp = array_namespace(log_ratios)
-    S = xp.sum(xp.where(mask, log_ratios, xp.zeros_like(log_ratios)), axis=-1)
-    return DriftStats.of(k3, sq, count, S, advantages)
+    return DriftStats.of(k3, sq, count)
 
 
 def token_sums(

@@ -1,4 +1,4 @@
-"""Adaptive bands: the range changes during training to reach a target acceptance (docs/theory.md section 2, T14, T15).
+"""Adaptive bands: the range changes during training to reach a target acceptance (docs/theory.md section 2, T14).
 
 An `OnlineRule` starts from a template rule. Before each update it gives an ordinary `Rule`, whose range comes from
 earlier updates alone. After the update it learns from that update's responses. The trainer and the counterfactual
@@ -9,12 +9,12 @@ done.
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Int64, Real
+from jaxtyping import Float, Real
 
 from fspo.base.errors import UserError
 from fspo.rules import Rule, excess_quantile, scaled, standardized_excess
@@ -33,14 +33,6 @@ LEAST_SPREAD = 0.5
 """Least standard deviation by which log lengths are divided.
 
 If the lengths in the first update are nearly equal, a smaller divisor would make later steps too large."""
-MEMORY = 512
-"""Number of past responses whose excess (`standardized_excess`) ``fspo-conformal`` keeps in each bin of lengths.
-
-The rule makes the bin's factor on the half-widths from these excesses."""
-EACH_ROLLOUT = 128
-"""Largest number of responses of one rollout in one bin of lengths whose excess is kept for the next band.
-
-The responses are taken from all updates on the rollout."""
 
 
 @dataclass
@@ -57,11 +49,6 @@ class OnlineState:
     centre, spread : float
         Mean and standard deviation (at least ``LEAST_SPREAD``) of the logarithm of the length n over the responses of
         the first update: z = (log n - centre) / spread.
-    scores : dict of str -> list of float
-        For ``fspo-conformal``: bin of lengths -> excesses (`standardized_excess`) of responses of past rollouts, oldest
-        first.
-    pending : dict of str -> list of float
-        Bin of lengths -> excesses of the present rollout's responses.
     """
 
     updates: int = 0
@@ -69,12 +56,10 @@ class OnlineState:
     slope: float = 0.0
     centre: float = 0.0
     spread: float = 1.0
-    scores: dict[str, list[float]] = field(default_factory=dict)
-    pending: dict[str, list[float]] = field(default_factory=dict)
 
 
 class OnlineRule:
-    """A rule whose band changes after each update or rollout to reach a target acceptance.
+    """A rule whose band changes after each update to reach a target acceptance.
 
     Parameters
     ----------
@@ -119,8 +104,6 @@ class OnlineRule:
             # max only remove rounding errors.
             gamma = min(max(rule.gamma + s.slope / s.spread, EXPONENTS[0]), EXPONENTS[1])
             return replace(scaled(rule, self._bounded(s.log_scale - s.slope * s.centre / s.spread)), gamma=gamma)
-        if rule.adapt == "bins" and s.scores:
-            return replace(rule, factors=self._factors())
         return rule
 
     def observe(self, S: Any, n: Any, A: Any, m: Any = None) -> None:
@@ -157,29 +140,7 @@ class OnlineRule:
             excess, lengths = excess[good], lengths[good]
         if excess.size == 0:
             return
-        if self.template.adapt == "bins":
-            bins = length_bin(lengths)
-            order = np.argsort(bins, kind="stable")
-            scores, bins = excess[order].tolist(), bins[order]
-            starts = np.flatnonzero(np.diff(bins, prepend=bins[0] - 1)).tolist()
-            for start, stop in zip(starts, [*starts[1:], len(scores)], strict=True):
-                self._state.pending.setdefault(str(bins[start]), []).extend(scores[start:stop])
-            self._state.updates += 1
-        else:
-            self._state.updates += self._step(excess, np.log(lengths))
-            self._rule = None
-
-    def end_rollout(self) -> None:
-        """Move the excesses of the present rollout's responses to those of past rollouts.
-
-        Each bin of lengths keeps its newest `MEMORY` excesses. The next band is made from what the bins keep.
-        """
-        s = self._state
-        for name, new in s.pending.items():
-            if len(new) > EACH_ROLLOUT:
-                new = [new[i] for i in np.linspace(0, len(new) - 1, EACH_ROLLOUT).round().astype(int)]
-            s.scores[name] = [*s.scores.get(name, []), *new][-MEMORY:]
-        s.pending = {}
+        self._state.updates += self._step(excess, np.log(lengths))
         self._rule = None
 
     def _step(self, excess: Float[np.ndarray, " N"], log_n: Float[np.ndarray, " N"]) -> bool:
@@ -220,51 +181,3 @@ class OnlineRule:
     def _bounded(self, log_factor: float) -> float:
         """Return exp(``log_factor``), held between the least and the largest factor allowed on the half-widths."""
         return math.exp(min(max(log_factor, LEAST_LOG_FACTOR), self._widest))
-
-    def _factors(self) -> tuple[tuple[float, float], ...]:
-        scores = {int(name): np.asarray(found, np.float64) for name, found in self._state.scores.items()}
-        pooled = conformal_quantile(np.concatenate(list(scores.values())), self._target)
-        # ``last`` is one bin more, for responses longer than any seen. It gets the factor of all bins pooled.
-        last = max(scores) + 1
-        found = []
-        for bin_ in range(last + 1):
-            factor = conformal_quantile(scores.get(bin_, ()), self._target)
-            factor = factor if math.isfinite(factor) else pooled
-            factor = self._bounded(math.log(max(factor, 1e-300)) if factor < math.inf else 0.0)
-            found.append((least_length(bin_), factor))
-        return tuple(found)
-
-
-def length_bin(n: Real[np.ndarray, " N"]) -> Int64[np.ndarray, " N"]:
-    """Return the bin in which ``fspo-conformal`` counts each length n: floor(log2 n), so that a bin holds the lengths
-    from 2^i to 2^(i+1) - 1."""
-    return (np.frexp(n)[1] - 1).astype(np.int64)
-
-
-def least_length(bin_: int) -> float:
-    """Return the least length in bin ``bin_`` of `length_bin`, which holds lengths from 2^bin_ to 2^(bin_+1) - 1."""
-    return 2.0**bin_
-
-
-def conformal_quantile(scores: Any, target: float) -> float:
-    """Return the ceil((n+1) target)-th smallest of n scores, the split-conformal quantile; infinite if n is too small.
-
-    If these scores and a new one are exchangeable, the new score is at most this quantile with a probability of at
-    least ``target`` and, without ties, at most ``target + 1/(n+1)`` (T15; Vovk, Gammerman and Shafer 2005).
-
-    Parameters
-    ----------
-    scores : array (n,)
-    target : float
-        In (0, 1).
-
-    Raises
-    ------
-    UserError
-        If ``target`` does not lie in (0, 1).
-    """
-    if not 0 < target < 1:
-        raise UserError(f"target={target} must lie strictly between 0 and 1")
-    found = np.asarray(scores, np.float64)
-    k = math.ceil((found.size + 1) * target - 1e-12)  # without the 1e-12, rounding could make the rank k too large by 1
-    return float(np.partition(found, k - 1)[k - 1]) if k <= found.size else math.inf

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 from fspo.base.errors import UserError, unknown_name
+from fspo.rules.gone import GONE_PRESETS, check_name
 from fspo.rules.rule import Rule
 
 Estimator = Literal["rloo", "grpo", "dr_grpo"]  # advantage estimators, computed by fspo/advantages.py
@@ -22,36 +23,16 @@ class Preset(NamedTuple):
     aggregation: Aggregation
 
 
-TARGET = 0.8
-"""Target band acceptance of the adaptive presets.
-
-Each preset with a constant range accepted about this share of responses on short runs that were trained with it. The
-first update of each rollout was left out of the share (docs/which_rule.md)."""
-
-
-def _sqrt(name: str, **options: Any) -> Preset:
-    return Preset(Rule("sqrt", 0.03, 0.03, name=name, **options), "grpo", "response")
-
-
 PRESETS: dict[str, Preset] = {
     "none": Preset(Rule("none", name="none"), "rloo", "response"),
     "rloo": Preset(Rule("fixed", 0.2, 0.2, name="rloo"), "rloo", "response"),
     "gspo": Preset(Rule("linear", 3e-4, 4e-4, weight="geometric", name="gspo"), "grpo", "response"),
-    "fspo": _sqrt("fspo"),
-    "fspo-kl": _sqrt("fspo-kl", drift="kl"),
-    "fspo-gaussian": _sqrt("fspo-gaussian", drift="gaussian"),
-    "fspo-tilted": _sqrt("fspo-tilted", drift="tilted"),
-    "fspo-truncate": _sqrt("fspo-truncate", outside="truncate"),
-    "fspo-cap": _sqrt("fspo-cap", outside="cap"),
-    "fspo-signed": _sqrt("fspo-signed", drift="signed"),
-    "fspo-auto": _sqrt("fspo-auto", adapt="range", target=TARGET),
+    "fspo": Preset(Rule("sqrt", 0.03, 0.03, name="fspo"), "grpo", "response"),
+    "fspo-kl": Preset(Rule("sqrt", 0.03, 0.03, drift="kl", name="fspo-kl"), "grpo", "response"),
     "fspo-adaptive": Preset(
-        Rule("power", 0.03, 0.03, gamma=0.5, adapt="exponent", target=TARGET, name="fspo-adaptive"), "grpo", "response"
+        Rule("power", 0.03, 0.03, gamma=0.5, adapt="exponent", target=0.9, name="fspo-adaptive"), "grpo", "response"
     ),
-    "fspo-conformal": _sqrt("fspo-conformal", adapt="bins", target=TARGET),
-    "power": Preset(Rule("power", 0.03, 0.03, gamma=0.75, name="power"), "grpo", "response"),
     "grpo": Preset(Rule("token", 0.2, 0.2, name="grpo"), "grpo", "sequence"),
-    "ctpo": Preset(Rule("prefix", 0.03, 0.03, name="ctpo"), "grpo", "sequence"),
 }
 
 CORRECTIONS: dict[str, Rule] = {
@@ -80,6 +61,8 @@ COMPARED_ADVANTAGE: Estimator = "grpo"
 def preset(name: str, **changes: Any) -> Preset:
     """Return the preset ``name``; ``changes`` are new values for fields of its rule.
 
+    A ``gamma`` makes a band that grows as sqrt(L) one that grows as L**gamma.
+
     Raises
     ------
     UserError
@@ -87,8 +70,7 @@ def preset(name: str, **changes: Any) -> Preset:
     """
     if name.lower() == "ppo":
         raise UserError(f"unknown rule {name!r}: PPO's clip of every token's ratio is the rule 'grpo'")
-    if name not in PRESETS:
-        raise unknown_name("rule", name, tuple(PRESETS))
+    check_name("preset", name, tuple(PRESETS), GONE_PRESETS)
     found = PRESETS[name]
     return found._replace(rule=_changed(found.rule, changes))
 
@@ -100,7 +82,7 @@ def correction(name: str, **changes: Any) -> Rule | None:
     ------
     UserError
         For an unknown correction or field, a lower range for a correction that ignores the lower edge, or a correction
-        on the update's or the total ratio, on which only a clip rule may act.
+        on the update's ratio, on which only a clip rule may act.
     """
     if name == "none":
         return None
@@ -122,26 +104,17 @@ def check_ratios(rule: Rule, correction: Rule | None) -> None:
     Raises
     ------
     UserError
-        If the clip rule is on the engine ratio E or the behaviour ratio D + E, which updates do not change; if the
-        correction is on the update's ratio S or the total ratio S + D + E, which updates change; or if there is a
-        correction and the clip rule is on the total ratio, which contains D + E already.
+        If the clip rule is on the engine ratio E or the behaviour ratio D + E, which updates do not change, or if the
+        correction is on the update's ratio S, which updates change.
     """
-    if rule.on not in ("update", "total"):
+    if rule.on != "update":
         raise UserError(
-            f"rule {rule.label!r}: on={rule.on!r} does not change with the updates, so no clip bounds it; use update "
-            "or total, or make the rule a correction"
+            f"rule {rule.label!r}: on={rule.on!r} does not change with the updates, so no clip bounds it; use update, "
+            "or make the rule a correction"
         )
-    if correction is None:
-        return
-    if correction.on not in ("engine", "behaviour"):
+    if correction is not None and correction.on == "update":
         raise UserError(
-            f"correction {correction.label!r}: on={correction.on!r} is bounded by the clip rule; use engine or "
-            "behaviour"
-        )
-    if rule.on == "total":
-        raise UserError(
-            f"rule {rule.label!r} on='total' weighs the sampler's mismatch already, and correction "
-            f"{correction.label!r} would weigh it twice: use correction 'none', or on='update'"
+            f"correction {correction.label!r}: on='update' is bounded by the clip rule; use engine or behaviour"
         )
 
 
@@ -150,4 +123,6 @@ def _changed(rule: Rule, changes: dict[str, Any]) -> Rule:
     for key in changes:
         if key not in known:
             raise unknown_name("rule field", key, tuple(known))
+    if "gamma" in changes and rule.shape == "sqrt":
+        changes = {"shape": "power"} | changes
     return replace(rule, **changes) if changes else rule

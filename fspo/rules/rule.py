@@ -1,9 +1,9 @@
 """Clip rules: one family of bands in log space, used by the trainer, the simulations and the diagnostics alike.
 
 A rule is a band ``[lo, hi]`` on a sum of ``n`` token log-ratios, a weight, and what happens outside the band
-(docs/theory.md section 2). For sequence rules ``n`` is the response's length, for prefix rules the prefix's length,
-and for token rules 1. The rule says where the band lies; fspo/rules/clip.py decides what happens outside it. The same
-code computes with numpy arrays and with torch tensors.
+(docs/theory.md section 2). For sequence rules ``n`` is the response's length, for token rules 1. The rule says where
+the band lies; fspo/rules/clip.py decides what happens outside it. The same code computes with numpy arrays and with
+torch tensors.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from jaxtyping import Float, Float64, Real
 from fspo.base.arguments import as_numbers, number, one_shape
 from fspo.base.errors import UserError, unknown_name
 from fspo.rules.clip import Applied, Array, Clip, Edges, Outside, Weight
-from fspo.rules.drift import DriftSource, DriftStats, TokenMeans
+from fspo.rules.drift import DRIFTS, Drift, DriftSource, DriftStats, TokenMeans
+from fspo.rules.gone import GONE_PARTS, check_name
 
-Shape = Literal["none", "fixed", "linear", "sqrt", "power", "token", "prefix"]
-Drift = Literal["none", "kl", "gaussian", "tilted", "signed"]
-Adapt = Literal["none", "range", "exponent", "bins"]
+Shape = Literal["none", "fixed", "linear", "sqrt", "power", "token"]
+Adapt = Literal["none", "range", "exponent"]
 Rate = Literal["band", "update"]
-Ratio = Literal["update", "engine", "behaviour", "total"]
+Ratio = Literal["update", "engine", "behaviour"]
 """The log-ratio of a response that a rule acts on (docs/theory.md section 1).
 
 update: S, new less old. engine: E, the sampling weights' log-probability by the trainer less that by the sampler.
-behaviour: D + E, old less the sampler's, with D the staleness, old less the sampling weights'. total: S + D + E."""
+behaviour: D + E, old less the sampler's, with D the staleness, old less the sampling weights'."""
 
 EPS_SHAPES = ("fixed", "linear", "token")
 """Shapes whose range is an eps: the band on the ratio is [1 - range_lo, 1 + range_hi] at n = 1."""
@@ -44,7 +44,7 @@ _CHOICES = {
     "target_rate": get_args(Rate),
 }
 _MAX_LOG_RANGE = 700.0  # largest half-width in nats, because exp of a much larger number overflows float64
-_EXPONENTS = {"fixed": 0.0, "linear": 1.0, "sqrt": 0.5, "token": 1.0, "prefix": 0.5}
+_EXPONENTS = {"fixed": 0.0, "linear": 1.0, "sqrt": 0.5, "token": 1.0}
 
 
 @dataclass(frozen=True)
@@ -53,20 +53,19 @@ class Rule:
 
     Parameters
     ----------
-    shape : {"none", "fixed", "linear", "sqrt", "power", "token", "prefix"}
+    shape : {"none", "fixed", "linear", "sqrt", "power", "token"}
         How the half-widths grow with ``n``, the number of summed token log-ratios. ``none`` has no band, ``fixed`` does
         not grow, ``linear``, ``sqrt`` and ``power`` grow like n, sqrt(n) and n**gamma. ``token`` is a band on each
-        token's log-ratio, ``prefix`` a sqrt band on the sum of each prefix's token log-ratios.
+        token's log-ratio.
     range_lo, range_hi : float
         Lower and upper range. For ``fixed``, ``linear`` and ``token`` a range is an eps: the half-widths at n = 1 are
-        ``-log(1 - range_lo)`` and ``log(1 + range_hi)`` nats; a range_lo of 1 means no lower edge. For ``sqrt``,
-        ``power`` and ``prefix`` a range is a c: the half-width is ``c * n**gamma`` nats (gamma 1/2 but for ``power``).
+        ``-log(1 - range_lo)`` and ``log(1 + range_hi)`` nats; a range_lo of 1 means no lower edge. For ``sqrt``
+        and ``power`` a range is a c: the half-width is ``c * n**gamma`` nats (gamma 1/2 but for ``power``).
     gamma : float, optional
         Exponent of ``power``; refused for the other shapes.
-    drift : {"none", "kl", "gaussian", "tilted", "signed"}
-        Centre of the band per token: 0, ``-k3``, ``-sigma^2/2``, ``+sigma^2/2`` (T13), or the mean token log-ratio over
-        the responses whose advantage has the same sign. k3 and sigma^2 are the minibatch's means over tokens of k3 and
-        of the squared token log-ratio.
+    drift : {"none", "kl", "gaussian", "tilted"}
+        Centre of the band per token: 0, ``-k3``, ``-sigma^2/2`` or ``+sigma^2/2`` (T13). k3 and sigma^2 are the
+        minibatch's means over tokens of k3 and of the squared token log-ratio.
     drift_source : {"two_pass", "lagged"}
         Where the trainer takes the drift statistics from: a pass over the minibatch before its update, or the minibatch
         of the previous update.
@@ -79,16 +78,14 @@ class Rule:
         and hi its upper edge.
     weight : {"sequence", "geometric", "none"}
         Importance weight: exp(S); exp(S/n), whose gradient has a factor 1/n (GSPO); or 1, so that the rule only cuts.
-    adapt : {"none", "range", "exponent", "bins"}
-        What is changed during training to reach ``target`` (fspo/rules/online.py): nothing, the range, the range and
-        the exponent of a ``power`` band, or a factor for each bin of lengths. Training starts from the ranges above.
+    adapt : {"none", "range", "exponent"}
+        What is changed during training to reach ``target`` (fspo/rules/online.py): nothing, the range, or the range and
+        the exponent of a ``power`` band. Training starts from the ranges above.
     target : float, optional
         Wanted acceptance, in (0, 1); needed if ``adapt`` is not "none", refused otherwise.
     target_rate : {"band", "update"}
         Whether ``target`` is a band acceptance or an update acceptance (docs/theory.md section 1).
-    factors : sequence of (length, factor)
-        Both half-widths are multiplied by the factor of the last entry whose length is <= n, or by 1 if there is none.
-    on : {"update", "engine", "behaviour", "total"}
+    on : {"update", "engine", "behaviour"}
         The log-ratio that the band is on (`Ratio`). In this docstring S stands for that log-ratio.
     name : str
         Label in logs and tables.
@@ -110,15 +107,13 @@ class Rule:
     weight: Weight = "sequence"
     adapt: Adapt = "none"
     target: float | None = None
-    target_rate: Rate = "band"
-    factors: tuple[tuple[float, float], ...] = ()
+    target_rate: Rate = "update"
     on: Ratio = "update"
     name: str = ""
 
     def __post_init__(self) -> None:
         for field, choices in _CHOICES.items():
-            if getattr(self, field) not in choices:
-                raise unknown_name(f"rule {field}", str(getattr(self, field)), choices)
+            check_name(f"rule {field}", str(getattr(self, field)), choices, GONE_PARTS.get(field, {}))
         if self.shape != "none":
             for field, value in (("range_lo", self.range_lo), ("range_hi", self.range_hi)):
                 if not value > 0:
@@ -134,14 +129,14 @@ class Rule:
         if self.gamma is not None and not 0 <= self.gamma <= 2:
             raise UserError(f"rule {self.label!r}: gamma={self.gamma} must lie in [0, 2]; 0.5 is FSPO's")
         self.clip.check(f"rule {self.label!r}")
-        if self.weight == "geometric" and self.shape in ("token", "prefix"):
+        if self.weight == "geometric" and self.shape == "token":
             raise UserError(f"rule {self.label!r}: a geometric weight needs a sequence shape; use 'sequence'")
-        if self.drift != "none" and self.shape in ("none", "token", "prefix"):
+        if self.drift != "none" and self.shape in ("none", "token"):
             raise UserError(f"rule {self.label!r}: drift {self.drift!r} needs a sequence band; use drift 'none'")
         self._check_adaptation()
 
     def _check_adaptation(self) -> None:
-        if self.adapt != "none" and self.shape in ("none", "token", "prefix"):
+        if self.adapt != "none" and self.shape in ("none", "token"):
             raise UserError(f"rule {self.label!r}: adapt {self.adapt!r} needs a sequence band; use adapt 'none'")
         if self.adapt == "exponent" and self.shape != "power":
             raise UserError(f"rule {self.label!r}: adapt 'exponent' needs shape 'power' (and gamma, where it starts)")
@@ -149,12 +144,6 @@ class Rule:
             raise UserError(f"rule {self.label!r}: target is what 'adapt' follows; set both or neither")
         if self.target is not None and not 0 < self.target < 1:
             raise UserError(f"rule {self.label!r}: target={self.target} must lie strictly between 0 and 1")
-        # A rule read from the JSON header of a gradient log has lists here, so turn them into tuples again.
-        pairs = tuple((float(n), float(factor)) for n, factor in self.factors)
-        lengths = [n for n, _ in pairs]
-        if lengths != sorted(set(lengths)) or not all(factor > 0 for _, factor in pairs):
-            raise UserError(f"rule {self.label!r}: factors={self.factors} need rising lengths and factors above 0")
-        object.__setattr__(self, "factors", pairs)
 
     @property
     def label(self) -> str:
@@ -162,9 +151,9 @@ class Rule:
         return self.name or f"{self.shape}-{self.outside}"
 
     @property
-    def level(self) -> Literal["sequence", "token", "prefix"]:
-        """What the rule clips as one: whole responses ("sequence"), single tokens ("token") or prefixes ("prefix")."""
-        return self.shape if self.shape in ("token", "prefix") else "sequence"
+    def level(self) -> Literal["sequence", "token"]:
+        """What the rule clips as one: whole responses ("sequence") or single tokens ("token")."""
+        return "token" if self.shape == "token" else "sequence"
 
     @property
     def needs_stats(self) -> bool:
@@ -182,22 +171,20 @@ class Rule:
 
         Otherwise the band follows from this rule and the logged drift.
         """
-        return self.adapt != "none" or self.drift == "signed"
+        return self.adapt != "none"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the rule as plain values for a log's metadata; ``Rule(**values)`` makes the same rule again."""
         return asdict(self)
 
     def half_widths(self, n: Float[Array, "*rows"]) -> tuple[Float[Array, "*rows"], Float[Array, "*rows"]]:
-        """Return the band's half-widths below and above its centre, nats, for responses or prefixes of ``n`` tokens."""
+        """Return the band's half-widths below and above its centre, nats, for responses of ``n`` tokens."""
         xp = array_namespace(n)
         if self.shape == "none":
             infinite = xp.full_like(n, math.inf)
             return infinite, infinite
         gamma = self.gamma if self.gamma is not None else _EXPONENTS[self.shape]
         scale = xp.ones_like(n) if gamma == 0 else n**gamma
-        if self.factors:
-            scale = scale * self._factor(xp, n)
         if self.shape in EPS_SHAPES:
             below = math.inf if self.range_lo == 1 else -math.log1p(-self.range_lo)
             return scale * below, scale * math.log1p(self.range_hi)
@@ -215,15 +202,7 @@ class Rule:
         """
         return replace(self, dual=math.log(ratio) / float(self.half_widths(np.ones(1))[1][0]))
 
-    def _factor(self, xp: Any, n: Float[Array, "*rows"]) -> Float[Array, "*rows"]:
-        found = xp.ones_like(n)
-        for length, factor in self.factors:
-            found = xp.where(n >= length, xp.full_like(n, factor), found)
-        return found
-
-    def centre(
-        self, stats: DriftStats | TokenMeans | None = None, A: Real[Array, " N"] | None = None
-    ) -> Float[Array, " ..."] | float:
+    def centre(self, stats: DriftStats | TokenMeans | None = None) -> Float[Array, " ..."] | float:
         """Compute the centre m of the band, nats per token; on a sum of n log-ratios the centre is m_L = m n.
 
         docs/theory.md section 2 defines each drift.
@@ -232,31 +211,22 @@ class Rule:
         ----------
         stats : DriftStats or TokenMeans, optional
             Statistics of the minibatch over all processes; needed if the rule has a drift.
-        A : array (N,), optional
-            Advantages; needed by drift ``signed``.
 
         Returns
         -------
         float, or array
-            One number for all rows. Drift ``signed`` gives an array of the shape of A (0 where A = 0), and
-            ``TokenMeans`` that hold arrays give an array.
+            One number for all rows; ``TokenMeans`` that hold arrays give an array.
 
         Raises
         ------
         UserError
-            If the rule has a drift, and the statistics or the advantages that the drift needs are missing.
+            If the rule has a drift, and the statistics are missing.
         """
         if self.drift == "none":
             return 0.0
         if stats is None:
             raise UserError(f"rule {self.label!r} centres its band on a drift: pass the minibatch's DriftStats")
-        if self.drift != "signed":
-            return {"kl": -stats.k3, "gaussian": -stats.sigma2 / 2, "tilted": stats.sigma2 / 2}[self.drift]
-        if A is None:
-            raise UserError(f"rule {self.label!r} centres its band by the sign of A: pass the advantages")
-        xp = array_namespace(A)
-        zero = xp.zeros_like(A, dtype=xp.float64)
-        return xp.where(A > 0, zero + stats.positive, xp.where(A < 0, zero + stats.negative, zero))
+        return DRIFTS[self.drift](stats)
 
     def band(
         self, n: Float[Array, "*rows"], m: Real[Array, "#*rows"] | float | None = None
@@ -285,7 +255,7 @@ class Rule:
             If the rule has a drift and ``m`` is missing.
         """
         if m is None and self.needs_stats:
-            raise UserError(f"rule {self.label!r} centres its band on a drift: pass m=rule.centre(stats, A)")
+            raise UserError(f"rule {self.label!r} centres its band on a drift: pass m=rule.centre(stats)")
         return (0.0 if m is None else m) * n
 
     def apply(
@@ -296,7 +266,7 @@ class Rule:
         m: Real[Array, "#*rows"] | float | None = None,
         logged: tuple[Float[Array, "#*rows"], Float[Array, "#*rows"]] | None = None,
     ) -> Applied:
-        """Clip responses (or tokens, or prefixes): return their sides, multipliers and weights, as an `Applied`.
+        """Clip responses (or tokens): return their sides, multipliers and weights, as an `Applied`.
 
         docs/theory.md section 2, "Active side", says which responses are cut.
 

@@ -27,6 +27,7 @@ from fspo.base.files import remove_folder, whole_folder, writing
 from fspo.distributed import files
 from fspo.distributed.tensors import Tensors, holders, is_part, local, whole_state
 from fspo.gradlog.run_folder import CHECKPOINTS, MODEL
+from fspo.rules import DriftStats
 from fspo.sampling.saving import save_model
 
 
@@ -213,8 +214,9 @@ def load(
     """
     with _reading(path):
         state = TrainState(**json.loads((path / "state.json").read_text(encoding="utf-8")))
-        if state.lagged is not None:
-            state.lagged.pop("source", None)  # an entry that only checkpoints of fspo 0.1 have; nothing uses it
+        if state.lagged is not None:  # checkpoints of earlier releases have entries that nothing uses
+            known = DriftStats.__dataclass_fields__
+            state.lagged = {name: value for name, value in state.lagged.items() if name in known}
         names = (_MODEL, _OPTIMIZER, *(_PAST.format(version) for version in state.past))
         weights, moments, *past = (files.listed(path / name, state.shards) for name in names)
     parameters = trainable(model)

@@ -26,8 +26,8 @@ def live_cosine(
 ) -> dict[str, float]:
     """Return the metrics ``grad_cosine/*`` of a scored minibatch, from the responses of all processes.
 
-    Every process must call this function. The result is empty for token and prefix rules: they have a weight for each
-    token, and statement T7 needs one weight for each response.
+    Every process must call this function. The result is empty for token rules: they have a weight for each token, and
+    statement T7 needs one weight for each response.
     """
     if rule.level != "sequence":
         return {}

@@ -24,7 +24,7 @@ from fspo.config import TrainConfig
 from fspo.distributed.layout import asked_for
 from fspo.gradlog.run_folder import CONFIG, MODEL, NOISE
 from fspo.models.shapes import EMBEDDED
-from fspo.objective import log_ratios, objective, ratio_tokens
+from fspo.objective import log_ratios, objective
 from fspo.rollouts.batches import RolloutBatch, plan_microbatches
 from fspo.rollouts.counts import Counts
 from fspo.rules import DriftStats, drift_stats
@@ -140,7 +140,7 @@ def _log(
     stats = _stats(updater, shards, values) if updater.rule.needs_stats else None
     for shard, new in zip(shards, values, strict=True):
         old = shard.old.to(new.dtype)
-        m = updater.rule.centre(stats, shard.advantages)
+        m = updater.rule.centre(stats)
         out = objective(
             new,
             old,
@@ -171,6 +171,5 @@ def _stats(updater: Updater, shards: list[Shard], values: list[torch.Tensor]) ->
     """
     sums = DriftStats()
     for shard, new in zip(shards, values, strict=True):
-        s = ratio_tokens(updater.rule.on, log_ratios(new.double(), shard.old, shard.mask), shard.mismatch)
-        sums += drift_stats(s, shard.mask, shard.advantages.double())
+        sums += drift_stats(log_ratios(new.double(), shard.old, shard.mask), shard.mask)
     return updater.over_processes(sums)

@@ -190,7 +190,6 @@ class Trainer:
             self.reporter.say(f"update {done + 1}/{len(updates)}")
             live |= self.update(batch, minibatches[i], counts, since=done, epoch=epoch)
         self.log.flush(rollout)
-        self.online.end_rollout()
         online = self.online.state if self.rule.adapt != "none" else None
         self.state = replace(self.state, rollout=rollout + 1, online=online)
         self.versions.add(self.state.step)
@@ -287,11 +286,11 @@ class Trainer:
             records = self.updater.accumulate(shards, stats, rule, first=since == 0)
             cause = self._step(counts, guard.find(self.accelerator, records))
         return_freed_memory()
-        if cause is None and rule.adapt != "none" and (since > 0 or rule.on != "update"):
-            # The adaptive band learns from every update that was not skipped. If the rule clips S, it leaves out a
-            # rollout's first update, because every S is 0 there.
+        if cause is None and rule.adapt != "none" and since > 0:
+            # The adaptive band learns from every update that was not skipped, but not from a rollout's first update,
+            # because every S is 0 there.
             S, n, A = self.updater.global_rows(records)
-            self.online.observe(S, n, A, rule.centre(stats, A))
+            self.online.observe(S, n, A, rule.centre(stats))
         self.log.update(batch, records, step=step, since=since, epoch=epoch)
         add_update(counts, records, rule, config, since=since, epoch=epoch)
         if self.is_main and rule.adapt != "none":
@@ -308,7 +307,7 @@ class Trainer:
     def _stats(self, shards: list[Shard], since: int) -> DriftStats | None:
         if not self.rule.needs_stats:
             return None
-        if since == 0 and self.rule.on == "update":  # S = 0 at a first update, so the drift's sums are 0
+        if since == 0:  # S = 0 at a first update, so the drift's sums are 0
             return DriftStats()
         if self.rule.drift_source == "lagged":
             return DriftStats(**(self.state.lagged or {}))

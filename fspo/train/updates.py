@@ -22,7 +22,6 @@ from fspo.objective import (
     log_ratios,
     objective,
     ratio_stats,
-    ratio_sum,
     ratio_tokens,
     token_columns,
 )
@@ -204,9 +203,9 @@ class Updater:
     def drift_stats(self, shards: Sequence[Shard]) -> DriftStats:
         """Compute the drift statistics of a minibatch, from which the rule's drift is estimated.
 
-        They are sums of s_t, s_t^2 and k3 over the response tokens of all processes, s_t the token log-ratio that the
-        rule clips. They take a forward pass at the present weights, because the band's centre must be known before the
-        pass that computes the gradient.
+        They are sums of s_t^2 and k3 over the response tokens of all processes, s_t the token log-ratio. They take a
+        forward pass at the present weights, because the band's centre must be known before the pass that computes the
+        gradient.
         """
         sums = DriftStats()
         for shard in shards:
@@ -214,14 +213,13 @@ class Updater:
             # A dummy microbatch gives a process without work as many passes as the other processes. It too is passed
             # through the model: with sharded weights every process must run the same number of passes.
             if not shard.micro.dummy:
-                s = ratio_tokens(self.rule.on, log_ratios(new, shard.old, shard.mask), shard.mismatch)
-                sums += drift_stats(s, shard.mask, shard.advantages.double())
+                sums += drift_stats(log_ratios(new, shard.old, shard.mask).double(), shard.mask)
         return self.over_processes(sums)
 
     def correction_stats(self, shards: Sequence[Shard]) -> DriftStats | None:
         """Compute the drift statistics of a minibatch, from which the correction's drift is estimated.
 
-        They are sums of s_t, s_t^2 and k3 over the response tokens of all processes, s_t the token log-ratio that the
+        They are sums of s_t^2 and k3 over the response tokens of all processes, s_t the token log-ratio that the
         correction acts on. Updates do not change this s_t, so no forward pass is needed. The result is None if the
         correction has no drift.
         """
@@ -231,34 +229,28 @@ class Updater:
         for shard in shards:
             if not shard.micro.dummy:
                 tokens = ratio_tokens(self.correction.on, shard.old, shard.mismatch)
-                sums += drift_stats(tokens, shard.mask, shard.advantages.double())
+                sums += drift_stats(tokens, shard.mask)
         return self.over_processes(sums)
 
     def lagged_stats(self, records: Sequence[Record]) -> DriftStats:
         """Compute the drift statistics of a minibatch, over all processes, from the records of its update.
 
-        They are sums over the response tokens of the log-ratio that the rule clips. A rule with lagged drift computes
-        the centre of its band in the next minibatch from them.
+        A rule with lagged drift computes the centre of its band in the next minibatch from them.
         """
         sums = DriftStats()
         for record in records:
-            sums += ratio_stats(record.rows, self.rule.on, record.advantages)
+            sums += ratio_stats(record.rows)
         return self.over_processes(sums)
 
     def global_rows(self, records: Sequence[Record]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Gather log-ratio (nats), length (tokens) and advantage of a minibatch's n responses from all processes, (n,).
 
-        The log-ratio is the one that the rule clips. The responses of all processes are sorted by row number, so every
-        process gets the same arrays, however the rows were divided into microbatches.
+        The responses of all processes are sorted by row number, so every process gets the same arrays, however the rows
+        were divided into microbatches.
         """
         parts = gather_object(
             [
-                (
-                    record.shard.micro.rows,
-                    ratio_sum(record.rows, self.rule.on),
-                    record.rows["length"],
-                    record.advantages,
-                )
+                (record.shard.micro.rows, record.rows["log_ratio"], record.rows["length"], record.advantages)
                 for record in records
             ]
         )
@@ -316,12 +308,12 @@ class Updater:
                     shard.advantages,
                     rule,
                     self.objective,
-                    m=rule.centre(stats, shard.advantages),
+                    m=rule.centre(stats),
                     denominator=denominator,
                     ref=shard.ref,
                     mismatch=shard.mismatch,
                     correction=correction,
-                    correction_m=correction and correction.centre(correction_stats, shard.advantages),
+                    correction_m=correction and correction.centre(correction_stats),
                 )
                 if trains:
                     # Data parallelism averages gradients over processes, but the loss's denominator already counts the

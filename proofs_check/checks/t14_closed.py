@@ -26,7 +26,8 @@ def template(adapt: str, target: float = TARGET) -> Rule:
     ``adapt`` says what is learnt: the range, or the exponent too.
     """
     shape, gamma = ("power", 0.5) if adapt == "exponent" else ("sqrt", None)
-    return Rule(shape, 0.3, 0.3, gamma=gamma, drift="kl", adapt=adapt, target=target)  # type: ignore[arg-type]
+    learnt = {"adapt": adapt, "target": target, "target_rate": "band"}
+    return Rule(shape, 0.3, 0.3, gamma=gamma, drift="kl", **learnt)  # type: ignore[arg-type]
 
 
 def drawn(rng: np.random.Generator, model: LogRatioModel, number: int) -> tuple[Floats, Floats]:
@@ -44,7 +45,7 @@ def long_run(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
     slack = []
     for _ in range(100):
         target, rows = rng.uniform(0.05, 0.95), int(rng.integers(1, 20))
-        online = OnlineRule(Rule("sqrt", 0.003, 0.003, adapt="range", target=target))
+        online = OnlineRule(Rule("sqrt", 0.003, 0.003, adapt="range", target=target, target_rate="band"))
         accepted, theta = [], []
         scale, walk = 0.1, rng.uniform(0, 0.6)
         for _ in range(int(rng.integers(5, 120))):
@@ -105,8 +106,6 @@ def learnt_acceptance(
                     online.rule.apply(model.sample(rng, at), at, np.ones_like(at), online.rule.centre(means)).in_band
                 )
             online.observe(S, n, np.ones_like(S), online.template.centre(means))
-            if t % 8 == 7:
-                online.end_rollout()
         found.append(np.mean(kept, axis=0).reshape(16, GRID.size).mean(0))
     return mean_is(np.array(found), np.full(GRID.size, target), wanted=0.02, chains=chains)
 

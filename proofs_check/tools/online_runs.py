@@ -41,12 +41,14 @@ LENGTHS: Floats = np.array([m * 2.0**k for k in range(3, 9) for m in (1.0, 1.5)]
 """Lengths of the simulated responses, with equal shares: 8, 12, 16, 24 ... 384 tokens."""
 RULES = {
     "fspo": Rule("sqrt", 0.03, 0.03, drift="kl"),
-    "learnt range": Rule("sqrt", 0.3, 0.3, drift="kl", adapt="range", target=TARGET),
-    "learnt exponent": Rule("power", 0.3, 0.3, gamma=0.5, drift="kl", adapt="exponent", target=TARGET),
+    "learnt range": Rule("sqrt", 0.3, 0.3, drift="kl", adapt="range", target=TARGET, target_rate="band"),
+    "learnt exponent": Rule(
+        "power", 0.3, 0.3, gamma=0.5, drift="kl", adapt="exponent", target=TARGET, target_rate="band"
+    ),
 }
 """The rules by name. A band that follows a target starts with a range far wider than the one that meets it."""
-ROWS, ROLLOUT = 240, 8
-"""Number of responses in an update, and number of updates in a rollout."""
+ROWS = 240
+"""Number of responses in an update."""
 LEARN, JUDGE, RUNS = 32, 16, 16
 """Number of updates before a run's band is judged, number of updates at which it is judged, and number of independent
 runs.
@@ -139,8 +141,6 @@ def learnt(
             pilot.append(rows)
             for one in online:
                 one.observe(*rows, one.template.centre(means))
-                if t % ROLLOUT == ROLLOUT - 1:
-                    one.end_rollout()
         gammas[:, run] = [0.5 if one.rule.gamma is None else one.rule.gamma for one in online]
     return tuple(Learnt(*parts) for parts in zip(accepted, squares, gammas, strict=True))
 

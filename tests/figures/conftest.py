@@ -37,7 +37,7 @@ def bins(overall: bool = True) -> list[dict]:
 def curve(rule: str, target: float) -> np.ndarray:
     """T1 and T2 at the bins' mean lengths, drift taken as exact, sigma such that the mean over bins is the target."""
     band = PRESETS[rule].rule
-    if band.shape in ("none", "token", "prefix"):
+    if band.shape in ("none", "token"):
         return np.full(len(MEANS), 1.0 if rule == "none" else target)
     band, low, high = replace(band, drift="none"), 1e-8, 1e4
     for _ in range(100):

@@ -45,7 +45,7 @@ def test_short_training_runs(recorded, tmp_path):
 COLUMN = np.array([0.5, np.nan, -2.0, np.inf])
 
 
-def compared(old, new, place="logs/fspo/lre/estimate", new_place=None):
+def compared(old, new, place="logs/fspo/numbers/estimate", new_place=None):
     return record.compare({place: record.summary(old)}, {new_place or place: new})[0]
 
 
@@ -67,7 +67,7 @@ def test_summary_by_hand():
 def test_a_difference_is_seen(other):
     assert compared(COLUMN, COLUMN.copy()) == []
     (line,) = compared(COLUMN, other)
-    assert line.startswith("logs/fspo/lre/estimate: ")
+    assert line.startswith("logs/fspo/numbers/estimate: ")
 
 
 def test_rounding_is_tolerated_in_tables_and_not_in_training():
@@ -83,20 +83,20 @@ def test_text_is_compared():
 
 
 def test_what_is_renamed_is_still_compared(monkeypatch):
-    monkeypatch.setattr(record, "RENAMED", {"lre": "lre_by_bin", "*/estimate": "value"})
+    monkeypatch.setattr(record, "RENAMED", {"numbers": "lre_by_bin", "*/estimate": "value"})
     new_place = "logs/fspo/lre_by_bin/value"
     assert compared(COLUMN, COLUMN, new_place=new_place) == []
     assert len(compared(COLUMN, COLUMN + 1, new_place=new_place)) == 1
-    assert compared(COLUMN, COLUMN) == ["logs/fspo/lre/estimate: missing"]
+    assert compared(COLUMN, COLUMN) == ["logs/fspo/numbers/estimate: missing"]
 
 
 def test_a_declared_difference_is_a_remark(monkeypatch):
-    monkeypatch.setattr(record, "CHANGED", {"*/lre/estimate": "was wrong"})
+    monkeypatch.setattr(record, "CHANGED", {"*/numbers/estimate": "was wrong"})
     differences, remarks = record.compare(
-        {"logs/fspo/lre/estimate": record.summary(COLUMN)}, {"logs/fspo/lre/estimate": COLUMN + 1}
+        {"logs/fspo/numbers/estimate": record.summary(COLUMN)}, {"logs/fspo/numbers/estimate": COLUMN + 1}
     )
     assert differences == []
-    assert remarks == ["1 differ as declared: */lre/estimate: was wrong"]
+    assert remarks == ["1 differ as declared: */numbers/estimate: was wrong"]
 
 
 def test_the_committed_logs_name_no_machine():

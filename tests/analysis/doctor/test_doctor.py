@@ -84,7 +84,7 @@ HEALTHY = {
     "rloo": Plan(rule=preset("rloo").rule, lengths=(16, 256)),
     "gspo": Plan(rule=preset("gspo", range_lo=2e-3, range_hi=2e-3).rule),
     "fspo-kl": Plan(rule=preset("fspo-kl").rule),
-    "fspo-truncate": Plan(rule=preset("fspo-truncate").rule),
+    "fspo-truncate": Plan(rule=preset("fspo", outside="truncate").rule),
     "unclipped": Plan(rule=preset("none").rule),
     "little noise": Plan(noise=1e-3),
     "one epoch": Plan(epochs=1),
@@ -469,7 +469,7 @@ def test_any_log_gets_an_answer_to_every_check(tmp_path_factory, data):
     for name, values in OPTIONAL.items():
         if data.draw(st.booleans()):
             rows[name] = np.resize(data.draw(st.lists(values, min_size=1, max_size=5)), n)
-    rule = data.draw(st.sampled_from(["none", "fspo", "fspo-kl", "gspo", "rloo", "grpo", "fspo-cap", None]))
+    rule = data.draw(st.sampled_from(["none", "fspo", "fspo-kl", "gspo", "rloo", "grpo", None]))
     metadata = {"rule": preset(rule).rule.to_dict(), "aggregation": "token"} if rule else {}
     run = append(tmp_path_factory.mktemp("any"), rows, **metadata)
     diagnosis = examine(run, target=data.draw(st.sampled_from([None, 0.9])))

@@ -117,16 +117,15 @@ CASES: dict[Any, tuple[dict[str, Any], dict[str, list[Any]]]] = {
         {"excess": [[], [NAN], [-1.0], [0.0], ["x"]], "target": NO_SHARE},
     ),
     rules.drift_stats: (
-        {"log_ratios": 0.1 * FULL, "mask": FULL > 0, "advantages": np.ones(2)},
+        {"log_ratios": 0.1 * FULL, "mask": FULL > 0},
         {
-            "advantages": [np.ones(3), np.array([1.0, NAN])],
             "log_ratios": [INF * FULL, np.ones((2, 4))],
             "mask": [np.ones((2, 2), bool)],
         },
     ),
     rules.correction: (
         {"name": "mis"},
-        {"name": ["mi", ""], "range_lo": [0.0, -1.0, NAN], "on": ["update", "total", "x"]},
+        {"name": ["mi", ""], "range_lo": [0.0, -1.0, NAN], "on": ["update", "engine", "x"]},
     ),
     rules.preset: (
         {"name": "fspo"},

@@ -39,7 +39,6 @@ def test_a_band_that_remembers_trains_what_the_objective_does(tmp_path, name, ch
     weights = table().requires_grad_()
     column = log.column
     for number, (batch, _) in enumerate(rollouts):
-        online.end_rollout()
         mask, old = batch.batch["response_mask"].bool(), batch.batch["old_log_probs"]
         m = 0.0  # centre per token
         for step in range(4 * number, 4 * number + 4):

@@ -1,15 +1,16 @@
 """Value and gradient of every rule: by hand, by finite differences, by exact scores of a small policy."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from objective_run import SEQUENCE, STATS, run
+from objective_run import RULES, SEQUENCE, STATS, run
 
 from fspo.base.errors import UserError
 from fspo.objective import ObjectiveConfig, aggregate, kl_terms, objective
-from fspo.rules import PRESETS, DriftStats, preset
+from fspo.rules import DriftStats, preset
 
 E = math.exp
 
@@ -45,26 +46,20 @@ HAND = [
     ("fspo-kl", {}, 0.05, 1.0, 1.0202013400, 0.0),
     ("fspo-kl", {}, -0.09, -1.0, -0.9139311853, -0.9139311853),
     # gaussian: centre -4 * .02 = -.08, band [-.14, -.02]
-    ("fspo-gaussian", {}, 0.0, 1.0, 0.9801986733, 0.0),
-    ("fspo-gaussian", {}, -0.12, -1.0, -E(-0.12), -E(-0.12)),
+    ("gaussian", {}, 0.0, 1.0, 0.9801986733, 0.0),
+    ("gaussian", {}, -0.12, -1.0, -E(-0.12), -E(-0.12)),
     # tilted: centre +.08, band [.02, .14]
-    ("fspo-tilted", {}, 0.10, 1.0, 1.1051709181, 1.1051709181),
-    ("fspo-tilted", {}, 0.0, -1.0, -1.0202013400, 0.0),
+    ("tilted", {}, 0.10, 1.0, 1.1051709181, 1.1051709181),
+    ("tilted", {}, 0.0, -1.0, -1.0202013400, 0.0),
     # truncate: value and gradient at the edge on the active side, M = exp(edge - S)
-    ("fspo-truncate", {}, 0.10, 1.0, 1.0618365465, 1.0618365465),
-    ("fspo-truncate", {}, -0.10, -1.0, -0.9417645336, -0.9417645336),
-    ("fspo-truncate", {}, 0.10, -1.0, -1.1051709181, -1.1051709181),
+    ("truncate", {}, 0.10, 1.0, 1.0618365465, 1.0618365465),
+    ("truncate", {}, -0.10, -1.0, -0.9417645336, -0.9417645336),
+    ("truncate", {}, 0.10, -1.0, -1.1051709181, -1.1051709181),
     # cap: at most exp(.06) whatever the sign
-    ("fspo-cap", {}, 0.10, 1.0, 1.0618365465, 1.0618365465),
-    ("fspo-cap", {}, 0.10, -1.0, -1.0618365465, -1.0618365465),
-    ("fspo-cap", {}, -0.10, -1.0, -0.9048374180, -0.9048374180),
-    # signed: centre 4 * .005 for A > 0, band [-.04, .08]; 4 * -.01 for A < 0, band [-.10, .02]
-    ("fspo-signed", {}, 0.09, 1.0, E(0.08), 0.0),
-    ("fspo-signed", {}, 0.07, 1.0, E(0.07), E(0.07)),
-    ("fspo-signed", {}, -0.11, -1.0, -E(-0.10), 0.0),
-    ("fspo-signed", {}, -0.09, -1.0, -E(-0.09), -E(-0.09)),
-    # bands that learn start as fspo's
-    *((f"fspo-{kind}", {}, 0.10, 1.0, 1.0618365465, 0.0) for kind in ("auto", "adaptive", "conformal")),
+    ("cap", {}, 0.10, 1.0, 1.0618365465, 1.0618365465),
+    ("cap", {}, 0.10, -1.0, -1.0618365465, -1.0618365465),
+    ("cap", {}, -0.10, -1.0, -0.9048374180, -0.9048374180),
+    ("fspo-adaptive", {}, 0.10, 1.0, 1.0618365465, 0.0),  # a band that learns starts as fspo's
     # power .75: .03 * 4^.75 = .03 * 2.8284271247 = .0848528137
     ("power", {}, 0.10, 1.0, 1.0885568343, 0.0),
     ("power", {}, 0.08, 1.0, 1.0832870677, 1.0832870677),
@@ -73,13 +68,13 @@ HAND = [
 
 @pytest.mark.parametrize(("name", "changes", "S", "A", "value", "slope"), HAND)
 def test_sequence_rules_by_hand(name, changes, S, A, value, slope):
-    J, grad, _ = run(preset(name, **changes).rule, [[S / 4] * 4], [A], stats=STATS)
+    J, grad, _ = run(replace(RULES[name], **changes), [[S / 4] * 4], [A], stats=STATS)
     assert pytest.approx(value, rel=1e-9) == J
     np.testing.assert_allclose(grad, [[slope] * 4], rtol=1e-9, atol=0)  # atol 0: a dropped gradient is exactly 0
 
 
 def test_every_preset_is_worked_by_hand():
-    assert {name for name, *_ in HAND} | {"grpo", "ctpo"} == set(PRESETS)
+    assert {name for name, *_ in HAND} | {"grpo"} == set(RULES)
 
 
 def test_token_rule_by_hand():
@@ -100,20 +95,6 @@ def test_token_rule_by_hand():
     assert int(records.cut_dual) == 1
 
 
-def test_prefix_rule_by_hand():
-    # half-widths .03 (1, 1.4142, 1.7321, 2); S_t = .02, .05 (> .0424), .03, .08 (> .06)
-    J, grad, records = run(preset("ctpo").rule, [[0.02, 0.03, -0.02, 0.05]], [1.0], SEQUENCE)
-    assert pytest.approx((E(0.02) + E(0.03 * math.sqrt(2)) + E(0.03) + E(0.06)) / 4) == J
-    # per decision: term t moves token t alone, with the weight exp(S_t)
-    np.testing.assert_allclose(grad, np.array([[E(0.02), 0, E(0.03), 0]]) / 4, rtol=1e-12)
-    assert (int(records.cut_high), float(records.multiplier)) == (2, 0.5)
-    # a hole counts neither in S_t nor in t: 3 tokens, S = .02, .05, .03
-    mask = [[True, False, True, True]]
-    J, grad, _ = run(preset("ctpo").rule, [[0.02, 9.0, 0.03, -0.02]], [1.0], SEQUENCE, mask)
-    assert pytest.approx((E(0.02) + E(0.03 * math.sqrt(2)) + E(0.03)) / 3) == J
-    np.testing.assert_allclose(grad, np.array([[E(0.02), 0, 0, E(0.03)]]) / 3, rtol=1e-12)
-
-
 def ppo(rule, s, mask, A, stats):
     """mean_i of PPO's min (and dual max), written without the package's clip: the function that `drop` descends."""
     n = mask.sum(1).astype(float)
@@ -121,8 +102,8 @@ def ppo(rule, s, mask, A, stats):
         S, scale, A, lo, hi = s, 1.0, A[:, None], math.log1p(-rule.range_lo), math.log1p(rule.range_hi)
     else:
         S, scale = (s * mask).sum(1), n if rule.weight == "geometric" else 1.0
-        lo, hi = rule.band(n, rule.centre(stats, A))
-    centre = rule.centre(stats, A) * n if rule.shape != "token" else 0.0
+        lo, hi = rule.band(n, rule.centre(stats))
+    centre = rule.centre(stats) * n if rule.shape != "token" else 0.0
     j = np.minimum(np.exp(S / scale) * A, np.exp(np.clip(S, lo, hi) / scale) * A)
     if rule.dual is not None and rule.shape != "none":
         j = np.where(A < 0, np.maximum(j, np.exp((centre + rule.dual * (hi - centre)) / scale) * A), j)
@@ -131,7 +112,7 @@ def ppo(rule, s, mask, A, stats):
     return float(np.mean(j))
 
 
-DROPPED = [name for name, p in PRESETS.items() if p.rule.outside == "drop" and name != "ctpo"]
+DROPPED = [name for name, rule in RULES.items() if rule.outside == "drop"]
 
 
 @pytest.mark.parametrize("dual", [None, 2.0])
@@ -143,8 +124,8 @@ def test_drop_is_the_gradient_of_ppos_minimum(name, dual):
     mask[:, 0] = True
     spread = {"gspo": 1e-3, "rloo": 0.2, "grpo": 0.4, "power": 0.1}.get(name, 0.05)
     s, A = rng.normal(0, spread, (B, T)), rng.choice([-1.3, -0.4, 0.0, 0.9], B)
-    stats = DriftStats(2e-3, 4e-3, 1.0, 5e-3, 1.0, -1e-2, 1.0)
-    rule = preset(name, dual=dual).rule
+    stats = DriftStats(2e-3, 4e-3, 1.0)
+    rule = replace(RULES[name], dual=dual)
     J, grad, records = run(rule, s, A, SEQUENCE, mask, stats=stats)
     assert pytest.approx(ppo(rule, s, mask, A, stats), rel=1e-12) == J
     if name != "none":
@@ -177,11 +158,11 @@ def softmax_policy(seed, B=5, T=4, V=3):
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("outside", ["drop", "truncate", "cap"])
-@pytest.mark.parametrize("name", ["rloo", "gspo", "fspo", "fspo-gaussian", "power", "grpo", "ctpo"])
+@pytest.mark.parametrize("name", ["rloo", "gspo", "fspo", "gaussian", "power", "grpo"])
 def test_gradient_is_clipped_weight_times_advantage_times_score(name, outside, seed):
     """Truncate and cap hold the weight: the gradient is that of no function of S, it is exactly M w A psi."""
     theta, log_probs, old, mask, A = softmax_policy(seed)
-    rule = preset(name, outside=outside).rule
+    rule = replace(RULES[name], outside=outside)
     new = log_probs()
     out = objective(new, old, mask, A, rule, ObjectiveConfig("response"), m=rule.centre(STATS))
     (grad,) = torch.autograd.grad(-out.loss, theta, retain_graph=True)
@@ -191,8 +172,8 @@ def test_gradient_is_clipped_weight_times_advantage_times_score(name, outside, s
         for t in range(int(mask[i].sum())):
             step = (new[i, t] - old[i, t]).item()
             S, n = S + step, n + 1
-            if rule.level != "sequence":  # the score of one token, weighted by itself or by its prefix
-                w = held_weight(rule, step if rule.shape == "token" else S, 1 if rule.shape == "token" else n, A[i])
+            if rule.level == "token":  # the score of one token, weighted by itself
+                w = held_weight(rule, step, 1, A[i])
                 expected += w * A[i] * torch.autograd.grad(new[i, t], theta, retain_graph=True)[0]
         if rule.level == "sequence":
             expected_weight = held_weight(rule, S, n, A[i]) / (n if name == "gspo" else 1)
@@ -203,7 +184,7 @@ def test_gradient_is_clipped_weight_times_advantage_times_score(name, outside, s
 
 def held_weight(rule, S, n, A):
     """M w of one row in scalars, from docs/theory.md section 2."""
-    gamma = {"fixed": 0, "linear": 1, "sqrt": 0.5, "power": 0.75, "token": 1, "prefix": 0.5}[rule.shape]
+    gamma = {"fixed": 0, "linear": 1, "sqrt": 0.5, "power": 0.75, "token": 1}[rule.shape]
     is_eps = rule.shape in ("fixed", "linear", "token")
     centre = -n * STATS.sigma2 / 2 if rule.drift == "gaussian" else 0.0
     hi = centre + (math.log(1 + rule.range_hi) if is_eps else rule.range_hi) * n**gamma
@@ -256,7 +237,7 @@ def test_kl_is_finite_far_from_the_reference():
 def test_records_by_hand():
     s = [[0.1, -0.3, 7.0], [0.02, 0.02, 0.02]]
     mask = [[True, True, False], [True, True, True]]
-    _, _, r = run(preset("fspo-truncate").rule, s, [-1.0, 0.0], None, mask)
+    _, _, r = run(RULES["truncate"], s, [-1.0, 0.0], None, mask)
     # row 0: S = -.2 < -.03 sqrt 2 and A < 0; row 1: S = .06 > .03 sqrt 3 = .05196, but A = 0
     assert r.length.tolist() == [2, 3]
     np.testing.assert_allclose(r.log_ratio, [-0.2, 0.06])

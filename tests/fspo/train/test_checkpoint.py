@@ -43,9 +43,10 @@ def test_round_trip_is_exact_and_trains_on_alike(tmp_path: Path, dtype: torch.dt
     assert all(torch.equal(a, b) for a, b in zip(net.parameters(), other.parameters(), strict=True))
 
 
-def test_the_lagged_drift_of_version_0_1_is_read(tmp_path: Path) -> None:
+def test_the_lagged_drift_of_earlier_releases_is_read(tmp_path: Path) -> None:
     net, optimizer = trained()
-    state = TrainState(rollout=1, lagged=asdict(DriftStats(k3_sum=0.5, num_tokens=8.0)) | {"source": "lagged"})
+    old = asdict(DriftStats(k3_sum=0.5, num_tokens=8.0)) | {"source": "lagged", "positive_sum": 0.1}
+    state = TrainState(rollout=1, lagged=old)
     path = checkpoint.save(tmp_path, net, optimizer, state, keep=2)
     found = checkpoint.load(path, net, optimizer)
     assert found.lagged is not None

@@ -147,18 +147,6 @@ def test_a_run_without_a_correction_says_so(tmp_path: Path) -> None:
     assert "behaviour_log_ratio" in log
 
 
-def test_the_total_ratio_in_a_run(tmp_path: Path) -> None:
-    options = ("--rule.preset", "fspo-kl", "--rule.on", "total", "--rule.range_hi", ".0004", "--log.score_every", "0")
-    tiny_run.trainer(tmp_path / "run", *EPOCHS, *options).train()
-    rows = read_log(tmp_path / "run").table.to_pandas()
-    total = rows.log_ratio + rows.behaviour_log_ratio
-    np.testing.assert_allclose(rows.weight, np.exp(total), rtol=1e-6)
-    assert (rows.band_accept == ((rows.lo <= total) & (total <= rows.hi))).all()
-    steps = rows.groupby("step")  # also before the first update, where S = 0 and the total is not
-    np.testing.assert_allclose(steps.drift.first(), -steps.total_k3_sum.sum() / steps.length.sum(), rtol=1e-6)
-    assert (rows[rows.updates_since_rollout == 0].side != 0).any()
-
-
 def test_missing_log_probs_are_counted(tmp_path: Path) -> None:
     trainer = tiny_run.trainer(tmp_path / "run", *CASES["tis"])
     batch, counts = rollout(trainer), Counts()

@@ -115,7 +115,7 @@ TEMPLATE = (
 def test_a_model_on_disk_trains_on_a_data_set(tmp_path: Path, template: str | None) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    more = ["--eval.every", "1", "--rule.preset", "fspo-truncate", "--rollouts", "3"]
+    more = ["--eval.every", "1", "--rule.outside", "truncate", "--rollouts", "3"]
     done = run(*arguments(tmp_path, *more, template=template))
     assert done.returncode == 0, done.stderr
     last = [line for line in done.stderr.splitlines() if not line.startswith("  length ")][-3:]

@@ -41,7 +41,7 @@ def test_every_preset_trains(tmp_path: Path, preset: str) -> None:
 
 
 def test_a_run_writes_the_metrics_that_are_declared(tmp_path: Path) -> None:
-    options = ["--rule.preset=fspo-gaussian", "--rule.adapt=range", "--rule.target=0.8", "--rule.dual=2.0"]
+    options = ["--rule.drift=gaussian", "--rule.adapt=range", "--rule.target=0.8", "--rule.dual=2.0"]
     options += [
         "--rule.kl_coef=0.01",
         "--correction.preset=mis",
@@ -123,7 +123,7 @@ def test_one_update_a_rollout_warns(tmp_path: Path, capfd: pytest.CaptureFixture
 
 
 def test_training_learns(tmp_path: Path) -> None:
-    options = ["--rollouts", "12", "--batch.prompts", "16", "--rule.preset", "fspo-truncate", "--log.score_every", "0"]
+    options = ["--rollouts", "12", "--batch.prompts", "16", "--rule.outside", "truncate", "--log.score_every", "0"]
     tiny_run.trainer(tmp_path / "run", *options).train()
     rewards = [row["reward"] for row in tiny_run.metrics(tmp_path / "run", "train")]
     assert np.mean(rewards[-3:]) > np.mean(rewards[:3]) + 0.25
