@@ -120,8 +120,7 @@ def _scored(
                 tables[name].add(window)
             counts[window.use] += len(window.rows)
             counts["updates"] += window.updates
-        left_out = windows.notes + Notes(counts=population.left_out)
-        counts |= {name: left_out.counts.get(name, 0) for name in LEFT_OUT}
+        counts |= {name: windows.notes.counts.get(name, 0) for name in LEFT_OUT}
         return {name: tables[name].rows() for name in names}, counts, Notes(windows.notes.damage)
 
     many = run.counts.get("scores_taken", 0) >= MANY_SCORES and cores() > 1

@@ -179,9 +179,9 @@ def of_masks(text: str, tables: dict[str, pd.DataFrame]) -> Iterator[MismatchRow
         "acceptance": ("acceptance", "subset == 'all' and measure == 'band'", "estimate"),
         "trend": ("trend", "subset == 'all' and measure == 'band'", "slope"),
         "LRE_2": ("lre", "subset == 'all' and measure == 'band' and norm == 'l2'", "estimate"),
-        "cosine": ("cosine", "bin == -1 and weight == 'sequence'", "estimate"),
-        "bias2": ("population", "bin == -1 and reference == 'population' and quantity == 'bias2'", "estimate"),
-        "mse": ("population", "bin == -1 and reference == 'population' and quantity == 'mse'", "estimate"),
+        "cosine": ("cosine", "bin == -1 and rule != 'random'", "estimate"),
+        "bias2": ("population", "bin == -1 and quantity == 'bias2'", "estimate"),
+        "mse": ("population", "bin == -1 and quantity == 'mse'", "estimate"),
     }
     for target in TARGETS:
         for mask in MASKS:

@@ -192,7 +192,7 @@ def _cosine(seen: Seen, atom: Atom, column: str = "diff_fspo", sign: int = -1) -
     the cosine with the atom's ``outside`` (truncate or cap) less the cosine with drop. ``column`` of the table cosine
     holds the difference; its sign is changed if ``sign`` is -1.
     """
-    where = {"weight": "sequence", "use": "first", "bin": -1}
+    where = {"use": "first", "bin": -1}
     out = []
     for log, row in _rows(seen, "cosine", atom, atom.rival or FAIR, **where):
         found = _interval(row, column)

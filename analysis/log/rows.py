@@ -40,7 +40,6 @@ class Rows:
     cluster: Ints  # number of the response's cluster, a pair (rollout, prompt_id)
     prompt: Ints
     reward: Floats  # reward; NaN if not logged
-    leave_one_out: Floats  # reward minus the mean reward of the other responses to the prompt; NaN if there are none
     k3_sum: Floats  # sum of k3 = e^s - 1 - s over the response's tokens, nats; NaN if not logged
     k3: Floats  # mean k3 per token over the row's minibatch, nats
     sigma2: Floats  # mean s^2 per token over the row's minibatch, s the token log-ratio
@@ -186,21 +185,6 @@ def appearances(rollout: Ints, response: Ints, step: Ints) -> Ints:
     used = np.empty(len(order), np.int64)
     used[order] = position - start
     return used
-
-
-def leave_one_out(reward: Floats, cluster: Ints, response: Ints) -> Floats:
-    """Return the reward minus the mean reward of the cluster's other responses (N,); NaN where there are no others.
-
-    A response that has several rows counts once (docs/theory.md section 5, fresh reference).
-    """
-    if not len(reward):
-        return reward
-    first = np.flatnonzero(~repeated(cluster, response))
-    group = cluster[first]
-    count = np.bincount(group, minlength=int(cluster.max()) + 1)[cluster]
-    total = np.bincount(group, reward[first], minlength=int(cluster.max()) + 1)[cluster]
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.where(count > 1, reward - (total - reward) / (count - 1), np.nan)
 
 
 def windows(rollout: Ints, size: int) -> Ints:

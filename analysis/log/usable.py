@@ -22,7 +22,6 @@ from analysis.log.rows import (
     Rows,
     appearances,
     in_order,
-    leave_one_out,
     numbered,
     repeated,
 )
@@ -215,7 +214,6 @@ def _rows(log: GradLog, partition: Partition, spread: float | None, ratio: Logge
         cluster=cluster,
         prompt=prompt,
         reward=reward,
-        leave_one_out=leave_one_out(reward, cluster, response) if "reward" in log else reward,
         k3_sum=k3_sum,
         k3=drifts[0],
         sigma2=drifts[1],

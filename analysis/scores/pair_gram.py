@@ -12,39 +12,28 @@ from analysis.log.rows import Floats, Ints
 class PairGram:
     """Inner products of score vectors over pairs of responses to different prompts, by bin and overall.
 
-    The first response of a pair is from the left set, the second from the right set, such as the responses of an update
-    and of its audit.
-
     Parameters
     ----------
-    left, right : arrays (n, D), (m, D)
-        Vectors A psi of the left and of the right set. For pairs within one set, pass the same array twice.
-    left_bins, right_bins, left_cluster, right_cluster : int arrays
-        Bin (0..number-1) and prompt (0..clusters-1) of each vector; a prompt has the same number in both sets.
+    vectors : array (n, D)
+        The responses' vectors A psi.
+    bins, cluster : int arrays (n,)
+        Bin (0..number-1) and prompt (0..clusters-1) of each response.
     """
 
-    def __init__(
-        self,
-        left: Floats,
-        right: Floats,
-        left_bins: Ints,
-        right_bins: Ints,
-        left_cluster: Ints,
-        right_cluster: Ints,
-        number: int,
-        clusters: int,
-    ) -> None:
-        self.clusters, self.number = clusters, number
-        gram = left @ right.T
-        same = left_cluster[:, None] == right_cluster[None, :]
+    def __init__(self, vectors: Floats, bins: Ints, cluster: Ints, number: int, clusters: int) -> None:
+        gram = vectors @ vectors.T
+        same = cluster[:, None] == cluster[None, :]
         self._between, self._within = np.where(same, 0.0, gram), np.where(same, gram, 0.0)
-        self._left = _Side(left_bins, left_cluster, number, clusters)
-        self._right = _Side(right_bins, right_cluster, number, clusters)
+        places = [np.flatnonzero(bins == k) for k in range(number)] + [np.arange(len(bins))]
+        # The responses of each bin, and last those of all bins together.
+        self._groups = [
+            _Group(at, cluster[at], np.bincount(cluster[at], minlength=clusters).astype(np.float64)) for at in places
+        ]
 
     def between(self, left: Floats, right: Floats) -> tuple[Floats, Floats]:
         """Return the mean inner product over pairs of responses to different prompts, by bin and overall.
 
-        The vectors are first multiplied by the coefficients ``left`` (n, R) and ``right`` (m, R or 1), such as the
+        The vectors are first multiplied by the coefficients ``left`` (n, R) and ``right`` (n, R or 1), such as the
         factors that R rules give the responses. A pair counts for a bin if both responses are in the bin.
 
         Returns
@@ -53,13 +42,14 @@ class PairGram:
             The mean, and the mean without each of the C prompts; NaN where no pair is left. Row K is over all bins.
         """
         total, without = [], []
-        for a, b in zip(self._left.groups, self._right.groups, strict=True):
-            gram = self._between[np.ix_(a.at, b.at)]
-            rows = a.sums(left[a.at] * (gram @ right[b.at]))
-            cols = b.sums(right[b.at] * (gram.T @ left[a.at]))
+        for a in self._groups:
+            gram = self._between[np.ix_(a.at, a.at)]
+            rows = a.sums(left[a.at] * (gram @ right[a.at]))
+            cols = a.sums(right[a.at] * (gram.T @ left[a.at]))
             whole = rows.sum(0)
-            pairs = a.rows.sum() * b.rows.sum() - float(a.rows @ b.rows)
-            fewer = (a.rows.sum() - a.rows) * (b.rows.sum() - b.rows) - (float(a.rows @ b.rows) - a.rows * b.rows)
+            n, squares = a.rows.sum(), float(a.rows @ a.rows)
+            pairs = n * n - squares
+            fewer = (n - a.rows) ** 2 - (squares - a.rows**2)
             total.append(whole / pairs if pairs > 0 else np.full(whole.shape, np.nan))
             with np.errstate(invalid="ignore", divide="ignore"):
                 without.append(np.where(fewer[:, None] > 0, (whole - rows - cols) / fewer[:, None], np.nan))
@@ -85,7 +75,7 @@ class PairGram:
             The variance in each of K bins and (last) over all bins; the same without each of the C prompts.
         """
         total, without = [], []
-        for k, a in enumerate(self._left.groups):
+        for k, a in enumerate(self._groups):
             own = a.sums(left[a.at] * (self._within[np.ix_(a.at, a.at)] @ left[a.at]))
             n, squares = a.rows.sum(), float(a.rows @ a.rows)
             with np.errstate(invalid="ignore", divide="ignore"):
@@ -97,6 +87,8 @@ class PairGram:
 
 @dataclass(frozen=True)
 class _Group:
+    """The responses of a bin: their indices and prompts, and the number of responses to each prompt."""
+
     at: Ints
     cluster: Ints
     rows: Floats
@@ -105,16 +97,3 @@ class _Group:
         out = np.zeros((len(self.rows), values.shape[1]))
         np.add.at(out, self.cluster, values)
         return out
-
-
-class _Side:
-    """The left or the right set of responses, from which `PairGram` takes the first or the second response of a pair.
-
-    ``groups`` holds the indices and prompts of the responses of each bin, and last those of all bins together.
-    """
-
-    def __init__(self, bins: Ints, cluster: Ints, number: int, clusters: int) -> None:
-        places = [np.flatnonzero(bins == k) for k in range(number)] + [np.arange(len(bins))]
-        self.groups = [
-            _Group(at, cluster[at], np.bincount(cluster[at], minlength=clusters).astype(np.float64)) for at in places
-        ]

@@ -8,7 +8,6 @@ are summed first and then divided once (docs/theory.md section 5, "Population co
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,33 +17,14 @@ from numpy.typing import NDArray
 
 from analysis.log.loading import Run
 from analysis.log.notes import Notes
-from analysis.log.partition import Partition, coordinates
 from analysis.log.ratio import CORRECTED
-from analysis.log.rows import Floats, Ints, Rows, leave_one_out, row_names
+from analysis.log.rows import Floats, Ints, Rows, row_names
 from analysis.rules.evaluate import Case, CaseEffect, evaluate
 from fspo.base.errors import UserError
 from fspo.gradlog import GradLog, read_log
 from fspo.rules import importance_weight
 from fspo.stats.bins import Bins
 from fspo.stats.clusters import dense
-
-
-@dataclass(frozen=True)
-class Fresh:
-    """The responses of one audit. They were sampled with the weights of the update, so their importance weight w is 1
-    (docs/theory.md section 5).
-
-    Attributes
-    ----------
-    prompt, coordinate : arrays (m,)
-        Prompt and coordinate (such as the length) of each of m responses.
-    vectors : array (m, D), float64
-        A psi, where A is the leave-one-out advantage from the logged rewards.
-    """
-
-    prompt: Ints
-    coordinate: Floats
-    vectors: Floats
 
 
 @dataclass(frozen=True)
@@ -59,9 +39,6 @@ class ScoredWindow:
         factor of a correction multiplies the gradient beside exp(S).
     bins, update : int arrays (n,)
         Bin of each row, and number of the row's update within the window.
-    fresh : dict of step -> Fresh
-        By step of an update: the scored responses of the update's audit. It is empty for reused rows, and if the engine
-        or behaviour ratio is analysed.
     """
 
     window: int
@@ -70,7 +47,6 @@ class ScoredWindow:
     vectors: Floats
     bins: Ints
     update: Ints
-    fresh: dict[int, Fresh] = field(default_factory=dict)
     _outcomes: dict[Case, CaseEffect] = field(default_factory=dict, repr=False, compare=False)
 
     def outcome(self, case: Case) -> CaseEffect:
@@ -85,13 +61,8 @@ class ScoredWindow:
         return int(self.update.max()) + 1 if len(self.update) else 0
 
 
-_NO_ADVANTAGE = "no leave-one-out advantage (no finite reward, or the only response to its prompt)"
 LEFT_OUT = {
     "bad_units": "{} scores left out: not finite, or not of unit norm",
-    "audit_rows_without_score": "{} responses of audits left out of the reference fresh: no sound score or coordinate",
-    "audit_rows_without_advantage": "{} responses of audits left out of the reference fresh: " + _NO_ADVANTAGE,
-    "fresh_rows_without_advantage": "{} trained responses left out of the reference fresh: " + _NO_ADVANTAGE,
-    "fresh_updates_left_out": "{} audited updates left out of the reference fresh: fewer than 2 prompts on a side",
 }
 """Text for each kind of score that the tables leave out, by its key under ``scored`` in summary.json's counts."""
 
@@ -100,16 +71,15 @@ LEFT_OUT = {
 class ScoredWindows:
     """Reads the scores of a run window by window, so that memory holds one window at a time.
 
-    Left out are scores that are not finite or whose stored direction is not of unit norm, and responses of audits
-    without a score or a leave-one-out advantage.
+    Left out are scores that are not finite or whose stored direction is not of unit norm.
 
     Attributes
     ----------
     size : int
         Number of rollouts in a window.
     notes : Notes
-        Numbers of scores and of audits' responses that are left out, by keys of ``LEFT_OUT``, and texts that say which
-        sketches cannot be read. The notes are complete after the last window.
+        Numbers of scores that are left out, by keys of ``LEFT_OUT``, and texts that say which sketches cannot be read.
+        The notes are complete after the last window.
     """
 
     run: Run
@@ -122,32 +92,28 @@ class ScoredWindows:
         if not self.run.counts.get("scores_taken"):
             return
         wanted = [
-            *("rollout", "step", "prompt_id", "response_id", "length", "log_ratio", "reward"),
+            *("rollout", "step", "prompt_id", "response_id", "length", "log_ratio"),
             *("score_status", "score_norm", "score_unit", self.run.partition.column),
         ]
         for first, known in self.run.windows(self.size):
             rollouts = int(known.rollout.min()), int(known.rollout.max())
             try:
-                both = read_log(self.run.path, columns=wanted, rollouts=rollouts, phases=("train", "audit"))
+                log = read_log(self.run.path, columns=wanted, rollouts=rollouts)
             except UserError as error:
                 # The files are damaged. Note this and go on with the next window: only this one's scores are lost.
                 self.notes += Notes(damage=(f"the sketches of rollouts {rollouts[0]} to {rollouts[1]}: {error}",))
                 continue
-            self.notes += Notes(damage=tuple(both.damage))
-            yield from self._window(first, known, both)
+            self.notes += Notes(damage=tuple(log.damage))
+            yield from self._window(first, known, log)
 
-    def _window(self, first: int, known: Rows, both: GradLog) -> Iterator[ScoredWindow]:
+    def _window(self, first: int, known: Rows, log: GradLog) -> Iterator[ScoredWindow]:
         """Yield a window's scored rows, first those at first use, then reused ones.
 
-        ``known`` are the window's training rows that can be analysed, read without scores. ``both`` are all training
-        rows of the same rollouts, read again with the columns of scores, and the rows of their audits.
+        ``known`` are the window's training rows that can be analysed, read without scores. ``log`` are all training
+        rows of the same rollouts, read again with the columns of scores.
         """
-        if "score_unit" not in both:
+        if "score_unit" not in log:
             return
-        audit = both.column("phase") == "audit" if "phase" in both else np.zeros(len(both), bool)
-        fresh, left_out = audits(both.where(audit), self.run.partition)
-        self.notes += Notes(counts=left_out)
-        log = both.where(~audit)
         at, psi = log.scores()
         if not len(at):
             return
@@ -172,43 +138,7 @@ class ScoredWindows:
             vectors = psi[chosen] * factor[chosen, None]
             if correction:
                 vectors *= some.A[:, None]
-            taken = fresh if use == "first" and not correction else {}
-            yield ScoredWindow(first, use, some, vectors, self.bins.index(some.coordinate), dense(some.step), taken)
-
-
-def audits(log: GradLog, partition: Partition) -> tuple[dict[int, Fresh], Counter[str]]:
-    """Return the audits (responses sampled anew for an update) in a log's rows, by step.
-
-    Also count the audits' rows that are left out, by reason: no leave-one-out advantage, or no usable score.
-    """
-    found: dict[int, Fresh] = {}
-    left_out: Counter[str] = Counter()
-    if not len(log):
-        return found, left_out
-    if "reward" not in log:
-        left_out["audit_rows_without_advantage"] += len(log)
-        return found, left_out
-    at, psi = log.scores()
-    step, prompt = log.column("step").astype(np.int64), log.column("prompt_id").astype(np.int64)
-    cluster = np.unique(np.stack([step, prompt]), axis=1, return_inverse=True)[1].reshape(-1)
-    advantage = leave_one_out(log.column("reward").astype(np.float64), cluster, log.column("response_id"))
-    known = np.isfinite(advantage)
-    left_out["audit_rows_without_advantage"] += int(np.sum(~known))
-    # Rows with advantage 0 are not counted as missing, because the trainer takes no scores of them.
-    left_out["audit_rows_without_score"] += int(np.sum(np.delete(known & ~np.isclose(advantage, 0, atol=1e-9), at)))
-    if not len(at):
-        return found, left_out
-    coordinate = coordinates(log, partition)
-    whole = _sound(psi, log.column("score_norm")[at]) & np.isfinite(coordinate[at])
-    left_out["audit_rows_without_score"] += int(np.sum(known[at] & ~whole))
-    sound = whole & known[at]
-    at, psi = at[sound], psi[sound].astype(np.float64)
-    for number in np.unique(step[at]):
-        here = step[at] == number
-        rows = at[here]
-        vectors = psi[here] * advantage[rows, None]
-        found[int(number)] = Fresh(prompt[rows], coordinate[rows], vectors)
-    return found, left_out
+            yield ScoredWindow(first, use, some, vectors, self.bins.index(some.coordinate), dense(some.step))
 
 
 def _sound(psi: NDArray[Any], norm: NDArray[Any]) -> NDArray[np.bool_]:

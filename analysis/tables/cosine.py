@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
@@ -39,39 +39,30 @@ from fspo.stats.bins import Bins
 from fspo.stats.clusters import MIN_CLUSTERS, TOO_FEW
 
 REFERENCE_BAND, REFERENCE_MASK = "fspo", "engine-sqrt"
-_WORST = "the same of the worst bin; all bins together only"
 
 
 class CosineRow(NamedTuple):
-    """Cosine of the clipped and the true update on the same batch: one row for each rule, use, weight and bin.
+    """Cosine of the clipped and the true update on the same batch: one row for each rule, use and bin.
 
-    Empty for a run without scores. docs/theory.md section 5.
+    Every clip rule takes the common weight exp(S). The rule random drops as many responses at random: the mean over
+    draws. Empty for a run without scores. docs/theory.md section 5.
     """
 
     case: CaseKey
     place: BinKey
-    reference: Annotated[str, "same_batch: the unclipped update of the same responses", "text"]
-    weight: Annotated[
-        str,
-        "sequence: exp(S) for every rule but corrections; own: the rule's own, for the true update too",
-        "text",
-    ]
-    control: Annotated[bool, "drops as many responses at random (rule random): the mean over draws", "yes or no"]
     estimate: Annotated[Interval, "cosine of the updates, their products pooled before dividing", "cosine"]
     worst_bin: Annotated[Interval, "smallest cosine over the bins; all bins together only", "cosine", "worst_"]
     reason: Reason
     count: Annotated[int, "responses with a score", "rows"]
     clusters: Annotated[int, "prompts of one update with a scored response, summed over updates", "clusters"]
     updates: Annotated[int, "updates with scores", "updates"]
-    worst_index: Annotated[float, "number of the worst bin; all bins together only", "number"]
     diff_fspo: Annotated[
         Interval,
         f"cosine less that of {REFERENCE_BAND} (corrections: {REFERENCE_MASK}) with the same outside and source",
         "cosine",
     ]
     diff_drop: Annotated[Interval, "cosine less that of the same rule with outside drop (corrections: mask)", "cosine"]
-    diff_fspo_worst: Annotated[Interval, f"diff_fspo: {_WORST}", "cosine"]
-    diff_drop_worst: Annotated[Interval, f"diff_drop: {_WORST}", "cosine"]
+    diff_fspo_worst: Annotated[Interval, "diff_fspo: the same of the worst bin; all bins together only", "cosine"]
 
 
 class CosineTable:
@@ -108,7 +99,6 @@ class CosineTable:
     ) -> None:
         self.key, self.bins, self.draws = key, bins, draws
         self.cases = [common_weight(case) for case in cases]
-        self.own = [case for case in cases if case.rule.weight == "geometric" and case.rule.on not in CORRECTED]
         self.targets = list(targets)
         self.trained = [case for case in cases if case.source == "trained" and case.rule.clip.zeroes]
         place = {(c.name, c.rule.outside, c.source, c.target): i for i, c in enumerate(self.cases)}
@@ -142,11 +132,7 @@ class CosineTable:
         for keep in dropped:
             order = np.argsort(self._rng.random((n, self.draws)), axis=0)
             columns.append(np.where(order < keep, weight[:, None], 0.0))
-        own = [window.outcome(case) for case in self.own]
-        for i, found in enumerate(own):
-            if found.reason:
-                use.own_reasons.setdefault(i, found.reason)
-        use.add(window, np.column_stack(columns), weight[:, None], own, self.references)
+        use.add(window, np.column_stack(columns), weight[:, None], self.references)
 
     def rows(self) -> list[CosineRow]:
         """Return the rows of the table cosine."""
@@ -159,33 +145,25 @@ class CosineTable:
             for i, case in enumerate(self.cases):
                 key = CaseKey(RuleKey.of(self.key, case), "nonzero", name)
                 references = {name: others[i] for name, others in self.references.items()}
-                out += self._rows(key, "sequence", columns, [i], use, use.reasons.get(i, ""), references)
+                out += self._rows(key, columns, [i], use, use.reasons.get(i, ""), references)
             start = len(self.cases)
             controls = [("matched", t) for t in self.targets]
             controls += [("trained", float("nan"))] if self.trained else []
             for source, target in controls:
                 key = CaseKey(RuleKey(self.key, "random", self.plain, source, target), "nonzero", name)
                 draws = list(range(start, start + self.draws))
-                out += self._rows(key, "sequence", columns, draws, use, "", {}, control=True)
+                out += self._rows(key, columns, draws, use, "", {})
                 start += self.draws
-            if self.own:
-                own = (use.own_inner, use.own_left, use.own_right)
-                columns = CosineColumns.of(*own, update, self.width, cluster=cluster)
-                for i, case in enumerate(self.own):
-                    key = CaseKey(RuleKey.of(self.key, case), "nonzero", name)
-                    out += self._rows(key, "own", columns, [i], use, use.own_reasons.get(i, ""), {})
         return out
 
     def _rows(
         self,
         case: CaseKey,
-        weight: str,
         columns: CosineColumns,
         at: list[int],
         use: _Use,
         reason: str,
         references: dict[str, int | None],
-        control: bool = False,
     ) -> list[CosineRow]:
         number = len(self.bins)
         out: list[CosineRow] = []
@@ -193,7 +171,6 @@ class CosineTable:
             clusters, count, total = use.cluster_count[k], use.count[k], use.total[k]
             why = reason or (TOO_FEW if clusters < MIN_CLUSTERS else "")
             cosine = worst = UNKNOWN
-            worst_index = float("nan")
             gaps: dict[str, Interval] = {}
             if not why:
                 cosine = Interval(*columns.interval(k, at))
@@ -202,17 +179,14 @@ class CosineTable:
                 for name, other in references.items():
                     if other is not None:
                         gaps[name] = Interval(*columns.difference(k, at[0], other, name))
-                        if k == number:
+                        if k == number and name == "diff_fspo":
                             gaps[f"{name}_worst"] = Interval(*columns.difference(k + 1, at[0], other, name))
             if k == number and not why:
                 worst = Interval(*columns.interval(number + 1, at))
-                means = columns.of_bins(at).mean(1)
-                worst_index = float(np.nanargmin(means)) if np.isfinite(means).any() else worst_index
             row = CosineRow(
                 *(case, BinKey.of(self.bins, k, total / count if count else float("nan"))),
-                *("same_batch", weight, control, cosine, worst, why, int(count), int(clusters)),
-                *(len(use.inner.total), worst_index),
-                *(gaps.get(name, UNKNOWN) for name in CosineRow._fields[-4:]),
+                *(cosine, worst, why, int(count), int(clusters), len(use.inner.total)),
+                *(gaps.get(name, UNKNOWN) for name in CosineRow._fields[-3:]),
             )
             out.append(row)
         return out
@@ -224,13 +198,11 @@ class _Use:
 
     def __init__(self, number: int) -> None:
         self.inner, self.left, self.right = Products(), Products(), Products()
-        self.own_inner, self.own_left, self.own_right = Products(), Products(), Products()
         self.cluster_update: list[Ints] = []
         self.prompt: list[Ints] = []  # for each update an array (2, C): rollout and prompt of each of its C clusters
         self.count, self.cluster_count, self.total = np.zeros(number + 1), np.zeros(number + 1), np.zeros(number + 1)
         self.cross: dict[str, list[Floats]] = {}
         self.reasons: dict[int, str] = {}
-        self.own_reasons: dict[int, str] = {}
         self.number = number
         self.updates = 0
 
@@ -239,24 +211,19 @@ class _Use:
         window: ScoredWindow,
         coefficients: Floats,
         weight: Floats,
-        own: list[Any],
         references: dict[str, list[int | None]],
     ) -> None:
         """Add a window: the inner products of the true and the clipped gradients of each of its updates.
 
         ``coefficients`` (n, R) are the clipped weights M w that R rules, or draws of the random control, leave the
-        window's n responses; ``weight`` (n, 1) is w = exp(S). ``own`` holds, for each rule that weights by exp(S/L),
-        what the rule does to the responses with that weight in place of exp(S).
+        window's n responses; ``weight`` (n, 1) is w = exp(S).
         """
         k = self.number
-        own_left = np.column_stack([f.clipped_weight for f in own]) if own else None
-        own_right = np.column_stack([f.weight for f in own]) if own else None
         for number in range(window.updates):
             at = np.flatnonzero(window.update == number)
             _, one, code = np.unique(window.rows.cluster[at], return_index=True, return_inverse=True)
             cluster = code.reshape(-1).astype(np.int64)
-            bins, length = window.bins[at], window.rows.length[at]
-            place = window.rows.coordinate[at]
+            bins, place = window.bins[at], window.rows.coordinate[at]
             gram = UpdateGram(window.vectors[at], bins, cluster, k)
             c, w = coefficients[at], weight[at]
             self.inner.add(*gram.products(c, w))
@@ -266,13 +233,6 @@ class _Use:
                 if others:
                     paired = c[:, [i if other is None else other for i, other in enumerate(others)]]
                     self.cross.setdefault(name, []).append(gram.inner(c[:, : len(others)], paired))
-            if own_left is not None and own_right is not None:
-                # A rule with the weight exp(S/L) has the gradient exp(S/L) psi / L (docs/theory.md section 2), so
-                # divide these weights by L.
-                a, b = np.nan_to_num(own_left[at]) / length[:, None], np.nan_to_num(own_right[at]) / length[:, None]
-                self.own_inner.add(*gram.products(a, b))
-                self.own_left.add(*gram.products(a, a))
-                self.own_right.add(*gram.products(b, b))
             self.prompt.append(np.stack([window.rows.rollout[at][one], window.rows.prompt[at][one]]))
             self.cluster_update.append(np.full(gram.clusters, self.updates))
             self.updates += 1

@@ -41,7 +41,6 @@ class LemmaRow(NamedTuple):
     """
 
     case: CaseKey
-    weight: Annotated[str, "sequence: the weight exp(S) for every rule", "text"]
     window: Annotated[int, "first rollout of the window; of a single update its rollout", "rollout"]
     rollouts: Annotated[int, "rollouts that the row is about", "rollouts"]
     updates: Annotated[float, "updates that the row is about; empty where the rule could not be evaluated", "updates"]
@@ -53,12 +52,8 @@ class LemmaRow(NamedTuple):
     slack: Annotated[float, "cosine less bound", "cosine"] = np.nan
     kappa: Annotated[float, "kappa of T7: cancellation between the bins", "number"] = np.nan
     kappa_c: Annotated[float, "kappa_c of T7: the same of the clipped update", "number"] = np.nan
-    kappa_c2: Annotated[float, "kappa_c in the quadratic norm", "number"] = np.nan
     eta: Annotated[float, "eta of T7: what clipping inside bins changes", "number"] = np.nan
     lre_inf: Annotated[float, "LRE_inf of the update's acceptance over the bins (plug-in)", "share"] = np.nan
-    lre_1: Annotated[float, "LRE_1 of it", "share"] = np.nan
-    lre_2: Annotated[float, "LRE_2 of it", "share"] = np.nan
-    a_bar: Annotated[float, "mean acceptance: a_upd for drop, b otherwise", "share"] = np.nan
     e_len: Annotated[float, "part of the error across bins, over ||g|| (T8)", "number"] = np.nan
     e_in: Annotated[float, "part of the error inside bins, over ||g|| (T8)", "number"] = np.nan
     identity_residual: Annotated[float, "how far T8's identity fails, over ||g||: rounding", "number"] = np.nan
@@ -144,7 +139,7 @@ class LemmaTable:
             kept = np.stack([effects[i].side == 0 for i in cases]).astype(np.float64)
             above, below = np.where(drop, by_bin(kept), by_bin(clipped)), np.where(drop, count, total_weight)
             strata = StrataSums(count, above, below, g, *vectors(clipped))
-            plain = [LemmaRow(self._key(i, window), "sequence", -1, 1, 1, -1) for i in cases]
+            plain = [LemmaRow(self._key(i, window), -1, 1, 1, -1) for i in cases]
             for u in range(window.updates):
                 at = [row._replace(window=first[u], step=steps[u]) for row in plain]
                 for i, row in zip(cases, filled(at, strata, np.array([u])), strict=True):
@@ -154,7 +149,7 @@ class LemmaTable:
                 for i, row in zip(cases, filled(at, strata, np.arange(window.updates)), strict=True):
                     table[i].append(row)
         for i, found in enumerate(effects):
-            no_row = LemmaRow(self._key(i, window), "sequence", *several, np.nan, -1, reason=found.reason)
+            no_row = LemmaRow(self._key(i, window), *several, np.nan, -1, reason=found.reason)
             self.table += table.get(i, [no_row])
 
     def _key(self, i: int, window: ScoredWindow) -> CaseKey:
@@ -192,12 +187,8 @@ def filled(rows: Sequence[LemmaRow], strata: StrataSums, at: Ints) -> Iterator[L
             slack=lemma.cosine - bound,
             kappa=lemma.kappa,
             kappa_c=lemma.kappa_c,
-            kappa_c2=lemma.kappa_c2,
             eta=lemma.eta,
             lre_inf=lemma.lre.inf,
-            lre_1=lemma.lre.l1,
-            lre_2=lemma.lre.l2,
-            a_bar=mean,
             e_len=lemma.e_len_ratio,
             e_in=lemma.e_in_ratio,
             # Use np.maximum: Python's max may drop a NaN, and a residual of NaN must count as a violation.

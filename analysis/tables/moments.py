@@ -20,29 +20,14 @@ from analysis.tables.columns import UNKNOWN, BinKey, Interval, RunKey, mean_at
 from fspo.rules import MAX_EXPONENT, importance_weight
 from fspo.stats.bins import Bins
 from fspo.stats.clusters import MIN_CLUSTERS, TOO_FEW, dense, ratios
-from fspo.stats.intervals import CONFIDENCE, EQUIVALENCE, simultaneous_half_widths, t_quantile
+from fspo.stats.intervals import CONFIDENCE, simultaneous_half_widths, t_quantile
 
 SIGNS = {"all": 0, "positive": 1, "negative": -1}
 GRID = special.ndtri(np.arange(1, 20) / 20)
 """The 19 points at which the law of z (standardised S) is compared with the normal law: its quantiles 1/20 to 19/20."""
 
-Z = "z, S less its bin's mean over (root of sum S^2 / sum L of the update) sqrt(L)"
 Subset = Annotated[str, "all: every response; nonzero: responses whose advantage A is not 0", "text"]
 Use = Annotated[str, "first: no update has used the response before; reused: some update has", "text"]
-
-
-class ShapeColumns(NamedTuple):
-    """Columns that describe the shape of the law of z (docs/theory.md section 7)."""
-
-    skew: Annotated[Interval, f"skewness of {Z}", "number"] = UNKNOWN
-    excess_kurtosis: Annotated[Interval, "excess kurtosis of z", "number"] = UNKNOWN
-    ks_distance: Annotated[
-        Interval,
-        "largest |F(t) - Phi(t)| over the twentieths of the normal law, F the law of z over its standard deviation",
-        "probability",
-        "ks_",
-    ] = UNKNOWN
-    var_z: Annotated[float, "variance of z", "number"] = np.nan
 
 
 class MomentRow(NamedTuple):
@@ -58,13 +43,18 @@ class MomentRow(NamedTuple):
     count: Count
     clusters: Clusters
     mean_S: Annotated[Interval, "mean of S", "nats"]
-    drift_per_token: Annotated[Interval, "sum of S over sum of L", "nats per token"]
     var_S: Annotated[Interval, "variance of S about the bin's mean", "nats squared"]
     k3_per_token: Annotated[float, "sum of k3 over sum of L: the estimate of KL(old||new)", "nats per token"]
     mean_weight: Annotated[
         Interval, f"mean of exp(S), the exponent at most {MAX_EXPONENT:g}; 1 at first use (T9)", "number"
     ]
-    shape: ShapeColumns
+    ks_distance: Annotated[
+        Interval,
+        "largest |F(t) - Phi(t)| over the twentieths of the normal law, F the law of z over its standard deviation, z "
+        "being S less its bin's mean over (root of sum S^2 / sum L of the update) sqrt(L)",
+        "probability",
+        "ks_",
+    ]
     reason: Reason
 
 
@@ -83,12 +73,7 @@ class ScalingRow(NamedTuple):
     drift_per_token: Annotated[Interval, "sum of S over sum of L", "nats per token", "drift_"]
     count: Count
     clusters: Clusters
-    ci90_low: Annotated[float, f"lower end of the {100 * EQUIVALENCE:g} % interval of slope_2H", "number"]
-    ci90_high: Annotated[float, "upper end of it", "number"]
     reason: Reason
-    drift_minus_kl: Annotated[
-        Interval, "sum of S + k3 over sum of L: drift less -KL, 0 at first use (T9)", "nats per token"
-    ]
     k3_per_token: Annotated[float, "sum of k3 over sum of L", "nats per token"]
 
 
@@ -127,7 +112,6 @@ def _moments(key: tuple[RunKey, str, str], view: BinnedRows, scale: Floats, bins
     rows, number = view.rows, len(bins)
     S, L = rows.S, rows.length
     mean = ratios(S, view.cluster, view.bins, number)
-    drift = ratios(S, view.cluster, view.bins, number, L)
     k3 = ratios(rows.k3_sum, view.cluster, view.bins, number, L)
     z = standardized(S, L, scale, view.bins)
     out: list[MomentRow] = []
@@ -136,14 +120,14 @@ def _moments(key: tuple[RunKey, str, str], view: BinnedRows, scale: Floats, bins
         counts = int(mean.count[k]), int(mean.clusters[k])
         at = view.bins == k if k < number else np.ones(len(S), bool)
         if mean.clusters[k] < MIN_CLUSTERS:
-            nothing = (UNKNOWN, UNKNOWN, UNKNOWN, np.nan, UNKNOWN, ShapeColumns())
+            nothing = (UNKNOWN, UNKNOWN, np.nan, UNKNOWN, UNKNOWN)
             out.append(MomentRow(*key, place, *counts, *nothing, TOO_FEW))
             continue
         cluster = dense(view.cluster[at])
         weight = ratios(importance_weight(S[at]), cluster, np.zeros(at.sum(), np.int64), 1)
         row = MomentRow(
-            *(*key, place, *counts, mean_at(mean, k), mean_at(drift, k), variance_interval(S[at], cluster)),
-            *(k3.value[k], mean_at(weight, 0), shape_of(z[at], cluster), ""),
+            *(*key, place, *counts, mean_at(mean, k), variance_interval(S[at], cluster)),
+            *(k3.value[k], mean_at(weight, 0), normal_distance(z[at], cluster), ""),
         )
         out.append(row)
     return out
@@ -175,31 +159,18 @@ def variance_interval(x: Floats, cluster: Ints, level: float = CONFIDENCE) -> In
     return Interval(variance, variance * float(np.exp(-half)), variance * float(np.exp(half)))
 
 
-def shape_of(z: Floats, cluster: Ints) -> ShapeColumns:
-    """Return skewness and excess kurtosis of the numbers z (N,), with intervals, and their distance from a normal law.
+def normal_distance(z: Floats, cluster: Ints) -> Interval:
+    """Return how far the law of the numbers z (N,) is from a normal law, with an interval.
 
-    ``ks_distance`` is the largest difference, at the points ``GRID``, between the distribution functions of z, scaled
-    to unit variance, and of the normal law: how far the share of S below an edge can be from the share under a normal
-    law. Its interval comes from simultaneous confidence limits at all points; it lies above 0 if normality is rejected.
+    It is the largest difference, at the points ``GRID``, between the distribution functions of z, scaled to unit
+    variance, and of the normal law: how far the share of S below an edge can be from the share under a normal law. Its
+    interval comes from simultaneous confidence limits at all points; it lies above 0 if normality is rejected.
     """
     clusters = int(cluster.max()) + 1
     sd = float(z.std())
     if clusters < MIN_CLUSTERS or not sd > 0:
-        return ShapeColumns()
+        return UNKNOWN
     u = (z - z.mean()) / sd
-    m3, m4 = float(np.mean(u**3)), float(np.mean(u**4))
-    # Influence of each row on skewness and kurtosis. It takes into account that the mean and the variance of z, which
-    # standardise z, are estimated from the same rows.
-    influences = (
-        (m3, u**3 - m3 - 3 * u - 1.5 * m3 * (u**2 - 1)),
-        (m4 - 3, u**4 - m4 - 4 * m3 * u - 2 * m4 * (u**2 - 1)),
-    )
-    t = t_quantile(clusters - 1)
-    moments: list[Interval] = []
-    for value, influence in influences:
-        scores = np.bincount(cluster, influence) / len(u)
-        half = t * float(np.sqrt(np.sum(scores**2) * clusters / (clusters - 1)))
-        moments.append(Interval(value, value - half, value + half))
     below = below_grid(u, cluster, clusters)
     law = below.sum(0) / len(u)
     sums = below - np.outer(np.bincount(cluster), law) + of_standardising(u, cluster, clusters)
@@ -207,7 +178,7 @@ def shape_of(z: Floats, cluster: Ints) -> ShapeColumns:
     half_widths = simultaneous_half_widths(covariance, clusters - 1)
     distance = np.abs(law - special.ndtr(GRID))
     ends = float(np.max(np.maximum(distance - half_widths, 0))), float(np.max(distance + half_widths))
-    return ShapeColumns(moments[0], moments[1], Interval(float(distance.max()), *ends), sd**2)
+    return Interval(float(distance.max()), *ends)
 
 
 def below_grid(u: Floats, cluster: Ints, clusters: int) -> Floats:
@@ -246,36 +217,25 @@ def _scaling(key: tuple[RunKey, str, str], view: BinnedRows, scale: Floats) -> l
         clusters = len(np.unique(cluster))
         nan = float("nan")
         if clusters < MIN_CLUSTERS:
-            ends = UNKNOWN, len(rows), clusters, nan, nan, TOO_FEW, UNKNOWN, nan
+            ends = UNKNOWN, len(rows), clusters, TOO_FEW, nan
             out.append(ScalingRow(*key, sign, UNKNOWN, nan, *ends))
             continue
         z = standardized(rows.S, rows.length, scale[at], bins)
-        fit = exponent(z**2 * rows.length, rows.length, cluster)
+        slope, reason = exponent(z**2 * rows.length, rows.length, cluster)
         residual = z * scale[at] * np.sqrt(rows.length)
         with np.errstate(divide="ignore", invalid="ignore"):
-            intercept = float(np.log(np.sum(residual**2) / np.sum(rows.length**fit.slope.value)))
+            intercept = float(np.log(np.sum(residual**2) / np.sum(rows.length**slope.value)))
         one = np.zeros(len(rows), np.int64)
         drift = mean_at(ratios(rows.S, cluster, one, 1, rows.length), 0)
-        excess = mean_at(ratios(rows.S + rows.k3_sum, cluster, one, 1, rows.length), 0)
         k3 = float(np.sum(rows.k3_sum) / np.sum(rows.length))
-        ends = len(rows), clusters, fit.ci90_low, fit.ci90_high, fit.reason, excess, k3
-        out.append(ScalingRow(*key, sign, fit.slope, intercept, drift, *ends))
+        ends = len(rows), clusters, reason, k3
+        out.append(ScalingRow(*key, sign, slope, intercept, drift, *ends))
     return out
 
 
-class Exponent(NamedTuple):
-    """The slope 2H of log Var(S|L) on log L, with its intervals at the levels CONFIDENCE and EQUIVALENCE (``ci90``),
-    and the reason if the slope is NaN.
-    """
-
-    slope: Interval = UNKNOWN
-    ci90_low: float = np.nan
-    ci90_high: float = np.nan
-    reason: str = ""
-
-
-def exponent(y: Floats, L: Floats, cluster: Ints) -> Exponent:
-    """Estimate the slope of log E[y|L] on log L by gamma quasi-likelihood, with cluster-robust errors.
+def exponent(y: Floats, L: Floats, cluster: Ints) -> tuple[Interval, str]:
+    """Estimate the slope of log E[y|L] on log L by gamma quasi-likelihood, with a cluster-robust interval. The second
+    value is a text that says why there is no slope, or "".
 
     With x = log L and a model ``log mu = b0 + b1 x`` of the mean mu of y, the equation ``sum (1, x) (y / mu - 1) = 0``
     is solved for b0 and the slope b1. So every row has equal weight whatever its length, and no law of y is assumed
@@ -294,14 +254,14 @@ def exponent(y: Floats, L: Floats, cluster: Ints) -> Exponent:
     centre = x.mean()
     x = x - centre
     if not x.std() > 1e-9:
-        return Exponent(reason="all responses have one length")
+        return UNKNOWN, "all responses have one length"
     if not y.mean() > 0:
-        return Exponent(reason="S does not vary")
+        return UNKNOWN, "S does not vary"
     # A squared deviation y that is smaller than this is a rounding error: all rows of that length have the same S.
     varies = x[y > 1e-20 * y.mean()]
     # If S varies only at lengths below the mean, or only above it, no finite slope solves the equation of the fit.
     if not varies.min() < 0 < varies.max():
-        return Exponent(reason="S varies only at lengths on one side of their mean")
+        return UNKNOWN, "S varies only at lengths on one side of their mean"
     b = np.array([np.log(y.mean()), 0.0])
     design = np.column_stack([np.ones_like(x), x])
     for _ in range(100):
@@ -312,12 +272,11 @@ def exponent(y: Floats, L: Floats, cluster: Ints) -> Exponent:
         if np.max(np.abs(step)) < 1e-10:
             break
     else:
-        return Exponent(reason="the fit of the exponent did not converge")
+        return UNKNOWN, "the fit of the exponent did not converge"
     scores = design * (y * np.exp(-(design @ b)) - 1)[:, None]
     clusters = int(cluster.max()) + 1
     sums = np.stack([np.bincount(cluster, s) for s in scores.T], axis=1)
     bread = np.linalg.inv((design * (y * np.exp(-(design @ b)))[:, None]).T @ design)
     se = float(np.sqrt((bread @ (sums.T @ sums) @ bread)[1, 1] * clusters / (clusters - 1)))
-    t95, t90 = t_quantile(clusters - 1), t_quantile(clusters - 1, EQUIVALENCE)
-    slope = float(b[1])
-    return Exponent(Interval(slope, slope - t95 * se, slope + t95 * se), slope - t90 * se, slope + t90 * se)
+    half, slope = t_quantile(clusters - 1) * se, float(b[1])
+    return Interval(slope, slope - half, slope + half), ""

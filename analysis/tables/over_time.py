@@ -20,19 +20,18 @@ from fspo.stats.intervals import proportion_interval
 
 
 class OverTimeRow(NamedTuple):
-    """How often the rule that trained clipped: one row for each rollout and bin, first use and reuse together.
+    """How often responses lay outside the band of the rule that trained: one row for each rollout and bin, first use
+    and reuse together.
 
-    Empty if the log neither names the rule that trained nor holds the columns of what it did. docs/theory.md section 2.
+    Empty if the log neither names the rule that trained nor says which responses lay in its band. docs/theory.md
+    section 2.
     """
 
     run: RunKey
     window: Annotated[int, "number of the rollout", "rollout"]
-    use: Annotated[str, "all: first use and reuse together", "text"]
     place: BinKey
-    cut: Annotated[int, "rows whose gradient was cut", "rows"]
-    out_of_band: Annotated[int, "rows outside the band", "rows"]
     count: Count
-    estimate: Annotated[Interval, "out_of_band over count", "share"]
+    estimate: Annotated[Interval, "share of the rows outside the band", "share"]
     clusters: Clusters
     reason: Reason
 
@@ -54,9 +53,6 @@ class TrainingRow(NamedTuple):
 def over_time_rows(run: Run, bins: Bins, rows: Rows, outcome: CaseEffect | None) -> list[OverTimeRow]:
     """Make the rows of the table over_time, by rollout and bin, from rows at first use and reused rows together.
 
-    The column ``estimate`` is the share of rows outside the band of the rule that trained, ``cut`` the number of rows
-    whose gradient this rule cut.
-
     Parameters
     ----------
     rows : Rows (N,)
@@ -67,10 +63,10 @@ def over_time_rows(run: Run, bins: Bins, rows: Rows, outcome: CaseEffect | None)
     if outcome is not None:
         if outcome.reason:
             return []
-        out_of_band, cut = ~outcome.in_band, outcome.side != 0
-    # If ``outcome`` is None, the log's columns tell which responses the rule that trained cut.
-    elif {"band_accept", "multiplier"} <= run.logged:
-        out_of_band, cut = ~rows.band_accept, rows.multiplier < 1
+        out_of_band = ~outcome.in_band
+    # If ``outcome`` is None, the log's column tells which responses lay outside.
+    elif "band_accept" in run.logged:
+        out_of_band = ~rows.band_accept
     else:
         return []
     table: list[OverTimeRow] = []
@@ -79,15 +75,14 @@ def over_time_rows(run: Run, bins: Bins, rows: Rows, outcome: CaseEffect | None)
         place, coordinate, cluster = bins.index(rows.coordinate[at]), rows.coordinate[at], dense(rows.cluster[at])
         found = ratios(out_of_band[at], cluster, place, len(bins), binary=True)
         low, high = proportion_interval(found.value, found.variance, found.count, found.clusters)
-        cuts, outs = (_and_all(totals(place, len(bins), x[at])) for x in (cut, out_of_band))
         with np.errstate(invalid="ignore"):
             means = Means(_and_all(totals(place, len(bins), coordinate)) / found.count)
         for k in range(len(bins) + 1):
             few = found.clusters[k] < MIN_CLUSTERS
-            key = RunKey.of(run), int(rollout), "all", BinKey.of(bins, k, means.mean[k])
+            key = RunKey.of(run), int(rollout), BinKey.of(bins, k, means.mean[k])
             share = Interval(np.nan if few else found.value[k], low[k], high[k])
-            counts = int(cuts[k]), int(outs[k]), int(found.count[k])
-            table.append(OverTimeRow(*key, *counts, share, int(found.clusters[k]), TOO_FEW if few else ""))
+            reason = TOO_FEW if few else ""
+            table.append(OverTimeRow(*key, int(found.count[k]), share, int(found.clusters[k]), reason))
     return table
 
 

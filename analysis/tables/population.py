@@ -6,10 +6,7 @@ coefficients (M w A or w A) of responses i and j. Over pairs of responses to *di
 cosine"). Together with the products within prompts, that mean gives bias, variance and mean squared error of the update
 (T12). Inner products and squared norms are summed over the updates before they are divided.
 
-The clipped update is compared with three references. ``population`` is w A psi of the same responses. ``capped`` is the
-same with w held at ``CAP``. ``fresh`` is A psi of new responses at the same parameters (w = 1); for it, the clipped
-update and the reference take leave-one-out advantages from the logged rewards. Only responses at first use count,
-because the expectations under the old policy do not hold for reused responses.
+Only responses at first use count, because the expectations under the old policy do not hold for reused responses.
 
 Each cosine or error is a ratio of such sums; it is consistent, not unbiased. Its interval comes from a jackknife of the
 ratio itself that deletes one prompt at a time, from all updates that hold its responses. For the errors of the
@@ -21,7 +18,6 @@ in the denominator cannot be told from 0, the result is NaN with the reason.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated, Any, NamedTuple
@@ -42,15 +38,13 @@ from fspo.stats.bins import Bins
 from fspo.stats.clusters import MIN_CLUSTERS, TOO_FEW
 from fspo.stats.intervals import t_quantile
 
-CAP = 2.0
-"""The reference ``capped`` is the true update in which each weight w above this number counts as this number."""
 ERRORS = ("bias2", "variance", "mse", "bias2_direction", "variance_direction", "mse_direction")
 """Names of the errors of an update (T12). Each error is divided by the variance of the unclipped update, so clipping
 helps if mse is below 1. The errors of the "direction" are of the clipped update divided by its mean acceptance."""
 
 
 class PopulationRow(NamedTuple):
-    """The clipped update as an estimate of a population's: one row for each rule, reference, quantity and bin.
+    """The clipped update as an estimate of a population's: one row for each rule, quantity and bin.
 
     Only responses at first use count. Empty for a run without scores. docs/theory.md section 5 ("Population cosine"),
     T12.
@@ -58,12 +52,6 @@ class PopulationRow(NamedTuple):
 
     case: CaseKey
     place: BinKey
-    reference: Annotated[
-        str,
-        f"population: the unclipped update of the same responses; capped: with the weight held at {CAP:g}; fresh: new "
-        "responses at the same parameters (audits)",
-        "text",
-    ]
     quantity: Annotated[str, "cosine, or of T12: " + ", ".join(ERRORS), "text"]
     count: Annotated[int, "responses with a score", "rows"]
     clusters: Annotated[int, "prompts of one update with a scored response, summed over updates", "clusters"]
@@ -76,8 +64,8 @@ class PopulationRow(NamedTuple):
 
 @dataclass
 class _Pool:
-    """Inner products of all rules' clipped updates with one reference (population, capped or fresh), update by update,
-    and numbers of responses and prompts.
+    """Inner products of all rules' clipped updates with the true update, update by update, and numbers of responses and
+    prompts.
 
     An update adds 0 to a bin in which it has no pair of responses to different prompts.
     """
@@ -122,18 +110,12 @@ class PopulationTable:
         ``none``, or ``exact`` if corrections are analysed, because ``none`` then names the case that corrects nothing.
     width : float
         Effective width of the sketch (analysis.scores.sketch_error), infinite for exact scores.
-
-    Attributes
-    ----------
-    left_out : Counter
-        Counts of what the reference ``fresh`` leaves out: ``fresh_rows_without_advantage``, ``fresh_updates_left_out``.
     """
 
     def __init__(self, key: RunKey, bins: Bins, cases: list[Case], width: float = math.inf) -> None:
         self.key, self.bins, self.width = key, bins, width
         self.take_cases(cases)
-        self.left_out: Counter[str] = Counter()
-        self._pools: dict[str, _Pool] = {}
+        self._pool = _Pool()
         self._reasons: dict[int, str] = {}
         self._cut: dict[int, int] = {}  # for each case, by its index: number of updates of which it kept no response
 
@@ -166,90 +148,46 @@ class PopulationTable:
             cluster = code.reshape(-1).astype(np.int64)
             if cluster.max() < 1:
                 continue
-            place = (window.bins[at], window.bins[at], cluster, cluster, number, int(cluster.max()) + 1)
-            gram = PairGram(window.vectors[at], window.vectors[at], *place)
+            gram = PairGram(window.vectors[at], window.bins[at], cluster, number, int(cluster.max()) + 1)
             scale = _scale(normaliser[at], np.where(weighted, w, 1.0), cluster)
             for i in np.flatnonzero(np.isnan(scale[0])).tolist():
                 self._cut[i] = self._cut.get(i, 0) + 1
             found = _terms(gram, c, w, scale)
             prompt = np.stack([rows.rollout[at][one], rows.prompt[at][one]])
             counts = prompt, *_counts(window.bins[at], cluster, rows.coordinate[at], number)
-            self._pools.setdefault("population", _Pool()).add(found, *counts)
-            capped = _terms(gram, c, np.minimum(w, CAP), scale)
-            self._pools.setdefault("capped", _Pool()).add(
-                {name: capped[name] for name in ("inner", "left", "right")}, *counts
-            )
-            self._add_fresh(window, u, at, c)
-
-    def _add_fresh(self, window: ScoredWindow, u: int, at: Ints, c: Floats) -> None:
-        fresh = window.fresh.get(int(window.rows.step[at][0]))
-        if fresh is None:
-            return
-        # Leave out rows without a leave-one-out advantage. Within a prompt either all rows have one or none has, so
-        # prompts are left out whole.
-        swap = window.rows.leave_one_out[at] / window.rows.A[at]
-        known = np.isfinite(swap)
-        self.left_out["fresh_rows_without_advantage"] += int(np.sum(~known))
-        at, c, swap = at[known], c[known], swap[known]
-        number, rows = len(self.bins), window.rows.take(at)
-        # Squared norms are estimated from pairs of responses to different prompts. If the update or the fresh rollout
-        # has one prompt only, it has no such pair, so the update is left out.
-        if min(len(np.unique(rows.prompt)), len(np.unique(fresh.prompt))) < 2:
-            self.left_out["fresh_updates_left_out"] += 1
-            return
-        names, codes = np.unique(np.concatenate([rows.prompt, fresh.prompt]), return_inverse=True)
-        old, new = codes[: len(at)].astype(np.int64), codes[len(at) :].astype(np.int64)
-        new_bins = self.bins.index(fresh.coordinate)
-        vectors = window.vectors[at] * swap[:, None]
-        ones = np.ones((len(new), 1))
-        sides = (vectors, window.bins[at], old), (fresh.vectors, new_bins, new)
-        grams = {
-            (a, b): PairGram(
-                sides[a][0], sides[b][0], sides[a][1], sides[b][1], sides[a][2], sides[b][2], number, len(names)
-            )
-            for a, b in ((0, 1), (0, 0), (1, 1))
-        }
-        found = {
-            "inner": grams[0, 1].between(c, ones),
-            "left": grams[0, 0].between(c, c),
-            "right": grams[1, 1].between(ones, ones),
-        }
-        prompt = np.stack([np.full(len(names), rows.rollout[0]), names])
-        counts = _counts(window.bins[at], old, rows.coordinate, number)
-        self._pools.setdefault("fresh", _Pool()).add(found, prompt, *counts)
+            self._pool.add(found, *counts)
 
     def rows(self) -> list[PopulationRow]:
         """Return the rows of the table population: cosine and errors of each rule's clipped update as an estimate of a
         population's update (T12).
         """
         out: list[PopulationRow] = []
-        for reference, pool in self._pools.items():
-            update = np.concatenate(pool.update)
-            values = {name: part.replicates() for name, part in pool.parts.items()}
-            prompt = np.unique(np.concatenate(pool.prompt, axis=1), axis=1, return_inverse=True)[1].reshape(-1)
-            degrees = max(int(prompt.max()) + 1 - len(np.unique(collapsed(update))), 1)
-            judge = Judge(update, prompt.astype(np.int64), t_quantile(degrees))
-            quantities = ("cosine", *ERRORS) if "variance" in values else ("cosine",)
-            for quantity in quantities:
-                numerator, denominator = _ratio(quantity, values)
-                for i, case in enumerate(self.cases):
-                    key = CaseKey(RuleKey.of(self.key, case), "nonzero", "first")
-                    out += self._rows(key, reference, quantity, i, pool, numerator, denominator, values, judge)
+        pool = self._pool
+        if not pool.update:
+            return out
+        update = np.concatenate(pool.update)
+        values = {name: part.replicates() for name, part in pool.parts.items()}
+        prompt = np.unique(np.concatenate(pool.prompt, axis=1), axis=1, return_inverse=True)[1].reshape(-1)
+        degrees = max(int(prompt.max()) + 1 - len(np.unique(collapsed(update))), 1)
+        judge = Judge(update, prompt.astype(np.int64), t_quantile(degrees))
+        for quantity in ("cosine", *ERRORS):
+            numerator, denominator = _ratio(quantity, values)
+            for i, case in enumerate(self.cases):
+                key = CaseKey(RuleKey.of(self.key, case), "nonzero", "first")
+                out += self._rows(key, quantity, i, numerator, denominator, values, judge)
         return out
 
     def _rows(
         self,
         case: CaseKey,
-        reference: str,
         quantity: str,
         i: int,
-        pool: _Pool,
         numerator: tuple[Floats, Floats],
         denominator: tuple[Floats, Floats],
         values: dict[str, tuple[Floats, Floats]],
         judge: Judge,
     ) -> list[PopulationRow]:
-        number = len(self.bins)
+        number, pool = len(self.bins), self._pool
         out = []
         for k in [number, *range(number)]:
             count = float(np.sum([rows[k] for rows in pool.rows]))
@@ -264,17 +202,15 @@ class PopulationTable:
                 why = why or judge.positive(values["left"][0][k, i], values["left"][1][:, k, i], "the clipped update")
             if not why:
                 j = 0 if denominator[0].shape[1] == 1 else i
-                noise = self._sketch_error(pool, k, i, quantity, values)
+                noise = self._sketch_error(k, i, quantity, values)
                 found, why = judge.ratio(
                     (numerator[0][k, i], numerator[1][:, k, i]), (denominator[0][k, j], denominator[1][:, k, j]), noise
                 )
-            key = case, BinKey.of(self.bins, k, mean), reference, quantity, int(count), int(clusters)
+            key = case, BinKey.of(self.bins, k, mean), quantity, int(count), int(clusters)
             out.append(PopulationRow(*key, Interval(*found), why, len(pool.update)))
         return out
 
-    def _sketch_error(
-        self, pool: _Pool, k: int, i: int, quantity: str, values: dict[str, tuple[Floats, Floats]]
-    ) -> float:
+    def _sketch_error(self, k: int, i: int, quantity: str, values: dict[str, tuple[Floats, Floats]]) -> float:
         """Return the part of a quantity's standard error that is due to sketching and is not in the jackknife's
         standard error.
         """
@@ -289,9 +225,11 @@ class PopulationTable:
             direction = quantity.endswith("_direction")
             bias = here["bias2_direction"] if direction else here["left"] - 2 * here["inner"] + here["right"]
             below = float(values["variance"][0][k, 0])
-            return abs(float(bias) / below) * math.sqrt(2 / (self.width * len(pool.update))) if below else math.nan
+            return (
+                abs(float(bias) / below) * math.sqrt(2 / (self.width * len(self._pool.update))) if below else math.nan
+            )
         n, a, b = (
-            np.array([total[k, i if total.shape[1] > 1 else 0] for total in pool.parts[name].total])
+            np.array([total[k, i if total.shape[1] > 1 else 0] for total in self._pool.parts[name].total])
             for name in ("inner", "left", "right")
         )
         variance = float(cosine_covariance((n, a), (n, a), a, b, self.width))

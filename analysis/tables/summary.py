@@ -88,7 +88,9 @@ def key_numbers(tables: dict[str, pd.DataFrame]) -> dict[str, Any]:
             out[f"lre_{measure}_l2"] = interval(row)
         for row in pick("trend", **where):
             out[f"trend_{measure}"] = interval(row, "slope")
-    for row in pick("cosine", source="trained", bin=-1, use="first", control=False, weight="sequence"):
+    for row in pick("cosine", source="trained", bin=-1, use="first"):
+        if row["rule"] == "random":
+            continue
         out["cosine"] = interval(row)
         out["cosine_worst_bin"] = float(row["worst_bin"])
     steps = pick("lemma", source="trained", use="first", updates=1)

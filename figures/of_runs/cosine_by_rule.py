@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from figures import draw, layout
 from figures.style import RANDOM_LABEL, Style, outside_words, styled
-from figures.tables import Frame, Tables, count_words, drawable, first_use, need, view_words, views
+from figures.tables import Frame, Tables, count_words, drawable, first_use, view_words, views
 from fspo.stats.intervals import PERCENT
 
 TITLE = "Cosine of the clipped and the true update"
@@ -25,16 +25,15 @@ ENDS = {"estimate": ("ci_low", "ci_high"), "worst_bin": ("worst_ci_low", "worst_
 
 
 def rows(tables: Tables) -> Frame:
-    """Return the rows of table ``cosine`` over all lengths, with the weight exp(S) for every rule. The control that
+    """Return the rows of table ``cosine`` over all lengths. The control that
     drops responses at random is the rule "random".
 
     The column ``panel`` names the panel. In a panel for a target acceptance all rules meet the target on one log; a
     further panel shows the rules with which the runs were trained.
     """
     found = tables["cosine"]
-    found = found[(found["bin"] < 0) & (found["weight"] == "sequence")]
-    found = first_use(need(found, "no rows with the common weight exp(S)"))
-    drawable(found[~found["control"].astype(bool)])
+    found = first_use(found[found["bin"] < 0])
+    drawable(found[found["rule"] != "random"])
     found = views(found)
     known = found["estimate"].notna() & (found["rule"] != "random")
     return found[known.groupby(found["panel"]).transform("any")]

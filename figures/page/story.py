@@ -93,7 +93,7 @@ def turned(cosine: Frame) -> str:
     what = "how far clipping turns the update"
     if cosine.empty:
         return f"{_missing(what, cosine)} The log has no scores: a run with --log.score-every 1 writes them."
-    rows = cosine[(cosine["bin"] < 0) & (cosine["weight"] == "sequence") & ~cosine["control"].astype(bool)]
+    rows = cosine[(cosine["bin"] < 0) & (cosine["rule"] != "random")]
     rows, where = _at_one_rate(rows, "responses with A ≠ 0")
     told = _values(rows)
     return f"{where}the clipped update has with the true one a cosine of {told}." if told else _missing(what, rows)

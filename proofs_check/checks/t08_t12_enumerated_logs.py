@@ -13,6 +13,7 @@ from itertools import product
 from typing import Any
 
 import numpy as np
+from scipy import special
 
 from fspo.rules import OF_CLIP_RULES
 from fspo.theory import Floats
@@ -40,8 +41,8 @@ from proofs_check.tools.drawn_logs import (
 from proofs_check.tools.log_tables import tables
 from proofs_check.tools.policy import PolicyResponses, make_bandit
 
-CAP = 2.0
-"""Largest weight in the reference ``capped`` of the table ``population``."""
+GRID = special.ndtri(np.arange(1, 20) / 20)
+"""Points at which the table ``moments`` compares the law of standardised S with the normal law."""
 
 
 def cosines(
@@ -57,30 +58,28 @@ def cosines(
     rows = tables(lambda run: write_counted(run, bandit, counts), rules=(RULE, OTHER))
     here = (bandit.lengths == np.array(LENGTHS)[:, None]) * counts
     true = here @ (np.exp(bandit.log_ratio) * bandit.advantages * bandit.psi.T).T
-    exact: dict[tuple[str, str], tuple[list[float], int]] = {}
+    exact: dict[tuple[str, str], list[float]] = {}
     for rule, outside in (*((RULE, way) for way in OF_CLIP_RULES), (OTHER, "drop")):
         weights, _ = clipped_weights(bandit, outside, rule, other_band=band)
         chosen = np.where(bandit.advantages > 0, weights[1], weights[0]) * bandit.advantages
         clipped = here @ (chosen[:, None] * bandit.psi)
         # A length of which nothing is left has no cosine. As the smallest it counts as 0.
         of_lengths = [cosine(u, v) if np.any(u) else 0.0 for u, v in zip(clipped, true, strict=True)]
-        picked = int(worst(of_lengths))
         whole = cosine(clipped.sum(axis=0), true.sum(axis=0))
-        exact[rule, outside] = [*of_lengths, whole, of_lengths[picked]], picked
+        exact[rule, outside] = [*of_lengths, whole, of_lengths[int(worst(of_lengths))]]
     pairs = Pairs()
-    for (rule, outside), (values, picked) in exact.items():
-        where = {"rule": rule, "outside": outside, "weight": "sequence"}
+    for (rule, outside), values in exact.items():
+        where = {"rule": rule, "outside": outside}
         for k in range(len(LENGTHS)):
             (row,) = rows("cosine", bin=k, **where)
             if np.isfinite(row["estimate"]) or values[k] != 0:
                 pairs.add(row["estimate"], values[k], unit=COSINE)
         (row,) = rows("cosine", bin=-1, **where)
         pairs.add([row["estimate"], row["worst_bin"]], values[-2:], unit=COSINE)
-        pairs.add(row["worst_index"], picked, unit=1)
-        less_drop = exact[rule, less if rule == RULE else "drop"]
-        for name, (other, _) in (("diff_fspo", exact[RULE, outside]), ("diff_drop", less_drop)):
-            # A rule's cosine less its own is 0.
-            pairs.add([row[name], row[f"{name}_worst"]], np.array(values[-2:]) - other[-2:], unit=1)
+        # A rule's cosine less its own is 0.
+        less_fspo, less_drop = np.array(values) - exact[RULE, outside], exact[rule, less if rule == RULE else "drop"]
+        pairs.add([row["diff_fspo"], row["diff_fspo_worst"]], less_fspo[-2:], unit=1)
+        pairs.add(row["diff_drop"], values[-2] - less_drop[-2], unit=1)
     return pairs.outcome("the table cosine")
 
 
@@ -134,7 +133,7 @@ def acceptances(rng: np.random.Generator, later: int = 0, weighted: bool = True,
         if measure == "update":
             weights, _ = clipped_weights(bandit, outside, RULE, factor)
             clipped = np.where(A > 0, weights[1][at], weights[0][at]) * A @ bandit.psi[at]
-            (row,) = rows("cosine", bin=-1, weight="sequence", **where)
+            (row,) = rows("cosine", bin=-1, **where)
             pairs.add(row["estimate"], cosine(clipped, np.exp(bandit.log_ratio[at]) * A @ bandit.psi[at]), unit=COSINE)
     return pairs.outcome("the tables trend, acceptance and cosine")
 
@@ -181,11 +180,11 @@ def exponent(rng: np.random.Generator, of_update: bool = True, still: bool = Fal
         for k, here in ((-1, chosen), *enumerate(chosen * at_length)):
             (row,) = rows("moments", subset=subset, bin=k)
             variance = mean((S - mean(S, here)) ** 2, here) * 2 * here.sum() / (2 * here.sum() - 1)
-            exact = [mean(S, here), variance, mean(S, here) / mean(L, here), mean(np.exp(S), here)]
-            pairs.add([row["mean_S"], row["var_S"], row["drift_per_token"], row["mean_weight"]], exact)
-            second, third, fourth = (mean(centred**power, here) for power in (2, 3, 4))
-            pairs.add([row["skew"], row["excess_kurtosis"]], [third / second**1.5, fourth / second**2 - 3], unit=1)
-            pairs.add(row["var_z"], second)
+            exact = [mean(S, here), variance, mean(np.exp(S), here)]
+            pairs.add([row["mean_S"], row["var_S"], row["mean_weight"]], exact)
+            u = centred / np.sqrt(mean(centred**2, here))
+            law = np.array([mean((u <= t).astype(float), here) for t in GRID])
+            pairs.add(row["ks_distance"], np.abs(law - special.ndtr(GRID)).max(), unit=1)
         (row,) = rows("scaling", subset=subset, sign="all")
         pairs.add(row["drift_per_token"], mean(S) / mean(L))
         for k, sign in enumerate(("positive", "negative")):
@@ -199,8 +198,7 @@ def even_policy(rng: np.random.Generator) -> Groups:
     """Return all groups of two responses of a policy with three equally probable responses, of 1, 2 and 2 tokens.
 
     Each way to clip changes the mean update by at least a tenth of its length, and leaves a mean update that is not
-    near 0, of which a table would say that it cannot be told from 0. At least one weight
-    is above `CAP`.
+    near 0, of which a table would say that it cannot be told from 0.
     """
     while True:
         bandit = make_bandit(rng, vocabulary=1, max_length=2, step=0.6)
@@ -211,8 +209,7 @@ def even_policy(rng: np.random.Generator) -> Groups:
         A, whole = groups.advantage("grpo"), np.broadcast_to(np.exp(bandit.log_ratio), (2, 3))
         true = groups.sums(whole, A).mean(axis=0)
         clipped = [groups.sums(clipped_weights(bandit, outside)[0], A) for outside in OF_CLIP_RULES]
-        usable = whole.max() > 1.1 * CAP
-        usable &= min(float(np.sum((u.mean(axis=0) - true) ** 2)) for u in clipped) > 0.01 * np.sum(true**2)
+        usable = min(float(np.sum((u.mean(axis=0) - true) ** 2)) for u in clipped) > 0.01 * np.sum(true**2)
         usable &= all(np.sum(u.mean(axis=0) ** 2) > 0.05 * np.mean(np.sum(u**2, axis=1)) for u in clipped)
         if usable:
             return groups
@@ -257,9 +254,9 @@ def outcomes(rng: np.random.Generator, prompts: int = 3, zeros: bool = False, pl
     equally probable responses can draw, with two responses to each prompt. Sums over the log are then expected values.
 
     Where both responses to a prompt are the same, their rewards are equal and A = 0. The table's errors of an update
-    (T12) average over the responses with A != 0 and take the number of their prompts as given. The audit of each
-    rollout has the responses of its update. Only pairs of responses to different prompts count, and over all updates
-    these are independent. The numbers about the responses of 2 tokens alone are means over such pairs in each update.
+    (T12) average over the responses with A != 0 and take the number of their prompts as given. Only pairs of responses
+    to different prompts count, and over all updates these are independent. The numbers about the responses of 2 tokens
+    alone are means over such pairs in each update.
 
     Two controls: ``zeros`` takes as true T12's variance, in which prompts with A = 0 count as zeros; with ``plug_in`` 1
     the true squared bias is inflated by the covariance of one update, as that of the plug-in is.
@@ -268,11 +265,11 @@ def outcomes(rng: np.random.Generator, prompts: int = 3, zeros: bool = False, pl
     bandit, number = groups.bandit, len(groups.members)
     updates = np.array(list(product(range(number), repeat=prompts)))
     rows = tables(
-        lambda run: write_groups(run, groups, "grpo", groups.members[updates], len(updates), audited=True),
+        lambda run: write_groups(run, groups, "grpo", groups.members[updates], len(updates)),
         edges=(1, 2, 3),
         window=len(updates),
     )
-    A, alone = groups.advantage("grpo"), groups.advantage("rloo")
+    A = groups.advantage("grpo")
     whole = np.broadcast_to(np.exp(bandit.log_ratio), (2, 3))
     some = np.any(A != 0, axis=1)
     p, given = np.full(number, 1 / number), some / some.sum()
@@ -288,7 +285,6 @@ def outcomes(rng: np.random.Generator, prompts: int = 3, zeros: bool = False, pl
     long = bandit.lengths == 2
     of_pairs = OfPairs(updates, np.sum((A != 0) * long[groups.members], axis=1).astype(float))
     true, long_true = groups.sums(whole, A), groups.sums(whole * long, A)
-    capped, fresh = given @ groups.sums(np.minimum(whole, CAP), A), given @ groups.sums(np.ones_like(whole), alone)
     pairs = Pairs()
     for outside in OF_CLIP_RULES:
         weights, _ = clipped_weights(bandit, outside)
@@ -302,20 +298,16 @@ def outcomes(rng: np.random.Generator, prompts: int = 3, zeros: bool = False, pl
         }
         where = {"outside": outside, "bin": -1}
         for quantity, value in exact.items():
-            (row,) = rows("population", reference="population", quantity=quantity, **where)
+            (row,) = rows("population", quantity=quantity, **where)
             pairs.add(row["estimate"], value, unit=COSINE if quantity == "cosine" else 0.0)
-        (row,) = rows("population", reference="capped", quantity="cosine", **where)
-        pairs.add(row["estimate"], cosine(given @ clipped, capped), unit=COSINE)
-        (row,) = rows("population", reference="fresh", quantity="cosine", **where)
-        pairs.add(row["estimate"], cosine(given @ groups.sums(weights, alone, by=A), fresh), unit=COSINE)
-        (row,) = rows("cosine", weight="sequence", **where)
+        (row,) = rows("cosine", **where)
         pairs.add(row["estimate"], same_batch_cosine(p, clipped, true, prompts), unit=COSINE)
         here = groups.sums(weights * long, A)
         left, inner, right = (of_pairs.product(u, v) for u, v in ((here, here), (here, long_true), (long_true,) * 2))
         bias, spread_here = left - 2 * inner + right, of_pairs.variance(here)
         errors = {"bias2": bias, "variance": spread_here, "mse": bias + spread_here}
         for quantity, value in errors.items():
-            (row,) = rows("population", reference="population", quantity=quantity, outside=outside, bin=1)
+            (row,) = rows("population", quantity=quantity, outside=outside, bin=1)
             pairs.add(row["estimate"], value / of_pairs.variance(long_true))
     return pairs.outcome("the tables population and cosine")
 

@@ -321,8 +321,8 @@ def write_drawn(
     """Write a gradient log of groups of ``GROUP`` responses drawn independently from the policy.
 
     Each rollout of the log has one update on responses at first use, rows of responses freshly drawn from the new
-    policy (phase ``audit``), and one update on responses that were trained on. In the rows of this last update S has
-    another law, so a table about first use is wrong if it counts them.
+    policy (phase ``audit``, as older logs have), and one update on responses that were trained on. In the rows of this
+    last update S has another law. So a table about first use is wrong if it counts these or the audit's rows.
     """
     bandit, log = groups.bandit, writer(run, groups.bandit)
     laws = [law / law.sum() for law in (bandit.p_old, bandit.p_new)]
@@ -354,7 +354,6 @@ def write_groups(
     estimator: Estimator,
     at: np.ndarray,
     rollouts: int,
-    audited: bool = False,
     scored: bool = True,
 ) -> None:
     """Write a gradient log of given groups: one update in each rollout, on responses at first use.
@@ -365,8 +364,6 @@ def write_groups(
         Indices of the responses in each of U updates, each of P groups of G responses.
     rollouts : int
         Number of rollouts in each file of the log.
-    audited : bool
-        Whether each rollout has an audit (rows of new responses at S = 0) whose responses are those of the update.
     """
     log, (updates, prompts, size) = writer(run, groups.bandit), at.shape
     for first in range(0, updates, rollouts):
@@ -378,9 +375,6 @@ def write_groups(
         base |= {"updates_since_rollout": 1, "times_used": 0}
         rows = columns(groups.bandit, here.ravel(), advantages(reward, prompt, estimator)[0], scored)
         log.append(base | rows | {"phase": "train"})
-        if audited:
-            fresh = columns(groups.bandit, here.ravel(), advantages(reward, prompt, "rloo")[0], scored)
-            log.append(base | fresh | {"phase": "audit", "log_ratio": np.zeros(prompt.size)})
         log.flush(first)
 
 

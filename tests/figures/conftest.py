@@ -112,8 +112,8 @@ def fake_tables(
             for b in bins():
                 c = 1 - loss * (0.6 if control else 1.0) * (1 if b["bin"] < 0 else 1 + 0.4 * b["bin"])
                 e = around(rng, c, loss / 8, -1, 1)
-                row = {**key, "subset": "nonzero", "use": "first", **b, "reference": "same_batch"}
-                row = {**row, "weight": "sequence", "control": control, "rule": "random" if control else rule}
+                row = {**key, "subset": "nonzero", "use": "first", **b}
+                row = {**row, "rule": "random" if control else rule}
                 worst = around(rng, 1 - loss * 3, loss / 4, -1, 1) if b["bin"] < 0 else dict.fromkeys(e, np.nan)
                 row |= {"worst_bin": worst["estimate"], "worst_ci_low": worst["ci_low"]}
                 row |= {"worst_ci_high": worst["ci_high"], "count": counts, "clusters": counts // 8, "updates": windows}
@@ -125,11 +125,11 @@ def fake_tables(
             bound = float(np.sqrt(1 - rho**2)) if ok else np.nan
             cos = 1 - (1 - np.sqrt(max(1 - (0.45 * rho) ** 2, 0.05))) * rng.uniform(0.3, 1)
             row = {**key, "subset": "nonzero", "use": "first", "window": 4 * window, "rollouts": 1}
-            row |= {"weight": "sequence", "updates": 1, "step": 16 * window, "count": counts, "reason": ""}
+            row |= {"updates": 1, "step": 16 * window, "count": counts, "reason": ""}
             numbers = {"rho": rho, "bound": bound, "guaranteed": ok, "cosine": cos, "slack": cos - bound}
-            parts = {"kappa": 2.2, "kappa_c": 1.9, "kappa_c2": 2.0, "eta": eta, "lre_inf": abs(r).max()}
+            parts = {"kappa": 2.2, "kappa_c": 1.9, "eta": eta, "lre_inf": abs(r).max()}
             split = {"e_len": abs(r).max() * rng.uniform(0.4, 0.9) + 1e-4, "e_in": 0.45 * eta}
-            out["lemma"].append({**row, **numbers, **parts, **split, "lre_2": 0.02, "identity_residual": 1e-12})
+            out["lemma"].append({**row, **numbers, **parts, **split, "identity_residual": 1e-12})
     overall = [row for row in out["acceptance"] if row["bin"] == -1 and row["measure"] == "band"]
     for row in overall:
         e = around(rng, {"rloo": -0.03, "gspo": 0.02}.get(row["rule"], 0.0), 0.003)
@@ -148,9 +148,8 @@ def fake_tables(
             row = {**who, "subset": subset, "use": "first", **b, "count": n, "clusters": n // 8}
             row |= {"mean_S": drift * b["bin_mean"], "mean_S_ci_low": drift * b["bin_mean"] - 0.01}
             row |= {"mean_S_ci_high": drift * b["bin_mean"] + 0.01, "var_S": var, "var_S_ci_low": var / spread}
-            row |= {"var_S_ci_high": var * spread, "drift_per_token": drift, "drift_per_token_ci_low": drift - 1e-4}
-            row |= {"drift_per_token_ci_high": drift + 1e-4, "k3_per_token": 5e-4, "skew": -2.0}
-            moments.append({**row, "excess_kurtosis": 9.0})
+            row |= {"var_S_ci_high": var * spread, "k3_per_token": 5e-4}
+            moments.append(row)
         for sign, drift in (("all", -4e-4), ("positive", 2.5e-3), ("negative", -3.5e-3)):
             e = around(rng, 1.12, 0.04)
             row = {**who, "subset": subset, "use": "first", "sign": sign, "count": counts, "clusters": counts // 8}
@@ -163,7 +162,7 @@ def fake_tables(
             share = 0.02 + 0.06 * (1 - np.exp(-window / 4)) * (1 + 0.25 * b["bin"] * (trained_rule == "rloo"))
             cut = rng.binomial(counts, min(share, 1))
             se = np.sqrt(max(share * (1 - share), 1e-4) / counts)
-            row = {**who, "window": 4 * window, "use": "all", **b, "cut": cut // 2, "out_of_band": cut, "count": counts}
+            row = {**who, "window": 4 * window, **b, "count": counts}
             low, high = max(cut / counts - 1.96 * se, 0), cut / counts + 1.96 * se
             over_time.append({**row, "estimate": cut / counts, "ci_low": low, "ci_high": high})
     for rollout in range(4 * windows):

@@ -66,6 +66,17 @@ REMOVED: dict[str, str] = {
         )
     },
     "*/ess/*": "its share of effective samples is the column ess_share of the table acceptance",
+    **{
+        f"*/{place}": "columns that no claim, figure, page or check reads"
+        for place in (
+            *("moments/skew*", "moments/excess_kurtosis*", "moments/var_z", "moments/drift_per_token*"),
+            *("scaling/ci90*", "scaling/drift_minus_kl*", "over_time/use", "over_time/out_of_band", "over_time/cut"),
+            *("cosine/reference", "cosine/weight", "cosine/control", "cosine/worst_index", "cosine/diff_drop_worst*"),
+            *("lemma/weight", "lemma/kappa_c2", "lemma/lre_1", "lemma/lre_2", "lemma/a_bar", "population/reference"),
+        )
+    },
+    "*/summary/counts.scored.audit_*": "no audits",
+    "*/summary/counts.scored.fresh_*": "no audits",
     "proofs/*/certified: *": "ball arithmetic went with python-flint",
     "proofs/*/symbolic: *": "what sympy and z3 checked, Coq, formulas and draws check too",
 }

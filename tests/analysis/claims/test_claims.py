@@ -192,7 +192,7 @@ def test_trends_of_own_runs_are_means_over_seeds_paired_and_as_published():
 
 
 def cosine(log, rule, outside, target, **columns):
-    row = on(log, rule, target) | {"outside": outside, "weight": "sequence", "bin": -1, "subset": "nonzero"}
+    row = on(log, rule, target) | {"outside": outside, "bin": -1, "subset": "nonzero"}
     for name, (value, half) in columns.items():
         row |= {name: value, f"{name}_ci_low": value - half, f"{name}_ci_high": value + half}
     return row

@@ -1,4 +1,4 @@
-"""Cosines against brute force: products, deleted clusters, own weights, the random control."""
+"""Cosines against brute force: products, deleted clusters, the random control."""
 
 from dataclasses import replace
 
@@ -209,14 +209,14 @@ def test_table_against_brute_force_for_a_given_rule(analysed):
                 right[b] += g @ g
     table = tables["cosine"]
     mine = table[(table["rule"] == "fspo") & (table["outside"] == "drop") & (table["source"] == "given")]
-    mine = mine[mine["weight"] == "sequence"].set_index("bin")["estimate"]
+    mine = mine.set_index("bin")["estimate"]
     assert [mine[k] for k in (0, 1, 2, 3, -1)] == pytest.approx(inner / np.sqrt(left * right))
 
 
 def test_matched_rules_cut_alike_and_the_trained_rule_is_its_own_counterfactual(analysed):
     _, _, tables, _ = analysed
     table = tables["cosine"]
-    overall = table[(table["bin"] == -1) & (table["weight"] == "sequence") & ~table["control"]]
+    overall = table[(table["bin"] == -1) & (table["rule"] != "random")]
     trained = overall[overall["source"] == "trained"].iloc[0]
     given = overall[(overall["rule"] == "fspo") & (overall["source"] == "given") & (overall["outside"] == "drop")]
     assert trained["estimate"] == pytest.approx(given["estimate"].iloc[0])
@@ -228,32 +228,10 @@ def test_matched_rules_cut_alike_and_the_trained_rule_is_its_own_counterfactual(
 
 def test_random_control_drops_the_target_share_and_keeps_less_than_nothing_cut(analysed):
     _, _, tables, _ = analysed
-    control = tables["cosine"].query("control and bin == -1 and source == 'matched'").set_index("target")["estimate"]
+    control = (
+        tables["cosine"].query("rule == 'random' and bin == -1 and source == 'matched'").set_index("target")["estimate"]
+    )
     assert control[0.85] < control[0.95] < 1
-
-
-def test_only_a_geometric_weight_is_divided_by_the_length():
-    rules = {name: Rule("sqrt", 0.1, 0.1, weight=name) for name in ("sequence", "geometric", "none")}
-    cases = [Case(rule, name, "given") for name, rule in rules.items()]
-    table = CosineTable(RunKey("run", "fspo", 1.0), Bins(np.array([1, 9])), cases, (), 0, 0)
-    assert [case.name for case in table.own] == ["geometric"]
-
-
-def test_own_weight_is_gspo_against_its_own_update(analysed):
-    run, bins, tables, _ = analysed
-    inner = left = right = 0.0
-    for window in ScoredWindows(run, bins, 5):
-        rule = Rule("linear", 3e-4, 4e-4, weight="geometric")
-        for u in range(window.updates):
-            at = window.update == u
-            S, L, A = window.rows.S[at], window.rows.length[at], window.rows.A[at]
-            w = np.exp(S / L) / L
-            keep = rule.apply(S, L, A).side == 0
-            g, clipped = w @ window.vectors[at], (w * keep) @ window.vectors[at]
-            inner, left, right = inner + g @ clipped, left + clipped @ clipped, right + g @ g
-    own = tables["cosine"].query("weight == 'own' and bin == -1 and source == 'given' and outside == 'drop'")
-    assert own["rule"].tolist() == ["gspo"]
-    assert own["estimate"].iloc[0] == pytest.approx(inner / np.sqrt(left * right))
 
 
 def test_nothing_cut_is_cosine_one_and_too_few_prompts_are_nan(simulate):

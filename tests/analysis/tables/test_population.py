@@ -7,18 +7,16 @@ import pytest
 from scipy import stats as sps
 
 from analysis.log.loading import load_run
-from analysis.log.rows import Rows, leave_one_out
+from analysis.log.rows import Rows
 from analysis.options import Options
 from analysis.rules.evaluate import Case
-from analysis.run import analyse, shared_bins
+from analysis.run import shared_bins
 from analysis.scores.pair_gram import PairGram
 from analysis.scores.products import jackknife_se
-from analysis.scores.sketches import Fresh, ScoredWindow, ScoredWindows
+from analysis.scores.sketches import ScoredWindow, ScoredWindows
 from analysis.tables.columns import RunKey
 from analysis.tables.population import ERRORS, PopulationRow, PopulationTable
-from fspo.advantages import ESTIMATORS, advantages
-from fspo.gradlog import GradLogWriter
-from fspo.rules import Rule, preset
+from fspo.rules import Rule
 from fspo.stats.bins import Bins
 from fspo.stats.clusters import dense
 from proofs_check.tools.policy import make_bandit, scores
@@ -43,7 +41,7 @@ def brute_between(vectors, cluster, a, b, at):
 
 
 def gram_of(vectors, bins, cluster, number):
-    return PairGram(vectors, vectors, bins, bins, cluster, cluster, number, int(cluster.max()) + 1)
+    return PairGram(vectors, bins, cluster, number, int(cluster.max()) + 1)
 
 
 def test_between_is_the_mean_over_pairs_of_different_prompts():
@@ -76,7 +74,7 @@ def test_variance_is_unbiased_for_the_update_of_independent_prompts():
 
 def test_a_lone_prompt_has_no_pair():
     vectors, bins, _, left, right = data()
-    gram = PairGram(vectors, vectors, bins, bins, np.zeros(24, int), np.zeros(24, int), 3, 1)
+    gram = PairGram(vectors, bins, np.zeros(24, int), 3, 1)
     assert np.isnan(gram.between(left, right)[0]).all()
 
 
@@ -94,7 +92,6 @@ def make_rows(n, S, A, length, prompt, reward, step=0):
         cluster=cluster,
         prompt=prompt,
         reward=reward,
-        leave_one_out=leave_one_out(reward, cluster, np.arange(n)),
         k3_sum=nan,
         k3=nan,
         sigma2=nan,
@@ -113,79 +110,38 @@ def make_rows(n, S, A, length, prompt, reward, step=0):
     )
 
 
-def policy_window(bandit, psi, rng, prompts, group, width):
-    """One update's scored responses and an audit: real S and psi of a tabular policy, rewards of the response."""
+def policy_window(bandit, psi, rng, prompts, group):
+    """One update's scored responses: real S and psi of a tabular policy, rewards of the response."""
     n = prompts * group
     prompt = np.repeat(np.arange(prompts), group)
     old = rng.choice(len(bandit.p_old), n, p=bandit.p_old / bandit.p_old.sum())
-    new = rng.choice(len(bandit.p_new), n, p=bandit.p_new / bandit.p_new.sum())
-    reward = bandit.advantages  # deterministic in the response: the group's baseline is what varies
-    rows = make_rows(
-        n,
-        bandit.token_log_ratios.sum(1)[old],
-        np.zeros(n),
-        bandit.responses.lengths[old],
-        prompt,
-        reward[old],
-    )
-    A = rows.leave_one_out
-    rows = Rows(**{**rows.__dict__, "A": A})
-    keep = A != 0
-    fresh_A = leave_one_out(reward[new], prompt, np.arange(n))
-    fresh = Fresh(prompt, bandit.responses.lengths[new].astype(float), psi[new] * fresh_A[:, None])
-    some = rows.take(np.flatnonzero(keep))
-    vectors = psi[old][keep] * some.A[:, None]
-    return ScoredWindow(0, "first", some, vectors, np.zeros(len(some), int), np.zeros(len(some), int), {0: fresh})
+    reward = bandit.advantages[old]  # deterministic in the response: the group's baseline is what varies
+    total = np.bincount(prompt, reward)[prompt]
+    A = reward - (total - reward) / (group - 1)
+    S, length = bandit.token_log_ratios.sum(1)[old], bandit.responses.lengths[old]
+    some = make_rows(n, S, A, length, prompt, reward).take(np.flatnonzero(A != 0))
+    none = np.zeros(len(some), int)
+    return ScoredWindow(0, "first", some, psi[old][A != 0] * some.A[:, None], none, none)
 
 
 def test_inner_products_are_unbiased_on_an_exact_policy():
-    """Means over many batches: <g_clip, g>, ||g||^2 and <g_clip, fresh g> against enumeration of all responses."""
+    """Means over many batches: <g_clip, g> and ||g||^2 against enumeration of all responses."""
     rng = np.random.default_rng(3)
     bandit = make_bandit(rng, vocabulary=2, max_length=3, step=0.2)
     psi = scores(bandit.new, bandit.responses)
-    prompts, group = 6, 4
-    rule = Rule("sqrt", 0.1, 0.1)
-    table = PopulationTable(NO_RUN, Bins((1, 10)), [Case(rule, "x", "given")])
-    found = {"population": [], "fresh": []}
+    found = []
     for _ in range(3000):
-        table._pools.clear()
-        table.add(policy_window(bandit, psi, rng, prompts, group, psi.shape[1]))
-        for name, values in found.items():
-            parts = table._pools[name].parts
-            values.append([parts[p].total[0][1, 0] for p in ("inner", "left", "right")])  # column 0: unclipped
+        table = PopulationTable(NO_RUN, Bins((1, 10)), [Case(Rule("sqrt", 0.1, 0.1), "x", "given")])
+        table.add(policy_window(bandit, psi, rng, 6, 4))
+        parts = table._pool.parts
+        found.append([parts[p].total[0][1, 0] for p in ("inner", "left", "right")])  # column 0: unclipped
     # by enumeration: a response's expected advantage is its reward minus the mean reward of the old policy
     p, S = bandit.p_old / bandit.p_old.sum(), bandit.token_log_ratios.sum(1)
-    reward = bandit.advantages
-    w = np.exp(S)
-    true_g = (p * w * (reward - p @ reward)) @ psi
-    new_p = bandit.p_new / bandit.p_new.sum()
-    fresh_g = (new_p * (reward - new_p @ reward)) @ psi
-    # both baselines estimate one gradient
-    assert np.allclose(true_g, fresh_g)
-    for name, values in found.items():
-        values = np.array(values)
-        errors = 4 * values.std(axis=0) / np.sqrt(len(values))
-        assert np.all(errors < true_g @ true_g / 4), name  # else the check would say nothing
-        # old with old, old with fresh, fresh with fresh: the unclipped update's every product is ||g||^2
-        assert np.all(np.abs(values.mean(axis=0) - true_g @ true_g) < errors), name
-
-
-@pytest.mark.parametrize("estimator", ESTIMATORS)
-def test_the_fresh_reference_has_leave_one_out_advantages_whatever_estimator_trained(estimator):
-    bandit = make_bandit(np.random.default_rng(4), vocabulary=2, max_length=3, step=0.2)
-    psi = scores(bandit.new, bandit.responses)
-    window = policy_window(bandit, psi, np.random.default_rng(5), 6, 4, psi.shape[1])
-    A = advantages(window.rows.reward, window.rows.prompt, estimator)[0]
-    vectors = window.vectors * (A / window.rows.A)[:, None]
-    other = replace(window, rows=replace(window.rows, A=A), vectors=vectors)
-    tables = [PopulationTable(NO_RUN, Bins((1, 10)), [Case(Rule("sqrt", 0.05, 0.1), "x", "given")]) for _ in range(2)]
-    for table, one in zip(tables, (window, other), strict=True):
-        table.add(one)
-    for name in ("inner", "left", "right"):
-        one, two = (table._pools["fresh"].parts[name].total[0] for table in tables)
-        assert np.allclose(one, two)
-    one, two = (table._pools["population"].parts["right"].total[0] for table in tables)
-    assert np.allclose(one, two) == (estimator == "rloo")
+    true_g = (p * np.exp(S) * (bandit.advantages - p @ bandit.advantages)) @ psi
+    values = np.array(found)
+    errors = 4 * values.std(axis=0) / np.sqrt(len(values))
+    assert np.all(errors < true_g @ true_g / 4)  # else the check would say nothing
+    assert np.all(np.abs(values.mean(axis=0) - true_g @ true_g) < errors)
 
 
 def test_population_cosine_is_not_flattered_and_its_interval_covers():
@@ -210,11 +166,7 @@ def test_population_cosine_is_not_flattered_and_its_interval_covers():
             w, c = np.exp(S), np.where(S > 0, 0.0, 1.0)
             a, b = c @ vectors, w @ vectors
             flattered.append(a @ b / np.linalg.norm(a) / np.linalg.norm(b))
-        row = next(
-            r
-            for r in rows_of(table)
-            if r["rule"] == "x" and r["quantity"] == "cosine" and r["reference"] == "population" and r["bin"] == -1
-        )
+        row = next(r for r in rows_of(table) if r["rule"] == "x" and r["quantity"] == "cosine" and r["bin"] == -1)
         return row, np.mean(flattered)
 
     clip = 0.7 * kept
@@ -277,7 +229,7 @@ def direction_rows(windows):
     table = PopulationTable(NO_RUN, Bins((1, 10)), [Case(Rule("fixed", 0.2, 0.2), "x", "given")])
     for window in windows:
         table.add(window)
-    found = [r for r in rows_of(table) if r["rule"] == "x" and r["reference"] == "population" and r["bin"] == -1]
+    found = [r for r in rows_of(table) if r["rule"] == "x" and r["bin"] == -1]
     return {r["quantity"]: (r["estimate"], r["ci_low"], r["ci_high"]) for r in found if "direction" in r["quantity"]}
 
 
@@ -331,7 +283,7 @@ def test_an_update_of_which_nothing_is_left_has_no_direction():
         rows = make_rows(n, S, np.ones(n), np.ones(n), np.arange(n) // 2, np.ones(n), step=u)
         vectors = 1 + 0.1 * rng.normal(size=(n, 3))
         table.add(ScoredWindow(u, "first", rows, vectors, np.zeros(n, int), np.zeros(n, int)))
-    found = {r["quantity"]: r for r in rows_of(table) if r["rule"] == "x" and r["reference"] == "population"}
+    found = {r["quantity"]: r for r in rows_of(table) if r["rule"] == "x"}
     assert np.isnan(found["mse_direction"]["estimate"])
     assert "nothing is accepted in 1 of 2 updates" in found["mse_direction"]["reason"]
     assert np.isfinite(found["mse"]["estimate"])
@@ -370,7 +322,7 @@ def test_unclipped_update_is_the_yardstick(fspo_run):
     table = PopulationTable(RunKey.of(run), bins, [Case(Rule("sqrt", 0.05, 0.05), "x", "given")])
     for window in ScoredWindows(run, bins, 5):
         table.add(window)
-    rows = {(r["rule"], r["quantity"], r["bin"]): r for r in rows_of(table) if r["reference"] == "population"}
+    rows = {(r["rule"], r["quantity"], r["bin"]): r for r in rows_of(table)}
     assert rows["none", "mse", -1]["estimate"] == pytest.approx(1.0)
     assert rows["none", "bias2", -1]["estimate"] == pytest.approx(0.0, abs=1e-9)
     for quantity in ERRORS:
@@ -379,92 +331,3 @@ def test_unclipped_update_is_the_yardstick(fspo_run):
     assert rows["x", "mse", -1]["estimate"] == pytest.approx(
         rows["x", "bias2", -1]["estimate"] + rows["x", "variance", -1]["estimate"]
     )
-
-
-def test_leave_one_out_counts_a_repeated_response_once():
-    reward = np.array([1.0, 0.0, 1.0, 1.0, 0.0])
-    cluster, response = np.array([0, 0, 0, 0, 1]), np.array([7, 8, 9, 7, 3])
-    found = leave_one_out(reward, cluster, response)
-    assert found[:4] == pytest.approx([1 - 0.5, 0 - 1.0, 1 - 0.5, 1 - 0.5])
-    assert np.isnan(found[4])
-
-
-def split_prompts(window, which):
-    """The window's leave-one-out advantages gone for the prompts ``which``, and the window without their rows."""
-    rows = window.rows
-    gone = np.isin(rows.prompt, which)
-    holed = replace(window, rows=replace(rows, leave_one_out=np.where(gone, np.nan, rows.leave_one_out)))
-    kept = np.flatnonzero(~gone)
-    vectors, bins, update = (x[kept] for x in (window.vectors, window.bins, window.update))
-    less = ScoredWindow(0, "first", rows.take(kept), vectors, bins, update, window.fresh)
-    return holed, less, int(gone.sum())
-
-
-def test_prompts_without_an_advantage_are_left_out_of_the_fresh_reference_alone():
-    rng = np.random.default_rng(4)
-    bandit = make_bandit(rng, vocabulary=2, max_length=3, step=0.2)
-    window = policy_window(bandit, scores(bandit.new, bandit.responses), rng, 8, 4, 0)
-    holed, less, gone = split_prompts(window, [1, 5])
-    assert gone > 0
-    tables = []
-    for one in (holed, less):
-        tables.append(PopulationTable(NO_RUN, Bins((1, 10)), [Case(Rule("sqrt", 0.1, 0.1), "x", "given")]))
-        tables[-1].add(one)
-    assert tables[0].left_out == {"fresh_rows_without_advantage": gone}
-    assert not +tables[1].left_out
-    for name, part in tables[1]._pools["fresh"].parts.items():
-        found = tables[0]._pools["fresh"].parts[name]
-        np.testing.assert_allclose(found.total[0], part.total[0])
-    assert tables[0]._pools["population"].rows[0][-1] == len(window.rows)  # the others use every row
-
-
-def test_an_audited_update_without_pairs_is_counted():
-    rng = np.random.default_rng(4)
-    bandit = make_bandit(rng, vocabulary=2, max_length=3, step=0.2)
-    window = policy_window(bandit, scores(bandit.new, bandit.responses), rng, 4, 4, 0)
-    holed, _, gone = split_prompts(window, np.unique(window.rows.prompt)[1:])
-    table = PopulationTable(NO_RUN, Bins((1, 10)), [])
-    table.add(holed)
-    assert table.left_out == {"fresh_rows_without_advantage": gone, "fresh_updates_left_out": 1}
-    assert "fresh" not in table._pools
-
-
-def test_what_audits_lose_is_a_warning(simulate):
-    """12 audited responses: one prompt's lone response, two without a reward (one prompt), one broken score."""
-    path = simulate(rollouts=1, width=8)
-    rng = np.random.default_rng(0)
-    prompt = np.array([0, 0, 0, 0, 1, 1, 1, 1, 2, 3, 3, 4])
-    n = len(prompt)
-    reward = np.array([1, 0, 1, 0, 1, 0, 0, 0, 1, np.nan, 1, 1])
-    unit = rng.standard_normal((n, 8))
-    unit /= np.linalg.norm(unit, axis=1, keepdims=True)
-    unit[4] *= 2
-    writer = GradLogWriter(path, width=8, rank=1, metadata={"rule": preset("fspo").rule.to_dict(), "seed": 0})
-    audit = {
-        "rollout": 0,
-        "step": 3,
-        "updates_since_rollout": 0,
-        "times_used": 0,
-        "phase": "audit",
-        "prompt_id": prompt,
-        "response_id": 10_000 + np.arange(n),
-        "length": np.full(n, 20),
-        "log_ratio": np.zeros(n),
-        "reward": reward,
-        "advantage": np.ones(n),
-        "score_status": "ok",
-        "score_norm": np.ones(n),
-        "score_unit": unit,
-    }
-    writer.append(audit)
-    writer.flush(0)
-    run = load_run(path)
-    options = Options(bins=2, draws=2, rules=("fspo",), targets=(0.9,))
-    _, summary = analyse(run, shared_bins([run], options), options)
-    scored = summary["counts"]["scored"]
-    # prompts 2 and 4 have one response each; prompt 3 has a reward missing, which leaves its other one no baseline
-    assert scored["audit_rows_without_advantage"] == 4
-    assert scored["audit_rows_without_score"] == 1
-    assert scored["fresh_updates_left_out"] == scored["fresh_rows_without_advantage"] == 0
-    lines = [line for line in summary["warnings"] if "of audits left out" in line]
-    assert [line.split()[0] for line in lines] == ["1", "4"]

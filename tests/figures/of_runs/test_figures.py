@@ -107,11 +107,11 @@ def test_cosines_draw_the_tables_numbers_and_the_control(case_tables):
         (in_row(fig, "15 % clipped")[1], "worst_bin", "worst_ci_low", "worst_ci_high"),
     ):
         for outside, marker in (("drop", "o"), ("truncate", "s"), ("cap", "D")):
-            want = rows[(rows["outside"] == outside) & ~rows["control"]]
+            want = rows[(rows["outside"] == outside) & (rows["rule"] != "random")]
             assert sorted(marked(ax, marker=marker)[:, 0]) == sorted(want[column])
-        assert ends(rows[~rows["control"]], 1.0, low, high) <= bars(ax, 0)
+        assert ends(rows[rows["rule"] != "random"], 1.0, low, high) <= bars(ax, 0)
         control = [line for line in ax.get_lines() if line.get_linestyle() == "--"]
-        assert [line.get_xdata()[0] for line in control] == [rows.loc[rows["control"], column].iloc[0]]
+        assert [line.get_xdata()[0] for line in control] == [rows.loc[rows["rule"] == "random", column].iloc[0]]
 
 
 def test_bound_and_guarantee(case_tables):

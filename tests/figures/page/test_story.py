@@ -48,7 +48,7 @@ def test_a_sentence_without_data_says_how_much_would_do():
     words = "These runs do not show how often each length is cut (3.5 times the responses needed)."
     assert story.cut(frame) == words
     assert story.turned(pd.DataFrame()).endswith("a run with --log.score-every 1 writes them.")
-    cosine = frame.assign(weight="sequence", control=False, subset="nonzero")
+    cosine = frame.assign(subset="nonzero")
     assert "how far clipping turns the update (3.5 times" in story.turned(cosine)
     known = cosine["rule"] == "fspo"
     cosine.loc[known, ["estimate", "ci_low", "ci_high"]] = (0.9876, -0.5, 0.999)
