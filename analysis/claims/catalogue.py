@@ -8,9 +8,10 @@ Each atom is judged on one of three sets of logs (its ``arm``).
 - ``matched``: every analysed log, whichever rule trained it. In each window of the log, each rule's range is set so
   that its band has the same acceptance (``target``). So all rules are compared on the same responses.
 - ``published``: for each rule the runs that it trained, with the range of its preset. A run with another range yields
-  no number for the atom. Trends and rewards are averaged over seeds. Two rules are compared by the difference of their
-  runs with the same seed.
+  no number for the atom. Two rules are compared by the difference of their runs with the same seed.
 - ``logs``: every analysed log. These atoms are about the law of S, for which no band is needed.
+
+Seeds are the units: an atom's number is a mean over seeds, and the value of a seed is the mean over its logs.
 """
 
 from __future__ import annotations
@@ -110,7 +111,7 @@ class Atom:
         kept = f"{share} of A != 0" if "cosine" in self.quantity or self.responses == "nonzero" else share
         judged = {"matched": f"every log, bands that keep {kept}", "published": "each rule's own run as published"}
         seeds = f", mean over seeds (at least {MIN_SEEDS})"
-        mean = self.arm == "published" and self.quantity not in ("LRE_inf", "rollouts missed")
+        mean = self.quantity != "rollouts missed"
         words = ESTIMANDS[self.quantity].format(acceptance=ACCEPTANCE[self.responses], rows=ROWS[self.responses])
         return f"{words}; {judged.get(self.arm, 'every log')}{seeds if mean else ''}"
 

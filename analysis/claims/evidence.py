@@ -1,29 +1,21 @@
-"""The numbers that an atom is judged by, their p-values, and the verdicts of atoms and headlines.
+"""The number that an atom is judged by, its p-values, and the verdicts of atoms and headlines.
 
-An atom says that its estimand lies above a margin, below it, or between -margin and margin (*within*). An atom is
-judged by one number for each log, or by one mean over seeds. Each number has two p-values: ``p_for`` of the hypothesis
-that the atom is false for this log, ``p_against`` of the hypothesis that the atom is true for this log. A number that
-is missing has p-values of 1.
+An atom says that its estimand lies above a margin, below it, or between -margin and margin (*within*). It is judged by
+one number, a mean over seeds with Student's t interval, which has two p-values: ``p_for`` of the hypothesis that the
+atom is false, ``p_against`` of the hypothesis that the atom is true. A number that is missing has p-values of 1.
 
-- An atom is *supported* if the largest ``p_for`` of its numbers is at most ``ALPHA``. An atom speaks of every log, so
-  it is false if it is false for one log. The ``p_for`` of that log is at most ``ALPHA`` with probability at most
-  ``ALPHA``, and the largest ``p_for`` is no smaller (intersection-union test). No correction for the number of logs is
-  needed, and a log without a number leaves the atom without support.
-- An atom of n numbers is *refuted* if n times the smallest ``p_against`` is at most ``ALPHA`` (union-intersection test
-  with Bonferroni's bound, the first step of Holm's method). The bound holds however the logs depend on each other.
+- An atom is *supported* if ``p_for`` is at most ``ALPHA``, and *refuted* if ``p_against`` is.
 - A headline of k atoms is supported if all k atoms are supported (intersection-union test). It is refuted if k times
-  the smallest p-value against an atom is at most ``ALPHA`` (union-intersection test); the p-value against an atom is n
-  times the smallest ``p_against`` of its numbers.
+  the smallest p-value against an atom is at most ``ALPHA`` (union-intersection test with Bonferroni's bound).
 
-So each verdict, of an atom or of a headline, is wrong with probability at most ``ALPHA``. With one log, the verdict of
-an atom *above* or *below* a margin can be read from its interval: the atom is supported if the whole interval lies
-on the claimed side of the margin, and refuted if it lies on the other side. (An atom about LRE_inf is an exception: a
-second test, of LRE_2, can refute it too, so the interval of LRE_inf need not show a refutation.)
+So each verdict, of an atom or of a headline, is wrong with probability at most ``ALPHA``. The verdict of an atom that
+says *above* or *below* can be read from its interval: the atom is supported if the whole interval lies on the claimed
+side of the margin, and refuted if it lies on the other side.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -44,44 +36,19 @@ MIN_SEEDS = 3
 
 
 class Measured(NamedTuple):
-    """An estimate with a standard error on each side (``se_low`` below the estimate, ``se_high`` above it) and the
-    degrees of freedom of both."""
+    """An estimate with its standard error and the degrees of freedom of that error."""
 
     value: float
-    se_low: float
-    se_high: float
+    se: float
     df: float = np.inf
-
-    @staticmethod
-    def of_interval(value: float, low: float, high: float) -> Measured:
-        """Make an estimate with standard errors from an estimate with an interval: each standard error is the distance
-        from the estimate to one end of the interval, divided by the normal quantile of the interval's level."""
-        z = t_quantile(np.inf)
-        return Measured(value, (value - low) / z, (high - value) / z)
-
-    def __neg__(self) -> Measured:
-        return Measured(-self.value, self.se_high, self.se_low, self.df)
-
-    def plus(self, other: Measured, covariance: float = NAN) -> Measured:
-        """Return the sum with another estimate from the same log.
-
-        ``covariance`` is the covariance of the two errors. If it is unknown (NaN), the two standard errors are added:
-        the standard error of the sum is never larger, however the two errors depend on each other.
-        """
-
-        def error(a: float, b: float) -> float:
-            return a + b if np.isnan(covariance) else float(np.sqrt(max(a * a + b * b + 2 * covariance, 0.0)))
-
-        ends = error(self.se_low, other.se_low), error(self.se_high, other.se_high)
-        return Measured(self.value + other.value, *ends, min(self.df, other.df))
 
     def above(self, margin: float) -> float:
         """Return the p-value of the hypothesis that the estimand's true value is at most ``margin``."""
-        return _tail(self.value - margin, self.se_low, self.df)
+        return _tail(self.value - margin, self.se, self.df)
 
     def below(self, margin: float) -> float:
         """Return the p-value of the hypothesis that the estimand's true value is at least ``margin``."""
-        return _tail(margin - self.value, self.se_high, self.df)
+        return _tail(margin - self.value, self.se, self.df)
 
 
 def _tail(distance: float, error: float, df: float) -> float:
@@ -92,8 +59,8 @@ def _tail(distance: float, error: float, df: float) -> float:
 
 @dataclass(frozen=True)
 class Number:
-    """What one log, or the mean over seeds, says about an atom: the estimate with its interval and p-values, or the
-    reason why the number is missing."""
+    """What the runs say about an atom: the estimate with its interval and p-values, or the reason why the number is
+    missing."""
 
     name: str
     value: float = NAN
@@ -114,7 +81,7 @@ def number(name: str, found: Measured | str, relation: Relation, margin: float) 
     margin". ``found`` is the estimate, or a text that says why there is none."""
     if isinstance(found, str):
         return Number(name, reason=found)
-    if not np.isfinite(found.value) or np.isnan(found.se_low + found.se_high):
+    if not np.isfinite(found.value) or np.isnan(found.se):
         return Number(name, found.value, reason="no interval" if np.isfinite(found.value) else "no number")
     above, below = found.above, found.below
     if relation == "within":
@@ -126,7 +93,7 @@ def number(name: str, found: Measured | str, relation: Relation, margin: float) 
         if relation == "below":
             p_for, p_against = p_against, p_for
     t = t_quantile(found.df)
-    ends = found.value - t * found.se_low, found.value + t * found.se_high
+    ends = found.value - t * found.se, found.value + t * found.se
     return Number(name, found.value, *ends, p_for, min(p_against, 1.0))
 
 
@@ -141,7 +108,7 @@ def lead_in_size(name: str, gap: Measured | str, total: Measured | str) -> Numbe
     if isinstance(gap, str) or isinstance(total, str):
         return Number(name, reason=gap if isinstance(gap, str) else str(total))
     t = t_quantile(gap.df, 1 - ALPHA)
-    (g_low, g_high), (s_low, s_high) = ((m.value - t * m.se_low, m.value + t * m.se_high) for m in (gap, total))
+    (g_low, g_high), (s_low, s_high) = ((m.value - t * m.se, m.value + t * m.se) for m in (gap, total))
     if not np.isfinite(g_low + g_high + s_low + s_high):
         return Number(name, reason="no number")
     p_for = 2 * min(max(gap.above(0), total.above(0)), max(gap.below(0), total.below(0)))
@@ -168,35 +135,12 @@ def over_seeds(values: Mapping[float, float]) -> Measured | str:
     if np.ptp(x) == 0:
         return f"{x[0]:g} for every seed: nothing shows how far the mean may be from the true one"
     error = float(x.std(ddof=1) / np.sqrt(len(x)))
-    return Measured(float(x.mean()), error, error, len(x) - 1)
-
-
-def p_values(numbers: Sequence[Number]) -> tuple[float, float]:
-    """Return the p-values for and against an atom. An atom is judged by n numbers, one for each log: its ``p_for`` is
-    their largest, its ``p_against`` n times their smallest (Bonferroni), at most 1."""
-    if not numbers:
-        return 1.0, 1.0
-    against = min(found.p_against for found in numbers)
-    return max(found.p_for for found in numbers), min(len(numbers) * against, 1.0)
+    return Measured(float(x.mean()), error, len(x) - 1)
 
 
 def verdict_of(p_for: float, p_against: float) -> Verdict:
     """Return the verdict of an atom or a headline from its p-values."""
     return "supported" if p_for <= ALPHA else "refuted" if p_against <= ALPHA else "inconclusive"
-
-
-def deciding(numbers: Sequence[Number]) -> Number:
-    """Return the estimate that decides an atom's verdict, out of its ``numbers`` (one for each log, or one mean over
-    seeds).
-
-    If the atom is refuted, this is the estimate that speaks most clearly against it (smallest ``p_against``), else the
-    one that supports it least (largest ``p_for``).
-    """
-    if not numbers:
-        return Number("")
-    if verdict_of(*p_values(numbers)) == "refuted":
-        return min(numbers, key=lambda found: found.p_against)
-    return max(numbers, key=lambda found: (found.p_for, bool(found.reason)))
 
 
 def select(table: pd.DataFrame, **where: Any) -> pd.DataFrame:
@@ -245,30 +189,3 @@ def row_of(rows: pd.DataFrame, log: Log) -> dict[str, Any] | str:
     if len(some) != 1:
         return "several logs have this name" if len(some) else "no row in the table"
     return {str(name): value for name, value in some.iloc[0].items()}
-
-
-def absolute(rows: pd.DataFrame) -> pd.DataFrame:
-    """Replace the estimates (column value) and intervals (low, high) of rows by those of their absolute values; the low
-    end becomes 0 where the interval of the estimate holds 0.
-    """
-    low, high = rows["low"].to_numpy(float), rows["high"].to_numpy(float)
-    nearest = np.where((low <= 0) & (high >= 0), 0.0, np.minimum(np.abs(low), np.abs(high)))
-    return rows.assign(value=np.abs(rows["value"]), low=nearest, high=np.maximum(np.abs(low), np.abs(high)))
-
-
-def worst_by_run(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return for each run the largest of the estimates (column value, not negative) in its K rows, with an interval.
-
-    The interval's high end is the largest of the K high ends. For its low end, each of the K intervals is first widened
-    downwards to level 1 - (1 - CONFIDENCE)/K (Bonferroni), but not below 0. The low end is the largest of these K low
-    ends. Without the widening it would lie above the largest true value up to K times too often.
-    """
-    amount = rows.groupby(["run", "seed"], dropna=False)["value"].transform("count").to_numpy(float)
-    tail = (1 - CONFIDENCE) / 2
-    widen = special.ndtri(tail / np.maximum(amount, 1)) / special.ndtri(tail)
-    low = np.maximum(rows["value"] - widen * (rows["value"] - rows["low"]), 0.0)
-    return (
-        rows.assign(low=low)
-        .groupby(["run", "seed"], dropna=False, as_index=False)
-        .agg(value=("value", "max"), low=("low", "max"), high=("high", "max"))
-    )

@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from analysis.claims.catalogue import DEVELOPMENT_SEEDS, Atom, Headline, claims_about, digest_of_catalogue
-from analysis.claims.evidence import Number, Tables, Verdict, deciding, logs_of, p_values, verdict_of
-from analysis.claims.quantities import Seen, numbers_of
+from analysis.claims.evidence import Number, Tables, Verdict, logs_of, verdict_of
+from analysis.claims.quantities import Seen, number_of
 from analysis.tables.files import write_json
 from fspo.rules import Ratio
 from fspo.stats.intervals import detectable
@@ -34,7 +34,7 @@ class Claim:
     statement: Annotated[str, "what is claimed", "text"]
     estimand: Annotated[str, "what estimate is about", "text"]
     margin: Annotated[float, "margin of the deciding atom, fixed before the runs that it judges", "the estimand's"]
-    estimate: Annotated[float, "the estimand in the log that decides the verdict, or its mean over seeds", "its own"]
+    estimate: Annotated[float, "mean of the estimand over seeds", "its own"]
     ci_low: Annotated[float, "lower end of its interval", "the estimand's"]
     ci_high: Annotated[float, "upper end of its interval", "the estimand's"]
     verdict: Annotated[Verdict, "supported, refuted or inconclusive", "text"]
@@ -43,9 +43,9 @@ class Claim:
     p_against: Annotated[float, "p-value of the hypothesis that the claim is true", "probability"]
     details: Annotated[
         dict[str, Any],
-        "numbers: an atom's numbers by log. atoms: verdict and interval of each atom of a headline, or of the claim on "
+        "numbers: an atom's number. atoms: verdict and interval of each atom of a headline, or of the claim on "
         "each task. decides: id of the atom that decides a headline's verdict; over several tasks [task, id]. power: "
-        "distance, how far from the margin the truth must lie for the log with the widest interval to show it with "
+        "distance, how far from the margin the truth must lie to be seen with "
         "80 % probability (null: unknown), and the same as a sentence",
         "JSON",
     ] = field(default_factory=dict)
@@ -77,26 +77,20 @@ def evaluate_claims(tables: Tables, on: Ratio = "update", *, chosen: bool = Fals
     seen = Seen(tables, unlike)
     seeds = {log.seed for log in seen.logs}
     looked_at = chosen or bool(seeds & set(DEVELOPMENT_SEEDS)) or any(np.isnan(seed) for seed in seeds)
-    judged = {atom.id: judge(atom, numbers_of(seen, atom), looked_at) for atom in atoms}
+    judged = {atom.id: judge(atom, number_of(seen, atom), looked_at) for atom in atoms}
     return [*(composed(headline, judged) for headline in headlines), *judged.values()]
 
 
-def judge(atom: Atom, numbers: Sequence[Number], looked_at: bool = False) -> Claim:
-    """Return an atom as a claim: its verdict, and the estimate and interval that decide the verdict.
-
-    ``numbers`` are estimates of the atom's estimand, one from each log or one mean over seeds, with p-values
-    (:mod:`analysis.claims.evidence`). The verdict is made from all of them.
+def judge(atom: Atom, found: Number, looked_at: bool = False) -> Claim:
+    """Return an atom as a claim: its verdict, and the estimate and interval that decide it.
 
     ``looked_at`` says that the runs may have been seen while the claims were made, or that other bins or windows than
     the default were chosen. The claim is then exploratory.
     """
-    p_for, p_against = p_values(numbers)
-    found = deciding(numbers)
-    sees = max((distance for n in numbers if not np.isnan(distance := _sees(n))), default=np.nan)
+    sees = _sees(found)
     sentence = "Too little data: these runs could not have seen any difference."
     if np.isfinite(sees):
-        where = "the log with the widest interval" if len(numbers) > 1 else "these runs"
-        sentence = f"A true distance of {sees:.2g} from the margin {atom.margin:g} is seen in {where} with 80 % "
+        sentence = f"A true distance of {sees:.2g} from the margin {atom.margin:g} is seen in these runs with 80 % "
         sentence += "probability."
     power = {"distance": sees if np.isfinite(sees) else np.nan, "sentence": sentence}
     return Claim(
@@ -107,11 +101,11 @@ def judge(atom: Atom, numbers: Sequence[Number], looked_at: bool = False) -> Cla
         found.value,
         found.low,
         found.high,
-        verdict_of(p_for, p_against),
+        verdict_of(found.p_for, found.p_against),
         "exploratory" if looked_at else "confirmatory",
-        p_for,
-        p_against,
-        {"numbers": {n.name: n.to_dict() for n in numbers}, "power": power},
+        found.p_for,
+        found.p_against,
+        {"numbers": {found.name: found.to_dict()}, "power": power},
     )
 
 

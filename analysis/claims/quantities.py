@@ -1,7 +1,8 @@
 """Make the numbers that judge each atom from the tables of several runs.
 
-For each quantity a function returns one number for every log that the atom is about, or one mean over seeds. No log or
-seed is left out: if the tables lack what a number needs, the number is missing and holds the reason.
+For each quantity a function returns one number: the mean over seeds of one value for each seed. The value of a seed is
+the mean over its logs. No log or seed is left out: if the tables lack what a value needs, the number is missing and
+holds the reason.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ from analysis.claims.evidence import (
     Measured,
     Number,
     Tables,
-    absolute,
     groups,
     lead_in_size,
     logs_of,
@@ -28,7 +28,6 @@ from analysis.claims.evidence import (
     over_seeds,
     row_of,
     select,
-    worst_by_run,
 )
 from analysis.stats.lre import MOST_LEFT_OUT
 from fspo.gradlog import metric_names as metric
@@ -58,8 +57,8 @@ class Seen:
         return self._unlike or ("" if log in self.logs else "no run")
 
 
-def numbers_of(seen: Seen, atom: Atom) -> list[Number]:
-    """Return the numbers that judge an atom: estimates with intervals, one for each log, or one mean over seeds."""
+def number_of(seen: Seen, atom: Atom) -> Number:
+    """Return the number that judges an atom: an estimate with its interval, or the reason why there is none."""
     return _QUANTITIES[atom.quantity](seen, atom)
 
 
@@ -105,114 +104,66 @@ def _rows(seen: Seen, table: str, atom: Atom, rule: str, **where: Any) -> list[t
     return [(log, seen.not_published(log) or row_of(rows, log)) for log in logs]
 
 
-def _by_seed(rows: list[tuple[Log, Row]], column: str) -> dict[float, float]:
-    """Return a column's value for each seed; NaN where the seed's log has no row or two logs have this seed."""
-    seeds = [log.seed for log, _ in rows]
-    return {
-        log.seed: NAN if isinstance(row, str) or seeds.count(log.seed) > 1 else float(row[column]) for log, row in rows
-    }
+def _by_seed(rows: list[tuple[Log, Row]], column: str, *, single: bool = False) -> dict[float, float]:
+    """Return for each seed the mean of a column over the seed's logs; NaN where one of them has no row, or, with
+    ``single``, where two logs have this seed."""
+    found: dict[float, list[float]] = {}
+    for log, row in rows:
+        found.setdefault(log.seed, []).append(NAN if isinstance(row, str) else float(row.get(column, NAN)))
+    return {seed: NAN if single and len(x) > 1 else float(np.mean(x)) for seed, x in found.items()}
 
 
-def _slope(row: Row) -> Measured | str:
-    if isinstance(row, str):
-        return row
-    return Measured(float(row["slope"]), float(row["se"]), float(row["se"]), float(row["clusters"]) - 1)
-
-
-def _interval(row: Row, name: str = "estimate") -> Measured | str:
-    if isinstance(row, str):
-        return row
-    stem = "" if name == "estimate" else f"{name}_"
-    return Measured.of_interval(*(float(row.get(c, NAN)) for c in (name, f"{stem}ci_low", f"{stem}ci_high")))
-
-
-def _mean(atom: Atom, values: Mapping[float, float]) -> list[Number]:
-    return [number(OVER_SEEDS, over_seeds(values), atom.relation, atom.margin)]
+def _mean(atom: Atom, values: Mapping[float, float]) -> Number:
+    return number(OVER_SEEDS, over_seeds(values), atom.relation, atom.margin)
 
 
 def _gaps(left: Mapping[float, float], right: Mapping[float, float]) -> dict[float, float]:
     return {seed: left.get(seed, NAN) - right.get(seed, NAN) for seed in left}
 
 
-def _trend(seen: Seen, atom: Atom) -> list[Number]:
-    rows = _rows(seen, "trend", atom, atom.rule, **ACCEPTED[atom.responses])
-    if atom.arm == "published":
-        return _mean(atom, _by_seed(rows, "slope"))
-    return [number(log.run, _slope(row), atom.relation, atom.margin) for log, row in rows]
+def _accepted(seen: Seen, table: str, atom: Atom, rule: str, column: str, **where: Any) -> dict[float, float]:
+    """Return for each seed a column of the rule's rows about the acceptance that the atom is about."""
+    rows = _rows(seen, table, atom, rule, **ACCEPTED[atom.responses], **where)
+    return _by_seed(rows, column, single=atom.arm == "published")
 
 
-def _lead_in_trend(seen: Seen, atom: Atom) -> list[Number]:
-    own, rival = (_rows(seen, "trend", atom, rule, **ACCEPTED[atom.responses]) for rule in (atom.rule, atom.rival))
-    if atom.arm == "published":
-        mine, theirs = (_by_seed(rows, "slope") for rows in (own, rival))
-        total = _gaps(theirs, {seed: -value for seed, value in mine.items()})
-        return [lead_in_size(OVER_SEEDS, over_seeds(_gaps(theirs, mine)), over_seeds(total))]
-    out = []
-    for (log, row), (_, other) in zip(own, rival, strict=True):
-        one, two = _slope(other), _slope(row)
-        if isinstance(one, str) or isinstance(two, str):
-            out.append(Number(log.run, reason=one if isinstance(one, str) else str(two)))
-            continue
-        out.append(lead_in_size(log.run, one.plus(-two), one.plus(two)))
-    return out
+def _trend(seen: Seen, atom: Atom) -> Number:
+    return _mean(atom, _accepted(seen, "trend", atom, atom.rule, "slope"))
 
 
-def _lre_inf(seen: Seen, atom: Atom) -> list[Number]:
-    """Judge the atom about LRE_inf in each log by the intervals of LRE_inf and of LRE_2.
-
-    LRE_2 is at most LRE_inf and has a smaller error, so an LRE_2 above the margin refutes the atom too.
-    """
-    both = (_rows(seen, "lre", atom, atom.rule, **ACCEPTED[atom.responses], norm=norm) for norm in ("inf", "l2"))
-    out = []
-    for (log, row), (_, two) in zip(*both, strict=True):
-        largest, mean = (number(log.run, _interval(r), atom.relation, atom.margin) for r in (row, two))
-        # LRE_inf and LRE_2 test the same hypothesis, so the smaller p-value is doubled (Bonferroni).
-        against = min(2 * min(largest.p_against, mean.p_against), 1.0)
-        out.append(Number(log.run, largest.value, largest.low, largest.high, largest.p_for, against, largest.reason))
-    return out
+def _lead_in_trend(seen: Seen, atom: Atom) -> Number:
+    mine, theirs = (_accepted(seen, "trend", atom, rule, "slope") for rule in (atom.rule, atom.rival))
+    total = _gaps(theirs, {seed: -value for seed, value in mine.items()})
+    return lead_in_size(OVER_SEEDS, over_seeds(_gaps(theirs, mine)), over_seeds(total))
 
 
-def _lead_in_lre(seen: Seen, atom: Atom) -> list[Number]:
-    where = {**ACCEPTED[atom.responses], "norm": "l2_squared"}
-    own, rival = (_rows(seen, "lre", atom, rule, **where) for rule in (atom.rule, atom.rival))
-    if atom.arm == "published":
-        return _mean(atom, _gaps(*(_by_seed(rows, "estimate") for rows in (rival, own))))
-    out = []
-    for (log, row), (_, other) in zip(own, rival, strict=True):
-        one, two = _interval(other), _interval(row)
-        gap = one if isinstance(one, str) else two if isinstance(two, str) else one.plus(-two)
-        out.append(number(log.run, gap, atom.relation, atom.margin))
-    return out
+def _lre_inf(seen: Seen, atom: Atom) -> Number:
+    return _mean(atom, _accepted(seen, "lre", atom, atom.rule, "estimate", norm="inf"))
 
 
-def _cosine(seen: Seen, atom: Atom, column: str = "diff_fspo", sign: int = -1) -> list[Number]:
-    """Judge a difference of two cosines in each log.
+def _lead_in_lre(seen: Seen, atom: Atom) -> Number:
+    both = (_accepted(seen, "lre", atom, rule, "estimate", norm="l2_squared") for rule in (atom.rival, atom.rule))
+    return _mean(atom, _gaps(*both))
+
+
+def _cosine(seen: Seen, atom: Atom, column: str = "diff_fspo", sign: int = -1) -> Number:
+    """Judge a difference of two cosines.
 
     For an atom with a rival it is fspo's cosine less the rival's. For an atom without a rival both are of fspo's band:
     the cosine with the atom's ``outside`` (truncate or cap) less the cosine with drop. ``column`` of the table cosine
     holds the difference; its sign is changed if ``sign`` is -1.
     """
-    where = {"use": "first", "bin": -1}
-    out = []
-    for log, row in _rows(seen, "cosine", atom, atom.rival or FAIR, **where):
-        found = _interval(row, column)
-        gap = found if isinstance(found, str) or sign > 0 else -found
-        out.append(number(log.run, gap, atom.relation, atom.margin))
-    return out
+    rows = _rows(seen, "cosine", atom, atom.rival or FAIR, use="first", bin=-1)
+    return _mean(atom, {seed: sign * value for seed, value in _by_seed(rows, column).items()})
 
 
-def _exponent(seen: Seen, atom: Atom) -> list[Number]:
+def _exponent(seen: Seen, atom: Atom) -> Number:
     rows = select(seen.tables["scaling"], subset=atom.responses, use="first", sign="all")
-    out = []
-    for log in seen.logs:
-        row = row_of(rows, log)
-        found = _interval(row if isinstance(row, str) else row | {"estimate": row["slope_2H"]})
-        gap = found if isinstance(found, str) else found._replace(value=found.value - 1)
-        out.append(number(log.run, gap, atom.relation, atom.margin))
-    return out
+    found = _by_seed([(log, row_of(rows, log)) for log in seen.logs], "slope_2H")
+    return _mean(atom, {seed: value - 1 for seed, value in found.items()})
 
 
-def _law(seen: Seen, atom: Atom) -> list[Number]:
+def _law(seen: Seen, atom: Atom) -> Number:
     """Judge in each log the bin of lengths whose S is farthest from normal, or whose mean of S is farthest from -L KL.
 
     KL is one number for a log: the mean of k3 over all its tokens. A bin's own mean of k3 is not used. S + k3, the sum
@@ -222,25 +173,15 @@ def _law(seen: Seen, atom: Atom) -> list[Number]:
     everything = select(seen.tables["moments"], subset=atom.responses, use="first")
     m = _seen_bins(everything)
     whole = select(everything, bin=-1)
-    k3 = dict(zip(whole["run"], whole["k3_per_token"], strict=True))
-    base = {"run": m["run"].to_numpy(), "seed": m["seed"].to_numpy(float)}
     if atom.quantity == "distance from normal":
-        names = ("ks_distance", "ks_ci_low", "ks_ci_high")
-        values = [m[name].to_numpy(float) for name in names]
+        value = m["ks_distance"].to_numpy(float)
     else:
-        sd, kl = (
-            np.sqrt(m["var_S"].to_numpy(float)),
-            np.array([k3.get(run, NAN) for run in m["run"]]) * m["bin_mean"].to_numpy(float),
-        )
-        values = [(m[name].to_numpy(float) + kl) / sd for name in ("mean_S", "mean_S_ci_low", "mean_S_ci_high")]
-    bins = pd.DataFrame(base | dict(zip(("value", "low", "high"), values, strict=True)))
-    rows = worst_by_run(absolute(bins)) if len(bins) else bins
-    out = []
-    for log in seen.logs:
-        row = row_of(rows, log)
-        found = row if isinstance(row, str) else Measured.of_interval(*(row[n] for n in ("value", "low", "high")))
-        out.append(number(log.run, found, atom.relation, atom.margin))
-    return out
+        k3 = dict(zip(whole["run"], whole["k3_per_token"], strict=True))
+        kl = np.array([k3.get(run, NAN) for run in m["run"]]) * m["bin_mean"].to_numpy(float)
+        value = (m["mean_S"].to_numpy(float) + kl) / np.sqrt(m["var_S"].to_numpy(float))
+    worst = pd.Series(np.abs(value), m["run"].to_numpy(), float).groupby(level=0).max()
+    rows: list[tuple[Log, Row]] = [(log, {"worst": worst.get(log.run, NAN)}) for log in seen.logs]
+    return _mean(atom, _by_seed(rows, "worst"))
 
 
 def _seen_bins(moments: pd.DataFrame) -> pd.DataFrame:
@@ -269,7 +210,7 @@ def _ended(seen: Seen, atom: Atom) -> dict[Log, float]:
     return {log: longest - last.get(log.run, NAN) for log in logs}
 
 
-def _training(seen: Seen, atom: Atom, name: str, phase: str, reduce: Callable[[pd.DataFrame], float]) -> list[Number]:
+def _training(seen: Seen, atom: Atom, name: str, phase: str, reduce: Callable[[pd.DataFrame], float]) -> Number:
     """Judge the mean over seeds of a difference between the rule's and the rival's run, such as in the final reward.
 
     ``reduce`` makes a run's value from the run's rows of the table training that are of the metric ``name`` and of the
@@ -286,16 +227,16 @@ def _training(seen: Seen, atom: Atom, name: str, phase: str, reduce: Callable[[p
     return _mean(atom, _gaps(found[atom.rule], found[atom.rival]))
 
 
-def _missed(seen: Seen, atom: Atom) -> list[Number]:
-    """Judge, for each run of the atom's rule, how many rollouts fewer it has than the longest of all compared runs.
-    This count has no standard error. For a run that cannot stand for its rule as published there is no count, but the
-    reason."""
-    found = [(log, missed) for log, missed in _ended(seen, atom).items() if log.rule == atom.rule]
-    counts = [(log, seen.not_published(log) or Measured(missed, 0.0, 0.0)) for log, missed in found]
-    return [number(log.run, count, atom.relation, atom.margin) for log, count in counts]
+def _missed(seen: Seen, atom: Atom) -> Number:
+    """Judge by how many rollouts a run of the atom's rule ended before the longest of all compared runs: the largest
+    such number. It is counted, so it has no standard error."""
+    found = {log: missed for log, missed in _ended(seen, atom).items() if log.rule == atom.rule}
+    why = next((reason for log in found if (reason := seen.not_published(log))), "")
+    counted: Measured | str = why or Measured(float(np.max([*found.values()], initial=-np.inf)), 0.0)
+    return number("the run that missed most", counted if found else "no run", atom.relation, atom.margin)
 
 
-_QUANTITIES: dict[Quantity, Callable[[Seen, Atom], list[Number]]] = {
+_QUANTITIES: dict[Quantity, Callable[[Seen, Atom], Number]] = {
     "trend": _trend,
     "lead in trend": _lead_in_trend,
     "LRE_inf": _lre_inf,

@@ -1,8 +1,8 @@
 """Collect what every rule does to the rows of a log, as sums from which the acceptance tables are made.
 
-For each case and kind of acceptance there is one matrix of sums by cluster and bin (`Counts`). Rows are added window by
-window, and tallies of different windows can be merged. So a log of any length takes one pass and the memory of one
-window. Where a log has many clusters, a fixed hash pools them into ``POOLED`` groups, so that memory does not grow with
+For each case and kind of acceptance there is one matrix of sums by cluster and bin (`CaseCounts`). Rows are added
+window by window, and tallies of different windows can be merged. So a log of any length takes one pass and the memory
+of one window. Where a log has many clusters, a fixed hash pools them into ``POOLED`` groups, so that memory does not grow with
 the log. Groups of independent clusters are independent too, so errors are computed over groups as over clusters.
 """
 
@@ -80,7 +80,7 @@ def hashed(rollout: Ints, prompt: Ints, number: int) -> Ints:
 
 
 @dataclass
-class Counts:
+class CaseCounts:
     """Sums over rows, by group of clusters and bin, of one acceptance: sum of y over sum of d.
 
     y is what a row adds to the numerator (0 or 1, its multiplier M, or its clipped weight), d what it adds to the
@@ -112,7 +112,7 @@ class Counts:
     clusters: Ints
     coordinate: Floats
 
-    def plus(self, other: Counts) -> None:
+    def plus(self, other: CaseCounts) -> None:
         """Add the sums over other rows to these sums, in place."""
         for name in (f.name for f in fields(self)):
             getattr(self, name).__iadd__(getattr(other, name))
@@ -166,18 +166,18 @@ class Part:
             self._known[kind] = Denominator(w, d, self.by_group(wx), self.by_group(wx * self.x))
         return self._known[kind]
 
-    def accepted(self, cut: Ints) -> Counts:
+    def accepted(self, cut: Ints) -> CaseCounts:
         """Return the sums where y is 0 in the rows ``cut`` and 1 in all others, and d is 1."""
         of, lost = self.denominator("one"), self.by_key(None, cut)
         y = of.d - lost
         return self._counts(of, lost, y, of.x - self.by_group(self.x[cut], cut), y.sum(0))
 
-    def weighted(self, kind: str, y: Floats, cut: Ints) -> Counts:
+    def weighted(self, kind: str, y: Floats, cut: Ints) -> CaseCounts:
         """Return the sums of the numerators ``y`` (n,) over the weights that ``kind`` names."""
         squares, xy = totals(self.bin, self.shape[1], y * y), self.by_group(self.x * y)
         return self._counts(self.denominator(kind), self.by_key(None, cut), self.by_key(y), xy, squares)
 
-    def _counts(self, of: Denominator, cut: Floats, y: Floats, xy: Floats, squares: Floats) -> Counts:
+    def _counts(self, of: Denominator, cut: Floats, y: Floats, xy: Floats, squares: Floats) -> CaseCounts:
         d, numerator = of.d.sum(1), y.sum(1)
         total = float(d.sum())
         mean_x, mean_y = (float(v.sum()) / total if total > 0 else 0.0 for v in (of.x, numerator))
@@ -185,7 +185,7 @@ class Part:
         slope = np.column_stack([of.x, of.xx, xy])
         # Copies, because sums of later windows are added in place, and these arrays belong to all cases.
         rows, d, clusters, coordinate = (v.copy() for v in (self.rows, of.d, self.clusters, self.coordinate))
-        return Counts(rows, cut, d, y, squares, slope, within, clusters, coordinate)
+        return CaseCounts(rows, cut, d, y, squares, slope, within, clusters, coordinate)
 
 
 def centred(
@@ -205,7 +205,7 @@ class Sums:
 
     Attributes
     ----------
-    columns : dict of Place -> Counts
+    columns : dict of Place -> CaseCounts
         For each case, kind of acceptance and subset: the sums, without the windows in which the case has no range.
     number : dict of str -> int
         Number of rows of each subset, in all windows.
@@ -215,12 +215,12 @@ class Sums:
         Why a case cannot be evaluated.
     """
 
-    columns: dict[Place, Counts] = field(default_factory=dict)
+    columns: dict[Place, CaseCounts] = field(default_factory=dict)
     number: dict[str, int] = field(default_factory=dict)
     no_range: dict[tuple[int, str], dict[int, str]] = field(default_factory=dict)
     reasons: dict[tuple[int, str], str] = field(default_factory=dict)
 
-    def add(self, place: Place, found: Counts) -> None:
+    def add(self, place: Place, found: CaseCounts) -> None:
         """Add sums over further rows under the name ``place``."""
         if place in self.columns:
             self.columns[place].plus(found)

@@ -17,7 +17,7 @@ from analysis.log.loading import Run
 from analysis.log.ratio import CORRECTED
 from analysis.log.rows import SUBSETS, USES, Floats, Ints, Rows
 from analysis.rules.evaluate import NO_ADVANTAGE, Case, rate_of
-from analysis.rules.tally import LOGGED, Counts, Sums, Tally, centred
+from analysis.rules.tally import LOGGED, CaseCounts, Sums, Tally, centred
 from analysis.stats.lre import NORMS, ROUNDING, lre_estimates
 from analysis.tables.columns import UNKNOWN, BinKey, CaseKey, Interval, RuleKey, RunKey
 from fspo.stats.bins import Bins
@@ -168,7 +168,7 @@ class Means:
     mean: np.ndarray
 
     @staticmethod
-    def of(found: Counts) -> Means:
+    def of(found: CaseCounts) -> Means:
         """Compute each bin's mean coordinate from the sum and the number of its rows in ``found``; NaN without rows."""
         count = np.append(found.rows.sum(0), found.rows.sum())
         return Means(np.divide(found.coordinate, count, out=np.full(len(count), np.nan), where=count > 0))
@@ -228,7 +228,7 @@ def _unusual(count: Floats, cut: Floats, between: bool) -> int:
     return len(count) if between else int(np.count_nonzero(count - cut))
 
 
-def _slopes(column: Counts, some: np.ndarray, unusual: int) -> tuple[Slope, Slope]:
+def _slopes(column: CaseCounts, some: np.ndarray, unusual: int) -> tuple[Slope, Slope]:
     """Return two slopes of acceptance on log2 of the length: over all rows, and among rows of the same window.
 
     ``unusual`` is the number of clusters with a row of the rarer outcome (accepted or cut), as `_unusual` counts them.

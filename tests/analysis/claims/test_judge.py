@@ -41,21 +41,12 @@ def test_a_claim_that_is_exploratory_on_one_task_is_so_over_all():
     assert over_tasks({"a": sure, "b": [claim(0.01, 0.9, status="exploratory")]})[0].status == "exploratory"
 
 
-def test_the_distance_seen_is_that_of_the_longer_side_of_the_widest_interval():
-    """At 95 % a half-width is 1.960 standard errors; 1.960 + .842 of them are seen in 80 %: 1.429 .3 = .43."""
-    numbers = [Number("a", 5.0, 4.9, 5.3, 0.5, 0.5), Number("b", 5.0, 4.8, 5.2, 0.5, 0.5)]
-    missing = Number("c", reason="no row")
-    for known in ([*numbers, missing], [missing, *numbers]):
-        power = judge(ATOM, known).details["power"]
-        assert power["distance"] == pytest.approx((1.959964 + 0.841621) / 1.959964 * 0.3, rel=1e-5)
-        assert power["sentence"].startswith("A true distance of 0.43 from the margin")
-        assert "the log with the widest interval" in power["sentence"]
-    alone = judge(ATOM, numbers[1:]).details["power"]
-    assert alone["distance"] == pytest.approx(0.2858, abs=1e-4)
-    assert alone["sentence"].startswith("A true distance of 0.29")
-    assert "these runs" in alone["sentence"]
-    endless = Number("d", 5.0, 4.9, float("inf"), 0.5, 0.5)
-    for unseen in ([missing], [], [*numbers, endless]):
+def test_the_distance_seen_is_told_in_words():
+    """At 95 % a half-width is 1.960 standard errors; 1.960 + .842 of them are seen in 80 %: 1.429 .2 = .29."""
+    power = judge(ATOM, Number("mean", 5.0, 4.8, 5.2, 0.5, 0.5)).details["power"]
+    assert power["distance"] == pytest.approx((1.959964 + 0.841621) / 1.959964 * 0.2, rel=1e-5)
+    assert power["sentence"].startswith("A true distance of 0.29 from the margin")
+    for unseen in (Number("mean", reason="no row"), Number("mean", 5.0, 4.9, float("inf"), 0.5, 0.5)):
         power = judge(ATOM, unseen).details["power"]
         assert power["distance"] != power["distance"]  # NaN
         assert power["sentence"].startswith("Too little data")
@@ -63,12 +54,12 @@ def test_the_distance_seen_is_that_of_the_longer_side_of_the_widest_interval():
 
 def test_the_atom_that_decides_stands_in_the_details_as_in_the_prose():
     """Judged from tables, on one task and over two: what programs read, and what people read."""
-    logs = ("rloo-21", "gspo-21", "fspo-21")
-    values = {"rloo": -0.08, "gspo": 0.03, "fspo": 0.001}
+    logs = {"none-41": 0.0, "none-42": 0.001, "none-43": -0.001}
 
     def judged(gspo=0.03):
-        rows = [on(log, rule) | slope(values[rule]) for log in logs for rule in ("rloo", "fspo")]
-        return evaluate_claims(tables(trend=[*rows, *(on(log, "gspo") | slope(gspo) for log in logs)]))
+        values = {"rloo": -0.08, "gspo": gspo, "fspo": 0.001}
+        rows = [on(log, rule) | slope(x + more) for log, more in logs.items() for rule, x in values.items()]
+        return evaluate_claims(tables(trend=rows))
 
     claims = {found.id: found for found in judged(gspo=-0.02)}
     head = claims["C1"]
