@@ -2,8 +2,9 @@
 
 For each case and kind of acceptance there is one matrix of sums by cluster and bin (`CaseCounts`). Rows are added
 window by window, and tallies of different windows can be merged. So a log of any length takes one pass and the memory
-of one window. Where a log has many clusters, a fixed hash pools them into ``POOLED`` groups, so that memory does not grow with
-the log. Groups of independent clusters are independent too, so errors are computed over groups as over clusters.
+of one window. Where a log has many clusters, a fixed hash pools them into ``POOLED`` groups, so that memory does not
+grow with the log. Groups of independent clusters are independent too, so errors are computed over groups as over
+clusters.
 """
 
 from __future__ import annotations
