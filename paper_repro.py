@@ -62,7 +62,7 @@ class Reproduction:
             if folder.exists() and any(folder.iterdir()) and not {"stages", "checks"} & set(os.listdir(folder)):
                 raise UserError(f"{folder} holds files, and none that fspo reproduce wrote: name another --output")
         check_output(self.root / "checks")
-        checks, theory = self.check_theory()
+        checks = self.check_theory()
         training = Training(self.out, self.sizes, self.warm_up())
         shared = training.shared()
         stopped = self.train("shared-run", [shared], 1, "shared unclipped run")
@@ -83,24 +83,19 @@ class Reproduction:
         module("sweep", "analysis", "sweep", runs[0], quiet=True)
         command = ("doctor", *runs, "--json", str(doctor_file))
         diagnoses = module("doctor", "analysis", *command, result=doctor_file, quiet=True, **how)
-        figures = self.draw("figures", *runs)
+        theory, figures = self.draw("figures-theory", "--theory"), self.draw("figures", *runs)
         parts = {"theory": theory, "figures": figures, "diagnoses": diagnoses, "ranges": ranges}
         self.write(runs=[job.run for job in jobs], checks=checks, claims=judged["claims"], **parts)
         for run, why in stopped.items():
             print(f"{Path(run).name} stopped itself after {rollouts_done(Path(run))} rollouts: {why}")
         return 0 if checks["exit_status"] == 0 else 1
 
-    def check_theory(self) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        """Run the theory checks and draw the figures of the theory; return the checks' report and the rows of the
-        figures' captions.json.
-
-        A failed check is reported and does not stop the later stages.
-        """
+    def check_theory(self) -> dict[str, Any]:
+        """Run the theory checks and return their report. A failed check does not stop the later stages."""
         folder = self.root / "checks"
         command = ("checks", "proofs_check", "--out", str(folder), "--only", self.sizes.checks)
         how: dict[str, Any] = {"beside": ("--jobs", str(self.sizes.jobs)), "passing": (0, 1)}
-        checks = self.common.module(*command, result=folder / "proofs_check.json", **how)
-        return checks, self.draw("figures-theory", "--theory")
+        return self.common.module(*command, result=folder / "proofs_check.json", **how)
 
     def warm_up(self) -> str:
         """Warm up the embedded model once for all runs of the task; return its folder."""

@@ -11,8 +11,8 @@ from fspo.base.errors import UserError, unknown_name
 from fspo.repro.presets import PRESETS, TASKS, ReproductionSizes, with_changes
 from fspo.rules import TRAINING_ACCEPTANCE, preset
 
-STAGES = ("checks", "figures-theory", "warm-up", "shared-run", "calibration", "training", "noise-floor", "analysis")
-STAGES += ("sweep", "doctor", "figures")
+STAGES = ("checks", "warm-up", "shared-run", "calibration", "training", "noise-floor", "analysis", "sweep", "doctor")
+STAGES += ("figures-theory", "figures")
 """Stages of a reproduction, in their order."""
 
 
@@ -46,9 +46,9 @@ class ReproductionOptions:
     width : str
         Name of a conference or journal, whose page sets the width of the figures.
     force : str
-        A stage to do again although it is done: checks, figures-theory, warm-up, shared-run, calibration, training,
-        noise-floor, analysis, sweep, doctor or figures. The stages after it are done again too, but finished runs are
-        kept unless their own stage is forced; they are then moved to OUTPUT/PRESET/superseded.
+        A stage to do again although it is done: checks, warm-up, shared-run, calibration, training, noise-floor,
+        analysis, sweep, doctor, figures-theory or figures. The stages after it are done again too. Finished runs are
+        kept unless their own stage is forced; they are then moved to the folder ``superseded``.
     """
 
     preset: Literal["quick", "paper", "smoke"] = "quick"
