@@ -14,7 +14,6 @@ from fspo.theory.acceptance import (
 )
 from fspo.theory.bounds import (
     BERRY_ESSEEN_IID,
-    BERRY_ESSEEN_INDEPENDENT,
     PHI_1,
     ar1_variance_ratio,
     berry_esseen_bound,
@@ -31,7 +30,6 @@ from fspo.theory.lemma import (
 from fspo.theory.reweighting import (
     LRE,
     Floats,
-    accepted_lengths,
     lre,
     relative_acceptance,
 )
@@ -43,13 +41,11 @@ from fspo.theory.still import (
 
 __all__ = [
     "BERRY_ESSEEN_IID",
-    "BERRY_ESSEEN_INDEPENDENT",
     "LRE",
     "PHI_1",
     "CosineLemma",
     "Floats",
     "acceptance_with_still",
-    "accepted_lengths",
     "ar1_variance_ratio",
     "band_acceptance",
     "berry_esseen_bound",

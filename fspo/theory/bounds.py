@@ -18,8 +18,6 @@ PHI_1 = math.exp(-0.5) / math.sqrt(2 * math.pi)
 """phi(1), phi the standard normal density, is the supremum of |t phi(t)|: the constant in the bounds T3 and T4."""
 BERRY_ESSEEN_IID = 0.4748
 """Berry-Esseen constant for independent, identically distributed summands, by Shevtsova (2011) (T5)."""
-BERRY_ESSEEN_INDEPENDENT = 0.56
-"""Berry-Esseen constant for independent summands with different distributions (T5)."""
 
 
 def drift_error_bound(u_lo: float, u_hi: float, x: ArrayLike) -> Floats:
@@ -54,15 +52,13 @@ def lre_bound(bound: float, a_0: float, *, one_sided: bool) -> float | None:
     return (1 if one_sided else 2) * bound / (a_0 - bound)
 
 
-def berry_esseen_bound(rho3: float, lengths: ArrayLike, *, identical: bool = True) -> Floats:
+def berry_esseen_bound(rho3: float, lengths: ArrayLike) -> Floats:
     """Return a bound on how far the acceptance at each length is from the Gaussian model's if tokens are independent.
 
     ``rho3`` is the third absolute standardised moment of a token log-ratio s: E|s-mu|^3/sigma^3, at least 1 (T5).
-    ``identical`` says whether all token log-ratios have one distribution.
     """
     rho3 = number("rho3", rho3, 1, why="E|s-mu|^3/sigma^3 is at least 1 (Jensen); check the moments")
-    constant = BERRY_ESSEEN_IID if identical else BERRY_ESSEEN_INDEPENDENT
-    return 2 * constant * rho3 / np.sqrt(checked_lengths(lengths))
+    return 2 * BERRY_ESSEEN_IID * rho3 / np.sqrt(checked_lengths(lengths))
 
 
 def ar1_variance_ratio(ar: float, lengths: ArrayLike) -> Floats:

@@ -70,9 +70,3 @@ def relative(p: Floats, a: Floats) -> tuple[Floats, Floats, Floats]:
 def lre(p: ArrayLike, a: ArrayLike) -> LRE:
     """Return LRE_inf, LRE_1 and LRE_2 of acceptances ``a`` (K,) of lengths whose shares of responses are ``p`` (K,)."""
     return LRE.of(*relative_acceptance(p, a))
-
-
-def accepted_lengths(p: ArrayLike, a: ArrayLike) -> Floats:
-    """Return the shares of the lengths among accepted responses, p(l) a(l) / a_bar (docs/theory.md section 3)."""
-    p, r, _ = relative_acceptance(p, a)
-    return p * (1 + r)

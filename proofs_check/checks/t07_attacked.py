@@ -2,7 +2,7 @@
 
 Each search draws strata: their shares, acceptances, true gradients and errors delta. It looks for strata with rho < 1
 at which the sine of the angle between clipped and true update exceeds rho, the bound of T7. A counterexample counts
-only after 115 digits have confirmed it (``lemma_claims``). In a control the same search must find a counterexample
+only after 80 digits have confirmed it (``lemma_claims``). In a control the same search must find a counterexample
 to a false variant of T7.
 """
 

@@ -107,21 +107,6 @@ def true_update(rng: np.random.Generator, weighted: bool = True) -> Outcome:
     return Outcome(math.log10(1e-7 / error), "decades", note=f"relative error {error:.1e}")
 
 
-def live_log(rng: np.random.Generator, claim: LemmaBound = STATED, logs: int = 8, draws: int = 4_000) -> Outcome:
-    """Check T7 and T8 (cosine lemma, split of the error) on drawn responses of a softmax policy: both hold for means
-    over a sample as they do for expectations.
-    """
-    tally, residuals = Judged(claim), []
-    for i in range(logs):
-        bandit = make_bandit(rng, step=(0.02, 0.1)[i % 2])
-        rows = rng.choice(bandit.p_old.size, draws, p=bandit.p_old / bandit.p_old.sum())
-        for rule in _rules(bandit, 0.95):
-            p, g, clipped, a = strata(bandit, rule, rows)
-            residuals.append(theory.cosine_lemma(p, a, g, clipped).identity_residual)
-            tally.add(Strata.of_gradients(p, g, clipped, a))
-    return _with_identity(tally, residuals)
-
-
 def sampled_update(rng: np.random.Generator, keep_weight: bool = True, draws: int = 200_000) -> Outcome:
     """Check that the clipped gradients of drawn responses, as ``rule.apply`` clips them, have the expected clipped
     update as their mean. Both are compared along 8 random directions. The expected update is a sum over all responses,
@@ -158,13 +143,6 @@ CHECKS = (
         "softmax policy, real scores: rules x drop, truncate, cap",
         exact_policy,
         {"LRE without kappa and eta": partial(exact_policy, claim=LRE_ALONE)},
-    ),
-    Check(
-        "T7",
-        Method.SIMULATED,
-        "live form on sampled logs (empirical measure)",
-        live_log,
-        {"LRE without kappa and eta": partial(live_log, claim=LRE_ALONE)},
     ),
     Check(
         "T7",

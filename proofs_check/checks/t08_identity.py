@@ -162,8 +162,8 @@ def log_identity(rng: np.random.Generator, run: Path, tamper: Tamper = untouched
 
 
 def log_bound(rng: np.random.Generator, run: Path, claim: LemmaBound = STATED) -> Outcome:
-    """Check T7 (cosine of clipped and true update) on each update of a user's run whose rows have scores, judged by
-    ball arithmetic.
+    """Check T7 (cosine of clipped and true update) on each update of a user's run whose rows have scores, judged in
+    decimal numbers.
     """
     del rng
     updates, reason = _usable(run)

@@ -121,7 +121,7 @@ def acceptance(rng: np.random.Generator, sign: float = 1.0, first: bool = True) 
     return covered(found, truth, wanted=1.0)
 
 
-def small_logs(rng: np.random.Generator, logs: int = 500, plug_in: bool = False, width: float = 1.0) -> Outcome:
+def small_logs(rng: np.random.Generator, logs: int = 350, plug_in: bool = False, width: float = 1.0) -> Outcome:
     """Check many small logs, each of 100 groups of three responses: LRE_2^2 of the update acceptance must be right on
     average, and the intervals of acceptance and trend must hold the true values as often as they say, and not more
     often.
@@ -165,7 +165,7 @@ def small_logs(rng: np.random.Generator, logs: int = 500, plug_in: bool = False,
     return together([on_average, intervals], f"{on_average.note}; {intervals.note}")
 
 
-def small_scored_logs(rng: np.random.Generator, logs: int = 400, width: float = 1.0) -> Outcome:
+def small_scored_logs(rng: np.random.Generator, logs: int = 300, width: float = 1.0) -> Outcome:
     """Check many small logs with scores, each of two updates of 60 groups: the intervals of the cosine on the same
     batch must hold the true value as often as they say, and not more often.
 
@@ -317,7 +317,7 @@ CHECKS = (
         small_logs,
         {
             "plug-in for the estimate of LRE_2^2": partial(small_logs, logs=150, plug_in=True),
-            "intervals 0.7 times as wide": partial(small_logs, logs=300, width=0.7),
+            "intervals 0.7 times as wide": partial(small_logs, logs=200, width=0.7),
             "intervals 1.6 times as wide": partial(small_logs, logs=400, width=1.6),
         },
     ),
@@ -327,7 +327,7 @@ CHECKS = (
         "analysis of many small logs: intervals of cosines",
         small_scored_logs,
         {
-            "intervals 0.7 times as wide": partial(small_scored_logs, logs=300, width=0.7),
+            "intervals 0.7 times as wide": partial(small_scored_logs, logs=200, width=0.7),
             "intervals 1.6 times as wide": partial(small_scored_logs, logs=400, width=1.6),
         },
     ),

@@ -12,14 +12,9 @@ from fspo.rules import preset
 from proofs_check.frame import Check, Method, Outcome
 from proofs_check.models import (
     AdvantageDrift,
-    IndependentAdvantage,
-    JointModel,
-    ScaledGamma,
-    ScaledStudent,
     ShiftedLengths,
-    matching_means,
 )
-from proofs_check.tools.compare import frequencies, homogeneous, mean_is
+from proofs_check.tools.compare import frequencies, mean_is
 from proofs_check.tools.sampling import acceptance_counts
 from proofs_check.tools.settings import GRID, MU, SIGMA
 
@@ -67,30 +62,6 @@ def signed_drift(rng: np.random.Generator, claim: str = "exact", draws: int = 20
     return frequencies(found, draws, 1 - share * high - (1 - share) * low, wanted=0.005, pull=model.pull, draws=draws)
 
 
-def symmetric(rng: np.random.Generator, model: JointModel | None = None, draws: int = 200_000) -> Outcome:
-    """Check T11: if the law of S is symmetric about the band's centre and S is independent of A, the share of responses
-    not clipped is the same at all lengths, although the share of A > 0 rises with the length.
-    """
-    model = model or AdvantageDrift(MU, SIGMA, pull=0.0, positive=0.5, trend=0.5, l0=64.0)
-    rule, lengths = preset("fspo-kl").rule, GRID
-    found = acceptance_counts(model, rule, lengths, draws, int(rng.integers(1 << 62)), rate="update")
-    return homogeneous(found, draws, wanted=0.005, draws=draws)
-
-
-def heavy_symmetric(rng: np.random.Generator, skewed: bool = False, draws: int = 200_000) -> Outcome:
-    """Check T11 without normality: if S has a Student-t law about the band's centre and is independent of A, the share
-    of responses not clipped is the same at all lengths, although the share of A > 0 changes with the length.
-    """
-    law = ScaledGamma(MU, SIGMA, shape=1.0) if skewed else ScaledStudent(MU, SIGMA, df=3.0)
-    rule, found = preset("fspo-kl").rule, []
-    for length, positive in zip(GRID, np.linspace(0.1, 0.9, GRID.size), strict=True):
-        model = IndependentAdvantage(law, float(positive))
-        seed = int(rng.integers(1 << 62))
-        kept = acceptance_counts(model, rule, [length], draws, seed, m=rule.centre(matching_means(law)), rate="update")
-        found.append(int(kept[0]))
-    return homogeneous(found, draws, wanted=0.005, draws=draws)
-
-
 CHECKS = (
     Check(
         "T9",
@@ -118,23 +89,5 @@ CHECKS = (
             "S independent of A": partial(signed_drift, claim="independent"),
             "share of A > 0 the same at every l": partial(signed_drift, claim="no trend"),
         },
-    ),
-    Check(
-        "T11",
-        Method.SIMULATED,
-        "symmetric S independent of A, P(A > 0) rising with l",
-        symmetric,
-        {
-            "drift follows the sign of A": partial(
-                symmetric, model=AdvantageDrift(MU, SIGMA, pull=2e-5, positive=0.5, trend=0.5, l0=64.0)
-            )
-        },
-    ),
-    Check(
-        "T11",
-        Method.SIMULATED,
-        "heavy-tailed symmetric S, P(A > 0) from .1 to .9",
-        heavy_symmetric,
-        {"skewed S": partial(heavy_symmetric, skewed=True)},
     ),
 )

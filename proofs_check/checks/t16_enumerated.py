@@ -4,7 +4,7 @@ three cases: both can draw the same responses; top-p or top-k truncates the law;
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -13,48 +13,12 @@ import numpy as np
 from hypothesis import strategies as st
 
 from fspo.rules import token_k3
-from fspo.theory import Floats
 from proofs_check.frame import Check, Method, Outcome
 from proofs_check.tools.chain import SAMPLERS, Chain, make_chain, truncated
 from proofs_check.tools.compare import close, holds, mean_is, worst
 from proofs_check.tools.falsify import search
 from proofs_check.tools.policy import all_responses, exact_next_symbol, next_symbol, scores, token_log_probs
 from proofs_check.tools.settings import DIGITS
-
-
-def ratios(chain: Chain) -> tuple[tuple[Floats, Floats], ...]:
-    """Return three pairs of a policy's logits and its log-ratio to the law that draws, (N,), one number for each
-    response: the sampling policy with E, the old policy with D + E, and the new policy with S + D + E.
-    """
-    E, behaviour = chain.engine, chain.staleness + chain.engine
-    return (chain.sampling, E), (chain.old, behaviour), (chain.new, chain.update + behaviour)
-
-
-def means(rng: np.random.Generator, claim: str = "mass", of: Callable[[Chain], Any] = ratios) -> Outcome:
-    """Check T16 (a): let R be the log-ratio of a policy P to the law Q that draws. The mean of e^R is the probability
-    under P of the responses that Q can draw, and at each length that probability over Q's probability of the length.
-    """
-    outcomes = []
-    for sampler in SAMPLERS:
-        for _ in range(4):
-            chain = make_chain(rng, **sampler)
-            q, drawn = chain.p_draw, chain.drawn
-            for theta, R in of(chain):
-                p = chain.probability(theta)
-                mass = p * drawn if claim != "all" else p
-                outcomes.append(close(q @ np.exp(R), 1.0 if claim == "one" else mass.sum(), 1e-11))
-                for length in np.unique(chain.lengths[drawn]):
-                    at = chain.lengths == length
-                    stated = 1.0 if claim == "one by length" else mass[at].sum() / q[at].sum()
-                    outcomes.append(close(q[at] @ np.exp(R[at]) / q[at].sum(), stated, 1e-11))
-    return worst(*outcomes)
-
-
-def parts(chain: Chain) -> tuple[tuple[Floats, Floats], ...]:
-    """Return two wrong pairs of a policy's logits and its log-ratio to the law that draws, for a control of `means`:
-    the new policy with S in place of S + D + E, and the old policy with D in place of D + E. `means` must fail on both.
-    """
-    return (chain.new, chain.update), (chain.old, chain.staleness)
 
 
 def prefixes(chain: Chain) -> Iterator[tuple[int, int, np.ndarray]]:
@@ -91,22 +55,6 @@ def after_prefix(rng: np.random.Generator, mass: bool = True, reversed_kl: bool 
             slack.append(np.log(k) - found[1])
     formula = worst(*outcomes)
     return formula if min(slack) > -1e-12 else holds(slack, "log k less the mean of r, nats")
-
-
-def truncation_alone(rng: np.random.Generator, noise: float = 0.0, top_p: float = 0.8) -> Outcome:
-    """Check T16: if top-p .8 is the only difference between the policy and the law that draws, each token's log-ratio
-    is log k, with k in [.8, 1] the policy's probability of the symbols that top-p keeps.
-    """
-    errors, inside = [], []
-    for _ in range(8):
-        chain = make_chain(rng, top_p=top_p, noise=noise)
-        k = np.where(chain.draw > -np.inf, next_symbol(chain.sampling), 0.0).sum(axis=-1)
-        e = chain.token_log_ratios(chain.sampling, chain.draw)
-        for t, previous, rows in prefixes(chain):
-            errors.append(close(np.exp(e[rows, t]), k[t, previous], 1e-11))
-            inside.append(min(-e[rows, t].max(), e[rows, t].min() - np.log(0.8)))
-    formula = worst(*errors)
-    return formula if min(inside) > -1e-12 else holds(inside, "nats inside [log .8, 0]")
 
 
 def wrong_log_probs(rng: np.random.Generator, claim: str = "stated") -> Outcome:
@@ -163,30 +111,6 @@ def first_use(
         weight = np.exp(log_old - log_v) * (weight_e if ratio == "behaviour" else 1.0)
         found.append((1 + weight_e[rows].mean() - np.exp(log_v)[drawn].sum(), 1 + weight[at].mean() - kept))
     return mean_is(np.array(found), np.ones(2), wanted=0.05, batches=batches, batch_size=size)
-
-
-def geometric_lengths(rng: np.random.Generator, claim: str = "mass", draws: int = 400_000) -> Outcome:
-    """Check T16 by simulation. A policy stops with probability stop_p at each token, its sampler with stop_q, and the
-    sampler never draws a symbol that has probability ``lost`` under the policy. With R the log-ratio of policy to
-    sampler, the mean of e^R is (1 - stop_p - lost)^(l-1) stop_p / ((1 - stop_q)^(l-1) stop_q) at length l and
-    stop_p/(stop_p + lost) over all lengths.
-    """
-    # ``p`` and ``q`` are the symbols' probabilities under the policy and its sampler; the sampler never draws the last
-    # symbol.
-    stop_p, p = 0.02, np.array([0.52, 0.32, 0.135, 0.005])
-    stop_q, q = 0.022, np.array([0.5, 0.34, 0.138])
-    lengths = np.array([2, 10, 40, 120])
-    kept = p[:3]
-
-    def weights(n: np.ndarray) -> Floats:
-        counts = rng.multinomial(n - 1, q / q.sum())
-        return np.exp(counts @ np.log(kept / q)) * stop_p / stop_q
-
-    lost = 0.0 if claim == "all" else p[3]
-    by_length = ((1 - stop_p - lost) / (1 - stop_q)) ** (lengths - 1.0) * stop_p / stop_q
-    stated = np.append(by_length if claim != "one by length" else np.ones(4), stop_p / (stop_p + lost))
-    samples = np.column_stack([*(weights(np.full(draws, n)) for n in lengths), weights(rng.geometric(stop_q, draws))])
-    return mean_is(samples, stated, wanted=0.03, draws=draws)
 
 
 @st.composite
@@ -259,33 +183,11 @@ CHECKS = (
     Check(
         "T16",
         Method.ENUMERATED,
-        "means of e^E, e^(D+E), e^(S+D+E): overall and by length",
-        means,
-        {
-            "E[e^R] = 1 under truncated sampling": partial(means, claim="one"),
-            "E[e^R | L] = 1": partial(means, claim="one by length"),
-            "responses that cannot be drawn counted": partial(means, claim="all"),
-            "D and S alone": partial(means, of=parts),
-        },
-    ),
-    Check(
-        "T16",
-        Method.ENUMERATED,
         "after each prefix: means of e^r, r and k3",
         after_prefix,
         {
             "mean 1 for k": partial(after_prefix, mass=False),
             "KL the other way round": partial(after_prefix, reversed_kl=True),
-        },
-    ),
-    Check(
-        "T16",
-        Method.ENUMERATED,
-        "top-p alone: every token's ratio is log k, between log p and 0",
-        truncation_alone,
-        {
-            "engine noise too": partial(truncation_alone, noise=0.05),
-            "top-p .7 for .8": partial(truncation_alone, top_p=0.7),
         },
     ),
     Check(
@@ -313,16 +215,6 @@ CHECKS = (
         {
             "D + E on the responses of the step": partial(first_use, seen="trained on"),
             "D alone": partial(first_use, ratio="staleness"),
-        },
-    ),
-    Check(
-        "T16",
-        Method.SIMULATED,
-        "a sampler that never draws one symbol: e^R by length and overall",
-        geometric_lengths,
-        {
-            "E[e^R | L] = 1": partial(geometric_lengths, claim="one by length"),
-            "the lost symbol counted": partial(geometric_lengths, claim="all"),
         },
     ),
 )

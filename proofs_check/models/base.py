@@ -55,7 +55,7 @@ class JointModel(LogRatioModel, Protocol):
 
 
 class TokenModel(LogRatioModel, Protocol):
-    """A log-ratio model that can draw each token log-ratio, for rules that clip tokens or prefixes."""
+    """A log-ratio model that can draw each token log-ratio."""
 
     def paths(self, rng: np.random.Generator, draws: int, length: int) -> Floats:
         """Draw the token log-ratios s_t of ``draws`` responses of ``length`` tokens, (draws, length)."""

@@ -13,7 +13,7 @@ from scipy import special
 
 from fspo.base.errors import UserError
 from fspo.theory import Floats
-from proofs_check.models.base import LogRatioModel, check_moments, check_open, checked_lengths, checked_paths
+from proofs_check.models.base import check_moments, check_open, checked_lengths
 
 
 @dataclass(frozen=True)
@@ -81,13 +81,6 @@ class ShiftedLengths:
         n = checked_lengths(lengths, whole=True)
         return np.broadcast_to(self.sigma**2 * (n - 1), np.shape(lengths))
 
-    def length_ratio(self, lengths: ArrayLike) -> Floats:
-        """Return p_new(l)/p_old(l), the ratio of the probabilities of length l. By T9 it is the old policy's mean of
-        e^S at l.
-        """
-        n = checked_lengths(lengths, whole=True)
-        return np.broadcast_to(np.exp((n - 1) * self._going_on + self._stopping), np.shape(lengths))
-
     def sample_lengths(self, rng: np.random.Generator, draws: int, *, new: bool = False) -> Floats:
         """Draw the lengths of ``draws`` responses of the old policy, or of the new one if ``new``, (draws,)."""
         return rng.geometric(self.stop_new if new else self.stop_old, draws).astype(np.float64)
@@ -97,15 +90,6 @@ class ShiftedLengths:
         n = np.broadcast_to(checked_lengths(lengths, whole=True), np.shape(lengths))
         counts = rng.multinomial(n.astype(np.int64) - 1, np.array(self.old) / sum(self.old))
         return counts @ self._symbol_ratios + (n - 1) * self._going_on + self._stopping
-
-    def paths(self, rng: np.random.Generator, draws: int, length: int) -> Floats:
-        """Draw the token log-ratios of ``draws`` responses of ``length`` tokens, (draws, length), under the old
-        policy.
-        """
-        symbols = rng.choice(len(self.old), size=checked_paths(draws, length), p=np.array(self.old) / sum(self.old))
-        s = self._symbol_ratios[symbols] + self._going_on
-        s[:, -1] = self._stopping
-        return s
 
 
 @dataclass(frozen=True)
@@ -157,19 +141,6 @@ class AdvantageDrift:
         share, n = self.positive_share(lengths), np.asarray(lengths, np.float64)
         return self.sigma**2 * n + 4 * share * (1 - share) * (self.pull * n) ** 2
 
-    def cdf(self, s: ArrayLike, lengths: ArrayLike, sign: int | None = None) -> Floats:
-        """Return P(S <= s | L), or P(S <= s | L, sign of A) for ``sign`` +1 or -1, by a formula."""
-        share, n = self.positive_share(lengths), np.asarray(lengths, np.float64)
-        up, down = (
-            special.ndtr((np.asarray(s, np.float64) - (self.mu + k * self.pull) * n) / (self.sigma * np.sqrt(n)))
-            for k in (1, -1)
-        )
-        if sign is None:
-            return share * up + (1 - share) * down
-        if sign not in (-1, 1):
-            raise UserError(f"sign={sign} must be 1 for A > 0 or -1 for A < 0")
-        return up if sign > 0 else down
-
     def sample_pair(self, rng: np.random.Generator, lengths: ArrayLike) -> tuple[Floats, Floats]:
         """Draw one pair (S, A) for each length."""
         n = checked_lengths(lengths)
@@ -180,37 +151,3 @@ class AdvantageDrift:
     def sample(self, rng: np.random.Generator, lengths: ArrayLike) -> Floats:
         """Draw one log-ratio S for each length, without the advantage."""
         return self.sample_pair(rng, lengths)[0]
-
-
-@dataclass(frozen=True)
-class IndependentAdvantage:
-    """Any log-ratio model of S, with signs of A that are drawn independently of S, as T11 assumes."""
-
-    model: LogRatioModel
-    positive: float = 0.5
-
-    def __post_init__(self) -> None:
-        check_open("positive", self.positive, 0, 1, "it is the share of A > 0")
-
-    @property
-    def mu(self) -> float:
-        """Drift of S, nats per token."""
-        return self.model.mu
-
-    @property
-    def sigma(self) -> float:
-        """Scale of S, nats per root token."""
-        return self.model.sigma
-
-    def positive_share(self, lengths: ArrayLike) -> Floats:
-        """Return P(A > 0 | L) in the shape of ``lengths``: the same at every length."""
-        return np.full(np.shape(lengths), self.positive)
-
-    def sample_pair(self, rng: np.random.Generator, lengths: ArrayLike) -> tuple[Floats, Floats]:
-        """Draw one pair (S, A) for each length, with A independent of S."""
-        S = self.model.sample(rng, lengths)
-        return S, np.where(rng.random(np.shape(lengths)) < self.positive, 1.0, -1.0)
-
-    def sample(self, rng: np.random.Generator, lengths: ArrayLike) -> Floats:
-        """Draw one log-ratio S for each length, without the advantage."""
-        return self.model.sample(rng, lengths)

@@ -62,10 +62,6 @@ class ExponentialTokens(_Tokens):
         shape = np.broadcast_shapes(np.shape(s), np.shape(lengths))
         return np.broadcast_to(special.gammainc(n, np.maximum(total, 0.0)), shape)
 
-    def paths(self, rng: np.random.Generator, draws: int, length: int) -> Floats:
-        """Draw the token log-ratios of responses, (draws, length)."""
-        return self.mu + self.sigma * (rng.standard_exponential(checked_paths(draws, length)) - 1)
-
 
 @dataclass(frozen=True)
 class TokenByToken:
@@ -278,17 +274,6 @@ class MarkovTokens(_Tokens):
                 going = left > 0
                 rows, left, state = rows[going], left[going], 1 - state
         return ones.reshape(n.shape).astype(np.float64)
-
-    def paths(self, rng: np.random.Generator, draws: int, length: int) -> Floats:
-        """Draw the token log-ratios of responses, (draws, length), by running the Markov chain token by token."""
-        draws, length = checked_paths(draws, length)
-        moves, state = rng.random((length, draws)), rng.random(draws) < self.share
-        s = rng.standard_normal((draws, length))
-        means, scales = np.array(self.state_means), np.sqrt(self.state_variances)
-        for t in range(length):
-            s[:, t] = means[state.astype(int)] + scales[state.astype(int)] * s[:, t]
-            state ^= moves[t] < np.where(state, self.leaving[1], self.leaving[0])
-        return s
 
     def occupation_law(self, length: int) -> Floats:
         """Return the probabilities that 0, 1, ..., ``length`` tokens are in state 1, from the chain's generating

@@ -1,25 +1,25 @@
 """T7, the inequality of the cosine lemma, and false variants of it, computed in float64 to search for counterexamples
-and with 115 digits to judge them (docs/theory.md section 5).
+and with 80 digits to judge them (docs/theory.md section 5).
 
 A search computes T7's quantities with float64, and their gradient with complex numbers (the complex step, which loses
-no digits). What the search finds is judged by mpmath on the same inputs, taken as exact numbers: what float64 rounds
-can neither make a counterexample nor hide one.
+no digits). What the search finds is judged in decimal numbers on the same inputs, taken as exact numbers: what float64
+rounds can neither make a counterexample nor hide one.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from decimal import Context, Decimal, localcontext
 from typing import Any, NamedTuple
 
-import mpmath as mp
 import numpy as np
 
 from fspo import theory
 
-EXACT = 115
-"""Decimal digits of the verdict."""
+EXACT = Context(prec=80)
+"""The precision of the verdict, in decimal digits."""
 _EPS = float(np.finfo(np.float64).eps)
 
 
@@ -79,8 +79,8 @@ def sharp_strata(rho: float, eps: float = 0.5, orthogonal: bool = True) -> Strat
 
 class Terms(NamedTuple):
     """The LREs, kappas and eta of which T7's rho consists (docs/theory.md section 5), and the sine of the angle between
-    true and clipped update, as float or complex arrays (B,) for a batch of B examples of strata, or as numbers of
-    mpmath for one example.
+    true and clipped update, as float or complex arrays (B,) for a batch of B examples of strata, or as decimal
+    numbers for one example.
     """
 
     lre_inf: Any
@@ -127,42 +127,49 @@ def float_terms(p: Any, a: Any, g: Any, delta: Any) -> Terms:
 
 
 def exact_terms(case: Strata) -> Terms:
-    """Return the quantities of T7 (see `Terms`), by the definitions of docs/theory.md section 5, to `EXACT` digits."""
-    with mp.workdps(EXACT):
-        p, a = ([mp.mpf(x) for x in numbers.tolist()] for numbers in (case.p, case.a))
-        g, clipped = ([[mp.mpf(x) for x in row] for row in rows.tolist()] for rows in (case.g, case.clipped))
-        mass = mp.fsum(p)
+    """Return the quantities of T7 (see `Terms`), by the definitions of docs/theory.md section 5, as decimal numbers."""
+    with localcontext(EXACT):
+        p, a = ([Decimal(x) for x in numbers.tolist()] for numbers in (case.p, case.a))
+        g, clipped = ([[Decimal(x) for x in row] for row in rows.tolist()] for rows in (case.g, case.clipped))
+        mass = sum(p)
         p = [x / mass for x in p]
-        mean = mp.fdot(p, a)
-        total, update = ([mp.fdot(p, column) for column in zip(*rows, strict=True)] for rows in (g, clipped))
-        norm = mp.norm(total)
-        along = mp.fdot(total, update)
+        mean = _dot(p, a)
+        total, update = ([_dot(p, column) for column in zip(*rows, strict=True)] for rows in (g, clipped))
+        norm = _length(total)
+        along = _dot(total, update)
         # With true update x and clipped update y, |x|^2 |y|^2 - <x, y>^2 cancels digits; many more are left.
-        across = max(mp.fdot(total, total) * mp.fdot(update, update) - along * along, mp.mpf(0))
-        kappa = kappa_c = kappa_c2 = eta = lre_2 = lre_inf = mp.mpf(0)
+        across = max(_dot(total, total) * _dot(update, update) - along * along, Decimal(0))
+        kappa = kappa_c = kappa_c2 = eta = lre_2 = lre_inf = Decimal(0)
         for k, row in enumerate(g):
             r = a[k] / mean - 1
-            spread = mp.norm([x - y for x, y in zip(row, total, strict=True)])
-            kappa += p[k] * mp.norm(row)
+            spread = _length([x - y for x, y in zip(row, total, strict=True)])
+            kappa += p[k] * _length(row)
             kappa_c += p[k] * spread
             kappa_c2 += p[k] * spread * spread
             lre_2 += p[k] * r * r
             if a[k] > 0:
                 inner = [x / a[k] - y for x, y in zip(clipped[k], row, strict=True)]
-                eta += p[k] * a[k] / mean * mp.norm(inner)
+                eta += p[k] * a[k] / mean * _length(inner)
             if p[k] > 0:
                 lre_inf = max(lre_inf, abs(r))
-        size = norm * mp.norm(update)
         return Terms(
             lre_inf,
-            mp.sqrt(lre_2),
+            lre_2.sqrt(),
             kappa / norm,
             kappa_c / norm,
-            mp.sqrt(kappa_c2) / norm,
+            kappa_c2.sqrt() / norm,
             eta / norm,
-            mp.sqrt(across) / size if size else mp.nan,
+            across.sqrt() / (norm * _length(update)) if any(update) else Decimal(0),
             along > 0,
         )
+
+
+def _dot(x: Sequence[Decimal], y: Sequence[Decimal]) -> Decimal:
+    return sum((u * v for u, v in zip(x, y, strict=True)), Decimal(0))
+
+
+def _length(x: Sequence[Decimal]) -> Decimal:
+    return _dot(x, x).sqrt()
 
 
 @dataclass(frozen=True)
@@ -190,10 +197,10 @@ class LemmaBound:
         return self._bound(self.factor * (rho + terms.eta if self.with_eta else rho))
 
     def exact(self, terms: Terms) -> Any:
-        """Return, as a number of mpmath, the largest sine of the angle from true to clipped update that this inequality
+        """Return, as a decimal number, the largest sine of the angle from true to clipped update that this inequality
         (T7's or a variant of it) allows for the quantities ``terms``."""
         rho = min(product(terms) for product in self.products)
-        return self._bound(mp.mpf(self.factor) * (rho + terms.eta if self.with_eta else rho))
+        return self._bound(Decimal(self.factor) * (rho + terms.eta if self.with_eta else rho))
 
     def _bound(self, rho: Any) -> Any:
         """Return, for a value of rho, the largest sine of the angle between true and clipped update that T7's
@@ -201,8 +208,8 @@ class LemmaBound:
         """
         if self.exponent == 0.5:
             return rho
-        if isinstance(rho, mp.mpf):
-            return mp.sqrt(1 - (1 - rho * rho) ** (2 * self.exponent)) if rho < 1 else rho
+        if isinstance(rho, Decimal):
+            return (1 - (1 - rho * rho) ** Decimal(2 * self.exponent)).sqrt() if rho < 1 else rho
         safe = np.where(rho.real < 1, rho, 0.5)
         return np.where(rho.real < 1, np.sqrt(1 - (1 - safe * safe) ** (2 * self.exponent)), rho)
 
@@ -231,7 +238,7 @@ TERMS = {
 WITHOUT_KAPPA = LemmaBound("LRE without kappa", (lambda t: t.lre_inf,))
 WITHOUT_ETA = LemmaBound("eta left out", STATED.products, with_eta=False)
 WRONG_EXPONENT = LemmaBound("exponent .49 for 1/2", STATED.products, exponent=0.49)
-SMALLER_KAPPA_C = LemmaBound("kappa_c / 1.05", (_inf_kappa, lambda t: t.lre_inf * t.kappa_c / 1.05, _two_kappa_c2))
+SMALLER_KAPPA_C = LemmaBound("kappa_c / 1.05", (_inf_kappa, lambda t: t.lre_inf * t.kappa_c * 20 / 21, _two_kappa_c2))
 CROSSED = LemmaBound("LRE_2 kappa_c in the minimum", (*STATED.products, lambda t: t.lre_2 * t.kappa_c))
 
 
@@ -258,11 +265,11 @@ class Judgement:
 
 
 def judge_exactly(case: Strata, claim: LemmaBound = STATED, suite: bool = True) -> Judgement:
-    """Judge the inequality ``claim`` (T7 or a variant) at one example of strata to `EXACT` digits. With ``suite`` also
-    compare the rho and the bound that ``theory.cosine_lemma`` returns with the exact values.
+    """Judge the inequality ``claim`` (T7 or a variant) at one example of strata in decimal numbers. With ``suite``
+    also compare the rho and the bound that ``theory.cosine_lemma`` returns with the exact values.
     """
     terms = exact_terms(case)
-    with mp.workdps(EXACT):
+    with localcontext(EXACT):
         rho = claim.exact(terms)
         if not rho < 1:
             slack = None

@@ -48,11 +48,12 @@ def tables(
         run = load_run(folder)
         options = Options(rules=tuple(rules), targets=tuple(targets), edges=tuple(edges), draws=1, window=window)
         found, _ = analyse(run, shared_bins([run], options), options)
+    records: dict[str, list[dict[str, Any]]] = {name: frame.to_dict("records") for name, frame in found.items()}
 
     def rows(table: str, **where: Any) -> list[dict[str, Any]]:
         usual = {"rule": RULE, "source": "given", "use": "first"}
         wanted = {name: value for name, value in usual.items() if name in found[table]} | where
-        return [r for r in found[table].to_dict("records") if all(r[name] == value for name, value in wanted.items())]
+        return [r for r in records[table] if all(r[name] == value for name, value in wanted.items())]
 
     return rows
 

@@ -3,21 +3,18 @@
 In each of several independent runs `OnlineRule`, the class that training uses, learns a band from the responses that a
 log-ratio model draws. Then, before each of several later updates, the band is applied to fresh responses of every
 length. The acceptance at a length is the mean over those updates: the long-run acceptance of which T14 speaks.
-Intervals treat runs as independent.
+Tests treat runs as independent.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from fspo.rules import Rule, TokenMeans, excess_quantile, scaled, standardized_excess
 from fspo.rules.online import OnlineRule
-from fspo.stats.intervals import PERCENT
 from fspo.theory import Floats
 from proofs_check.models import (
     AdvantageDrift,
@@ -34,7 +31,6 @@ from proofs_check.models import (
     StudentTokens,
     matching_means,
 )
-from proofs_check.tools.lre_interval import simulated_lre
 from proofs_check.tools.settings import MU, SIGMA, TARGET
 
 LENGTHS: Floats = np.array([m * 2.0**k for k in range(3, 9) for m in (1.0, 1.5)])
@@ -86,15 +82,11 @@ class Learnt:
     ----------
     accepted : array (RUNS, K)
         Acceptance in each run at each of ``LENGTHS``, averaged over the updates at which the band is judged.
-    squares : array (RUNS,)
-        For each run: the square of LRE_2 of the band in force at one update, less what the noise of only ``EACH``
-        draws for each length adds, averaged over the updates at which the band is judged.
     gamma : array (RUNS,)
         The band's exponent after the last update.
     """
 
     accepted: Floats
-    squares: Floats
     gamma: Floats
 
     @property
@@ -123,7 +115,7 @@ def learnt(
     """
     means, k = matching_means(model), LENGTHS.size
     accepted = np.zeros((len(rules), runs, k))
-    squares, gammas = np.zeros((len(rules), runs)), np.zeros((len(rules), runs))
+    gammas = np.zeros((len(rules), runs))
     for run in range(runs):
         online, pilot = [OnlineRule(rule) for rule in rules], []
         for t in range(LEARN + JUDGE):
@@ -136,13 +128,12 @@ def learnt(
                 for i, one in enumerate(online):
                     kept = one.rule.apply(S, n, np.ones_like(n), one.rule.centre(means)).in_band.reshape(EACH, k)
                     accepted[i, run] += kept.mean(axis=0) / JUDGE
-                    squares[i, run] += squared_lre(kept) / JUDGE
             rows = drawn(rng, model, ROWS)
             pilot.append(rows)
             for one in online:
                 one.observe(*rows, one.template.centre(means))
         gammas[:, run] = [0.5 if one.rule.gamma is None else one.rule.gamma for one in online]
-    return tuple(Learnt(*parts) for parts in zip(accepted, squares, gammas, strict=True))
+    return tuple(Learnt(*parts) for parts in zip(accepted, gammas, strict=True))
 
 
 def _calibrated(online: OnlineRule, rows: tuple[Floats, ...], means: TokenMeans) -> OnlineRule:
@@ -151,45 +142,3 @@ def _calibrated(online: OnlineRule, rows: tuple[Floats, ...], means: TokenMeans)
         return online
     S, n, A = rows
     return OnlineRule(scaled(rule, excess_quantile(standardized_excess(rule, S, n, A, rule.centre(means)), TARGET)))
-
-
-def squared_lre(kept: Floats) -> float:
-    """Return the square of LRE_2 over K lengths in equal shares, less what the noise of N draws adds to it on average.
-    ``kept`` (N, K) says of N draws of a response for each length whether the response was accepted.
-    """
-    number, k = kept.shape
-    a = kept.mean(axis=0)
-    noise = (1 - 1 / k) * float(np.mean(a * (1 - a))) / (number - 1)
-    return (float(np.var(a)) - noise) / float(a.mean()) ** 2
-
-
-def survey(
-    rng: np.random.Generator, models: Mapping[str, LogRatioModel] = MODELS, runs: int = RUNS
-) -> Iterator[tuple[str, dict[str, Learnt]]]:
-    """Yield, for each log-ratio model, its name and the band that each rule of RULES has learnt from its draws."""
-    for name, model in models.items():
-        yield name, dict(zip(RULES, learnt(rng, model, tuple(RULES.values()), runs), strict=True))
-
-
-def lre_row(found: Learnt) -> dict[str, Any]:
-    """Return a table row about one rule whose band follows a target, simulated in independent runs: LRE of its long-run
-    acceptance with simultaneous intervals over the runs, the mean exponent of its band, and LRE_2 of the band at a
-    single update.
-    """
-    shares = np.full(LENGTHS.size, 1 / LENGTHS.size)
-    row = simulated_lre(shares, found.accepted, np.ones_like(found.accepted))
-    return row | {"lre_2_update": math.sqrt(max(float(found.squares.mean()), 0.0)), "gamma": float(found.gamma.mean())}
-
-
-def text_table(found: Mapping[str, Mapping[str, Learnt]]) -> str:
-    """Return LRE, acceptance and exponent as a text table with one line for each log-ratio model and rule."""
-    lines = [f"{'model':20}{'rule':16}{f'LRE_2 [{PERCENT}]':24}{f'LRE_inf [{PERCENT}]':24}{'accepted':10}exponent"]
-    for model, by_rule in found.items():
-        for rule, one in by_rule.items():
-            row = lre_row(one)
-            two, most = (
-                f"{row[name]:.3f} [{row[name + '_low']:.3f}, {row[name + '_high']:.3f}]"
-                for name in ("lre_2", "lre_inf")
-            )
-            lines.append(f"{model:20}{rule:16}{two:24}{most:24}{row['acceptance']:<10.3f}{row['gamma']:.2f}")
-    return "\n".join(lines)

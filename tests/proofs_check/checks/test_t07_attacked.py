@@ -13,21 +13,13 @@ import pytest
 from fspo import theory
 from proofs_check.checks import t07_attacked as attacks
 from proofs_check.checks.t07_attacked import (
-    attack,
     hypothesis_search,
     maximise,
     random_search,
-    reached,
 )
 from proofs_check.frame import Verdict, judge
 from proofs_check.tools.lemma_claims import (
-    CROSSED,
-    SMALLER_KAPPA_C,
     STATED,
-    TERMS,
-    WITHOUT_ETA,
-    WITHOUT_KAPPA,
-    WRONG_EXPONENT,
     Strata,
     exact_terms,
     float_terms,
@@ -81,7 +73,7 @@ def test_the_judge_has_the_values_of_plain_loops(seed):
     found = exact_terms(case)
     with mpmath.workdps(60):
         for name, exact in by_mpmath(case).items():
-            assert abs(getattr(found, name) - exact) <= mpmath.mpf("1e-25") * (1 + exact), name
+            assert abs(mpmath.mpf(str(getattr(found, name))) - exact) <= mpmath.mpf("1e-25") * (1 + exact), name
     floats = case.terms()
     for name in ("lre_inf", "lre_2", "kappa", "kappa_c2", "eta", "sine"):
         assert float(getattr(floats, name)) == pytest.approx(float(getattr(found, name)), rel=1e-6, abs=1e-9)
@@ -127,44 +119,11 @@ def test_no_guarantee_and_backward_updates():
     assert judge(Judged(STATED).outcome(1)) is Verdict.UNDECIDED
 
 
-FALSE = [
-    shrunk(STATED, 0.99),
-    WITHOUT_KAPPA,
-    WITHOUT_ETA,
-    WRONG_EXPONENT,
-    SMALLER_KAPPA_C,
-    CROSSED,
-    *(shrunk(claim, 0.99) for claim in TERMS.values()),
-]
-
-
-@pytest.mark.parametrize("seed", [21, 22])
-@pytest.mark.parametrize("claim", FALSE, ids=lambda claim: claim.name)
-def test_the_optimiser_refutes_false_claims(claim, seed):
-    assert attack(np.random.default_rng(seed), claim).margin < 0
-
-
-@pytest.mark.parametrize("claim", [STATED, *TERMS.values()], ids=lambda claim: claim.name)
-def test_the_optimiser_refutes_no_true_claim(claim):
-    outcome = attack(np.random.default_rng(3), claim)
-    assert judge(outcome) is Verdict.PASS, outcome.note
-
-
-@pytest.mark.parametrize("claim", [WITHOUT_KAPPA, WITHOUT_ETA, CROSSED], ids=lambda claim: claim.name)
-def test_hypothesis_refutes_false_claims(claim):
-    assert hypothesis_search(np.random.default_rng(5), claim).margin < 0
-
-
 def test_the_same_generator_gives_the_same_search(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     notes = [hypothesis_search(np.random.default_rng(6), shrunk(STATED, 0.8)).note for _ in range(2)]
     assert notes[0] == notes[1]
     assert list(tmp_path.iterdir()) == []  # nothing is kept
-
-
-def test_the_bound_is_reached_and_a_weaker_one_is_not():
-    assert reached(np.random.default_rng(7)).margin > 2  # 1e-14 or nearer
-    assert reached(np.random.default_rng(7), shrunk(STATED, 1 + 1e-9)).margin < 0
 
 
 @pytest.mark.parametrize("wrong", [0.999, 1.001])
