@@ -80,7 +80,9 @@ def _wanted(args: Any) -> list[tuple[str, AnswerConfig]]:
         if count and not (count.isdecimal() and len(count) < 10):
             raise UserError(f"--benchmarks {entry}: write NAME@K with a whole number K")
         given: dict[str, Any] = {f.name: getattr(args, f.name) for f in fields(AnswerConfig)}
-        settings = AnswerConfig(**given | ({"samples": int(count)} if count else {}))
+        if count:
+            given["samples"] = int(count)
+        settings = AnswerConfig(**given)
         wanted.append((name, settings))
     if not wanted:
         raise UserError(f"--benchmarks is empty: name some of {', '.join(BENCHMARKS)}, or a file")
