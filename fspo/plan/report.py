@@ -86,7 +86,7 @@ def report(config: TrainConfig, machine: MachineConfig) -> tuple[str, bool]:
     phase = max(found.totals, key=found.totals.__getitem__)
     gpu = machine.device == "gpu"
     parts = [
-        f"{config.model.name_or_path}: {found.parameters / 1e9:.3f}e9 parameters, {found.trainable / 1e9:.3f}e9 of "
+        f"{config.model.name_or_path}: {found.parameters / 1e6:,.1f}M parameters, {found.trainable / 1e6:,.1f}M of "
         f"them trained, {shape.num_hidden_layers} layers",
         f"{machine.gpus} {'GPUs' if gpu else 'processes on a CPU'} of {machine.gib:.3g} GiB, mixed "
         f"precision {machine.precision}, weights {config.model.dtype}",
