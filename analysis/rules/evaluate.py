@@ -39,7 +39,7 @@ from fspo.rules import (
 )
 
 TARGETS = (0.95, 0.85)
-BANDS = ("none", "rloo", "gspo", "fspo", "fspo-kl", "fspo-adaptive")
+BANDS = tuple(name for name, (rule, _, _) in PRESETS.items() if rule.level == "sequence")
 """Presets of clip rules that are evaluated on each log; each clips whole responses."""
 TREATED = "fspo"
 """The preset that is evaluated with each treatment of responses outside its band (`OF_CLIP_RULES`)."""
