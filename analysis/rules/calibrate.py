@@ -20,7 +20,7 @@ from fspo.rules import COMPARED, CORRECTIONS, TRAINING_ACCEPTANCE, Ratio, Rule, 
 
 FLOAT32 = 1e-5
 """Root mean square of (log-ratio / sqrt(L)), nats, below which a mismatch is taken for float32 rounding. Between a vLLM
-sampler and the trainer this root mean square is 1e-6 in float32 and 1e-2 in bfloat16 (docs/mismatch.md)."""
+sampler and the trainer this root mean square is 1e-6 in float32 and 1e-2 in bfloat16 (studies/results/mismatch.csv)."""
 
 OF_SEQUENCES = tuple(name for name, rule in CORRECTIONS.items() if rule.level == "sequence")
 

@@ -8,7 +8,7 @@ from typing import Any
 
 WORTH_A_TRIM = 2**28
 """Fewest freed bytes that are given back. For fewer bytes it costs more time to get them again than they are worth: in
-training of the embedded model, giving back after every pass takes 4 % of the time (docs/scale.md)."""
+training of the embedded model, giving back after every pass takes 4 % of the time (measured)."""
 
 
 class _MallInfo2(ctypes.Structure):

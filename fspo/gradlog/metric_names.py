@@ -155,6 +155,6 @@ METRICS = {
     EVAL + in_bin(BIN, BIN_REWARD): Metric("mean reward of those in the bin", "reward"),
     EVAL + in_bin(BIN, BIN_COUNT): Metric("number of those in the bin", "responses"),
 }
-"""Every metric that the trainer writes, in the order of docs/metrics.md. A word in capitals in a name, such as REASON,
+"""Every metric that the trainer writes, in the order of the site's page. A word in capitals in a name, such as REASON,
 stands for one of several words.
 """
