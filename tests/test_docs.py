@@ -18,6 +18,7 @@ from fspo.__main__ import COMMANDS as COMMANDS_OF_FSPO
 from fspo.config.rule import CorrectionConfig, RuleConfig
 from fspo.gradlog.metric_names import METRICS
 from fspo.rules import CORRECTIONS, PRESETS, Drift, Outside, Rule
+from fspo.rules.gone import GONE_PRESETS
 from fspo.stats.intervals import PERCENT
 
 ROOT = Path(__file__).parents[1]
@@ -154,7 +155,7 @@ def test_commands_named_run_and_know_their_options(program, monkeypatch, capsys)
 
 
 def test_the_presets_are_listed_whole():
-    assert {*PRESETS, *CORRECTIONS} <= set(re.findall(r"`([\w-]+)`", page("docs/rules.md")))
+    assert {*PRESETS, *CORRECTIONS, *GONE_PRESETS} <= set(re.findall(r"`([\w-]+)`", page("docs/rules.md")))
     for config, names in ((RuleConfig, PRESETS), (CorrectionConfig, ("none", *CORRECTIONS))):
         help_text = re.search(r"preset : str\n(.*?)\n    \w+ :", config.__doc__ or "", re.S)
         assert help_text
