@@ -59,7 +59,6 @@ CASES: dict[Any, tuple[dict[str, Any], dict[str, list[Any]]]] = {
     theory.gaussian_means: ({"sigma": 0.1}, {"sigma": NO_SCALE}),
     theory.relative_acceptance: (P, {"p": [*NO_P, [1.0], [1e308] * 2, [[0.5, 0.5]]], "a": RATES}),
     theory.lre: (P, {"p": NO_P, "a": RATES}),
-    theory.accepted_lengths: (P, {"p": NO_P, "a": RATES}),
     theory.drift_error_bound: (
         {"u_lo": 1.0, "u_hi": 1.0, "x": [0.1]},
         {"u_lo": [-1.0, [1.0, 1.0]], "u_hi": [-1.0], "x": [INF, []]},
