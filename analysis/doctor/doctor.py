@@ -168,7 +168,7 @@ class Doctor:
         """
         for chunk in stream.chunks(1):
             try:
-                log = stream.read(chunk, (*READ, *TOKEN_COLUMNS["total"]), None)
+                log = stream.read(chunk, (*READ, *TOKEN_COLUMNS), None)
             except UserError as error:
                 self._note(f"damaged: {error}")
                 continue

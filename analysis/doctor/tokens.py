@@ -44,8 +44,8 @@ class TokenLaw:
 
         ``fair`` (N,) marks the rows that would have been logged whatever their reward.
         """
-        names = [name for name in TOKEN_COLUMNS["total"] if name in log]
-        if TOKEN_COLUMNS["update"][0] not in names:
+        names = [name for name in TOKEN_COLUMNS if name in log]
+        if TOKEN_COLUMNS[0] not in names:
             return
         lists = [log.table[name].combine_chunks() for name in names]
         size = np.asarray(lists[0].value_lengths().fill_null(0), np.int64)

@@ -33,7 +33,7 @@ LOG_COLUMNS: dict[str, LogColumn] = {
     "step": LogColumn("int32", "optimizer updates done before this row's update, over the run", "updates"),
     "updates_since_rollout": LogColumn("int16", "optimizer updates between the rollout and this row", "updates"),
     "times_used": LogColumn("int16", "updates that used this response before; 0: first use", "updates"),
-    "phase": LogColumn("string", "train, audit (fresh responses at the same parameters) or noise", "text"),
+    "phase": LogColumn("string", "train, noise, or in older logs audit (fresh responses)", "text"),
     "policy_version": LogColumn("int32", "step of the parameters that S and the score psi were computed at", "updates"),
     "behaviour_version": LogColumn("int32", "step of the parameters that sampled the response", "updates"),
     "behaviour_version_last": LogColumn(
@@ -120,15 +120,8 @@ RATIO_COLUMNS: dict[str, RatioColumns] = {
 """Columns of each log-ratio that a rule may act on, and of the total S + D + E, on which none acts.
 
 "total" has no column for its sum over the tokens, which is ``log_ratio`` + ``behaviour_log_ratio``."""
-TOKEN_COLUMNS: dict[str, tuple[str, ...]] = {
-    "update": ("token_log_ratio",),
-    "engine": ("token_behaviour_log_ratio",),
-    "behaviour": ("token_behaviour_log_ratio",),
-    "total": ("token_log_ratio", "token_behaviour_log_ratio"),
-}
-"""For each kind of log-ratio, the columns of token log-ratios whose sum is that kind's log-ratio of each token. For
-"engine" the column is that of the behaviour ratio, D + E, so it is right only where the staleness D is 0.
-"""
+TOKEN_COLUMNS = ("token_log_ratio", "token_behaviour_log_ratio")
+"""Columns of token log-ratios: of S, and of D + E."""
 OF_THE_RULE = ("lo", "hi", "drift", "drift_source", "band_accept", "side", "multiplier", "weight")
 """Columns that say what the clip rule did; null where another trainer's loss applies no rule of this project."""
 REQUIRED = ("rollout", "step", "prompt_id", "response_id", "length", "log_ratio", "advantage")

@@ -8,7 +8,6 @@ from fspo.rules.calibration import (
     standardized_excess,
 )
 from fspo.rules.clip import (
-    CUTTING_ALIKE,
     MAX_EXPONENT,
     OF_CLIP_RULES,
     OF_CORRECTIONS,
@@ -44,7 +43,6 @@ __all__ = [
     "COMPARED",
     "COMPARED_ADVANTAGE",
     "CORRECTIONS",
-    "CUTTING_ALIKE",
     "MAX_EXPONENT",
     "OF_CLIP_RULES",
     "OF_CORRECTIONS",

@@ -41,9 +41,6 @@ WAYS: dict[Outside, Way] = {
     "cap": Way("above", zeroes=False, clips=True, corrects=True),
 }
 """The values of `Clip.outside`."""
-CUTTING_ALIKE = tuple(tuple(n for n, w in WAYS.items() if w.cuts == cuts) for cuts in ("active", "above", "both"))
-"""Groups of values of `Clip.outside`. The values of one group cut the same responses, and may leave them other weights.
-"""
 ZEROING = tuple(name for name, way in WAYS.items() if way.zeroes)
 """Values of `Clip.outside` with which a response that is cut loses all its weight.
 

@@ -13,14 +13,17 @@ from typing import Any, get_args
 import numpy as np
 
 from fspo.rules import Rule, drift_stats
-from fspo.rules.clip import CUTTING_ALIKE, Outside
+from fspo.rules.clip import WAYS, Outside
 from fspo.theory import Floats
 from proofs_check.frame import Check, Method, Outcome
 from proofs_check.tools import defined
 from proofs_check.tools.compare import close, worst
 from proofs_check.tools.policy import Bandit, make_bandit, token_log_probs
 
-CLIPS = (*((outside, None) for outside in get_args(Outside)), *((outside, 1.5) for outside in CUTTING_ALIKE[0]))
+CLIPS = (
+    *((outside, None) for outside in get_args(Outside)),
+    *((outside, 1.5) for outside, way in WAYS.items() if way.cuts == "active"),
+)
 """The ways to clip that are checked: what happens outside the band, and how many half-widths above the centre the dual
 clip's edge lies (None: no dual clip).
 """

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from fspo.base.errors import UserError
 from fspo.rules import (
     CORRECTIONS,
-    CUTTING_ALIKE,
     MAX_EXPONENT,
     PRESETS,
     Drift,
@@ -416,13 +415,12 @@ def test_every_way_and_drift_is_a_row():
     assert tuple(CENTRES) == get_args(Drift)
 
 
-def test_every_way_outside_the_band_stands_once_among_those_that_cut_alike():
-    assert sorted(way for ways in CUTTING_ALIKE for way in ways) == sorted(get_args(Outside))
+def test_every_way_outside_the_band_cuts_what_its_row_says():
     S, n, A = np.array([-9.0, -9.0, 9.0, 9.0]), np.full(4, 4.0), np.array([1.0, -1.0, 1.0, -1.0])
     sides = {way: Rule("sqrt", 0.1, 0.1, outside=way).apply(S, n, A).side.tolist() for way in get_args(Outside)}
     assert sides == {"drop": [0, -1, 1, 0], "truncate": [0, -1, 1, 0], "cap": [0, 0, 1, 1], "mask": [-1, -1, 1, 1]}
-    for ways in CUTTING_ALIKE:
-        assert len({tuple(sides[way]) for way in ways}) == 1
+    cut = {"active": [0, -1, 1, 0], "above": [0, 0, 1, 1], "both": [-1, -1, 1, 1]}
+    assert sides == {way: cut[row.cuts] for way, row in WAYS.items()}
 
 
 def test_corrections_by_hand():
