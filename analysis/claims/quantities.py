@@ -179,7 +179,9 @@ def _law(seen: Seen, atom: Atom) -> Number:
         k3 = dict(zip(whole["run"], whole["k3_per_token"], strict=True))
         kl = np.array([k3.get(run, NAN) for run in m["run"]]) * m["bin_mean"].to_numpy(float)
         value = (m["mean_S"].to_numpy(float) + kl) / np.sqrt(m["var_S"].to_numpy(float))
-    worst = pd.Series(np.abs(value), m["run"].to_numpy(), float).groupby(level=0).max()
+    worst: dict[str, float] = {}
+    for run, distance in zip(m["run"].tolist(), np.abs(value).tolist(), strict=True):
+        worst[run] = max(worst.get(run, 0.0), distance)
     rows: list[tuple[Log, Row]] = [(log, {"worst": worst.get(log.run, NAN)}) for log in seen.logs]
     return _mean(atom, _by_seed(rows, "worst"))
 

@@ -227,7 +227,8 @@ def evaluate(case: Case, rows: Rows, window: Ints, rate: Rate) -> CaseEffect:
     n, rule = len(rows), case.rule
 
     def failed(reason: str) -> CaseEffect:
-        return CaseEffect(np.zeros(n, np.int64), np.zeros(n, bool), *np.full((2, n), np.nan), reason)
+        unknown = np.full(n, np.nan)
+        return CaseEffect(np.zeros(n, np.int64), np.zeros(n, bool), unknown, unknown, reason)
 
     if n == 0:
         return failed("no rows")
@@ -260,8 +261,8 @@ def lacking(rule: Rule) -> str:
 
 def narrow(outcome: CaseEffect, which: Ints) -> CaseEffect:
     """Return the effect of a case on the rows with the numbers ``which`` (M,) alone."""
-    of = (outcome.side, outcome.in_band, outcome.weight, outcome.clipped_weight)
-    return CaseEffect(*(x[which] for x in of), reason=outcome.reason)
+    side, in_band, weight = outcome.side[which], outcome.in_band[which], outcome.weight[which]
+    return CaseEffect(side, in_band, weight, outcome.clipped_weight[which], outcome.reason)
 
 
 def measured(outcome: CaseEffect, measure: str) -> tuple[Floats, Floats]:

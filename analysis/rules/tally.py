@@ -9,7 +9,7 @@ clusters.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import NamedTuple, cast
 
@@ -185,8 +185,8 @@ class Part:
         within = np.column_stack(centred(d, of.x, of.xx, numerator, xy, mean_x, mean_y))
         slope = np.column_stack([of.x, of.xx, xy])
         # Copies, because sums of later windows are added in place, and these arrays belong to all cases.
-        rows, d, clusters, coordinate = (v.copy() for v in (self.rows, of.d, self.clusters, self.coordinate))
-        return CaseCounts(rows, cut, d, y, squares, slope, within, clusters, coordinate)
+        of_bins = self.clusters.copy(), self.coordinate.copy()
+        return CaseCounts(self.rows.copy(), cut, of.d.copy(), y, squares, slope, within, *of_bins)
 
 
 def centred(
@@ -253,7 +253,7 @@ class Tally:
         The rules that are evaluated.
     """
 
-    def __init__(self, run: Run, layout: Grouping, cases: list[Case]) -> None:
+    def __init__(self, run: Run, layout: Grouping, cases: Sequence[Case]) -> None:
         self.layout, self.cases = layout, list(cases)
         logged = not any(c.source == "trained" for c in cases) and "multiplier" in run.logged
         # Whether the logged M of the run's rule is summed. It is not for a correction: of that the log holds only the

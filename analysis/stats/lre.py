@@ -52,7 +52,8 @@ def lre_estimates(found: Ratios, level: float = CONFIDENCE) -> list[LreEstimate]
     k = found.rows.shape[1]
     used, reason = usable(found), _unusable(found)
     if reason:
-        return [LreEstimate(norm, *[float("nan")] * 4, reason) for norm in NORMS]
+        nan = float("nan")
+        return [LreEstimate(norm, nan, nan, nan, nan, reason) for norm in NORMS]
     rows, a, z = found.rows[:, used], found.value[:k][used], found.influence[:, :k][:, used]
     some = rows.sum(1) > 0
     rows, z = rows[some], z[some]
@@ -74,7 +75,7 @@ def lre_estimates(found: Ratios, level: float = CONFIDENCE) -> list[LreEstimate]
     dropped = float(1 - found.count[:k][used].sum() / found.count[k])
     said = [f"bins with fewer than {BIN_CLUSTERS} clusters left out: {dropped:.1%} of the rows"] if dropped > 0 else []
     showing = number_showing(found)
-    ends = dict.fromkeys(NORMS, (float("nan"), float("nan")))
+    ends: dict[str, tuple[float, float]] = dict.fromkeys(NORMS, (float("nan"), float("nan")))
     if showing < MIN_SHOWING:
         said.append(too_few_showing(showing))
     else:
@@ -108,7 +109,10 @@ def lre_estimates(found: Ratios, level: float = CONFIDENCE) -> list[LreEstimate]
         "l2_squared": (corrected, plug_in),
     }  # fmt: skip
     reason = "; ".join(said)
-    return [LreEstimate(norm, values[norm][0], *ends[norm], values[norm][1], reason) for norm in NORMS]
+    return [
+        LreEstimate(norm, estimate, ends[norm][0], ends[norm][1], plain, reason)
+        for norm, (estimate, plain) in values.items()
+    ]
 
 
 def squared_interval(estimate: float, at_0: float, slope: float, t: float) -> tuple[float, float]:

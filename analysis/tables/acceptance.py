@@ -145,7 +145,7 @@ def tables_of(run: Run, tally: Tally, uses: Sequence[str] = USES) -> AcceptanceT
         if use not in tally.uses:
             continue
         sums = tally.uses[use]
-        of_cases = [(i, case, MEASURES) for i, case in enumerate(tally.cases)]
+        of_cases: list[tuple[int, Case, Sequence[str]]] = [(i, case, MEASURES) for i, case in enumerate(tally.cases)]
         if tally.logged and run.rule is not None:
             measures = MEASURES[:2] if tally.logged_band else MEASURES[1:2]
             of_cases.append((LOGGED, Case(run.rule, run.rule.label, "trained"), measures))
@@ -239,8 +239,8 @@ def _slopes(column: CaseCounts, some: np.ndarray, unusual: int) -> tuple[Slope, 
         return Slope(reason="all weights are 0"), Slope(reason="all weights are 0")
     x, xx, xy = column.slope[some].T
     over = centred(d, x, xx, y, xy, float(x.sum()) / total, float(y.sum()) / total)
-    whole, inside = (slope_of_sums(*sums, total, unusual) for sums in (over, column.within[some].T))
-    return whole, inside
+    within = column.within[some]
+    return slope_of_sums(*over, total, unusual), slope_of_sums(within[:, 0], within[:, 1], total, unusual)
 
 
 def _nothing(tables: AcceptanceTables, case: CaseKey, measure: str, bins: Bins, reason: str) -> None:
