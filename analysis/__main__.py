@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
-from pathlib import Path
 
 from analysis.log.loading import IN_MEMORY
 from analysis.log.partition import find_partition
@@ -15,8 +14,7 @@ from analysis.log.ratio import WORDS, known_ratio
 from analysis.options import Options
 from analysis.rules.evaluate import BANDS, TARGETS, candidates
 from fspo.base.command_line import CommandParser, next_step
-from fspo.base.errors import UserError, run_cli
-from fspo.base.files import refuse_foreign_file
+from fspo.base.errors import run_cli
 from fspo.stats.bins import DEFAULT_BINS
 
 COMMANDS = {
@@ -30,7 +28,7 @@ or a run folder; a folder that is called like a command is given as, say, ./impo
 """
 EXAMPLES = """examples:
   fspo analyse out/quick/runs/fspo-seed0
-  fspo analyse RUN_A RUN_B RUN_C --claims claims.json
+  fspo analyse RUN_A RUN_B RUN_C   # one set of bins for all
   fspo analyse RUN --edges 1,16,64,257 --rules rloo,gspo,fspo --targets 0.9
   fspo analyse RUN --by entropy   # or any other column of numbers: rollout, reward, user.COLUMN
   fspo analyse RUN --on engine   # the mismatch between sampler and trainer, and what corrections of it cut
@@ -79,7 +77,6 @@ def build_parser() -> CommandParser:
         help=f"share a log of more than {IN_MEMORY:,} rows among Dask workers (extra cluster): their number on this "
         "machine, or a scheduler's address; the tables are the same to rounding",
     )
-    p.add_argument("--claims", type=str, default=None, help="write the verdicts of all claims to this JSON file")
     return p
 
 
@@ -92,16 +89,13 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def analyse_command(arguments: list[str] | None = None) -> int:
-    """Analyse run folders, print a table for each, judge the claims on request and return the exit status."""
+    """Analyse run folders, print a table for each and return the exit status."""
     args = build_parser().parse_args(arguments)
     import pandas as pd  # imported here, so that --help does not wait for pandas
     from tqdm import tqdm
 
-    from analysis.claims.catalogue import claims_about, digest_of_catalogue
-    from analysis.claims.judge import evaluate_claims, write_claims
-    from analysis.claims.settings import unlike
     from analysis.run import analyse_runs
-    from analysis.tables.files import folder_name, options_of, read_tables
+    from analysis.tables.files import folder_name, options_of
     from analysis.tables.printed import at_one_rate, printed
 
     options = Options(
@@ -116,14 +110,6 @@ def analyse_command(arguments: list[str] | None = None) -> int:
         on=args.on,
     )
     on = known_ratio(args.on)
-    if args.claims is not None and not claims_about(on)[0]:
-        raise UserError(f"--claims has none about the ratio {on}: leave --on as it is, or use engine or behaviour")
-    if args.claims is not None and args.by != Options.by:
-        raise UserError("--claims are about lengths: leave --by as it is")
-    if args.claims is not None and not set(TARGETS) <= set(options.targets):
-        raise UserError(f"--claims compares rules at the acceptances {list(TARGETS)}: leave --targets as it is")
-    if args.claims is not None:
-        refuse_foreign_file(Path(args.claims), '"catalogue"', "fspo analyse --claims")
     with tqdm(
         total=4 * len(args.runs),
         desc="analysis",
@@ -137,13 +123,6 @@ def analyse_command(arguments: list[str] | None = None) -> int:
             bar.update(share)
 
         summaries = analyse_runs(args.runs, options, progress, args.workers)
-    claims, differing = [], ""
-    if args.claims is not None:
-        tables = read_tables(args.runs, on=on)
-        fixed = (options.bins, options.edges, options.window) == (Options.bins, Options.edges, Options.window)
-        differing = unlike(args.runs)
-        claims = evaluate_claims(tables, on, chosen=not fixed, unlike=differing)
-        write_claims(Path(args.claims), claims, tables)
     for path, summary in summaries.items():
         passed = summary["integrity"]["pass"]
         state = "sound" if passed else "INTEGRITY CHECK FAILED"
@@ -161,12 +140,6 @@ def analyse_command(arguments: list[str] | None = None) -> int:
         for line in [*at_one_rate(tables, partition), *printed(tables["acceptance"], partition, on)]:
             print(f"  {line}")
         print(f"  tables: {folder} (acceptance.csv: what each rule keeps of each bin; docs/tables.md explains all)")
-    for claim in claims:
-        print(f"{claim.id} {claim.verdict}: {claim.statement}")
-    if claims:
-        if differing:
-            print(f"no verdict on runs as published: {differing}")
-        print(f"catalogue of claims: {digest_of_catalogue()}; verdicts: {args.claims}")
     view = options_of(find_partition(args.by), on)
     print(next_step("figures" if view else "report", summaries, view))
     return 1 if any(summary["integrity"]["pass"] is False for summary in summaries.values()) else 0

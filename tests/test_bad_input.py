@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import subprocess
@@ -109,8 +108,8 @@ analysis none --rules [fspo,fspo] -> rules
 analysis none --targets [2] -> targets
 analysis none --targets [.nan] -> targets
 analysis none --by nothing -> nothing
-analysis none --claims claims.json -> did not write it, so it is not overwritten
-analysis none --clams x -> did you mean --claims?
+analysis none --claims x -> --claims
+analysis none --bims 4 -> did you mean --bins?
 analysis foreign -> did not write it, so it is not overwritten
 doctor torn -> torn
 doctor badyaml -> config.yaml is no valid YAML
@@ -212,7 +211,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (root / folder).mkdir(parents=True, exist_ok=True)
     for folder in ("foreign-repro/quick/runs", "folder/inside"):
         (root / folder).mkdir(parents=True, exist_ok=True)
-    for name in ("file", "full/notes.txt", "text/gradlog", "claims.json", "foreign-file/analysis", "locked/x.txt"):
+    for name in ("file", "full/notes.txt", "text/gradlog", "foreign-file/analysis", "locked/x.txt"):
         (root / name).write_text("mine\n")
     (root / "foreign-checks/proofs_check.json").write_text('{"mine": 1}')
     (root / "foreign/analysis/acceptance.csv").write_text("mine,not,yours\n1,2,3\n")
@@ -311,9 +310,8 @@ def test_what_the_commands_wrote_may_be_written_again(place: Path, tmp_path: Pat
             proofs_check(["--only", "T10", "--method", "closed form", "--out", out, "--no-progress", "--jobs", "1"])
             == 0
         )
-        assert analysis([str(place / "none"), "--rules", "[fspo]", "--claims", str(tmp_path / "claims.json")]) == 0
+        assert analysis([str(place / "none"), "--rules", "[fspo]"]) == 0
         doctor = ["doctor", str(place / "none"), "--json", str(tmp_path / "doctor.json")]
         assert analysis(doctor) in (0, 1)
         calibrate = ["calibrate", str(place / "none"), "--output", str(tmp_path / "ranges.json")]
         assert analysis(calibrate) == 0
-    assert {f["id"] for f in json.loads((tmp_path / "claims.json").read_text())["claims"]} >= {"C1", "C7"}

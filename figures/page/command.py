@@ -1,6 +1,4 @@
-"""The command ``fspo report RUN [RUN ...]``: write one page about analysed runs: the doctor's findings and
-figures.
-"""
+"""The command ``fspo report RUN [RUN ...]``: write one page about analysed runs."""
 
 from __future__ import annotations
 
@@ -21,8 +19,8 @@ def build_parser() -> CommandParser:
     """Return the parser of ``fspo report``."""
     parser = CommandParser(
         prog="fspo report",
-        description="Write one self-contained page about analysed runs: what the doctor found, and figures with "
-        "their numbers.",
+        description="Write one static page about analysed runs: who is clipped, the direction of the update, health "
+        "checks, and figures with their numbers.",
         examples=EXAMPLES,
     )
     parser.add_argument("runs", nargs="+", type=str, metavar="RUN", help="run folder that fspo analyse was run on")
@@ -33,8 +31,7 @@ def build_parser() -> CommandParser:
 
 
 def write(runs: Sequence[Path], path: Path, only: Sequence[str] = ()) -> list[str]:
-    """Write the HTML page of ``fspo report`` about analysed runs, and its figures into the folder ``figures`` beside
-    it.
+    """Write the page about analysed runs, and its figures into the folder ``figures`` beside it.
 
     Returns
     -------
@@ -44,15 +41,13 @@ def write(runs: Sequence[Path], path: Path, only: Sequence[str] = ()) -> list[st
     Raises
     ------
     UserError
-        If a run has no finished analysis, or ``path`` is a folder or a file that ``fspo report`` did not
-        write.
+        If a run has no finished analysis, or ``path`` is a folder or a file that ``fspo report`` did not write.
     """
     from analysis.doctor.examine import examine
     from analysis.tables.files import read_tables
     from figures import draw_all
     from figures.__main__ import check_output, described, write_captions
-    from figures.page import contents
-    from figures.page.report import BEGINNING, write_report
+    from figures.page.report import BEGINNING, SECTIONS, write_report
     from figures.tables import load
     from fspo.base.files import refuse_foreign_file
 
@@ -61,23 +56,15 @@ def write(runs: Sequence[Path], path: Path, only: Sequence[str] = ()) -> list[st
     diagnoses = [examine(run).to_dict() for run in runs]
     folder = path.parent / "figures"
     check_output(folder)
-    drawn = draw_all(load([*runs]), folder, only=only)
+    shown = [name for names in SECTIONS.values() for name in names]
+    drawn = draw_all(load([*runs]), folder, only=only or shown)
     write_captions(drawn, folder / "captions.json")
-    captions = described(drawn)
+    title = f"FSPO: {', '.join(run.name for run in runs)}"
+    write_report(path, title=title, runs=runs, diagnoses=diagnoses, folder=folder, captions=described(drawn))
     summary = []
     for run in diagnoses:
         found = [f"{answer['severity']} {answer['id']}: {answer['summary']}" for answer in run["findings"]]
-        summary.append(
-            f"{Path(run['run']).name}, {run['rows']} rows: " + ("; ".join(found) or "the doctor found nothing")
-        )
-    write_report(
-        path,
-        title=f"FSPO: {', '.join(run.name for run in runs)}",
-        sentences=contents.story(runs, diagnoses),
-        lead=contents.lead(folder, captions),
-        findings=contents.findings(diagnoses),
-        sections=contents.page_sections(runs, diagnoses, folder, captions),
-    )
+        summary.append(f"{Path(run['run']).name}, {run['rows']} rows: " + ("; ".join(found) or "sound"))
     return summary
 
 

@@ -1,176 +1,125 @@
-"""The report's five questions about runs, and the sentences of its first screen, which answer three of them from the
-runs' tables and the doctor's findings.
-"""
+"""The three sentences with which a report begins: who is clipped, what that does to the direction, and health."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from figures.tables import REFERENCES, TOO_LITTLE, Frame, amount, first_use, percent, plain_outside, reasons, shared_log
 from fspo.rules import COMPARED
 
-QUESTION = "Which responses does clipping cut, and what does that do to training?"
-CUT, UPDATE, THEORY, HEALTH, ACTION = (
-    "Who is cut?",
-    "What does it do to the update?",
-    "Does the theory hold here?",
-    "Is the run healthy?",
-    "What to do?",
-)
-QUESTIONS = (CUT, UPDATE, THEORY, HEALTH, ACTION)
-"""The questions, in the order of the page. Each is the heading of a section, and each sentence of the first screen
-answers one.
-"""
+MOST = 3
+"""Largest number of rules, or of issues, that a sentence names."""
 
 
-MOST_RUNS = 3
-"""Largest number of rules of which the first screen says what they cut in a run that they trained."""
-
-
-def sentences(tables: Mapping[str, Frame], diagnoses: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """Return the sentences at the top of the page of ``fspo report``, each with the question that it answers.
-
-    Parameters
-    ----------
-    tables : mapping of DataFrame
-        The tables acceptance and cosine of the runs, stacked; a table without rows is empty.
-    diagnoses : sequence of mappings
-        The doctor's answers about the runs, as doctor.json holds them.
-    """
-    return [
-        (HEALTH, healthy(diagnoses)),
-        (CUT, as_trained(tables["acceptance"])),
-        (CUT, cut(tables["acceptance"])),
-        (UPDATE, turned(tables["cosine"])),
-    ]
+def sentences(tables: Mapping[str, Frame], diagnoses: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the sentences, from the stacked tables acceptance and cosine of the runs and the doctor's answers."""
+    own, compared = as_trained(tables["acceptance"]), at_equal_rates(tables["acceptance"])
+    return [" ".join(filter(None, (own, compared))), direction(tables["cosine"]), health(diagnoses)]
 
 
 def as_trained(acceptance: Frame) -> str:
-    """Say how often each rule, in a run that it trained, cuts the longest and the shortest responses."""
-    what = "how often the rule that trained cuts each length"
-    if acceptance.empty:
-        return _missing(what, acceptance)
-    rows = acceptance[(acceptance["measure"] == "band") & (acceptance["subset"] == "all") & (acceptance["bin"] >= 0)]
+    """Say how often each rule that trained a run clips its longest and its shortest responses; "" if no run says."""
+    rows = _by_length(acceptance)
+    if rows.empty:
+        return ""
     rows = rows[(rows["source"] == "trained") & ~rows["rule"].isin(REFERENCES)]
     told = []
     for rule, runs in first_use(rows).groupby("rule", sort=False) if len(rows) else ():
         own = runs[(runs["run"] == runs["run"].iloc[0]) & runs["estimate"].notna()].sort_values("bin")
         if len(own) >= 2:
             short, long = own.iloc[0], own.iloc[-1]
-            many, few = (f"{row['bin_lo']:g} to {row['bin_hi']:g}" for row in (long, short))
-            lengths = f"{many} and of {few} tokens"
-            told.append(f"{rule} (run {long['run']}) cuts, of responses of {lengths}, {_two_shares(long, short)}")
-    return f"As trained, {'; '.join(told[:MOST_RUNS])}." if told else _missing(what, rows)
+            told.append(f"{rule} clips {_rates(long, short)}")
+    return f"As trained, {'; '.join(told[:MOST])}." if told else ""
 
 
-def cut(acceptance: Frame) -> str:
-    """Say how often each rule that the paper compares cuts the longest and the shortest responses, with ranges at which
-    all rules keep the same share of responses.
+def at_equal_rates(acceptance: Frame) -> str:
+    """Say how often each rule that the paper compares clips the longest and the shortest responses of one run, with
+    ranges at which all rules have one clip rate.
     """
-    if acceptance.empty:
-        return _missing("how often each length is cut", acceptance)
-    rows = acceptance[(acceptance["measure"] == "band") & (acceptance["subset"] == "all") & (acceptance["bin"] >= 0)]
-    rows, where = _at_one_rate(rows)
-    rules = [(rule, own[own["estimate"].notna()].set_index("bin")) for rule, own in _by_rule(rows)]
-    rules = [(rule, own) for rule, own in rules if len(own)]
-    bins = sorted(set.intersection(*(set(own.index) for _, own in rules))) if rules else []
-    if len(bins) < 2:
-        return _missing("how often each length is cut", rows)
-    told = [f"{rule} cuts {_two_shares(own.loc[bins[-1]], own.loc[bins[0]])}" for rule, own in rules]
-    short, long = (
-        f"{rules[0][1].loc[at, 'bin_lo']:g} to {rules[0][1].loc[at, 'bin_hi']:g}" for at in bins[:: len(bins) - 1]
-    )
-    return f"{where}of responses of {long} tokens and of those of {short}, {'; '.join(told)}."
+    rows, where = _matched(_by_length(acceptance))
+    told = []
+    for rule, own in _by_rule(rows):
+        known = own[own["estimate"].notna()].sort_values("bin")
+        if len(known) >= 2:
+            told.append(f"{rule} clips {_rates(known.iloc[-1], known.iloc[0])}")
+    return f"{where}{'; '.join(told)}." if told else _missing("how often each length is clipped", rows)
 
 
-def turned(cosine: Frame) -> str:
-    """Say the cosine of clipped and true update under each rule that the paper compares, with ranges at which all rules
-    keep the same share of responses.
-    """
-    what = "how far clipping turns the update"
+def direction(cosine: Frame) -> str:
+    """Say the cosine of the clipped with the unclipped policy gradient under each rule that the paper compares."""
     if cosine.empty:
-        return f"{_missing(what, cosine)} The log has no scores: a run with --log.score-every 1 writes them."
+        return "The direction of the update is not known: the log has no scores (--log.score-every 1 writes them)."
     rows = cosine[(cosine["bin"] < 0) & (cosine["rule"] != "random")]
-    rows, where = _at_one_rate(rows, "responses with A ≠ 0")
-    told = _values(rows)
-    return f"{where}the clipped update has with the true one a cosine of {told}." if told else _missing(what, rows)
-
-
-def healthy(diagnoses: Sequence[Mapping[str, Any]]) -> str:
-    """Return a sentence that says what the doctor found in the analysed runs."""
-    found = [
-        f"in {Path(run['run']).name} {answer['severity']} {answer['id']}, {answer['summary']}"
-        for run in diagnoses
-        for answer in run["findings"]
+    rows, where = _matched(rows)
+    told = [
+        f"{row['estimate']:.3f} [{row['ci_low']:.3f}, {row['ci_high']:.3f}] under {rule}"
+        for rule, own in _by_rule(rows)
+        if (row := own.iloc[0])["estimate"] == row["estimate"]
     ]
-    clear, unknown = (sum(len(run[kind]) for run in diagnoses) for kind in ("clear", "not_checked"))
-    rest = f"{clear} checks found nothing, {unknown} could not be made."
+    if not told:
+        return _missing("what clipping does to the direction of the update", rows)
+    return f"{where}the cosine of the clipped with the unclipped gradient is {', '.join(told)}.".replace("-", "−")
+
+
+def health(diagnoses: Sequence[Mapping[str, Any]]) -> str:
+    """Say which issues the doctor found, each with its fix; or that the runs are sound."""
+    found = [(Path(run["run"]).name, answer) for run in diagnoses for answer in run["findings"]]
     if not found:
-        return f"The doctor finds no problem: {rest}"
-    more = f"; and {len(found) - 3} more" if len(found) > 3 else ""
-    return f"The doctor finds: {'; '.join(found[:3])}{more}; {rest}"
+        return f"Health checks: sound ({sum(len(run['clear']) for run in diagnoses)} checks without an issue)."
+    told = [
+        f"{name}: {issue['severity']} {issue['id']}, {issue['summary']} Fix: {issue['cure']}" for name, issue in found
+    ]
+    more = f" And {len(found) - MOST} more, see Training." if len(found) > MOST else ""
+    return f"Health checks: {' '.join(told[:MOST])}{more}"
 
 
-def _at_one_rate(rows: Frame, what: str = "all responses") -> tuple[Frame, str]:
-    """Return the rows of rules whose range is matched to the least target acceptance on one run's log, and the words
-    with which a sentence about these rows begins.
+def _by_length(acceptance: Frame) -> Frame:
+    """Return the rows of the bins of length, of responses with non-zero advantage where there are any."""
+    if acceptance.empty:
+        return acceptance
+    rows = acceptance[acceptance["bin"] >= 0]
+    nonzero = rows[rows["measure"] == "update"]
+    return (
+        nonzero if nonzero["estimate"].notna().any() else rows[(rows["measure"] == "band") & (rows["subset"] == "all")]
+    )
+
+
+def _matched(rows: Frame) -> tuple[Frame, str]:
+    """Return the rows of rules at the lower clip rate on one run's log, and the words with which a sentence about them
+    begins.
     """
-    rows = rows[rows["source"] == "matched"]
+    rows = rows if rows.empty else rows[rows["source"] == "matched"]
     if rows.empty:
         return rows, ""
     rows = first_use(shared_log(rows))
-    rows = rows[rows["target"] == rows["target"].min()]
-    return rows, f"At {percent(rows['target'].iloc[0])} of {what} kept (log of {rows['run'].iloc[0]}), "
+    rows = rows[rows["target"] == rows["target"].max()]
+    return rows, f"At {percent(1 - rows['target'].iloc[0])} clipped (run {rows['run'].iloc[0]}), "
 
 
-def _by_rule(rows: Frame) -> list[tuple[str, Frame]]:
-    """Return the rows of each rule that the paper compares, in the paper's order."""
-    own = ((rule, rows[rows["rule"] == rule]) for rule in COMPARED)
-    return [(rule, plain_outside(part)) for rule, part in own if len(part)]
+def _by_rule(rows: Frame) -> Iterator[tuple[str, Frame]]:
+    for rule in COMPARED if len(rows) else ():
+        own = rows[rows["rule"] == rule]
+        if len(own):
+            yield rule, plain_outside(own)
 
 
-def _values(rows: Frame) -> str:
-    """Return words that give one quantity for each rule that the paper compares: its estimate with the interval, or how
-    much data a missing estimate needs. ``rows`` are table rows of the quantity.
-    """
-    told = []
-    for rule, own in _by_rule(rows):
-        row = own.iloc[0]
-        known = row["estimate"] == row["estimate"]
-        text = f"{row['estimate']:.3f} [{row['ci_low']:.3f}, {row['ci_high']:.3f}]" if known else f"({amount(own)})"
-        told.append((known, f"{text} under {rule}"))
-    return ", ".join(text for _, text in told).replace("-", "−") if any(known for known, _ in told) else ""
-
-
-def _two_shares(long: Any, short: Any) -> str:
-    """Say which shares of long and of short responses a rule cuts, their ratio, and whether their intervals overlap."""
+def _rates(long: Any, short: Any) -> str:
+    """Say the clip rates of long and of short responses with their intervals, and their ratio."""
     few, many = 1 - short["estimate"], 1 - long["estimate"]
-    said = [f"{many / few:.1f} times as often"] if few > 0 and many > 0 else []
-    if not (short["ci_high"] < long["ci_low"] or long["ci_high"] < short["ci_low"]):
-        said.append("the intervals overlap")
-    return f"{_share_cut(long)} and {_share_cut(short)}" + (f" ({'; '.join(said)})" if said else "")
+    ratio = f", {many / few:.2g} times as often" if few > 0 and many > 0 else ""
+    lengths = [f"{row['bin_lo']:g} to {row['bin_hi']:g}" for row in (long, short)]
+    return f"{_rate(long)} of responses of {lengths[0]} tokens and {_rate(short)} of those of {lengths[1]}{ratio}"
 
 
-def _share_cut(row: Any) -> str:
+def _rate(row: Any) -> str:
     low, high = (max(100 * (1 - row[name]), 0) for name in ("ci_high", "ci_low"))
     return f"{percent(1 - row['estimate'])} [{low:.3g}, {high:.3g}]"
 
 
 def _missing(what: str, rows: Frame) -> str:
-    """Return the sentence "These runs do not show WHAT." If the column ``reason`` of ``rows`` says why the rows have no
-    estimate, the sentence gives this reason too.
-    """
-    why = (
-        f" ({amount(rows).removeprefix(f'{TOO_LITTLE}: ')})"
-        if "reason" in rows and reasons(rows) != "no reason given"
-        else ""
-    )
+    """Return the sentence "These runs do not show WHAT.", with the reason that the rows give, if they give one."""
+    known = "reason" in rows and reasons(rows) != "no reason given"
+    why = f" ({amount(rows).removeprefix(f'{TOO_LITTLE}: ')})" if known else ""
     return f"These runs do not show {what}{why}."
-
-
-def anchor(title: str) -> str:
-    """Return the HTML id of the page's section with the heading ``title``. The page's own links point to this id."""
-    return re.sub(r"\W+", "-", title.lower()).strip("-")

@@ -1,18 +1,20 @@
-"""How large a reproduction by ``paper_repro.py`` is: the sizes of its presets quick, paper and smoke."""
+"""What a reproduction trains: sets of runs whose estimates judge the claims (analysis/claims), by preset and task."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from fspo.rules import COMPARED
+from fspo.repro.stages import Job
+from fspo.rules import COMPARED, COMPARED_ADVANTAGE
 from fspo.tasks.chain_add import ChainAddConfig, max_response_tokens
 from fspo.tasks.products import MAX_RESPONSE_TOKENS
 
-JUDGING_SEEDS = (21, 22, 23, 24, 25)
-"""Seeds of the runs in results/paper. The catalogue of claims has changed since they were judged, so verdicts on runs
-with these seeds are exploratory."""
-TASKS: dict[str, dict[str, Any]] = {
+Options = Mapping[str, Any]
+
+TASKS: dict[str, Options] = {
     "chain-add": {},
     "chain-add-64": {
         "task.options.max_steps": 64,
@@ -28,68 +30,160 @@ TASKS: dict[str, dict[str, Any]] = {
 responses to chain-add-64 have 8 to 512, which is six doublings. The task products of reasoning-gym multiplies two
 numbers of at most two digits; correct responses have 4 to 187 tokens."""
 
+WARMUP_SEEDS = 100
+"""A run with seed s starts from a warm-up of its own, whose seed is s times this number: a warm-up that fails tries the
+next seeds, and must not come to that of another run."""
+
 
 @dataclass(frozen=True)
-class ReproductionSizes:
-    """How large a reproduction is: what is trained, how long, with how many seeds.
+class RunSet:
+    """Runs that answer one question: each arm is trained with each seed.
 
     Attributes
     ----------
-    rules, seeds : tuples
-        Every rule is trained once with every seed.
-    rollouts, unclipped_rollouts : int
-        Number of rollouts of each run that clips, and of each run that does not (rule none; on the first of these
-        ranges are calibrated).
-    tasks : tuple of str
-        Names in `TASKS`; everything is trained and judged on each task.
-    jobs, threads : int
-        Number of training processes that run at the same time, and of threads of each process.
-    options : dict
-        Further options of ``fspo train``.
+    arms : mapping of str to options
+        Name of the arm, under which its estimates are listed -> its options of ``fspo train``.
+    seeds : mapping of str to tuple of int
+        Seeds by task; a task that is not named has no such runs.
+    rollouts : int
+        Rollouts of each run.
+    options : mapping
+        Options of all arms.
+    scored : int
+        Number of seeds, from the first on, whose runs log score sketches, from which directions are computed.
+    """
+
+    arms: Mapping[str, Options]
+    seeds: Mapping[str, tuple[int, ...]]
+    rollouts: int
+    options: Options = field(default_factory=dict)
+    scored: int = 0
+
+
+@dataclass(frozen=True)
+class Design:
+    """All that a reproduction does.
+
+    Attributes
+    ----------
+    sets : mapping of str to RunSet
+        Sets of runs by the name that `analysis.claims.family` gives them.
+    shared_warmup : bool
+        Whether all runs of a task start from one warmed-up model. This saves minutes; seeds then differ in their data
+        alone.
     checks : str
         Statements whose checks run, separated by commas; empty for all.
     """
 
-    rules: tuple[str, ...]
-    seeds: tuple[int, ...]
-    rollouts: int
-    unclipped_rollouts: int
-    tasks: tuple[str, ...] = ("chain-add",)
-    jobs: int = 2
-    threads: int = 1
-    options: dict[str, Any] = field(default_factory=dict)
+    sets: Mapping[str, RunSet]
+    shared_warmup: bool = False
     checks: str = ""
 
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """The tasks on which runs are trained."""
+        return tuple(task for task in TASKS if any(task in runs.seeds for runs in self.sets.values()))
 
-PRESETS = {
-    "quick": ReproductionSizes(COMPARED, JUDGING_SEEDS[:3], 14, 10),
-    # Cosines with the population or a fresh rollout as the truth need an unclipped run of every seed, and scores of the
-    # responses at their first use. Minibatch 0 of each rollout is not scored, because S is 0 in it.
-    "paper": ReproductionSizes(
-        (*COMPARED, "fspo-kl", "fspo-adaptive", "none"),
-        JUDGING_SEEDS,
-        20,
-        30,
-        tuple(TASKS),
-        # More held-out prompts than a run has by default make the rewards' means more certain, at little cost.
-        options={"log.score_minibatches": [1, 2, 3], "eval.prompts": 1024},
-    ),
-    "smoke": ReproductionSizes(
-        ("rloo", "fspo"),
-        (0,),
-        2,
-        2,
-        options={"batch.prompts": 16, "batch.minibatches": 2, "eval.prompts": 32, "optim.warmup_updates": 1},
+
+UNCLIPPED: dict[str, Options] = {"none": {"rule.preset": "none"}}
+EQUAL: dict[str, Options] = {
+    rule: {"rule.preset": rule, "rule.adapt": "range", "rule.target": 0.95, "rule.target_rate": "update"}
+    for rule in COMPARED
+}
+"""Training at an equal clip rate: each range follows 5 % clipped of the responses with non-zero advantage."""
+ONE_EPOCH: Options = {"batch.minibatches": 8, "batch.epochs": 1, "eval.every": 0, "log.score_every": 0}
+"""Seven of eight rows of a rollout are then of the first epoch and follow an update."""
+STRESS: dict[str, Options] = (
+    UNCLIPPED
+    | EQUAL
+    | {
+        "fspo-default": {"rule.preset": "fspo"},
+        "fspo-wide-above": {"rule.preset": "fspo", "rule.range_hi": 0.15},
+        "rloo-default": {"rule.preset": "rloo"},
+        "rloo-wide-above": {"rule.preset": "rloo", "rule.range_hi": 1.0},
+    }
+)
+"""Training where a rollout has many updates: without a clip, at an equal clip rate, at default ranges, and with an
+upper range five times as wide."""
+MANY_UPDATES: Options = {
+    "batch.minibatches": 4,
+    "batch.epochs": 8,
+    "optim.learning_rate": 4e-4,
+    "eval.every": 0,
+    "log.score_every": 0,
+}
+SCORED: Options = {"log.score_every": 1, "log.score_minibatches": [2, 6]}
+"""Score sketches of two of the eight minibatches."""
+
+
+def _seeds(first: int, number: int) -> tuple[int, ...]:
+    return tuple(range(first, first + number))
+
+
+_SMALL: Options = ONE_EPOCH | {"batch.prompts": 16}
+PRESETS: dict[str, Design] = {
+    "smoke": Design(
+        {
+            "unclipped": RunSet(UNCLIPPED, {"chain-add": (1, 2)}, 2, _SMALL, scored=1),
+            "equal": RunSet({"fspo": EQUAL["fspo"]}, {"chain-add": (1,)}, 2, _SMALL),
+        },
+        shared_warmup=True,
         checks="T12",
+    ),
+    "quick": Design(
+        {
+            "unclipped": RunSet(UNCLIPPED, {"chain-add": _seeds(1, 6)}, 10, ONE_EPOCH, scored=2),
+            "equal": RunSet(EQUAL, {"chain-add": _seeds(1, 2)}, 10, ONE_EPOCH),
+        },
+        shared_warmup=True,
+    ),
+    "paper": Design(
+        {
+            "unclipped": RunSet(
+                UNCLIPPED,
+                {"chain-add": _seeds(41, 12), "chain-add-64": _seeds(41, 24), "products": _seeds(41, 48)},
+                20,
+                ONE_EPOCH,
+                scored=4,
+            ),
+            "equal": RunSet(
+                EQUAL,
+                {"chain-add": _seeds(41, 12), "chain-add-64": _seeds(41, 8), "products": _seeds(41, 8)},
+                20,
+                ONE_EPOCH,
+            ),
+            "stress": RunSet(STRESS, {"chain-add": _seeds(41, 8)}, 12, MANY_UPDATES),
+        }
     ),
 }
 
 
-def on_task(base: ReproductionSizes, task: str) -> ReproductionSizes:
-    """Return the sizes of a reproduction on one of its tasks alone."""
-    return replace(base, tasks=(task,), options=base.options | TASKS[task])
+class PlannedRun(NamedTuple):
+    """A run of a reproduction: its task, its set, its arm, its seed, and its training process."""
+
+    task: str
+    runs: str
+    arm: str
+    seed: int
+    job: Job
 
 
-def with_changes(base: ReproductionSizes, **changes: Any) -> ReproductionSizes:
-    """Return a copy of a reproduction's sizes with the given changes; a change that is None is left out."""
-    return replace(base, **{name: value for name, value in changes.items() if value is not None})
+def planned(design: Design, task: str, out: Path, threads: int) -> Iterator[PlannedRun]:
+    """Yield the runs of a design on one task; run folders go to ``out/runs``.
+
+    All arms of a set have one seed before any has the next, so that a reproduction that is stopped has whole seeds.
+    """
+    for name, runs in design.sets.items():
+        for number, seed in enumerate(runs.seeds.get(task, ())):
+            for arm, own in runs.arms.items():
+                options: dict[str, Any] = {
+                    "output": out / "runs" / f"{arm}-{name}-seed{seed}",
+                    "seed": seed,
+                    "warmup.seed": 0 if design.shared_warmup else WARMUP_SEEDS * seed,
+                    "rollouts": runs.rollouts,
+                    "threads": threads,
+                    "rule.advantage": COMPARED_ADVANTAGE,
+                }
+                options |= TASKS[task] | runs.options | (SCORED if number < runs.scored else {}) | own
+                words = tuple(word for key, value in options.items() for word in (f"--{key}", str(value)))
+                yield PlannedRun(task, name, arm, seed, Job(options["output"], words, runs.rollouts))

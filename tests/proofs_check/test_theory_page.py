@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.claims.evidence import ALPHA
+from analysis.claims.verdicts import ALPHA
 from fspo.rules import CORRECTIONS, PRESETS
 from proofs_check.catalogue import CHECKS, STATEMENTS
 from proofs_check.formal.checks import CHECKS as FORMAL_CHECKS
@@ -87,4 +87,4 @@ def test_the_theory_page_agrees_with_the_presets():
 
 
 def test_the_theory_page_names_the_level_of_the_verdicts():
-    assert f"With $`\\alpha={f'{ALPHA:g}'.removeprefix('0')}`$, the probability of error of one end" in section(11)
+    assert f"With $`\\alpha={f'{ALPHA:g}'.removeprefix('0')}`$, the level of one side" in section(11)

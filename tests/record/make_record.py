@@ -105,7 +105,7 @@ CHANGED: dict[str, str] = {
     "*/lemma/*": FEWER,
     "*/summary/*": FEWER,
     "*/sweep/*": "settings of the rule alone; the rows that stay were compared one by one and agree",
-    "commands/*-claims/*": "claims about bands that are gone go, and the mismatch's rules have their presets' names",
+    "commands/*-claims/*": "claims are judged by seeds of a reproduction, no longer on one log",
 }
 """Pattern of places whose numbers were wrong, or whose words are others -> why."""
 
@@ -219,7 +219,7 @@ def train(work: Path, names: Iterable[str]) -> None:
 def analyse(work: Path, folder: str, names: Iterable[str]) -> None:
     """Write the analysis tables of runs in ``work/folder``; the runs share their bins."""
     runs = [f"{folder}/{name}" for name in names]
-    python(work, "-m", "analysis", *runs, "--bins", "4", "--claims", f"{folder}-claims.json", may_find=True)
+    python(work, "-m", "analysis", *runs, "--bins", "4", may_find=True)
 
 
 def command_line(work: Path) -> None:

@@ -88,8 +88,6 @@ def test_a_partition_needs_its_column(tmp_path, capsys):
             find_partition(gone)
     with pytest.raises(UserError, match=r"--by user\.kind: the column holds text"):
         load_run(run, find_partition("user.kind"))
-    with pytest.raises(UserError, match="claims"):
-        main([str(run), "--by", "entropy", "--claims", str(tmp_path / "c.json")])
 
 
 def test_bins_of_fractions():

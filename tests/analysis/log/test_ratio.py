@@ -116,8 +116,7 @@ def test_masks_at_matched_acceptance_cut_as_t2_says(tmp_path):
     """E | L is N(-L s^2/2, L s^2): the sqrt mask around -KL is flat, the product falls, the geometric rises."""
     plan = Plan(engine=0.05, rollouts=6, prompts=128, epochs=1, width=0)
     runs = [write_log(tmp_path / f"run{seed}", replace(plan, seed=seed)) for seed in range(3)]
-    file = tmp_path / "claims.json"
-    assert main([*map(str, runs), "--bins", "4", "--on", "engine", "--claims", str(file)]) == 0
+    assert main([*map(str, runs), "--bins", "4", "--on", "engine"]) == 0
     tables = read_tables(runs, on="engine")
     trends = tables["trend"].query("target == 0.85 and measure == 'band' and subset == 'all'")
     trend = trends.query("run == 'run0'").set_index("rule")
@@ -130,10 +129,6 @@ def test_masks_at_matched_acceptance_cut_as_t2_says(tmp_path):
     weight = tables["moments"].query("subset == 'all' and bin >= 0")
     assert np.all((weight["mean_weight_ci_low"] < 1.03) & (weight["mean_weight_ci_high"] > 0.97))
     assert set(tables["scaling"]["use"]) == {"first"}
-    claim, *atoms = json.loads(file.read_text())["claims"]
-    assert (claim["id"], claim["verdict"]) == ("M1", "supported")
-    found = {atom["id"]: atom["estimate"] for atom in atoms}
-    assert found["85-sqrt-kl-flat"] == pytest.approx(trends.query("rule == 'engine-sqrt'")["slope"].mean())
 
 
 def test_the_corrections_are_cases_as_published_and_matched():

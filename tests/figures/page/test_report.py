@@ -1,245 +1,146 @@
-"""The report: one file, all text escaped, no network, figures inside."""
+"""The report: one static file, all text escaped, its sentences and tables by hand."""
 
 from __future__ import annotations
 
 import base64
+import json
 import re
-from html.parser import HTMLParser
-from io import BytesIO
 
-import numpy as np
+import pandas as pd
 import pytest
-from PIL import Image
 
-from figures.of_runs.lre_by_rule import figure
-from figures.page.report import Picture, Section, estimate_text, plain, write_report
-from figures.style import Style, save
+from figures.page import story
+from figures.page.command import main
+from figures.page.report import SECTIONS, WHO, decision, issues, plain, read_all, table, warnings, write_report
 from fspo.base.errors import UserError
 
 EVIL = "<script>alert('x')</script> & <img src=http://evil.example/x.png>"
-CLAIMS = [
-    {
-        "id": "C1",
-        "statement": "acceptance is flat",
-        "verdict": "supported",
-        "estimate": -0.00123456,
-        "ci_low": -0.0061,
-        "ci_high": 0.0037,
-        "margin": 0.01,
-        "details": {
-            "slopes": {"fspo": {"value": 0.5, "low": 0.25, "high": None, "seeds": 2}, "rloo": {"value": None}},
-            "fspo 90 %": {"value": 0.125, "low": 0.0625, "high": 0.75},
-            "holds": {"variance": True, "drift": False},
-        },
-        "runs": [{"run": "fspo", "slope": 0.25, "note": EVIL}, {"run": "rloo", "slope": None}],
-    },
-    {"id": "C2", "statement": EVIL, "verdict": "refuted", "estimate": 1.5},
-    {"id": "C5", "statement": "training is as good", "verdict": "inconclusive", "reason": "1 seed"},
-]
+PIXEL = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmMIQAAAABJRU5ErkJggg=="
+)
+KEYS = {"run": "one", "trained_rule": "none", "seed": 1, "outside": "drop", "use": "first", "reason": ""}
+PART = {"claim": "1", "task": "chain-add", "hypothesis": "slope above 0", "seeds": 6, "mean": 0.125, "ci_low": -0.5}
+PART |= {"ci_high": 0.75}
+CLAIM = {"claim": "1", "verdict": "open", "sentence": EVIL, "decides": "chain-add: slope above 0"}
 
 
-class Reader(HTMLParser):
-    """Tags, attributes and visible text; wrongly nested tags fail."""
-
-    VOID = ("meta", "img", "br")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict]] = []
-        self.text: list[str] = []
-        self.open: list[str] = []
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append((tag, dict(attrs)))
-        if tag not in self.VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        self.text.append(data)
-
-
-@pytest.fixture(scope="module")
-def picture(case_tables, tmp_path_factory):
-    style = Style("icml-column")
-    return save(figure(case_tables("one"), style), tmp_path_factory.mktemp("picture"), "lre", style)[1]
+def acceptance(rule: str, source: str, short: float, long: float, target: float = 0.95) -> list[dict]:
+    same = {**KEYS, "rule": rule, "source": source, "target": target, "subset": "nonzero", "measure": "update"}
+    return [
+        same | {"bin": i, "bin_lo": lo, "bin_hi": hi, "estimate": a, "ci_low": a - 0.01, "ci_high": a + 0.01}
+        for i, (lo, hi, a) in enumerate([(4, 16, short), (16, 64, (short + long) / 2), (64, 257, long)])
+    ]
 
 
 @pytest.fixture
-def page(tmp_path, picture):
-    numbers = tmp_path / "lre.csv"
-    numbers.write_text(
-        "rule,target,estimate,ci_low,ci_high,reason\n"
-        f'fspo,0.95,0.125,0.0625,0.25,\n"{EVIL}",0.95,0.5,0.375,0.75,\nnone,0.95,,,,too few\n'
-    )
-    path = write_report(
-        tmp_path / "out" / "report.html",
-        title=f"Report {EVIL}",
-        sentences=[("Who is cut?", "In short."), ("Nothing to say", EVIL)],
-        lead=Picture(picture, "LRE by rule", f"caption {EVIL}", numbers, f"details {EVIL}"),
-        sections=[
-            Section("Who is cut?", claims=CLAIMS),
-            Section("Findings", notes=[EVIL]),
-            Section("Nothing to say"),
-            Section("Tables", tables=[("Runs", [{"run": EVIL, "reward": 0.123456}, {"extra": True}]), ("Empty", [])]),
-        ],
-        samples=[{"title": "sample 1", "response": f"12+3=15\n{EVIL}"}],
-        provenance={"seeds": [0, 1], "command": EVIL},
-    )
+def run(tmp_path):
+    """An analysed run with the tables that the page reads, and one drawn figure."""
+    folder = tmp_path / "one"
+    (folder / "analysis").mkdir(parents=True)
+    rows = [
+        *acceptance("fspo", "trained", 0.9, 0.8),
+        *acceptance("rloo", "matched", 0.98, 0.9),
+        *acceptance("rloo", "matched", 0.5, 0.5, 0.85),
+        *acceptance("gspo", "matched", 0.9, 0.98),
+    ]
+    pd.DataFrame(rows).to_parquet(folder / "analysis/acceptance.parquet")
+    cosine = {**KEYS, "rule": "fspo", "source": "matched", "target": 0.95, "bin": -1}
+    cosine |= {"estimate": 0.9, "ci_low": 0.8, "ci_high": 0.95}
+    pd.DataFrame([cosine]).to_parquet(folder / "analysis/cosine.parquet")
+    (folder / "analysis/summary.json").write_text(json.dumps({"damage": [], "warnings": [EVIL]}))
+    (folder / "metrics.jsonl").write_text('{"rollout": 0, "reward": 0.25}\n{"rollout": 1, "reward": 0.5}\n')
+    (tmp_path / "figures").mkdir()
+    (tmp_path / "figures/acceptance_by_length.png").write_bytes(PIXEL)
+    (tmp_path / "figures/acceptance_by_length.csv").write_text(f'rule,estimate\n"{EVIL}",0.5\n')
+    return folder
+
+
+DRAWN = {"name": "acceptance_by_length", "title": EVIL, "caption": EVIL, "skipped": ""}
+CAPTIONS = [
+    DRAWN | {"numbers": "acceptance_by_length.csv"},
+    {"name": "error_split", "title": "Error", "caption": "", "skipped": "no scores"},
+]
+SOUND = {"run": "one", "findings": [], "clear": ["a", "b"], "not_checked": [], "notes": []}
+FOUND = {**SOUND, "findings": [{"id": "s_zero", "severity": "critical", "summary": EVIL, "cure": "log S."}]}
+
+
+def written(run, **more):
+    path = run.parent / "report.html"
+    given = {"diagnoses": [FOUND], "captions": CAPTIONS, "claims": [CLAIM], "parts": [PART]} | more
+    lines = write_report(path, title=EVIL, runs=[run], folder=run.parent / "figures", **given)
+    assert lines == [f"one: {EVIL}"]
     return path.read_text()
 
 
-def read(page: str) -> Reader:
-    reader = Reader()
-    reader.feed(page)
-    assert reader.open == []
-    return reader
+def test_the_page_is_static_whole_and_escaped(run):
+    page = written(run)
+    assert "<script" not in page
+    assert "http:" not in page.replace("src=http://evil.example", "")
+    assert page.count("<img src=http") == 0
+    assert page.count("data:image/png;base64,") == 1
+    for tag in ("section", "table", "details", "figure", "dl", "ol"):
+        assert page.count(f"<{tag}") == page.count(f"</{tag}>")
+    assert re.findall(r'<h2 id="s\d">(.*?)</h2>', page) == [*SECTIONS]
 
 
-def test_all_text_is_escaped(page):
-    reader = read(page)
-    assert "script" not in {tag for tag, _ in reader.tags}
-    assert "".join(reader.text).count("<script>alert('x')</script>") == 13  # shown as text, wherever it was given
+def test_the_page_shows_claims_figures_issues_and_numbers(run):
+    page = written(run, checks={"exit_status": 1, "rows": [{"id": "T7", "verdict": "fails"}]})
+    assert "? open" in page
+    assert "chain-add: slope above 0; found 0.125 [−0.5, 0.75], 6 seeds" in page
+    assert "Not drawn: Error: no scores" in page
+    assert "1 checks of the theory: SOME FAIL." in page
+    assert "<td>critical</td>" in page
+    assert "The numbers of this figure (1 row)" in page
+    assert "Every hypothesis of the claims on every task (1 row)" in page
 
 
-def test_nothing_is_fetched(page):
-    reader = read(page)
-    sources = [a[k] for _, a in reader.tags for k in ("src", "href", "action", "data") if k in a]
-    assert sources
-    assert all(s.startswith(("#", "data:image/png;base64,")) for s in sources)
-    assert not {"link", "iframe", "object", "form"} & {tag for tag, _ in reader.tags}
-    style = re.search(r"<style>(.*?)</style>", page, re.S)
-    assert style is not None
-    assert "url(" not in style.group(1)
-    assert "@import" not in style.group(1)
+def test_sentences_by_hand(run):
+    """Shortest bin 4 to 16 tokens, longest 64 to 257; clip rate = 1 - acceptance."""
+    tables = {name: read_all([run], name) for name in ("acceptance", "cosine")}
+    who, direction, health = story.sentences(tables, [FOUND])
+    assert who.startswith("As trained, fspo clips 20 % [19, 21] of responses of 64 to 257 tokens and 10 % [9, 11] of ")
+    assert "At 5 % clipped (run one), rloo clips 10 % [9, 11] of responses of 64 to 257 tokens and 2 % [1, 3]" in who
+    assert ", 5 times as often" in who
+    assert "gspo clips 2 % [1, 3] of responses of 64 to 257 tokens and 10 % [9, 11]" in who
+    assert direction.endswith("the clipped with the unclipped gradient is 0.900 [0.800, 0.950] under fspo.")
+    assert health == f"Health checks: one: critical s_zero, {EVIL} Fix: log S."
+    assert story.health([SOUND, SOUND]) == "Health checks: sound (4 checks without an issue)."
+    empty = pd.DataFrame()
+    assert story.sentences({"acceptance": empty, "cosine": empty}, [SOUND])[0].startswith("These runs do not show")
 
 
-def test_figures_are_inside(page, picture):
-    (image,) = [a for tag, a in read(page).tags if tag == "img"]
-    shown = Image.open(BytesIO(base64.b64decode(image["src"].split(",", 1)[1]))).convert("L")
-    drawn = Image.open(picture).convert("RGB").convert("L")
-    assert shown.size == drawn.size
-    assert np.abs(np.asarray(shown, float) - np.asarray(drawn, float)).mean() < 1
-    assert image["alt"] == "LRE by rule"
-
-
-def test_claims_verdicts_and_numbers(page):
-    text = re.sub(r"\s+", " ", " ".join(read(page).text))
-    for words in ("✓ supported", "✗ refuted", "? inconclusive"):
-        assert text.count(words) == 3  # tally, summary, the claim itself: in words, not by colour alone
-    assert "−0.001235 [−0.0061, 0.0037]" in text
-    order = ("In short.", "Figure 1.", "Verdicts", "acceptance is flat", "Findings", "Tables", "Runs")
-    places = [text.rindex(words) for words in order]  # the last place: links and the summary's table come before
-    assert places == sorted(places)
-    assert "Nothing to say" in text
-    links = [a["href"] for tag, a in read(page).tags if tag == "a"]
-    assert "#who-is-cut" in links
-    assert "#nothing-to-say" not in links  # an empty section is left out, and no link leads to it
-    assert text.index("Runs") < text.index("sample 1") < text.index("Provenance", text.index("sample 1"))
-    assert "0.1235" in text
-    assert "0.5 [0.25, –]" in text  # nested details: a table of intervals, a line each for the others
-    assert "fspo 90 % 0.125 [0.0625, 0.75]" in text
-    assert "variance yes, drift no" in text
-
-
-def test_a_power_statement_is_a_sentence_and_its_parts_a_table(tmp_path):
-    power = {"detectable": 0.0123, "sentence": "These runs would have seen <0.012>.", "parts": {"slopes: fspo": 0.0456}}
-    claim = {"id": "C1", "statement": "flat", "verdict": "inconclusive", "details": {"power": power}}
-    text = write_report(tmp_path / "r.html", title="t", sections=[Section("s", claims=[claim])]).read_text()
-    assert "<dd>These runs would have seen &lt;0.012&gt;.</dd>" in text
-    assert "power of each estimate" in text
-    assert re.search(r"<td>slopes: fspo</td><td class=\"number\">0.0456</td>", text)
-    assert "0.0123" not in text
-
-
-def test_values_as_text():
-    assert plain(None) == plain(float("nan")) == "–"
-    assert plain(True) == plain(np.bool_(True)) == "yes"
-    assert plain(np.int64(1234567)) == "1,234,567"
-    assert plain(2026) == "2026"
-    assert plain(np.float32(-0.25)) == "−0.25"
-    assert plain(float("-inf")) == "−∞"
-    assert plain({"a": [1, 2.5], "b": "x"}) == "a 1, 2.5, b x"
-    assert estimate_text({"estimate": 0.5}) == "0.5"
-    assert estimate_text({"estimate": None, "ci_low": 1}) == ""
-    assert estimate_text({"estimate": 0.5, "ci_low": 0.25, "ci_high": None}) == "0.5 [0.25, –]"
-
-
-def test_an_empty_report_and_bad_figures(tmp_path):
-    path = write_report(tmp_path / "r.html", title="empty")
-    assert "Verdicts" not in "".join(read(path.read_text()).text)
-    with pytest.raises(UserError, match="is missing: run fspo figures again"):
-        write_report(tmp_path / "r.html", title="t", lead=Picture(tmp_path / "no.png", "", ""))
-    (tmp_path / "no.png").write_text("hello")
-    with pytest.raises(UserError, match="is no PNG"):
-        write_report(tmp_path / "r.html", title="t", lead=Picture(tmp_path / "no.png", "", ""))
-    assert path.read_text().startswith("<!DOCTYPE html>")  # the whole report of before is still there
-
-
-def test_a_figure_is_followed_by_its_details_and_numbers(page):
-    text = re.sub(r"\s+", " ", " ".join(read(page).text))
-    assert "More about figure 1 details" in text
-    assert re.search(r"<details[^>]*><summary>More about figure 1</summary>", page)
-    assert "The numbers of figure 1 (3 rows)" in text
-    assert "In every row: target 0.95." in text
-    assert "fspo 0.125 [0.0625, 0.25]" in text
-    assert "none – too few" in text  # a rule's name, no missing value
-
-
-def test_long_numbers_are_cut_with_a_word_and_broken_ones_are_refused(tmp_path, picture):
-    long, broken = tmp_path / "long.csv", tmp_path / "broken.csv"
-    long.write_text("x\n" + "\n".join(map(str, range(300))))
-    broken.write_text('x,y\n"1')
-    path = write_report(tmp_path / "r.html", title="t", lead=Picture(picture, "a", "b", long))
-    assert "The first 250 of 300 rows; all are in long.csv." in path.read_text()
-    assert path.read_text().count("<tr><td") == 250
-    with pytest.raises(UserError, match=r"broken\.csv of a figure cannot be read"):
-        write_report(tmp_path / "r.html", title="t", lead=Picture(picture, "a", "b", broken))
-
-
-def test_a_section_holds_tables_and_figures(tmp_path, picture):
-    theory = Section(
-        "Theory at work",
-        tables=[("Checks", [{"id": "T7", "note": EVIL}])],
-        figures=[Picture(picture, "Tightness", f"second {EVIL}")],
-    )
-    path = write_report(
-        tmp_path / "report.html",
-        title="Report",
-        lead=Picture(picture, "LRE by rule", "first"),
-        sections=[theory, Section("Tables", tables=[("Runs", [{"run": "a"}])])],
-    )
-    page = path.read_text()
-    reader = read(page)
-    tags = [tag for tag, _ in reader.tags]
-    text = re.sub(r"\s+", " ", " ".join(reader.text))
-    order = ("Figure 1. LRE by rule.", "Figure 2. Tightness.", "Checks (1 row)", "Runs (1 row)")
-    assert [text.index(words) for words in order] == sorted(text.index(words) for words in order)
-    assert ("a", {"href": "#theory-at-work"}) in reader.tags
-    assert 'id="theory-at-work"' in page
-    assert "script" not in tags
-    assert tags.count("img") == 2
-    assert "".join(reader.text).count("<script>alert('x')</script>") == 2
-
-
-def test_atoms_stand_in_the_first_headline_that_names_them_and_an_unnamed_one_alone(tmp_path):
-    atoms = {"85-flat": {"verdict": "refuted"}, "95-flat": {"verdict": "supported"}}
-    claims = [
-        {"id": "C1", "statement": "flat", "verdict": "refuted", "details": {"atoms": atoms}},
-        {"id": "C2", "statement": "small", "verdict": "refuted", "details": {"atoms": {"85-flat": {}}}},
-        *({"id": name, "statement": "an atom", **atom} for name, atom in atoms.items()),
-        {"id": "85-alone", "statement": "alone", "verdict": "inconclusive"},
+def test_tables_and_text_by_hand():
+    assert [plain(x) for x in (None, float("nan"), True, 12345, -0.00123456, [1, "a"], {"b": 2.0})] == [
+        *("–", "–", "yes", "12,345", "−0.001235", "1, a", "b 2"),
     ]
-    page = write_report(tmp_path / "r.html", title="t", sections=[Section("s", claims=claims)]).read_text()
-    rows = re.findall(r"<tr><td>(.*?)</tr>", page[: page.index("<nav")], re.S)
-    assert [re.findall(r'href="#(.*?)"', row) for row in rows] == [
-        ["claim-c1", "claim-85-flat", "claim-95-flat"],
-        ["claim-c2"],
-        ["claim-85-alone"],
-    ]
-    assert [
-        page.count(f'id="{name}"') for name in ("claim-c1", "claim-85-flat", "claim-95-flat", "claim-85-alone")
-    ] == [1] * 4
-    assert re.findall(r"</span> (\d+)</li>", page) == ["1", "3", "1"]  # supported, refuted, inconclusive
+    found = table("t", [{"a_b": i, "c": None} for i in range(5)], "rest", most=2)
+    assert (found["columns"], found["numeric"], found["count"], found["left"]) == (
+        ["a b", "c"],
+        [True, False],
+        5,
+        "rest",
+    )
+    assert len(found["rows"]) == 2
+    assert [row["severity"] for row in issues([SOUND, FOUND])] == ["critical", ""]
+    assert decision(CLAIM | {"decides": "elsewhere"}, [PART]) == "elsewhere"
+
+
+@pytest.mark.parametrize("name", ["summary.json", "acceptance.parquet", "figures/acceptance_by_length.png"])
+@pytest.mark.parametrize("content", [b"{}x", None])
+def test_damaged_files_are_named_with_the_cure(run, name, content):
+    file = run.parent / name if "/" in name else run / "analysis" / name
+    if name.startswith("figures") and content:
+        return  # any bytes are embedded
+    file.write_bytes(content) if content else file.unlink()
+    with pytest.raises(UserError, match=f"{re.escape(file.name)} cannot be read: run .*again"):
+        written(run)
+
+
+def test_the_command_refuses_what_it_did_not_write(run, tmp_path):
+    mine = tmp_path / "mine.html"
+    mine.write_text("mine")
+    with pytest.raises(UserError, match="did not write it, so it is not overwritten"):
+        main([str(run), "--output", str(mine)])
+    assert mine.read_text() == "mine"
+    assert warnings(run) == [f"one: {EVIL}"]
+    assert WHO in SECTIONS

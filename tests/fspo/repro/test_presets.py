@@ -1,25 +1,69 @@
-"""The sizes of the reproduction's presets."""
+"""What the reproduction's presets train."""
 
+import pytest
+
+from analysis.claims.family import CLAIMS, TASKS
+from fspo.base.errors import UserError
 from fspo.base.options import parse
 from fspo.config import TrainConfig
-from fspo.repro.presets import PRESETS, on_task
+from fspo.repro import presets
+from fspo.repro.options import ReproductionOptions
+from fspo.repro.presets import PRESETS, SCORED, WARMUP_SEEDS, planned
 
 
 def test_only_the_smoke_preset_leaves_checks_of_the_theory_out():
-    assert [name for name, sizes in PRESETS.items() if sizes.checks] == ["smoke"]
+    assert [name for name, design in PRESETS.items() if design.checks] == ["smoke"]
 
 
-def test_the_options_of_every_preset_are_those_of_a_run() -> None:
-    for sizes in PRESETS.values():
-        for task in sizes.tasks:
-            options = on_task(sizes, task).options
-            config = parse(TrainConfig, [f"--{name}={value}" for name, value in options.items()])
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_run_has_the_options_of_a_run_of_its_own(name, tmp_path):
+    design = PRESETS[name]
+    folders = []
+    for task in design.tasks:
+        for run in planned(design, task, tmp_path / task, threads=1):
+            config = parse(TrainConfig, list(run.job.arguments))
+            assert (config.seed, config.rollouts) == (run.seed, run.job.rollouts)
+            assert config.warmup.seed == (0 if design.shared_warmup else WARMUP_SEEDS * run.seed)
             assert all(0 < at < config.batch.minibatches for at in config.scored_updates())
-    assert config.scored_updates() == {1}  # of the two updates of preset smoke
+            folders.append(run.job.run)
+    assert len(set(folders)) == len(folders) > 0
 
 
-def test_the_long_reproduction_scores_all_that_has_moved_and_has_unclipped_runs_of_every_seed() -> None:
+def test_whole_seeds_come_first(tmp_path):
+    runs = [(run.runs, run.seed, run.arm) for run in planned(PRESETS["quick"], "chain-add", tmp_path, threads=1)]
+    equal = [run[1:] for run in runs if run[0] == "equal"]
+    assert equal == [(seed, arm) for seed in (1, 2) for arm in ("rloo", "gspo", "fspo")]
+
+
+def test_the_first_seeds_log_scores_of_updated_minibatches(tmp_path):
+    scored = {
+        run.seed
+        for run in planned(PRESETS["quick"], "chain-add", tmp_path, threads=1)
+        if run.runs == "unclipped" and f"--{next(iter(SCORED))}" in run.job.arguments
+        and run.job.arguments[run.job.arguments.index("--log.score_every") + 1] == "1"
+    }  # fmt: skip
+    assert scored == {1, 2}
+
+
+def test_the_long_reproduction_has_the_runs_and_tasks_of_every_claim():
     paper = PRESETS["paper"]
-    config = parse(TrainConfig, [f"--{name}={value}" for name, value in paper.options.items()])
-    assert config.scored_updates() == set(range(1, config.batch.minibatches))
-    assert "none" in paper.rules
+    assert tuple(presets.TASKS) == TASKS
+    for claim in CLAIMS:
+        for hypothesis in claim.hypotheses:
+            runs = paper.sets[hypothesis.runs]
+            assert set(claim.tasks) <= set(runs.seeds)
+            if hypothesis.runs != "unclipped":
+                assert {hypothesis.rule, hypothesis.rival} - {""} <= set(runs.arms)
+    seeds = [seed for runs in paper.sets.values() for of_task in runs.seeds.values() for seed in of_task]
+    assert min(seeds) > 40  # no run with these seeds was looked at before the claims were fixed
+
+
+def test_options_are_refused_in_words(tmp_path):
+    with pytest.raises(UserError, match="preset quick has only chain-add"):
+        ReproductionOptions(tasks=["products"])
+    with pytest.raises(UserError, match="did you mean 'products'"):
+        ReproductionOptions(preset="paper", tasks=["product"])
+    with pytest.raises(UserError, match="did you mean 'doctor'"):
+        ReproductionOptions(force="docter")
+    assert ReproductionOptions(output="o").folder("chain-add").as_posix() == "o/quick"
+    assert ReproductionOptions(preset="paper", output="o").folder("products").as_posix() == "o/paper/products"

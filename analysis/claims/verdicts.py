@@ -1,0 +1,174 @@
+"""Verdicts on the claims from the estimates of many runs. Seeds are the units of every test.
+
+A hypothesis is tested on each task by Student's t over seeds. A claim is supported if each of its hypotheses is shown
+on each task, and refuted if the opposite of one of them is shown. Holm's correction over all claims keeps the
+probability of any wrong verdict of either kind at most `ALPHA`; a claim that is neither supported nor refuted is open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
+from typing import Annotated, Literal, NamedTuple
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from analysis.claims.family import CLAIMS, TASKS, Claim, Hypothesis
+from fspo.base.files import whole_file
+from fspo.stats.intervals import CONFIDENCE, sample_interval, t_quantile
+
+ALPHA = (1 - CONFIDENCE) / 2
+"""Level of the tests on each side."""
+
+Verdict = Literal["supported", "refuted", "open"]
+
+
+class Part(NamedTuple):
+    """A hypothesis on one task, a row of ``parts.csv``: its numbers over seeds."""
+
+    claim: Annotated[str, "id of the claim", "text"]
+    task: Annotated[str, "task", "text"]
+    hypothesis: Annotated[str, "what is claimed of the mean over seeds", "text"]
+    seeds: Annotated[int, "runs, or pairs of runs with one seed, that give a number", "number"]
+    mean: Annotated[float, "mean over seeds", "the estimand's"]
+    ci_low: Annotated[float, "lower end of its interval", "the estimand's"]
+    ci_high: Annotated[float, "upper end of its interval", "the estimand's"]
+    sd: Annotated[float, "standard deviation between seeds", "the estimand's"]
+    new_low: Annotated[float, "lower end of the prediction interval for one new seed", "the estimand's"]
+    new_high: Annotated[float, "upper end of that interval", "the estimand's"]
+    p_for: Annotated[float, "p-value of the hypothesis' opposite", "probability"]
+    p_against: Annotated[float, "p-value of the hypothesis", "probability"]
+
+
+class Judged(NamedTuple):
+    """A claim with its verdict, a row of ``claims.csv``."""
+
+    claim: Annotated[str, "id of the claim", "text"]
+    sentence: Annotated[str, "what is claimed", "text"]
+    verdict: Annotated[Verdict, "supported, refuted or open", "text"]
+    p_for: Annotated[float, "p-value against the claim's opposite, corrected by Holm over all claims", "probability"]
+    p_against: Annotated[float, "p-value against the claim, corrected by Holm over all claims", "probability"]
+    decides: Annotated[str, "task and hypothesis that decide the verdict", "text"]
+
+
+def above(values: np.ndarray, margin: float) -> tuple[float, float]:
+    """Return the p-values of "the mean is at most the margin" and of "the mean is at least the margin".
+
+    ``values`` (N,) has one number for each seed. Both are 1 with fewer than two seeds.
+    """
+    if len(values) < 2:
+        return 1.0, 1.0
+    error = float(values.std(ddof=1) / np.sqrt(len(values)))
+    distance = float(values.mean()) - margin
+    if error == 0:
+        return (0.0, 1.0) if distance > 0 else (1.0, 0.0) if distance < 0 else (1.0, 1.0)
+    t = distance / error
+    return float(stats.t.sf(t, len(values) - 1)), float(stats.t.cdf(t, len(values) - 1))
+
+
+def smaller(values: np.ndarray, others: np.ndarray) -> tuple[float, float]:
+    """Return the p-values of "|mean of values| >= |mean of others|" and of its opposite; both (N,), paired by seed.
+
+    |m| < |M| if and only if m lies strictly between -sM and sM for the sign s of M. Both signs are tried, so each
+    p-value is doubled.
+    """
+
+    def less(x: np.ndarray, y: np.ndarray) -> float:
+        return min(1.0, 2 * min(max(above(s * y - x, 0.0)[0], above(s * y + x, 0.0)[0]) for s in (1, -1)))
+
+    return less(values, others), less(others, values)
+
+
+def tested(hypothesis: Hypothesis, of_rule: pd.Series, of_rival: pd.Series | None) -> tuple[np.ndarray, float, float]:
+    """Return the numbers by seed (N,) of a hypothesis and its two p-values (for, against).
+
+    ``of_rule`` and ``of_rival`` hold the estimates by seed.
+    """
+    if of_rival is not None:
+        of_rule, of_rival = of_rule.align(of_rival, join="inner")
+    values = of_rule.to_numpy(float)
+    others = None if of_rival is None else of_rival.to_numpy(float)
+    if hypothesis.relation == "smaller in size":
+        assert others is not None
+        return np.abs(others) - np.abs(values), *smaller(values, others)
+    values = values if others is None else values - others
+    if hypothesis.relation == "within":
+        over, under = above(values, hypothesis.margin), above(values, -hypothesis.margin)
+        return values, max(over[1], under[0]), min(over[0], under[1])
+    found = above(hypothesis.sign * values, hypothesis.margin)
+    return values, *found
+
+
+def part(claim: Claim, hypothesis: Hypothesis, task: str, estimates: pd.DataFrame) -> Part:
+    """Return a hypothesis of a claim judged on one task; ``estimates`` has the columns of `Estimate`."""
+    same = estimates[
+        (estimates.task == task) & (estimates.runs == hypothesis.runs) & (estimates.estimand == hypothesis.estimand)
+    ]
+    rate = same.clip_rate.isna() if np.isnan(hypothesis.clip_rate) else np.isclose(same.clip_rate, hypothesis.clip_rate)
+    by_rule = {
+        name: same[rate & (same.rule == name)].dropna(subset="value").set_index("seed").value.sort_index()
+        for name in (hypothesis.rule, hypothesis.rival)
+    }
+    rival = by_rule[hypothesis.rival] if hypothesis.rival else None
+    values, p_for, p_against = tested(hypothesis, by_rule[hypothesis.rule], rival)
+    mean, low, high = sample_interval(values)
+    sd = float(values.std(ddof=1)) if len(values) > 1 else float("nan")
+    reach = t_quantile(len(values) - 1) * sd * np.sqrt(1 + 1 / len(values)) if len(values) > 1 else float("nan")
+    interval = (low, high, sd, mean - reach, mean + reach)
+    return Part(claim.id, task, hypothesis.words, len(values), mean, *interval, p_for, p_against)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Return Holm's adjusted p-values: the k-th smallest of n times n - k + 1, made to rise."""
+    p = np.asarray(p_values, float)
+    order = np.argsort(p, kind="stable")
+    adjusted = np.empty(len(p))
+    adjusted[order] = np.minimum(np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1)), 1.0)
+    return [float(value) for value in adjusted]
+
+
+def judge(
+    estimates: pd.DataFrame, claims: Iterable[Claim] = CLAIMS, tasks: Collection[str] = TASKS
+) -> tuple[list[Judged], list[Part]]:
+    """Judge claims by the estimates of all runs, on those of the claims' tasks that ``tasks`` names.
+
+    A claim none of whose hypotheses has a number is left out, and does not count in Holm's correction.
+
+    Parameters
+    ----------
+    estimates : DataFrame
+        The columns of `analysis.claims.estimands.Estimate`, one row for each number of a run.
+
+    Returns
+    -------
+    claims : list of Judged
+    parts : list of Part
+        Every hypothesis on every task.
+    """
+    found = {
+        c: [part(c, h, task, estimates) for task in c.tasks if task in tasks for h in c.hypotheses] for c in claims
+    }
+    found = {claim: parts for claim, parts in found.items() if any(p.seeds for p in parts)}
+    p_for = holm([max(p.p_for for p in parts) for parts in found.values()])
+    p_against = holm([min(1.0, len(parts) * min(p.p_against for p in parts)) for parts in found.values()])
+    judged = []
+    for (claim, parts), supports, refutes in zip(found.items(), p_for, p_against, strict=True):
+        verdict: Verdict = "supported" if supports <= ALPHA else "refuted" if refutes <= ALPHA else "open"
+        decides = min(parts, key=lambda p: p.p_against) if verdict == "refuted" else max(parts, key=lambda p: p.p_for)
+        says = f"{decides.task}: {decides.hypothesis}"
+        judged.append(Judged(claim.id, claim.sentence, verdict, supports, refutes, says))
+    return judged, [p for parts in found.values() for p in parts]
+
+
+def write_claims(folder: Path, estimates: pd.DataFrame, claims: Sequence[Judged], parts: Sequence[Part]) -> None:
+    """Write estimates.csv, parts.csv and claims.csv into a folder, each whole or not at all."""
+    tables = {
+        "estimates": estimates.sort_values(["task", "runs", "rule", "seed", "estimand", "clip_rate"]),
+        "parts": pd.DataFrame(parts, columns=list(Part._fields)),
+        "claims": pd.DataFrame(claims, columns=list(Judged._fields)),
+    }
+    for name, table in tables.items():
+        with whole_file(folder / f"{name}.csv") as path:
+            table.to_csv(path, index=False, float_format="%.6g")
