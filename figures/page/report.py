@@ -10,6 +10,7 @@ import base64
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from importlib.metadata import version
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,6 @@ import pandas as pd
 
 from figures.page.story import sentences
 from figures.tables import Frame
-from fspo import __version__
 from fspo.base.errors import UserError
 from fspo.base.files import write_text
 from fspo.gradlog.metrics_file import MetricsFile
@@ -101,7 +101,7 @@ def write_report(
         figures = [figure(folder, caption) for caption in shown if not caption["skipped"]]
         sections.append({"title": name, "notes": notes, "tables": tables, "figures": figures})
     told = sentences({name: read_all(runs, name) for name in ("acceptance", "cosine")}, diagnoses)
-    said = {"fspo": __version__, **(provenance or {}), "all figures and their numbers": folder.name}
+    said = {"fspo": version("fspo"), **(provenance or {}), "all figures and their numbers": folder.name}
     page = environment.get_template("report.html.j2").render(
         beginning=BEGINNING,
         title=title,
