@@ -14,8 +14,6 @@ from fspo.stats.clusters import MIN_CLUSTERS
 
 CONFIDENCE = 0.95
 """Level of every interval in tables and figures, unless its table names another one."""
-EQUIVALENCE = 2 * CONFIDENCE - 1
-"""Level, 90 %, of the interval that lies within -margin..margin exactly if two one-sided tests find equivalence."""
 PERCENT = f"{100 * CONFIDENCE:g} %"
 """`CONFIDENCE` as text, for captions, reports and help."""
 

@@ -10,7 +10,6 @@ from scipy import stats as sps
 from fspo.stats.clusters import TOO_FEW, dense, ratios, sum_by, too_few_showing
 from fspo.stats.intervals import (
     CONFIDENCE,
-    EQUIVALENCE,
     PERCENT,
     detectable,
     error_draws,
@@ -237,7 +236,7 @@ def test_the_t_interval_of_independent_values_is_the_textbook_one():
     assert sample_interval([1.0, 2.0, 3.0]) == pytest.approx((2.0, 2 - half, 2 + half), rel=1e-5)
     assert t_quantile(2) == pytest.approx(4.30265, rel=1e-5)
     assert t_quantile(np.inf) == pytest.approx(1.959964, rel=1e-6)
-    assert t_quantile(10, EQUIVALENCE) == pytest.approx(1.81246, rel=1e-5)
+    assert t_quantile(10, 0.9) == pytest.approx(1.81246, rel=1e-5)
 
 
 def test_fewer_than_two_values_have_no_interval():
