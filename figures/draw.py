@@ -1,4 +1,4 @@
-"""Draw tables with seaborn: curves, points, rows of dots with intervals, coloured cells, reference lines."""
+"""Draw tables with seaborn: curves, points, rows of dots with intervals, reference lines."""
 
 from __future__ import annotations
 
@@ -111,21 +111,6 @@ def cloud(data: Frame, ax: Axes, *, x: str, y: str, hue: str, known: Mapping[str
         data, x=x, y=y, hue=hue, style=hue, style_order=here, palette={value: known[value].color for value in here},
         markers={value: known[value].marker for value in here}, legend=False, ax=ax, alpha=0.75, **look,
     )  # fmt: skip
-
-
-def cells(data: Frame, ax: Axes, *, x: str, y: str, value: str, **look: Any) -> Frame:
-    """Draw a table's column ``value`` as coloured cells, which the columns ``x`` and ``y`` place; the least ``y`` is at
-    the bottom. A cell is 1 wide and 1 high; the first cell begins at 0. Return the values as a table with a row for
-    each ``y`` and a column for each ``x``.
-    """
-    wide = data.pivot(index=y, columns=x, values=value)
-    sns.heatmap(wide, ax=ax, cbar=False, linecolor="white", **look)
-    ax.set_ylim(*sorted(ax.get_ylim()))
-    ax.tick_params(length=0, rotation=0)
-    ax.grid(False)
-    sns.despine(ax=ax, left=True, bottom=True)
-    ax.set(xlabel=None, ylabel=None)
-    return wide
 
 
 def dots(

@@ -127,16 +127,6 @@ def facets(
     return figure, axes
 
 
-def color_bar(figure: Figure, axes: Sequence[Axes], label: str, **where: Any) -> Any:
-    """Add one colour bar for the coloured cells (`figures.draw.cells`) of all ``axes``, which share a scale of colours;
-    return the bar.
-    """
-    bar = figure.colorbar(axes[0].collections[0], ax=axes, pad=0.02, **where)
-    bar.set_label(label)
-    bar.outline.set_visible(False)
-    return bar
-
-
 ROW, LEAST, BESIDES = 0.16, 0.45, 0.42
 """Heights in inches: one rule's row, the least height of a panel, and titles and labels around a row of panels."""
 

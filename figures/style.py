@@ -64,13 +64,6 @@ OF_SHAPES = {"exact": "none", "mis": "rloo", "geo-mask": "gspo", "engine-sqrt": 
 """
 OUTSIDE_MARKERS = {"drop": "o", "mask": "o", "truncate": "s", "cap": "D"}
 OUTSIDE_COLORS = {"drop": "#0072B2", "mask": "#0072B2", "truncate": "#D55E00", "cap": "#882255"}
-OUTSIDE_WORDS = {
-    "drop": "dropped",
-    "mask": "masked",
-    "truncate": "truncated at the edge",
-    "cap": "capped at the upper edge",
-}
-"""What becomes of a response outside the band, in words of a caption."""
 RANDOM_LABEL = "random drop"
 GREY, PALE = "#6a6a6a", "#9a9a9a"
 """Two greys: the first for numerical noise and for words in a panel, the second for reference lines."""
@@ -94,13 +87,6 @@ def looks(rules: Iterable[str]) -> dict[str, Look]:
         turn = [_SPARE[(start + i) % len(_SPARE)] for i in range(len(_SPARE))]
         found[name] = next((look for look in turn if look not in found.values()), turn[0])
     return found
-
-
-def outside_words(shown: Iterable[str]) -> str:
-    """Return what becomes of responses outside the band, in words, for all choices in ``shown``."""
-    here = set(shown)
-    *others, last = [words for outside, words in OUTSIDE_WORDS.items() if outside in here]
-    return f"{', '.join(others)} or {last}" if others else last
 
 
 def rule_label(rule: str) -> str:

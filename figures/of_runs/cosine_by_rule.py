@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from figures import draw, layout
-from figures.style import RANDOM_LABEL, Style, outside_words, styled
+from figures.style import OUTSIDE_MARKERS, RANDOM_LABEL, Style, styled
 from figures.tables import Frame, Tables, count_words, drawable, first_use, view_words, views
 from fspo.stats.intervals import PERCENT
 
@@ -70,7 +70,7 @@ def caption(tables: Tables) -> str:
         all="lengths" if tables.by_length else "responses",
         by=tables.bin_word,
         S=tables.symbol,
-        outside=outside_words(found["outside"]),
+        outside=", ".join(name for name in OUTSIDE_MARKERS if (found["outside"] == name).any()),
     )
 
 

@@ -5,13 +5,12 @@ because clipping changes the mean gradient of a length.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from figures import draw, layout, scales
-from figures.style import OUTSIDE_MARKERS, Style, styled
+from figures.style import Style, styled
 from figures.tables import Frame, Tables, drawable, lemma_updates, view_words, views
 
 TITLE = "Lost alignment: across lengths and inside a length"
@@ -71,15 +70,15 @@ def caption(tables: Tables) -> str:
 
 @styled
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw the two parts of the clipped updates' errors, e_len and e_in (T8): a row of panels for each target
-    acceptance, a column for each choice of what happens outside the band.
+    """Draw the two parts of the clipped updates' errors, e_len and e_in (T8): a panel for each target acceptance, in it
+    a row for each rule and each choice of what happens outside the band.
     """
+    found = rows(tables)
+    plain = found["outside"].isin(["drop", "mask"])
+    found = found.assign(rule=found["rule"].where(plain, found["rule"] + ", " + found["outside"]))
     legend = {label: layout.key(color, marker) for label, color, marker in COMPONENTS.values()}
-    names = {name: name for name in OUTSIDE_MARKERS}
-
-    def plot(part: Frame, rules: list[str], ax: Axes) -> None:
-        scales.from_zero(plot_split(part, rules, ax).get_shared_x_axes().get_siblings(ax))
-
+    panels = {title: title for title in found["panel"]}
     label = "relative to $\\Vert g\\Vert$"
-    grid: dict[str, Any] = {"height": 0.26, "sharex": "row"}
-    return layout.matrix(rows(tables), "outside", names, style, plot, label, legend, **grid)
+    return layout.matrix(
+        found.assign(panel="", view=found["panel"]), "view", panels, style, plot_split, label, legend, height=0.26
+    )

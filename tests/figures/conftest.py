@@ -76,7 +76,7 @@ def fake_tables(
         own = PRESETS[trained_rule].rule.outside
         yield {**who, "rule": trained_rule, "outside": own, "source": "trained", "target": np.nan}, 0.95
         for rule in rules:
-            for outside in ("drop", "truncate", "cap"):
+            for outside in ("drop", "truncate", "cap") if rule == "fspo" else ("drop",):
                 yield {**who, "rule": rule, "outside": outside, "source": "given", "target": np.nan}, 0.9
                 for target in targets:
                     key = {**who, "rule": rule, "outside": outside, "source": "matched", "target": target}

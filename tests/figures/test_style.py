@@ -14,7 +14,6 @@ from figures.style import (
     LOOKS,
     OUTSIDE_COLORS,
     OUTSIDE_MARKERS,
-    OUTSIDE_WORDS,
     WIDTHS,
     Style,
     looks,
@@ -40,8 +39,8 @@ def test_every_preset_and_the_control_are_told_apart():
     assert len({(look.marker, str(look.linestyle)) for look in LOOKS.values()}) == len(LOOKS)
 
 
-def test_every_way_outside_the_band_has_a_marker_a_colour_and_words():
-    assert set(OUTSIDE_MARKERS) == set(OUTSIDE_COLORS) == set(OUTSIDE_WORDS) == set(get_args(Outside))
+def test_every_way_outside_the_band_has_a_marker_and_a_colour():
+    assert set(OUTSIDE_MARKERS) == set(OUTSIDE_COLORS) == set(get_args(Outside))
 
 
 def test_unknown_rules_get_looks_that_do_not_change_or_clash():

@@ -146,13 +146,17 @@ def test_split_draws_every_update(case_tables):
     tables = case_tables("usual")
     fig = module("error_split").figure(tables, Style())
     t = tables["lemma"]
-    rows = t[
-        (t["run"] == "none-s0") & (t["source"] == "matched") & (t["target"] == 0.95) & (t["outside"] == "truncate")
-    ]
-    ax = in_row(fig, "5 % clipped")[1]
-    assert titled(fig, "truncate") is ax
-    assert sorted(marked(ax, marker="^")[:, 0]) == sorted(rows["e_len"])
-    assert sorted(marked(ax, marker="o")[:, 0]) == sorted(rows["e_in"])
+    rows = t[(t["run"] == "none-s0") & (t["source"] == "matched") & (t["target"] == 0.95)]
+    ax = titled(fig, "5 % clipped")
+    labels = [label.get_text() for label in fig.axes[0].get_yticklabels()]
+    assert labels[:4] == ["rloo", "gspo", "fspo", "fspo-kl"]
+    assert "fspo, truncate" in labels
+    for part, marker in (("e_len", "^"), ("e_in", "o")):
+        points = marked(ax, marker=marker)
+        assert sorted(points[:, 0]) == sorted(rows[part])
+        own = rows[(rows["rule"] == "fspo") & (rows["outside"] == "truncate")]
+        place = labels.index("fspo, truncate")
+        assert sorted(x for x, y in points if round(y) == place) == sorted(own[part])
 
 
 @pytest.mark.parametrize("case", ["one", "usual"])
