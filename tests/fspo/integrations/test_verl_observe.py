@@ -198,6 +198,19 @@ def test_losses_without_a_rule_of_ours_have_none_in_the_header(tmp_path):
     assert set(log.column("rule")) == {"verl-gpg"}
 
 
+def test_in_bypass_mode_the_log_claims_no_mismatch(tmp_path):
+    """verl's old log-probs are the sampler's there, so S is the total, and neither D nor E is known."""
+    trained(
+        tmp_path / "run", f"{ACTOR}policy_loss.loss_mode=bypass_mode", rollouts=1, correction={"bypass_mode": "true"}
+    )
+    log = read_log(tmp_path / "run")
+    assert len(log) == ROWS
+    assert "behaviour_log_ratio" not in log
+    assert "engine_log_ratio" not in log
+    assert log.metadata.keys().isdisjoint({"rule", "correction"})
+    assert set(log.column("rule")) == {"verl-bypass_mode"}
+
+
 def test_two_commands_give_the_table_by_length(tmp_path):
     trained(tmp_path / "run", rollouts=6)
     assert main([str(tmp_path / "run"), "--on", "behaviour", "--rules", "[mis,engine-sqrt]", "--bins", "2"]) == 0
