@@ -169,6 +169,17 @@ def test_a_resumed_run_writes_its_repeated_rollouts_anew(tmp_path):
 def test_stale_and_unknown_versions_leave_the_engine_unknown(tmp_path):
     trained(tmp_path / "run", rollouts=1, first=3)  # rollout() numbers the weights by the rollout: equal
     assert read_log(tmp_path / "run").column("staleness_log_ratio").tolist() == [0.0] * ROWS
+
+    def stale(number, *rest):  # the weights of the first rollout sampled the second one too
+        batch, lengths = rollout(number, *rest)
+        batch.non_tensor_batch["min_global_steps"] = np.array([0] * ROWS, dtype=object)
+        return batch, lengths
+
+    trained(tmp_path / "stale", make=stale)
+    log = read_log(tmp_path / "stale")
+    known = np.isfinite(log.column("engine_log_ratio"))
+    assert (known == (log.column("rollout") == 0)).all()
+    assert np.isfinite(log.column("behaviour_log_ratio")).all()
     trained(tmp_path / "none", rollouts=1, sampler=False)
     log = read_log(tmp_path / "none")
     assert "behaviour_log_ratio" not in log

@@ -58,6 +58,7 @@ def test_rejected_responses_are_logged_whole(tmp_path, layout):
         return (nested(batch, plain) if layout == "v1" else batch), lengths
 
     correction = {"rollout_rs": "seq_mean_k1", "rollout_rs_threshold": "0.9995_1.0006"}
+    correction |= {"rollout_is": "token", "rollout_is_threshold": 2.0}
     _, rollouts = trained(tmp_path / "run", correction=correction, make=make)
     log, rows = read_log(tmp_path / "run"), ROWS - EACH * (layout == "v1")
     assert len(log) == 2 * rows  # no rows of padding
