@@ -1,10 +1,16 @@
 """Tests of proofs_check/tools/defined.py, the definitions that the checks compare the package with."""
 
 import math
+from typing import get_args
 
 import pytest
 
-from proofs_check.tools.defined import multiplier
+from fspo.rules import Drift
+from proofs_check.tools.defined import DRIFTS, multiplier
+
+
+def test_every_drift_is_defined():
+    assert get_args(Drift) == DRIFTS
 
 
 @pytest.mark.parametrize(
