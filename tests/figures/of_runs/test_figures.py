@@ -53,6 +53,7 @@ def test_acceptance_draws_the_tables_numbers(case_tables):
 
 def test_a_caller_chooses_the_rules(case_tables, tmp_path):
     (drawn,) = draw_all(case_tables("usual"), tmp_path, only=["acceptance_by_length"], rules=["gspo"])
+    assert drawn.numbers is not None
     told = pd.read_csv(drawn.numbers)
     assert set(told["rule"]) == {"gspo"}
     assert set(told["source"]) == {"matched", "trained"}
