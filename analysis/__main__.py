@@ -139,7 +139,7 @@ def analyse_command(arguments: list[str] | None = None) -> int:
         tables = {name: pd.read_parquet(folder / f"{name}.parquet") for name in names}
         for line in [*at_one_rate(tables, partition), *printed(tables["acceptance"], partition, on)]:
             print(f"  {line}")
-        print(f"  tables: {folder} (acceptance.csv: what each rule keeps of each bin; docs/tables.md explains all)")
+        print(f"  tables: {folder} (acceptance.csv: what each rule keeps of each bin; make docs explains all)")
     view = options_of(find_partition(args.by), on)
     print(next_step("figures" if view else "report", summaries, view))
     return 1 if any(summary["integrity"]["pass"] is False for summary in summaries.values()) else 0

@@ -39,15 +39,15 @@ def _run_folder(source: Source, columns: Mapping[str, str] | None) -> Iterator[P
 
 
 def load_run(source: Source, columns: Mapping[str, str] | None = None) -> pd.DataFrame:
-    """Return the rows of a gradient log, one for each response and update; docs/log_format.md explains the columns.
+    """Return the rows of a gradient log, one for each response and update; `fspo.gradlog.schema` explains the columns.
 
     Parameters
     ----------
     source : path or DataFrame
-        A run folder; or another trainer's log, or a table with one row a response (docs/import.md), which is imported.
+        A run folder; or another trainer's log, or a table with one row a response (docs/diagnose.md), which is imported.
     columns : mapping of str to str, optional
-        For a column name in docs/import.md, the name of the table's column that holds its values. Needed only where
-        docs/import.md does not list the table's name.
+        For a column name in `analysis.importing.names`, the name of the table's column that holds its values. Needed only where
+        that list lacks the table's name.
 
     Raises
     ------
@@ -60,7 +60,7 @@ def load_run(source: Source, columns: Mapping[str, str] | None = None) -> pd.Dat
 
 
 def analyse(source: Source, columns: Mapping[str, str] | None = None, **options: Any) -> dict[str, pd.DataFrame]:
-    """Return the tables of ``fspo analyse`` by name; docs/tables.md explains them and their columns.
+    """Return the tables of ``fspo analyse`` by name; `analysis.tables` explains them and their columns.
 
     Parameters
     ----------

@@ -21,7 +21,7 @@ from fspo.gradlog.run_folder import SUMMARY
 from fspo.rules import Ratio
 
 COLUMNS: dict[str, tuple[str, ...]] = {name: columns_of(row) for name, row in TABLES.items()}
-"""Names of the columns of each table of a run, by table name (docs/tables.md)."""
+"""Names of the columns of each table of a run, by table name."""
 OF_OWN_RULE = ("over_time",)
 """Tables about the rule with which the run trained. That is the clip rule; with ``--on engine`` or ``--on behaviour``,
 where the log-ratio is the engine's or the behaviour's, it is the correction.

@@ -182,7 +182,7 @@ class Diagnosis:
         number = len(self.findings)
         result = f"{number} finding{'s' * (number > 1)}" if number else "nothing found"
         if self.blind:
-            out.append("  the clip cannot be judged: no row has a log-ratio; log one, or import it (docs/import.md)")
+            out.append("  the clip cannot be judged: no row has a log-ratio; log one, or import it (docs/diagnose.md)")
         return [*out, f"  {result}; checks that are clear: {len(passed)}, not made: {len(left)}"]
 
 

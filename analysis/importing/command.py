@@ -31,7 +31,7 @@ def build_parser() -> CommandParser:
         "with one row a response. Log-probabilities, one a token or summed, make S, new less old, and D + E, old less\n"
         "sampler. Names of their columns: "
         + "\n".join(wrap("; ".join(names), 110, initial_indent=" " * 33)).lstrip()
-        + "\nEvery name that it knows: docs/import.md.",
+        + "\nEvery name that it knows: analysis/importing/names.py.",
         examples=EXAMPLES,
     )
     p.add_argument("source", type=str, metavar="SOURCE", help="a trainer's output folder, or one file")

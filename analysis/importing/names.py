@@ -146,7 +146,7 @@ MISMATCH: dict[str, str] = {
 """Scalars of other trainers about the mismatch between sampler and trainer, each with its meaning. Each is a statistic
 of a whole batch, so none tells how the mismatch depends on the length.
 
-Lower-case letters are log-ratios of a token, capitals are log-ratios of a response (docs/log_format.md).
+Lower-case letters are log-ratios of a token, capitals are log-ratios of a response.
 """
 _SPELT = {"mismatch/mismatch_": "rollout_corr/", "mismatch/": "rollout_corr/", "actor/rollout_corr/": "rollout_corr/"}
 """Beginning of the names of verl's mismatch scalars in some releases -> beginning of their names in ``MISMATCH``."""

@@ -1,4 +1,4 @@
-"""The columns of the gradient log: their names, types, units and meanings (docs/log_format.md)."""
+"""The columns of the gradient log: their names, types, units and meanings."""
 
 from __future__ import annotations
 
