@@ -1,0 +1,97 @@
+"""What an import notices about the tokens of a table, told at once and kept for the doctor in import.json."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+DIGEST = "tokens"
+"""Key of import.json under which the `TokenDigest` stands, as plain values; the key is absent without token lists."""
+
+
+@dataclass
+class Noticed:
+    """Tokens (in ``above_zero`` of a table of sums: responses) in which one thing was noticed.
+
+    Attributes
+    ----------
+    count : int
+        Number of tokens; 0 if none.
+    share : float
+        ``count`` as a share of the tokens that count, 0 to 1.
+    responses : int
+        Number of responses that hold them.
+    largest : float
+        The value farthest from 0 among them, with its sign, in nats: of the log-ratio d, or of the log-probability for
+        placeholders and values above 0.
+    row : dict
+        The row with ``largest``, in the table's own names: its ids and step, such as {"idx": 19, "step": 7}; also its
+        number in the table, from 1, as "row".
+    first : dict
+        The same of the first row that holds one.
+    """
+
+    count: int = 0
+    share: float = 0.0
+    responses: int = 0
+    largest: float = 0.0
+    row: dict[str, int | float | str] = field(default_factory=dict)
+    first: dict[str, int | float | str] = field(default_factory=dict)
+
+
+@dataclass
+class TokenDigest:
+    """Sums over the tokens that count, of d = ``base`` less ``against``: log-probabilities of a trainer and a sampler.
+
+    Uncertain tokens are those that ``against`` gives a probability below .8.
+
+    Attributes
+    ----------
+    base, against : str
+        The table's names of the two columns: the old (else the new) policy's, and the sampler's (else the old one's).
+    sampler : bool
+        Whether ``against`` is the sampler's. If not, d is an update's log-ratio and only ``placeholder``, ``overflow``
+        and ``above_zero`` are looked for.
+    tokens, responses : int
+        Number of tokens that count and have both log-probabilities; number of responses with such a token. Placeholders
+        and zeros in runs are not among the tokens.
+    mean, rms, mean_ratio : float
+        Mean and root mean square of d (nats), and the mean of exp(d) with d held within 20.
+    uncertain : int
+        Number of uncertain tokens.
+    below : float
+        Share of uncertain tokens with d < 0; near 1 if the sampler's log-probabilities belong to a nucleus.
+    shifts : dict
+        "-1", "0", "1" -> root mean square of base[t + shift] less against[t] over uncertain tokens that have a
+        neighbour on both sides; nats.
+    placeholder : Noticed
+        Log-probabilities at or below -1000, or one value below 0 repeated to the last digit in a share of the tokens
+        that no model gives.
+    zeros : Noticed
+        Tokens in runs in which ``against`` is exactly 0 and ``base`` is not: a mask is missing.
+    confident : Noticed
+        Tokens that ``against`` holds above .5 and ``base`` puts 2 nats or more lower: other weights or another input.
+    overflow : Noticed
+        Tokens with |d| above 20, which exp(d) in a weight turns into 5e8 and more, or with an infinite d.
+    above_zero : Noticed
+        Log-probabilities slightly above 0, held at 0.
+    cause : str
+        The first cause that explains the data: "placeholder", "mask", "shift", "weights", "nucleus", or "".
+    """
+
+    base: str = ""
+    against: str = ""
+    sampler: bool = True
+    tokens: int = 0
+    responses: int = 0
+    mean: float = 0.0
+    rms: float = 0.0
+    mean_ratio: float = 1.0
+    uncertain: int = 0
+    below: float = 0.0
+    shifts: dict[str, float] = field(default_factory=dict)
+    placeholder: Noticed = field(default_factory=Noticed)
+    zeros: Noticed = field(default_factory=Noticed)
+    confident: Noticed = field(default_factory=Noticed)
+    overflow: Noticed = field(default_factory=Noticed)
+    above_zero: Noticed = field(default_factory=Noticed)
+    cause: str = ""
