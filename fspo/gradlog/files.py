@@ -81,7 +81,7 @@ class LogFile:
 
     @property
     def rows(self) -> int:
-        """Number of rows in the file, those of all phases (such as "train", "audit" and "noise") together."""
+        """Number of rows in the file, those of all phases (such as "train" and "noise") together."""
         return sum(group.rows for group in self.groups)
 
 

@@ -24,7 +24,7 @@ class UpdateColumns(NamedTuple):
     behaviour_version: int
     rule: str
     drift_source: str
-    phase: Literal["train", "audit", "noise"] = "train"
+    phase: Literal["train", "noise"] = "train"
     updates_since_rollout: int = 0
     times_used: int = 0
 
