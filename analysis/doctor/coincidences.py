@@ -67,8 +67,8 @@ class Coincidences:
     held: dict[str, tuple[float, int, int, int]] = field(default_factory=dict)
     coarse: Counter[str] = field(default_factory=Counter)
     zero: int = 0
-    lengths: Floats = field(default_factory=lambda: np.zeros(0))
-    truncated: Floats = field(default_factory=lambda: np.zeros(0))
+    lengths: Counter[int] = field(default_factory=Counter)  # number of responses by length
+    truncated: Counter[int] = field(default_factory=Counter)  # those marked as truncated
     flagged: bool = False
     between: AnytimeMean = field(default_factory=lambda: AnytimeMean(EACH))
     share: Floats = field(default_factory=lambda: np.zeros(2))
@@ -143,13 +143,9 @@ class Coincidences:
     def _lengths(self, rows: Rows) -> None:
         truncated = rows["truncated"] == 1
         self.flagged |= rows.has("truncated")
-        L = rows.L.astype(np.int64)
-        size = max(int(L.max()) + 1, len(self.lengths))
-        grown = [np.zeros(size), np.zeros(size)]
-        for new, old, which in zip(grown, (self.lengths, self.truncated), (slice(None), truncated), strict=True):
-            new[: len(old)] = old
-            new += np.bincount(L[which], minlength=size)
-        self.lengths, self.truncated = grown
+        for counter, which in ((self.lengths, slice(None)), (self.truncated, truncated)):
+            length, number = np.unique(rows.L[which].astype(np.int64), return_counts=True)
+            counter.update(dict(zip(length.tolist(), number.tolist(), strict=True)))
 
     def _minibatches(self, rows: Rows) -> None:
         """Add, for each rollout, how much more its minibatches differ in length than chance explains.
@@ -255,18 +251,18 @@ class Coincidences:
         name = "length_pile"
         if not self.flagged or not len(self.lengths):
             return not_checked(name, "the log does not say which responses are truncated")
-        marked, limit = float(self.truncated.sum()), self.limit
-        if marked >= MARKED and self.truncated.max() >= ONE_LIMIT * marked:
-            limit = int(self.truncated.argmax())
+        marked, limit = self.truncated.total(), self.limit
+        usual, times = max(self.truncated.items(), key=lambda item: item[1], default=(0, 0))
+        if marked >= MARKED and times >= ONE_LIMIT * marked:
+            limit = usual
         if limit is None:
             return not_checked(name, "neither the configuration nor responses marked as truncated show a token limit")
-        different = int(np.count_nonzero(self.lengths[:limit]))
+        different = sum(length < limit for length in self.lengths)
         if different < LENGTHS:
             return not_checked(name, f"{different} lengths below the token limit, {LENGTHS} are wanted")
-        unmarked, total = self.lengths - self.truncated, float(self.lengths.sum())
-        at, over = (float(unmarked[part].sum()) for part in (slice(limit, limit + 1), slice(limit + 1, None)))
-        low = int(0.8 * limit)
-        below = float(self.lengths[low:limit].sum()) / (limit - low)
+        unmarked, total, low = self.lengths - self.truncated, self.lengths.total(), int(0.8 * limit)
+        at, over = unmarked[limit], sum(n for length, n in unmarked.items() if length > limit)
+        below = sum(n for length, n in self.lengths.items() if low <= length < limit) / (limit - low)
         pile = at >= 5 * below + 5 * math.sqrt(below)
         evidence = tuple(
             Evidence(f"responses of {what} {limit} tokens, the limit, not marked as truncated", n / total, unit="share")

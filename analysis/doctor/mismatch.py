@@ -70,8 +70,8 @@ class Mismatch:
     # For each octave of lengths: number of rows, sum of the weights after the correction, sum of the weights before it.
     kept: Floats = field(default_factory=lambda: np.zeros((OCTAVES, 3)))
     cut_since: int | None = None
-    # By lag (updates between the weights that sampled and the old weights): number of responses, sum and sum of squares
-    # of D.
+    # By lag (updates between the weights that sampled and the old weights): number of responses, number whose D
+    # is known, sum of squares of these D, number whose D + E is known, sum of squares of these D + E.
     lags: dict[int, Floats] = field(default_factory=dict)
     stale_since: int | None = None
     contradicting: int = 0
@@ -121,9 +121,11 @@ class Mismatch:
         stale = known & (lag > 0) & np.isfinite(D)
         self.still += (stale.sum(), np.sum(D[stale] == 0))
         for number in np.unique(lag[known]):
-            d = D[known & (lag == number)]
-            sums = self.lags.setdefault(int(number), np.zeros(3))
-            sums += (len(d), np.nansum(d), np.nansum(d * d))
+            here = known & (lag == number)
+            sums = self.lags.setdefault(int(number), np.zeros(5))
+            sums[0] += here.sum()
+            for k, x in ((1, D[here]), (3, behaviour[here])):
+                sums[k : k + 2] += (np.isfinite(x).sum(), np.nansum(x * x))
         if self.stale_since is None and np.any(lag[known] > 0):
             self.stale_since = int(rollout[known & (lag > 0)].min())
 
@@ -256,7 +258,10 @@ class Mismatch:
         share = Evidence("responses that older weights sampled", number / total, unit="share")
         evidence = [share]
         for lag, s in sorted(stale.items())[:6]:
-            evidence.append(Evidence(f"rms of D at a lag of {lag} updates", math.sqrt(s[2] / s[0]), unit="nats"))
+            for what, n, square in (("D", s[1], s[2]), ("D + E", s[3], s[4])):
+                if n and (what == "D" or not s[1]):
+                    name_of = f"rms of {what} at a lag of {lag} updates"
+                    evidence.append(Evidence(name_of, math.sqrt(square / n), unit="nats"))
         version = "write behaviour_version when the response is sampled"
         if any(lag < 0 for lag in self.lags):
             summary = "responses were sampled by weights that did not exist yet, by their versions"
@@ -268,7 +273,15 @@ class Mismatch:
         if unmoved and 2 * self.moved[1] > self.moved[0] and not self.imported:
             summary = "D is 0 in every response that, by version, older weights sampled, though updates move S"
             return found(name, Severity.WARNING, summary, version, *evidence, since=self.stale_since)
-        rms = math.sqrt(sum(s[2] for s in stale.values()) / max(number, 1))
+        measured = sum(s[1] for s in stale.values())
+        if measured < number / 2:
+            both = sum(s[3] for s in stale.values())
+            size = math.sqrt(sum(s[4] for s in stale.values()) / both) if both else math.nan
+            summary = f"{share.value:.0%} of the responses were sampled by older weights, and their D is not known"
+            summary += f": the rms of their D + E is {size:.2g} nats" if both else ""
+            fix = "log old log-probabilities of the version that sampled; until then judge D + E as one ratio"
+            return found(name, Severity.INFO, summary, fix, *evidence, since=self.stale_since)
+        rms = math.sqrt(sum(s[2] for s in stale.values()) / max(measured, 1))
         if rms > STALE and self.correction is None:
             return found(
                 name,

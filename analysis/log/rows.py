@@ -164,14 +164,14 @@ def repeated(*keys: Ints) -> NDArray[np.bool_]:
 def _combined(keys: tuple[Ints, ...]) -> Ints | None:
     """Return one integer for each row's tuple of keys, ordered as the tuples; None if that takes more than 62 bits."""
     if not len(keys[0]):
-        return keys[0]
+        return np.zeros(0, np.int64)
     lows = [int(key.min()) for key in keys]
     sizes = [int(key.max()) - low + 1 for key, low in zip(keys, lows, strict=True)]
     if math.prod(sizes) >= 2**62:
         return None
-    code = keys[0] - lows[0]
-    for key, low, size in zip(keys[1:], lows[1:], sizes[1:], strict=True):
-        code = code * size + (key - low)
+    code = np.zeros(len(keys[0]), np.int64)
+    for key, low, size in zip(keys, lows, sizes, strict=True):
+        code = code * size + (np.asarray(key, np.int64) - low)  # the products of int32 keys would wrap
     return code
 
 

@@ -128,8 +128,8 @@ def recompute(
         The clip rule and the correction of the log's header. What a rule on tokens or prefixes did is not compared,
         because such a rule leaves no edges in the log.
     imported : bool
-        Whether the log was imported from another trainer's table. Then times_used and updates_since_rollout are not
-        compared, because the import may have made them up.
+        Whether the log was imported from another trainer's table. Then times_used, updates_since_rollout and the sums
+        over tokens are not compared, because the import made them itself.
     before : tuple of int, optional
         Number and last step of the rollout before these rows (``FIRST`` at the start of a log), if they are known.
 
@@ -149,7 +149,7 @@ def recompute(
             found |= dict(_clip(columns, correction, "correction_", ratio(columns, correction.on)))
         for which in WORDS:
             names = RATIO_COLUMNS[which]
-            if names.sum_sq in columns or names.k3_sum in columns:
+            if not imported and (names.sum_sq in columns or names.k3_sum in columns):
                 x = ratio(columns, which)
                 found |= dict(_sums(x, n, _get(columns, names.sum_sq), _get(columns, names.k3_sum), names))
         if "behaviour_log_ratio" in columns:
@@ -310,7 +310,9 @@ def _sums(x: Floats, n: Floats, square: Floats, k3: Floats, names: Any) -> Itera
     """Compare a response's sum of squares Q and sum of k3(s) = e^s - 1 - s over its tokens with their bounds.
 
     With x the sum of the L token log-ratios: Q >= x^2/L (Cauchy-Schwarz), k3_sum >= L k3(x/L) (Jensen), and
-    k3(-sqrt Q) <= k3_sum <= k3(sqrt Q), because k3(s)/s^2 rises in s.
+    k3(-sqrt Q) <= k3_sum <= k3(sqrt Q), because k3(s)/s^2 rises in s. All bounds of k3_sum need that no token log-ratio
+    exceeds ``MAX_EXPONENT``, beyond which the exponential is held and k3 is not convex: no token does if sqrt Q does
+    not, or, without Q, if k3_sum is less than k3 there.
     """
     n = np.maximum(n, 1.0)
     # The logged sums Q and k3_sum are rounded to float32 and may lie just outside their bounds. So the bounds are
@@ -319,12 +321,12 @@ def _sums(x: Floats, n: Floats, square: Floats, k3: Floats, names: Any) -> Itera
     compared = np.isfinite(x) & np.isfinite(square)
     yield names.sum_sq, Compared(compared, compared & (square < x * x / n * (1 - SUM_TOLERANCE) - slack))
     compared = np.isfinite(x) & np.isfinite(k3)
-    wrong = k3 < n * token_k3(x / n) * (1 - SUM_TOLERANCE) - slack
     root = np.sqrt(np.maximum(square, 0.0))
     low, high = (token_k3(sign * root) for sign in (-1.0, 1.0))
-    wrong |= np.isfinite(square) & (
-        (k3 < low * (1 - SUM_TOLERANCE) - slack) | ((k3 > high * (1 + SUM_TOLERANCE) + slack) & (root < MAX_EXPONENT))
-    )
+    convex = np.where(np.isfinite(square), root < MAX_EXPONENT, k3 < 0.5 * token_k3(np.array(MAX_EXPONENT)))
+    wrong = k3 < n * token_k3(x / n) * (1 - SUM_TOLERANCE) - slack
+    wrong |= (k3 < low * (1 - SUM_TOLERANCE) - slack) | (k3 > high * (1 + SUM_TOLERANCE) + slack)
+    wrong &= convex
     yield names.k3_sum, Compared(compared, compared & wrong)
 
 
