@@ -5,13 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Literal, NamedTuple, NoReturn, get_args, get_origin
+from typing import NamedTuple, NoReturn
 
 from fspo import __version__
 from fspo.base.errors import run_cli, unknown_name
-
-if TYPE_CHECKING:
-    from argparse import Action
 
 
 class Command(NamedTuple):
@@ -53,19 +50,13 @@ GROUPS: dict[str, dict[str, Command]] = {
 }
 """The commands of ``fspo``, grouped under headings that say what their user wants to do or has."""
 COMMANDS = {name: command for group in GROUPS.values() for name, command in group.items()}
-COMPLETION = "--print-completion"
-USAGE = f"""usage: fspo COMMAND ...   (fspo COMMAND --help shows its options)
+USAGE = """usage: fspo COMMAND ...   (fspo COMMAND --help shows its options)
 
 Train language models with fair clip rules, and see by response length what any clip rule does.
-{{commands}}
+{commands}
 A list is written with commas: --rules rloo,gspo,fspo. A command whose packages are missing names the extra to install.
   fspo --version
-  fspo {COMPLETION} bash    completion: eval "$(fspo {COMPLETION} bash)" in ~/.bashrc, with zsh in ~/.zshrc
 """
-COMPINIT = "#compdef fspo\n(( $+functions[compdef] )) || { autoload -Uz compinit && compinit }\n"
-"""First lines of the completion script for zsh, which calls ``compdef``.
-
-zsh lacks ``compdef`` until ``compinit`` has run, so these lines run ``compinit`` where ``compdef`` is missing."""
 
 
 def usage() -> str:
@@ -78,47 +69,8 @@ def usage() -> str:
     return USAGE.format(commands="\n".join(lines))
 
 
-def completion(shell: str) -> str:
-    """Return the script with which a shell completes commands, options, the values of an option, and file names.
-
-    Raises
-    ------
-    UserError
-        If the package shtab, which writes the script, does not support ``shell``.
-    """
-    import argparse
-
-    import shtab
-
-    if shell not in shtab.SUPPORTED_SHELLS:
-        raise unknown_name("shell", shell, shtab.SUPPORTED_SHELLS)
-    root = argparse.ArgumentParser(prog="fspo")
-    below = root.add_subparsers()
-    for name, command in COMMANDS.items():
-        parser = import_module(command.module).build_parser()
-        part = below.add_parser(name, help=command.summary, parents=[parser], add_help=False)
-        for action in part._actions:
-            if action.option_strings:
-                action.option_strings = [option.replace("_", "-") for option in action.option_strings]
-            if action.nargs != 0:
-                action.choices = _values(action)
-                if action.choices is None:
-                    action.complete = shtab.FILE  # type: ignore[attr-defined]
-    script = shtab.complete(root, shell)
-    return script.replace("#compdef fspo\n", COMPINIT, 1) if shell == "zsh" else script
-
-
-def _values(action: Action) -> list[str] | None:
-    """Return the values of an option whose type is bool or Literal; None for any other type, which has no such list."""
-    hint = getattr(action, "_typehint", None)
-    if bool in (hint, *get_args(hint)):
-        return ["true", "false"]
-    names = [hint, *get_args(hint)]
-    return next((list(get_args(name)) for name in names if get_origin(name) is Literal), None)
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command ``fspo NAME ...``, or print the list of commands, the version or a completion script.
+    """Run the command ``fspo NAME ...``, or print the list of commands or the version.
 
     Returns the exit status.
 
@@ -133,9 +85,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     if name == "--version":
         print(f"fspo {__version__}")
-        return 0
-    if name == COMPLETION:
-        print(completion(words[0] if words else ""))
         return 0
     if name not in COMMANDS:
         raise unknown_name("command", name, tuple(COMMANDS))

@@ -24,7 +24,7 @@ def in_bin(i: int | str, name: str) -> str:
 
 
 BIN_OUT_OF_BAND, BIN_KEPT, BIN_CLIPPED_LOW, BIN_CLIPPED_HIGH = "out_of_band", "kept", "clip_low", "clip_high"
-BIN_DROPPED, BIN_REWARD, BIN_GRAD_COSINE = "dropped", "reward", "grad_cosine"
+BIN_DROPPED, BIN_REWARD = "dropped", "reward"
 BIN_COUNT, BIN_LENGTH_LO, BIN_LENGTH_HI = "count", "length_lo", "length_hi"
 """What is measured in a bin of lengths: values of ``name`` for `in_bin`. "count" is the number of responses."""
 
@@ -58,7 +58,6 @@ LEARNING_RATE = "learning_rate"
 NUM_TOKENS = "num_tokens"
 SKIPPED_UPDATES = "skipped_updates"
 STEP_TIME = "step_time"
-GRAD_COSINE, GRAD_RHO, GRAD_BOUND = "grad_cosine/global", "grad_cosine/rho", "grad_cosine/bound"
 COSINE_ERROR = "score/cosine_error"
 """Root mean square error of the sketches' cosines of pairs of responses; only releases up to 0.2 measured it."""
 
@@ -129,9 +128,6 @@ METRICS = {
     LEARNING_RATE: Metric("mean over the rollout's updates", "rate"),
     SKIPPED_UPDATES: Metric("updates that were skipped", "share of updates"),
     SKIPPED + "CAUSE": Metric("the same by cause: loss, weight, gradient", "share of updates"),
-    GRAD_COSINE: Metric("cosine of the clipped and the unclipped update of a scored minibatch", "cosine"),
-    GRAD_RHO: Metric("rho of T7 for that minibatch", "ratio"),
-    GRAD_BOUND: Metric("the bound of T7 on that cosine, where rho < 1", "cosine"),
     in_bin(BIN, BIN_COUNT): Metric(f"responses of the bin, counted at each update {MOVED}", "responses"),
     in_bin(BIN, BIN_LENGTH_LO): Metric("least length of the bin", "tokens"),
     in_bin(BIN, BIN_LENGTH_HI): Metric("the next bin's least length; the last bin has none", "tokens"),
@@ -139,7 +135,6 @@ METRICS = {
     in_bin(BIN, BIN_CLIPPED_LOW): Metric(f"`{CLIPPED_LOW}` in the bin, {MOVED}", f"share of {LIVE}"),
     in_bin(BIN, BIN_CLIPPED_HIGH): Metric(f"`{CLIPPED_HIGH}` in the bin, {MOVED}", f"share of {LIVE}"),
     in_bin(BIN, BIN_DROPPED): Metric("sampled responses of the bin that get no gradient", "share of responses"),
-    in_bin(BIN, BIN_GRAD_COSINE): Metric("cosine of the bin's parts of the clipped and unclipped update", "cosine"),
     STEP_TIME: Metric("wall time of the rollout", "seconds"),
     TIME + "PART": Metric(
         "wall time of a part of the rollout: sample, verify, old_log_probs, drift, update, scores; or of an "

@@ -40,29 +40,6 @@ def build_parser() -> CommandParser:
     return make_parser(TrainConfig, "fspo train", EXAMPLES)
 
 
-def last_rollout(run: str) -> list[str]:
-    """Return lines of text about the last rollout in the run folder ``run``.
-
-    They say its mean reward and, by length bin, which share of the responses with A != 0 was clipped.
-    """
-    from fspo.gradlog import metric_names as names
-    from fspo.gradlog.metrics_file import MetricsFile
-
-    rollouts = [line for line in MetricsFile(run).read()[0] if line["phase"] == "train"]
-    if not rollouts:
-        return []
-    last = rollouts[-1]
-    found = [f"rollout {last['rollout']}: reward {last[names.REWARD]:.3f}; clipped, of the responses with A != 0:"]
-    for i in range(len(last)):
-        low, high, below, above = (
-            last.get(names.in_bin(i, name))
-            for name in (names.BIN_LENGTH_LO, names.BIN_LENGTH_HI, names.BIN_CLIPPED_LOW, names.BIN_CLIPPED_HIGH)
-        )
-        if low is not None and below is not None and above is not None:
-            found.append(f"  length {low} to {'the longest' if high is None else high - 1}: {below + above:.1%}")
-    return found
-
-
 def main(args: list[str] | None = None) -> int:
     """Parse the command line, then train or measure the noise floor; return the exit status."""
     from fspo.base.command_line import next_step
@@ -105,7 +82,7 @@ def main(args: list[str] | None = None) -> int:
         return 1
     if trainer.is_main:
         model = f"run: {config.output}; model and tokenizer for transformers: {Path(config.output) / MODEL}"
-        print(*last_rollout(config.output), model, next_step("analyse", [config.output]), sep="\n", file=sys.stderr)
+        print(model, next_step("analyse", [config.output]), sep="\n", file=sys.stderr)
     return 0
 
 

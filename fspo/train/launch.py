@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from fspo.base.errors import UserError
 from fspo.config import TrainConfig
 from fspo.distributed.layout import check_sharding, refuse_deepspeed
-from fspo.gradlog import metric_names as metric
 from fspo.gradlog.run_folder import TENSORBOARD
 from fspo.models.load import check_vocabulary, load_model, load_tokenizer
 from fspo.models.shapes import EMBEDDED, RANDOM
@@ -25,9 +23,7 @@ from fspo.models.warmup import warm_up
 from fspo.tasks import even_tokens, teaching_task
 
 PROJECT = "fspo"
-"""Name of the project in which trackers such as wandb collect runs. Older versions gave TensorBoard's folder in the run
-folder the same name.
-"""
+"""Name of the project in which trackers such as wandb collect runs."""
 _group: Any = None
 """The last run's torch.distributed process group. Without this reference the process may hang at its end.
 
@@ -81,46 +77,16 @@ def make_accelerator(config: TrainConfig) -> Accelerator:
 
 
 def init_trackers(accelerator: Accelerator, config: TrainConfig, step: int) -> None:
-    """Start accelerate's trackers, and give TensorBoard panels that show metrics by length bin.
+    """Start accelerate's trackers.
 
     TensorBoard drops its entries from update ``step`` on, because a resumed run writes them again.
     """
     if not config.tracker_names():
         return
-    at = [i for i, name in enumerate(accelerator.log_with) if str(name) == TensorBoardTracker.name]
-    for i in at:  # name TensorBoard's folder here, because accelerate would name it after the project
-        accelerator.log_with[i] = TensorBoardTracker(_tensorboard(config), config.output, purge_step=step)
+    for i, name in enumerate(accelerator.log_with):
+        if str(name) == TensorBoardTracker.name:  # accelerate would name TensorBoard's folder after the project
+            accelerator.log_with[i] = TensorBoardTracker(TENSORBOARD, config.output, purge_step=step)
     accelerator.init_trackers(PROJECT)
-    if at and accelerator.is_main_process:
-        writer: Any = accelerator.get_tracker(TensorBoardTracker.name, unwrap=True)
-        writer.add_custom_scalars({"by length": length_panels(config.log.length_edges)})
-
-
-def _tensorboard(config: TrainConfig) -> str:
-    """Return the name of TensorBoard's folder in the run folder.
-
-    A run that an older version of this program began keeps the folder of that version, which is named as `PROJECT`.
-    """
-    return PROJECT if (Path(config.output) / PROJECT).is_dir() else TENSORBOARD
-
-
-def length_panels(edges: Sequence[int]) -> dict[str, list[Any]]:
-    """Return the panels that TensorBoard's tab Custom Scalars shows: one for each metric that is split by length bin.
-
-    A panel has one line for each length bin. trackio and wandb need no such panels: they put metrics whose names begin
-    alike (``length_bin/``) beside each other.
-    """
-    shown = {
-        "out of band": ("", metric.BIN_OUT_OF_BAND),
-        "clipped below": ("", metric.BIN_CLIPPED_LOW),
-        "clipped above": ("", metric.BIN_CLIPPED_HIGH),
-        "cosine of clipped and unclipped update": ("", metric.BIN_GRAD_COSINE),
-        "reward on held-out prompts": (metric.EVAL, metric.BIN_REWARD),
-    }
-    return {
-        title: ["Multiline", [f"^{prefix}{metric.in_bin(i, name)}$" for i in range(len(edges))]]
-        for title, (prefix, name) in shown.items()
-    }
 
 
 def model_source(config: TrainConfig, accelerator: Accelerator) -> str | Path:

@@ -37,7 +37,6 @@ from fspo.train.checkpoint import TrainState
 from fspo.train.claim import check_log, claim_folder, release_folder, save_config
 from fspo.train.held_out import evaluate
 from fspo.train.launch import check_passes, load_policy, make_accelerator
-from fspo.train.live_cosine import live_cosine
 from fspo.train.metrics import add_update
 from fspo.train.optimizers import make_optimizer
 from fspo.train.recorder import ScoreLog
@@ -185,15 +184,14 @@ class Trainer:
             ]
         return_freed_memory()
         updates = [(epoch, i) for epoch in range(config.batch.epochs) for i in range(len(minibatches))]
-        live: dict[str, float] = {}
         for done, (epoch, i) in enumerate(updates):
             self.reporter.say(f"update {done + 1}/{len(updates)}")
-            live |= self.update(batch, minibatches[i], counts, since=done, epoch=epoch)
+            self.update(batch, minibatches[i], counts, since=done, epoch=epoch)
         self.log.flush(rollout)
         online = self.online.state if self.rule.adapt != "none" else None
         self.state = replace(self.state, rollout=rollout + 1, online=online)
         self.versions.add(self.state.step)
-        values = self.reporter.divide(counts) | {metric.NUM_TOKENS: self.state.num_tokens} | live
+        values = self.reporter.divide(counts) | {metric.NUM_TOKENS: self.state.num_tokens}
         values |= {metric.STEP_TIME: time.perf_counter() - began} | self.reporter.times()
         self.reporter.write("train", rollout, self.state.step, values)
         self.reporter.rollout_done(self.rule.label, values)
@@ -259,25 +257,17 @@ class Trainer:
                 version = [self.updater.log_probs(self.updater.tensors(batch, micro.rows))[0] for micro in plan]
         return [self.updater.shard(batch, micro, at) for micro, at in zip(plan, version, strict=True)]
 
-    def update(
-        self, batch: RolloutBatch, shards: list[Shard], counts: Counts, *, since: int, epoch: int
-    ) -> dict[str, float]:
+    def update(self, batch: RolloutBatch, shards: list[Shard], counts: Counts, *, since: int, epoch: int) -> None:
         """Make one optimizer update on a minibatch; take scores if they are due, log the rows and count the metrics.
 
         Parameters
         ----------
         since, epoch : int
             Number of updates since the rollout, and of passes over the rollout, before this one.
-
-        Returns
-        -------
-        dict
-            Metrics computed from the scores; empty if the update's responses are not scored.
         """
         config = self.config
         stats, step = self._stats(shards, since), self.state.step
-        scored = self.log.wanted(batch.rollout, since)
-        if scored:
+        if self.log.wanted(batch.rollout, since):
             with self.reporter.timed("scores"):
                 shards = self.log.scored(batch.rollout, shards)
             return_freed_memory()
@@ -300,9 +290,6 @@ class Trainer:
         self.state = replace(self.state, step=step + 1)
         if cause != "loss" and self.rule.needs_stats and self.rule.drift_source == "lagged":
             self.state = replace(self.state, lagged=asdict(self.updater.lagged_stats(records)))
-        if not scored:
-            return {}
-        return live_cosine(records, self.rule, self.updater.objective, config.log.length_edges)
 
     def _stats(self, shards: list[Shard], since: int) -> DriftStats | None:
         if not self.rule.needs_stats:

@@ -1,10 +1,6 @@
-"""The command ``fspo``: its commands, what its help imports, completion, a folder with packages of the same names."""
+"""The command ``fspo``: its commands, what its help imports, a folder with packages of the same names."""
 
 import os
-import pty
-import select
-import shutil
-import signal
 import subprocess
 import sys
 from importlib import import_module
@@ -12,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fspo.__main__ import COMMANDS, completion, main
+from fspo.__main__ import COMMANDS, main
 from fspo.base.errors import UserError, extra_with, run_cli
 
 ROOT = Path(__file__).parents[2]
@@ -71,55 +67,6 @@ def test_a_folder_with_packages_of_the_same_names_is_no_hindrance(tmp_path: Path
     )
     assert done.returncode == 0, done.stderr
     assert "usage: fspo analyse" in done.stderr
-
-
-def test_completion_in_bash_knows_commands_and_options(tmp_path: Path) -> None:
-    script = tmp_path / "completion"
-    script.write_text(completion("bash"))
-    ask = f"""source {script}
-complete_words() {{ COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=(); _shtab_fspo; echo "${{COMPREPLY[@]}}"; }}
-complete_words fspo do
-complete_words fspo doctor RUN --fail
-complete_words fspo train --optim.learning
-complete_words fspo train --rule.outside tr
-"""
-    done = subprocess.run(["bash", "-c", ask], capture_output=True, text=True, check=False)
-    assert done.stdout.split() == ["doctor", "--fail-on", "--optim.learning-rate", "truncate"], done.stderr
-    with pytest.raises(UserError, match="unknown shell 'cmd': choose from bash, zsh"):
-        completion("cmd")
-
-
-@pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not installed")
-def test_completion_in_a_zsh_without_compinit_knows_commands_options_values_and_folders(tmp_path: Path) -> None:
-    (tmp_path / "runs").mkdir()
-    script = tmp_path / "completion"
-    script.write_text(completion("zsh"))
-    child, terminal = pty.fork()
-    if child == 0:
-        os.chdir(tmp_path)
-        os.execvpe("zsh", ["zsh", "-f", "-i"], {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "TERM": "dumb"})
-    told = ""
-
-    def ask(typed: str, wanted: str) -> None:
-        nonlocal told
-        told = ""
-        os.write(terminal, typed.encode())
-        while wanted not in told:
-            assert select.select([terminal], [], [], 20)[0], f"{typed!r} is not completed to {wanted!r}: {told!r}"
-            told += os.read(terminal, 65536).decode(errors="replace")
-
-    try:
-        ask(f"unsetopt zle_bracketed_paste; PS1='ready''> '; eval \"$(cat {script})\"\n", "ready>")
-        assert "not found" not in told
-        ask("fspo doc\t", "fspo doctor ")
-        ask("ru\t", "runs/")
-        ask(" --fa\t", "--fail-on ")
-        ask("\x15fspo train --optim.lea\t", "--optim.learning-rate ")
-        ask("1 --rule.outside tr\t", "truncate ")
-    finally:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-        os.close(terminal)
 
 
 def test_a_missing_extra_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -48,6 +48,10 @@ REMOVED: dict[str, str] = {
         "the check of the analysis has no intervals of LRE: they are wide on logs of 100 groups"
     ),
     "training/fspo/metrics/score/*": "sketches are compared with full gradients in tests, not while a run trains",
+    **{
+        f"training/*/metrics/{name}": "the table cosine has these cosines, with one weight for all rules"
+        for name in ("grad_cosine/*", "length_bin/*/grad_cosine")
+    },
     "training/power/metrics/redrawn/*": "groups with equal rewards stay",
     "training/power/metrics/reward_sampled": "groups with equal rewards stay",
     "training/power/metrics/dropped/no_signal": "groups with equal rewards stay",

@@ -83,11 +83,9 @@ def test_two_processes_equal_one(folder: Path, dtype: str, tolerance: float) -> 
             np.testing.assert_allclose(one_unit, two_unit, atol=2e-3)  # stored in float16
     ours, theirs = (tiny_run.metrics(folder / name)[0] for name in names)
     assert ours.keys() == theirs.keys()
-    assert "grad_cosine/global" in ours
     for name, value in ours.items():
-        loose = 1e-3 if "grad_cosine" in name else max(tolerance, 1e-12)
         if name not in ("phase", "num_tokens"):
-            assert theirs[name] == pytest.approx(value, rel=loose * 10, abs=absolute), name
+            assert theirs[name] == pytest.approx(value, rel=max(tolerance, 1e-12) * 10, abs=absolute), name
 
 
 def test_wrong_number_of_processes_is_refused(tmp_path: Path) -> None:

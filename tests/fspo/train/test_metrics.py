@@ -1,8 +1,7 @@
-"""Metrics are sums divided once; live LRE and cosines against numbers worked by hand."""
+"""Metrics are sums divided once; live LRE against numbers worked by hand."""
 
 import json
 import math
-import re
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +13,6 @@ from hypothesis import strategies as st
 from fspo.advantages import GroupStats
 from fspo.gradlog.metrics_file import MetricsFile
 from fspo.rollouts.counts import Counts, add_rollout, length_bins
-from fspo.train.launch import init_trackers, make_accelerator
-from fspo.train.live_cosine import live_lemma, strata_sums
 from fspo.train.metrics import add_update_rows, finished
 
 EDGES = (1, 4, 8)
@@ -143,73 +140,6 @@ def test_length_bins_are_half_open_and_the_last_is_open() -> None:
     assert [mask.tolist() for mask in masks] == [[1, 1, 0, 0, 0, 0], [0, 0, 1, 1, 0, 0], [0, 0, 0, 0, 1, 1]]
 
 
-def test_live_lemma_by_hand() -> None:
-    """Two strata, orthogonal scores; one of two equal responses of the second stratum is dropped."""
-    psi = np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 2.0], [0.0, 2.0]])
-    columns = {
-        "length": np.array([2, 2, 5, 5]),
-        "weight": np.array([1.0, 1.0, 1.0, 1.0]),
-        "clipped_weight": np.array([1.0, 1.0, 1.0, 0.0]),
-        "multiplier": np.array([1.0, 1.0, 1.0, 0.0]),
-        "advantage": np.array([1.0, 1.0, 1.0, 1.0]),
-    }
-    lemma, values = live_lemma(strata_sums(columns, psi, EDGES), drop=True)
-    # g = (1, 2)/2, clipped = (1, 1)/2
-    assert values["grad_cosine/global"] == pytest.approx((1 + 2) / math.sqrt(5 * 2))
-    # a = (1, 1/2), mean 3/4, r = (1/3, -1/3); delta = 0. kappa = (1 + 2)/2/|g| with |g| = sqrt(5)/2, and
-    # g_l - g = +-(1/2, -1): its norm is |g|, so kappa_c = kappa_c2 = 1.
-    assert values["grad_cosine/rho"] == pytest.approx(1 / 3)
-    assert values["grad_cosine/bound"] == pytest.approx(math.sqrt(1 - 1 / 9))
-    assert values["length_bin/0/grad_cosine"] == pytest.approx(1)
-    assert values["length_bin/1/grad_cosine"] == pytest.approx(1)
-    assert lemma is not None
-    assert lemma.eta == pytest.approx(0, abs=1e-12)
-
-
-def test_responses_without_an_advantage_are_no_part_of_the_live_lemma() -> None:
-    """With a KL term they are scored too. In the first stratum they are accepted, and would raise its acceptance."""
-    columns = {
-        "length": np.array([2, 2, 5]),
-        "weight": np.ones(3),
-        "clipped_weight": np.array([0.0, 1.0, 1.0]),
-        "multiplier": np.array([0.0, 1.0, 1.0]),
-        "advantage": np.array([1.0, -1.0, 1.0]),
-    }
-    psi = np.array([[1.0, 0.0], [0.5, 0.5], [0.0, 2.0]])
-    more = {name: np.append(values, [values[1]] * 3) for name, values in columns.items()}
-    more["advantage"][3:] = 0.0
-    expected = strata_sums(columns, psi, EDGES)
-    found = strata_sums(more, np.vstack([psi, *[psi[1:2]] * 3]), EDGES)
-    for name, value in expected.items():
-        np.testing.assert_array_equal(found[name], value)
-
-
-def test_live_lemma_for_truncation_uses_the_weight_acceptance() -> None:
-    psi = np.array([[1.0], [1.0], [1.0]])
-    columns = {
-        "length": np.array([2, 2, 5]),
-        "weight": np.array([4.0, 1.0, 1.0]),
-        "clipped_weight": np.array([2.0, 1.0, 1.0]),
-        "multiplier": np.array([0.5, 1.0, 1.0]),
-        "advantage": np.ones(3),
-    }
-    lemma, _ = live_lemma(strata_sums(columns, psi, EDGES), drop=False)
-    assert lemma is not None
-    b = np.array([3 / 5, 1.0])  # E[M w] / E[w], where E[M] would be (3/4, 1)
-    assert lemma.lre.inf == pytest.approx(np.max(np.abs(b / (2 / 3 * b[0] + b[1] / 3) - 1)))
-    assert lemma.eta == pytest.approx(0, abs=1e-12)
-
-
-def test_live_lemma_without_rows_or_gradient_is_silent() -> None:
-    empty = {"length": np.array([], int), **{n: np.array([]) for n in ("weight", "clipped_weight", "multiplier")}}
-    assert live_lemma(strata_sums(empty | {"advantage": np.array([])}, np.zeros((0, 2)), EDGES), drop=True) == (
-        None,
-        {},
-    )
-    one = {"length": np.array([3]), **{n: np.ones(1) for n in ("weight", "clipped_weight", "multiplier")}}
-    assert live_lemma(strata_sums(one | {"advantage": np.ones(1)}, np.zeros((1, 2)), EDGES), drop=True) == (None, {})
-
-
 def test_metrics_file_cuts_what_a_resumed_run_repeats(tmp_path: Path) -> None:
     file = MetricsFile(tmp_path)
     file.write({"rollout": 0, "phase": "eval", "x": 1})
@@ -230,31 +160,13 @@ def test_metrics_file_cuts_what_a_resumed_run_repeats(tmp_path: Path) -> None:
     assert len(file.path.read_text().splitlines()) == 2  # the evaluation before training is repeated as well
 
 
-def test_tensorboard_shows_the_bins_of_lengths_beside_each_other(tmp_path: Path) -> None:
+def test_tensorboard_gets_the_metrics_under_the_run_folder(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard", reason="pip install -e '.[tensorboard]'")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-    from tensorboard.plugins.custom_scalar import layout_pb2
 
-    words = ("--trackers=[tensorboard]", "--batch.responses=12", "--optim.learning_rate=1e-3", "--eval.every=1")
-    tiny_run.trainer(tmp_path / "run", *words).train()
+    tiny_run.trainer(tmp_path / "run", "--trackers=[tensorboard]", "--eval.every=1").train()
     (events,) = {path.parent for path in tmp_path.rglob("events.out.tfevents.*")}
     assert events == tmp_path / "run" / "tensorboard"
-    read = EventAccumulator(str(events)).Reload()
-    content = read.Tensors("custom_scalars__config__")[-1].tensor_proto.string_val[0]
-    (category,) = layout_pb2.Layout.FromString(content).category
-    written = read.Tags()["scalars"]
-    for chart in category.chart:
-        shown = [tag for tag in written if any(re.search(pattern, tag) for pattern in chart.multiline.tag)]
-        assert shown, chart.title
-        assert all("length_bin/" in tag for tag in shown)
-    assert len(category.chart) == 5
-
-
-def test_a_run_of_an_older_version_keeps_its_tensorboard_folder(tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard", reason="pip install -e '.[tensorboard]'")
-    config = tiny_run.config(tmp_path, "--trackers=[tensorboard]")
-    (tmp_path / "fspo").mkdir()
-    accelerator = make_accelerator(config)
-    init_trackers(accelerator, config, step=3)
-    accelerator.end_training()
-    assert {path.parent for path in tmp_path.rglob("events.out.tfevents.*")} == {tmp_path / "fspo"}
+    assert {"reward", "eval/reward", "clip_ratio/region_mean"} <= set(
+        EventAccumulator(str(events)).Reload().Tags()["scalars"]
+    )
