@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,7 +13,7 @@ import pandas as pd
 from analysis.log.partition import LENGTH, Partition, find_partition
 from analysis.log.ratio import UPDATE, WORDS, known_ratio
 from analysis.tables.columns import names as columns_of
-from analysis.tables.files import TABLES, folder_name, options_of
+from analysis.tables.files import TABLES, folder_name, options_of, read_summary, read_table
 from figures.style import OUTSIDE_MARKERS
 from fspo.base.errors import UserError, unknown_name
 from fspo.gradlog.run_folder import SUMMARY
@@ -158,9 +157,8 @@ def load(runs: Sequence[Path], by: str = LENGTH.column, on: str = UPDATE.on) -> 
         found = {name: _read(folder, name, f"{cure} again") for name in TABLES}
         if all(frame is None for frame in found.values()):
             raise UserError(f"no analysis tables in {folder}: {cure} first")
-        summary = folder / SUMMARY
-        if summary.is_file():
-            summaries[label] = json.loads(summary.read_text())
+        if (folder / SUMMARY).is_file():
+            summaries[label] = read_summary(folder, f"{cure} again")
         for name, frame in found.items():
             if frame is not None and not frame.empty:
                 own: dict[str, Any] = {"run": label}
@@ -194,13 +192,7 @@ def _labels(runs: Sequence[Path]) -> list[str]:
 
 
 def _read(folder: Path, name: str, cure: str) -> Frame | None:
-    parquet, csv = folder / f"{name}.parquet", folder / f"{name}.csv"
-    try:
-        if parquet.is_file():
-            return pd.read_parquet(parquet)
-        return pd.read_csv(csv) if csv.is_file() else None
-    except (ValueError, OSError) as error:
-        raise UserError(f"cannot read {folder / name}: {str(error).splitlines()[0]}; {cure}") from None
+    return read_table(folder, name, cure) if (folder / f"{name}.parquet").is_file() else None
 
 
 def prefer(frame: Frame, column: str, *values: str | float) -> Frame:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
+from typing import Any
 
 from fspo.base.arguments import checked_count
 from fspo.base.errors import UserError
+from fspo.base.processes import end_with_parent, without_interrupts
 from proofs_check.catalogue import CHECKS
 from proofs_check.frame import Check, Raw, Row, assemble, run_one
 
@@ -52,10 +55,18 @@ def run_checks(
             if done:
                 done(check)
     if away:
-        with ProcessPoolExecutor(min(jobs, len(away)), mp_context=get_context("spawn")) as pool:
-            futures = [pool.submit(_run_key, i, check.key, seed) for i, check in away]
-            for future in as_completed(futures):
-                raws.append(future.result())
-                if done:
-                    done(checks[raws[-1].index])
+        how: dict[str, Any] = {"initializer": end_with_parent, "initargs": (os.getpid(),)}
+        before = active_children()
+        with ProcessPoolExecutor(min(jobs, len(away)), mp_context=get_context("spawn"), **how) as pool:
+            with without_interrupts():  # the first checks start the workers
+                futures = [pool.submit(_run_key, i, check.key, seed) for i, check in away]
+            try:
+                for future in as_completed(futures):
+                    raws.append(future.result())
+                    if done:
+                        done(checks[raws[-1].index])
+            except BaseException:  # do not wait for the checks that are left
+                for worker in set(active_children()) - set(before):
+                    worker.terminate()
+                raise
     return assemble(checks, sorted(raws, key=lambda raw: raw.index))

@@ -99,6 +99,40 @@ def _plain(value: Any) -> Any:
     return value if value is None or isinstance(value, str) else str(value)
 
 
+def read_table(folder: Path, name: str, cure: str) -> pd.DataFrame:
+    """Read one table of an analysis.
+
+    Raises
+    ------
+    UserError
+        If the file is missing or damaged; the message ends with ``cure``.
+    """
+    file = folder / f"{name}.parquet"
+    try:
+        return pd.read_parquet(file)
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or str(error).splitlines()[0]
+        raise UserError(f"{file} cannot be read: {cure} ({why})") from error
+
+
+def read_summary(folder: Path, cure: str) -> dict[str, Any]:
+    """Read summary.json of an analysis.
+
+    Raises
+    ------
+    UserError
+        If the file is missing or damaged; the message ends with ``cure``.
+    """
+    file = folder / SUMMARY
+    try:
+        summary = json.loads(file.read_text(encoding="utf-8"))
+        if not {"damage", "warnings"} <= summary.keys():
+            raise ValueError("it is no summary of an analysis")
+        return summary
+    except (OSError, ValueError, AttributeError) as error:
+        raise UserError(f"{file} cannot be read: {cure} ({getattr(error, 'strerror', None) or error})") from error
+
+
 def read_tables(
     runs: Iterable[str | Path], partition: Partition = LENGTH, on: str = UPDATE.on
 ) -> dict[str, pd.DataFrame]:
@@ -121,7 +155,8 @@ def read_tables(
                 f"{run} has no finished analysis: run `fspo analyse {run}{options_of(partition, on)}` first"
             )
         for name in TABLES:
-            parts[name].append(pd.read_parquet(folder / f"{name}.parquet"))
+            again = f"run `fspo analyse {run}{options_of(partition, on)}` again"
+            parts[name].append(read_table(folder, name, again))
     full = {name: [p for p in found if len(p)] or found[:1] for name, found in parts.items()}
     return {
         name: pd.concat(found, ignore_index=True) if found else frame(TABLES[name], []) for name, found in full.items()

@@ -7,7 +7,6 @@ figures are those of ``fspo figures``, whose files lie beside the page.
 from __future__ import annotations
 
 import base64
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import version
@@ -17,12 +16,13 @@ from typing import Any
 
 import pandas as pd
 
+from analysis.tables.files import read_summary, read_table
 from figures.page.story import sentences
 from figures.tables import Frame
 from fspo.base.errors import UserError
 from fspo.base.files import write_text
 from fspo.gradlog.metrics_file import MetricsFile
-from fspo.gradlog.run_folder import ANALYSIS, SUMMARY
+from fspo.gradlog.run_folder import ANALYSIS
 
 BEGINNING = '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta name="generator" content="fspo">\n'
 """First words of every report, by which a report is recognised among other HTML files."""
@@ -116,12 +116,8 @@ def write_report(
 
 def warnings(run: Path) -> list[str]:
     """Return the analysis's warnings about a run, and the parts of its log that could not be read, one line each."""
-    file = run / ANALYSIS / SUMMARY
-    try:
-        summary = json.loads(file.read_text(encoding="utf-8"))
-        return [f"{run.name}: {line}" for line in (*summary["damage"], *summary["warnings"])]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{file} cannot be read: run `fspo analyse {run}` again") from error
+    summary = read_summary(run / ANALYSIS, f"run `fspo analyse {run}` again")
+    return [f"{run.name}: {line}" for line in (*summary["damage"], *summary["warnings"])]
 
 
 def read_all(runs: Sequence[Path], name: str) -> Frame:
@@ -132,13 +128,7 @@ def read_all(runs: Sequence[Path], name: str) -> Frame:
     UserError
         If a table cannot be read.
     """
-    found = []
-    for run in runs:
-        file = run / ANALYSIS / f"{name}.parquet"
-        try:
-            found.append(pd.read_parquet(file))
-        except (OSError, ValueError) as error:
-            raise UserError(f"{file} cannot be read: run `fspo analyse {run}` again") from error
+    found = [read_table(run / ANALYSIS, name, f"run `fspo analyse {run}` again") for run in runs]
     found = [frame for frame in found if len(frame)]
     return pd.concat(found, ignore_index=True) if found else pd.DataFrame()
 

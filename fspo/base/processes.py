@@ -10,7 +10,8 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -20,6 +21,16 @@ MOST = 8
 """Largest number of processes. The limit bounds memory, because each process holds a part of the gradient log."""
 Job = Callable[[Callable[[], None]], Any]
 """A job: a function that takes a callback, calls it after each step of its work, and returns a result."""
+
+
+@contextmanager
+def without_interrupts() -> Iterator[None]:
+    """Let processes that are started inside the ``with`` block never see Ctrl-C: their parent sees it and ends them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # a new process inherits the mask
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def cores() -> int:
@@ -55,7 +66,8 @@ def in_processes(jobs: Sequence[Job], step: Callable[[], None] = lambda: None) -
     for place, job in enumerate(jobs):
         here, there = context.Pipe(duplex=False)
         workers.append(context.Process(target=_run, args=(job, there), daemon=True))
-        workers[-1].start()
+        with without_interrupts():
+            workers[-1].start()
         there.close()
         places[here] = place
     results: list[Any] = [None] * len(jobs)
@@ -85,20 +97,24 @@ def in_processes(jobs: Sequence[Job], step: Callable[[], None] = lambda: None) -
 
 
 def _run(job: Job, out: Connection) -> None:
+    end_with_parent()
     try:
         out.send(("done", job(lambda: out.send(("step", None)))))
     except UserError as error:
         out.send(("refused", str(error)))
-    except KeyboardInterrupt:
-        pass
     except BaseException:
         out.send(("failed", traceback.format_exc()))
 
 
-def end_with_parent() -> None:
-    """Make this process end when its parent process ends, even if the parent is killed by SIGKILL."""
+def end_with_parent(parent: int | None = None) -> None:
+    """Make this process end when its parent process ends, even if the parent is killed by SIGKILL.
+
+    ``parent`` is the parent's process id; given, the process ends too if the parent has ended before this call.
+    """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # prctl(PR_SET_PDEATHSIG): send this signal when the parent ends
+        if parent is not None and os.getppid() != parent:
+            os._exit(1)
     else:
         threading.Thread(target=_watch, args=(os.getppid(),), daemon=True).start()
 

@@ -45,7 +45,8 @@ def run_module(module: str, *arguments: str, quiet: bool = False, passing: Seque
     """
     command = [sys.executable, "-m", module, *arguments]
     out = subprocess.DEVNULL if quiet else sys.stderr
-    status = subprocess.run(command, check=False, stdout=out, env=environment()).returncode
+    how: dict[str, Any] = {"env": environment(), "preexec_fn": end_with_parent}
+    status = subprocess.run(command, check=False, stdout=out, **how).returncode
     if status not in passing:
         raise UserError(f"python -m {module} stopped with status {status} (its message is above)")
     return status

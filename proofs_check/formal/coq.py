@@ -23,6 +23,7 @@ from filelock import FileLock, Timeout
 
 from fspo.base.errors import UserError
 from fspo.base.files import cache_folder, remove_parts, whole_folder
+from fspo.base.processes import end_with_parent
 
 PACKAGES = ("coq", "libcoq-stdlib", "libcoq-core-ocaml", "libzarith-ocaml", "libfindlib-ocaml", "libgmp10")
 NO_DOWNLOAD = "FSPO_NO_DOWNLOAD"
@@ -90,7 +91,13 @@ def run_coqc(
     command = [coq.program, "-q", "-Q", str(library or folder), "FSPO", f"{name}.v"]
     try:
         done = subprocess.run(
-            command, cwd=folder, env=_environment(coq, folder), capture_output=True, text=True, timeout=seconds
+            command,
+            cwd=folder,
+            env=_environment(coq, folder),
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+            preexec_fn=end_with_parent,
         )
     except subprocess.TimeoutExpired:
         return Compilation(False, "", f"coqc did not finish {name}.v within {seconds:g} s", ended=False)

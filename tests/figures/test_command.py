@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 
-import pandas as pd
 import pytest
 
 from analysis.options import Options
@@ -95,16 +94,6 @@ def test_bad_input_names_the_cure(case_runs, tmp_path, arguments, message):
     values = [str(places.get(a, a)) for a in arguments]
     with pytest.raises(UserError, match=message):
         main([*values, "--output", str(tmp_path / "out")])
-
-
-def test_csv_tables_are_read_where_there_is_no_parquet(tmp_path, case_tables):
-    folder = tmp_path / "fspo" / "analysis"
-    folder.mkdir(parents=True)
-    frame = case_tables("near-one")["lre"]
-    frame.to_csv(folder / "lre.csv", index=False)
-    read = load([tmp_path / "fspo"])["lre"]
-    columns = ["trained_rule", "rule", "source", "target", "measure", "norm", "estimate", "ci_low", "ci_high"]
-    pd.testing.assert_frame_equal(read[columns], frame[columns], check_dtype=False)
 
 
 def test_runs_of_one_name_are_told_apart(tmp_path, case_tables):

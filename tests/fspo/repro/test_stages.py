@@ -1,7 +1,12 @@
 """Stages are done once for one set of options; training processes resume, runs of other options are put aside."""
 
+import contextlib
 import json
+import os
+import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -140,11 +145,6 @@ def test_prepare_takes_up_a_run_of_the_same_options(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's parent-death signal is Linux's")
 def test_children_die_with_a_killed_parent(tmp_path: Path) -> None:
-    import os
-    import signal
-    import subprocess
-    import time
-
     script = (
         "import subprocess, sys, time\n"
         "from fspo.base.processes import end_with_parent\n"
@@ -168,3 +168,45 @@ def test_children_die_with_a_killed_parent(tmp_path: Path) -> None:
         time.sleep(0.1)
     os.kill(child, signal.SIGKILL)
     pytest.fail("the child outlived its parent")
+
+
+def of_group(group: int, word: str = "") -> list[int]:
+    """Processes of a process group whose command line has a word, without those that only wait to be reaped."""
+    found = []
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, _, number = file.read_text().rpartition(")")[2].split()[:3]
+            if int(number) == group and state != "Z" and word in (file.parent / "cmdline").read_text():
+                found.append(int(file.parent.name))
+    return found
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
+@pytest.mark.parametrize("reproduction", [True, False])
+@pytest.mark.parametrize("seconds", [0.0, 5.0])  # as the workers start, and as they work
+def test_ctrl_c_in_the_checks_leaves_no_process_and_no_traceback(
+    tmp_path: Path, reproduction: bool, seconds: float
+) -> None:
+    words = ["--method", "simulated", "--jobs", "2", "--out", str(tmp_path / "out")]
+    code = "from fspo.repro.stages import run_module; from fspo.base.errors import run_cli; "
+    code += f"run_cli(lambda: run_module('proofs_check', *{words}))"
+    command = [sys.executable, *(["-c", code] if reproduction else ["-m", "proofs_check", *words])]
+    given: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "start_new_session": True}
+    started = subprocess.Popen(command, env=stages.environment(), text=True, **given)
+    until = time.monotonic() + 120
+    while len(of_group(started.pid, "spawn_main")) < 2 and time.monotonic() < until:
+        time.sleep(0.05)
+    time.sleep(seconds)
+    os.killpg(started.pid, signal.SIGINT)
+    try:
+        said, _ = started.communicate(timeout=30)  # ends when no process holds the pipe
+        until = time.monotonic() + 10
+        while (left := of_group(started.pid)) and time.monotonic() < until:  # a process that is ending
+            time.sleep(0.05)
+    finally:
+        for pid in of_group(started.pid):
+            os.kill(pid, signal.SIGKILL)
+    assert started.returncode == 130, said
+    assert "Traceback" not in said
+    assert said.count("interrupted") >= 1
+    assert not left
