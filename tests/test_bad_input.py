@@ -11,11 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import paper_repro
 from analysis.__main__ import main as analysis
 from figures.__main__ import main as figures
+from figures.page.command import main as report
 from fspo.base.errors import run_cli
 from fspo.evaluate import __main__ as evaluate
 from fspo.gradlog import GradLogWriter
@@ -34,6 +37,7 @@ COMMANDS: dict[str, Callable[[list[str]], object]] = {
     "sweep": lambda a: analysis(["sweep", *a]),
     "proofs": lambda a: proofs_check([*a, "--no-progress"]),
     "figures": figures,
+    "report": report,
     "repro": paper_repro.main,
     "train": lambda a: train.main(["--model.name_or_path", "/nowhere/model", *a]),
     "plan": plan.main,
@@ -113,6 +117,8 @@ analysis none --bims 4 -> did you mean --bins?
 analysis foreign -> did not write it, so it is not overwritten
 doctor torn -> torn
 doctor badyaml -> config.yaml is no valid YAML
+doctor aliases -> an alias stands for another value: write it out
+train --output aliases --resume true -> an alias stands for another value: write it out
 doctor none --target .nan -> target
 doctor none --json file -> did not write it, so it is not overwritten
 import empty.csv -> empty.csv
@@ -136,14 +142,21 @@ proofs --seed -1 -> seed
 proofs --only T99 -> T99
 proofs --log torn -> torn
 proofs --strictt -> did you mean --strict?
+analysis pipe -> rollout-00000009-rank-0000.parquet: it is no regular file
+analysis twice -> rollout-00000009-rank-0000.parquet: its column length stands twice
+doctor pipe -> it is no regular file
+figures no-table -> acceptance.parquet cannot be read: run fspo analyse no-table again
+figures no-summary -> summary.json cannot be read: run fspo analyse no-summary again
+report no-table -> acceptance.parquet cannot be read: run `fspo analyse no-table` again
+report no-summary -> summary.json cannot be read: run `fspo analyse no-summary` again
+report {long} -> File name too long
+train --output {long} -> File name too long
 figures none -> none
 figures --theory --output full -> name a new or an empty folder
 figures --theory --width a3 -> a3
 figures --theory --only [nothing] -> nothing
 repro --target .nan -> target
-repro --rollouts 0 -> --rollouts 0 must be at least 1
-repro --seeds [0,0] -> each once
-repro --seeds [-1] -> --seeds -1
+repro --rollouts 0 -> unrecognized arguments: --rollouts 0
 repro --width a3 -> a3
 repro --output file -> is a file: name a folder
 repro --output foreign-repro -> none that fspo reproduce wrote
@@ -193,7 +206,7 @@ def write_run(path: Path, rule: str) -> None:
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with runs, good and bad, and with files that are not ours."""
     root = tmp_path_factory.mktemp("bad")
-    for name in ("none", "torn", "foreign", "foreign-file", "badyaml"):
+    for name in ("none", "torn", "foreign", "foreign-file", "badyaml", "aliases"):
         write_run(root / name, "none")
     write_run(root / "clipped", "fspo")
     for file in (root / "torn" / "gradlog").glob("*.parquet"):
@@ -218,10 +231,24 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "foreign-repro/quick/runs/mine.txt").write_text("mine")
     (root / "strange/gradlog/rollout-00000000-rank-0000.parquet").write_bytes(b"PAR1 nothing PAR1")
     (root / "badyaml/config.yaml").write_text("rule: [")
+    for name in ("pipe", "twice"):
+        (root / name / "gradlog").mkdir(parents=True)
+    os.mkfifo(root / "pipe/gradlog/rollout-00000009-rank-0000.parquet")
+    column = pa.array([1, 2])
+    twice = pa.Table.from_arrays([column, column], ["length", "length"])
+    twice = twice.replace_schema_metadata({"fspo.schema": "1.1"})
+    pq.write_table(twice, root / "twice/gradlog/rollout-00000009-rank-0000.parquet")
+    for name, damaged in (("no-table", "acceptance.parquet"), ("no-summary", "summary.json")):
+        write_run(root / name, "none")
+        assert analysis([str(root / name), "--rules", "[fspo]"]) == 0
+        (root / name / "analysis" / damaged).write_text("{}")
     (root / "table.csv").write_text("prompt_id,length,log_ratio,advantage\n0,5,0.1,1\n0,6,-0.1,-1\n")
     (root / "bare.csv").write_text("step,advantage\n0,1\n0,-1\n")
     (root / "empty.csv").write_text("")
     (root / "noise.parquet").write_bytes(b"\x00" * 64)
+    nested = [f"m{i}: &m{i} {{l: *m{i - 1}, r: *m{i - 1}}}\n" for i in range(1, 25)]  # 2^24 values in 600 bytes
+    (root / "aliases/config.yaml").write_text("m0: &m0 {x: 1}\n" + "".join(nested))
+    (root / "aliases/run.json").write_text("{}")
     (root / "list.yaml").write_text("- a\n- b\n")
     (root / "binary.yaml").write_bytes(b"\xff\xfe\x00rollouts")
     (root / "begun").mkdir()
@@ -254,7 +281,7 @@ def test_one_line_and_nothing_written(
     words: str, message: str, place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(place)
-    command, *arguments = shlex.split(words.format(huge=HUGE))
+    command, *arguments = shlex.split(words.format(huge=HUGE, long="x" * 300))
     assert message in refused(lambda: COMMANDS[command](arguments), place, capsys)
 
 

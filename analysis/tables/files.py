@@ -154,8 +154,9 @@ def read_tables(
             raise UserError(
                 f"{run} has no finished analysis: run `fspo analyse {run}{options_of(partition, on)}` first"
             )
+        again = f"run `fspo analyse {run}{options_of(partition, on)}` again"
+        read_summary(folder, again)
         for name in TABLES:
-            again = f"run `fspo analyse {run}{options_of(partition, on)}` again"
             parts[name].append(read_table(folder, name, again))
     full = {name: [p for p in found if len(p)] or found[:1] for name, found in parts.items()}
     return {

@@ -91,7 +91,6 @@ def run_cli(main: Callable[[], int | None]) -> NoReturn:
         if sys.stdout is not None:  # None if the command was started with standard output closed
             sys.stdout.flush()
     except BrokenPipeError:
-        _discard_output()
         status = 128 + 13
     except KeyboardInterrupt:
         print("interrupted: finished work is kept; run the same command again to go on", file=sys.stderr)
@@ -101,14 +100,9 @@ def run_cli(main: Callable[[], int | None]) -> NoReturn:
             raise
         said, status = in_one_line(error)
         print(f"error: {said}", file=sys.stderr)
-        if isinstance(error, OSError):
-            _discard_output()
-    sys.exit(status or 0)
-
-
-def _discard_output() -> None:
-    """Let standard output go nowhere: Python flushes it again when it exits, and would raise where it cannot be
-    written.
-    """
-    if sys.stdout is not None:
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:  # let it go nowhere: Python flushes it again when it exits, and would raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(status or 0)

@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 
 from fspo.base.errors import UserError
+from fspo.base.strict_yaml import StrictLoader
 
 CONFIG = "config.yaml"
 """File with the value of every option of the run."""
@@ -49,7 +50,7 @@ def saved_config(run: str | Path) -> dict[str, Any]:
     if not file.is_file():
         return {}
     try:
-        config = yaml.safe_load(file.read_text(encoding="utf-8"))
+        config = yaml.load(file.read_text(encoding="utf-8"), StrictLoader)
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise UserError(f"{file} is no valid YAML, restore it: {str(error).splitlines()[0]}") from error
     return config if isinstance(config, dict) else {}
