@@ -107,10 +107,10 @@ def part(claim: Claim, hypothesis: Hypothesis, task: str, estimates: pd.DataFram
         (estimates.task == task) & (estimates.runs == hypothesis.runs) & (estimates.estimand == hypothesis.estimand)
     ]
     rate = same.clip_rate.isna() if np.isnan(hypothesis.clip_rate) else np.isclose(same.clip_rate, hypothesis.clip_rate)
-    by_rule = {
-        name: same[rate & (same.rule == name)].dropna(subset="value").set_index("seed").value.sort_index()
-        for name in (hypothesis.rule, hypothesis.rival)
-    }
+    by_rule = {}
+    for name in (hypothesis.rule, hypothesis.rival):
+        own = pd.DataFrame(same[rate & (same.rule == name)])
+        by_rule[name] = pd.Series(own.value.to_numpy(), index=own.seed.to_numpy()).dropna().sort_index()
     rival = by_rule[hypothesis.rival] if hypothesis.rival else None
     values, p_for, p_against = tested(hypothesis, by_rule[hypothesis.rule], rival)
     mean, low, high = sample_interval(values)

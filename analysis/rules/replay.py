@@ -44,7 +44,7 @@ class Replay:
         starts = np.flatnonzero(np.diff(rows.step, prepend=rows.step[:1] - 1))
         for start, stop in zip(starts.tolist(), [*starts[1:].tolist(), len(rows.step)], strict=True):
             self.states[int(rows.step[start])] = self._online.rule
-            self._online.learn(excess[start:stop], rows.length[start:stop])
+            self._online.learn(excess[start:stop], rows.length[start:stop], rows.A[start:stop])
 
 
 def replay(rule: Rule, rows: Rows) -> dict[int, Rule]:

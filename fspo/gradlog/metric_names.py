@@ -122,7 +122,8 @@ METRICS = {
         "factor",
     ),
     ADAPTED + "PART": Metric(
-        "the present value of a part of a rule that follows a target: range_lo, range_hi, gamma", "as the option"
+        "the present value of a part of a rule that follows a target: range_lo, range_hi, gamma, gamma_hi",
+        "as the option",
     ),
     GRAD_NORM: Metric("mean over the updates made of the norm of the gradient before it is limited", "norm"),
     LEARNING_RATE: Metric("mean over the rollout's updates", "rate"),

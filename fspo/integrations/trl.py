@@ -208,7 +208,7 @@ class FSPOTrainer(LoggedTrainer):
         if self.rule.needs_stats:
             found["fspo/drift_per_token"].append(records.drift.mean().item())
         if rule.adapt != "none":
-            for name in ("range_lo", "range_hi", "gamma"):
+            for name in ("range_lo", "range_hi", "gamma", "gamma_hi"):
                 if (value := getattr(rule, name)) is not None:
                     found[f"rule/{name}"].append(value)
 

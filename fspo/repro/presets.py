@@ -184,6 +184,7 @@ def planned(design: Design, task: str, out: Path, threads: int) -> Iterator[Plan
                     "threads": threads,
                     "rule.advantage": COMPARED_ADVANTAGE,
                 }
-                options |= TASKS[task] | runs.options | (SCORED if number < runs.scored else {}) | own
+                scored = SCORED if number < runs.scored else {}
+                options |= {**TASKS[task], **runs.options, **scored, **own}
                 words = tuple(word for key, value in options.items() for word in (f"--{key}", str(value)))
                 yield PlannedRun(task, name, arm, seed, Job(options["output"], words, runs.rollouts))

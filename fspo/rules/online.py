@@ -18,6 +18,7 @@ from jaxtyping import Float, Real
 
 from fspo.base.errors import UserError
 from fspo.rules import Rule, excess_quantile, scaled, standardized_excess
+from fspo.rules.clip import WAYS
 
 GAIN = 0.5
 """Least gain of an adaptive band. Each step changes log(range) by the gain times (target - accepted share).
@@ -37,12 +38,12 @@ If the lengths in the first update are nearly equal, a smaller divisor would mak
 
 @dataclass
 class OnlineState:
-    """State of an adaptive band as plain numbers, kept in a run's checkpoint so that the run can be resumed.
+    """What an adaptive band, or one side of it, has learnt, as plain numbers.
 
     Attributes
     ----------
     updates : int
-        Number of updates that the band has learnt from.
+        Number of updates that it has learnt from.
     log_scale, slope : float
         The parameter theta of T14: the half-width is the template's times ``exp(log_scale + slope * z)``, where z is
         the standardized logarithm of the length.
@@ -61,6 +62,10 @@ class OnlineState:
 class OnlineRule:
     """A rule whose band changes after each update to reach a target acceptance.
 
+    A band whose exponent is learnt on responses with non-zero advantage has two sides, each with a range and an
+    exponent of its own: the lower one learns from the responses with A < 0, which it alone can clip, the upper one from
+    those with A > 0. Every other band has one factor, and at most one exponent, for both half-widths.
+
     Parameters
     ----------
     rule : Rule
@@ -76,17 +81,25 @@ class OnlineRule:
 
     def __init__(self, rule: Rule, state: dict[str, Any] | None = None) -> None:
         self.template = rule
+        self.two_sided = (
+            rule.adapt == "exponent" and rule.target_rate == "update" and WAYS[rule.outside].cuts == "active"
+        )
+        names = ("below", "above") if self.two_sided else ("both",)
+        given = (state or {}) if self.two_sided else {"both": state or {}}
         try:
-            self._state = OnlineState(**(state or {}))
-        except TypeError as error:
+            if not set(given) <= set(names):
+                raise TypeError(f"it holds {', '.join(given)}")
+            self._sides = {name: OnlineState(**given.get(name, {})) for name in names}
+        except (TypeError, AttributeError) as error:
             raise UserError(f"the checkpoint's state of rule {rule.label!r} is not of this version: {error}") from None
         self._target = 0.0 if rule.target is None else rule.target
         self._rule: Rule | None = None
 
     @property
     def state(self) -> dict[str, Any]:
-        """The `OnlineState` of the band as a dict of plain values, for a checkpoint."""
-        return asdict(self._state)
+        """The `OnlineState` of the band, or of its two sides by name, as plain values for a checkpoint."""
+        found = {name: asdict(side) for name, side in self._sides.items()}
+        return found if self.two_sided else found["both"]
 
     @property
     def rule(self) -> Rule:
@@ -96,14 +109,15 @@ class OnlineRule:
         return self._rule
 
     def _made(self) -> Rule:
-        s, rule = self._state, self.template
+        rule, sides = self.template, [*self._sides.values()]
         if rule.adapt == "range":
-            return scaled(rule, self._bounded(s.log_scale))
+            return scaled(rule, self._bounded(sides[0].log_scale))
         if rule.adapt == "exponent" and rule.gamma is not None:
             # ``_step``, which learns the slope, already keeps the band's exponent gamma within EXPONENTS. Here min and
             # max only remove rounding errors.
-            gamma = min(max(rule.gamma + s.slope / s.spread, EXPONENTS[0]), EXPONENTS[1])
-            return replace(scaled(rule, self._bounded(s.log_scale - s.slope * s.centre / s.spread)), gamma=gamma)
+            gammas = [min(max(rule.gamma + s.slope / s.spread, EXPONENTS[0]), EXPONENTS[1]) for s in sides]
+            factors = [self._bounded(s.log_scale - s.slope * s.centre / s.spread) for s in sides]
+            return replace(scaled(rule, *factors), gamma=gammas[0], gamma_hi=gammas[1] if self.two_sided else None)
         return rule
 
     def observe(self, S: Any, n: Any, A: Any, m: Any = None) -> None:
@@ -121,36 +135,36 @@ class OnlineRule:
             return
         S, n, A = (np.asarray(x, np.float64) for x in (S, n, A))
         excess = standardized_excess(self.template, S, n, A, m, self.template.target_rate)
-        lengths = n if self.template.target_rate == "band" else n[A != 0]
-        self.learn(excess, lengths)
+        counted = slice(None) if self.template.target_rate == "band" else A != 0
+        self.learn(excess, n[counted], A[counted])
 
-    def learn(self, excess: Float[np.ndarray, " N"], lengths: Real[np.ndarray, " N"]) -> None:
+    def learn(
+        self, excess: Float[np.ndarray, " N"], lengths: Real[np.ndarray, " N"], A: Real[np.ndarray, " N"]
+    ) -> None:
         """Learn from one update's responses. `observe` computes their excesses and calls this method.
 
         A response's excess is the factor on the template's half-widths at which its S lies on the band's edge.
 
         Parameters
         ----------
-        excess, lengths : arrays (N,)
-            Excess (from `standardized_excess`) and length of the responses that the target acceptance counts. An
-            excess that is not finite is left out.
+        excess, lengths, A : arrays (N,)
+            Excess (from `standardized_excess`), length and advantage of the responses that the target acceptance
+            counts. An excess that is not finite is left out.
         """
         good = np.isfinite(excess)
-        if not good.all():
-            excess, lengths = excess[good], lengths[good]
-        if excess.size == 0:
-            return
-        self._state.updates += self._step(excess, np.log(lengths))
+        for name, side in self._sides.items():
+            some = good if name == "both" else good & (A < 0 if name == "below" else A > 0)
+            if some.any():
+                side.updates += self._step(side, excess[some], np.log(lengths[some]))
         self._rule = None
 
-    def _step(self, excess: Float[np.ndarray, " N"], log_n: Float[np.ndarray, " N"]) -> bool:
+    def _step(self, s: OnlineState, excess: Float[np.ndarray, " N"], log_n: Float[np.ndarray, " N"]) -> bool:
         """Change the log scale and slope of the half-widths (theta of T14) after one update; return False if no range
         gives the target.
 
         The first call sets the range at which the target share of the responses is accepted. Each later call moves both
         numbers by the gain (at least `GAIN`) times how far the accepted share was from the target.
         """
-        s = self._state
         with_slope = self.template.adapt == "exponent"
         if s.updates == 0:
             try:

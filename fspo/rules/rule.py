@@ -63,6 +63,9 @@ class Rule:
         and ``power`` a range is a c: the half-width is ``c * n**gamma`` nats (gamma 1/2 but for ``power``).
     gamma : float, optional
         Exponent of ``power``; refused for the other shapes.
+    gamma_hi : float, optional
+        Exponent of the upper half-width of ``power``, where it is another than that of the lower; a band that follows a
+        target learns both.
     drift : {"none", "kl", "gaussian", "tilted"}
         Centre of the band per token: 0, ``-k3``, ``-sigma^2/2`` or ``+sigma^2/2`` (T13). k3 and sigma^2 are the
         minibatch's means over tokens of k3 and of the squared token log-ratio.
@@ -100,6 +103,7 @@ class Rule:
     range_lo: float = 0.0
     range_hi: float = 0.0
     gamma: float | None = None
+    gamma_hi: float | None = None
     drift: Drift = "none"
     drift_source: DriftSource = "two_pass"
     outside: Outside = "drop"
@@ -128,6 +132,8 @@ class Rule:
             raise UserError(f"rule {self.label!r}: gamma belongs to shape 'power' and to no other; set both or neither")
         if self.gamma is not None and not 0 <= self.gamma <= 2:
             raise UserError(f"rule {self.label!r}: gamma={self.gamma} must lie in [0, 2]; 0.5 is FSPO's")
+        if self.gamma_hi is not None and (self.gamma is None or not 0 <= self.gamma_hi <= 2):
+            raise UserError(f"rule {self.label!r}: gamma_hi={self.gamma_hi} must lie in [0, 2] and needs a gamma")
         self.clip.check(f"rule {self.label!r}")
         if self.weight == "geometric" and self.shape == "token":
             raise UserError(f"rule {self.label!r}: a geometric weight needs a sequence shape; use 'sequence'")
@@ -188,7 +194,8 @@ class Rule:
         if self.shape in EPS_SHAPES:
             below = math.inf if self.range_lo == 1 else -math.log1p(-self.range_lo)
             return scale * below, scale * math.log1p(self.range_hi)
-        return scale * self.range_lo, scale * self.range_hi
+        upper = scale if self.gamma_hi is None else n**self.gamma_hi
+        return scale * self.range_lo, upper * self.range_hi
 
     def with_dual_at(self, ratio: float) -> Rule:
         """Return the rule with a dual clip whose edge for a single token (n = 1) is the importance ratio ``ratio``.
@@ -313,8 +320,10 @@ class Rule:
         return float(np.mean(accepted))
 
 
-def scaled(rule: Rule, factor: float) -> Rule:
+def scaled(rule: Rule, factor: float, above: float | None = None) -> Rule:
     """Return the rule with both half-widths (nats) multiplied by ``factor``, so that their ratio stays the same.
+
+    Where ``above`` is given, which no range that is an eps takes, it is the factor of the upper half-width.
 
     Raises
     ------
@@ -331,7 +340,8 @@ def scaled(rule: Rule, factor: float) -> Rule:
                 "look for log-ratios that are broken, or ask for a lower acceptance"
             )
         return replace(rule, range_lo=lo, range_hi=math.expm1(log_hi))
-    return replace(rule, range_lo=factor * rule.range_lo, range_hi=factor * rule.range_hi)
+    upper = factor if above is None else number("above", above, 0, above=True)
+    return replace(rule, range_lo=factor * rule.range_lo, range_hi=upper * rule.range_hi)
 
 
 def checked_rows(

@@ -284,7 +284,7 @@ class Trainer:
         self.log.update(batch, records, step=step, since=since, epoch=epoch)
         add_update(counts, records, rule, config, since=since, epoch=epoch)
         if self.is_main and rule.adapt != "none":
-            for name in ("range_lo", "range_hi", "gamma"):
+            for name in ("range_lo", "range_hi", "gamma", "gamma_hi"):
                 if (value := getattr(rule, name)) is not None:
                     counts.add(metric.ADAPTED + name, value)
         self.state = replace(self.state, step=step + 1)

@@ -28,7 +28,8 @@ def drift(name: str, s: Floats, lengths: Floats, mass: Floats) -> float:
     tokens = mass @ lengths
     k3 = sum(mass[i] * (math.exp(x) - 1 - x) for i, row in enumerate(s) for x in row) / tokens
     square = sum(mass[i] * x * x for i, row in enumerate(s) for x in row) / tokens
-    return dict(zip(DRIFTS, (0.0, -k3, -square / 2, square / 2), strict=True))[name]
+    centres = dict(zip(map(str, DRIFTS), (0.0, -k3, -square / 2, square / 2), strict=True))
+    return float(centres[name])
 
 
 def multiplier(outside: str, dual: float | None, S: float, A: float, lo: float, hi: float, centre: float) -> float:

@@ -4,6 +4,7 @@ import json
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -79,7 +80,8 @@ def test_average_acceptance_is_within_the_bound_of_t14_for_any_sequence(updates,
 @pytest.mark.parametrize(("exponent", "fair"), [(0.65, True), (0.35, True), (0.65, False)])
 def test_exponent_goes_to_that_of_the_spread_and_the_plain_band_does_not(exponent, fair):
     rng = np.random.default_rng(4)
-    rule = Rule("power", 0.03, 0.03, gamma=0.5, adapt="exponent" if fair else "range", target=0.8)
+    adapt = "exponent" if fair else "range"
+    rule = Rule("power", 0.03, 0.03, gamma=0.5, adapt=adapt, target=0.8, target_rate="band")
     online, gammas, slopes = OnlineRule(rule), [], []
     for t in range(300):
         S, n, A = gaussian_rows(rng, 256, exponent=exponent)
@@ -93,6 +95,41 @@ def test_exponent_goes_to_that_of_the_spread_and_the_plain_band_does_not(exponen
         assert np.mean(slopes) == pytest.approx(0, abs=4 * np.std(slopes) / math.sqrt(len(slopes)) + 0.002)
     else:
         assert np.mean(slopes) < -0.02
+
+
+def test_each_side_learns_its_range_and_its_exponent_from_its_own_sign():
+    """S is spread as .06 n^.3 where A > 0 and as .01 n^.7 where A < 0: one of ten of each sign is clipped, at every
+    length, though the signs differ in number, too."""
+    rng = np.random.default_rng(9)
+    rule = Rule("power", 0.03, 0.03, gamma=0.5, adapt="exponent", target=0.9)
+    online, learnt, shares = OnlineRule(rule), [], []
+    for t in range(400):
+        n = np.exp(rng.uniform(np.log(4), np.log(2048), 512)).round()
+        A = np.where(rng.random(512) < 0.7, 1.0, -1.0)
+        S = np.where(A > 0, 0.06 * n**0.3, 0.01 * n**0.7) * rng.standard_normal(512)
+        now = online.rule
+        if t >= 100:
+            learnt.append((now.gamma, now.gamma_hi))
+            cut = now.apply(S, n, A).side != 0
+            shares.append(
+                [cut[(A * sign > 0) & (long == (n > 90))].mean() for sign in (1, -1) for long in (True, False)]
+            )
+        online.observe(S, n, A)
+    assert np.mean(learnt, axis=0) == pytest.approx([0.7, 0.3], abs=0.03)
+    assert np.mean(shares, axis=0) == pytest.approx([0.1] * 4, abs=0.01)
+    assert set(online.state) == {"below", "above"}
+
+
+def test_a_side_without_its_sign_stays_and_other_ways_outside_have_one_side():
+    n = np.full(50, 16.0)
+    S = np.linspace(0.01, 0.5, 50)
+    online = OnlineRule(Rule("power", 0.03, 0.04, gamma=0.5, adapt="exponent", target=0.9))
+    online.observe(S, n, np.ones(50))
+    assert (online.rule.range_lo, online.rule.gamma) == (0.03, 0.5)
+    assert online.rule.half_widths(n)[1][0] == pytest.approx(0.455)  # midway between the 45th and the 46th of 50
+    assert not OnlineRule(Rule("power", 0.03, 0.03, gamma=0.5, adapt="exponent", target=0.9, outside="cap")).two_sided
+    with pytest.raises(UserError, match="needs a gamma"):
+        Rule("sqrt", 0.03, 0.03, gamma_hi=0.5)
 
 
 @pytest.mark.parametrize("adapt", ["range", "exponent"])
@@ -114,8 +151,8 @@ def test_an_excess_that_is_not_finite_teaches_nothing(adapt):
     rng = np.random.default_rng(3)
     excess, lengths = np.abs(rng.standard_normal(60)), np.full(60, 4.0)
     one, two = (OnlineRule(Rule("power", 0.3, 0.3, gamma=0.5, adapt=adapt, target=0.8)) for _ in range(2))
-    one.learn(excess, lengths)
-    two.learn(np.append(excess, [np.nan, np.inf]), np.append(lengths, [4.0, 900.0]))
+    one.learn(excess, lengths, np.ones(60))
+    two.learn(np.append(excess, [np.nan, np.inf]), np.append(lengths, [4.0, 900.0]), np.ones(62))
     assert two.state == one.state
 
 
@@ -136,7 +173,7 @@ def test_exponent_stays_within_its_bounds_to_the_last_bit(gamma):
         for power in (-1.5,) * 40 + (3.0,) * 40:
             n = np.exp(rng.uniform(1, 8, 64)).round()
             online.observe(0.05 * rng.standard_normal(64) * (n / 100) ** power, n, np.ones(64))
-            ends.add(online.rule.gamma)
+            ends.add(online.rule.gamma_hi)
     assert (min(ends), max(ends)) == (0.0, 2.0)
 
 
@@ -146,7 +183,7 @@ def test_a_first_update_of_like_lengths_does_not_make_the_exponent_swing(spread)
     for t in range(200):
         n = np.exp(np.log(600) + (spread if t == 0 else 1.0) * rng.standard_normal(256)).round().clip(1)
         online.observe(SIGMA * np.sqrt(n) * rng.standard_normal(256), n, np.ones(256))
-        gammas.append(online.rule.gamma)
+        gammas.append(online.rule.gamma_hi or 0.5)
     assert np.mean(gammas[60:]) == pytest.approx(0.5, abs=0.05)
     assert max(gammas[60:]) - min(gammas[60:]) < 0.5
 
@@ -213,7 +250,9 @@ def test_trainer_bands_are_those_of_a_replay_of_its_own_log(adapt, rate, tmp_pat
             if log.column("updates_since_rollout")[at][0] > 0:
                 online.observe(S, n, A)
     assert len(widths) > 1  # it did move
-    assert run.state.online["updates"] == online.state["updates"] > 0
+    learnt = [pd.json_normalize(state).filter(like="updates").to_numpy() for state in (run.state.online, online.state)]
+    assert np.array_equal(*learnt)
+    assert learnt[0].min() > 0
 
 
 def test_a_resumed_run_has_the_undisturbed_runs_bands(tmp_path):
