@@ -53,10 +53,12 @@ def main(arguments: list[str]) -> int:
         print("\n".join(diagnosis.lines(verbose=args.verbose)))
     if args.json is not None:
         print(f"all answers: {args.json}")
-    if logged := [
-        run for run, seen in zip(args.runs, diagnoses, strict=True) if seen.ratio_known and log_paths(Path(run))
-    ]:
-        print(next_step("analyse", logged))
+    logged: dict[str, list[str]] = {}
+    for run, seen in zip(args.runs, diagnoses, strict=True):
+        if seen.ratio_known and log_paths(Path(run)):
+            logged.setdefault("" if seen.on == "update" else f" --on {seen.on}", []).append(run)
+    for on, runs in logged.items():
+        print(next_step("analyse", runs, on))
     if any(d.fails(args.fail_on) for d in diagnoses):
         return 1
     return 2 if any(d.blind for d in diagnoses) else 0

@@ -21,6 +21,7 @@ from analysis.doctor.patient import Rows
 from analysis.doctor.recomputed import USUAL, Recomputed
 from analysis.doctor.selection import Selection
 from analysis.doctor.tokens import TokenLaw
+from analysis.importing.digest import digest_of
 from analysis.log.loading import IN_MEMORY
 from analysis.log.partition import LENGTH
 from analysis.log.stream import Stream
@@ -52,7 +53,7 @@ ON_ALL_ROWS = (
     *("band", "clip", "sums", "uses", "estimator", "counters", "log"),
     *("before_update", "mean_weight", "k1_k3", "weight_by_length", "drift_sign", "direction"),
     *("counted_twice", "values_of_s", "length_pile", "sorted_minibatches", "advantage_by_length"),
-    *("sampler_law", "engine", "correction", "staleness", "selection", "tokens"),
+    *("mismatch", "correction", "staleness", "selection", "tokens"),
 )
 """Names of the checks that are made from counts and sums over every row of the log."""
 CHECKS = (*ON_KEPT_ROWS, *ON_ALL_ROWS)
@@ -124,7 +125,7 @@ class Doctor:
         imported = "imported_from" in metadata
         recomputed = Recomputed(rule, _rule(metadata, "correction"), _estimator(config), imported)
         kept = Kept(path, rule, aggregation_of(path, metadata), imported, most=most)
-        mismatch = Mismatch(recomputed.correction, _one_program(config), imported)
+        mismatch = Mismatch(recomputed.correction, _one_program(config), imported, digest_of(path))
         laws, coincidences = Laws(float32=_float32(config)), Coincidences(limit=_limit(config))
         return Doctor(path, kept, recomputed, mismatch, laws, coincidences=coincidences, target=target)
 
@@ -215,9 +216,10 @@ class Doctor:
         answers += self.recomputed.answers(self._files(), selected=selection.found) + self.laws.answers()
         answers += self.coincidences.answers() + self.mismatch.answers() + [selection, self.tokens.answer()]
         label = self.kept.rule.label if self.kept.rule else "unknown"
-        known = any(patient.rows.has(ratio.log_ratio) for ratio in RATIO_COLUMNS.values() if ratio.log_ratio)
+        ratios_known = [on for on in ("update", "engine", "behaviour") if patient.rows.has(RATIO_COLUMNS[on].log_ratio)]
+        known = bool(ratios_known)
         notes = patient.notes if known or not self.kept.rows else (*patient.notes, NO_RATIO)
-        return Diagnosis(str(self.path), label, self.kept.rows, tuple(answers), notes, known)
+        return Diagnosis(str(self.path), label, self.kept.rows, tuple(answers), notes, known, *ratios_known[:1])
 
     def _note(self, *lines: str) -> None:
         self.notes += [line for line in lines if line not in self.notes]

@@ -117,6 +117,7 @@ class Diagnosis:
     answers: tuple[Answer, ...]
     notes: tuple[str, ...] = field(default=())
     ratio_known: bool = True  # whether some row has a log-ratio, so that `fspo analyse` can say something
+    on: str = "update"  # the log-ratio that `fspo analyse --on` can be about
 
     @property
     def findings(self) -> list[Answer]:
@@ -171,6 +172,7 @@ class Diagnosis:
                 out += [f"    {evidence}" for evidence in answer.evidence]
         elif passed:
             out.append("  clear: " + ", ".join(a.id for a in passed))
+            out += [f"  {a.id}: {a.summary}" for a in passed if a.id == "mismatch"]
         for why, group in groupby(sorted(left, key=lambda a: a.summary), key=lambda a: a.summary):
             out.append(f"  not checked {', '.join(a.id for a in group)}: {why}")
         for answer in self.findings:

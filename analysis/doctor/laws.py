@@ -225,7 +225,7 @@ class Laws:
             "compute old and new log-probabilities of the same tokens by the same code, at the sampling temperature; "
             "log the sampler's log-probabilities (engine_log_ratio)",
             *line.evidence("S before"),
-            since=line.first,
+            since=line.since(),
         )
 
     def _weight(self) -> Answer:

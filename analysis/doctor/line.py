@@ -5,7 +5,7 @@ which theory says is 0, grows with the length L.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -21,6 +21,11 @@ OFFSET = 0.02
 """Smallest mean of x + k3, in nats, that is reported, for a log-ratio x that should be 0 apart from noise. k3 is the
 sum of e^s - 1 - s over the token log-ratios s of x.
 """
+
+CARRIERS = 64
+"""Number of rows with the largest x^2 / L that are kept by name."""
+SERIES = 8
+"""Least number of rollouts over which a trend of x is judged."""
 
 
 @dataclass
@@ -43,18 +48,22 @@ class Line:
     square_over: float = 0.0  # sum over rows of y^2 / L, y the measured log-ratio x plus its k3
     size: float = 0.0  # sum over rows of x^2 / L, x the measured log-ratio
     spread: float = 0.0  # sum over rows of 2 k3 / L, which is about the mean square of a row's token log-ratios
-    least: float = math.inf
-    most: float = -math.inf
-    first: int | None = None  # the first rollout in which the measured log-ratio is not always 0
+    # For each rollout with a row: number of rows and sum of x^2 / L.
+    rollouts: dict[int, Floats] = field(default_factory=dict)
+    # Of the rows with the largest x^2 / L: x^2 / L, x, rollout, number of the response.
+    largest: Floats = field(default_factory=lambda: np.zeros((0, 4)))
+    # For each half octave of lengths: number of rows, sums of log L, x, x^2, x^3 and x^4.
+    halves: Floats = field(default_factory=lambda: np.zeros((64, 6)))
 
-    def add(self, x: Floats, L: Floats, rollout: Ints, k3: Floats | None = None) -> None:
+    def add(self, x: Floats, L: Floats, rollout: Ints, k3: Floats | None = None, response: Ints | None = None) -> None:
         """Add the rows (N,) to the sums, but for those whose log-ratio ``x`` is not finite.
 
-        ``k3`` (N,) is the k3 of ``x``, NaN where unknown.
+        ``k3`` (N,) is the k3 of ``x``, NaN where unknown; ``response`` (N,) numbers the responses.
         """
         good = np.isfinite(x)
         k3 = np.full(len(x), np.nan) if k3 is None else k3
-        x, L, rollout, k3 = x[good], L[good], rollout[good], k3[good]
+        response = np.zeros(len(x), np.int64) if response is None else response
+        x, L, rollout, k3, response = x[good], L[good], rollout[good], k3[good], response[good]
         if not len(x):
             return
         y = x + k3
@@ -72,14 +81,88 @@ class Line:
         self.square_over += float((y * y) @ each)
         self.size += float((x * x) @ each)
         self.spread += float(twice @ each)
-        self.least, self.most = min(self.least, float(x.min())), max(self.most, float(x.max()))
-        if self.first is None and np.any(x):
-            self.first = int(rollout[np.flatnonzero(x)[0]])
+        number, code = np.unique(rollout, return_inverse=True)
+        for r, n, square in zip(number.tolist(), np.bincount(code), np.bincount(code, x * x * each), strict=True):
+            sums = self.rollouts.setdefault(r, np.zeros(2))
+            sums += (n, square)
+        rows = np.concatenate([self.largest, np.stack([x * x * each, x, rollout, response], 1)])
+        self.largest = rows[np.argsort(-rows[:, 0], kind="stable")[:CARRIERS]]
+        half = (2 * np.log2(L)).astype(np.int64)
+        for k, values in enumerate((np.ones_like(x), np.log(L), x, x**2, x**3, x**4)):
+            self.halves[:, k] += np.bincount(half, values, len(self.halves))
 
     @property
     def rms(self) -> float:
         """Root mean square over rows of x / sqrt(L), x the measured log-ratio, in nats."""
         return math.sqrt(self.size / self.n) if self.n else math.nan
+
+    @property
+    def typical(self) -> float:
+        """Size of x / sqrt(L) without the rows that carry most of it, in nats."""
+        gone = self.largest[: len(self.carriers()[0]), 0]
+        return math.sqrt(max(self.size - float(gone.sum()), 0.0) / max(self.n - len(gone), 1.0))
+
+    @property
+    def last(self) -> float:
+        """Root mean square of x / sqrt(L) in the last quarter of the rollouts, in nats."""
+        return self._quarters()[1]
+
+    def _quarters(self) -> tuple[float, float]:
+        sums = np.array([self.rollouts[r] for r in sorted(self.rollouts)]).reshape(-1, 2)
+        quarter = max(len(sums) // 4, 1)
+        ends = (part.sum(0) for part in (sums[:quarter], sums[-quarter:]))
+        first, last = (math.sqrt(square / n) if n else 0.0 for n, square in ends)
+        return first, last
+
+    def rise(self) -> float:
+        """Return how many times as large x / sqrt(L) is in the last quarter of the rollouts as in the first.
+
+        Return 1 where fewer than ``SERIES`` rollouts, or no monotone trend over them (Kendall, 1 in 1000), show it.
+        """
+        if len(self.rollouts) < SERIES:
+            return 1.0
+        from scipy.stats import kendalltau
+
+        sizes = [square / n for _, (n, square) in sorted(self.rollouts.items())]
+        trend = kendalltau(range(len(sizes)), sizes)
+        first, last = self._quarters()
+        return last / first if trend.statistic > 0 and trend.pvalue < 1e-3 and first > 0 else 1.0
+
+    def since(self) -> int | None:
+        """Return the first rollout in which x / sqrt(L) is more than half as large as in all rows; None without one."""
+        return next((r for r, (n, square) in sorted(self.rollouts.items()) if square / n > self.rms**2 / 4), None)
+
+    def carriers(self) -> tuple[list[tuple[int, int, float]], float]:
+        """Return the few rows that carry 90 % of the sum of x^2 / L, each as rollout, response and x; and their share.
+
+        The list is empty if more than one row of twenty does, or the largest |x| is below 1 nat.
+        """
+        share = np.cumsum(self.largest[:, 0]) / self.size if self.size > 0 else np.zeros(0)
+        k = int(np.searchsorted(share, 0.9)) + 1
+        if k > len(share) or k > 0.05 * self.n or np.abs(self.largest[:k, 1]).max() < 1:
+            return [], 0.0
+        return [(int(r), int(i), float(x)) for _, x, r, i in self.largest[:k]], float(share[k - 1])
+
+    def growth(self) -> tuple[float, float, float]:
+        """Return the exponent h with which the standard deviation of x grows as L^h, and its 95 % interval.
+
+        It is .5 for noise of the tokens. The line is fitted to the logarithm of the standard deviation in half octaves
+        of L, whose variance is (kurtosis - 1) / (4 n). All are NaN unless two of them have 20 rows.
+        """
+        n, u, *sums = self.halves[self.halves[:, 0] >= 20].T
+        if len(n) < 2:
+            return math.nan, math.nan, math.nan
+        u, (m, square, third, fourth) = u / n, (x / n for x in sums)
+        variance = square - m**2
+        if not np.all(variance > 1e-12 * square):
+            return math.nan, math.nan, math.nan
+        kurtosis = (fourth - 4 * m * third + 6 * m**2 * square - 3 * m**4) / variance**2
+        weight = 4 * n / np.maximum(kurtosis - 1, 0.5)
+        away = u - weight @ u / weight.sum()
+        slope, half = weight @ (away * np.log(variance)) / 2, t_quantile(np.inf)
+        spread = float(weight @ away**2)
+        slope, half = float(slope) / spread, half / math.sqrt(spread)
+        return slope, slope - half, slope + half
 
     @property
     def of_tokens(self) -> float:
@@ -104,32 +187,26 @@ class Line:
         return a, b, math.sqrt(rest * self.L / determinant), math.sqrt(rest * self.over / determinant)
 
     def cause(self, sampler: str) -> str:
-        """Name a likely cause of the measured log-ratio x, from the line fitted to x + k3 over L and the extremes of x.
+        """Name a likely cause of the measured log-ratio x, from the line fitted to x + k3 over L.
 
-        ``sampler`` names the log-probabilities that x compares with the trainer's. Where neither the mean of x + k3
-        differs from 0 nor x lies on one side of 0, noise is named.
+        ``sampler`` names the log-probabilities that x compares with the trainer's. Where the mean of x + k3 does not
+        differ from 0, noise is named.
         """
-        a, b, a_error, _ = self.fit()
-        per_response = abs(a) > 5 * a_error and abs(a) > 2 * abs(b) * self.L / self.n
-        if not (self.systematic() or self.one_sided):
+        if not self.systematic():
             return f"{sampler} and the trainer's differ by noise: its mean is -E[k3], as of two laws of which one drew"
-        if per_response:
-            token = "has a token less" if a < 0 else "has a token more"
+        if self.per_response:
+            token = "has a token less" if self.fit()[0] < 0 else "has a token more"
             return f"it does not grow with the length: the sum of {sampler} {token} than the trainer's"
-        if self.one_sided and self.x < 0:
-            return "it is never above 0 and grows with the length: tokens were drawn by top-p or top-k, or masked"
         return (
             f"it grows with the length: {sampler} are not those of the law that drew, but of another temperature, of "
             "other weights or of another model"
         )
 
     @property
-    def one_sided(self) -> bool:
-        """Whether the log-ratio x lies nearly on one side of 0.
-
-        It does if the largest |x| of one sign is at most 2 % of the largest |x| of the other sign.
-        """
-        return min(-self.least, self.most) <= 0.02 * max(-self.least, self.most)
+    def per_response(self) -> bool:
+        """Whether the mean of x + k3 is mainly a constant of each response, whatever its length."""
+        a, b, a_error, _ = self.fit()
+        return abs(a) > 5 * a_error and abs(a) > 2 * abs(b) * self.L / self.n
 
     def evidence(self, name: str) -> tuple[Evidence, ...]:
         """Return what the doctor shows as evidence about the measured log-ratio x: the root mean square of x / sqrt(L),
@@ -142,6 +219,7 @@ class Line:
         law = f"{name} + k3 (law: 0)"
         return (
             Evidence(f"{name}: root mean square", self.rms, unit="nats per root token"),
+            Evidence(f"exponent of L with which the spread of {name} grows", *self.growth()),
             Evidence(f"{law}: part that does not grow with L", a, a - of_a, a + of_a, "nats"),
             Evidence(f"{law}: part for each token", b, b - of_b, b + of_b, "nats"),
         )

@@ -1,5 +1,5 @@
-"""Check the log-ratios other than S: the engine mismatch E of sampler and trainer, and the staleness D. Also check how
-much weight a correction of E or D + E leaves to responses of each length.
+"""Check the log-ratios other than S: the mismatch of sampler and trainer (E, or D + E where versions are unknown), the
+staleness D, and how much weight a correction of them leaves to responses of each length.
 """
 
 from __future__ import annotations
@@ -13,32 +13,60 @@ from analysis.doctor.findings import Answer, Evidence, Severity, clear, found, n
 from analysis.doctor.laws import EACH, GAINED, LOST, WEIGHT_MARGIN
 from analysis.doctor.line import FLOAT32, Line
 from analysis.doctor.patient import MIN_ROWS, Floats, Mask, Rows
+from analysis.importing.digest import Noticed, TokenDigest
 from analysis.rules.recompute import ratio
 from analysis.stats.anytime import AnytimeMean
-from fspo.rules import Rule, exponent, importance_weight
+from fspo.rules import CORRECTIONS, Rule, TokenMeans, exponent, importance_weight
 
 LARGE = 0.1
-"""Root mean square of E / sqrt(L), in nats, above which E is reported whatever its cause. A bfloat16 sampler with a
-float32 trainer gives about .04.
+"""Root mean square of the mismatch / sqrt(L), in nats, above which it is told whatever its cause. A bfloat16 sampler
+with a float32 trainer gives about .04.
 """
-WIDE = 0.5
-"""Standard deviation of D + E in some octave of lengths, nats, above which the mismatch of a run without a correction
-counts as unbounded. It is reported if E is also above half of ``LARGE``, or the standard deviation above twice this.
+CUT = 0.05
+"""A mismatch that looks like noise is told, for information, if the product mask cuts more than this share of the
+longest responses, or if it exceeds ``LARGE``.
 """
-THIRD, HALF = 1 / 3, 0.5
-"""Thresholds of the share of weight that a correction leaves: the sum of the responses' weights after it over the sum
-before it, in one octave of lengths (L to 2 L). A share below ``THIRD`` is reported. If the share is ``HALF`` or more in
-every octave, a large E that looks like noise (E[e^E] = 1, docs/theory.md, T16) is reported for information only.
+THIRD = 1 / 3
+"""A correction is reported if it leaves less than this share of the weight in some octave of lengths (L to 2 L): the
+sum of the responses' weights after it over the sum before it.
 """
 POSITIVE = 0.05
-"""In a sound run x + k3 has mean 0, and the check sampler_law assumes that it is above 0 in at least this share of the
-responses. x is E, or D + E where E is unknown; k3 is the sum of e^s - 1 - s over the token log-ratios s of x.
-Truncated sampling (top-p, top-k) makes x + k3 negative in all responses.
+"""In a sound run x + k3 has mean 0, and x + k3 is taken to be above 0 in at least this share of the responses. x is E,
+or D + E where E is unknown; k3 is the sum of e^s - 1 - s over the token log-ratios s of x. Truncated sampling (top-p,
+top-k) makes x + k3 negative in all responses.
 """
 STALE = 0.2
 """Root mean square of the staleness D of stale responses, nats, above which a run without a correction is reported."""
+RISE = 2.0
+"""The mismatch counts as growing over the run if its root mean square in the last quarter of the rollouts exceeds that
+in the first quarter by this factor.
+"""
 OCTAVES = 24
 SAMPLER = "the sampler's log-probs"
+RIVALS = {
+    "a product weight cut at 2": Rule("fixed", 0.5, 1.0, outside="cap", on="behaviour"),
+    "the product mask (mis)": CORRECTIONS["mis"],
+    "the geometric mask (geo-mask)": CORRECTIONS["geo-mask"],
+    "the sqrt mask (engine-sqrt)": CORRECTIONS["engine-sqrt"],
+}
+"""Corrections on responses that are compared on every mismatch: what each cuts, and what it leaves, by length."""
+BY_TOKENS = {
+    "placeholder": ("log-probs are missing and a placeholder stands for them", "leave these tokens out (mask them)"),
+    "mask": ("a mask is missing: the sampler's log-probs are 0 in runs of tokens that it did not draw", "mask them"),
+    "shift": ("the two columns of log-probs are shifted by a token", "shift one of them by a token"),
+    "weights": (
+        "tokens that the sampler was sure of are unlikely to the trainer, as no rounding makes them: the sampler had "
+        "other weights or another input",
+        "compare weights, prompt and template of sampler and trainer, and mask these responses",
+    ),
+    "nucleus": (
+        "the sampler's log-probs are normalised over a nucleus (top-p or top-k): they lie above the trainer's at "
+        "nearly all uncertain tokens",
+        "set top_p 1 and no top_k, or renormalise the trainer's log-probs over the same tokens",
+    ),
+}
+"""For each cause that an import names from the tokens (`analysis.importing.digest.TokenDigest.cause`): what it is, and
+how it is fixed."""
 
 
 @dataclass
@@ -55,29 +83,32 @@ class Mismatch:
         Whether the configuration says that sampler and trainer are one program at one precision, so that E is 0.
     imported : bool
         Whether the log was made from another trainer's table, in which the weights' version may not count updates.
+    tokens : TokenDigest, optional
+        What the import noticed about the table's tokens.
     """
 
     correction: Rule | None = None
     same: bool = False
     imported: bool = False
+    tokens: TokenDigest | None = None
     engine: Line = field(default_factory=Line)
+    both: Line = field(default_factory=Line)
     weight: AnytimeMean = field(default_factory=lambda: AnytimeMean(EACH))
     token: AnytimeMean = field(default_factory=lambda: AnytimeMean(EACH, LOST, GAINED))
     k3: float = 0.0
     below: AnytimeMean = field(default_factory=lambda: AnytimeMean(EACH))
-    # For each octave of lengths: number of rows, sum and sum of squares of D + E.
-    by_length: Floats = field(default_factory=lambda: np.zeros((OCTAVES, 3)))
     # For each octave of lengths: number of rows, sum of the weights after the correction, sum of the weights before it.
     kept: Floats = field(default_factory=lambda: np.zeros((OCTAVES, 3)))
-    cut_since: int | None = None
+    # For each rival and octave of lengths: number of responses, number of those that it cuts, sum of what it leaves.
+    rivals: Floats = field(default_factory=lambda: np.zeros((len(RIVALS), OCTAVES, 3)))
     # By lag (updates between the weights that sampled and the old weights): number of responses, number whose D
     # is known, sum of squares of these D, number whose D + E is known, sum of squares of these D + E.
     lags: dict[int, Floats] = field(default_factory=dict)
     stale_since: int | None = None
     contradicting: int = 0
-    # moved: number of rows logged after an update on their rollout, and how many of these rows have S != 0.
+    # moved: number of rows with a known S, and how many of them have S != 0; both also of rows after an update.
     # still: number of stale responses whose D is known, and how many of these responses have D exactly 0.
-    moved: Floats = field(default_factory=lambda: np.zeros(2))
+    moved: Floats = field(default_factory=lambda: np.zeros(4))
     still: Floats = field(default_factory=lambda: np.zeros(2))
 
     def add(self, rows: Rows, fair: Mask) -> None:
@@ -90,20 +121,23 @@ class Mismatch:
         c = rows.columns
         L, rollout, octave = rows.L, rows["rollout"], np.log2(rows.L).astype(np.int64)
         E, behaviour = c["engine_log_ratio"], ratio(c, "behaviour")
-        self.engine.add(E[first], L[first], rollout[first], c["engine_k3_sum"][first])
+        self.engine.add(E[first], L[first], rollout[first], c["engine_k3_sum"][first], rows["response_id"][first])
+        self.both.add(
+            behaviour[first], L[first], rollout[first], c["behaviour_k3_sum"][first], rows["response_id"][first]
+        )
         x = np.where(np.isfinite(E), E, behaviour)
         k3 = np.where(np.isfinite(E), c["engine_k3_sum"], c["behaviour_k3_sum"])
         drawn = first & fair
         self.weight.add((importance_weight(x) - 1)[drawn], rollout[drawn])
         self.token.add((k3 + x)[drawn], rollout[drawn])
         self.k3 += float(np.nansum(k3[drawn]))
-        # `below` tests whether x + k3 is above 0 in less than the share ``POSITIVE`` of the responses, with x = E, or D
-        # + E where E is unknown. In a row without k3 the sign of x counts instead, if |x| is at most 1 nat.
+        # `below` tests whether x + k3 is above 0 in less than the share ``POSITIVE`` of the responses. In a row without
+        # k3 the sign of x counts instead, if |x| is at most 1 nat.
         known = np.isfinite(k3)
         y = np.where(known, k3 + x, x)
         signed = drawn & np.isfinite(y) & (y != 0) & (known | (np.abs(x) <= 1))
         self.below.add(np.where(y[signed] > 0, POSITIVE - 1, POSITIVE), rollout[signed])
-        self._tally(self.by_length, octave, first & np.isfinite(behaviour), np.ones_like(L), behaviour, behaviour**2)
+        self._rivals(rows.take(first & np.isfinite(x)), x[first & np.isfinite(x)], k3[first & np.isfinite(x)])
         weight = c["correction_weight"]
         if self.correction is not None:
             base = importance_weight(exponent(ratio(c, self.correction.on), L, self.correction.weight))
@@ -116,109 +150,158 @@ class Mismatch:
         )
         known = first & np.isfinite(lag)
         self.contradicting += int(np.sum(known & (lag == 0) & np.isfinite(D) & (np.abs(D) > 1e-9)))
-        after = (rows["updates_since_rollout"] >= 1) & np.isfinite(rows.S)
-        self.moved += (after.sum(), np.sum(rows.S[after] != 0))
+        S = rows.S[np.isfinite(rows.S)]
+        after = rows.S[(rows["updates_since_rollout"] >= 1) & np.isfinite(rows.S)]
+        self.moved += (len(S), np.sum(S != 0), len(after), np.sum(after != 0))
         stale = known & (lag > 0) & np.isfinite(D)
         self.still += (stale.sum(), np.sum(D[stale] == 0))
         for number in np.unique(lag[known]):
             here = known & (lag == number)
             sums = self.lags.setdefault(int(number), np.zeros(5))
             sums[0] += here.sum()
-            for k, x in ((1, D[here]), (3, behaviour[here])):
-                sums[k : k + 2] += (np.isfinite(x).sum(), np.nansum(x * x))
+            for k, values in ((1, D[here]), (3, behaviour[here])):
+                sums[k : k + 2] += (np.isfinite(values).sum(), np.nansum(values * values))
         if self.stale_since is None and np.any(lag[known] > 0):
             self.stale_since = int(rollout[known & (lag > 0)].min())
 
+    def _rivals(self, rows: Rows, x: Floats, k3: Floats) -> None:
+        """Add what each of ``RIVALS`` does to responses with the log-ratio ``x`` (N,).
+
+        A drift is that of all rows given: the mean of k3 over their tokens or, where k3 is unknown, that of -x.
+        """
+        if not len(x):
+            return
+        L, octave, everything = rows.L, np.log2(rows.L).astype(np.int64), np.ones(len(x), bool)
+        rate = max(float(np.where(np.isfinite(k3), k3, -x).sum()) / float(L.sum()), 0.0)
+        for sums, rule in zip(self.rivals, RIVALS.values(), strict=True):
+            done = rule.apply(x, L, np.ones_like(x), np.zeros_like(x) + rule.centre(TokenMeans(rate, 2 * rate)))
+            cut = np.asarray(done.side != 0, np.float64)
+            self._tally(sums, octave, everything, np.ones_like(x), cut, np.asarray(done.clipped_weight, np.float64))
+
     @staticmethod
     def _tally(sums: Floats, octave: np.ndarray, which: np.ndarray, *values: Floats) -> None:
+        octave = np.minimum(octave, OCTAVES - 1)
         for k, x in enumerate(values):
-            sums[:, k] += np.bincount(octave[which], x[which], OCTAVES)[:OCTAVES]
+            sums[:, k] += np.bincount(octave[which], x[which], OCTAVES)
 
     def answers(self) -> list[Answer]:
-        """Return the answers of the checks of the mismatch: law of the sampler, engine, correction and staleness."""
-        return [self._law(), self._engine(), self._correction(), self._staleness()]
+        """Return the answers about the mismatch, about the run's correction of it, and about staleness."""
+        return [self._mismatch(), self._correction(), self._staleness()]
 
-    def _deviations(self) -> list[tuple[int, float]]:
-        """Return the least length and the standard deviation of D + E of each octave of lengths with enough rows."""
-        n, x, square = self.by_length.T
-        some = np.flatnonzero(n >= MIN_ROWS)
-        return [(2**k, math.sqrt(max(square[k] / n[k] - (x[k] / n[k]) ** 2, 0.0))) for k in some.tolist()]
+    def _mismatch(self) -> Answer:
+        """Say what differs between sampler and trainer, since when, how it grows with the length, and what to set.
 
-    def _law(self) -> Answer:
-        """Check whether e^E has mean 1. The mean is 1 if the sampler's logged log-probabilities are those of the
-        distribution that drew the tokens (docs/theory.md, T16).
+        A cause is named only if its own test says so: the import's tests of tokens, the carriers of the sum of squares,
+        the laws E[x + k3] = 0 and E[e^x] = 1 (docs/theory.md, T16), the side of 0 on which x lies, and the trend over
+        rollouts. If none does, x looks like noise, which is at most information.
         """
-        name, line = "sampler_law", self.engine
-        if line.n < MIN_ROWS:
-            return not_checked(name, "the log holds no engine_log_ratio")
+        name, of_E = "mismatch", self.engine.n >= MIN_ROWS
+        line = self.engine if of_E else self.both
+        cause = BY_TOKENS.get(self.tokens.cause) if self.tokens is not None and self.tokens.sampler else None
+        if line.n < MIN_ROWS and cause is None:
+            return not_checked(name, "the log holds neither engine_log_ratio nor behaviour_log_ratio")
+        x = "E" if of_E else "D + E"
+        title = f"{x} of sampler and trainer" + ("" if of_E else " (versions unknown: lag may be in it)")
         mean, low, high = self.weight.interval()
-        evidence = [Evidence("mean of e^E (law: 1)", 1 + mean, 1 + low, 1 + high), *line.evidence("E")]
-        broken = [self.weight.above] if mean > WEIGHT_MARGIN else []
-        if self.k3 > 0:
-            ends = [v * self.token.count / self.k3 for v in self.token.interval()]
-            evidence.append(Evidence("k1 over k3 of E (law: 1)", 1 - ends[0], 1 - ends[2], 1 - ends[1]))
-            if abs(self.token.mean) > WEIGHT_MARGIN:
-                broken.append(self.token.above if self.token.mean > 0 else self.token.below)
-        if line.one_sided and abs(line.x / line.n) > WEIGHT_MARGIN:
-            broken.append(self.below.above)
-        since = [rollout for rollout in broken if rollout is not None]
-        if line.rms <= FLOAT32 or not since:
-            return clear(
-                name, "E is near 0, or E[e^E] = 1; raw log-probs of truncated sampling would hide it", *evidence
+        evidence = [Evidence(f"mean of e^{x if of_E else '(D + E)'} (law: 1)", 1 + mean, 1 + low, 1 + high)]
+        evidence += line.evidence(x)
+        carriers, share = line.carriers()
+        since: int | None = line.since()
+        if self.tokens is not None and cause is not None:
+            noticed = getattr(
+                self.tokens, {"mask": "zeros", "weights": "confident"}.get(self.tokens.cause, self.tokens.cause), None
             )
-        return found(
-            name,
-            Severity.WARNING,
-            f"the sampler's log-probs are not those of the law that the trainer's weights give (mean of e^E "
-            f"{1 + mean:.3g}, law 1): {line.cause(SAMPLER)}",
-            "let the sampler return processed log-probabilities of the tokens that it drew (temperature and top-p "
-            "included), sum both over the same tokens, and set top_p 1 or correct for it",
-            *evidence,
-            since=min(since),
-        )
-
-    def _engine(self) -> Answer:
-        """Say how large the engine mismatch E is, and name a likely cause.
-
-        A large E is a warning. Its severity is only INFO if all of these hold: E looks like noise alone, the
-        configuration lets E differ from 0, the correction leaves enough weight at every length, and D + E is corrected
-        or spreads little.
-        """
-        name, line = "engine", self.engine
-        if line.n < MIN_ROWS:
-            return not_checked(name, "the log holds no engine_log_ratio")
-        spread, left = self._deviations(), self._left()
-        worst = min(left.values(), default=1.0)
-        evidence = (
-            *line.evidence("E"),
-            *(Evidence(f"sd of D + E, L from {at}", sd, unit="nats") for at, sd in spread),
-            *(Evidence(f"weight that the correction leaves, L from {at}", x, unit="share") for at, x in left.items()),
-        )
-        unbounded = self.correction is None and max((sd for _, sd in spread), default=0.0) > WIDE
-        if self.same and line.rms > FLOAT32:
-            what = "sampler and trainer are one program at one precision, and E is not 0"
-        elif line.rms > LARGE or (line.systematic() and line.rms > LARGE / 2):
-            what = "sampler and trainer differ far beyond rounding"
-        elif unbounded and (line.rms > LARGE / 2 or max(sd for _, sd in spread) > 2 * WIDE):
-            what = "the mismatch of sampler and trainer grows with the length, and no correction bounds it"
+            what, fix = f"{cause[0]}{_where(noticed)}", cause[1]
+        elif carriers:
+            places = ", ".join(f"rollout {r} response {i} ({v:+.3g} nats)" for r, i, v in carriers[:3])
+            number = f"{len(carriers)} of {line.n:.0f} responses carry {share:.0%} of it"
+            what, fix = f"{number}: {places}", "look at their tokens and mask them; the others are sound"
+            since = min(r for r, _, _ in carriers)
+        elif broken := self._broken(line):
+            since = min(broken[1], line.since() if line.since() is not None else broken[1])
+            what = f"{broken[0]} (mean of the weight {1 + mean:.3g}, law 1)"
+            fix = (
+                "let the sampler return processed log-probabilities of the tokens that it drew (temperature and top-p "
+                "included), sum both over the same tokens, and compare weights and versions"
+            )
+        elif self.same and line.rms > FLOAT32:
+            what = "sampler and trainer are one program at one precision, and E is not 0: its mean is that of noise"
+            fix = "compare temperature, weights' version and precision of sampler and trainer"
+        elif (rise := line.rise()) > RISE and line.last > LARGE / 4:
+            what = f"it rises over the run, {rise:.1f} times: the sampler leaves the trainer as weights move"
+            fix = "look at what the sampler gets of each update: all weights, the adapter, the scales, a cache"
         else:
-            return clear(
-                name,
-                "sampler and trainer agree up to rounding"
-                if line.rms <= FLOAT32
-                else "sampler and trainer differ as programs of another precision do",
-                *evidence,
-            )
-        harmless = not (self.same or line.systematic() or line.one_sided or unbounded or worst < HALF)
+            what, fix, since = "noise: its mean is -E[k3], as of two laws of which one drew", "", None
+        (rivals, of_rivals), worst = self._compared()
+        evidence += of_rivals
+        size = f"{title}: {line.rms:.2g} nats a root token"
+        growth = line.growth()
+        size += ", spread ~ L^{:.2f} [{:.2f}, {:.2f}]".format(*growth) if math.isfinite(growth[0]) else ""
+        if since is None and not (line.rms > LARGE or worst > CUT) and what.startswith("noise"):
+            text = "sampler and trainer agree up to rounding"
+            if line.rms > FLOAT32:
+                text = "sampler and trainer differ as programs of another precision do. " + rivals
+            return clear(name, text, *evidence)
+        noise = what.startswith("noise")
+        if noise:
+            fix = "nothing is wrong with the tokens; no product of token ratios stays near 1 over long responses"
+        advice = f"; where a correction is wanted, take a sqrt mask of range {max(2 * line.typical, 1e-3):.2g}"
         return found(
             name,
-            Severity.INFO if harmless else Severity.WARNING,
-            f"{what}: {line.cause(SAMPLER)}",
-            "compare temperature, weights' version and precision of sampler and trainer; a correction with a sqrt band "
-            "(engine-sqrt) bounds what is left alike at every length",
+            Severity.INFO if noise else Severity.WARNING,
+            f"{size}: {what}. {rivals}",
+            fix + (advice if noise or carriers else ""),
             *evidence,
-            since=line.first,
+            since=since,
         )
+
+    def _broken(self, line: Line) -> tuple[str, int] | None:
+        """Return the cause that a broken law of the sampler shows, and the rollout in which it was certain; or None."""
+        from scipy.stats import binom
+
+        tests = [self.weight.above] if self.weight.mean > WEIGHT_MARGIN else []
+        if self.k3 > 0 and abs(self.token.mean) > WEIGHT_MARGIN:
+            tests.append(self.token.above if self.token.mean > 0 else self.token.below)
+        certain = [rollout for rollout in tests if rollout is not None]
+        if line.systematic() and line.rms > LARGE / 2:
+            certain.append(line.since() or 0)
+        one_sided = self.below.above is not None and abs(line.x / line.n) > WEIGHT_MARGIN
+        certain += [self.below.above] if one_sided and self.below.above is not None else []
+        if not certain or line.rms <= FLOAT32:
+            return None
+        # A law is broken at the level of all laws; which of its causes it is may then be tested at 1 in 100.
+        positive = round((POSITIVE - self.below.mean) * self.below.count)
+        one_sided = self.below.count > 0 and line.x < 0 and not line.per_response
+        if one_sided and binom.cdf(positive, self.below.count, POSITIVE) < 0.01:
+            text = "it is hardly ever above 0 and grows with the length: tokens were drawn by top-p or top-k, or masked"
+            return text, min(certain)
+        return line.cause(SAMPLER), min(certain)
+
+    def _compared(self) -> tuple[tuple[str, list[Evidence]], float]:
+        """Say what each of ``RIVALS`` and the run's correction do to the shortest and to the longest responses.
+
+        Return the text with its evidence, and the share of the longest responses that the product mask cuts.
+        """
+        n = self.rivals[0, :, 0]
+        bins = np.flatnonzero((n > 0) & (n >= min(MIN_ROWS, n.sum() / 4)))
+        if not len(bins):
+            return ("", []), 0.0
+        ends = sorted({int(bins[0]), int(bins[-1])})
+        texts, evidence = [], []
+        for label, sums in zip(RIVALS, self.rivals, strict=True):
+            values = [float(x) for x in sums[ends, 2 if "weight" in label else 1] / sums[ends, 0]]
+            does = "leaves" if "weight" in label else "cuts"
+            texts.append(f"{label} {does} {' and '.join(f'{100 * value:.3g}' for value in values)} %")
+            evidence += [
+                Evidence(f"{label} {does}, L from {2**k}", value, unit="share")
+                for k, value in zip(ends, values, strict=True)
+            ]
+        for at, value in self._left().items():
+            evidence.append(Evidence(f"weight that the run's correction leaves, L from {at}", value, unit="share"))
+        of = " and of ".join(f"{2**k} to {2 ** (k + 1) - 1}" for k in ends)
+        left = self.rivals[0, :, 2].sum() / n.sum()
+        text = f"Of responses of {of} tokens {', '.join(texts)}; of all, the product weight leaves {left:.1%}"
+        return (text, evidence), float(self.rivals[1, ends[-1], 1] / n[ends[-1]])
 
     def _left(self) -> dict[int, float]:
         """Return the share of the responses' weight that the correction leaves, for each octave of lengths (2^k to
@@ -262,6 +345,18 @@ class Mismatch:
                 if n and (what == "D" or not s[1]):
                     name_of = f"rms of {what} at a lag of {lag} updates"
                     evidence.append(Evidence(name_of, math.sqrt(square / n), unit="nats"))
+        none = self.still[0] > 0 and self.still[1] == self.still[0]  # all of the known D are 0
+        if number and not none and self.moved[0] and not self.moved[1]:
+            return found(
+                name,
+                Severity.INFO,
+                f"S is 0 in every row, yet {share.value:.0%} of the responses were sampled by older versions: old "
+                "log-probs were recomputed, so the ratio's denominator never sampled, and no clip on S sees the lag",
+                "judge and bound D + E (a correction on the behaviour ratio), or keep the sampler's version of old "
+                "log-probs",
+                *evidence,
+                since=self.stale_since,
+            )
         version = "write behaviour_version when the response is sampled"
         if any(lag < 0 for lag in self.lags):
             summary = "responses were sampled by weights that did not exist yet, by their versions"
@@ -270,7 +365,7 @@ class Mismatch:
             summary = f"D is not 0 in {self.contradicting} responses that, by version, the present weights sampled"
             return found(name, Severity.WARNING, summary, version, *evidence)
         unmoved = self.still[0] >= MIN_ROWS and self.still[1] == self.still[0]
-        if unmoved and 2 * self.moved[1] > self.moved[0] and not self.imported:
+        if unmoved and 2 * self.moved[3] > self.moved[2] and not self.imported:
             summary = "D is 0 in every response that, by version, older weights sampled, though updates move S"
             return found(name, Severity.WARNING, summary, version, *evidence, since=self.stale_since)
         measured = sum(s[1] for s in stale.values())
@@ -294,3 +389,11 @@ class Mismatch:
             )
         text = "no response is stale" if not stale else "stale responses hardly differ, or are corrected"
         return clear(name, text, *evidence)
+
+
+def _where(noticed: Noticed | None) -> str:
+    """Say in how many tokens something was noticed, and where most of all; "" if that is not known."""
+    if noticed is None or not noticed.count:
+        return ""
+    place = " ".join(f"{key} {value}" for key, value in noticed.row.items())
+    return f" ({noticed.count} tokens of {noticed.responses} responses, largest {noticed.largest:+.3g} at {place})"

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import json
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+
+from fspo.gradlog.run_folder import IMPORT
 
 DIGEST = "tokens"
 """Key of import.json under which the `TokenDigest` stands, as plain values; the key is absent without token lists."""
@@ -95,3 +99,23 @@ class TokenDigest:
     overflow: Noticed = field(default_factory=Noticed)
     above_zero: Noticed = field(default_factory=Noticed)
     cause: str = ""
+
+
+def digest_of(run: Path) -> TokenDigest | None:
+    """Return what the import of a run folder noticed about tokens; None if nothing is written there."""
+    try:
+        found = json.loads((run / IMPORT).read_text(encoding="utf-8")).get(DIGEST)
+    except (OSError, ValueError, AttributeError):
+        return None
+    if not isinstance(found, dict):
+        return None
+    known = {f.name for f in fields(TokenDigest)}
+    noticed = {f.name for f in fields(Noticed)}
+    values = {
+        name: Noticed(**{k: v for k, v in value.items() if k in noticed})
+        if isinstance(value, dict) and name != "shifts"
+        else value
+        for name, value in found.items()
+        if name in known
+    }
+    return TokenDigest(**values)

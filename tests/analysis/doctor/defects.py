@@ -160,25 +160,25 @@ def _best_half(c: Columns) -> Columns:
 FORTY = (
     Defect(
         "the sampler returns log-probs from before its temperature",
-        "sampler_law~temperature engine~temperature",
+        "mismatch~temperature",
         lambda c, r, i: add(rough(c, 0.05, r, engine=True), 0.005 * c["length"], engine=True),
         "verl-project/verl#4162",
     ),
     Defect(
         "the sampler's prefix cache is of older weights, older with each rollout",
-        "engine",
+        "mismatch",
         lambda c, r, i: rough(c, 0.01 * i, r, engine=True),
         "NVIDIA-NeMo/RL#4018",
     ),
     Defect(
         "the sampler never gets the adapter's weights",
-        "engine",
+        "mismatch",
         lambda c, r, i: rough(c, 0.03 * i, r, engine=True),
         "verl-project/verl#3516",
     ),
     Defect(
         "text tokenized anew: missing log-probs at the end of one response in ten are 0",
-        "sampler_law~token engine~token",
+        "mismatch~token",
         lambda c, r, i: add(c, -per_response(c, lambda n: (r.random(n) < 0.1) * r.exponential(1.5, n)), engine=True),
         "rllm-org/rllm#816",
     ),
@@ -308,7 +308,7 @@ FORTY = (
     ),
     Defect(
         "weights change while a third of the responses are sampled",
-        "engine staleness",
+        "mismatch staleness",
         lambda c, r, i: rough(c, 0.05 * per_response(c, lambda n: r.random(n) < 0.33), r, engine=True),
         "huggingface/trl#7017",
     ),
@@ -388,7 +388,7 @@ def _padded(c: Columns) -> Columns:
 TEN = (
     Defect(
         "top-p without the share of the mass that it leaves in the sampler's log-probs",
-        "sampler_law~top-p engine~top-p",
+        "mismatch~top-p",
         lambda c, r, i: add(c, -0.002 * c["length"] * per_response(c, lambda n: r.uniform(0.5, 1.5, n)), engine=True),
     ),
     Defect(
@@ -413,7 +413,7 @@ TEN = (
     ),
     Defect(
         "E is logged with the opposite sign",
-        "sampler_law engine sums",
+        "mismatch sums",
         lambda c, r, i: c | {name: -c[name] for name in ("engine_log_ratio", "behaviour_log_ratio") if name in c},
     ),
     Defect(

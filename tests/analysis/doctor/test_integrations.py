@@ -10,7 +10,7 @@ from fspo.integrations.trl import FSPOConfig, FSPOTrainer, observe
 from fspo.models.load import build_embedded_model, load_tokenizer
 from tests.analysis.doctor.healthy import train_run
 
-LAWS = {"mean_weight", "k1_k3", "weight_by_length", "before_update", "estimator", "uses", "sums", "sampler_law"}
+LAWS = {"mean_weight", "k1_k3", "weight_by_length", "before_update", "estimator", "uses", "sums", "mismatch"}
 
 
 def clear(run):

@@ -206,7 +206,7 @@ def test_the_doctor_finds_nothing_in_a_healthy_run(server: Running, folder: Path
     diagnosis = examine(tmp_path / "run")
     assert not diagnosis.findings, "\n".join(diagnosis.lines())
     clear = {answer.id for answer in diagnosis.answers if answer.status == "clear"}
-    assert {"mean_weight", "k1_k3", "before_update", "sampler_law", "engine", "band", "clip", "estimator"} <= clear
+    assert {"mean_weight", "k1_k3", "before_update", "mismatch", "band", "clip", "estimator"} <= clear
 
 
 def train(output: Path, server: Running, folder: Path, *more: str) -> subprocess.Popen[str]:
