@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from difflib import get_close_matches
 from importlib.metadata import PackageNotFoundError, requires
-from typing import NoReturn
+from typing import Any, NoReturn, TextIO
 
 
 class UserError(ValueError):
@@ -84,8 +84,10 @@ def run_cli(main: Callable[[], int | None]) -> NoReturn:
     that brings it was not installed, and an error of the operating system, such as a full disk; 3 if training diverged;
     1 for any other error. With the environment variable FSPO_TRACEBACK=1 errors are raised instead. An interrupt by
     Ctrl-C becomes one line and status 130. If the reader of the output ends first, as in ``... | head``, the command
-    ends silently with status 141, as shell tools do.
+    ends silently with status 141, as shell tools do. Messages on stderr that cannot be written are lost, and no work
+    ends for them.
     """
+    _keep_on_without(sys.stderr)
     try:
         status = main()
         if sys.stdout is not None:  # None if the command was started with standard output closed
@@ -106,3 +108,20 @@ def run_cli(main: Callable[[], int | None]) -> NoReturn:
     except OSError:  # let it go nowhere: Python flushes it again when it exits, and would raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(status or 0)
+
+
+def _keep_on_without(stream: TextIO | None) -> None:
+    """Let what is written to a stream go nowhere from the first error on: a full disk, a reader that ended."""
+
+    def forgiving(call: Callable[..., Any]) -> Callable[..., Any]:
+        def tried(*values: Any) -> Any:
+            try:
+                return call(*values)
+            except OSError:
+                os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+
+        return tried
+
+    if stream is not None and stream is sys.__stderr__:
+        for name in ("write", "flush"):
+            setattr(stream, name, forgiving(getattr(stream, name)))
