@@ -88,7 +88,9 @@ def advantages(
         )
     if not (np.abs(rewards) <= LARGEST).all():
         bad = int(np.flatnonzero(~(np.abs(rewards) <= LARGEST))[0])
-        raise UserError(f"reward {bad} is {rewards[bad]}: make the reward function return numbers up to {LARGEST:g}")
+        raise UserError(
+            f"reward {bad} is {rewards[bad]}: make the reward function return finite numbers up to {LARGEST:g}"
+        )
     if rewards.size == 0:
         return np.zeros(0), GroupStats(0, 0)
 

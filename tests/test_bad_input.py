@@ -313,6 +313,15 @@ def test_an_error_of_the_system_or_of_the_program_is_one_line(code: str, said: s
     assert "Traceback" in raised.stderr
 
 
+def test_messages_that_cannot_be_written_end_no_work() -> None:
+    code = "import sys; from fspo.base.errors import run_cli; "
+    code += "run_cli(lambda: print('x' * 10**6, 'y' * 10**6, file=sys.stderr) or print('done'))"
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-c", code]
+        done = subprocess.run(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=full, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "done\n")
+
+
 def test_a_reader_that_ends_first_is_no_traceback(place: Path) -> None:
     """``doctor RUN | head``: the pipe is closed before the command prints."""
     code = "import sys; from fspo.base.errors import run_cli; run_cli(lambda: print('x' * 10**6))"

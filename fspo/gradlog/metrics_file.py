@@ -61,9 +61,10 @@ class MetricsFile:
         return [record for record in self.read()[0] if record.get("phase", "train") == phase]
 
     def keep_before(self, rollout: int) -> None:
-        """Remove the lines that a run resumed at ``rollout`` repeats, and the lines that cannot be read.
+        """Remove the lines that a run resumed at ``rollout`` repeats.
 
-        A resumed run repeats the rollouts from ``rollout`` on and the evaluations after them.
+        A resumed run repeats the rollouts from ``rollout`` on and the evaluations after them. Lines that cannot be read
+        are removed too, unless a rollout before ``rollout`` has no readable line.
         """
         if not self.path.exists():
             return
@@ -75,8 +76,14 @@ class MetricsFile:
             evaluated = row.get("phase") == "eval" and number == rollout > 0
             return isinstance(number, int | float) and number >= rollout and not evaluated
 
-        kept = [row for row in self.read()[0] if not repeated(row)]
-        write_text(self.path, "".join(json.dumps(row) + "\n" for row in kept))
+        torn = set(range(rollout)) - {row.get("rollout") for row in self.of_phase("train")}
+        lines = self.path.read_text(encoding="utf-8", errors="replace").splitlines()
+        kept = [
+            lines[number - 1] if isinstance(row, str) else json.dumps(row)
+            for number, row in json_lines(lines)
+            if (torn if isinstance(row, str) else not repeated(row))
+        ]
+        write_text(self.path, "".join(line + "\n" for line in kept))
 
 
 def _finite(value: Any) -> Any:

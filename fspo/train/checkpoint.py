@@ -186,8 +186,20 @@ def _reading(path: Path) -> Iterator[None]:
         yield
     except UserError:
         raise
-    except (OSError, SafetensorError, ValueError, TypeError) as error:
+    except (OSError, SafetensorError, ValueError, TypeError, KeyError) as error:
         raise UserError(f"{path} is damaged ({error}): remove it to go on from the checkpoint before it") from error
+
+
+def rollouts_of(path: Path) -> int:
+    """Return the number of the next rollout at a checkpoint.
+
+    Raises
+    ------
+    UserError
+        If the checkpoint is damaged.
+    """
+    with _reading(path):
+        return int(json.loads((path / "state.json").read_text(encoding="utf-8"))["rollout"])
 
 
 def load(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ from fspo.base.errors import UserError
 from fspo.base.files import remove_parts, write_text
 from fspo.base.options import save, to_dict
 from fspo.config import TrainConfig
-from fspo.gradlog.files import log_paths, rollout_of
+from fspo.gradlog.files import log_files, log_paths, rollout_of
 from fspo.gradlog.metrics_file import MetricsFile
 from fspo.gradlog.run_folder import CHECKPOINTS, CONFIG, GRADLOG, LOCK, MARK, METRICS, MODEL, saved_config
 
@@ -159,24 +159,45 @@ def save_config(accelerator: Accelerator, config: TrainConfig) -> None:
     accelerator.wait_for_everyone()
 
 
-def check_log(run: Path, rollouts: int) -> None:
-    """Check that the metrics and the gradient log hold each of the first ``rollouts`` rollouts.
+def whole_until(run: Path, ends: Sequence[int]) -> tuple[int, list[str]]:
+    """Return the rollout from which a run goes on, and a line for each part of its metrics and log that cannot be read.
 
-    A run cannot go on from a checkpoint if the metrics or the log of a rollout before the checkpoint are gone.
+    Parameters
+    ----------
+    ends : sequence of int
+        Numbers of the next rollout in the run's checkpoints, ascending. The result is the last of them before which
+        every rollout is whole in the metrics and in the gradient log; the rollouts from there on are made again. If
+        there is none, it is the last of all, and what cannot be read stays out of the run.
 
     Raises
     ------
     UserError
-        If a rollout is missing; the message names the first missing rollout.
+        If there is no such checkpoint, and the metrics or the log of a rollout are gone, not only damaged.
     """
-    measured = {line.get("rollout") for line in MetricsFile(run).of_phase("train")}
-    logged = {rollout_of(path) for path in log_paths(run)}
-    for rollout in range(rollouts):
-        if gone := METRICS if rollout not in measured else GRADLOG if rollout not in logged else None:
-            raise UserError(
-                f"{run} has a checkpoint after rollout {rollouts - 1}, but rollout {rollout} is missing in its {gone}: "
-                "restore it to go on, or choose another --output"
-            )
+    if not ends:
+        return 0, []
+    lines, torn = MetricsFile(run).read()
+    measured = {line.get("rollout") for line in lines if line.get("phase", "train") == "train"}
+    paths, readable = log_paths(run), set()
+    if paths:
+        with suppress(UserError):  # no file can be read
+            files, damage = log_files(run)
+            readable, torn = {file.path for file in files}, torn + damage
+    logged = {rollout_of(path) for path in paths}
+    broken = {rollout_of(path) for path in paths if path not in readable}
+    wanted = set(range(ends[-1]))
+    bad = (wanted - measured) | (wanted - logged) | (wanted & broken)
+    kept = [end for end in ends if not bad or end <= min(bad)]
+    unread = len(wanted - measured) > len(torn) - len(broken)
+    if not kept and (unread or wanted - logged):
+        rollout = min(wanted - measured if unread else wanted - logged)
+        raise UserError(
+            f"{run} has a checkpoint after rollout {ends[-1] - 1}, but rollout {rollout} is missing in its "
+            f"{METRICS if unread else GRADLOG}: restore it to go on, or choose another --output"
+        )
+    end = kept[-1] if kept else ends[-1]
+    made = f"rollouts from {end} on are made again" if kept else "it stays out"
+    return end, [f"{line}; {made}" for line in torn] if bad else []
 
 
 def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -19,6 +19,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from fspo import gradlog
 from fspo.base.errors import UserError
+from fspo.base.files import remove_folder
 from fspo.base.memory import return_freed_memory
 from fspo.config import TrainConfig
 from fspo.distributed.layout import layout_of
@@ -34,7 +35,7 @@ from fspo.rules.online import OnlineRule
 from fspo.tasks import Task, make_task
 from fspo.train import checkpoint, guard
 from fspo.train.checkpoint import TrainState
-from fspo.train.claim import check_log, claim_folder, release_folder, save_config
+from fspo.train.claim import claim_folder, release_folder, save_config, whole_until
 from fspo.train.held_out import evaluate
 from fspo.train.launch import check_passes, load_policy, make_accelerator
 from fspo.train.metrics import add_update
@@ -126,11 +127,16 @@ class Trainer:
 
     def _restore(self) -> TrainState:
         found = checkpoint.list_checkpoints(self.run) if self.config.resume else []
+        ends = {checkpoint.rollouts_of(path): path for path in found}
+        end, self.torn = whole_until(self.run, [*ends])
         state = TrainState()
         if found:
-            state = checkpoint.load(found[-1], self.raw, self.optimizer, at_past=self.versions.add)
-        check_log(self.run, state.rollout)
+            state = checkpoint.load(ends[end], self.raw, self.optimizer, at_past=self.versions.add)
+        self.accelerator.wait_for_everyone()  # every process has read the folder as it was
         if self.is_main and self.config.resume:
+            for number, path in ends.items():
+                if number > end:
+                    remove_folder(path)
             MetricsFile(self.run).keep_before(state.rollout)
             gradlog.discard_from(self.run, state.rollout)
         self.accelerator.wait_for_everyone()
@@ -144,7 +150,7 @@ class Trainer:
             release_folder(self.run)
 
     def _train(self) -> dict[str, float]:
-        for warning in self.config.warnings():
+        for warning in (*self.torn, *self.config.warnings()):
             self.reporter.warn(warning, warning)
         with self.reporter.training(self.rule.label, self.state.rollout, self.state.step):
             return self._rollouts()

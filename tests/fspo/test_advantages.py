@@ -84,7 +84,7 @@ def test_small_rewards_and_small_differences_count(values):
 def test_rewards_too_large_are_refused_with_a_cure(estimator, values):
     """Equal rewards of 1e308 too: their mean over the rollout would be infinite."""
     for groups in ([5, 5, 6, 6], [6, 6, 5, 5]):
-        with pytest.raises(UserError, match="make the reward function return numbers up to 1e\\+100"):
+        with pytest.raises(UserError, match="make the reward function return finite numbers up to 1e\\+100"):
             advantages(np.array([*values, 1.0, 0.0]), np.array(groups), estimator)
 
 

@@ -7,6 +7,7 @@ import tiny_run
 
 from fspo.base.errors import UserError
 from fspo.gradlog import read_log
+from fspo.gradlog.metrics_file import MetricsFile
 from fspo.train.checkpoint import list_checkpoints
 from fspo.train.claim import mark
 
@@ -118,3 +119,43 @@ def test_a_start_that_fails_leaves_the_folder_free(tmp_path: Path) -> None:
 
 def test_resuming_nothing_starts(tmp_path: Path) -> None:
     assert tiny_run.trainer(tmp_path / "run", "--resume", "true").state.step == 0
+
+
+TORN = ["metrics.jsonl", "gradlog/rollout-00000002-rank-0000.parquet"]
+
+
+def tear(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-20])
+
+
+@pytest.mark.parametrize("name", TORN)
+def test_what_is_torn_is_named_and_made_again(tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--rollouts", "3", "--checkpoint_every", "1", "--keep_checkpoints", "2"]
+    run, whole = tmp_path / "run", tmp_path / "whole"
+    for folder in (run, whole):
+        tiny_run.trainer(folder, *options).train()
+    tear(run / name)
+    capsys.readouterr()
+    tiny_run.trainer(run, *options, "--resume", "true").train()
+    said = capsys.readouterr().err
+    assert f"warning: {Path(name).name}" in said
+    assert "rollouts from 2 on are made again" in said
+    same(run, whole)
+
+
+@pytest.mark.parametrize("name", TORN)
+def test_what_is_torn_and_has_no_checkpoint_before_it_stays_out(
+    tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    tiny_run.trainer(run, "--rollouts", "3", "--keep_checkpoints", "1").train()
+    tear(run / name)
+    for rollouts in (3, 4, 5):
+        before = {p: p.read_bytes() for p in run.glob("gradlog/*")}
+        capsys.readouterr()
+        tiny_run.trainer(run, "--rollouts", str(rollouts), "--keep_checkpoints", "1", "--resume", "true").train()
+        assert f"warning: {Path(name).name}" in (said := capsys.readouterr().err)
+        assert "it stays out" in said
+        assert before.items() <= {p: p.read_bytes() for p in run.glob("gradlog/*")}.items()
+    numbers = [row["rollout"] for row in MetricsFile(run).of_phase("train")]
+    assert numbers == ([0, 1, 3, 4] if name == "metrics.jsonl" else [0, 1, 2, 3, 4])
