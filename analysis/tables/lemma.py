@@ -37,7 +37,7 @@ class LemmaRow(NamedTuple):
     """T7 and T8 on a scored update: one row for each rule, use and update, and one for each window of several updates.
 
     Empty for a run without scores. Every rule takes the common weight exp(S). The symbols rho, kappa, eta are those of
-    docs/theory.md section 5, T7, T8.
+    docs/theory.md section 5, T7, T8; kappa_inf is a bound where there are more than 10 bins.
     """
 
     case: CaseKey
@@ -50,8 +50,8 @@ class LemmaRow(NamedTuple):
     guaranteed: Annotated[bool, "rho < 1", "yes or no"] = False
     cosine: Annotated[float, "cosine of the clipped and the true update", "cosine"] = np.nan
     slack: Annotated[float, "cosine less bound", "cosine"] = np.nan
-    kappa: Annotated[float, "kappa of T7: cancellation between the bins", "number"] = np.nan
-    kappa_c: Annotated[float, "kappa_c of T7: the same of the clipped update", "number"] = np.nan
+    kappa_inf: Annotated[float, "largest e_len over LRE_inf that these bins allow (T7)", "number"] = np.nan
+    kappa_2: Annotated[float, "the same over LRE_2", "number"] = np.nan
     eta: Annotated[float, "eta of T7: what clipping inside bins changes", "number"] = np.nan
     lre_inf: Annotated[float, "LRE_inf of the update's acceptance over the bins (plug-in)", "share"] = np.nan
     e_len: Annotated[float, "part of the error across bins, over ||g|| (T8)", "number"] = np.nan
@@ -185,8 +185,8 @@ def filled(rows: Sequence[LemmaRow], strata: StrataSums, at: Ints) -> Iterator[L
             guaranteed=lemma.bound is not None,
             cosine=lemma.cosine,
             slack=lemma.cosine - bound,
-            kappa=lemma.kappa,
-            kappa_c=lemma.kappa_c,
+            kappa_inf=lemma.kappa_inf,
+            kappa_2=lemma.kappa_2,
             eta=lemma.eta,
             lre_inf=lemma.lre.inf,
             e_len=lemma.e_len_ratio,

@@ -13,9 +13,9 @@ from figures.tables import Frame, Tables, split
 
 TITLE = "LRE against drift error"
 CAPTION = (
-    "Largest LRE∞ of the sqrt band over all length distributions whose drift errors reach x (blue), beside the two "
-    "bounds of docs/theory.md T3, B/(a₀ − B) and 2B/(a₀ − B). The first holds for drift errors of one sign or equal "
-    "ranges; with both signs and unequal ranges it fails{where}. Largest LRE∞ over its bound: {ratios}."
+    "Exact worst LRE∞ of the sqrt band over all length distributions whose drift errors reach x (blue; docs/theory.md "
+    "T3), beside two simple bounds on it, B/(a₀ − B) and 2B/(a₀ − B). The first holds for drift errors of one sign or "
+    "equal ranges; with both signs and unequal ranges it fails{where}. Largest LRE∞ over its bound: {ratios}."
     "\n\nAll curves are exact. The bounds end where B reaches a₀ and T3 promises nothing. Without a centre, x = 0.47 "
     "at σ = 0.03 and L = 1,000."
 )

@@ -103,19 +103,14 @@ def drift_and_scale(rng: np.random.Generator, draws: int) -> Iterator[Row]:
         a_0 = float(theory.interval_probability(-u_lo, u_hi))
         for x in np.linspace(0, 1.2, 25).tolist():
             least = -x if mixed else 0.0
-            # u_lo and u_hi are the half-widths in standard deviations of S. Acceptance is largest at the drift error
-            # (u_lo - u_hi)/2, or at the allowed drift error nearest to it. It is least at the smallest or at the
-            # largest allowed one (T3).
-            at = np.array([least, x, min(max((u_lo - u_hi) / 2, least), x)])
-            a = theory.interval_probability(-u_lo + at, u_hi + at)
-            bound = float(np.max(theory.drift_error_bound(u_lo, u_hi, at)))
+            bound = float(np.max(theory.drift_error_bound(u_lo, u_hi, [least, x])))
             yield {
                 "u_lo": u_lo,
                 "u_hi": u_hi,
                 "mixed_signs": mixed,
                 "a_0": a_0,
                 "x": x,
-                "lre": a.max() / a.min() - 1,
+                "lre": theory.worst_lre(u_lo, u_hi, (least, x)),
                 "one_sided": theory.lre_bound(bound, a_0, one_sided=True),
                 "two_sided": theory.lre_bound(bound, a_0, one_sided=False),
             }

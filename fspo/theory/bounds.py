@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 
 from fspo.base.arguments import checked_lengths, number, numbers
 from fspo.base.errors import UserError
+from fspo.theory.acceptance import interval_probability
 from fspo.theory.reweighting import Floats
 
 PHI_1 = math.exp(-0.5) / math.sqrt(2 * math.pi)
@@ -50,6 +51,59 @@ def lre_bound(bound: float, a_0: float, *, one_sided: bool) -> float | None:
     if bound >= a_0:
         return None
     return (1 if one_sided else 2) * bound / (a_0 - bound)
+
+
+def worst_lre(
+    u_lo: float, u_hi: float, drift: tuple[float, float] = (0.0, 0.0), scale: tuple[float, float] = (1.0, 1.0)
+) -> float:
+    """Return the supremum of LRE_inf of a sqrt band, over all lengths' errors in the given ranges and all their shares.
+
+    It is the largest acceptance over the least, less 1 (docs/theory.md T3, section 3). A length whose S has its mean
+    off the band's centre by x and its spread off by the factor s is accepted with F(x, s) = Phi((u_hi + x)/s) -
+    Phi((x - u_lo)/s). In x this rises to x* = (u_lo - u_hi)/2 and falls after it; in s it falls if x is within a
+    half-width of x*, else it rises and then falls. So the least value is at a corner of the rectangle, the largest at
+    the x nearest to x*, at the least s or where the derivative in s is 0.
+
+    Parameters
+    ----------
+    u_lo, u_hi : float, >= 0, not both 0
+        Half-widths of the band in nominal standard deviations of S.
+    drift : two floats
+        Least and largest error of the centre, in nominal standard deviations of S.
+    scale : two floats, > 0
+        Least and largest standard deviation of S, over the nominal one.
+
+    Returns
+    -------
+    float
+        Infinite if the least acceptance is below the range of float64.
+
+    Raises
+    ------
+    UserError
+        If the band has no width, or a range is empty.
+    """
+    u_lo, u_hi = number("u_lo", u_lo, 0), number("u_hi", u_hi, 0)
+    x = numbers("drift", drift, why="least and largest drift error")
+    s = numbers("scale", scale, 0, above=True, why="least and largest spread over the nominal one")
+    if x.shape != (2,) or s.shape != (2,) or x[0] > x[1] or s[0] > s[1]:
+        raise UserError("drift and scale need two numbers each, the least and the largest")
+    half = (u_lo + u_hi) / 2
+    if not half > 0:
+        raise UserError("u_lo = u_hi = 0: the band has no width")
+
+    def acceptance(off: ArrayLike, spread: ArrayLike) -> Floats:
+        off, spread = np.asarray(off, np.float64), np.asarray(spread, np.float64)
+        return interval_probability((off - half) / spread, (off + half) / spread)
+
+    off = x - (u_lo - u_hi) / 2
+    nearest = float(np.clip(0.0, off[0], off[1]))
+    best = s[0]
+    if abs(nearest) > half:
+        away = abs(nearest)
+        best = np.clip(math.sqrt(2 * half * away / math.log((away + half) / (away - half))), s[0], s[1])
+    least = float(np.min(acceptance(off[:, None], s)))
+    return float(acceptance(nearest, best)) / least - 1 if least > 0 else math.inf
 
 
 def berry_esseen_bound(rho3: float, lengths: ArrayLike) -> Floats:

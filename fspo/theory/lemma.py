@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -16,6 +17,7 @@ from fspo.base.arguments import number, numbers
 from fspo.base.errors import UserError
 from fspo.theory.reweighting import LRE, Floats, relative, relative_acceptance
 
+_ENUMERATED = 10  # largest number of strata whose r are enumerated: 10 * 2^9 vertices
 OVERFLOW = "the vectors' norms overflow: divide both by a constant"
 
 
@@ -32,8 +34,8 @@ def cosine_bound(rho: float) -> float | None:
 class CosineLemma:
     """The quantities of docs/theory.md T7 and T8 for one set of strata: cosine, its bound, and the error by cause.
 
-    T7 defines ``rho`` and its parts ``kappa``, ``kappa_c``, ``kappa_c2`` and ``eta``. ``bound`` is the least cosine
-    that T7 guarantees, None if it guarantees nothing.
+    T7 defines ``rho`` and its parts ``kappa_inf``, ``kappa_2`` and ``eta``. ``bound`` is the least cosine that T7
+    guarantees, None if it guarantees nothing.
 
     T8 says g_clip = a_bar (g + e_len + e_in), where g_clip is the clipped update, a_bar the mean acceptance, g the true
     update, e_len the error by length reweighting and e_in the error inside lengths. ``identity_residual`` is the norm
@@ -43,9 +45,8 @@ class CosineLemma:
     cosine: float
     rho: float
     bound: float | None
-    kappa: float
-    kappa_c: float
-    kappa_c2: float
+    kappa_inf: float
+    kappa_2: float
     eta: float
     lre: LRE
     e_len: Floats
@@ -62,6 +63,87 @@ class CosineLemma:
     def e_in_ratio(self) -> float:
         """||e_in|| / ||g||: error that clipping makes among responses of one length, relative to the true update."""
         return float(np.linalg.norm(self.e_in)) / self.g_norm
+
+
+def length_constants(p: ArrayLike, g: ArrayLike) -> tuple[float, float]:
+    """Return the sharp constants of T7: the largest ||e_len|| over LRE_inf, and over LRE_2, for strata of these means.
+
+    e_len = sum p r g, r the relative acceptance with sum p r = 0. Over all r with LRE_2 <= x its largest norm is x
+    times the root of the largest eigenvalue of Cov_p(g); over all |r| <= x it is x max_{|u| = 1} E|<g, u> - median|.
+    Both are attained if x is small enough that no acceptance is negative (docs/proofs.md T7).
+
+    The second is a maximum over the vertices of the r allowed, which are enumerated for up to 10 strata. For more
+    strata the result is the bound E|g - c| with c near the geometric median, by Weiszfeld's iteration.
+
+    Parameters
+    ----------
+    p : array (K,)
+        Share of each stratum (normalised here).
+    g : array (K, D)
+        Mean gradient of each stratum.
+
+    Returns
+    -------
+    kappa_inf, kappa_2 : float
+        In the unit of g.
+    """
+    shares, _, _ = relative_acceptance(p, np.ones(np.shape(p)))
+    means = numbers("g", g)
+    if means.ndim != 2 or len(means) != len(shares):
+        raise UserError(f"g must be a matrix with one row for each of the {len(shares)} strata")
+    return _length_constants(shares, means)
+
+
+def _length_constants(shares: Floats, means: Floats) -> tuple[float, float]:
+    means, shares = means[shares > 0], shares[shares > 0]
+    means = means - shares @ means
+    if not np.all(np.isfinite(means)):
+        return math.nan, math.nan
+    scale = float(np.max(np.abs(means), initial=0.0))
+    if scale == 0:
+        return 0.0, 0.0
+    means = means / scale  # squares neither overflow nor vanish
+    kappa_2 = float(np.linalg.norm(np.sqrt(shares)[:, None] * means, 2))
+    if len(shares) > _ENUMERATED:
+        return scale * _nearest_centre(shares, means), scale * kappa_2
+    gram, best = means @ means.T, 0.0
+    signs = np.array(list(product((-1.0, 1.0), repeat=len(shares) - 1))).reshape(-1, len(shares) - 1)
+    for free in range(len(shares)):  # at a vertex all r but one are -1 or 1
+        rest = shares[np.arange(len(shares)) != free]
+        moved = np.insert(signs * rest, free, -(signs @ rest), axis=1)
+        moved = moved[np.abs(moved[:, free]) <= shares[free] * (1 + 1e-12)]
+        best = float(np.max(np.sum((moved @ gram) * moved, axis=1), initial=best))
+    return scale * math.sqrt(best), scale * kappa_2
+
+
+def _nearest_centre(p: Floats, g: Floats, steps: int = 50) -> float:
+    """Return nearly the least mean distance sum p |g - c| over all c, from above; sum p g = 0."""
+    centre, least = np.zeros(g.shape[1]), math.inf
+    for _ in range(steps):
+        distance = np.linalg.norm(g - centre, axis=1)
+        least = min(least, float(p @ distance))
+        pull = p / np.maximum(distance, 1e-12 * np.max(distance))
+        centre = pull @ g / pull.sum()
+    return least
+
+
+def projection_acceptance(g: ArrayLike, clipped: ArrayLike) -> Floats:
+    """Return a*(l) = max(0, <clipped_l, g_l>) / ||g_l||^2, T8's normaliser with the least loss inside each stratum.
+
+    clipped_l - a*(l) g_l is the shortest error that a multiple a >= 0 of g_l can leave, and orthogonal to g_l wherever
+    a*(l) > 0. It is one rate for rules that drop, truncate, cap or mask (docs/theory.md T8). 0 where g_l = 0.
+
+    Parameters
+    ----------
+    g, clipped : arrays (K, D)
+        Mean true and mean clipped gradient of each stratum.
+    """
+    g, clipped = numbers("g", g), numbers("clipped", clipped)
+    if g.ndim != 2 or g.shape != clipped.shape:
+        raise UserError(f"g and clipped must be matrices of one shape; these have shapes {g.shape} and {clipped.shape}")
+    squares = np.sum(g * g, axis=1)
+    along = np.maximum(np.sum(g * clipped, axis=1), 0.0)
+    return np.divide(along, squares, out=np.zeros(len(g)), where=squares > 0)
 
 
 def cosine(u: ArrayLike, v: ArrayLike) -> float:
@@ -144,18 +226,16 @@ def cosine_lemmas(p: Floats, a: Floats, g: Floats, clipped: Floats) -> Iterator[
         np.subtract(delta, g, out=delta, where=a[..., None] > 0)
         share = shares * (1 + r)
         e_len, e_in = (shares * r) @ g, (share[:, None] @ delta)[:, 0]
-        spread = np.linalg.norm(g - total, axis=1)
-        kappa = float(shares @ np.linalg.norm(g, axis=1) / norm)
-        kappa_c = float(shares @ spread / norm)
-        kappa_c2 = float(np.sqrt(shares @ spread**2) / norm)
+        kappa_inf, kappa_2 = _length_constants(shares, g)
+        kappa_inf, kappa_2 = kappa_inf / norm, kappa_2 / norm
         eta = np.sum(share * np.linalg.norm(delta, axis=2), axis=1) / norm
         residual = np.linalg.norm(total_clipped / mean[:, None] - (total + e_len + e_in), axis=1) / norm
         size = np.abs(r)
         errors = np.max(size[:, shares > 0], axis=1, initial=0.0), size @ shares, np.sqrt(r**2 @ shares), mean
-        product = clipped_norm * norm
-        cosines = np.where(product > 0, total_clipped @ total / product, np.nan)
+        norms = clipped_norm * norm
+        cosines = np.where(norms > 0, total_clipped @ total / norms, np.nan)
     outside = np.any((a == 0) & np.any(clipped != 0, axis=2), axis=1)
-    sound = np.all(np.isfinite(r), axis=1) & np.isfinite(product)
+    sound = np.all(np.isfinite(r), axis=1) & np.isfinite(norms)
     for i in range(len(a)):
         try:
             if not sound[i]:
@@ -166,18 +246,18 @@ def cosine_lemmas(p: Floats, a: Floats, g: Floats, clipped: Floats) -> Iterator[
                 raise UserError(
                     "a stratum with a(l) = 0 has a clipped gradient: choose another normaliser (b for truncate)"
                 )
-            if not (math.isfinite(kappa) and math.isfinite(kappa_c2) and math.isfinite(eta[i])):
+            if not (math.isfinite(kappa_inf) and math.isfinite(kappa_2) and math.isfinite(eta[i])):
                 raise UserError(
                     "gradients overflow or g vanishes beside them: divide them by a constant, or look for bad rows"
                 )
-            if not product[i] < math.inf:
+            if not norms[i] < math.inf:
                 raise UserError(OVERFLOW)
         except UserError as error:
             yield error
             continue
         error = LRE(*(float(x[i]) for x in errors))
-        rho = min(error.inf * kappa, error.inf * kappa_c, error.l2 * kappa_c2) + float(eta[i])
+        rho = min(error.inf * kappa_inf, error.l2 * kappa_2) + float(eta[i])
         yield CosineLemma(
-            *(float(cosines[i]), rho, cosine_bound(rho), kappa, kappa_c, kappa_c2, float(eta[i]), error),
+            *(float(cosines[i]), rho, cosine_bound(rho), float(kappa_inf), float(kappa_2), float(eta[i]), error),
             *(e_len[i], e_in[i], float(norm), float(residual[i])),
         )

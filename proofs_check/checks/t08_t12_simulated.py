@@ -251,21 +251,26 @@ def lemma(rng: np.random.Generator, lost: str = "") -> Outcome:
         g, clipped = ((here @ (x[:, None] * psi)) / p[:, None] for x in (w, weights))
         norm = np.linalg.norm(p @ g)
         delta = np.divide(clipped, a[:, None], out=g.copy(), where=a[:, None] > 0) - g
-        sizes = [np.linalg.norm(x, axis=1) for x in (g, g - p @ g, delta)]
-        shares = p, p, p * (1 + r)
-        kappa, kappa_c, eta = (float(share @ size) / norm for share, size in zip(shares, sizes, strict=True))
-        kappa_c2, lre_1, lre_2 = np.sqrt(p @ sizes[1] ** 2) / norm, p @ np.abs(r), np.sqrt(p @ r**2)
+        eta = float((p * (1 + r)) @ np.linalg.norm(delta, axis=1)) / norm
+        # E|<g, u> - median| of three values lies between two of them; u turns in the plane of their differences.
+        spread = (g - p @ g) * np.sqrt(p)[:, None] / norm
+        kappa_2 = np.sqrt(np.linalg.eigvalsh(spread @ spread.T)[-1])
+        plane = np.linalg.qr((g[1:] - g[0]).T, mode="r").T / norm
+        angle = np.linspace(0, np.pi, 400_000)
+        along = np.vstack([np.zeros(angle.size), plane @ [np.cos(angle), np.sin(angle)]])
+        kappa_inf = np.min(p @ np.abs(along[:, None] - along), axis=0).max()
+        lre_1, lre_2 = p @ np.abs(r), np.sqrt(p @ r**2)
         stated = {
             "e_len": np.linalg.norm((p * r) @ g) / norm,
             "e_in": np.linalg.norm((p * (1 + r)) @ delta) / norm,
-            "kappa": kappa,
-            "kappa_c": kappa_c,
+            "kappa_inf": kappa_inf,
+            "kappa_2": kappa_2,
             "eta": eta,
-            "rho": min(np.abs(r).max() * min(kappa, kappa_c), lre_2 * kappa_c2) + eta,
+            "rho": min(np.abs(r).max() * kappa_inf, lre_2 * kappa_2) + eta,
             "lre_inf": np.abs(r).max(),
         }
         stated["e_in"] = stated["e_len"] if lost == "e_in" else stated["e_in"]
-        stated["kappa_c"] = stated["kappa"] if lost == "kappa_c" else stated["kappa_c"]
+        stated["kappa_2"] = np.sqrt(np.sum(spread**2)) if lost == "kappa_2" else stated["kappa_2"]
         (row,) = rows("lemma", outside=outside, updates=1)
         pairs.add([row[name] for name in stated], list(stated.values()))
         (same,) = rows("cosine", outside=outside, bin=-1)
@@ -295,7 +300,7 @@ CHECKS = (
         lemma,
         {
             "e_len for e_in": partial(lemma, lost="e_in"),
-            "kappa for kappa_c": partial(lemma, lost="kappa_c"),
+            "the trace for the largest eigenvalue": partial(lemma, lost="kappa_2"),
             "share cut for share kept": partial(lemma, lost="a"),
             "share of rows without effect for the share with": partial(lemma, lost="ess"),
         },

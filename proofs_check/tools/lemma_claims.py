@@ -227,8 +227,9 @@ def _two_kappa_c2(t: Terms) -> Any:
 
 
 STATED = LemmaBound("rho of T7", (_inf_kappa, _inf_kappa_c, _two_kappa_c2))
-"""T7 as theory.md states it. Its rho contains the least of three products. Each inequality of `TERMS` has one of the
-products in place of the least; all three are true too and are checked one by one.
+"""T7 with simple constants, the trace and the centres 0 and g, of which decimal numbers are cheap: its rho contains the
+least of three products. T7's own rho, which the code computes, is at most this one (`suite_departure`). Each inequality
+of `TERMS` has one of the products in place of the least; all three are true too and are checked one by one.
 """
 TERMS = {
     "LRE_inf kappa": LemmaBound("LRE_inf kappa + eta", (_inf_kappa,)),
@@ -284,14 +285,32 @@ def judge_exactly(case: Strata, claim: LemmaBound = STATED, suite: bool = True) 
 
 
 def suite_departure(case: Strata, terms: Terms) -> str:
-    """Say how the rho and the bound of ``theory.cosine_lemma`` differ from T7's exact values; return "" if only by
-    rounding.
+    """Say how the constants, rho and bound of ``theory.cosine_lemma`` differ from T7's, or that its rho is exceeded by
+    the sine; return "" if only by rounding.
+
+    The constants must be at most those with the trace in the place of the eigenvalue, and with c = 0 or c = g in the
+    place of the best centre, which `STATED` has.
     """
     lemma = case.lemma()
-    exact, kappa, reach = float(STATED.exact(terms)), float(terms.kappa), float(terms.lre_inf)
-    allowed = 4 * _EPS * sum(case.g.shape) * (1 + reach) * (1 + kappa) ** 2 + 16 * _EPS * exact
+    kappa, reach = float(terms.kappa), float(terms.lre_inf)
+    largest = max(float(terms.kappa_c2), 1.0)
+    p = case.p / case.p.sum()
+    spread = np.sqrt(p)[:, None] * (case.g - p @ case.g)
+    norm = float(np.linalg.norm(p @ case.g))
+    sharp = math.sqrt(max(float(np.linalg.eigvalsh(spread @ spread.T)[-1]), 0.0)) / norm
+    unit = 4 * _EPS * sum(case.g.shape) * (1 + kappa)
+    if not abs(lemma.kappa_2 - sharp) <= 1e-7 * sharp + unit * largest:
+        return f"theory gives kappa_2 {lemma.kappa_2!r} for {sharp!r}"
+    trace, centre = float(terms.kappa_c2), min(float(terms.kappa), float(terms.kappa_c))
+    if not lemma.kappa_2 <= trace + unit * largest or not lemma.kappa_inf <= centre + unit * largest:
+        return f"theory gives constants {lemma.kappa_2!r}, {lemma.kappa_inf!r} above {trace!r}, {centre!r}"
+    exact = min(reach * lemma.kappa_inf, float(terms.lre_2) * lemma.kappa_2) + float(terms.eta)
+    allowed = unit * (1 + reach) * (1 + kappa) + 16 * _EPS * exact
     if not abs(lemma.rho - exact) <= allowed:
         return f"theory gives rho {lemma.rho!r} for {exact!r}; rounding allows {allowed:.0e}"
+    sine = float(terms.sine)
+    if lemma.bound is not None and not (terms.forward and sine <= lemma.rho * (1 + 1e-9) + allowed):
+        return f"the sine is {sine!r} at rho {lemma.rho!r}"
     if lemma.bound is None:
         return "" if exact >= 1 - allowed else f"theory gives no bound at rho {exact!r}"
     if not abs(lemma.bound - math.sqrt(max((1 - lemma.rho) * (1 + lemma.rho), 0.0))) <= 4 * _EPS:

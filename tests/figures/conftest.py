@@ -127,7 +127,7 @@ def fake_tables(
             row = {**key, "subset": "nonzero", "use": "first", "window": 4 * window, "rollouts": 1}
             row |= {"updates": 1, "step": 16 * window, "count": counts, "reason": ""}
             numbers = {"rho": rho, "bound": bound, "guaranteed": ok, "cosine": cos, "slack": cos - bound}
-            parts = {"kappa": 2.2, "kappa_c": 1.9, "eta": eta, "lre_inf": abs(r).max()}
+            parts = {"kappa_inf": 2.2, "kappa_2": 1.9, "eta": eta, "lre_inf": abs(r).max()}
             split = {"e_len": abs(r).max() * rng.uniform(0.4, 0.9) + 1e-4, "e_in": 0.45 * eta}
             out["lemma"].append({**row, **numbers, **parts, **split, "identity_residual": 1e-12})
     overall = [row for row in out["acceptance"] if row["bin"] == -1 and row["measure"] == "band"]

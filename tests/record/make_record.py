@@ -85,7 +85,16 @@ REMOVED: dict[str, str] = {
             *("moments/skew*", "moments/excess_kurtosis*", "moments/var_z", "moments/drift_per_token*"),
             *("scaling/ci90*", "scaling/drift_minus_kl*", "over_time/use", "over_time/out_of_band", "over_time/cut"),
             *("cosine/reference", "cosine/weight", "cosine/control", "cosine/worst_index", "cosine/diff_drop_worst*"),
-            *("lemma/weight", "lemma/kappa_c2", "lemma/lre_1", "lemma/lre_2", "lemma/a_bar", "population/reference"),
+            *(
+                "lemma/weight",
+                "lemma/kappa",
+                "lemma/kappa_c",
+                "lemma/kappa_c2",
+                "lemma/lre_1",
+                "lemma/lre_2",
+                "lemma/a_bar",
+                "population/reference",
+            ),
         )
     },
     "*/summary/counts.scored.audit_*": "no audits",
@@ -105,6 +114,8 @@ REMOVED: dict[str, str] = {
 }
 """Pattern of places (as ``fnmatch`` reads it, for example "*/acceptance/label") that are gone -> why."""
 CHANGED: dict[str, str] = {
+    "training/*/metrics/grad_cosine/rho": "the cosine lemma has its sharp constants: rho is at most what it was",
+    "training/*/metrics/grad_cosine/bound": "the cosine lemma has its sharp constants: the bound is at least what it was",
     "proofs/T7/enumerated: softmax policy*": "the presets fspo-tilted and power are gone",
     "training/fspo-kl/log/*": "no audits: a training log has the rows that were trained on (weights and metrics agree)",
     "analysis/fspo/*": "the sketch's error is that of its width; no run measures it",

@@ -40,6 +40,15 @@ BAND = {"rule": FSPO, "lengths": [1.0, 9.0], "mu": 0.0, "sigma": 0.1, "m": None}
 ROWS = {"rule": FSPO, "S": S, "n": N, "A": A, "m": None, "rate": "band"}
 STILL = {"moving": [0.5, 1.0], "lengths": [4.0, 16.0], "H": 0.5}
 CUT = {"positive": [0.5, 0.5], "cut_high": [0.1, 0.1], "cut_low": 0.1, "cut_dual": 0.0}
+MIXTURE = {
+    "shares": [0.5, 0.5],
+    "trends": [0.1, -0.1],
+    "tails": [0.1, 0.2],
+    "densities": [1.0, 1.0],
+    "own": [0.5, 0.8],
+    "q": 1.0,
+}
+CAP = {"weights": [0.5, 2.0], "probabilities": [0.5, 0.5], "R": 2.0, "n": 10.0}
 LEMMA = P | {"g": [[1.0], [2.0]], "clipped": [[0.5], [1.0]]}
 # function: good arguments, and for each parameter bad values (every numeric parameter is also tried with NaN)
 CASES: dict[Any, tuple[dict[str, Any], dict[str, list[Any]]]] = {
@@ -65,6 +74,48 @@ CASES: dict[Any, tuple[dict[str, Any], dict[str, list[Any]]]] = {
     ),
     theory.scale_error_bound: ({"tau": 0.1}, {"tau": [-0.1, INF, [0.1]]}),
     theory.lre_bound: ({"bound": 0.1, "a_0": 0.5, "one_sided": True}, {"bound": [-0.1], "a_0": [0.0, 1.5, INF]}),
+    theory.worst_lre: (
+        {"u_lo": 1.0, "u_hi": 1.0, "drift": [0.0, 0.1], "scale": [0.9, 1.1]},
+        {"u_lo": [-1.0, INF], "drift": [[0.1, 0.0], [INF, INF], [0.0]], "scale": [[0.0, 1.0], [1.0] * 3]},
+    ),
+    theory.drift_given_length: (
+        {"length_ratio": [1.0, 2.0], "kl": [0.1, 0.2]},
+        {"length_ratio": [[0.0, 1.0], [1.0] * 3], "kl": [[-0.1, 0.0]]},
+    ),
+    theory.fair_centre: (
+        {"mean_weight": [1.0, 2.0], "variance": [0.1, 0.2]},
+        {"mean_weight": [[0.0, 1.0], [1.0] * 3], "variance": [[-0.1, 0.0]]},
+    ),
+    theory.mixture_exponent: (
+        MIXTURE,
+        {
+            "shares": [[0.5, 0.6], [1.0], [-0.1, 1.1]],
+            "trends": [[0.1, 0.1], [0.0]],
+            "tails": [[0.1, 1.1]],
+            "densities": [[0.0, 0.0], [-1.0, 1.0]],
+            "q": [0.0, INF, [1.0]],
+        },
+    ),
+    theory.length_shift_bounds: (
+        {"rule": FSPO, "lengths": [1.0, 9.0], "m": None},
+        {"rule": [KL], "lengths": NO_LENGTHS},
+    ),
+    theory.length_constants: (
+        {"p": [0.5, 0.5], "g": [[1.0], [2.0]]},
+        {"p": [*NO_P, [1.0]], "g": [[[1.0]], [1.0, 2.0], [[INF], [1.0]]]},
+    ),
+    theory.projection_acceptance: (
+        {"g": [[1.0], [2.0]], "clipped": [[0.5], [1.0]]},
+        {"g": [[1.0, 2.0], [[INF], [1.0]]], "clipped": [[[1.0]]]},
+    ),
+    theory.cap_error: (
+        CAP | {"cap": 1.0},
+        {"cap": [-1.0, INF, [1.0]], "R": [0.9], "n": [0.0]},
+    ),
+    theory.cap_of_least_error: (
+        CAP,
+        {"weights": [[-1.0, 1.0], [0.0, 0.0], [1.0]], "probabilities": [[0.0, 0.0], [-1.0, 2.0]], "R": [0.9, INF]},
+    ),
     theory.berry_esseen_bound: ({"rho3": 1.5, "lengths": [4.0]}, {"rho3": [0.9, INF], "lengths": NO_LENGTHS}),
     theory.ar1_variance_ratio: ({"ar": 0.5, "lengths": [4.0]}, {"ar": [1.0, -1.0, INF], "lengths": NO_LENGTHS}),
     theory.upper_edge_supremum: ({"u_hi": 1.0}, {"u_hi": [*NO_SCALE, 40.0]}),

@@ -1,0 +1,60 @@
+"""The cap on importance weights of least error (docs/theory.md T11)."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fspo.base.arguments import number, numbers
+from fspo.base.errors import UserError
+from fspo.theory.reweighting import Floats
+
+
+def cap_error(weights: ArrayLike, probabilities: ArrayLike, R: float, n: float, cap: float) -> float:
+    """Return the mean squared error of the mean of min(w, K) A psi over n responses, over |E[A psi]|^2 (T11).
+
+    A psi is independent of w. It is E[(w - K)_+]^2 + (R E[min(w, K)^2] - E[min(w, K)]^2) / n.
+
+    Parameters are those of `cap_of_least_error`; ``cap`` is K.
+    """
+    w, p, R, n = _law(weights, probabilities, R, n)
+    held = np.minimum(w, number("cap", cap, 0))
+    return float((p @ (w - held)) ** 2 + (R * (p @ held**2) - (p @ held) ** 2) / n)
+
+
+def cap_of_least_error(weights: ArrayLike, probabilities: ArrayLike, R: float, n: float) -> float:
+    """Return the cap K with the least mean squared error of the mean of min(w, K) A psi over n responses (T11).
+
+    It is the only root of n E[(w - K)_+] = R K - E[min(w, K)], for every law of w (docs/proofs.md T11). The difference
+    of the two sides is linear between two weights, so the root is exact.
+
+    Parameters
+    ----------
+    weights : array (K,), >= 0
+        Values of the importance weight w, for example those of the responses of one length.
+    probabilities : array (K,)
+        Their probabilities (normalised here).
+    R : float, >= 1
+        E|A psi|^2 / |E[A psi]|^2, how much noise a response has for its part of the update.
+    n : float, >= 1
+        Number of responses in the update.
+    """
+    w, p, R, n = _law(weights, probabilities, R, n)
+    order = np.argsort(w)
+    w, p = w[order], p[order]
+    at = np.concatenate([[0.0], w])
+    beyond = 1 - np.concatenate([[0.0], np.cumsum(p)])  # P(w > K), up to ties, where the next entry counts
+    held = np.concatenate([[0.0], np.cumsum(p * w)]) + at * np.maximum(beyond, 0.0)
+    excess = n * (w @ p - held) - R * at + held
+    last = int(np.flatnonzero(excess >= 0)[-1])
+    if last == len(w):
+        return float(w[-1])
+    above = float(p[w > at[last]].sum())  # between two weights E[min(w, K)] rises with this slope
+    return float(at[last] + excess[last] / ((n - 1) * above + R))
+
+
+def _law(weights: ArrayLike, probabilities: ArrayLike, R: float, n: float) -> tuple[Floats, Floats, float, float]:
+    w, p = numbers("weights", weights, 0), numbers("probabilities", probabilities, 0)
+    if w.ndim != 1 or w.shape != p.shape or not p.sum() > 0 or not w @ p > 0:
+        raise UserError("weights and probabilities need one entry for each value, and a positive mean weight")
+    return w, p / p.sum(), number("R", R, 1, why="E|A psi|^2 over |E[A psi]|^2"), number("n", n, 1)

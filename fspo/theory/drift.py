@@ -1,0 +1,102 @@
+"""What moves the mean of S, the exponent of a fair band and the length of responses (docs/theory.md T6, T10, T12)."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fspo.base.arguments import checked_lengths, number, numbers, one_shape
+from fspo.base.errors import UserError
+from fspo.rules import Rule
+from fspo.theory.reweighting import Floats
+
+
+def drift_given_length(length_ratio: ArrayLike, kl: ArrayLike) -> Floats:
+    """Return E[S | L] in nats: log(p_new(l) / p_old(l)) - KL(old(.|l) || new(.|l)), for any two policies (T6).
+
+    Parameters
+    ----------
+    length_ratio : array (K,), > 0
+        p_new(l) / p_old(l), which is E[e^S | L = l].
+    kl : array (K,), nats, >= 0
+        KL divergence from the old to the new law of the responses of length l.
+
+    Notes
+    -----
+    Chain rule of relative entropy, Cover and Thomas, Elements of Information Theory, theorem 2.5.3.
+    """
+    ratio = numbers("length_ratio", length_ratio, 0, above=True, why="a ratio of probabilities")
+    kl = numbers("kl", kl, 0, why="a KL divergence")
+    one_shape("length_ratio and kl", ratio, kl)
+    return np.log(ratio) - kl
+
+
+def fair_centre(mean_weight: ArrayLike, variance: ArrayLike) -> Floats:
+    """Return m_L = log E[e^S | L] - Var(S | L)/2 in nats: the mean of S given L if S is normal given L (T6).
+
+    Parameters
+    ----------
+    mean_weight : array (K,), > 0
+        E[e^S | L = l], the mean importance weight of the responses of each length.
+    variance : array (K,), nats^2, >= 0
+        Var(S | L = l).
+    """
+    weight = numbers("mean_weight", mean_weight, 0, above=True, why="a mean of e^S")
+    variance = numbers("variance", variance, 0)
+    one_shape("mean_weight and variance", weight, variance)
+    return np.log(weight) - variance / 2
+
+
+def mixture_exponent(
+    shares: ArrayLike, trends: ArrayLike, tails: ArrayLike, densities: ArrayLike, own: ArrayLike, q: float
+) -> tuple[float, float]:
+    """Return the two terms whose sum is the exponent of a band that is fair near a length to a mixture of J laws (T10).
+
+    With X the factor on the band at which a response is just accepted, and q the quantile of X that the band accepts,
+    the exponent is d log q / d log l = sum pi d g / sum pi d + sum pi' t / (q sum pi d), a mean of the components' own
+    exponents and what the change of their shares adds (implicit differentiation; docs/proofs.md T10).
+
+    Parameters
+    ----------
+    shares, trends : arrays (J,)
+        pi_j, the components' shares at the length (sum 1), and their derivatives in log l (sum 0).
+    tails, densities : arrays (J,)
+        t_j = P(X > q) and the density d_j of X at q of each component.
+    own : array (J,)
+        g_j, the derivative in log l of the log of the component's quantile at its own level 1 - t_j.
+    q : float, > 0
+
+    Returns
+    -------
+    of_laws, of_shares : float
+        The two terms.
+    """
+    pi, t = numbers("shares", shares, 0, 1), numbers("tails", tails, 0, 1)
+    moved, d, g = numbers("trends", trends), numbers("densities", densities, 0), numbers("own", own)
+    q = number("q", q, 0, above=True)
+    if not (pi.ndim == 1 and pi.shape == t.shape == moved.shape == d.shape == g.shape):
+        raise UserError("shares, trends, tails, densities and own need one entry for each component")
+    if abs(pi.sum() - 1) > 1e-6 or abs(moved.sum()) > 1e-6 * (1 + np.abs(moved).sum()):
+        raise UserError("the shares must add up to 1 and their trends to 0")
+    total = float(pi @ d)
+    if not total > 0:
+        raise UserError("no component has a density at q, so the quantile is not defined")
+    return float(pi @ (d * g)) / total, float(moved @ t) / (q * total)
+
+
+def length_shift_bounds(rule: Rule, lengths: ArrayLike, m: float | None = None) -> tuple[Floats, Floats]:
+    """Return the least and largest p_new(l)/p_old(l) if all responses of length l end a rollout in the band (T12).
+
+    They are e^lo and e^hi, the band's edges, because the ratio is the mean of e^S given the length.
+
+    Parameters
+    ----------
+    lengths : array (K,), >= 1, tokens
+    m : float, optional
+        Centre of the band, nats per token; needed if the rule has a drift.
+    """
+    if m is not None:
+        number("m", m)
+    lo, hi = rule.band(checked_lengths(lengths), m)
+    with np.errstate(over="ignore"):
+        return np.exp(lo), np.exp(hi)

@@ -1,0 +1,286 @@
+"""The exact worst case, the drift given the length, sharp constants, mixtures, caps and moving lengths."""
+
+from __future__ import annotations
+
+import math
+from itertools import product
+
+import mpmath as mp
+import numpy as np
+import pytest
+from scipy.optimize import brentq
+from scipy.stats import lognorm, norm, t
+
+from fspo import theory
+from fspo.rules import preset
+from proofs_check.tools.policy import make_bandit
+
+
+def phi(z: float) -> mp.mpf:
+    return mp.ncdf(mp.mpf(z))
+
+
+# ---- T3
+
+
+@pytest.mark.parametrize(("acceptance", "expected"), [(0.85, 0.0219), (0.95, 0.0110), (0.997, 0.0014)])
+def test_the_worst_case_is_far_below_the_bound_for_rare_clips(acceptance, expected):
+    u = float(norm.ppf((1 + acceptance) / 2))
+    found = theory.worst_lre(u, u, (0.0, 0.3))
+    assert found == pytest.approx(expected, abs=6e-5)
+    # by hand: f(0) / f(.3) - 1
+    assert found == pytest.approx(float((phi(u) - phi(-u)) / (phi(u + 0.3) - phi(-u + 0.3)) - 1), rel=1e-12)
+    bound = theory.lre_bound(float(theory.drift_error_bound(u, u, 0.3)), acceptance, one_sided=True)
+    assert bound is not None
+    assert found < bound
+
+
+@pytest.mark.parametrize(
+    ("u_lo", "u_hi", "drift", "scale"),
+    [
+        (1.0, 1.0, (-0.3, 0.3), (1.0, 1.0)),
+        (0.5, 1.5, (-0.4, 0.4), (1.0, 1.0)),  # the two signs differ
+        (1.5, 0.5, (-1.0, 2.0), (1.0, 1.0)),  # x* lies inside
+        (1.0, 2.0, (0.1, 0.2), (0.7, 1.6)),
+        (0.0, 1.0, (0.0, 0.0), (0.5, 2.0)),
+        (0.3, 0.4, (1.0, 2.0), (0.4, 3.0)),  # the mean is outside the band: the best spread lies inside
+        (0.3, 0.4, (-2.0, -1.0), (0.4, 0.5)),
+        (0.3, 0.4, (1.0, 2.0), (1.5, 3.0)),
+    ],
+)
+def test_the_worst_case_against_a_grid(u_lo, u_hi, drift, scale):
+    x, s = np.meshgrid(np.linspace(*drift, 801), np.linspace(*scale, 801))
+    a = norm.cdf((u_hi + x) / s) - norm.cdf((x - u_lo) / s)
+    found = theory.worst_lre(u_lo, u_hi, drift, scale)
+    ratio = a.max() / a.min() - 1
+    assert ratio <= found * (1 + 1e-9) + 1e-12
+    assert found == pytest.approx(ratio, rel=1e-4, abs=1e-9)
+    # approached by two lengths, nearly all of p on the lesser acceptance
+    lre = theory.lre([1e-13, 1 - 1e-13], [a.max(), a.min()]).inf
+    assert lre == pytest.approx(ratio, rel=1e-6)
+
+
+def test_a_least_acceptance_of_zero_is_no_number():
+    assert theory.worst_lre(1.0, 1.0, (0.0, 100.0)) == math.inf
+
+
+# ---- T5, T6, T12: any two policies
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_drift_and_weight_given_the_length_by_enumeration(seed):
+    bandit = make_bandit(np.random.default_rng(seed), step=0.6)
+    old, new, S = bandit.p_old, bandit.p_new, bandit.log_ratio
+    for length in np.unique(bandit.lengths):
+        at = bandit.lengths == length
+        p, q = old[at].sum(), new[at].sum()
+        kl = float(np.sum(old[at] / p * (np.log(old[at] / p) - np.log(new[at] / q))))
+        mean = float(old[at] @ S[at] / p)
+        assert theory.drift_given_length(q / p, kl) == pytest.approx(mean, abs=1e-12)
+        assert math.exp(S[at].min()) * (1 - 1e-12) <= q / p <= math.exp(S[at].max()) * (1 + 1e-12)
+
+
+def stopped_chain(most: int):
+    """Exact moments given the length of S of a chain of two states that stops, by forward sums over its states.
+
+    Under the new policy both states stop more often, so that responses become shorter.
+    """
+    move = [np.array([[0.90, 0.10], [0.20, 0.80]]), np.array([[0.892, 0.108], [0.21, 0.79]])]
+    stop = [np.array([0.004, 0.006]), np.array([0.020, 0.024])]
+    P, Q = (m * (1 - s)[:, None] for m, s in zip(move, stop, strict=True))
+    e, f, start = stop[0], stop[1], np.array([0.5, 0.5])
+    step, last = np.log(Q / P), np.log(f / e)
+    mass, first, second, weight = start.copy(), np.zeros(2), np.zeros(2), start.copy()
+    k = 0.0  # the mean KL of a token under the old policy
+    out = {}
+    for length in range(1, most + 1):
+        m0 = mass @ e
+        m1 = (first + mass * last) @ e
+        m2 = (second + 2 * first * last + mass * last**2) @ e
+        out[length] = (m1 / m0, m2 / m0 - (m1 / m0) ** 2, float(weight @ f / m0))
+        second = second @ P + 2 * first @ (P * step) + mass @ (P * step**2)
+        first = first @ P + mass @ (P * step)
+        mass, weight = mass @ P, weight @ Q
+    visits = np.linalg.solve(np.eye(2) - P.T, start)  # expected number of tokens in each state
+    k = float(visits @ (np.sum(P * -step, axis=1) - e * last) / visits.sum())
+    return out, k, (P, Q)
+
+
+def test_the_fair_centre_of_a_chain_that_stops_is_not_minus_kl():
+    moments, k, (P, Q) = stopped_chain(1_000)
+    for length in (100, 1_000):
+        mean, var, weight = moments[length]
+        sd = math.sqrt(var)
+        assert abs(float(theory.fair_centre(weight, var)) - mean) / sd < 0.01
+        assert abs(-k * length - mean) / sd > (3 if length == 100 else 7)
+    # T4: the mean of S grows by Lambda'(0) a token, Lambda = log of the Perron root of P^(1 - th) Q^th
+
+    def root(th):
+        matrix = np.exp((1 - th) * np.log(P) + th * np.log(Q))
+        return math.log(max(np.linalg.eigvals(matrix).real))
+
+    slope = (root(1e-4) - root(-1e-4)) / 2e-4
+    assert (moments[1_000][0] - moments[900][0]) / 100 == pytest.approx(slope, rel=1e-5)
+    curve = np.polynomial.legendre.leggauss(20)
+    th, w = (curve[0] + 1) / 2, curve[1] / 2
+    second = np.array([(root(x + 1e-3) - 2 * root(x) + root(x - 1e-3)) / 1e-6 for x in th])
+    assert slope == pytest.approx(root(1.0) - root(0.0) - w @ ((1 - th) * second), rel=1e-4)
+
+
+def test_the_fair_centre_of_a_normal_law_is_its_mean():
+    mean, var = -0.7, 0.9
+    assert theory.fair_centre(math.exp(mean + var / 2), var) == pytest.approx(mean)
+
+
+def test_how_far_a_length_can_move_in_one_rollout():
+    low, high = theory.length_shift_bounds(preset("fspo").rule, [256, 4096, 16384])
+    np.testing.assert_allclose(high, [math.exp(0.48), math.exp(1.92), math.exp(3.84)])
+    np.testing.assert_allclose(low * high, 1)
+
+
+# ---- T7, T8
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_length_constants_are_attained_and_never_exceeded(seed):
+    rng = np.random.default_rng(seed)
+    K, D = int(rng.integers(2, 7)), int(rng.integers(1, 5))
+    p, g = rng.dirichlet(np.ones(K)), rng.normal(size=(K, D)) * 10 ** rng.uniform(-2, 2)
+    inf, two = theory.length_constants(p, g)
+    mean = p @ g
+    C = (g - mean).T @ (p[:, None] * (g - mean))
+    values, vectors = np.linalg.eigh(C)
+    assert two == pytest.approx(math.sqrt(values[-1]))
+    r = (g - mean) @ vectors[:, -1]  # LRE_2 = sqrt(lambda): e_len = lambda u
+    assert abs(p @ r) < 1e-9 * np.abs(r).max() + 1e-12
+    assert np.linalg.norm((p * r) @ g) / math.sqrt(p @ r**2) == pytest.approx(two)
+    # E|<g, u> - median| over directions: an ascent from many starts reaches the constant and no more
+    best = 0.0
+    for start in rng.normal(size=(200, D)):
+        u = start / np.linalg.norm(start)
+        for _ in range(50):
+            along = g @ u
+            order = np.argsort(along)
+            median = along[order][np.searchsorted(np.cumsum(p[order]), 0.5)]
+            sign = np.sign(along - median)
+            tie = sign == 0
+            sign[tie] = -(p @ sign) / p[tie].sum()
+            e = (p * sign) @ g
+            if not np.linalg.norm(e) > 0:
+                break
+            u = e / np.linalg.norm(e)
+            best = max(best, float(p @ np.abs(along - median)))
+    assert inf == pytest.approx(best, rel=1e-9)
+    centre = float(p @ np.linalg.norm(g - mean, axis=1))
+    assert inf <= centre * (1 + 1e-12)
+    for r in rng.uniform(-1, 1, size=(200, K)):
+        r = r - p @ r
+        e = np.linalg.norm((p * r) @ g)
+        assert e <= np.abs(r).max() * inf * (1 + 1e-9)
+        assert e <= math.sqrt(p @ r**2) * two * (1 + 1e-9)
+
+
+def test_many_strata_take_the_geometric_median():
+    rng = np.random.default_rng(0)
+    p, g = rng.dirichlet(np.ones(30)), np.sort(rng.standard_exponential(30))[:, None]
+    inf, _ = theory.length_constants(p, g)
+    median = g[np.searchsorted(np.cumsum(p), 0.5), 0]
+    least = float(p @ np.abs(g[:, 0] - median))
+    assert least <= inf <= least * 1.01 < float(p @ np.abs(g[:, 0] - p @ g[:, 0]))
+
+
+def test_projection_leaves_the_shortest_error():
+    g = np.array([[1.0, 0.0], [2.0, 2.0], [0.0, 0.0], [1.0, 1.0]])
+    clipped = np.array([[0.5, 3.0], [1.0, 0.0], [1.0, 0.0], [-1.0, 0.0]])
+    a = theory.projection_acceptance(g, clipped)
+    np.testing.assert_allclose(a, [0.5, 0.25, 0.0, 0.0])
+    at = np.linspace(0, 2, 2001)
+    for k in (0, 1, 3):
+        sizes = np.linalg.norm(clipped[k] - at[:, None] * g[k], axis=1)
+        assert np.linalg.norm(clipped[k] - a[k] * g[k]) <= sizes.min() + 1e-12
+
+
+# ---- T10
+
+
+def mixture_quantile(level: float, l: float) -> float:
+    moving = 0.4 + 0.1 * math.log(l / 16)
+
+    def tail(q: float) -> float:
+        return float(moving * 2 * norm.sf(q / l**0.5) + (1 - moving) * 2 * t.sf(q / l**0.8, 3)) - (1 - level)
+
+    return brentq(tail, 1e-9, 1e6, xtol=1e-14)
+
+
+@pytest.mark.parametrize("alpha", [0.6, 0.85, 0.99])
+def test_the_exponent_of_a_mixture_is_the_slope_of_its_quantile(alpha):
+    l, h = 64.0, 1e-4
+    q = mixture_quantile(alpha, l)
+    slope = math.log(mixture_quantile(alpha, l * math.exp(h)) / mixture_quantile(alpha, l * math.exp(-h))) / (2 * h)
+    v = 0.4 + 0.1 * math.log(l / 16)
+    z = q / np.array([l**0.5, l**0.8])
+    tails = [2 * norm.sf(z[0]), 2 * t.sf(z[1], 3)]
+    densities = [2 * norm.pdf(z[0]) / l**0.5, 2 * t.pdf(z[1], 3) / l**0.8]
+    terms = theory.mixture_exponent([v, 1 - v], [0.1, -0.1], tails, densities, [0.5, 0.8], q)
+    assert sum(terms) == pytest.approx(slope, rel=1e-5)
+    assert 0.5 <= terms[0] <= 0.8
+    assert terms[1] != pytest.approx(0, abs=1e-3)
+
+
+def test_still_responses_are_a_mixture():
+    """Two lengths that differ little, with a part still: the exponent of T10's closed form."""
+    v, H, alpha, h = 0.5, 0.5, 0.85, 1e-5
+    z = float(norm.isf((1 - alpha) / v / 2))
+    exact = theory.fair_exponent_with_still(
+        lambda level: float(norm.isf((1 - level) / 2)),
+        [v * math.exp(-0.3 * h), v * math.exp(0.3 * h)],
+        [64 * math.exp(-h), 64 * math.exp(h)],
+        alpha,
+        H,
+    )
+    terms = theory.mixture_exponent(
+        [v, 1 - v], [0.3 * v, -0.3 * v], [2 * norm.sf(z), 0.0], [2 * norm.pdf(z) / 8, 0.0], [H, 0.0], z * 8
+    )
+    assert sum(terms) == pytest.approx(exact, rel=1e-6)
+    assert terms[0] == pytest.approx(H)
+
+
+# ---- T11
+
+
+def test_the_error_of_a_cap_by_enumeration_of_all_samples():
+    w, p = np.array([0.2, 1.0, 3.0]), np.array([0.5, 0.3, 0.2])
+    x, px = np.array([2.0, -1.0]), np.array([0.6, 0.4])  # A psi, in one dimension
+    u, R = px @ x, (px @ x**2) / (px @ x) ** 2
+    n, cap, error = 3, 1.4, 0.0
+    law = [(min(a, cap) * b, pa * pb) for (a, pa), (b, pb) in product(zip(w, p, strict=True), zip(x, px, strict=True))]
+    for sample in product(law, repeat=n):
+        estimate = sum(value for value, _ in sample) / n
+        error += math.prod(mass for _, mass in sample) * (estimate - (w @ p) * u) ** 2
+    assert theory.cap_error(w, p, R, n, cap) == pytest.approx(error / u**2)
+
+
+@pytest.mark.parametrize(("R", "n"), [(1.0, 1), (1.0, 40), (5.0, 40), (200.0, 40), (200.0, 1e6)])
+@pytest.mark.parametrize("seed", range(3))
+def test_no_cap_has_a_smaller_error(R, n, seed):
+    rng = np.random.default_rng(seed)
+    w, p = np.exp(rng.normal(size=30)), rng.dirichlet(np.ones(30))
+    best = theory.cap_of_least_error(w, p, R, n)
+    held = np.minimum(w, best)
+    assert n * (p @ (w - held)) == pytest.approx(R * best - p @ held, rel=1e-9, abs=1e-9)
+    least = theory.cap_error(w, p, R, n, best)
+    assert all(least <= theory.cap_error(w, p, R, n, cap) + 1e-12 for cap in np.linspace(0, 1.2 * w.max(), 2_000))
+
+
+def test_the_best_cap_of_a_lognormal_law():
+    sigma, R, n = 0.5, 30.0, 100
+    law = lognorm(sigma, scale=math.exp(-(sigma**2) / 2))
+    levels = (np.arange(200_000) + 0.5) / 200_000
+    found = theory.cap_of_least_error(law.ppf(levels), np.ones(levels.size), R, n)
+
+    def excess(K):
+        d = (mp.log(K) + mp.mpf(sigma) ** 2 / 2) / sigma
+        low = mp.ncdf(d - sigma) + K * mp.ncdf(-d)  # E[min(w, K)]
+        return n * (1 - low) - R * K + low
+
+    assert found == pytest.approx(float(mp.findroot(excess, (0.5, 3), solver="anderson")), rel=1e-4)
