@@ -114,8 +114,6 @@ REMOVED: dict[str, str] = {
 }
 """Pattern of places (as ``fnmatch`` reads it, for example "*/acceptance/label") that are gone -> why."""
 CHANGED: dict[str, str] = {
-    "training/*/metrics/grad_cosine/rho": "the cosine lemma has its sharp constants: rho is at most what it was",
-    "training/*/metrics/grad_cosine/bound": "the cosine lemma has its sharp constants: the bound is at least what it was",
     "proofs/T7/enumerated: softmax policy*": "the presets fspo-tilted and power are gone",
     "training/fspo-kl/log/*": "no audits: a training log has the rows that were trained on (weights and metrics agree)",
     "analysis/fspo/*": "the sketch's error is that of its width; no run measures it",
@@ -128,7 +126,7 @@ CHANGED: dict[str, str] = {
     "*/trend/*": FEWER,
     "*/cosine/*": FEWER,
     "*/population/*": FEWER,
-    "*/lemma/*": FEWER,
+    "*/lemma/*": FEWER + "; rho has the sharp constants",
     "*/summary/*": FEWER,
     "*/sweep/*": "settings of the rule alone; the rows that stay were compared one by one and agree",
     "commands/*-claims/*": "claims are judged by seeds of a reproduction, no longer on one log",
