@@ -21,7 +21,7 @@ import pandas as pd
 
 from analysis.claims.estimands import LEARNT, Estimate
 from analysis.claims.family import CLAIMS, TASKS, WIDE, Hypothesis
-from analysis.claims.verdicts import Judged, judge
+from analysis.claims.verdicts import JudgedClaim, judge
 from fspo.base.errors import run_cli
 from fspo.rules import COMPARED
 
@@ -35,8 +35,8 @@ SLOPES = {
 }
 """Mean and standard deviation between seeds of the slopes in ``results/paper`` (responses with A != 0)."""
 REWARDS = {
-    ("equal", "mean reward"): dict.fromkeys(("rloo", "gspo", "fspo"), (0.70, 0.03)),
-    ("stress", "final reward"): {"none": (0.45, 0.2)} | dict.fromkeys(("rloo", "gspo", "fspo"), (0.94, 0.02)),
+    ("equal", "mean reward"): dict.fromkeys(COMPARED, (0.70, 0.03)),
+    ("stress", "final reward"): {"none": (0.45, 0.2)} | dict.fromkeys(COMPARED, (0.94, 0.02)),
     ("stress", "mean reward"): {"rloo": (0.50, 0.05), "fspo": (0.50, 0.05)}
     | dict.fromkeys(WIDE.values(), (0.75, 0.05)),
 }
@@ -79,7 +79,7 @@ def on_the_margin(hypothesis: Hypothesis, task: str) -> dict[Key, tuple[float, f
     return found | {own: (mean, found[own][1])}
 
 
-def judged(truth: dict[Key, tuple[float, float]], number: int) -> Iterator[list[Judged]]:
+def judged(truth: dict[Key, tuple[float, float]], number: int) -> Iterator[list[JudgedClaim]]:
     """Yield the verdicts of simulated studies."""
     rng = np.random.default_rng(20261126)
     for _ in range(number):

@@ -11,7 +11,7 @@ import pytest
 
 import paper_repro
 from analysis.claims.estimands import Estimate
-from analysis.claims.verdicts import Judged, Part
+from analysis.claims.verdicts import JudgedClaim, JudgedHypothesis
 from fspo.base.options import parse
 from fspo.config import TrainConfig
 from fspo.repro.presets import PRESETS, TASKS
@@ -72,7 +72,11 @@ def check_outputs(out: Path, start: subprocess.CompletedProcess[str]) -> None:
     """What every start prints and leaves."""
     assert start.returncode == 0, start.stderr[-2000:]
     claims, parts, estimates = (pd.read_csv(out / f"{name}.csv") for name in ("claims", "parts", "estimates"))
-    assert [tuple(t.columns) for t in (claims, parts, estimates)] == [Judged._fields, Part._fields, Estimate._fields]
+    assert [tuple(t.columns) for t in (claims, parts, estimates)] == [
+        JudgedClaim._fields,
+        JudgedHypothesis._fields,
+        Estimate._fields,
+    ]
     assert set(estimates.seed) == {1, 2}
     assert set(parts.seeds) == {2}
     for claim in claims.itertuples():

@@ -25,7 +25,7 @@ ALPHA = (1 - CONFIDENCE) / 2
 Verdict = Literal["supported", "refuted", "open"]
 
 
-class Part(NamedTuple):
+class JudgedHypothesis(NamedTuple):
     """A hypothesis on one task, a row of ``parts.csv``: its numbers over seeds."""
 
     claim: Annotated[str, "id of the claim", "text"]
@@ -42,7 +42,7 @@ class Part(NamedTuple):
     p_against: Annotated[float, "p-value of the hypothesis", "probability"]
 
 
-class Judged(NamedTuple):
+class JudgedClaim(NamedTuple):
     """A claim with its verdict, a row of ``claims.csv``."""
 
     claim: Annotated[str, "id of the claim", "text"]
@@ -101,7 +101,7 @@ def tested(hypothesis: Hypothesis, of_rule: pd.Series, of_rival: pd.Series | Non
     return values, *found
 
 
-def part(claim: Claim, hypothesis: Hypothesis, task: str, estimates: pd.DataFrame) -> Part:
+def part(claim: Claim, hypothesis: Hypothesis, task: str, estimates: pd.DataFrame) -> JudgedHypothesis:
     """Return a hypothesis of a claim judged on one task; ``estimates`` has the columns of `Estimate`."""
     same = estimates[
         (estimates.task == task) & (estimates.runs == hypothesis.runs) & (estimates.estimand == hypothesis.estimand)
@@ -117,7 +117,7 @@ def part(claim: Claim, hypothesis: Hypothesis, task: str, estimates: pd.DataFram
     sd = float(values.std(ddof=1)) if len(values) > 1 else float("nan")
     reach = t_quantile(len(values) - 1) * sd * np.sqrt(1 + 1 / len(values)) if len(values) > 1 else float("nan")
     interval = (low, high, sd, mean - reach, mean + reach)
-    return Part(claim.id, task, hypothesis.words, len(values), mean, *interval, p_for, p_against)
+    return JudgedHypothesis(claim.id, task, hypothesis.words, len(values), mean, *interval, p_for, p_against)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -131,7 +131,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 def judge(
     estimates: pd.DataFrame, claims: Iterable[Claim] = CLAIMS, tasks: Collection[str] = TASKS
-) -> tuple[list[Judged], list[Part]]:
+) -> tuple[list[JudgedClaim], list[JudgedHypothesis]]:
     """Judge claims by the estimates of all runs, on those of the claims' tasks that ``tasks`` names.
 
     A claim none of whose hypotheses has a number is left out, and does not count in Holm's correction.
@@ -143,8 +143,8 @@ def judge(
 
     Returns
     -------
-    claims : list of Judged
-    parts : list of Part
+    claims : list of JudgedClaim
+    parts : list of JudgedHypothesis
         Every hypothesis on every task.
     """
     found = {
@@ -158,16 +158,18 @@ def judge(
         verdict: Verdict = "supported" if supports <= ALPHA else "refuted" if refutes <= ALPHA else "open"
         decides = min(parts, key=lambda p: p.p_against) if verdict == "refuted" else max(parts, key=lambda p: p.p_for)
         says = f"{decides.task}: {decides.hypothesis}"
-        judged.append(Judged(claim.id, claim.sentence, verdict, supports, refutes, says))
+        judged.append(JudgedClaim(claim.id, claim.sentence, verdict, supports, refutes, says))
     return judged, [p for parts in found.values() for p in parts]
 
 
-def write_claims(folder: Path, estimates: pd.DataFrame, claims: Sequence[Judged], parts: Sequence[Part]) -> None:
+def write_claims(
+    folder: Path, estimates: pd.DataFrame, claims: Sequence[JudgedClaim], parts: Sequence[JudgedHypothesis]
+) -> None:
     """Write estimates.csv, parts.csv and claims.csv into a folder, each whole or not at all."""
     tables = {
         "estimates": estimates.sort_values(["task", "runs", "rule", "seed", "estimand", "clip_rate"]),
-        "parts": pd.DataFrame(parts, columns=list(Part._fields)),
-        "claims": pd.DataFrame(claims, columns=list(Judged._fields)),
+        "parts": pd.DataFrame(parts, columns=list(JudgedHypothesis._fields)),
+        "claims": pd.DataFrame(claims, columns=list(JudgedClaim._fields)),
     }
     for name, table in tables.items():
         with whole_file(folder / f"{name}.csv") as path:

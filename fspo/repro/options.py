@@ -8,7 +8,7 @@ from typing import Literal
 
 from fspo.base.arguments import checked_count
 from fspo.base.errors import UserError, unknown_name
-from fspo.repro.presets import PRESETS, TASKS, Design
+from fspo.repro.presets import PRESETS, TASKS, ReproductionDesign
 
 STAGES = ("checks", "training", "estimates", "figures-theory", "analysis", "doctor", "figures")
 """Stages of a reproduction, in their order."""
@@ -61,7 +61,7 @@ class ReproductionOptions:
             raise unknown_name("stage", self.force, STAGES)
 
     @property
-    def design(self) -> Design:
+    def design(self) -> ReproductionDesign:
         """What the preset trains."""
         return PRESETS[self.preset]
 

@@ -61,7 +61,7 @@ class RunSet:
 
 
 @dataclass(frozen=True)
-class Design:
+class ReproductionDesign:
     """All that a reproduction does.
 
     Attributes
@@ -121,8 +121,8 @@ def _seeds(first: int, number: int) -> tuple[int, ...]:
 
 
 _SMALL: Options = ONE_EPOCH | {"batch.prompts": 16}
-PRESETS: dict[str, Design] = {
-    "smoke": Design(
+PRESETS: dict[str, ReproductionDesign] = {
+    "smoke": ReproductionDesign(
         {
             "unclipped": RunSet(UNCLIPPED, {"chain-add": (1, 2)}, 2, _SMALL, scored=1),
             "equal": RunSet({"fspo": EQUAL["fspo"]}, {"chain-add": (1,)}, 2, _SMALL),
@@ -130,14 +130,14 @@ PRESETS: dict[str, Design] = {
         shared_warmup=True,
         checks="T12",
     ),
-    "quick": Design(
+    "quick": ReproductionDesign(
         {
             "unclipped": RunSet(UNCLIPPED, {"chain-add": _seeds(1, 6)}, 10, ONE_EPOCH, scored=2),
             "equal": RunSet(EQUAL, {"chain-add": _seeds(1, 2)}, 10, ONE_EPOCH),
         },
         shared_warmup=True,
     ),
-    "paper": Design(
+    "paper": ReproductionDesign(
         {
             "unclipped": RunSet(
                 UNCLIPPED,
@@ -168,7 +168,7 @@ class PlannedRun(NamedTuple):
     job: Job
 
 
-def planned(design: Design, task: str, out: Path, threads: int) -> Iterator[PlannedRun]:
+def planned(design: ReproductionDesign, task: str, out: Path, threads: int) -> Iterator[PlannedRun]:
     """Yield the runs of a design on one task; run folders go to ``out/runs``.
 
     All arms of a set have one seed before any has the next, so that a reproduction that is stopped has whole seeds.

@@ -70,9 +70,9 @@ def test_part_by_part_gives_the_tables_of_the_complete_log(source, tmp_path):
     assert ours == theirs
     # fspo analyse by the same bins: the same table over_time, the same acceptance
     tables, _ = analyse(whole, bins, Options(rules=("fspo",), window=1, edges=bins.edges))
-    cut = tables["over_time"].pivot(index="window", columns="bin", values=["cut", "count"])
+    table = tables["over_time"].pivot(index="window", columns="bin", values="estimate")
     shares = np.stack([seen.panels["clip"] for seen in follower.seen])
-    np.testing.assert_array_equal(shares, np.roll((cut["cut"] / cut["count"]).to_numpy(), -1, axis=1))
+    np.testing.assert_array_equal(shares, np.roll(table.to_numpy(), -1, axis=1))
     where = "source == 'trained' and subset == 'nonzero' and measure == 'update' and use == 'first'"
     theirs = tables["acceptance"].query(where)
     ours, length = follower.acceptance()
