@@ -108,15 +108,15 @@ def import_page() -> str:
     from analysis.importing import names as known
 
     columns = ((f"`{name}`", "`" + "`, `".join(aliases) + "`") for name, aliases in known.COLUMNS.items())
-    scalars = [(f"`{theirs}`", f"`{ours}`", "the same") for theirs, ours in known.METRICS.items()]
-    kept = {**known.DIFFERENT, **known.MISMATCH}
-    scalars += [(f"`{theirs}`", f"`{known.FOREIGN}{theirs}`", why) for theirs, why in kept.items()]
+    scalars = [(f"`{theirs}`", f"`{ours}`") for theirs, ours in known.METRICS.items()]
     return f"""# Names that import knows
 
 {grid(("column", "names"), columns)}
 ## Scalars
 
-{grid(("theirs", "in metrics.jsonl", "meaning"), scalars)}"""
+Others are kept as `{known.FOREIGN}` and their name.
+
+{grid(("theirs", "in metrics.jsonl"), scalars)}"""
 
 
 def checks_page() -> str:

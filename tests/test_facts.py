@@ -106,7 +106,19 @@ def test_lists_of_rules_name_presets_and_repeat_none_that_has_a_name():
 
 
 def test_lists_of_log_columns_name_columns_of_the_schema():
-    others = {"prompt", "response", "tokens", "new", "old", "sampler", "mask"}  # what an import makes columns of
+    # what an import makes columns of
+    others = {
+        "prompt",
+        "response",
+        "tokens",
+        "new",
+        "old",
+        "sampler",
+        "mask",
+        "token_weights",
+        "prompt_length",
+        "total_length",
+    }
     for listed in (admit.READ, admit.IDS, usable.ROW_COLUMNS, usable.LEARNT, checked.NEEDED):
         assert set(listed) <= set(LOG_COLUMNS)
     assert set(convert.COPIED) <= set(names.COLUMNS) & set(LOG_COLUMNS)

@@ -2,48 +2,51 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from analysis.importing.tables import Chunk
 from analysis.importing.values import Floats, Ints, Values
+from analysis.importing.watch import Ids
 from fspo.base.errors import UserError
 
 TOKENS = ("log_ratio", "new", "old", "sampler")
 """Columns, by this project's names, in which a table may hold a list with one number for each token of a response."""
+_ID = re.compile(r"(?:^|_)(?:id|idx|index|uid|step|rank|group|rollout)$")
 
 
 class ChunkColumns(NamedTuple):
-    """Columns of one chunk, N rows of a table of responses that is imported.
+    """Columns of one chunk, N rows of the table ``path``, under this project's names.
 
-    Parameters
-    ----------
-    values : dict
-        Values of each column that the chunk has, by this project's name of the column.
-    chosen : mapping
-        For this project's name of a column, the table's name of it, for error messages.
-    path : path
-        The table's file, for error messages.
+    ``chosen`` maps these to the table's names; ``before`` rows of the table came in earlier chunks.
     """
 
     values: dict[str, Values]
     chosen: Mapping[str, str]
     path: Path
+    chunk: Chunk
+    before: int
+
+    def ids(self, i: int) -> Ids:
+        """Return the number of row i in the table, from 1, and its ids and step in the table's own names."""
+        found: Ids = {"row": self.before + i + 1}
+        for name, column in self.chunk.items():
+            if _ID.search(str(name).lower()):
+                value = column[i] if isinstance(column, list) else column[i].as_py()
+                if isinstance(value, int | str | float):
+                    found[str(name)] = value
+        return found
 
     def is_list(self, name: str) -> bool:
         """Whether this chunk of the table has the column ``name``, with a list in each row."""
         return name in self.values and self.values[name].kind == "list"
 
     def numbers(self, name: str) -> Floats:
-        """Return a column of numbers (N,).
-
-        Raises
-        ------
-        UserError
-            If the column holds no numbers.
-        """
+        """Return a column of numbers (N,). Raise UserError if the column holds no numbers."""
         found = self.values[name]
         if found.kind != "number":
             example = found.array[0].as_py() if len(found) else None
@@ -54,22 +57,29 @@ class ChunkColumns(NamedTuple):
             )
         return found.numbers()
 
-    def sums(self, name: str, *, mean: bool = False) -> Floats:
-        """Return a column as numbers (N,). A list is summed or, with ``mean``, averaged over its tokens that count."""
+    def kept(self, name: str) -> tuple[Floats, Ints]:
+        """Return the numbers of a column of lists at tokens that count, and the row of each."""
+        flat, row = self.values[name].lists()
+        keep = self.mask(flat)
+        return flat[keep], row[keep]
+
+    def sums(self, name: str) -> Floats:
+        """Return a column of numbers, or the sums of its lists."""
         if not self.is_list(name):
             return self.numbers(name)
         flat, row = self.values[name].lists()
-        if mean:
-            keep = self.mask(flat)
-            flat, row = flat[keep], row[keep]
-        total = np.bincount(row, flat, len(self.values[name])).astype(np.float64)
-        return total / np.maximum(np.bincount(row, minlength=len(total)), 1) if mean else total
+        return np.bincount(row, flat, len(self.values[name])).astype(np.float64)
+
+    def means(self, name: str) -> Floats:
+        """Return a column of numbers, or the means of its lists over the tokens that count."""
+        if not self.is_list(name):
+            return self.numbers(name)
+        flat, row = self.kept(name)
+        n = len(self.values[name])
+        return np.bincount(row, flat, n) / np.maximum(np.bincount(row, minlength=n), 1)
 
     def mask(self, flat: Floats) -> np.ndarray:
-        """Return for each token whether it counts; all count if the chunk has no mask.
-
-        ``flat`` holds a number for each token of all rows.
-        """
+        """Return whether each token of all rows counts; all do without a mask. ``flat`` holds a number for each."""
         if not self.is_list("mask"):
             return np.ones(len(flat), bool)
         mask, _ = self.values["mask"].lists()
@@ -81,10 +91,7 @@ class ChunkColumns(NamedTuple):
         return mask > 0
 
     def within(self, row: Ints) -> np.ndarray:
-        """Return for each token whether its position is below its response's length; later tokens are padding.
-
-        ``row`` says for each token to which response it belongs.
-        """
+        """Return whether each token, of response ``row``, lies within its response; later tokens are padding."""
         length = self.numbers("length")
         count = np.bincount(row, minlength=len(length))
         short = np.flatnonzero(count < np.nan_to_num(length))
@@ -93,5 +100,4 @@ class ChunkColumns(NamedTuple):
                 f"{self.path}: {self.chosen['length']!r} says {length[short[0]]:.0f} tokens where the token columns "
                 f"hold {count[short[0]]}; the length must count response tokens alone"
             )
-        start = np.concatenate([[0], np.cumsum(count)[:-1]])
-        return np.arange(len(row)) - start[row] < length[row]
+        return np.arange(len(row)) - (np.cumsum(count) - count)[row] < length[row]

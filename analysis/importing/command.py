@@ -9,9 +9,11 @@ from textwrap import wrap
 from tqdm import tqdm
 
 from analysis.importing.chunk import TOKENS
+from analysis.importing.convert import ImportOptions
 from analysis.importing.names import COLUMNS
-from analysis.importing.run import AVERAGES, ImportOptions, import_run, rule_names
+from analysis.importing.run import AVERAGES, import_run
 from fspo.base.command_line import CommandParser
+from fspo.rules import PRESETS
 
 EXAMPLES = """examples:
   fspo import trl-output                        # trainer_state.json, completions/, TensorBoard files
@@ -39,14 +41,13 @@ def build_parser() -> CommandParser:
         "--output", "--out", type=str | None, default=None, help="run folder to make; by default SOURCE-imported, here"
     )
     p.add_argument("--columns", type=dict[str, str] | None, default=None, help="our column names to the table's")
-    p.add_argument("--rule", type=str | None, default=None, help=f"the rule that trained: {rule_names()}")
+    p.add_argument("--rule", type=str | None, default=None, help=f"the rule that trained: {', '.join(PRESETS)}")
     p.add_argument("--range-lo", type=float | None, default=None, help="its lower range, if not the preset's")
     p.add_argument("--range-hi", type=float | None, default=None, help="its upper range, if not the preset's")
     p.add_argument("--aggregation", type=str | None, default=None, help=f"how the loss was averaged: {AVERAGES}")
     p.add_argument("--updates-per-rollout", type=int, default=1, help="optimizer updates between two rollouts")
     p.add_argument("--group-size", type=int | None, default=None, help="successive responses of one prompt")
     p.add_argument("--tokens", type=bool, default=False, help="write the log-ratios of each token too")
-    p.add_argument("--tokenizer", type=str | None, default=None, help="tokenizer.json that counts tokens of texts")
     return p
 
 
@@ -63,7 +64,6 @@ def main(arguments: list[str]) -> int:
         aggregation=args.aggregation,
         updates_per_rollout=args.updates_per_rollout,
         group_size=args.group_size,
-        tokenizer=args.tokenizer,
         tokens=args.tokens,
     )
     with tqdm(desc="import", unit="row", unit_scale=True, disable=not sys.stderr.isatty()) as bar:

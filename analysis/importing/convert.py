@@ -3,37 +3,70 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from analysis.importing.chunk import TOKENS, ChunkColumns
-from analysis.importing.names import COLUMNS, COPIED, ROLLOUT_VERSIONS, canonical
-from analysis.importing.ratios import Summed, parted, ratios
+from analysis.importing.names import COLUMNS, COPIED, ROLLOUT_VERSIONS, canonical, is_log_probability, role_of
 from analysis.importing.tables import Chunk
-from analysis.importing.values import Floats, Ints, Values, as_values
+from analysis.importing.values import Floats, Ints, as_values
+from analysis.importing.watch import Watch, at, notice
 from fspo.advantages import advantages
 from fspo.base.errors import UserError, unknown_name
 from fspo.base.keyed_noise import hashed
 from fspo.gradlog.schema import LOG_COLUMNS as LOGGED
 from fspo.gradlog.schema import RATIO_COLUMNS, REQUIRED
-from fspo.rules import Estimator, Ratio, Rule, token_k3
+from fspo.rules import Estimator, Ratio, Rule, preset, token_k3
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 VERSIONS = ("behaviour_version", "behaviour_version_last")
 _TOKEN_LISTS: dict[Ratio, str] = {"update": "token_log_ratio", "behaviour": "token_behaviour_log_ratio"}
 # verl names a response {sample}_{rollout}_{output}, of which {sample} alone identifies the prompt
-_VERL_UID = re.compile(r"(.+)_\d+_\d+")
+_VERL_UID = re.compile(r"^(.+)_\d+_\d+$")
+_STEP_IN_NAME = re.compile(r"step[_-]?(\d+)")
+PAIRS = (("old", "sampler"), ("new", "sampler"), ("new", "old"))
+"""Columns of which the first is compared with the second, in the order of preference."""
+SLIGHT, MANY = 0.05, 0.05
+"""A log-probability above 0 is held at 0 if it is at most ``SLIGHT`` nats; a table with 10 or more of them, above a
+share of ``MANY``, is refused: rounding makes few and small ones.
+"""
 
 
-def choose_columns(available: Iterable[str], given: Mapping[str, str] | None = None) -> dict[str, str]:
+@dataclass(frozen=True)
+class ImportOptions:
+    """What the user says about the log that is imported; ``fspo import --help`` explains each option."""
+
+    columns: Mapping[str, str] = field(default_factory=dict)
+    rule: str | None = None
+    range_lo: float | None = None
+    range_hi: float | None = None
+    aggregation: str | None = None
+    updates_per_rollout: int = 1
+    group_size: int | None = None
+    tokens: bool = False
+
+    def trained_rule(self) -> Rule | None:
+        """The rule that trained; None if the options name none."""
+        if self.rule is None:
+            if self.range_lo is not None or self.range_hi is not None:
+                raise UserError("--range-lo and --range-hi belong to a rule: name it with --rule")
+            return None
+        changes = {k: v for k, v in (("range_lo", self.range_lo), ("range_hi", self.range_hi)) if v is not None}
+        return preset(self.rule, **changes).rule
+
+
+def choose_columns(available: Collection[str], given: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return, for each of this project's columns (a key of `COLUMNS`), the table's name of it (one of ``available``).
 
-    It is the name in ``given``, else the first of the names in `COLUMNS` that the table has. A column for which the
-    table has neither is left out.
+    It is the name in ``given``, else the first of the names in `COLUMNS` that the table has, else, for
+    log-probabilities, the one column whose words tell its role. A column in ``given`` may serve another of ours too,
+    unless it holds log-probabilities.
 
     Raises
     ------
@@ -52,267 +85,288 @@ def choose_columns(available: Iterable[str], given: Mapping[str, str] | None = N
                 f"--columns {ours}: the table has no column {theirs!r}; it has {', '.join(present.values())}"
             )
         chosen[ours] = present[canonical(theirs)]
-    for ours, aliases in COLUMNS.items():
+    taken = {theirs for ours, theirs in chosen.items() if ours in TOKENS}
+    known = dict(COLUMNS)
+    if "logp_prox" in present:  # AReaL's logprobs are the engine's
+        known["sampler"], known["new"] = (*COLUMNS["sampler"], "logprobs"), ("new_logprobs",)
+    elif "weight_versions" in present:  # slime's log_probs are the old policy's
+        known["old"] = (*COLUMNS["old"], "log_probs")
+        known["new"] = ("new_logprobs",)
+    for ours, aliases in known.items():
         if ours not in chosen:
             found = (present.get(canonical(alias)) for alias in aliases)
-            hit = next((name for name in found if name and name not in chosen.values()), None)
+            hit = next((name for name in found if name and name not in taken), None)
             if hit is not None:
                 chosen[ours] = hit
+                taken.add(hit)
+    if "length" in chosen or not {"total_length", "prompt_length"} <= chosen.keys():
+        chosen = {ours: theirs for ours, theirs in chosen.items() if ours not in ("total_length", "prompt_length")}
+    for role in ("sampler", "old", "new"):
+        hits = [name for name in present.values() if role_of(name) == role and name not in taken]
+        if role not in chosen and len(hits) == 1:
+            chosen[role] = hits[0]
+            taken.add(hits[0])
     return chosen
+
+
+def undecided(available: Collection[str], chosen: Mapping[str, str]) -> list[str]:
+    """Return the table's columns of log-probabilities of which nothing tells whose they are."""
+    return [str(name) for name in available if is_log_probability(str(name)) and name not in chosen.values()]
 
 
 @dataclass
 class Converter:
     """Converter of another trainer's table, read in chunks of rows, to rows of the gradient log.
 
-    Prompts and responses without an id get a number.
-
-    Parameters
-    ----------
-    given : mapping
-        This project's name of a column -> the table's name of it, instead of the names in `analysis.importing.names`.
-    updates_per_rollout : int
-        Optimizer updates between two rollouts, from which rollouts are numbered if the table has only steps.
-    group_size : int, optional
-        Number of successive responses that share a prompt, where the table names no prompt.
-    rule : Rule, optional
-        The rule that trained, a sequence rule without a drift: its band, side and weights are added to the rows.
-    tokenizer : path, optional
-        A tokenizer.json, used to count tokens where the table has only text.
-    first_step : int
-        Number of the run's first update.
-    keep_tokens : bool
-        Whether to write the log-ratio of each token, besides that of the response.
-    estimator : str
-        How advantages are made of a group's rewards, if the table has rewards and groups but no advantages.
+    ``rule`` is the rule that trained, if it is a sequence rule without a drift: its band, side and weights are added to
+    the rows. ``first_step`` is the number of the run's first update. Prompts and responses without an id get a number.
     """
 
-    given: Mapping[str, str] = field(default_factory=dict)
-    updates_per_rollout: int = 1
-    group_size: int | None = None
+    options: ImportOptions = field(default_factory=ImportOptions)
     rule: Rule | None = None
-    tokenizer: str | None = None
     first_step: int = 0
-    keep_tokens: bool = False
-    estimator: Estimator = "grpo"
     grouped: bool = True  # whether the rows tell which responses answer one prompt
     rows: int = 0
-    known: Counter[str] = field(default_factory=Counter)  # for each log-ratio: number of rows that have it
     # By name of a column of the gradient log: whether the imported table's values in it are numbers, lists or texts.
     kinds: dict[str, str] = field(default_factory=dict)
     notes: dict[str, None] = field(default_factory=dict)  # sentences for the import's report, in order, each once
+    watch: Watch = field(default_factory=Watch)
 
     def __post_init__(self) -> None:
-        if self.updates_per_rollout < 1:
-            raise UserError(f"--updates-per-rollout {self.updates_per_rollout}: a rollout has at least 1 update")
-        if self.group_size is not None and self.group_size < 1:
-            raise UserError(f"--group-size {self.group_size}: a prompt has at least 1 response")
-        self._tokenizer = _load_tokenizer(self.tokenizer) if self.tokenizer else None
+        each, group = self.options.updates_per_rollout, self.options.group_size
+        if each < 1:
+            raise UserError(f"--updates-per-rollout {each}: a rollout has at least 1 update")
+        if group is not None and group < 1:
+            raise UserError(f"--group-size {group}: a prompt has at least 1 response")
+        # how advantages are made of a group's rewards, if the table has rewards and groups but no advantages
+        self.estimator: Estimator = preset(self.options.rule).advantage if self.options.rule else "grpo"
 
     def convert(self, chunk: Chunk, path: Path, chosen: Mapping[str, str]) -> dict[str, Any]:
         """Return the gradient log's columns (N,) for a chunk of the table ``path``.
 
         ``chosen`` maps this project's name of a column to the table's name.
         """
-        got = {
-            ours: as_values(chunk[theirs], listed=ours in (*TOKENS, "mask"))
-            for ours, theirs in chosen.items()
-            if theirs in chunk
-        }
-        columns = ChunkColumns(got, chosen, path)
-        n = len(next(iter(chunk.values())))
+        listed = (*TOKENS, "mask")
+        got = {ours: as_values(chunk[name], listed=ours in listed) for ours, name in chosen.items() if name in chunk}
+        if "behaviour_version" in got and got["behaviour_version"].kind == "list":
+            got.setdefault("behaviour_version_last", got["behaviour_version"])
+            chosen = {"behaviour_version_last": chosen["behaviour_version"], **chosen}
+        columns = ChunkColumns(got, chosen, path, chunk, self.rows)
         self.kinds |= {ours: found.kind for ours, found in got.items()}
-        _refuse_rows_of_tokens(got, path, chosen)
+        _refuse_rows_of_tokens(columns)
+        n = len(next(iter(chunk.values())))
 
         def column(name: str, default: float = np.nan) -> Floats:
             return columns.numbers(name) if name in got else np.full(n, default)
 
-        step = np.nan_to_num(column("step", 0.0)).astype(np.int64)
+        step = np.floor(np.nan_to_num(column("step", 0.0)))
+        if not {"step", "rollout"} & got.keys() and (named := _STEP_IN_NAME.findall(path.name)):
+            step += int(named[-1])
+            self.notes[f"step: {named[-1]}, as the file's name says"] = None
+        each = self.options.updates_per_rollout
         since = np.maximum(step - self.first_step, 0)
-        updates = since % self.updates_per_rollout
-        if "updates_since_rollout" in got:
-            updates = column("updates_since_rollout")
-        tokens = self._tokens(columns, n, updates == 0)
-        text = got.get("response")
-        length = tokens.pop("length", None)
-        if length is None and "length" in got:
-            length = column("length")
-        elif length is None and self._tokenizer is not None and text is not None:
-            length = np.array(
-                [len(e.ids) for e in self._tokenizer.encode_batch(text.texts(), add_special_tokens=False)]
-            )
-        if length is None:
-            length = np.zeros(n)
+        updates = column("updates_since_rollout") if "updates_since_rollout" in got else since % each
+        rows: dict[str, Any] = {"step": step, "phase": "train"}
+        rows["rollout"] = np.nan_to_num(column("rollout")) if "rollout" in got else since // each
+        rows |= {"log_ratio": np.full(n, np.nan), **self._tokens(columns, n, since % each == 0)}
+        if "length" not in rows:
+            rows["length"] = self._lengths(columns, n)
         for name in ("old", "new"):
-            if self.kinds.get(name) == "number" and like_means(column(name), length):
+            if self.kinds.get(name) == "number" and like_means(column(name), rows["length"]):
                 self.notes[
                     f"{chosen[name]} hardly grows with the length, as a mean over tokens does, and S is made of sums: "
                     "give the mean times the length, or a list with a number for each token"
                 ] = None
-        rows: dict[str, Any] = {"length": np.nan_to_num(length, nan=0.0).astype(np.int64), **tokens}
-        rollout = column("rollout").astype(np.int64) if "rollout" in got else since // self.updates_per_rollout
         numbers = np.arange(self.rows, self.rows + n)
-        rows |= {"rollout": rollout, "step": step, "phase": "train"}
         rows["prompt_id"] = self._prompts(columns, numbers)
         rows["response_id"] = got["response_id"].ids() if "response_id" in got else numbers
         if "phase" in got:
             rows["phase"] = [phase or "train" for phase in got["phase"].texts()]
         rows["advantage"] = self._advantage(columns, n)
-        if "reward" in got:
-            rows["reward"] = columns.sums("reward")
-        if "truncated" in got:
-            rows["truncated"] = column("truncated")
-        if "entropy" in got:
-            rows["entropy"] = columns.sums("entropy", mean=True)
-        rows |= {name: column(name) for name in COPIED if name in got and name not in rows}
+        rows |= {"reward": columns.sums("reward")} if "reward" in got else {}
+        rows |= {"entropy": columns.means("entropy")} if "entropy" in got else {}
+        rows |= {name: column(name) for name in ("truncated", *COPIED) if name in got and name not in rows}
         rows |= {name: self._version(columns, name) for name in VERSIONS if name in got}
-        rows.setdefault("log_ratio", np.full(n, np.nan))
-        if "updates_since_rollout" not in got and self.updates_per_rollout > 1 and "step" in got:
+        if "updates_since_rollout" not in got and each > 1 and "step" in got:
             rows["updates_since_rollout"] = updates
         rows |= parted(rows, updates)
-        self._count(rows, n)
+        self._weights(columns)
+        for name, values in rows.items():
+            _refuse_unfit(name, values, columns)
         self.rows += n
-        return _typed_columns(rows)
+        return rows
 
     @property
     def makes_advantages(self) -> bool:
-        """Whether advantages are computed from rewards: the table has rewards and groups, but no advantages.
-
-        The value is right only after the first chunk has been converted.
-        """
+        """Whether the table has rewards and groups, but no advantages. Right only after the first chunk."""
         return "advantage" not in self.kinds and "reward" in self.kinds and self.grouped
 
-    def complete(self, parts: list[dict[str, Any]]) -> None:
-        """Add to a rollout's rows the advantages, if the table has none, and the columns that say what the rule does.
+    def complete(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """Return all rows with the advantages, if the table has none, and the columns that say what the rule does.
 
-        ``parts`` holds the rollout's rows chunk by chunk. Advantages are made of the rewards of groups; they are 0 if
-        the table lacks rewards or groups.
+        Advantages are made of the rewards of groups; they are 0 if the table lacks rewards or groups.
         """
         if self.makes_advantages:
-            fill_advantages(parts, self.estimator)
-        for rows in parts:
-            if not self.makes_advantages and "advantage" not in self.kinds:
-                rows["advantage"] = np.zeros(len(rows["log_ratio"]))
-            rows |= self._ruled(rows)
+            frame["advantage"] = group_advantages(frame, self.estimator)
+        elif "advantage" not in self.kinds:
+            frame["advantage"] = 0.0
+        return frame.assign(**{name: values for name, values in self._ruled(frame).items() if name not in frame})
 
-    def _count(self, rows: Mapping[str, Any], n: int) -> None:
-        """Count, for the import's report, the rows in which each log-ratio is known."""
-        missing = np.full(n, np.nan)
-        of = {ratio: np.asarray(rows.get(c.log_ratio, missing)) for ratio, c in RATIO_COLUMNS.items()}
-        of["total"] = of["update"] + of["behaviour"]
-        self.known.update({ratio: int(np.sum(np.isfinite(values))) for ratio, values in of.items()})
+    def _lengths(self, columns: ChunkColumns, n: int) -> Floats:
+        """Return the lengths from a column, or the total less the prompt's; 0: unknown.
+
+        Raises
+        ------
+        UserError
+            If a length is no whole number from 0.
+        """
+        got = columns.values
+        if "length" in got:
+            length, name = columns.numbers("length"), columns.chosen["length"]
+        elif {"total_length", "prompt_length"} <= got.keys():
+            length = columns.numbers("total_length") - columns.numbers("prompt_length")
+            name = f"{columns.chosen['total_length']} less {columns.chosen['prompt_length']}"
+        else:
+            return np.zeros(n)
+        if len(bad := np.flatnonzero(~(length >= 0) | (length != np.floor(length)))):
+            what = "null" if np.isnan(length[bad[0]]) else f"{length[bad[0]]:g}"
+            raise UserError(
+                f"{columns.path}: {name} is {what} in row {columns.ids(bad[0])['row']} ({len(bad)} of {n} rows are no "
+                "whole number of tokens): mend or leave out these rows"
+            )
+        return length
 
     def _version(self, columns: ChunkColumns, name: str) -> Floats:
         """Return for each response the version of the weights that sampled it (N,), counted in updates.
 
-        If the other trainer's table lists a version for each token, the result for ``name`` behaviour_version is the
-        version of the response's first token that counts, and for behaviour_version_last that of its last.
+        If the table lists a version for each token, behaviour_version is that of the response's first token that
+        counts, and behaviour_version_last that of its last.
         """
-        values = columns.values[name]
-        if values.kind != "list":
+        if not columns.is_list(name):
             version = columns.numbers(name)
         else:
-            flat, row = values.lists()
-            keep = columns.mask(flat)
-            version = np.full(len(values), np.nan)
-            # Every token writes its version to its response's row, and the last version written stays. In reversed
-            # order the first token writes last.
+            flat, row = columns.kept(name)
+            version = np.full(len(columns.values[name]), np.nan)
+            # Every token writes to its response's row, and the last one written stays.
             order = slice(None, None, -1) if name == "behaviour_version" else slice(None)
-            version[row[keep][order]] = flat[keep][order]
-        return version * (self.updates_per_rollout if columns.chosen[name].lower() in ROLLOUT_VERSIONS else 1)
+            version[row[order]] = flat[order]
+        return version * (self.options.updates_per_rollout if columns.chosen[name].lower() in ROLLOUT_VERSIONS else 1)
 
     def _advantage(self, columns: ChunkColumns, n: int) -> Floats:
         if "advantage" not in columns.values:
             return np.full(n, np.nan)
-        if not columns.is_list("advantage"):
-            return columns.numbers("advantage")
-        flat, row = columns.values["advantage"].lists()
-        mask = columns.mask(flat)
-        flat, row = flat[mask], row[mask]
-        count = np.bincount(row, minlength=n)
-        mean = np.bincount(row, flat, n) / np.maximum(count, 1)
-        if np.any(np.abs(flat - mean[row]) > 1e-6 * (1 + np.abs(mean[row]))):
-            self.notes["advantages differ by token: a response's mean stands for A, which no sequence rule used"] = None
+        mean = columns.means("advantage")
+        if columns.is_list("advantage"):
+            flat, row = columns.kept("advantage")
+            if np.any(np.abs(flat - mean[row]) > 1e-6 * (1 + np.abs(mean[row]))):
+                self.notes[
+                    "advantages differ by token: a response's mean stands for A, which no sequence rule used"
+                ] = None
         return mean
 
     def _tokens(self, columns: ChunkColumns, n: int, first: np.ndarray) -> dict[str, Any]:
-        """Compute each response's length and log-ratios, and the sums of squares and of k3 over their tokens.
+        """Compute each response's log-ratios and, from lists, its length and the sums of squares and of k3 over tokens.
 
-        Only the log-ratios that follow from the table's columns are computed. Lengths and sums are computed only if the
-        table has lists over tokens.
-
-        Parameters
-        ----------
-        first : (N,) bool
-            Whether a row's update is the first on its rollout, at which new and old weights are the same.
+        If a table has only ``new`` and ``sampler``, S + D + E follows for all rows; S and D + E follow for the rows
+        ``first`` (N,) of a rollout's first update, where S is 0.
         """
         got, path, chosen = columns.values, columns.path, columns.chosen
         out: dict[str, Any] = {}
-        found: dict[str, Floats] = {}
+        lists: dict[str, Floats] = {}
         row = np.zeros(0, np.int64)
-        lists = [name for name in TOKENS if columns.is_list(name)]
-        for name in lists:
+        for name in filter(columns.is_list, TOKENS):
             flat, place = got[name].lists()
-            if found and (len(flat) != len(row) or np.any(place != row)):
+            if lists and (len(flat) != len(row) or np.any(place != row)):
                 raise UserError(
-                    f"{path}: columns {chosen[lists[0]]!r} and {chosen[name]!r} differ in tokens in some row; "
+                    f"{path}: columns {chosen[next(iter(lists))]!r} and {chosen[name]!r} differ in tokens in some row; "
                     "both must hold one number for each response token"
                 )
-            found[name], row = flat, place
+            lists[name], row = flat, place
+        sums = {name: columns.numbers(name) for name in TOKENS if name in got and name not in lists}
+        for name in sums.keys() - {"log_ratio"}:
+            sums[name] = self._at_most_0(columns, name, sums[name], np.arange(n))
         if lists:
-            keep = columns.mask(found[lists[0]])
+            keep = columns.mask(next(iter(lists.values())))
             if "mask" not in got and "length" in got:
                 keep &= columns.within(row)
-            found = {name: flat[keep] for name, flat in found.items()}
-            row = row[keep]
+            row, lists = row[keep], {name: flat[keep] for name, flat in lists.items()}
+            for name in lists.keys() - {"log_ratio"}:
+                lists[name] = self._at_most_0(columns, name, lists[name], row)
+            keep = ~self.watch.missing(lists, row, columns.ids)
+            row, lists = row[keep], {name: flat[keep] for name, flat in lists.items()}
             out["length"] = np.bincount(row, minlength=n).astype(np.float64)
-        parts: dict[str, Summed] = {}
-        for name in TOKENS:
-            if name in got:
-                values = found.get(name)
-                total = columns.numbers(name) if values is None else np.bincount(row, values, n).astype(np.float64)
-                parts[name] = Summed(total, values)
-                largest = np.nanmax(total if values is None else values, initial=-np.inf)
-                if name != "log_ratio" and largest > 1e-3:
-                    raise UserError(
-                        f"{path}: column {chosen[name]!r} holds {largest:.3g}, but a log-probability is at most 0; "
-                        "give log-probabilities in nats"
-                    )
-        for ratio, part in ratios(parts, first, row).items():
+            base, against = next((pair for pair in PAIRS if {*pair} <= lists.keys()), ("", ""))
+            if base:
+                digest = self.watch.digest
+                digest.base, digest.against, digest.sampler = chosen[base], chosen[against], against == "sampler"
+                self.watch.add(lists[base], lists[against], row, columns.ids)
+        total = sums | {name: np.bincount(row, flat, n).astype(np.float64) for name, flat in lists.items()}
+        for ratio, terms in _terms(total).items():
+            signs = dict(terms)
+            nowhere = ratio != "total" and signs.keys() == {"new", "sampler"}  # known at the first update only
             names = RATIO_COLUMNS[ratio]
-            out |= {names.log_ratio: part.total} if names.log_ratio else {}
-            if (s := part.tokens) is not None:
-                sums = {names.sum_sq: s * s, names.k3_sum: token_k3(s)}
-                out |= {name: np.bincount(row, values, n) for name, values in sums.items()}
-                if self.keep_tokens and (name := _TOKEN_LISTS.get(ratio)):
-                    out[name] = np.split(s.astype(np.float32), np.cumsum(np.bincount(row, minlength=n))[:-1])
+            S = np.where(first | (not nowhere), sum(sign * total[name] for name, sign in terms), np.nan)
+            out |= {names.log_ratio: S} if names.log_ratio else {}
+            if signs.keys() <= lists.keys():
+                s = np.where((first | (not nowhere))[row], sum(sign * lists[name] for name, sign in terms), np.nan)
+                out |= {column: np.bincount(row, values, n) for column, values in (
+                    (names.sum_sq, s * s), (names.k3_sum, token_k3(s)))}  # fmt: skip
+                if self.options.tokens and (column := _TOKEN_LISTS.get(ratio)):
+                    out[column] = np.split(s.astype(np.float32), np.cumsum(np.bincount(row, minlength=n))[:-1])
         return out
+
+    def _at_most_0(self, columns: ChunkColumns, name: str, values: Floats, row: Ints) -> Floats:
+        """Return log-probabilities, of the responses ``row``, with those slightly above 0 held at 0.
+
+        Raises
+        ------
+        UserError
+            If many are above 0, or one is far above it.
+        """
+        above = np.flatnonzero(values > 1e-6)
+        if not len(above):
+            return values
+        largest, share = values[above].max(), len(above) / len(values)
+        notice(self.watch.digest.above_zero, values[above], row[above], columns.ids)
+        if largest > SLIGHT or (len(above) >= 10 and share > MANY):
+            where = at(columns.ids(int(row[above][np.argmax(values[above])])))
+            raise UserError(
+                f"{columns.path}: column {columns.chosen[name]!r} holds {len(above)} values above 0 ({share:.2g} of "
+                f"all), the largest {largest:.3g} in {where}, but a log-probability is at most 0: give those in nats"
+            )
+        return np.minimum(values, 0.0)
+
+    def _weights(self, columns: ChunkColumns) -> None:
+        """Note the tokens' weights of a correction that have no number, and those above 2, the usual cap."""
+        flat, row = (
+            columns.kept("token_weights") if columns.is_list("token_weights") else (np.zeros(0), np.zeros(0, np.int64))
+        )
+        for what, one in (
+            ("no number: an overflow, which a mask of 0 turns into NaN", ~np.isfinite(flat)),
+            ("a weight above 2, the usual cap", flat > 2),
+        ):
+            if one.any():
+                where = "; ".join(at(columns.ids(int(i))) for i in np.unique(row[one])[:5])
+                self.notes[f"{columns.chosen['token_weights']}: {one.sum()} tokens have {what} ({where})"] = None
 
     def _prompts(self, columns: ChunkColumns, numbers: Ints) -> Ints:
         """Return a number (N,) that identifies each row's prompt.
 
-        The number is made from the prompt's id, else from its text. Else, if the group size is given, so many
-        successive rows share a prompt. Else the number is made from the prompt's tokens. If none of these is known,
-        each row counts as a prompt of its own.
+        It is made from the prompt's id, else from its text, else from the group size, else from the prompt's tokens. If
+        none of these is known, each row counts as a prompt of its own.
         """
         got = columns.values
-        for name in ("prompt_id", "prompt"):
-            if name in got:
-                values = got[name]
-                if name == "prompt_id" and values.kind == "text":
-                    import pyarrow as pa
-
-                    names = [m[1] if (m := _VERL_UID.fullmatch(t)) else t for t in values.texts()]
-                    values = Values("text", pa.array(names))
-                return values.ids()
-        if self.group_size:
-            return numbers // self.group_size
+        if "prompt_id" in got:
+            return got["prompt_id"].ids(_VERL_UID)
+        if "prompt" in got:
+            return got["prompt"].ids()
+        if self.options.group_size:
+            return numbers // self.options.group_size
         if columns.is_list("tokens") and "mask" in got:
             flat, row = got["tokens"].lists()
-            place = np.arange(len(flat))
+            keep = np.flatnonzero(columns.mask(flat))
             end = np.full(len(numbers), len(flat))
-            keep = columns.mask(flat)
-            np.minimum.at(end, row[keep], place[keep])
+            np.minimum.at(end, row[keep], keep)
             start = np.searchsorted(row, np.arange(len(numbers)))
             whole = flat.astype(np.int64)
             return np.array([hashed(whole[a:b].tobytes().hex()) for a, b in zip(start, end, strict=True)], np.int64)
@@ -333,7 +387,41 @@ class Converter:
         out |= {name: np.where(known, values, np.nan) for name, values in of_edges.items()}
         out["band_accept"] = np.where(known, done.in_band, np.nan)
         out["side"] = np.where(known & np.isfinite(A), done.side, np.nan)
-        return _typed_columns({name: value for name, value in out.items() if name not in rows})
+        return out
+
+
+def _terms(has: Collection[str]) -> dict[Ratio, list[tuple[str, int]]]:
+    """Return for each log-ratio that follows from the columns which of them it adds, with their signs."""
+    out: dict[Ratio, list[tuple[str, int]]] = {}
+    if "log_ratio" in has:
+        out["update"] = [("log_ratio", 1)]
+    elif "new" in has and "old" in has:
+        out["update"] = [("new", 1), ("old", -1)]
+    if "old" in has and "sampler" in has:
+        out["behaviour"] = [("old", 1), ("sampler", -1)]
+        if "update" in out:
+            out["total"] = [*out["update"], *out["behaviour"]]
+    elif "new" in has and "sampler" in has and "log_ratio" not in has:
+        out["update"] = [("new", 0), ("sampler", 0)]
+        out["behaviour"] = out["total"] = [("new", 1), ("sampler", -1)]
+    return out
+
+
+def parted(rows: Mapping[str, Any], updates: Floats) -> dict[str, Floats]:
+    """Return the staleness D and the engine ratio E of each response that the old weights sampled, NaN for all others.
+
+    The old weights sampled a response if its behaviour versions equal the policy version less ``updates`` (N,), the
+    number of updates since the rollout. Then D is 0, and E is the logged D + E.
+    """
+    if not {"behaviour_log_ratio", "policy_version", "behaviour_version"} <= rows.keys():
+        return {}
+    old = rows["policy_version"] - updates
+    last = rows.get("behaviour_version_last", np.full(len(old), np.nan))
+    same = (rows["behaviour_version"] == old) & (np.isnan(last) | (last == old))
+    of, to = RATIO_COLUMNS["behaviour"], RATIO_COLUMNS["engine"]
+    found = {theirs: rows[ours] for ours, theirs in zip(of, to, strict=True) if ours in rows}
+    found["staleness_log_ratio"] = np.zeros(len(old))
+    return {name: np.where(same, values, np.nan) for name, values in found.items() if name not in rows}
 
 
 def like_means(log_probability: Floats, length: Floats) -> bool:
@@ -350,65 +438,53 @@ def like_means(log_probability: Floats, length: Floats) -> bool:
     return bool(np.polyfit(x, y, 1)[0] < 0.4)
 
 
-def _refuse_rows_of_tokens(got: Mapping[str, Values], path: Path, chosen: Mapping[str, str]) -> None:
-    """Raise UserError for a table with one row for each token.
-
-    The rows are taken for tokens if the table has log-probabilities or log-ratios but neither lengths nor lists, and a
-    response id occurs in several rows of the same step.
-    """
-    names = [name for name in TOKENS if name in got]
-    if not names or "length" in got or "response_id" not in got or any(got[name].kind == "list" for name in names):
+def _refuse_rows_of_tokens(columns: ChunkColumns) -> None:
+    """Raise UserError if a response has several rows in a step, log-probabilities and neither length nor lists."""
+    got, chosen = columns.values, columns.chosen
+    if "length" in got or "response_id" not in got or not {*TOKENS} & got.keys() or any(map(columns.is_list, TOKENS)):
         return
-    keys = ["step", "response_id"] if "step" in got else ["response_id"]
-    rows = np.stack([got[name].ids() for name in keys])
+    rows = np.stack([got[name].ids() for name in ("step", "response_id") if name in got])
     if np.unique(rows, axis=1).shape[1] < rows.shape[1]:
-        joined = [f"{chosen[name]!r}: list" for name in names]
-        rest = ("prompt_id", "prompt", "reward", "advantage")
-        joined += [f"{chosen[name]!r}: 'first'" for name in rest if name in got]
         raise UserError(
-            f"{path}: {chosen['response_id']!r} repeats within a step and there is no length, so each row is a token; "
-            f"make one row of each response, with pandas: table.groupby({[chosen[name] for name in keys]})"
-            f".agg({{{', '.join(joined)}}}).reset_index()"
+            f"{columns.path}: {chosen['response_id']!r} repeats within a step and there is no length, so each row is a "
+            "token; make one row of each response, with a list of its tokens' log-probabilities"
         )
 
 
-def fill_advantages(parts: list[dict[str, Any]], estimator: Estimator) -> None:
-    """Compute the advantages of a rollout's rows, given chunk by chunk, from the rewards of their groups.
+def group_advantages(frame: pd.DataFrame, estimator: Estimator) -> Floats:
+    """Return the advantages (N,) of all rows from the rewards of their groups, which a prompt and a rollout make.
 
     A response with several rows counts once in its group. The advantage is NaN for rows without a finite reward and for
     responses that are alone in their group.
     """
-    none = [np.full(len(rows["log_ratio"]), np.nan) for rows in parts]
-    reward = np.concatenate(
-        [np.asarray(rows.get("reward", nan), np.float64) for rows, nan in zip(parts, none, strict=True)]
-    )
-    prompt, response = (np.concatenate([rows[name] for rows in parts]) for name in ("prompt_id", "response_id"))
-    known = np.flatnonzero(np.isfinite(reward))
-    _, first, row = np.unique(np.stack([prompt, response])[:, known], axis=1, return_index=True, return_inverse=True)
-    first = known[first]
-    _, group, size = np.unique(prompt[first], return_inverse=True, return_counts=True)
-    several = size[group] > 1
-    found = np.full(len(first), np.nan)
-    found[several], _ = advantages(reward[first][several], group[several], estimator)
-    whole = np.full(len(reward), np.nan)
-    whole[known] = found[row]
-    for rows, values in zip(parts, np.split(whole, np.cumsum([len(nan) for nan in none])[:-1]), strict=True):
-        rows["advantage"] = values
+    response = frame.groupby(["rollout", "prompt_id", "response_id"]).ngroup()
+    known = frame[np.isfinite(frame["reward"])]
+    once = known.loc[~response[known.index].duplicated()]
+    groups = once.groupby(["rollout", "prompt_id"])
+    several = (groups["reward"].transform("size") > 1).to_numpy()
+    found = np.full(len(once), np.nan)
+    reward, group = once["reward"].to_numpy(np.float64), groups.ngroup().to_numpy()
+    found[several], _ = advantages(reward[several], group[several], estimator)
+    by_response = dict(zip(response[once.index], found, strict=True))
+    return response.map(by_response).where(np.isfinite(frame["reward"])).to_numpy(np.float64)
 
 
 def _unknown(values: Any) -> bool:
     return isinstance(values, np.ndarray) and values.dtype.kind == "f" and bool(np.all(np.isnan(values)))
 
 
-def _typed_columns(rows: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert columns to the gradient log's types, and leave out optional columns whose values are all NaN."""
-    return {name: _typed(name, values) for name, values in rows.items() if name in REQUIRED or not _unknown(values)}
+def typed_columns(frame: pd.DataFrame) -> dict[str, Any]:
+    """Return the columns with the gradient log's types, without optional ones whose values are all NaN."""
+    columns = {str(name): frame[name].to_numpy() for name in frame}
+    return {n: _typed(n, values) for n, values in columns.items() if n in REQUIRED or not _unknown(values)}
 
 
-def _typed(name: str, values: Any) -> Any:
+def _typed(name: str, values: np.ndarray) -> Any:
     """Convert values to the type of the log's column ``name``; NaN becomes null in an integer or boolean column."""
-    kind = LOGGED[name].kind
-    if not isinstance(values, np.ndarray) or not kind.startswith(("int", "bool")):
+    kind = LOGGED[name].kind if name in LOGGED else ""
+    if values.dtype == object:
+        return [None if isinstance(v, float) and np.isnan(v) else v for v in values]
+    if not kind.startswith(("int", "bool")):
         return values
     cast = bool if kind == "bool" else int
     if np.all(np.isfinite(values)):
@@ -416,13 +492,14 @@ def _typed(name: str, values: Any) -> Any:
     return [cast(v) if np.isfinite(v) else None for v in values]
 
 
-def _load_tokenizer(path: str) -> Any:
-    from tokenizers import Tokenizer
-
-    file = Path(path) / "tokenizer.json" if Path(path).is_dir() else Path(path)
-    if not file.is_file():
-        raise UserError(f"--tokenizer {path}: no tokenizer.json there; name the model's folder or that file")
-    try:
-        return Tokenizer.from_file(str(file))
-    except Exception as error:  # the package tokenizers raises plain Exception
-        raise UserError(f"--tokenizer {file} cannot be read: {error}") from error
+def _refuse_unfit(name: str, values: Any, columns: ChunkColumns) -> None:
+    """Raise UserError if a value does not fit the integers of the log's column ``name``."""
+    kind = LOGGED[name].kind
+    if not kind.startswith("int") or kind == "int64" or not isinstance(values, np.ndarray):
+        return
+    limit = np.iinfo(kind).max
+    if len(bad := np.flatnonzero(np.abs(np.where(np.isfinite(values), values, 0)) > limit)):
+        raise UserError(
+            f"{columns.path}: {columns.chosen.get(name, name)} is {values[bad[0]]:.0f} in row "
+            f"{columns.ids(bad[0])['row']}, and the log holds at most {limit} ({len(bad)} rows): mend these rows"
+        )

@@ -78,8 +78,12 @@ class TokenDigest:
         Tokens with |d| above 20, which exp(d) in a weight turns into 5e8 and more, or with an infinite d.
     above_zero : Noticed
         Log-probabilities slightly above 0, held at 0.
+    largest : list of dict
+        Up to 5 responses with the largest |d| of a token, the largest first: the row as in `Noticed`, "d" (nats) and
+        "mean_error", the mean of exp(|d|) over its tokens.
     cause : str
-        The first cause that explains the data: "placeholder", "mask", "shift", "weights", "nucleus", or "".
+        The first of "shift", "weights" and "nucleus" whose test says so of the tokens; else "placeholder" or "mask" if
+        there are such tokens, which were left out; else "".
     """
 
     base: str = ""
@@ -98,6 +102,7 @@ class TokenDigest:
     confident: Noticed = field(default_factory=Noticed)
     overflow: Noticed = field(default_factory=Noticed)
     above_zero: Noticed = field(default_factory=Noticed)
+    largest: list[dict[str, int | float | str]] = field(default_factory=list)
     cause: str = ""
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from analysis.importing.names import COLUMNS, metric_name
+from analysis.importing.names import FOREIGN, metric_name, step_column
 from analysis.importing.report import Report
 from analysis.importing.sources import Sources, state_records
 from analysis.importing.tables import events, read_chunks
@@ -20,22 +20,25 @@ from fspo.base.errors import UserError
 from fspo.gradlog.metrics_file import MetricsFile
 
 
-def import_scalars(sources: Sources, run: Path, updates_per_rollout: int, report: Report) -> None:
-    """Write metrics.jsonl from every scalar of the sources, one line for each step and phase."""
+def import_scalars(
+    sources: Sources, run: Path, updates_per_rollout: int, given: Mapping[str, str], report: Report
+) -> None:
+    """Write metrics.jsonl from every scalar of the sources, one line for each step and phase.
+
+    ``given`` maps this project's names of metrics, and ``step``, to the source's.
+    """
     lines: dict[tuple[str, int], dict[str, float]] = defaultdict(dict)
-    unknown: dict[str, None] = {}
-    for step, name, value in _scalars(sources, report):
-        phase, plain, stored, why = metric_name(name)
-        if stored in lines[phase, step]:
-            continue  # two sources have this scalar: keep the value of the source read first
-        lines[phase, step][stored] = value
-        if why == "":
-            report.metrics[plain if phase == "train" else f"{phase}/{plain}"] = stored
-        elif why == "unknown":
-            unknown[plain] = None
+    foreign: set[str] = set()
+    theirs = {name: ours for ours, name in given.items()}
+    for step, name, value in _scalars(sources, given, report):
+        phase, plain, stored = metric_name(name)
+        stored = theirs.get(name, stored)
+        lines[phase, step].setdefault(stored, value)  # if two sources have it, the source read first counts
+        if stored.startswith(FOREIGN):
+            foreign.add(plain)
         else:
-            report.different_metrics[plain] = why
-    report.unknown_metrics = sorted(unknown)
+            report.metrics[plain if phase == "train" else f"{phase}/{plain}"] = stored
+    report.foreign_metrics = sorted(foreign)
     report.metric_lines = len(lines)
     MetricsFile(run).write_all(
         {"rollout": max(step - sources.first_step, 0) // updates_per_rollout, "step": step, "phase": phase, **values}
@@ -43,7 +46,7 @@ def import_scalars(sources: Sources, run: Path, updates_per_rollout: int, report
     )
 
 
-def _scalars(sources: Sources, report: Report) -> Iterator[tuple[int, str, float]]:
+def _scalars(sources: Sources, given: Mapping[str, str], report: Report) -> Iterator[tuple[int, str, float]]:
     for file in sources.state:
         try:
             records = list(state_records(file))
@@ -54,20 +57,27 @@ def _scalars(sources: Sources, report: Report) -> Iterator[tuple[int, str, float
             yield from _numbers(step, values, report)
     for file in sources.scalars:
         for chunk in read_chunks(file, report.damage):
-            steps = next((name for name in chunk if name.lower() in COLUMNS["step"]), None)
-            columns = {n: c if isinstance(c, list) else c.to_pylist() for n, c in chunk.items()}
+            columns = {str(n): c if isinstance(c, list) else c.to_pylist() for n, c in chunk.items()}
             for i in range(len(next(iter(columns.values())))):
-                row = {name: values[i] for name, values in columns.items() if name != steps}
-                step = columns[steps][i] if steps else None
+                row = dict(_flat({name: values[i] for name, values in columns.items() if values[i] is not None}))
+                name = given.get("step") or step_column(row)
+                step = row.get(name) if name else None
                 if not isinstance(step, (int, float)) or not math.isfinite(step):
                     report.not_stored["lines without a step"] += 1
                     continue
-                nested = row.pop("data", None)  # verl's file logger nests the scalars of a step in "data"
-                row |= nested if isinstance(nested, dict) else {}
-                yield from _numbers(int(step), row, report)
+                yield from _numbers(int(step), {n: v for n, v in row.items() if n != name}, report)
     for file in sources.events:
         for step, tag, value in events(file, report.damage):
             yield from _numbers(step, {tag: value}, report)
+
+
+def _flat(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the scalars of a line and of the objects in it, whose names go before those of their scalars."""
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{before}{name}/")
+        else:
+            yield before + name, value
 
 
 def _numbers(step: int, values: Mapping[str, Any], report: Report) -> Iterator[tuple[int, str, float]]:

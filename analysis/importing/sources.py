@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from analysis.importing.names import COLUMNS, EVENTS, MARKS, STATE, TRL_TABLE, canonical
+from analysis.importing.names import (
+    COLUMNS,
+    EVENTS,
+    MARKS,
+    STATE,
+    TRL_TABLE,
+    canonical,
+    is_log_probability,
+    step_column,
+)
+from analysis.importing.tables import TABLES, column_names, console
 from fspo.base.errors import UserError
 from fspo.gradlog.run_folder import GRADLOG
 
 Kind = Literal["state", "scalars", "events", "table"]
-TABLES = (".parquet", ".csv", ".tsv", ".jsonl", ".jsonl.gz")
+CONSOLES = (".txt", ".log", ".out")
 _MARKING = {canonical(alias) for name in MARKS for alias in COLUMNS[name]}
 
 
@@ -42,8 +52,10 @@ class Sources:
         return bool(self.state or self.scalars or self.events or self.table)
 
 
-def find_sources(source: str | Path) -> Sources:
+def find_sources(source: str | Path, given: Mapping[str, str] | None = None) -> Sources:
     """Find the source files in a folder and below it, or look at a single file.
+
+    ``given`` maps this project's names of columns to the source's: a file with one of these is read for it.
 
     Raises
     ------
@@ -53,11 +65,17 @@ def find_sources(source: str | Path) -> Sources:
     path = Path(source)
     if path.is_file():
         found = Sources()
-        kind = kind_of(path)
+        kind = kind_of(path, given)
+        if kind is None and path.name.endswith(TABLES):
+            names = ", ".join(column_names(path)[:20])
+            raise UserError(
+                f"{path} has no column of steps, which scalars need, and none that tells of responses; it has {names}: "
+                "name one with --columns step=COLUMN or, with a row for each response, log_ratio=COLUMN"
+            )
         if kind is None:
             raise UserError(
-                f"{path} is neither {STATE}, a TensorBoard file, nor a .jsonl, .csv or .parquet of scalars "
-                "or responses: name such a file, or the folder that holds it"
+                f"{path} is neither {STATE}, a TensorBoard file, verl's console text, nor a .jsonl, .csv or .parquet "
+                "of scalars or responses: name such a file, or the folder that holds it"
             )
         getattr(found, kind).append(path)
         return found
@@ -70,7 +88,7 @@ def find_sources(source: str | Path) -> Sources:
         if not file.is_file() or file.name.startswith("."):
             continue
         try:
-            kind = kind_of(file)
+            kind = kind_of(file, given)
         except UserError as error:
             found.ignored.append(str(error))
             continue
@@ -97,7 +115,7 @@ def _order(path: Path) -> tuple[tuple[int, Any], ...]:
     return tuple((1, int(p)) if p.isdigit() else (0, p) for p in re.split(r"(\d+)", str(path)))
 
 
-def kind_of(path: Path) -> Kind | None:
+def kind_of(path: Path, given: Mapping[str, str] | None = None) -> Kind | None:
     """Tell what kind of source a file is, from its name and columns; None if it holds neither scalars nor responses.
 
     Raises
@@ -110,15 +128,21 @@ def kind_of(path: Path) -> Kind | None:
     if EVENTS in path.name:
         return "events"
     if not path.name.endswith(TABLES):
-        return None
-    from analysis.importing.tables import column_names
-
-    names = {canonical(str(name)) for name in column_names(path)}
+        printed = console(path) if path.name.endswith(CONSOLES) else ""
+        if printed == "hugging face":
+            raise UserError(
+                f"{path} is console text of a Hugging Face trainer, which names no steps: {STATE} of the same run (in "
+                "its output folder or a checkpoint's) has these scalars with their steps; name that file"
+            )
+        return "scalars" if printed else None
+    present = column_names(path)
+    names = {canonical(str(name)) for name in present}
     if not names:
         raise UserError(f"{path} is empty: name a file with a row for each response")
-    if names & _MARKING:
+    told = {ours for ours, theirs in (given or {}).items() if canonical(theirs) in names and ours in COLUMNS}
+    if names & _MARKING or any(is_log_probability(str(name)) for name in present) or told - {"step"}:
         return "table"
-    if any(step in names for step in COLUMNS["step"]) and not path.name.endswith(".parquet"):
+    if (told or step_column(present)) and not path.name.endswith(".parquet"):
         return "scalars"
     return None
 

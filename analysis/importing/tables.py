@@ -14,8 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from analysis.importing.values import NUMPY_NUMBER
 from fspo.base.errors import UserError
 from fspo.base.files import json_lines
 
@@ -25,6 +24,11 @@ if TYPE_CHECKING:
 CHUNK = 50_000
 """Rows in a chunk of a table. Chunks of JSON lines with token lists are smaller: they end after ``CHUNK_BYTES``."""
 CHUNK_BYTES = 32 * 2**20
+TABLES = (".parquet", ".csv", ".tsv", ".jsonl", ".jsonl.gz")
+NESTS = ("data", "metrics", "scalars")
+"""Names under which a line of scalars holds them as one object."""
+VERL_LINE = r"\bstep:(\d+) - (\S+:\S.*)"
+NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|nan|-?inf"
 Chunk = dict[str, "pa.Array | list[Any]"]
 
 
@@ -41,13 +45,13 @@ def column_names(path: Path) -> list[str]:
         import pyarrow.parquet as pq
 
         try:
-            return list(pq.read_schema(path).names)
+            return _once(path, pq.read_schema(path).names)
         except (pa.ArrowInvalid, OSError) as error:
             raise unreadable(path, error) from error
     if path.name.endswith((".csv", ".tsv")):
         try:
             with path.open(encoding="utf-8-sig", newline="") as file:
-                return [name for name in next(csv.reader(file, delimiter=_separator(path)[0]), []) if name]
+                return _once(path, [name for name in next(csv.reader(file, delimiter=_separator(path)[0]), []) if name])
         except (UnicodeDecodeError, csv.Error) as error:
             raise unreadable(path, "it is not text in UTF-8") from error
     damage: list[str] = []
@@ -56,6 +60,12 @@ def column_names(path: Path) -> list[str]:
     if damage:
         raise UserError(damage[0])
     return []
+
+
+def _once(path: Path, names: list[str]) -> list[str]:
+    if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
+        raise UserError(f"{path} names the column {twice[0]!r} twice: rename one of them or leave it out")
+    return names
 
 
 def unreadable(path: Path, error: Exception | str) -> UserError:
@@ -76,6 +86,8 @@ def read_chunks(path: Path, damage: list[str], rows: int = CHUNK) -> Iterator[Ch
     damage : list of str
         Receives one line if some rows, or the complete file, cannot be read.
     """
+    if not path.name.endswith(TABLES):
+        return _console(path)
     if path.name.endswith(".parquet"):
         return _parquet(path, damage, rows)
     return _csv(path, damage) if path.name.endswith((".csv", ".tsv")) else _json_lines(path, damage, rows)
@@ -114,11 +126,12 @@ def _separator(path: Path) -> tuple[str, str]:
 
 def _csv(path: Path, damage: list[str]) -> Iterator[Chunk]:
     import pyarrow as pa
+    import pyarrow.compute as pc
     import pyarrow.csv as pacsv
 
-    with path.open("rb") as file:
-        if not file.read(1):
-            return
+    if not path.stat().st_size:
+        return
+    between, decimal = _separator(path)
     bad: list[str] = []
 
     def skip(row: Any) -> str:
@@ -128,31 +141,38 @@ def _csv(path: Path, damage: list[str]) -> Iterator[Chunk]:
         )
         return "skip"
 
-    between, decimal = _separator(path)
-    numbers = pacsv.ConvertOptions(decimal_point=decimal)
-    read = pacsv.ReadOptions(block_size=CHUNK_BYTES)
-    given = 0
+    def table(handler: Any, **only: Any) -> pa.Table:
+        parse = pacsv.ParseOptions(delimiter=between, newlines_in_values=True, invalid_row_handler=handler)
+        return pacsv.read_csv(
+            path,
+            read_options=pacsv.ReadOptions(block_size=CHUNK_BYTES),
+            parse_options=parse,
+            convert_options=pacsv.ConvertOptions(decimal_point=decimal, **only),
+        )
+
     # The file is first read without the handler `skip`, and with it only if a row has the wrong number of columns. The
     # reason: if a thread of pyarrow still holds a Python function such as `skip` when Python ends, the process aborts.
-    for handler in (None, skip):
-        parse = pacsv.ParseOptions(delimiter=between, newlines_in_values=True, invalid_row_handler=handler)
-        passed = 0
+    handler: Any = None
+    try:
         try:
-            for batch in pacsv.open_csv(path, read_options=read, parse_options=parse, convert_options=numbers):
-                new = batch.slice(max(given - passed, 0))
-                passed += batch.num_rows
-                given += new.num_rows
-                if new.num_rows:
-                    yield dict(zip(new.schema.names, new.columns, strict=True))
-            break
-        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-            if handler is None and re.search(r"Expected \d+ columns", str(error)):
-                continue
-            what = f"{path}: what follows row {given} cannot be read: {_reason(error)}"
-            damage.append(what if given else str(unreadable(path, error)))
-            break
-    if bad:
-        damage.append(f"{path}: {len(bad)} rows left out, the first has {bad[0]}")
+            found = table(None)
+        except pa.ArrowInvalid as error:
+            if not re.search(r"Expected \d+ columns", str(error)):
+                raise
+            handler = skip
+            found = table(skip)
+        if bad:
+            damage.append(f"{path}: {len(bad)} rows left out, the first has {bad[0]}")
+        for i, name in enumerate(found.column_names):
+            column = found.column(i)
+            if pa.types.is_floating(column.type) and (pc.max(pc.abs(column)).as_py() or 0) >= 2**53:
+                texts = table(handler, include_columns=[name], column_types={name: pa.string()}).column(0)
+                if pc.all(pc.match_substring_regex(texts, r"^\d*$")).as_py():
+                    found = found.set_column(i, name, texts)  # ids of 64 bits, which a float would merge
+        for batch in found.combine_chunks().to_batches():
+            yield dict(zip(batch.schema.names, batch.columns, strict=True))
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        damage.append(str(unreadable(path, error)))
 
 
 def _json_lines(path: Path, damage: list[str], rows: int) -> Iterator[Chunk]:
@@ -179,8 +199,41 @@ def _json_lines(path: Path, damage: list[str], rows: int) -> Iterator[Chunk]:
 
 
 def _columns(records: list[dict[str, Any]]) -> Chunk:
+    records = [_plain(record) for record in records]
     names = dict.fromkeys(name for record in records for name in record)
     return {name: [record.get(name) for record in records] for name in names}
+
+
+def _plain(record: dict[str, Any]) -> dict[str, Any]:
+    """Return a record without lists of one around each value (NeMo-RL writes them) and without a nest of scalars."""
+    for name in NESTS:
+        if isinstance(record.get(name), dict):
+            record = {k: v for k, v in record.items() if k != name} | record[name]
+    lists = [value for value in record.values() if isinstance(value, list)]
+    if len(lists) > 1 and all(len(value) == 1 for value in lists) and any(isinstance(v[0], list) for v in lists):
+        return {name: value[0] if isinstance(value, list) else value for name, value in record.items()}
+    return record
+
+
+def console(path: Path) -> str:
+    """Return which trainer printed a text, as its first 100,000 characters show: "verl", "hugging face" or ""."""
+    with path.open(encoding="utf-8", errors="replace") as file:
+        text = file.read(100_000)
+    if re.search(VERL_LINE, text):
+        return "verl"
+    return "hugging face" if re.search(r"(?m)^\{'(?:loss|reward|eval_loss|num_tokens)':", text) else ""
+
+
+def _console(path: Path) -> Iterator[Chunk]:
+    """Yield the scalars of each line that verl printed to the console, with their step."""
+    records: list[dict[str, Any]] = []
+    with path.open(encoding="utf-8", errors="replace") as file:
+        for line in file:
+            if found := re.search(VERL_LINE, line):
+                pairs = [part.rpartition(":") for part in NUMPY_NUMBER.sub(r"\1", found[2]).strip().split(" - ")]
+                values = {name: float(value) for name, _, value in pairs if name and re.fullmatch(NUMBER, value)}
+                records.append({"step": int(found[1])} | values)
+    yield _columns(records)
 
 
 def events(path: Path, damage: list[str]) -> Iterator[tuple[int, str, float]]:
@@ -196,22 +249,18 @@ def events(path: Path, damage: list[str]) -> Iterator[tuple[int, str, float]]:
         from tensorboard.util import tensor_util
     except ImportError as error:
         raise UserError(f"{path} needs tensorboard: pip install 'fspo[tensorboard]'") from error
-    if path.stat().st_size == 0:
-        damage.append(f"{path} is empty: the run wrote nothing to TensorBoard; move it away")
-        return
-    last = None
+    last, why = None, "it holds no event of TensorBoard's"
     try:
-        for event in EventFileLoader(str(path)).Load():
+        for event in EventFileLoader(str(path)).Load() if path.stat().st_size else ():
             last = event.step
             for value in event.summary.value:
-                plugin = value.metadata.plugin_data.plugin_name
-                if value.WhichOneof("value") == "tensor" and plugin in ("scalars", ""):
-                    number = np.asarray(tensor_util.make_ndarray(value.tensor))
+                if value.metadata.plugin_data.plugin_name in ("scalars", "") and value.HasField("tensor"):
+                    number = tensor_util.make_ndarray(value.tensor)
                     if number.size == 1 and number.dtype.kind in "fiu":
                         yield int(event.step), value.tag, float(number.reshape(-1)[0])
     except Exception as error:  # tensorboard's DataLossError and protobuf's DecodeError share no narrower base class
-        what = f"{path}: what follows step {last} cannot be read: {_reason(error)}"
-        damage.append(str(unreadable(path, error)) if last is None else what)
-    else:
-        if last is None:
-            damage.append(str(unreadable(path, "it holds no event of TensorBoard's")))
+        why = _reason(error)
+        if last is not None:
+            damage.append(f"{path}: what follows step {last} cannot be read: {why}")
+    if last is None:
+        damage.append(str(unreadable(path, why)))

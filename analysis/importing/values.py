@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -61,19 +62,22 @@ class Values:
             np.asarray(rows.to_numpy(zero_copy_only=False), np.int64),
         )
 
-    def ids(self) -> Ints:
-        """Return whole numbers (N,) that identify the values: integers unchanged, others by a hash of their text."""
+    def ids(self, part: re.Pattern[str] | None = None) -> Ints:
+        """Return whole numbers (N,) that identify the values: integers of 64 bits, signed or not, by these bits, others
+        by a hash of their text, or of the group of ``part`` in it.
+        """
         import pyarrow as pa
-        import pyarrow.compute as pc
 
         if pa.types.is_integer(self.array.type) and self.array.null_count == 0:
-            return np.asarray(self.array.cast(pa.int64()).to_numpy(zero_copy_only=False), np.int64)
-        texts = (
-            self.array if pa.types.is_string(self.array.type) else pa.array([_text(v) for v in self.array.to_pylist()])
+            kind = np.uint64 if pa.types.is_uint64(self.array.type) else np.int64
+            return self.array.to_numpy(zero_copy_only=False).astype(kind).view(np.int64)
+        values = self.array.dictionary_encode() if pa.types.is_string(self.array.type) else None
+        texts = [_text(v) for v in (self.array if values is None else values.dictionary).to_pylist()]
+        texts = [part.sub(r"\1", text) for text in texts] if part else texts
+        names = np.array([_id(text) for text in texts], np.int64)
+        return (
+            names if values is None else np.append(names, hashed(""))[values.indices.fill_null(len(names)).to_numpy()]
         )
-        coded = pc.fill_null(texts, "").dictionary_encode()
-        names = np.array([hashed(name) for name in coded.dictionary.to_pylist()], np.int64)
-        return names[coded.indices.to_numpy(zero_copy_only=False)]
 
     def texts(self) -> list[str]:
         """Return the values as strings (N,)."""
@@ -82,6 +86,11 @@ class Values:
 
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else "" if value is None else json.dumps(value, default=str, sort_keys=True)
+
+
+def _id(text: str) -> int:
+    whole = int(text) if re.fullmatch(r"[1-9]\d{0,19}|0", text) else 2**64
+    return hashed(text) if whole >= 2**64 else whole - 2**64 * (whole >= 2**63)
 
 
 def as_values(column: pa.Array | list[Any], *, listed: bool = False) -> Values:
@@ -95,6 +104,8 @@ def as_values(column: pa.Array | list[Any], *, listed: bool = False) -> Values:
     import pyarrow as pa
 
     if isinstance(column, list):
+        if paired(column):
+            column = [row and [pair[0] for pair in row] for row in column]
         try:
             array = pa.array(column)
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
@@ -107,12 +118,26 @@ def as_values(column: pa.Array | list[Any], *, listed: bool = False) -> Values:
         kind = array.type
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind) or pa.types.is_null(kind):
         return Values("number", array)
+    if _is_list(kind) and _is_list(kind.value_type) and not isinstance(column, list):
+        return as_values(array.to_pylist())
+    if _is_list(kind) and pa.types.is_string(kind.value_type):
+        with suppress(pa.ArrowInvalid):  # slime lists versions as texts
+            return Values("list", array.cast(pa.list_(pa.float64())))
     if _is_list(kind) and (_is_number(kind.value_type) or pa.types.is_null(kind.value_type)):
         return Values("list", array)
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         parsed = _lists(array, listed)
         return Values("text", array.cast(pa.string())) if parsed is None else Values("list", parsed)
     return Values("text", pa.array([_text(value) for value in array.to_pylist()], pa.string()))
+
+
+def paired(column: list[Any]) -> bool:
+    """Whether each token of each row is a pair of log-probability and token id, as SGLang writes them."""
+    pairs = [pair for row in column if isinstance(row, list) for pair in row]
+    return bool(pairs) and all(
+        isinstance(p, list) and 2 <= len(p) <= 3 and isinstance(p[0], (int, float)) and isinstance(p[1], int)
+        for p in pairs
+    )
 
 
 def _is_list(kind: pa.DataType) -> bool:
