@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import sys
+from dataclasses import fields
 from pathlib import Path
-from textwrap import wrap
 
-from tqdm import tqdm
-
-from analysis.importing.chunk import TOKENS
 from analysis.importing.convert import ImportOptions
-from analysis.importing.names import COLUMNS
 from analysis.importing.run import AVERAGES, import_run
 from fspo.base.command_line import CommandParser
 from fspo.rules import PRESETS
@@ -25,15 +20,12 @@ EXAMPLES = """examples:
 
 def build_parser() -> CommandParser:
     """Return the parser of ``fspo import``."""
-    names = (f"{ours} ({', '.join(COLUMNS[ours])})" for ours in TOKENS)
     p = CommandParser(
         prog="fspo import",
         description="Make a run folder (a gradient log without sketches, and metrics.jsonl) from another trainer's\n"
-        "logs: TRL's and verl's, TensorBoard files, prime-rl's token exports, or any table (Parquet, CSV, JSON lines)\n"
+        "logs: files of TRL, verl, NeMo-RL, slime, prime-rl and others, TensorBoard, or any table (Parquet, CSV, JSON lines)\n"
         "with one row a response. Log-probabilities, one a token or summed, make S, new less old, and D + E, old less\n"
-        "sampler. Names of their columns: "
-        + "\n".join(wrap("; ".join(names), 110, initial_indent=" " * 33)).lstrip()
-        + "\nEvery name that it knows: analysis/importing/names.py.",
+        "sampler. Names of columns that it knows: docs/import.md.",
         examples=EXAMPLES,
     )
     p.add_argument("source", type=str, metavar="SOURCE", help="a trainer's output folder, or one file")
@@ -56,17 +48,8 @@ def main(arguments: list[str]) -> int:
     args = build_parser().parse_args(arguments)
     source = Path(args.source)
     stem = source.resolve().name if source.is_dir() else source.name.split(".")[0]
-    options = ImportOptions(
-        columns=args.columns or {},
-        rule=args.rule,
-        range_lo=args.range_lo,
-        range_hi=args.range_hi,
-        aggregation=args.aggregation,
-        updates_per_rollout=args.updates_per_rollout,
-        group_size=args.group_size,
-        tokens=args.tokens,
-    )
-    with tqdm(desc="import", unit="row", unit_scale=True, disable=not sys.stderr.isatty()) as bar:
-        report = import_run(source, f"{stem}-imported" if args.output is None else args.output, options, bar.update)
+    given = {each.name: getattr(args, each.name) for each in fields(ImportOptions)}
+    options = ImportOptions(**given | {"columns": args.columns or {}})
+    report = import_run(source, f"{stem}-imported" if args.output is None else args.output, options)
     print("\n".join(report.lines()))
     return 0

@@ -68,10 +68,7 @@ def choose_columns(available: Collection[str], given: Mapping[str, str] | None =
     log-probabilities, the one column whose words tell its role. A column in ``given`` may serve another of ours too,
     unless it holds log-probabilities.
 
-    Raises
-    ------
-    UserError
-        If a key of ``given`` is not in `COLUMNS`, or the table lacks the column that ``given`` names.
+    Raise UserError if a key of ``given`` is not in `COLUMNS`, or the table lacks the column that ``given`` names.
     """
     present: dict[str, str] = {}
     for name in available:
@@ -118,12 +115,10 @@ def undecided(available: Collection[str], chosen: Mapping[str, str]) -> list[str
 class Converter:
     """Converter of another trainer's table, read in chunks of rows, to rows of the gradient log.
 
-    ``rule`` is the rule that trained, if it is a sequence rule without a drift: its band, side and weights are added to
-    the rows. ``first_step`` is the number of the run's first update. Prompts and responses without an id get a number.
+    ``first_step`` is the number of the run's first update. Prompts and responses without an id get a number.
     """
 
     options: ImportOptions = field(default_factory=ImportOptions)
-    rule: Rule | None = None
     first_step: int = 0
     grouped: bool = True  # whether the rows tell which responses answer one prompt
     rows: int = 0
@@ -153,7 +148,6 @@ class Converter:
             chosen = {"behaviour_version_last": chosen["behaviour_version"], **chosen}
         columns = ChunkColumns(got, chosen, path, chunk, self.rows)
         self.kinds |= {ours: found.kind for ours, found in got.items()}
-        _refuse_rows_of_tokens(columns)
         n = len(next(iter(chunk.values())))
 
         def column(name: str, default: float = np.nan) -> Floats:
@@ -202,23 +196,17 @@ class Converter:
         return "advantage" not in self.kinds and "reward" in self.kinds and self.grouped
 
     def complete(self, frame: pd.DataFrame) -> pd.DataFrame:
-        """Return all rows with the advantages, if the table has none, and the columns that say what the rule does.
-
-        Advantages are made of the rewards of groups; they are 0 if the table lacks rewards or groups.
-        """
+        """Return all rows with advantages: of the table, else of the rewards of groups, else 0."""
         if self.makes_advantages:
             frame["advantage"] = group_advantages(frame, self.estimator)
         elif "advantage" not in self.kinds:
             frame["advantage"] = 0.0
-        return frame.assign(**{name: values for name, values in self._ruled(frame).items() if name not in frame})
+        return frame
 
     def _lengths(self, columns: ChunkColumns, n: int) -> Floats:
         """Return the lengths from a column, or the total less the prompt's; 0: unknown.
 
-        Raises
-        ------
-        UserError
-            If a length is no whole number from 0.
+        Raise UserError if a length is no whole number from 0.
         """
         got = columns.values
         if "length" in got:
@@ -237,10 +225,8 @@ class Converter:
         return length
 
     def _version(self, columns: ChunkColumns, name: str) -> Floats:
-        """Return for each response the version of the weights that sampled it (N,), counted in updates.
-
-        If the table lists a version for each token, behaviour_version is that of the response's first token that
-        counts, and behaviour_version_last that of its last.
+        """Return the version of the weights that sampled each response (N,), in updates; of versions by token that of
+        the first for behaviour_version and of the last for behaviour_version_last.
         """
         if not columns.is_list(name):
             version = columns.numbers(name)
@@ -255,14 +241,7 @@ class Converter:
     def _advantage(self, columns: ChunkColumns, n: int) -> Floats:
         if "advantage" not in columns.values:
             return np.full(n, np.nan)
-        mean = columns.means("advantage")
-        if columns.is_list("advantage"):
-            flat, row = columns.kept("advantage")
-            if np.any(np.abs(flat - mean[row]) > 1e-6 * (1 + np.abs(mean[row]))):
-                self.notes[
-                    "advantages differ by token: a response's mean stands for A, which no sequence rule used"
-                ] = None
-        return mean
+        return columns.means("advantage")
 
     def _tokens(self, columns: ChunkColumns, n: int, first: np.ndarray) -> dict[str, Any]:
         """Compute each response's log-ratios and, from lists, its length and the sums of squares and of k3 over tokens.
@@ -318,10 +297,7 @@ class Converter:
     def _at_most_0(self, columns: ChunkColumns, name: str, values: Floats, row: Ints) -> Floats:
         """Return log-probabilities, of the responses ``row``, with those slightly above 0 held at 0.
 
-        Raises
-        ------
-        UserError
-            If many are above 0, or one is far above it.
+        Raise UserError if many are above 0, or one is far above it.
         """
         above = np.flatnonzero(values > 1e-6)
         if not len(above):
@@ -374,21 +350,6 @@ class Converter:
         self.grouped = False
         return numbers
 
-    def _ruled(self, rows: Mapping[str, Any]) -> dict[str, Any]:
-        """Return columns that say what the rule that trained does to the rows; {} if that rule is not known."""
-        if self.rule is None:
-            return {}
-        S, L, A = (np.asarray(rows[name], np.float64) for name in ("log_ratio", "length", "advantage"))
-        known = np.isfinite(S) & (L >= 1)
-        with np.errstate(invalid="ignore"):
-            done = self.rule.apply(S, np.maximum(L, 1), np.nan_to_num(A))
-        out: dict[str, Any] = {"rule": self.rule.label, "drift": 0.0, "drift_source": "none"}
-        of_edges = {"lo": done.lo, "hi": done.hi, "multiplier": done.multiplier, "weight": done.weight}
-        out |= {name: np.where(known, values, np.nan) for name, values in of_edges.items()}
-        out["band_accept"] = np.where(known, done.in_band, np.nan)
-        out["side"] = np.where(known & np.isfinite(A), done.side, np.nan)
-        return out
-
 
 def _terms(has: Collection[str]) -> dict[Ratio, list[tuple[str, int]]]:
     """Return for each log-ratio that follows from the columns which of them it adds, with their signs."""
@@ -408,10 +369,9 @@ def _terms(has: Collection[str]) -> dict[Ratio, list[tuple[str, int]]]:
 
 
 def parted(rows: Mapping[str, Any], updates: Floats) -> dict[str, Floats]:
-    """Return the staleness D and the engine ratio E of each response that the old weights sampled, NaN for all others.
+    """Return D, which is 0, and E, which is D + E, of each response that the old weights sampled, NaN for all others.
 
-    The old weights sampled a response if its behaviour versions equal the policy version less ``updates`` (N,), the
-    number of updates since the rollout. Then D is 0, and E is the logged D + E.
+    They did if its behaviour versions equal the policy version less the ``updates`` (N,) since the rollout.
     """
     if not {"behaviour_log_ratio", "policy_version", "behaviour_version"} <= rows.keys():
         return {}
@@ -425,11 +385,9 @@ def parted(rows: Mapping[str, Any], updates: Floats) -> dict[str, Floats]:
 
 
 def like_means(log_probability: Floats, length: Floats) -> bool:
-    """Return whether the log-probabilities of responses (N,) look like means over tokens instead of sums.
+    """Return whether log-probabilities of responses (N,) look like means over tokens: a fit to L^b gives b below .4.
 
-    A sum over tokens grows about as the length L. If a fit of the log-probabilities to L^b gives b below .4, they are
-    taken for means. The answer is False for fewer than 50 responses with a log-probability below 0, or if the longest
-    of these responses is less than 4 times as long as the shortest.
+    False for fewer than 50 responses, or if the longest is less than 4 times as long as the shortest.
     """
     told = (log_probability < 0) & (length >= 1)
     x, y = np.log2(length[told]), np.log2(-log_probability[told])
@@ -438,24 +396,9 @@ def like_means(log_probability: Floats, length: Floats) -> bool:
     return bool(np.polyfit(x, y, 1)[0] < 0.4)
 
 
-def _refuse_rows_of_tokens(columns: ChunkColumns) -> None:
-    """Raise UserError if a response has several rows in a step, log-probabilities and neither length nor lists."""
-    got, chosen = columns.values, columns.chosen
-    if "length" in got or "response_id" not in got or not {*TOKENS} & got.keys() or any(map(columns.is_list, TOKENS)):
-        return
-    rows = np.stack([got[name].ids() for name in ("step", "response_id") if name in got])
-    if np.unique(rows, axis=1).shape[1] < rows.shape[1]:
-        raise UserError(
-            f"{columns.path}: {chosen['response_id']!r} repeats within a step and there is no length, so each row is a "
-            "token; make one row of each response, with a list of its tokens' log-probabilities"
-        )
-
-
 def group_advantages(frame: pd.DataFrame, estimator: Estimator) -> Floats:
-    """Return the advantages (N,) of all rows from the rewards of their groups, which a prompt and a rollout make.
-
-    A response with several rows counts once in its group. The advantage is NaN for rows without a finite reward and for
-    responses that are alone in their group.
+    """Return the advantages (N,) of all rows from the rewards of a prompt's responses in a rollout, each counted once;
+    NaN without a finite reward and for a response that is alone.
     """
     response = frame.groupby(["rollout", "prompt_id", "response_id"]).ngroup()
     known = frame[np.isfinite(frame["reward"])]

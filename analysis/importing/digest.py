@@ -16,22 +16,10 @@ DIGEST = "tokens"
 class Noticed:
     """Tokens (in ``above_zero`` of a table of sums: responses) in which one thing was noticed.
 
-    Attributes
-    ----------
-    count : int
-        Number of tokens; 0 if none.
-    share : float
-        ``count`` as a share of the tokens that count, 0 to 1.
-    responses : int
-        Number of responses that hold them.
-    largest : float
-        The value farthest from 0 among them, with its sign, in nats: of the log-ratio d, or of the log-probability for
-        placeholders and values above 0.
-    row : dict
-        The row with ``largest``, in the table's own names: its ids and step, such as {"idx": 19, "step": 7}; also its
-        number in the table, from 1, as "row".
-    first : dict
-        The same of the first row that holds one.
+    ``count`` tokens, a ``share`` of those that count, in ``responses``. ``largest`` is the value farthest from 0, with
+    its sign, in nats: of the log-ratio d, or of the log-probability for placeholders, zeros and values above 0. ``row``
+    holds it, in the table's own names, such as {"row": 20, "idx": 19, "step": 7}, where "row" is its number in the
+    table from 1; ``first`` is the first row that holds one.
     """
 
     count: int = 0
@@ -51,19 +39,15 @@ class TokenDigest:
     Attributes
     ----------
     base, against : str
-        The table's names of the two columns: the old (else the new) policy's, and the sampler's (else the old one's).
+        The table's names of the old (else the new) policy's column, and of the sampler's (else the old policy's).
     sampler : bool
-        Whether ``against`` is the sampler's. If not, d is an update's log-ratio and only ``placeholder``, ``overflow``
-        and ``above_zero`` are looked for.
+        Whether ``against`` is the sampler's. If not, only ``placeholder``, ``overflow``, ``above_zero`` are looked for.
     tokens, responses : int
-        Number of tokens that count and have both log-probabilities; number of responses with such a token. Placeholders
-        and zeros in runs are not among the tokens.
+        Tokens that count and have both log-probabilities, without placeholders and zeros; responses with such a token.
     mean, rms, mean_ratio : float
         Mean and root mean square of d (nats), and the mean of exp(d) with d held within 20.
-    uncertain : int
-        Number of uncertain tokens.
-    below : float
-        Share of uncertain tokens with d < 0; near 1 if the sampler's log-probabilities belong to a nucleus.
+    uncertain, below : int, float
+        Number of uncertain tokens, and the share of them with d < 0: near 1 if the sampler kept to a nucleus.
     shifts : dict
         "-1", "0", "1" -> root mean square of base[t + shift] less against[t] over uncertain tokens that have a
         neighbour on both sides; nats.

@@ -57,10 +57,9 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "token_weights": ("vllm_is", "rollout_is_weights", "tis_weights", "importance_weights"),
     "entropy": ("entropy", "entropies"),
 }
-"""For our name of a column, its names in other trainers' tables with a row for each response. ``new``, ``old`` and
-``sampler`` are log-probabilities by the new weights, the old weights and the sampler. These three, ``log_ratio`` and
-``entropy`` hold in each row a number or a list over tokens. ``tokens`` holds the token ids of prompt and response; the
-ids before the first token that ``mask`` keeps identify the prompt. ``total_length`` less ``prompt_length`` is
+"""``new``, ``old`` and ``sampler`` are log-probabilities by the new and old weights and the sampler. These three,
+``log_ratio`` and ``entropy`` hold in each row a number or a list over tokens. ``tokens`` holds the token ids of prompt
+and response; those before the first that ``mask`` keeps identify the prompt. ``total_length`` less ``prompt_length`` is
 the length. ``token_weights`` holds the weight of each token that a correction made.
 """
 ROLES = {
@@ -74,10 +73,8 @@ REFERENCE = re.compile(r"ref|teacher|base|init")
 
 
 def canonical(name: str) -> str:
-    """Return one spelling for all names of the same column, so that names can be compared.
-
-    Names may differ in case. Names of log-probabilities may also differ in the order of their words, in the spelling of
-    "logprobs", and in the word "token": ``new_logprobs``, ``Logp-New`` and ``new_token_logprobs`` are the same.
+    """Return one spelling for all names of the same column: in lower case and, for log-probabilities, whatever the
+    order of words and the spelling of "logprobs", as in ``new_logprobs``, ``Logp-New``, ``new_token_logprobs``.
     """
     name = name.lower()
     words = re.split(r"[\W_]+", re.sub(r"(?<![a-z])log[\W_]?p(?:rob(?:abilit(?:y|ies)|s)?|s)?(?![a-z])", "logp", name))

@@ -20,18 +20,14 @@ class Report:
     rows: int = 0
     rollouts: int = 0
     known: dict[str, int] = field(default_factory=dict)  # for each log-ratio: number of imported rows that have it
-    # For each column of the gradient log that was copied: the column of the imported table that it is from.
-    columns: dict[str, str] = field(default_factory=dict)
-    # For each column of the gradient log that was computed: the columns of the imported table that it is computed from.
-    derived: dict[str, str] = field(default_factory=dict)
+    columns: dict[str, str] = field(default_factory=dict)  # our column -> the table's that it was copied from
+    derived: dict[str, str] = field(default_factory=dict)  # our column -> what it was computed from
     user_columns: list[str] = field(default_factory=list)
     unknown_columns: list[str] = field(default_factory=list)
-    # For each metric of another trainer that has a counterpart here: the name of the counterpart.
-    metrics: dict[str, str] = field(default_factory=dict)
+    metrics: dict[str, str] = field(default_factory=dict)  # another trainer's metric -> ours of the same meaning
     foreign_metrics: list[str] = field(default_factory=list)  # those without a counterpart here
     metric_lines: int = 0
-    # For each metric, the number of its values that are no finite numbers; also the number of lines without a step.
-    not_stored: Counter[str] = field(default_factory=Counter)
+    not_stored: Counter[str] = field(default_factory=Counter)  # metric -> number of its values that are not finite
     notes: list[str] = field(default_factory=list)
     ignored: list[str] = field(default_factory=list)
     undecided: list[str] = field(default_factory=list)  # columns of log-probabilities of unknown policies

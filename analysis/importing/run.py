@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast, get_args
 
@@ -16,7 +15,7 @@ from analysis.importing.names import COLUMNS, canonical, is_log_probability, rol
 from analysis.importing.report import Report
 from analysis.importing.scalars import import_scalars
 from analysis.importing.sources import Sources, find_sources
-from analysis.importing.tables import Chunk, read_chunks
+from analysis.importing.tables import read_chunks
 from analysis.importing.values import as_values
 from fspo.base.errors import UserError, unknown_name
 from fspo.base.files import whole_folder, write_text
@@ -33,20 +32,11 @@ def import_run(
     source: str | Path,
     out: str | Path,
     options: ImportOptions | None = None,
-    progress: Callable[[int], Any] = lambda _: None,
 ) -> Report:
     """Read the log of another trainer and write the run folder ``out``.
 
-    Parameters
-    ----------
-    progress : callable
-        Called after each chunk of a table with the number of its rows.
-
-    Raises
-    ------
-    UserError
-        If an option is invalid, the source holds nothing that can be analysed, or ``out`` is a file or a
-        folder that is not empty. Then nothing is written.
+    Raise UserError if an option is invalid, the source holds nothing that can be analysed, or ``out`` is a file or a
+    folder that is not empty. Then nothing is written.
     """
     if not str(out).strip():
         raise UserError("--output is empty: name a folder")
@@ -62,10 +52,9 @@ def import_run(
         if files := getattr(sources, kind):
             report.files[kind] = [file.name for file in files]
     with whole_folder(target) as part:
-        _import_table(sources, part, rule, options, report, progress)
+        _import_table(sources, part, rule, options, report)
         import_scalars(sources, part, options.updates_per_rollout, options.columns, report)
-        # A table of texts ("response") is imported even without lengths and log-ratios, because TRL's files of
-        # completions hold neither.
+        # TRL's files of completions hold neither lengths nor log-ratios, but texts
         told_by = {"length", "log_ratio", "behaviour_log_ratio", "response"}
         if report.rows and not told_by & (report.columns | report.derived).keys():
             have = ", ".join([*report.undecided, *report.user_columns, *report.unknown_columns])
@@ -87,17 +76,16 @@ def _import_table(
     rule: Rule | None,
     options: ImportOptions,
     report: Report,
-    progress: Callable[[int], Any],
 ) -> None:
     import pandas as pd
 
-    applied = rule if rule is not None and rule.level == "sequence" and not rule.needs_stats else None
-    convert = Converter(options, applied, sources.first_step)
+    convert = Converter(options, sources.first_step)
     frames: list[pd.DataFrame] = []
     seen: dict[str, None] = {}
     user: dict[str, str] = {}
-    for file, chunk in _chunks(sources, report.damage):
-        given = options.columns if not frames else _present(options.columns, chunk)
+    for file, chunk in ((path, rows) for path in sources.table for rows in read_chunks(path, report.damage)):
+        present = {canonical(name) for name in chunk}  # a later file may lack a column of the first
+        given = {k: v for k, v in options.columns.items() if not frames or canonical(v) in present}
         chosen = choose_columns(list(chunk), given)
         spare = [name for name in chunk if name not in chosen.values()]
         if not frames:
@@ -109,7 +97,6 @@ def _import_table(
         kept = {n: as_values(chunk[n]) for n in user if n in chunk}
         rows |= {USER_PREFIX + n: found.numbers() for n, found in kept.items() if found.kind == "number"}
         frames.append(pd.DataFrame({n: list(v) if isinstance(v, list) else v for n, v in rows.items()}))
-        progress(len(frames[-1]))
     if not frames:
         return
     for role, theirs in report.columns.items():
@@ -139,9 +126,6 @@ def _import_table(
         whose = "the preset's" if options.range_lo is None and options.range_hi is None else "given"
         text = f"rule {rule.label}: range_lo {rule.range_lo:g}, range_hi {rule.range_hi:g}, {whose}"
         report.notes.append(f"{text}; --range-lo and --range-hi name another range")
-        if applied is None:
-            why = "acts on tokens" if rule.level != "sequence" else "centres its band on a whole minibatch's drift"
-            report.notes.append(f"rule {rule.label!r} {why}: band, side and weight of single rows are not written")
     others = seen.keys() - set(report.columns.values())
     report.user_columns, report.unknown_columns = sorted(others & user.keys()), sorted(others - user.keys())
     _derived(convert, options, report)
@@ -153,8 +137,6 @@ def _derived(convert: Converter, options: ImportOptions, report: Report) -> None
     listed = [name for name in TOKENS if kinds.get(name) == "list"]
     if "new" in used and "old" in used and "log_ratio" not in used:
         derived["log_ratio"] = f"{used['new']} - {used['old']}"
-    if (listed and not {"new", "old"} - set(listed)) or kinds.get("log_ratio") == "list":
-        derived |= dict.fromkeys(("sum_sq_log_ratio", "k3_sum"), "token log-ratios")
     if "sampler" in used and (base := used.get("old") or used.get("new")):
         derived["behaviour_log_ratio"] = f"{base} - {used['sampler']}"
         if "old" not in used:
@@ -187,8 +169,6 @@ def _derived(convert: Converter, options: ImportOptions, report: Report) -> None
         )
     if "step" not in used and not any(note.startswith("step:") for note in notes):
         notes.append("no step: all responses count as one update of one rollout")
-    if "response_id" not in used and "times_used" not in used:
-        notes.append("no response id: every row counts as a response of its own, at first use")
 
 
 def _asked(report: Report) -> None:
@@ -201,12 +181,9 @@ def _asked(report: Report) -> None:
                 f"whose log-probabilities are these? {', '.join(report.undecided)}: say with --columns new=COLUMN,"
                 "old=COLUMN,sampler=COLUMN as far as they are there; new less old makes S, old less sampler D + E"
             )
-        elif probabilities:
-            report.notes.append(f"{probabilities[0]} alone makes no ratio, which is the difference of two columns")
         else:
-            report.notes.append(
-                "no log-probabilities, so no ratio can be made: only lengths, rewards and versions tell"
-            )
+            have = f"only {probabilities[0]}" if probabilities else "no log-probabilities"
+            report.notes.append(f"{have}, so no ratio can be made: only lengths, rewards and versions tell")
     elif "log_ratio" not in found:
         report.notes.append("no log_ratio: S is not known, and D + E is (--on behaviour)")
     if "length" not in found:
@@ -214,18 +191,3 @@ def _asked(report: Report) -> None:
         lengths = [n for n in spare if re.search("len|tok", n.lower()) and not is_log_probability(n)]
         may = f"; may it be {' or '.join(lengths)}?" if lengths else ""
         report.notes.append(f"no length: nothing can be told by length; say --columns length=COLUMN{may}")
-
-
-def _chunks(sources: Sources, damage: list[str]) -> Iterator[tuple[Path, Chunk]]:
-    for file in sources.table:
-        for chunk in read_chunks(file, damage):
-            yield file, chunk
-
-
-def _present(given: Mapping[str, str], chunk: Chunk) -> dict[str, str]:
-    """Return the entries of ``given`` (this project's column name -> the table's) whose table column this chunk has.
-
-    A later file of the import may lack a column that the first file has. The log then has null in that file's rows.
-    """
-    have = {str(name).lower() for name in chunk}
-    return {ours: theirs for ours, theirs in given.items() if theirs.lower() in have}

@@ -47,14 +47,15 @@ def import_scalars(
 
 
 def _scalars(sources: Sources, given: Mapping[str, str], report: Report) -> Iterator[tuple[int, str, float]]:
-    for file in sources.state:
+    for file in reversed(sources.state):
         try:
-            records = list(state_records(file))
+            records = state_records(file)
         except UserError as error:
             report.damage.append(str(error))
             continue
         for step, values in records:
             yield from _numbers(step, values, report)
+        break
     for file in sources.scalars:
         for chunk in read_chunks(file, report.damage):
             columns = {str(n): c if isinstance(c, list) else c.to_pylist() for n, c in chunk.items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -32,7 +32,7 @@ _MARKING = {canonical(alias) for name in MARKS for alias in COLUMNS[name]}
 class Sources:
     """The files of another trainer that an import reads, by kind, each list in the order of training."""
 
-    state: list[Path] = field(default_factory=list)  # files trainer_state.json, which TRL writes
+    state: list[Path] = field(default_factory=list)  # TRL's trainer_state.json; a later one repeats earlier ones
     scalars: list[Path] = field(default_factory=list)  # scalars as JSON lines or CSV, one line for each step
     events: list[Path] = field(default_factory=list)  # event files of TensorBoard
     table: list[Path] = field(default_factory=list)  # tables of another trainer, one row for each response
@@ -57,10 +57,8 @@ def find_sources(source: str | Path, given: Mapping[str, str] | None = None) -> 
 
     ``given`` maps this project's names of columns to the source's: a file with one of these is read for it.
 
-    Raises
-    ------
-    UserError
-        If ``source`` does not exist, is a run folder of this project, or holds no file that can be read as a log.
+    Raise UserError if ``source`` does not exist, is a run folder of this project, or holds no file that can be read
+    as a log.
     """
     path = Path(source)
     if path.is_file():
@@ -96,11 +94,6 @@ def find_sources(source: str | Path, given: Mapping[str, str] | None = None) -> 
             getattr(found, kind).append(file)
         elif file.name.endswith(TABLES):
             found.ignored.append(f"{file.relative_to(path)}: neither scalars by step nor responses")
-    if len(found.state) > 1:
-        # The state file of a TRL checkpoint repeats the scalars of all earlier checkpoints, so only the latest file is
-        # kept.
-        steps = {file: _last_step(file, found.ignored) for file in found.state}
-        found.state = [max(found.state, key=lambda file: (steps[file], -len(file.parts)))]
     if not found:
         why = f" ({found.ignored[0]})" if found.ignored else ""
         raise UserError(
@@ -118,10 +111,7 @@ def _order(path: Path) -> tuple[tuple[int, Any], ...]:
 def kind_of(path: Path, given: Mapping[str, str] | None = None) -> Kind | None:
     """Tell what kind of source a file is, from its name and columns; None if it holds neither scalars nor responses.
 
-    Raises
-    ------
-    UserError
-        If the file's name ends like that of a table, and the file is empty or its columns cannot be read.
+    Raise UserError if the file's name ends like that of a table, and the file is empty or its columns cannot be read.
     """
     if path.name == STATE:
         return "state"
@@ -147,33 +137,13 @@ def kind_of(path: Path, given: Mapping[str, str] | None = None) -> Kind | None:
     return None
 
 
-def read_state(path: Path) -> dict[str, Any]:
-    """Read TRL's trainer_state.json and check that it holds a log history.
-
-    Raises
-    ------
-    UserError
-        If the file is no trainer state.
-    """
+def state_records(path: Path) -> list[tuple[int, dict[str, Any]]]:
+    """Return (step, scalars) for each entry of the log history in TRL's trainer_state.json, or raise UserError."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise UserError(f"{path} is no JSON: {error}; it may have been cut off, name an older checkpoint's") from error
     if not isinstance(content, dict) or not isinstance(content.get("log_history"), list):
         raise UserError(f"{path} has no log_history: it is not the {STATE} of a Hugging Face trainer")
-    return content
-
-
-def _last_step(path: Path, ignored: list[str]) -> int:
-    try:
-        return int(read_state(path).get("global_step") or 0)
-    except (UserError, TypeError, ValueError) as error:
-        ignored.append(str(error))
-        return -1
-
-
-def state_records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield (step, scalars) for each entry of the log history in TRL's trainer_state.json."""
-    for entry in read_state(path)["log_history"]:
-        if isinstance(entry, dict) and isinstance(entry.get("step"), int):
-            yield entry["step"], {k: v for k, v in entry.items() if k not in ("step", "epoch")}
+    entries = [entry for entry in content["log_history"] if isinstance(entry, dict)]
+    return [(entry.pop("step"), entry) for entry in entries if isinstance(entry.get("step"), int)]

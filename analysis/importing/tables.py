@@ -35,10 +35,7 @@ Chunk = dict[str, "pa.Array | list[Any]"]
 def column_names(path: Path) -> list[str]:
     """Return the names of a table's columns (for JSON lines: the keys of the first record); [] if the file is empty.
 
-    Raises
-    ------
-    UserError
-        If the file cannot be read.
+    Raise UserError if the file cannot be read.
     """
     if path.name.endswith(".parquet"):
         import pyarrow as pa
@@ -78,13 +75,9 @@ def _reason(error: Exception | str) -> str:
 
 
 def read_chunks(path: Path, damage: list[str], rows: int = CHUNK) -> Iterator[Chunk]:
-    """Read a table file in chunks of at most ``rows`` rows. Yield each chunk as a mapping from column names to values
-    (an Arrow array, or a list for JSON lines).
+    """Yield a table file in chunks of at most ``rows`` rows: column name -> an Arrow array, or a list of JSON lines.
 
-    Parameters
-    ----------
-    damage : list of str
-        Receives one line if some rows, or the complete file, cannot be read.
+    ``damage`` receives one line if some rows, or the complete file, cannot be read.
     """
     if not path.name.endswith(TABLES):
         return _console(path)
@@ -97,22 +90,16 @@ def _parquet(path: Path, damage: list[str], rows: int) -> Iterator[Chunk]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    errors = (pa.ArrowException, OSError, ValueError)
-    lost, why = 0, ""
+    done = 0
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             for number in range(file.num_row_groups):
-                left = file.metadata.row_group(number).num_rows
-                try:
-                    for batch in file.iter_batches(batch_size=rows, row_groups=[number]):
-                        left -= batch.num_rows
-                        yield dict(zip(batch.schema.names, batch.columns, strict=True))
-                except errors as error:
-                    lost, why = lost + left, why or _reason(error)
-    except errors as error:
-        damage.append(str(unreadable(path, error)))
-    if lost:
-        damage.append(f"{path}: {lost} rows lost, in row groups that cannot be read: {why}")
+                for batch in file.iter_batches(batch_size=rows, row_groups=[number]):
+                    done += batch.num_rows
+                    yield dict(zip(batch.schema.names, batch.columns, strict=True))
+    except (pa.ArrowException, OSError, ValueError) as error:
+        what = f"{path}: what follows row {done} cannot be read: {_reason(error)}"
+        damage.append(what if done else str(unreadable(path, error)))
 
 
 def _separator(path: Path) -> tuple[str, str]:
@@ -132,41 +119,21 @@ def _csv(path: Path, damage: list[str]) -> Iterator[Chunk]:
     if not path.stat().st_size:
         return
     between, decimal = _separator(path)
-    bad: list[str] = []
 
-    def skip(row: Any) -> str:
-        bad.append(
-            f"{row.actual_columns} columns in the place of {row.expected_columns}: put quotation marks around a cell "
-            f"that holds {between!r}"
-        )
-        return "skip"
-
-    def table(handler: Any, **only: Any) -> pa.Table:
-        parse = pacsv.ParseOptions(delimiter=between, newlines_in_values=True, invalid_row_handler=handler)
+    def table(**only: Any) -> pa.Table:
         return pacsv.read_csv(
             path,
-            read_options=pacsv.ReadOptions(block_size=CHUNK_BYTES),
-            parse_options=parse,
+            read_options=pacsv.ReadOptions(use_threads=False),  # threads would not name the row of an error
+            parse_options=pacsv.ParseOptions(delimiter=between, newlines_in_values=True),
             convert_options=pacsv.ConvertOptions(decimal_point=decimal, **only),
         )
 
-    # The file is first read without the handler `skip`, and with it only if a row has the wrong number of columns. The
-    # reason: if a thread of pyarrow still holds a Python function such as `skip` when Python ends, the process aborts.
-    handler: Any = None
     try:
-        try:
-            found = table(None)
-        except pa.ArrowInvalid as error:
-            if not re.search(r"Expected \d+ columns", str(error)):
-                raise
-            handler = skip
-            found = table(skip)
-        if bad:
-            damage.append(f"{path}: {len(bad)} rows left out, the first has {bad[0]}")
+        found = table()
         for i, name in enumerate(found.column_names):
             column = found.column(i)
             if pa.types.is_floating(column.type) and (pc.max(pc.abs(column)).as_py() or 0) >= 2**53:
-                texts = table(handler, include_columns=[name], column_types={name: pa.string()}).column(0)
+                texts = table(include_columns=[name], column_types={name: pa.string()}).column(0)
                 if pc.all(pc.match_substring_regex(texts, r"^\d*$")).as_py():
                     found = found.set_column(i, name, texts)  # ids of 64 bits, which a float would merge
         for batch in found.combine_chunks().to_batches():
@@ -239,10 +206,7 @@ def _console(path: Path) -> Iterator[Chunk]:
 def events(path: Path, damage: list[str]) -> Iterator[tuple[int, str, float]]:
     """Yield (step, tag, value) for each scalar of a TensorBoard file; ``damage`` receives a line if part is unreadable.
 
-    Raises
-    ------
-    UserError
-        If tensorboard is not installed.
+    Raise UserError if tensorboard is not installed.
     """
     try:
         from tensorboard.backend.event_processing.event_file_loader import EventFileLoader

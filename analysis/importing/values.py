@@ -26,11 +26,7 @@ NUMPY_NUMBER = re.compile(r"np\.(?:float|int)\d+\(([^()]*)\)")
 class Values:
     """The N values of one column of an imported table, all of one kind: numbers, lists of numbers, or text.
 
-    Attributes
-    ----------
-    kind : {"number", "list", "text"}
-    array : pyarrow.Array
-        The values as read, except that texts of lists (from CSV) are parsed.
+    ``array`` holds them as read, except that texts of lists (from CSV) are parsed.
     """
 
     kind: Literal["number", "list", "text"]
@@ -94,12 +90,8 @@ def _id(text: str) -> int:
 
 
 def as_values(column: pa.Array | list[Any], *, listed: bool = False) -> Values:
-    """Return a column as `Values` of the kind that its values have; texts of lists in brackets (CSV) become lists.
-
-    Parameters
-    ----------
-    listed : bool
-        Whether texts of several numbers without brackets become lists too.
+    """Return a column as `Values` of the kind that its values have; texts of lists in brackets (CSV) become lists, and
+    with ``listed`` texts of several numbers without brackets too.
     """
     import pyarrow as pa
 

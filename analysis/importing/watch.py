@@ -171,8 +171,8 @@ class Watch:
             )
         elif seen.cause == "nucleus":
             out.append(
-                f"{d} is below 0 at {seen.below:.0%} of uncertain tokens, mean exp {seen.mean_ratio:.3f}: the sampler's "
-                "log-probabilities belong to a nucleus; set top_p 1 and top_k off, or renormalise"
+                f"{d} is below 0 at {seen.below:.0%} of uncertain tokens, mean exp {seen.mean_ratio:.3f}: the "
+                "sampler's log-probabilities belong to a nucleus; set top_p 1 and top_k off, or renormalise"
             )
         return out
 

@@ -112,7 +112,7 @@ def test_the_newest_state_of_several_checkpoints_counts(tmp_path):
         [0.1, 0.2, 0.3, 0.4, 0.5]
     )
     assert report.metrics == {"reward": "reward", "eval/reward": "eval/reward"}
-    (line,) = report.ignored
+    (line,) = report.damage
     assert "checkpoint-10" in line
 
 
