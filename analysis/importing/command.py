@@ -14,7 +14,7 @@ EXAMPLES = """examples:
   fspo import trl-output                        # trainer_state.json, completions/, TensorBoard files
   fspo import rollouts.parquet --rule gspo --updates-per-rollout 8
   fspo import log.csv --columns log_ratio=my_S,reward=accuracy --output out/theirs
-  fspo import RUN/token_exports --output out/prime # prime-rl; then: fspo analyse out/prime --on total
+  fspo import RUN/token_exports --output out/prime # prime-rl; then: fspo analyse out/prime --on behaviour
 """
 
 
@@ -23,8 +23,8 @@ def build_parser() -> CommandParser:
     p = CommandParser(
         prog="fspo import",
         description="Make a run folder (a gradient log without sketches, and metrics.jsonl) from another trainer's\n"
-        "logs: files of TRL, verl, NeMo-RL, slime, prime-rl and others, TensorBoard, or any table (Parquet, CSV, JSON lines)\n"
-        "with one row a response. Log-probabilities, one a token or summed, make S, new less old, and D + E, old less\n"
+        "logs: TRL's, verl's, NeMo-RL's, slime's and others', or any table (Parquet, CSV, JSON lines) with one row a\n"
+        "response. Log-probabilities, one a token or summed, make S, new less old, and D + E, old less\n"
         "sampler. Names of columns that it knows: docs/import.md.",
         examples=EXAMPLES,
     )

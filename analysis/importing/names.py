@@ -12,12 +12,8 @@ from collections.abc import Collection
 from fspo.gradlog import metric_names as metric
 from fspo.gradlog import schema
 
-STATE = "trainer_state.json"
-"""Name of the file in which TRL (any trainer of Hugging Face's) keeps its scalars."""
-TRL_TABLE = "completions_"
-"""How the names of TRL's tables of responses begin."""
-EVENTS = "events.out.tfevents"
-"""Part of the names of TensorBoard's files."""
+STATE, TRL_TABLE, EVENTS = "trainer_state.json", "completions_", "events.out.tfevents"
+"""Names of Hugging Face's file of scalars, of TRL's tables (their beginning) and of TensorBoard's files (a part)."""
 ROLLOUT_VERSIONS = ("min_global_steps", "max_global_steps")
 """Columns of verl that give the version of the weights in rollouts; all other columns of versions count updates."""
 
@@ -68,8 +64,7 @@ ROLES = {
     "new": re.compile(r"new|current|updated"),
 }
 """Words in the name of a column of log-probabilities that tell whose they are, if no name above does."""
-REFERENCE = re.compile(r"ref|teacher|base|init")
-"""Words in the name of a column of log-probabilities of a model that neither sampled nor trains."""
+REFERENCE = re.compile(r"ref|teacher|base|init")  # words for a model that neither sampled nor trains
 
 
 def canonical(name: str) -> str:

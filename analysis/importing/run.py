@@ -123,8 +123,7 @@ def _import_table(
     report.digest = convert.watch.finished()
     report.notes += [*convert.watch.notes(), *convert.notes]
     if rule is not None:
-        whose = "the preset's" if options.range_lo is None and options.range_hi is None else "given"
-        text = f"rule {rule.label}: range_lo {rule.range_lo:g}, range_hi {rule.range_hi:g}, {whose}"
+        text = f"rule {rule.label}: range_lo {rule.range_lo:g}, range_hi {rule.range_hi:g}"
         report.notes.append(f"{text}; --range-lo and --range-hi name another range")
     others = seen.keys() - set(report.columns.values())
     report.user_columns, report.unknown_columns = sorted(others & user.keys()), sorted(others - user.keys())
