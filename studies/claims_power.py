@@ -26,14 +26,15 @@ from fspo.base.errors import run_cli
 from fspo.rules import COMPARED
 
 SLOPES = {
-    ("chain-add", 0.05): {"rloo": (0.38, 0.04), "gspo": (-0.26, 0.05), "fspo": (-0.03, 0.04)},
-    ("chain-add", 0.15): {"rloo": (0.29, 0.04), "gspo": (-0.09, 0.03), "fspo": (0.07, 0.03)},
-    ("chain-add-64", 0.05): {"rloo": (0.41, 0.10), "gspo": (-0.18, 0.07), "fspo": (0.05, 0.08)},
-    ("chain-add-64", 0.15): {"rloo": (0.29, 0.03), "gspo": (-0.05, 0.03), "fspo": (0.09, 0.03)},
-    ("products", 0.05): {"rloo": (0.44, 0.27), "gspo": (-0.30, 0.14), "fspo": (0.02, 0.20)},
-    ("products", 0.15): {"rloo": (0.56, 0.11), "gspo": (-0.04, 0.12), "fspo": (0.27, 0.11)},
+    ("chain-add", 0.05): ((0.38, 0.04), (-0.26, 0.05), (-0.03, 0.04)),
+    ("chain-add", 0.15): ((0.29, 0.04), (-0.09, 0.03), (0.07, 0.03)),
+    ("chain-add-64", 0.05): ((0.41, 0.10), (-0.18, 0.07), (0.05, 0.08)),
+    ("chain-add-64", 0.15): ((0.29, 0.03), (-0.05, 0.03), (0.09, 0.03)),
+    ("products", 0.05): ((0.44, 0.27), (-0.30, 0.14), (0.02, 0.20)),
+    ("products", 0.15): ((0.56, 0.11), (-0.04, 0.12), (0.27, 0.11)),
 }
-"""Mean and standard deviation between seeds of the slopes in ``results/paper`` (responses with A != 0)."""
+"""Mean and standard deviation between seeds of the slopes of the rules COMPARED, in its order, as in ``results/paper``
+(responses with A != 0)."""
 REWARDS = {
     ("equal", "mean reward"): dict.fromkeys(COMPARED, (0.70, 0.03)),
     ("stress", "final reward"): {"none": (0.45, 0.2)} | dict.fromkeys(COMPARED, (0.94, 0.02)),
@@ -53,7 +54,8 @@ Key = tuple[str, str, str, str, float]
 def explored() -> dict[Key, tuple[float, float]]:
     """Return mean and standard deviation between seeds of every estimate, as the first design and its pilot found."""
     found: dict[Key, tuple[float, float]] = {}
-    for (task, rate), rules in SLOPES.items():
+    for (task, rate), slopes in SLOPES.items():
+        rules = dict(zip(COMPARED, slopes, strict=True))
         found |= {(task, "unclipped", "slope", rule, rate): numbers for rule, numbers in rules.items()}
         found[task, "unclipped", "slope", LEARNT, rate] = (0.0, rules["fspo"][1])
         for rule in COMPARED:
