@@ -90,16 +90,9 @@ class BatchConfig:
         Passes over the rollout.
     tokens : int
         Padded tokens of one microbatch. The default suits the caches of a CPU and a small model; give a GPU more.
-    padding_side : {"right", "left"}
-        Side on which sequences are padded in the training pass.
     logits : int, optional
         Largest number of logits (tokens x vocabulary entries, float32) held in memory at a time in training, old
         log-probs and score passes; by default 2^20 on a CPU and 2^24 (64 MiB) on a GPU.
-    rounded_logits : bool
-        Round logits to the type of the weights in the passes that compute them tile by tile (a tile is some tokens
-        times some vocabulary entries). With bfloat16 weights a CPU then computes the logits in about half the time, and
-        each token's log-prob is off by up to .06 nats, which may exceed the half-width of a narrow band. By default
-        logits have the precision of float32.
     staleness : int
         Number of rollouts that the sampling weights are behind the trained ones; the first rollouts are sampled with
         the initial weights. The weights in between are kept in the memory of the CPU and in checkpoints.
@@ -114,9 +107,7 @@ class BatchConfig:
     minibatches: int = number(4, 1)
     epochs: int = number(2, 1)
     tokens: int = number(2048, 1)
-    padding_side: Literal["right", "left"] = "right"
     logits: int | None = number(None, 1, 2**40)
-    rounded_logits: bool = False
     staleness: int = number(0, 0, 1000)
     drop: tuple[Literal["truncated"], ...] = ()
 

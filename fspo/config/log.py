@@ -23,15 +23,12 @@ class ScoreConfig:
         Entries of the sketch; None stores all entries of the projected score without hashing them to fewer.
     projection : int or None
         Number of rows, and of columns, to which random projections with entries +-1 reduce the gradient of each weight
-        matrix; None projects nothing.
-    redraw : bool
-        Draw new projections for every rollout, so that sketch errors average out over a run.
+        matrix; None projects nothing. Every rollout has projections of its own, so that sketch errors average out.
     """
 
     mode: Literal["sketch", "exact"] = "sketch"
     width: int | None = number(2048, 1)
     projection: int | None = number(16, 1)
-    redraw: bool = True
 
     def __post_init__(self) -> None:
         if self.mode not in ("sketch", "exact"):

@@ -68,7 +68,6 @@ def linear_log_probs(
     entropy: bool = False,
     tile: tuple[int, int] | None = None,
     listener: Listener | None = None,
-    rounded: bool = False,
 ) -> tuple[Float[Tensor, " N"], Float[Tensor, " N"] | None]:
     """Return the log-probability of each target under softmax((hidden weight^T + bias) / temperature).
 
@@ -88,9 +87,6 @@ def linear_log_probs(
         Tokens and vocabulary entries of a tile; `tile_shape` chooses by default.
     listener : Listener, optional
         Receives the gradient of the logits.
-    rounded : bool
-        Whether logits, and in the backward pass the products of each tile, are rounded to the type of the operands.
-        A logit between 8 and 16 is then off by up to 2^-5 in bfloat16.
 
     Returns
     -------
@@ -102,7 +98,7 @@ def linear_log_probs(
     dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else hidden.dtype
     tile = tile or tile_shape(len(targets), len(weight), hidden.device)
     values, entropies = _LinearLogProbs.apply(  # type: ignore[misc]
-        hidden, weight, bias, targets, float(temperature), dtype, tile, entropy, listener, rounded
+        hidden, weight, bias, targets, float(temperature), dtype, tile, entropy, listener
     )
     return values, entropies if entropy else None
 
@@ -126,15 +122,13 @@ class _Logits:
         temperature: float,
         dtype: torch.dtype,
         tile: tuple,
-        rounded: bool,
     ) -> None:
         self.dtype = dtype
         self.wide = torch.promote_types(dtype, torch.float32)
         # On CUDA, cuBLAS multiplies 16-bit operands and adds the products up in 32 bits. On other devices the operands
         # are converted to float32 first. Both ways compute each product exactly.
-        self.mixed = hidden.is_cuda and torch.version.hip is None and dtype != self.wide and not rounded
-        self.rounded = rounded and dtype != self.wide
-        factor = dtype if self.mixed or self.rounded else self.wide  # the type in which matrices are multiplied
+        self.mixed = hidden.is_cuda and torch.version.hip is None and dtype != self.wide
+        factor = dtype if self.mixed else self.wide  # the type in which matrices are multiplied
         self.hidden, self.weight, self.bias, self.temperature = hidden.to(dtype).to(factor), weight, bias, temperature
         self.rows, self.columns = tile
         self._converted = None
@@ -168,8 +162,6 @@ class _Logits:
             x = self._buffer[: count * width].view(count, width)
             if self.mixed:
                 torch.mm(self.hidden[rows], weight.t(), out_dtype=self.wide, out=x)
-            elif self.rounded:
-                x.copy_(torch.mm(self.hidden[rows], weight.t()))
             else:
                 torch.mm(self.hidden[rows], weight.t(), out=x)
             if self.bias is not None:
@@ -191,8 +183,6 @@ class _Logits:
         if self.mixed:
             # torch.addmm_ with 16-bit factors and a float32 total exists only from torch 2.10 on
             total += torch.mm(a.to(self.dtype), b, out_dtype=self.wide)
-        elif self.rounded:
-            total += torch.mm(a.to(self.dtype), b)
         else:
             total.addmm_(a, b)
 
@@ -221,10 +211,9 @@ class _LinearLogProbs(torch.autograd.Function):
         tile: tuple[int, int],
         entropy: bool,
         listener: Listener | None,
-        rounded: bool,
     ) -> tuple[Float[Tensor, " N"], Float[Tensor, " N"]]:
         with _plain(hidden.device):
-            logits = _Logits(hidden, weight, bias, temperature, dtype, tile, rounded)
+            logits = _Logits(hidden, weight, bias, temperature, dtype, tile)
             count, finfo = len(targets), torch.finfo(logits.wide)
             # For each token, over the vocabulary entries read so far: top = largest logit x, total = sum exp(z) and
             # moment = sum z exp(z), with z = (x - top) / temperature.
@@ -255,7 +244,7 @@ class _LinearLogProbs(torch.autograd.Function):
             values = ((picked - top) / temperature - log_total).to(logits.wide)
             entropies = (log_total - moment / total).to(logits.wide)
         ctx.save_for_backward(hidden, weight, bias, targets, top, total)
-        ctx.settings = (temperature, dtype, tile, rounded)
+        ctx.settings = (temperature, dtype, tile)
         ctx.listener = listener
         ctx.mark_non_differentiable(entropies)
         return values, entropies
@@ -264,11 +253,11 @@ class _LinearLogProbs(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Float[Tensor, " N"], _: Float[Tensor, " N"]) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         hidden, weight, bias, targets, top, total = ctx.saved_tensors
-        temperature, dtype, tile, rounded = ctx.settings
+        temperature, dtype, tile = ctx.settings
         listener: Listener | None = ctx.listener
         to_hidden, to_weight, to_bias = ctx.needs_input_grad[:3]
         with _plain(hidden.device):
-            logits = _Logits(hidden, weight, bias, temperature, dtype, tile, rounded)
+            logits = _Logits(hidden, weight, bias, temperature, dtype, tile)
             wide = logits.wide
             if listener is not None and listener.begin(len(weight), wide):
                 to_weight = to_bias = False
@@ -300,5 +289,5 @@ class _LinearLogProbs(torch.autograd.Function):
             None if of_hidden is None else of_hidden.to(hidden.dtype),
             of_weight,
             None if of_bias is None or bias is None else of_bias.to(bias.dtype),
-            *(None,) * 7,
+            *(None,) * 6,
         )

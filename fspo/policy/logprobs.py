@@ -122,9 +122,7 @@ def token_log_probs(
     *,
     entropy: bool = False,
     logits: int | None = None,
-    tokens: int | None = None,
     scores: HeadReader | None = None,
-    rounded: bool = False,
 ) -> tuple[Float[Tensor, "B T"], Float[Tensor, "B T"] | None]:
     """Compute the log-probability of each response token given all tokens before it.
 
@@ -146,14 +144,9 @@ def token_log_probs(
         Whether to return the entropy of each response token's distribution too.
     logits : int, optional
         Most logits of one tile; by default `fspo.policy.linear_logprobs.TILE`.
-    tokens : int, optional
-        Use tiles of this many tokens and all vocabulary entries, to measure how tiles change the result.
     scores : HeadReader, optional
         The `ScoreHooks` inside whose ``with`` block this pass runs, if any. If they are not passed here, their hook on
         the output layer is taken for a hook of other code, and all logits are computed at once.
-    rounded : bool
-        Whether logits that are computed tile by tile are rounded to the type of the weights
-        (`fspo.policy.linear_logprobs.linear_log_probs`).
 
     Returns
     -------
@@ -179,7 +172,7 @@ def token_log_probs(
         # for the gradient of this process.
         columns = torch.zeros(1, dtype=torch.int64, device=mask.device)
     targets = batch["input_ids"][mask]
-    asked = _Asked(predicting, columns, targets, temperature, entropy, logits, tokens, scores, rounded)
+    asked = _Asked(predicting, columns, targets, temperature, entropy, logits, scores)
     values, entropies = asked.of(model, batch)
     log_probs = values.new_zeros(mask.shape).masked_scatter(mask, values)
     if entropies is None:
@@ -214,9 +207,7 @@ class _Asked:
     temperature: float
     entropy: bool
     logits: int | None
-    tokens: int | None
     scores: HeadReader | None
-    rounded: bool
 
     def of(
         self, model: nn.Module, batch: Mapping[str, Shaped[Tensor, "B T"]]
@@ -263,7 +254,7 @@ class _Asked:
         vocabulary = _vocabulary(head)
         height, width = tile_shape(len(self.targets), vocabulary, self.targets.device, self.logits)
         whole = vocabulary < BIG_VOCABULARY and height >= len(self.targets) and width >= vocabulary
-        return not whole or self.tokens is not None
+        return not whole
 
     def answer(
         self, head: nn.Module, forward: Callable[[Tensor], Tensor], hidden: Float[Tensor, "N H"]
@@ -275,8 +266,6 @@ class _Asked:
         """
         vocabulary = _vocabulary(head)
         tile = tile_shape(len(self.targets), vocabulary, hidden.device, self.logits)
-        if self.tokens is not None:
-            tile = (self.tokens, vocabulary)
         weight = cast(Tensor, head.weight)
         if getattr(forward, "__func__", None) is not nn.Linear.forward or is_part(weight):
             tokens = max(1, tile[0] * tile[1] // vocabulary)
@@ -290,7 +279,6 @@ class _Asked:
             entropy=self.entropy,
             tile=tile,
             listener=self.scores.listener(head, hidden, self.rows()) if self.scores is not None else None,
-            rounded=self.rounded,
         )
 
 

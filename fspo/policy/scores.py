@@ -146,8 +146,7 @@ def score(
         Divides the logits, as in the loss.
     config : ScoreConfig, optional
     seed, rollout : int
-        Calls with the same seed and rollout use the same projections, so their scores can be compared. If
-        ``config.redraw`` is false, the projections depend on the seed alone.
+        Calls with the same seed and rollout use the same projections, so their scores can be compared.
     logits : int, optional
         Most logits of one tile, as in `fspo.policy.logprobs.token_log_probs`.
 
@@ -177,7 +176,7 @@ def score(
         width=config.width,
         projection=config.projection,
         seed=seed,
-        rollout=rollout if config.redraw else 0,
+        rollout=rollout,
     )
     with torch.enable_grad(), _without_dropout(model), hooks:
         log_prob = _summed(model, tensors, temperature, logits, hooks)

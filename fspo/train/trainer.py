@@ -103,13 +103,11 @@ class Trainer:
             config.rule.objective(),
             config.sampling.temperature,
             pad_token_id=int(self.tokenizer.pad_token_id),  # type: ignore[arg-type]
-            padding_side=config.batch.padding_side,
             entropy=config.log.entropy,
             reference=reference,
             correction=config.correction.rule(),
             tokens=config.log.tokens,
             logits=config.batch.logits,
-            rounded=config.batch.rounded_logits,
         )
         self.collector = Collector(
             self.task,

@@ -118,8 +118,6 @@ class Updater:
         Whether the records hold token log-ratios.
     logits : int, optional
         Largest number of logits held in memory at a time, as in `fspo.policy.logprobs.token_log_probs`.
-    rounded : bool
-        Whether logits are rounded to the type of the weights, as in `fspo.policy.logprobs.token_log_probs`.
     """
 
     accelerator: Accelerator
@@ -128,13 +126,11 @@ class Updater:
     objective: ObjectiveConfig
     temperature: float
     pad_token_id: int
-    padding_side: str = "right"
     entropy: bool = True
     reference: torch.nn.Module | None = None
     correction: Rule | None = None
     tokens: bool = False
     logits: int | None = None
-    rounded: bool = False
 
     def log_probs(
         self,
@@ -148,14 +144,7 @@ class Updater:
         The entropies are None unless ``entropy`` is true.
         """
         model = model or self.model
-        return token_log_probs(
-            model,
-            batch,
-            self.temperature,
-            entropy=entropy,
-            logits=self.logits,
-            rounded=self.rounded,
-        )
+        return token_log_probs(model, batch, self.temperature, entropy=entropy, logits=self.logits)
 
     def tensors(self, batch: RolloutBatch, rows: np.ndarray) -> Tensors:
         """Pad the prompts and responses at ``rows`` and return them as tensors on the device."""
@@ -163,7 +152,6 @@ class Updater:
             [batch.prompts[i].tolist() for i in rows],
             [batch.responses[i].tolist() for i in rows],
             self.pad_token_id,
-            padding_side=self.padding_side,  # type: ignore[arg-type]
         )
         return {name: tensor.to(self.accelerator.device) for name, tensor in made.items()}
 
