@@ -7,7 +7,6 @@ accuracy (avg@k) and the probability that one of k responses is correct (pass@k)
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import Any
 
 from fspo.base.command_line import CommandParser
 from fspo.base.errors import UserError
@@ -16,7 +15,7 @@ from fspo.config.evaluation import AnswerConfig
 from fspo.tasks.sets import BENCHMARKS
 
 EXAMPLES = """examples:
-  fspo evaluate out/fspo --benchmarks math500@4,aime24@32 --max-new-tokens 8192
+  fspo evaluate out/fspo --benchmarks aime24,aime25 --samples 32 --max-new-tokens 8192
   fspo evaluate Qwen/Qwen3-1.7B-Base out/fspo out/rloo --benchmarks math500
   fspo evaluate out/fspo --benchmarks saved/aime25.jsonl
   fspo evaluate out/fspo --benchmarks mine.jsonl --temperature 0 --samples 1
@@ -39,8 +38,7 @@ def build_parser() -> CommandParser:
         "--benchmarks",
         type=str,
         required=True,
-        help=f"names ({', '.join(BENCHMARKS)}) or jsonl/parquet files with columns prompt and answer, "
-        "with commas; NAME@K asks for K responses",
+        help=f"names ({', '.join(BENCHMARKS)}) or jsonl/parquet files with columns prompt and answer, with commas",
     )
     p.add_argument("models", type=str, nargs="+", metavar="RUN", help="run folder, model folder or hub name")
     p.add_argument("--output", type=str, default="out/evaluation", help="answers and table")
@@ -62,31 +60,17 @@ def main(arguments: list[str] | None = None) -> int:
     """Evaluate models on benchmarks: sample the responses that the files of earlier responses lack, and write the
     table."""
     args = build_parser().parse_args(arguments)
-    wanted = _wanted(args)
+    names = [name.strip() for name in args.benchmarks.split(",") if name.strip()]
+    if not names:
+        raise UserError(f"--benchmarks is empty: name some of {', '.join(BENCHMARKS)}, or a file")
+    settings = AnswerConfig(**{f.name: getattr(args, f.name) for f in fields(AnswerConfig)})
     sampling = SamplingConfig(args.temperature, args.max_new_tokens, batch_size=args.batch_size)
     if not args.output.strip() or not all(model.strip() for model in args.models):
         raise UserError("--output or a model is empty: give a folder")
     from fspo.evaluate.run import evaluate
 
-    evaluate(args, wanted, sampling)
+    evaluate(args, names, settings, sampling)
     return 0
-
-
-def _wanted(args: Any) -> list[tuple[str, AnswerConfig]]:
-    """Return the benchmarks that the command line names, in its order, each with its sampling settings."""
-    wanted = []
-    for entry in filter(None, (entry.strip() for entry in args.benchmarks.split(","))):
-        name, _, count = entry.partition("@")
-        if count and not (count.isdecimal() and len(count) < 10):
-            raise UserError(f"--benchmarks {entry}: write NAME@K with a whole number K")
-        given: dict[str, Any] = {f.name: getattr(args, f.name) for f in fields(AnswerConfig)}
-        if count:
-            given["samples"] = int(count)
-        settings = AnswerConfig(**given)
-        wanted.append((name, settings))
-    if not wanted:
-        raise UserError(f"--benchmarks is empty: name some of {', '.join(BENCHMARKS)}, or a file")
-    return wanted
 
 
 if __name__ == "__main__":

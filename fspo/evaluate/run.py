@@ -55,26 +55,20 @@ def load_benchmark(name: str) -> DatasetTask:
         raise UserError(f"benchmark {name}: the hub cannot give it: {cure} ({error})") from error
 
 
-def evaluate(args: Any, wanted: Sequence[tuple[str, AnswerConfig]], sampling: SamplingConfig) -> None:
+def evaluate(args: Any, names: Sequence[str], settings: AnswerConfig, sampling: SamplingConfig) -> None:
     """Sample the answers that the answer files lack, then write and print the table.
 
-    Parameters
-    ----------
-    args : namespace
-        Parsed command line of ``fspo evaluate``.
-    wanted : sequence of (benchmark, AnswerConfig)
-        Benchmarks, each with the settings that its answer file records.
-    sampling : SamplingConfig
-        Settings of the sampler, the same for all benchmarks.
+    ``args`` is the parsed command line of ``fspo evaluate``, ``names`` are the benchmarks, and ``settings`` are those
+    that the answer files record.
     """
     state = PartialState(cpu=not torch.cuda.is_available())
     output, rows = Path(args.output), []
     labels = {model: _label(model) for model in dict.fromkeys(args.models)}
-    if len(set(labels.values())) < len(labels) or len({Path(name).stem for name, _ in wanted}) < len(wanted):
+    if len(set(labels.values())) < len(labels) or len({Path(name).stem for name in names}) < len(names):
         raise UserError("two models or two of --benchmarks have the same name: give their folders or files other names")
     with ExitStack() as stack:
-        tasks = [stack.enter_context(closing(load_benchmark(name))) for name, _ in wanted]
-        for task, (_, settings) in zip(tasks, wanted, strict=True):
+        tasks = [stack.enter_context(closing(load_benchmark(name))) for name in names]
+        for task in tasks:
             for model, label in labels.items():
                 path = output / "answers" / re.sub(r"[^\w.-]+", "_", label) / f"{task.name}.jsonl"
                 lines = _answered(state, path, _source(model), task, settings, sampling)

@@ -301,7 +301,6 @@ def read_files(
     import pyarrow as pa
 
     tables: list[pa.Table] = []
-    names: list[str] = []
     damage = list(damage)
     for file, groups in parts:
         found, lines = gradfiles.read_rows(file, columns, phases, groups)
@@ -309,43 +308,19 @@ def read_files(
         for table in found:
             try:
                 tables.append(typed(table))
-                names.append(file.path.name)
             except (pa.ArrowException, ValueError) as error:
                 damage.append(f"{gradfiles.broken(file.path, error)} ({table.num_rows} rows lost)")
     if not tables:
         raise gradfiles.unreadable(parts[0][0].path.parent, damage[0])
     metadata = next((file.metadata for file, _ in parts if file.metadata), {})
-    return GradLog(_joined(_of_one_width(tables, names, damage)), metadata, damage)
-
-
-def _of_one_width(tables: list[pa.Table], names: Sequence[str], damage: list[str]) -> list[pa.Table]:
-    """Drop the sketches of each table whose width or number type differs from that of most rows' sketches.
-
-    One column cannot hold sketches of different widths. ``names`` are the files of the tables; for each table whose
-    sketches are dropped, a message with the file's name is added to ``damage``. All other columns are kept.
-    """
-    unit = "score_unit"
-    forms = [table.schema.field(unit).type if unit in table.column_names else None for table in tables]
-    rows: dict[pa.DataType, int] = {}
-    for form, table in zip(forms, tables, strict=True):
-        if form is not None:
-            rows[form] = rows.get(form, 0) + table.num_rows
-    if len(rows) <= 1:
-        return tables
-    usual = max(rows, key=lambda form: rows[form])
-    out = []
-    for form, name, table in zip(forms, names, tables, strict=True):
-        if form not in (None, usual):
-            lost = table.num_rows - table[unit].null_count
-            damage.append(f"{name}: {lost} sketches left out: they are {form}, and those of most rows {usual}")
-            table = table.drop_columns([unit])
-        out.append(table)
-    return out
+    return GradLog(_joined(tables), metadata, damage)
 
 
 def _joined(tables: list[pa.Table]) -> pa.Table:
     """Concatenate tables; the result has every column that occurs in at least one of them."""
     import pyarrow as pa
 
-    joined = pa.concat_tables(tables, promote_options="permissive")
-    return joined.unify_dictionaries()
+    forms = {str(table.schema.field("score_unit").type) for table in tables if "score_unit" in table.column_names}
+    if len(forms) > 1:
+        raise UserError(f"the log has sketches of several widths or types ({', '.join(sorted(forms))}): keep one kind")
+    return pa.concat_tables(tables, promote_options="permissive").unify_dictionaries()

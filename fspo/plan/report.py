@@ -12,7 +12,6 @@ from fspo.models.shapes import shape_of
 from fspo.plan.memory import RESERVE, MemoryPlan, longest_microbatch, plan
 
 GIB = 2**30
-MOST_GPUS = 1024
 Change = tuple[str, TrainConfig, MachineConfig]
 """An option as it is written on the command line, and the run and the machine with that option."""
 
@@ -60,16 +59,6 @@ def cures(config: TrainConfig, machine: MachineConfig, shape: Any) -> list[str]:
     return list(done.values())
 
 
-def enough_gpus(config: TrainConfig, machine: MachineConfig, shape: Any) -> int | None:
-    """Double the number of GPUs until the run fits, and return that number; None if `MOST_GPUS` are too few."""
-    gpus = machine.gpus
-    while gpus < MOST_GPUS:
-        gpus *= 2
-        if plan(config, replace(machine, gpus=gpus), shape).fits:
-            return gpus
-    return None
-
-
 def table(found: MemoryPlan) -> str:
     """Write the plan as a table: GiB of weights, optimizer, activations and so on (rows) in each phase (columns)."""
     rows = list(dict.fromkeys(part for parts in found.phases.values() for part in parts))
@@ -102,8 +91,7 @@ def report(config: TrainConfig, machine: MachineConfig) -> tuple[str, bool]:
     if found.fits:
         parts.append(f"fits: {verdict}")
     else:
-        cure, gpus = cures(config, machine, shape), enough_gpus(config, machine, shape) if gpu else None
+        cure = cures(config, machine, shape)
         parts.append(f"does not fit: {verdict}")
         parts.append(f"  it fits with {' '.join(cure)}" if cure else "  no change of its options alone makes it fit")
-        parts += [f"  it fits as it is on {gpus} GPUs"] if gpus else []
     return "\n".join(parts + [f"warning: {warning}" for warning in config.warnings()]), found.fits

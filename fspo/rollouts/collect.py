@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -103,7 +103,6 @@ class Collector:
         rollout: int,
         step: int,
         sampling: SamplingConfig | None = None,
-        progress: Callable[[int, int], None] | None = None,
     ) -> RolloutBatch:
         """Sample ``responses`` responses to each prompt and verify them; their advantages stay 0.
 
@@ -126,7 +125,6 @@ class Collector:
                 config=sampling or self.sampling,
                 eos_token_id=eos_token_ids(model, self.tokenizer),
                 pad_token_id=int(self.tokenizer.pad_token_id),  # type: ignore[arg-type]
-                progress=progress,
             )
         parts: list[dict[str, Any]] = []
         if sampled:

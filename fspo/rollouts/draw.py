@@ -8,7 +8,6 @@ prompt.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,7 +20,6 @@ from fspo.gradlog import metric_names as metric
 from fspo.rollouts.batches import RolloutBatch
 from fspo.rollouts.collect import Collector, Prompts, dropped, give_advantages
 from fspo.rollouts.counts import Counts, add_drops, add_rollout
-from fspo.sampling.picking import Progress
 from fspo.tasks import prompt_order
 
 # The run stops if 20 x ``batch.prompts`` prompts were read in a row and still too few of them are short enough.
@@ -67,7 +65,6 @@ def draw(
     rollout: int,
     step: int,
     position: int,
-    progress: Callable[[int], Progress] | None = None,
 ) -> DrawnRollout:
     """Sample and verify a rollout; every process gets all its responses.
 
@@ -75,8 +72,6 @@ def draw(
     ----------
     position : int
         Number of the stream's next prompt.
-    progress : callable, optional
-        Takes a number of responses and returns the progress callback of `fspo.sampling.sample.sample`.
 
     Raises
     ------
@@ -84,9 +79,7 @@ def draw(
         If nearly every prompt exceeds ``task.max_prompt_tokens``.
     """
     prompts, following, too_long = next_prompts(collector, config, position, config.batch.prompts)
-    responses = config.batch.responses
-    shown = progress(len(prompts.examples) * responses) if progress else None
-    batch = collector.collect(model, prompts, responses, stream="train", rollout=rollout, step=step, progress=shown)
+    batch = collector.collect(model, prompts, config.batch.responses, stream="train", rollout=rollout, step=step)
     groups = give_advantages(batch, config.rule.advantage_estimator(), config.batch.drop)
     return DrawnRollout(batch, groups, following, too_long, following - position)
 

@@ -12,7 +12,7 @@ from transformers import Cache, DynamicCache, PreTrainedModel
 from transformers.cache_utils import CacheLayerMixin, DynamicLayer, DynamicSlidingWindowLayer
 
 from fspo.config import SamplingConfig
-from fspo.sampling.picking import Noise, Progress, base_model, pad_left, pick_tokens
+from fspo.sampling.picking import Noise, base_model, pad_left, pick_tokens
 
 
 class CacheLayer(CacheLayerMixin):
@@ -96,7 +96,6 @@ def run_fast(
     config: SamplingConfig,
     eos: list[int],
     pad: int,
-    progress: Progress | None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Sample with one preallocated cache; return token ids and log-probs, both (B, max_new_tokens)."""
     steps = config.max_new_tokens
@@ -119,22 +118,16 @@ def run_fast(
     tokens = torch.full((len(prompts), steps), pad, dtype=torch.long, device=device)
     logprobs = torch.zeros(len(prompts), steps, device=device)
     ends = torch.tensor(eos, device=device)
-    reported = 0
     for step in range(steps):
         uniforms = noise.at(step, rows, device) if config.temperature > 0 else None
         token, logprob = pick_tokens(logits, uniforms, config.temperature, config.top_p)
         where = torch.from_numpy(rows).to(device)
         tokens[where, step], logprobs[where, step] = token, logprob
-        reported += len(rows)
         alive = ~torch.isin(token, ends)
         keep = _survivors(alive.cpu().numpy())
-        finished = len(rows) - len(keep)
-        if progress is not None and (finished or reported >= 4096):
-            progress(finished, reported)
-            reported = 0
         if len(keep) == 0 or step == steps - 1:
             break
-        if finished:
+        if len(keep) < len(rows):
             moved = torch.from_numpy(keep).to(device)
             rows, token, position = rows[keep], token[moved], position[moved]
             for layer in layers:
@@ -144,8 +137,6 @@ def run_fast(
         seen = full_mask[:, : width + step + 1] if padded else None
         logits = _forward(model, token[:, None], seen, position[:, None], cache)
         position = position + 1
-    if progress is not None:
-        progress(len(rows) - finished, reported)
     return tokens.cpu().numpy(), logprobs.cpu().numpy()
 
 

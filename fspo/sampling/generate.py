@@ -16,7 +16,7 @@ from transformers import (
 )
 
 from fspo.config import SamplingConfig
-from fspo.sampling.picking import Noise, Progress, base_model, pad_left, pick_tokens, trim
+from fspo.sampling.picking import Noise, base_model, pad_left, pick_tokens
 
 
 class _Picker(LogitsProcessor):
@@ -46,7 +46,6 @@ def run_generate(
     config: SamplingConfig,
     eos: list[int],
     pad: int,
-    progress: Progress | None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Sample with transformers' generation; return tokens int64 and log-probs float32, both (B, max_new_tokens)."""
     ids, mask = pad_left(prompts, pad, model.device)
@@ -64,10 +63,7 @@ def run_generate(
             synced_gpus=False,
         )
     tokens = output[:, ids.shape[1] :].cpu().numpy()
-    logprobs = torch.stack(picker.logprobs, 1).cpu().numpy()
-    if progress is not None:
-        progress(len(prompts), sum(len(row) for row, _, _ in trim(tokens, logprobs, eos)))
-    return tokens, logprobs
+    return tokens, torch.stack(picker.logprobs, 1).cpu().numpy()
 
 
 @contextmanager

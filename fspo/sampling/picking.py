@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,8 +10,6 @@ import torch
 from transformers import PreTrainedModel, TopPLogitsWarper
 
 from fspo.base.keyed_noise import keyed_uniforms
-
-Progress = Callable[[int, int], None]
 
 NOISE_PURPOSE = 0x5A3E
 _NOISE_BLOCK = 256  # number of token positions for which uniform random numbers are drawn at a time

@@ -24,7 +24,7 @@ from fspo.base.errors import UserError
 from fspo.config import SamplingConfig
 from fspo.sampling.fast import plain_attention_layers, run_fast
 from fspo.sampling.generate import run_generate
-from fspo.sampling.picking import Noise, Progress, trim
+from fspo.sampling.picking import Noise, trim
 from fspo.sampling.precision import lowered
 from fspo.sampling.vllm import Server, run_vllm
 
@@ -67,7 +67,6 @@ def sample(
     config: SamplingConfig,
     eos_token_id: int | Sequence[int],
     pad_token_id: int,
-    progress: Progress | None = None,
 ) -> Responses:
     """Sample one response to each prompt.
 
@@ -87,8 +86,6 @@ def sample(
         Tokens that end a response.
     pad_token_id : int
         Id that fills short prompts on the left; padding is masked.
-    progress : callable, optional
-        Called now and then with the numbers of responses finished and of tokens sampled since the last call.
 
     Raises
     ------
@@ -101,7 +98,8 @@ def sample(
     _check(model, prompts, keys, eos, config)
     engine = choose_engine(model, config.engine)
     if engine == "vllm":
-        return _by_vllm(model, prompts, config, eos, progress)
+        server = Server(config.vllm_url, Path(config.vllm_weights).resolve(), config.vllm_timeout)
+        return _responses(list(run_vllm(model, [list(prompt) for prompt in prompts], server, config, eos)))
     model = lowered(model, config.precision)
     run, at_once = _RUNS[engine], config.batch_size
     order = np.argsort([len(prompt) for prompt in prompts], kind="stable")
@@ -111,29 +109,10 @@ def sample(
         for first in range(0, len(order), at_once):
             rows = order[first : first + at_once]
             noise = Noise(seed, rollout, keys[rows])
-            tokens, logprobs = run(
-                model,
-                [list(prompts[i]) for i in rows],
-                noise,
-                config,
-                eos,
-                pad_token_id,
-                progress,
-            )
+            tokens, logprobs = run(model, [list(prompts[i]) for i in rows], noise, config, eos, pad_token_id)
             for i, result in zip(rows, trim(tokens, logprobs, eos), strict=True):
                 results[i] = result
     return _responses(results)
-
-
-def _by_vllm(
-    model: PreTrainedModel,
-    prompts: Sequence[Sequence[int]],
-    config: SamplingConfig,
-    eos: list[int],
-    progress: Progress | None,
-) -> Responses:
-    server = Server(config.vllm_url, Path(config.vllm_weights).resolve(), config.vllm_timeout)
-    return _responses(list(run_vllm(model, [list(prompt) for prompt in prompts], server, config, eos, progress)))
 
 
 def _responses(results: list[tuple[np.ndarray, np.ndarray, bool]]) -> Responses:

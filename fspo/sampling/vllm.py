@@ -11,7 +11,6 @@ other responses in the rollouts that it repeats. How far its log-probs are from 
 
 from __future__ import annotations
 
-import hashlib
 import http.client
 import json
 import os
@@ -21,13 +20,12 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import numpy as np
-import torch
 from accelerate import PartialState
 from filelock import FileLock, Timeout
 from safetensors import SafetensorError
@@ -36,7 +34,6 @@ from transformers import PreTrainedModel
 from fspo.base.errors import UserError
 from fspo.base.files import writing
 from fspo.config import SamplingConfig
-from fspo.sampling.picking import Progress
 from fspo.sampling.saving import save_model
 
 MARK = "written-by-fspo"
@@ -48,8 +45,6 @@ REQUEST_PROMPTS = 32
 
 _locks: dict[Path, FileLock] = {}
 """Folder of weights -> the lock that keeps other processes from writing there while this process runs."""
-_sent: dict[Server, str] = {}
-"""Server -> digest of the weights that it loaded last; weights with that digest are not sent again."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +63,7 @@ class Server:
 
     url: str
     folder: Path
-    timeout: float = field(compare=False)
+    timeout: float
 
     def command(self) -> str:
         """Return the shell command that starts the vLLM server, for the user to run."""
@@ -123,7 +118,7 @@ class Server:
         )
 
     def send(self, model: PreTrainedModel, end: int) -> None:
-        """Write the model's weights and have the server load them, unless it has loaded the same weights before.
+        """Write the model's weights and have the server load them.
 
         Parameters
         ----------
@@ -137,10 +132,6 @@ class Server:
             If the weights cannot be written or loaded, or if the reported log-probs belong to another distribution
             than the one that is sampled from.
         """
-        digest = _digest(model)
-        if _sent.get(self) == digest:
-            return
-        _sent.pop(self, None)
         write_weights(model, self.folder)
         name = self.model()
         self.ask("/collective_rpc", {"method": "reload_weights"})
@@ -151,7 +142,6 @@ class Server:
                 f"the vLLM server at {self.url} gives log-probs of another law than it samples from: start it with "
                 f"`{self.command()}`"
             )
-        _sent[self] = digest
 
     def complete(self, name: str, prompts: list[list[int]], options: dict[str, Any]) -> list[tuple[list, list]]:
         """Sample one response to each prompt; return their tokens and log-probs in the order of the prompts.
@@ -184,9 +174,8 @@ def run_vllm(
     server: Server,
     config: SamplingConfig,
     eos: list[int],
-    progress: Progress | None,
 ) -> Iterator[tuple[np.ndarray, np.ndarray, bool]]:
-    """Send the model's weights to the server if they have changed, then sample a response to each prompt.
+    """Send the model's weights to the server, then sample a response to each prompt.
 
     Yields
     ------
@@ -216,8 +205,6 @@ def run_vllm(
 
     with ThreadPoolExecutor(len(parts)) as pool:
         for rows in pool.map(ask, parts):
-            if progress is not None:
-                progress(len(rows), sum(len(tokens) for tokens, _ in rows))
             for tokens, logprobs in rows:
                 values = np.array(logprobs, np.float32) * (config.temperature > 0)
                 yield np.array(tokens, np.int64), values, tokens[-1] not in eos
@@ -274,11 +261,3 @@ def _claim(folder: Path) -> None:
             "folder (sampling.vllm_weights) of its own"
         ) from error
     _locks[folder] = lock
-
-
-def _digest(model: PreTrainedModel) -> str:
-    """Return the SHA-256 digest of the model's weights."""
-    found = hashlib.sha256()
-    for value in model.state_dict().values():
-        found.update(value.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy())
-    return found.hexdigest()

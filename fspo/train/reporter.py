@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -70,19 +70,6 @@ class Reporter:
         """Show in the progress bar what is being done. On a terminal the bar is redrawn at once."""
         if self._bar is not None:
             self._bar.set_postfix_str(what, refresh=sys.stderr.isatty())
-
-    def sampling(self, total: int) -> Callable[[int, int], None]:
-        """Make the progress callback of `fspo.sampling.sample.sample`, for ``total`` responses over all processes."""
-        total = -(-total // self.accelerator.num_processes)
-        done = 0
-
-        def progress(responses: int, tokens: int) -> None:
-            nonlocal done
-            done += responses
-            self.say(f"sampling {done}/{total}")
-
-        self.say(f"sampling 0/{total}")
-        return progress
 
     def restart_clock(self) -> dict[str, float]:
         """Begin to time a new rollout or evaluation, and return the dictionary to which the wall times are added."""

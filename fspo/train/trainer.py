@@ -178,6 +178,7 @@ class Trainer:
         began, config = time.perf_counter(), self.config
         self.collector.seconds = self.reporter.restart_clock()
         counts = Counts()
+        self.reporter.say("sampling")
         batch = self.sample(rollout, counts)
         if self.is_main:
             write_samples(self.run, batch, self.tokenizer, config.log.samples)
@@ -220,7 +221,6 @@ class Trainer:
                 rollout=rollout,
                 step=self.versions.sampling,
                 position=rollout * config.batch.prompts if position is None else position,
-                progress=self.reporter.sampling,
             )
         status = drawn.batch.reward_status
         if (status != "ok").all():

@@ -290,22 +290,13 @@ def test_columns_of_other_types_are_converted_or_damage(tmp_path):
     assert "6 rows lost" in log.damage[0]
 
 
-def test_sketches_of_another_width_are_left_out_and_named(tmp_path):
-    rng = np.random.default_rng(0)
-    for rollout, width in ((0, 8), (1, 4), (2, 8)):
+def test_sketches_of_two_widths_are_one_line(tmp_path):
+    for rollout, width in ((0, 8), (1, 4)):
         writer = GradLogWriter(tmp_path, width=width)
-        rows = dict.fromkeys(REQUIRED, 1) | {"rollout": rollout, "response_id": np.arange(6)}
-        rows |= {"log_ratio": np.zeros(6), "score_status": "ok", "score_norm": 2.0}
-        writer.append(rows | {"score_unit": rng.normal(size=(6, width))})
+        writer.append(dict.fromkeys(REQUIRED, 1) | {"rollout": rollout, "log_ratio": np.zeros(6)})
         writer.flush(rollout)
-    log = read_log(tmp_path)
-    assert len(log) == 18
-    at, psi = log.scores()
-    assert at.tolist() == [*range(6), *range(12, 18)]
-    assert psi.shape == (12, 8)
-    assert len(log.damage) == 1
-    assert file_name(1, 0) in log.damage[0]
-    assert "6 sketches left out" in log.damage[0]
+    with pytest.raises(UserError, match="sketches of several widths"):
+        read_log(tmp_path)
 
 
 @pytest.mark.parametrize("kind", ["empty", "cut", "garbage"])

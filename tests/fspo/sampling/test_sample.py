@@ -284,24 +284,6 @@ def test_sampling_leaves_the_training_model_alone(engine):
     assert_same(responses, draw(build_embedded_model(), engine=engine))
 
 
-@pytest.mark.parametrize("engine", ["fast", "generate"])
-def test_progress_counts_every_response_and_token(engine):
-    seen: list[tuple[int, int]] = []
-    responses = sample(
-        build_embedded_model(),
-        PROMPTS,
-        np.arange(24),
-        seed=0,
-        rollout=0,
-        config=SamplingConfig(max_new_tokens=15, engine=engine, batch_size=10),
-        eos_token_id=1,
-        pad_token_id=0,
-        progress=lambda rows, tokens: seen.append((rows, tokens)),
-    )
-    assert sum(rows for rows, _ in seen) == 24
-    assert sum(tokens for _, tokens in seen) == responses.lengths.sum()
-
-
 def test_engine_choice():
     assert choose_engine(build_embedded_model(), "auto") == "fast"
     assert choose_engine(build_embedded_model(), "generate") == "generate"
