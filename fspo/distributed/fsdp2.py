@@ -19,9 +19,10 @@ from fspo.distributed.tensors import whole
 
 
 class Fsdp2:
-    """The layout of a model that FSDP2 has sharded; implements `fspo.distributed.layout.Layout`."""
+    """The layout of a model that FSDP2 has sharded."""
 
     in_step = True
+    """Whether every process must run the same number of forward passes, because a pass gathers parameters from all."""
 
     def __init__(self, model: FSDPModule) -> None:
         self.model = model
@@ -29,7 +30,10 @@ class Fsdp2:
 
     @contextmanager
     def gathered(self) -> Iterator[None]:
-        """Gather all parameters from the processes once, and keep them while the ``with`` block runs."""
+        """Gather all parameters from the processes once, and keep them while the ``with`` block runs.
+
+        Passes in the block make no gradients, and a process can run them alone. Every process must enter the block.
+        """
         model = self.model
         # Until this context ends, no layer frees its gathered weights after a forward pass. Its end restores
         # accelerate's setting. If that setting frees weights after a forward pass, the root module and the output layer
@@ -56,8 +60,8 @@ class Fsdp2:
     ) -> AbstractContextManager[None]:
         """Return an empty context, in which each process adds up only its part of the gradient after every microbatch.
 
-        If processes exchanged gradients only after the last microbatch, each would hold the gradient of all parameters
-        until then.
+        If processes exchanged gradients only after the update's ``last`` microbatch with a gradient, each would hold
+        the gradient of all parameters until then.
         """
         return nullcontext()
 
@@ -65,15 +69,15 @@ class Fsdp2:
         """Free the parameters that were gathered from all processes for a forward pass.
 
         FSDP2 leaves some of these parameters for the backward pass to free. After a forward pass without gradients no
-        backward pass runs, so they must be freed here.
+        backward pass runs, and they would keep their old values after an optimizer step.
         """
         for part in self.parts:
             part.reshard()
 
     def clip_gradient(self, accelerator: Accelerator, model: torch.nn.Module, max_norm: float) -> float:
-        """Clip the norm of the gradient and return the norm before clipping.
+        """Clip the norm of the gradient over all processes and return the norm before clipping.
 
-        The parameters that forward passes gathered are freed first.
+        Call it right before the optimizer's step: parameters that forward passes gathered are freed here.
         """
         self.settle()
         return float(whole(accelerator.clip_grad_norm_(model.parameters(), max_norm)))

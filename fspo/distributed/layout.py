@@ -6,8 +6,6 @@ A layout says how the parameters are spread: `Fsdp2` over all processes, `Plain`
 from __future__ import annotations
 
 import os
-from contextlib import AbstractContextManager
-from typing import Protocol
 
 import torch
 from accelerate import Accelerator
@@ -18,47 +16,8 @@ from fspo.base.errors import UserError
 from fspo.distributed.fsdp2 import Fsdp2
 from fspo.distributed.plain import Plain
 
-
-class Layout(Protocol):
-    """The interface of the operations that depend on how a model's parameters are spread over processes."""
-
-    in_step: bool
-    """Whether every process must run the same number of forward passes, because a pass gathers parameters from all."""
-
-    def gathered(self) -> AbstractContextManager[None]:
-        """Return a context in which this process holds all weights and can run forward passes alone.
-
-        Passes in this context make no gradients. Every process must enter it. The gathered weights of a sharded
-        model take the memory of one unsharded model in the type of the forward pass.
-        """
-        ...
-
-    def shard(self, accelerator: Accelerator, model: torch.nn.Module) -> torch.nn.Module:
-        """Spread a second model, which has no optimizer, over the processes as the policy is spread, and return it."""
-        ...
-
-    def accumulating(
-        self, accelerator: Accelerator, model: torch.nn.Module, *, last: bool
-    ) -> AbstractContextManager[None]:
-        """Return a context for the forward and backward pass of one microbatch of an update.
-
-        ``last`` says that no later microbatch of the update has a gradient, so that this microbatch's backward pass may
-        average gradients over processes.
-        """
-        ...
-
-    def settle(self) -> None:
-        """Free the copies of parameters that a forward pass has gathered. Copies that stayed in memory would keep their
-        old values after an optimizer step.
-        """
-        ...
-
-    def clip_gradient(self, accelerator: Accelerator, model: torch.nn.Module, max_norm: float) -> float:
-        """Clip the norm of the gradient over all processes and return the norm before clipping.
-
-        Call it right before the optimizer's step.
-        """
-        ...
+Layout = Fsdp2 | Plain
+"""How a model's parameters are spread over processes; both kinds have the same methods."""
 
 
 def layout_of(model: torch.nn.Module) -> Layout:

@@ -9,7 +9,7 @@ from accelerate import Accelerator
 
 
 class Plain:
-    """The layout in which every process holds all parameters; implements `fspo.distributed.layout.Layout`."""
+    """The layout in which every process holds all parameters."""
 
     in_step = False
 

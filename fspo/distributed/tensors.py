@@ -37,21 +37,16 @@ def holders(tensor: torch.Tensor) -> int:
     return tensor.device_mesh.size() if isinstance(tensor, DTensor) else 1
 
 
-def shard_like(value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """Return a full tensor moved to the device of the parameter ``like`` and sharded in the same way.
-
-    Every process passes the same full tensor, so the processes send each other nothing. The trainer maps the full
-    tensor from a file into memory, so that a process reads only the rows that it takes.
-    """
-    if isinstance(like, DTensor):
-        return distribute_tensor(value, like.device_mesh, like.placements, src_data_rank=None).to(like.device)
-    return value.to(like.device)
-
-
 def put(parameter: torch.Tensor, value: torch.Tensor) -> None:
-    """Write a full tensor into a parameter, which may be sharded."""
+    """Write a full tensor, the same in every process, into a parameter, which may be sharded.
+
+    The processes send each other nothing. The trainer maps the full tensor from a file into memory, so that a process
+    reads only the rows that it takes.
+    """
+    if isinstance(parameter, DTensor):
+        value = distribute_tensor(value, parameter.device_mesh, parameter.placements, src_data_rank=None)
     with torch.no_grad():
-        parameter.copy_(shard_like(value, parameter))
+        parameter.copy_(value.to(parameter.device))
 
 
 def whole_state(tensors: Mapping[str, torch.Tensor], keep: bool) -> dict[str, torch.Tensor]:

@@ -42,17 +42,8 @@ def build_parser() -> CommandParser:
     )
     p.add_argument("models", type=str, nargs="+", metavar="RUN", help="run folder, model folder or hub name")
     p.add_argument("--output", type=str, default="out/evaluation", help="answers and table")
-    for name, text in (
-        ("samples", "responses a prompt"),
-        ("temperature", "0 is greedy"),
-        ("max-new-tokens", "longest response"),
-        ("max-prompt-tokens", "longer prompts are counted, and count as wrong"),
-        ("seed", "of the noise; every model sees the same"),
-    ):
-        default = getattr(AnswerConfig, name.replace("-", "_"))
-        p.add_argument(f"--{name}", type=type(default), default=default, help=text)
+    p.add_class_arguments(AnswerConfig, None)
     p.add_argument("--batch-size", type=int, default=64, help="responses sampled at once by a process")
-    p.add_argument("--chat-template", type=bool | None, default=None, help="force the chat template on or off")
     return p
 
 

@@ -54,15 +54,8 @@ def embedded_config() -> Qwen3Config:
 def small_qwen3(width: int = 128, heads: int = 4, **changes: Any) -> Qwen3Config:
     """Return the configuration of a small Qwen3: two layers, a vocabulary of 24 tokens, untied embeddings.
 
-    Parameters
-    ----------
-    width : int
-        Entries of a hidden state, by default those of the embedded model of 0.40M parameters. All query heads together
-        have ``width`` entries, the hidden layer of an MLP has 3 x ``width``.
-    heads : int
-        Query heads, two for each head of keys and values.
-    changes
-        Other values of fields of ``Qwen3Config``.
+    A hidden state has ``width`` entries, as have all ``heads`` query heads together (two for each head of keys and
+    values); the hidden layer of an MLP has 3 x ``width``. ``changes`` are other fields of ``Qwen3Config``.
     """
     from transformers import Qwen3Config
 

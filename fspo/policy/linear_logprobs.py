@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from math import isqrt
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+
+from fspo.policy.score_sites import HeadListener
 
 TILE = {"cpu": 2**20}
 """Number of logits in one tile, by device type: 4 MiB of float32, which a CPU's caches hold. Other devices use
@@ -23,28 +25,6 @@ TILE = {"cpu": 2**20}
 TILE_ELSEWHERE = 2**24
 CONVERTED_WEIGHTS = 2**23
 """Largest number of the output layer's weights that are converted to another type at a time: 32 MiB of float32."""
-
-
-@runtime_checkable
-class Listener(Protocol):
-    """The interface of an object that receives the gradient of the logits, tile by tile, in the backward pass."""
-
-    def begin(self, vocabulary: int, dtype: torch.dtype) -> bool:
-        """Prepare for a backward pass; return True if the pass needs only the scores and no parameter's gradient.
-
-        If the result is True, the gradients of the output layer's weight and bias are not computed. The backward pass
-        has to ask the listener, because autograd does not tell whether these gradients are needed.
-        """
-        ...
-
-    def tile(self, delta: Float[Tensor, "rows columns"], rows: slice, columns: slice) -> None:
-        """Take one tile ``delta`` of the gradient of the logits: tokens ``rows``, vocabulary entries ``columns``.
-
-        The memory of ``delta`` is used again for the next tile.
-        """
-
-    def finish(self) -> None:
-        """End a backward pass. It is called once, after `tile` was called for every tile of the logits' gradient."""
 
 
 def tile_shape(tokens: int, vocabulary: int, device: torch.device, logits: int | None = None) -> tuple[int, int]:
@@ -67,7 +47,7 @@ def linear_log_probs(
     *,
     entropy: bool = False,
     tile: tuple[int, int] | None = None,
-    listener: Listener | None = None,
+    listener: HeadListener | None = None,
 ) -> tuple[Float[Tensor, " N"], Float[Tensor, " N"] | None]:
     """Return the log-probability of each target under softmax((hidden weight^T + bias) / temperature).
 
@@ -85,7 +65,7 @@ def linear_log_probs(
         Whether to return entropies too.
     tile : (int, int), optional
         Tokens and vocabulary entries of a tile; `tile_shape` chooses by default.
-    listener : Listener, optional
+    listener : HeadListener, optional
         Receives the gradient of the logits.
 
     Returns
@@ -210,7 +190,7 @@ class _LinearLogProbs(torch.autograd.Function):
         dtype: torch.dtype,
         tile: tuple[int, int],
         entropy: bool,
-        listener: Listener | None,
+        listener: HeadListener | None,
     ) -> tuple[Float[Tensor, " N"], Float[Tensor, " N"]]:
         with _plain(hidden.device):
             logits = _Logits(hidden, weight, bias, temperature, dtype, tile)
@@ -254,7 +234,7 @@ class _LinearLogProbs(torch.autograd.Function):
     def backward(ctx: Any, gradient: Float[Tensor, " N"], _: Float[Tensor, " N"]) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         hidden, weight, bias, targets, top, total = ctx.saved_tensors
         temperature, dtype, tile = ctx.settings
-        listener: Listener | None = ctx.listener
+        listener: HeadListener | None = ctx.listener
         to_hidden, to_weight, to_bias = ctx.needs_input_grad[:3]
         with _plain(hidden.device):
             logits = _Logits(hidden, weight, bias, temperature, dtype, tile)

@@ -10,9 +10,9 @@ import inspect
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, cast, runtime_checkable
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
@@ -23,7 +23,8 @@ from torch.utils.checkpoint import checkpoint
 
 from fspo.base.errors import UserError
 from fspo.distributed.tensors import is_part
-from fspo.policy.linear_logprobs import Listener, linear_log_probs, tile_shape
+from fspo.policy.linear_logprobs import linear_log_probs, tile_shape
+from fspo.policy.score_hooks import ScoreHooks
 
 BIG_VOCABULARY = 8192
 """Vocabulary size from which logits are always computed tile by tile.
@@ -35,31 +36,6 @@ _PROBE = (3.0, -70.0, 1024.0)
 # Models found to change the logits after the output layer (scaling, soft caps). For them log-probs cannot be computed
 # inside that layer, so all logits are computed at once.
 _WHOLE: weakref.WeakSet[nn.Module] = weakref.WeakSet()
-
-
-@runtime_checkable
-class HeadReader(Protocol):
-    """The interface of an object that collects scores at an output layer while log-probs are computed there."""
-
-    def owns(self, hook: object) -> bool:
-        """Return whether ``hook``, a forward hook of the output layer, was set by this object."""
-        ...
-
-    def listener(self, head: nn.Module, hidden: Float[Tensor, "N H"], rows: Int64[Tensor, " N"]) -> Listener | None:
-        """Return the listener for the gradient of the logits of N tokens; None if no score is taken.
-
-        ``hidden`` (N, H) are the output layer's inputs for the tokens; ``rows`` (N,) is the number, within the batch,
-        of the response that each token belongs to.
-        """
-        ...
-
-    def flat_rows(self, rows: Int64[Tensor, " N"]) -> AbstractContextManager[None]:
-        """Return a context in which this reader takes the output layer's input to be N flattened tokens (N, H), not
-        (B, T, H).
-
-        ``rows`` (N,) is the number, within the batch, of the response that each token belongs to.
-        """
-        ...
 
 
 def make_batch(
@@ -122,7 +98,7 @@ def token_log_probs(
     *,
     entropy: bool = False,
     logits: int | None = None,
-    scores: HeadReader | None = None,
+    scores: ScoreHooks | None = None,
 ) -> tuple[Float[Tensor, "B T"], Float[Tensor, "B T"] | None]:
     """Compute the log-probability of each response token given all tokens before it.
 
@@ -144,8 +120,8 @@ def token_log_probs(
         Whether to return the entropy of each response token's distribution too.
     logits : int, optional
         Most logits of one tile; by default `fspo.policy.linear_logprobs.TILE`.
-    scores : HeadReader, optional
-        The `ScoreHooks` inside whose ``with`` block this pass runs, if any. If they are not passed here, their hook on
+    scores : ScoreHooks, optional
+        The hooks inside whose ``with`` block this pass runs, if any. If they are not passed here, their hook on
         the output layer is taken for a hook of other code, and all logits are computed at once.
 
     Returns
@@ -207,7 +183,7 @@ class _Asked:
     temperature: float
     entropy: bool
     logits: int | None
-    scores: HeadReader | None
+    scores: ScoreHooks | None
 
     def of(
         self, model: nn.Module, batch: Mapping[str, Shaped[Tensor, "B T"]]
@@ -316,7 +292,7 @@ def _vocabulary(head: nn.Module) -> int:
     return cast(Tensor, head.weight).shape[0]
 
 
-def _output_layer(core: nn.Module, scores: HeadReader | None) -> nn.Module | None:
+def _output_layer(core: nn.Module, scores: ScoreHooks | None) -> nn.Module | None:
     """Return the layer that makes the logits; None if log-probs must not be computed inside it."""
     if core in _WHOLE or not hasattr(core, "get_output_embeddings"):
         return None

@@ -210,10 +210,7 @@ class ScoreHooks:
     def flat_rows(self, rows: Int64[torch.Tensor, " N"]) -> Iterator[None]:
         """Inside the ``with`` block, take the rows of the output layer's input (N, H) as tokens of several responses.
 
-        Parameters
-        ----------
-        rows : Tensor, shape (N,), int64
-            Number of the response that each token belongs to.
+        ``rows`` (N,) int64 is the number of the response that each token belongs to.
         """
         before, self._flat_rows = self._flat_rows, rows
         try:
@@ -226,16 +223,8 @@ class ScoreHooks:
     ) -> HeadListener | None:
         """Return a listener that scores an output layer which computes log-probs tile by tile.
 
+        ``hidden`` (N, H) is the layer's input at the tokens, ``rows`` (N,) int64 the number of each token's response.
         The result is None if the layer has no trainable parameter or gradients are switched off.
-        `fspo.policy.linear_logprobs.Listener` describes the calls that a listener receives.
-
-        Parameters
-        ----------
-        head : Linear
-        hidden : Tensor, shape (N, H)
-            Input of the layer at the tokens whose log-probs are computed.
-        rows : Tensor, shape (N,), int64
-            Number of the response that each token belongs to.
         """
         site = self._sites.get(head)
         if site is None or not torch.is_grad_enabled():

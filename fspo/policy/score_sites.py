@@ -47,27 +47,13 @@ class Tap(torch.autograd.Function):
 
 
 class HeadListener:
-    """Listener that adds up an output layer's part of the scores from the tiles of the logits' gradient.
+    """Adds up an output layer's part of the scores from the tiles of the logits' gradient, in the backward pass.
 
     The gradient of each token's logits is projected from the V vocabulary entries to k numbers, and only these are
-    kept, (N, k). Without a projection the gradient itself is kept, (N, V), which needs a small model.
-
-    Parameters
-    ----------
-    sketcher : Sketcher
-    key : str
-        Key of the projection over the vocabulary.
-    labels : Tensor, shape (N,), int64
-        Number of the response that each token belongs to.
-    batch : int
-        B, the number of responses.
-    bias : int
-        V, the number of vocabulary entries, if the layer's bias is scored, else 0.
-    receive : function of (Tensor (N, k), Tensor (B, V) or None)
-        Called after the last tile with each token's projected gradient, and with the gradients summed over the tokens
-        of each response (the scores in the bias; None without a bias).
-    alone : function of () -> bool
-        Returns whether no parameter needs a gradient in the present backward pass.
+    kept, (N, k). Without a projection the gradient itself is kept, (N, V), which needs a small model. ``key`` names the
+    projection, ``labels`` (N,) are the numbers of the tokens' responses, ``batch`` is the number of responses B, and
+    ``bias`` is V if the layer's bias is scored, else 0. After the last tile ``receive`` gets the projected gradients
+    and their sums over each response (B, V), None without a bias. ``alone`` says whether no parameter needs a gradient.
     """
 
     def __init__(
@@ -88,7 +74,7 @@ class HeadListener:
 
     def begin(self, vocabulary: int, dtype: torch.dtype) -> bool:
         """Set the sums over the logits' gradient to 0 for a new backward pass; return whether no parameter needs a
-        gradient in this pass.
+        gradient in this pass. Autograd does not tell the pass whether the output layer's gradients are needed.
         """
         self._matrix = self.sketcher.matrix(self.key, vocabulary, dtype)
         width = vocabulary if self._matrix is None else self._matrix.shape[1]
@@ -99,7 +85,7 @@ class HeadListener:
     def tile(self, delta: Float[torch.Tensor, "rows columns"], rows: slice, columns: slice) -> None:
         """Add one tile ``delta`` of the logits' gradient (some tokens, some vocabulary entries) to the sums over tiles.
 
-        From these sums the output layer's part of the scores is made.
+        The memory of ``delta`` is used again for the next tile.
         """
         assert self._left is not None
         if self._matrix is None:
@@ -147,13 +133,9 @@ def _kind(module: nn.Module) -> str | None:
 
 
 def find_sites(model: nn.Module, names: dict[int, str]) -> dict[nn.Module, Site]:
-    """Return a dict of the modules whose parameters can be scored: module -> its `Site`.
+    """Return the modules whose parameters can be scored: module -> its `Site`.
 
-    Parameters
-    ----------
-    model : nn.Module
-    names : dict of int to str
-        ``id(parameter)`` -> name, for the trainable parameters.
+    ``names`` maps ``id(parameter)`` to the name of each trainable parameter.
     """
     uses: dict[str, int] = {}
     found: list[tuple[nn.Module, str, str, str | None, str | None]] = []

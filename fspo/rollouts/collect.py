@@ -42,17 +42,9 @@ class Prompts:
 
 @dataclass
 class Collector:
-    """Samples and judges responses. Each process samples a part, and all processes get all responses.
+    """Samples and judges responses: process ``rank`` of ``world`` samples a part, and all processes get all responses.
 
-    Parameters
-    ----------
-    task, tokenizer : the task and the model's tokenizer
-    sampling : SamplingConfig
-    seed : int
-    rank, world : int
-        Number of this process, and number of processes.
-    max_prompt_tokens : int
-        Longer prompts are left out and counted.
+    Prompts of more than ``max_prompt_tokens`` tokens are left out and counted. ``seconds`` holds the wall time by part.
     """
 
     task: Task
@@ -68,14 +60,10 @@ class Collector:
     def prompts(
         self, split: Literal["train", "eval"], indices: np.ndarray, ids: np.ndarray, *, none_fits: bool = False
     ) -> Prompts:
-        """Encode the prompts of a split's examples at ``indices`` as token ids, and leave out those that are too long.
+        """Encode a split's examples at ``indices`` as token ids, without those that are too long; ``ids`` are their
+        numbers.
 
-        ``ids`` are the numbers that the prompts get in the run.
-
-        Raises
-        ------
-        UserError
-            If every prompt is too long and ``none_fits`` is False.
+        Raises UserError if every prompt is too long and ``none_fits`` is False.
         """
         found = Prompts([], [], ids)
         keep = []

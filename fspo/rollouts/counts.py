@@ -78,16 +78,9 @@ def add_rollout(counts: Counts, batch: RolloutBatch, groups: GroupStats) -> None
 def add_drops(
     counts: Counts, lengths: np.ndarray, why: np.ndarray, reasons: Sequence[str], edges: tuple[int, ...]
 ) -> None:
-    """Add the shares of sampled responses that get no gradient.
+    """Add the shares of sampled responses that get no gradient, by reason and by length bin.
 
-    ``dropped/REASON`` is the share for one reason, ``length_bin/i/dropped`` the share in length bin i for any reason.
-
-    Parameters
-    ----------
-    lengths, why : (N,)
-        Length in tokens of each sampled response, and why it gets no gradient; an empty string if it gets one.
-    reasons : sequence of str
-        All reasons that can occur; one that did not occur gets the share 0.
+    ``lengths`` (N,) are in tokens, and ``why`` (N,) is a reason or "". Each of ``reasons`` gets a share, be it 0.
     """
     for reason in reasons:
         counts.add(metric.DROPPED + reason, (why == reason).sum(), len(why))

@@ -66,17 +66,9 @@ def draw(
     step: int,
     position: int,
 ) -> DrawnRollout:
-    """Sample and verify a rollout; every process gets all its responses.
+    """Sample and verify a rollout from prompt ``position`` of the stream on; every process gets all its responses.
 
-    Parameters
-    ----------
-    position : int
-        Number of the stream's next prompt.
-
-    Raises
-    ------
-    UserError
-        If nearly every prompt exceeds ``task.max_prompt_tokens``.
+    Raises UserError if nearly every prompt exceeds ``task.max_prompt_tokens``.
     """
     prompts, following, too_long = next_prompts(collector, config, position, config.batch.prompts)
     batch = collector.collect(model, prompts, config.batch.responses, stream="train", rollout=rollout, step=step)

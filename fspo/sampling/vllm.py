@@ -120,17 +120,9 @@ class Server:
     def send(self, model: PreTrainedModel, end: int) -> None:
         """Write the model's weights and have the server load them.
 
-        Parameters
-        ----------
-        end : int
-            A token that ends responses, used to check the server: one token is sampled with only this token allowed.
-            Its log-prob must be 0 if the server reports log-probs of the distribution that it samples from.
-
-        Raises
-        ------
-        UserError
-            If the weights cannot be written or loaded, or if the reported log-probs belong to another distribution
-            than the one that is sampled from.
+        Then one token is sampled with ``end``, which ends responses, alone allowed. Its log-prob must be 0 if the
+        server reports log-probs of the distribution that it samples from. Raises UserError if it does not, or if it
+        fails.
         """
         write_weights(model, self.folder)
         name = self.model()
@@ -177,20 +169,8 @@ def run_vllm(
 ) -> Iterator[tuple[np.ndarray, np.ndarray, bool]]:
     """Send the model's weights to the server, then sample a response to each prompt.
 
-    Yields
-    ------
-    tokens : numpy.ndarray
-        Tokens of the response, int64 (L_i,).
-    logprobs : numpy.ndarray
-        Their log-probs under the law that drew them (sampling temperature, top-p), computed by the server, float32
-        (L_i,); 0 under greedy sampling.
-    truncated : bool
-        Whether the limit of tokens cut the response before it ended.
-
-    Raises
-    ------
-    UserError
-        If the server does not answer or fails, or if a response is missing.
+    Yields its tokens int64 (L,), their log-probs float32 (L,) under the law that drew them (0 under greedy sampling),
+    and whether the limit of tokens cut it. Raises UserError if the server does not answer or fails.
     """
     check_alone(PartialState().num_processes, hasattr(model, "peft_config"))
     server.send(model, eos[0])

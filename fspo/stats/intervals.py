@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float64
 from numpy.typing import ArrayLike
-from scipy import optimize, special
+from scipy import special
 
 from fspo.stats.clusters import MIN_CLUSTERS
 
@@ -67,39 +66,6 @@ def mean_interval(
     half = special.stdtrit(np.maximum(c - 1, 1), (1 + level) / 2) * np.sqrt(v)
     few = c < MIN_CLUSTERS
     return np.where(few, np.nan, m - half), np.where(few, np.nan, m + half)
-
-
-def detectable(half_width: float, df: float = np.inf, *, level: float = CONFIDENCE, power: float = 0.8) -> float:
-    """Return the least true difference from 0 that a two-sided test at 1 - ``level`` finds with probability ``power``.
-
-    Parameters
-    ----------
-    half_width : float
-        Half-width of the interval at ``level``, Student's t on ``df`` degrees of freedom (normal by default).
-
-    Returns
-    -------
-    float
-        About 1.43 half-widths for a normal interval at 95 % and a power of 80 %. A test that finds a difference in the
-        wrong direction counts as finding one.
-    """
-    if not (np.isfinite(half_width) and half_width >= 0):
-        return float("nan")
-    if half_width == 0:
-        return 0.0
-    critical = t_quantile(df, level)
-
-    # A variable of Student's t is a normal one divided by the root of chi-square / df. So the power is computed at each
-    # of many quantiles of that root, and averaged.
-    levels = (np.arange(2000) + 0.5) / 2000
-    root = np.ones(1) if np.isinf(df) else np.sqrt(2 * special.gammaincinv(df / 2, levels) / df)
-
-    def missing(shift: float) -> float:
-        found = special.ndtr(shift - critical * root) + special.ndtr(-shift - critical * root)
-        return float(np.mean(found)) - power
-
-    shift: Any = optimize.brentq(missing, 0.0, 4 * critical + 10)
-    return half_width / critical * float(shift)
 
 
 SEED = 20250911

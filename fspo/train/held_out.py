@@ -22,12 +22,6 @@ def evaluate(
     """Sample one response to each of the first ``prompts`` held-out prompts and return the metrics of the evaluation.
 
     Every evaluation of a run samples with the same noise, so that evaluations differ by the weights alone.
-
-    Returns
-    -------
-    dict
-        Mean reward and its standard error, number of responses, mean length, share of truncated responses, share of
-        responses whose verification failed, and mean reward and number of responses by length bin.
     """
     size = collector.task.size("eval")
     indices = np.arange(prompts if size is None else min(prompts, size))

@@ -65,18 +65,9 @@ def log_rows(
 ) -> dict[str, Any]:
     """Return the gradient log's columns for n responses of one update, for `fspo.gradlog.GradLogWriter.append`.
 
-    Parameters
-    ----------
-    records : dict of (n,) arrays
-        From `fspo.objective.Records.to_numpy`; an array whose name is a column of the log is copied to that column.
-    drift : (n,) or float, optional
-        Centre of the rule's band, nats per token.
-    tokens : dict of lists of n arrays, optional
-        Token log-ratios of each of the n responses, by the name of the gradient log's column.
-    scores : Scores, optional
-        Scores of the same n responses; without them the log's score_status is "not_taken".
-    user : dict of lists, optional
-        Values for the n responses in the columns that the task adds to the log, by the column's name without ``user.``.
+    ``records`` are arrays (n,) of `fspo.objective.Records`; those whose name is a column of the log are copied.
+    ``drift`` is the centre of the rule's band, nats per token. ``tokens`` (token log-ratios) and ``user`` (columns of
+    the task, without ``user.``) hold n values by column. Without ``scores`` the log's score_status is "not_taken".
     """
     return {
         **update._asdict(),

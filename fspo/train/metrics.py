@@ -26,16 +26,11 @@ _MEAN_SQUARE = "seq_log_ratio/mean_square"
 
 
 def add_update_rows(counts: Counts, rows: dict[str, np.ndarray], edges: tuple[int, ...], *, moved: bool) -> None:
-    """Add the responses of one update to the metrics.
+    """Add the responses of one update: the shares of clipped ones, in all and by length bin, and the means of S and
+    S^2.
 
-    The metrics are the shares of clipped responses, in all and by length bin, and the means of S and S^2. ``rows``
-    holds columns of the gradient log, and cut_low, cut_high, cut_dual and count of `fspo.objective.Records`, which
-    count what was clipped.
-
-    Parameters
-    ----------
-    moved : bool
-        Whether the parameters have been updated since the rollout.
+    ``rows`` holds columns of the gradient log and of `fspo.objective.Records`; ``moved`` says whether the parameters
+    have been updated since the rollout.
     """
     count = rows["count"].sum()
     low, high = rows["cut_low"].sum(), rows["cut_high"].sum()
@@ -74,15 +69,9 @@ def add_update(
     since: int,
     epoch: int,
 ) -> None:
-    """Add this process's responses of one update to the metrics.
+    """Add this process's responses of one update: what the rule and the correction clip, mismatch, entropy, KL, drift.
 
-    The metrics say what the rule and the correction clip. They also give mismatch, entropy, KL and drift where these
-    are measured.
-
-    Parameters
-    ----------
-    since, epoch : int
-        Number of updates since the rollout, and of passes over the rollout, before this update.
+    ``since`` and ``epoch`` count the updates since the rollout, and the passes over it, before this update.
     """
     for record in records:
         rows = record.rows | {"advantage": record.advantages}

@@ -28,16 +28,8 @@ _ARROW_KINDS: tuple[tuple[type, str], ...] = ((bool, "bool"), (int, "int64"), (f
 class ScoreLog:
     """Takes the responses' scores at chosen updates and writes this process's rows of the gradient log.
 
-    Parameters
-    ----------
-    config : TrainConfig
-    rule : Rule
-        The clip rule that trains. The correction, if one runs, is taken from ``updater``.
-    model : PreTrainedModel
-        The model before accelerate wraps it.
-    updater : Updater
-    task : Task
-        The log gets one ``user.*`` column for each entry of ``info`` in the task's first training example.
+    ``rule`` is the clip rule that trains, ``model`` the model before accelerate wraps it. The log gets one ``user.*``
+    column for each entry of ``info`` in the task's first training example.
     """
 
     def __init__(self, config: TrainConfig, rule: Rule, model: PreTrainedModel, updater: Updater, task: Task) -> None:
@@ -97,19 +89,13 @@ class ScoreLog:
     def update(self, batch: RolloutBatch, records: Sequence[Record], *, step: int, since: int, epoch: int) -> None:
         """Add the rows of one update to the gradient log.
 
-        Parameters
-        ----------
-        step, since, epoch : int
-            Number of updates of the run before this one, of updates since the rollout, and of passes over the rollout
-            before this one.
+        Before it, ``step`` updates of the run, ``since`` updates since the rollout and ``epoch`` passes over the
+        rollout were made.
         """
         source = self.rule.drift_source if self.rule.needs_stats else "none"
         update = UpdateColumns(
             batch.rollout, step, batch.behaviour_version, self.rule.label, source, "train", since, epoch
         )
-        self._append(batch, records, update)
-
-    def _append(self, batch: RolloutBatch, records: Sequence[Record], update: UpdateColumns) -> None:
         for record in records:
             shard = record.shard
             user = {
@@ -117,11 +103,10 @@ class ScoreLog:
                 for name, kind in self.user_columns.items()
                 if name in batch.info
             }
-            responses = responses_of(batch, shard)
             self.writer.append(
                 log_rows(
                     update,
-                    responses,
+                    responses_of(batch, shard),
                     record.rows,
                     drift=record.drift,
                     tokens=record.tokens,

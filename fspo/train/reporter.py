@@ -27,12 +27,7 @@ class Reporter:
     """Shows the progress of one run and stores its metrics.
 
     Every process has a Reporter, but only that of the main process shows a progress bar and writes metrics.jsonl.
-
-    Attributes
-    ----------
-    metrics : MetricsFile
-    seconds : dict of float
-        Wall time of each part of the present rollout or evaluation, seconds.
+    ``seconds`` holds the wall time of each part of the present rollout or evaluation.
     """
 
     def __init__(self, accelerator: Accelerator, config: TrainConfig) -> None:

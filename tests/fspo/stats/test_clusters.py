@@ -11,7 +11,6 @@ from fspo.stats.clusters import TOO_FEW, dense, ratios, sum_by, too_few_showing
 from fspo.stats.intervals import (
     CONFIDENCE,
     PERCENT,
-    detectable,
     error_draws,
     mean_interval,
     proportion_interval,
@@ -217,19 +216,6 @@ def test_sum_by_and_dense():
     assert sum_by(np.array([1, 0, 1]), np.array([0, 1, 0]), 2, [1, 2, 3]).tolist() == [[0, 2], [4, 0]]
 
 
-def test_a_detectable_difference_is_found_four_times_in_five():
-    rng = np.random.default_rng(8)
-    n, sd = 6, 2.0
-    half = sps.t.ppf(0.975, n - 1) * sd / np.sqrt(n)
-    shift = detectable(half, n - 1)
-    draws = rng.normal(shift, sd, (40_000, n))
-    found = sps.ttest_1samp(draws, 0, axis=1).pvalue < 0.05
-    assert np.mean(found) == pytest.approx(0.8, abs=0.008)
-    assert detectable(1.96) == pytest.approx(sps.norm.ppf(0.975) + sps.norm.ppf(0.8), rel=1e-3)
-    assert detectable(0.0) == 0
-    assert np.isnan(detectable(float("nan")))
-
-
 def test_the_t_interval_of_independent_values_is_the_textbook_one():
     # 1, 2, 3: mean 2, standard deviation 1, and t(2 degrees, 97.5 %) = 4.30265 from a printed table
     half = 4.30265 / 3**0.5
@@ -258,10 +244,3 @@ def test_a_ratio_that_rounding_lifts_above_1_is_a_share():
     assert found.shares
     assert replace(found, sums=found.base * (1 + 1e-12)).shares
     assert not replace(found, sums=found.base * (1 + 1e-6)).shares
-
-
-def test_the_difference_that_two_seeds_can_show_is_that_of_the_noncentral_t():
-    shift = detectable(12.7062, 1)  # in standard errors: the half-width is the quantile of Student's t on 1 degree
-    seen = sps.nct.sf(12.7062, 1, shift) + sps.nct.cdf(-12.7062, 1, shift)
-    assert shift > 15
-    assert seen == pytest.approx(0.8, abs=1e-3)
