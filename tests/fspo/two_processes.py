@@ -51,11 +51,10 @@ def main(folder: Path, name: str, dtype: str, *arguments: str) -> None:
         return torch.tensor(1.0)
 
     trainer.accelerator.clip_grad_norm_ = keep
-    live: dict[str, float] = {}
     for since in range(4):
-        live |= trainer.update(batch, minibatches[since % 2], counts, since=since, epoch=since // 2)
+        trainer.update(batch, minibatches[since % 2], counts, since=since, epoch=since // 2)
     trainer.log.flush(0)
-    values = trainer.reporter.divide(counts) | live
+    values = trainer.reporter.divide(counts)
     if trainer.is_main:
         np.save(folder / f"{name}.npy", np.stack(gradients))
         trainer.reporter.metrics.write({"rollout": 0, "phase": "train", **values})

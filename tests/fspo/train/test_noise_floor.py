@@ -47,12 +47,12 @@ def test_nothing_is_trained_and_every_row_says_so(log):
     assert set(log.metadata["sources"]) == set(log.column("user.source"))
 
 
-def test_an_output_layer_in_chunks_is_the_same_function():
+def test_an_output_layer_in_tiles_is_the_same_function():
     net = tiny_run.model()
     batch = make_batch([[3, 4], [5]], [[6, 7, 1], [8, 1]], 0)
     with torch.no_grad():
         plain, _ = token_log_probs(net, batch)
-        chunked, _ = token_log_probs(net, batch, tokens=2)
+        chunked, _ = token_log_probs(net, batch, logits=2 * 24)
     assert torch.allclose(plain, chunked, atol=1e-6)
     assert not torch.equal(plain, chunked)
 
