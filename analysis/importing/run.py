@@ -13,7 +13,7 @@ from analysis.importing.chunk import TOKENS
 from analysis.importing.convert import Converter, ImportOptions, choose_columns, typed_columns, undecided
 from analysis.importing.names import COLUMNS, canonical, is_log_probability, role_of
 from analysis.importing.report import Report
-from analysis.importing.scalars import import_scalars
+from analysis.importing.scalars import NO_STEP, import_scalars
 from analysis.importing.sources import Sources, find_sources
 from analysis.importing.tables import read_chunks
 from analysis.importing.values import as_values
@@ -65,6 +65,8 @@ def import_run(
             )
         if not report.rows and not report.metric_lines:
             empty = f"{source} holds neither a response nor a scalar: its files are empty, name others"
+            if report.not_stored[NO_STEP]:
+                empty = f"{source}: no line has a number as its step: name the column with --columns step=COLUMN"
             raise UserError(report.damage[0] if report.damage else empty)
         write_text(part / IMPORT, json.dumps(report.to_dict(), indent=2) + "\n")
     return report

@@ -19,6 +19,8 @@ from analysis.importing.tables import events, read_chunks
 from fspo.base.errors import UserError
 from fspo.gradlog.metrics_file import MetricsFile
 
+NO_STEP = "lines without a step"
+
 
 def import_scalars(
     sources: Sources, run: Path, updates_per_rollout: int, given: Mapping[str, str], report: Report
@@ -64,7 +66,7 @@ def _scalars(sources: Sources, given: Mapping[str, str], report: Report) -> Iter
                 name = given.get("step") or step_column(row)
                 step = row.get(name) if name else None
                 if not isinstance(step, (int, float)) or not math.isfinite(step):
-                    report.not_stored["lines without a step"] += 1
+                    report.not_stored[NO_STEP] += 1
                     continue
                 yield from _numbers(int(step), {n: v for n, v in row.items() if n != name}, report)
     for file in sources.events:

@@ -130,7 +130,7 @@ def kind_of(path: Path, given: Mapping[str, str] | None = None) -> Kind | None:
     if not names:
         raise UserError(f"{path} is empty: name a file with a row for each response")
     told = {ours for ours, theirs in (given or {}).items() if canonical(theirs) in names and ours in COLUMNS}
-    if names & _MARKING or any(is_log_probability(str(name)) for name in present) or told - {"step"}:
+    if names & _MARKING or any(is_log_probability(str(name)) for name in present) or told & {"length", *MARKS}:
         return "table"
     if (told or step_column(present)) and not path.name.endswith(".parquet"):
         return "scalars"

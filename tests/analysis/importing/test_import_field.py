@@ -1,0 +1,278 @@
+"""Files as trainers of the field write them: their shapes, the roles of their columns, and what their tokens show."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis.importing.digest import digest_of
+from analysis.importing.run import ImportOptions, import_run
+from fspo.base.errors import UserError
+from fspo.gradlog import read_log
+from tests.analysis.importing.made import imported, write
+
+
+def records(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def scalars(run):
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def taken(tmp_path, rows, name="t.jsonl", **columns):
+    report = import_run(records(tmp_path / name, rows), tmp_path / "run", ImportOptions(columns=columns))
+    return report, read_log(tmp_path / "run")
+
+
+def test_lists_of_one_and_a_step_in_the_files_name(tmp_path):
+    one = {"rewards": [1.0], "input_lengths": [4], "token_ids": [[7, 8, 5, 6, 0]], "token_loss_mask": [[0, 0, 1, 1, 0]]}
+    one |= {"generation_logprobs": [[0, 0, -1.0, -2.0, 0]], "prev_logprobs": [[0, 0, -1.5, -1.75, 0]], "idx": 3}
+    report, log = taken(tmp_path, [one, {**one, "rewards": [0.0], "idx": 4}], "train_data_step7.jsonl")
+    assert log.column("step").tolist() == [7, 7]
+    assert log.column("length").tolist() == [2, 2]  # neither the padding nor input_lengths, which counts the prompt
+    assert log.column("behaviour_log_ratio") == pytest.approx([-0.25, -0.25])
+    assert log.column("reward").tolist() == [1.0, 0.0]
+    assert len(set(log.column("prompt_id"))) == 1
+    assert report.lines()[-1].endswith("--on behaviour")
+
+
+def test_steps_with_a_prefix_on_alternating_lines(tmp_path):
+    rows = [{"rollout/step": 4, "rollout/raw_reward": 0.5}, {"train/step": 4, "train/ois": 0.9}]
+    report = import_run(records(tmp_path / "s.jsonl", rows), tmp_path / "run")
+    (line,) = scalars(tmp_path / "run")
+    assert (line["step"], line["reward"], line["imported/ois"]) == (4, 0.5, 0.9)
+    assert report.lines()[-1] == f"next: fspo doctor {tmp_path / 'run'}"
+
+
+def test_nested_metrics_and_columns_that_reach_scalars(tmp_path):
+    rows = [{"iter": 3, "metrics": {"mine": 0.25, "actor": {"kl": 0.5}}}]
+    source = records(tmp_path / "s.jsonl", rows)
+    with pytest.raises(UserError, match="no column of steps"):
+        import_run(source, tmp_path / "run")
+    with pytest.raises(UserError, match="no line has a number as its step"):
+        import_run(source, tmp_path / "run", ImportOptions(columns={"step": "actor"}))
+    import_run(source, tmp_path / "run", ImportOptions(columns={"step": "iter", "reward": "mine"}))
+    (line,) = scalars(tmp_path / "run")
+    assert (line["step"], line["reward"], line["imported/actor/kl"]) == (3, 0.25, 0.5)
+
+
+def test_verls_console_text_and_hugging_faces(tmp_path):
+    text = (
+        "(TaskRunner pid=1) step:1 - actor/lr:2e-06 - critic/score/mean:np.float64(0.5)\n(Worker pid=2) INFO: saved\n"
+    )
+    (tmp_path / "out.txt").write_text(text + "(TaskRunner pid=1) step:2 - actor/lr:1e-06 - critic/score/mean:-0.5\n")
+    import_run(tmp_path / "out.txt", tmp_path / "run")
+    assert [(x["step"], x["learning_rate"], x["reward"]) for x in scalars(tmp_path / "run")] == [
+        (1, 2e-6, 0.5),
+        (2, 1e-6, -0.5),
+    ]
+    (tmp_path / "hf.txt").write_text("{'loss': 0.01, 'grad_norm': 0.2,\n 'epoch': 0.5}\n")
+    with pytest.raises(UserError, match=r"trainer_state\.json of the same run"):
+        import_run(tmp_path / "hf.txt", tmp_path / "other")
+
+
+@pytest.mark.parametrize(
+    ("names", "roles"),
+    [
+        (("prev_logprobs", "generation_logprobs"), ("old", "sampler")),  # NeMo-RL
+        (("action_log_probs", "rollout_log_probs"), ("old", "sampler")),  # OpenRLHF
+        (("prox_logp", "logprobs"), ("old", "sampler")),  # AReaL
+        (("log_probs", "rollout_log_probs", "weight_versions"), ("old", "sampler")),  # slime
+        (("old_logprobs", "behavior_logprobs"), ("old", "sampler")),  # torchforge
+        (("logprobs_previous_step", "my_vllm_logps"), ("old", "sampler")),  # by words
+        (("current_policy_logp", "logp_from_engine_side"), ("new", "sampler")),
+    ],
+)
+def test_roles_of_log_probs(tmp_path, names, roles):
+    row = {"step": 0, "prompt": "p", names[0]: [-1.0, -2.0], names[1]: [-1.5, -2.0]}
+    row |= {name: ["3", "4"] for name in names[2:]}
+    report, log = taken(tmp_path, [row])
+    assert tuple(report.columns[role] for role in roles) == names[:2]
+    assert not {"old", "new"} - {roles[0]} & report.columns.keys()
+    assert log.column("behaviour_log_ratio").item() == 0.5
+    if len(names) > 2:
+        assert (log.column("behaviour_version").item(), log.column("behaviour_version_last").item()) == (3, 4)
+
+
+def test_pairs_of_sglang_and_a_reference_are_told_apart(tmp_path):
+    row = {"step": 0, "prompt": "p", "output_token_logprobs": [[-1.5, 11, "a"], [-2.0, 12, None]]}
+    report, log = taken(tmp_path, [row | {"old_logprobs": [-1.0, -2.0], "ref_log_probs": [-9.0, -9.0]}])
+    assert log.column("behaviour_log_ratio").item() == 0.5
+    assert report.undecided == []
+    assert "ref_log_probs" not in report.columns.values()
+
+
+def test_one_column_may_serve_two_of_ours(tmp_path):
+    row = {"step": 5, "prompt": "p", "length": 3, "log_ratio": 0.5}
+    _, log = taken(tmp_path, [row], policy_version="step")
+    assert (log.column("step").item(), log.column("policy_version").item()) == (5, 5)
+    row = {"step": 5, "prompt": "p", "new_logprobs": [-1.0], "rollout_log_probs": [-2.0]}
+    report = import_run(
+        records(tmp_path / "two.jsonl", [row]), tmp_path / "two", ImportOptions(columns={"old": "rollout_log_probs"})
+    )
+    assert "sampler" not in report.columns  # the log-probabilities are of one policy
+
+
+def test_a_dump_without_log_probs_says_so(tmp_path):
+    row = {"task_id": 8, "seqlen": 74, "prompt_len": 9, "head_version": 2, "tail_version": 3, "reward": 1.0}
+    report, log = taken(tmp_path, [row | {"completion": "x"}, row | {"completion": "y", "seqlen": 20, "reward": 0.0}])
+    assert log.column("length").tolist() == [65, 11]
+    assert log.column("behaviour_version_last").tolist() == [3, 3]
+    assert any("no log-probabilities, so no ratio can be made" in note for note in report.notes)
+    assert report.lines()[-1] == f"next: fspo doctor {tmp_path / 'run'}"
+
+
+def pairs(noise=0.01, responses=40, length=30, seed=0):
+    """Old and sampler's log-probs of tokens (responses, length), which differ by noise alone; a third are uncertain."""
+    rng = np.random.default_rng(seed)
+    sampler = -np.where(rng.random((responses, length)) < 0.35, rng.exponential(1.0, (responses, length)) + 0.3, 0.0)
+    sampler -= rng.exponential(0.02, sampler.shape) + 1e-4
+    return np.minimum(sampler + noise * rng.standard_normal(sampler.shape), -1e-6), sampler
+
+
+def noticed(tmp_path, old, sampler):
+    rows = [
+        {"step": 2, "uid": f"u{i}", "old_log_probs": list(o), "rollout_log_probs": list(s)}
+        for i, (o, s) in enumerate(zip(old, sampler, strict=True))
+    ]
+    report, log = taken(tmp_path, rows)
+    found = digest_of(tmp_path / "run")
+    assert found == report.digest
+    return found, " ".join(report.notes), log
+
+
+def test_noise_alone_has_no_cause(tmp_path):
+    found, notes, _ = noticed(tmp_path, *pairs())
+    assert (found.tokens, found.responses, found.cause) == (1200, 40, "")
+    assert found.rms == pytest.approx(0.01, rel=0.1)
+    counts = [one.count for one in (found.placeholder, found.zeros, found.confident, found.overflow, found.above_zero)]
+    assert counts == [0] * 5
+    assert "left out" not in notes
+    assert "mask them" not in notes
+
+
+@pytest.mark.parametrize(("value", "count"), [(-9999.0, 2), (-23.5, 6)])
+def test_placeholders_are_left_out(tmp_path, value, count):
+    old, sampler = pairs()
+    for i in range(count):
+        sampler[2 * i + 3, i] = value
+    found, notes, log = noticed(tmp_path, old, sampler)
+    assert (found.placeholder.count, found.placeholder.largest, found.cause) == (count, value, "placeholder")
+    assert found.placeholder.first == {"row": 4, "step": 2, "uid": "u3"}
+    assert "log-probabilities are missing" in notes
+    assert log.column("length").sum() == 1200 - count
+    assert np.abs(log.column("behaviour_log_ratio")).max() < 1
+
+
+def test_zeros_in_runs_ask_for_a_mask_and_those_of_a_nucleus_do_not(tmp_path):
+    old, sampler = pairs()
+    sampler[5, 10:14] = 0.0
+    old[5, 10:14] = [-2.0, -0.01, -3.0, -0.5]
+    found, notes, _ = noticed(tmp_path, old, sampler)
+    assert (found.zeros.count, found.zeros.responses, found.cause) == (4, 1, "mask")
+    assert found.zeros.first["uid"] == "u5"
+    assert "--columns mask=COLUMN" in notes
+    old, sampler = pairs()
+    nucleus = np.where(old > np.log(0.9), 0.0, old + 0.1)
+    (tmp_path / "two").mkdir()
+    found, notes, _ = noticed(tmp_path / "two", old, nucleus)
+    assert (found.zeros.count, found.cause) == (0, "nucleus")
+    assert "top_p 1" in notes
+
+
+@pytest.mark.parametrize("shift", [-1, 1])
+def test_a_shift_of_one_token(tmp_path, shift):
+    old, sampler = pairs()
+    found, notes, _ = noticed(tmp_path, np.roll(old, shift, axis=1), sampler)
+    assert found.cause == "shift"
+    assert min(found.shifts, key=found.shifts.get) == str(shift)
+    assert "misaligned by one token" in notes
+
+
+def test_confident_disagreement_means_other_weights_and_one_row_does_not(tmp_path):
+    old, sampler = pairs()
+    sure = np.argwhere(sampler > -0.1)[::15]
+    old[tuple(sure.T)] -= 3.0
+    found, notes, _ = noticed(tmp_path, old, sampler)
+    assert (found.confident.count, found.cause) == (len(sure), "weights")
+    assert "other weights" in notes
+    old, sampler = pairs()
+    old[19, :3] -= 6.5
+    (tmp_path / "two").mkdir()
+    found, notes, _ = noticed(tmp_path / "two", old, sampler)
+    assert found.cause == ""
+    assert "1 of 40 responses" in notes
+    assert "row 20, step 2, uid u19" in notes
+    assert found.largest[0]["d"] == pytest.approx(-6.5, abs=0.1)
+
+
+def test_an_overflow_is_named_by_its_row_and_what_the_mask_drops_is_not(tmp_path):
+    old, sampler = pairs(responses=3)
+    sampler[1, 4], sampler[2, 7] = -90.0, -95.0
+    mask = np.ones(old.shape, int)
+    mask[2, 7] = 0
+    table = {"step": [0] * 3, "export_sequence_idx": [16, 17, 18], "old_log_probs": list(old.tolist())}
+    table |= {"rollout_log_probs": sampler.tolist(), "response_mask": mask.tolist()}
+    report, _ = imported(tmp_path, table)
+    assert report.digest.overflow.count == 1
+    assert report.digest.overflow.row == {"row": 2, "step": 0, "export_sequence_idx": 17}
+    assert 89 < report.digest.overflow.largest <= 90
+
+
+def test_weights_of_tokens_that_have_no_number_or_lie_above_the_cap(tmp_path):
+    row = {"step": 0, "group": 1, "action_log_probs": [-1.0, -2.0], "rollout_log_probs": [-1.0, -2.0]}
+    report, _ = taken(tmp_path, [row | {"vllm_is": [1.0, 9.5]}, row | {"group": 2, "vllm_is": [None, 1.0]}])
+    assert any("1 tokens have a weight above 2" in note and "row 1, step 0, group 1" in note for note in report.notes)
+    assert any("1 tokens have no number" in note and "row 2, step 0, group 2" in note for note in report.notes)
+
+
+def test_log_probs_slightly_above_0_are_held_and_others_refused(tmp_path):
+    old, sampler = pairs()
+    old[3, 2] = 0.004
+    found, notes, _ = noticed(tmp_path, old, sampler)
+    assert (found.above_zero.count, found.above_zero.largest) == (1, 0.004)
+    assert "held at 0" in notes
+    for many, value in ((1, 0.3), (3, 0.004)):
+        old[:, :many] = value if many > 1 else old[:, :1]
+        old[3, 2] = value
+        folder = tmp_path / str(many)
+        folder.mkdir()
+        with pytest.raises(UserError, match=rf"values above 0 .* the largest {value} in row \d+, step 2, uid u\d+"):
+            noticed(folder, old, sampler)
+
+
+BIG = [2**63 + 1, 2**63 + 2, 2**63 + 3]
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.parquet", "t.jsonl"])
+@pytest.mark.parametrize("ids", [BIG, [2**62 + 1, 2**62 + 2, 2**62 + 3], [*BIG[:2], 7]])
+def test_ids_of_64_bits_stay_apart_and_are_the_same_in_every_format(tmp_path, name, ids):
+    table = {"prompt_id": np.array(ids, np.uint64), "length": [3, 4, 5], "log_ratio": [0.1, 0.2, 0.3]}
+    _, log = imported(tmp_path, table, name)
+    assert log.column("prompt_id").astype(np.uint64).tolist() == ids
+
+
+@pytest.mark.parametrize(
+    ("lengths", "message"),
+    [
+        ([3, 7.5, 2], r"length is 7\.5 in row 2 \(1 of 3 rows"),
+        ([3, 4, None], r"length is null in row 3 \(1 of 3 rows"),
+        ([-1, 4, -2], r"length is -1 in row 1 \(2 of 3 rows"),
+        ([3, 4, 2**31], r"length is 2147483648 in row 3, and the log holds at most 2147483647"),
+    ],
+)
+@pytest.mark.parametrize("name", ["t.csv", "t.parquet", "t.jsonl"])
+def test_lengths_that_are_none_are_refused(tmp_path, name, lengths, message):
+    table = {"prompt_id": [0, 1, 2], "length": pd.Series(lengths), "log_ratio": [0.1, 0.2, 0.3]}
+    with pytest.raises(UserError, match=message):
+        import_run(write(tmp_path / name, table), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_column_named_twice_is_refused(tmp_path):
+    (tmp_path / "t.csv").write_text("prompt_id,length,log_ratio,length\n1,2,0.5,3\n")
+    with pytest.raises(UserError, match="names the column 'length' twice"):
+        import_run(tmp_path / "t.csv", tmp_path / "run")
