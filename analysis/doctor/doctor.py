@@ -19,6 +19,7 @@ from analysis.doctor.laws import Laws
 from analysis.doctor.mismatch import Mismatch
 from analysis.doctor.patient import Rows
 from analysis.doctor.recomputed import USUAL, Recomputed
+from analysis.doctor.scalars import ON_SCALARS
 from analysis.doctor.selection import Selection
 from analysis.doctor.tokens import TokenLaw
 from analysis.importing.digest import digest_of
@@ -56,7 +57,7 @@ ON_ALL_ROWS = (
     *("mismatch", "correction", "staleness", "selection", "tokens"),
 )
 """Names of the checks that are made from counts and sums over every row of the log."""
-CHECKS = (*ON_KEPT_ROWS, *ON_ALL_ROWS)
+CHECKS = (*ON_KEPT_ROWS, *ON_ALL_ROWS, *ON_SCALARS)
 NO_RATIO = (
     "no row has a log-ratio, so nothing is known about the clip: log it, or import again with "
     "--columns new=COLUMN,old=COLUMN"
@@ -215,6 +216,7 @@ class Doctor:
         selection = self.selection.answer()
         answers += self.recomputed.answers(self._files(), selected=selection.found) + self.laws.answers()
         answers += self.coincidences.answers() + self.mismatch.answers() + [selection, self.tokens.answer()]
+        answers += [check(patient) for check in ON_SCALARS.values()]
         label = self.kept.rule.label if self.kept.rule else "unknown"
         ratios_known = [on for on in ("update", "engine", "behaviour") if patient.rows.has(RATIO_COLUMNS[on].log_ratio)]
         known = bool(ratios_known)

@@ -96,11 +96,25 @@ class Line:
         """Root mean square over rows of x / sqrt(L), x the measured log-ratio, in nats."""
         return math.sqrt(self.size / self.n) if self.n else math.nan
 
+    def _others(self) -> Floats:
+        """Return ``halves`` without the rows that carry most of x."""
+        sums = self.halves.copy()
+        for square, x, _, _ in self.largest[: len(self.carriers()[0])]:
+            L = x * x / square
+            sums[int(2 * math.log2(L) + 1e-9)] -= (1, math.log(L), x, x**2, x**3, x**4)
+        return sums
+
     @property
-    def typical(self) -> float:
-        """Size of x / sqrt(L) without the rows that carry most of it, in nats."""
-        gone = self.largest[: len(self.carriers()[0]), 0]
-        return math.sqrt(max(self.size - float(gone.sum()), 0.0) / max(self.n - len(gone), 1.0))
+    def deviation(self) -> float:
+        """Standard deviation of x inside half octaves of L, without the rows that carry most of it, in nats."""
+        n, _, x, square = self._others()[:, :4].T
+        inside = float(np.sum(square - np.divide(x**2, n, out=np.zeros_like(x), where=n > 0)))
+        return math.sqrt(max(inside, 0.0) / max(float(n.sum()), 1.0))
+
+    @property
+    def each_root(self) -> float:
+        """The standard deviation of x for each root token: that of x over the root of the mean length, in nats."""
+        return self.deviation / math.sqrt(max(self.L / max(self.n, 1.0), 1.0))
 
     @property
     def last(self) -> float:
@@ -149,7 +163,8 @@ class Line:
         It is .5 for noise of the tokens. The line is fitted to the logarithm of the standard deviation in half octaves
         of L, whose variance is (kurtosis - 1) / (4 n). All are NaN unless two of them have 20 rows.
         """
-        n, u, *sums = self.halves[self.halves[:, 0] >= 20].T
+        others = self._others()
+        n, u, *sums = others[others[:, 0] >= 20].T
         if len(n) < 2:
             return math.nan, math.nan, math.nan
         u, (m, square, third, fourth) = u / n, (x / n for x in sums)

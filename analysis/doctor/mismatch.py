@@ -167,12 +167,12 @@ class Mismatch:
     def _rivals(self, rows: Rows, x: Floats, k3: Floats) -> None:
         """Add what each of ``RIVALS`` does to responses with the log-ratio ``x`` (N,).
 
-        A drift is that of all rows given: the mean of k3 over their tokens or, where k3 is unknown, that of -x.
+        A drift is that of all rows given: the median of k3 / L or, where k3 is unknown, of -x / L.
         """
         if not len(x):
             return
         L, octave, everything = rows.L, np.log2(rows.L).astype(np.int64), np.ones(len(x), bool)
-        rate = max(float(np.where(np.isfinite(k3), k3, -x).sum()) / float(L.sum()), 0.0)
+        rate = max(float(np.median(np.where(np.isfinite(k3), k3, -x) / L)), 0.0)
         for sums, rule in zip(self.rivals, RIVALS.values(), strict=True):
             done = rule.apply(x, L, np.ones_like(x), np.zeros_like(x) + rule.centre(TokenMeans(rate, 2 * rate)))
             cut = np.asarray(done.side != 0, np.float64)
@@ -208,14 +208,14 @@ class Mismatch:
         carriers, share = line.carriers()
         since: int | None = line.since()
         if self.tokens is not None and cause is not None:
-            noticed = getattr(
-                self.tokens, {"mask": "zeros", "weights": "confident"}.get(self.tokens.cause, self.tokens.cause), None
-            )
-            what, fix = f"{cause[0]}{_where(noticed)}", cause[1]
+            what, fix = f"{cause[0]}{_where(self.tokens)}", cause[1]
         elif carriers:
             places = ", ".join(f"rollout {r} response {i} ({v:+.3g} nats)" for r, i, v in carriers[:3])
             number = f"{len(carriers)} of {line.n:.0f} responses carry {share:.0%} of it"
-            what, fix = f"{number}: {places}", "look at their tokens and mask them; the others are sound"
+            what, fix = (
+                f"{number}: {places}{_where(self.tokens)}",
+                "look at their tokens and mask them; the others are sound",
+            )
             since = min(r for r, _, _ in carriers)
         elif broken := self._broken(line):
             since = min(broken[1], line.since() if line.since() is not None else broken[1])
@@ -234,9 +234,9 @@ class Mismatch:
             what, fix, since = "noise: its mean is -E[k3], as of two laws of which one drew", "", None
         (rivals, of_rivals), worst = self._compared()
         evidence += of_rivals
-        size = f"{title}: {line.rms:.2g} nats a root token"
+        size = f"{title}: spread {line.each_root:.2g} nats a root token (sd {line.deviation:.2g} nats)"
         growth = line.growth()
-        size += ", spread ~ L^{:.2f} [{:.2f}, {:.2f}]".format(*growth) if math.isfinite(growth[0]) else ""
+        size += ", which grows as L^{:.2f} [{:.2f}, {:.2f}]".format(*growth) if math.isfinite(growth[0]) else ""
         if since is None and not (line.rms > LARGE or worst > CUT) and what.startswith("noise"):
             text = "sampler and trainer agree up to rounding"
             if line.rms > FLOAT32:
@@ -245,7 +245,7 @@ class Mismatch:
         noise = what.startswith("noise")
         if noise:
             fix = "nothing is wrong with the tokens; no product of token ratios stays near 1 over long responses"
-        advice = f"; where a correction is wanted, take a sqrt mask of range {max(2 * line.typical, 1e-3):.2g}"
+        advice = f"; where a correction is wanted, take a sqrt mask of range {max(2 * line.each_root, 1e-3):.2g}"
         return found(
             name,
             Severity.INFO if noise else Severity.WARNING,
@@ -391,9 +391,13 @@ class Mismatch:
         return clear(name, text, *evidence)
 
 
-def _where(noticed: Noticed | None) -> str:
-    """Say in how many tokens something was noticed, and where most of all; "" if that is not known."""
-    if noticed is None or not noticed.count:
-        return ""
-    place = " ".join(f"{key} {value}" for key, value in noticed.row.items())
-    return f" ({noticed.count} tokens of {noticed.responses} responses, largest {noticed.largest:+.3g} at {place})"
+def _where(tokens: TokenDigest | None) -> str:
+    """Say what the import noticed in how many tokens, and where most of all; "" if nothing."""
+    texts = []
+    for what in ("placeholder", "zeros", "confident", "overflow") if tokens is not None and tokens.sampler else ():
+        noticed: Noticed = getattr(tokens, what)
+        if noticed.count:
+            place = " ".join(f"{key} {value}" for key, value in noticed.row.items())
+            number = f"{noticed.count} tokens of {noticed.responses} responses"
+            texts.append(f"{what}: {number}, largest {noticed.largest:+.3g} at {place}")
+    return f" ({'; '.join(texts)})" if texts else ""

@@ -9,6 +9,7 @@ from analysis.doctor.patient import Ints, Patient, Rows, enough
 from analysis.importing.names import FOREIGN, VERL_CLIP_SHARE
 from analysis.log.rows import numbered
 from fspo.gradlog import metric_names as metric
+from fspo.rules import COMPARED, PRESETS
 from fspo.stats.slopes import cluster_slope
 
 CLIP_RATIOS = tuple(
@@ -22,6 +23,8 @@ LEAST_FROZEN, IN_SUCCESSION = 8, 3
 """A rollout counts as frozen if S is exactly 0 in all of at least ``LEAST_FROZEN`` rows after an update with a
 gradient. Frozen rollouts are reported if at least ``IN_SUCCESSION`` follow each other.
 """
+ROUNDED = 2 * float(np.finfo(np.float32).eps)
+"""An |S| of at most this for each token is rounding of log-probabilities added in float32."""
 FLOOR_SHARE = 0.2
 """The check numerics reports a run if at least this share of its clip ratio (the share of responses out of the band) is
 already there before any update.
@@ -64,6 +67,8 @@ def s_zero(p: Patient) -> Answer:
                 if v.size
             ),
         )
+    if (told := _one_update(p, zero)) is not None:
+        return told
     if len(frozen := _frozen(p)):
         return found(
             name,
@@ -76,6 +81,55 @@ def s_zero(p: Patient) -> Answer:
         )
     return clear(
         name, "S moves once an update was made", p.moved.share("rows after an update with S = 0", p.moved.S == 0)
+    )
+
+
+def _one_update(p: Patient, zero: Evidence) -> Answer | None:
+    """Answer for a log with one step a rollout that does not say how many updates came before: S is rounding, or it is
+    the numerics of two forward passes, or the rows were logged after their update. None for any other log.
+    """
+    name, rows = "s_zero", p.finite
+    pairs = numbered(rows["rollout"], rows["step"])
+    if "updates_since_rollout" in p.logged or pairs.max() != numbered(rows["rollout"]).max():
+        return None
+    largest = Evidence("largest |S|", float(np.abs(rows.S).max()), unit="nats")
+    if np.all(np.abs(rows.S) <= ROUNDED * np.maximum(rows.L, 16)):
+        return found(
+            name,
+            Severity.INFO,
+            "each rollout serves one update, and S is 0 up to the rounding of float32: no clip can act, which is right "
+            "on-policy",
+            "nothing, if on-policy training is wanted; else use a rollout for more than one update",
+            zero,
+            largest,
+        )
+    if not np.any(p.moved.S) or enough(rows):
+        return None
+    root = rows.S / np.sqrt(rows.L)
+    size = Evidence("root mean square of S", float(np.sqrt(np.mean(root**2))), unit="nats per root token")
+    follows = rows.mean("mean of A S / sqrt(L)", np.nan_to_num(rows["advantage"]) * root)
+    cut = {}
+    for label in COMPARED:
+        lo, hi = PRESETS[label].rule.band(rows.L)
+        cut[label] = rows.share(f"out of the band of {label} at its default range", (lo > rows.S) | (hi < rows.S))
+    ranges = ", ".join(f"{label} {share.value:.0%}" for label, share in cut.items())
+    after = follows.low > 0
+    return found(
+        name,
+        Severity.INFO,
+        f"one update a rollout, and S is not 0: {size.value:.2g} nats a root token. "
+        + (
+            "It follows A, so rows were logged after their update"
+            if after
+            else "It does not follow A: numerics of two forward passes, before any update"
+        )
+        + f". The default ranges cut of it: {ranges}",
+        "log S before the update"
+        if after
+        else "take old and new log-probs by one code, precision and padding; a range must be wide beside this noise",
+        size,
+        follows,
+        *cut.values(),
     )
 
 

@@ -1,27 +1,213 @@
-"""Examine runs of which only scalar metrics are known, with the package rldoctor if it is installed."""
+"""Check scalar metrics by what they mean, whoever logged them: weights, mismatch and truncation. Also ask the package
+rldoctor about them, if it is installed.
+"""
 
 from __future__ import annotations
 
 import importlib.util
 import math
+import re
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from analysis.doctor.findings import Answer, Severity, found
+import numpy as np
+
+from analysis.doctor.findings import Answer, Evidence, Severity, clear, found, not_checked
+from analysis.doctor.patient import Floats, Patient
 from analysis.importing.names import FOREIGN
 from fspo.gradlog.metrics_file import MetricsFile
 
+WEIGHT = (
+    r"(sampling/)?importance_sampling_ratio(/mean)?|sampling_importance_ratio(/mean)?|o?is|tis|ois|mis"
+    r"|(rollout_corr|mismatch)/rollout_is_mean|(behav(e|ior|iour)_)?(imp|importance)_weight(/avg|/mean|_mean)?"
+)
+"""Names of the mean weight that corrects the mismatch: TRL, NeMo, slime, verl, AReaL. Prefixes of phases are cut."""
+LARGEST = r"(sampling/)?importance_sampling_ratio/max|(rollout_corr|mismatch)/rollout_is_max"
+"""Names of the largest such weight."""
+TOKENS = r"token_mult_prob_error"
+"""Names of a mean token ratio of trainer and sampler, 1 or more."""
+POLICY = r"probs_ratio|ratio(/mean|_mean)?|clip_ratio/ratio_mean|policy_ratio(/mean)?"
+"""Names of the mean ratio of new and old weights."""
+DIFFERENCE = (
+    r"(sampling/)?sampling_logp_difference/mean|(train_)?rollout_(train_)?log_?probs?_(abs_)?diff(_mean|/mean)?"
+    r"|rollout_probs_diff_mean|gen_kl_error|(rollout_corr|mismatch)/(mismatch_)?(k3_)?kl|mismatch_kl/[^/]+/mean"
+    r"|(logprobs?|logp)_(abs_)?diff(erence)?(/mean|_mean)?"
+)
+"""Names of a mean difference of a token's log-probs by trainer and sampler: TRL, slime, verl, NeMo, prime-rl, SkyRL."""
+TRUNCATION = r"completions/clipped_ratio|response_length/clip_ratio|(response/)?truncated(_ratio|_fraction|_share)?"
+LONGEST = r"completions/max_length|response_length/max|response_len/max|max_gen_tokens_per_sample"
+PREFIX = re.compile(r"^(imported/|train(ing)?/|rollout/|actor/|policy/|perf/)+")
+NEAR = 0.05
+"""A mean token ratio and a mean policy ratio count as 1 if they differ from 1 by less."""
+FAR = 2.0
+"""A mean weight is far from 1 if it is this many times too large or too small."""
+JUMP, LINES = 2.0, 8
+"""A mean difference jumps if all its values from some line on exceed this many times the largest before. A trend is
+judged over at least ``LINES`` lines.
+"""
 PACKAGE, MODULE = "rldoctor", "rl_doctor"
 MISSING = (
     f"{PACKAGE} finds trends in scalars (entropy, KL, length, reward): `pip install {PACKAGE}`, then examine again"
 )
 
 
+def _series(p: Patient, names: str) -> dict[str, Floats]:
+    """Return the metrics whose name, less the prefixes of its phase, matches: (rollout, value) rows (N, 2) by name."""
+    return {
+        name: np.array(values)
+        for name, values in p.metrics.items()
+        if re.fullmatch(names, PREFIX.sub("", name).lower()) and len(values) >= 3
+    }
+
+
+def _shown(name: str) -> str:
+    return name.removeprefix(FOREIGN)
+
+
+def weight_scale(p: Patient) -> Answer:
+    """Check whether a mean weight exceeds the largest weight, or is a number of samples and no mean."""
+    name, weights, largest = "weight_scale", _series(p, WEIGHT), _series(p, LARGEST)
+    if not weights:
+        return not_checked(name, "the metrics hold no mean weight of a correction")
+    for label, values in weights.items():
+        w = values[:, 1]
+        whole = float(np.round(np.median(w)))
+        if whole >= 2 and np.all(np.abs(w - whole) < 1e-3 * whole):
+            what = f"{_shown(label)} is {whole:.0f} in every line: a sum over {whole:.0f} samples, and no mean"
+        elif any(len(top) == len(w) and np.mean(w > top[:, 1] * (1 + 1e-6)) > 0.5 for top in largest.values()):
+            what = f"{_shown(label)}, a mean weight, exceeds the largest weight that is logged beside it, in most lines"
+        else:
+            continue
+        fix = "divide the sum of weights by the number of responses (or tokens) that count, over all processes"
+        return found(name, Severity.WARNING, what, fix, Evidence(_shown(label), float(np.median(w))))
+    return clear(name, "mean weights lie within their caps")
+
+
+def same_ratio(p: Patient) -> Answer:
+    """Check whether two ratios that should differ are equal in every line."""
+    name, weights = "same_ratio", _series(p, f"{WEIGHT}|{POLICY}")
+    if len(weights) < 2:
+        return not_checked(name, "the metrics hold fewer than two ratios")
+    items = list(weights.items())
+    for k, (first, a) in enumerate(items):
+        for second, b in items[k + 1 :]:
+            if a.shape == b.shape and np.allclose(a, b, rtol=1e-7, atol=0) and len(np.unique(a[:, 1])) > 2:
+                return found(
+                    name,
+                    Severity.WARNING,
+                    f"{_shown(first)} and {_shown(second)} are equal in all {len(a)} lines: both have one denominator "
+                    "(the sampler's), so one is a copy, or the correction counts twice",
+                    "let one ratio divide by the trainer's old log-probs and the other by the sampler's",
+                    Evidence(_shown(first), float(a[:, 1].mean())),
+                )
+    return clear(name, "no two ratios are one column")
+
+
+def weight_product(p: Patient) -> Answer:
+    """Check whether a mean weight is far from 1 though tokens agree: the product over tokens then does it."""
+    name, weights = "weight_product", _series(p, WEIGHT)
+    near = {n: float(np.median(v[:, 1])) for n, v in _series(p, f"{TOKENS}|{POLICY}").items() if n not in weights}
+    error = [label for label in near if re.fullmatch(TOKENS, PREFIX.sub("", label).lower())]
+    if not weights or not error:
+        return not_checked(name, "the metrics hold no mean weight beside a mean token ratio")
+    for label, values in weights.items():
+        w = float(np.median(values[:, 1]))
+        if 1 / FAR <= w <= FAR or any(abs(x - 1) > NEAR for x in near.values()):
+            continue
+        return found(
+            name,
+            Severity.WARNING,
+            f"{_shown(label)} is {w:.3g} though tokens agree ("
+            + ", ".join(f"{_shown(n)} {x:.4g}" for n, x in near.items())
+            + f"): the batch is weighted {max(w, 1 / w):.0f} times {'down' if w < 1 else 'up'} by a product over "
+            "tokens, and by no mismatch of a token",
+            "correct by token weights, or by a geometric or sqrt mask on responses: log E for each response to see "
+            "which lengths it cuts (`fspo import`, `fspo analyse --on behaviour`)",
+            Evidence(_shown(label), w),
+        )
+    return clear(name, "mean weights are as far from 1 as tokens are")
+
+
+def mismatch_trend(p: Patient) -> Answer:
+    """Check whether the mean difference of trainer's and sampler's log-probs jumps, or rises over the run."""
+    name, differences = "mismatch_trend", _series(p, DIFFERENCE)
+    if not differences:
+        return not_checked(name, "the metrics hold no difference of trainer's and sampler's log-probs")
+    for label, values in differences.items():
+        x = np.abs(values[:, 1])
+        at = next((k for k in range(2, len(x) - 2) if x[k:].min() > JUMP * x[:k].max() > 0), None)
+        before, after = (x[:at].mean(), x[at:].mean()) if at else (x[: len(x) // 4].mean(), x[-(len(x) // 4) :].mean())
+        if at is None and not (len(x) >= LINES and after > 1.5 * before and _rises(x)):
+            continue
+        evidence = [Evidence(f"{_shown(label)} {when}", float(v)) for when, v in (("before", before), ("after", after))]
+        text = f"{_shown(label)} {'jumps' if at else 'rises'} from {before:.3g} to {after:.3g}"
+        for other, weights in _series(p, LARGEST).items():
+            top = float(np.median(weights[at or -len(x) // 4 :, 1]))
+            evidence.append(Evidence(f"{_shown(other)} after", top))
+            if top < 1 / FAR:
+                text += f", and the largest weight falls to {top:.1g}: every response is masked, the gradient is 0"
+        return found(
+            name,
+            Severity.WARNING,
+            f"{text}; the sampler has other weights than the trainer",
+            "look at what the sampler gets of each update: all weights, the adapter, the scales, a cache; clip ratios "
+            "say nothing of this",
+            *evidence,
+            since=int(values[at, 0]) if at and math.isfinite(values[at, 0]) else None,
+        )
+    return clear(name, "the difference of trainer's and sampler's log-probs neither jumps nor rises")
+
+
+def _rises(x: Floats) -> bool:
+    from scipy.stats import kendalltau
+
+    trend = kendalltau(np.arange(len(x)), x)
+    return bool(trend.statistic > 0 and trend.pvalue < 1e-3)
+
+
+def truncation_count(p: Patient) -> Answer:
+    """Check whether the truncation share counts the longest response of each batch, whatever its length."""
+    name = "truncation_count"
+    shares, longest = _series(p, TRUNCATION), _series(p, LONGEST)
+    if not shares or not longest:
+        return not_checked(name, "the metrics hold no truncation share beside the longest response")
+    lengths = next(iter(longest.values()))[:, 1]
+    for label, values in shares.items():
+        share = values[:, 1]
+        least = share.min()
+        if least <= 0 or len(np.unique(lengths)) <= len(lengths) / 2 or len(share) < LINES:
+            continue
+        whole = share / least  # in a batch of B the longest response alone makes 1/B
+        if np.all(np.abs(whole - np.round(whole)) < 0.02) and abs(1 / least - round(1 / least)) < 0.02 / least:
+            return found(
+                name,
+                Severity.WARNING,
+                f"{_shown(label)} is never 0 and a multiple of 1/{1 / least:.0f}, while the longest response varies "
+                f"({lengths.min():.0f} to {lengths.max():.0f}): it counts each batch's longest response as truncated",
+                "compare lengths with the limit, and not with the longest of the batch",
+                Evidence(f"least {_shown(label)}", float(least), unit="share"),
+            )
+    return clear(name, "truncation is counted at the limit")
+
+
+ON_SCALARS: dict[str, Callable[[Patient], Answer]] = {
+    check.__name__: check for check in (weight_scale, same_ratio, weight_product, mismatch_trend, truncation_count)
+}
+"""The checks of scalars, by name."""
+
+
 def records(run: Path) -> list[dict[str, Any]]:
-    """Return the train lines of metrics.jsonl, each metric under the name that its trainer gave it; NaN for null."""
+    """Return the train lines of metrics.jsonl, each metric under the name that its trainer gave it; NaN for null.
+
+    verl's ppo_kl is left out, because it is no KL to the reference, as which rldoctor reads it.
+    """
     train = MetricsFile(run).of_phase("train")
-    plain = [{k.removeprefix(FOREIGN): v for k, v in line.items() if k != "phase"} for line in train]
+    plain = [
+        {k.removeprefix(FOREIGN): v for k, v in line.items() if k != "phase" and not k.endswith("ppo_kl")}
+        for line in train
+    ]
     return [{k: math.nan if v is None else v for k, v in line.items()} for line in plain]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
 from fspo.gradlog.run_folder import IMPORT
 
@@ -100,7 +101,7 @@ def digest_of(run: Path) -> TokenDigest | None:
         return None
     known = {f.name for f in fields(TokenDigest)}
     noticed = {f.name for f in fields(Noticed)}
-    values = {
+    values: dict[str, Any] = {
         name: Noticed(**{k: v for k, v in value.items() if k in noticed})
         if isinstance(value, dict) and name != "shifts"
         else value

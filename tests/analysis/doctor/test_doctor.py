@@ -399,6 +399,29 @@ def test_a_band_wholly_below_0_is_measured_from_its_centre(tmp_path, mean, statu
     assert answer(tmp_path, "drift").status == status
 
 
+@pytest.mark.parametrize(
+    ("size", "pull", "said"),
+    [
+        (1e-9, 0.0, "S is 0 up to the rounding of float32"),
+        (0.015, 0.0, "It does not follow A: numerics"),
+        (0.015, 0.05, "It follows A, so rows were logged after their update"),
+    ],
+)
+def test_one_update_a_rollout_is_information_on_numerics(tmp_path, size, pull, said):
+    rng, n = np.random.default_rng(0), 400
+    rows = {name: x for name, x in plain(n).items() if name not in ("updates_since_rollout", "times_used")}
+    rows["log_ratio"] = 10 * (size * rng.standard_normal(n) + pull * rows["advantage"])
+    for rollout in range(2):
+        append(tmp_path, rows | {"rollout": rollout, "step": rollout}, rollout, imported_from="a table")
+    told = answer(tmp_path, "s_zero")
+    assert said in told.summary
+    assert told.severity == Severity.INFO
+    if "numerics" in said:  # N(0, .15) at L = 100 outside .3, and outside about .03 and .04
+        assert evidence(told, "out of the band of fspo").value == pytest.approx(2 * sps.norm.sf(2), abs=0.03)
+        wanted = sps.norm.sf(0.03 / 0.15) + sps.norm.sf(0.04 / 0.15)
+        assert evidence(told, "out of the band of gspo").value == pytest.approx(wanted, abs=0.05)
+
+
 def test_scalars_go_to_rldoctor_where_it_is_installed(tmp_path, monkeypatch, capsys):
     """A stand-in for the package, which is no dependency: what is handed to it, and how its findings are shown."""
     package = ModuleType("rl_doctor")
@@ -410,7 +433,7 @@ def test_scalars_go_to_rldoctor_where_it_is_installed(tmp_path, monkeypatch, cap
         run_from_records=lambda rows: seen.extend(rows), diagnose=lambda _: SimpleNamespace(problems=[problem])
     )
     package.__spec__ = ModuleSpec("rl_doctor", None)
-    run = scalars(tmp_path / "run", **{"imported/actor/ppo_kl": 3.0, "reward": None})
+    run = scalars(tmp_path / "run", **{"imported/actor/entropy": 3.0, "imported/actor/ppo_kl": 3.0, "reward": None})
     assert main(["doctor", str(run)]) == 0
     assert "pip install rldoctor" in capsys.readouterr().out
     monkeypatch.setitem(sys.modules, "rl_doctor", package)
@@ -421,7 +444,8 @@ def test_scalars_go_to_rldoctor_where_it_is_installed(tmp_path, monkeypatch, cap
     assert "cure: lower it" in out
     assert "rldoctor 0.2.0 looked at 10 lines" in out
     assert len(seen) == 10
-    assert seen[3]["actor/ppo_kl"] == 3.0
+    assert seen[3]["actor/entropy"] == 3.0
+    assert "actor/ppo_kl" not in seen[3]  # verl's is no KL to the reference
     assert math.isnan(seen[3]["reward"])
     assert "phase" not in seen[3]
 

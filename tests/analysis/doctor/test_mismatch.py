@@ -79,6 +79,7 @@ def test_few_responses_that_carry_the_mismatch_are_named():
     assert "2 of 1000 responses carry 1" in found.summary  # 100 %
     assert "rollout 7 response 700 (-30 nats)" in found.summary
     assert found.since == 7
+    assert "spread 0.002 nats a root token" in found.summary  # that of the others
     assert "mismatch" not in engine(E / 100, L, E**2 / 2e4)  # the same two, of .3 nats
 
 
@@ -100,7 +101,10 @@ def test_the_cause_that_the_tokens_show_is_named_before_all_others():
     L = np.full(100, 50.0)
     placed = Noticed(count=5, responses=5, largest=-9999.0, row={"row": 17})
     found = engine(-0.1 * L, L, 0 * L, tokens=TokenDigest(cause="placeholder", placeholder=placed))["mismatch"]
-    assert "a placeholder stands for them (5 tokens of 5 responses, largest -1e+04 at row 17)" in found.summary
+    assert (
+        "a placeholder stands for them (placeholder: 5 tokens of 5 responses, largest -1e+04 at row 17)"
+        in found.summary
+    )
     assert "top-p" not in found.summary
     only_sums = engine(-0.1 * L, L, 0 * L, tokens=TokenDigest(cause="nucleus", sampler=False))["mismatch"]
     assert "nucleus" not in only_sums.summary

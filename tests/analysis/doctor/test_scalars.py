@@ -1,0 +1,86 @@
+"""The checks of scalars find what they mean, under the names of several trainers, and keep quiet otherwise."""
+
+import json
+
+import numpy as np
+import pytest
+
+from analysis.doctor.examine import examine
+from analysis.doctor.scalars import ON_SCALARS, records
+
+
+def found(path, **series):
+    """Write metrics (a name's "__" stands for "/") and return the findings of the checks of scalars, by name."""
+    n = len(next(iter(series.values())))
+    names = {name: name.replace("__", "/") for name in series}
+    lines = [
+        {"phase": "train", "rollout": i, "step": i} | {f"imported/{names[k]}": float(v[i]) for k, v in series.items()}
+        for i in range(n)
+    ]
+    path.mkdir(exist_ok=True)
+    (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return {a.id: a for a in examine(path).findings if a.id in ON_SCALARS}
+
+
+RNG = np.random.default_rng(0)
+WAVE = 1 + 0.05 * RNG.standard_normal(12)
+FLAT = 0.011 * WAVE
+RISING = np.linspace(0.011, 0.03, 12)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "series"),
+    [
+        ("weight_scale", {"train__ois": np.full(12, 8.0)}),
+        ("weight_scale", {"sampling__importance_sampling_ratio__mean": 2.5 * WAVE,
+                          "sampling__importance_sampling_ratio__max": np.full(12, 2.0)}),
+        ("same_ratio", {"ois": WAVE, "tis": WAVE}),
+        ("weight_product", {"sampling_importance_ratio": 0.06 * WAVE, "token_mult_prob_error": 0.03 * WAVE + 1,
+                            "probs_ratio": np.full(12, 1.0001)}),
+        ("mismatch_trend", {"train__train_rollout_logprob_abs_diff": RISING}),
+        ("mismatch_trend", {"sampling__sampling_logp_difference__mean": np.where(np.arange(12) < 2, 0.01, 0.3)}),
+        ("mismatch_trend", {"rollout_corr__kl": -RISING}),
+        ("mismatch_trend", {"mismatch_kl__all__mean": RISING}),
+        ("truncation_count", {"response_length__clip_ratio": np.arange(1, 13) % 3 / 64 + 1 / 64,
+                              "response_length__max": 900 + np.arange(12)}),
+    ],
+)  # fmt: skip
+def test_what_scalars_show_is_found(tmp_path, wanted, series):
+    assert set(found(tmp_path, **series)) == {wanted}
+
+
+@pytest.mark.parametrize(
+    "series",
+    [
+        {"train__train_rollout_logprob_abs_diff": FLAT},
+        {"ois": WAVE, "tis": WAVE * np.where(np.arange(12) == 5, 1.001, 1)},
+        {"ois": np.ones(12), "tis": np.ones(12)},  # no mismatch: both are 1
+        {"sampling_importance_ratio": 0.06 * WAVE, "token_mult_prob_error": 3 * WAVE},  # the tokens differ too
+        {"sampling_importance_ratio": 0.9 * WAVE, "token_mult_prob_error": 0.03 * WAVE + 1},
+        {"sampling__importance_sampling_ratio__mean": WAVE, "sampling__importance_sampling_ratio__max": np.full(12, 2)},
+        {"response_length__clip_ratio": np.full(12, 0.25), "response_length__max": np.full(12, 3072)},
+        {"response_length__clip_ratio": np.arange(12) % 3 / 64, "response_length__max": 900 + np.arange(12)},
+        {"response_length__clip_ratio": 0.1 * WAVE, "response_length__max": 900 + np.arange(12)},
+        {"entropy": RISING},
+    ],
+)
+def test_sound_scalars_are_not_blamed(tmp_path, series):
+    assert not found(tmp_path, **series)
+
+
+def test_a_jump_says_since_when_and_what_the_largest_weight_does(tmp_path):
+    late = np.arange(12) >= 2
+    answer = found(
+        tmp_path,
+        sampling__sampling_logp_difference__mean=np.where(late, 0.25, 0.015) * WAVE,
+        sampling__importance_sampling_ratio__max=np.where(late, 3e-5, 1.4),
+    )["mismatch_trend"]
+    assert answer.since == 2
+    assert "jumps from 0.01" in answer.summary
+    assert "every response is masked, the gradient is 0" in answer.summary
+
+
+def test_verls_ppo_kl_is_not_quoted_as_a_kl_to_the_reference(tmp_path):
+    found(tmp_path, actor__ppo_kl=RISING, entropy=WAVE)
+    assert "actor/ppo_kl" not in records(tmp_path)[0]
+    assert "entropy" in records(tmp_path)[0]
