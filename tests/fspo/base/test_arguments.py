@@ -157,7 +157,10 @@ CASES: dict[Any, tuple[dict[str, Any], dict[str, list[Any]]]] = {
         ROWS,
         {"n": [[0.0] * 3, [1.0] * 2], "A": [[INF] * 3, [NAN] * 3], "S": [["x"] * 3], "rate": ["bnad"], "rule": [KL]},
     ),
-    rules.scaled: ({"rule": FSPO, "factor": 2.0}, {"factor": [*NO_SCALE, [1.0, 2.0]], "rule": []}),
+    rules.scaled: (
+        {"rule": FSPO, "factor": 2.0, "above": 3.0},
+        {"factor": [*NO_SCALE, [1.0, 2.0]], "above": [*NO_SCALE, [1.0, 2.0]]},
+    ),
     rules.calibrate: (
         ROWS | {"target": 0.5},
         {"n": [[0.0] * 3], "S": [[0.0] * 3, [NAN] * 3], "target": NO_SHARE, "rule": [KL, preset("none").rule]},
