@@ -1,4 +1,4 @@
-"""Read what a run of the record wrote, as arrays by place: logs, metrics, weights, tables and verdicts of checks."""
+"""Read what a run of the record wrote, as arrays by place: logs, metrics, weights, tables and the doctor's answers."""
 
 from __future__ import annotations
 
@@ -111,14 +111,4 @@ def read_analysis(place: str, run: Path) -> Values:
             out |= _table(name, pyarrow.csv.read_csv(path))
         elif path.suffix == ".json":
             out |= read_json(name, json.loads(path.read_text()))
-    return out
-
-
-def read_proofs(path: Path) -> Values:
-    """Verdicts, margins, p values and controls by statement, method and name."""
-    out: Values = {}
-    for row in json.loads(path.read_text())["rows"]:
-        place = f"proofs/{row['id']}/{row['method']}: {row['name'].replace('/', '|')}"
-        kept = {k: v for k, v in row.items() if k in ("verdict", "margin", "unit", "p_value", "controls", "parameters")}
-        out |= read_json(place, kept)
     return out

@@ -20,7 +20,7 @@ def part(recorded, *starts):
 
 def check(recorded, values):
     assert recorded
-    differences, _ = record.compare(recorded, values)
+    differences = record.compare(recorded, values)
     assert not differences, f"{len(differences)} of {len(recorded)} differ:\n" + "\n".join(differences[:20])
 
 
@@ -45,8 +45,8 @@ def test_short_training_runs(recorded, tmp_path):
 COLUMN = np.array([0.5, np.nan, -2.0, np.inf])
 
 
-def compared(old, new, place="logs/fspo/numbers/estimate", new_place=None):
-    return record.compare({place: record.summary(old)}, {new_place or place: new})[0]
+def compared(old, new, place="logs/fspo/numbers/estimate"):
+    return record.compare({place: record.summary(old)}, {place: new})
 
 
 def test_summary_by_hand():
@@ -82,21 +82,9 @@ def test_text_is_compared():
     assert len(compared(np.array(["a"]), np.array(["c"]))) == 1
 
 
-def test_what_is_renamed_is_still_compared(monkeypatch):
-    monkeypatch.setattr(record, "RENAMED", {"numbers": "lre_by_bin", "*/estimate": "value"})
-    new_place = "logs/fspo/lre_by_bin/value"
-    assert compared(COLUMN, COLUMN, new_place=new_place) == []
-    assert len(compared(COLUMN, COLUMN + 1, new_place=new_place)) == 1
-    assert compared(COLUMN, COLUMN) == ["logs/fspo/numbers/estimate: missing"]
-
-
-def test_a_declared_difference_is_a_remark(monkeypatch):
-    monkeypatch.setattr(record, "CHANGED", {"*/numbers/estimate": "was wrong"})
-    differences, remarks = record.compare(
-        {"logs/fspo/numbers/estimate": record.summary(COLUMN)}, {"logs/fspo/numbers/estimate": COLUMN + 1}
-    )
-    assert differences == []
-    assert remarks == ["1 differ as declared: */numbers/estimate: was wrong"]
+def test_what_is_missing_or_new_is_told():
+    old = {"logs/a/b/c": record.summary(COLUMN)}
+    assert record.compare(old, {"logs/a/b/d": COLUMN}) == ["logs/a/b/c: missing", "logs/a/b/d: new"]
 
 
 def test_the_committed_logs_name_no_machine():
