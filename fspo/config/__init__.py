@@ -5,11 +5,13 @@ is declared with its option. When a dataclass is made, it checks these ranges an
 other.
 """
 
-from fspo.config.groups import BatchConfig, EvalConfig, OptimConfig, TaskConfig
+from fspo.config.batch import BatchConfig
 from fspo.config.log import LogConfig, ScoreConfig
 from fspo.config.model import Dtype, LoraOptions, ModelConfig, WarmupConfig
+from fspo.config.optimizer import OptimConfig
 from fspo.config.rule import CorrectionConfig, ObjectiveConfig, RuleConfig
 from fspo.config.sampling import ENGINES, Engine, Precision, SamplingConfig
+from fspo.config.task import EvalConfig, TaskConfig
 from fspo.config.train import TrainConfig
 
 __all__ = [

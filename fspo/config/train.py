@@ -6,12 +6,14 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 
 from fspo.base.errors import UserError
-from fspo.config.groups import BatchConfig, EvalConfig, OptimConfig, TaskConfig
+from fspo.config.batch import BatchConfig
 from fspo.config.log import LogConfig
 from fspo.config.model import ModelConfig, WarmupConfig
+from fspo.config.optimizer import OptimConfig
 from fspo.config.ranges import SEEDS, check_ranges, number
 from fspo.config.rule import CorrectionConfig, RuleConfig
 from fspo.config.sampling import SamplingConfig
+from fspo.config.task import EvalConfig, TaskConfig
 from fspo.rules import check_ratios
 from fspo.rules.gone import GONE_PARTS
 

@@ -24,7 +24,7 @@ from fspo.base.files import write_text
 from fspo.base.processes import end_with_parent
 from fspo.gradlog.metrics_file import MetricsFile
 from fspo.gradlog.run_folder import MODEL
-from fspo.train.claim import mark
+from fspo.train.folder_owner import mark
 
 
 def environment() -> dict[str, str]:

@@ -35,7 +35,7 @@ from fspo.rules.online import OnlineRule
 from fspo.tasks import Task, make_task
 from fspo.train import checkpoint, guard
 from fspo.train.checkpoint import TrainState
-from fspo.train.claim import claim_folder, release_folder, save_config, whole_until
+from fspo.train.folder_owner import claim_folder, release_folder, save_config, whole_until
 from fspo.train.held_out import evaluate
 from fspo.train.launch import check_passes, load_policy, make_accelerator
 from fspo.train.metrics import add_update

@@ -13,7 +13,7 @@ from fspo.base.errors import UserError
 from fspo.rules import DriftStats
 from fspo.train import checkpoint
 from fspo.train.checkpoint import TrainState
-from fspo.train.claim import clean
+from fspo.train.folder_owner import clean
 
 
 def trained(seed: int = 0, dtype: torch.dtype = torch.float32) -> tuple[torch.nn.Module, torch.optim.AdamW]:

@@ -9,7 +9,7 @@ from fspo.base.errors import UserError
 from fspo.gradlog import read_log
 from fspo.gradlog.metrics_file import MetricsFile
 from fspo.train.checkpoint import list_checkpoints
-from fspo.train.claim import mark
+from fspo.train.folder_owner import mark
 
 # A lagged drift and a correction: more state to get wrong.
 ARGUMENTS = [

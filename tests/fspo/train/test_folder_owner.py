@@ -24,7 +24,7 @@ from tests.fspo.train.test_train_cli import arguments
 HOLD = """
 import sys
 from pathlib import Path
-from fspo.train.claim import _lock
+from fspo.train.folder_owner import _lock
 _lock(Path(sys.argv[1]))
 print("held", flush=True)
 sys.stdin.read()
