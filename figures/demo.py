@@ -1,22 +1,19 @@
-"""The command ``fspo demo``: simulate one healthy training run and one with a defect, analyse their logs, and write a
-report with the doctor's diagnosis.
+"""The command ``fspo demo``: simulate a sound training run and a faulty one, analyse their logs, and write a report
+with the doctor's diagnosis.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from fspo.base.command_line import CommandParser
 from fspo.base.errors import run_cli
 
-SICK = "old_recomputed"
-"""Defect of the sick run, a key of `analysis.doctor.planted.DEFECTS`: its trainer computes the old log-probabilities
-again at each update.
-"""
-ROLLOUTS, SEED = 6, 0
+DEFECT = "old_recomputed"
+"""Defect of the faulty run, a check of the doctor: its trainer computes the old log-probs again at each update."""
+ROLLOUTS, UPDATES, PROMPTS, GROUP, SEED = 6, 8, 32, 8, 0
 MARK = "demo.json"
 """File that marks a folder as written by ``fspo demo``, which may then replace the folder's runs."""
 FIGURES = ("acceptance_by_length", "variance_scaling")
@@ -26,7 +23,7 @@ def build_parser() -> CommandParser:
     """Return the parser of ``fspo demo``."""
     parser = CommandParser(
         prog="fspo demo",
-        description="Simulate two runs, one healthy and one sick; analyse them, ask the doctor and write a report.",
+        description="Simulate two runs, a sound and a faulty one; analyse them, ask the doctor and write a report.",
         examples="examples:\n  fspo demo\n  fspo demo --output out/demo --open\n",
     )
     parser.add_argument("--output", type=str, default="out/demo", help="folder of the runs and of report.html")
@@ -34,8 +31,50 @@ def build_parser() -> CommandParser:
     return parser
 
 
+def simulate(run: Path, *, recomputed: bool) -> None:
+    """Simulate a run of the rule fspo and write its gradient log.
+
+    Each token's log-ratio is a random walk: an update adds a normal step of mean -sigma^2 / 2, so that E[e^S] = 1 at
+    first use, and raises S of each response that it trains on in proportion to A. With ``recomputed`` the old
+    log-probs are taken again at each update.
+    """
+    import numpy as np
+
+    from fspo.advantages import advantages
+    from fspo.gradlog import GradLogWriter
+    from fspo.rules import preset, token_k3
+
+    rng, rule, n, sigma = np.random.default_rng(SEED), preset("fspo").rule, PROMPTS * GROUP, 0.008
+    writer = GradLogWriter(run, metadata={"rule": rule.to_dict(), "seed": SEED, "aggregation": "response"})
+    prompt, minibatches = np.repeat(np.arange(PROMPTS), GROUP), UPDATES // 2
+    for rollout in range(ROLLOUTS):
+        level = rng.uniform(np.log(16), np.log(512), PROMPTS)[prompt]
+        length = np.maximum(np.round(np.exp(level + 0.3 * rng.standard_normal(n))), 2).astype(int)
+        reward = (rng.random(n) < rng.beta(1, 1, PROMPTS)[prompt]).astype(float)
+        A = advantages(reward, prompt, "grpo")[0]
+        starts = np.cumsum(length) - length
+        walk = np.zeros(int(length.sum()))
+        old = walk.copy()
+        for update in range(UPDATES):
+            old = walk.copy() if recomputed else old
+            at = np.flatnonzero(prompt * minibatches // PROMPTS == update % minibatches)
+            s = walk - old
+            S, square, k3 = (np.add.reduceat(x, starts)[at] for x in (s, s**2, token_k3(s)))
+            done, step = rule.apply(S, length[at].astype(float), A[at]), rollout * UPDATES + update
+            rows = {"rollout": rollout, "step": step, "updates_since_rollout": update, "phase": "train"}
+            rows |= {"times_used": update // minibatches, "prompt_id": prompt[at], "response_id": rollout * n + at}
+            rows |= {"length": length[at], "reward": reward[at], "advantage": A[at], "rule": rule.label}
+            rows |= {"log_ratio": S, "sum_sq_log_ratio": square, "k3_sum": k3, "band_accept": done.in_band}
+            writer.append(rows | {name: getattr(done, name) for name in ("lo", "hi", "side", "multiplier", "weight")})
+            walk += sigma * rng.standard_normal(len(walk)) - sigma**2 / 2
+            pull = np.zeros(n)
+            pull[at] = 0.02 * A[at] / length[at]
+            walk += np.repeat(pull, length)
+        writer.flush(rollout)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Simulate a healthy run and one with a defect, analyse both, let the doctor examine them, write the report and
+    """Simulate a sound run and a faulty one, analyse both, let the doctor examine them, write the report and
     print its path.
     """
     args = build_parser().parse_args(arguments)
@@ -44,7 +83,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     import json
     import shutil
 
-    from analysis.doctor.planted import DEFECTS, Plan, write_run
     from analysis.options import Options
     from analysis.run import analyse_runs
     from figures.page.command import show, write
@@ -53,11 +91,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     folder = Path(args.output)
     refuse_foreign(folder, {MARK: '"defect"'}, "fspo demo", "--output")
-    write_text(folder / MARK, json.dumps({"seed": SEED, "defect": SICK}) + "\n")
-    runs = [folder / "healthy", folder / "sick"]
-    for run, plan in zip(runs, (Plan(), DEFECTS[SICK]), strict=True):
+    write_text(folder / MARK, json.dumps({"seed": SEED, "defect": DEFECT}) + "\n")
+    runs = [folder / "sound", folder / "faulty"]
+    for run in runs:
         shutil.rmtree(run, ignore_errors=True)
-        write_run(run, replace(plan, rollouts=ROLLOUTS), SEED)
+        simulate(run, recomputed=run.name == "faulty")
     analyse_runs(runs, Options(rules=COMPARED, targets=(0.85, 0.95), draws=2))
     page = folder / "report.html"
     print(*write(runs, page, FIGURES), f"report: {page}", sep="\n")

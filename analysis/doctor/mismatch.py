@@ -218,7 +218,7 @@ class Mismatch:
             )
             since = min(r for r, _, _ in carriers)
         elif broken := self._broken(line):
-            since = min(broken[1], line.since() if line.since() is not None else broken[1])
+            since = broken[1] if since is None else min(broken[1], since)
             what = f"{broken[0]} (mean of the weight {1 + mean:.3g}, law 1)"
             fix = (
                 "let the sampler return processed log-probabilities of the tokens that it drew (temperature and top-p "

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from analysis.doctor.findings import Answer, Evidence, Severity, clear, found, not_checked
+from analysis.doctor.line import rises
 from analysis.doctor.patient import Floats, Patient
 from analysis.importing.names import FOREIGN
 from fspo.gradlog.metrics_file import MetricsFile
@@ -139,7 +140,7 @@ def mismatch_trend(p: Patient) -> Answer:
         x = np.abs(values[:, 1])
         at = next((k for k in range(2, len(x) - 2) if x[k:].min() > JUMP * x[:k].max() > 0), None)
         before, after = (x[:at].mean(), x[at:].mean()) if at else (x[: len(x) // 4].mean(), x[-(len(x) // 4) :].mean())
-        if at is None and not (len(x) >= LINES and after > 1.5 * before and _rises(x)):
+        if at is None and not (len(x) >= LINES and after > 1.5 * before and rises(x)):
             continue
         evidence = [Evidence(f"{_shown(label)} {when}", float(v)) for when, v in (("before", before), ("after", after))]
         text = f"{_shown(label)} {'jumps' if at else 'rises'} from {before:.3g} to {after:.3g}"
@@ -158,13 +159,6 @@ def mismatch_trend(p: Patient) -> Answer:
             since=int(values[at, 0]) if at and math.isfinite(values[at, 0]) else None,
         )
     return clear(name, "the difference of trainer's and sampler's log-probs neither jumps nor rises")
-
-
-def _rises(x: Floats) -> bool:
-    from scipy.stats import kendalltau
-
-    trend = kendalltau(np.arange(len(x)), x)
-    return bool(trend.statistic > 0 and trend.pvalue < 1e-3)
 
 
 def truncation_count(p: Patient) -> Answer:

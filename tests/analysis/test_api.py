@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 
 import fspo
-from analysis.doctor.planted import DEFECTS, write_run
 from analysis.tables.files import TABLES
+from tests.analysis.doctor.planted import DEFECTS, write_run
 
 
 def responses(rows: int = 1024) -> pd.DataFrame:

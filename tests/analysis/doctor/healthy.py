@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from analysis.doctor.planted import clip_columns
 from fspo.advantages import advantages
 from fspo.gradlog import GradLogWriter
 from fspo.rules import PRESETS, Preset, preset, token_k3
+from tests.analysis.doctor.planted import clip_columns
 
 KINDS, TOKENS = 6, 12
 """Number of kinds of prompts in a simulated run; number of tokens in its vocabulary, of which token 0 ends a

@@ -20,12 +20,12 @@ from analysis.__main__ import main
 from analysis.doctor.doctor import CHECKS, ON_KEPT_ROWS, Doctor
 from analysis.doctor.examine import examine
 from analysis.doctor.findings import Severity
-from analysis.doctor.planted import DEFECTS, Plan, write_run
 from fspo.base.errors import UserError
 from fspo.base.options import option_names
 from fspo.config import TrainConfig
 from fspo.gradlog import GradLogWriter, read_log
 from fspo.rules import preset
+from tests.analysis.doctor.planted import DEFECTS, Plan, write_run
 
 ALSO = {
     # a band far too narrow for the drift accepts little, and the long responses' weights spread; nothing else may show

@@ -13,13 +13,13 @@ from analysis.doctor.findings import Severity
 from analysis.doctor.laws import LEVEL, TESTS, Laws
 from analysis.doctor.line import Line
 from analysis.doctor.mismatch import Mismatch
-from analysis.doctor.planted import Plan, write_run
 from analysis.doctor.tokens import TokenLaw
 from analysis.log.copies import find_copies
 from analysis.stats.anytime import AnytimeMean, stakes
 from fspo.gradlog import GradLogWriter, read_log
 from tests.analysis.doctor.log_changes import add, after, kept, rewritten, zeroed
 from tests.analysis.doctor.made import findings, rows_of
+from tests.analysis.doctor.planted import Plan, write_run
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import pytest
 
 from analysis.doctor.command import main
 from analysis.doctor.findings import SCHEMA_VERSION
-from analysis.doctor.planted import DEFECTS, Plan, write_run
+from tests.analysis.doctor.planted import DEFECTS, Plan, write_run
 
 SCHEMA = json.loads(files("analysis.doctor").joinpath("doctor.schema.json").read_text())
 TYPES = {"object": dict, "array": list, "string": str, "integer": int, "number": (int, float), "null": type(None)}

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from analysis.doctor.planted import Plan, write_run
 from analysis.log.copies import find_copies
 from analysis.log.rows import numbered
 from analysis.run import Options, analyse_runs
@@ -11,6 +10,7 @@ from analysis.tables.files import read_tables
 from fspo.base.errors import UserError
 from fspo.gradlog import GradLogWriter, read_log
 from fspo.gradlog.run_folder import GRADLOG
+from tests.analysis.doctor.planted import Plan, write_run
 
 FEW = Options(rules=("rloo", "fspo"), targets=(0.85,), draws=2)
 
