@@ -11,17 +11,18 @@ from typing import Any
 import numpy as np
 import tiny_run
 import torch
+from tiny_updates import move
 
 from fspo.rollouts.batches import RolloutBatch, plan_minibatches
 from fspo.rollouts.counts import Counts
 
 
 def recorded(groups: int = 6, size: int = 4) -> RolloutBatch:
-    """Responses and rewards from a fixed generator; one group without advantage."""
+    """Responses and rewards from a fixed generator; one without advantage, so that a process has a dummy."""
     draw = np.random.default_rng(5)
     n = groups * size
     advantages = draw.standard_normal(n)
-    advantages[:size] = 0.0
+    advantages[:1] = 0.0
     prompts = [draw.integers(2, 24, 4 + i // size) for i in range(n)]
     responses = [draw.integers(2, 24, draw.integers(1, 20)) for _ in range(n)]
     return RolloutBatch(
@@ -43,6 +44,8 @@ def recorded(groups: int = 6, size: int = 4) -> RolloutBatch:
 def main(folder: Path, name: str, dtype: str, *arguments: str) -> None:
     net = tiny_run.model(dtype=getattr(torch, dtype), layers=2)
     trainer: Any = tiny_run.trainer(folder / name, "--log.score_minibatches", "[1,2]", *arguments, net=net)
+    if trainer.config.rule.kl_coef:  # the policy has left its reference
+        move(net)
     batch, counts, gradients = recorded(), Counts(), []
     minibatches = [trainer.shards(batch, rows) for rows in plan_minibatches(batch, 2, 0)]
 

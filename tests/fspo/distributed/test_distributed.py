@@ -31,6 +31,7 @@ SLOW_STEPS = ["--optim.learning_rate", "3e-4", "--optim.warmup_updates", "0"]
 CASES = {
     "float64": [
         *("--rule.preset", "fspo-kl", "--rule.adapt", "range", "--rule.target", "0.7", "--batch.tokens", "100"),
+        *("--rule.kl_coef", "0.1"),
         *("--correction.preset", "engine-sqrt", "--correction.weight", "geometric"),
         *("--correction.range_lo", "2", "--correction.range_hi", "2"),
         *SLOW_STEPS,

@@ -175,6 +175,10 @@ def test_exponent_cap_and_extremes():
     applied = RULES["truncate"].apply(np.array([-1e4]), np.array([4]), np.array([-1.0]))
     assert applied.clipped_weight[0] == pytest.approx(math.exp(-0.06))
     assert applied.multiplier[0] == pytest.approx(math.exp(80))
+    # a response is capped by its own S, not by the edge that holds it: an edge of .06, then one of 30
+    assert RULES["truncate"].apply(np.array([25.0]), np.array([4]), np.array([1.0])).capped.all()
+    far = Rule("fixed", 0.2, math.exp(30) - 1).apply(np.array([19.0, 35.0]), np.array([4, 4]), np.array([1.0, 1.0]))
+    assert far.capped.tolist() == [False, True]
     # S above the cap and held at an edge below it: M w is the edge's weight, so M = exp(.06 - 20)
     applied = RULES["truncate"].apply(np.array([60.0]), np.array([4]), np.array([1.0]))
     assert applied.multiplier[0] == pytest.approx(math.exp(0.06 - 20))

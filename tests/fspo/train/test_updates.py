@@ -54,15 +54,18 @@ def test_first_update_takes_no_second_pass_over_responses_without_gradient(tmp_p
             np.testing.assert_array_equal(values, other.rows[name])
 
 
-def plain_loss(model: Any, before: Any, batch: RolloutBatch, preset: str, kl: float = 0.0) -> torch.Tensor:
+def plain_loss(
+    model: Any, before: Any, batch: RolloutBatch, preset: str, kl: float = 0.0, reference: Any = None
+) -> torch.Tensor:
     """The loss of the whole batch, one response at a time, in the form in which each rule's paper writes it."""
     counts, references = [], []
     for prompt, response in zip(batch.prompts, batch.responses, strict=True):
         new = log_probs(model, prompt, response)
         with torch.no_grad():
             old = log_probs(before, prompt, response)
+            known = log_probs(reference or before, prompt, response)
         counts.append(new - old)
-        references.append(old - new)  # the reference is the model before
+        references.append(known - new)
     tokens = torch.cat([s.detach() for s in counts])
     k3 = float((tokens.exp() - 1 - tokens).mean())
     terms = []
@@ -92,11 +95,15 @@ def plain_loss(model: Any, before: Any, batch: RolloutBatch, preset: str, kl: fl
     ("preset", "kl"), [("rloo", 0.0), ("gspo", 0.0), ("fspo", 0.0), ("fspo-kl", 0.0), ("grpo", 0.0), ("fspo", 0.1)]
 )
 def test_gradient_equals_autograd_on_the_whole_minibatch(tmp_path: Path, preset: str, kl: float) -> None:
+    """With a KL term the policy has left the reference before the rollout."""
     net = tiny_run.model(dtype=torch.float64)
+    reference = copy.deepcopy(net)
     options = ["--rule.preset", preset, "--rule.kl_coef", str(kl)]
     if preset == "grpo":  # its token mean leaves little to tell apart with small counts
         options += ["--rule.advantage", "dr_grpo"]
     trainer = tiny_run.trainer(tmp_path / "run", *options, net=net)
+    if kl:
+        move(net, 0.02, seed=2)
     batch = rollout(trainer)
     rows = np.arange(len(batch))
     before = copy.deepcopy(net)
@@ -112,11 +119,12 @@ def test_gradient_equals_autograd_on_the_whole_minibatch(tmp_path: Path, preset:
         records = trainer.updater.accumulate(parts, stats)
         found[tokens] = gradients(net)
     assert len(shards[60]) > len(shards[300]) >= len(shards[100_000])
+    np.testing.assert_array_equal(trainer.updater.global_rows(records[::-1])[1], batch.lengths)  # in the rows' order
     side = np.concatenate([r.rows["cut_low"] + r.rows["cut_high"] for r in records])
     count = np.concatenate([r.rows["count"] for r in records])
     assert 0 < side.sum() < count.sum()  # some cut, some kept
     net.zero_grad()
-    plain_loss(net, before, batch, preset, kl).backward()
+    plain_loss(net, before, batch, preset, kl, reference).backward()
     expected = gradients(net)
     for value in found.values():
         torch.testing.assert_close(value, expected, rtol=1e-9, atol=1e-9 * float(expected.abs().max()))
