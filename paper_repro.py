@@ -49,7 +49,7 @@ class Reproduction:
         from analysis.claims.verdicts import judge, write_claims
         from proofs_check.report import check_output
 
-        if self.root.parent.is_file():
+        if self.root.parent.exists() and not self.root.parent.is_dir():
             raise UserError(f"--output {self.root.parent} is a file: name a folder")
         if self.root.exists() and any(self.root.iterdir()) and not {"stages", "checks"} & set(os.listdir(self.root)):
             raise UserError(f"{self.root} holds files, and none that fspo reproduce wrote: name another --output")

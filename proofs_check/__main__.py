@@ -45,11 +45,14 @@ def run_suite(
     """
     from tqdm import tqdm
 
+    from fspo.base.files import writing
     from proofs_check.frame import exit_status
     from proofs_check.report import check_output, write_report
     from proofs_check.run import run_checks
 
     check_output(out)
+    with writing(out):  # before the checks, which take minutes
+        out.mkdir(parents=True, exist_ok=True)
     start = time.perf_counter()
     with tqdm(total=len(checks), unit="check", disable=not progress, file=sys.stderr) as bar:
 

@@ -137,6 +137,7 @@ sweep none --bins 0 -> bins
 sweep none --only [nothing] -> nothing
 proofs --out file -> is a file: name a folder
 proofs --out foreign-checks -> did not write it, so it is not overwritten
+proofs --out /dev/null/x -> cannot write /dev/null/x: Not a directory
 proofs --out full -> name a new or an empty folder
 proofs --seed -1 -> seed
 proofs --only T99 -> T99
@@ -159,6 +160,7 @@ repro --target .nan -> target
 repro --rollouts 0 -> unrecognized arguments: --rollouts 0
 repro --width a3 -> a3
 repro --output file -> is a file: name a folder
+repro --output /dev/null -> is a file: name a folder
 repro --output foreign-repro -> none that fspo reproduce wrote
 repro --preset slow -> 'quick'
 repro --jbos 2 -> did you mean --jobs?
@@ -295,6 +297,7 @@ def test_a_wrong_file(text: str, message: str, tmp_path: Path, capsys: pytest.Ca
 @pytest.mark.parametrize(
     ("code", "said", "status"),
     [
+        ("open('/nowhere/a\\nb')", "error: /nowhere/a b: No such file", 2),
         ("open('/nowhere/x')", "error: /nowhere/x: No such file or directory: check the path\n", 2),
         ("open('a' * 300)", "File name too long: give a shorter name\n", 2),
         ("print('x' * 10**6)", "error: the output: No space left on device: make room", 2),

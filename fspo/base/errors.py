@@ -101,7 +101,7 @@ def run_cli(main: Callable[[], int | None]) -> NoReturn:
         if os.environ.get("FSPO_TRACEBACK") == "1":
             raise
         said, status = in_one_line(error)
-        print(f"error: {said}", file=sys.stderr)
+        print("error:", " ".join(said.splitlines()), file=sys.stderr)
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
