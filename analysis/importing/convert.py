@@ -84,16 +84,13 @@ def choose_columns(available: Collection[str], given: Mapping[str, str] | None =
         chosen[ours] = present[canonical(theirs)]
     taken = {theirs for ours, theirs in chosen.items() if ours in TOKENS}
     known = dict(COLUMNS)
-    if "logp_prox" in present:  # AReaL's logprobs are the engine's
-        known["sampler"], known["new"] = (*COLUMNS["sampler"], "logprobs"), ("new_logprobs",)
-    elif "weight_versions" in present:  # slime's log_probs are the old policy's
-        known["old"] = (*COLUMNS["old"], "log_probs")
-        known["new"] = ("new_logprobs",)
+    if {"logp_prox", "weight_versions"} & present.keys():  # AReaL's logprobs are the engine's, slime's the old policy's
+        role = "sampler" if "logp_prox" in present else "old"
+        known |= {role: (*COLUMNS[role], "logprobs"), "new": ("new_logprobs",)}
     for ours, aliases in known.items():
         if ours not in chosen:
             found = (present.get(canonical(alias)) for alias in aliases)
-            hit = next((name for name in found if name and name not in taken), None)
-            if hit is not None:
+            if hit := next((name for name in found if name and name not in taken), None):
                 chosen[ours] = hit
                 taken.add(hit)
     if "length" in chosen or not {"total_length", "prompt_length"} <= chosen.keys():
@@ -176,7 +173,7 @@ class Converter:
         rows["response_id"] = got["response_id"].ids() if "response_id" in got else numbers
         if "phase" in got:
             rows["phase"] = [phase or "train" for phase in got["phase"].texts()]
-        rows["advantage"] = self._advantage(columns, n)
+        rows["advantage"] = columns.means("advantage") if "advantage" in got else np.full(n, np.nan)
         rows |= {"reward": columns.sums("reward")} if "reward" in got else {}
         rows |= {"entropy": columns.means("entropy")} if "entropy" in got else {}
         rows |= {name: column(name) for name in ("truncated", *COPIED) if name in got and name not in rows}
@@ -194,14 +191,6 @@ class Converter:
     def makes_advantages(self) -> bool:
         """Whether the table has rewards and groups, but no advantages. Right only after the first chunk."""
         return "advantage" not in self.kinds and "reward" in self.kinds and self.grouped
-
-    def complete(self, frame: pd.DataFrame) -> pd.DataFrame:
-        """Return all rows with advantages: of the table, else of the rewards of groups, else 0."""
-        if self.makes_advantages:
-            frame["advantage"] = group_advantages(frame, self.estimator)
-        elif "advantage" not in self.kinds:
-            frame["advantage"] = 0.0
-        return frame
 
     def _lengths(self, columns: ChunkColumns, n: int) -> Floats:
         """Return the lengths from a column, or the total less the prompt's; 0: unknown.
@@ -237,11 +226,6 @@ class Converter:
             order = slice(None, None, -1) if name == "behaviour_version" else slice(None)
             version[row[order]] = flat[order]
         return version * (self.options.updates_per_rollout if columns.chosen[name].lower() in ROLLOUT_VERSIONS else 1)
-
-    def _advantage(self, columns: ChunkColumns, n: int) -> Floats:
-        if "advantage" not in columns.values:
-            return np.full(n, np.nan)
-        return columns.means("advantage")
 
     def _tokens(self, columns: ChunkColumns, n: int, first: np.ndarray) -> dict[str, Any]:
         """Compute each response's log-ratios and, from lists, its length and the sums of squares and of k3 over tokens.
@@ -281,13 +265,13 @@ class Converter:
                 self.watch.add(lists[base], lists[against], row, columns.ids)
         total = sums | {name: np.bincount(row, flat, n).astype(np.float64) for name, flat in lists.items()}
         for ratio, terms in _terms(total).items():
-            signs = dict(terms)
-            nowhere = ratio != "total" and signs.keys() == {"new", "sampler"}  # known at the first update only
+            # without old log-probabilities only the total is known after the first update
+            told = first | (ratio == "total" or {name for name, _ in terms} != {"new", "sampler"})
             names = RATIO_COLUMNS[ratio]
-            S = np.where(first | (not nowhere), sum(sign * total[name] for name, sign in terms), np.nan)
+            S = np.where(told, sum(sign * total[name] for name, sign in terms), np.nan)
             out |= {names.log_ratio: S} if names.log_ratio else {}
-            if signs.keys() <= lists.keys():
-                s = np.where((first | (not nowhere))[row], sum(sign * lists[name] for name, sign in terms), np.nan)
+            if {name for name, _ in terms} <= lists.keys():
+                s = np.where(told[row], sum(sign * lists[name] for name, sign in terms), np.nan)
                 out |= {column: np.bincount(row, values, n) for column, values in (
                     (names.sum_sq, s * s), (names.k3_sum, token_k3(s)))}  # fmt: skip
                 if self.options.tokens and (column := _TOKEN_LISTS.get(ratio)):
@@ -314,9 +298,9 @@ class Converter:
 
     def _weights(self, columns: ChunkColumns) -> None:
         """Note the tokens' weights of a correction that have no number, and those above 2, the usual cap."""
-        flat, row = (
-            columns.kept("token_weights") if columns.is_list("token_weights") else (np.zeros(0), np.zeros(0, np.int64))
-        )
+        if not columns.is_list("token_weights"):
+            return
+        flat, row = columns.kept("token_weights")
         for what, one in (
             ("no number: an overflow, which a mask of 0 turns into NaN", ~np.isfinite(flat)),
             ("a weight above 2, the usual cap", flat > 2),

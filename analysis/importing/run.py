@@ -10,7 +10,14 @@ from typing import Any, cast, get_args
 import numpy as np
 
 from analysis.importing.chunk import TOKENS
-from analysis.importing.convert import Converter, ImportOptions, choose_columns, typed_columns, undecided
+from analysis.importing.convert import (
+    Converter,
+    ImportOptions,
+    choose_columns,
+    group_advantages,
+    typed_columns,
+    undecided,
+)
 from analysis.importing.names import COLUMNS, canonical, is_log_probability, role_of
 from analysis.importing.report import Report
 from analysis.importing.scalars import NO_STEP, import_scalars
@@ -105,7 +112,7 @@ def _import_table(
         known = {canonical(alias) for alias in COLUMNS[role]}
         if role not in options.columns and canonical(theirs) not in known and role_of(theirs) == role:
             convert.notes[f"{theirs} is read as log-probabilities of role {role!r}, by the words of its name"] = None
-    frame = convert.complete(pd.concat(frames, ignore_index=True))
+    frame = pd.concat(frames, ignore_index=True)
     metadata: dict[str, Any] = {"imported_from": report.source}
     if rule is not None:
         metadata["rule"] = rule.to_dict()
@@ -113,7 +120,9 @@ def _import_table(
     if options.aggregation is not None:
         metadata["aggregation"] = options.aggregation
     if "advantage" not in convert.kinds:
-        metadata["advantage"] = convert.estimator if convert.makes_advantages else NO_ADVANTAGES
+        made = convert.makes_advantages
+        metadata["advantage"] = convert.estimator if made else NO_ADVANTAGES
+        frame["advantage"] = group_advantages(frame, convert.estimator) if made else 0.0
     writer = GradLogWriter(run, metadata=metadata, user_columns=user)
     for rollout, rows in frame.groupby("rollout"):
         writer.append(typed_columns(rows))
