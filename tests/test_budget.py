@@ -27,7 +27,7 @@ LINES = {
     "analysis": 8_000,
     "analysis/claims": 1_450,
     "analysis/doctor": 3_764,
-    "analysis/importing": 1_955,
+    "analysis/importing": 1_954,
     "figures": 2_900,
     "figures/page": 1_250,
     "proofs_check": 10_200,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 from analysis.importing.convert import ImportOptions
 from analysis.importing.run import AVERAGES, import_run
@@ -48,8 +49,8 @@ def main(arguments: list[str]) -> int:
     args = build_parser().parse_args(arguments)
     source = Path(args.source)
     stem = source.resolve().name if source.is_dir() else source.name.split(".")[0]
-    given = {each.name: getattr(args, each.name) for each in fields(ImportOptions)}
-    options = ImportOptions(**given | {"columns": args.columns or {}})
+    given: dict[str, Any] = {each.name: getattr(args, each.name) for each in fields(ImportOptions)}
+    options = ImportOptions(**{**given, "columns": args.columns or {}})
     report = import_run(source, f"{stem}-imported" if args.output is None else args.output, options)
     print("\n".join(report.lines()))
     return 0

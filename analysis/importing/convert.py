@@ -20,22 +20,20 @@ from fspo.base.errors import UserError, unknown_name
 from fspo.base.keyed_noise import hashed
 from fspo.gradlog.schema import LOG_COLUMNS as LOGGED
 from fspo.gradlog.schema import RATIO_COLUMNS, REQUIRED
-from fspo.rules import Estimator, Ratio, Rule, preset, token_k3
+from fspo.rules import Estimator, Rule, preset, token_k3
 
 if TYPE_CHECKING:
     import pandas as pd
 
 VERSIONS = ("behaviour_version", "behaviour_version_last")
-_TOKEN_LISTS: dict[Ratio, str] = {"update": "token_log_ratio", "behaviour": "token_behaviour_log_ratio"}
+_TOKEN_LISTS: dict[str, str] = {"update": "token_log_ratio", "behaviour": "token_behaviour_log_ratio"}
 # verl names a response {sample}_{rollout}_{output}, of which {sample} alone identifies the prompt
 _VERL_UID = re.compile(r"^(.+)_\d+_\d+$")
 _STEP_IN_NAME = re.compile(r"step[_-]?(\d+)")
 PAIRS = (("old", "sampler"), ("new", "sampler"), ("new", "old"))
 """Columns of which the first is compared with the second, in the order of preference."""
 SLIGHT, MANY = 0.05, 0.05
-"""A log-probability above 0 is held at 0 if it is at most ``SLIGHT`` nats; a table with 10 or more of them, above a
-share of ``MANY``, is refused: rounding makes few and small ones.
-"""
+"""Log-probabilities at most ``SLIGHT`` nats above 0 are held at 0, unless 10 or more, a share above ``MANY``, are."""
 
 
 @dataclass(frozen=True)
@@ -134,10 +132,7 @@ class Converter:
         self.estimator: Estimator = preset(self.options.rule).advantage if self.options.rule else "grpo"
 
     def convert(self, chunk: Chunk, path: Path, chosen: Mapping[str, str]) -> dict[str, Any]:
-        """Return the gradient log's columns (N,) for a chunk of the table ``path``.
-
-        ``chosen`` maps this project's name of a column to the table's name.
-        """
+        """Return the gradient log's columns (N,) for a chunk of the table ``path``; ``chosen``: our names -> its."""
         listed = (*TOKENS, "mask")
         got = {ours: as_values(chunk[name], listed=ours in listed) for ours, name in chosen.items() if name in chunk}
         if "behaviour_version" in got and got["behaviour_version"].kind == "list":
@@ -193,10 +188,7 @@ class Converter:
         return "advantage" not in self.kinds and "reward" in self.kinds and self.grouped
 
     def _lengths(self, columns: ChunkColumns, n: int) -> Floats:
-        """Return the lengths from a column, or the total less the prompt's; 0: unknown.
-
-        Raise UserError if a length is no whole number from 0.
-        """
+        """Return the lengths, or the total less the prompt's, 0 if unknown; refuse what is no whole number from 0."""
         got = columns.values
         if "length" in got:
             length, name = columns.numbers("length"), columns.chosen["length"]
@@ -279,10 +271,7 @@ class Converter:
         return out
 
     def _at_most_0(self, columns: ChunkColumns, name: str, values: Floats, row: Ints) -> Floats:
-        """Return log-probabilities, of the responses ``row``, with those slightly above 0 held at 0.
-
-        Raise UserError if many are above 0, or one is far above it.
-        """
+        """Return log-probabilities, of the responses ``row``, at most 0; refuse them if many or one far above it."""
         above = np.flatnonzero(values > 1e-6)
         if not len(above):
             return values
@@ -335,9 +324,9 @@ class Converter:
         return numbers
 
 
-def _terms(has: Collection[str]) -> dict[Ratio, list[tuple[str, int]]]:
+def _terms(has: Collection[str]) -> dict[str, list[tuple[str, int]]]:
     """Return for each log-ratio that follows from the columns which of them it adds, with their signs."""
-    out: dict[Ratio, list[tuple[str, int]]] = {}
+    out: dict[str, list[tuple[str, int]]] = {}
     if "log_ratio" in has:
         out["update"] = [("log_ratio", 1)]
     elif "new" in has and "old" in has:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
 
 from fspo.gradlog.run_folder import IMPORT
 
@@ -94,18 +93,11 @@ class TokenDigest:
 def digest_of(run: Path) -> TokenDigest | None:
     """Return what the import of a run folder noticed about tokens; None if nothing is written there."""
     try:
-        found = json.loads((run / IMPORT).read_text(encoding="utf-8")).get(DIGEST)
-    except (OSError, ValueError, AttributeError):
+        found = json.loads((run / IMPORT).read_text(encoding="utf-8"))[DIGEST]
+        digest = TokenDigest()
+        for name in {each.name for each in fields(digest)} & found.keys():
+            noticed = isinstance(getattr(digest, name), Noticed)
+            setattr(digest, name, Noticed(**found[name]) if noticed else found[name])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-    if not isinstance(found, dict):
-        return None
-    known = {f.name for f in fields(TokenDigest)}
-    noticed = {f.name for f in fields(Noticed)}
-    values: dict[str, Any] = {
-        name: Noticed(**{k: v for k, v in value.items() if k in noticed})
-        if isinstance(value, dict) and name != "shifts"
-        else value
-        for name, value in found.items()
-        if name in known
-    }
-    return TokenDigest(**values)
+    return digest

@@ -127,8 +127,11 @@ def _import_table(
     for rollout, rows in frame.groupby("rollout"):
         writer.append(typed_columns(rows))
         writer.flush(int(cast(float, rollout)))
-    report.rows, report.rollouts = len(frame), frame["rollout"].nunique()
-    of = {ratio: frame.get(c.log_ratio, pd.Series(np.nan, frame.index)) for ratio, c in RATIO_COLUMNS.items()}
+    report.rows, report.rollouts = len(frame), len(frame["rollout"].unique())
+    names = {ratio: columns.log_ratio for ratio, columns in RATIO_COLUMNS.items()}
+    of = {
+        ratio: frame[name].to_numpy() if name in frame else np.full(len(frame), np.nan) for ratio, name in names.items()
+    }
     of["total"] = of["update"] + of["behaviour"]
     report.known = {ratio: int(np.isfinite(values).sum()) for ratio, values in of.items()}
     report.digest = convert.watch.finished()

@@ -39,14 +39,9 @@ class Sources:
     ignored: list[str] = field(default_factory=list)  # files that were left out, each with the reason
 
     @property
-    def trl(self) -> bool:
-        """Whether TRL wrote the files that are to be imported, as their names show."""
-        return bool(self.state) or any(file.name.startswith(TRL_TABLE) for file in self.table)
-
-    @property
     def first_step(self) -> int:
         """Number of a run's first update: 1 for TRL, which logs an update when it is done, and otherwise 0."""
-        return 1 if self.trl else 0
+        return int(bool(self.state) or any(file.name.startswith(TRL_TABLE) for file in self.table))
 
     def __bool__(self) -> bool:
         return bool(self.state or self.scalars or self.events or self.table)

@@ -1,8 +1,4 @@
-"""Read Parquet, CSV and JSON lines files in chunks of rows, and TensorBoard files event by event.
-
-If part of a file cannot be read, a line that says so is added to the caller's list ``damage``, and the other rows or
-events are returned.
-"""
+"""Read tables, console texts and TensorBoard's files; a list ``damage`` receives a line for each part not read."""
 
 from __future__ import annotations
 
@@ -13,6 +9,8 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from analysis.importing.values import NUMPY_NUMBER
 from fspo.base.errors import UserError
@@ -113,7 +111,6 @@ def _separator(path: Path) -> tuple[str, str]:
 
 def _csv(path: Path, damage: list[str]) -> Iterator[Chunk]:
     import pyarrow as pa
-    import pyarrow.compute as pc
     import pyarrow.csv as pacsv
 
     if not path.stat().st_size:
@@ -132,9 +129,9 @@ def _csv(path: Path, damage: list[str]) -> Iterator[Chunk]:
         found = table()
         for i, name in enumerate(found.column_names):
             column = found.column(i)
-            if pa.types.is_floating(column.type) and (pc.max(pc.abs(column)).as_py() or 0) >= 2**53:
+            if pa.types.is_floating(column.type) and np.any(np.abs(column.to_numpy()) >= 2**53):
                 texts = table(include_columns=[name], column_types={name: pa.string()}).column(0)
-                if pc.all(pc.match_substring_regex(texts, r"^\d*$")).as_py():
+                if all(text.isdecimal() for text in texts.to_pylist() if text):
                     found = found.set_column(i, name, texts)  # ids of 64 bits, which a float would merge
         for batch in found.combine_chunks().to_batches():
             yield dict(zip(batch.schema.names, batch.columns, strict=True))

@@ -12,8 +12,7 @@ from analysis.importing.values import Floats, Ints
 Ids = dict[str, int | float | str]
 UNCERTAIN, NUCLEUS = np.log(0.8), 0.9
 """Log-probability below which a token is uncertain; share of d < 0 at such tokens above which a nucleus explains it."""
-LARGE_ERROR = 2.0
-"""Mean exp(|d|) of a response above which an import names it."""
+LARGE_ERROR = 2.0  # mean exp(|d|) of a response above which an import names it
 
 
 def notice(into: Noticed, values: Floats, row: Ints, ids: Callable[[int], Ids]) -> None:
