@@ -117,3 +117,17 @@ def test_an_s_of_0_that_hides_older_versions_is_told():
         mismatch = Mismatch()
         mismatch.add(rows_of(n, log_ratio=S, **made), np.ones(n, bool))
         assert ("denominator never sampled" in mismatch.answers()[2].summary) == told
+
+
+def test_small_noise_is_told_where_a_product_mask_cuts_long_responses_and_a_defect_since_it_began():
+    rng, n = np.random.default_rng(3), 8000
+    L = rng.integers(2048, 4096, n) * 1.0
+    noise = 0.04 * np.sqrt(L) * rng.standard_normal(n) - 0.04**2 / 2 * L
+    told = engine(noise, L, 0.04**2 / 2 * L)["mismatch"]
+    assert told.severity == Severity.INFO
+    assert "spread 0.04 nats a root token (sd 2." in told.summary
+    late = np.arange(n) * 10 // n >= 5
+    L = L // 64
+    found = engine(noise / 8 + 0.05 * L * late, L, 0.04**2 / 2 * L)["mismatch"]
+    assert found.severity == Severity.WARNING
+    assert found.since == 5

@@ -24,7 +24,9 @@ def test_int32_keys_are_combined_without_a_wrap():
 
 
 @pytest.mark.parametrize("squares", [True, False])
-@pytest.mark.parametrize(("s", "factor", "wrong"), [(30.0, 1.0, 0), (3.0, 1.0, 0), (3.0, 0.05, 1), (-3.0, 40.0, 1)])
+@pytest.mark.parametrize(
+    ("s", "factor", "wrong"), [(30.0, 1.0, 0), (3.0, 1.0, 0), (-3.0, 1.0, 0), (3.0, 0.05, 1), (-3.0, 40.0, 1)]
+)
 def test_a_k3_of_held_exponents_is_not_bounded(s, factor, wrong, squares):
     """A token of 30 nats has k3 = e^20 - 1 - 30, far below what Jensen's bound and the bound by squares would ask."""
     tokens = np.array([s, *np.zeros(3)])
