@@ -224,7 +224,7 @@ def alike(run: Path, on: Ratio) -> Interval:
 
 
 def cross_term(run: Path, on: Ratio) -> float:
-    """Return Var(S + E) / (Var S + Var E) (T18) over responses at first use, logged after an update. E stands here for
+    """Return Var(S + E) / (Var S + Var E) (T13) over responses at first use, logged after an update. E stands here for
     the log-ratio that ``on`` names.
 
     The quotient is 1 if S and E are uncorrelated.

@@ -346,7 +346,7 @@ def test_what_the_commands_wrote_may_be_written_again(place: Path, tmp_path: Pat
     out = str(tmp_path / "out")
     for _ in range(2):
         assert (
-            proofs_check(["--only", "T10", "--method", "closed form", "--out", out, "--no-progress", "--jobs", "1"])
+            proofs_check(["--only", "T11", "--method", "closed form", "--out", out, "--no-progress", "--jobs", "1"])
             == 0
         )
         assert analysis([str(place / "none"), "--rules", "[fspo]"]) == 0

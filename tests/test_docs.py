@@ -65,7 +65,8 @@ def test_formulas_parse(name):
 
 COMMANDS = set(
     """
-    Big Phi hat lceil Vert alpha bar beta big cdot chi cos delta dots epsilon eta exp frac gamma ge in infty kappa
+    Big Lambda top mathcal int partial times approx
+    Phi hat lceil Vert alpha bar beta big cdot chi cos delta dots epsilon eta exp frac gamma ge in infty kappa
     lVert lambda langle le log mathbb mathrm max mid min mu nabla ne pi pm prod propto psi qquad rVert rceil rangle rho
     sigma sim sin sqrt sum sup tau text tfrac theta to varphi
     """.split()  # noqa: SIM905

@@ -1,7 +1,7 @@
 """Test equalities, here called laws, that hold at first use in every sound run, whatever the policy, task and rule.
 
 Over responses drawn by the old policy, the weight e^S has mean 1, and so has e^s of each token given the tokens before
-it (docs/theory.md, T9; S is the log-ratio, s that of a token). All tests together give a false alarm with probability
+it (docs/theory.md, T5; S is the log-ratio, s that of a token). All tests together give a false alarm with probability
 ``LEVEL`` at most, however often a run is looked at (`analysis.stats.anytime`). They use only responses that would have
 been logged whatever their reward (`analysis.doctor.selection`).
 """
@@ -60,7 +60,7 @@ FEW = "{} rows at first use after an update, 30 are wanted (stale rows without a
 
 @dataclass
 class Laws:
-    """Tests of equalities that theory promises (such as E[e^S] = 1, T9) on responses that no update had trained on.
+    """Tests of equalities that theory promises (such as E[e^S] = 1, T5) on responses that no update had trained on.
 
     Pass complete rollouts to ``add``, in order.
 
@@ -107,7 +107,7 @@ class Laws:
         x, k3 = (S + E, rows["total_k3_sum"]) if apart else (S, rows["k3_sum"])
         lag = rows["policy_version"] - since - rows["behaviour_version"]
         # Stale rows without a behaviour ratio are left out: if the staleness D is unknown, no tested equality holds for
-        # S (T16).
+        # S (T13).
         stale = (lag > 0) & ~np.isfinite(rows["behaviour_log_ratio"])
         fresh = fair & (since >= 1) & ~(used > 0) & np.isfinite(x) & (rows["length"] >= 1) & ~stale
         x, k3, at = x[fresh], k3[fresh], rollout[fresh]
@@ -235,11 +235,11 @@ class Laws:
         if law.count < 30:
             return not_checked(name, FEW.format(law.count))
         if law.above is None or mean < WEIGHT_MARGIN + self._noise or self._unlike_before:
-            return clear(name, "E[e^S] is not above 1 at first use (T9); of a mean below 1 nothing is said", evidence)
+            return clear(name, "E[e^S] is not above 1 at first use (T5); of a mean below 1 nothing is said", evidence)
         return found(
             name,
             Severity.WARNING,
-            f"the mean weight at first use is {1 + mean:.3g} and not 1 (T9): S is too large: rows were trained on "
+            f"the mean weight at first use is {1 + mean:.3g} and not 1 (T5): S is too large: rows were trained on "
             "before, or new and old log-probs differ by noise or by tokens",
             "compare the temperature, mask and tokens of the sampler with those of the old and new log-probabilities",
             evidence,
@@ -258,11 +258,11 @@ class Laws:
         since = law.above if mean > 0 else law.below
         noise = self._noise * law.count / self.k3
         if since is None or abs(mean) < TOKEN_MARGIN + noise or self._unlike_before:
-            return clear(name, "-E[S] = E[k3] at first use (T9): both estimate one KL", *evidence)
+            return clear(name, "-E[S] = E[k3] at first use (T5): both estimate one KL", *evidence)
         return found(
             name,
             Severity.WARNING,
-            f"-E[S] is {1 - mean:.2g} times E[k3] at first use and ought to equal it (T9): "
+            f"-E[S] is {1 - mean:.2g} times E[k3] at first use and ought to equal it (T5): "
             + ("rows were trained on before, S has a token more, or noise raises k3" if mean > 0 else "S loses tokens")
             + ", or the responses were drawn at another temperature or by other weights",
             "compare the tokens that S and k3 sum over, and the law that sampled with the one of the old log-probs",
@@ -289,12 +289,12 @@ class Laws:
         rise = longer - shorter
         since = self.longer.above if rise > 0 else self.shorter.above
         if since is None or abs(rise) < allowed or self._unlike_before:
-            return clear(name, "among responses to one prompt weights do not depend on the length (T9)", *evidence)
+            return clear(name, "among responses to one prompt weights do not depend on the length (T5)", *evidence)
         return found(
             name,
             Severity.WARNING,
             f"among responses to one prompt weights {'rise' if rise > 0 else 'fall'} with the length more than the "
-            "lengths shift (T9): something adds to S for each token",
+            "lengths shift (T5): something adds to S for each token",
             "look for a temperature, a padding or a mask that differs between old and new log-probabilities",
             *evidence,
             since=since,

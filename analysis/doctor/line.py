@@ -33,7 +33,7 @@ class Line:
     """The size of a log-ratio x that should be 0 apart from noise, and a line a + b L fitted to x + k3 of responses.
 
     Let q be the policy that drew the responses, p another policy with the same support, x = log p - log q, and k3 the
-    sum of e^s - 1 - s over the token log-ratios s of x. Then E[x] = -KL and E[k3] = KL (T9, T16), so x + k3 has mean 0,
+    sum of e^s - 1 - s over the token log-ratios s of x. Then E[x] = -KL and E[k3] = KL (T5, T13), so x + k3 has mean 0,
     even if p has noise, another precision or other weights. Any other mean shows that the log-probabilities taken for
     log q are not those of the policy that drew the responses. Where k3 is unknown, e^x - 1, with x at most 3, stands
     for x + k3.

@@ -192,7 +192,7 @@ class Mismatch:
         """Say what differs between sampler and trainer, since when, how it grows with the length, and what to set.
 
         A cause is named only if its own test says so: the import's tests of tokens, the carriers of the sum of squares,
-        the laws E[x + k3] = 0 and E[e^x] = 1 (docs/theory.md, T16), the side of 0 on which x lies, and the trend over
+        the laws E[x + k3] = 0 and E[e^x] = 1 (docs/theory.md, T13), the side of 0 on which x lies, and the trend over
         rollouts. If none does, x looks like noise, which is at most information.
         """
         name, of_E = "mismatch", self.engine.n >= MIN_ROWS
@@ -326,7 +326,7 @@ class Mismatch:
             Severity.WARNING,
             f"correction {self.correction.label} leaves responses of {worst} to {2 * worst - 1} tokens "
             f"{shares[worst]:.0%} of their weight",
-            "a product mask cuts long responses and a geometric one short ones (docs/theory.md, T2, T17): take a sqrt "
+            "a product mask cuts long responses and a geometric one short ones (docs/theory.md, T2, T10): take a sqrt "
             "band (engine-sqrt) or a wider range; or mend the mismatch",
             *evidence,
         )

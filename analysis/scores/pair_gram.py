@@ -1,4 +1,4 @@
-"""Estimate inner products of updates, and an update's variance, without bias from pairs of different prompts (T12)."""
+"""Estimate inner products of updates, and an update's variance, without bias from pairs of different prompts (T11)."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class PairGram:
         """Return the variance (trace of the covariance) of the update mean_i left_i v_i over the n vectors v_i, for R
         rules, which differ in the coefficients left_i.
 
-        The estimate is unbiased for independent prompts (T12). The prompts that have vectors are taken as given: a
+        The estimate is unbiased for independent prompts (T11). The prompts that have vectors are taken as given: a
         prompt whose rewards are all equal has no vectors, and the variance of the number of such prompts is left out.
 
         Parameters

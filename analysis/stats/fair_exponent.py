@@ -1,8 +1,8 @@
 """Find the exponent at which a band accepts every length alike, and the reasons why a sqrt band does not.
 
-Theory: docs/theory.md T1 and T17. A band accepts a response where X <= f L^gamma; X is how far S lies from 0, and f is
+Theory: docs/theory.md T1 and T10. A band accepts a response where X <= f L^gamma; X is how far S lies from 0, and f is
 the range. In each window of a log, f is set so that the band accepts the share ``share`` of the responses. With one f
-for all windows, a law of S that changes between windows would look like a law that changes with the length. By T17 (c),
+for all windows, a law of S that changes between windows would look like a law that changes with the length. By T10 (a),
 the exponent gamma is fair (every length is accepted alike) if the ``share``-quantile of X given L grows as L^gamma.
 """
 

@@ -42,7 +42,7 @@ Clusters = Annotated[int, "clusters, prompts of one rollout, with a row", "clust
 class AcceptanceRow(NamedTuple):
     """How often a rule accepts: one row for each rule, set of rows, kind of acceptance (measure) and bin.
 
-    Written for every run. docs/theory.md sections 1 and 2, T1, T2, T10.
+    Written for every run. docs/theory.md sections 1 and 2, T1, T2, T11.
     """
 
     case: CaseKey
@@ -53,7 +53,7 @@ class AcceptanceRow(NamedTuple):
     estimate: Annotated[Interval, "acceptance of the measure", "share"]
     reason: Reason
     ess_share: Annotated[
-        float, "(sum of M w)^2 over n sum of (M w)^2 (T10); of factors, theirs; measures weight and factor", "share"
+        float, "(sum of M w)^2 over n sum of (M w)^2 (T11); of factors, theirs; measures weight and factor", "share"
     ]
 
 
@@ -264,7 +264,7 @@ def acceptance_rows(
 
     For weight acceptance, ``weights`` holds the sums of the clipped weights x = M w by group of clusters and bin (G, K)
     and of their squares by bin (K,). Only then the column ``ess_share`` is filled: (sum x)^2 / (n sum x^2) over the n
-    rows of the bin (T10).
+    rows of the bin (T11).
     """
     low, high = proportion_interval(found.value, found.variance, found.count, found.clusters)
     if not found.binary:

@@ -14,7 +14,7 @@ than the cosine with a population (analysis.tables.population).
 
 If a correction is analysed (``--on engine`` or ``behaviour``), S is the engine or the behaviour log-ratio, and the
 vectors are ``e^S_update A psi``, where S_update is the log-ratio of the update. So the true update weights each
-response by exp(S_update) and by exp(S), as in T18. The clipped update replaces exp(S) by the factor M w of the
+response by exp(S_update) and by exp(S), as in T13. The clipped update replaces exp(S) by the factor M w of the
 correction. The case "none" leaves every response the factor 1, so its row shows what ignoring the mismatch costs. With
 ``--on engine`` neither the true nor the clipped update contains the staleness D.
 """

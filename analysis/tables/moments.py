@@ -33,7 +33,7 @@ Use = Annotated[str, "first: no update has used the response before; reused: som
 class MomentRow(NamedTuple):
     """Moments of the log-ratio S in a bin: one row for each set of rows and bin.
 
-    Written for every run. docs/theory.md section 7, T1, T5, T9.
+    Written for every run. docs/theory.md section 7, T1, T4, T5.
     """
 
     run: RunKey
@@ -46,7 +46,7 @@ class MomentRow(NamedTuple):
     var_S: Annotated[Interval, "variance of S about the bin's mean", "nats squared"]
     k3_per_token: Annotated[float, "sum of k3 over sum of L: the estimate of KL(old||new)", "nats per token"]
     mean_weight: Annotated[
-        Interval, f"mean of exp(S), the exponent at most {MAX_EXPONENT:g}; 1 at first use (T9)", "number"
+        Interval, f"mean of exp(S), the exponent at most {MAX_EXPONENT:g}; 1 at first use (T5)", "number"
     ]
     ks_distance: Annotated[
         Interval,
@@ -61,7 +61,7 @@ class MomentRow(NamedTuple):
 class ScalingRow(NamedTuple):
     """How Var(S|L) grows with length, and the drift: one row for each set of rows and sign of the advantage A.
 
-    Written for every run. docs/theory.md section 7, T1, T11.
+    Written for every run. docs/theory.md section 7, T1, T9.
     """
 
     run: RunKey

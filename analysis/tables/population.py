@@ -4,7 +4,7 @@ On one batch the clipped update and the true update share their noise, which rai
 coefficients (M w A or w A) of responses i and j. Over pairs of responses to *different* prompts the mean of
 ``u_i v_j <psi_i, psi_j>`` is an unbiased inner product of the expected updates (docs/theory.md section 5, "Population
 cosine"). Together with the products within prompts, that mean gives bias, variance and mean squared error of the update
-(T12). Inner products and squared norms are summed over the updates before they are divided.
+(T11). Inner products and squared norms are summed over the updates before they are divided.
 
 Only responses at first use count, because the expectations under the old policy do not hold for reused responses.
 
@@ -39,7 +39,7 @@ from fspo.stats.clusters import MIN_CLUSTERS, TOO_FEW
 from fspo.stats.intervals import t_quantile
 
 ERRORS = ("bias2", "variance", "mse", "bias2_direction", "variance_direction", "mse_direction")
-"""Names of the errors of an update (T12). Each error is divided by the variance of the unclipped update, so clipping
+"""Names of the errors of an update (T11). Each error is divided by the variance of the unclipped update, so clipping
 helps if mse is below 1. The errors of the "direction" are of the clipped update divided by its mean acceptance."""
 
 
@@ -47,12 +47,12 @@ class PopulationRow(NamedTuple):
     """The clipped update as an estimate of a population's: one row for each rule, quantity and bin.
 
     Only responses at first use count. Empty for a run without scores. docs/theory.md section 5 ("Population cosine"),
-    T12.
+    T11.
     """
 
     case: CaseKey
     place: BinKey
-    quantity: Annotated[str, "cosine, or of T12: " + ", ".join(ERRORS), "text"]
+    quantity: Annotated[str, "cosine, or of T11: " + ", ".join(ERRORS), "text"]
     count: Annotated[int, "responses with a score", "rows"]
     clusters: Annotated[int, "prompts of one update with a scored response, summed over updates", "clusters"]
     estimate: Annotated[
@@ -159,7 +159,7 @@ class PopulationTable:
 
     def rows(self) -> list[PopulationRow]:
         """Return the rows of the table population: cosine and errors of each rule's clipped update as an estimate of a
-        population's update (T12).
+        population's update (T11).
         """
         out: list[PopulationRow] = []
         pool = self._pool
@@ -272,7 +272,7 @@ def _terms(gram: PairGram, c: Floats, w: Floats, scale: tuple[Floats, Floats]) -
     part of the true update. "inner", "left" and "right" are mean inner products over pairs of responses to different
     prompts: of clipped with reference gradients, clipped with clipped, and reference with reference. "variance" is the
     variance of the clipped update; "bias2_direction" and "variance_direction" are the squared bias and the variance of
-    the clipped update divided by its mean acceptance (T12). ``scale`` is 1 / (mean acceptance) (:func:`_scale`).
+    the clipped update divided by its mean acceptance (T11). ``scale`` is 1 / (mean acceptance) (:func:`_scale`).
     """
     inner, left, right = gram.between(c, w), gram.between(c, c), gram.between(w, w)
     variance = gram.variance(c, left)

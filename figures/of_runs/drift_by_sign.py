@@ -1,4 +1,4 @@
-"""Mean log-ratio per token (drift), overall and by the sign of the advantage, beside minus the KL per token (T11)."""
+"""Mean log-ratio per token (drift), overall and by the sign of the advantage, beside minus the KL per token (T9)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TITLE = "Drift of the log-ratio by the sign of the advantage"
 CAPTION = (
     "Drift of {S} per token, its mean over the mean length, by run, for all responses and by the sign of A (n = "
     f"{{n}} each; cluster-aware {PERCENT} intervals). Tick: minus the k3 estimate of KL(old‖new) per token, what the "
-    "drift would be if it came from the KL alone (docs/theory.md sections 2 and 7; T11)."
+    "drift would be if it came from the KL alone (docs/theory.md sections 2 and 7; T9)."
     "\n\nFirst use.{noise}"
 )
 FLOOR = f" Grey, dotted: the drift at unchanged weights, which numerics alone make, with its {PERCENT} interval ({{}})."

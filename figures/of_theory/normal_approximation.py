@@ -1,5 +1,5 @@
 """How far the share of responses in a band is from the share under a Gaussian law of S, and the Berry-Esseen bound on
-that distance (T5).
+that distance (T4).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from figures.tables import Frame, Tables, split
 TITLE = "Berry-Esseen envelope against the truth"
 CAPTION = (
     "Distance of the sqrt band's acceptance from its Gaussian value, for independent tokens that are not Gaussian: "
-    "the worst band at each length, below the envelope 2 · 0.4748 ρ₃/√L of docs/theory.md T5. Largest share of the "
+    "the worst band at each length, below the envelope 2 · 0.4748 ρ₃/√L of docs/theory.md T4. Largest share of the "
     "envelope: {shares}."
     "\n\nCurves: exact distributions. Skewed tokens and tokens on a lattice fall like 1/√L, as the envelope does; "
     "symmetric continuous ones like 1/L."

@@ -166,7 +166,7 @@ def worst_band(z: Floats, error: Floats) -> float:
 
 
 def normal_approximation(rng: np.random.Generator, draws: int) -> Iterator[Row]:
-    """Yield rows of T5 for each law of the tokens and each length: the largest distance of a band's acceptance from
+    """Yield rows of T4 for each law of the tokens and each length: the largest distance of a band's acceptance from
     that under Gaussian S, and the Berry-Esseen bound of that distance.
     """
     del rng, draws

@@ -128,7 +128,7 @@ PRESETS: dict[str, ReproductionDesign] = {
             "equal": RunSet({"fspo": EQUAL["fspo"]}, {"chain-add": (1,)}, 2, _SMALL),
         },
         shared_warmup=True,
-        checks="T12",
+        checks="T11",
     ),
     "quick": ReproductionDesign(
         {

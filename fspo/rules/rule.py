@@ -67,7 +67,7 @@ class Rule:
         Exponent of the upper half-width of ``power``, where it is another than that of the lower; a band that follows a
         target learns both.
     drift : {"none", "kl", "gaussian", "tilted"}
-        Centre of the band per token: 0, ``-k3``, ``-sigma^2/2`` or ``+sigma^2/2`` (T13). k3 and sigma^2 are the
+        Centre of the band per token: 0, ``-k3``, ``-sigma^2/2`` or ``+sigma^2/2`` (T9). k3 and sigma^2 are the
         minibatch's means over tokens of k3 and of the squared token log-ratio.
     drift_source : {"two_pass", "lagged"}
         Where the trainer takes the drift statistics from: a pass over the minibatch before its update, or the minibatch

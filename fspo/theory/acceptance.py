@@ -1,4 +1,4 @@
-"""Formulas of acceptances by length (docs/theory.md T9..T11, T13).
+"""Formulas of acceptances by length (docs/theory.md T1, T2, T9, T11).
 
 Band and weight acceptance are computed under the Gaussian model of section 4.
 """
@@ -88,7 +88,7 @@ def weight_acceptance(rule: Rule, lengths: ArrayLike, mu: float, sigma: float, m
     """Return the share b(l) of the importance weight at length l that lies in a rule's band, under the Gaussian model.
 
     It is the weight acceptance if the rule drops on both sides. Weighting by exp(S) shifts the mean of S from mu l to
-    (mu + sigma^2) l (docs/theory.md T13).
+    (mu + sigma^2) l (docs/theory.md T9).
     """
     sigma = number("sigma", sigma, 0, above=True, why="nats per root token")
     return band_acceptance(rule, lengths, number("mu", mu) + sigma**2, sigma, m)
@@ -147,7 +147,7 @@ def gaussian_means(sigma: float) -> TokenMeans:
 def update_acceptance(
     positive: ArrayLike, cut_high: ArrayLike, cut_low: ArrayLike, cut_dual: ArrayLike = 0.0
 ) -> Floats:
-    """Return the update acceptance a_upd(l) of a rule that drops, from the probability of a cut at each edge (T11).
+    """Return the update acceptance a_upd(l) of a rule that drops, from the probability of a cut at each edge (T9).
 
     Parameters
     ----------
@@ -170,7 +170,7 @@ def update_acceptance(
 
 
 def upper_edge_supremum(u_hi: float) -> float:
-    """Return the largest importance weight, over all lengths L, at the upper edge of a sqrt band: exp(u_hi^2/2) (T10).
+    """Return the largest importance weight, over all lengths L, at the upper edge of a sqrt band: exp(u_hi^2/2) (T11).
 
     ``u_hi`` is the upper half-width in standard deviations of S, and S has the standard deviation sigma sqrt(L).
     The band's centre is -L sigma^2/2, so the weight at the edge is exp(-L sigma^2/2 + u_hi sigma sqrt(L)). It is

@@ -1,6 +1,6 @@
 """Bounds on the change of acceptance if an assumption fails.
 
-They cover drift errors (T3), scale errors (T4), tails that are not Gaussian (T5) and dependent tokens (T6).
+They cover errors of drift and scale (T3), tails that are not Gaussian and dependent tokens (T4).
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from fspo.theory.acceptance import interval_probability
 from fspo.theory.reweighting import Floats
 
 PHI_1 = math.exp(-0.5) / math.sqrt(2 * math.pi)
-"""phi(1), phi the standard normal density, is the supremum of |t phi(t)|: the constant in the bounds T3 and T4."""
+"""phi(1), phi the standard normal density, is the supremum of |t phi(t)|: the constant in T3's bounds."""
 BERRY_ESSEEN_IID = 0.4748
-"""Berry-Esseen constant for independent, identically distributed summands, by Shevtsova (2011) (T5)."""
+"""Berry-Esseen constant for independent, identically distributed summands, by Shevtsova (2011) (T4)."""
 
 
 def drift_error_bound(u_lo: float, u_hi: float, x: ArrayLike) -> Floats:
@@ -33,7 +33,7 @@ def drift_error_bound(u_lo: float, u_hi: float, x: ArrayLike) -> Floats:
 
 
 def scale_error_bound(tau: float) -> float:
-    """Return the bound 2 phi(1) tau on the change of a sqrt band's acceptance if the spread of S is wrong (T4).
+    """Return the bound 2 phi(1) tau on the change of a sqrt band's acceptance if the spread of S is wrong (T3).
 
     The spread sigma_l sqrt(l) at length l is off from sigma sqrt(l) by |log(sigma_l/sigma)| <= tau.
     """
@@ -44,7 +44,7 @@ def lre_bound(bound: float, a_0: float, *, one_sided: bool) -> float | None:
     """Return a bound on LRE_inf if the acceptance at every length is within B (``bound``) of a constant a_0.
 
     It is B/(a_0 - B) if the errors of the band's centre, or of the spread of S, have one sign at all lengths
-    (``one_sided``), else 2B/(a_0 - B); None if B >= a_0 (docs/theory.md T3, T4).
+    (``one_sided``), else 2B/(a_0 - B); None if B >= a_0 (docs/theory.md T3).
     """
     bound = number("B", bound, 0, infinite=True, why="it bounds |a(l) - a_0|")
     a_0 = number("a_0", a_0, 0, 1, above=True, why="an acceptance")
@@ -109,14 +109,14 @@ def worst_lre(
 def berry_esseen_bound(rho3: float, lengths: ArrayLike) -> Floats:
     """Return a bound on how far the acceptance at each length is from the Gaussian model's if tokens are independent.
 
-    ``rho3`` is the third absolute standardised moment of a token log-ratio s: E|s-mu|^3/sigma^3, at least 1 (T5).
+    ``rho3`` is the third absolute standardised moment of a token log-ratio s: E|s-mu|^3/sigma^3, at least 1 (T4).
     """
     rho3 = number("rho3", rho3, 1, why="E|s-mu|^3/sigma^3 is at least 1 (Jensen); check the moments")
     return 2 * BERRY_ESSEEN_IID * rho3 / np.sqrt(checked_lengths(lengths))
 
 
 def ar1_variance_ratio(ar: float, lengths: ArrayLike) -> Floats:
-    """Return Var(S) / (l sigma^2) at length l if token log-ratios are a stationary Gaussian AR(1) process (T6).
+    """Return Var(S) / (l sigma^2) at length l if token log-ratios are a stationary Gaussian AR(1) process (T4).
 
     ``ar`` is its coefficient and sigma^2 its long-run variance. Half the absolute logarithm of this ratio is the error
     of the spread, tau in `scale_error_bound`.

@@ -1,4 +1,4 @@
-"""Formulas of bands on responses of which, at each length, a part does not move (docs/theory.md T19).
+"""Formulas of bands on responses of which, at each length, a part does not move (docs/theory.md T10).
 
 A moving response has a log-ratio that the band may cut; a still response lies at the band's centre and is always
 accepted. The share that moves may depend on the length. X is a response's excess: the factor on both half-widths of the
@@ -21,7 +21,7 @@ from fspo.theory.reweighting import LRE, Floats, lre
 def acceptance_with_still(
     cdf: Callable[[Floats], ArrayLike], moving: ArrayLike, lengths: ArrayLike, f: float, gamma: float, H: float
 ) -> Floats:
-    """Return the share a(l) of all responses of length l that a band accepts if only a part of them moves (T19 (a)).
+    """Return the share a(l) of all responses of length l that a band accepts if only a part of them moves (T10 (c)).
 
     A response is accepted where its excess X is at most f L^gamma, so a(l) = 1 - v(l) (1 - F(f l^(gamma - H))).
 
@@ -51,7 +51,7 @@ def acceptance_with_still(
 def lre_with_still(p: ArrayLike, moving: ArrayLike, cut: float) -> LRE:
     """Return the LRE of a band over all responses if it cuts the same share of the moving ones at every length.
 
-    That is so if gamma = H (T19 (a)). Each of the three errors is (1 - a_bar)/a_bar times that of the moving responses'
+    That is so if gamma = H (T10 (c)). Each of the three errors is (1 - a_bar)/a_bar times that of the moving responses'
     shares taken as an acceptance; a_bar is the share of all responses that the band accepts.
 
     Parameters
@@ -83,7 +83,7 @@ def fair_exponent_with_still(
     """Return the exponent at which a band accepts the share ``alpha`` of all responses at both of two lengths.
 
     With F^-1 the quantiles of X/L^H of the moving responses, and v(l) the share of the responses that moves, it is
-    H + [log F^-1(1 - (1 - alpha)/v(l2)) - log F^-1(1 - (1 - alpha)/v(l1))] / log(l2/l1): docs/theory.md T19 (b).
+    H + [log F^-1(1 - (1 - alpha)/v(l2)) - log F^-1(1 - (1 - alpha)/v(l1))] / log(l2/l1): docs/theory.md T10 (c).
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-(** Section 3 and the algebra of T1, T3, T4: orders of the LRE norms, what they measure, and bounds on LRE_inf. *)
+(** Section 3 and the algebra of T1, T3: orders of the LRE norms, what they measure, and bounds on LRE_inf. *)
 
 From Coq Require Import Reals Lra Psatz List.
 From FSPO Require Import Sums InnerProduct CosineLemma Strata.
@@ -93,7 +93,7 @@ Proof.
     pose proof (H s I); pose proof (p_nonneg s I); nra.
 Qed.
 
-(** The step of T3 and T4: acceptances that differ by at most [range] and are at least [low] > 0. *)
+(** The step of T3: acceptances that differ by at most [range] and are at least [low] > 0. *)
 Lemma LRE_inf_range (low range : R) :
   0 < low -> (forall s, In s strata -> low <= a s) ->
   (forall s t, In s strata -> In t strata -> a s - a t <= range) -> LRE_inf strata <= range / low.
@@ -112,7 +112,7 @@ Proof.
   apply Rinv_le_contravar; lra.
 Qed.
 
-(** T3 and T4: acceptances within B of a_0 give LRE_inf <= 2 B / (a_0 - B). *)
+(** T3: acceptances within B of a_0 give LRE_inf <= 2 B / (a_0 - B). *)
 Theorem T3_T4_two_sided (a_0 B : R) :
   B < a_0 -> (forall s, In s strata -> Rabs (a s - a_0) <= B) -> LRE_inf strata <= 2 * B / (a_0 - B).
 Proof.

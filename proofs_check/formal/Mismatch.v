@@ -1,5 +1,5 @@
-(** Section 6, where another law drew the responses: the mean of the ratio to that law (T16), and the
-    bias of an update that leaves a part of the ratio out (T18). *)
+(** Section 6, where another law drew the responses: the mean of the ratio to that law (T13), and the
+    bias of an update that leaves a part of the ratio out (T13). *)
 
 From Coq Require Import Reals Lra Psatz List.
 From FSPO Require Import Sums InnerProduct.
@@ -12,7 +12,7 @@ Variables (P Q : Y -> R) (responses : list Y).
 (** P(y) if Q can draw y, else 0. *)
 Definition kept (y : Y) : R := if Req_EM_T (Q y) 0 then 0 else P y.
 
-(** T16 (a): weighting draws from Q by P/Q gives P's sum over what Q can draw. *)
+(** T13 (a): weighting draws from Q by P/Q gives P's sum over what Q can draw. *)
 Theorem T16_reweighted (f : Y -> R) :
   sum (fun y => Q y * (P y / Q y * f y)) responses = sum (fun y => kept y * f y) responses.
 Proof.
@@ -66,7 +66,7 @@ Definition mean_c : R := sum (fun y => prob y * c y) responses.
 Definition mean_u : V := vsum (fun y => prob y *v u y) responses.
 Definition inside : V := vsum (fun y => (prob y * (c y - mean_c)) *v (u y -v mean_u)) responses.
 
-(** T18 (a): the bias at one length is the product of the means and the part inside the length. *)
+(** T13 (d): the bias at one length is the product of the means and the part inside the length. *)
 Theorem T18_two_parts : vsum (fun y => (prob y * c y) *v u y) responses = mean_c *v mean_u +v inside.
 Proof.
   unfold inside. vector_identity.

@@ -1,11 +1,11 @@
-(** Sections 4 and 6: the weight at the band's edge (T10), the surrogate's sign (T11), pairs of prompts (T12) and
-    weight acceptance (T13). *)
+(** Sections 4 and 6: the weight at the band's edge (T11), the surrogate's sign (T9), pairs of prompts (T11) and
+    weight acceptance (T9). *)
 
 From Coq Require Import Reals Lra Psatz List.
 From FSPO Require Import Sums InnerProduct CosineLemma Strata.
 Open Scope R_scope.
 
-(** T10: with drift - sigma^2 L / 2 the log weight at the upper edge is at most (c / sigma)^2 / 2. *)
+(** T11: with drift - sigma^2 L / 2 the log weight at the upper edge is at most (c / sigma)^2 / 2. *)
 Theorem T10_upper_edge (sigma c L : R) :
   0 < sigma -> 0 <= L ->
   exp (- L * (sigma * sigma) / 2 + c * sqrt L) <= exp (c / sigma * (c / sigma) / 2).
@@ -90,7 +90,7 @@ Proof.
   destruct (event y), (condition y); simpl in *; lra.
 Qed.
 
-(** T11: the update acceptance by the sign of the advantage. *)
+(** T9: the update acceptance by the sign of the advantage. *)
 Theorem T11_identity :
   0 < prob moves ->
   a_upd = 1 - (prob good * given (above hi) good
@@ -128,7 +128,7 @@ Hypothesis total : sum prob outcomes = 1.
 
 Definition mean : V := vsum (fun s => prob s *v d s) outcomes.
 
-(** T12: for independent d_i, d_j of one finite law, E <d_i, d_j> = ||E d||^2. *)
+(** T11: for independent d_i, d_j of one finite law, E <d_i, d_j> = ||E d||^2. *)
 Theorem T12_pairs :
   sum (fun i => prob i * sum (fun j => prob j * <| d i, d j |>) outcomes) outcomes = <| mean, mean |>.
 Proof.
@@ -137,7 +137,7 @@ Proof.
   rewrite inner_scale, (inner_comm V (d i)). reflexivity.
 Qed.
 
-(** T12: mean squared error = squared bias + variance. *)
+(** T11: mean squared error = squared bias + variance. *)
 Theorem T12_bias_variance (truth : V) :
   sum (fun i => prob i * <| d i -v truth, d i -v truth |>) outcomes
   = <| mean -v truth, mean -v truth |> + sum (fun i => prob i * <| d i -v mean, d i -v mean |>) outcomes.
@@ -154,7 +154,7 @@ Proof.
 Qed.
 End Pairs.
 
-(** T13: if clipping scales a stratum's update by b, then delta = (b / a - 1) g. *)
+(** T9: if clipping scales a stratum's update by b, then delta = (b / a - 1) g. *)
 Theorem T13_delta {V : InnerProductSpace} (s : stratum V) (b : R) :
   a s <> 0 -> clipped s = b *v g s -> delta s = (b / a s - 1) *v g s.
 Proof.

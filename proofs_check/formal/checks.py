@@ -160,7 +160,7 @@ CHECKS = (
     ),
     _check(
         "T3",
-        "LRE_inf from |a(l) - a_0| <= B (the step T3 and T4 share); orders of the LRE norms",
+        "LRE_inf from |a(l) - a_0| <= B (a step of T3); orders of the LRE norms",
         "Fairness",
         (
             "T3_T4_two_sided",
@@ -181,14 +181,14 @@ CHECKS = (
         },
     ),
     _check(
-        "T10",
+        "T11",
         "the upper edge with drift gaussian is a parabola's; unbounded without drift",
         "Surrogate",
         ("T10_upper_edge", "T10_reached", "T10_unbounded"),
         {"drift -sigma^2 L/4": ("- L * (sigma * sigma) / 2", "- L * (sigma * sigma) / 4")},
     ),
     _check(
-        "T11",
+        "T9",
         "the identity for finitely many responses, dual clip included",
         "Surrogate",
         ("T11_identity", "T11_equal_tails"),
@@ -198,7 +198,7 @@ CHECKS = (
         },
     ),
     _check(
-        "T12",
+        "T11",
         "pairs of independent prompts, and bias and variance, for finite laws",
         "Surrogate",
         ("T12_pairs", "T12_bias_variance"),
@@ -211,14 +211,14 @@ CHECKS = (
         },
     ),
     _check(
-        "T13",
+        "T9",
         "delta = (b/a - 1) g where clipping scales a stratum's update by b",
         "Surrogate",
         ("T13_delta",),
         {"a in the place of b": ("clipped s = b *v g s", "clipped s = a s *v g s")},
     ),
     _check(
-        "T16",
+        "T13",
         "finite laws: the mean weight is the mass that can be drawn; wrong log-probs give 1 + chi^2",
         "Mismatch",
         ("T16_reweighted", "T16_mean_one", "T16_wrong_log_probs"),
@@ -228,7 +228,7 @@ CHECKS = (
         },
     ),
     _check(
-        "T18",
+        "T13",
         "one length: the bias in two parts, and the bound on the part inside",
         "Mismatch",
         ("T18_two_parts", "T18_bound"),

@@ -41,7 +41,7 @@ class LogRatioModel(Protocol):
 
 @runtime_checkable
 class JointModel(LogRatioModel, Protocol):
-    """A law of (S, A) given L (T11); ``sample`` draws S alone. A is +1 or -1, because rules use only its sign. ``mu``
+    """A law of (S, A) given L (T9); ``sample`` draws S alone. A is +1 or -1, because rules use only its sign. ``mu``
     is the drift less the part that depends on A. ``sigma`` is the scale of S given A.
     """
 

@@ -1,5 +1,5 @@
-"""Models that draw more than S: lengths whose law an update shifts (T9), or advantages on which the drift of S depends
-(T11).
+"""Models that draw more than S: lengths whose law an update shifts (T5), or advantages on which the drift of S depends
+(T9).
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from proofs_check.models.base import check_moments, check_open, checked_lengths
 
 @dataclass(frozen=True)
 class ShiftedLengths:
-    """A policy of independent tokens before and after an update that changes the policy's probability of stopping (T9).
+    """A policy of independent tokens before and after an update that changes the policy's probability of stopping (T5).
 
     At each token the policy stops with a constant probability, else it emits one of V symbols. S is computed from these
-    probabilities, so T9 holds exactly: E_old[exp S | L] is p_new(L)/p_old(L), the ratio of the probabilities of the
+    probabilities, so T5 holds exactly: E_old[exp S | L] is p_new(L)/p_old(L), the ratio of the probabilities of the
     length L, and not 1.
 
     Parameters
@@ -95,7 +95,7 @@ class ShiftedLengths:
 @dataclass(frozen=True)
 class AdvantageDrift:
     """S given L and A is N((mu + sign(A) pull) L, sigma^2 L). With pull > 0 the update raises the log-probability of
-    responses with positive A and lowers that of responses with negative A (T11).
+    responses with positive A and lowers that of responses with negative A (T9).
 
     ``sample`` gives S alone, ``sample_pair`` S with A = +1 or -1.
 

@@ -88,7 +88,7 @@ class GaussianTokens(ScaleFamily):
 
 @dataclass(frozen=True)
 class AutoregressiveTokens(ScaleFamily):
-    """Token log-ratios are a stationary Gaussian AR(1) process with |ar| < 1 (T6). S is Gaussian, so it is drawn
+    """Token log-ratios are a stationary Gaussian AR(1) process with |ar| < 1 (T4). S is Gaussian, so it is drawn
     without its tokens.
 
     ``sigma`` is the long-run scale; the variance of one token is sigma^2 (1 - ar)/(1 + ar).
@@ -168,7 +168,7 @@ class ScaledStudent(ScaleFamily):
 
 @dataclass(frozen=True)
 class Heteroscedastic(ScaleFamily):
-    """S of length l is N(mu l, sigma_l^2 l) with sigma_l = sigma (l/l0)^beta: the scale changes with the length (T4)
+    """S of length l is N(mu l, sigma_l^2 l) with sigma_l = sigma (l/l0)^beta: the scale changes with the length (T3)
     and is sigma at the length l0.
     """
 
@@ -184,7 +184,7 @@ class Heteroscedastic(ScaleFamily):
     def scale_error(self, lengths: ArrayLike) -> Floats:
         """Return beta log(l / l0) for each length l: the logarithm of the scale at l over sigma, the scale at l0.
 
-        T4's tau is the largest absolute value of these numbers.
+        T3's tau is the largest absolute value of these numbers.
         """
         n = checked_lengths(lengths)
         return np.broadcast_to(self.beta * np.log(n / self.l0), np.shape(lengths))

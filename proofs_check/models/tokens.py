@@ -42,9 +42,9 @@ class _Tokens:
 
 @dataclass(frozen=True)
 class ExponentialTokens(_Tokens):
-    """Independent token log-ratios s = mu + sigma (E - 1), with E standard exponential, so that they are skewed (T5).
+    """Independent token log-ratios s = mu + sigma (E - 1), with E standard exponential, so that they are skewed (T4).
 
-    The sum of L exponentials is a gamma variable, from which S is drawn. E|E - 1|^3 = 12/e - 2, the rho3 of T5.
+    The sum of L exponentials is a gamma variable, from which S is drawn. E|E - 1|^3 = 12/e - 2, the rho3 of T4.
     """
 
     RHO3 = 12 / np.e - 2
@@ -96,7 +96,7 @@ class TokenByToken:
 
 @dataclass(frozen=True)
 class StudentTokens(_Tokens):
-    """Independent token log-ratios mu + sigma T, T a Student t variable scaled to variance 1; ``df`` > 2 (T5).
+    """Independent token log-ratios mu + sigma T, T a Student t variable scaled to variance 1; ``df`` > 2 (T4).
 
     S is summed token by token; ``cdf`` inverts the characteristic function.
     """
@@ -109,7 +109,7 @@ class StudentTokens(_Tokens):
 
     @property
     def rho3(self) -> float:
-        """Return rho3 = E|s - mu|^3 / sigma^3 (T5) of a token log-ratio s with a Student t law; infinite if df <= 3."""
+        """Return rho3 = E|s - mu|^3 / sigma^3 (T4) of a token log-ratio s with a Student t law; infinite if df <= 3."""
         if self.df <= 3:
             return math.inf
         log_moment = special.gammaln((self.df - 3) / 2) - special.gammaln(self.df / 2)
@@ -169,7 +169,7 @@ class StudentTokens(_Tokens):
 @dataclass(frozen=True)
 class MarkovTokens(_Tokens):
     """Gaussian token log-ratios, whose mean and variance depend on the state of a stationary Markov chain with states 0
-    and 1 (T6).
+    and 1 (T4).
 
     ``sigma`` is the long-run scale. Given the number of tokens in state 1, S is Gaussian.
 

@@ -1,4 +1,4 @@
-"""Log-ratios R whose law has the same form at all lengths, and bands on them (docs/theory.md T17, T19).
+"""Log-ratios R whose law has the same form at all lengths, and bands on them (docs/theory.md T10).
 
 With drift m and an exponent H, the law of (R - m L)/L^H is the same at all lengths L.
 """

@@ -32,7 +32,7 @@ def acceptance_counts(
         Each length has a random stream of its own, which follows from the seed and the length's index.
     rate : {"band", "update"}
         Which responses count as accepted: those in the band, or those that are not clipped (docs/theory.md section 1;
-        T11).
+        T9).
     """
     m = rule.centre(matching_means(model)) if rule.needs_stats else 0.0
     counts = np.zeros(len(lengths), np.int64)

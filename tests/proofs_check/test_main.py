@@ -34,12 +34,12 @@ def made(verdict: float, control: float = -1.0, name: str = "a_b & 50 % | x") ->
 
 
 def test_a_real_run_writes_the_report_and_exits_0(tmp_path):
-    done = run("--only", "T2,T10", "--jobs", "1", "--seed", "4", "--strict", "--out", "report", cwd=tmp_path)
+    done = run("--only", "T2,T11", "--jobs", "1", "--seed", "4", "--strict", "--out", "report", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "controls fail, as they must" in done.stdout
     assert "check" in done.stderr  # the progress bar
     data = json.loads((tmp_path / "report/proofs_check.json").read_text())
-    assert {row["id"] for row in data["rows"]} == {"T2", "T10"}
+    assert {row["id"] for row in data["rows"]} == {"T2", "T11"}
     assert {"id", "method", "verdict", "margin", "control", "parameters", "seconds"} <= set(data["rows"][0])
     assert data["exit_status"] == 0
     assert sorted(path.name for path in (tmp_path / "report").iterdir()) == [
@@ -54,7 +54,7 @@ def test_a_real_run_writes_the_report_and_exits_0(tmp_path):
     [
         (["--only", "T77"], "choose from"),
         (["--only", "T7", "--method", "simulatd"], "did you mean 'simulated'"),
-        (["--only", "T10", "--jobs", "0"], "at least 1"),
+        (["--only", "T11", "--jobs", "0"], "at least 1"),
         (["--seed", "-1"], "at least 0"),
         (["--sed", "1"], "sed"),
         (["--jobs", "many"], "jobs"),

@@ -70,7 +70,7 @@ def rough(c: Columns, sigma: np.ndarray | float, rng: Rng, engine: bool = False)
     """Change S, or E if ``engine`` is true, as if every token's log-ratio had normal noise of standard deviation
     ``sigma`` and mean -sigma^2/2 added, and recompute the columns that depend on the changed log-ratio.
 
-    With this mean of the noise, the expectation of exp(S) or exp(E) stays what it is (1 by T9 and T16).
+    With this mean of the noise, the expectation of exp(S) or exp(E) stays what it is (1 by T5 and T13).
     """
     L = c["length"].astype(float)
     sigma = np.broadcast_to(sigma, L.shape)

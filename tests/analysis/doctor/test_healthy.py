@@ -44,7 +44,7 @@ def test_kinds_of_prompts_have_the_mean_lengths_of_the_world():
     "plan", [SimulatedRun(), SimulatedRun(steps="heavy", engine=0.02), SimulatedRun(selected=True, group=4)]
 )
 def test_weights_to_the_sampler_have_mean_1_at_first_use(plan, tmp_path):
-    """T9 and T16; selection of groups by their outcome moves the mean by less than .003 in these simulated runs."""
+    """T5 and T13; selection of groups by their outcome moves the mean by less than .003 in these simulated runs."""
     weights = []
     for seed in range(6):
         log = read_log(write_simulated_run(tmp_path / str(seed), replace(plan, lengths=(4, 20)), seed))

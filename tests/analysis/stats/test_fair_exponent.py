@@ -1,4 +1,4 @@
-"""The fair exponent and the parts of a sqrt band's trend, on laws whose answers docs/theory.md T17 states."""
+"""The fair exponent and the parts of a sqrt band's trend, on laws whose answers docs/theory.md T10 states."""
 
 from types import SimpleNamespace
 

@@ -195,7 +195,7 @@ class Made:
     noise: float = 0.5
 
     def truth(self):
-        """T12 by hand: moments of a prompt's mean of M w A psi and of w A psi."""
+        """T11 by hand: moments of a prompt's mean of M w A psi and of w A psi."""
         width, e, q, cut = len(KEPT), np.e, OFTEN.mean(), np.array(self.cut)
         shared = width * self.effect**2
         own = shared + width * self.noise**2

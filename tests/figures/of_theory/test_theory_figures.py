@@ -180,7 +180,7 @@ def test_the_envelope_holds_and_the_signs_come_near(tables):
     table = tables["normal_approximation"]
     assert (table["difference"] <= table["envelope"]).all()
     signs = table[(table["law"] == "signs") & (table["length"] == 1024)].iloc[0]
-    assert signs["difference"] * 32 == pytest.approx(math.sqrt(2 / math.pi), rel=1e-3)  # the 0.798 of T5
+    assert signs["difference"] * 32 == pytest.approx(math.sqrt(2 / math.pi), rel=1e-3)  # the 0.798 of T4
     assert set(table["rho3"].round(4)) == {1.0, 2.2053, 2.4146}
     assert (table["envelope"] * np.sqrt(table["length"])).round(9).equals((2 * 0.4748 * table["rho3"]).round(9))
 

@@ -1,5 +1,5 @@
 """Every public function of theory and rules refuses an argument that its statement does not allow, or returns None. It
-never returns NaN; the one exception is T19's fair exponent if no band accepts the wanted share."""
+never returns NaN; the one exception is T10's fair exponent if no band accepts the wanted share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bands on responses of which a part does not move (docs/theory.md T19): by hand, and by searches of mpmath."""
+"""Bands on responses of which a part does not move (docs/theory.md T10): by hand, and by searches of mpmath."""
 
 import math
 

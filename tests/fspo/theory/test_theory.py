@@ -171,7 +171,7 @@ def test_lre_refuses(p, a, word):
         lre(p, a)
 
 
-# ---- T3 to T6
+# ---- T3 to T4
 
 
 def drifted(c_lo, c_hi, m, mu, lengths):

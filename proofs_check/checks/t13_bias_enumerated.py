@@ -1,4 +1,4 @@
-"""Check T18: the bias of an update that leaves a part of the log-ratio out of the importance weight, and the variance
+"""Check T13: the bias of an update that leaves a part of the log-ratio out of the importance weight, and the variance
 of a log-ratio that is a sum of parts (section 6).
 """
 
@@ -39,8 +39,8 @@ def kept_factor(chain: Chain, name: str) -> Floats:
 
 
 def bias_parts(p: Floats, lengths: np.ndarray, c: Floats, u: Floats) -> tuple[Floats, Floats, float]:
-    """Return the bias of an update that multiplies gradients by a wrong factor, split as in T18: the part between
-    lengths (D,), the part inside lengths (D,), and T18's bound on the norm of the part inside lengths.
+    """Return the bias of an update that multiplies gradients by a wrong factor, split as in T13: the part between
+    lengths (D,), the part inside lengths (D,), and T13's bound on the norm of the part inside lengths.
 
     Parameters
     ----------
@@ -78,9 +78,9 @@ def true_update(chain: Chain, step: float = 1e-5) -> Floats:
 
 
 def bias(rng: np.random.Generator, sign: float = 1.0, weighted: bool = True, inner: bool = True) -> Outcome:
-    """Check T18 (a) for updates that use a wrong factor in place of e^(D + E): 1 (D + E is ignored) or the factor of a
+    """Check T13 (d) for updates that use a wrong factor in place of e^(D + E): 1 (D + E is ignored) or the factor of a
     correction. The error of such an update (the update less the gradient of the expected advantage) must be the sum of
-    a part between lengths and a part inside lengths. The norm of the second part must be within T18's bound.
+    a part between lengths and a part inside lengths. The norm of the second part must be within T13's bound.
     """
     gaps, slack = [], []
     for sampler in SAMPLERS:
@@ -102,7 +102,7 @@ def bias(rng: np.random.Generator, sign: float = 1.0, weighted: bool = True, inn
 
 
 def bound_reached(rng: np.random.Generator, factor: float = 1.0, centred: bool = True) -> Outcome:
-    """Check by examples that T18 (a)'s bound on the part of an update's bias that lies inside lengths can be reached.
+    """Check by examples that T13 (d)'s bound on the part of an update's bias that lies inside lengths can be reached.
     Let c be the factor that the update gives a response, less the right factor, and u the response's gradient without a
     factor. In the examples u is c times one vector v, the same for all responses.
     """
@@ -123,7 +123,7 @@ def bound_reached(rng: np.random.Generator, factor: float = 1.0, centred: bool =
 def gaussian_parts(
     rng: np.random.Generator, sign: float = 1.0, independent: bool = False, weighted: bool = True, draws: int = 200_000
 ) -> Outcome:
-    """Check T18 by drawing normal S and E, which are correlated token by token, with A psi = 1 for every response. The
+    """Check T13 by drawing normal S and E, which are correlated token by token, with A psi = 1 for every response. The
     mean error at length l of an update that ignores E must be the sum of two parts: 1 - m_l between lengths and -m_l
     (e^(cov l) - 1) inside lengths, with m_l the mean of e^E at length l and cov the covariance of S and E per token.
 
@@ -146,7 +146,7 @@ def gaussian_parts(
 
 
 def increments(rng: np.random.Generator, centred: bool = True, cross: bool = True, one_length: bool = False) -> Outcome:
-    """Check T18 (b): if the token log-ratios of S, D and E have mean 0 given the tokens before, the covariance of two
+    """Check T13 (e): if the token log-ratios of S, D and E have mean 0 given the tokens before, the covariance of two
     of S, D and E is a sum over tokens t: of the covariances of their token log-ratios at the same t.
     """
     gaps = []
@@ -176,7 +176,7 @@ def increments(rng: np.random.Generator, centred: bool = True, cross: bool = Tru
 
 
 def local_exponent(rng: np.random.Generator, weighted: bool = True, falling: bool = False) -> Outcome:
-    """Check T18 (c): for a variance that is a sum of powers v_i L^(2 H_i) of the length, half its local exponent (slope
+    """Check T10 (f): for a variance that is a sum of powers v_i L^(2 H_i) of the length, half its local exponent (slope
     of log variance on log L) is the mean of the H_i, weighted by their shares of the variance. That mean rises with the
     length. mpmath computes the slope.
     """
@@ -201,7 +201,7 @@ def local_exponent(rng: np.random.Generator, weighted: bool = True, falling: boo
 
 CHECKS = (
     Check(
-        "T18",
+        "T13",
         Method.ENUMERATED,
         "bias of e^S and of three corrections, in two parts, against finite differences",
         bias,
@@ -212,7 +212,7 @@ CHECKS = (
         },
     ),
     Check(
-        "T18",
+        "T13",
         Method.CLOSED,
         "the bound on the inside part is reached",
         bound_reached,
@@ -222,7 +222,7 @@ CHECKS = (
         },
     ),
     Check(
-        "T18",
+        "T13",
         Method.SIMULATED,
         "correlated normal S and E: bias by length and Var(S + E | L)",
         gaussian_parts,
@@ -233,7 +233,7 @@ CHECKS = (
         },
     ),
     Check(
-        "T18",
+        "T13",
         Method.ENUMERATED,
         "centred token ratios of two parts: same-token terms alone",
         increments,
@@ -244,7 +244,7 @@ CHECKS = (
         },
     ),
     Check(
-        "T18",
+        "T10",
         Method.CLOSED,
         "local exponent of a sum of parts",
         local_exponent,

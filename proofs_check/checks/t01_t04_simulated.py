@@ -1,5 +1,5 @@
 """Check fairness by simulation, under log-ratio models that satisfy T1's hypotheses and models that violate them (T1,
-T3 to T6).
+T3, T4).
 
 The checks that draw responses count the accepted ones with ``proofs_check.tools.sampling``, which asks the rule's
 ``band`` or ``apply`` what is accepted.
@@ -104,8 +104,8 @@ def drift_inside(rng: np.random.Generator, factor: float = 1.0, draws: int = 1_0
 
 
 def scale_inside(rng: np.random.Generator, factor: float = 1.0, draws: int = 1_000_000) -> Outcome:
-    """Check T4 (a wrong scale): let the scale of S at length l be sigma (l/l0)^beta (l0 a fixed length), where the band
-    assumes sigma. The share of drawn S in the band then differs from the share at scale sigma by at most T4's bound, 2
+    """Check T3 (a wrong scale): let the scale of S at length l be sigma (l/l0)^beta (l0 a fixed length), where the band
+    assumes sigma. The share of drawn S in the band then differs from the share at scale sigma by at most T3's bound, 2
     phi(1) |log((l/l0)^beta)| with phi the normal density.
 
     Both ranges are one standard deviation of S. With these ranges the difference nearly reaches the bound.
@@ -119,7 +119,7 @@ def scale_inside(rng: np.random.Generator, factor: float = 1.0, draws: int = 1_0
 
 
 def scale_law(rng: np.random.Generator, beta: float | None = None, draws: int = 200_000) -> Outcome:
-    """Check T4 (a wrong scale): if the scale sigma_l of S changes with the length l, the band accepts the share
+    """Check T3 (a wrong scale): if the scale sigma_l of S changes with the length l, the band accepts the share
     Phi(c_hi/sigma_l) - Phi(-c_lo/sigma_l) of drawn S; c_lo, c_hi are its ranges, Phi the normal distribution function.
     """
     model, rule = Heteroscedastic(MU, SIGMA, beta=0.1, l0=64.0), preset("fspo-kl", range_hi=0.045).rule
@@ -131,7 +131,7 @@ def scale_law(rng: np.random.Generator, beta: float | None = None, draws: int = 
 
 
 def student_sums(rng: np.random.Generator, heavy: bool = True, draws: int = 60_000) -> Outcome:
-    """Check T5 (token log-ratios that are not normal): drawn sums of Student-t token log-ratios lie in a band as often
+    """Check T4 (token log-ratios that are not normal): drawn sums of Student-t token log-ratios lie in a band as often
     as the law of such a sum says. That law is computed from the characteristic function of one token log-ratio.
     """
     model, rule = StudentTokens(MU, SIGMA, df=4.0), preset("fspo-kl", range_hi=0.02).rule
@@ -144,7 +144,7 @@ def student_sums(rng: np.random.Generator, heavy: bool = True, draws: int = 60_0
 
 
 def student_envelope(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
-    """Check T5 (token log-ratios that are not normal): the acceptance of sums of Student-t token log-ratios, computed
+    """Check T4 (token log-ratios that are not normal): the acceptance of sums of Student-t token log-ratios, computed
     without sampling, differs from that of Gaussian S by at most the Berry-Esseen bound. The bound needs rho3, the third
     absolute moment of a token log-ratio, which is computed again by quadrature.
     """
@@ -192,7 +192,7 @@ def markov_acceptance(model: MarkovTokens, rule: Rule, length: float) -> float:
 
 
 def markov_simulated(rng: np.random.Generator, variance: str = "exact", draws: int = 100_000) -> Outcome:
-    """Check T6 (dependent tokens): drawn S lies in a band as often as `markov_acceptance` computes. Each token is in
+    """Check T4 (dependent tokens): drawn S lies in a band as often as `markov_acceptance` computes. Each token is in
     state 0 or 1 of a Markov chain, which sets the mean and the variance of its log-ratio. The draws go from token to
     token; `markov_acceptance` mixes normal laws of S, one for each number of tokens in state 1.
     """
@@ -207,7 +207,7 @@ def markov_simulated(rng: np.random.Generator, variance: str = "exact", draws: i
 
 
 def markov_limit(rng: np.random.Generator, long_run: bool = True) -> Outcome:
-    """Check T6 (dependent tokens): a Markov chain of two states sets the mean and the variance of each token's
+    """Check T4 (dependent tokens): a Markov chain of two states sets the mean and the variance of each token's
     log-ratio. As the length l grows, the acceptance tends to that of Gaussian S with the chain's long-run variance.
     LRE_inf, over three successive lengths l, 4 l and 16 l, tends to 0. Both distances fall like 1/l.
     """
@@ -227,7 +227,7 @@ def markov_limit(rng: np.random.Generator, long_run: bool = True) -> Outcome:
 
 
 def markov_methods(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
-    """Check T6 (dependent tokens) if each token is in state 0 or 1 of a Markov chain, which sets the mean and the
+    """Check T4 (dependent tokens) if each token is in state 0 or 1 of a Markov chain, which sets the mean and the
     variance of its log-ratio. The law of the number of tokens in state 1 is computed from the log-ratio model's
     generating function and by recursion over the tokens; both must agree. The moments of that law must give the model's
     formula of Var S.
@@ -285,35 +285,35 @@ CHECKS = (
         {"constants x .85": partial(drift_inside, factor=0.85)},
     ),
     Check(
-        "T4",
+        "T3",
         Method.SIMULATED,
         "sigma_l = sigma (l/l0)^beta in a_0 +- 2 phi(1) tau",
         scale_inside,
         {"constant x .9": partial(scale_inside, factor=0.9)},
     ),
     Check(
-        "T4",
+        "T3",
         Method.SIMULATED,
         "acceptance when the scale is a power of l",
         scale_law,
         {"one sigma for all": partial(scale_law, beta=0.0), "beta = .09": partial(scale_law, beta=0.09)},
     ),
     Check(
-        "T5",
+        "T4",
         Method.SIMULATED,
         "Student-t tokens follow the inverted transform",
         student_sums,
         {"Gaussian law instead": partial(student_sums, heavy=False)},
     ),
     Check(
-        "T5",
+        "T4",
         Method.CLOSED,
         "Student-t sums inside the Berry-Esseen envelope",
         student_envelope,
         {"a fiftieth of the envelope": partial(student_envelope, factor=0.02)},
     ),
     Check(
-        "T6",
+        "T4",
         Method.SIMULATED,
         "Markov-modulated tokens follow the exact mixture",
         markov_simulated,
@@ -323,14 +323,14 @@ CHECKS = (
         },
     ),
     Check(
-        "T6",
+        "T4",
         Method.CLOSED,
         "Markov-modulated: a(l) to the long-run law, LRE to 0",
         markov_limit,
         {"one-step variance": partial(markov_limit, long_run=False)},
     ),
     Check(
-        "T6",
+        "T4",
         Method.CLOSED,
         "Markov occupation by transform and by recursion, Var S",
         markov_methods,

@@ -1,4 +1,4 @@
-"""Check T8, T11 and T12 on logs without sampling noise: the tables that ``analysis`` makes of them must hold the exact
+"""Check T8, T9 and T11 on logs without sampling noise: the tables that ``analysis`` makes of them must hold the exact
 numbers of the law that the log follows, up to the rounding of the log's float32.
 
 Some of these logs hold each response as often as a law says. One holds every update that a policy can draw, each as
@@ -254,11 +254,11 @@ def outcomes(rng: np.random.Generator, prompts: int = 3, zeros: bool = False, pl
     equally probable responses can draw, with two responses to each prompt. Sums over the log are then expected values.
 
     Where both responses to a prompt are the same, their rewards are equal and A = 0. The table's errors of an update
-    (T12) average over the responses with A != 0 and take the number of their prompts as given. Only pairs of responses
+    (T11) average over the responses with A != 0 and take the number of their prompts as given. Only pairs of responses
     to different prompts count, and over all updates these are independent. The numbers about the responses of 2 tokens
     alone are means over such pairs in each update.
 
-    Two controls: ``zeros`` takes as true T12's variance, in which prompts with A = 0 count as zeros; with ``plug_in`` 1
+    Two controls: ``zeros`` takes as true T11's variance, in which prompts with A = 0 count as zeros; with ``plug_in`` 1
     the true squared bias is inflated by the covariance of one update, as that of the plug-in is.
     """
     groups = even_policy(rng)
@@ -325,7 +325,7 @@ CHECKS = (
         },
     ),
     Check(
-        "T11",
+        "T9",
         Method.ENUMERATED,
         "analysis of a log that is its law: trend of acceptance, matched ranges",
         acceptances,
@@ -336,7 +336,7 @@ CHECKS = (
         },
     ),
     Check(
-        "T11",
+        "T9",
         Method.ENUMERATED,
         "analysis of a log that is its law: Var(S|L) = sigma^2 L^(2H), drift and moments of S",
         exponent,
@@ -346,7 +346,7 @@ CHECKS = (
         },
     ),
     Check(
-        "T12",
+        "T11",
         Method.ENUMERATED,
         "analysis of a log of every outcome of an update, some with equal rewards",
         outcomes,

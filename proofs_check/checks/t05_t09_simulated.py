@@ -1,4 +1,4 @@
-"""Check T9 on a simulated policy whose lengths shift, and T11 on one whose drift depends on the advantage."""
+"""Check T5 on a simulated policy whose lengths shift, and T9 on one whose drift depends on the advantage."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ POLICY = ShiftedLengths(stop_old=0.02, stop_new=0.022)
 
 
 def shifted_lengths(rng: np.random.Generator, claim: str = "ratio", draws: int = 200_000) -> Outcome:
-    """Check T9 (mean importance weights): for a policy that stops sooner than before, the mean weight of drawn
+    """Check T5 (mean importance weights): for a policy that stops sooner than before, the mean weight of drawn
     responses of length l is p_new(l)/p_old(l), the ratio of the probabilities of that length.
     """
     lengths = np.array([2.0, 20, 80, 200])
@@ -38,7 +38,7 @@ def shifted_lengths(rng: np.random.Generator, claim: str = "ratio", draws: int =
 
 
 def weight_of_all(rng: np.random.Generator, new_lengths: bool = False, draws: int = 400_000) -> Outcome:
-    """Check T9 (mean importance weights): the mean of e^S over all drawn responses of the old policy is 1, although the
+    """Check T5 (mean importance weights): the mean of e^S over all drawn responses of the old policy is 1, although the
     mean at a single length is not.
     """
     n = POLICY.sample_lengths(rng, draws, new=new_lengths)
@@ -47,7 +47,7 @@ def weight_of_all(rng: np.random.Generator, new_lengths: bool = False, draws: in
 
 
 def signed_drift(rng: np.random.Generator, claim: str = "exact", draws: int = 200_000) -> Outcome:
-    """Check T11 (share not clipped, by the sign of A): if the mean of S is x standard deviations above the band's
+    """Check T9 (share not clipped, by the sign of A): if the mean of S is x standard deviations above the band's
     centre for A > 0 and as far below it for A < 0, the clipped share is pi Phi(x - u_hi) + (1 - pi) Phi(x - u_lo). Here
     pi is the share of A > 0, u_lo and u_hi the ranges in standard deviations of S, and Phi the normal distribution
     function.
@@ -64,7 +64,7 @@ def signed_drift(rng: np.random.Generator, claim: str = "exact", draws: int = 20
 
 CHECKS = (
     Check(
-        "T9",
+        "T5",
         Method.SIMULATED,
         "a policy that stops sooner: E_old[exp S | L] = p_new/p_old",
         shifted_lengths,
@@ -74,14 +74,14 @@ CHECKS = (
         },
     ),
     Check(
-        "T9",
+        "T5",
         Method.SIMULATED,
         "a policy that stops sooner: E_old[exp S] = 1",
         weight_of_all,
         {"lengths of the new policy": partial(weight_of_all, new_lengths=True)},
     ),
     Check(
-        "T11",
+        "T9",
         Method.SIMULATED,
         "drift that follows the sign of A breaks fairness as stated",
         signed_drift,

@@ -1,4 +1,4 @@
-"""Check T13: the share of weight that a band keeps, beside the share of responses that it keeps (section 4). In the
+"""Check T9: the share of weight that a band keeps, beside the share of responses that it keeps (section 4). In the
 clipped loss responses count by their weight.
 """
 
@@ -17,7 +17,7 @@ from proofs_check.tools.compare import close, holds, mean_is, worst
 
 
 def weight_quadrature(rng: np.random.Generator, as_band: bool = False) -> Outcome:
-    """Check T13's formula of b(l), the share of weight that a band keeps at length l, against quadrature of e^s times
+    """Check T9's formula of b(l), the share of weight that a band keeps at length l, against quadrature of e^s times
     the normal density of S over the band, with 30 digits.
     """
     outcomes = []
@@ -40,7 +40,7 @@ def weight_quadrature(rng: np.random.Generator, as_band: bool = False) -> Outcom
 
 
 def weight_fairness(rng: np.random.Generator, drift: str = "tilted") -> Outcome:
-    """Check T13 (share of weight kept): a band with the drift named ``tilted``, + sigma^2/2 per token with sigma the
+    """Check T9 (share of weight kept): a band with the drift named ``tilted``, + sigma^2/2 per token with sigma the
     scale of S, keeps the same share of weight at all lengths, for every range and sigma.
 
     A band around 0 with equal ranges keeps as large a share of weight as of responses.
@@ -63,7 +63,7 @@ def weight_fairness(rng: np.random.Generator, drift: str = "tilted") -> Outcome:
 
 
 def weight_example(rng: np.random.Generator, sigma: float = 0.03) -> Outcome:
-    """Check T13's example. With ranges of one standard deviation of S, a band centred at the mean of S keeps .683 of
+    """Check T9's example. With ranges of one standard deviation of S, a band centred at the mean of S keeps .683 of
     responses and .495 of weight, and a band centred at 0 keeps .630 of both. The first band has LRE 0 for responses of
     two lengths; all the same the cosine of clipped and true update is .848 there.
     """
@@ -86,7 +86,7 @@ def weight_example(rng: np.random.Generator, sigma: float = 0.03) -> Outcome:
 
 
 def weight_simulated(rng: np.random.Generator, as_band: bool = False, draws: int = 200_000) -> Outcome:
-    """Check T13 (share of weight kept): at each length, the mean over drawn responses of w, counted as 0 outside the
+    """Check T9 (share of weight kept): at each length, the mean over drawn responses of w, counted as 0 outside the
     band, is the share of weight that the formula gives; the mean of w over all responses is 1. ``rule.apply`` gives w
     and says which responses are in the band.
     """
@@ -103,28 +103,28 @@ def weight_simulated(rng: np.random.Generator, as_band: bool = False, draws: int
 
 CHECKS = (
     Check(
-        "T13",
+        "T9",
         Method.CLOSED,
         "b(l) by quadrature of the weighted law",
         weight_quadrature,
         {"a for b": partial(weight_quadrature, as_band=True)},
     ),
     Check(
-        "T13",
+        "T9",
         Method.CLOSED,
         "drift tilted flattens b; a = b for none",
         weight_fairness,
         {"drift gaussian": partial(weight_fairness, drift="gaussian")},
     ),
     Check(
-        "T13",
+        "T9",
         Method.CLOSED,
         "example: .683 .495 .630, cosine .848 at LRE = 0",
         weight_example,
         {"sigma = .031": partial(weight_example, sigma=0.031)},
     ),
     Check(
-        "T13",
+        "T9",
         Method.SIMULATED,
         "weights of in-band responses through rule.apply",
         weight_simulated,

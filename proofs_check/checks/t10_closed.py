@@ -1,4 +1,4 @@
-"""Check T19: bands on responses of which, at each length, a part does not move (section 6)."""
+"""Check T10: bands on responses of which, at each length, a part does not move (section 6)."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ LAWS = (NORMAL, STUDENT, LOGISTIC, ONE_EDGE)
 
 
 def drawn_pair(rng: np.random.Generator, quantile: Callable[[float], float]) -> tuple[Floats, Floats, float, float]:
-    """Draw an example for T19 (b): the shares of responses that move at two lengths (2,), the lengths (2,), the share
+    """Draw an example for T10 (c): the shares of responses that move at two lengths (2,), the lengths (2,), the share
     alpha of all responses that the band accepts, and H.
 
-    ``quantile`` gives the quantiles of X/L^H of the moving responses. Draws are repeated until T19's fair exponent lies
+    ``quantile`` gives the quantiles of X/L^H of the moving responses. Draws are repeated until T10's fair exponent lies
     between 0 and 2, because rules take no other exponents.
     """
     while True:
@@ -84,7 +84,7 @@ def root_of_equal_acceptance(law: MovingLaw, v: Floats, lengths: Floats, alpha: 
 
 
 def by_root_search(rng: np.random.Generator, v_ignored: bool = False, normal: bool = False) -> Outcome:
-    """Check T19 (b): a root search over gamma, with 50 digits, finds the fair exponent that the formula states, for
+    """Check T10 (c): a root search over gamma, with 50 digits, finds the fair exponent that the formula states, for
     laws with light and heavy tails, with two edges and with one. It is above H exactly if more responses of the longer
     length move. Controls take the share that moves as 1, or quantiles of the normal law for all laws.
     """
@@ -128,8 +128,8 @@ def excess_law(law: Law, c_lo: float, c_hi: float) -> tuple[Callable[[Floats], F
 
 
 def through_rule(rng: np.random.Generator, v_ignored: bool = False, at_H: bool = False) -> Outcome:
-    """Check T19 (a) and (b) on bands that the rules compute: at six lengths a band's acceptance over all responses is
-    that of T19's formula, and with T19's fair exponent for two of these lengths both have the acceptance alpha.
+    """Check T10 (c) on bands that the rules compute: at six lengths a band's acceptance over all responses is
+    that of T10's formula, and with T10's fair exponent for two of these lengths both have the acceptance alpha.
     Controls: the formula as if all responses moved; the exponent H, which is fair to the moving responses alone.
     """
     found, stated = [], []
@@ -151,9 +151,9 @@ def through_rule(rng: np.random.Generator, v_ignored: bool = False, at_H: bool =
 
 
 def lre_of_all(rng: np.random.Generator, gamma_off: float = 0.0, of_moving: bool = False) -> Outcome:
-    """Check T19 (a). The half-width of the band grows as L^gamma, the spread of S as L^H. If gamma = H, the band has
-    the LRE_1, LRE_2 and LRE_inf that T19 states over all responses, and its acceptance of the moving ones is the same
-    at every length. Controls: gamma = H + .25, or an LRE without T19's factor (1 - a_bar)/a_bar.
+    """Check T10 (c). The half-width of the band grows as L^gamma, the spread of S as L^H. If gamma = H, the band has
+    the LRE_1, LRE_2 and LRE_inf that T10 states over all responses, and its acceptance of the moving ones is the same
+    at every length. Controls: gamma = H + .25, or an LRE without T10's factor (1 - a_bar)/a_bar.
     """
     lengths, errors, spread = np.array([2.0, 9, 60, 333, 4096]), [], []
     for law in (logistic, student, gamma_law):
@@ -177,7 +177,7 @@ def values(found: LRE) -> list[float]:
 class FarTail(NamedTuple):
     """A tail 1 - F far out: ``log_z(y)`` is the logarithm of the x at which -log(1 - F(x)) = y (mpmath numbers).
 
-    ``k`` is the power at which T19 (c) says it falls, infinity if faster than any. ``steps`` are the n at which the
+    ``k`` is the power at which T10 (d) says it falls, infinity if faster than any. ``steps`` are the n at which the
     limit is looked at, where y is about n^2.
     """
 
@@ -194,7 +194,7 @@ def solved(tail: Callable[[Any], Any], guess: Callable[[Any], Any]) -> Callable[
 
 
 def in_steps(y: Any) -> Any:
-    """Return log x at which -log(1 - F(x)) = y for a law that falls in steps (docs/theory.md after T19).
+    """Return log x at which -log(1 - F(x)) = y for a law that falls in steps (docs/theory.md after T10).
 
     1 - F is e^(-n^2) at 4^n and e^(-n^2 - 2^-n) at 2 4^n. In between log(1 - F) is linear in log x. So it is lighter
     than any power.
@@ -219,7 +219,7 @@ freedom), of e^Z for a normal Z, of a uniform law on (0, 1), and 1/(1 + x^2)."""
 
 
 def limits(rng: np.random.Generator, tails: dict[str, FarTail] | None = None, light: bool = False) -> Outcome:
-    """Check T19 (c): the limit of the fair exponent gamma_alpha as the accepted share alpha of all responses tends to
+    """Check T10 (d): the limit of the fair exponent gamma_alpha as the accepted share alpha of all responses tends to
     1. It must come ever nearer to H if the tail of X/L^H of the moving responses falls faster than any power, and to
     H + beta/k if the tail falls like x^-k; the share of responses that moves grows like L^beta. At the largest alpha
     (1 - alpha is down to e^(-10^8)) the distance from the limit is at most a thousandth of beta. A control takes the
@@ -241,7 +241,7 @@ def limits(rng: np.random.Generator, tails: dict[str, FarTail] | None = None, li
 
 
 def local_power(rng: np.random.Generator, of_density: bool = False, rises: bool = False) -> Outcome:
-    """Check T19 (c): the exponent gamma_alpha at which two lengths have the same acceptance alpha is H + beta/k(x), x
+    """Check T10 (d): the exponent gamma_alpha at which two lengths have the same acceptance alpha is H + beta/k(x), x
     some point between the two lengths' edges.
 
     S spreads like L^H. beta is the difference of the logs of the two lengths' shares of moving responses, over that of
@@ -272,13 +272,13 @@ def local_power(rng: np.random.Generator, of_density: bool = False, rises: bool 
 
 
 MOVING, BETWEEN = (0.4, 0.8), (16.0, 128.0)
-"""The example in docs/theory.md after T19: the shares of the responses that move at two lengths, and the lengths."""
+"""The example in docs/theory.md after T10: the shares of the responses that move at two lengths, and the lengths."""
 EXAMPLE = {0.75: (0.849, 0.886), 0.85: (0.690, 0.737), 0.95: (0.593, 0.652), 0.99: (0.552, 0.623)}
 """Fair exponents of the example, by the share of responses accepted: for the normal law and for Student's."""
 
 
 def example(rng: np.random.Generator, moving: tuple[float, float] = MOVING, of_moving: bool = False) -> Outcome:
-    """Check the example in docs/theory.md after T19: every fair exponent to the digits printed there, the acceptance
+    """Check the example in docs/theory.md after T10: every fair exponent to the digits printed there, the acceptance
     below which no exponent is fair, how the fair exponent grows without bound just above that acceptance, and the limit
     of the fair exponent for Student's law.
     """
@@ -303,7 +303,7 @@ def example(rng: np.random.Generator, moving: tuple[float, float] = MOVING, of_m
 
 @st.composite
 def part_moves(draw: st.DrawFn) -> tuple[list[int], list[int], list[int], list[int], int, int, float, float, int, int]:
-    """Let hypothesis draw an example for T19 (a), in which part of the responses does not move.
+    """Let hypothesis draw an example for T10 (c), in which part of the responses does not move.
 
     It has: a law of log-ratios (a few values, in eighths, with integer weights); for each of two lengths, how many
     copies of that law move and how many responses are still; the band's two half-widths at length 1; the exponent gamma
@@ -320,7 +320,7 @@ def part_moves(draw: st.DrawFn) -> tuple[list[int], list[int], list[int], list[i
 
 
 def order_attack(rng: np.random.Generator, any_gamma: bool = False, ties: bool = False) -> Outcome:
-    """Check T19 (a) at two lengths, in exact counts, for laws of a few values; v(l) is the share of the responses of
+    """Check T10 (c) at two lengths, in exact counts, for laws of a few values; v(l) is the share of the responses of
     length l that move. With gamma = H a band cuts at both lengths the same share t of the moving responses, so t v(l)
     of all. Of the longer length it accepts less if v is greater there, gamma <= H and it cuts something there; more if
     v is less there, gamma >= H and it cuts something at the shorter. Controls: any gamma, or also equal v (``ties``).
@@ -369,7 +369,7 @@ def two_signs(draw: st.DrawFn) -> tuple[list[list[int]], list[list[int]], list[l
 
 
 def sign_attack(rng: np.random.Generator, either: bool = True, outside: str = "drop") -> Outcome:
-    """Check T19 (d) for laws of a few values, in exact counts: under drop the update acceptance of two lengths is the
+    """Check T10 (e) for laws of a few values, in exact counts: under drop the update acceptance of two lengths is the
     same exactly if the band cuts the same share of both signs, or both lengths have the same ratio of A > 0 to A < 0.
     Controls: only the first of the two conditions makes them alike (``either=False``), or a mask in the place of drop.
     """
@@ -406,7 +406,7 @@ def sign_attack(rng: np.random.Generator, either: bool = True, outside: str = "d
 
 CHECKS = (
     Check(
-        "T19",
+        "T10",
         Method.CLOSED,
         "the fair exponent over all responses, by root search with 50 digits",
         by_root_search,
@@ -416,7 +416,7 @@ CHECKS = (
         },
     ),
     Check(
-        "T19",
+        "T10",
         Method.CLOSED,
         "acceptance over all responses through the rule's band, and alike at the stated exponent",
         through_rule,
@@ -426,7 +426,7 @@ CHECKS = (
         },
     ),
     Check(
-        "T19",
+        "T10",
         Method.CLOSED,
         "LRE over all responses at gamma = H",
         lre_of_all,
@@ -436,7 +436,7 @@ CHECKS = (
         },
     ),
     Check(
-        "T19",
+        "T10",
         Method.CLOSED,
         "limits as alpha tends to 1, down to 1 - alpha = e^(-10^8)",
         limits,
@@ -447,7 +447,7 @@ CHECKS = (
         },
     ),
     Check(
-        "T19",
+        "T10",
         Method.CLOSED,
         "gamma less H is beta over the tail's local power, and shrinks as alpha rises",
         local_power,
@@ -457,7 +457,7 @@ CHECKS = (
         },
     ),
     Check(
-        "T19",
+        "T10",
         Method.CLOSED,
         "example to its digits: .849 at 75 % to .552 at 99 %, none at 60 %",
         example,
@@ -467,7 +467,7 @@ CHECKS = (
         },
     ),
     Check(
-        "T19",
+        "T10",
         Method.ATTACKED,
         "hypothesis: a part moves, laws of a few values, exact counts",
         order_attack,
@@ -477,7 +477,7 @@ CHECKS = (
         },
     ),
     Check(
-        "T19",
+        "T10",
         Method.ATTACKED,
         "hypothesis: update acceptance of two signs under drop, exact counts",
         sign_attack,

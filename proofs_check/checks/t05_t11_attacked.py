@@ -1,5 +1,5 @@
-"""Check T9 to T11 by a search for counterexamples with the package hypothesis, T10's mean weights by drawing responses,
-and T12 over all outcomes of an update on 3 prompts (sections 4, 6).
+"""Check T5 to T9 by a search for counterexamples with the package hypothesis, T11's mean weights by drawing responses,
+and T11 over all outcomes of an update on 3 prompts (sections 4, 6).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def policies(draw: st.DrawFn, banned: bool) -> tuple[np.ndarray, np.ndarray, int
 
 
 def weights_attack(rng: np.random.Generator, banned: bool = False, skip_first: bool = False) -> Outcome:
-    """Check T9 on policies that hypothesis draws. At length l the mean of e^S must be p_new(l)/p_old(l), the ratio of
+    """Check T5 on policies that hypothesis draws. At length l the mean of e^S must be p_new(l)/p_old(l), the ratio of
     the probabilities of that length, and exp(s_t) - 1 at different tokens must be uncorrelated. Policies that seem to
     break this in float64 are judged with 50 digits, because float64 is inexact for nearly deterministic policies.
     """
@@ -85,7 +85,7 @@ def _token_probabilities(theta: np.ndarray, responses: PolicyResponses) -> np.nd
 
 
 def _weights_error(p_old: np.ndarray, p_new: np.ndarray, ratios: np.ndarray, lengths: np.ndarray) -> Any:
-    """Return the largest relative error, in float64 or 50-digit numbers, of the two things that T9 says: what the mean
+    """Return the largest relative error, in float64 or 50-digit numbers, of the two things that T5 says: what the mean
     weight is at each length, and that exp(s_t) - 1 is uncorrelated between tokens.
     """
     drawn, worst = p_old > 0, 0.0
@@ -104,7 +104,7 @@ def _weights_error(p_old: np.ndarray, p_new: np.ndarray, ratios: np.ndarray, len
 
 
 def edge_attack(rng: np.random.Generator, drift: str = "gaussian", share: float = 1.0) -> Outcome:
-    """Check T10 (size of the weights): hypothesis looks for a scale sigma, a range u sigma and a length L at which the
+    """Check T11 (size of the weights): hypothesis looks for a scale sigma, a range u sigma and a length L at which the
     upper edge of the sqrt band around -sigma^2 L/2 is above u^2/2 nats. It must find none. ``share`` < 1 (a control) is
     a factor on the drift.
     """
@@ -130,7 +130,7 @@ def edge_attack(rng: np.random.Generator, drift: str = "gaussian", share: float 
 
 
 def dual_attack(rng: np.random.Generator, dual: float | None = 3.0) -> Outcome:
-    """Check T10 (size of the weights): with a dual clip no response has a clipped weight above e^d, where d is the dual
+    """Check T11 (size of the weights): with a dual clip no response has a clipped weight above e^d, where d is the dual
     clip's edge (the second upper edge, for A < 0).
     """
 
@@ -152,7 +152,7 @@ def dual_attack(rng: np.random.Generator, dual: float | None = 3.0) -> Outcome:
 
 
 def weight_moments(rng: np.random.Generator, shift: float = 2.0, draws: int = 100_000) -> Outcome:
-    """Check T10: the mean of w and of w^2 over responses (w counts as 0 outside the band), at each length l, for bands
+    """Check T11: the mean of w and of w^2 over responses (w counts as 0 outside the band), at each length l, for bands
     of half-width c L^gamma. The effective sample size follows from these two.
 
     For k = 1, 2 the mean of w^k is exp(k mu l + k^2 sigma^2 l/2) times the acceptance of S of mean (mu + k sigma^2) l,
@@ -195,7 +195,7 @@ _SHARES = st.lists(st.integers(0, 8), min_size=5, max_size=5)
 def sign_attack(
     rng: np.random.Generator, wider: int = 0, dual: float | None = None, mirrored: bool = True, shift: int = 0
 ) -> Outcome:
-    """Check T11: hypothesis looks for a symmetric law of S and shares of A > 0 with which the share of responses that a
+    """Check T9: hypothesis looks for a symmetric law of S and shares of A > 0 with which the share of responses that a
     symmetric sqrt band does not clip varies with the length. It must find none. All values are multiples of 1/16 and
     lengths are powers of 4, so float64 is exact and the accepted counts are integers.
     """
@@ -226,7 +226,7 @@ def sign_attack(
 def price_exact(
     rng: np.random.Generator, with_bias: bool = True, plug_in: bool = False, one_less: bool = False, prompts: int = 3
 ) -> Outcome:
-    """Check T12 over every outcome of an update on 3 prompts, each weighted by its probability. The mean squared error
+    """Check T11 over every outcome of an update on 3 prompts, each weighted by its probability. The mean squared error
     of the clipped update must be |bias|^2 plus the trace of its covariance. Let d be a prompt's clipped gradient less
     its true one: the mean inner product of d of two different prompts must be |bias|^2.
     """
@@ -255,7 +255,7 @@ def price_exact(
 
 CHECKS = (
     Check(
-        "T9",
+        "T5",
         Method.ATTACKED,
         "hypothesis: policies from flat to nearly deterministic",
         weights_attack,
@@ -265,7 +265,7 @@ CHECKS = (
         },
     ),
     Check(
-        "T10",
+        "T11",
         Method.ATTACKED,
         "hypothesis: an upper edge above exp(u^2/2)",
         edge_attack,
@@ -275,21 +275,21 @@ CHECKS = (
         },
     ),
     Check(
-        "T10",
+        "T11",
         Method.ATTACKED,
         "hypothesis: a weight above the dual edge",
         dual_attack,
         {"no dual clip": partial(dual_attack, dual=None)},
     ),
     Check(
-        "T10",
+        "T11",
         Method.SIMULATED,
         "moments of in-band weights by length and gamma",
         weight_moments,
         {"mean moved by sigma^2 for 2 sigma^2": partial(weight_moments, shift=1.0)},
     ),
     Check(
-        "T11",
+        "T9",
         Method.ATTACKED,
         "hypothesis: symmetric laws and shares of A > 0, exact counts",
         sign_attack,
@@ -301,7 +301,7 @@ CHECKS = (
         },
     ),
     Check(
-        "T12",
+        "T11",
         Method.ENUMERATED,
         "every outcome of an update of 3 prompts",
         price_exact,

@@ -1,4 +1,5 @@
-"""Check T17: the exponent gamma at which a band of half-width c L^gamma accepts two lengths alike (section 6)."""
+"""Check T2 (c) and T10 (a): the exponent gamma at which a band of half-width c L^gamma accepts two lengths alike
+(section 6)."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ from proofs_check.tools.settings import DIGITS, GRID, MU, SIGMA
 
 
 def changing(z: Floats, length: float) -> Floats:
-    """Return Student's distribution function at z, with more degrees of freedom for longer responses. T17 assumes one
+    """Return Student's distribution function at z, with more degrees of freedom for longer responses. T10 assumes one
     law at all lengths, so this one is a control.
     """
     return special.stdtr(2.0 + math.sqrt(length), z)
@@ -32,7 +33,7 @@ def changing(z: Floats, length: float) -> Floats:
 def fair_exponent(
     rng: np.random.Generator, laws: tuple[Law, ...] = (logistic, student, gamma_law), off: float = 0.0
 ) -> Outcome:
-    """Check T17 (a): where the log-ratio spreads like L^H, a root search over gamma finds that a band of half-width c
+    """Check T2 (c): where the log-ratio spreads like L^H, a root search over gamma finds that a band of half-width c
     L^gamma accepts two lengths equally at gamma = H alone. At H - .25 the shorter length is accepted more, at H + .25
     the longer one.
     """
@@ -55,7 +56,7 @@ def fair_exponent(
 
 
 def directions(rng: np.random.Generator, hurst: tuple[float, ...] = (0.3, 0.5, 0.8), swap: bool = False) -> Outcome:
-    """Check T17 (b): let the log-ratio spread like L^H. A product mask (fixed band) then accepts a strictly smaller
+    """Check T2 (c): let the log-ratio spread like L^H. A product mask (fixed band) then accepts a strictly smaller
     share of longer responses if H > 0, and a geometric mask (linear band) a strictly greater one if H < 1.
     """
     lengths, slack = np.unique(np.round(10 ** np.linspace(0, 3, 40))), []
@@ -70,7 +71,7 @@ def directions(rng: np.random.Generator, hurst: tuple[float, ...] = (0.3, 0.5, 0
 
 
 def not_centred(rng: np.random.Generator, drift: float = 0.5, lower: float = 0.8) -> Outcome:
-    """Check what docs/theory.md says after T17 of masks with bands around 0 where the log-ratio has mean m l, m < 0.
+    """Check what docs/theory.md says after T10 of masks with bands around 0 where the log-ratio has mean m l, m < 0.
 
     A geometric mask (linear band) accepts a greater share of longer responses while -m is below its lower range; here
     -m is ``drift`` times that range. A product mask (fixed band) has a lower range that is ``lower`` times its upper
@@ -104,7 +105,7 @@ def jumps_cdf(x: Any, length: int) -> Any:
 
 
 JUMP, SHORT, LONG = 0.05, 32, 512
-"""The example in docs/theory.md after T17: the probability that a token's log-ratio is not 0, and two lengths.
+"""The example in docs/theory.md after T10: the probability that a token's log-ratio is not 0, and two lengths.
 """
 
 
@@ -117,7 +118,7 @@ def jumps_quantile(alpha: float, length: int) -> Any:
 
 
 def quantile_exponent(alpha: float) -> float:
-    """Return the exponent gamma_alpha of T17 (c): a band of half-width c L^gamma_alpha accepts the share ``alpha`` at
+    """Return the exponent gamma_alpha of T10 (a): a band of half-width c L^gamma_alpha accepts the share ``alpha`` at
     both lengths SHORT and LONG.
     """
     with mp.workdps(DIGITS):
@@ -126,11 +127,11 @@ def quantile_exponent(alpha: float) -> float:
 
 
 QUANTILES = {0.3: 0.795, 0.5: 0.600, 0.85: 0.505, 0.99: 0.444}
-"""Exponents gamma of the example in docs/theory.md after T17, by the share of responses accepted at both lengths."""
+"""Exponents gamma of the example in docs/theory.md after T10, by the share of responses accepted at both lengths."""
 
 
 def jumps_exponents(rng: np.random.Generator, of_variance: bool = False, other: float | None = None) -> Outcome:
-    """Check T17 (c) where most token log-ratios are 0: a band of half-width c L^gamma, gamma from `quantile_exponent`,
+    """Check T10 (a) where most token log-ratios are 0: a band of half-width c L^gamma, gamma from `quantile_exponent`,
     accepts the share alpha at both lengths SHORT and LONG. The variance grows like L, and yet gamma is not 1/2 but as
     in ``QUANTILES``.
     """
@@ -149,7 +150,7 @@ def jumps_exponents(rng: np.random.Generator, of_variance: bool = False, other: 
 
 
 def jumps_simulated(rng: np.random.Generator, alpha: float = 0.85, gamma: float | None = None) -> Outcome:
-    """Check T17 (c) by drawing responses whose token log-ratios are mostly 0: a rule that masks outside a band of
+    """Check T10 (a) by drawing responses whose token log-ratios are mostly 0: a rule that masks outside a band of
     half-width c L^gamma, gamma from `quantile_exponent`, accepts the share ``alpha`` at both lengths SHORT and LONG.
     """
     gamma, draws = quantile_exponent(alpha) if gamma is None else gamma, 200_000
@@ -163,7 +164,7 @@ def jumps_simulated(rng: np.random.Generator, alpha: float = 0.85, gamma: float 
 
 
 def masks_simulated(rng: np.random.Generator, off: float = 0.0, shape: str = "power", draws: int = 100_000) -> Outcome:
-    """Check T17 (a) by drawing engine log-ratios E from three laws that spread like L^H: a mask with a band of
+    """Check T2 (c) by drawing engine log-ratios E from three laws that spread like L^H: a mask with a band of
     half-width c L^gamma accepts all lengths equally if gamma = H. The sign of the advantage alternates, because a mask
     must not depend on it.
     """
@@ -196,7 +197,7 @@ def discrete_laws(draw: st.DrawFn) -> tuple[list[int], list[int], int, int, floa
 
 
 def exponent_attack(rng: np.random.Generator, gap_allowed: bool = True, reversed_sign: bool = False) -> Outcome:
-    """Check T17 (a) for laws of a few values that spread like L^H, in exact counts. A band of half-width c L^gamma
+    """Check T2 (c) for laws of a few values that spread like L^H, in exact counts. A band of half-width c L^gamma
     accepts two lengths equally often if and only if gamma = H or no value lies between the two lengths' edges. Else it
     accepts the longer one more if gamma > H, less if gamma < H. With ``gap_allowed=False`` (a control) a false variant
     is tested, without the exception that no value lies between the edges.
@@ -227,7 +228,7 @@ def exponent_attack(rng: np.random.Generator, gap_allowed: bool = True, reversed
 
 CHECKS = (
     Check(
-        "T17",
+        "T2",
         Method.CLOSED,
         "two lengths are accepted alike at gamma = H alone, by root search",
         fair_exponent,
@@ -237,7 +238,7 @@ CHECKS = (
         },
     ),
     Check(
-        "T17",
+        "T2",
         Method.CLOSED,
         "longer responses: a product mask accepts a smaller share, a geometric mask a greater one",
         directions,
@@ -247,7 +248,7 @@ CHECKS = (
         },
     ),
     Check(
-        "T17",
+        "T2",
         Method.CLOSED,
         "masks around 0: the geometric mask's share still rises, the product mask gains nothing",
         not_centred,
@@ -257,7 +258,7 @@ CHECKS = (
         },
     ),
     Check(
-        "T17",
+        "T10",
         Method.CLOSED,
         "tokens that rarely move: the exponent is that of the quantile, 50 digits",
         jumps_exponents,
@@ -267,7 +268,7 @@ CHECKS = (
         },
     ),
     Check(
-        "T17",
+        "T2",
         Method.ATTACKED,
         "hypothesis: laws of a few atoms, exact counts",
         exponent_attack,
@@ -277,7 +278,7 @@ CHECKS = (
         },
     ),
     Check(
-        "T17",
+        "T2",
         Method.SIMULATED,
         "masks on E with gamma = H under fractional noise and Student-t laws",
         masks_simulated,
@@ -289,7 +290,7 @@ CHECKS = (
         },
     ),
     Check(
-        "T17",
+        "T10",
         Method.SIMULATED,
         "tokens that rarely move, drawn: 85 % at both lengths",
         jumps_simulated,

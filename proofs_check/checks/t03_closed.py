@@ -1,4 +1,4 @@
-"""Check T3 and T4: how unfair the sqrt band can get if the true drift or scale is not the assumed one (section 4)."""
+"""Check T3: how unfair the sqrt band can get if the true drift or scale is not the assumed one (section 4)."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def drift_simulated(rng: np.random.Generator, same_drift: bool = True, draws: in
 
 
 def scale_pointwise(rng: np.random.Generator, factor: float = 1.0, cases: int = 4_000) -> Outcome:
-    """Check T4 (a wrong scale): at each length let the log of the scale of S be off by another error, at most tau in
+    """Check T3 (a wrong scale): at each length let the log of the scale of S be off by another error, at most tau in
     size. The acceptance that ``theory`` computes for the rule then differs from that at the assumed scale by at most 2
     phi(1) tau (phi: normal density).
     """
@@ -193,7 +193,7 @@ def scale_pointwise(rng: np.random.Generator, factor: float = 1.0, cases: int = 
 
 
 def scale_sharp(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
-    """Check that T4 is sharp: if both ranges equal sigma and the log of the scale is off by tau, |change of
+    """Check that T3 is sharp: if both ranges equal sigma and the log of the scale is off by tau, |change of
     acceptance|/(2 phi(1) tau) tends to 1 as tau tends to 0; computed with 50 digits, phi the normal density.
     """
     del rng
@@ -212,8 +212,8 @@ def scale_sharp(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
 def scale_lre(
     rng: np.random.Generator, one_sided: bool = False, same_sign: bool = False, factor: float = 1.0, cases: int = 20_000
 ) -> Outcome:
-    """Check T4 (a wrong scale): LRE_inf <= n B/(a_0 - B), with n = 1 if all errors of the log scale have one sign, else
-    n = 2. Here a_0 is the acceptance at the assumed scale, and B T4's bound on its change.
+    """Check T3 (a wrong scale): LRE_inf <= n B/(a_0 - B), with n = 1 if all errors of the log scale have one sign, else
+    n = 2. Here a_0 is the acceptance at the assumed scale, and B T3's bound on its change.
     """
     u_lo, u_hi = 10 ** rng.uniform(-1, 0.7, (2, cases, 1))
     tau = 10 ** rng.uniform(-4, 0.0, (cases, 1))
@@ -225,9 +225,9 @@ def scale_lre(
 
 
 def scale_counterexample(rng: np.random.Generator, p_small: float = 1e-6) -> Outcome:
-    """Check T4's counterexample: with ranges of one standard deviation of S and scales off by factors e^-.01 and e^.01,
+    """Check T3's counterexample: with ranges of one standard deviation of S and scales off by factors e^-.01 and e^.01,
     LRE_inf exceeds B/(a_0 - B), the bound for errors of one sign. Here a_0 is the acceptance at the assumed scale, B
-    T4's bound on its change.
+    T3's bound on its change.
     """
     del rng
     tau, sigma = 0.01, 0.03
@@ -241,7 +241,7 @@ def scale_counterexample(rng: np.random.Generator, p_small: float = 1e-6) -> Out
 
 
 def scale_simulated(rng: np.random.Generator, scaled: bool = True, draws: int = 100_000) -> Outcome:
-    """Check T4 (a wrong scale): if the scale sigma_l of S changes with the length l, the rule accepts the share
+    """Check T3 (a wrong scale): if the scale sigma_l of S changes with the length l, the rule accepts the share
     Phi(c_hi/sigma_l) - Phi(-c_lo/sigma_l) of drawn S; c_lo, c_hi are its ranges, Phi the normal distribution function.
     """
     rule = preset("fspo", range_hi=0.045).rule
@@ -319,42 +319,42 @@ CHECKS = (
         {"drift error forgotten": partial(drift_simulated, same_drift=False)},
     ),
     Check(
-        "T4",
+        "T3",
         Method.CLOSED,
         "|a(l) - a_0| <= 2 phi(1) tau through the rule",
         scale_pointwise,
         {"constant x .95": partial(scale_pointwise, factor=0.95)},
     ),
     Check(
-        "T4",
+        "T3",
         Method.CLOSED,
         "sharp as tau -> 0 at u = 1",
         scale_sharp,
         {"constant x 1.01": partial(scale_sharp, factor=1.01)},
     ),
     Check(
-        "T4",
+        "T3",
         Method.ATTACKED,
         "LRE_inf <= 2B/(a_0 - B), 20,000 grids",
         scale_lre,
         {"one-sided form": partial(scale_lre, one_sided=True), "constant x .9": partial(scale_lre, factor=0.45)},
     ),
     Check(
-        "T4",
+        "T3",
         Method.ATTACKED,
         "LRE_inf <= B/(a_0 - B) when scale errors share a sign",
         partial(scale_lre, one_sided=True, same_sign=True),
         {"mixed signs": partial(scale_lre, one_sided=True)},
     ),
     Check(
-        "T4",
+        "T3",
         Method.CLOSED,
         "counterexample to the one-sided form",
         scale_counterexample,
         {"equal shares (no counterexample)": partial(scale_counterexample, p_small=0.5)},
     ),
     Check(
-        "T4",
+        "T3",
         Method.SIMULATED,
         "sigma_l that varies with l",
         scale_simulated,

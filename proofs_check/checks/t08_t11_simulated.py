@@ -1,4 +1,4 @@
-"""Check T8, T11 and T12: compare the tables that ``analysis`` makes of a small policy's logs with sums over all
+"""Check T8, T9 and T11: compare the tables that ``analysis`` makes of a small policy's logs with sums over all
 responses of the policy.
 
 The logs are written with the trainer's columns and writer, and read, binned, clipped and estimated by the code that
@@ -190,7 +190,7 @@ def small_scored_logs(rng: np.random.Generator, logs: int = 300, width: float = 
 
 
 def population(rng: np.random.Generator, estimator: Any, bias: float = 1.0, other: int = 0) -> Outcome:
-    """Check the table ``population``, made from drawn groups of responses: the cosine with the population, and T12's
+    """Check the table ``population``, made from drawn groups of responses: the cosine with the population, and T11's
     bias, variance and mean squared error, of the update and of its direction (the update over the mean acceptance).
     Check also the cosine on the same batch, where clipped and true update share their noise.
 
@@ -306,7 +306,7 @@ CHECKS = (
         },
     ),
     Check(
-        "T11",
+        "T9",
         Method.SIMULATED,
         "analysis of a drawn log: acceptance by length and LRE",
         acceptance,
@@ -316,7 +316,7 @@ CHECKS = (
         },
     ),
     Check(
-        "T11",
+        "T9",
         Method.SIMULATED,
         "analysis of many small logs: mean of LRE_2^2, intervals of acceptance and trend",
         small_logs,
@@ -327,7 +327,7 @@ CHECKS = (
         },
     ),
     Check(
-        "T12",
+        "T11",
         Method.SIMULATED,
         "analysis of many small logs: intervals of cosines",
         small_scored_logs,
@@ -338,7 +338,7 @@ CHECKS = (
     ),
     *(
         Check(
-            "T12",
+            "T11",
             Method.SIMULATED,
             f"analysis of a drawn log, {name}: cosines, bias, variance, squared error",
             partial(population, estimator=name),

@@ -1,4 +1,4 @@
-"""Check T19 by drawing responses of which, at each length, a part does not move (section 6)."""
+"""Check T10 by drawing responses of which, at each length, a part does not move (section 6)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def draw(
 
 
 def excess_law(model: ScaleFamily, c_lo: float, c_hi: float) -> Callable[[Floats], Floats]:
-    """Return F of T19 for a model: the distribution function of X/L^H of its responses, X the excess over the
+    """Return F of T10 for a model: the distribution function of X/L^H of its responses, X the excess over the
     half-widths c_lo and c_hi at length 1. It is computed at L = 1.
     """
     return lambda x: model.cdf(c_hi * np.asarray(x), 1.0) - model.cdf(-c_lo * np.asarray(x), 1.0)
@@ -46,12 +46,12 @@ def excess_law(model: ScaleFamily, c_lo: float, c_hi: float) -> Callable[[Floats
 def all_and_moving(
     rng: np.random.Generator, gamma: float = 0.5, v_ignored: bool = False, draws: int = 100_000
 ) -> Outcome:
-    """Check T19 (a): over all responses of length l the acceptance of a band of half-width c sqrt(l) is 1 - v(l) (1 -
+    """Check T10 (c): over all responses of length l the acceptance of a band of half-width c sqrt(l) is 1 - v(l) (1 -
     F(1)). Here v(l) is the share of the responses that move, and F the distribution function of X/sqrt(l) for these,
     with X the excess over the half-widths at length 1.
 
     The update acceptance must be the same at every length. Half of the moving responses have A > 0, and the laws of S,
-    normal and Student's, are symmetric (T11).
+    normal and Student's, are symmetric (T9).
     """
     outcomes = []
     for model in (GaussianTokens(0.0, SIGMA), ScaledStudent(0.0, SIGMA, df=3.0)):
@@ -70,7 +70,7 @@ def all_and_moving(
 def fair_to_all(
     rng: np.random.Generator, alpha: float = 0.8, at_H: bool = False, exponent_of: float | None = None
 ) -> Outcome:
-    """Check T19 (b): a band with the stated exponent accepts the share ``alpha`` of all responses at two lengths, of
+    """Check T10 (c): a band with the stated exponent accepts the share ``alpha`` of all responses at two lengths, of
     which more of the longer one move. Controls take the exponent H, or the one that is fair at the acceptance
     ``exponent_of``; the range still gives the share alpha at the shorter length.
     """
@@ -99,7 +99,7 @@ def fair_to_all(
 def two_edges(
     rng: np.random.Generator, mixture: float = 0.0, hurst: float = 0.5, drift: bool = False, draws: int = 100_000
 ) -> Outcome:
-    """Check T19 (d): under drop every length loses the same share of A > 0 and the same share of A < 0, although each
+    """Check T10 (e): under drop every length loses the same share of A > 0 and the same share of A < 0, although each
     sign has a law and an edge of its own, and although the share of A != 0 rises with the length. So the
     update acceptance is the same at every length while the signs' mixture is, and of all responses the stated share is
     cut. Controls: a mixture that changes by ``mixture`` over the lengths, another H or a drift for A < 0.
@@ -126,7 +126,7 @@ def two_edges(
 
 CHECKS = (
     Check(
-        "T19",
+        "T10",
         Method.SIMULATED,
         "the sqrt band where a part moves: band acceptance follows that part, update acceptance is constant",
         all_and_moving,
@@ -136,7 +136,7 @@ CHECKS = (
         },
     ),
     Check(
-        "T19",
+        "T10",
         Method.SIMULATED,
         "80 % of all responses accepted at both lengths with the stated exponent",
         fair_to_all,
@@ -146,7 +146,7 @@ CHECKS = (
         },
     ),
     Check(
-        "T19",
+        "T10",
         Method.SIMULATED,
         "drop, each sign with its own law and edge: cut alike at every length",
         two_edges,

@@ -1,4 +1,4 @@
-"""Check T5 and T6: how unfair the sqrt band can get if token log-ratios are not normal or depend on each other (section
+"""Check T4: how unfair the sqrt band can get if token log-ratios are not normal or depend on each other (section
 4).
 """
 
@@ -24,7 +24,7 @@ ROUNDING = 1e-10  # rounding allowed where an acceptance is compared with its bo
 
 
 def berry_esseen_closed(rng: np.random.Generator, factor: float = 1.0, cases: int = 300) -> Outcome:
-    """Check T5 (token log-ratios that are not normal): let token log-ratios be exponential, so that S has a gamma law,
+    """Check T4 (token log-ratios that are not normal): let token log-ratios be exponential, so that S has a gamma law,
     or +-1, so that it has a binomial law. The acceptance of a band then differs from that of Gaussian S by at most the
     Berry-Esseen bound.
     """
@@ -52,7 +52,7 @@ def berry_esseen_closed(rng: np.random.Generator, factor: float = 1.0, cases: in
 
 
 def berry_esseen_simulated(rng: np.random.Generator, skewed: bool = True, draws: int = 100_000) -> Outcome:
-    """Check T5 (token log-ratios that are not normal): the rule accepts drawn sums of exponential token log-ratios as
+    """Check T4 (token log-ratios that are not normal): the rule accepts drawn sums of exponential token log-ratios as
     often as the law of such sums, a gamma law, says.
     """
     sigma, lengths = 0.03, np.array([1.0, 4, 16, 64, 1024])
@@ -67,8 +67,8 @@ def berry_esseen_simulated(rng: np.random.Generator, skewed: bool = True, draws:
 
 
 def ar1_closed(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
-    """Check T6 (dependent tokens): for AR(1) token log-ratios the formula of Var S equals the double sum of their
-    autocovariances. The acceptance at this variance differs from that at the long-run variance by at most T4's bound
+    """Check T4 (dependent tokens): for AR(1) token log-ratios the formula of Var S equals the double sum of their
+    autocovariances. The acceptance at this variance differs from that at the long-run variance by at most T3's bound
     for a wrong scale, and the error of the log scale is at most |alpha|/((1 - |alpha|) l).
     """
     errors, slack = [], []
@@ -91,7 +91,7 @@ def ar1_closed(rng: np.random.Generator, factor: float = 1.0) -> Outcome:
 
 
 def ar1_rate(rng: np.random.Generator, power: float = 1.0) -> Outcome:
-    """Check T6's rate: for AR(1) token log-ratios and lengths from l_min to 64 l_min, LRE_inf falls like 1/l_min as
+    """Check T4's rate: for AR(1) token log-ratios and lengths from l_min to 64 l_min, LRE_inf falls like 1/l_min as
     l_min grows. The product of l_min and LRE_inf must converge.
     """
     del rng
@@ -105,7 +105,7 @@ def ar1_rate(rng: np.random.Generator, power: float = 1.0) -> Outcome:
 
 
 def ar1_simulated(rng: np.random.Generator, finite: bool = True, draws: int = 40_000) -> Outcome:
-    """Check T6 (dependent tokens): fspo's band accepts sums of AR(1) token log-ratios, drawn token by token, as often
+    """Check T4 (dependent tokens): fspo's band accepts sums of AR(1) token log-ratios, drawn token by token, as often
     as the normal law with the variance of S at their length says. The normal law with the long-run variance, sigma^2 L,
     says something else (a control).
     """
@@ -119,29 +119,29 @@ def ar1_simulated(rng: np.random.Generator, finite: bool = True, draws: int = 40
 
 CHECKS = (
     Check(
-        "T5",
+        "T4",
         Method.CLOSED,
         "gamma and binomial laws inside the Berry-Esseen envelope",
         berry_esseen_closed,
         {"constant .39 (Esseen's lower limit is .4097)": partial(berry_esseen_closed, factor=0.39 / 0.4748)},
     ),
     Check(
-        "T5",
+        "T4",
         Method.SIMULATED,
         "exponential tokens through the rule",
         berry_esseen_simulated,
         {"Gaussian law instead": partial(berry_esseen_simulated, skewed=False)},
     ),
     Check(
-        "T6",
+        "T4",
         Method.CLOSED,
-        "Var S_l of AR(1) tokens, T4 with tau_l",
+        "Var S_l of AR(1) tokens, T3 with tau_l",
         ar1_closed,
         {"variance x 1.01": partial(ar1_closed, factor=1.01)},
     ),
-    Check("T6", Method.CLOSED, "LRE = O(1/l_min)", ar1_rate, {"O(l_min^-1.2)": partial(ar1_rate, power=1.2)}),
+    Check("T4", Method.CLOSED, "LRE = O(1/l_min)", ar1_rate, {"O(l_min^-1.2)": partial(ar1_rate, power=1.2)}),
     Check(
-        "T6",
+        "T4",
         Method.SIMULATED,
         "AR(1) tokens through the rule",
         ar1_simulated,

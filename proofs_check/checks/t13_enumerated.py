@@ -1,4 +1,4 @@
-"""Check T16: the mean of e^R, with R the log-ratio of a policy to the law that drew the tokens (section 6). There are
+"""Check T13: the mean of e^R, with R the log-ratio of a policy to the law that drew the tokens (section 6). There are
 three cases: both can draw the same responses; top-p or top-k truncates the law; the reported log-probs are wrong.
 """
 
@@ -35,7 +35,7 @@ def prefixes(chain: Chain) -> Iterator[tuple[int, int, np.ndarray]]:
 
 
 def after_prefix(rng: np.random.Generator, mass: bool = True, reversed_kl: bool = False) -> Outcome:
-    """Check T16 (b) after each prefix of a response. Q is the law that draws the next symbol, P the policy's law of it,
+    """Check T13 (b) after each prefix of a response. Q is the law that draws the next symbol, P the policy's law of it,
     r = log P - log Q of the drawn symbol, k the probability under P of the symbols that Q can draw, and KL = KL(Q||P).
     The mean of e^r is k, that of r is -KL, that of k3 = e^r - 1 - r is KL - (1 - k), and -KL <= log k.
     """
@@ -58,7 +58,7 @@ def after_prefix(rng: np.random.Generator, mass: bool = True, reversed_kl: bool 
 
 
 def wrong_log_probs(rng: np.random.Generator, claim: str = "stated") -> Outcome:
-    """Check T16 where the sampler draws from q but reports the probabilities q_hat of another temperature. Let p be the
+    """Check T13 where the sampler draws from q but reports the probabilities q_hat of another temperature. Let p be the
     trainer's law, and e^r = p/q_hat the ratio of the next token. Its mean is the sum of p q / q_hat over tokens. If q =
     p, that is 1 + chi^2(p, q_hat), and the mean of r is KL(p, q_hat) and not negative.
     """
@@ -89,7 +89,7 @@ def wrong_log_probs(rng: np.random.Generator, claim: str = "stated") -> Outcome:
 def first_use(
     rng: np.random.Generator, seen: str = "fresh", ratio: str = "behaviour", batches: int = 1_500, size: int = 32
 ) -> Outcome:
-    """Check that T16 needs first use. The old weights come from the sampling weights by a training step on one batch.
+    """Check that T13 needs first use. The old weights come from the sampling weights by a training step on one batch.
     The mean of e^E, even over that batch, is the sampling policy's probability of the responses that the sampler can
     draw. The mean of e^(D+E) is the old policy's probability of them on fresh responses only. The sampler adds noise to
     the logits and keeps top-p .8.
@@ -148,7 +148,7 @@ def masses_by_length(table: np.ndarray, drawn: np.ndarray) -> list[Any]:
 
 
 def means_attack(rng: np.random.Generator, claim: str = "mass") -> Outcome:
-    """Check T16 (a) and (b): hypothesis finds no policy P and sampler Q for which one of two means under Q is wrong.
+    """Check T13 (a) and (b): hypothesis finds no policy P and sampler Q for which one of two means under Q is wrong.
     With R = log P - log Q, the mean of e^R at a length is P's over Q's probability of the responses of that length that
     Q can draw. The mean of e^R/K is 1, where K is the product, over the tokens, of P's probability of the next symbols
     that Q can draw. Both sides have 50 digits.
@@ -181,7 +181,7 @@ def means_attack(rng: np.random.Generator, claim: str = "mass") -> Outcome:
 
 CHECKS = (
     Check(
-        "T16",
+        "T13",
         Method.ENUMERATED,
         "after each prefix: means of e^r, r and k3",
         after_prefix,
@@ -191,14 +191,14 @@ CHECKS = (
         },
     ),
     Check(
-        "T16",
+        "T13",
         Method.ENUMERATED,
         "log-probs of another temperature: sum p q/q_hat, at least 1 where p drew",
         wrong_log_probs,
         {"mean 1": partial(wrong_log_probs, claim="one"), "mean of r <= 0": partial(wrong_log_probs, claim="negative")},
     ),
     Check(
-        "T16",
+        "T13",
         Method.ATTACKED,
         "hypothesis: laws from flat to nearly deterministic, symbols cut, 50 digits",
         means_attack,
@@ -208,7 +208,7 @@ CHECKS = (
         },
     ),
     Check(
-        "T16",
+        "T13",
         Method.SIMULATED,
         "after a training step: E at any use, D + E at first use",
         first_use,
