@@ -1,7 +1,5 @@
 """Advantages against numbers worked by hand, brute force and TRL's formula."""
 
-import inspect
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -95,14 +93,6 @@ def test_rloo_equals_brute_force_leave_one_out(data):
     np.testing.assert_allclose(out, leave_one_out(rewards, groups), atol=1e-9)
 
 
-@given(grouped_rewards(), st.sampled_from(ESTIMATORS))
-def test_sums_to_zero_within_each_group(data, estimator):
-    rewards, groups = data
-    out, _ = advantages(rewards, groups, estimator)
-    for group in np.unique(groups):
-        assert abs(out[groups == group].sum()) < 1e-8
-
-
 @given(grouped_rewards(st.integers(-8, 8).map(float)), st.sampled_from(ESTIMATORS), st.integers(-100, 100))
 def test_shift_of_a_group_and_order_of_rows_do_not_matter(data, estimator, shift):
     rewards, groups = data
@@ -138,13 +128,6 @@ def test_grpo_equals_trl(rewards):
     expected = (grouped - torch.nanmean(grouped, dim=1, keepdim=True)) / (nanstd(grouped, dim=1, keepdim=True) + 1e-4)
     out, _ = advantages(rewards.ravel(), np.repeat(np.arange(4), 5), "grpo")
     np.testing.assert_allclose(out, expected.numpy().ravel(), rtol=1e-9, atol=1e-9)
-
-
-def test_the_default_of_trl_is_the_group_with_1e_4():
-    trainer = pytest.importorskip("trl.trainer.grpo_trainer")
-    config = pytest.importorskip("trl").GRPOConfig
-    assert config.__dataclass_fields__["scale_rewards"].default == "group"
-    assert "advantages / (std_rewards + 1e-4)" in inspect.getsource(trainer.GRPOTrainer)
 
 
 def test_groups_of_one():

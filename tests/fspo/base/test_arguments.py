@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import inspect
 import math
-import re
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -13,9 +12,8 @@ import numpy as np
 import pytest
 
 from fspo import rules, theory
-from fspo.base.arguments import number, numbers, one_shape
 from fspo.base.errors import UserError
-from fspo.rules import Rule, preset
+from fspo.rules import preset
 
 FSPO, KL = preset("fspo").rule, preset("fspo-kl").rule
 S, N, A = [0.1, -2.0, 0.3], [4.0, 9.0, 16.0], [1.0, -1.0, 1.0]
@@ -268,39 +266,3 @@ def test_beyond_the_hypotheses_the_answer_is_none():
     lemma = theory.cosine_lemma([0.5, 0.5], [1.0, 0.2], [[1.0, 5.0], [1.0, -5.0]], [[1.0, 5.0], [0.2, -1.0]])
     assert lemma.rho >= 1
     assert lemma.bound is None
-
-
-def test_a_rule_with_a_bad_field_cannot_be_made():
-    bad = {"range_lo": [NAN, 0.0], "range_hi": [NAN, -1.0], "dual": [NAN, 0.5], "shape": ["sqr"]}
-    for field, value in [(field, value) for field, values in bad.items() for value in values]:
-        with pytest.raises(UserError):
-            Rule(**{"shape": "sqrt", "range_lo": 0.1, "range_hi": 0.1, field: value})
-
-
-def test_acceptance_of_a_rule_refuses():
-    for arguments, cure in (
-        (([], [], []), "at least one"),
-        ((S, N, [0.0] * 3, None, "update"), "A != 0"),
-        ((S, [0.0] * 3, A), "n must be >= 1"),
-        ((S, N[:2], A), "shapes"),
-        ((S, N, A, None, "bnad"), "band"),
-    ):
-        with pytest.raises(UserError, match=cure):
-            FSPO.acceptance(*arguments)
-
-
-def test_numbers_says_what_is_wrong():
-    for value, low, options, text in (
-        ([1.0, NAN], 0, {}, "x must be finite numbers in [0, inf]; got nan"),
-        (INF, 0, {}, "got inf"),
-        (0.0, 0, {"above": True, "why": "a scale"}, "(0, inf]: a scale; got 0"),
-        ([], 0, {}, "got nothing"),
-        ("one", 0, {}, "number"),
-    ):
-        with pytest.raises(UserError, match=re.escape(text)):
-            numbers("x", value, low, **options)
-    assert numbers("x", INF, infinite=True) == INF
-    with pytest.raises(UserError, match=r"shape \(2,\)"):
-        number("x", [1.0, 2.0])
-    with pytest.raises(UserError, match=r"\(2,\), \(3,\)"):
-        one_shape("x and y", np.ones(2), np.ones(3))

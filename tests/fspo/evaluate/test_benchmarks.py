@@ -15,7 +15,6 @@ import torch
 from fspo.base.errors import UserError, run_cli
 from fspo.evaluate import __main__ as evaluate
 from fspo.evaluate.accuracy import pass_at_k
-from fspo.evaluate.run import _label, load_benchmark
 from fspo.models.load import LoraOptions, load_model, load_tokenizer
 from fspo.tasks.verify import math_factory
 from fspo.train import checkpoint
@@ -186,19 +185,6 @@ def test_neither_hub_nor_file(
     assert not (tmp_path / "o").exists()
 
 
-def test_a_run_folder_stands_for_its_model_and_no_other_folder_does(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    for folder in ("out/fspo/model", "model"):
-        Path(folder).mkdir(parents=True)
-    Path("out/fspo/config.yaml").touch()
-    assert _label("out/fspo/model") == _label("out/fspo/") == "out/fspo"
-    assert _label("model") == "model"  # its parent is no run
-    assert _label(".") == tmp_path.name
-    assert _label("Qwen/Qwen3-8B") == "Qwen/Qwen3-8B"
-
-
 def test_adapters_of_a_run_are_evaluated_on_their_model(tmp_path: Path) -> None:
     """A run folder whose ``model`` holds adapters alone; answered greedily, they give what the whole model gives."""
     base = saved_model(tmp_path / "base")
@@ -219,12 +205,3 @@ def test_adapters_of_a_run_are_evaluated_on_their_model(tmp_path: Path) -> None:
     assert evaluate.main([*words, "--temperature", "0", "--output", str(tmp_path / "out")]) == 0
     texts = {name: [row["responses"] for row in lines(tmp_path / "out", "mine", name)] for name in names}
     assert texts["adapters"] == texts["merged"] != texts["base"]
-
-
-def test_the_line_shown_in_the_help_is_a_benchmark(tmp_path: Path) -> None:
-    line = next(text[text.index("{") :] for text in evaluate.EXAMPLES.splitlines() if "{" in text)
-    (tmp_path / "mine.jsonl").write_text(line)
-    task = load_benchmark(str(tmp_path / "mine.jsonl"))
-    example = task.example("train", 0)
-    assert (example.prompt, example.answer) == (json.loads(line)["prompt"], "5")
-    assert task.score([example], ["2 + 3 = \\boxed{5}"], [True]).values.tolist() == [1.0]

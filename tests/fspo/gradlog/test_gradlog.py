@@ -1,13 +1,9 @@
 """The gradient log: what is written comes back; other versions are refused; damage is counted, never hidden."""
 
-import json
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from fspo.base.errors import UserError
 from fspo.gradlog import GradLogWriter, discard_from, read_log
@@ -99,6 +95,7 @@ def test_round_trip_of_every_column(tmp_path):
             np.testing.assert_array_equal(found, expected.astype(kind), err_msg=name)
         else:
             np.testing.assert_array_equal(found, expected, err_msg=name)
+    np.testing.assert_array_equal(log.column("log_ratio"), given_["log_ratio"])  # to the last bit, in float64
     assert log.rule == preset("fspo").rule
 
 
@@ -117,15 +114,6 @@ def test_scores_come_back_for_the_rows_that_have_one(tmp_path):
     index, psi_part = log.where(log.column("score_status") == "ok").scores()  # every row has one
     assert index.tolist() == [0, 1, 2, 3]
     np.testing.assert_array_equal(psi_part, psi)
-
-
-def test_sketches_are_stored_without_a_dictionary(tmp_path):
-    write(tmp_path, 0)
-    group = pq.ParquetFile(next((tmp_path / "gradlog").iterdir())).metadata.row_group(0)
-    columns = [group.column(i) for i in range(group.num_columns)]
-    coded = {c.path_in_schema.split(".")[0] for c in columns if "RLE_DICTIONARY" in c.encodings}
-    assert "score_unit" not in coded
-    assert "length" in coded
 
 
 def test_a_log_without_scores(tmp_path):
@@ -170,18 +158,6 @@ def test_each_required_column_is_missed(tmp_path, name):
         writer.append({k: v for k, v in rows(2).items() if k != name})
 
 
-def test_a_file_says_what_each_column_means(tmp_path):
-    write(tmp_path, 0)
-    schema = pq.read_schema(next((tmp_path / "gradlog").iterdir()))
-    assert schema.names == list(LOG_COLUMNS)
-    for field in schema:
-        column = LOG_COLUMNS[field.name]
-        assert field.nullable == (field.name not in REQUIRED)
-        assert field.metadata[b"doc"].decode() == f"{column.meaning}; {column.unit}"
-        kind = {"float32": "float", "float64": "double", "tokens": "list<", "list": "fixed_size_list"}
-        assert str(field.type).startswith(kind.get(column.kind, column.kind))
-
-
 def test_unknown_columns_are_refused(tmp_path):
     with pytest.raises(UserError, match="'sequence_length'"):
         GradLogWriter(tmp_path, width=WIDTH).append(rows(2) | {"sequence_length": 3})
@@ -221,16 +197,6 @@ def test_phases_and_columns(tmp_path):
 def test_the_version_is_that_of_the_newest_column():
     newest = max(tuple(map(int, column.since.split("."))) for column in gradschema.LOG_COLUMNS.values())
     assert newest == gradschema.SCHEMA_VERSION
-
-
-def test_another_major_version_is_refused_by_name_and_a_later_minor_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(gradschema, "SCHEMA_VERSION", (1, 7))
-    write(tmp_path, 0)
-    monkeypatch.setattr(gradschema, "SCHEMA_VERSION", (1, 0))
-    assert len(read_log(tmp_path)) == 6
-    monkeypatch.setattr(gradschema, "SCHEMA_VERSION", (2, 0))
-    with pytest.raises(UserError, match=r"schema 1\.7; this fspo reads 2\.x"):
-        read_log(tmp_path)
 
 
 def test_a_later_minor_with_a_new_column_is_read(tmp_path):
@@ -311,17 +277,6 @@ def test_a_damaged_file_is_counted_and_the_others_read(tmp_path, kind):
     assert file_name(1, 0) in log.damage[0]
 
 
-def test_a_file_damaged_in_the_middle_is_counted(tmp_path):
-    write(tmp_path, 0, 1, n=400)
-    path = tmp_path / "gradlog" / file_name(1, 0)
-    whole = bytearray(path.read_bytes())
-    whole[200:1200] = bytes(b ^ 0xA5 for b in whole[200:1200])  # header and footer stay readable
-    path.write_bytes(whole)
-    log = read_log(tmp_path)
-    assert len(log) == 400
-    assert len(log.damage) == 1
-
-
 def test_nothing_readable_is_an_error(tmp_path):
     with pytest.raises(UserError, match=r"no gradient log under .*`fspo import"):
         read_log(tmp_path)
@@ -340,26 +295,3 @@ def test_half_files_are_neither_read_nor_kept(tmp_path):
     assert discard_from(tmp_path, 2) == 2
     assert sorted(p.name for p in folder.iterdir()) == [file_name(0, 0), file_name(1, 0)]
     assert discard_from(tmp_path / "nowhere", 0) == 0
-
-
-def test_flush_writes_whole_files_once(tmp_path):
-    writer = GradLogWriter(tmp_path, width=WIDTH)
-    assert writer.flush(0) is None
-    writer.append(rows(3))
-    path = writer.flush(0)
-    assert path is not None
-    assert [p.name for p in path.parent.iterdir()] == [file_name(0, 0)]
-    assert writer.flush(1) is None  # the rows are gone from memory
-    assert json.loads(pq.read_schema(path).metadata[b"fspo.run"]) == {}
-
-
-@settings(max_examples=20)
-@given(n=st.integers(1, 30), seed=st.integers(0, 99))
-def test_log_ratios_survive_to_the_last_bit(tmp_path_factory, n, seed):
-    """Bands are applied again to what was logged, so S must not be rounded."""
-    run = tmp_path_factory.mktemp("run")
-    given_ = rows(n, seed=seed)
-    writer = GradLogWriter(run, width=WIDTH)
-    writer.append(given_)
-    writer.flush(0)
-    np.testing.assert_array_equal(read_log(run).column("log_ratio"), given_["log_ratio"])

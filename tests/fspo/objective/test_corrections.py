@@ -1,4 +1,4 @@
-"""Corrections of the sampler's mismatch: value and gradient by hand, with every kind of clip rule, and TRL's own."""
+"""Corrections of the sampler's mismatch: value and gradient by hand, and with every kind of clip rule."""
 
 import math
 
@@ -6,11 +6,9 @@ import numpy as np
 import pytest
 import torch
 from objective_run import RULES, SEQUENCE, STATS, run
-from trl_batch import assert_same, make_trainer, rows
 
 from fspo.base.errors import UserError
-from fspo.objective import Mismatch, ObjectiveConfig, objective, ratio_stats
-from fspo.policy.logprobs import make_batch, token_log_probs
+from fspo.objective import Mismatch, ratio_stats
 from fspo.rules import CORRECTIONS, Rule, correction, preset
 
 E = math.exp
@@ -190,70 +188,3 @@ def test_a_token_without_a_log_prob_of_the_sampler_is_counted_and_not_corrected(
 def test_what_cannot_go_together_is_refused_with_the_cure(rule, options, word):
     with pytest.raises(UserError, match=word):
         run(rule, [[0.1]], [1.0], **options)
-
-
-# ---- TRL's corrections. Its ratio is old less sampler, so the rules act on the behaviour ratio. There the edges are
-# numbers for e^E; clip_min of the "truncate" modes, which raises small weights, is no rule of ours.
-CAP = 1.3
-OURS = {
-    "token_truncate": (Rule("token", 1.0, CAP - 1, outside="cap", on="behaviour"), None),
-    "token_mask": (Rule("token", 1 - 0.8, CAP - 1, outside="mask", on="behaviour"), 0.8),
-    "sequence_truncate": (Rule("fixed", 1.0, CAP - 1, outside="cap", on="behaviour"), None),
-    "sequence_mask": (Rule("fixed", 1.0, CAP - 1, outside="mask", on="behaviour"), None),  # no lower edge
-}
-
-
-# Under importance_sampling_level="sequence" TRL's token modes give each token of a response the mean of its factors.
-@pytest.mark.parametrize(
-    ("mode", "clip"),
-    [(mode, clip) for mode in OURS for clip in ("grpo", "gspo") if clip == "grpo" or mode.startswith("sequence")],
-)
-def test_trls_corrections_are_ours(tmp_path, mode, clip):
-    corrected, lowest = OURS[mode]
-    prompts, responses, _, noise, _ = data = rows(1)
-    rewards = data[2].tolist()
-    trainer = make_trainer(
-        tmp_path, len(prompts), importance_sampling_level="token" if clip == "grpo" else "sequence",
-        epsilon=preset(clip).rule.range_lo, epsilon_high=preset(clip).rule.range_hi,
-        vllm_importance_sampling_mode=mode, vllm_importance_sampling_clip_max=CAP,
-        vllm_importance_sampling_clip_min=lowest,
-    )  # fmt: skip
-    batch = make_batch(prompts, responses, pad_token_id=0)
-    true_old = token_log_probs(trainer.model, batch)[0].detach()
-    width = max(map(len, responses))
-    shift = torch.cat([torch.zeros(len(prompts), 4), noise[:, :width]], 1)
-    sampler = true_old - 0.3 * shift.roll(1, 0)
-    sampler[2, 4] = math.nan  # vLLM gives None there, which TRL reads as NaN
-    drawn = [
-        [None if math.isnan(x) else x for x in p[4 : 4 + len(r)].tolist()]
-        for p, r in zip(sampler, responses, strict=True)
-    ]
-
-    def rollout(*_):
-        return {"prompt_ids": prompts, "completion_ids": responses, "logprobs": drawn}
-
-    trainer.rollout_func, trainer.reward_funcs = rollout, [lambda completions, **_: rewards]
-    trainer.use_vllm, trainer._last_loaded_step = True, 0  # a server's log-probs, without a server
-    inputs = trainer._generate_and_score_completions([{"prompt": "1"}] * len(prompts))
-    torch.testing.assert_close(
-        inputs["old_per_token_logps"] * inputs["completion_mask"], true_old[:, 4:] * inputs["completion_mask"]
-    )
-    old = true_old - (0.2 if clip == "grpo" else 2e-3) * shift
-    inputs["old_per_token_logps"] = old[:, 4:]
-    loss = trainer.compute_loss(trainer.model, inputs)
-    loss.backward()
-    theirs = {name: p.grad.clone() for name, p in trainer.model.named_parameters()}
-
-    trainer.model.zero_grad()
-    new, _ = token_log_probs(trainer.model, batch)
-    mask = batch["response_mask"]
-    out = objective(
-        new, old, mask, inputs["advantages"], preset(clip).rule, ObjectiveConfig("sequence"),
-        mismatch=Mismatch.of(true_old, sampler, mask), correction=corrected,
-    )  # fmt: skip
-    out.loss.backward()
-    count, cut = int(out.records.correction_count.sum()), int(out.records.correction_cut.sum())
-    assert 0 < cut < count
-    assert int(out.records.missing.sum()) == 1
-    assert out.loss.item() == pytest.approx(loss.item(), rel=1e-5, abs=1e-7)
-    assert_same({n: p.grad for n, p in trainer.model.named_parameters()}, theirs)

@@ -46,19 +46,6 @@ def test_a_padded_batch_equals_the_unpadded_one(batch, rule, config):
 
 
 @settings(max_examples=60)
-@given(batch=batches(), rule=rules, config=configs, seed=st.integers(0, 1000))
-def test_permuting_responses_permutes_the_records(batch, rule, config, seed):
-    s, A, mask = batch
-    order = np.random.default_rng(seed).permutation(len(A))
-    J, grad, records = run(rule, s, A, config, mask, stats=STATS)
-    J2, grad2, records2 = run(rule, s[order], A[order], config, mask[order], stats=STATS)
-    assert pytest.approx(J, rel=1e-12, abs=1e-15) == J2
-    np.testing.assert_allclose(grad2, grad[order], rtol=1e-12, atol=0)
-    for name, x in records.to_numpy().items():
-        np.testing.assert_array_equal(records2.to_numpy()[name], x[order], err_msg=name)
-
-
-@settings(max_examples=60)
 @given(batch=batches(), name=st.sampled_from(["rloo", "fspo", "fspo-kl", "power", "truncate", "cap"]))
 def test_a_band_opened_to_infinity_is_no_band(batch, name):
     s, A, mask = batch

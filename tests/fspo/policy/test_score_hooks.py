@@ -123,19 +123,6 @@ def test_reentrant_checkpointing_is_refused_with_the_cure():
         score(model, batch_of())
 
 
-def test_lora_covers_the_adapters_alone():
-    model = peft.get_peft_model(
-        build(), peft.LoraConfig(r=3, target_modules=["q_proj", "down_proj"], init_lora_weights=False)
-    )
-    batch = batch_of()
-    exact, _ = exact_scores(model, batch)
-    hooks = ScoreHooks(model, **BARE)
-    assert all("lora_" in name for name in hooks.sketcher.shapes)
-    got = sketches(model.eval(), batch, **BARE)
-    torch.testing.assert_close(got, reordered(model, exact, hooks), rtol=1e-3, atol=1e-4)
-    assert score(model, batch).uncovered == {}
-
-
 def test_what_no_rule_covers_is_named():
     class Odd(torch.nn.Module):
         def __init__(self, inner):

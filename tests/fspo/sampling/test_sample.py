@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from scipy import stats
 from transformers import (
     AutoModelForCausalLM,
@@ -26,7 +24,6 @@ from fspo.base.keyed_noise import keyed_uniforms
 from fspo.models.load import LoraOptions, build_embedded_model, build_random_model, load_model, ready_for_training
 from fspo.models.shapes import small_qwen3
 from fspo.sampling import picking
-from fspo.sampling.fast import CacheLayer, _survivors
 from fspo.sampling.picking import Noise, pick_tokens
 from fspo.sampling.sample import Responses, SamplingConfig, choose_engine, sample
 from tests.fspo.policy.test_score_memory import peak
@@ -143,20 +140,6 @@ def test_greedy():
     assert (token.item(), logprob.item()) == (1, 0.0)
 
 
-@given(
-    st.lists(st.floats(-30, 30), min_size=2, max_size=60),
-    st.floats(0, 1, exclude_max=True),
-    st.sampled_from([0.3, 1.0, 2.0]),
-)
-def test_picked_token_brackets_the_uniform(values, u, temperature):
-    logits = torch.tensor([values])
-    token, logprob = pick_tokens(logits, torch.tensor([u], dtype=torch.float64), temperature)
-    p = torch.softmax(logits.double()[0] / temperature, -1)
-    k = int(token)
-    assert p[:k].sum() - 1e-5 <= u <= p[: k + 1].sum() + 1e-5
-    assert logprob.item() == pytest.approx(torch.log(p[k]).item(), abs=1e-4)
-
-
 def test_large_vocabulary_is_picked_in_parts(monkeypatch):
     logits = torch.randn(7, 1000, generator=torch.Generator().manual_seed(0)).bfloat16()
     uniforms = torch.rand(7, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
@@ -166,15 +149,6 @@ def test_large_vocabulary_is_picked_in_parts(monkeypatch):
     assert torch.equal(whole[0], parts[0])
     assert torch.equal(whole[1], parts[1])
     assert whole[1].dtype == torch.float32
-
-
-def test_samples_follow_the_model():
-    model = build_embedded_model()
-    count = 4000
-    got = np.concatenate(draw(model, [[3, 4]] * count, max_new_tokens=1).tokens)
-    with torch.no_grad():
-        expected = torch.softmax(model(torch.tensor([[3, 4]])).logits[0, -1].double(), -1).numpy() * count
-    assert stats.chisquare(np.bincount(got, minlength=24), expected).pvalue > 1e-4
 
 
 # --- engines
@@ -295,30 +269,6 @@ def test_engine_choice():
 
 
 # --- cache
-
-
-def test_survivors_move_few_rows():
-    alive = np.array([True, False, True, False, True, True])
-    keep = _survivors(alive)
-    assert sorted(keep) == [0, 2, 4, 5]
-    assert keep[0] == 0
-    assert keep[2] == 2
-    assert _survivors(np.zeros(3, bool)).tolist() == []
-    assert _survivors(np.ones(3, bool)).tolist() == [0, 1, 2]
-
-
-def test_cache_layer_keeps_what_it_was_given():
-    layer = CacheLayer(rows=3, capacity=4)
-    states = torch.arange(2 * 1 * 2 * 2.0).reshape(2, 1, 2, 2)
-    keys, values = layer.update(states, -states)
-    assert torch.equal(keys, states)
-    assert torch.equal(values, -states)
-    layer.spread(torch.tensor([1, 0, 1]))
-    layer.keep(np.array([2, 1]))
-    keys, _ = layer.update(torch.zeros(2, 1, 1, 2), torch.zeros(2, 1, 1, 2))
-    assert torch.equal(keys[:, :, :2], torch.stack([states[1], states[0]]))
-    assert layer.get_mask_sizes(1) == (4, 0)
-    assert (layer.get_seq_length(), layer.get_max_length()) == (3, 4)
 
 
 # --- bad input

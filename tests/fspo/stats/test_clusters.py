@@ -46,12 +46,6 @@ def test_the_variance_of_a_ratio_is_the_delete_one_jackknifes(by_length):
         assert found.variance[k] == pytest.approx(11 / 12 * np.sum((without - y[at].sum() / d[at].sum()) ** 2))
 
 
-def test_one_row_a_cluster_is_the_textbook_variance():
-    y = np.array([1, 0, 0, 1, 1, 0, 1, 1])
-    found = ratios(y, np.arange(8), np.zeros(8, int), 1)
-    assert found.variance[0] == pytest.approx(np.var(y, ddof=1) / 8)
-
-
 def test_weighted_ratio_and_empty_bin():
     found = ratios([2.0, 3.0], np.array([0, 1]), np.array([0, 0]), 2, d=[1.0, 4.0])
     assert found.value[0] == 1.0
@@ -82,23 +76,6 @@ def test_few_clusters_are_nan():
         assert proportion_interval(0.0, 0.0, 999, clusters)[0] == 0
         assert proportion_interval(1.0, 0.0, 999, clusters)[1] == 1
     assert np.isnan(mean_interval(0.5, 0.01, 4)[1])
-
-
-def test_slope_against_a_plain_sandwich():
-    rng = np.random.default_rng(1)
-    cluster = np.repeat(np.arange(30), 4)
-    x, y, w = rng.normal(size=120), rng.normal(size=120), rng.uniform(0.5, 2, 120)
-    design = np.column_stack([np.ones(120), x])
-    bread = np.linalg.inv(design.T @ (design * w[:, None]))
-    beta = bread @ design.T @ (w * y)
-    meat = np.zeros((2, 2))
-    for c in range(30):
-        at = cluster == c
-        score = design[at].T @ (w[at] * (y[at] - design[at] @ beta))
-        meat += np.outer(score, score)
-    found = cluster_slope(y, x, cluster, w)
-    assert found.slope == pytest.approx(beta[1])
-    assert found.se == pytest.approx(np.sqrt((bread @ meat @ bread)[1, 1] * 30 / 29))
 
 
 @pytest.mark.parametrize("weighted", [False, True])
