@@ -19,8 +19,8 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
+from analysis.claims.catalogue import CLAIMS, TASKS, WIDE, Hypothesis
 from analysis.claims.estimands import LEARNT, Estimate
-from analysis.claims.family import CLAIMS, TASKS, WIDE, Hypothesis
 from analysis.claims.verdicts import JudgedClaim, judge
 from fspo.base.errors import run_cli
 from fspo.rules import COMPARED

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from analysis.claims.family import CLAIMS, TASKS, Claim, Hypothesis
+from analysis.claims.catalogue import CLAIMS, TASKS, Claim, Hypothesis
 from fspo.base.files import whole_file
 from fspo.stats.intervals import CONFIDENCE, sample_interval, t_quantile
 

@@ -67,7 +67,7 @@ class ReproductionDesign:
     Attributes
     ----------
     sets : mapping of str to RunSet
-        Sets of runs by the name that `analysis.claims.family` gives them.
+        Sets of runs by the name that `analysis.claims.catalogue` gives them.
     shared_warmup : bool
         Whether all runs of a task start from one warmed-up model. This saves minutes; seeds then differ in their data
         alone.

@@ -256,7 +256,7 @@ def cosine_lemmas(p: Floats, a: Floats, g: Floats, clipped: Floats) -> Iterator[
             yield error
             continue
         error = LRE(*(float(x[i]) for x in errors))
-        rho = min(error.inf * kappa_inf, error.l2 * kappa_2) + float(eta[i])
+        rho = float(min(error.inf * kappa_inf, error.l2 * kappa_2) + eta[i])
         yield CosineLemma(
             *(float(cosines[i]), rho, cosine_bound(rho), float(kappa_inf), float(kappa_2), float(eta[i]), error),
             *(e_len[i], e_in[i], float(norm), float(residual[i])),

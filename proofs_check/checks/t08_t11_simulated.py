@@ -255,7 +255,7 @@ def lemma(rng: np.random.Generator, lost: str = "") -> Outcome:
         # E|<g, u> - median| of three values lies between two of them; u turns in the plane of their differences.
         spread = (g - p @ g) * np.sqrt(p)[:, None] / norm
         kappa_2 = np.sqrt(np.linalg.eigvalsh(spread @ spread.T)[-1])
-        plane = np.linalg.qr((g[1:] - g[0]).T, mode="r").T / norm
+        plane = np.asarray(np.linalg.qr((g[1:] - g[0]).T, mode="r")).T / norm
         angle = np.linspace(0, np.pi, 400_000)
         along = np.vstack([np.zeros(angle.size), plane @ [np.cos(angle), np.sin(angle)]])
         kappa_inf = np.min(p @ np.abs(along[:, None] - along), axis=0).max()

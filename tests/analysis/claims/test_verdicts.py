@@ -6,8 +6,8 @@ import pytest
 from scipy import stats
 from statsmodels.stats.multitest import multipletests
 
+from analysis.claims.catalogue import CLAIMS, EVEN_SIGNS, Claim, Hypothesis
 from analysis.claims.estimands import Estimate
-from analysis.claims.family import CLAIMS, EVEN_SIGNS, Claim, Hypothesis
 from analysis.claims.verdicts import above, holm, judge, part, smaller
 
 VALUES = np.array([0.3, 0.5, 0.4, 0.6])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from analysis.claims.family import CLAIMS, TASKS
+from analysis.claims.catalogue import CLAIMS, TASKS
 from fspo.base.errors import UserError
 from fspo.base.options import parse
 from fspo.config import TrainConfig

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from itertools import product
+from typing import Any
 
 import mpmath as mp
 import numpy as np
@@ -16,7 +17,7 @@ from fspo.rules import preset
 from proofs_check.tools.policy import make_bandit
 
 
-def phi(z: float) -> mp.mpf:
+def phi(z: float):
     return mp.ncdf(mp.mpf(z))
 
 
@@ -49,7 +50,7 @@ def test_the_worst_case_is_far_below_the_bound_for_rare_clips(acceptance, expect
     ],
 )
 def test_the_worst_case_against_a_grid(u_lo, u_hi, drift, scale):
-    x, s = np.meshgrid(np.linspace(*drift, 801), np.linspace(*scale, 801))
+    x, s = np.meshgrid(*(np.linspace(low, high, 801) for low, high in (drift, scale)))
     a = norm.cdf((u_hi + x) / s) - norm.cdf((x - u_lo) / s)
     found = theory.worst_lre(u_lo, u_hi, drift, scale)
     ratio = a.max() / a.min() - 1
@@ -209,7 +210,8 @@ def mixture_quantile(level: float, l: float) -> float:
     def tail(q: float) -> float:
         return float(moving * 2 * norm.sf(q / l**0.5) + (1 - moving) * 2 * t.sf(q / l**0.8, 3)) - (1 - level)
 
-    return brentq(tail, 1e-9, 1e6, xtol=1e-14)
+    root: Any = brentq(tail, 1e-9, 1e6, xtol=1e-14)
+    return float(root)
 
 
 @pytest.mark.parametrize("alpha", [0.6, 0.85, 0.99])
