@@ -102,12 +102,11 @@ def run_cli(main: Callable[[], int | None]) -> NoReturn:
             raise
         said, status = in_one_line(error)
         print("error:", " ".join(said.splitlines()), file=sys.stderr)
-    out: Any = sys.stdout  # None where a program without a console runs
-    try:
-        if out is not None:
+    if (out := sys.stdout) is not None:  # None where a program without a console runs
+        try:
             out.flush()
-    except OSError:  # let it go nowhere: Python flushes it again when it exits, and would raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
+        except OSError:  # let it go nowhere: Python flushes it again when it exits, and would raise
+            os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
     sys.exit(status or 0)
 
 
