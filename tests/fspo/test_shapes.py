@@ -77,19 +77,6 @@ def test_every_public_array_has_a_shape_in_its_type() -> None:
     assert sum(map(len, found.values())) > 400  # all modules were read
 
 
-@pytest.mark.parametrize(
-    ("annotation", "bare"),
-    [
-        ('Float[Tensor, "B T"] | None', False),
-        ("Tensor | None", True),
-        ("dict[str, np.ndarray]", True),
-        ('tuple[Float[Array, " N"], Array]', True),
-    ],
-)
-def test_an_array_without_a_shape_is_found(annotation: str, bare: bool) -> None:
-    assert without_shape(ast.parse(annotation, mode="eval").body) == bare
-
-
 def run(*command: str) -> str:
     """Return what a Python process of its own prints; it must end without an error."""
     env = os.environ | {"PYTHONPATH": str(ROOT)}

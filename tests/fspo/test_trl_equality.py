@@ -64,11 +64,3 @@ def test_kl_to_the_reference_is_trls(tmp_path, level, name):
         tmp_path, 7, rule, "sequence", 1e-3 if name == "gspo" else 0.3, kl_coef=0.7, beta=0.7,
         importance_sampling_level=level, epsilon=rule.range_lo, epsilon_high=rule.range_hi,
     )  # fmt: skip
-
-
-def test_the_comparison_can_fail(tmp_path):
-    with pytest.raises(AssertionError):
-        compare(
-            tmp_path, 0, preset("gspo", range_lo=3e-3, range_hi=4e-3).rule, "response", 2e-3,
-            importance_sampling_level="sequence", epsilon=3e-4, epsilon_high=4e-4,
-        )  # fmt: skip

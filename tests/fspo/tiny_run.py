@@ -203,9 +203,6 @@ def arm(point: str, count: int) -> None:
         MetricsFile.write = write_half_a_line  # type: ignore[method-assign]
     elif point in ("before-rename", "after-rename"):
         os.replace = around_rename  # type: ignore[assignment]
-    elif point == "read-only":
-        if os.geteuid() == 0:
-            os.seteuid(65534)
     elif point == "nan":
         updates.objective = broken_loss
     elif point == "full-checkpoint":

@@ -101,24 +101,6 @@ def test_a_launcher_that_starts_independent_copies_is_refused(tmp_path: Path, mo
         tiny_run.trainer(tmp_path / "run")
 
 
-def test_two_processes_train_together(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    arguments = ["--eval.every", "2", "--batch.tokens", "200"]
-    ended = tiny_run.in_child(run, *arguments, processes=2)
-    assert ended == [0, 0], [tiny_run.child_log(run, rank) for rank in (0, 1)]
-    log = read_log(run, phases=None).table.to_pandas()
-    train = log[log.phase == "train"]
-    assert (train.groupby("step").size() == 8).all()
-    assert not train.duplicated(["step", "response_id"]).any()
-    lines = tiny_run.metrics(run, "train")
-    assert [line["reward"] for line in lines] == pytest.approx(
-        train[train.times_used == 0].groupby("rollout").reward.mean()
-    )
-    lengths = train[train.times_used == 0].groupby("rollout").length.sum()
-    prompts = sum(4 * (5 + i % 3) for i in range(4))
-    assert lines[0]["num_tokens"] == lengths[0] + prompts
-
-
 ENDS = """
 import faulthandler, os, sys
 import torch

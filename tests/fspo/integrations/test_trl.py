@@ -14,21 +14,6 @@ from fspo.rules import preset
 OURS = {"kind": (FSPOTrainer, FSPOConfig), "steps_per_generation": 4}
 
 
-@pytest.mark.parametrize(
-    ("rule", "level", "spread"), [("gspo", "sequence", 0.3), ("grpo", "token", 0.3)], ids=["sequence", "token"]
-)
-def test_with_the_band_open_the_gradient_is_trls(tmp_path, rule, level, spread):
-    data = rows(1)
-    _, _, old, _ = our_loss(data, preset("none").rule, "response", spread)
-    wide = {"range_lo": 0.99, "range_hi": 99.0}
-    loss, ours, _ = trl_loss(tmp_path / "a", data, old, rule=rule, **wide, **OURS)
-    expected, theirs, _ = trl_loss(
-        tmp_path / "b", data, old, importance_sampling_level=level, epsilon=0.99, epsilon_high=99.0
-    )
-    assert loss == pytest.approx(expected, rel=1e-5, abs=1e-7)
-    assert_same(ours, theirs)
-
-
 def test_rule_none_on_policy_is_trls_policy_gradient(tmp_path):
     data = rows(2)  # w = 1: the sum over tokens, which dr_grpo divides by the limit
     _, ours, _ = trl_loss(tmp_path / "a", data, None, rule="none", **OURS)

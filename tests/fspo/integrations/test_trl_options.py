@@ -48,21 +48,6 @@ def test_what_would_not_apply_is_refused_in_one_line(tmp_path, options, line):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"steps_per_generation": None, "num_iterations": 2},
-        {"steps_per_generation": None, "rule": "none"},
-        {"use_vllm": True},
-        {"rule": "fspo-kl", "drift_source": "lagged"},
-        {"mask_truncated_completions": True},
-    ],
-)
-def test_what_applies_is_accepted(tmp_path, options):
-    assert config(tmp_path, **options).clip_rule().label.startswith(("fspo", "none"))
-
-
 def test_the_rule_is_the_preset_with_its_parts_changed(tmp_path):
     args = config(tmp_path, rule="fspo", outside="truncate", range_lo=0.02, dual=3.0, aggregation="constant")
     assert args.clip_rule() == Rule("sqrt", 0.02, 0.03, outside="truncate", dual=3.0, name="fspo")

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import torch
 from datasets import Dataset
 from transformers import TrainerCallback
 
@@ -10,9 +9,7 @@ from fspo.base.errors import UserError
 from fspo.gradlog import read_log
 from fspo.integrations.shared import UpdateMemory
 from fspo.integrations.trl import FSPOConfig, FSPOTrainer
-from fspo.integrations.trl_logged import keep_steps_before
 from fspo.models.load import build_embedded_model, load_tokenizer
-from fspo.policy.logprobs import make_batch, token_log_probs
 from fspo.rules import preset
 from fspo.rules.online import OnlineRule
 
@@ -26,7 +23,7 @@ def digits(completions, **_):
     return [float(sum(c.isdigit() for c in text)) for text in completions]
 
 
-def trainer(folder, rollout_func=None, **options):
+def trainer(folder, **options):
     args = FSPOConfig(
         output_dir=str(folder), report_to=[], use_cpu=True, bf16=False, gradient_checkpointing=False,
         disable_tqdm=True, logging_strategy="no", dataloader_pin_memory=False,
@@ -40,7 +37,6 @@ def trainer(folder, rollout_func=None, **options):
         args=args,
         train_dataset=Dataset.from_list([{"prompt": f"{i}+"} for i in range(10, 42)]),
         processing_class=load_tokenizer("embedded"),
-        rollout_func=rollout_func,
     )
 
 
@@ -181,35 +177,3 @@ def test_the_log_of_another_run_is_not_mixed_in(tmp_path):
     with pytest.raises(UserError, match="choose another output_dir"):
         trainer(tmp_path, max_steps=1).train()
     assert len(read_log(tmp_path)) == 2 * ROWS
-
-
-def test_dropping_steps_leaves_whole_files(tmp_path):
-    trainer(tmp_path, max_steps=5).train()  # 2 updates a rollout
-    assert keep_steps_before(tmp_path, 3) == 2
-    assert sorted(p.name[:16] for p in (tmp_path / "gradlog").iterdir()) == ["rollout-00000000", "rollout-00000001"]
-    log = read_log(tmp_path)
-    assert set(log.column("step")) == {0, 1, 2}
-    assert log.rule.label == "fspo"  # the header stays
-
-
-@pytest.mark.filterwarnings("ignore:You are using 'rollout_func'")
-def test_the_samplers_log_probs_are_logged_beside_the_trainers(tmp_path):
-    """A rollout function that claims -1 nat a token, so that the mismatch is known."""
-    generator = torch.Generator().manual_seed(0)
-    said = {}
-
-    def rollout(prompts, trainer):
-        ids = [trainer.processing_class(p)["input_ids"] for p in prompts]
-        answers = [torch.randint(3, 24, (1 + i % 8,), generator=generator).tolist() for i in range(len(prompts))]
-        said.update(prompts=ids, answers=answers)
-        return {"prompt_ids": ids, "completion_ids": answers, "logprobs": [[-1.0] * len(a) for a in answers]}
-
-    trainer(tmp_path, rollout_func=rollout, max_steps=1).train()
-    with torch.no_grad():
-        batch = make_batch(said["prompts"], said["answers"], 0)
-        own = token_log_probs(build_embedded_model(0), batch)[0].double().sum(1).numpy()
-    log = read_log(tmp_path)
-    response = log.column("response_id")
-    lengths = np.array([len(a) for a in said["answers"]])
-    assert list(log.column("length")) == list(lengths[response])
-    np.testing.assert_allclose(log.column("engine_log_ratio"), own[response] + lengths[response], atol=1e-4)

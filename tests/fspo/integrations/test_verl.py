@@ -139,12 +139,6 @@ def test_with_a_rule_on_the_loss_is_ours(name, outside):
     assert 0 < metrics["actor/pg_clipfrac"] < 1
 
 
-def test_the_name_alone_is_preset_fspo():
-    data = batch(4, 0.1)
-    alone = run("fspo", actor(OURS[0], SEQUENCE), *data)
-    assert_same(alone, run("fspo", actor(*OURS, SEQUENCE, *parts("range_lo=0.03", "range_hi=0.03")), *data))
-
-
 def test_verls_own_ppo_loss_calls_it():
     """Nested tensors, as verl's engines hand them to `ppo_loss`."""
     new, old, mask, advantages = batch(5, 0.1, holes=False)

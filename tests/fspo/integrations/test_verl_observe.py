@@ -4,7 +4,6 @@
 import math
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 
@@ -21,7 +20,7 @@ from fspo.base.errors import UserError
 from fspo.gradlog import read_log
 from fspo.integrations.verl_observe import watch_actors
 from fspo.integrations.verl_rules import clip_of, correction_of
-from fspo.rules import Rule, preset
+from fspo.rules import Rule
 from tests.fspo.integrations.verl_worker import (
     ACTOR,
     EACH,
@@ -222,15 +221,6 @@ def test_in_bypass_mode_the_log_claims_no_mismatch(tmp_path):
     assert set(log.column("rule")) == {"verl-bypass_mode"}
 
 
-def test_two_commands_give_the_table_by_length(tmp_path):
-    trained(tmp_path / "run", rollouts=6)
-    assert main([str(tmp_path / "run"), "--on", "behaviour", "--rules", "[mis,engine-sqrt]", "--bins", "2"]) == 0
-    (folder,) = (tmp_path / "run").glob("analysis*")
-    table = pd.read_csv(folder / "acceptance.csv")
-    assert set(table["rule"]) >= {"mis", "engine-sqrt"}
-    assert table["bin_lo"].nunique() == 2
-
-
 def test_the_table_has_a_row_of_verls_own_rejection(tmp_path, capsys):
     """verl gives a response that it rejects the advantage 0; the printed shares count it all the same."""
     correction = {"rollout_rs": "seq_mean_k1", "rollout_rs_threshold": "0.95_1.05"}
@@ -273,12 +263,3 @@ def test_the_example_configuration_is_one_that_verl_takes(tmp_path):
     )
     assert ActorRolloutRefWorker.actor_worker_cls.run == str(tmp_path)
     assert actor(OBSERVED).policy_loss.observe is None
-
-
-def test_our_own_loss_is_watched_too(tmp_path):
-    sequence = f"{ACTOR}loss_agg_mode=seq-mean-token-mean"
-    ours = (f"{ACTOR}policy_loss.loss_mode=fspo", sequence)
-    watched = f"{ACTOR}policy_loss._target_=fspo.integrations.verl.FSPOLossConfig"
-    config = actor(*ours, watched, f"+{ACTOR}policy_loss.observe={tmp_path}")
-    assert clip_of(config) == preset("fspo").rule
-    assert ActorRolloutRefWorker.actor_worker_cls.run == str(tmp_path)

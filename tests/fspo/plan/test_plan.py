@@ -111,20 +111,6 @@ def test_the_plan_agrees_with_recorded_runs(name: str) -> None:
     assert found.peak / 2**30 == pytest.approx(run["peak_gib_of_a_process"], rel=0.15)
 
 
-def test_control_the_plan_sees_what_an_option_saves(tmp_path: Path) -> None:
-    """Checkpointing, LoRA and shorter microbatches each make the update smaller than the tolerance could hide."""
-    sizes = ("--batch.tokens", "1024", "--task.max_prompt_tokens", "8", "--sampling.max_new_tokens", "120")
-    shape, config = small(128, 8), tiny_run.config(tmp_path, *sizes)
-    whole = plan(config, ALONE, shape).totals["update"]
-    for option in (
-        ("--model.gradient_checkpointing", "true"),
-        ("--model.lora", "{rank: 2}"),
-        ("--batch.tokens", "128"),
-    ):
-        changed = tiny_run.config(tmp_path, *sizes, *option)
-        assert plan(changed, ALONE, shape).totals["update"] < 0.85 * whole, option
-
-
 QWEN_8B = 8_190_735_360
 """Counted by hand: 2 x 151936 x 4096 + 36 x (2 x 4096 x 4096 + 2 x 1024 x 4096 + 3 x 12288 x 4096 + 2 x 4096 + 2 x 128)
 + 4096."""

@@ -82,20 +82,6 @@ def test_dropout_is_off_even_in_training_mode():
     assert model.training
 
 
-def test_wrapped_in_ddp(tmp_path):
-    model, batch = build(), batch_of()
-    plain = score(model, batch)
-    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
-    try:
-        wrapped = torch.nn.parallel.DistributedDataParallel(model)
-        taken = score(wrapped, batch)
-        np.testing.assert_array_equal(taken.unit, plain.unit)
-        wrapped(input_ids=batch["input_ids"]).logits.sum().backward()  # DDP still works afterwards
-        assert all(p.grad is not None for p in model.parameters())
-    finally:
-        torch.distributed.destroy_process_group()
-
-
 def test_bfloat16_is_near_float32():
     model, batch = build(), batch_of(6)
     full = vectors(score(model, batch))

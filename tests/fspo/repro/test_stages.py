@@ -106,24 +106,6 @@ def test_jobs_run_once_and_a_run_of_other_options_is_kept_aside(fake_train: Path
     assert json.loads((aside / "metrics.jsonl").read_text()) == {"phase": "train"}
 
 
-def test_the_time_left_is_reckoned_from_the_rollouts_of_this_start(
-    fake_train: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import tqdm.auto
-
-    bars, made = [], tqdm.auto.tqdm
-
-    def kept(**options: Any) -> Any:
-        bars.append(made(**options))
-        return bars[-1]
-
-    monkeypatch.setattr(tqdm.auto, "tqdm", kept)
-    jobs = [job(fake_train / "runs" / name) for name in ("a", "b", "c")]
-    run_jobs(jobs[:2], at_once=1)
-    run_jobs(jobs, at_once=1)
-    assert [(bar.initial, bar.n, bar.total) for bar in bars] == [(0, 2, 2), (2, 3, 3)]
-
-
 def test_a_failing_job_shows_its_last_line_and_names_its_log(fake_train: Path) -> None:
     with pytest.raises(UserError, match=r"bad stopped with status 2: error: no such luck .*train\.log"):
         run_jobs([job(fake_train / "runs" / "bad", "--fail", "2")], at_once=1)

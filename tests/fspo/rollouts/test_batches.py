@@ -98,9 +98,3 @@ def test_several_processes_make_few_microbatches() -> None:
     assert [len(m.rows) for m in alone] == [4, 4, 4]
     shared = [plan_microbatches(np.arange(12), total, np.ones(12, bool), 3600, rank=r, world=2) for r in range(2)]
     assert [[len(m.rows) for m in plan] for plan in shared] == [[6], [6]]
-
-
-def test_one_long_row_is_not_padded_to() -> None:
-    total = np.array([90, 100, 95, 1000])
-    plan = plan_microbatches(np.arange(4), total, np.ones(4, bool), 4000)
-    assert [m.rows.tolist() for m in plan] == [[0, 2, 1], [3]]

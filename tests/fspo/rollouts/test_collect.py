@@ -8,12 +8,10 @@ import numpy as np
 import pytest
 import tiny_run
 
-from fspo.base.errors import UserError
 from fspo.models.load import load_tokenizer
 from fspo.rollouts import collect
-from fspo.rollouts.collect import Collector, give_advantages, write_samples
+from fspo.rollouts.collect import Collector, write_samples
 from fspo.sampling.sample import SamplingConfig
-from tests.fspo.rollouts.test_batches import batch
 
 
 def collector(**changes: Any) -> Collector:
@@ -55,15 +53,6 @@ def test_noise_belongs_to_the_response() -> None:
         assert any(not np.array_equal(a, b) for a, b in zip(part.responses, other.responses, strict=True))
 
 
-def test_prompts_that_are_too_long_are_counted() -> None:
-    made = collector(max_prompt_tokens=6)  # 5, 6 or 7 tokens
-    prompts = made.prompts("train", np.arange(6), 10 + np.arange(6))
-    assert prompts.too_long == 2
-    assert prompts.ids.tolist() == [10, 11, 13, 14]
-    with pytest.raises(UserError, match=r"every prompt exceeds task.max_prompt_tokens=4: raise it"):
-        collector(max_prompt_tokens=4).prompts("train", np.arange(6), np.arange(6))
-
-
 def test_processes_share_the_rollout(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three processes, one after the other, with their parts handed over by hand."""
     parts: list[Any] = []
@@ -74,14 +63,6 @@ def test_processes_share_the_rollout(monkeypatch: pytest.MonkeyPatch) -> None:
     assert last.response_ids.tolist() == whole.response_ids.tolist()
     assert all(np.array_equal(a, b) for a, b in zip(last.responses, whole.responses, strict=True))
     assert last.rewards.tolist() == whole.rewards.tolist()
-
-
-def test_advantages_of_the_groups() -> None:
-    rollout = batch(2, 3)
-    rollout.rewards = np.array([1.0, 0.0, 0.0, 1.0, 1.0, 1.0])
-    stats = give_advantages(rollout, "rloo")
-    np.testing.assert_allclose(rollout.advantages, [1.0, -0.5, -0.5, 0, 0, 0])
-    assert (stats.num_groups, stats.num_zero_std_groups) == (2, 1)
 
 
 def test_samples_are_kept_as_text_over_the_whole_rollout(tmp_path: Path) -> None:

@@ -387,7 +387,7 @@ REFUSED = [
     (lambda: check_ratios(LOOSE, on("update")), "is bounded by the clip rule"),
     (lambda: LOOSE.acceptance(*ROWS, rate="bands"), "did you mean 'band'"),
     (lambda: LOOSE.acceptance([0.1], [4.0], [0.0], rate="update"), "none with A != 0"),
-    (lambda: calibrate(LOOSE, *ROWS[:2], np.zeros(2), 0.5, rate="update"), "no rows"),
+    (lambda: calibrate(LOOSE, ROWS[0], ROWS[1], np.zeros(2), 0.5, rate="update"), "no rows"),
     (lambda: LOOSE.acceptance([0.1], [0.5], [1.0]), "n must be >= 1"),
     (lambda: LOOSE.acceptance([0.1], [4.0], [math.nan]), "A must be finite"),
     (lambda: standardized_excess(LOOSE, *ROWS, m=math.nan), "centre m is not finite"),

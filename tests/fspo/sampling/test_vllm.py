@@ -18,7 +18,6 @@ import tiny_run
 import torch
 
 from analysis.__main__ import main as analysis
-from analysis.doctor.examine import examine
 from fspo.base.errors import UserError
 from fspo.config import SamplingConfig
 from fspo.gradlog import read_log
@@ -169,19 +168,6 @@ def test_a_server_that_hangs_is_one_line(server: Running, folder: Path) -> None:
             sample(model, PROMPTS, np.arange(40), seed=1, rollout=0, config=config, eos_token_id=EOS, pad_token_id=0)
     finally:
         os.killpg(server.process.pid, signal.SIGCONT)
-
-
-@real
-def test_the_doctor_finds_nothing_in_a_healthy_run(server: Running, folder: Path, tmp_path: Path) -> None:
-    place = ("--sampling.engine", "vllm", "--sampling.vllm_url", server.url, "--sampling.vllm_weights", str(folder))
-    size = ("--rollouts", "6", "--batch.prompts", "12", "--batch.responses", "8", "--batch.minibatches", "4")
-    calm = ("--sampling.max_new_tokens", "128", "--optim.learning_rate", "1e-3", "--rule.range_lo", "0.2")
-    calm += ("--rule.range_hi", "0.2", "--log.score_every", "0")
-    tiny_run.trainer(tmp_path / "run", *place, *size, *calm, net=net()).train()
-    diagnosis = examine(tmp_path / "run")
-    assert not diagnosis.findings, "\n".join(diagnosis.lines())
-    clear = {answer.id for answer in diagnosis.answers if answer.status == "clear"}
-    assert {"mean_weight", "k1_k3", "before_update", "mismatch", "band", "clip", "estimator"} <= clear
 
 
 def train(output: Path, server: Running, folder: Path, *more: str) -> subprocess.Popen[str]:

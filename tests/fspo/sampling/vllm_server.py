@@ -44,15 +44,13 @@ class Running:
             self.process.wait()
 
 
-def missing(python: Path = PYTHON) -> str:
+def missing() -> str:
     """Say why no vLLM server can be started; return "" if one can."""
-    return "" if (python.parent.parent / "ready").exists() else f"no vLLM in {python.parent.parent}: make test-vllm"
+    return "" if (PYTHON.parent.parent / "ready").exists() else f"no vLLM in {PYTHON.parent.parent}: make test-vllm"
 
 
 @contextmanager
-def serve(
-    folder: Path, *, dtype: str = "float32", logprobs: str = "processed_logprobs", python: Path = PYTHON
-) -> Iterator[Running]:
+def serve(folder: Path, *, dtype: str = "float32", logprobs: str = "processed_logprobs") -> Iterator[Running]:
     """Serve a model folder on a free port of this machine while a ``with`` block runs; its output goes to FOLDER.log.
 
     Raises
@@ -60,12 +58,12 @@ def serve(
     UserError
         If vLLM is not installed, or the server ends or does not answer within `STARTS_WITHIN` seconds.
     """
-    if why := missing(python):
+    if why := missing():
         raise UserError(why)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    command = [str(python), "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder)]
+    command = [str(PYTHON), "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder)]
     command += ["--dtype", dtype, "--logprobs-mode", logprobs, "--host", "127.0.0.1", "--port", str(port)]
     command += ["--enforce-eager", "--skip-tokenizer-init"]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}

@@ -1,7 +1,6 @@
 """Tasks: registry, order of prompts, prompt encoding, reasoning-gym and data sets on disk."""
 
 import json
-import sys
 
 import numpy as np
 import pyarrow as pa
@@ -51,12 +50,6 @@ def rows():
 def test_unknown_names_and_values(name, options, message):
     with pytest.raises(UserError, match=message):
         make_task(name, options)
-
-
-def test_missing_extra_names_the_cure(monkeypatch):
-    monkeypatch.setitem(sys.modules, "reasoning_gym", None)  # what import finds when it is not installed
-    with pytest.raises(UserError, match=r'pip install "fspo\[gym\]"'):
-        make_task("gym:chain_sum", {})
 
 
 # Order ---------------------------------------------------------------------------------------------------

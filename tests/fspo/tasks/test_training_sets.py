@@ -88,14 +88,6 @@ def test_named_columns_win(tmp_path: Path) -> None:
             found(answer_column=column)
 
 
-def test_a_file_of_another_layout_names_its_columns(tmp_path: Path) -> None:
-    path = write(tmp_path / "rows.jsonl", [{"task": "1+1", "label": "2"}])
-    with pytest.raises(UserError, match=r"no column 'prompt': set prompt_column to one of task, label"):
-        make_task("dataset", {"path": path})
-    options = {"path": path, "prompt_column": "task", "answer_column": "label", "eval_share": 0.0}
-    assert make_task("dataset", options).example("train", 0).answer == "2"
-
-
 def test_dapo_by_name_drops_its_repeats_and_judges_by_math(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     rows = [dapo(i) for i in range(10)] * 3 + [dapo(3, "35")]
     path = write(tmp_path / "dapo.parquet", rows)

@@ -99,14 +99,6 @@ def test_swapping_gives_back_the_same_bits() -> None:
     assert versions.sampling == 4
 
 
-def test_without_staleness_nothing_is_kept() -> None:
-    versions = Versions(tiny_run.model(), 0)
-    versions.add(4)
-    versions.add(8)
-    assert versions._kept == [(8, {})]
-    assert list(versions.past()) == []
-
-
 @pytest.mark.parametrize(("point", "count"), [("update", 14), ("sample", 7), ("checkpoint", 10)])
 def test_killed_run_resumes_bit_by_bit(run: tuple[Path, list[Any]], tmp_path: Path, point: str, count: int) -> None:
     other, arguments = tmp_path / "run", [*ARGUMENTS, "--eval.every", "2"]

@@ -13,7 +13,7 @@ from tiny_updates import gradients, log_probs, move, rollout
 
 from fspo.gradlog import read_log
 from fspo.models.load import LoraOptions, ready_for_training
-from fspo.rollouts.batches import RolloutBatch, plan_microbatches
+from fspo.rollouts.batches import RolloutBatch
 from fspo.rollouts.collect import give_advantages
 from fspo.rollouts.counts import Counts
 
@@ -182,14 +182,6 @@ def test_drift_of_each_update_is_logged(tmp_path: Path, source: str) -> None:
     root = np.sqrt(table.length)
     np.testing.assert_allclose(table.lo, table.drift * table.length - 0.03 * root, rtol=1e-9)
     assert tiny_run.metrics(tmp_path / "run", "train")[0]["drift_per_token"] < 0
-
-
-def test_dummy_microbatches_fill_up() -> None:
-    lengths = np.array([5, 9, 7])
-    rows = np.arange(3)
-    plans = [plan_microbatches(rows, lengths, np.ones(3, bool), 100, rank=r, world=4) for r in range(4)]
-    assert [len(plan) for plan in plans] == [1, 1, 1, 1]
-    assert [plan[0].dummy for plan in plans] == [False, False, False, True]
 
 
 @pytest.mark.parametrize("options", [{"gradient_checkpointing": True}, {"lora": LoraOptions(rank=4)}])
