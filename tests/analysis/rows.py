@@ -6,8 +6,6 @@ import math
 from functools import cache
 from typing import Any, get_type_hints
 
-import pandas as pd
-
 from analysis.tables.columns import Interval, columns, frame, names
 
 _hints = cache(get_type_hints)
@@ -30,8 +28,3 @@ def made(row: Any, values: dict[str, Any]) -> Any:
 def records(row: Any, rows: Any) -> list[dict[Any, Any]]:
     """Rows as values by column."""
     return frame(row, rows).to_dict("records")
-
-
-def table(row: Any, rows: list[dict[str, Any]]) -> pd.DataFrame:
-    """A table of values by column, NaN where there is none."""
-    return pd.DataFrame(rows, columns=list(names(row)))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import pytest
 
@@ -12,26 +10,11 @@ from analysis.options import Options
 from analysis.run import analyse_runs
 from figures import draw_all, find_module
 from figures.__main__ import main
-from figures.of_runs import FIGURES
 from figures.style import Style
 from figures.tables import load
 from fspo.base.errors import UserError
 from fspo.rules import correction
 from tests.analysis.conftest import Plan, write_log
-
-
-@pytest.mark.slow
-def test_all_figures_of_several_runs(case_runs, tmp_path, capsys):
-    assert main([*map(str, case_runs("usual")), "--output", str(tmp_path), "--width", "iclr"]) == 0
-    files = {f"{m}{s}" for m in FIGURES for s in (".pdf", ".png", ".csv")}
-    assert {p.name for p in tmp_path.iterdir()} == files | {"captions.json"}
-    captions = json.loads((tmp_path / "captions.json").read_text())
-    assert [c["name"] for c in captions] == list(FIGURES)
-    assert all(c["caption"] and not c["skipped"] and c["numbers"] == f"{c['name']}.csv" for c in captions)
-    lines = capsys.readouterr().out.splitlines()
-    assert sum(line.startswith("drawn ") for line in lines) == len(FIGURES)
-    assert lines[-2] == f"{len(FIGURES)} figures drawn, 0 skipped: {tmp_path} (captions: captions.json)"
-    assert lines[-1] == f"next: fspo report {' '.join(map(str, case_runs('usual')))}"
 
 
 def test_figures_of_another_ratio_say_so(tmp_path):
@@ -68,17 +51,6 @@ def test_a_skipped_figure_is_listed_with_its_reason(case_runs, tmp_path, capsys)
     assert skipped["lre_by_rule"] == ""
 
 
-def test_missing_tables_exit_2_with_one_line(tmp_path):
-    (tmp_path / "run").mkdir()
-    done = subprocess.run(
-        [sys.executable, "-m", "figures", str(tmp_path / "run")], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 2
-    assert done.stderr.splitlines() == [
-        f"error: no analysis tables in {tmp_path}/run/analysis: run fspo analyse {tmp_path}/run first"
-    ]
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -102,14 +74,6 @@ def test_runs_of_one_name_are_told_apart(tmp_path, case_tables):
         folder.mkdir(parents=True)
         case_tables("one")["lre"].to_parquet(folder / "lre.parquet")
     assert set(load([tmp_path / "a" / "fspo", tmp_path / "b" / "fspo"])["lre"]["run"]) == {"a/fspo", "b/fspo"}
-
-
-def test_a_damaged_table_is_named(tmp_path):
-    folder = tmp_path / "fspo" / "analysis"
-    folder.mkdir(parents=True)
-    (folder / "lre.parquet").write_bytes(b"PAR1 not really")
-    with pytest.raises(UserError, match=r"lre.*fspo analyse"):
-        load([tmp_path / "fspo"])
 
 
 def test_a_missing_column_is_told_and_an_error_of_ours_is_raised(tmp_path, case_tables, monkeypatch):

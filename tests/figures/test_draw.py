@@ -50,12 +50,6 @@ def test_rows_and_what_stands_below_each_other_in_them(table):
     assert bars(ax, 0) == {(0.75, 0.85), (0.65, 0.75), (0.85, 0.95)}
 
 
-def test_names_are_moved_apart_around_their_mean():
-    np.testing.assert_allclose(layout.apart(np.array([0.5, 0.52, 0.9]), 0.1), [0.46, 0.56, 0.9])
-    np.testing.assert_allclose(layout.apart(np.array([0.5, 0.5, 0.59]), 0.1), [0.43, 0.53, 0.63])
-    assert layout.apart(np.empty(0), 0.1).size == 0
-
-
 def test_a_name_stands_behind_a_piece_of_its_line():
     table = pd.DataFrame({"rule": ["fspo", "fspo", "rloo", "rloo"], "x": [1, 2, 1, 2], "estimate": [1, 2, 3, 4]})
     known, style = looks(table["rule"]), Style()

@@ -27,14 +27,6 @@ def run(tmp_path_factory):
     return write_log(tmp_path_factory.mktemp("claims") / "none", Plan(rule=Rule("none"), rollouts=4, width=0, seed=3))
 
 
-def test_slope_of_two_lengths_by_hand():
-    """10 of 100 clipped at 4 tokens and 40 of 100 at 16: the rate doubles with each of two doublings."""
-    length = np.repeat([4.0, 16.0], 100)
-    clipped = np.concatenate([np.arange(100) < 10, np.arange(100) < 40])
-    assert slope(clipped, length) == pytest.approx(np.log(2), abs=1e-9)
-    assert slope(clipped[::-1], length) == pytest.approx(-np.log(2), abs=1e-9)
-
-
 def test_slope_is_that_of_a_poisson_regression():
     rng = np.random.default_rng(0)
     length = np.round(np.exp(rng.uniform(1, 6, 3000)))

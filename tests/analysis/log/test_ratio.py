@@ -173,14 +173,6 @@ def test_a_correction_on_tokens_has_mean_factors_and_no_share_of_responses(simul
     assert line.split()[-1] == f"{own.loc[-1, 'estimate']:.2f}"
 
 
-def test_a_run_without_a_correction_says_so_and_where_its_tables_are(tmp_path, capsys):
-    run = write_log(tmp_path / "run", Plan(engine=0.05, rollouts=1, width=0))
-    assert main([str(run), "--on", "behaviour", "--draws", "2"]) == 0
-    out = capsys.readouterr().out
-    assert "no correction ran" in out
-    assert f"tables: {run / 'analysis-on-behaviour'} (acceptance.csv" in out
-
-
 def test_without_versions_the_engine_ratio_is_not_known(tmp_path):
     run = write_log(tmp_path / "run", Plan(engine=0.05, rollouts=1, width=0))
     for path in (run / "gradlog").iterdir():
@@ -203,24 +195,3 @@ def test_a_rejected_response_whose_advantage_verl_zeroed_fails_no_check(tmp_path
     loaded = load_run(run, on="engine")
     found = analyse(loaded, shared_bins([loaded], options), options)[1]["integrity"]
     assert found["correction_weight_mismatch_share"] == 0.0
-
-
-def test_the_printed_table_says_which_lengths_each_rule_cuts(tmp_path, capsys):
-    plan = Plan(engine=0.05, rollouts=4, correction=correction("mis", on="engine"), width=0)
-    run = write_log(tmp_path / "run", plan)
-    assert main([str(run), "--bins", "3", "--on", "engine", "--draws", "2"]) == 0
-    lines = [line.split("  ") for line in capsys.readouterr().out.splitlines()]
-    rows = [cells for cells in lines if len(cells) > 3 and ", " in cells[2]]
-    shares = {cells[2]: [float(x) for x in cells[-1].split()] for cells in rows}
-    table = read_tables([run], on="engine")["acceptance"].query("use == 'first' and subset == 'all'")
-    table = table.query("measure == 'band'")
-    names = [
-        ("mis", "trained", "the run's own"),
-        ("geo-mask", "given", "preset"),
-        ("engine-sqrt", "matched", "15% clipped"),
-    ]
-    for rule, source, words in names:
-        rows = table[(table["rule"] == rule) & (table["source"] == source) & (table["target"].fillna(0.85) == 0.85)]
-        rows = rows.set_index("bin")["estimate"]
-        assert shares[f"{rule}, {words}"] == [round(1 - float(rows[i]), 2) for i in (0, 1, 2, -1)]
-    assert not any("95%" in name for name in shares)

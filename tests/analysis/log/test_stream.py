@@ -11,13 +11,12 @@ from hypothesis import strategies as st
 import analysis.log.loading
 import analysis.log.stream
 import analysis.rules.tally
-from analysis.log.loading import SAMPLED, load_run
+from analysis.log.loading import load_run
 from analysis.log.partition import find_partition
 from analysis.log.stream import Stream
 from analysis.options import Options
 from analysis.rules.calibrate import calibrate_run
 from analysis.rules.evaluate import make_cases
-from analysis.rules.tally import hashed
 from analysis.run import analyse, shared_bins
 from analysis.sweeps.command import main as sweep_main
 from analysis.tables.acceptance import tables_of
@@ -28,22 +27,10 @@ from fspo.base.errors import UserError
 from fspo.base.processes import in_processes
 from fspo.gradlog import GradLogWriter
 from fspo.gradlog.files import log_files
-from fspo.rules import Rule
 
 FEW = Options(rules=("rloo", "fspo-kl"), targets=(0.9,), draws=2, bins=3)
 ONLINE = ("fspo-adaptive",)
 EXACT = ["estimate", "count", "clusters", "bin_mean", "ess_share"]
-
-
-OF_ALL_ROWS = {
-    *("acceptance", "lre", "trend", "cosine", "lemma", "population", "over_time", "training", "noise_floor"),
-}
-"""Tables that are made of every row of a streamed log too."""
-
-
-def test_each_table_is_of_all_rows_of_a_large_log_or_named_among_those_of_a_sample():
-    assert set(TABLES) == OF_ALL_ROWS | (set(TABLES) & set(SAMPLED))
-    assert not OF_ALL_ROWS & set(SAMPLED)
 
 
 @pytest.fixture
@@ -131,16 +118,6 @@ def test_calibrate_and_sweep_say_what_they_read_of_a_large_log(simulate, streame
     calibrate_run(path, ["fspo"], 0.8)
     sweep_main([str(path), "--only", "[outside]"])
     assert capsys.readouterr().err.count("the log is large: of") == 2
-
-
-def test_pooled_groups_are_even_and_keep_clusters_whole():
-    rollout, prompt = (x.ravel() for x in np.meshgrid(np.arange(200), np.arange(500)))
-    group = hashed(rollout, prompt, 64)
-    assert group.tolist() == hashed(rollout, prompt, 64).tolist()
-    counts = np.bincount(group, minlength=64)
-    chi = float(np.sum((counts - counts.mean()) ** 2) / counts.mean())
-    assert len(counts) == 64
-    assert 20 < chi < 130  # 63 degrees of freedom
 
 
 def test_damage_of_a_streamed_log_is_counted_and_the_rest_analysed(simulate, streamed):
@@ -240,80 +217,6 @@ def test_errors_of_a_process_come_back():
         in_processes([good, refuse])
     with pytest.raises((RuntimeError, KeyError), match="inner"):
         in_processes([fail, good])
-
-
-damaged = st.fixed_dictionaries(
-    {
-        "nan": st.sampled_from(["none", "S", "A", "some", "all"]),
-        "prompts": st.sampled_from([1, 2, 16]),
-        "responses": st.sampled_from([1, 4]),
-        "S": st.sampled_from([0.0, 0.05, 50.0, -50.0]),
-        "A": st.sampled_from(["zero", "one", "mixed"]),
-        "length": st.sampled_from(["one", "two", "many"]),
-        "lost": st.sampled_from(["none", "cut", "empty", "version"]),
-    }
-)
-
-
-@given(damaged)
-@settings(deadline=None, max_examples=12)
-def test_any_log_has_a_clear_answer(tmp_path_factory, plan):
-    """NaN, one response, one bin, all clipped, none clipped, lost files: tables with reasons, or one line."""
-    run, rng = tmp_path_factory.mktemp("any"), np.random.default_rng(0)
-    writer = GradLogWriter(run, metadata={"rule": Rule("sqrt", 0.03, 0.03, name="fspo").to_dict()})
-    n = plan["prompts"] * plan["responses"]
-    for rollout in range(3):
-        for update in (0, 1):
-            S = update * plan["S"] * (1 + 0.1 * rng.standard_normal(n))
-            A = {"zero": np.zeros(n), "one": np.ones(n), "mixed": rng.choice([-1.0, 0.0, 1.0], n)}[plan["A"]]
-            if plan["nan"] == "all" or (plan["nan"] == "some" and rollout == 1):
-                S = np.full(n, np.nan)
-            S[:1] = np.nan if plan["nan"] == "S" else S[:1]
-            A[-1:] = np.inf if plan["nan"] == "A" else A[-1:]
-            length = {"one": np.full(n, 7), "two": 5 + np.arange(n) % 2, "many": rng.integers(2, 99, n)}[plan["length"]]
-            writer.append(
-                {
-                    "rollout": rollout,
-                    "step": 2 * rollout + update,
-                    "updates_since_rollout": update,
-                    "times_used": 0,
-                    "prompt_id": np.arange(n) // plan["responses"],
-                    "response_id": np.arange(n),
-                    "length": length,
-                    "log_ratio": S,
-                    "advantage": A,
-                }
-            )
-        writer.flush(rollout)
-    lost = sorted((run / "gradlog").iterdir())[1]
-    if plan["lost"] == "version":
-        table = pq.read_table(lost)
-        pq.write_table(table.replace_schema_metadata({**table.schema.metadata, b"fspo.schema": b"9.0"}), lost)
-    elif plan["lost"] != "none":
-        lost.write_bytes(lost.read_bytes()[: 40 if plan["lost"] == "cut" else 0])
-    options = replace(FEW, rules=("fspo",))
-    found, summary = {}, {}
-    try:
-        loaded = load_run(run)
-        found, summary = analyse(loaded, shared_bins([loaded], options), options)
-    except UserError as error:
-        refused = str(error)
-    else:
-        refused = ""
-    if refused:
-        assert "\n" not in refused
-        without = plan["nan"] == "all" or (plan["nan"] == "S" and n == 1)
-        assert ("S is missing in every row" if without else "no row has a finite S and A") in refused
-        assert plan["nan"] != "none"
-        return
-    assert len(summary["damage"]) == (plan["lost"] != "none")
-    counts = summary["counts"]
-    assert counts["rows"] == 2 * n * (3 - (plan["lost"] != "none"))
-    finite = counts["rows"] - counts["rows_not_finite"]
-    assert finite == counts["rows_before_an_update"] + counts["rows_after_an_update"]
-    for name in ("acceptance", "lre"):
-        missing = found[name]["estimate"].isna()
-        assert (found[name].loc[missing, "reason"] != "").all()
 
 
 def test_a_log_without_s_says_so(tmp_path):

@@ -66,15 +66,6 @@ def test_the_printed_options_are_those_of_the_file(shared: Path, capsys: pytest.
     assert second == "--rule.preset none"
 
 
-def test_bad_input_names_the_cure(shared: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no gradient log"):
-        calibrate_run(tmp_path, ["fspo"], 0.85)
-    with pytest.raises(UserError, match="did you mean 'fspo'"):
-        calibrate_run(shared, ["fspoo"], 0.85)
-    with pytest.raises(UserError, match="between 0 and 1"):
-        calibrate_run(shared, ["fspo"], 1.5)
-
-
 def test_a_clipped_run_is_refused(simulate) -> None:
     with pytest.raises(UserError, match=r"trained with rule 'fspo', which clips.*--rule.preset none"):
         main(["calibrate", str(simulate("clipped", width=0))])

@@ -139,10 +139,6 @@ def test_no_exponent_where_the_band_would_have_no_width():
     assert np.isnan(fair_exponent(np.abs(S), L, 0.85, row % 2))
 
 
-def test_no_exponent_where_all_lengths_are_equal():
-    assert np.isnan(fair_exponent(np.abs(SPIKE), np.full(len(L), 8.0), 0.85, ONE))
-
-
 def test_no_exponent_where_a_window_has_no_edge_above_0():
     assert np.isnan(fair_exponent(np.abs(SPIKE), L, 0.85, (L > 100).astype(int)))  # one length in each window
     S = np.where(np.arange(len(L)) % 2 == 0, -1.0, np.abs(SPIKE))

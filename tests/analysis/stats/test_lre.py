@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats as sps
 
-from analysis.stats.lre import NORMS, lre_estimates, number_showing, squared_interval
+from analysis.stats.lre import NORMS, lre_estimates, number_showing
 from fspo.stats.clusters import ratios
 from fspo.theory import lre
 
@@ -67,14 +67,6 @@ def test_the_bias_correction_and_the_limits_are_those_of_a_jackknife_that_delete
     worst = int(np.argmax(np.abs(r)))
     half = sps.t.ppf(1 - 0.025 / 3, 119) * np.sqrt(covariance[worst, worst])
     assert (mine["inf"].ci_low, mine["inf"].ci_high) == pytest.approx((r[worst] - half, r[worst] + half), rel=0.05)
-
-
-def test_the_interval_of_the_square_solves_its_equation():
-    low, high = squared_interval(0.02, 1e-4, 0.01, 2.0)
-    for end in (low, high):
-        assert (0.02 - end) ** 2 == pytest.approx(4 * (1e-4 + 0.01 * end))
-    assert low < 0.02 < high
-    assert squared_interval(0.02, 0.0, 0.0, 2.0) == (0.02, 0.02)
 
 
 def test_the_variance_at_equal_acceptances_is_that_of_a_sum_of_squares():

@@ -9,7 +9,7 @@ from scipy import stats as sps
 
 from analysis.log.loading import load_run
 from analysis.options import Options
-from analysis.rules.evaluate import UNCORRECTED, Case, candidates, make_cases, trained_case
+from analysis.rules.evaluate import UNCORRECTED, Case, candidates, make_cases
 from analysis.run import analyse, shared_bins
 from analysis.scores.products import CosineColumns, Products, UpdateGram, collapsed, jackknife_se
 from analysis.scores.sketches import ScoredWindow, ScoredWindows
@@ -46,15 +46,6 @@ def test_products_are_inner_products_of_the_sums():
         assert without[c] == pytest.approx(expected)
 
 
-def test_squared_norms_take_the_symmetric_path():
-    vectors, bins, cluster, left, _, number = data(1)
-    total, without = UpdateGram(vectors, bins, cluster, number).products(left, left)
-    expected = np.array([np.sum((vectors[bins == k].T @ left[bins == k]) ** 2, axis=0) for k in range(number)])
-    assert total[:number] == pytest.approx(expected)
-    keep = cluster != 2
-    assert without[2, -1] == pytest.approx(np.sum((vectors[keep].T @ left[keep]) ** 2, axis=0) * 1.44)
-
-
 def test_pooled_cosine_is_the_cosine_of_the_direct_sum():
     """Two updates in unrelated spaces: stack their vectors, never add them."""
     inner, left, right = Products(), Products(), Products()
@@ -74,12 +65,6 @@ def test_pooled_cosine_is_the_cosine_of_the_direct_sum():
     assert columns.replicates.shape[0] == 12
 
 
-def test_jackknife_of_a_mean_is_the_textbook_error():
-    x = np.random.default_rng(0).normal(size=20)
-    replicates = (x.sum() - x) / 19
-    assert jackknife_se(replicates, np.zeros(20, int)) == pytest.approx(x.std(ddof=1) / np.sqrt(20))
-
-
 def test_updates_of_one_cluster_are_not_without_error():
     """Twenty updates with one prompt each: a mean over them is as uncertain as over one update's twenty prompts."""
     x = np.random.default_rng(0).normal(size=20)
@@ -89,37 +74,6 @@ def test_updates_of_one_cluster_are_not_without_error():
     assert jackknife_se(replicates, lone) == pytest.approx(x.std(ddof=1) / np.sqrt(20))
     assert np.isnan(jackknife_se(replicates[:1], np.zeros(1, int)))
     assert collapsed(np.array([5, 5, 5, 7, 7, 8, 9])).tolist() == [0, 0, 0, 1, 1, 2, 2]
-
-
-def test_jackknife_interval_covers_the_same_batch_cosine():
-    """Updates of 16 prompts x 4 responses; the truth is the cosine that the expected products give."""
-    rng = np.random.default_rng(7)
-    width, updates, prompts, group = 12, 8, 16, 4
-
-    def one_run():
-        inner, left, right, update = Products(), Products(), Products(), []
-        for u in range(updates):
-            effect = np.repeat(rng.normal(size=(prompts, width)), group, axis=0)
-            vectors = 0.7 + effect + rng.normal(size=(prompts * group, width))
-            keep = (rng.random(prompts * group) < 0.7).astype(float)[:, None]
-            gram = UpdateGram(vectors, np.zeros(len(vectors), int), np.repeat(np.arange(prompts), group), 1)
-            ones = np.ones_like(keep)
-            inner.add(*gram.products(keep, ones))
-            left.add(*gram.products(keep, keep))
-            right.add(*gram.products(ones, ones))
-            update += [u] * prompts
-        return inner, left, right, np.array(update)
-
-    pooled = np.zeros(3)
-    intervals = []
-    for _ in range(250):
-        inner, left, right, update = one_run()
-        pooled += [np.sum(p.total, axis=0)[1, 0] for p in (inner, left, right)]
-        intervals.append(CosineColumns.of(inner, left, right, update).interval(1, [0]))
-    truth = pooled[0] / np.sqrt(pooled[1] * pooled[2])
-    hits = np.mean([low <= truth <= high for _, low, high in intervals])
-    assert hits > 0.95 - 3 * np.sqrt(0.95 * 0.05 / 250)
-    assert hits < 1 or np.mean([h - l for _, l, h in intervals]) < 0.1
 
 
 def test_prompts_split_over_two_updates_are_one_cluster_each(simulate):
@@ -275,22 +229,6 @@ def test_one_prompt_keeps_all_that_is_kept(simulate):
     assert row["reason"] == "no interval: without one of the prompts nothing of these responses is kept"
 
 
-def test_a_norm_of_0_has_the_reason_that_is_true(simulate):
-    run = load_run(simulate("nothing", rollouts=2, rule=Rule("none")))
-    found = {}
-    for name, change in (("is kept", lambda S, A: np.where(A > 0, 1.0, -1.0)), ("are 0", lambda S, A: S - 800.0)):
-        window = next(w for w in ScoredWindows(run, Bins((1, 400)), 5) if w.use == "first")
-        rows = replace(window.rows, S=change(window.rows.S, window.rows.A))
-        rule = Rule("fixed", 0.1, 0.1) if name == "is kept" else Rule("none")
-        table = CosineTable(RunKey.of(run), Bins((1, 400)), [Case(rule, "narrow", "given")], [], 1, 0)
-        table.add(replace(window, rows=rows, _outcomes={}))
-        found[name] = next(r for r in records(CosineRow, table.rows()) if r["bin"] == -1 and r["rule"] == "narrow")
-    assert found["is kept"]["reason"] == "a pooled norm is 0: nothing of these responses is kept"
-    assert np.isnan(found["is kept"]["estimate"])
-    assert found["are 0"]["reason"] == "a pooled norm is 0: the weights of these responses are 0"
-    assert np.isnan(found["are 0"]["estimate"])
-
-
 def test_cases_cover_bands_outsides_and_sources():
     """The bands of theory.md, at the presets' ranges and at two clip rates; fspo also truncates and caps."""
     cases = [(c.name, c.rule.outside, c.source) for c in make_cases()]
@@ -299,10 +237,6 @@ def test_cases_cover_bands_outsides_and_sources():
     assert {name for name, _, _ in cases} == {"none", "rloo", "gspo", "fspo", "fspo-kl", "fspo-adaptive"}
     assert {outside for name, outside, _ in cases if name == "fspo"} == {"drop", "truncate", "cap"}
     assert {outside for name, outside, _ in cases if name != "fspo"} == {"drop"}
-
-
-def test_trained_case_of_a_token_rule_is_none(simulate):
-    assert trained_case(load_run(simulate(rule=Rule("token", 0.2, 0.2, name="grpo"), rollouts=1))) is None
 
 
 def test_the_true_update_of_a_mismatch_has_both_weights_and_no_correction_has_weight_1(simulate):

@@ -12,14 +12,12 @@ from analysis.options import Options
 from analysis.rules.evaluate import Case
 from analysis.run import shared_bins
 from analysis.scores.pair_gram import PairGram
-from analysis.scores.products import jackknife_se
 from analysis.scores.sketches import ScoredWindow, ScoredWindows
 from analysis.tables.columns import RunKey
 from analysis.tables.population import ERRORS, PopulationRow, PopulationTable
 from fspo.rules import Rule
 from fspo.stats.bins import Bins
 from fspo.stats.clusters import dense
-from proofs_check.tools.policy import make_bandit, scores
 from tests.analysis.rows import records
 
 NO_RUN = RunKey("", "", float("nan"))
@@ -108,40 +106,6 @@ def make_rows(n, S, A, length, prompt, reward, step=0):
         coordinate=length.astype(float),
         trend=np.log2(length),
     )
-
-
-def policy_window(bandit, psi, rng, prompts, group):
-    """One update's scored responses: real S and psi of a tabular policy, rewards of the response."""
-    n = prompts * group
-    prompt = np.repeat(np.arange(prompts), group)
-    old = rng.choice(len(bandit.p_old), n, p=bandit.p_old / bandit.p_old.sum())
-    reward = bandit.advantages[old]  # deterministic in the response: the group's baseline is what varies
-    total = np.bincount(prompt, reward)[prompt]
-    A = reward - (total - reward) / (group - 1)
-    S, length = bandit.token_log_ratios.sum(1)[old], bandit.responses.lengths[old]
-    some = make_rows(n, S, A, length, prompt, reward).take(np.flatnonzero(A != 0))
-    none = np.zeros(len(some), int)
-    return ScoredWindow(0, "first", some, psi[old][A != 0] * some.A[:, None], none, none)
-
-
-def test_inner_products_are_unbiased_on_an_exact_policy():
-    """Means over many batches: <g_clip, g> and ||g||^2 against enumeration of all responses."""
-    rng = np.random.default_rng(3)
-    bandit = make_bandit(rng, vocabulary=2, max_length=3, step=0.2)
-    psi = scores(bandit.new, bandit.responses)
-    found = []
-    for _ in range(3000):
-        table = PopulationTable(NO_RUN, Bins((1, 10)), [Case(Rule("sqrt", 0.1, 0.1), "x", "given")])
-        table.add(policy_window(bandit, psi, rng, 6, 4))
-        parts = table._pool.parts
-        found.append([parts[p].total[0][1, 0] for p in ("inner", "left", "right")])  # column 0: unclipped
-    # by enumeration: a response's expected advantage is its reward minus the mean reward of the old policy
-    p, S = bandit.p_old / bandit.p_old.sum(), bandit.token_log_ratios.sum(1)
-    true_g = (p * np.exp(S) * (bandit.advantages - p @ bandit.advantages)) @ psi
-    values = np.array(found)
-    errors = 4 * values.std(axis=0) / np.sqrt(len(values))
-    assert np.all(errors < true_g @ true_g / 4)  # else the check would say nothing
-    assert np.all(np.abs(values.mean(axis=0) - true_g @ true_g) < errors)
 
 
 def test_population_cosine_is_not_flattered_and_its_interval_covers():
@@ -262,16 +226,6 @@ def test_errors_of_the_direction_have_intervals_of_the_right_width(monkeypatch, 
     monkeypatch.setattr("analysis.tables.population._scale", fixed_scale)
     low, high = wrong
     assert low < next(width for name, _, width, _ in study() if name == quantity) < high
-
-
-def test_a_prompt_split_over_updates_is_one_prompt():
-    """Two updates share their prompts and, here, their values: twice the same says no more than once."""
-    rng = np.random.default_rng(2)
-    replicates, update = rng.normal(size=10), np.repeat([0, 1], 10)
-    once = jackknife_se(replicates, np.zeros(10, int))
-    twice = np.concatenate([replicates, replicates])
-    assert jackknife_se(twice, update, np.tile(np.arange(10), 2)) == pytest.approx(2 * once)
-    assert jackknife_se(twice, update) == pytest.approx(np.sqrt(2) * once)
 
 
 def test_an_update_of_which_nothing_is_left_has_no_direction():

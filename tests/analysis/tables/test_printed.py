@@ -60,4 +60,6 @@ def test_shares_by_bin_are_of_first_uses_at_the_least_target() -> None:
         ["fspo,", "the", "run's", "own", "0.30", "0.20", "0.10", "0.20"],
         ["rloo,", "15%", "clipped", "0.00", "0.10", "0.50", "0.15"],
     ]
+    lines = [line.split() for line in printed(rows(*acceptance), LENGTH, "engine")]
+    assert ["gspo,", "preset", "0.90", "0.80", "0.70", "0.40"] in lines
     assert printed(rows(*acceptance).iloc[:0], LENGTH, "update") == []

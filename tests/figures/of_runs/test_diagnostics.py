@@ -18,13 +18,9 @@ from fspo.base.errors import UserError
 from tests.figures.looking import assert_legible, titled
 
 
-def module(name: str):
-    return find_module(name)
-
-
 def test_the_noise_floor_beside_the_points(case_tables):
     tables = case_tables("one")
-    ax = titled(module("acceptance_by_length").figure(tables, Style()), "as trained")
+    ax = titled(find_module("acceptance_by_length").figure(tables, Style()), "as trained")
     floor = tables["noise_floor"].query("bin >= 0")
     grey = [np.asarray(x.get_ydata(), float) for x in ax.get_lines() if x.get_marker() == "_"]
     assert [list(y) for y in grey] == [
@@ -34,7 +30,7 @@ def test_the_noise_floor_beside_the_points(case_tables):
     spans = [(round(float(p.get_y()), 9), round(float(p.get_y() + p.get_height()), 9)) for p in ax.patches]
     whole = tables["noise_floor"].query("bin < 0 and source != 'padding'")
     assert spans == [(round(1 - x.out_of_band_ci_high, 9), 1 - x.out_of_band_ci_low) for x in whole.itertuples()]
-    text = module("acceptance_by_length").caption(tables)
+    text = find_module("acceptance_by_length").caption(tables)
     assert "fspo, other sources; fspo, bfloat16" in text
 
 
@@ -83,7 +79,7 @@ def test_other_partitions_have_names_of_their_own(by_entropy, tmp_path, capsys):
 def test_figures_of_another_partition_are_legible(by_entropy, monkeypatch, name):
     style = Style("acl-column")
     with style.context():
-        assert_legible(module(name).figure(load(by_entropy, "entropy"), style), style, monkeypatch)
+        assert_legible(find_module(name).figure(load(by_entropy, "entropy"), style), style, monkeypatch)
 
 
 def test_a_partition_that_was_not_analysed_names_the_command(case_runs, tmp_path):

@@ -20,10 +20,6 @@ from tests.figures.looking import assert_legible, bars, in_row, marked, titled
 CASES = ("usual", "one", "every", "near-one", "tiny", "spoiled")
 
 
-def module(name: str):
-    return find_module(name)
-
-
 def ends(
     rows: pd.DataFrame, scale: float = 1.0, low: str = "ci_low", high: str = "ci_high"
 ) -> set[tuple[float, float]]:
@@ -33,7 +29,7 @@ def ends(
 
 def test_acceptance_draws_the_tables_numbers(case_tables):
     tables = case_tables("usual")
-    fig = module("acceptance_by_length").figure(tables, Style())
+    fig = find_module("acceptance_by_length").figure(tables, Style())
     t = tables["acceptance"]
     shared = t[(t["run"] == "none-s0") & (t["measure"] == "band") & (t["subset"] == "all") & (t["bin"] >= 0)]
     for target, title in ((0.95, "5 % clipped"), (0.85, "15 % clipped")):
@@ -81,7 +77,7 @@ def test_theory_curve_against_the_closed_form():
 
 def test_lre_draws_the_tables_numbers(case_tables):
     tables = case_tables("usual")
-    fig = module("lre_by_rule").figure(tables, Style())
+    fig = find_module("lre_by_rule").figure(tables, Style())
     t = tables["lre"]
     rows = t[(t["run"] == "none-s0") & (t["source"] == "matched") & (t["outside"] == "drop")]
     labels = [label.get_text() for label in fig.axes[0].get_yticklabels()]
@@ -100,7 +96,7 @@ def test_lre_draws_the_tables_numbers(case_tables):
 
 def test_cosines_draw_the_tables_numbers_and_the_control(case_tables):
     tables = case_tables("usual")
-    fig = module("cosine_by_rule").figure(tables, Style())
+    fig = find_module("cosine_by_rule").figure(tables, Style())
     t = tables["cosine"]
     rows = t[(t["run"] == "none-s0") & (t["source"] == "matched") & (t["bin"] == -1) & (t["target"] == 0.85)]
     for ax, column, low, high in (
@@ -117,7 +113,7 @@ def test_cosines_draw_the_tables_numbers_and_the_control(case_tables):
 
 def test_bound_and_guarantee(case_tables):
     tables = case_tables("usual")
-    fig = module("cosine_bound").figure(tables, Style())
+    fig = find_module("cosine_bound").figure(tables, Style())
     t = tables["lemma"]
     rows = t[(t["run"] == "none-s0") & (t["source"] == "matched") & (t["target"] == 0.85) & (t["outside"] == "drop")]
     ax = titled(fig, "15 % clipped")
@@ -133,19 +129,9 @@ def test_bound_and_guarantee(case_tables):
     assert rows["rho"].max() < ax.get_xlim()[1]
 
 
-def test_an_update_that_clips_nothing_beside_very_large_errors(case_tables):
-    table = case_tables("usual")["lemma"]
-    rho = 6.0 * (table.index % 2) + 1e-20
-    fig = module("cosine_bound").figure(Tables({"lemma": table.assign(rho=rho)}), Style())
-    ax = titled(fig, "as trained")
-    assert ax.get_xlim()[0] == 0
-    ticks = [float(tick) for tick in ax.get_xticks() if tick <= ax.get_xlim()[1]]
-    assert ticks == [0, 0.5, 1, 2, 4]
-
-
 def test_split_draws_every_update(case_tables):
     tables = case_tables("usual")
-    fig = module("error_split").figure(tables, Style())
+    fig = find_module("error_split").figure(tables, Style())
     t = tables["lemma"]
     rows = t[(t["run"] == "none-s0") & (t["source"] == "matched") & (t["target"] == 0.95)]
     ax = titled(fig, "5 % clipped")
@@ -163,7 +149,7 @@ def test_split_draws_every_update(case_tables):
 @pytest.mark.parametrize("case", ["one", "usual"])
 def test_clip_rate_lines_and_shades(case_tables, case):
     tables = case_tables(case)
-    fig = module("clip_over_training").figure(tables, Style())
+    fig = find_module("clip_over_training").figure(tables, Style())
     t = tables["over_time"]
     rows = t[(t["trained_rule"] == "fspo") & t["bin"].isin([0, 2, 4])]
     ax = titled(fig, "fspo")
@@ -183,7 +169,7 @@ def test_clip_rate_lines_and_shades(case_tables, case):
 
 def test_variances_and_exponents(case_tables):
     tables = case_tables("one")
-    fig = module("variance_scaling").figure(tables, Style())
+    fig = find_module("variance_scaling").figure(tables, Style())
     t = tables["moments"]
     rows = t[(t["subset"] == "all") & (t["bin"] >= 0)].sort_values("bin")
     left, right = fig.axes
@@ -191,7 +177,7 @@ def test_variances_and_exponents(case_tables):
     assert ends(rows, 1.0, "var_S_ci_low", "var_S_ci_high") < bars(left, 1)
     floor = tables["noise_floor"].query("source == 'bfloat16' and bin >= 0")  # the loudest: mean square S = L times it
     np.testing.assert_allclose(marked(left, marker="_")[:, 1], floor["bin_mean"] * floor["mean_square_per_token"])
-    assert "(fspo, bfloat16 in words)" in module("variance_scaling").caption(tables)
+    assert "(fspo, bfloat16 in words)" in find_module("variance_scaling").caption(tables)
     fit = tables["scaling"].query("subset == 'all' and sign == 'all'").iloc[0]
     line = next(line for line in left.get_lines() if line.get_color() == "#0072B2" and line.get_marker() == "None")
     x, y = np.asarray(line.get_data(), float)
@@ -205,7 +191,7 @@ def test_variances_and_exponents(case_tables):
 
 def test_training_curves_show_every_run(case_tables):
     tables = case_tables("usual")
-    fig = module("training_curves").figure(tables, Style())
+    fig = find_module("training_curves").figure(tables, Style())
     t = tables["training"]
     want = {tuple(part["value"]) for _, part in t[t["name"] == "completions/mean_length"].groupby("run")}
     assert {tuple(line.get_ydata()) for line in titled(fig, "mean length").get_lines()} == want
@@ -215,7 +201,7 @@ def test_training_curves_show_every_run(case_tables):
 
 def test_drift_draws_the_tables_numbers(case_tables):
     tables = case_tables("usual")
-    fig = module("drift_by_sign").figure(tables, Style())
+    fig = find_module("drift_by_sign").figure(tables, Style())
     rows = tables["scaling"].query("subset == 'all'")
     for sign, marker in (("all", "o"), ("positive", "^"), ("negative", "v")):
         drawn = marked(fig.axes[0], marker=marker)[:, 0]
@@ -225,19 +211,19 @@ def test_drift_draws_the_tables_numbers(case_tables):
 
 def test_drift_is_drawn_beside_the_noise_floor(case_tables):
     tables = case_tables("usual")
-    fig = module("drift_by_sign").figure(tables, Style())
+    fig = find_module("drift_by_sign").figure(tables, Style())
     whole = tables["noise_floor"].query("bin < 0")
     worst = whole.loc[whole.groupby("run")["drift_per_token"].transform(lambda d: d.abs() == d.abs().max())]
     dotted = [line for line in fig.axes[0].get_lines() if line.get_linestyle() == ":"]
     assert [set(line.get_xdata()) for line in dotted] == [{1e3 * drift} for drift in worst["drift_per_token"]]
     rows = [text.get_text() for text in fig.axes[0].get_yticklabels()]
     assert {round(line.get_ydata().mean(), 9) for line in dotted} == {rows.index("fspo")}
-    assert "bfloat16 in words" in module("drift_by_sign").caption(tables)
+    assert "bfloat16 in words" in find_module("drift_by_sign").caption(tables)
 
 
 def skip_if_unclipped(name: str, case: str) -> None:
     if (name, case) == ("clip_over_training", "near-one"):
-        pytest.skip("that case has an unclipped run alone: see test_only_the_unclipped_run_leaves_no_clip_rate")
+        pytest.skip("that case has an unclipped run alone: see test_a_skipped_figure_is_listed_with_its_reason")
 
 
 @pytest.mark.parametrize("name", FIGURES)
@@ -254,7 +240,7 @@ def test_figures_are_legible_and_their_legend_names_each_thing_once(case_tables,
     skip_if_unclipped(name, case)
     style = Style(width)
     with style.context():
-        fig = module(name).figure(case_tables(case), style)
+        fig = find_module(name).figure(case_tables(case), style)
         assert_legible(fig, style, monkeypatch)
     if case == "usual":
         labels = [text.get_text() for legend in fig.legends for text in legend.get_texts()]
@@ -271,7 +257,7 @@ def test_figures_are_legible_and_their_legend_names_each_thing_once(case_tables,
 @pytest.mark.parametrize("case", CASES)
 def test_captions_are_filled_in_and_cite_the_theory(case_tables, name, case):
     skip_if_unclipped(name, case)
-    text = module(name).caption(case_tables(case))
+    text = find_module(name).caption(case_tables(case))
     assert len(text.partition("\n\n")[0]) <= 440  # four lines
     assert not set("{}$\\") & set(text)
     assert "docs/theory.md" in text
@@ -294,25 +280,14 @@ def test_values_that_are_all_missing_are_skipped_with_the_tables_reason(case_tab
             hollow[column] = np.nan
         frames[key] = hollow.assign(reason="fewer than 20 clusters")
     with pytest.raises(NothingToDraw, match="fewer than 20 clusters"):
-        module(name).figure(Tables(frames), Style())
-
-
-def test_lemma_without_a_score_is_skipped_with_its_reason(case_tables):
-    lemma = case_tables("one")["lemma"].assign(rho=np.nan, cosine=np.nan, reason="nothing is accepted")
-    with pytest.raises(NothingToDraw, match="nothing is accepted"):
-        module("cosine_bound").figure(Tables({"lemma": lemma}), Style())
-
-
-def test_only_the_unclipped_run_leaves_no_clip_rate(case_tables):
-    with pytest.raises(NothingToDraw, match="only unclipped runs"):
-        module("clip_over_training").figure(case_tables("near-one"), Style())
+        find_module(name).figure(Tables(frames), Style())
 
 
 def test_a_run_without_counterfactuals_is_drawn_as_trained(case_tables):
     tables = case_tables("usual")
     frames = {k: f[f["source"] == "trained"] if "source" in f else f for k, f in tables.frames.items()}
     for name in ("acceptance_by_length", "lre_by_rule", "cosine_by_rule", "cosine_bound", "error_split"):
-        fig = module(name).figure(Tables(frames), Style("icml-column"))
+        fig = find_module(name).figure(Tables(frames), Style("icml-column"))
         text = "".join(ax.get_title(loc="left") + ax.get_ylabel() for ax in fig.axes)
         text += "".join(t.get_text() for legend in fig.legends for t in legend.get_texts())
         assert "as trained" in text

@@ -11,20 +11,14 @@ import numpy as np
 import pytest
 from scipy.stats import t
 
-from figures import draw_all, find_module
+from figures import find_module
 from figures.__main__ import main
 from figures.of_theory import FIGURES, numbers
 from figures.of_theory.numbers import theory_tables
 from figures.style import Style
-from figures.tables import NothingToDraw, Tables
-from fspo.base.errors import UserError
 from tests.figures.looking import assert_legible, bars, marked, titled
 
 RULE_COLORS = {"rloo": "#D55E00", "gspo": "#009E73", "fspo": "#0072B2", "fspo-kl": "#56B4E9"}
-
-
-def module(name: str):
-    return find_module(name)
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +77,7 @@ def test_simulated_points_agree_with_the_laws(tables):
 
 
 def test_acceptance_laws_draw_the_table(tables):
-    fig = module("acceptance_laws").figure(tables, Style())
+    fig = find_module("acceptance_laws").figure(tables, Style())
     table = tables["acceptance_laws"]
     for panel, title in (("no drift error", "no drift"), ("drift -sigma^2/2", "drift $")):
         rows, ax = table[table["panel"] == panel], titled(fig, title)
@@ -95,7 +89,7 @@ def test_acceptance_laws_draw_the_table(tables):
             np.testing.assert_array_equal(marked(ax, color=color), points[["length", "acceptance"]])
         ends = rows[["ci_low", "ci_high"]].dropna().to_numpy()
         assert bars(ax, 1) == {(round(float(a), 9), round(float(b), 9)) for a, b in ends}
-    text = module("acceptance_laws").caption(tables)
+    text = find_module("acceptance_laws").caption(tables)
     assert "1,000 simulated responses each" in text
     assert "85 % on average" in text
     least = table[(table["panel"] == "drift -sigma^2/2") & (table["rule"] == "fspo") & (table["kind"] == "law")]
@@ -118,11 +112,11 @@ def test_drift_and_scale_by_hand(tables):
             assert math.isnan(row.one_sided)
     mixed = table[table["mixed_signs"] & (table["x"] > 0)]
     broken = mixed[mixed["lre"] > mixed["one_sided"]]  # T3: there the one-sided form is false
-    assert f"first at x = {broken['x'].min():.2g}" in module("drift_and_scale").caption(tables)
+    assert f"first at x = {broken['x'].min():.2g}" in find_module("drift_and_scale").caption(tables)
 
 
 def test_drift_and_scale_draws_the_table(tables):
-    fig = module("drift_and_scale").figure(tables, Style())
+    fig = find_module("drift_and_scale").figure(tables, Style())
     for u_lo, rows in tables["drift_and_scale"].groupby("u_lo"):
         ax = titled(fig, f"$u_-={u_lo:g}$")
         lines = {"lre": ("#0072B2", "-"), "one_sided": ("#D55E00", "--"), "two_sided": ("#117733", "--")}
@@ -143,7 +137,7 @@ def test_cosine_tightness_never_breaks_the_bound_and_reaches_it(tables):
 
 
 def test_cosine_tightness_draws_points_that_touch_the_bound(tables):
-    left, right = module("cosine_tightness").figure(tables, Style()).axes
+    left, right = find_module("cosine_tightness").figure(tables, Style()).axes
     table = tables["cosine_tightness"]
     for source, marker in (("random", "."), ("policy", "^"), ("T7s", "o")):
         rows = table[(table["source"] == source) & (table["rho"] >= 1e-4) & (table["rho"] < 1)]
@@ -186,7 +180,7 @@ def test_the_envelope_holds_and_the_signs_come_near(tables):
 
 
 def test_normal_approximation_draws_the_table(tables):
-    fig = module("normal_approximation").figure(tables, Style())
+    fig = find_module("normal_approximation").figure(tables, Style())
     table = tables["normal_approximation"]
     for law, title in (("exponential", "exponential"), ("signs", "$\\pm"), ("student", "Student")):
         rows, ax = table[table["law"] == law], titled(fig, title)
@@ -200,30 +194,7 @@ def test_normal_approximation_draws_the_table(tables):
 def test_nothing_is_cut_off_overlaps_or_is_too_small(tables, monkeypatch, name, width):
     style = Style(width)
     with style.context():
-        assert_legible(module(name).figure(tables, style), style, monkeypatch)
-
-
-@pytest.mark.parametrize("name", FIGURES)
-def test_captions_are_filled_in_and_cite_the_theory(tables, name):
-    text = module(name).caption(tables)
-    assert len(text.partition("\n\n")[0]) <= 440  # four lines
-    assert not set("{}$\\") & set(text)
-    assert "docs/theory.md" in text
-    assert "nan" not in text.replace("(", " ").split()
-
-
-@pytest.mark.parametrize("name", FIGURES)
-def test_missing_tables_are_skipped_with_the_reason(name, tmp_path):
-    (result,) = draw_all(Tables({}), tmp_path, only=[name], modules=FIGURES)
-    assert "is missing or empty" in result.skipped
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_strata_without_a_guarantee_say_so(tables):
-    with pytest.raises(NothingToDraw, match="rho < 1"):
-        module("cosine_tightness").figure(
-            Tables({"cosine_tightness": tables["cosine_tightness"].assign(rho=2.0)}), Style()
-        )
+        assert_legible(find_module(name).figure(tables, style), style, monkeypatch)
 
 
 def test_the_command_draws_them_all_with_their_numbers(tmp_path, capsys):
@@ -240,16 +211,3 @@ def test_runs_and_theory_together(case_runs, tmp_path):
     assert main([*arguments, "--only", "[lre_by_rule,normal_approximation]"]) == 0
     captions = json.loads((tmp_path / "captions.json").read_text())
     assert [c["name"] for c in captions] == ["lre_by_rule", "normal_approximation"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "name at least one run folder"),
-        (["--theory", "--only", "[cosine_tightnes]"], "did you mean 'cosine_tightness'"),
-        (["--theory", "--only", "[cosine_bound]"], "unknown figure"),
-    ],
-)
-def test_bad_input_names_the_cure(tmp_path, arguments, message):
-    with pytest.raises(UserError, match=message):
-        main([*arguments, "--output", str(tmp_path / "out")])
