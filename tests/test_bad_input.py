@@ -113,6 +113,8 @@ analysis none --targets [2] -> targets
 analysis none --targets [.nan] -> targets
 analysis none --by nothing -> nothing
 analysis none --claims x -> --claims
+analysis none --rules [grpo] -> choose from
+analysis none --window 0 -> at least 1 rollout
 analysis none --bims 4 -> did you mean --bins?
 analysis foreign -> did not write it, so it is not overwritten
 doctor torn -> torn
@@ -131,6 +133,8 @@ import table.csv --columns {{length:nothing}} -> nothing
 import table.csv --columns x -> columns
 calibrate clipped -> clipped
 calibrate none --target .nan -> target
+calibrate none --rules [fspoo] -> did you mean 'fspo'
+calibrate empty -> no gradient log
 calibrate none --output file -> did not write it, so it is not overwritten
 sweep foreign -> did not write it, so it is not overwritten
 sweep none --bins 0 -> bins
@@ -140,7 +144,10 @@ proofs --out foreign-checks -> did not write it, so it is not overwritten
 proofs --out /dev/null/x -> cannot write /dev/null/x: Not a directory
 proofs --out full -> name a new or an empty folder
 proofs --seed -1 -> seed
-proofs --only T99 -> T99
+proofs --only T99 -> choose from
+proofs --only T7 --method simulatd -> did you mean 'simulated'
+proofs --only T11 --jobs 0 -> at least 1
+proofs --jobs many -> jobs
 proofs --log torn -> torn
 proofs --strictt -> did you mean --strict?
 analysis pipe -> rollout-00000009-rank-0000.parquet: it is no regular file

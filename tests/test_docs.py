@@ -9,69 +9,23 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
-from typing import get_args
 
 import pytest
-from latex2mathml.converter import convert
 
 from fspo.__main__ import COMMANDS as COMMANDS_OF_FSPO
 from fspo.config.rule import CorrectionConfig, RuleConfig
-from fspo.gradlog.metric_names import METRICS
-from fspo.rules import CORRECTIONS, PRESETS, Drift, Outside, Rule
+from fspo.rules import CORRECTIONS, PRESETS
 from fspo.rules.gone import GONE_PRESETS
 from fspo.stats.intervals import PERCENT
 
 ROOT = Path(__file__).parents[1]
 PAGES = ("README.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md")))
-INLINE = re.compile(r"\$`(.+?)`\$")
-BLOCK = re.compile(r"```math\n(.*?)\n```", re.S)
 WRITTEN_BY_A_RUN = ("out/", "runs/", "figures/", "checks/", "RUN/")
 """Folders that a command makes: named in the documents, not kept in the repository."""
 
 
 def page(name: str) -> str:
     return (ROOT / name).read_text(encoding="utf-8")
-
-
-def test_the_readme_is_one_screen_and_lists_every_page():
-    readme = page("README.md")
-    assert len(readme.splitlines()) <= 100
-    shown = readme.split("## Documents")[1]
-    folders = {path.name for path in (ROOT / "docs").iterdir() if path.is_dir()}  # a page lists those of its folder
-    assert {name for name in PAGES if name.startswith("docs/") and name.split("/")[1] not in folders} <= set(
-        links(shown)
-    )
-
-
-@pytest.mark.parametrize("name", PAGES)
-def test_formulas_parse(name):
-    text = page(name)
-    outside = BLOCK.sub("", text)
-    assert outside.count("$`") == outside.count("`$") == len(INLINE.findall(outside)), "an inline formula is open"
-    formulas = INLINE.findall(outside) + BLOCK.findall(text)
-    for formula in formulas:
-        assert "<math" in convert(formula), formula
-        bare = re.sub(r"\\[{}]", "", formula)
-        assert bare.count("{") == bare.count("}"), f"braces: {formula}"
-        assert len(re.findall(r"\\left\b", formula)) == len(re.findall(r"\\right\b", formula)), f"fences: {formula}"
-        unknown = set(re.findall(r"\\([A-Za-z]+)", formula)) - COMMANDS
-        assert not unknown, f"{formula} uses {sorted(unknown)}: add it to COMMANDS if GitHub draws it"
-    for line in outside.splitlines():
-        if line.startswith("|"):
-            assert not any("|" in formula for formula in INLINE.findall(line)), f"a bar cuts the cell: {line}"
-    assert "\\$" not in text
-    assert "$$" not in text
-
-
-COMMANDS = set(
-    """
-    Big Lambda top mathcal int partial times approx
-    Phi hat lceil Vert alpha bar beta big cdot chi cos delta dots epsilon eta exp frac gamma ge in infty kappa
-    lVert lambda langle le log mathbb mathrm max mid min mu nabla ne pi pm prod propto psi qquad rVert rceil rangle rho
-    sigma sim sin sqrt sum sup tau text tfrac theta to varphi
-    """.split()  # noqa: SIM905
-)
-"""Commands of LaTeX that MathJax, which GitHub uses, draws."""
 
 
 def links(text: str) -> list[str]:
@@ -96,18 +50,6 @@ def test_files_named_exist(name):
     for word in re.findall(r"`([\w.\-/]+/[\w.\-/]*)`", page(name)):
         if not word.startswith(WRITTEN_BY_A_RUN) and word.split("/")[0] in TOP:
             assert (ROOT / word).exists(), word
-
-
-def test_names_stand_in_the_files_that_the_page_on_developing_says():
-    found = re.findall(r"((?:`[\w.]+`(?:, | and )?)+) (?:in|of) `([\w./-]+\.\w+)`", page("docs/developing.md"))
-    assert len(found) > 20
-    missing = [
-        f"{name} in {file}"
-        for names, file in found
-        for name in re.findall(r"`([\w.]+)`", names)
-        if not re.search(rf"\b{re.escape(name)}\b", page(file))
-    ]
-    assert missing == []
 
 
 TOP = {path.name for path in ROOT.iterdir() if not path.name.startswith(".") and path.name != "out"}
@@ -163,15 +105,6 @@ def test_the_presets_are_listed_whole():
         assert help_text[1].strip().rstrip(".").replace(",", " ").split() == list(names)
 
 
-def test_the_help_names_every_drift_and_every_way_outside_the_band():
-    ways, drifts = ("{" + ", ".join(f'"{n}"' for n in get_args(names)) + "}" for names in (Outside, Drift))
-    for config in (Rule, RuleConfig, CorrectionConfig):
-        assert f"outside : {ways}" in (config.__doc__ or "")
-        assert f"drift : {drifts}" in (config.__doc__ or "")
-    for name in (*get_args(Outside), *get_args(Drift)):
-        assert f"`{name}`" in page("docs/rules.md")
-
-
 TASKS = ("chain-add", "chain-add-64", "products")
 QUANTITIES = {"A != 0": "trend of A != 0", "all": "trend"}
 
@@ -201,24 +134,3 @@ def test_numbers_of_the_findings_and_of_the_readme_are_those_of_the_results():
 def test_documents_name_the_confidence_level():
     for name in PAGES:
         assert set(re.findall(r"(\d+ %) intervals?", page(name))) <= {PERCENT}, name
-
-
-def test_metrics_named_in_documents_exist():
-    """A name with a slash that is no file is a metric's. A word in capitals, * or ... stands for any part of it."""
-    metrics = [(name, re.compile(re.sub(r"\b(?:[A-Z]{4,}|I)\b", r"[\\w*.]+", name))) for name in METRICS]
-    named = 0
-    for name in PAGES:
-        for word in re.findall(r"`([a-z_]{2,}/[\w*./]+)`", page(name)):
-            if (ROOT / word).exists() or word.startswith(WRITTEN_BY_A_RUN):
-                continue
-            named += 1
-            whole = re.compile(re.sub(r"\*|\.\.\.", r"[\\w/]+", word))
-            assert any(one.fullmatch(word) or whole.fullmatch(metric) for metric, one in metrics), f"{name}: {word}"
-    assert named > 3
-
-
-@pytest.mark.parametrize("name", PAGES)
-def test_pages_close_their_code_blocks_and_name_no_home_folder(name):
-    text = page(name)
-    assert text.count("```") % 2 == 0
-    assert "/home/" not in text

@@ -13,7 +13,6 @@ from analysis.doctor import admit
 from analysis.importing import convert, names
 from analysis.log import usable
 from fspo.gradlog.schema import LOG_COLUMNS
-from fspo.rules import COMPARED, PRESETS
 from proofs_check.tools import log_rows as checked
 
 ROOT = Path(__file__).parents[1]
@@ -23,19 +22,6 @@ TREES = {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text(encoding="u
 QUANTILE_CALLS = ("ppf", "isf", "ndtri", "stdtrit", "quantile", "proportion_ci", "interval", "confint")
 LEVEL_NAMES = re.compile(r"level|confidence|sure|coverage_wanted", re.IGNORECASE)
 LEVEL_WORDS = re.compile(r"\b95 ?%(?! (kept|of A|and 85))")
-
-
-def test_a_class_name_stands_for_one_thing() -> None:
-    """The doctor reads rows of its own kind, and one of its checks is about the mismatch."""
-    named: dict[str, list[str]] = {}
-    for path, tree in TREES.items():
-        for node in tree.body:
-            if isinstance(node, ast.ClassDef):
-                named.setdefault(node.name, []).append(path)
-    assert {name: sorted(paths) for name, paths in named.items() if len(paths) > 1} == {
-        "Rows": ["analysis/doctor/patient.py", "analysis/log/rows.py"],
-        "Mismatch": ["analysis/doctor/mismatch.py", "fspo/objective/ratios.py"],
-    }
 
 
 def is_level(node: ast.AST | None, *values: float) -> bool:
@@ -87,24 +73,6 @@ def test_names_in_a_run_folder_stand_once(name: str):
     assert found == ["fspo/gradlog/run_folder.py"]
 
 
-def test_files_are_renamed_into_place_in_one_module():
-    """A superseded run folder is put aside; a vLLM server reads a folder whose files are replaced one by one."""
-    found = {path for path, tree in TREES.items() for node in ast.walk(tree) if ast.unparse(node) == "os.replace"}
-    assert found == {"fspo/base/files.py", "fspo/repro/stages.py", "fspo/sampling/vllm.py"}
-
-
-def test_lists_of_rules_name_presets_and_repeat_none_that_has_a_name():
-    for path, tree in TREES.items():
-        for node in ast.walk(tree):
-            if not isinstance(node, ast.Tuple | ast.List | ast.Set | ast.Dict):
-                continue
-            inner = node.keys if isinstance(node, ast.Dict) else node.elts
-            texts = {e.value for e in inner if isinstance(e, ast.Constant) and isinstance(e.value, str)}
-            if len(texts & set(PRESETS)) > 1 and path not in ("fspo/rules/presets.py", "fspo/rules/rule.py"):
-                assert texts <= {*PRESETS, "random"}, f"{path}:{node.lineno}"
-                assert texts not in (set(COMPARED), set(PRESETS)), f"{path}:{node.lineno}: import it"
-
-
 def test_lists_of_log_columns_name_columns_of_the_schema():
     # what an import makes columns of
     others = {
@@ -124,11 +92,3 @@ def test_lists_of_log_columns_name_columns_of_the_schema():
     assert set(convert.COPIED) <= set(names.COLUMNS) & set(LOG_COLUMNS)
     assert set(names.COLUMNS) - set(LOG_COLUMNS) == others
     assert all(LOG_COLUMNS[name].kind.startswith(("int", "float", "bool")) for name in convert.COPIED)
-
-
-def test_no_metric_is_named_where_it_is_counted():
-    """The names stand in fspo/gradlog/metric_names.py; `Counts.add` is given one of them."""
-    calls = [(path, n) for path, tree in TREES.items() for n in ast.walk(tree) if isinstance(n, ast.Call)]
-    added = [(path, call.args[0]) for path, call in calls if ast.unparse(call.func) == "counts.add"]
-    assert len(added) > 10
-    assert [f"{path}:{name.lineno}" for path, name in added if isinstance(name, ast.Constant | ast.JoinedStr)] == []

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from fspo.base.errors import UserError, run_cli
 from proofs_check import __main__ as cli
 from proofs_check.frame import Check, Method, Outcome
 from proofs_check.report import format_table, to_json, to_latex, to_markdown
@@ -47,27 +46,6 @@ def test_a_real_run_writes_the_report_and_exits_0(tmp_path):
         "proofs_check.md",
         "proofs_check.tex",
     ]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "cure"),
-    [
-        (["--only", "T77"], "choose from"),
-        (["--only", "T7", "--method", "simulatd"], "did you mean 'simulated'"),
-        (["--only", "T11", "--jobs", "0"], "at least 1"),
-        (["--seed", "-1"], "at least 0"),
-        (["--sed", "1"], "sed"),
-        (["--jobs", "many"], "jobs"),
-    ],
-)
-def test_bad_input_exits_2_in_one_line(monkeypatch, tmp_path, capsys, arguments, cure):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit) as stopped:
-        run_cli(lambda: cli.main([*arguments, "--no-progress"]))
-    assert stopped.value.code == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert cure in line
-    assert not (tmp_path / "out").exists()
 
 
 def test_a_real_process_exits_2_without_traceback(tmp_path):
@@ -114,13 +92,6 @@ def test_not_run_comes_last_and_counts_only_when_strict(monkeypatch, tmp_path, c
     assert cli.main([*arguments, "--strict"]) == 1
 
 
-def test_out_that_is_a_file_is_refused(tmp_path):
-    path = tmp_path / "file"
-    path.write_text("x")
-    with pytest.raises(UserError, match="--output"):
-        cli.run_suite(path, (made(1.0),), progress=False)
-
-
 def test_tables_escape_their_markup():
     rows = run_checks([made(1.0), made(math.nan, name="second")])
     markdown, latex, text = to_markdown(rows), to_latex(rows), format_table(rows)
@@ -135,12 +106,3 @@ def test_json_is_strict():
     data = json.loads(to_json(rows, seed=1), parse_constant=lambda c: pytest.fail(f"not strict JSON: {c}"))
     assert [row["margin"] for row in data["rows"]] == [None, "-inf"]
     assert data["seed"] == 1
-
-
-def test_proofs_check_needs_no_torch():
-    code = (
-        "import sys, proofs_check.__main__, proofs_check.catalogue; "
-        "bad = {'torch', 'transformers', 'matplotlib', 'analysis'} & set(sys.modules); sys.exit(len(bad))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr

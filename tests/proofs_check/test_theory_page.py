@@ -6,21 +6,14 @@ import re
 from functools import cache
 from pathlib import Path
 
-import pytest
-
 from analysis.claims.verdicts import ALPHA
 from fspo.rules import CORRECTIONS, PRESETS
-from proofs_check.catalogue import CHECKS, STATEMENTS
-from proofs_check.formal.checks import CHECKS as FORMAL_CHECKS
-from proofs_check.frame import Method
+from proofs_check.catalogue import STATEMENTS
 
 ROOT = Path(__file__).parents[2]
 THEORY = (ROOT / "docs" / "theory.md").read_text(encoding="utf-8")
 HOW_CHECKED = (ROOT / "docs" / "check_theory.md").read_text(encoding="utf-8")
 STATED = re.compile(r'^<a id="t\d+"></a>\*\*(T\d+)\. ', re.M)
-STATEMENT = re.compile(r"T\d|LRE_")
-THEOREM = re.compile(r"^\s*(?:Theorem|Lemma|Corollary)\s+([\w']+)", re.M)
-INLINE = re.compile(r"\$`(.+?)`\$")
 
 
 @cache
@@ -32,36 +25,6 @@ def section(number: int) -> str:
 
 def test_every_statement_is_stated_once_and_checked():
     assert sorted(STATED.findall(THEORY), key=lambda s: int(s[1:])) == list(STATEMENTS)
-
-
-def test_the_table_of_methods_is_that_of_the_catalogue():
-    assert re.findall(r"^\| ([a-z][a-z -]+) \| (?!what)", HOW_CHECKED.split("## How")[0], re.M) == [
-        str(method) for method in Method
-    ]
-
-
-@pytest.mark.parametrize("statement", STATEMENTS)
-def test_each_statement_says_how_each_of_its_methods_checks_it(statement):
-    found = re.search(rf"^### {statement}\n.*?(?=^##)", HOW_CHECKED, re.M | re.S)
-    assert found, f"docs/check_theory.md does not say how {statement} is checked"
-    words = " ".join(re.findall(r"(?<!\*)\*([A-Za-z][a-z -]+):?\*(?!\*)", found[0])).lower()
-    methods = {str(check.method) for check in CHECKS if check.statement == statement}
-    assert len(methods) > 1
-    for method in methods:
-        assert method in words, f"{statement} is checked by the method {method!r}, of which its paragraph says nothing"
-
-
-def test_theorems_named_are_those_of_coq():
-    scripts = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "proofs_check" / "formal").glob("*.v"))
-    proved = set(THEOREM.findall(scripts))
-    named = set(re.findall(r"`((?:T\d+s?|LRE)_\w+|[a-z]+_\w+)`", INLINE.sub("", HOW_CHECKED)))
-    assert named <= proved, f"no such theorem: {sorted(named - proved)}"
-    asked = {name for check in FORMAL_CHECKS for name in check.run.keywords["theorems"]}
-    helpers = {"LRE_inf_attained"}  # a lemma that other theorems need
-    assert asked - helpers <= named, f"proved, and not named in docs/check_theory.md: {sorted(asked - helpers - named)}"
-    # Coq checks a lemma with the theorems whose proofs use it
-    used = {name for name in named if len(re.findall(rf"\b{name}\b", scripts)) > 1 and not STATEMENT.match(name)}
-    assert named - used <= asked, f"no check asks Coq for: {sorted(named - used - asked)}"
 
 
 def test_the_theory_page_agrees_with_the_presets():

@@ -7,10 +7,7 @@ import pandas as pd
 import pytest
 from transformers import GenerationConfig
 
-from fspo.base.options import parse
-from fspo.config import TrainConfig
 from fspo.tasks.chain_add import build_tokenizer
-from fspo.tasks.verify import Verifier, VerifierConfig
 from studies import pretrained
 from studies.counting_reward import graded
 from tests.record.make_record import LOGS
@@ -40,14 +37,6 @@ def test_a_line_end_ends_a_response_and_the_model_stays_as_it_is(tmp_path):
     assert GenerationConfig.from_pretrained(model).eos_token_id == 1
 
 
-def test_the_options_are_those_of_an_unclipped_run_that_scores_all_updates_but_the_first():
-    config = parse(
-        TrainConfig, [word for name, value in pretrained.OPTIONS.items() for word in (f"--{name}", f"{value}")]
-    )
-    assert config.rule.preset == "none"
-    assert sorted(config.log.score_minibatches) == list(range(1, config.batch.minibatches * config.batch.epochs))
-
-
 @pytest.mark.parametrize(
     ("response", "reward"),
     [
@@ -62,12 +51,6 @@ def test_the_options_are_those_of_an_unclipped_run_that_scores_all_updates_but_t
 )
 def test_the_graded_reward_counts_numbers_before_the_first_mistake(response, reward):
     assert graded(response, "8 9 10") == pytest.approx(reward)
-
-
-def test_every_run_has_a_seed_of_its_own_and_a_verifier_that_loads():
-    assert len({seed for seed, _ in pretrained.RUNS.values()}) == len(pretrained.RUNS)
-    for _, verifier in pretrained.RUNS.values():
-        Verifier(VerifierConfig(verifier=verifier)).close()
 
 
 def test_a_run_is_published_as_tables(tmp_path, monkeypatch):

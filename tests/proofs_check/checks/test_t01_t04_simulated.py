@@ -5,14 +5,12 @@ That every check passes as stated and its controls fail is tested with the whole
 
 from __future__ import annotations
 
-from itertools import pairwise, product
-
 import numpy as np
 import pytest
 from scipy import stats
 
 from fspo import theory
-from fspo.rules import Rule, preset
+from fspo.rules import Rule
 from proofs_check.checks import t01_t04_simulated as model_checks
 from proofs_check.checks import t05_t09_simulated as joint_checks
 from proofs_check.frame import ALPHA, Check, judge
@@ -24,7 +22,6 @@ from proofs_check.models import (
     ScaledStudent,
     ShiftedLengths,
     StudentTokens,
-    matching_means,
 )
 from proofs_check.tools.compare import within
 
@@ -55,33 +52,6 @@ def test_within_is_the_exact_binomial_test_of_both_sides():
     coarse = within([5], 10, [0.1], [0.9], wanted=0.1)
     assert judge(coarse) == "undecided"
     assert coarse.resolution == pytest.approx(4 * np.sqrt(0.25 / 10))
-
-
-def test_normal_share():
-    assert model_checks.normal_share(1.0, 1.96) == pytest.approx(stats.norm.cdf(1.96) - stats.norm.cdf(-1))
-
-
-def test_markov_acceptance_by_all_state_sequences():
-    model, length = MarkovTokens(-0.01, 0.2, 0.6, 0.3, 0.7, 2.0), 5
-    rule = Rule("sqrt", 0.1, 0.3, drift="kl")
-    lo, hi = rule.band(np.array([5.0]), rule.centre(matching_means(model)))
-    means, variances, total = model.state_means, model.state_variances, 0.0
-    for states in product((0, 1), repeat=length):
-        chance = model.share if states[0] else 1 - model.share
-        for a, b in pairwise(states):
-            chance *= model.leaving[a] if a != b else 1 - model.leaving[a]
-        law = stats.norm(sum(means[i] for i in states), np.sqrt(sum(variances[i] for i in states)))
-        total += chance * float(law.cdf(hi[0]) - law.cdf(lo[0]))
-    assert model_checks.markov_acceptance(model, rule, 5.0) == pytest.approx(total, rel=1e-12)
-
-
-def test_fairness_is_lost_under_fractional_noise_as_the_closed_form_says():
-    # c l^(1/2-H)/sigma at l = 4096, H = .65, c = sigma: Phi(+-.287)
-    draws, rule = 50_000, preset("fspo-kl").rule
-    count = model_checks.counts(
-        np.random.default_rng(0), FractionalNoise(-0.00045, 0.03, 0.65), rule, np.array([4096.0]), draws
-    )
-    assert stats.binomtest(int(count[0]), draws, 2 * stats.norm.cdf(4096**-0.15) - 1).pvalue > 1e-6
 
 
 def double(method):

@@ -12,7 +12,7 @@ import pytest
 
 from proofs_check import frame
 from proofs_check.formal import checks, coq, library
-from proofs_check.formal.coq import Compilation, Coq, CoqMissing
+from proofs_check.formal.coq import Coq, CoqMissing
 from proofs_check.formal.library import Proved, Refused
 from proofs_check.frame import Method, Verdict
 
@@ -172,21 +172,6 @@ def test_a_failed_download_leaves_nothing_and_says_why(monkeypatch, tmp_path):
     assert kept <= {"fetch.lock", "fetch.failed"}
 
 
-def test_no_apt_is_said_in_plain_words(monkeypatch, tmp_path):
-    monkeypatch.setenv("FSPO_CACHE", str(tmp_path))
-    monkeypatch.delenv(coq.NO_DOWNLOAD, raising=False)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(CoqMissing, match="apt-get"):
-        coq.find_coq()
-
-
-def test_scripts_come_after_what_they_need():
-    names = list(library.scripts())
-    assert names.index("Sums") < names.index("InnerProduct") < names.index("CosineLemma") < names.index("Strata")
-    assert names.index("Strata") < names.index("Sharp")
-    assert {path.stem for path in library.SCRIPTS.glob("*.v")} == set(names)
-
-
 def test_no_script_gives_up_a_goal():
     for name, text in library.scripts().items():
         assert library.given_up(text) == [], name
@@ -198,11 +183,6 @@ def test_given_up_goals_are_seen_outside_comments_only():
     assert library.given_up("Lemma a : b. Proof. admit. Qed.") == ["admit in line 1"]
 
 
-def test_the_place_of_an_error():
-    text = "Lemma one : a.\nProof.\n  x.\nQed.\nSection S.\nTheorem two : b.\nProof. y. Qed.\n"
-    assert [library.theorem_at(text, line) for line in (1, 3, 5, 6, 7)] == ["", "one", "", "", "two"]
-
-
 def test_answers_are_read_strictly():
     said = "=== theorem t\n@t\n     : 1 = 1\n=== theorem \n"
     assert library.parse(said + "Closed under the global context\n", ["t"]) == Proved({"t": "@t\n     : 1 = 1"}, ())
@@ -211,11 +191,6 @@ def test_answers_are_read_strictly():
     for wrong in ("", said, said + "Axioms:\n", said + "Something else\n"):
         assert isinstance(library.parse(wrong, ["t"]), Refused)
     assert isinstance(library.parse(said + "Closed under the global context\n", ["t", "u"]), Refused)
-
-
-def test_first_error_without_a_message():
-    assert Compilation(False, "", "").first_error == "coqc failed without a message"
-    assert Compilation(False, "", "").error_line is None
 
 
 @pytest.mark.slow

@@ -20,8 +20,3 @@ def test_every_drift_is_defined():
 def test_the_multiplier_half_a_nat_above_the_band(outside, expected):
     assert multiplier(outside, None, 1.5, 1.0, -1.0, 1.0, 0.0) == pytest.approx(expected)
     assert multiplier(outside, None, 0.5, 1.0, -1.0, 1.0, 0.0) == 1.0
-
-
-def test_an_unknown_way_outside_the_band_is_refused():
-    with pytest.raises(ValueError, match="no such way"):
-        multiplier("fold", None, 1.5, 1.0, -1.0, 1.0, 0.0)

@@ -44,12 +44,6 @@ def test_scores_are_the_gradient_of_log_pi():
         np.testing.assert_allclose(psi[:, i], (up - down) / (2 * h), atol=1e-8)
 
 
-def test_expected_score_is_zero():
-    bandit = make_bandit(np.random.default_rng(1), max_length=4)
-    psi = scores(bandit.new, bandit.responses)
-    np.testing.assert_allclose(bandit.p_new @ psi, 0.0, atol=1e-14)
-
-
 @pytest.mark.parametrize(("name", "outside"), [("fspo", "drop"), ("gspo", "truncate"), ("rloo", "cap")])
 def test_strata_against_a_plain_loop(name, outside):
     bandit = make_bandit(np.random.default_rng(2), vocabulary=2, max_length=3)
