@@ -92,7 +92,7 @@ plan --machine.gpus {huge} -> machine.gpus
 plan --machine.memory .nan -> machine.memory is nan: use a number above 0
 evaluate m --temperature .nan -> temperature is nan
 evaluate m --output "" -> is empty
-evaluate m --benchmarks math500@x -> write NAME@K
+evaluate m --benchmarks math500@x -> did you mean 'math500'
 evaluate m --benchmarks "" -> --benchmarks is empty
 evaluate m --no-such 1 -> no-such
 analysis -> runs

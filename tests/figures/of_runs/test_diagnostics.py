@@ -51,7 +51,8 @@ def by_entropy(case_tables, tmp_path_factory):
                 if "bin" in own:
                     own = own.assign(bin_lo=own["bin"] / 5, bin_hi=(own["bin"] + 1) / 5)
                 frames[name] = own
-        write_tables(run / folder_name(partition), frames, {"rule": rule, "seed": 0})
+        summary = {"rule": rule, "seed": 0, "damage": [], "warnings": []}
+        write_tables(run / folder_name(partition), frames, summary)
         runs.append(run)
     return runs
 
