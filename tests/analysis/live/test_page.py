@@ -81,7 +81,7 @@ def test_the_page_follows_a_log(page, tmp_path):
         says(page, "1 rollouts read")
         put(run, 1)
         says(page, "2 rollouts read")
-        assert page.evaluate("lines().clip.rollout") == [0, 1]
+        page.wait_for_function("String(lines().clip.rollout) === '0,1'")  # text and lines come one after the other
         page.wait_for_function("lines().acceptance.x.length > 1")
         put(run, 2)
         says(page, "3 rollouts read")
