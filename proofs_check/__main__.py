@@ -48,8 +48,9 @@ def run_suite(
     from fspo.base.files import writing
     from proofs_check.frame import exit_status
     from proofs_check.report import check_output, write_report
-    from proofs_check.run import run_checks
+    from proofs_check.run import check_jobs, run_checks
 
+    check_jobs(jobs)
     check_output(out)
     with writing(out):  # before the checks, which take minutes
         out.mkdir(parents=True, exist_ok=True)

@@ -21,6 +21,11 @@ def _run_key(index: int, key: str, seed: int) -> Raw:
     return run_one(index, next(check for check in CHECKS if check.key == key), seed)
 
 
+def check_jobs(jobs: int) -> None:
+    """Raise UserError if a number of processes is too small or too large."""
+    checked_count("--jobs", jobs, 1, MOST_JOBS, "the number of processes")
+
+
 def run_checks(
     checks: Sequence[Check], seed: int = 0, jobs: int = 1, done: Callable[[Check], object] | None = None
 ) -> list[Row]:
@@ -43,7 +48,7 @@ def run_checks(
     -------
     list of Row, in the order of ``checks``.
     """
-    checked_count("--jobs", jobs, 1, MOST_JOBS, "the number of processes")
+    check_jobs(jobs)
     if len({check.key for check in checks}) != len(checks):
         raise UserError("two checks share one name; give each (statement, method, name) once")
     raws: list[Raw] = []
