@@ -23,25 +23,28 @@ from proofs_check.catalogue import CHECKS
 ROOT = Path(__file__).parents[1]
 
 LINES = {
-    "fspo": 16_500,
-    "analysis": 8_000,
-    "analysis/claims": 1_450,
-    "analysis/doctor": 3_764,
-    "analysis/importing": 1_954,
-    "figures": 2_900,
-    "figures/page": 1_250,
-    "proofs_check": 10_200,
-    "studies": 1_200,
+    "fspo": 17_950,
+    "analysis": 7_700,
+    "analysis/claims": 550,
+    "analysis/doctor": 4_010,
+    "analysis/importing": 1_960,
+    "figures": 3_110,
+    "figures/page": 460,
+    "proofs_check": 9_640,
+    "studies": 1_000,
     "benchmarks": 900,
+    "docs": 200,
     "examples": 210,
-    "docs": 210,
-    "paper_repro.py": 310,
+    "paper_repro.py": 180,
 }
-"""Ceiling of the lines of Python by folder; a folder within another one counts for itself alone."""
-PYTHON_LINES, TEST_LINES = 51_000, 26_000
-WORDS = 45_000
+"""Ceiling of the lines of Python by folder; a folder within another one counts for itself alone. These are the sizes of
+today, and they may only fall: to fspo 16,500, analysis/doctor 2,300, analysis/importing 1,700, figures 2,900 and
+proofs_check 5,000."""
+PYTHON_LINES, TEST_LINES = 47_800, 26_450
+"""Ceilings of all Python outside tests, and of tests; they fall to 40,000 and 20,000."""
+WORDS = 28_000
 """Ceiling of the words in all Markdown files."""
-OPTIONS, TABLE_COUNT, COLUMNS, FIGURE_COUNT, PRESET_COUNT, CHECK_COUNT = 190, 12, 250, 14, 12, 150
+OPTIONS, TABLE_COUNT, COLUMNS, FIGURE_COUNT, PRESET_COUNT, CHECK_COUNT = 150, 11, 225, 13, 12, 140
 
 
 def tracked(pattern: str) -> list[str]:
