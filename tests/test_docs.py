@@ -58,6 +58,18 @@ TOP = {path.name for path in ROOT.iterdir() if not path.name.startswith(".") and
 SUBCOMMANDS = ("calibrate", "doctor", "import", "sweep")
 
 
+def test_names_stand_in_the_files_that_the_page_on_developing_says():
+    found = re.findall(r"((?:`[\w.]+`(?:, | and | or )?)+) (?:in|of) `([\w./-]+\.\w+)`", page("docs/developing.md"))
+    assert len(found) > 20
+    missing = [
+        f"{name} in {file}"
+        for names, file in found
+        for name in re.findall(r"`([\w.]+)`", names)
+        if not re.search(rf"\b{re.escape(name)}\b", page(file))
+    ]
+    assert missing == []
+
+
 def commands(text: str) -> list[list[str]]:
     """The words of every ``python -m`` command, script and ``fspo NAME`` in a page, without their comments."""
     named = "|".join(COMMANDS_OF_FSPO)

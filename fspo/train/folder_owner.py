@@ -9,39 +9,25 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from filelock import FileLock, Timeout
 
 from fspo import __version__
 from fspo.base.errors import UserError
 from fspo.base.files import remove_parts, write_text
-from fspo.base.options import save, to_dict
+from fspo.base.options import save
 from fspo.config import TrainConfig
-from fspo.gradlog.files import log_files, log_paths, rollout_of
-from fspo.gradlog.metrics_file import MetricsFile
-from fspo.gradlog.run_folder import CHECKPOINTS, CONFIG, GRADLOG, LOCK, MARK, METRICS, MODEL, saved_config
+from fspo.gradlog.files import log_paths
+from fspo.gradlog.run_folder import CHECKPOINTS, CONFIG, LOCK, MARK, METRICS, MODEL
+from fspo.train.resume import check_same_run
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
-_MAY_CHANGE = {
-    "resume",
-    "rollouts",
-    "threads",
-    "cpu",
-    "processes",
-    "output",
-    "checkpoint_every",
-    "keep_checkpoints",
-    "trackers",
-    "sampling.vllm_url",
-    "sampling.vllm_weights",
-    "sampling.vllm_timeout",
-}
 _held: dict[Path, FileLock] = {}
 """Locks that this process holds, by run folder. The process may claim a folder again whose lock it holds."""
 
@@ -88,7 +74,7 @@ def _claim(run: Path, config: TrainConfig) -> None:
             )
         if not (run / CONFIG).exists():
             raise UserError(f"{run} holds {trace.name} but no {CONFIG}, so no run to resume: choose another --output")
-        _check_same_run(config, run)
+        check_same_run(config, run)
     run.mkdir(parents=True, exist_ok=True)
     _lock(run)
     clean(run)
@@ -157,66 +143,3 @@ def save_config(accelerator: Accelerator, config: TrainConfig) -> None:
     if accelerator.is_main_process:
         save(config, Path(config.output) / CONFIG)
     accelerator.wait_for_everyone()
-
-
-def whole_until(run: Path, ends: Sequence[int]) -> tuple[int, list[str]]:
-    """Return the rollout from which a run goes on, and a line for each part of its metrics and log that cannot be read.
-
-    Parameters
-    ----------
-    ends : sequence of int
-        Numbers of the next rollout in the run's checkpoints, ascending. The result is the last of them before which
-        every rollout is whole in the metrics and in the gradient log; the rollouts from there on are made again. If
-        there is none, it is the last of all, and what cannot be read stays out of the run.
-
-    Raises
-    ------
-    UserError
-        If there is no such checkpoint, and the metrics or the log of a rollout are gone, not only damaged.
-    """
-    if not ends:
-        return 0, []
-    lines, torn = MetricsFile(run).read()
-    measured = {line.get("rollout") for line in lines if line.get("phase", "train") == "train"}
-    paths, readable = log_paths(run), set()
-    if paths:
-        with suppress(UserError):  # no file can be read
-            files, damage = log_files(run)
-            readable, torn = {file.path for file in files}, torn + damage
-    logged = {rollout_of(path) for path in paths}
-    broken = {rollout_of(path) for path in paths if path not in readable}
-    wanted = set(range(ends[-1]))
-    bad = (wanted - measured) | (wanted - logged) | (wanted & broken)
-    kept = [end for end in ends if not bad or end <= min(bad)]
-    unread = len(wanted - measured) > len(torn) - len(broken)
-    if not kept and (unread or wanted - logged):
-        rollout = min(wanted - measured if unread else wanted - logged)
-        raise UserError(
-            f"{run} has a checkpoint after rollout {ends[-1] - 1}, but rollout {rollout} is missing in its "
-            f"{METRICS if unread else GRADLOG}: restore it to go on, or choose another --output"
-        )
-    end = kept[-1] if kept else ends[-1]
-    made = f"rollouts from {end} on are made again" if kept else "it stays out"
-    return end, [f"{line}; {made}" for line in torn] if bad else []
-
-
-def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in values.items():
-        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
-    return found
-
-
-def _check_same_run(config: TrainConfig, run: Path) -> None:
-    """Raise UserError if a resumed run changes an option that must stay the same."""
-    file, before, now = run / CONFIG, _flat(saved_config(run)), _flat(to_dict(config))
-    if not before:
-        raise UserError(f"{file} holds no options: restore it, or choose another --output")
-    # an option that the run's config.yaml lacks is newer than that file, and counts as having its default
-    before = _flat(to_dict(TrainConfig())) | before
-    for key in sorted(before.keys() | now.keys()):
-        if not {key, key.split(".")[0]} & _MAY_CHANGE and before.get(key) != now.get(key):
-            raise UserError(
-                f"{file} was written with {key}={before.get(key)}, not {now.get(key)}: resume with the saved settings "
-                f"(--config {file} --resume true) or choose another --output"
-            )

@@ -1,4 +1,4 @@
-"""The optimizer: AdamW."""
+"""The optimizer, AdamW, and the schedule of its learning rate."""
 
 from __future__ import annotations
 
@@ -26,3 +26,14 @@ def make_optimizer(parameters: Iterable[nn.Parameter], config: OptimConfig) -> t
         weight_decay=config.weight_decay,
         fused=True,
     )
+
+
+def learning_rate(step: int, config: OptimConfig) -> float:
+    """Return the learning rate of an update: it grows linearly over the warm-up, then stays.
+
+    Parameters
+    ----------
+    step : int
+        Number of updates that were made before.
+    """
+    return config.learning_rate * min(1.0, (step + 1) / max(config.warmup_updates, 1))

@@ -35,13 +35,14 @@ from fspo.rules.online import OnlineRule
 from fspo.tasks import Task, make_task
 from fspo.train import checkpoint, guard
 from fspo.train.checkpoint import TrainState
-from fspo.train.folder_owner import claim_folder, release_folder, save_config, whole_until
+from fspo.train.folder_owner import claim_folder, release_folder, save_config
 from fspo.train.held_out import evaluate
 from fspo.train.launch import check_passes, load_policy, make_accelerator
 from fspo.train.metrics import add_update
-from fspo.train.optimizers import make_optimizer
+from fspo.train.optimizers import learning_rate, make_optimizer
 from fspo.train.recorder import ScoreLog
 from fspo.train.reporter import Reporter
+from fspo.train.resume import whole_until
 from fspo.train.updates import Shard, Updater
 from fspo.train.versions import Versions
 
@@ -311,7 +312,7 @@ class Trainer:
         Returns why the update was skipped (a key of `fspo.train.guard.CAUSES`), or None if it was made.
         """
         config = self.config.optim
-        rate = config.learning_rate * min(1.0, (self.state.step + 1) / max(config.warmup_updates, 1))
+        rate = learning_rate(self.state.step, config)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         norm = self.layout.clip_gradient(self.accelerator, self.model, config.max_grad_norm)
