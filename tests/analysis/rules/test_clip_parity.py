@@ -109,7 +109,8 @@ def placed(rule, rows, states):
         lo, hi = now.range_lo, now.range_hi
         if now.shape in ("fixed", "linear"):
             lo, hi = -np.log1p(-lo), np.log1p(hi)
-        below[at], above[at] = lo * scale, hi * scale
+        upper = scale if now.gamma_hi is None else L[at] ** now.gamma_hi
+        below[at], above[at] = lo * scale, hi * upper
     return m * L, below, above
 
 

@@ -174,6 +174,8 @@ def test_ctrl_c_in_the_checks_leaves_no_process_and_no_traceback(
     code += f"run_cli(lambda: run_module('proofs_check', *{words}))"
     command = [sys.executable, *(["-c", code] if reproduction else ["-m", "proofs_check", *words])]
     given: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "start_new_session": True}
+    # a shell that runs the tests in the background lets its children ignore the interrupt
+    given["preexec_fn"] = lambda: signal.signal(signal.SIGINT, signal.default_int_handler)
     started = subprocess.Popen(command, env=stages.environment(), text=True, **given)
     until = time.monotonic() + 120
     while len(of_group(started.pid, "spawn_main")) < 2 and time.monotonic() < until:
