@@ -45,7 +45,7 @@ class Reproduction:
         """Run all stages. Return 0 if the theory checks pass and every report is written."""
         import pandas as pd
 
-        from analysis.claims.estimands import read_estimates
+        from analysis.claims.estimands import holds, read_estimates
         from analysis.claims.verdicts import judge, write_claims
         from proofs_check.report import check_output
 
@@ -55,8 +55,7 @@ class Reproduction:
             raise UserError(f"{self.root} holds files, and none that fspo reproduce wrote: name another --output")
         check_output(self.root / "checks")
         given = read_estimates([Path(file) for file in self.options.estimates or ()])
-        done = set(zip(given.task, given.runs, given.rule, given.seed, strict=True)) if len(given) else set()
-        mine = [run for run in self.every_run() if (run.task, run.runs, run.arm, run.seed) not in done]
+        mine = [run for run in self.every_run() if not holds(given, run.task, run.runs, run.arm, run.seed)]
         if not mine:
             raise UserError("--estimates holds every run of the preset, so no run is left to show: leave a file out")
         checks = self.check_theory()

@@ -4,7 +4,7 @@ import json
 import re
 import subprocess
 import sys
-from html import escape
+from html import unescape
 from pathlib import Path
 
 import pandas as pd
@@ -87,7 +87,7 @@ def check_outputs(out: Path, start: subprocess.CompletedProcess[str]) -> None:
     assert f"{len(checks)} theory checks: all hold" in start.stdout
     assert {p.name for p in (out / "figures-theory").glob("*.pdf")} >= {"cosine_tightness.pdf", "acceptance_laws.pdf"}
     report = (out / "report.html").read_text()
-    assert all(escape(claim) in report for claim in claims.sentence)
+    assert all(claim in unescape(report) for claim in claims.sentence)
     captions = json.loads((out / "figures" / "captions.json").read_text())
     assert not any("write the tables again" in c["skipped"] for c in captions)
     drawn = {c["name"] for c in captions if not c["skipped"]}

@@ -30,6 +30,9 @@ STEEPEST = 20.0
 """Largest size of a slope of the log clip rate; where only the shortest or the longest responses are clipped, the slope
 is infinite, and this value stands for it."""
 
+OFFLINE = ("unclipped", "pretrained")
+"""Sets of runs that train without a clip; rules are applied to them offline, and their estimates are listed by rule."""
+
 Estimand = Literal["slope", "sign gap", "log sign ratio", "mean reward", "final reward"]
 ESTIMANDS: dict[Estimand, str] = {
     "slope": "change of the log clip rate for each doubling of the length",
@@ -169,9 +172,14 @@ def measure(run: Path, task: str, runs: str, rule: str, seed: int, rollouts: int
     UserError
         If the folder holds no log that can be analysed.
     """
-    clips = runs in ("unclipped", "pretrained")
-    found = of_clipping(load_run(run).rows) if clips else of_training(run, rule, rollouts)
+    found = of_clipping(load_run(run).rows) if runs in OFFLINE else of_training(run, rule, rollouts)
     return [Estimate(task, runs, seed, *row) for row in found]
+
+
+def holds(estimates: pd.DataFrame, task: str, runs: str, rule: str, seed: int) -> bool:
+    """Return whether estimates hold the numbers of a run; the arguments are those of `measure`."""
+    same = (estimates.task == task) & (estimates.runs == runs) & (estimates.seed == seed)
+    return bool((same if runs in OFFLINE else same & (estimates.rule == rule)).any())
 
 
 def read_estimates(files: Sequence[Path]) -> pd.DataFrame:

@@ -11,6 +11,7 @@ from analysis.claims.estimands import (
     clipped_by_learnt,
     clipped_offline,
     first_epoch,
+    holds,
     measure,
     rates_by_sign,
     read_estimates,
@@ -103,7 +104,16 @@ def test_estimates_of_several_files(tmp_path):
     one.write_text(head + "chain-add,unclipped,41,slope,rloo,0.05,0.4\nchain-add,equal,41,mean reward,rloo,,0.5\n")
     two.write_text(head + "chain-add,unclipped,42,slope,rloo,0.05,0.3\n")
     other.write_text("a,b\n1,2\n")
-    assert read_estimates([one, two]).value.tolist() == [0.4, 0.5, 0.3]
+    found = read_estimates([one, two])
+    assert found.value.tolist() == [0.4, 0.5, 0.3]
+    assert holds(found, "chain-add", "unclipped", "none", 42)  # rules are applied to it offline
+    assert holds(found, "chain-add", "equal", "rloo", 41)
+    for run in (
+        ("chain-add", "equal", "fspo", 41),
+        ("chain-add", "equal", "rloo", 42),
+        ("products", "unclipped", "none", 41),
+    ):
+        assert not holds(found, *run)
     assert read_estimates([]).empty
     for files, words in (
         ([one, one], r"hold the same run \(chain-add, unclipped, rloo, seed 41\)"),
