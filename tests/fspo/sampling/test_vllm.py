@@ -222,7 +222,7 @@ def test_a_killed_server_is_one_line_and_the_run_goes_on_with_a_new_one(
     assert sorted(set(rows.rollout)) == list(range(done + 2))
     assert analysis([str(run), "--on", "engine", "--draws", "2"]) == 0  # which lengths a correction would cut
     table = pd.read_csv(run / "analysis-on-engine" / "acceptance.csv")
-    assert {"product", "geometric", "sqrt-kl"} <= set(table["rule"])
+    assert {"mis", "geo-mask", "engine-sqrt"} <= set(table["rule"])
     assert table["bin"].max() > 0
     mismatch = rows.engine_log_ratio[rows.times_used == 0]
     assert np.abs(mismatch).max() < 24 * TOLERANCE  # the weights that sampled are those that train, in every rollout
