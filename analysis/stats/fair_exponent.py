@@ -1,4 +1,4 @@
-"""Find the exponent at which a band accepts every length alike, and the reasons why a sqrt band does not.
+"""Find the exponent at which a band accepts every length alike, and what each sign of A adds to it.
 
 Theory: docs/theory.md T1 and T10. A band accepts a response where X <= f L^gamma; X is how far S lies from 0, and f is
 the range. In each window of a log, f is set so that the band accepts the share ``share`` of the responses. With one f
@@ -9,7 +9,7 @@ the exponent gamma is fair (every length is accepted alike) if the ``share``-qua
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -18,9 +18,8 @@ from scipy import optimize
 
 from analysis.log.rows import Floats, Ints, Rows, windows
 from analysis.options import Options
-from fspo.stats.bins import quantile_bins
-from fspo.stats.clusters import dense
-from fspo.stats.intervals import CONFIDENCE
+from fspo.stats.clusters import MIN_SHOWING, dense
+from fspo.stats.intervals import t_quantile
 
 ResponseSet = Literal["all", "A != 0, both edges", "A != 0", "A > 0", "A < 0"]
 """A set of responses of a log, and which edges of a band count. In the first two sets a response is accepted where S
@@ -33,8 +32,12 @@ WIDEST = 3.0
 """The fair exponent is searched for from -WIDEST to WIDEST."""
 
 
+BANDWIDTH = 0.15
+"""Width of the kernel that estimates a density at a band's edge, in the log of the distance from the centre."""
+
+
 class Bounded(NamedTuple):
-    """An estimate with the ends of its confidence interval (level ``CONFIDENCE``); NaN if it cannot be computed."""
+    """An estimate, and its interval at the level fspo.stats.intervals.CONFIDENCE; NaN if it cannot be computed."""
 
     value: float
     low: float
@@ -96,80 +99,96 @@ def fair_exponent(X: Floats, L: Floats, share: float, window: Ints) -> float:
 
 
 def fair_exponents(
-    rows: Rows, shares: Sequence[float], responses: ResponseSet = "all", size: int = WINDOW, **sampling: int
+    rows: Rows, shares: Sequence[float], responses: ResponseSet = "all", size: int = WINDOW
 ) -> list[Bounded]:
-    """Return for each accepted share the fair exponent (`fair_exponent`) with its bootstrap interval (`interval`).
+    """Return for each accepted share the fair exponent with its interval (`with_interval`).
 
-    A window has ``size`` rollouts. Of the rows, those in the set ``responses`` are used. ``sampling`` are keyword
-    arguments of `interval`.
+    A window has ``size`` rollouts. Of the rows, those in the set ``responses`` are used.
     """
     some = rows if responses == "all" else rows.take(members_of(rows.A, responses))
     X, window = distance(some.S, some.A, responses), windows(some.rollout, size)
-
-    def fitted(at: Ints) -> Floats:
-        return np.array([fair_exponent(X[at], some.length[at], share, window[at]) for share in shares])
-
-    return interval(fitted, dense(some.cluster), **sampling)
+    return [with_interval(X, some.length, share, window, some.cluster) for share in shares]
 
 
-class Parts(NamedTuple):
-    """The change of a sqrt band's acceptance for each doubling of L (``trend``), and three parts that add up to it.
+class Fair(NamedTuple):
+    """The fair exponent of a set of responses, and what it adds to that of all (docs/theory.md T10 (b)).
 
-    The band is centred at 0. `trend_parts` explains the parts.
+    The exponent of all responses with A != 0 is, near one length, the sum over both signs of A of ``weight`` times
+    ``exponent`` plus ``of_shares``: the sign's own exponent, weighted by the sign's share of the responses near the
+    edge, and what the change of the sign's share with the length adds.
     """
 
-    trend: float
-    drift: float
-    scale: float
-    shape: float
+    exponent: Bounded
+    weight: float
+    of_shares: float
 
 
-def trend_parts(S: Floats, L: Floats, share: float, window: Ints, one_edge: bool = False) -> Parts:
-    """Split the `trend` with length of the acceptance of the band |S| <= f sqrt(L) into three parts.
+def fair_by_sign(rows: Rows, share: float, size: int = WINDOW) -> dict[str, Fair]:
+    """Return the fair exponents of all responses with A != 0 ("all") and of A > 0 and A < 0 ("positive", "negative").
 
-    With ``one_edge`` the band is S <= f sqrt(L), for an S that is positive towards the edge that can cut the response.
-    The range f is set in each window so that the share ``share`` is accepted. Each window is divided into bins of
-    length. ``drift`` is what the trend loses when each bin's mean of S is subtracted from S. ``scale`` is what the
-    trend then loses when S is divided, bin by bin, by a factor that makes its variance proportional to L. ``shape`` is
-    the trend that is left, because the laws of S in the bins differ in more than mean and variance.
+    A response is cut at the edge of its active side. In each window of ``size`` rollouts the range is such that the
+    share ``share`` of all is kept; a sign's own exponent is the fair one at the share of its responses that is kept.
     """
-    parts, centred, spread = members(window), np.empty_like(S), np.empty_like(S)
+    some = rows.take(rows.A != 0)
+    X, L, window, cluster = distance(some.S, some.A, "A != 0"), some.length, windows(some.rollout, size), some.cluster
+    gamma = with_interval(X, L, share, window, cluster)
+    unknown, x, total, both = Bounded(math.nan, math.nan, math.nan), np.log(L), 0.0, {}
+    if math.isfinite(gamma.value):
+        beyond = beyond_edge(X, L, share, gamma.value, members(window))
+        x, total = x - x.mean(), float(near_edge(beyond).sum())
+        # The scale that makes the edge the same in all windows: a cut response has X > L^gamma.
+        X = np.exp(beyond) * L**gamma.value
+    for name, sign in (("positive", 1.0), ("negative", -1.0)):
+        at = np.sign(some.A) == sign
+        if not total or not at.any():
+            both[name] = Fair(unknown, math.nan, math.nan)
+            continue
+        cut = float(np.mean(beyond[at] > 0))
+        own = with_interval(X[at], L[at], 1 - cut, np.zeros(at.sum(), np.int64), cluster[at])
+        shift = float(x @ at / (x @ x)) * cut * len(x) / total
+        both[name] = Fair(own, float(near_edge(beyond[at]).sum()) / total, shift)
+    return {"all": Fair(gamma, 1.0, sum(sign.of_shares for sign in both.values())), **both}
+
+
+def beyond_edge(X: Floats, L: Floats, share: float, gamma: float, parts: Sequence[Ints]) -> Floats:
+    """Return for each response (N,) the log of X over the edge f L^gamma of its window, at which the share ``share`` of
+    the window is accepted; -inf where X <= 0."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        out = np.where(X > 0, np.log(X) - gamma * np.log(L), -np.inf)
     for rows in parts:
-        bin_ = quantile_bins(L[rows]).index(L[rows])
-        count = np.bincount(bin_)
-        centred[rows] = S[rows] - (np.bincount(bin_, S[rows]) / np.maximum(count, 1))[bin_]
-        slope = np.bincount(bin_, centred[rows] ** 2) / np.maximum(np.bincount(bin_, L[rows]), 1e-300)
-        spread[rows] = np.sqrt(np.maximum(slope, 1e-300))[bin_]
-    steps = [trend(x if one_edge else np.abs(x), L, share, 0.5, parts) for x in (S, centred, centred / spread)]
-    return Parts(steps[0], steps[0] - steps[1], steps[1] - steps[2], steps[2])
+        out[rows] -= np.quantile(out[rows], share, method="inverted_cdf")
+    return out
+
+
+def near_edge(beyond: Floats) -> Floats:
+    """Return each response's part (N,) of the density of ``beyond`` at 0, by a normal kernel of width `BANDWIDTH`."""
+    return np.exp(-((beyond / BANDWIDTH) ** 2) / 2) / (BANDWIDTH * math.sqrt(2 * math.pi))
+
+
+def with_interval(X: Floats, L: Floats, share: float, window: Ints, cluster: Ints) -> Bounded:
+    """Return the `fair_exponent` with an interval that takes clusters into account.
+
+    It is where the trend of acceptance is 0. Its error is the trend's cluster-robust error over the trend's derivative
+    in the exponent; both take into account that the range is fitted, by lengths less their mean at the edge.
+    """
+    gamma = fair_exponent(X, L, share, window)
+    if not math.isfinite(gamma):
+        return Bounded(gamma, math.nan, math.nan)
+    x, code, group = np.log(L), dense(window), dense(cluster)
+    beyond = beyond_edge(X, L, share, gamma, members(window))
+    near = near_edge(beyond)
+    x = x - (np.bincount(code, near * x) / np.maximum(np.bincount(code, near), 1e-300))[code]
+    scores = np.bincount(group, x * ((beyond <= 0) - share))
+    unusual = np.count_nonzero(np.bincount(group, beyond > 0))
+    change = float(near @ (x * np.log(L)))
+    if unusual < MIN_SHOWING or not change > 0:
+        return Bounded(gamma, math.nan, math.nan)
+    error = math.sqrt(float(scores @ scores) * len(scores) / (len(scores) - 1)) / change
+    half = t_quantile(unusual - 1) * error
+    return Bounded(gamma, gamma - half, gamma + half)
 
 
 def members(group: Ints) -> list[Ints]:
     """Return the indices of the rows of each group, groups in increasing order; ``group`` (N,) is each row's group."""
     order = np.argsort(group, kind="stable")
     return np.split(order, np.flatnonzero(np.diff(group[order])) + 1)
-
-
-def interval(of: Callable[[Ints], Floats], cluster: Ints, resamples: int = 200, seed: int = 0) -> list[Bounded]:
-    """Return K estimates with percentile intervals from a bootstrap that redraws whole clusters.
-
-    Parameters
-    ----------
-    of : callable
-        Function that computes K estimates (K,) from rows, given by their indices (N,).
-    cluster : int array (N,)
-        Each row's cluster.
-    """
-    value = of(np.arange(len(cluster)))
-    drawn = np.array([of(rows) for rows in _resampled(cluster, resamples, seed)])
-    tail = (1 - CONFIDENCE) / 2
-    # Both ends of an interval are NaN if the estimate is NaN in some resample. Each end is one of the resampled
-    # estimates, not an interpolation between two of them, because estimates may be infinite.
-    low, high = np.quantile(drawn, [tail, 1 - tail], axis=0, method="inverted_cdf")
-    return [Bounded(*map(float, ends)) for ends in zip(value, low, high, strict=True)]
-
-
-def _resampled(cluster: Ints, resamples: int, seed: int) -> Iterator[Ints]:
-    rows, draw = members(cluster), np.random.default_rng(seed)
-    for _ in range(resamples):
-        yield np.concatenate([rows[i] for i in draw.integers(len(rows), size=len(rows))])

@@ -8,6 +8,7 @@ and leaves differences between lengths.
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, NamedTuple
 
 import numpy as np
@@ -15,6 +16,7 @@ from scipy import special
 
 from analysis.log.loading import Run
 from analysis.log.rows import SUBSETS, USES, Floats, Ints, windows
+from analysis.stats.fair_exponent import Fair, fair_by_sign, fair_exponents
 from analysis.tables.acceptance import BinnedRows, Clusters, Count, Reason
 from analysis.tables.columns import UNKNOWN, BinKey, Interval, RunKey, mean_at
 from fspo.rules import MAX_EXPONENT, importance_weight
@@ -23,6 +25,8 @@ from fspo.stats.clusters import MIN_CLUSTERS, TOO_FEW, dense, ratios
 from fspo.stats.intervals import CONFIDENCE, simultaneous_half_widths, t_quantile
 
 SIGNS = {"all": 0, "positive": 1, "negative": -1}
+FAIR_SHARES = (0.95, 0.85)
+"""Shares of the responses that are kept where the table scaling gives the fair exponent."""
 GRID = special.ndtri(np.arange(1, 20) / 20)
 """The 19 points at which the law of z (standardised S) is compared with the normal law: its quantiles 1/20 to 19/20."""
 
@@ -58,10 +62,21 @@ class MomentRow(NamedTuple):
     reason: Reason
 
 
-class ScalingRow(NamedTuple):
-    """How Var(S|L) grows with length, and the drift: one row for each set of rows and sign of the advantage A.
+FairExponent = Annotated[
+    Interval,
+    "fair exponent at this share kept (T10): of all responses where subset is all; where it is nonzero, clipped at the "
+    "edge of the active side, of both signs and of each alone at its own share kept",
+    "number",
+]
+FairWeight = Annotated[float, "weight of this sign's exponent in that of both signs (T10)", "share"]
+FairShift = Annotated[float, "what the change of this sign's share with the length adds to that of both", "number"]
 
-    Written for every run. docs/theory.md section 7, T1, T9.
+
+class ScalingRow(NamedTuple):
+    """How Var(S|L) grows with length, the drift, and the exponent of a fair band: one row for each set of rows and sign
+    of the advantage A.
+
+    Written for every run. docs/theory.md section 7, T1, T9, T10. The fair exponents are of responses at first use.
     """
 
     run: RunKey
@@ -75,6 +90,12 @@ class ScalingRow(NamedTuple):
     clusters: Clusters
     reason: Reason
     k3_per_token: Annotated[float, "sum of k3 over sum of L", "nats per token"]
+    fair_95: FairExponent = UNKNOWN
+    weight_95: FairWeight = math.nan
+    of_shares_95: FairShift = math.nan
+    fair_85: FairExponent = UNKNOWN
+    weight_85: FairWeight = math.nan
+    of_shares_85: FairShift = math.nan
 
 
 def update_scale(S: Floats, length: Floats, step: Ints) -> Floats:
@@ -104,7 +125,7 @@ def moment_tables(run: Run, bins: Bins, window_size: int) -> tuple[list[MomentRo
             key = RunKey.of(run), subset, use
             if len(view.rows):
                 moments += _moments(key, view, scale[chosen], bins)
-                scaling += _scaling(key, view, scale[chosen])
+                scaling += _scaling(key, view, scale[chosen], window_size)
     return moments, scaling
 
 
@@ -204,10 +225,19 @@ def of_standardising(u: Floats, cluster: Ints, clusters: int) -> Floats:
     return np.outer(shift, density) + np.outer(stretch, density * GRID)
 
 
-def _scaling(key: tuple[RunKey, str, str], view: BinnedRows, scale: Floats) -> list[ScalingRow]:
-    """Make the rows of the table scaling: the slope 2H of log Var(S|L) on log L and the mean of S per token, for all
-    responses and by sign of A."""
+def _scaling(key: tuple[RunKey, str, str], view: BinnedRows, scale: Floats, window_size: int) -> list[ScalingRow]:
+    """Make the rows of the table scaling: the slope 2H of log Var(S|L) on log L, the mean of S per token and the fair
+    exponents, for all responses and by sign of A."""
     out: list[ScalingRow] = []
+    fair: list[dict[str, Fair]] = []
+    if key[2] == "first":
+        moved = view.rows.take(view.rows.updates > 0)
+        if key[1] == "nonzero":
+            fair = [fair_by_sign(moved, share, window_size) for share in FAIR_SHARES]
+        else:
+            fair = [
+                {"all": Fair(of, math.nan, math.nan)} for of in fair_exponents(moved, FAIR_SHARES, "all", window_size)
+            ]
     for sign, code in SIGNS.items():
         at = np.ones(len(view.rows), bool) if code == 0 else np.sign(view.rows.A) == code
         if key[1] == "nonzero" and code == 0:
@@ -229,7 +259,9 @@ def _scaling(key: tuple[RunKey, str, str], view: BinnedRows, scale: Floats) -> l
         drift = mean_at(ratios(rows.S, cluster, one, 1, rows.length), 0)
         k3 = float(np.sum(rows.k3_sum) / np.sum(rows.length))
         ends = len(rows), clusters, reason, k3
-        out.append(ScalingRow(*key, sign, slope, intercept, drift, *ends))
+        of_sign = [of[sign] for of in fair if sign in of]
+        exponents = [x for of in of_sign for x in (Interval(*of.exponent), of.weight, of.of_shares)]
+        out.append(ScalingRow(*key, sign, slope, intercept, drift, *ends, *exponents))
     return out
 
 

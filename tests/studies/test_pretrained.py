@@ -53,9 +53,7 @@ def test_the_graded_reward_counts_numbers_before_the_first_mistake(response, rew
     assert graded(response, "8 9 10") == pytest.approx(reward)
 
 
-def test_a_run_is_published_as_tables(tmp_path, monkeypatch):
-    real = pretrained.fair_exponents
-    monkeypatch.setattr(pretrained, "fair_exponents", lambda *args: real(*args, resamples=5))
+def test_a_run_is_published_as_tables(tmp_path):
     run, results = tmp_path / "run", tmp_path / "results"
     shutil.copytree(LOGS / "fspo-kl", run)
     (run / "metrics.jsonl").write_text("".join(json.dumps({"rollout": i, "reward": i}) + "\n" for i in range(8)))
