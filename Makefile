@@ -91,7 +91,10 @@ $(BROWSER_TREE)/ready:
 		-e "import chromium from '@sparticuz/chromium'; console.log(await chromium.executablePath())"
 	touch $@
 
-proofs: $(READY) ## every check of the theory, none may be left out
+# Root on Debian or Ubuntu gets coq (140 MB, once); elsewhere its owner installs it, or the machine proofs are "not run".
+proofs: $(READY) ## every check of the theory, none may be left out; installs coq where it can
+	command -v coqc >/dev/null || { apt-get update -q && apt-get install -y -q --no-install-recommends coq; } \
+		|| echo "not run: install coq"
 	$(BIN)/python -m proofs_check --strict
 
 # cosmic-ray changes files in place, hence in a clone of the last commit. Of all changes that it can make, MUTANTS are drawn.

@@ -22,8 +22,6 @@ EXAMPLES = """examples:
   fspo check --list
   fspo check --only T7,T8 --log runs/mine
       T7 and T8 also on the gradient log of a run of your own (training rows at first use with scores)
-  FSPO_NO_DOWNLOAD=1 fspo check
-      never fetch Coq: without it on the PATH or in the cache the machine-proved checks are "not run"
 """
 
 

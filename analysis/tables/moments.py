@@ -9,7 +9,7 @@ and leaves differences between lengths.
 from __future__ import annotations
 
 import math
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from scipy import special
@@ -260,7 +260,7 @@ def _scaling(key: tuple[RunKey, str, str], view: BinnedRows, scale: Floats, wind
         k3 = float(np.sum(rows.k3_sum) / np.sum(rows.length))
         ends = len(rows), clusters, reason, k3
         of_sign = [of[sign] for of in fair if sign in of]
-        exponents = [x for of in of_sign for x in (Interval(*of.exponent), of.weight, of.of_shares)]
+        exponents: list[Any] = [x for of in of_sign for x in (Interval(*of.exponent), of.weight, of.of_shares)]
         out.append(ScalingRow(*key, sign, slope, intercept, drift, *ends, *exponents))
     return out
 

@@ -11,6 +11,7 @@ FIGURES = (
     "error_split",
     "variance_scaling",
     "drift_by_sign",
+    "fair_exponent",
     "training_curves",
 )
 """Names of the figures from the tables of ``fspo analyse``, in the order in which a paper would show them."""

@@ -30,7 +30,7 @@ WHO, DIRECTION, THEORY, TRAINING = "Who is clipped", "Direction of the update", 
 SECTIONS: dict[str, tuple[str, ...]] = {
     WHO: ("acceptance_by_length", "lre_by_rule"),
     DIRECTION: ("cosine_by_rule", "error_split"),
-    THEORY: ("variance_scaling", "drift_by_sign"),
+    THEORY: ("variance_scaling", "drift_by_sign", "fair_exponent"),
     TRAINING: ("clip_over_training", "training_curves"),
 }
 """Title of each section, and the figures that it shows where they could be drawn."""

@@ -87,13 +87,4 @@ Proof.
   pose proof (T7_weaker_bound rho Hr). repeat split; try assumption; lra.
 Qed.
 
-(** The same with the sine, the form that the numerical checks use: sin <= rho. *)
-Theorem T7_sine (g e : V) (rho : R) :
-  0 <= rho < 1 -> g <> zero -> norm e <= rho * norm g ->
-  sqrt (1 - cosine (g +v e) g * cosine (g +v e) g) <= rho.
-Proof.
-  intros Hr Hg He. destruct (T7_cosine_quotient g e rho Hr Hg He) as (_ & C & _).
-  rewrite <- (sqrt_square rho) by lra. apply sqrt_le_1_alt.
-  pose proof (sqrt_pos (1 - rho * rho)). pose proof (sqrt_sqrt (1 - rho * rho)). nra.
-Qed.
 End Lemma7.

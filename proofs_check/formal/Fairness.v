@@ -18,13 +18,6 @@ Proof. apply ok. Qed.
 Let a_bar_positive : 0 < a_bar strata.
 Proof. apply ok. Qed.
 
-Lemma shares_accepted : sum q strata = 1.
-Proof.
-  rewrite (sum_ext q (fun s => / a_bar strata * (p s * a s))).
-  - rewrite sum_scale. fold (a_bar strata). field. lra.
-  - intros s _. unfold q. field. lra.
-Qed.
-
 (** LRE_1 is twice the total variation between q and p. *)
 Theorem LRE_1_is_total_variation : LRE_1 strata = sum (fun s => Rabs (q s - p s)) strata.
 Proof.
@@ -113,7 +106,7 @@ Proof.
 Qed.
 
 (** T3: acceptances within B of a_0 give LRE_inf <= 2 B / (a_0 - B). *)
-Theorem T3_T4_two_sided (a_0 B : R) :
+Theorem T3_two_sided (a_0 B : R) :
   B < a_0 -> (forall s, In s strata -> Rabs (a s - a_0) <= B) -> LRE_inf strata <= 2 * B / (a_0 - B).
 Proof.
   intros Hb H. assert (forall s, In s strata -> a_0 - B <= a s <= a_0 + B) as Box.
@@ -123,7 +116,7 @@ Proof.
 Qed.
 
 (** ... and B / (a_0 - B) if also no two acceptances differ by more than B (all drift errors of one sign). *)
-Theorem T3_T4_one_sided (a_0 B : R) :
+Theorem T3_one_sided (a_0 B : R) :
   B < a_0 -> (forall s, In s strata -> Rabs (a s - a_0) <= B) ->
   (forall s t, In s strata -> In t strata -> a s - a t <= B) -> LRE_inf strata <= B / (a_0 - B).
 Proof.
@@ -140,3 +133,47 @@ Proof.
   intros s t I T. pose proof (H s I). pose proof (H t T). lra.
 Qed.
 End Norms.
+
+(** Two lengths, accepted at the rates [high] and [low], the first with the share [share]. *)
+Definition two_rates {V : InnerProductSpace} (share high low : R) : list (stratum V) :=
+  cons {| p := share; a := high; g := zero; clipped := zero |}
+    (cons {| p := 1 - share; a := low; g := zero; clipped := zero |} nil).
+
+Lemma two_rates_admissible {V : InnerProductSpace} (share high low : R) :
+  0 < share < 1 -> 0 < low -> low <= high -> admissible (@two_rates V share high low).
+Proof.
+  intros S L H. unfold admissible, two_rates. simpl. repeat split; try lra.
+  - intros s [<- | [<- | []]]; simpl; lra.
+  - intros s [<- | [<- | []]]; simpl; lra.
+  - assert (0 < share * high) by nra. assert (0 < (1 - share) * low) by nra. lra.
+  - intros s [<- | [<- | []]]; reflexivity.
+Qed.
+
+(** ... and that bound is the supremum: nothing smaller bounds LRE_inf over all shares. *)
+Theorem LRE_inf_supremum {V : InnerProductSpace} (low high bound : R) :
+  0 < low -> low <= high -> bound < high / low - 1 ->
+  exists share, 0 < share < 1 /\ admissible (@two_rates V share high low)
+    /\ bound < LRE_inf (@two_rates V share high low).
+Proof.
+  intros L H B. set (gap := high / low - 1 - bound). assert (0 < gap) as G by (unfold gap; lra).
+  set (K := high * (high - low)). assert (0 <= K) as K0 by (unfold K; apply Rmult_le_pos; lra).
+  assert (0 < gap * (low * low)) as P by (apply Rmult_lt_0_compat; nra).
+  set (share := gap * (low * low) / (2 * (K + gap * (low * low)))).
+  assert (0 < share) as S0 by (unfold share; apply Rmult_lt_0_compat; [exact P | apply Rinv_0_lt_compat; lra]).
+  assert (share * (2 * (K + gap * (low * low))) = gap * (low * low)) as E by (unfold share; field; lra).
+  assert (share < 1) as S1 by nra.
+  exists share. pose proof (two_rates_admissible (V := V) share high low (conj S0 S1) L H) as Ok.
+  split; [lra |]. split; [exact Ok |].
+  set (first := {| p := share; a := high; g := @zero V; clipped := zero |}).
+  apply (Rlt_le_trans _ (r (two_rates share high low) first)).
+  2: { eapply Rle_trans; [apply Rle_abs | apply LRE_inf_bounds; [left; reflexivity | exact S0]]. }
+  unfold r, a_bar, two_rates. simpl. set (mean := share * high + ((1 - share) * low + 0)).
+  assert (low <= mean) as M by (unfold mean; nra).
+  (* high / low - high / mean = share K / (low mean) <= share K / low^2 < gap *)
+  assert (high / low - high / mean <= share * K / (low * low)) as D.
+  { replace (high / low - high / mean) with (share * K / (low * mean)); [| unfold K, mean in *; field; lra].
+    apply Rmult_le_compat_l; [apply Rmult_le_pos; lra | apply Rinv_le_contravar; nra]. }
+  assert (share * K / (low * low) < gap) as D2.
+  { apply (Rmult_lt_reg_r (low * low)); [nra |]. unfold Rdiv. rewrite Rmult_assoc, Rinv_l, Rmult_1_r by nra. nra. }
+  unfold gap in D2. lra.
+Qed.

@@ -133,33 +133,6 @@ Proof.
   pose proof (triangle (f s) (vsum f l)). lra.
 Qed.
 
-(** Cauchy-Schwarz for a weighted sum of vectors. *)
-Lemma norm_weighted {A : Type} (p x : A -> R) (v : A -> V) (l : list A) :
-  (forall s, In s l -> 0 <= p s) ->
-  norm (vsum (fun s => (p s * x s) *v v s) l)
-  <= sqrt (sum (fun s => p s * (x s * x s)) l) * sqrt (sum (fun s => p s * (norm (v s) * norm (v s))) l).
-Proof.
-  intros nonneg. eapply Rle_trans; [apply norm_vsum |].
-  apply (Rle_trans _ (sum (fun s => p s * (Rabs (x s) * norm (v s))) l)).
-  { apply sum_le. intros s I. rewrite norm_scale, Rabs_mult, (Rabs_pos_eq (p s)) by auto. lra. }
-  rewrite <- sqrt_mult_alt.
-  2: { apply sum_nonneg. intros s I. apply Rmult_le_pos; [auto | apply Rle_0_sqr]. }
-  apply Rsqr_incr_0_var; [| apply sqrt_pos].
-  rewrite Rsqr_sqrt.
-  2: { apply Rmult_le_pos; apply sum_nonneg; intros s I; (apply Rmult_le_pos; [auto | apply Rle_0_sqr]). }
-  unfold Rsqr.
-  rewrite (sum_ext (fun s => p s * (x s * x s)) (fun s => p s * (Rabs (x s) * Rabs (x s)))).
-  - apply weighted_cauchy_schwarz. exact nonneg.
-  - intros s _. rewrite <- Rabs_mult, (Rabs_pos_eq (_ * _)) by apply Rle_0_sqr. reflexivity.
-Qed.
-
-Lemma scale_nonzero c x : c <> 0 -> x <> zero -> c *v x <> zero.
-Proof.
-  intros Nc Nx Z. apply Nx.
-  rewrite <- (scale_one V x), <- (Rinv_l c Nc), <- scale_scale, Z.
-  apply inner_extensional. intros z. rewrite inner_scale, inner_zero. ring.
-Qed.
-
 (** A positive factor does not change a cosine. *)
 Lemma cosine_scale c x y : 0 < c -> cosine (c *v x) y = cosine x y.
 Proof.
@@ -168,6 +141,10 @@ Proof.
   rewrite Rinv_r by lra. ring.
 Qed.
 End Space.
+
+Lemma vsum_map {A B : Type} {V : InnerProductSpace} (h : A -> B) (f : B -> V) (l : list A) :
+  vsum f (map h l) = vsum (fun s => f (h s)) l.
+Proof. induction l as [| s l IH]; simpl; [| rewrite IH]; reflexivity. Qed.
 
 (** Turn an identity of vectors into one of real numbers. *)
 Ltac vector_identity :=

@@ -96,53 +96,41 @@ Proof.
   rewrite norm_scale, Rabs_left by lra. ring.
 Qed.
 
-Lemma two_kappa_c : kappa_c strata = norm v / norm u.
+Let k := norm v / norm u.
+
+Lemma two_bounds_inf : u <> zero -> bounds_inf strata k.
 Proof.
-  unfold kappa_c. rewrite two_update, two_sum. simpl.
-  rewrite norm_centred_first, norm_centred_second. f_equal. field.
+  intros N. assert (update strata <> zero) as Nu by (rewrite two_update; exact N).
+  pose proof (T7_one_centre strata two_admissible Nu u) as B.
+  rewrite two_sum, two_update in B. simpl in B. rewrite norm_centred_first, norm_centred_second in B.
+  unfold k. replace (norm v) with (1 / 2 * norm v + (1 / 2 * norm v + 0)) by field. exact B.
 Qed.
 
-Lemma two_kappa_c2 : kappa_c2 strata = norm v / norm u.
+Lemma two_bounds_2 : u <> zero -> bounds_2 strata k.
 Proof.
-  unfold kappa_c2. rewrite two_update, two_sum. simpl.
-  rewrite norm_centred_first, norm_centred_second. f_equal.
-  replace (_ + _) with (norm v * norm v) by field. apply sqrt_square, norm_nonneg.
+  intros N. pose proof (norm_positive u N) as P. pose proof (norm_nonneg v).
+  split; [apply Rmult_le_pos; [assumption | apply Rlt_le, Rinv_0_lt_compat; exact P] |].
+  intros w. rewrite two_sum, two_update. simpl. repeat rewrite ?inner_add, ?inner_scale.
+  unfold k. replace (norm v / norm u * norm u * norm w * (norm v / norm u * norm u * norm w))
+    with (norm v * norm v * (norm w * norm w)) by (field; lra).
+  rewrite !norm_square. pose proof (cauchy_schwarz_squared v w). lra.
 Qed.
 
-Lemma two_kappa : u <> zero -> kappa_c strata <= kappa strata.
-Proof.
-  intros N. pose proof (norm_positive u N) as P.
-  rewrite two_kappa_c. unfold kappa. rewrite two_update, two_sum. simpl.
-  apply Rmult_le_compat_r; [apply Rlt_le, Rinv_0_lt_compat; exact P |].
-  (* 2 v is the difference of the two updates *)
-  pose proof (triangle (u +v v) (-1 *v (u -v v))) as T.
-  rewrite norm_scale, (Rabs_left (-1)) in T by lra.
-  replace (u +v v +v (-1 *v (u -v v))) with (2 *v v) in T by (vector_identity; ring).
-  rewrite norm_scale, Rabs_pos_eq in T by lra. lra.
-Qed.
-
-(** For these strata rho is eps ||v|| / ||g||: the two centred bounds agree and are the least. *)
-Lemma two_rho : u <> zero -> rho strata = eps * (norm v / norm u).
-Proof.
-  intros N. unfold rho. rewrite two_eta, two_LRE_inf, two_LRE_2, two_kappa_c2.
-  pose proof (two_kappa N) as K. rewrite two_kappa_c in *.
-  rewrite (Rmin_right (eps * kappa strata)) by (apply Rmult_le_compat_l; lra).
-  rewrite Rmin_left by lra. ring.
-Qed.
+Lemma two_rho : rho strata k k = eps * k.
+Proof. unfold rho. rewrite two_eta, two_LRE_inf, two_LRE_2, Rmin_left by lra. ring. Qed.
 
 (** T7s in any inner-product space. *)
 Theorem T7s_equality :
   u <> zero -> u +v (eps *v v) <> zero -> <| v, u +v (eps *v v) |> = 0 ->
-  e_len strata = eps *v v
-  /\ norm (e_len strata) = LRE_inf strata * kappa_c strata * norm (update strata)
-  /\ norm (e_len strata) = LRE_2 strata * kappa_c2 strata * norm (update strata)
-  /\ rho strata < 1
-  /\ cosine (clipped_update strata) (update strata) = sqrt (1 - rho strata * rho strata).
+  norm (e_len strata) = LRE_inf strata * k * norm (update strata)
+  /\ norm (e_len strata) = LRE_2 strata * k * norm (update strata)
+  /\ rho strata k k < 1
+  /\ cosine (clipped_update strata) (update strata) = sqrt (1 - rho strata k k * rho strata k k).
 Proof.
   intros Nu Nw O.
   pose proof (norm_positive u Nu) as Pu. pose proof (norm_positive _ Nw) as Pw.
-  rewrite two_e_len, two_LRE_inf, two_kappa_c, two_LRE_2, two_kappa_c2, two_update, norm_scale, Rabs_pos_eq by lra.
-  split; [reflexivity |]. split; [field; lra |]. split; [field; lra |].
+  rewrite two_e_len, two_LRE_inf, two_LRE_2, two_update, norm_scale, Rabs_pos_eq by lra. rewrite two_rho. unfold k.
+  split; [field; lra |]. split; [field; lra |].
   (* Pythagoras: g = (g + eps v) - eps v with orthogonal parts *)
   set (w := u +v (eps *v v)) in *.
   assert (<| u, w |> = norm w * norm w) as Huw.
@@ -152,7 +140,7 @@ Proof.
     rewrite !norm_square. rewrite E at 1 2.
     repeat rewrite ?inner_add, ?inner_add_r, ?inner_scale, ?inner_scale_r.
     rewrite (inner_comm V w v), O. ring. }
-  rewrite (two_rho Nu). rewrite two_clipped, cosine_scale by exact mean_positive. fold w.
+  rewrite two_clipped, cosine_scale by exact mean_positive. fold w.
   assert (1 - eps * (norm v / norm u) * (eps * (norm v / norm u)) = norm w / norm u * (norm w / norm u)) as Sq.
   { apply (Rmult_eq_reg_r (norm u * norm u)); [| nra]. field_simplify; nra. }
   split.
@@ -170,11 +158,14 @@ Definition R2 (x y : R) : Rn 2 := Vector.cons R x 1 (Vector.cons R y 0 (Vector.n
 Lemma inner_R2 (x y x' y' : R) : <| R2 x y, R2 x' y' |> = x * x' + y * y'.
 Proof. unfold R2, inner. simpl. unfold dot. simpl. ring. Qed.
 
+(** What T7 asks of the strata and of the two constants. *)
+Definition T7_hypotheses {V : InnerProductSpace} (strata : list (stratum V)) (k_inf k_2 : R) : Prop :=
+  admissible strata /\ update strata <> zero /\ bounds_inf strata k_inf /\ bounds_2 strata k_2.
+
 (** T7 is sharp for every rho, whatever the LRE: two strata of R^2 reach equality. *)
 Theorem T7_sharp_in_R2 (target eps : R) :
   0 <= target < 1 -> 0 < eps < 1 ->
-  exists strata : list (stratum (Rn 2)),
-    admissible strata /\ update strata <> zero /\ LRE_inf strata = eps /\ eta strata = 0 /\ rho strata = target
+  exists (strata : list (stratum (Rn 2))) k, T7_hypotheses strata k k /\ LRE_inf strata = eps /\ eta strata = 0 /\ rho strata k k = target
     /\ cosine (clipped_update strata) (update strata) = sqrt (1 - target * target).
 Proof.
   intros Ht He. set (h := sqrt (1 - target * target)).
@@ -196,130 +187,23 @@ Proof.
   { intros Z. assert (<| u +v (eps *v v), u |> = 0) as Q by (rewrite Z; apply inner_zero).
     rewrite inner_add, inner_scale in Q. unfold u, v in Q. rewrite !inner_R2 in Q.
     assert (1 - target * target = 0) as Q2 by (rewrite <- Q; field; lra). nra. }
-  exists (two_strata 1 eps u v).
-  destruct (T7s_equality 1 eps u v Rlt_0_1 He Nu Nw O) as (_ & _ & _ & _ & C).
-  rewrite (two_rho 1 eps u v Rlt_0_1 He Nu), U, W in C.
-  replace (eps * (target / eps / 1)) with target in C by (field; lra).
-  split; [apply two_admissible; lra |].
-  split; [rewrite two_update; exact Nu |].
-  split; [apply two_LRE_inf; lra |].
-  split; [apply two_eta; lra |].
-  split; [| exact C].
-  rewrite (two_rho 1 eps u v Rlt_0_1 He Nu), U, W. field. lra.
+  exists (two_strata 1 eps u v), (norm v / norm u).
+  destruct (T7s_equality 1 eps u v Rlt_0_1 He Nu Nw O) as (_ & _ & _ & C).
+  assert (rho (two_strata 1 eps u v) (norm v / norm u) (norm v / norm u) = target) as E
+    by (rewrite (two_rho 1 eps u v Rlt_0_1 He), U, W; field; lra).
+  rewrite E in C. unfold T7_hypotheses.
+  split; [split; [apply two_admissible; lra | split; [rewrite two_update; exact Nu |]] |].
+  - split; [apply two_bounds_inf | apply two_bounds_2]; assumption || lra.
+  - split; [apply two_LRE_inf; lra |]. split; [apply two_eta; lra |]. split; [exact E | exact C].
 Qed.
 
 (** No function of rho that is larger anywhere is a bound, already in R^2. *)
 Theorem T7_best_bound (bound : R -> R) :
-  (forall strata : list (stratum (Rn 2)),
-     admissible strata -> update strata <> zero -> rho strata < 1 ->
-     bound (rho strata) <= cosine (clipped_update strata) (update strata)) ->
+  (forall (strata : list (stratum (Rn 2))) k_inf k_2, T7_hypotheses strata k_inf k_2 -> rho strata k_inf k_2 < 1 ->
+     bound (rho strata k_inf k_2) <= cosine (clipped_update strata) (update strata)) ->
   forall x, 0 <= x < 1 -> bound x <= sqrt (1 - x * x).
 Proof.
   intros H x Hx.
-  destruct (T7_sharp_in_R2 x (1 / 2) Hx) as (strata & Ok & N & _ & _ & E & C); [lra |].
-  rewrite <- C, <- E. apply H; [exact Ok | exact N | lra].
-Qed.
-
-(** Controls, refuted: a better constant, by any factor below 1. *)
-Theorem T7_better_constant_is_false (factor : R) :
-  0 <= factor < 1 ->
-  ~ (forall strata : list (stratum (Rn 2)),
-       admissible strata -> update strata <> zero -> rho strata < 1 ->
-       sqrt (1 - (factor * rho strata) * (factor * rho strata))
-       <= cosine (clipped_update strata) (update strata)).
-Proof.
-  intros Hf H.
-  pose proof (T7_best_bound (fun x => sqrt (1 - factor * x * (factor * x))) H (1 / 2)) as B.
-  assert (sqrt (1 - factor * (1 / 2) * (factor * (1 / 2))) <= sqrt (1 - 1 / 2 * (1 / 2))) as B2 by (apply B; lra).
-  apply sqrt_le_0 in B2; nra.
-Qed.
-
-(** ... and LRE without kappa. *)
-Theorem T7_without_kappa_is_false :
-  ~ (forall strata : list (stratum (Rn 2)),
-       admissible strata -> update strata <> zero -> LRE_inf strata + eta strata < 1 ->
-       sqrt (1 - (LRE_inf strata + eta strata) * (LRE_inf strata + eta strata))
-       <= cosine (clipped_update strata) (update strata)).
-Proof.
-  intros H.
-  destruct (T7_sharp_in_R2 (1 / 2) (1 / 4)) as (strata & Ok & N & L & E & _ & C); [lra | lra |].
-  specialize (H strata Ok N). rewrite L, E, C in H.
-  assert (1 / 4 + 0 < 1) as Small by lra. specialize (H Small). apply sqrt_le_0 in H; lra.
-Qed.
-
-(** One stratum with an error inside it: delta = - x g. *)
-Definition one_stratum {V : InnerProductSpace} (x : R) (u : V) : list (stratum V) :=
-  [ {| p := 1; a := 1; g := u; clipped := (1 - x) *v u |} ].
-
-Lemma one_facts {V : InnerProductSpace} (x : R) (u : V) : 0 <= x -> u <> zero ->
-  let strata := one_stratum x u in
-  admissible strata /\ update strata <> zero /\ LRE_inf strata = 0 /\ rho strata = x
-  /\ clipped_update strata = (1 - x) *v update strata.
-Proof.
-  intros Hx Nu strata. pose proof (norm_positive u Nu) as P.
-  assert (update strata = u) as Hu by (unfold update; simpl; vector_identity; ring).
-  assert (forall s, In s strata -> r strata s = 0) as Hr.
-  { intros s [<- | []]. unfold r, a_bar. simpl. field. }
-  assert (admissible strata) as Ok.
-  { repeat split; simpl; try lra; intros s [<- | []]; simpl; lra. }
-  assert (LRE_inf strata = 0) as L.
-  { destruct (LRE_inf_attained strata Ok) as (s & I & _ & E). rewrite E, (Hr s I). apply Rabs_R0. }
-  assert (LRE_2 strata = 0) as L2.
-  { unfold LRE_2. rewrite (sum_ext _ (fun _ => 0 * 0)), sum_scale; [rewrite Rmult_0_l; apply sqrt_0 |].
-    intros s I. rewrite (Hr s I). ring. }
-  assert (forall s, In s strata -> norm (delta s) = x * norm u) as D.
-  { intros s [<- | []]. transitivity (norm (- x *v u)).
-    - f_equal. unfold delta. simpl. destruct Req_EM_T; [lra |]. vector_identity. field.
-    - rewrite norm_scale, Rabs_Ropp, Rabs_pos_eq by exact Hx. reflexivity. }
-  assert (eta strata = x) as E.
-  { unfold eta. rewrite Hu. unfold a_bar. simpl. rewrite D by (left; reflexivity). field. lra. }
-  split; [exact Ok |].
-  split; [rewrite Hu; exact Nu |].
-  split; [exact L |].
-  split; [unfold rho; rewrite L, L2, E, !Rmult_0_l, !(Rmin_left 0 0) by lra; ring |].
-  rewrite Hu. unfold clipped_update. simpl. vector_identity. ring.
-Qed.
-
-Lemma R2_nonzero : R2 1 0 <> zero.
-Proof.
-  intros Z. assert (<| R2 1 0, R2 1 0 |> = 0) as Q by (rewrite Z; apply inner_zero).
-  rewrite inner_R2 in Q. lra.
-Qed.
-
-(** ... and eta left out. *)
-Theorem T7_without_eta_is_false :
-  ~ (forall strata : list (stratum (Rn 2)),
-       admissible strata -> update strata <> zero ->
-       LRE_inf strata * kappa strata < 1 ->
-       sqrt (1 - (LRE_inf strata * kappa strata) * (LRE_inf strata * kappa strata))
-       <= cosine (clipped_update strata) (update strata)).
-Proof.
-  intros H. destruct (one_facts 2 (R2 1 0)) as (Ok & N & L & _ & C); [lra | exact R2_nonzero |].
-  specialize (H _ Ok N). rewrite L, Rmult_0_l in H. assert (0 < 1) as S by lra. specialize (H S).
-  rewrite C in H. replace (1 - 0 * 0) with 1 in H by ring. rewrite sqrt_1 in H.
-  pose proof (norm_positive _ N) as P.
-  unfold cosine in H. rewrite inner_scale, norm_scale, <- norm_square in H.
-  rewrite Rabs_left in H by lra.
-  replace ((1 - 2) * _ / _) with (-1) in H by (field; lra). lra.
-Qed.
-
-(** Beyond rho = 1 nothing is promised: the clipped update may point the other way. *)
-Theorem T7_nothing_beyond_one (x : R) : 1 < x ->
-  exists strata : list (stratum (Rn 2)),
-    admissible strata /\ update strata <> zero /\ rho strata = x
-    /\ cosine (clipped_update strata) (update strata) = -1.
-Proof.
-  intros Hx. destruct (one_facts x (R2 1 0)) as (Ok & N & _ & E & C); [lra | exact R2_nonzero |].
-  exists (one_stratum x (R2 1 0)). repeat (split; [assumption |]).
-  rewrite C. pose proof (norm_positive _ N) as P.
-  unfold cosine. rewrite inner_scale, norm_scale, <- norm_square, Rabs_left by lra. field. lra.
-Qed.
-
-(** At rho = 1 itself the clipped update may vanish. *)
-Theorem T7_nothing_at_one :
-  exists strata : list (stratum (Rn 2)),
-    admissible strata /\ update strata <> zero /\ rho strata = 1 /\ clipped_update strata = zero.
-Proof.
-  destruct (one_facts 1 (R2 1 0)) as (Ok & N & _ & E & C); [lra | exact R2_nonzero |].
-  exists (one_stratum 1 (R2 1 0)). repeat (split; [assumption |]). rewrite C. vector_identity. ring.
+  destruct (T7_sharp_in_R2 x (1 / 2) Hx) as (strata & k & Ok & _ & _ & E & C); [lra |].
+  rewrite <- C, <- E. apply H; [exact Ok | lra].
 Qed.

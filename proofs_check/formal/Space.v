@@ -80,13 +80,9 @@ Definition Rn (n : nat) : InnerProductSpace := {|
   inner_comm := dot_comm n; inner_add := dot_plus n; inner_scale := dot_times n;
   inner_nonneg := dot_nonneg n; inner_definite := dot_definite n |}.
 
-(** T7 for vectors of n real numbers: the cosine lemma, and the clipped update of finitely many strata. *)
-Theorem T7_cosine_Rn (n : nat) (g e : Rn n) (rho : R) :
-  0 <= rho < 1 -> g <> zeros n -> norm e <= rho * norm g ->
-  sqrt (1 - rho * rho) <= cosine (g +v e) g /\ (1 - rho) / (1 + rho) <= cosine (g +v e) g.
-Proof. intros H1 H2 H3. exact (proj2 (T7_cosine_quotient (V := Rn n) g e rho H1 H2 H3)). Qed.
-
-Theorem T7_finite_strata_Rn (n : nat) (strata : list (stratum (Rn n))) :
-  admissible strata -> update strata <> zeros n -> rho strata < 1 ->
-  sqrt (1 - rho strata * rho strata) <= cosine (clipped_update strata) (update strata).
-Proof. intros H1 H2 H3. exact (proj1 (proj2 (T7_finite_strata (V := Rn n) strata H1 H2 H3))). Qed.
+(** T7 for vectors of n real numbers. *)
+Theorem T7_finite_strata_Rn (n : nat) (strata : list (stratum (Rn n))) (k_inf k_2 : R) :
+  admissible strata -> update strata <> zeros n -> bounds_inf strata k_inf -> bounds_2 strata k_2 ->
+  rho strata k_inf k_2 < 1 ->
+  sqrt (1 - rho strata k_inf k_2 * rho strata k_inf k_2) <= cosine (clipped_update strata) (update strata).
+Proof. intros H1 H2 H3 H4 H5. exact (proj1 (proj2 (T7_finite_strata (V := Rn n) strata H1 H2 k_inf k_2 H3 H4 H5))). Qed.

@@ -46,12 +46,18 @@ Definition LRE_inf : R := fold_right (fun s m => if Rlt_dec 0 (p s) then Rmax (R
 Definition LRE_1 : R := sum (fun s => p s * Rabs (r s)) strata.
 Definition LRE_2 : R := sqrt (sum (fun s => p s * (r s * r s)) strata).
 
-Definition kappa : R := sum (fun s => p s * norm (g s)) strata / norm update.
-Definition kappa_c : R := sum (fun s => p s * norm (g s -v update)) strata / norm update.
-Definition kappa_c2 : R := sqrt (sum (fun s => p s * (norm (g s -v update) * norm (g s -v update))) strata) / norm update.
+(** The two constants of T7 are the least [k] that bound, in every direction [u], the mean distance of <g_l, u> from some
+    number, and the spread of <g_l, u>: the largest eigenvalue of the covariance of the g_l is the square of the second
+    one times the square of the norm of the update. *)
+Definition bounds_inf (k : R) : Prop :=
+  forall u : V, exists tau, sum (fun s => p s * Rabs (<| g s, u |> - tau)) strata <= k * norm update * norm u.
+Definition bounds_2 (k : R) : Prop :=
+  0 <= k /\ forall u : V,
+  sum (fun s => p s * (<| g s -v update, u |> * <| g s -v update, u |>)) strata
+  <= k * norm update * norm u * (k * norm update * norm u).
 Definition eta : R := sum (fun s => p s * (a s / a_bar) * norm (delta s)) strata / norm update.
 
-Definition rho : R := Rmin (Rmin (LRE_inf * kappa) (LRE_inf * kappa_c)) (LRE_2 * kappa_c2) + eta.
+Definition rho (k_inf k_2 : R) : R := Rmin (LRE_inf * k_inf) (LRE_2 * k_2) + eta.
 End Definitions.
 
 Section Theorems.
@@ -143,50 +149,76 @@ Proof.
   destruct (H strata) as [H1 | (H1 & _)]; [exact H1 | exfalso; exact (H1 s0 I0 P0)].
 Qed.
 
-(** A weighted sum of vectors with relative acceptances as factors. *)
-Lemma weighted_norm (x : stratum V -> V) :
-  norm (vsum (fun s => (p s * r strata s) *v x s) strata)
-  <= sum (fun s => p s * (Rabs (r strata s) * norm (x s))) strata.
+(** The length error in a direction, with any number taken off <g_l, u>, because the relative acceptances average to 0. *)
+Lemma e_len_along (u : V) (tau : R) :
+  <| e_len strata, u |> = sum (fun s => p s * (r strata s * (<| g s, u |> - tau))) strata.
 Proof.
-  eapply Rle_trans; [apply norm_vsum |]. apply sum_le. intros s I.
-  rewrite norm_scale, Rabs_mult, (Rabs_pos_eq (p s)) by auto. lra.
+  rewrite T8_e_len_plain, inner_vsum.
+  rewrite (sum_ext (fun s => p s * (r strata s * (<| g s, u |> - tau)))
+             (fun s => <| (p s * r strata s) *v g s, u |> + - tau * (p s * r strata s))).
+  - rewrite sum_plus, sum_scale, mean_r. ring.
+  - intros s _. rewrite inner_scale. ring.
 Qed.
-
-Lemma weighted_norm_inf (x : stratum V -> V) :
-  norm (vsum (fun s => (p s * r strata s) *v x s) strata)
-  <= LRE_inf strata * sum (fun s => p s * norm (x s)) strata.
-Proof.
-  eapply Rle_trans; [apply weighted_norm |]. rewrite <- sum_scale. apply sum_le. intros s I.
-  pose proof (norm_nonneg (x s)).
-  destruct (Rle_lt_or_eq_dec _ _ (p_nonneg s I)) as [P | <-]; [| lra].
-  pose proof (LRE_inf_bounds s I P).
-  assert (Rabs (r strata s) * norm (x s) <= LRE_inf strata * norm (x s)) by nra. nra.
-Qed.
-
-Lemma weighted_norm_2 (x : stratum V -> V) :
-  norm (vsum (fun s => (p s * r strata s) *v x s) strata)
-  <= LRE_2 strata * sqrt (sum (fun s => p s * (norm (x s) * norm (x s))) strata).
-Proof. unfold LRE_2. apply norm_weighted. exact p_nonneg. Qed.
 
 Hypothesis update_nonzero : update strata <> zero.
 
-(** The three bounds of the length error. *)
-Theorem T7_e_len_kappa : norm (e_len strata) <= LRE_inf strata * kappa strata * norm (update strata).
+(** The two bounds of the length error. *)
+Theorem T7_e_len_inf (k : R) : bounds_inf strata k -> norm (e_len strata) <= LRE_inf strata * k * norm (update strata).
 Proof.
-  pose proof (norm_positive _ update_nonzero). rewrite T8_e_len_plain.
-  eapply Rle_trans; [apply weighted_norm_inf |]. unfold kappa. right. field. lra.
+  intros B. set (e := e_len strata). pose proof (norm_positive _ update_nonzero) as N.
+  pose proof (norm_nonneg e) as E. pose proof LRE_inf_nonneg as L.
+  destruct (B e) as (tau & H).
+  assert (norm e * norm e <= LRE_inf strata * (k * norm (update strata) * norm e)) as S.
+  { rewrite norm_square. unfold e at 1. rewrite (e_len_along e tau).
+    apply (Rle_trans _ (LRE_inf strata * sum (fun s => p s * Rabs (<| g s, e |> - tau)) strata));
+      [| apply Rmult_le_compat_l; assumption].
+    rewrite <- sum_scale. apply sum_le. intros s I.
+    destruct (Rle_lt_or_eq_dec _ _ (p_nonneg s I)) as [P | <-]; [| lra].
+    pose proof (LRE_inf_bounds s I P) as R0. pose proof (Rle_abs (r strata s * (<| g s, e |> - tau))) as A.
+    rewrite Rabs_mult in A. pose proof (Rabs_pos (<| g s, e |> - tau)).
+    assert (Rabs (r strata s) * Rabs (<| g s, e |> - tau) <= LRE_inf strata * Rabs (<| g s, e |> - tau)) by nra. nra. }
+  destruct (Rle_lt_or_eq_dec _ _ E) as [P | Z]; [apply (Rmult_le_reg_r (norm e)); [exact P |]; lra |].
+  rewrite <- Z. destruct (B (update strata)) as (t & K).
+  assert (0 <= sum (fun s => p s * Rabs (<| g s, update strata |> - t)) strata)
+    by (apply sum_nonneg; intros; apply Rmult_le_pos; [auto | apply Rabs_pos]).
+  assert (0 <= k) by (apply (Rmult_le_reg_r (norm (update strata) * norm (update strata))); nra).
+  apply Rmult_le_pos; [apply Rmult_le_pos |]; lra.
 Qed.
 
-Theorem T7_e_len_kappa_c : norm (e_len strata) <= LRE_inf strata * kappa_c strata * norm (update strata).
+Lemma LRE_2_square : LRE_2 strata * LRE_2 strata = sum (fun s => p s * (r strata s * r strata s)) strata.
 Proof.
-  pose proof (norm_positive _ update_nonzero). unfold e_len.
-  eapply Rle_trans; [apply weighted_norm_inf |]. unfold kappa_c. right. field. lra.
+  apply sqrt_sqrt, sum_nonneg. intros s I. apply Rmult_le_pos; [auto | apply Rle_0_sqr].
 Qed.
 
-Theorem T7_e_len_kappa_c2 : norm (e_len strata) <= LRE_2 strata * kappa_c2 strata * norm (update strata).
+Theorem T7_e_len_2 (k : R) : bounds_2 strata k -> norm (e_len strata) <= LRE_2 strata * k * norm (update strata).
 Proof.
-  pose proof (norm_positive _ update_nonzero). unfold e_len.
-  eapply Rle_trans; [apply weighted_norm_2 |]. unfold kappa_c2. right. field. lra.
+  intros (K & B). set (e := e_len strata). pose proof (norm_nonneg (update strata)) as N.
+  pose proof (norm_nonneg e) as E. assert (0 <= LRE_2 strata) as L by apply sqrt_pos.
+  set (bound := k * norm (update strata) * norm e).
+  assert (0 <= bound) as Q by (unfold bound; repeat apply Rmult_le_pos; assumption).
+  assert (norm e * norm e <= LRE_2 strata * bound) as S.
+  { apply Rsqr_incr_0_var; [| apply Rmult_le_pos; assumption]. unfold Rsqr.
+    rewrite !norm_square. unfold e at 1 3. rewrite !(e_len_along e <| update strata, e |>).
+    rewrite !(sum_ext (fun s => p s * (r strata s * (<| g s, e |> - <| update strata, e |>)))
+      (fun s => p s * (r strata s * <| g s -v update strata, e |>)))
+      by (intros; rewrite inner_add, inner_scale; ring).
+    eapply Rle_trans; [apply (weighted_cauchy_schwarz p (r strata)); exact p_nonneg |].
+    rewrite <- LRE_2_square. pose proof (B e) as C. fold bound in C.
+    replace (LRE_2 strata * bound * (LRE_2 strata * bound)) with (LRE_2 strata * LRE_2 strata * (bound * bound)) by ring.
+    apply Rmult_le_compat_l; [nra | exact C]. }
+  destruct (Rle_lt_or_eq_dec _ _ E) as [P | Z].
+  - apply (Rmult_le_reg_r (norm e)); [exact P |]. unfold bound in S. lra.
+  - rewrite <- Z. repeat apply Rmult_le_pos; assumption.
+Qed.
+
+(** One centre [c] for all directions gives a first constant: the page's last bound. *)
+Theorem T7_one_centre (c : V) : bounds_inf strata (sum (fun s => p s * norm (g s -v c)) strata / norm (update strata)).
+Proof.
+  intros u. exists <| c, u |>. pose proof (norm_positive _ update_nonzero).
+  replace (_ / _ * _ * norm u) with (norm u * sum (fun s => p s * norm (g s -v c)) strata) by (field; lra).
+  rewrite <- sum_scale. apply sum_le. intros s I. pose proof (cauchy_schwarz (g s -v c) u) as C.
+  rewrite inner_add, inner_scale in C. replace (<| g s, u |> - <| c, u |>) with (<| g s, u |> + -1 * <| c, u |>) by ring.
+  pose proof (p_nonneg s I). nra.
 Qed.
 
 Theorem T7_e_in_eta : norm (e_in strata) <= eta strata * norm (update strata).
@@ -199,40 +231,113 @@ Proof.
   apply ok; exact I.
 Qed.
 
-Lemma rho_nonneg : 0 <= rho strata.
-Proof.
-  pose proof (norm_positive _ update_nonzero) as N.
-  pose proof (norm_nonneg (e_len strata)) as E.
-  assert (forall x, norm (e_len strata) <= x * norm (update strata) -> 0 <= x) as Pos by (intros; nra).
-  pose proof (Pos _ T7_e_len_kappa). pose proof (Pos _ T7_e_len_kappa_c). pose proof (Pos _ T7_e_len_kappa_c2).
-  assert (0 <= eta strata) by (pose proof T7_e_in_eta; pose proof (norm_nonneg (e_in strata)); nra).
-  unfold rho. apply Rplus_le_le_0_compat; [| assumption]. repeat apply Rmin_glb; assumption.
-Qed.
+Variables k_inf k_2 : R.
+Hypothesis first : bounds_inf strata k_inf.
+Hypothesis second : bounds_2 strata k_2.
 
 (** The error of the clipped update, both parts together. *)
-Theorem T7_error_bound :
-  norm (e_len strata +v e_in strata) <= rho strata * norm (update strata).
+Theorem T7_error_bound : norm (e_len strata +v e_in strata) <= rho strata k_inf k_2 * norm (update strata).
 Proof.
-  pose proof (norm_positive _ update_nonzero) as N.
   eapply Rle_trans; [apply triangle |]. unfold rho. rewrite Rmult_plus_distr_r.
   apply Rplus_le_compat; [| apply T7_e_in_eta].
-  pose proof T7_e_len_kappa. pose proof T7_e_len_kappa_c. pose proof T7_e_len_kappa_c2.
-  unfold Rmin. repeat destruct Rle_dec; assumption.
+  pose proof (T7_e_len_inf k_inf first). pose proof (T7_e_len_2 k_2 second).
+  unfold Rmin. destruct Rle_dec; assumption.
 Qed.
 
 (** T7 for finite strata: the cosine of the clipped update itself. *)
 Theorem T7_finite_strata :
-  rho strata < 1 ->
+  rho strata k_inf k_2 < 1 ->
   clipped_update strata <> zero
-  /\ sqrt (1 - rho strata * rho strata) <= cosine (clipped_update strata) (update strata)
-  /\ (1 - rho strata) / (1 + rho strata) <= cosine (clipped_update strata) (update strata).
+  /\ sqrt (1 - rho strata k_inf k_2 * rho strata k_inf k_2) <= cosine (clipped_update strata) (update strata)
+  /\ (1 - rho strata k_inf k_2) / (1 + rho strata k_inf k_2) <= cosine (clipped_update strata) (update strata).
 Proof.
-  intros Hr.
-  destruct (T7_cosine_quotient (update strata) (e_len strata +v e_in strata) (rho strata))
-    as (N & C1 & C2); [split; [apply rho_nonneg | exact Hr] | exact update_nonzero | exact T7_error_bound |].
+  intros Hr. pose proof (norm_positive _ update_nonzero) as Pn.
+  assert (0 <= rho strata k_inf k_2) as Pr.
+  { pose proof T7_error_bound. pose proof (norm_nonneg (e_len strata +v e_in strata)). nra. }
+  destruct (T7_cosine_quotient (update strata) (e_len strata +v e_in strata) (rho strata k_inf k_2))
+    as (N & C1 & C2); [split; [exact Pr | exact Hr] | exact update_nonzero | exact T7_error_bound |].
   rewrite add_assoc, <- T8_identity in N, C1, C2.
   rewrite cosine_scale in C1, C2 by (apply Rinv_0_lt_compat; exact a_bar_positive).
   repeat split; try assumption.
   intros Z. apply N. rewrite Z. vector_identity. ring.
 Qed.
 End Theorems.
+
+(** The same strata with other rates of acceptance, and nothing lost inside them. *)
+Definition with_rates {V : InnerProductSpace} (rate : stratum V -> R) (strata : list (stratum V)) : list (stratum V) :=
+  map (fun s => {| p := p s; a := rate s; g := g s; clipped := rate s *v g s |}) strata.
+
+(** T7's constants are the least: for small x there are rates of acceptance that reach them in any direction [u]. *)
+Section Attained.
+Context {V : InnerProductSpace}.
+Variables (strata : list (stratum V)) (u : V) (x : R) (t : stratum V -> R).
+Hypothesis shares : forall s, In s strata -> 0 <= p s.
+Hypothesis total : sum p strata = 1.
+Hypothesis balanced : sum (fun s => p s * t s) strata = 0.
+Hypothesis small : forall s, In s strata -> 0 <= 1 + x * t s.
+Let rated := with_rates (fun s => 1 + x * t s) strata.
+
+Lemma rated_a_bar : a_bar rated = 1.
+Proof.
+  unfold a_bar, rated, with_rates. rewrite sum_map. simpl.
+  rewrite (sum_ext _ (fun s => p s + x * (p s * t s))) by (intros; ring). rewrite sum_plus, sum_scale, balanced, total. ring.
+Qed.
+
+Lemma rated_admissible : admissible rated.
+Proof.
+  unfold admissible. fold (a_bar rated). rewrite rated_a_bar. unfold rated, with_rates. rewrite sum_map. simpl.
+  repeat split; [| exact total | | lra |]; intros s I; apply in_map_iff in I; destruct I as (s0 & <- & I0); simpl; auto.
+  intros ->. vector_identity. ring.
+Qed.
+
+Lemma rated_update : update rated = update strata.
+Proof. unfold update, rated, with_rates. rewrite vsum_map. reflexivity. Qed.
+
+Lemma rated_e_len : <| e_len rated, u |> = x * sum (fun s => p s * (t s * <| g s, u |>)) strata.
+Proof.
+  rewrite (e_len_along rated rated_admissible u 0). unfold r. rewrite rated_a_bar.
+  unfold rated, with_rates. rewrite sum_map, <- sum_scale. apply sum_ext. intros s _. simpl. field.
+Qed.
+
+(** If [t] is <g_l - g, u> over its standard deviation, LRE_2 is x and the length error x times that deviation. *)
+Theorem T7_kappa_2_attained (spread : R) :
+  0 <= x -> 0 < spread -> (forall s, t s = <| g s -v update strata, u |> / spread) ->
+  sum (fun s => p s * (<| g s -v update strata, u |> * <| g s -v update strata, u |>)) strata = spread * spread ->
+  admissible rated /\ update rated = update strata /\ LRE_2 rated = x
+  /\ x * spread <= norm (e_len rated) * norm u.
+Proof.
+  intros Hx Hs T Q. split; [exact rated_admissible |]. split; [exact rated_update |].
+  assert (sum (fun s => p s * (t s * t s)) strata = 1) as One.
+  { rewrite (sum_ext _ (fun s => / (spread * spread) * (p s * (<| g s -v update strata, u |> * <| g s -v update strata, u |>))))
+      by (intros; rewrite T; field; lra). rewrite sum_scale, Q. field. lra. }
+  split.
+  - unfold LRE_2, r. rewrite rated_a_bar. unfold rated, with_rates. rewrite sum_map. simpl.
+    rewrite (sum_ext _ (fun s => x * x * (p s * (t s * t s)))) by (intros; field).
+    rewrite sum_scale, One, Rmult_1_r. apply sqrt_square. exact Hx.
+  - apply (Rle_trans _ <| e_len rated, u |>); [| eapply Rle_trans; [apply Rle_abs | apply cauchy_schwarz]].
+    rewrite rated_e_len. apply Rmult_le_compat_l; [exact Hx |]. right.
+    rewrite (sum_ext _ (fun s => spread * (p s * (t s * t s)) + <| update strata, u |> * (p s * t s))).
+    + rewrite sum_plus, !sum_scale, One, balanced. ring.
+    + intros s _. assert (<| g s, u |> = spread * t s + <| update strata, u |>) as ->; [| ring].
+      rewrite T, inner_add, inner_scale. field. lra.
+Qed.
+
+(** If [t] is the sign of <g_l, u> - tau, LRE_inf is at most x and the length error x times the mean of |<g_l, u> - tau|;
+    [balanced] says that tau is a median, with a number in [-1, 1] as the sign of 0. *)
+Theorem T7_kappa_inf_attained (tau : R) :
+  0 <= x -> (forall s, Rabs (t s) <= 1) -> (forall s, t s * (<| g s, u |> - tau) = Rabs (<| g s, u |> - tau)) ->
+  admissible rated /\ update rated = update strata /\ LRE_inf rated <= x
+  /\ x * sum (fun s => p s * Rabs (<| g s, u |> - tau)) strata <= norm (e_len rated) * norm u.
+Proof.
+  intros Hx T S. split; [exact rated_admissible |]. split; [exact rated_update |]. split.
+  - destruct (LRE_inf_attained rated rated_admissible) as (s & I & _ & E). rewrite E. unfold r. rewrite rated_a_bar.
+    unfold rated, with_rates in I. apply in_map_iff in I. destruct I as (s0 & <- & _). simpl.
+    replace ((1 + x * t s0) / 1 - 1) with (x * t s0) by field.
+    rewrite Rabs_mult, (Rabs_pos_eq x) by exact Hx. pose proof (T s0). nra.
+  - apply (Rle_trans _ <| e_len rated, u |>); [| eapply Rle_trans; [apply Rle_abs | apply cauchy_schwarz]].
+    rewrite rated_e_len. apply Rmult_le_compat_l; [exact Hx |]. right.
+    rewrite (sum_ext (fun s => p s * (t s * <| g s, u |>))
+               (fun s => p s * Rabs (<| g s, u |> - tau) + tau * (p s * t s))) by (intros; rewrite <- S; ring).
+    rewrite sum_plus, sum_scale, balanced. ring.
+Qed.
+End Attained.

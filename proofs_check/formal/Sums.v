@@ -45,16 +45,10 @@ Proof.
   assert (0 <= sum f l) by auto. lra.
 Qed.
 
-(** A sum of terms that are not negative is zero only if every term is. *)
-Lemma sum_zero (f : A -> R) (l : list A) :
-  (forall s, In s l -> 0 <= f s) -> sum f l = 0 -> forall s, In s l -> f s = 0.
-Proof.
-  induction l as [| t l IH]; simpl; intros H Z s; [tauto |].
-  pose proof (H t (or_introl eq_refl)).
-  assert (0 <= sum f l) by (apply sum_nonneg; auto).
-  intros [<- | I]; [lra |]. apply IH; auto; lra.
-Qed.
 End Sums.
+
+Lemma sum_map {A B : Type} (h : A -> B) (f : B -> R) (l : list A) : sum f (map h l) = sum (fun s => f (h s)) l.
+Proof. induction l as [| s l IH]; simpl; [| rewrite IH]; reflexivity. Qed.
 
 (** A parabola [a - 2 b t + c t^2] that is nowhere negative has no positive discriminant. *)
 Lemma discriminant (a b c : R) :

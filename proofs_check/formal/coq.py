@@ -1,8 +1,8 @@
-"""Find Coq, or fetch it without root, and run its compiler.
+"""Compile the Coq scripts of this folder with the coqc that is on the PATH, and let Coq print what they prove.
 
-Coq is searched for on the PATH, then in the cache folder (FSPO_CACHE, default ~/.cache/fspo). If it is in neither, on
-Debian and its derivatives the packages are downloaded by apt-get, which checks them against the signed package
-lists, and unpacked into the cache; nothing is installed and no root is needed. FSPO_NO_DOWNLOAD=1 forbids that.
+What Coq prints, the statement of each theorem, all definitions and the axioms on which all rest, is kept in
+``statements.txt``. A review sees there what is proved: a change of a statement must change that file, which
+``python -m proofs_check.formal.coq`` writes.
 """
 
 from __future__ import annotations
@@ -11,252 +11,127 @@ import os
 import re
 import shutil
 import subprocess
-import sys
-import tarfile
 import tempfile
-import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
-from filelock import FileLock, Timeout
+from filelock import FileLock
 
-from fspo.base.errors import UserError
-from fspo.base.files import cache_folder, remove_parts, whole_folder
+from fspo.base.files import cache_folder, digest, write_text
 from fspo.base.processes import end_with_parent
 
-PACKAGES = ("coq", "libcoq-stdlib", "libcoq-core-ocaml", "libzarith-ocaml", "libfindlib-ocaml", "libgmp10")
-NO_DOWNLOAD = "FSPO_NO_DOWNLOAD"
-FETCH_SECONDS = 900.0
-"""Most seconds that download and unpacking may take together."""
-COMPILE_SECONDS = 120.0
-"""Most seconds that coqc may take for one script; the slowest script needs two seconds."""
-_PROGRAMS = ("usr/bin/coqc", "usr/bin/coqchk")
-_LIBRARIES = (".vo", ".cmxs", ".so", "/META")
+SCRIPTS = Path(__file__).parent
+PRINTED = SCRIPTS / "statements.txt"
+"""What Coq printed when the statements were last reviewed."""
+DEFINITIONS, AXIOMS = "definitions", "axioms"
+"""Names under which all definitions, and the axioms of all theorems, stand among the printed statements."""
+SECONDS = 300.0
+"""Most seconds that coqc may take for one script; the slowest needs a few."""
+_MARK = "== "
+_DEFINED = re.compile(r"^(?:Definition|Fixpoint|Record) (\w+)", re.M)
+_PROVED = re.compile(r"^(?:Theorem|Lemma) (T\d\w*|LRE_\w+)", re.M)
 
 
 class CoqMissing(Exception):
-    """Raised if Coq is neither installed nor can be downloaded; the message says why."""
+    """Raised if there is no coqc on the PATH."""
 
 
-@dataclass(frozen=True)
-class Coq:
-    """A Coq installation that works.
-
-    Attributes
-    ----------
-    program : str
-        Path of coqc.
-    version : str
-        Such as "8.16.1".
-    root : Path or None
-        Folder of the unpacked packages; None for an installed Coq.
-    """
-
-    program: str
-    version: str
-    root: Path | None
+class CoqRefused(Exception):
+    """Raised if coqc does not accept a script; the message holds its first error."""
 
 
-@dataclass(frozen=True)
-class Compilation:
-    """The result of compiling one script with coqc.
-
-    ``ok`` means exit status 0; ``ended`` is False if coqc was killed.
-    """
-
-    ok: bool
-    output: str
-    errors: str
-    ended: bool = True
-
-    @property
-    def first_error(self) -> str:
-        """Return Coq's first error with its place, on one line."""
-        return " ".join(self.errors.split())[:300] or "coqc failed without a message"
-
-    @property
-    def error_line(self) -> int | None:
-        """Return the line of the first error in the script, counted from 1."""
-        found = re.search(r'File "[^"]*", line (\d+), characters [^\n]*\nError', self.errors)
-        return int(found[1]) if found else None
+def scripts(folder: Path = SCRIPTS) -> Mapping[str, str]:
+    """Return the text of every Coq script by name, each after those that it imports."""
+    texts = {path.stem: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.v"))}
+    needs = {name: re.findall(r"From FSPO Require Import ([^.]*)\.", text) for name, text in texts.items()}
+    order = TopologicalSorter({name: " ".join(found).split() for name, found in needs.items()})
+    return {name: texts[name] for name in order.static_order()}
 
 
-def run_coqc(
-    coq: Coq, folder: Path, name: str, library: Path | None = None, seconds: float = COMPILE_SECONDS
-) -> Compilation:
-    """Compile ``folder/name.v`` with coqc. The script can import the compiled scripts of the folder ``library``
-    (default: ``folder``) under the name FSPO.
-    """
-    command = [coq.program, "-q", "-Q", str(library or folder), "FSPO", f"{name}.v"]
-    try:
-        done = subprocess.run(
-            command,
-            cwd=folder,
-            env=_environment(coq, folder),
-            capture_output=True,
-            text=True,
-            timeout=seconds,
-            preexec_fn=end_with_parent,
-        )
-    except subprocess.TimeoutExpired:
-        return Compilation(False, "", f"coqc did not finish {name}.v within {seconds:g} s", ended=False)
-    except OSError as error:
-        return Compilation(False, "", f"coqc did not start: {error}", ended=False)
-    # A signal from outside ended coqc, for example because memory ran out: nothing is known about the script.
-    if done.returncode < 0:
-        return Compilation(False, "", f"coqc was ended by signal {-done.returncode} in {name}.v", ended=False)
-    return Compilation(done.returncode == 0, done.stdout, done.stderr)
+def theorems(texts: Mapping[str, str]) -> list[str]:
+    """Return the names of the theorems of all scripts: those that start with the id of a statement, or with LRE."""
+    return [name for text in texts.values() for name in _PROVED.findall(text)]
 
 
-def find_coq() -> Coq:
-    """Return the Coq that is on the PATH or in the cache. If Coq is in neither, download it into the cache.
+def printed(folder: Path = SCRIPTS) -> dict[str, str]:
+    """Return what Coq prints of each theorem of the scripts, by name, and under `AXIOMS` the axioms on which they rest.
+
+    The answer is stored in the cache by the scripts' text and Coq's version.
 
     Raises
     ------
     CoqMissing
-        If there is no Coq and it cannot be fetched; the message says why.
+        If there is no coqc on the PATH.
+    CoqRefused
+        If coqc does not accept a script.
     """
-    installed = shutil.which("coqc")
-    if installed:
-        return Coq(installed, _version(installed, None), None)
-    asked = time.time()
-    home = cache_folder() / "coq"
-    found = _in_cache(home)
-    if found:
-        return found
-    if os.environ.get(NO_DOWNLOAD, "0") not in ("", "0"):
-        raise CoqMissing(f"no coqc on the PATH, none in {home}, and {NO_DOWNLOAD} forbids to fetch it")
-    for tool in ("apt-get", "dpkg-deb"):
-        if shutil.which(tool) is None:
-            raise CoqMissing(f"no coqc on the PATH, and without {tool} it cannot be fetched: install Coq 8.16 or later")
-    try:
-        home.mkdir(parents=True, exist_ok=True)
-        with FileLock(home / "fetch.lock", timeout=FETCH_SECONDS):
-            found = _in_cache(home)
-            if found:
-                return found
-            # While this process waited for the lock, another process tried the same download and failed.
-            failed = home / "fetch.failed"
-            if failed.is_file() and failed.stat().st_mtime >= asked:
-                raise CoqMissing(failed.read_text(encoding="utf-8"))
-            try:
-                return _fetch(home)
-            except CoqMissing as error:
-                failed.write_text(str(error), encoding="utf-8")
-                raise
-    except Timeout:
-        raise CoqMissing(f"another process has been fetching Coq for more than {FETCH_SECONDS:g} s") from None
-    except (OSError, tarfile.TarError, UserError) as error:
-        raise CoqMissing(f"Coq could not be unpacked into {home}: {error}") from error
+    program = shutil.which("coqc")
+    if program is None:
+        raise CoqMissing("install coq (Debian, Ubuntu: apt-get install coq), so that coqc is on the PATH")
+    return blocks(_printed(program, tuple(scripts(folder).items())))
 
 
-def _in_cache(home: Path) -> Coq | None:
-    for root in sorted(home.glob("debian-*"), reverse=True):
-        program = root / "usr/bin/coqc"
-        if program.is_file():
-            return Coq(str(program), _version(str(program), root), root)
-    return None
+@cache
+def _printed(program: str, texts: tuple[tuple[str, str], ...]) -> str:
+    version = _run([program, "--print-version"], SCRIPTS)
+    asked = {**dict(texts), "Ask": _questions(dict(texts))}
+    kept = cache_folder() / "coq" / f"{digest(repr((version, asked)))}.txt"
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{kept}.lock"):
+        if not kept.is_file():
+            write_text(kept, _answer(program, asked))
+        return kept.read_text(encoding="utf-8")
 
 
-def _version(program: str, root: Path | None) -> str:
+def _questions(texts: Mapping[str, str]) -> str:
+    names = theorems(texts)
+    lines = [f"From FSPO Require Import {' '.join(texts)}.", "From Coq Require Import List Reals."]
+    lines += ["Open Scope R_scope.", "Set Printing Width 116.", "Set Printing Depth 1000."]
+    for name in names:
+        lines += [_mark(name), f"Check @{name}."]
+    lines += [_mark(DEFINITIONS), *(f"Print {name}." for text in texts.values() for name in _DEFINED.findall(text))]
+    lines += [_mark(AXIOMS), f"Definition all := ({', '.join(f'@{name}' for name in names)})."]
+    return "\n".join([*lines, "Print Assumptions all.", ""])
+
+
+def _answer(program: str, texts: Mapping[str, str]) -> str:
+    """Compile scripts in their order, and return what the last one prints."""
+    said = ""
     with tempfile.TemporaryDirectory() as scratch:
-        coq = Coq(program, "", root)
-        try:
-            done = subprocess.run(
-                [program, "--print-version"],
-                env=_environment(coq, Path(scratch)),
-                capture_output=True,
-                text=True,
-                timeout=60,
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise CoqMissing(f"{program} does not run: {error}") from error
-    if done.returncode != 0:
-        raise CoqMissing(f"{program} does not run: {' '.join(done.stderr.split())[:200]}")
-    return done.stdout.split()[0]
+        for name, text in texts.items():
+            (Path(scratch) / f"{name}.v").write_text(text, encoding="utf-8")
+            said = _run([program, "-q", "-Q", ".", "FSPO", f"{name}.v"], Path(scratch))
+    return said
 
 
-def _environment(coq: Coq, scratch: Path) -> Mapping[str, str]:
-    """Return the environment variables with which a Coq that was unpacked into the cache finds its files. Settings for
-    findlib, which looks up OCaml libraries for Coq, are written into the folder ``scratch``.
-    """
-    environment = dict(os.environ)
-    if coq.root is None:
-        return environment
-    ocaml = coq.root / "usr/lib/ocaml"
-    settings = scratch / "findlib.conf"
-    settings.write_text(f'destdir="{ocaml}"\npath="{ocaml}"\n', encoding="utf-8")
-    shared = [str(folder) for folder in sorted(coq.root.glob("usr/lib/*-linux-gnu*"))]
-    return environment | {
-        "COQLIB": str(ocaml / "coq"),
-        "COQCORELIB": str(ocaml / "coq-core"),
-        "OCAMLPATH": str(ocaml),
-        "OCAMLFIND_CONF": str(settings),
-        "CAML_LD_LIBRARY_PATH": str(ocaml / "stublibs"),
-        "LD_LIBRARY_PATH": os.pathsep.join([*filter(None, [environment.get("LD_LIBRARY_PATH")]), *shared]),
-    }
+def _mark(name: str) -> str:
+    return f'Goal True. idtac "{_MARK}{name}". Abort.'
 
 
-def _fetch(home: Path) -> Coq:
-    """Download and unpack Coq's packages. Their folder appears in the cache only when it is complete. The caller must
-    hold the cache's lock.
-    """
-    deadline = time.monotonic() + FETCH_SECONDS
-    remove_parts(home)
-    with tempfile.TemporaryDirectory(prefix=".part-", dir=home) as part:
-        scratch = Path(part)
-        options: list[str] = []
-        listed = _command(["apt-get", "download", "--print-uris", *PACKAGES], scratch, deadline)
-        if listed.returncode != 0:  # apt has no lists of packages, so fetch a private copy of the lists
-            for folder in ("lists/partial", "cache/archives/partial"):
-                (scratch / folder).mkdir(parents=True)
-            options = ["-o", f"Dir::State::lists={scratch}/lists", "-o", f"Dir::Cache={scratch}/cache"]
-            _checked(["apt-get", *options, "update"], scratch, deadline)
-            listed = _checked(["apt-get", *options, "download", "--print-uris", *PACKAGES], scratch, deadline)
-        sizes = {name: int(size) for name, size in re.findall(r"^'\S+' (\S+) (\d+)", listed.stdout, re.M)}
-        version = next((name.split("_")[1] for name in sizes if name.startswith("coq_")), "unknown")
-        target = home / f"debian-{re.sub(r'[^0-9A-Za-z.+~-]', '', version)}"
-        megabytes = sum(sizes.values()) / 1e6
-        print(f"fetching Coq {version} ({megabytes:.0f} MB of Debian packages) into {target}", file=sys.stderr)
-        _checked(["apt-get", *options, "download", *PACKAGES], scratch, deadline)
-        packages = sorted(scratch.glob("*.deb"))
-        if len(packages) != len(PACKAGES):
-            raise CoqMissing(f"apt-get fetched {len(packages)} of {len(PACKAGES)} packages of Coq")
-        with whole_folder(target) as root:
-            for package in packages:
-                _unpack(package, root)
-            found = _version(str(root / "usr/bin/coqc"), root)
-        return Coq(str(target / "usr/bin/coqc"), found, target)
-
-
-def _unpack(package: Path, root: Path) -> None:
-    """Unpack from a package only what coqc needs, a third of its files: two programs, compiled libraries and
-    plug-ins.
-    """
-    process = subprocess.Popen(["dpkg-deb", "--fsys-tarfile", str(package)], stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    with process, tarfile.open(fileobj=process.stdout, mode="r|") as archive:
-        for member in archive:
-            name = member.name.removeprefix("./")
-            if name in _PROGRAMS or (name.startswith("usr/lib/") and (name.endswith(_LIBRARIES) or ".so." in name)):
-                archive.extract(member, root, filter="data")
-    if process.returncode != 0:
-        raise CoqMissing(f"dpkg-deb could not read {package.name} (exit status {process.returncode})")
-
-
-def _command(command: Sequence[str], folder: Path, deadline: float) -> subprocess.CompletedProcess[str]:
+def _run(command: list[str], folder: Path) -> str:
     try:
-        return subprocess.run(
-            command, cwd=folder, capture_output=True, text=True, timeout=max(1.0, deadline - time.monotonic())
+        done = subprocess.run(
+            command, cwd=folder, capture_output=True, text=True, timeout=SECONDS, preexec_fn=end_with_parent
         )
-    except subprocess.TimeoutExpired:
-        raise CoqMissing(f"{' '.join(command[:2])} took longer than {FETCH_SECONDS:g} s") from None
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise CoqRefused(f"{command[-1]}: {error}") from error
+    if done.returncode:
+        raise CoqRefused(f"{command[-1]}: {' '.join(done.stderr.split())[:300] or f'status {done.returncode}'}")
+    return done.stdout
 
 
-def _checked(command: Sequence[str], folder: Path, deadline: float) -> subprocess.CompletedProcess[str]:
-    done = _command(command, folder, deadline)
-    if done.returncode != 0:
-        lines = [line for line in done.stderr.splitlines() if line.startswith("E:")] or done.stderr.splitlines()
-        raise CoqMissing(f"{' '.join(command[:1])} could not fetch Coq: {' '.join(lines[:2])[:300]}")
-    return done
+def blocks(text: str) -> dict[str, str]:
+    """Split printed statements at the lines that name the theorems; blanks and line ends do not count."""
+    parts = text.split(f"{_MARK}")[1:]
+    return {name: " ".join(rest.split()) for name, _, rest in (part.partition("\n") for part in parts)}
+
+
+def reviewed() -> dict[str, str]:
+    """Return the printed statements of the last review, by theorem."""
+    return blocks(PRINTED.read_text(encoding="utf-8"))
+
+
+if __name__ == "__main__":
+    write_text(PRINTED, _printed(shutil.which("coqc") or os.devnull, tuple(scripts().items())))

@@ -156,6 +156,9 @@ def fake_tables(
             row |= {"slope_2H": e["estimate"], "ci_low": e["ci_low"], "ci_high": e["ci_high"]}
             drift += rng.normal(0, 2e-4)
             row |= {"intercept": 2 * np.log(SIGMA), "drift_per_token": drift, "drift_ci_low": drift - 4e-4}
+            for kept in (95, 85) if subset == "nonzero" else ():
+                g = around(rng, {"positive": 0.7, "negative": 0.3}.get(sign, 0.5), 0.08)
+                row |= {f"fair_{kept}{end}": g[name] for end, name in zip(("", "_ci_low", "_ci_high"), g, strict=True)}
             scaling.append({**row, "drift_ci_high": drift + 4e-4, "k3_per_token": 5e-4, "reason": ""})
     for window in range(windows):
         for b in bins(overall=False):

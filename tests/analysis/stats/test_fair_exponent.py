@@ -122,8 +122,8 @@ def test_the_interval_follows_clusters():
     length = L[::40]
     X = np.sqrt(length) * np.abs(DRAW.standard_normal(2000))
     one = with_interval(X, length, 0.85, window, cluster)
-    four = (np.repeat(x, 4) for x in (X, length))
-    same = with_interval(*four, 0.85, np.repeat(window, 4), np.repeat(cluster, 4))
+    four = np.repeat(np.arange(2000), 4)
+    same = with_interval(X[four], length[four], 0.85, window[four], cluster[four])
     assert same == pytest.approx(one, abs=0.01)
     error = np.sqrt(0.85 * 0.15 / 1000) / (2 * 1.44 * stats.norm.pdf(1.44)) * np.sqrt(2) / np.log(16)
     assert one.high - one.low == pytest.approx(2 * 1.96 * error, rel=0.15)

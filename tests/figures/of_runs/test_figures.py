@@ -209,6 +209,21 @@ def test_drift_draws_the_tables_numbers(case_tables):
     assert ends(rows, 1e3, "drift_ci_low", "drift_ci_high") == bars(fig.axes[0], 0)
 
 
+def test_fair_exponents_are_the_tables_numbers(case_tables):
+    tables = case_tables("usual")
+    fig = find_module("fair_exponent").figure(tables, Style())
+    t = tables["scaling"].query("subset == 'nonzero' and use == 'first'")
+    for kept, title in ((95, "5 % clipped"), (85, "15 % clipped")):
+        ax = titled(fig, title)
+        for sign, marker in (("all", "o"), ("positive", "^"), ("negative", "v")):
+            own = t.loc[t["sign"] == sign, f"fair_{kept}"]
+            drawn = marked(ax, marker=marker)[:, 0]
+            np.testing.assert_allclose(sorted(drawn), sorted(own[np.isfinite(own)]))
+            assert len(drawn)
+        assert ends(t, 1.0, f"fair_{kept}_ci_low", f"fair_{kept}_ci_high") == bars(ax, 0)
+    assert fig.axes[0].get_xlim() == fig.axes[1].get_xlim()
+
+
 def test_drift_is_drawn_beside_the_noise_floor(case_tables):
     tables = case_tables("usual")
     fig = find_module("drift_by_sign").figure(tables, Style())
