@@ -1,7 +1,7 @@
 """Make the list of rules that are evaluated on a log, and compute what each rule does to the log's rows.
 
 A case is a band (shape and drift), what happens outside it, and a source of its range. The source is "trained" (the
-rule that trained, at its logged drift), "given" (a preset at its published parameters) or "matched" (the range is
+rule that trained, at its logged drift), "given" (a preset at its default range) or "matched" (the range is
 calibrated in each window to a target acceptance: to a band acceptance where band acceptance is measured, else to an
 update acceptance on the rows with A != 0; docs/theory.md section 2).
 
@@ -85,6 +85,7 @@ class CaseEffect:
     in_band: np.ndarray
     weight: Floats
     clipped_weight: Floats
+    hi: Floats  # upper edge of the band, nats
     reason: str = ""
 
 
@@ -228,7 +229,7 @@ def evaluate(case: Case, rows: Rows, window: Ints, rate: Rate) -> CaseEffect:
 
     def failed(reason: str) -> CaseEffect:
         unknown = np.full(n, np.nan)
-        return CaseEffect(np.zeros(n, np.int64), np.zeros(n, bool), unknown, unknown, reason)
+        return CaseEffect(np.zeros(n, np.int64), np.zeros(n, bool), unknown, unknown, unknown, reason)
 
     if n == 0:
         return failed("no rows")
@@ -238,8 +239,9 @@ def evaluate(case: Case, rows: Rows, window: Ints, rate: Rate) -> CaseEffect:
             return failed(lacking(rule))
         if rule.edges_vary and np.any(np.isnan(rows.lo) | np.isnan(rows.hi)):
             return failed("the log lacks the edges of a band that changes from row to row (lo, hi)")
-        applied = rule.apply(rows.S, rows.length, rows.A, m, rows.edges(rule))
-        return CaseEffect(applied.side, applied.in_band, applied.weight, applied.clipped_weight)
+        edges = rows.edges(rule)
+        applied = rule.apply(rows.S, rows.length, rows.A, m, edges)
+        return CaseEffect(applied.side, applied.in_band, applied.weight, applied.clipped_weight, edges[1])
     band = Band.of(case, rows)
     if band is None:
         return failed(lacking(rule))
@@ -250,8 +252,9 @@ def evaluate(case: Case, rows: Rows, window: Ints, rate: Rate) -> CaseEffect:
             factor[here] = band.take(here).factor(case, rows.A[here], rate)
         except UserError as error:
             return failed(f"window {first}: {error}")
-    applied = rule.clip.apply(rows.S, rows.length, rows.A, band.edges(factor))
-    return CaseEffect(applied.side, applied.in_band, applied.weight, applied.clipped_weight)
+    edges = band.edges(factor)
+    applied = rule.clip.apply(rows.S, rows.length, rows.A, edges)
+    return CaseEffect(applied.side, applied.in_band, applied.weight, applied.clipped_weight, edges.hi)
 
 
 def lacking(rule: Rule) -> str:
@@ -262,7 +265,7 @@ def lacking(rule: Rule) -> str:
 def narrow(outcome: CaseEffect, which: Ints) -> CaseEffect:
     """Return the effect of a case on the rows with the numbers ``which`` (M,) alone."""
     side, in_band, weight = outcome.side[which], outcome.in_band[which], outcome.weight[which]
-    return CaseEffect(side, in_band, weight, outcome.clipped_weight[which], outcome.reason)
+    return CaseEffect(side, in_band, weight, outcome.clipped_weight[which], outcome.hi[which], outcome.reason)
 
 
 def measured(outcome: CaseEffect, measure: str) -> tuple[Floats, Floats]:

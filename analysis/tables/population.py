@@ -26,6 +26,7 @@ import numpy as np
 
 from analysis.log.rows import Floats, Ints
 from analysis.rules.evaluate import UNCORRECTED, Case, common_weight
+from analysis.scores.caps import CapSums
 from analysis.scores.pair_gram import PairGram
 from analysis.scores.products import Judge, Products, collapsed
 from analysis.scores.sketch_error import cosine_covariance
@@ -52,11 +53,18 @@ class PopulationRow(NamedTuple):
 
     case: CaseKey
     place: BinKey
-    quantity: Annotated[str, "cosine, or of T11: " + ", ".join(ERRORS), "text"]
+    quantity: Annotated[
+        str,
+        f"cosine, or of T11: {', '.join(ERRORS)}; of a bin, rule none: alignment (cosine of its update with that of "
+        "the other bins), log_cap (log of the cap on weights of least error); of a rule: log_edge (mean upper edge)",
+        "text",
+    ]
     count: Annotated[int, "responses with a score", "rows"]
     clusters: Annotated[int, "prompts of one update with a scored response, summed over updates", "clusters"]
     estimate: Annotated[
-        Interval, "cosine; or the error over the mean squared error of the unclipped update", "cosine, or ratio"
+        Interval,
+        "cosine; the error over the mean squared error of the unclipped update; log cap or edge",
+        "cosine, ratio, nats",
     ]
     reason: Reason
     updates: Annotated[int, "updates with scores", "updates"]
@@ -117,6 +125,7 @@ class PopulationTable:
         self.take_cases(cases)
         self._pool = _Pool()
         self._reasons: dict[int, str] = {}
+        self._caps, self._edges = CapSums(len(bins)), np.zeros((len(self.cases), len(bins)))
         self._cut: dict[int, int] = {}  # for each case, by its index: number of updates of which it kept no response
 
     def take_cases(self, cases: list[Case]) -> None:
@@ -130,11 +139,12 @@ class PopulationTable:
         if window.use != "first":
             return
         rows, number = window.rows, len(self.bins)
-        columns, accepted = [], []
+        columns, accepted, outcomes = [], [], []
         for i, case in enumerate(self.cases):
             found = window.outcome(case)
             if found.reason:
                 self._reasons.setdefault(i, found.reason)
+            outcomes.append(found)
             columns.append(np.nan_to_num(found.clipped_weight))
             kept = (found.side == 0).astype(np.float64)
             accepted.append(kept if case.rule.clip.zeroes else np.nan_to_num(found.clipped_weight))
@@ -154,6 +164,9 @@ class PopulationTable:
                 self._cut[i] = self._cut.get(i, 0) + 1
             found = _terms(gram, c, w, scale)
             prompt = np.stack([rows.rollout[at][one], rows.prompt[at][one]])
+            self._caps.add(window.vectors[at], window.bins[at], cluster, w[:, 0])
+            edges = [np.bincount(window.bins[at], outcome.hi[at], number) for outcome in outcomes]
+            self._edges = self._edges + np.stack(edges)
             counts = prompt, *_counts(window.bins[at], cluster, rows.coordinate[at], number)
             self._pool.add(found, *counts)
 
@@ -175,6 +188,29 @@ class PopulationTable:
             for i, case in enumerate(self.cases):
                 key = CaseKey(RuleKey.of(self.key, case), "nonzero", "first")
                 out += self._rows(key, quantity, i, numerator, denominator, values, judge)
+        return out + self._bin_rows()
+
+    def _bin_rows(self) -> list[PopulationRow]:
+        """Return the rows of quantities that only bins have: alignment and log_cap, and each rule's log_edge."""
+        pool, out = self._pool, []
+        assert pool.total is not None
+        assert pool.clusters is not None
+        count, of_bins = np.sum(pool.rows, axis=0), self._caps.estimates()
+        for k in range(len(self.bins)):
+            if not count[k]:
+                continue
+            place, counts = (
+                BinKey.of(self.bins, k, float(pool.total[k] / count[k])),
+                (int(count[k]), int(pool.clusters[k])),
+            )
+            found = [(0, name, Interval(*bins[k])) for name, bins in of_bins.items()]
+            found += [(i, "log_edge", Interval(edge[k] / count[k])) for i, edge in enumerate(self._edges)]
+            for i, quantity, value in found:
+                if not np.isfinite(value.value) and quantity == "log_edge":
+                    continue
+                key = CaseKey(RuleKey.of(self.key, self.cases[i]), "nonzero", "first")
+                why = "" if np.isfinite(value.value) else "the squared norm of an expected update cannot be told from 0"
+                out.append(PopulationRow(key, place, quantity, *counts, value, why, len(pool.update)))
         return out
 
     def _rows(

@@ -1,0 +1,81 @@
+"""The cap on weights of least error in each bin, and how the bins' updates are aligned (docs/theory.md T11)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from analysis.log.rows import Floats, Ints
+from fspo.stats.clusters import totals
+from fspo.stats.intervals import t_quantile
+from fspo.theory import cap_of_least_error
+
+QUANTITIES = ("alignment", "log_cap")
+
+
+class CapSums:
+    """Adds up, over updates, inner products of the bins' vectors A psi over pairs of responses to different prompts,
+    the numbers of pairs, squared norms, numbers of responses, and the weights."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.sums: list[tuple[Floats, Floats, Floats, Floats]] = []
+        self.weights: list[list[Floats]] = [[] for _ in range(number)]
+
+    def add(self, vectors: Floats, bins: Ints, cluster: Ints, weight: Floats) -> None:
+        """Add an update: its n vectors A psi (n, D), and the bin, the prompt and the weight of each response (n,)."""
+        k, code = self.number, cluster * self.number + bins
+        size = (int(cluster.max()) + 1) * k
+        rows, sums = (
+            np.bincount(code, minlength=size).reshape(-1, k).astype(np.float64),
+            np.zeros((size, len(vectors.T))),
+        )
+        np.add.at(sums, code, vectors)
+        sums = sums.reshape(-1, k, len(vectors.T))
+        whole, count = sums.sum(0), rows.sum(0)
+        across = whole @ whole.T - np.einsum("ckd,cld->kl", sums, sums)
+        squares = totals(bins, k, np.sum(vectors**2, axis=1))
+        self.sums.append((across, np.outer(count, count) - rows.T @ rows, squares, count))
+        for b in range(k):
+            self.weights[b].append(weight[bins == b])
+
+    def estimates(self) -> dict[str, list[tuple[float, ...]]]:
+        """Return for each of `QUANTITIES` the estimate of each bin with its interval; NaN where the squared norm of an
+        expected update cannot be told from 0, as with one update.
+
+        ``alignment`` is the cosine of the bin's E[A psi] with that of all other bins, ``log_cap`` the log of T11's cap,
+        nats, for the number of responses with a score that an update has in the bin. The interval comes from a
+        jackknife over updates; it leaves out the error of the law of w.
+        """
+        parts = [np.stack(part) for part in zip(*self.sums, strict=True)]
+        whole = [part.sum(0) for part in parts]
+        updates = len(self.sums)
+        weights = [np.concatenate(found) for found in self.weights]
+        value = self._of(whole, updates, weights)
+        without = np.stack([
+            self._of([total - part[u] for total, part in zip(whole, parts, strict=True)], updates - 1, weights)
+            for u in range(updates)
+        ]) if updates > 1 else np.full((1, *value.shape), np.nan)  # fmt: skip
+        se = np.sqrt((updates - 1) / updates * np.sum((without - without.mean(0)) ** 2, axis=0))
+        half = t_quantile(max(updates - 1, 1)) * se
+        # The squared norms of the bin's update and of the others' must lie above 0, their intervals too.
+        unsure = ~(value[2:] > half[2:])
+        value[1, unsure[0]] = value[0, unsure.any(0)] = np.nan
+        ends = np.stack([value, value - half, value + half], axis=-1)
+        return {name: [tuple(map(float, bin_)) for bin_ in ends[i]] for i, name in enumerate(QUANTITIES)}
+
+    def _of(self, sums: list[Floats], updates: int, weights: list[Floats]) -> Floats:
+        """Return the estimates, and the squared norms of the bins' updates and of those of all other bins, (4, K)."""
+        across, pairs, squares, count = sums
+        with np.errstate(invalid="ignore", divide="ignore"):
+            product, share, square = across / pairs, count / count.sum(), squares / count
+        out = np.full((4, self.number), np.nan)
+        for k in range(self.number):
+            others = (np.arange(self.number) != k) & (count > 0)
+            out[2, k] = norm = product[k, k]
+            out[3, k] = rest = share[others] @ product[np.ix_(others, others)] @ share[others]
+            if norm > 0 and rest > 0:
+                out[0, k] = share[others] @ product[k, others] / np.sqrt(norm * rest)
+            if norm > 0:
+                noise, n = max(float(square[k] / norm), 1.0), max(float(count[k]) / updates, 1.0)
+                out[1, k] = np.log(cap_of_least_error(weights[k], np.ones(len(weights[k])), noise, n))
+        return out

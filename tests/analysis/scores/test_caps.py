@@ -1,0 +1,66 @@
+"""T11's cap and the alignment of bins, on draws of a known law and by hand."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import optimize, stats
+
+from analysis.scores.caps import CapSums
+
+
+def drawn(direction, updates=150, n=96, noise=2.0, seed=1):
+    """Updates of two bins with E[A psi] = (1, 0) and ``direction``, normal noise, and weights e^N(0, .3^2)."""
+    rng, sums = np.random.default_rng(seed), CapSums(2)
+    for _ in range(updates):
+        bins, cluster = np.arange(n) % 2, np.arange(n) // 4
+        vectors = np.where(bins[:, None] == 0, [1.0, 0.0], direction) + noise * rng.standard_normal((n, 2))
+        sums.add(vectors, bins, cluster, np.exp(0.3 * rng.standard_normal(n)))
+    return sums.estimates()
+
+
+@pytest.mark.parametrize(("direction", "cosine"), [([2.0, 0.0], 1), ([0.0, 1.0], 0), ([-0.6, 0.8], -0.6)])
+def test_alignment_is_the_cosine_of_the_expected_updates(direction, cosine):
+    for value, low, high in drawn(direction)["alignment"]:
+        assert value == pytest.approx(cosine, abs=0.06)
+        assert low - 0.02 < cosine < high + 0.02
+
+
+def test_the_cap_is_the_root_of_the_theory_for_the_law_that_was_drawn():
+    """R = (1 + 2 2^2) / 1 and 48 responses a bin; the expectations are integrals over the normal law."""
+    z = stats.norm.ppf((np.arange(200_000) + 0.5) / 200_000)
+    w, noise, n = np.exp(0.3 * z), 9.0, 48
+
+    def excess(cap: float) -> float:
+        return float(n * np.mean(np.maximum(w - cap, 0)) - noise * cap + np.mean(np.minimum(w, cap)))
+
+    root: Any = optimize.brentq(excess, 0.1, 20)
+    for value, low, high in drawn([0.0, 1.0])["log_cap"]:
+        assert value == pytest.approx(np.log(root), abs=0.03)
+        assert low < np.log(root) < high
+        assert high - low < 0.2
+
+
+def test_pairs_of_one_prompt_do_not_count():
+    """Each prompt has one noise vector of norm 1, and different prompts' are orthogonal: no update is expected."""
+    sums = CapSums(2)
+    for _ in range(3):
+        sums.add(np.repeat(np.eye(3), 4, axis=0), np.arange(12) % 2, np.arange(12) // 4, np.ones(12))
+    for found in sums.estimates().values():
+        assert np.isnan(found).all()
+
+
+def test_two_prompts_by_hand():
+    """Means over pairs across the prompts: (1 + 1) 2 / 2 in bin 0, 2 + 1.75 in bin 1; between the bins the three pairs
+    have the products 1 2, 1 2 and 2 1."""
+    sums = CapSums(2)
+    vectors = np.array([[1.0, 0.0], [1.0, 0.0], [1.0, 1.0], [2.0, 0.0], [2.0, 1.75]])
+    for _ in range(2):
+        sums.add(vectors, np.array([0, 0, 1, 0, 1]), np.array([0, 0, 0, 1, 1]), np.ones(5))
+    assert sums.estimates()["alignment"][0][0] == pytest.approx(2 / np.sqrt(2 * (2 + 1.75)))
+
+
+def test_what_noise_may_have_made_is_not_shown():
+    """No response has an expected update; the squared norms are as often above 0 as below."""
+    found = [drawn([0.0, 0.0], updates=20, noise=3.0, seed=seed)["log_cap"][1][0] for seed in range(40)]
+    assert sum(np.isfinite(found)) <= 4  # 1 of 40 is due to chance
