@@ -30,7 +30,7 @@ LINES = {
     "analysis/importing": 1_960,
     "figures": 3_195,
     "figures/page": 460,
-    "proofs_check": 9_160,
+    "proofs_check": 9148,
     "studies": 1_000,
     "benchmarks": 900,
     "docs": 200,
@@ -44,7 +44,7 @@ PYTHON_LINES, TEST_LINES = 47_564, 26_450
 """Ceilings of all Python outside tests, and of tests; they fall to 40,000 and 20,000."""
 WORDS = 28_000
 """Ceiling of the words in all Markdown files."""
-OPTIONS, TABLE_COUNT, COLUMNS, FIGURE_COUNT, PRESET_COUNT, CHECK_COUNT = 150, 11, 231, 14, 12, 140
+OPTIONS, TABLE_COUNT, COLUMNS, FIGURE_COUNT, PRESET_COUNT, CHECK_COUNT = 150, 11, 231, 14, 12, 139
 
 
 def tracked(pattern: str) -> list[str]:

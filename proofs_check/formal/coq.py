@@ -7,18 +7,19 @@ What Coq prints, the statement of each theorem, all definitions and the axioms o
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
 from filelock import FileLock
 
+from fspo.base.command_line import CommandParser
+from fspo.base.errors import UserError, run_cli
 from fspo.base.files import cache_folder, digest, write_text
 from fspo.base.processes import end_with_parent
 
@@ -67,10 +68,15 @@ def printed(folder: Path = SCRIPTS) -> dict[str, str]:
     CoqRefused
         If coqc does not accept a script.
     """
+    return blocks(answered(folder))
+
+
+def answered(folder: Path = SCRIPTS) -> str:
+    """Return what `printed` splits, as Coq printed it."""
     program = shutil.which("coqc")
     if program is None:
         raise CoqMissing("install coq (Debian, Ubuntu: apt-get install coq), so that coqc is on the PATH")
-    return blocks(_printed(program, tuple(scripts(folder).items())))
+    return _printed(program, tuple(scripts(folder).items()))
 
 
 @cache
@@ -133,5 +139,18 @@ def reviewed() -> dict[str, str]:
     return blocks(PRINTED.read_text(encoding="utf-8"))
 
 
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write ``statements.txt`` anew."""
+    words = "Write what Coq prints of the scripts to statements.txt, for a review of the statements."
+    CommandParser(prog="python -m proofs_check.formal.coq", description=words).parse_args(arguments)
+    try:
+        answer = answered()
+    except (CoqMissing, CoqRefused) as error:
+        raise UserError(str(error)) from error
+    write_text(PRINTED, answer)
+    print(f"wrote {PRINTED}")
+    return 0
+
+
 if __name__ == "__main__":
-    write_text(PRINTED, _printed(shutil.which("coqc") or os.devnull, tuple(scripts().items())))
+    run_cli(main)
