@@ -81,13 +81,6 @@ PROOFS_FLOORS = (
 )
 """Rooms of proofs_check from the ground up. A room may import the floors below it and itself, but a check no other
 check. Above them all stand the commands, each ``__main__``."""
-ESTIMATORS = {"t08_enumerated": ("fspo.objective", "torch"), "log_tables": ("analysis",)}
-"""Modules of checks that run the code which trains or analyses, because a formula can be right and its estimator wrong;
-and what they import for it, inside functions, so that every other check runs where neither torch nor pandas is
-installed."""
-FORMULAS = [path.with_suffix("") for path in sources(PROOFS) if path.stem not in ESTIMATORS]
-
-
 NUMBERS = ROOT / "figures" / "of_theory" / "numbers"
 DRAWING = [path.with_suffix("") for path in sources(ROOT / "figures") if path.with_suffix("") != NUMBERS]
 
@@ -112,7 +105,7 @@ FSPO_FLOORS = (
     [
         (GROUND, GROUND_FLOOR, (*NO_TORCH, "pandas", "matplotlib")),
         ([ROOT / "analysis"], (*GROUND_FLOOR, "analysis"), (*NO_TORCH, "matplotlib")),
-        (FORMULAS, (*GROUND_FLOOR, "proofs_check"), (*NO_TORCH, "matplotlib")),
+        ([PROOFS], (*GROUND_FLOOR, "proofs_check"), (*NO_TORCH, "matplotlib")),
         ([ROOT / "fspo"], ("fspo",), ("matplotlib",)),
         (TRAINING, ("fspo",), ("pandas",)),  # evaluate writes its tables with pandas
         (DRAWING, (*GROUND_FLOOR, "figures", "analysis"), (*NO_TORCH, "scipy", "mpmath")),  # no statistics
@@ -134,15 +127,7 @@ def test_the_rooms_of_proofs_check_import_downwards(floor: int) -> None:
         files = [path for path in sources(PROOFS / room) if path.stem != "__main__"]
         assert files
         for path in files:
-            assert breaches([path], (*GROUND_FLOOR, *below, *own, *ESTIMATORS.get(path.stem, ())), ()) == []
-
-
-@pytest.mark.parametrize("name", ESTIMATORS)
-def test_a_check_of_an_estimator_imports_it_when_it_runs(name: str) -> None:
-    (path,) = PROOFS.rglob(f"{name}.py")
-    assert all(any(within(found, (part,)) for found in imported(path)) for part in ESTIMATORS[name])
-    assert set(ESTIMATORS[name]).isdisjoint(found.split(".")[0] for found in imported(path, when_loaded))
-    assert not any(within(found, ESTIMATORS[name]) for found in imported(path, when_loaded))
+            assert breaches([path], (*GROUND_FLOOR, *below, *own), ()) == []
 
 
 def test_every_room_of_proofs_check_stands_on_a_floor() -> None:

@@ -26,37 +26,6 @@ def close(value: ArrayLike, exact: ArrayLike, tolerance: float, note: str = "", 
     return Outcome(margin, "decades", note=note or f"max relative error {error:.1e}", parameters=parameters)
 
 
-ROUNDING = 1e-5
-"""Largest relative error that the float32 numbers of a log may leave in a number of a table."""
-COSINE = 0.1
-"""Cosines below this number are compared by their absolute error over it. In a small cosine larger products cancel, and
-the rounding of these products is left.
-"""
-
-
-class Pairs:
-    """Collects pairs of a number from a table and the exact number."""
-
-    def __init__(self) -> None:
-        self.values: list[float] = []
-        self.exact: list[float] = []
-        self.units: list[float] = []
-
-    def add(self, value: Any, exact: Any, unit: float = 0.0) -> None:
-        """Add a number, or several, with what it must be, or what each must be. The error of a number below ``unit`` is
-        taken over ``unit``: for numbers that may be 0, and for sums in which larger numbers cancel.
-        """
-        for numbers, one in zip((self.values, self.exact), np.broadcast_arrays(value, exact), strict=True):
-            numbers += one.ravel().tolist()
-        self.units += [unit] * (len(self.values) - len(self.units))
-
-    def outcome(self, note: str) -> Outcome:
-        """Compare the numbers by their relative error."""
-        values, exact = np.array(self.values), np.array(self.exact)
-        size = np.maximum(np.abs(exact), np.maximum(self.units, TINY))
-        return close(1 + (values - exact) / size, 1, ROUNDING, f"{values.size} numbers of {note}")
-
-
 def holds(slack: ArrayLike, unit: str, rounding: float = 0.0, note: str = "", **parameters: Any) -> Outcome:
     """Return the outcome of a check of an inequality, given its slack (larger side less smaller side) at several
     points. The margin is the least slack plus ``rounding``, an allowance for rounding errors.

@@ -32,11 +32,7 @@ def judged_alone(check: frame.Check) -> Verdict:
 # machine proofs need Coq: test_formal has them
 @pytest.mark.parametrize(
     "check",
-    [
-        pytest.param(c, id=c.key, marks=[pytest.mark.slow] if "many small logs" in c.name else [])
-        for c in CHECKS
-        if c.method is not Method.MACHINE_PROVED
-    ],
+    [pytest.param(c, id=c.key) for c in CHECKS if c.method is not Method.MACHINE_PROVED],
 )
 def test_check_passes_and_its_controls_fail(check):
     # another seed than the default's, so that nothing is tuned to one stream

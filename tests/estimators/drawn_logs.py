@@ -16,8 +16,8 @@ from fspo.advantages import advantages
 from fspo.gradlog import GradLogWriter
 from fspo.rules import OF_CLIP_RULES, Estimator, preset
 from fspo.theory import Floats
-from proofs_check.tools import defined
 from proofs_check.tools.policy import Bandit, make_bandit
+from tests.estimators import defined
 
 RULE = "fspo"
 """The preset under whose rule the simulated logs are analysed; its half-width is `RANGE` times sqrt(L)."""

@@ -1,24 +1,28 @@
-"""Check a term of T8: the coefficient M w A of a response's score in the clipped gradient. For every response of a
-small policy, section 2 of docs/theory.md must give the same coefficient as the rule objects and as the gradient of the
-trainer's loss.
+"""The coefficient M w A of a response's score in the clipped gradient: for every response of a small policy, section 2
+of docs/theory.md gives the same as the rule objects and as the gradient of the trainer's loss.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any, get_args
 
 import numpy as np
+import pytest
+import torch
 
-from fspo.rules import Rule, drift_stats
+from fspo.objective import objective
+from fspo.rules import Drift, Rule, drift_stats
 from fspo.rules.clip import WAYS, Outside
 from fspo.theory import Floats
-from proofs_check.frame import Check, Method, Outcome
-from proofs_check.tools import defined
+from proofs_check.frame import Outcome, Verdict
 from proofs_check.tools.compare import close, worst
 from proofs_check.tools.policy import Bandit, make_bandit, token_log_probs
+from tests.estimators import defined
+from tests.estimators.judging import verdict
 
 CLIPS = (
     *((outside, None) for outside in get_args(Outside)),
@@ -43,10 +47,6 @@ def by_loss(rule: Rule, bandit: Bandit) -> Floats:
     ``fspo.objective``'s loss by the log-probability of one of the response's tokens (any one, they all give the same
     value), times the number of responses.
     """
-    import torch
-
-    from fspo.objective import objective
-
     new, old = (torch.tensor(token_log_probs(theta, bandit.responses)) for theta in (bandit.new, bandit.old))
     mask = torch.tensor(bandit.responses.symbols >= 0)
     A = torch.tensor(bandit.advantages)
@@ -108,24 +108,27 @@ def at_most_1(*row: Any) -> float:
     return min(1.0, defined.multiplier(*row))
 
 
-def _controls(found: Coefficients) -> dict[str, partial[Outcome]]:
-    wrong = partial(section_2, found=found)
-    return {
-        "drift gaussian read from k3": partial(wrong, read={"gaussian": "kl"}),
-        "drift tilted with gaussian's sign": partial(wrong, read={"tilted": "gaussian"}),
-        "dual clip truncated at the upper edge": partial(wrong, multiplier=dual_at_the_upper_edge),
-        "cap on A > 0 alone": partial(wrong, multiplier=cap_by_sign),
-        "no M above 1": partial(wrong, multiplier=at_most_1),
-    }
+NEAR_MISSES = {
+    "drift gaussian read from k3": {"read": {"gaussian": "kl"}},
+    "drift tilted with gaussian's sign": {"read": {"tilted": "gaussian"}},
+    "dual clip truncated at the upper edge": {"multiplier": dual_at_the_upper_edge},
+    "cap on A > 0 alone": {"multiplier": cap_by_sign},
+    "no M above 1": {"multiplier": at_most_1},
+}
 
 
-CHECKS = (
-    Check("T8", Method.ENUMERATED, "rules: M w A of each response is section 2's", section_2, _controls(by_rules)),
-    Check(
-        "T8",
-        Method.ENUMERATED,
-        "loss of fspo.objective: its gradient is section 2's M w A psi",
-        partial(section_2, found=by_loss),
-        _controls(by_loss),
-    ),
-)
+@pytest.mark.parametrize("found", [by_rules, by_loss])
+def test_every_response_has_the_coefficient_of_section_2(found):
+    assert verdict(partial(section_2, found=found)) is Verdict.PASS
+
+
+@pytest.mark.parametrize("name", NEAR_MISSES)
+def test_a_near_miss_fails(name):
+    assert verdict(partial(section_2, **NEAR_MISSES[name])) is Verdict.FAIL
+
+
+def test_every_drift_and_multiplier_is_defined():
+    assert get_args(Drift) == defined.DRIFTS
+    for outside, expected in {"drop": 0.0, "truncate": math.exp(-0.5), "cap": math.exp(-0.5), "mask": 0.0}.items():
+        assert defined.multiplier(outside, None, 1.5, 1.0, -1.0, 1.0, 0.0) == pytest.approx(expected)
+        assert defined.multiplier(outside, None, 0.5, 1.0, -1.0, 1.0, 0.0) == 1.0

@@ -6,14 +6,20 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from proofs_check.tools.drawn_logs import EDGES, RULE
-
-if TYPE_CHECKING:
-    from analysis.rules.evaluate import Case
-    from analysis.tables.acceptance import AcceptanceTables
-    from analysis.tables.cosine import CosineRow
+from analysis.log.loading import load_run
+from analysis.options import Options
+from analysis.rules.evaluate import Case, make_cases
+from analysis.rules.tally import Grouping, Tally
+from analysis.run import analyse, shared_bins
+from analysis.scores.sketches import ScoredWindows
+from analysis.tables.acceptance import AcceptanceTables, tables_of
+from analysis.tables.columns import RunKey
+from analysis.tables.cosine import CosineRow, CosineTable
+from fspo.stats.bins import make_bins
+from fspo.stats.clusters import dense
+from tests.estimators.drawn_logs import EDGES, RULE
 
 Write = Callable[[Path], None]
 """Type of a function that writes a gradient log into a run folder."""
@@ -39,9 +45,6 @@ def tables(
         The rules, the target acceptances of matched ranges, the edges of the bins of length, and the number of rollouts
         in a window, as in the options of an analysis.
     """
-    from analysis.log.loading import load_run
-    from analysis.options import Options
-    from analysis.run import analyse, shared_bins
 
     with tempfile.TemporaryDirectory() as folder:
         write(Path(folder))
@@ -63,11 +66,6 @@ def acceptance_of_each(write: Write, outside: str, edges: Sequence[float]) -> It
     rollout were a log of its own. They are about update and weight acceptance of `RULE` with ``outside``, the name of
     what happens outside the band.
     """
-    from analysis.log.loading import load_run
-    from analysis.rules.tally import Grouping, Tally
-    from analysis.tables.acceptance import tables_of
-    from fspo.stats.bins import make_bins
-    from fspo.stats.clusters import dense
 
     with tempfile.TemporaryDirectory() as folder:
         write(Path(folder))
@@ -84,11 +82,6 @@ def cosines_of_each(write: Write, ways: Sequence[str], rollouts: int) -> Iterato
     """Yield, for each ``rollouts`` successive rollouts of the log that ``write`` writes, the rows of the table cosine,
     made as if these rollouts were a log of their own. ``ways``: names of what happens outside the band of `RULE`.
     """
-    from analysis.log.loading import load_run
-    from analysis.scores.sketches import ScoredWindows
-    from analysis.tables.columns import RunKey
-    from analysis.tables.cosine import CosineTable
-    from fspo.stats.bins import make_bins
 
     with tempfile.TemporaryDirectory() as folder:
         write(Path(folder))
@@ -103,6 +96,5 @@ def cosines_of_each(write: Write, ways: Sequence[str], rollouts: int) -> Iterato
 def cases(*ways: str) -> list[Case]:
     """Return `RULE` at its own range with each of ``ways``, names of what happens outside the band, as the cases that
     an analysis evaluates."""
-    from analysis.rules.evaluate import make_cases
 
     return [case for case in make_cases((RULE,), ()) if case.rule.outside in ways]

@@ -1,5 +1,4 @@
-"""Check T8, T9 and T11: compare the tables that ``analysis`` makes of a small policy's logs with sums over all
-responses of the policy.
+"""Compare the tables that ``analysis`` makes of a small policy's logs with sums over all responses of the policy.
 
 The logs are written with the trainer's columns and writer, and read, binned, clipped and estimated by the code that
 analyses real runs. Some checks analyse one long log. Others analyse many small logs that are drawn one after the other,
@@ -13,11 +12,12 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import pytest
 
 from fspo.rules import OF_CLIP_RULES
-from proofs_check.frame import ALPHA, Check, Method, Outcome
-from proofs_check.tools.compare import COSINE, Pairs, bonferroni, mean_is, together
-from proofs_check.tools.drawn_logs import (
+from proofs_check.frame import ALPHA, Outcome, Verdict
+from proofs_check.tools.compare import bonferroni, mean_is, together
+from tests.estimators.drawn_logs import (
     EDGES,
     GROUP,
     LENGTHS,
@@ -32,7 +32,8 @@ from proofs_check.tools.drawn_logs import (
     write_drawn,
     write_groups,
 )
-from proofs_check.tools.log_tables import acceptance_of_each, cosines_of_each, tables
+from tests.estimators.judging import COSINE, Pairs, verdict
+from tests.estimators.tables import acceptance_of_each, cosines_of_each, tables
 
 PROMPTS, ROLLOUTS = 24, 30
 NORMAL_95 = 1.959964
@@ -189,7 +190,7 @@ def small_scored_logs(rng: np.random.Generator, logs: int = 300, width: float = 
     return held({"cosine": found}, {"cosine": true}, width, calibrated=("cosine",))
 
 
-def population(rng: np.random.Generator, estimator: Any, bias: float = 1.0, other: int = 0) -> Outcome:
+def population(rng: np.random.Generator, estimator: Any = "rloo", bias: float = 1.0, other: int = 0) -> Outcome:
     """Check the table ``population``, made from drawn groups of responses: the cosine with the population, and T11's
     bias, variance and mean squared error, of the update and of its direction (the update over the mean acceptance).
     Check also the cosine on the same batch, where clipped and true update share their noise.
@@ -292,62 +293,49 @@ def lemma(rng: np.random.Generator, lost: str = "") -> Outcome:
     return pairs.outcome("four tables")
 
 
-CHECKS = (
-    Check(
-        "T8",
-        Method.ENUMERATED,
-        "analysis of a log that is its law: T7's and T8's quantities, cosine, acceptance, LRE",
-        lemma,
-        {
-            "e_len for e_in": partial(lemma, lost="e_in"),
-            "the trace for the largest eigenvalue": partial(lemma, lost="kappa_2"),
-            "share cut for share kept": partial(lemma, lost="a"),
-            "share of rows without effect for the share with": partial(lemma, lost="ess"),
-        },
-    ),
-    Check(
-        "T9",
-        Method.SIMULATED,
-        "analysis of a drawn log: acceptance by length and LRE",
-        acceptance,
-        {
-            "the other sign of A": partial(acceptance, sign=-1.0),
-            "rows that were trained on": partial(acceptance, first=False),
-        },
-    ),
-    Check(
-        "T9",
-        Method.SIMULATED,
-        "analysis of many small logs: mean of LRE_2^2, intervals of acceptance and trend",
-        small_logs,
-        {
-            "plug-in for the estimate of LRE_2^2": partial(small_logs, logs=150, plug_in=True),
-            "intervals 0.7 times as wide": partial(small_logs, logs=200, width=0.7),
-            "intervals 1.6 times as wide": partial(small_logs, logs=400, width=1.6),
-        },
-    ),
-    Check(
-        "T11",
-        Method.SIMULATED,
-        "analysis of many small logs: intervals of cosines",
-        small_scored_logs,
-        {
-            "intervals 0.7 times as wide": partial(small_scored_logs, logs=200, width=0.7),
-            "intervals 1.6 times as wide": partial(small_scored_logs, logs=400, width=1.6),
-        },
-    ),
-    *(
-        Check(
-            "T11",
-            Method.SIMULATED,
-            f"analysis of a drawn log, {name}: cosines, bias, variance, squared error",
-            partial(population, estimator=name),
-            {control: partial(population, estimator=name, **change)},
-        )
-        for name, control, change in (
-            ("rloo", "bias doubled", {"bias": 4.0}),
-            ("grpo", "truncate for drop", {"other": 1}),
-            ("dr_grpo", "cap for drop", {"other": 2}),
-        )
-    ),
-)
+CLAIMS = [
+    lemma,
+    acceptance,
+    population,
+    pytest.param(small_logs, marks=pytest.mark.slow),
+    pytest.param(small_scored_logs, marks=pytest.mark.slow),
+]
+NEAR_MISSES = {
+    "e_len for e_in": partial(lemma, lost="e_in"),
+    "the trace for the largest eigenvalue": partial(lemma, lost="kappa_2"),
+    "share cut for share kept": partial(lemma, lost="a"),
+    "share of rows without effect for the share with": partial(lemma, lost="ess"),
+    "the other sign of A": partial(acceptance, sign=-1.0),
+    "rows that were trained on": partial(acceptance, first=False),
+    "bias doubled": partial(population, bias=4.0),
+    "truncate for drop": partial(population, estimator="grpo", other=1),
+    "cap for drop": partial(population, estimator="dr_grpo", other=2),
+}
+SLOW_NEAR_MISSES = {
+    "plug-in for the estimate of LRE_2^2": partial(small_logs, logs=150, plug_in=True),
+    "intervals 0.7 times as wide": partial(small_logs, logs=200, width=0.7),
+    "intervals 1.6 times as wide": partial(small_logs, logs=400, width=1.6),
+    "intervals of cosines 0.7 times as wide": partial(small_scored_logs, logs=200, width=0.7),
+    "intervals of cosines 1.6 times as wide": partial(small_scored_logs, logs=400, width=1.6),
+}
+
+
+@pytest.mark.parametrize("run", CLAIMS, ids=lambda run: run.__name__)
+def test_tables_hold_the_truth(run):
+    assert verdict(run) is Verdict.PASS
+
+
+@pytest.mark.parametrize("estimator", ["grpo", "dr_grpo"])
+def test_the_table_population_holds_the_truth_under_other_advantages(estimator):
+    assert verdict(partial(population, estimator=estimator)) is Verdict.PASS
+
+
+@pytest.mark.parametrize("name", NEAR_MISSES)
+def test_a_near_miss_fails(name):
+    assert verdict(NEAR_MISSES[name], near_miss=True) is Verdict.FAIL
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SLOW_NEAR_MISSES)
+def test_a_near_miss_on_many_logs_fails(name):
+    assert verdict(SLOW_NEAR_MISSES[name], near_miss=True) is Verdict.FAIL
