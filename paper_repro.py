@@ -61,7 +61,7 @@ class Reproduction:
         checks = self.check_theory()
         stopped = self.train(mine)
         estimates = pd.concat([given, self.estimate(mine)], ignore_index=True)
-        claims, parts = judge(estimates, tasks=self.design.tasks)  # a task not yet run leaves its claims open
+        claims, parts = judge(estimates, tasks=self.design.tasks, planned=self.design.seeds)
         write_claims(self.root, estimates, claims, parts)
         self.draw("figures-theory", self.root / "figures-theory", "--theory")
         told = {"claims": [claim._asdict() for claim in claims], "parts": [part._asdict() for part in parts]}

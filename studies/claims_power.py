@@ -1,6 +1,6 @@
 """Level and power of the verdicts on the claims at the planned numbers of seeds, by simulation. Prints a CSV.
 
-    python -m studies.claims_power > studies/results/claims_power.csv     # two minutes
+    python -m studies.claims_power > studies/results/claims_power.csv     # some minutes
 
 Each simulated study draws the estimates of all runs from normal distributions and judges all claims together, with
 Holm's correction. ``explored`` takes means and standard deviations between seeds as the first design and its pilot
@@ -23,6 +23,7 @@ from analysis.claims.catalogue import CLAIMS, TASKS, WIDE, Hypothesis
 from analysis.claims.estimands import LEARNT, Estimate
 from analysis.claims.verdicts import JudgedClaim, judge
 from fspo.base.errors import run_cli
+from fspo.repro.presets import PRESETS
 from fspo.rules import COMPARED
 
 SLOPES = {
@@ -38,14 +39,13 @@ SLOPES = {
 REWARDS = {
     ("equal", "mean reward"): dict.fromkeys(COMPARED, (0.70, 0.03)),
     ("stress", "final reward"): {"none": (0.45, 0.2)} | dict.fromkeys(COMPARED, (0.94, 0.02)),
-    ("stress", "mean reward"): {"rloo": (0.50, 0.05), "fspo": (0.50, 0.05)}
-    | dict.fromkeys(WIDE.values(), (0.75, 0.05)),
+    ("stress", "mean reward"): dict.fromkeys(WIDE, (0.50, 0.05)) | dict.fromkeys(WIDE.values(), (0.75, 0.05)),
 }
+"""Mean and standard deviation between seeds of the rewards; those of "none" and of the wide upper ranges come from the
+pilot on two seeds, the others are guesses."""
 
 SIGNS = {"sign gap": (0.07, 0.02), "log sign ratio": (3.0, 0.7)}
-PLANNED = {"unclipped": (16, 16, 24), "equal": (12, 8, 8), "stress": (8, 8, 8)}
-"""Seeds of each set of runs, by task in the order of TASKS."""
-
+SEEDS = PRESETS["paper"].seeds
 
 Key = tuple[str, str, str, str, float]
 """Task, set of runs, estimand, rule, clip rate."""
@@ -88,7 +88,7 @@ def judged(truth: dict[Key, tuple[float, float]], number: int) -> Iterator[list[
         estimates = [
             Estimate(task, runs, seed, estimand, rule, rate, value)  # type: ignore[arg-type]
             for (task, runs, estimand, rule, rate), (mean, sd) in truth.items()
-            for seed, value in enumerate(rng.normal(mean, sd, PLANNED[runs][TASKS.index(task)]))
+            for seed, value in enumerate(rng.normal(mean, sd, SEEDS.get((runs, task), 0)))
         ]
         yield judge(pd.DataFrame(estimates))[0]
 

@@ -7,8 +7,9 @@ probability of any wrong verdict of either kind at most `ALPHA`; a claim that is
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
@@ -130,16 +131,23 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def judge(
-    estimates: pd.DataFrame, claims: Iterable[Claim] = CLAIMS, tasks: Collection[str] = TASKS
+    estimates: pd.DataFrame,
+    claims: Iterable[Claim] = CLAIMS,
+    tasks: Collection[str] = TASKS,
+    planned: Mapping[tuple[str, str], int] = MappingProxyType({}),
 ) -> tuple[list[JudgedClaim], list[JudgedHypothesis]]:
     """Judge claims by the estimates of all runs, on those of the claims' tasks that ``tasks`` names.
 
-    A claim none of whose hypotheses has a number is left out, and does not count in Holm's correction.
+    A claim is open until all planned seeds of its runs have given their numbers, so that nobody can stop at a verdict
+    that pleases. A claim for which no run is planned and none has given a number is left out, and does not count in
+    Holm's correction.
 
     Parameters
     ----------
     estimates : DataFrame
         The columns of `analysis.claims.estimands.Estimate`, one row for each number of a run.
+    planned : mapping of (str, str) to int
+        Number of seeds by set of runs and task; 0 where it is not named.
 
     Returns
     -------
@@ -150,16 +158,39 @@ def judge(
     found = {
         c: [part(c, h, task, estimates) for task in c.tasks if task in tasks for h in c.hypotheses] for c in claims
     }
-    found = {claim: parts for claim, parts in found.items() if any(p.seeds for p in parts)}
-    p_for = holm([max(p.p_for for p in parts) for parts in found.values()])
-    p_against = holm([min(1.0, len(parts) * min(p.p_against for p in parts)) for parts in found.values()])
+    missing = {claim: _unfinished(claim, parts, planned) for claim, parts in found.items()}
+    found = {claim: parts for claim, parts in found.items() if missing[claim] or any(p.seeds for p in parts)}
+    for_, against = (
+        [1.0 if missing[claim] else p_value(parts) for claim, parts in found.items()]
+        for p_value in (_intersection, _union)
+    )
     judged = []
-    for (claim, parts), supports, refutes in zip(found.items(), p_for, p_against, strict=True):
+    for (claim, parts), supports, refutes in zip(found.items(), holm(for_), holm(against), strict=True):
         verdict: Verdict = "supported" if supports <= ALPHA else "refuted" if refutes <= ALPHA else "open"
         decides = min(parts, key=lambda p: p.p_against) if verdict == "refuted" else max(parts, key=lambda p: p.p_for)
-        says = f"{decides.task}: {decides.hypothesis}"
+        says = missing[claim] or f"{decides.task}: {decides.hypothesis}"
         judged.append(JudgedClaim(claim.id, claim.sentence, verdict, supports, refutes, says))
     return judged, [p for parts in found.values() for p in parts]
+
+
+def _intersection(parts: Sequence[JudgedHypothesis]) -> float:
+    """Return the p-value for a claim: each of its hypotheses must be shown."""
+    return max(p.p_for for p in parts)
+
+
+def _union(parts: Sequence[JudgedHypothesis]) -> float:
+    """Return the p-value against a claim, by Bonferroni: the opposite of one of its hypotheses must be shown."""
+    return min(1.0, len(parts) * min(p.p_against for p in parts))
+
+
+def _unfinished(claim: Claim, parts: Sequence[JudgedHypothesis], planned: Mapping[tuple[str, str], int]) -> str:
+    """Return on which task a claim has fewer seeds than planned, and how many; "" if it has all."""
+    runs = {h.words: h.runs for h in claim.hypotheses}
+    for p in parts:
+        wanted = planned.get((runs[p.hypothesis], p.task), 0)
+        if p.seeds < wanted:
+            return f"{p.task}: {p.seeds} of {wanted} seeds"
+    return ""
 
 
 def write_claims(

@@ -84,6 +84,11 @@ class ReproductionDesign:
         """The tasks on which runs are trained."""
         return tuple(task for task in TASKS if any(task in runs.seeds for runs in self.sets.values()))
 
+    @property
+    def seeds(self) -> dict[tuple[str, str], int]:
+        """The number of seeds by set of runs and task."""
+        return {(name, task): len(some) for name, runs in self.sets.items() for task, some in runs.seeds.items()}
+
 
 UNCLIPPED: dict[str, Options] = {"none": {"rule.preset": "none"}}
 EQUAL: dict[str, Options] = {
@@ -141,15 +146,15 @@ PRESETS: dict[str, ReproductionDesign] = {
         {
             "unclipped": RunSet(
                 UNCLIPPED,
-                {"chain-add": _seeds(41, 12), "chain-add-64": _seeds(41, 24), "products": _seeds(41, 48)},
+                {"chain-add": _seeds(41, 10), "chain-add-64": _seeds(41, 16), "products": _seeds(41, 32)},
                 20,
                 ONE_EPOCH,
                 scored=4,
             ),
             "equal": RunSet(
                 EQUAL,
-                {"chain-add": _seeds(41, 12), "chain-add-64": _seeds(41, 8), "products": _seeds(41, 8)},
-                20,
+                {task: _seeds(41, 8) for task in TASKS},
+                12,
                 ONE_EPOCH,
             ),
             "stress": RunSet(STRESS, {"chain-add": _seeds(41, 8)}, 12, MANY_UPDATES),

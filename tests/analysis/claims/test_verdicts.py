@@ -102,6 +102,20 @@ def test_numbers_of_a_part_by_hand():
     assert (found.new_low, found.new_high) == pytest.approx((0.45 - reach, 0.45 + reach), abs=1e-5)
 
 
+def test_a_claim_is_open_until_all_planned_seeds_are_there():
+    """Five of six seeds give no verdict; five of five do. A planned claim without numbers counts in Holm's family."""
+    values, claim = table({"fspo": SMALL}), Claim("x", "words", (FLAT,), ("chain-add",))
+    for wanted, expected, says in ((5, "supported", FLAT.words), (6, "open", "5 of 6 seeds")):
+        (judged,), _ = judge(values, [claim], planned={("unclipped", "chain-add"): wanted})
+        assert (judged.verdict, judged.decides) == (expected, f"chain-add: {says}")
+    rewards = Claim("y", "words", (Hypothesis("mean reward", "equal", "fspo", "above"),), ("chain-add",))
+    alone, _ = judge(values, [claim, rewards], planned={("unclipped", "chain-add"): 5})
+    both, _ = judge(values, [claim, rewards], planned={("unclipped", "chain-add"): 5, ("equal", "chain-add"): 2})
+    assert [c.claim for c in alone] == ["x"]
+    assert [(c.claim, c.verdict) for c in both] == [("x", "supported"), ("y", "open")]
+    assert both[0].p_for == pytest.approx(2 * alone[0].p_for)
+
+
 def test_claims_without_any_number_are_left_out():
     judged, parts = judge(table({"rloo": VALUES, "gspo": -VALUES}))
     assert [claim.claim for claim in judged] == ["1"]
@@ -117,10 +131,10 @@ def test_the_family_is_frozen():
         ("slope", "above", 0.0),
         ("slope", "smaller in size", 0.0),
         ("slope", "within", 0.1),
-        ("mean reward", "above", -0.02),
+        ("mean reward", "above", -0.05),
         ("mean reward", "above", 0.05),
         ("final reward", "above", 0.0),
-        ("final reward", "above", -0.02),
+        ("final reward", "above", -0.05),
         ("sign gap", "above", 0.0),
         ("log sign ratio", "within", EVEN_SIGNS),
     }
