@@ -160,12 +160,11 @@ def judge(
     }
     missing = {claim: _unfinished(claim, parts, planned) for claim, parts in found.items()}
     found = {claim: parts for claim, parts in found.items() if missing[claim] or any(p.seeds for p in parts)}
-    for_, against = (
-        [1.0 if missing[claim] else p_value(parts) for claim, parts in found.items()]
-        for p_value in (_intersection, _union)
-    )
+    p_for = holm([1.0 if missing[c] else max(p.p_for for p in parts) for c, parts in found.items()])
+    least = {c: 1.0 if missing[c] else min(p.p_against for p in parts) for c, parts in found.items()}
+    p_against = holm([min(1.0, len(found[c]) * p) for c, p in least.items()])
     judged = []
-    for (claim, parts), supports, refutes in zip(found.items(), holm(for_), holm(against), strict=True):
+    for (claim, parts), supports, refutes in zip(found.items(), p_for, p_against, strict=True):
         verdict: Verdict = "supported" if supports <= ALPHA else "refuted" if refutes <= ALPHA else "open"
         decides = min(parts, key=lambda p: p.p_against) if verdict == "refuted" else max(parts, key=lambda p: p.p_for)
         says = missing[claim] or f"{decides.task}: {decides.hypothesis}"
@@ -173,24 +172,11 @@ def judge(
     return judged, [p for parts in found.values() for p in parts]
 
 
-def _intersection(parts: Sequence[JudgedHypothesis]) -> float:
-    """Return the p-value for a claim: each of its hypotheses must be shown."""
-    return max(p.p_for for p in parts)
-
-
-def _union(parts: Sequence[JudgedHypothesis]) -> float:
-    """Return the p-value against a claim, by Bonferroni: the opposite of one of its hypotheses must be shown."""
-    return min(1.0, len(parts) * min(p.p_against for p in parts))
-
-
 def _unfinished(claim: Claim, parts: Sequence[JudgedHypothesis], planned: Mapping[tuple[str, str], int]) -> str:
     """Return on which task a claim has fewer seeds than planned, and how many; "" if it has all."""
     runs = {h.words: h.runs for h in claim.hypotheses}
-    for p in parts:
-        wanted = planned.get((runs[p.hypothesis], p.task), 0)
-        if p.seeds < wanted:
-            return f"{p.task}: {p.seeds} of {wanted} seeds"
-    return ""
+    wanted = [planned.get((runs[p.hypothesis], p.task), 0) for p in parts]
+    return next((f"{p.task}: {p.seeds} of {n} seeds" for p, n in zip(parts, wanted, strict=True) if p.seeds < n), "")
 
 
 def write_claims(

@@ -91,16 +91,22 @@ class ReproductionDesign:
 
 
 UNCLIPPED: dict[str, Options] = {"none": {"rule.preset": "none"}}
-EQUAL: dict[str, Options] = {
-    rule: {"rule.preset": rule, "rule.adapt": "range", "rule.target": 0.95, "rule.target_rate": "update"}
-    for rule in COMPARED
-}
-"""Training at an equal clip rate: each range follows 5 % clipped of the responses with non-zero advantage."""
+
+
+def _equal(rules: tuple[str, ...], target: float, adapt: str = "range") -> dict[str, Options]:
+    """Return arms whose band follows an equal acceptance of the responses with non-zero advantage."""
+    same = {"rule.adapt": adapt, "rule.target": target, "rule.target_rate": "update"}
+    return {rule: {"rule.preset": rule, **same} for rule in rules}
+
+
+EQUAL: dict[str, Options] = _equal(COMPARED, 0.95)
+"""Training at an equal clip rate: 5 % of the responses with non-zero advantage."""
 ONE_EPOCH: Options = {"batch.minibatches": 8, "batch.epochs": 1, "eval.every": 0, "log.score_every": 0}
 """Seven of eight rows of a rollout are then of the first epoch and follow an update."""
 STRESS: dict[str, Options] = (
     UNCLIPPED
-    | EQUAL
+    | _equal(COMPARED, 0.5)
+    | _equal(("fspo-adaptive",), 0.5, adapt="exponent")
     | {
         "fspo-default": {"rule.preset": "fspo"},
         "fspo-wide-above": {"rule.preset": "fspo", "rule.range_hi": 0.15},
@@ -108,7 +114,8 @@ STRESS: dict[str, Options] = (
         "rloo-wide-above": {"rule.preset": "rloo", "rule.range_hi": 1.0},
     }
 )
-"""Training where a rollout has many updates: without a clip, at an equal clip rate, at default ranges, and with an
+"""Training where a rollout has many updates: without a clip; with half of the responses clipped, as at fspo's default
+range (with 5 % training stalls as without a clip), by one range or one for each side; at default ranges; and with an
 upper range five times as wide."""
 MANY_UPDATES: Options = {
     "batch.minibatches": 4,
