@@ -107,13 +107,15 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         "7a",
-        "Where a rollout has many updates, training that clips half of the responses ends above training without a clip.",
+        "Where a rollout has many updates, training with half of the responses clipped ends above training without a "
+        "clip.",
         tuple(Hypothesis("final reward", "stress", rule, "above", 0.0, "none") for rule in COMPARED),
         STRESSED,
     ),
     Claim(
         "7b",
-        "Where a rollout has many updates, fspo ends at least as high as rloo and gspo, with half of the responses clipped.",
+        "Where a rollout has many updates, fspo ends at least as high as rloo and gspo, each with half of the responses "
+        "clipped.",
         tuple(Hypothesis("final reward", "stress", "fspo", "above", -GAIN, rival) for rival in RIVALS),
         STRESSED,
     ),
