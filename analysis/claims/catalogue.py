@@ -114,8 +114,8 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         "7b",
-        "Where a rollout has many updates, fspo ends at least as high as rloo and gspo, each with half of the responses "
-        "clipped.",
+        "Where a rollout has many updates, fspo ends at least as high as rloo and gspo, each with half of the "
+        "responses clipped.",
         tuple(Hypothesis("final reward", "stress", "fspo", "above", -GAIN, rival) for rival in RIVALS),
         STRESSED,
     ),
