@@ -1,55 +1,42 @@
-"""Measure how S depends on the length on a pretrained language model. Writes CSV files to results/pretrained/.
+"""Train a pretrained language model without a clip, for the numbers of unclipped runs on a model of another kind.
 
-Unclipped runs train a small pretrained model to count: the prompt shows four solved examples and asks for the numbers
-from a to b. The reward of the first run is 1 for the right numbers and a line end, else 0. As its rewards were soon
-equal within most groups, whose updates have no gradient, the further runs have a graded reward
-(`studies.counting_reward`). Responses have some 2 to 150 tokens. A run that was stopped goes on. The model is a folder
-of a base model with an unquantised tokenizer, as ``save_pretrained`` writes it; the published numbers come from Gemma 3
-270M (268M parameters, 262,144 tokens).
+The prompt shows four solved examples and asks for the numbers from a to b; the reward is graded
+(`studies.counting_reward`). Responses have some 2 to 150 tokens. The model is a folder of a base model with an
+unquantised tokenizer, as ``save_pretrained`` writes it; the published numbers come from Gemma 3 270M (268M parameters,
+262,144 tokens). A run that was stopped goes on. `studies.findings` publishes the finished runs.
 
-    python -m studies.pretrained MODEL --output out/pretrained     # 32 rollouts a run, an hour on two idle cores
+    python -m studies.pretrained MODEL --output out/pretrained     # three runs, half an hour on two idle cores
+    python -m studies.findings --pretrained out/pretrained
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 from transformers import AutoTokenizer, GenerationConfig
 
-from analysis.api import analyse
-from analysis.log.loading import load_run
-from analysis.stats.fair_exponent import fair_exponents
 from fspo.base.errors import run_cli
-from fspo.base.files import whole_file, write_text
+from fspo.base.files import write_text
 from fspo.base.options import parse
 from fspo.config import TrainConfig
-from fspo.gradlog.metrics_file import MetricsFile
 from fspo.gradlog.run_folder import MODEL
-from fspo.rules import COMPARED, COMPARED_ADVANTAGE
+from fspo.repro.presets import PlannedRun
+from fspo.repro.stages import Job
+from fspo.rules import COMPARED_ADVANTAGE
 from fspo.train.trainer import Trainer
 
-RUNS = {
-    "exact-seed11": (11, "exact"),
-    "graded-seed12": (12, "studies.counting_reward:graded"),
-    "graded-seed13": (13, "studies.counting_reward:graded"),
-}
-"""Seed of the prompts and of the run, and verifier, of each run. All constants of a run were fixed, and committed,
-before it began."""
+SEEDS = (41, 42, 43)
+"""Seeds of the prompts and of the runs. All constants were fixed, and committed, before the first run began."""
+ROLLOUTS = 15
 PROMPTS = 512
 MOST_NUMBERS = 50
 SHOTS = ((3, 6), (12, 14), (7, 7), (21, 29))
-EDGES = (1, 8, 16, 32, 64, 161)
-ROLLOUTS = 32
-RULES = COMPARED
-RESULTS = Path(__file__).resolve().parents[1] / "results" / "pretrained"
-SHARES = (0.75, 0.85, 0.95)
-"""Accepted shares at which the fair exponent is estimated."""
-MEASURES = ("subset == 'all' and measure == 'band'", "subset == 'nonzero' and measure == 'update'")
-"""What is shown of each rule: which of all responses lie in its band, which with A != 0 it does not clip."""
+NEW_TOKENS = 160
+"""Response limit, tokens: the longest right answer fits."""
 OPTIONS = {
     "rule.preset": "none",
     "rule.advantage": COMPARED_ADVANTAGE,
@@ -57,18 +44,17 @@ OPTIONS = {
     "batch.responses": 8,
     "batch.minibatches": 4,
     "batch.epochs": 1,
-    "sampling.max_new_tokens": EDGES[-1] - 1,
+    "sampling.max_new_tokens": NEW_TOKENS,
     "optim.learning_rate": 1e-6,
     "optim.warmup_updates": 4,
-    "log.score_minibatches": [1, 2, 3],
+    "log.score_every": 0,
     "eval.every": 0,
     "checkpoint_every": 2,
     "keep_checkpoints": 1,
     "resume": "true",
     "trackers": "[]",
 }
-"""Options of all runs; those that are not named have their defaults. Scores are logged in all updates of a rollout but
-the first."""
+"""Options of all runs; those that are not named have their defaults."""
 
 
 def counted(first: int, last: int) -> str:
@@ -115,84 +101,44 @@ def with_line_end(model: Path, folder: Path) -> Path:
     return folder
 
 
-def trained(name: str, model: Path, output: Path, rollouts: int, threads: int) -> Path:
-    """Train the run ``name`` of `RUNS` under ``output``, unless it is done, and return its folder."""
-    (seed, verifier), run = RUNS[name], output / name
-    task = output / f"counting-seed{seed}.jsonl"
+def planned_runs(output: Path) -> Iterator[PlannedRun]:
+    """Yield the runs whose folders lie under ``output``, in the form of the runs of a reproduction."""
+    for seed in SEEDS:
+        yield PlannedRun("counting", "pretrained", "none", seed, Job(output / f"seed{seed}", (), ROLLOUTS))
+
+
+def train(run: PlannedRun, model: Path, threads: int) -> None:
+    """Train a run, unless it is done."""
+    folder = run.job.run
+    task = folder.parent / f"counting-seed{run.seed}.jsonl"
+    if (folder / MODEL).exists():
+        return
     if not task.exists():
-        output.mkdir(parents=True, exist_ok=True)
-        write_task(task, seed)
-    if (run / MODEL).exists():
-        return run
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        write_task(task, run.seed)
     options = OPTIONS | {
-        "output": run,
-        "seed": seed,
-        "rollouts": rollouts,
+        "output": folder,
+        "seed": run.seed,
+        "rollouts": run.job.rollouts,
         "threads": threads,
-        "model.name_or_path": with_line_end(model, output / "start"),
+        "model.name_or_path": with_line_end(model, folder.parent / "start"),
         "task.name": "dataset",
-        "task.options": json.dumps({"path": str(task), "judge": {"verifier": verifier}}),
+        "task.options": json.dumps({"path": str(task), "judge": {"verifier": "studies.counting_reward:graded"}}),
     }
     Trainer(parse(TrainConfig, [word for name, value in options.items() for word in (f"--{name}", str(value))])).train()
-    return run
-
-
-def publish(run: Path, results: Path, seed: int) -> None:
-    """Analyse the run, and write its small tables and its numbers to the folder ``results``."""
-    tables = analyse(run, edges=EDGES, rules=RULES)
-    rows = load_run(run).rows.use("first")
-    rows = rows.take(rows.updates > 0)
-    exponents = [
-        {"responses": responses, "share": share, **found._asdict()}
-        for responses in ("all", "A != 0")
-        for share, found in zip(SHARES, fair_exponents(rows, SHARES, responses), strict=True)
-    ]
-    files = {"fair_exponent": pd.DataFrame(exponents)}
-    bins = ["bin_lo", "bin_hi", "bin_mean", "count", "clusters", "estimate"]
-    for name, columns in (("trend", ["slope"]), ("acceptance", bins)):
-        drops = tables[name].query("source == 'matched' and outside == 'drop'")
-        found = [drops.query(where) for where in MEASURES]
-        shown = ["rule", "measure", "target", *columns, "ci_low", "ci_high"]
-        files[name] = pd.DataFrame(pd.concat(found), columns=shown)
-    results.mkdir(parents=True, exist_ok=True)
-    for name, table in files.items():
-        with whole_file(results / f"{name}.csv") as path:
-            table.to_csv(path, index=False, float_format="%.4g")
-    rewards = np.array([row["reward"] for row in MetricsFile(run).of_phase("train")])
-    quarter = max(len(rewards) // 4, 1)
-    law = tables["scaling"].query("use == 'first' and sign == 'all'").set_index("subset")
-    said = {
-        "seed": seed,
-        "rollouts": len(rewards),
-        "planned": ROLLOUTS,
-        "rows": len(rows),
-        "nonzero": int(np.sum(rows.A != 0)),
-        "prompts": len(np.unique(rows.cluster)),
-        "shortest": int(rows.length.min()),
-        "longest": int(rows.length.max()),
-        "first": float(rewards[:quarter].mean()),
-        "last": float(rewards[-quarter:].mean()),
-        "unmoved": int(np.sum(rows.S == 0)),
-        **{
-            name: [float(law.loc[subset, column]) for column in ("slope_2H", "ci_low", "ci_high")]
-            for name, subset in (("exponent", "all"), ("exponent_nonzero", "nonzero"))
-        },
-    }
-    write_text(results / "run.json", json.dumps(said, indent=1) + "\n")
 
 
 def main() -> int:
-    """Train the runs that are missing, and publish their numbers."""
+    """Train the runs that are missing."""
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("model", type=Path, help="folder of the pretrained model")
     p.add_argument("--output", type=Path, default=Path("out/pretrained"), help="folder of the runs")
-    p.add_argument("--runs", nargs="+", choices=RUNS, default=list(RUNS), help="runs to train and publish")
-    p.add_argument("--rollouts", type=int, default=ROLLOUTS, help="rollouts of 8 prompts with 8 responses")
+    p.add_argument("--seeds", nargs="+", type=int, choices=SEEDS, default=list(SEEDS), help="runs to train")
     p.add_argument("--threads", type=int, default=2, help="torch threads")
     args = p.parse_args()
-    for name in args.runs:
-        run = trained(name, args.model, args.output.resolve(), args.rollouts, args.threads)
-        publish(run, RESULTS / name, RUNS[name][0])
+    for run in planned_runs(args.output.resolve()):
+        if run.seed in args.seeds:
+            train(run, args.model, args.threads)
     return 0
 
 

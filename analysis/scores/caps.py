@@ -25,10 +25,8 @@ class CapSums:
         """Add an update: its n vectors A psi (n, D), and the bin, the prompt and the weight of each response (n,)."""
         k, code = self.number, cluster * self.number + bins
         size = (int(cluster.max()) + 1) * k
-        rows, sums = (
-            np.bincount(code, minlength=size).reshape(-1, k).astype(np.float64),
-            np.zeros((size, len(vectors.T))),
-        )
+        rows = np.bincount(code, minlength=size).reshape(-1, k).astype(np.float64)
+        sums = np.zeros((size, len(vectors.T)))
         np.add.at(sums, code, vectors)
         sums = sums.reshape(-1, k, len(vectors.T))
         whole, count = sums.sum(0), rows.sum(0)
@@ -55,7 +53,8 @@ class CapSums:
             self._of([total - part[u] for total, part in zip(whole, parts, strict=True)], updates - 1, weights)
             for u in range(updates)
         ]) if updates > 1 else np.full((1, *value.shape), np.nan)  # fmt: skip
-        se = np.sqrt((updates - 1) / updates * np.sum((without - without.mean(0)) ** 2, axis=0))
+        with np.errstate(invalid="ignore"):  # a log cap may be infinite: the law of w then asks for none
+            se = np.sqrt((updates - 1) / updates * np.sum((without - without.mean(0)) ** 2, axis=0))
         half = t_quantile(max(updates - 1, 1)) * se
         # The squared norms of the bin's update and of the others' must lie above 0, their intervals too.
         unsure = ~(value[2:] > half[2:])
@@ -67,7 +66,8 @@ class CapSums:
         """Return the estimates, and the squared norms of the bins' updates and of those of all other bins, (4, K)."""
         across, pairs, squares, count = sums
         with np.errstate(invalid="ignore", divide="ignore"):
-            product, share, square = across / pairs, count / count.sum(), squares / count
+            product = np.where(pairs > 0, across / pairs, np.nan)  # without pairs of prompts, rounding over 0
+            share, square = count / count.sum(), squares / count
         out = np.full((4, self.number), np.nan)
         for k in range(self.number):
             others = (np.arange(self.number) != k) & (count > 0)

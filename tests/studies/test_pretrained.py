@@ -1,16 +1,13 @@
-"""Tests of studies/pretrained.py: the prompts, the model's end tokens, the run's options, and the published files."""
+"""Tests of studies/pretrained.py: the prompts, the model's end tokens and the reward."""
 
 import json
-import shutil
 
-import pandas as pd
 import pytest
 from transformers import GenerationConfig
 
 from fspo.tasks.chain_add import build_tokenizer
 from studies import pretrained
 from studies.counting_reward import graded
-from tests.record.make_record import LOGS
 
 
 def test_the_prompts_ask_for_numbers_and_show_solved_examples(tmp_path):
@@ -51,17 +48,3 @@ def test_a_line_end_ends_a_response_and_the_model_stays_as_it_is(tmp_path):
 )
 def test_the_graded_reward_counts_numbers_before_the_first_mistake(response, reward):
     assert graded(response, "8 9 10") == pytest.approx(reward)
-
-
-def test_a_run_is_published_as_tables(tmp_path):
-    run, results = tmp_path / "run", tmp_path / "results"
-    shutil.copytree(LOGS / "fspo-kl", run)
-    (run / "metrics.jsonl").write_text("".join(json.dumps({"rollout": i, "reward": i}) + "\n" for i in range(8)))
-    pretrained.publish(run, results, 7)
-    said = json.loads((results / "run.json").read_text())
-    assert (said["rollouts"], said["first"], said["last"]) == (8, 0.5, 6.5)
-    tables = {name: pd.read_csv(results / f"{name}.csv") for name in ("fair_exponent", "trend", "acceptance")}
-    assert len(tables["fair_exponent"]) == 2 * len(pretrained.SHARES)
-    for name in ("trend", "acceptance"):
-        assert set(tables[name].rule) == set(pretrained.RULES)
-        assert set(tables[name].measure) == {"band", "update"}

@@ -1,0 +1,231 @@
+"""Numbers that describe a run of a reproduction beside those that judge the claims: no verdict rests on them.
+
+`describe` gives rows for the three tables of `studies.findings` that have one row a seed: numbers (long form), clip
+rates by length, and rollouts. Unless a number says otherwise, it is of responses with A != 0 in the first epoch, after
+an update, and each rule's range is set on the log for each number of updates since the rollout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from analysis.api import analyse
+from analysis.claims.estimands import CLIP_RATES, OFFLINE, clipped_offline, first_epoch, rates_by_sign, slope
+from analysis.log.loading import load_run
+from analysis.log.rows import Rows
+from analysis.stats.fair_exponent import ResponseSet, fair_exponents
+from figures.tables import Frame
+from fspo.gradlog.metrics_file import MetricsFile
+from fspo.rules import COMPARED, Rule, excess_quantile, preset, standardized_excess
+
+EDGES = (1, 16, 32, 64, 128, 256, 513)
+"""Edges of the bins of length, tokens: one bin a doubling, the last open to the longest response of any task."""
+LEAST = 30
+"""Least number of responses of a bin whose clip rate is told."""
+FAIR_RATES = (0.05, 0.15, 0.30)
+"""Clip rates at which the fair exponent is estimated."""
+VARIED = {
+    "fspo c": {c: replace(preset("fspo").rule, range_lo=c, range_hi=c) for c in (0.01, 0.03, 0.1, 0.3)},
+    "rloo eps": {eps: replace(preset("rloo").rule, range_lo=eps, range_hi=eps) for eps in (0.1, 0.2, 0.4, 0.8)},
+}
+"""Symmetric ranges from narrow to wide; at most .8, since 1 - eps must lie above 0."""
+DUAL = 3.0
+"""Importance ratio of the dual clip: as in PPO's variant with A < 0."""
+ERRORS = ("bias2_direction", "variance_direction", "mse_direction")
+
+
+class Number(NamedTuple):
+    """One number of one run, a row of ``numbers.csv``."""
+
+    task: Annotated[str, "task of the run", "text"]
+    runs: Annotated[str, "set of runs: unclipped, equal, stress or pretrained", "text"]
+    seed: Annotated[int, "seed of the run and of its warm-up", "number"]
+    quantity: Annotated[str, "what is measured", "text"]
+    responses: Annotated[str, "of which responses", "text"]
+    rule: Annotated[str, "clip rule, with its way outside the band if that is not drop; empty if none matters", "text"]
+    setting: Annotated[str, "clip rate at which ranges are set (such as 5%), 'default', or a range", "text"]
+    value: Annotated[float, "the number", "the quantity's"]
+
+
+class BinRate(NamedTuple):
+    """The clip rate of a bin of length in one run, a row of ``bins.csv``."""
+
+    task: Annotated[str, "task of the run", "text"]
+    runs: Annotated[str, "set of runs", "text"]
+    seed: Annotated[int, "seed of the run", "number"]
+    rule: Annotated[str, "clip rule, applied offline", "text"]
+    clip_rate: Annotated[float, "clip rate of all lengths together that the range is set to", "share"]
+    sign: Annotated[str, "both, or the sign of the advantage", "text"]
+    bin_lo: Annotated[int, "lower edge of the bin, inside it", "tokens"]
+    bin_hi: Annotated[int, "upper edge of the bin, outside it", "tokens"]
+    length: Annotated[float, "mean length in the bin", "tokens"]
+    count: Annotated[int, "responses in the bin", "number"]
+    rate: Annotated[float, "share of them that is clipped", "share"]
+
+
+class Rollout(NamedTuple):
+    """The training reward of one rollout, a row of ``rollouts.csv``."""
+
+    task: Annotated[str, "task of the run", "text"]
+    runs: Annotated[str, "set of runs", "text"]
+    seed: Annotated[int, "seed of the run", "number"]
+    rule: Annotated[str, "arm of the set: the rule that trained", "text"]
+    rollout: Annotated[int, "rollout, from 1", "number"]
+    reward: Annotated[float, "mean training reward", "reward"]
+    clip_rate: Annotated[float, "share of its responses with A != 0 that were clipped, all epochs", "share"]
+
+
+Found = tuple[str, str, str, str, float]
+"""Quantity, responses, rule, setting and value."""
+
+
+def outside(rule: Rule, rows: Rows) -> NDArray[np.bool_]:
+    """Return which of the rows (N,) a rule clips with its own ranges."""
+    return np.asarray(rule.apply(rows.S, rows.length, rows.A).side) != 0
+
+
+def of_band(rule: Rule, rows: Rows, clip_rate: float) -> NDArray[np.bool_]:
+    """Return which of the rows (N,), whatever their advantage, lie outside the rule's band set to one clip rate."""
+    out = np.zeros(len(rows), bool)
+    for position in np.unique(rows.updates):
+        at = np.flatnonzero(rows.updates == position)
+        excess = standardized_excess(rule, rows.S[at], rows.length[at], rows.A[at], rate="band")
+        out[at] = excess > excess_quantile(excess, 1 - clip_rate, rule.label)
+    return out
+
+
+def of_ranges(rows: Rows) -> Iterator[Found]:
+    """Yield clip rates and slopes of the rules at default ranges, at other ranges and with a dual clip."""
+    rules = {(name, "default"): preset(name).rule for name in COMPARED}
+    rules |= {(name, "dual clip"): preset(name).rule.with_dual_at(DUAL) for name in ("rloo", "fspo")}
+    rules |= {(name.split()[0], f"{name.split()[1]} {x:g}"): r for name, of in VARIED.items() for x, r in of.items()}
+    for (name, setting), rule in rules.items():
+        cut = outside(rule, rows)
+        yield "clip rate", "A != 0", name, setting, float(cut.mean())
+        yield "slope", "A != 0", name, setting, slope(cut, rows.length)
+        for sign, rate in zip(("A < 0", "A > 0"), rates_by_sign(cut, rows.A), strict=True):
+            yield "clip rate", sign, name, setting, rate
+
+
+def of_lengths(rows: Rows, every: Rows) -> Iterator[Found]:
+    """Yield slopes over all responses, both signs' clip rates at equal ranges, and fair exponents.
+
+    ``rows`` are those with A != 0 of ``every`` row of the first epoch after an update.
+    """
+    for clip_rate in CLIP_RATES:
+        for name in COMPARED:
+            setting, rule = f"{clip_rate:.0%}", preset(name).rule
+            yield "slope", "all", name, setting, slope(of_band(rule, every, clip_rate), every.length)
+            signs = rates_by_sign(clipped_offline(rule, rows, clip_rate), rows.A)
+            for sign, rate in zip(("A < 0", "A > 0"), signs, strict=True):
+                yield "clip rate", sign, name, setting, rate
+    of: tuple[ResponseSet, ...] = ("A != 0", "A < 0", "A > 0")
+    for responses in of:
+        found = fair_exponents(rows, [1 - rate for rate in FAIR_RATES], responses)
+        for rate, exponent in zip(FAIR_RATES, found, strict=True):
+            yield "fair exponent", responses, "", f"{rate:.0%}", exponent.value
+
+
+def of_tables(tables: dict[str, Frame]) -> Iterator[Found]:
+    """Yield the law of S, the LRE, and where scores are logged the numbers of the direction, from an analysis."""
+    signs = {"all": "A != 0", "negative": "A < 0", "positive": "A > 0"}
+    for row in tables["scaling"].query("use == 'first' and subset == 'nonzero'").itertuples():
+        yield "exponent of the spread", signs[row.sign], "", "", row.slope_2H / 2
+        yield "drift per token", signs[row.sign], "", "", row.drift_per_token
+        for kept, setting in (("95", "5%"), ("85", "15%")):
+            yield "weight in the fair exponent", signs[row.sign], "", setting, getattr(row, f"weight_{kept}")
+            yield "part of shares", signs[row.sign], "", setting, getattr(row, f"of_shares_{kept}")
+    wanted = "use == 'first' and subset == 'nonzero' and source != 'trained' and rule not in ('none', 'random')"
+    for row in tables["lre"].query(f"{wanted} and measure == 'update' and norm in ('l2', 'inf')").itertuples():
+        if row.outside == "drop":
+            yield f"LRE_{row.norm.removeprefix('l')}", "A != 0", row.rule, _setting(row), row.estimate
+    for row in tables["cosine"].query(f"{wanted} and bin == -1").itertuples():
+        yield "cosine", "A != 0", _named(row), _setting(row), row.estimate
+    errors = tables["population"].query(
+        f"{wanted} and bin == -1 and quantity in @ERRORS", local_dict={"ERRORS": ERRORS}
+    )
+    for row in errors.itertuples():
+        yield row.quantity, "A != 0", _named(row), _setting(row), row.estimate
+    lemma = tables["lemma"].query(f"{wanted} and outside == 'drop' and updates == 1").dropna(subset=["e_len", "e_in"])
+    for (rule, source, target), some in lemma.groupby(["rule", "source", "target"], dropna=False):
+        setting = "default" if source == "given" else f"{1 - target:.0%}"
+        of_length = float((some.e_len**2).sum() / (some.e_len**2 + some.e_in**2).sum())
+        yield "share of the loss due to length", "A != 0", rule, setting, of_length
+        yield "scored updates", "A != 0", rule, setting, float(len(some))
+        yield "updates whose cosine is bounded above 0", "A != 0", rule, setting, float(some.guaranteed.mean())
+        yield "least slack of the bound", "A != 0", rule, setting, float(some.slack.min())
+
+
+def _setting(row: object) -> str:
+    return "default" if row.source == "given" else f"{1 - row.target:.0%}"  # type: ignore[attr-defined]
+
+
+def _named(row: object) -> str:
+    rule, way = row.rule, row.outside  # type: ignore[attr-defined]
+    return rule if way == "drop" else f"{rule}, {way}"
+
+
+def bin_rates(rows: Rows) -> Iterator[tuple[str, float, str, int, int, float, int, float]]:
+    """Yield the columns of `BinRate` from ``rule`` on."""
+    for clip_rate in CLIP_RATES:
+        for name in COMPARED:
+            cut = clipped_offline(preset(name).rule, rows, clip_rate)
+            for sign, some in (("both", rows.A != 0), ("A < 0", rows.A < 0), ("A > 0", rows.A > 0)):
+                for low, high in pairwise(EDGES):
+                    at = some & (rows.length >= low) & (rows.length < high)
+                    if at.sum() >= LEAST:
+                        mean = float(rows.length[at].mean())
+                        yield name, clip_rate, sign, low, high, mean, int(at.sum()), float(cut[at].mean())
+
+
+def of_trained(rows: Rows) -> Iterator[Found]:
+    """Yield how often a run that clips has clipped: by epoch and by sign."""
+    some = rows.take((rows.updates > 0) & (rows.A != 0))
+    cut = some.side != 0
+    for words, which in (("first epoch", some.used == 0), ("later epochs", some.used > 0)):
+        if which.any():
+            yield "clip rate", f"A != 0, {words}", "", "trained", float(cut[which].mean())
+    for sign, rate in zip(("A < 0", "A > 0"), rates_by_sign(cut, some.A), strict=True):
+        yield "clip rate", sign, "", "trained", rate
+
+
+def describe(run: Path, task: str, runs: str, arm: str, seed: int) -> tuple[list[Number], list[BinRate], list[Rollout]]:
+    """Return the rows of a finished run for numbers.csv, bins.csv and rollouts.csv.
+
+    Parameters
+    ----------
+    run : Path
+        Run folder; the tables of its analysis are written into it.
+    task, runs, arm : str
+        Task, set of runs and name of the rule that trained.
+
+    Raises
+    ------
+    UserError
+        If the folder holds no log that can be analysed.
+    """
+    rows = load_run(run).rows
+    trained = rows.take((rows.updates > 0) & (rows.A != 0))
+    clipped = {int(i): float(np.mean(trained.side[trained.rollout == i] != 0)) for i in np.unique(trained.rollout)}
+    rewards = [row["reward"] for row in MetricsFile(run).of_phase("train")]
+    rollouts = [
+        Rollout(task, runs, seed, arm, i + 1, reward, clipped.get(i, np.nan)) for i, reward in enumerate(rewards)
+    ]
+    if runs not in OFFLINE:
+        return [Number(task, runs, seed, q, of, arm, s, x) for q, of, _, s, x in of_trained(rows)], [], rollouts
+    some = first_epoch(rows)
+    every = rows.take((rows.used == 0) & (rows.updates > 0))
+    tables = analyse(run, edges=EDGES, rules=COMPARED)
+    found = [*of_ranges(some), *of_lengths(some, every), *of_tables(tables)]
+    return (
+        [Number(task, runs, seed, *row) for row in found],
+        [BinRate(task, runs, seed, *row) for row in bin_rates(some)],
+        rollouts,
+    )

@@ -1,0 +1,287 @@
+"""Make ``results/paper`` from the runs of ``fspo reproduce --preset paper``: tables with one row a seed, means over
+seeds with intervals, verdicts, and four figures.
+
+    fspo reproduce --preset paper                 # hours; or some of its tasks, on several machines
+    python -m studies.findings out/paper          # adds finished runs that results/paper does not hold yet
+
+Numbers of runs that ``results/paper`` holds already are kept, so runs may be made on several machines, one after the
+other. A claim stays open until all its planned seeds are there.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+from tqdm.auto import tqdm
+
+from analysis.claims.catalogue import TASKS
+from analysis.claims.estimands import Estimate, measure
+from analysis.claims.verdicts import judge, write_claims
+from figures import draw, layout, scales
+from figures.of_runs.drift_by_sign import SIGNS
+from figures.style import Look, Style, looks, save, styled
+from figures.tables import Frame
+from fspo.base.errors import UserError, run_cli
+from fspo.base.files import whole_file
+from fspo.gradlog.run_folder import MODEL
+from fspo.repro.presets import PRESETS, PlannedRun, planned
+from fspo.rules import COMPARED
+from fspo.stats.intervals import sample_interval
+from studies.described import BinRate, Number, Rollout, describe
+from studies.pretrained import planned_runs
+
+RESULTS = Path(__file__).resolve().parents[1] / "results" / "paper"
+TABLES: dict[str, Any] = {"estimates": Estimate, "numbers": Number, "bins": BinRate, "rollouts": Rollout}
+"""Tables with one row a seed (and rule, bin or rollout), by the name of their file."""
+MEAN_OF = {
+    "estimates": ("estimand", "rule", "clip_rate"),
+    "numbers": ("quantity", "responses", "rule", "setting"),
+    "bins": ("rule", "clip_rate", "sign", "bin_lo", "bin_hi"),
+    "rollouts": ("rule", "rollout"),
+}
+"""Columns that tell the numbers of one seed of a task and set of runs apart; means are over seeds."""
+VALUE = {"estimates": "value", "numbers": "value", "bins": "rate", "rollouts": "reward"}
+DESIGN = PRESETS["paper"]
+DIGITS = ".6g"
+
+
+def read(folder: Path) -> dict[str, Frame]:
+    """Return the tables that a folder holds, empty where it lacks one."""
+    found = {}
+    for name, row in TABLES.items():
+        path = folder / f"{name}.csv"
+        table = pd.read_csv(path, keep_default_na=True) if path.is_file() else pd.DataFrame(columns=list(row._fields))
+        if list(table.columns) != list(row._fields):
+            raise UserError(f"{path} has other columns than this version writes: move it away")
+        text = [c for c in table if c in ("rule", "setting", "responses")]
+        found[name] = table.fillna(dict.fromkeys(text, ""))
+    return found
+
+
+def finished(roots: Sequence[Path], pretrained: Path | None) -> Iterator[PlannedRun]:
+    """Yield the runs that are done: of the preset paper under its output folders, and of `studies.pretrained`."""
+    runs = [run for root in roots for task in DESIGN.tasks for run in planned(DESIGN, task, root / task, 1)]
+    runs += [] if pretrained is None else planned_runs(pretrained)
+    return (run for run in runs if (run.job.run / MODEL).is_dir())
+
+
+def holds(tables: dict[str, Frame], run: PlannedRun) -> bool:
+    """Return whether the tables hold the numbers of a run."""
+    known = tables["rollouts"]
+    same = (known.task == run.task) & (known.runs == run.runs) & (known.seed == run.seed) & (known.rule == run.arm)
+    return bool(same.any())
+
+
+def add(tables: dict[str, Frame], run: PlannedRun) -> dict[str, Frame]:
+    """Return the tables with the rows of a finished run."""
+    key = (run.task, run.runs, run.arm, run.seed)
+    rows: dict[str, Sequence[Any]] = {"estimates": measure(run.job.run, *key, run.job.rollouts)}
+    rows |= dict(zip(("numbers", "bins", "rollouts"), describe(run.job.run, *key), strict=True))
+    new = {
+        # Rounded as the files are, so that means and verdicts are those of the files.
+        name: pd.DataFrame(found, columns=list(TABLES[name]._fields)).map(
+            lambda x: float(f"{x:{DIGITS}}") if isinstance(x, float) else x
+        )
+        for name, found in rows.items()
+    }
+    return {name: pd.concat([t for t in (tables[name], table) if len(t)] or [table]) for name, table in new.items()}
+
+
+def means(name: str, table: Frame) -> Frame:
+    """Return the mean over seeds of each number of a table, with its interval and standard deviation.
+
+    A slope of the log clip rate also gives the factor of the clip rate for each doubling of the length.
+    """
+    keys = ["task", "runs", *MEAN_OF[name]]
+    rows = []
+    for key, some in table.groupby(keys, dropna=False, sort=True):
+        values = some[VALUE[name]].dropna().to_numpy(float)
+        mean, low, high = sample_interval(values)
+        sd = values.std(ddof=1) if len(values) > 1 else np.nan
+        of = dict(zip(keys, key, strict=True))
+        rows.append(of | {"seeds": len(values), "mean": mean, "ci_low": low, "ci_high": high, "sd": sd})
+        if "slope" in (of.get("estimand"), of.get("quantity")):
+            what = "estimand" if name == "estimates" else "quantity"
+            ends = {"mean": np.exp(mean), "ci_low": np.exp(low), "ci_high": np.exp(high)}
+            rows.append(of | {what: "factor a doubling", "seeds": len(values), "sd": np.nan} | ends)
+    return pd.DataFrame(rows, columns=[*keys, "seeds", "mean", "ci_low", "ci_high", "sd"])
+
+
+def panel_words(task: str, table: Frame) -> str:
+    """Return a panel's title: the task and its number of seeds."""
+    return f"{task} ({int(table[table.task == task].seeds.max())} seeds)"
+
+
+@styled
+def who_is_clipped(of_bins: Frame, style: Style) -> Figure:
+    """Draw the clip rate by length of the compared rules: a column for each task, a row for each clip rate."""
+    data = of_bins[(of_bins.sign == "both") & of_bins.rule.isin(COMPARED)]
+    data = data.assign(length=np.sqrt(data.bin_lo.clip(lower=4) * data.bin_hi))
+    tasks, rates = [t for t in TASKS if (data.task == t).any()], sorted(data.clip_rate.unique())
+    known = looks(COMPARED)
+    fig, axes = layout.panel_grid(
+        style, len(tasks) * len(rates), 1.45, layout.rule_keys(known), columns=len(tasks), sharey="row", sharex="col"
+    )
+    for k, ax in enumerate(axes):
+        rate, task = rates[k // len(tasks)], tasks[k % len(tasks)]
+        some = data[(data.task == task) & (data.clip_rate == rate)]
+        draw.curves(some, ax, x="length", y="mean", known=known)
+        draw.reference(ax, rate)
+        scales.length_axis(ax, some.length)
+        scales.percent_axis(ax.yaxis)
+        if k < len(tasks):
+            ax.set_title(panel_words(task, data))
+        if k % len(tasks) == 0:
+            ax.set_ylabel(f"clipped (%), {100 * rate:.0f} in all")
+        if k >= len(axes) - len(tasks):
+            ax.set_xlabel("length (tokens)")
+        ax.set_ylim(bottom=0)
+    return fig
+
+
+@styled
+def fair_exponents(numbers: Frame, style: Style) -> Figure:
+    """Draw the fair exponent by clip rate, of both signs together and of each: a panel for each task."""
+    data = numbers[(numbers.quantity == "fair exponent") & (numbers.runs == "unclipped")]
+    data = data.assign(rate=data.setting.str.rstrip("%").astype(float) / 100)
+    words = {"A != 0": SIGNS["all"], "A < 0": SIGNS["negative"], "A > 0": SIGNS["positive"]}
+    known = {name: Look(color, marker) for name, (_, color, marker) in words.items()}
+    tasks = [t for t in TASKS if (data.task == t).any()]
+    keys = {label: layout.key(look.color, look.marker) for look, label in
+            zip(known.values(), ("A ≠ 0", "A < 0", "A > 0"), strict=True)}  # fmt: skip
+    fig, axes = layout.panel_grid(style, len(tasks), 1.6, keys, sharey=True)
+    for ax, task in zip(axes, tasks, strict=True):
+        some = data[data.task == task]
+        draw.curves(some, ax, x="rate", y="mean", hue="responses", known=known)
+        draw.reference(ax, 0.5)
+        ax.set_title(panel_words(task, data))
+        scales.fixed_ticks(ax.xaxis, sorted(some.rate.unique()))
+        scales.percent_axis(ax.xaxis)
+        ax.set_xlabel("clip rate (%)")
+    axes[0].set_ylabel("fair exponent")
+    return fig
+
+
+@styled
+def lost_direction(numbers: Frame, style: Style) -> Figure:
+    """Draw the cosine of the clipped with the unclipped update, and the part of the loss that is due to length."""
+    quantities = {"cosine": "cosine with the unclipped update",
+                  "share of the loss due to length": "share of the loss due to length"}  # fmt: skip
+    data = numbers[numbers.quantity.isin(list(quantities)) & numbers.rule.isin(COMPARED)]
+    data = data[data.setting.isin(["5%", "15%"])].assign(row=lambda t: t.setting + ", " + t.task)
+    rows = [f"{rate}, {task}" for rate in ("5%", "15%") for task in TASKS if (data.task == task).any()]
+    known = looks(COMPARED)
+    fig, axes = layout.panel_grid(style, 2, 0.24 * len(rows) + 0.5, layout.rule_keys(known, lines=False), columns=2)
+    for ax, (name, label) in zip(axes, quantities.items(), strict=True):
+        some = data[data.quantity == name]
+        draw.dots(some, ax, rows=rows, row="row", x="mean", by="rule", order=list(COMPARED), step=0.24,
+                  mapped=draw.rule_marks("rule", known))  # fmt: skip
+        ax.set_xlabel(label)
+        scales.few_ticks(ax.xaxis)
+    axes[1].set_yticklabels([])
+    scales.from_zero(axes[1:])
+    return fig
+
+
+ARMS = {
+    "none": "no clip",
+    **{rule: rule for rule in COMPARED},
+    "fspo-adaptive": "a range for each side",
+    "fspo-default": "fspo, default range",
+    "fspo-wide-above": "fspo, upper range times 5",
+    "rloo-default": "rloo, default range",
+    "rloo-wide-above": "rloo, upper range times 5",
+}
+"""Arms of the stress runs, as the figure names them."""
+PANELS = {
+    "32 updates a rollout, half clipped": ("stress", ["none", *COMPARED, "fspo-adaptive"]),
+    "32 updates a rollout": ("stress", [arm for arm in ARMS if "-default" in arm or "-wide" in arm]),
+    "8 updates a rollout, 5% clipped": ("equal", list(COMPARED)),
+}
+"""Title of each panel of the figure of training: set of runs, and its arms."""
+
+
+def of_arm(name: str) -> Look:
+    """Return how an arm is drawn: in its rule's colour, dashed where the upper range is wide."""
+    rule = name.removesuffix("-default").removesuffix("-wide-above")
+    look = looks([rule])[rule]
+    return Look(look.color, "v" if "-wide" in name else look.marker, (4.0, 1.6) if "-wide" in name else ())
+
+
+@styled
+def training(rollouts: Frame, style: Style) -> Figure:
+    """Draw the training reward by rollout on chain-add: a panel for each part of `PANELS` that has runs."""
+    known = {arm: of_arm(arm) for arm in ARMS}
+    data = rollouts[rollouts.task == "chain-add"]
+    some = {title: data[(data.runs == runs) & data.rule.isin(arms)] for title, (runs, arms) in PANELS.items()}
+    some = {title: table for title, table in some.items() if len(table)}
+    drawn = {rule for table in some.values() for rule in table.rule}
+    keys = {ARMS[a]: layout.key(k.color, k.marker, linestyle=k.linestyle) for a, k in known.items() if a in drawn}
+    fig, axes = layout.panel_grid(style, max(len(some), 1), 1.7, keys, columns=max(len(some), 1), sharey=True)
+    for ax, (title, table) in zip(axes, some.items(), strict=False):
+        draw.curves(table, ax, x="rollout", y="mean", known=known)
+        ax.set_title(title)
+        ax.set_xlabel("rollout")
+        scales.fixed_ticks(ax.xaxis, [1, 4, 8, 12])
+    axes[0].set_ylabel("training reward")
+    return fig
+
+
+FIGURES = {
+    "who_is_clipped": (who_is_clipped, "bins"),
+    "fair_exponent": (fair_exponents, "numbers"),
+    "lost_direction": (lost_direction, "numbers"),
+    "training": (training, "rollouts"),
+}
+"""The figures, and the table whose means each shows."""
+
+
+def publish(tables: dict[str, Frame], folder: Path) -> None:
+    """Write the tables, their means, the verdicts and the figures of the data that there are."""
+    folder.mkdir(parents=True, exist_ok=True)
+    claims, parts = judge(tables["estimates"], planned=DESIGN.seeds)
+    write_claims(folder, tables["estimates"], claims, parts)
+    of_means = {name: means(name, table) for name, table in tables.items()}
+    for name, row in TABLES.items():
+        if name != "estimates":
+            write(tables[name].sort_values(list(row._fields[:-1]), kind="stable"), folder / f"{name}.csv")
+        if name != "rollouts":
+            write(of_means[name], folder / f"means_of_{name}.csv")
+    style = Style()
+    for name, (figure, of) in FIGURES.items():
+        save(figure(of_means[of], style), folder, name, style)
+    for claim in claims:
+        print(f"{claim.claim:3} {claim.verdict:9} {claim.sentence} ({claim.decides})")
+
+
+def write(table: Frame, path: Path) -> None:
+    """Write a table as CSV, whole or not at all."""
+    with whole_file(path) as part:
+        table.to_csv(part, index=False, float_format=f"%{DIGITS}")
+
+
+def main() -> int:
+    """Add finished runs to the results, and publish them."""
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("runs", type=Path, nargs="*", help="output folders of the preset paper, such as out/paper")
+    p.add_argument("--pretrained", type=Path, help="output folder of studies.pretrained")
+    p.add_argument("--results", type=Path, default=RESULTS, help="folder of the published tables and figures")
+    args = p.parse_args()
+    tables = read(args.results)
+    found = [run for run in finished(args.runs, args.pretrained) if not holds(tables, run)]
+    if not found and not len(tables["rollouts"]):
+        raise UserError("no finished run of the preset paper: name the folder OUTPUT/paper of fspo reproduce")
+    for run in tqdm(found, desc="runs", unit="run", dynamic_ncols=True):
+        tables = add(tables, run)
+    publish(tables, args.results)
+    return 0
+
+
+if __name__ == "__main__":
+    run_cli(main)
