@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -85,6 +86,7 @@ train --config . -> Path is not a file
 train --config /nowhere/run.yaml -> File does not exist: '/nowhere/run.yaml'
 train --config list.yaml -> Unexpected config
 train --config binary.yaml -> codec can't decode
+train --config pipe.yaml -> pipe.yaml is no regular file
 train --output file -> --output file is a file: name a folder
 train --output full -> full holds files and no run.json, so it is no run folder: name a new or an empty --output
 train --output begun -> begun holds a run already (config.yaml): add --resume true
@@ -153,6 +155,22 @@ proofs --strictt -> did you mean --strict?
 analysis pipe -> rollout-00000009-rank-0000.parquet: it is no regular file
 analysis twice -> rollout-00000009-rank-0000.parquet: its column length stands twice
 doctor pipe -> it is no regular file
+doctor pipe-metrics -> metrics.jsonl is no regular file: move it away
+doctor loop -> loop does not exist
+import pipe.yaml -> pipe.yaml is no regular file
+import loop.csv -> loop.csv does not exist
+import inf.csv -> length is inf in row 1 (1 of 2 rows are no whole number of tokens)
+import utf16.csv -> it is not text in UTF-8
+import nul.csv -> must hold numbers, not
+import ragged.csv -> Expected 4 columns, got 6
+import header.csv -> neither a response nor a scalar
+import deep.jsonl -> maximum recursion depth exceeded
+import sqlite.parquet -> Parquet magic bytes not found
+import torn.jsonl.gz -> cannot be read
+import table.csv --output table.csv -> is there already
+import table.csv --output table.csv/run -> Not a directory
+analysis none none-link -> the same run folder is named twice
+figures none --only ../x -> no analysis tables
 figures no-table -> acceptance.parquet cannot be read: run fspo analyse no-table again
 figures no-summary -> summary.json cannot be read: run fspo analyse no-summary again
 report no-table -> acceptance.parquet cannot be read: run `fspo analyse no-table` again
@@ -259,6 +277,20 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "aliases/config.yaml").write_text("m0: &m0 {x: 1}\n" + "".join(nested))
     (root / "aliases/run.json").write_text("{}")
     (root / "list.yaml").write_text("- a\n- b\n")
+    write_run(root / "pipe-metrics", "none")
+    for name in ("pipe.yaml", "pipe-metrics/metrics.jsonl"):
+        os.mkfifo(root / name)
+    for name, target in (("loop", "loop"), ("loop.csv", "loop.csv"), ("none-link", "none")):
+        (root / name).symlink_to(target)
+    rows = (root / "table.csv").read_text()
+    (root / "inf.csv").write_text(rows.replace("0,5,", "0,inf,"))
+    (root / "utf16.csv").write_text(rows, encoding="utf-16")
+    (root / "nul.csv").write_text(rows.replace("-1", "-\0"))
+    (root / "ragged.csv").write_text(rows + "1,2,3,4,5,6\n")
+    (root / "header.csv").write_text(rows.splitlines()[0] + "\n")
+    (root / "deep.jsonl").write_text('{"a":' + "[" * 100_000 + "\n")
+    (root / "sqlite.parquet").write_bytes(b"SQLite format 3\0" * 50)
+    (root / "torn.jsonl.gz").write_bytes(b"\x1f\x8b\x08torn")
     (root / "binary.yaml").write_bytes(b"\xff\xfe\x00rollouts")
     (root / "begun").mkdir()
     (root / "begun/config.yaml").write_text("rollouts: 3\n")
@@ -321,6 +353,27 @@ def test_an_error_of_the_system_or_of_the_program_is_one_line(code: str, said: s
     assert said in done.stderr
     assert done.stderr.count("\n") == 1
     assert "Traceback" in raised.stderr
+
+
+def test_a_folder_that_may_not_be_read_is_no_empty_log() -> None:
+    """As another user, since root may read everything; pytest's own folders are closed to others."""
+    with TemporaryDirectory() as place:
+        write_run(Path(place) / "run", "none")
+        Path(place).chmod(0o755)
+        (Path(place) / "run/gradlog").chmod(0o700 if os.getuid() == 0 else 0)
+        code = "import os; from fspo.gradlog.files import log_paths; from fspo.base.errors import run_cli\n"
+        code += f"os.getuid() or os.setuid(65534)\nrun_cli(lambda: log_paths('{place}/run'))"
+        how: dict[str, Any] = {"env": ENVIRONMENT, "capture_output": True, "text": True, "check": False}
+        done = subprocess.run([sys.executable, "-c", code], **how)
+        (Path(place) / "run/gradlog").chmod(0o700)
+    assert (done.returncode, "Permission denied" in done.stderr) == (2, True), done.stderr
+
+
+def test_standard_error_may_be_closed() -> None:
+    code = "from fspo.base.errors import run_cli; import sys; run_cli(lambda: print(sys.stderr.isatty()))"
+    command = f"{shlex.quote(sys.executable)} -c {shlex.quote(code)} 2>&-"
+    done = subprocess.run(command, shell=True, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "False\n")
 
 
 def test_messages_that_cannot_be_written_end_no_work() -> None:

@@ -197,7 +197,7 @@ class Converter:
             name = f"{columns.chosen['total_length']} less {columns.chosen['prompt_length']}"
         else:
             return np.zeros(n)
-        if len(bad := np.flatnonzero(~(length >= 0) | (length != np.floor(length)))):
+        if len(bad := np.flatnonzero(~(length >= 0) | (length == np.inf) | (length != np.floor(length)))):
             what = "null" if np.isnan(length[bad[0]]) else f"{length[bad[0]]:g}"
             raise UserError(
                 f"{columns.path}: {name} is {what} in row {columns.ids(bad[0])['row']} ({len(bad)} of {n} rows are no "

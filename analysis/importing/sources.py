@@ -73,7 +73,8 @@ def find_sources(source: str | Path, given: Mapping[str, str] | None = None) -> 
         getattr(found, kind).append(path)
         return found
     if not path.is_dir():
-        raise UserError(f"{path} does not exist: name a trainer's output folder or one of its log files")
+        what = "is no regular file" if path.exists() else "does not exist"
+        raise UserError(f"{path} {what}: name a trainer's output folder or one of its log files")
     if (path / GRADLOG).is_dir():
         raise UserError(f"{path} holds a gradient log already: run `fspo analyse {path}`")
     found = Sources()

@@ -87,6 +87,8 @@ def run_cli(main: Callable[[], int | None]) -> NoReturn:
     ends silently with status 141, as shell tools do. Messages on stderr that cannot be written are lost, and no work
     ends for them.
     """
+    if sys.stderr is None:  # the command was started with standard error closed
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     _keep_on_without(sys.stderr)
     try:
         status = main()

@@ -33,7 +33,9 @@ def file_name(rollout: int, rank: int) -> str:
 
 def log_paths(run: str | Path) -> list[Path]:
     """List the paths of a run's log files by rollout, then process, including files that cannot be read."""
-    return sorted(path for path in (Path(run) / GRADLOG).glob("*.parquet") if NAME.fullmatch(path.name))
+    folder = Path(run) / GRADLOG
+    # glob would pass over a folder that may not be read
+    return sorted(path for path in folder.iterdir() if NAME.fullmatch(path.name)) if folder.is_dir() else []
 
 
 def rollout_of(path: Path) -> int:
