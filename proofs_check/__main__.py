@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # imported only for type checkers: loading the checks would d
 
 EXAMPLES = """examples:
   fspo check
-      every check and its controls; the table on the terminal, the report in out/proofs_check
+      every check and its near misses; the table on the terminal, the report in out/proofs_check
   fspo check --only T3,T7 --method simulated --jobs 2
   fspo check --list
   fspo check --only T7,T8 --log runs/mine
@@ -69,13 +69,13 @@ def build_parser() -> CommandParser:
     """Return the parser of ``fspo check``."""
     parser = CommandParser(
         prog="fspo check",
-        description="Check the statements of docs/theory.md. Exit status 0: all pass and every control fails; "
+        description="Check the statements of docs/theory.md. Exit status 0: all pass and every near miss fails; "
         "1: not so, or a part of the log of --log cannot be read; 2: bad input.",
         examples=EXAMPLES,
     )
     parser.add_argument("--only", default="", help="statements, separated by commas, such as T3,T7; empty for all")
     parser.add_argument("--method", default="", help="one method, such as simulated; empty for all")
-    parser.add_argument("--list", action="store_true", help="print the checks and their controls, run nothing")
+    parser.add_argument("--list", action="store_true", help="print the checks and their near misses, run nothing")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes; all cores unless given")
     parser.add_argument("--seed", type=int, default=0, help="root of every random stream")
     parser.add_argument("--log", type=Path, default=None, help="a run folder: T7 and T8 on its gradient log too")
@@ -91,18 +91,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Parse the command line, run the checks, print the table and return the exit status."""
     options = build_parser().parse_args(arguments)
     from fspo.base.arguments import checked_seed
-    from proofs_check.catalogue import CHECKS
+    from proofs_check.catalogue import CHECKS, TITLES
     from proofs_check.checks.t08_identity import MOST_ROLLOUTS, log_checks
     from proofs_check.frame import select
-    from proofs_check.report import format_table
+    from proofs_check.report import format_list, format_table
     from proofs_check.tools.log_rows import log_damage
 
     only = [name.strip() for name in options.only.split(",") if name.strip()]
     own = () if options.log is None else log_checks(options.log)
     chosen = select((*CHECKS, *own), only, options.method or None)
     if options.list:
-        for check in chosen:
-            print(f"{check.statement:4} {check.method:12} {check.name}  [controls: {'; '.join(check.controls)}]")
+        print(format_list(chosen, TITLES))
         return 0
     checked_seed("--seed", options.seed)
     damage = [] if options.log is None else log_damage(options.log, MOST_ROLLOUTS)

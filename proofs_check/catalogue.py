@@ -21,5 +21,9 @@ CHECKS: tuple[Check, ...] = tuple(
     sorted((check for module in MODULES for check in module.CHECKS), key=lambda check: int(check.statement[1:]))
 )
 
+_FIRST_LINES = [(module.__doc__ or "").splitlines()[0].rstrip(".") for module in MODULES]
+TITLES = dict(line.split(": ", 1) for line in _FIRST_LINES if line.startswith("T") and ": " in line)
+"""Statement in a few words, by id: the first line of its module."""
+
 STATEMENTS = tuple(dict.fromkeys(check.statement for check in CHECKS))
 """The ids of the statements that have checks, in the order of docs/theory.md: "T1", "T2", ..."""

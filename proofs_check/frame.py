@@ -1,8 +1,9 @@
 """What a check is, how its outcome is judged, and when the suite reports success.
 
-A check compares a formula of ``fspo.theory`` or a rule of ``fspo.rules`` with an independent computation. Each check
-carries at least one control: the same check of a false variant of the statement. A control that does not fail shows
-that the check could not have failed either, so it counts as a failure of the suite.
+A check compares a formula of ``fspo.theory`` or a rule of ``fspo.rules`` with an independent computation. Two things
+show that it could have failed. Its controls are near misses, false neighbours of the statement: one that passes is a
+failure of the suite. Its resolution is measured: evidence is gathered once and the statement is judged on it as it
+stands and made false by a number x, larger and larger; the resolution is the smallest x that is noticed.
 """
 
 from __future__ import annotations
@@ -23,6 +24,13 @@ ALPHA = 1e-3
 """Largest probability that a run of all checks judges any true statement false because of chance in simulated draws.
 Holm's correction for the number of checks on simulated data ensures it.
 """
+
+
+FAMILY = 50
+"""At least the number of checks on simulated data. The resolution of such a check is measured with p-values times this
+number, so that it holds whichever checks run together."""
+SIZES = (*(m * 10.0**k for k in range(-16, 0) for m in (1, 2, 5)), 1.0)
+"""Numbers x by which a statement is made false to measure a check's resolution."""
 
 
 class Verdict(StrEnum):
@@ -67,7 +75,10 @@ class Outcome:
     details: str = ""
 
 
-Function = Callable[[np.random.Generator], Outcome]
+Test = Callable[[float], Outcome]
+"""Judges a statement made false by a number x >= 0 on evidence that was gathered before; x = 0 is the statement."""
+Function = Callable[[np.random.Generator], "Test | Outcome"]
+"""Gathers evidence with random numbers; returns the test of a statement, or an outcome that has no x."""
 
 
 @dataclass(frozen=True)
@@ -83,8 +94,12 @@ class Check:
     run : function of a Generator
         Tests the statement as it stands.
     controls : dict of name -> function
-        Each name says in words how the statement is made false; the function tests that false variant. There is at
-        least one control.
+        Near misses. Each name says in words how the statement is made false; the function tests that false variant.
+        There is at least one.
+    false : str
+        What x changes, after a number: "of a(l)", "nats of S". Empty if the statement has no x, as Coq's have not.
+    sees : float
+        Largest x that the check must notice. It is undecided if its measured resolution is coarser.
     """
 
     statement: str
@@ -92,6 +107,8 @@ class Check:
     name: str
     run: Function
     controls: Mapping[str, Function]
+    false: str = ""
+    sees: float = math.inf
 
     def __post_init__(self) -> None:
         if not self.controls:
@@ -105,7 +122,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Row:
-    """One row of the report: a check with its verdict, and the verdicts of its controls."""
+    """One row of the report: a check with its verdict, its measured resolution, and the verdicts of its controls."""
 
     statement: str
     method: str
@@ -121,6 +138,8 @@ class Row:
     parameters: Mapping[str, Any]
     seconds: float
     details: str = ""
+    resolution: float | None = None
+    false: str = ""
 
     @property
     def sound(self) -> bool:
@@ -176,27 +195,65 @@ class Raw:
     outcome: Outcome
     controls: Mapping[str, Outcome]
     seconds: float
+    resolution: float | None = None
 
 
 def run_one(index: int, check: Check, seed: int) -> Raw:
-    """Run one check and its controls. ``index``: the check's place in the list.
+    """Run one check and its controls, and measure its resolution. ``index``: the check's place in the list.
 
     If the check itself raises an exception, it has failed. A control that raises an exception is undecided, because it
     did not show the false variant to be false, as a control must.
     """
     start = time.perf_counter()
-    outcome = _guarded(check.run, generator(seed, check.key, "claim"), on_error=-math.inf)
+    test = gathered(check.run, generator(seed, check.key, "claim"), on_error=-math.inf)
+    outcome = test(0.0)
     controls = {
-        name: _guarded(run, generator(seed, check.key, name), on_error=math.nan) for name, run in check.controls.items()
+        name: gathered(run, generator(seed, check.key, name), on_error=math.nan)(0.0)
+        for name, run in check.controls.items()
     }
-    return Raw(index, outcome, controls, time.perf_counter() - start)
+    found = resolution(test) if check.false and not outcome.not_run else None
+    return Raw(index, outcome, controls, time.perf_counter() - start, found)
 
 
-def _guarded(run: Function, rng: np.random.Generator, on_error: float) -> Outcome:
-    try:
-        return run(rng)
-    except Exception as error:  # an exception in one check must not lose the report on the other checks
+def gathered(run: Function, rng: np.random.Generator, on_error: float) -> Test:
+    """Gather a check's evidence and return its test, which raises nothing: an exception becomes a margin."""
+
+    def failed(error: Exception) -> Outcome:
         return Outcome(margin=on_error, unit="exception", note=f"{type(error).__name__}: {error}")
+
+    try:
+        found = run(rng)
+    except Exception as error:  # an exception in one check must not lose the report on the other checks
+        outcome = failed(error)
+        return lambda x: outcome
+    if isinstance(found, Outcome):
+        return lambda x: found
+
+    def test(x: float) -> Outcome:
+        try:
+            return found(x)
+        except Exception as error:
+            return failed(error)
+
+    return test
+
+
+def noticed(test: Test, x: float) -> bool:
+    """Return whether a statement made false by ``x`` fails, also if p-values are corrected for `FAMILY` checks."""
+    outcome = test(x)
+    return judge(outcome, None if outcome.p_value is None else FAMILY * outcome.p_value) is Verdict.FAIL
+
+
+def resolution(test: Test) -> float:
+    """Return the smallest of `SIZES` by which a statement can be made false so that its test fails; infinity if none.
+
+    It is found by bisection, as if all larger sizes were noticed too.
+    """
+    low, high = -1, len(SIZES)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if noticed(test, SIZES[middle]) else (middle, high)
+    return SIZES[high] if high < len(SIZES) else math.inf
 
 
 def assemble(checks: Sequence[Check], raws: Sequence[Raw]) -> list[Row]:
@@ -217,13 +274,18 @@ def _row(check: Check, raw: Raw, p_adjusted: float | None, family: int) -> Row:
     if p_adjusted is not None:
         margin = math.nan if math.isnan(p_adjusted) else math.log10(max(p_adjusted, 1e-300) / ALPHA)
         outcome = replace(outcome, margin=margin, unit="log10(p / alpha)")
+    verdict = judge(outcome, p_adjusted)
+    if verdict is Verdict.PASS and raw.resolution is not None and not raw.resolution <= check.sees:
+        verdict = Verdict.UNDECIDED
+        note = f"notices {raw.resolution:.0e} {check.false} and no less; it should notice {check.sees:.0e}"
+        outcome = replace(outcome, note=note)
     # Every control of a check must fail. So the report shows the verdict of the control that is farthest from failing.
     order = (Verdict.PASS, Verdict.NOT_RUN, Verdict.UNDECIDED, Verdict.FAIL)
     return Row(
         check.statement,
         str(check.method),
         check.name,
-        judge(outcome, p_adjusted),
+        verdict,
         outcome.margin,
         outcome.unit,
         min(verdicts.values(), key=order.index),
@@ -234,6 +296,8 @@ def _row(check: Check, raw: Raw, p_adjusted: float | None, family: int) -> Row:
         outcome.parameters,
         raw.seconds,
         outcome.details,
+        raw.resolution,
+        check.false,
     )
 
 

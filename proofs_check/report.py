@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from fspo.base.files import refuse_foreign, write_text
-from proofs_check.frame import Row, Verdict
+from proofs_check.frame import Check, Row, Verdict
 
-REPORT_COLUMNS = ("id", "method", "check", "verdict", "margin", "control", "seconds")
+REPORT_COLUMNS = ("id", "method", "check", "verdict", "margin", "resolution", "near misses", "seconds")
 
 
 def margin_text(row: Row) -> str:
@@ -22,8 +22,13 @@ def margin_text(row: Row) -> str:
     return "" if math.isnan(row.margin) else f"{row.margin:.3g} {row.unit}".strip()
 
 
+def resolution_text(row: Row) -> str:
+    """Return the smallest falsification of its statement that a check noticed; "" if it has no measure of one."""
+    return "" if row.resolution is None or row.verdict is Verdict.NOT_RUN else f"{row.resolution:.0e} {row.false}"
+
+
 def control_text(row: Row) -> str:
-    """Return how many of a check's controls failed, as they must; "" for a check that could not be run."""
+    """Return how many of a check's near misses failed, as they must; "" for a check that could not be run."""
     if row.verdict is Verdict.NOT_RUN:
         return ""
     failed = sum(verdict == Verdict.FAIL for verdict in row.controls.values())
@@ -37,14 +42,31 @@ def _cells(row: Row) -> tuple[str, ...]:
         row.name,
         str(row.verdict),
         margin_text(row),
+        resolution_text(row),
         control_text(row),
         f"{row.seconds:.1f}",
     )
 
 
+def format_list(checks: Sequence[Check], titles: Mapping[str, str]) -> str:
+    """Return what is checked: by statement each check's method and name, its near misses, and the size of falsification
+    that it must notice. ``titles``: of the statements.
+    """
+    lines = []
+    for statement in dict.fromkeys(check.statement for check in checks):
+        lines += ["", f"{statement}  {titles.get(statement, '')}".rstrip()]
+        for check in checks:
+            if check.statement == statement:
+                lines.append(f"  {check.method:15} {check.name}")
+                lines.append(f"  {'':15}   near misses: {'; '.join(check.controls)}")
+                if check.false:
+                    lines.append(f"  {'':15}   must notice: {check.sees:.0e} {check.false}")
+    return "\n".join(lines[1:])
+
+
 def format_table(rows: Sequence[Row]) -> str:
     """Return the checks as a table of fixed width, followed by the provers' output, a line of totals, and sentences on
-    checks that failed or are undecided, controls that did not fail, and checks that were not run.
+    checks that failed or are undecided, near misses that did not fail, and checks that were not run.
     """
     rows = ran_first(rows)
     cells = [REPORT_COLUMNS, *(_cells(row) for row in rows)]
@@ -63,7 +85,7 @@ def format_table(rows: Sequence[Row]) -> str:
             lines.append(f"{row.verdict}: {row.statement} {row.name}: {row.note}")
         elif not row.sound:
             passing = ", ".join(f"{name} ({verdict})" for name, verdict in row.controls.items() if verdict != "fail")
-            lines.append(f"control did not fail: {row.statement} {row.name}: {passing}")
+            lines.append(f"near miss did not fail: {row.statement} {row.name}: {passing}")
     lines += [f"not run: {row.statement} {row.name}: {row.note}" for row in rows if row.verdict is Verdict.NOT_RUN]
     return "\n".join(lines)
 
@@ -74,13 +96,13 @@ def ran_first(rows: Sequence[Row]) -> list[Row]:
 
 
 def summary(rows: Sequence[Row]) -> str:
-    """Return one line with the numbers of checks by verdict and of controls that failed."""
+    """Return one line with the numbers of checks by verdict and of near misses that failed."""
     count = {verdict: sum(row.verdict is verdict for row in rows) for verdict in Verdict}
     ran = [row for row in rows if row.verdict is not Verdict.NOT_RUN]
     controls = [verdict for row in ran for verdict in row.controls.values()]
     failed = sum(verdict == Verdict.FAIL for verdict in controls)
     verdicts = ", ".join(f"{number} {verdict}" for verdict, number in count.items() if number)
-    return f"{len(rows)} checks: {verdicts}; {failed} of {len(controls)} controls fail, as they must"
+    return f"{len(rows)} checks: {verdicts}; {failed} of {len(controls)} near misses fail, as they must"
 
 
 def to_markdown(rows: Sequence[Row]) -> str:
@@ -94,7 +116,7 @@ def to_markdown(rows: Sequence[Row]) -> str:
 
 def to_latex(rows: Sequence[Row]) -> str:
     """Return the checks as a LaTeX table (booktabs), without the column of running times."""
-    lines = ["\\begin{tabular}{llllll}", "\\toprule", " & ".join(REPORT_COLUMNS[:-1]) + " \\\\", "\\midrule"]
+    lines = ["\\begin{tabular}{lllllll}", "\\toprule", " & ".join(REPORT_COLUMNS[:-1]) + " \\\\", "\\midrule"]
     lines += [" & ".join(_tex(cell) for cell in _cells(row)[:-1]) + " \\\\" for row in ran_first(rows)]
     return "\n".join([*lines, "\\bottomrule", "\\end{tabular}"]) + "\n"
 

@@ -30,7 +30,7 @@ LINES = {
     "analysis/importing": 1_960,
     "figures": 3_195,
     "figures/page": 460,
-    "proofs_check": 7_712,
+    "proofs_check": 7_541,
     "studies": 1_440,
     "benchmarks": 900,
     "docs": 200,
@@ -40,11 +40,11 @@ LINES = {
 """Ceiling of the lines of Python by folder; a folder within another one counts for itself alone. These are the sizes of
 today, and they may only fall: to fspo 16,500, analysis/doctor 2,300, analysis/importing 1,700, figures 2,900 and
 proofs_check 5,000."""
-PYTHON_LINES, TEST_LINES = 46_620, 27_965
+PYTHON_LINES, TEST_LINES = 46_450, 27_795
 """Ceilings of all Python outside tests, and of tests; they fall to 40,000 and 20,000."""
 WORDS = 28_000
 """Ceiling of the words in all Markdown files."""
-OPTIONS, TABLE_COUNT, COLUMNS, FIGURE_COUNT, PRESET_COUNT, CHECK_COUNT = 150, 11, 231, 14, 12, 116
+OPTIONS, TABLE_COUNT, COLUMNS, FIGURE_COUNT, PRESET_COUNT, CHECK_COUNT = 150, 11, 231, 14, 12, 96
 
 
 def tracked(pattern: str) -> list[str]:

@@ -9,64 +9,12 @@ from typing import Any
 
 import mpmath as mp
 import numpy as np
-from hypothesis import strategies as st
-from scipy import optimize, special
+from scipy import special
 
 from fspo.rules import Rule
-from fspo.theory import Floats
 from proofs_check.frame import Check, Method, Outcome
-from proofs_check.models import FractionalNoise, LogRatioModel, ScaledStudent, matching_means
-from proofs_check.tools.compare import close, frequencies, holds, homogeneous, together, worst
-from proofs_check.tools.falsify import search
-from proofs_check.tools.one_law import Law, accepted, gamma_law, logistic, mask, student
-from proofs_check.tools.settings import DIGITS, GRID, MU, SIGMA
-
-
-def changing(z: Floats, length: float) -> Floats:
-    """Return Student's distribution function at z, with more degrees of freedom for longer responses. T10 assumes one
-    law at all lengths, so this one is a control.
-    """
-    return special.stdtr(2.0 + math.sqrt(length), z)
-
-
-def fair_exponent(
-    rng: np.random.Generator, laws: tuple[Law, ...] = (logistic, student, gamma_law), off: float = 0.0
-) -> Outcome:
-    """Check T2 (c): where the log-ratio spreads like L^H, a root search over gamma finds that a band of half-width c
-    L^gamma accepts two lengths equally at gamma = H alone. At H - .25 the shorter length is accepted more, at H + .25
-    the longer one.
-    """
-    roots, stated = [], []
-    for law in laws:
-        for H in (0.3, 0.5, 0.65, 1.0):
-            for _ in range(4):
-                c_lo, c_hi = rng.uniform(0.2, 0.9, 2)
-                pair = np.sort(np.exp(rng.uniform(0, math.log(4096), 2))) * np.array([1.0, 2.0])
-
-                def difference(gamma: float, law=law, H=H, c_lo=c_lo, c_hi=c_hi, pair=pair) -> float:
-                    a = accepted(mask("power", c_lo, c_hi, gamma), pair, law, H, -3e-4)
-                    return float(a[0] - a[1])
-
-                if not difference(H - 0.25) > 0 > difference(H + 0.25):
-                    return Outcome(-1.0, "sign change", note=f"no fair exponent within .25 of {H}")
-                roots.append(optimize.brentq(difference, H - 0.25, H + 0.25, xtol=1e-13))
-                stated.append(H + off)
-    return close(roots, stated, 1e-8, pairs=len(roots))
-
-
-def directions(rng: np.random.Generator, hurst: tuple[float, ...] = (0.3, 0.5, 0.8), swap: bool = False) -> Outcome:
-    """Check T2 (c): let the log-ratio spread like L^H. A product mask (fixed band) then accepts a strictly smaller
-    share of longer responses if H > 0, and a geometric mask (linear band) a strictly greater one if H < 1.
-    """
-    lengths, slack = np.unique(np.round(10 ** np.linspace(0, 3, 40))), []
-    for law in (logistic, student, gamma_law):
-        for H in hurst:
-            scale = 10 ** rng.uniform(-0.3, 0.6)
-            masks = mask("fixed", scale, 1.3 * scale), mask("linear", 0.02 * scale, 0.03 * scale)
-            product, geometric = (accepted(rule, lengths, law, H, -3e-4) for rule in masks)
-            falls, rises = (geometric, product) if swap else (product, geometric)
-            slack += [np.min(-np.diff(falls)), np.min(np.diff(rises))]
-    return holds(np.array(slack) - 1e-13, "least step of the acceptance")
+from proofs_check.tools.compare import close, frequencies, holds, worst
+from proofs_check.tools.settings import DIGITS
 
 
 def jumps_cdf(x: Any, length: int) -> Any:
@@ -142,90 +90,7 @@ def jumps_simulated(rng: np.random.Generator, alpha: float = 0.85, gamma: float 
     return frequencies(kept, draws, alpha, wanted=0.01, draws=draws)
 
 
-def masks_simulated(rng: np.random.Generator, off: float = 0.0, shape: str = "power", draws: int = 100_000) -> Outcome:
-    """Check T2 (c) by drawing engine log-ratios E from three laws that spread like L^H: a mask with a band of
-    half-width c L^gamma accepts all lengths equally if gamma = H. The sign of the advantage alternates, because a mask
-    must not depend on it.
-    """
-    laws: tuple[tuple[LogRatioModel, float], ...] = (
-        (FractionalNoise(MU, SIGMA, hurst=0.35), 0.35),
-        (FractionalNoise(MU, SIGMA, hurst=0.65), 0.65),
-        (ScaledStudent(MU, SIGMA, df=3.0), 0.5),
-    )
-    outcomes = []
-    for model, H in laws:
-        rule = mask(shape, 0.9 * SIGMA, 1.2 * SIGMA, H + off if shape == "power" else None)
-        n = np.broadcast_to(GRID, (draws, GRID.size))
-        signs = np.where(np.arange(draws) % 2, 1.0, -1.0)[:, None]
-        applied = rule.apply(model.sample(rng, n), n, signs, rule.centre(matching_means(model)))
-        outcomes.append(homogeneous(applied.multiplier.sum(axis=0), draws, wanted=0.01))
-    return together(outcomes, "; ".join(one.note for one in outcomes))
-
-
-@st.composite
-def discrete_laws(draw: st.DrawFn) -> tuple[list[int], list[int], int, int, float, float, int, int]:
-    """Draw a law of a few values (in eighths) with integer weights, the band's half-widths at length 1 and its exponent
-    gamma, the exponent H of the law's spread, and two lengths as powers of 4.
-    """
-    atoms = draw(st.lists(st.integers(-24, 24), min_size=1, max_size=5, unique=True))
-    weights = draw(st.lists(st.integers(1, 9), min_size=len(atoms), max_size=len(atoms)))
-    halves = st.sampled_from([0.0, 0.5, 1.0])
-    first = draw(st.integers(0, 3))
-    lengths = first, first + draw(st.integers(1, 2))
-    return atoms, weights, draw(st.integers(1, 12)), draw(st.integers(1, 12)), draw(halves), draw(halves), *lengths
-
-
-def exponent_attack(rng: np.random.Generator, gap_allowed: bool = True, reversed_sign: bool = False) -> Outcome:
-    """Check T2 (c) for laws of a few values that spread like L^H, in exact counts. A band of half-width c L^gamma
-    accepts two lengths equally often if and only if gamma = H or no value lies between the two lengths' edges. Else it
-    accepts the longer one more if gamma > H, less if gamma < H. With ``gap_allowed=False`` (a control) a false variant
-    is tested, without the exception that no value lies between the edges.
-    """
-
-    def excess(example: tuple[list[int], list[int], int, int, float, float, int, int]) -> float:
-        atoms, weights, c_lo, c_hi, gamma, H, first, second = example
-        lengths, z, mass = 4.0 ** np.array([first, second]), np.array(atoms) / 8, np.array(weights)
-        rule = Rule("power", c_lo / 8, c_hi / 8, gamma=gamma, drift="kl", outside="mask", on="engine")
-        counts = []
-        for n in lengths:
-            R = z * n**H - n / 8
-            kept = rule.apply(R, np.full(z.size, n), np.where(mass % 2, 1.0, -1.0), -1 / 8).multiplier
-            counts.append(int(mass @ kept))
-        # X holds the excess at length 1 of each value of the law: the factor on both half-widths at which the band just
-        # accepts the value.
-        X = np.maximum(z / (c_hi / 8), -z / (c_lo / 8))
-        inner, outer = np.sort(lengths ** (gamma - H))
-        alike = not np.any((inner < X) & (outer >= X))
-        if not gap_allowed:
-            alike = gamma == H or counts[0] in (0, mass.sum())
-        change = (counts[1] - counts[0]) * (np.sign(gamma - H) or 1.0) * (-1.0 if reversed_sign else 1.0)
-        broken = (counts[0] == counts[1]) != alike or change < 0
-        return 0.5 if broken else -0.5
-
-    return search(rng, discrete_laws(), excess, 100, "laws, exact counts")
-
-
 CHECKS = (
-    Check(
-        "T2",
-        Method.CLOSED,
-        "two lengths are accepted alike at gamma = H alone, by root search",
-        fair_exponent,
-        {
-            "gamma = H + .25": partial(fair_exponent, off=0.25),
-            "a law that changes with the length": partial(fair_exponent, laws=(changing,)),
-        },
-    ),
-    Check(
-        "T2",
-        Method.CLOSED,
-        "longer responses: a product mask accepts a smaller share, a geometric mask a greater one",
-        directions,
-        {
-            "the other way round": partial(directions, swap=True),
-            "the geometric mask at H = 1.2": partial(directions, hurst=(1.2,)),
-        },
-    ),
     Check(
         "T10",
         Method.CLOSED,
@@ -234,28 +99,6 @@ CHECKS = (
         {
             "exponent of the variance": partial(jumps_exponents, of_variance=True),
             "exponent of the 99 % quantile": partial(jumps_exponents, other=0.99),
-        },
-    ),
-    Check(
-        "T2",
-        Method.ATTACKED,
-        "hypothesis: laws of a few atoms, exact counts",
-        exponent_attack,
-        {
-            "acceptance in (0, 1) is enough": partial(exponent_attack, gap_allowed=False),
-            "sign reversed": partial(exponent_attack, reversed_sign=True),
-        },
-    ),
-    Check(
-        "T2",
-        Method.SIMULATED,
-        "masks on E with gamma = H under fractional noise and Student-t laws",
-        masks_simulated,
-        {
-            "gamma = H + .25": partial(masks_simulated, off=0.25),
-            "gamma = H - .25": partial(masks_simulated, off=-0.25),
-            "product mask": partial(masks_simulated, shape="fixed"),
-            "geometric mask": partial(masks_simulated, shape="linear"),
         },
     ),
     Check(

@@ -7,7 +7,6 @@ from __future__ import annotations
 import math
 from functools import partial
 from itertools import product
-from typing import Any
 
 import mpmath as mp
 import numpy as np
@@ -20,87 +19,10 @@ from proofs_check.models import GaussianTokens, matching_means
 from proofs_check.tools.compare import mean_is
 from proofs_check.tools.falsify import search
 from proofs_check.tools.policy import (
-    PolicyResponses,
-    all_responses,
     calibrated,
-    exact_next_symbol,
     make_bandit,
-    token_log_probs,
     update_terms,
 )
-
-
-@st.composite
-def policies(draw: st.DrawFn, banned: bool) -> tuple[np.ndarray, np.ndarray, int]:
-    """Draw the logits of an old and a new policy, from flat to nearly deterministic, and the number of symbols (tokens)
-    from which they make responses. If ``banned``, the old policy never begins a response with a certain symbol.
-    """
-    vocabulary, length = draw(st.integers(1, 3)), draw(st.integers(1, 4))
-    shape = (length, vocabulary + 1, vocabulary + 1)
-    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
-    old, new = (draw(st.sampled_from([0.0, 0.3, 3.0, 12.0])) * rng.standard_normal(shape) for _ in range(2))
-    if banned:
-        old[0, vocabulary, draw(st.integers(0, vocabulary))] = -np.inf
-    return old, new, vocabulary
-
-
-def weights_attack(rng: np.random.Generator, banned: bool = False, skip_first: bool = False) -> Outcome:
-    """Check T5 on policies that hypothesis draws. At length l the mean of e^S must be p_new(l)/p_old(l), the ratio of
-    the probabilities of that length, and exp(s_t) - 1 at different tokens must be uncorrelated. Policies that seem to
-    break this in float64 are judged with 50 digits, because float64 is inexact for nearly deterministic policies.
-    """
-    first = 1 if skip_first else 0
-
-    def excess(example: tuple[np.ndarray, np.ndarray, int]) -> float:
-        old, new, vocabulary = example
-        responses = all_responses(vocabulary, old.shape[0])
-        with np.errstate(all="ignore"):
-            log_old, log_new = (token_log_probs(theta, responses) for theta in (old, new))
-            ratios = np.exp(log_new - log_old)[:, first:]
-            found = _weights_error(np.exp(log_old.sum(1)), np.exp(log_new.sum(1)), ratios, responses.lengths)
-        if found < 1e-10:
-            return float(found) - 1e-10
-        with mp.workdps(50):
-            token_old, token_new = (_token_probabilities(theta, responses) for theta in (old, new))
-            ratios = (token_new / np.where(token_old > 0, token_old, mp.mpf(1)))[:, first:]
-            exact = _weights_error(token_old.prod(axis=1), token_new.prod(axis=1), ratios, responses.lengths)
-            return float(exact) - 1e-10 if exact > 1e-30 else -1e-10
-
-    return search(rng, policies(banned), excess, 100, "relative error below 1e-10")
-
-
-def _token_probabilities(theta: np.ndarray, responses: PolicyResponses) -> np.ndarray:
-    """Return, with 50 digits, the probability of each token of each response, shape (N, T); 1 after the end of a
-    response.
-    """
-    T, states, symbols = theta.shape
-    table = exact_next_symbol(theta)
-    found = np.full((responses.lengths.size, T), mp.mpf(1), dtype=object)
-    for i, row in enumerate(responses.symbols):
-        previous = states - 1
-        for t in range(int(responses.lengths[i])):
-            found[i, t] = table[t, previous, row[t]]
-            previous = min(int(row[t]), symbols - 1)
-    return found
-
-
-def _weights_error(p_old: np.ndarray, p_new: np.ndarray, ratios: np.ndarray, lengths: np.ndarray) -> Any:
-    """Return the largest relative error, in float64 or 50-digit numbers, of the two things that T5 says: what the mean
-    weight is at each length, and that exp(s_t) - 1 is uncorrelated between tokens.
-    """
-    drawn, worst = p_old > 0, 0.0
-    for length in np.unique(lengths):
-        at = lengths == length
-        if (p_old[at] > 0).any():
-            mean = (p_old[at & drawn] * ratios[at & drawn].prod(axis=1)).sum()
-            worst = max(worst, abs(mean / p_new[at].sum() - 1))
-    step = ratios[drawn] - 1
-    for i in range(step.shape[1]):
-        for j in range(i):
-            terms = p_old[drawn] * step[:, i] * step[:, j]
-            size = abs(terms).sum()
-            worst = max(worst, abs(terms.sum()) / size if size > 0 else worst)
-    return worst
 
 
 def edge_attack(rng: np.random.Generator, drift: str = "gaussian", share: float = 1.0) -> Outcome:
@@ -254,16 +176,6 @@ def price_exact(
 
 
 CHECKS = (
-    Check(
-        "T5",
-        Method.ATTACKED,
-        "hypothesis: policies from flat to nearly deterministic",
-        weights_attack,
-        {
-            "old policy without full support": partial(weights_attack, banned=True),
-            "first token left out of S": partial(weights_attack, skip_first=True),
-        },
-    ),
     Check(
         "T11",
         Method.ATTACKED,

@@ -15,67 +15,11 @@ from proofs_check.models import GaussianTokens, LogRatioModel, ScaledGamma, matc
 from proofs_check.tools.compare import close, frequencies, holds, homogeneous, mean_is, worst
 from proofs_check.tools.policy import (
     Bandit,
-    all_responses,
     calibrated,
     make_bandit,
-    scores,
     strata,
-    token_log_probs,
     update_terms,
 )
-
-
-def length_ratio(rng: np.random.Generator, under_new: bool = False) -> Outcome:
-    """Check T5 (mean importance weights): over all responses of a policy whose lengths shift, the mean of e^S at length
-    l is p_new(l)/p_old(l), the ratio of the probabilities of that length.
-    """
-    outcomes = []
-    for _ in range(10):
-        bandit = make_bandit(rng, step=0.5)
-        weight = np.exp(bandit.log_ratio)
-        mass = bandit.p_new if under_new else bandit.p_old
-        for length in np.unique(bandit.responses.lengths):
-            at = bandit.responses.lengths == length
-            mean = float(mass[at] @ weight[at] / mass[at].sum())
-            outcomes.append(close(mean, bandit.p_new[at].sum() / bandit.p_old[at].sum(), 1e-11))
-    return worst(*outcomes)
-
-
-def martingale(rng: np.random.Generator, centred: bool = True) -> Outcome:
-    """Check T5 (ii) over all responses of a policy: exp(s_t) - 1, with s_t the log-ratio of token t, has mean 0 at each
-    position and is uncorrelated between positions.
-    """
-    largest = 0.0
-    for _ in range(10):
-        bandit = make_bandit(rng, step=0.5)
-        # After the end of a response s_t is 0, so exp(s_t) - 1 is 0 as well.
-        difference = np.expm1(bandit.token_log_ratios) if centred else bandit.token_log_ratios
-        moments = (difference * bandit.p_old[:, None]).T @ difference
-        scale = np.sqrt(np.outer(np.diag(moments), np.diag(moments)))
-        off = np.abs(moments / scale)[~np.eye(len(moments), dtype=bool)]
-        # np.max is NaN if one of the numbers is NaN, so that a NaN is not overlooked.
-        largest = float(np.max([largest, off.max(), np.abs(bandit.p_old @ difference).max()]))
-    return Outcome(
-        math.log10(1e-11 / max(largest, 1e-17)), "decades", note=f"largest correlation or mean {largest:.1e}"
-    )
-
-
-def first_use(rng: np.random.Generator, trained_on: bool = False, batches: int = 1_500, size: int = 32) -> Outcome:
-    """Check that T5 needs first use: after a training step on one batch the mean of e^S is 1 on freshly drawn
-    responses, but not on the batch of the step (a control).
-    """
-    responses = all_responses(2, 4)
-    old = 0.5 * rng.standard_normal((4, 3, 3))
-    log_old = token_log_probs(old, responses).sum(axis=1)
-    psi, reward = scores(old, responses), (responses.symbols == 1).sum(axis=1) / 4
-    p = np.exp(log_old) / np.exp(log_old).sum()
-    means = []
-    for _ in range(batches):
-        rows = rng.choice(p.size, size, p=p)
-        new = old + (2.0 * reward[rows] @ psi[rows] / size).reshape(old.shape)
-        seen = rows if trained_on else rng.choice(p.size, size, p=p)
-        means.append(np.exp(token_log_probs(new, responses).sum(axis=1) - log_old)[seen].mean())
-    return mean_is(np.array(means)[:, None], np.ones(1), wanted=0.05, batches=batches, batch_size=size)
 
 
 def edge_supremum(rng: np.random.Generator, drift: str = "gaussian") -> Outcome:
@@ -242,27 +186,6 @@ def sign_simulated(rng: np.random.Generator, forget_sign: bool = False, draws: i
 _SKEWED = ScaledGamma(mu=-0.0005, sigma=0.03, shape=0.5)
 
 CHECKS = (
-    Check(
-        "T5",
-        Method.ENUMERATED,
-        "E_old[exp S | L] = p_new(l)/p_old(l)",
-        length_ratio,
-        {"expectation under the new policy": partial(length_ratio, under_new=True)},
-    ),
-    Check(
-        "T5",
-        Method.ENUMERATED,
-        "exp(s_t) - 1 are martingale differences",
-        martingale,
-        {"s_t itself": partial(martingale, centred=False)},
-    ),
-    Check(
-        "T5",
-        Method.SIMULATED,
-        "mean of exp S is 1 on fresh responses after an update",
-        first_use,
-        {"responses that were trained on": partial(first_use, trained_on=True)},
-    ),
     Check(
         "T11",
         Method.CLOSED,

@@ -20,7 +20,7 @@ from fspo.theory import LRE, Floats
 from proofs_check.frame import Check, Method, Outcome
 from proofs_check.tools.compare import close, holds, worst
 from proofs_check.tools.falsify import search
-from proofs_check.tools.one_law import Law, accepted, gamma_law, logistic, mask, student
+from proofs_check.tools.laws import Law, accepted, gamma_law, logistic, mask, student
 from proofs_check.tools.settings import DIGITS
 
 

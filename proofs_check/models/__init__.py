@@ -7,7 +7,7 @@ Each model has a drift ``mu`` and a scale ``sigma`` per token, from which the ce
 from __future__ import annotations
 
 from proofs_check.models.base import JointModel, LogRatioModel, TokenModel, matching_means
-from proofs_check.models.joint import AdvantageDrift, ShiftedLengths
+from proofs_check.models.chain import CHAIN, StoppedChain
 from proofs_check.models.scaled import (
     AutoregressiveTokens,
     FractionalNoise,
@@ -16,9 +16,11 @@ from proofs_check.models.scaled import (
     ScaledGamma,
     ScaledStudent,
 )
+from proofs_check.models.signed import AdvantageDrift
 from proofs_check.models.tokens import ExponentialTokens, MarkovTokens, StudentTokens, TokenByToken
 
 __all__ = [
+    "CHAIN",
     "AdvantageDrift",
     "AutoregressiveTokens",
     "ExponentialTokens",
@@ -30,7 +32,7 @@ __all__ = [
     "MarkovTokens",
     "ScaledGamma",
     "ScaledStudent",
-    "ShiftedLengths",
+    "StoppedChain",
     "StudentTokens",
     "TokenByToken",
     "TokenModel",

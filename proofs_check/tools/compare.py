@@ -1,4 +1,5 @@
-"""Compare two computations of one quantity and return the result as a check's outcome."""
+"""Compare two computations of one quantity: as a check's outcome, or as the test of a statement that can be made false
+by a number x (`frame.Test`)."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from proofs_check.frame import Outcome
+from proofs_check.frame import Outcome, Test
 
 TINY = 1e-300
 
@@ -41,7 +42,9 @@ def worst(*outcomes: Outcome, note: str = "") -> Outcome:
     return Outcome(found.margin, found.unit, note=note or found.note, parameters=found.parameters)
 
 
-def frequencies(counts: ArrayLike, trials: ArrayLike, expected: ArrayLike, wanted: float, **parameters: Any) -> Outcome:
+def frequencies(
+    counts: ArrayLike, trials: ArrayLike, expected: ArrayLike, wanted: float = math.inf, **parameters: Any
+) -> Outcome:
     """Test counts of independent events against stated probabilities: binomial tests, Bonferroni-corrected.
 
     Parameters
@@ -74,7 +77,7 @@ def frequencies(counts: ArrayLike, trials: ArrayLike, expected: ArrayLike, wante
     return Outcome(p_value=p_value, resolution=resolution, wanted=wanted, note=note, parameters=parameters)
 
 
-def within(counts: ArrayLike, trials: int, low: ArrayLike, high: ArrayLike, wanted: float) -> Outcome:
+def within(counts: ArrayLike, trials: int, low: ArrayLike, high: ArrayLike, wanted: float = math.inf) -> Outcome:
     """Test that each of several events has a probability between ``low`` and ``high``, from its counts among trials:
     binomial tests against both ends, Bonferroni-corrected.
     """
@@ -115,9 +118,11 @@ def together(outcomes: Sequence[Outcome], note: str = "", details: str = "") -> 
     )
 
 
-def homogeneous(counts: ArrayLike, trials: ArrayLike, wanted: float, **parameters: Any) -> Outcome:
-    """Test that K events have the same probability, whatever it is, by Pearson's chi-square test. Event k happened
-    ``counts[k]`` times in ``trials[k]`` draws.
+def homogeneous(
+    counts: ArrayLike, trials: ArrayLike, wanted: float = math.inf, pattern: ArrayLike = 1.0, **parameters: Any
+) -> Outcome:
+    """Test that the probabilities of K events are proportional to ``pattern``, whatever they are, by Pearson's
+    chi-square test. Event k happened ``counts[k]`` times in ``trials[k]`` draws.
     """
     from scipy.stats import chi2
 
@@ -126,14 +131,15 @@ def homogeneous(counts: ArrayLike, trials: ArrayLike, wanted: float, **parameter
     resolution = 4 * float(np.max(np.sqrt(np.maximum(observed * (1 - observed), 1 / trials) / trials)))
     if counts.sum() in (0, trials.sum()):
         return Outcome(p_value=math.nan, resolution=resolution, wanted=wanted, note="all or none accepted")
-    pooled = counts.sum() / trials.sum()
+    shape = np.asarray(pattern, np.float64)
+    pooled = counts.sum() / np.sum(trials * shape) * shape
     statistic = float(np.sum((counts - pooled * trials) ** 2 / (pooled * (1 - pooled) * trials)))
     p_value = float(chi2.sf(statistic, counts.size - 1))
     note = f"frequencies {observed.min():.4f} to {observed.max():.4f}"
     return Outcome(p_value=p_value, resolution=resolution, wanted=wanted, note=note, parameters=parameters)
 
 
-def mean_is(samples: np.ndarray, expected: ArrayLike, wanted: float, **parameters: Any) -> Outcome:
+def mean_is(samples: np.ndarray, expected: ArrayLike, wanted: float = math.inf, **parameters: Any) -> Outcome:
     """Test the means of K columns of N independent rows against stated values, by Hotelling's T^2 with its F law.
 
     Parameters
@@ -159,3 +165,51 @@ def mean_is(samples: np.ndarray, expected: ArrayLike, wanted: float, **parameter
         note=f"T^2 = {statistic:.1f} on {width} degrees of freedom",
         parameters=parameters,
     )
+
+
+def equal(stated: ArrayLike, exact: ArrayLike, tolerance: float, note: str = "") -> Test:
+    """Test that stated values are the exact ones; x enlarges the stated ones by the part x."""
+    stated = np.asarray(stated, np.float64)
+    return lambda x: close(stated * (1 + x), exact, tolerance, note)
+
+
+def at_most(values: ArrayLike, bounds: ArrayLike, rounding: float = 0.0, note: str = "") -> Test:
+    """Test that values are at most bounds > 0; x makes the bounds smaller by the part x. Margin: the least relative
+    slack, plus ``rounding``."""
+    values, bounds = np.asarray(values, np.float64), np.asarray(bounds, np.float64)
+    nearest = f"largest value {float(np.max(values / bounds)):.9f} of its bound"
+
+    def test(x: float) -> Outcome:
+        return holds(1 - values / (bounds * max(1 - x, TINY)), "1 - value/bound", rounding, note or nearest)
+
+    return test
+
+
+def shares(counts: ArrayLike, trials: ArrayLike, stated: ArrayLike) -> Test:
+    """Test counts against stated probabilities (`frequencies`); x makes these smaller by the part x."""
+    stated = np.asarray(stated, np.float64)
+    return lambda x: frequencies(counts, trials, stated * (1 - x))
+
+
+def alike(counts: ArrayLike, trials: ArrayLike) -> Test:
+    """Test that K events in order have the same probability (`homogeneous`); with x it falls by the part x from the
+    first event to the last."""
+    return lambda x: homogeneous(counts, trials, pattern=np.linspace(1, 1 - x, np.size(counts)))
+
+
+def means(samples: np.ndarray, stated: ArrayLike) -> Test:
+    """Test the means of columns against stated values (`mean_is`); x enlarges the stated ones by the part x."""
+    stated = np.asarray(stated, np.float64)
+    return lambda x: mean_is(samples, stated * (1 + x))
+
+
+def all_of(*tests: Test, note: str = "") -> Test:
+    """Test that several statements hold, with one x for all: the worst margin, or a corrected p-value."""
+
+    def test(x: float) -> Outcome:
+        found = [one(x) for one in tests]
+        if found[0].p_value is None:
+            return worst(*found, note=note)
+        return together(found, note or "; ".join(one.note for one in found))
+
+    return test

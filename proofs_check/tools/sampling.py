@@ -53,5 +53,6 @@ def band_counts(
 ) -> np.ndarray:
     """Draw S ``draws`` times for each length; return how many of each lie in the band, as ``rule.apply`` says."""
     n = np.broadcast_to(lengths, (draws, lengths.size))
-    applied = rule.apply(model.sample(rng, n), n, np.ones_like(n), rule.centre(matching_means(model)))
+    m = rule.centre(matching_means(model)) if rule.needs_stats else 0.0
+    applied = rule.apply(model.sample(rng, n), n, np.ones_like(n), m)
     return applied.in_band.sum(axis=0)

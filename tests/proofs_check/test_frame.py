@@ -178,3 +178,39 @@ def test_bad_requests_name_the_cure():
         select(CHECKS, ["T11"], "finite identity")
     with pytest.raises(UserError, match="share one name"):
         run_checks([check(margin(1.0)), check(margin(1.0))])
+
+
+def seen_from(size: float, sees: float = math.inf) -> Check:
+    """A check that notices its statement made false by ``size`` or more."""
+    run = lambda rng: lambda x: Outcome(1.0 if x < size else -1.0, "unit")  # noqa: E731
+    return Check("T1", Method.CLOSED, "a", run, {"control": margin(-1.0)}, "of a", sees)
+
+
+def test_the_resolution_is_the_smallest_size_that_is_noticed():
+    for size, found in ((1.0, 1.0), (2e-7, 2e-7), (1.5e-7, 2e-7), (1e-20, frame.SIZES[0])):
+        (row,) = run_checks([seen_from(size)])
+        assert (row.verdict, row.resolution) == (Verdict.PASS, found)
+    (row,) = run_checks([seen_from(2.0)])
+    assert row.resolution == math.inf
+
+
+def test_a_check_that_sees_too_little_is_undecided():
+    assert run_checks([seen_from(2e-3, sees=2e-3)])[0].verdict is Verdict.PASS
+    (row,) = run_checks([seen_from(5e-3, sees=2e-3)])
+    assert row.verdict is Verdict.UNDECIDED
+    assert "notices 5e-03 of a and no less" in row.note
+
+
+def test_the_resolution_of_p_values_holds_in_the_largest_family():
+    run = lambda rng: lambda x: Outcome(p_value=1.0 if x < 0.1 else frame.ALPHA / 2 if x < 0.4 else 1e-9)  # noqa: E731
+    simulated = Check("T1", Method.SIMULATED, "a", run, {"control": margin(-1.0)}, "of a")
+    assert run_checks([simulated])[0].resolution == 0.5  # alpha / 2 is not enough among 50
+
+
+def test_an_exception_while_it_is_made_false_is_no_pass():
+    def run(rng):
+        return lambda x: boom(rng) if x else Outcome(1.0, "unit")
+
+    (row,) = run_checks([Check("T1", Method.CLOSED, "a", run, {"control": margin(-1.0)}, "of a")])
+    assert row.verdict is Verdict.PASS
+    assert row.resolution == frame.SIZES[0]

@@ -35,7 +35,7 @@ def made(verdict: float, control: float = -1.0, name: str = "a_b & 50 % | x") ->
 def test_a_real_run_writes_the_report_and_exits_0(tmp_path):
     done = run("--only", "T2,T11", "--jobs", "1", "--seed", "4", "--strict", "--out", "report", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "controls fail, as they must" in done.stdout
+    assert "near misses fail, as they must" in done.stdout
     assert "check" in done.stderr  # the progress bar
     data = json.loads((tmp_path / "report/proofs_check.json").read_text())
     assert {row["id"] for row in data["rows"]} == {"T2", "T11"}
@@ -58,8 +58,10 @@ def test_a_real_process_exits_2_without_traceback(tmp_path):
 def test_list_runs_nothing(tmp_path, capsys):
     assert cli.main(["--list", "--only", "T7", "--out", str(tmp_path / "x")]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines
-    assert all(line.startswith("T7 ") and "controls:" in line for line in lines)
+    assert lines[0].startswith("T7")
+    checks = [line for line in lines if any(f"  {method} " in line for method in Method)]
+    assert len(checks) == sum("near misses: " in line for line in lines) > 3
+    assert len(lines) <= 40  # one screen
     assert not (tmp_path / "x").exists()
 
 
@@ -85,7 +87,7 @@ def test_not_run_comes_last_and_counts_only_when_strict(monkeypatch, tmp_path, c
     table = [line for line in lines if line.startswith("T1 ")]
     assert "absent" in table[-1]
     assert "not run: T1 absent: no prover here" in lines[-3]
-    assert "1 of 1 controls fail" in lines[-4]  # a control of a check that was not run says nothing
+    assert "1 of 1 near misses fail" in lines[-4]  # a control of a check that was not run says nothing
     for name in ("proofs_check.md", "proofs_check.tex"):
         text = (tmp_path / name).read_text()
         assert text.index("absent") > text.index("50")
@@ -97,7 +99,7 @@ def test_tables_escape_their_markup():
     markdown, latex, text = to_markdown(rows), to_latex(rows), format_table(rows)
     assert r"a_b & 50 % \| x" in markdown
     assert r"a\_b \& 50 \% \textbar{} x" in latex
-    assert all(line.count(" & ") == 5 for line in latex.splitlines() if "T1" in line)
+    assert all(line.count(" & ") == 6 for line in latex.splitlines() if "T1" in line)
     assert "undecided" in text.splitlines()[-1]
 
 

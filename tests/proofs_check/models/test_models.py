@@ -18,6 +18,7 @@ from scipy import integrate, linalg, stats
 from fspo.base.errors import UserError
 from fspo.rules import preset
 from proofs_check.models import (
+    CHAIN,
     AdvantageDrift,
     AutoregressiveTokens,
     ExponentialTokens,
@@ -27,7 +28,7 @@ from proofs_check.models import (
     MarkovTokens,
     ScaledGamma,
     ScaledStudent,
-    ShiftedLengths,
+    StoppedChain,
     StudentTokens,
     TokenByToken,
     matching_means,
@@ -46,7 +47,7 @@ EACH = {
     "scaled-gamma, right": ScaledGamma(-0.01, 0.2, shape=2.0, sign=1),
     "heteroscedastic": Heteroscedastic(-0.01, 0.2, beta=0.2),
     "fractional": FractionalNoise(-0.01, 0.2, hurst=0.3),
-    "shifted-lengths": ShiftedLengths(0.05, 0.2, (0.5, 0.3, 0.2), (0.2, 0.3, 0.5)),
+    "stopped-chain": CHAIN,
     "advantage-drift": AdvantageDrift(-0.01, 0.2, pull=0.05, positive=0.3, trend=0.2),
 }
 LAWS = {name: model for name, model in EACH.items() if hasattr(model, "cdf")}
@@ -97,7 +98,11 @@ def test_cdf_is_the_law_of_the_draws_and_increases_from_0_to_1(model):
 
 
 # the others have no limit of the variance per token, by design
-SETTLING = {k: m for k, m in EACH.items() if not isinstance(m, FractionalNoise | Heteroscedastic | AdvantageDrift)}
+SETTLING = {
+    k: m
+    for k, m in EACH.items()
+    if not isinstance(m, FractionalNoise | Heteroscedastic | AdvantageDrift | StoppedChain)
+}
 
 
 @each(SETTLING)
@@ -203,27 +208,32 @@ def test_student_inversion_at_two_tokens_is_the_convolution():
         assert float(StudentTokens(0.0, 1.0, df).cdf(z * math.sqrt(2), 2)) == pytest.approx(exact, abs=1e-7)
 
 
-@given(stop_old=st.floats(0.05, 0.9), stop_new=st.floats(0.05, 0.9), length=st.integers(1, 6))
-@settings(max_examples=40)
-def test_shifted_lengths_by_enumeration(stop_old, stop_new, length):
-    old, new = (0.5, 0.3, 0.2), (0.2, 0.2, 0.6)
-    model = ShiftedLengths(stop_old, stop_new, old, new)
-    chance, weight = [], []
-    for symbols in product(range(3), repeat=length - 1):
-        p_old = stop_old * math.prod((1 - stop_old) * old[y] for y in symbols)
-        p_new = stop_new * math.prod((1 - stop_new) * new[y] for y in symbols)
-        chance.append(p_old)
-        weight.append(p_new / p_old)
-    p, S = np.array(chance) / sum(chance), np.log(weight)
-    assert p @ S == pytest.approx(float(model.mean(length)), abs=1e-10)
-    assert p @ (S - p @ S) ** 2 == pytest.approx(float(model.variance(length)), abs=1e-10)
+@pytest.mark.parametrize("length", [1, 2, 5])
+def test_a_stopped_chain_by_enumeration_of_its_paths(length):
+    old, new, S = [], [], []
+    for path in product(range(2), repeat=length):
+        p, q = (
+            CHAIN.start[path[0]] * math.prod(moves[i, j] for i, j in pairwise(path)) * ends[path[-1]]
+            for moves, ends in zip(CHAIN.moves, CHAIN.ends, strict=True)
+        )
+        old.append(p)
+        new.append(q)
+        S.append(math.log(q / p))
+    given_old, given_new = (np.array(x) / sum(x) for x in (old, new))
+    (found,) = CHAIN.given([length])
+    mean = given_old @ S
+    stated = (sum(old), mean, given_old @ (S - mean) ** 2, sum(new) / sum(old))
+    assert found == pytest.approx(stated, rel=1e-12)
+    assert CHAIN.kl_given(length) == pytest.approx(given_old @ np.log(given_old / given_new), abs=1e-14)
 
 
-def test_shifted_lengths_draws_geometric_lengths():
-    model = EACH["shifted-lengths"]
-    for new, stop in ((False, 0.05), (True, 0.2)):
-        n = model.sample_lengths(np.random.default_rng(9), 40_000, new=new)
-        assert_moments(n[:, None], 1 / stop, (1 - stop) / stop**2)
+def test_whole_responses_of_a_stopped_chain():
+    S, n = CHAIN.sample_all(np.random.default_rng(9), 40_000)
+    visits = np.linalg.solve(np.eye(2) - CHAIN.moves[0].T, CHAIN.start).sum()  # the mean length
+    assert abs(n.mean() - visits) < 5 * n.std() / 200
+    assert abs(S.mean() + CHAIN.kl_per_token() * visits) < 5 * S.std() / 200
+    for length, one in zip((1, 20), CHAIN.given([1, 20]), strict=True):
+        assert abs(np.mean(n == length) - one.probability) < 5 * math.sqrt(one.probability / 40_000)
 
 
 def test_advantage_drift_moves_each_sign_its_own_way():
@@ -270,9 +280,8 @@ def test_parameters_out_of_range():
         (lambda: ScaledGamma(0.0, 0.1, shape=0.0), "shape"),
         (lambda: MarkovTokens(0.0, 0.1, persistence=1.0), "persistence"),
         (lambda: AdvantageDrift(0.0, 0.1, positive=1.0), "positive"),
-        (lambda: ShiftedLengths(stop_old=0.0), "stop_old"),
-        (lambda: ShiftedLengths(old=(0.5, 0.6, 0.1)), "old"),
-        (lambda: ShiftedLengths(old=(0.5, 0.5)), "same symbols"),
+        (lambda: StoppedChain.of([0.5, 0.6], CHAIN.moves, CHAIN.ends), "sum to 1"),
+        (lambda: StoppedChain.of([1.0], [[[1.0]], [[1.0]]], [[0.0], [0.1]]), "same places"),
     ):
         with pytest.raises(UserError, match=name):
             make()

@@ -1,4 +1,4 @@
-"""Log-ratios R whose law has the same form at all lengths, and bands on them (docs/theory.md T10).
+"""Laws at 50 digits and of one form at all lengths, bands on them, and discrete laws for exact counts.
 
 With drift m and an exponent H, the law of (R - m L)/L^H is the same at all lengths L.
 """
@@ -7,15 +7,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
+import mpmath as mp
 import numpy as np
 from scipy import special
 
 from fspo.rules import Rule
 from fspo.theory import Floats
+from proofs_check.tools.settings import DIGITS
 
 Law = Callable[[Floats, float], Floats]
 """A law of log-ratios R: the distribution function of (R less its mean)/L^H at values z (K,), given one length L."""
+
+
+def normal_share(lo: float, hi: float) -> float:
+    """Return P(lo <= Z <= hi) for a standard normal Z, at 50 digits by the complementary error function."""
+    with mp.workdps(DIGITS):
+        a, b = (mp.mpf(edge) / mp.sqrt(2) for edge in ((-hi, -lo) if lo > 0 else (lo, hi)))
+        return float((mp.erfc(-b) - mp.erfc(-a)) / 2)
+
+
+def normal(z: Floats, length: float) -> Floats:
+    """Return the normal distribution function at z, the same at every length."""
+    del length
+    return special.ndtr(z)
 
 
 def logistic(z: Floats, length: float) -> Floats:
@@ -59,3 +75,26 @@ def mask(shape: str, c_lo: float, c_hi: float, gamma: float | None = None) -> Ru
     if shape in ("fixed", "linear"):
         c_lo, c_hi = -math.expm1(-c_lo), math.expm1(c_hi)
     return Rule(shape, c_lo, c_hi, gamma=gamma, drift="kl", outside="mask", on="engine")  # type: ignore[arg-type]
+
+
+class Discrete(NamedTuple):
+    """A law of a few values, in eighths, with whole numbers as weights, so that float64 is exact and probabilities are
+    counts."""
+
+    values: np.ndarray
+    weights: np.ndarray
+
+    @classmethod
+    def draw(cls, rng: np.random.Generator, most: int = 5, largest: int = 24) -> Discrete:
+        """Draw a law of up to ``most`` values in [-largest, largest] eighths."""
+        values = rng.choice(np.arange(-largest, largest + 1), int(rng.integers(1, most + 1)), replace=False) / 8
+        return cls(values, rng.integers(1, 10, values.size))
+
+    def mirrored(self) -> Discrete:
+        """Return the law of minus the value."""
+        return Discrete(-self.values, self.weights)
+
+    def same_as(self, other: Discrete) -> bool:
+        """Return whether two laws are one."""
+        own, theirs = ({v: w / x.weights.sum() for v, w in zip(*x, strict=True)} for x in (self, other))
+        return own == theirs

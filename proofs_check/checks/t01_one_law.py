@@ -1,0 +1,194 @@
+"""T1: one law is what the sqrt band needs."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+from scipy import special
+from scipy.optimize import brentq
+
+from fspo import theory
+from fspo.rules import Rule
+from proofs_check.frame import Check, Method, Outcome, Test
+from proofs_check.models import (
+    FractionalNoise,
+    GaussianTokens,
+    Heteroscedastic,
+    LogRatioModel,
+    ScaledGamma,
+    ScaledStudent,
+)
+from proofs_check.tools.compare import alike, all_of, equal, shares
+from proofs_check.tools.laws import (
+    Discrete,
+    Law,
+    accepted,
+    gamma_law,
+    logistic,
+    mask,
+    normal,
+    normal_share,
+    student,
+)
+from proofs_check.tools.sampling import band_counts
+from proofs_check.tools.settings import GRID, LENGTHS, MU, SIGMA
+
+
+def band(c_lo: float, c_hi: float, gamma: float = 0.5, drift: str = "gaussian") -> Rule:
+    """Return the rule with a sqrt band, or one of shape power if gamma is not 1/2 (a near miss)."""
+    shape = {"shape": "sqrt"} if gamma == 0.5 else {"shape": "power", "gamma": gamma}
+    return Rule(range_lo=c_lo, range_hi=c_hi, drift=drift, **shape)  # type: ignore[arg-type]
+
+
+def gaussian(rng: np.random.Generator, gamma: float = 0.5, drift: str = "gaussian") -> Test:
+    """The acceptance of Gaussian S at ten lengths up to 10^7, for random ranges and scales, at 50 digits."""
+    stated, exact = [], []
+    for _ in range(60):
+        sigma = 10 ** rng.uniform(-3, 0)
+        u_lo, u_hi = 10 ** rng.uniform(-2, 1.6, 2)
+        rule = band(u_lo * sigma, u_hi * sigma, gamma, drift)
+        centre = rule.centre(theory.gaussian_means(sigma))
+        stated.append(theory.band_acceptance(rule, LENGTHS, -(sigma**2) / 2, sigma, centre))
+        exact.append(np.full(LENGTHS.shape, normal_share(-u_lo, u_hi)))
+    return equal(stated, exact, 1e-9)
+
+
+def changing(z: np.ndarray, length: float) -> np.ndarray:
+    """Return Student's distribution function with more degrees of freedom for longer responses: not one law."""
+    return special.stdtr(2.0 + np.sqrt(length), z)
+
+
+def only_at_H(rng: np.random.Generator, laws: tuple[Law, ...] = (normal, logistic, student, gamma_law)) -> Test:
+    """Where R spreads like L^H by one law, a root search over gamma finds that a band of half-width c L^gamma accepts
+    two lengths alike at gamma = H; the shorter more at H - .25, the longer more at H + .25.
+    """
+    roots, H_of = [], []
+    for law in laws:
+        for H in (0.3, 0.5, 0.65, 1.0):
+            for _ in range(3):
+                c_lo, c_hi = rng.uniform(0.2, 0.9, 2)
+                pair = np.sort(np.exp(rng.uniform(0, np.log(4096), 2))) * np.array([1.0, 2.0])
+
+                def difference(gamma: float, law=law, H=H, c_lo=c_lo, c_hi=c_hi, pair=pair) -> float:
+                    a = accepted(mask("power", c_lo, c_hi, gamma), pair, law, H, -3e-4)
+                    return float(a[0] - a[1])
+
+                if not difference(H - 0.25) > 0 > difference(H + 0.25):
+                    return lambda x: Outcome(-1.0, "sign change", note="no exponent within .25 of H is fair")
+                roots.append(brentq(difference, H - 0.25, H + 0.25, xtol=1e-13))
+                H_of.append(H)
+    return equal(H_of, roots, 1e-8, note=f"{len(roots)} pairs of lengths")
+
+
+def all_ranges(rng: np.random.Generator, symmetric: bool = False, first_alone: bool = False) -> Test:
+    """In exact counts, on laws of a few values of (S - m L)/sqrt(L) at two lengths: the same, mirrored or any two. All
+    ranges accept the two lengths alike exactly if the laws are one. Near misses ask for symmetric ranges alone, or for
+    one range. x: S spreads like L^(1/2 + x) by one law.
+    """
+    cases = []
+    for i in range(240):
+        law = Discrete.draw(rng)
+        cases.append((law, (law, law.mirrored(), Discrete.draw(rng))[i % 3], 4.0 ** np.sort(rng.integers(0, 5, 2))))
+
+    def broken(x: float, law: Discrete, other: Discrete, lengths: np.ndarray) -> bool:
+        sizes = [1 / 16, *(np.unique(np.abs(np.concatenate([law.values, other.values]))) + 1 / 16)]
+        pairs = [(c, c) for c in sizes] if symmetric else [(c, d) for c in sizes for d in sizes]
+        for c_lo, c_hi in pairs[:1] if first_alone else pairs:
+            rule = Rule("sqrt", c_lo, c_hi, drift="kl")
+            kept = []
+            for one, n in zip((law, other), lengths, strict=True):
+                lo, hi = rule.band(np.full(one.values.size, n), -1 / 8)
+                S = one.values * n ** (0.5 + x) - n / 8
+                kept.append(one.weights @ ((lo <= S) & (hi >= S)) / one.weights.sum())
+            if abs(kept[0] - kept[1]) > 1e-12:
+                return law.same_as(other)
+        return not law.same_as(other)
+
+    def test(x: float) -> Outcome:
+        found = sum(broken(x, *case) for case in cases)
+        return Outcome(0.5 - found, "laws, exact counts", note=f"{found} of {len(cases)} pairs of laws break it")
+
+    return test
+
+
+ONE_LAW = (GaussianTokens(MU, SIGMA), ScaledGamma(MU, SIGMA, shape=0.5), ScaledStudent(MU, SIGMA, df=3.0))
+
+
+def simulated(
+    rng: np.random.Generator, models: tuple[LogRatioModel, ...] = ONE_LAW, draws: int = 100_000, **wrong: object
+) -> Test:
+    """Draws of normal, skewed and heavy-tailed S, 4 to 4,096 tokens, through the rule: every length alike."""
+    rule = band(**({"c_lo": 0.03, "c_hi": 0.045, "drift": "kl"} | wrong))  # type: ignore[arg-type]
+    return all_of(*(alike(band_counts(rng, rule, model, GRID, draws), draws) for model in models))
+
+
+def fractional(rng: np.random.Generator, formula: float | None = None, draws: int = 100_000) -> Test:
+    """Draws of fractional noise, H = .35 and .65: the sqrt band accepts Phi(c l^(1/2-H)/sigma), which changes with l,
+    and the band of half-width c l^H the same share at every length.
+    """
+    tests = []
+    for hurst in (0.35, 0.65):
+        model = FractionalNoise(MU, SIGMA, hurst)
+        growth = GRID ** (0.5 - (hurst if formula is None else formula)) / SIGMA
+        stated = special.ndtr(0.045 * growth) - special.ndtr(-0.03 * growth)
+        tests.append(shares(band_counts(rng, band(0.03, 0.045, drift="kl"), model, GRID, draws), draws, stated))
+        tests.append(alike(band_counts(rng, band(0.03, 0.03, hurst, "kl"), model, GRID, draws), draws))
+    return all_of(*tests)
+
+
+CHECKS = (
+    Check(
+        "T1",
+        Method.CLOSED,
+        "a(l) = Phi(u+) - Phi(-u-) of Gaussian S, at 50 digits",
+        gaussian,
+        {"gamma = .45": partial(gaussian, gamma=0.45), "drift dropped": partial(gaussian, drift="none")},
+        "of a(l)",
+        1e-8,
+    ),
+    Check(
+        "T1",
+        Method.CLOSED,
+        "two lengths are accepted alike at gamma = H alone, by root search",
+        only_at_H,
+        {"a law that changes with the length": partial(only_at_H, laws=(changing,))},
+        "of H",
+        1e-7,
+    ),
+    Check(
+        "T1",
+        Method.ATTACKED,
+        "all ranges alike exactly if one law, in exact counts",
+        all_ranges,
+        {
+            "symmetric ranges are enough": partial(all_ranges, symmetric=True),
+            "one range is enough": partial(all_ranges, first_alone=True),
+        },
+        "of exponent of S",
+        0.02,
+    ),
+    Check(
+        "T1",
+        Method.SIMULATED,
+        "normal, skewed and heavy-tailed S through the rule",
+        simulated,
+        {
+            "gamma = .48": partial(simulated, gamma=0.48),
+            "drift dropped": partial(simulated, drift="none"),
+            "fractional noise, H = .53": partial(simulated, models=(FractionalNoise(MU, SIGMA, 0.53),)),
+            "scale grows like l^.03": partial(simulated, models=(Heteroscedastic(MU, SIGMA, beta=0.03),)),
+        },
+        "of a(l), shortest to longest",
+        0.03,
+    ),
+    Check(
+        "T1",
+        Method.SIMULATED,
+        "fractional noise: Phi(c l^(1/2-H)/sigma), and c l^H is fair",
+        fractional,
+        {"formula of H = 1/2": partial(fractional, formula=0.5), "H off by .01": partial(fractional, formula=0.64)},
+        "of a(l)",
+        0.02,
+    ),
+)

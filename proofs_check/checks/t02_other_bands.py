@@ -1,0 +1,188 @@
+"""T2: fixed and linear bands are unfair."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any
+
+import mpmath as mp
+import numpy as np
+
+from fspo import theory
+from fspo.rules import Rule, preset
+from proofs_check.frame import Check, Method, Outcome, Test
+from proofs_check.models import GaussianTokens
+from proofs_check.tools.compare import all_of, close, holds, shares
+from proofs_check.tools.laws import Discrete, normal_share
+from proofs_check.tools.sampling import band_counts
+from proofs_check.tools.settings import DIGITS, MU, SIGMA
+
+
+def symmetric(shape: Any, edge: float) -> Rule:
+    """Return the rule with the band [-edge, edge] (fixed) or [-edge l, edge l] (linear)."""
+    return Rule(shape, -math.expm1(-edge), math.expm1(edge))
+
+
+def directions(rng: np.random.Generator, swap: bool = False, power: float = 0.5, half: float = 0.5) -> Test:
+    """(a), and the last sentence of (b): acceptance falls strictly for the fixed band and rises strictly for the linear
+    one, mu = 0; as the fixed band narrows, a(l1)/a(l2) tends to sqrt(l2/l1), and to sqrt(l2/l1) e^(sigma^2 (l2-l1)/8)
+    if mu = -sigma^2/2. x: of the exponent of l2/l1.
+    """
+    steps, ratios, pairs, factors = [], [], [], []
+    lengths = np.unique(np.round(10 ** np.linspace(0, 5, 60)))
+    for _ in range(40):
+        sigma = 10 ** rng.uniform(-2.5, -1)
+        # Half-widths so small that float64 rounds no acceptance to 1: it could not rise strictly then.
+        falls = theory.band_acceptance(symmetric("fixed", sigma * rng.uniform(0.5, 5.0)), lengths, 0.0, sigma)
+        rises = theory.band_acceptance(symmetric("linear", sigma * rng.uniform(0.002, 0.015)), lengths, 0.0, sigma)
+        falls, rises = (rises, falls) if swap else (falls, rises)
+        steps += [np.min(-np.diff(falls) / falls[1:]), np.min(np.diff(rises) / rises[1:])]
+        pair = np.sort(np.exp(rng.uniform(0, math.log(3e3), 2)))
+        for mu in (0.0, -half * sigma**2):
+            a = theory.band_acceptance(symmetric("fixed", 1e-6 * sigma), pair, mu, sigma)
+            ratios.append(a[0] / a[1])
+            pairs.append(pair[1] / pair[0])
+            factors.append(math.exp(sigma**2 * (pair[1] - pair[0]) / 8) if mu else 1.0)
+
+    def limit(x: float) -> Outcome:
+        return close(ratios, np.array(pairs) ** (power + x) * factors, 1e-6)
+
+    return all_of(lambda x: holds(np.array(steps) - 1e-13, "least step"), limit)
+
+
+def linear_limits(rng: np.random.Generator, threshold: float = 0.5) -> Test:
+    """(b): the acceptance of l [log(1 - eps_lo), ...] tends to 1, 1/2 or 0 where -log(1 - eps_lo) is above, at or below
+    sigma^2/2; at 10^11/sigma^2 tokens, a ten-thousandth above and below. x: of the threshold.
+    """
+    sigmas = 10 ** rng.uniform(-2, -0.5, 20)
+
+    def test(x: float) -> Outcome:
+        gaps = []
+        for sigma in sigmas:
+            for side, limit in ((1 + 1e-4, 1.0), (1.0, 0.5), (1 - 1e-4, 0.0)):
+                rule = Rule("linear", -math.expm1(-side * threshold * (1 + x) * sigma**2), 0.5)
+                a = theory.band_acceptance(rule, [1e11 / sigma**2], -(sigma**2) / 2, sigma)[0]
+                gaps.append(1e-4 - abs(a - limit))
+        return holds(gaps, "probability")
+
+    return test
+
+
+def gspo_numbers(rng: np.random.Generator, sigma: float = 0.03) -> Test:
+    """The page's example: at sigma = .03 GSPO accepts .09, .25, .31 and .06 of 10^2 to 10^5 tokens, and its threshold
+    is .0245; and the code's four acceptances are those of mpmath. x: of sigma.
+    """
+    del rng
+    rule, lengths, stated = preset("gspo").rule, [1e2, 1e3, 1e4, 1e5], np.array([0.09, 0.25, 0.31, 0.06])
+    with mp.workdps(DIGITS):
+        lo, hi = mp.log(1 - mp.mpf("0.0003")), mp.log(1 + mp.mpf("0.0004"))
+        mean, root = -(mp.mpf("0.03") ** 2) / 2, [mp.sqrt(n) / mp.mpf("0.03") for n in lengths]
+        exact = [normal_share((lo - mean) * r, (hi - mean) * r) for r in root]
+        threshold = float(mp.sqrt(-2 * lo))
+
+    def test(x: float) -> Outcome:
+        s = sigma * (1 + x)
+        a = theory.band_acceptance(rule, lengths, -(s**2) / 2, s)
+        rounded = [0.005 - np.max(np.abs(a - stated)), 5e-5 - abs(threshold - 0.0245)]
+        return holds([*rounded, 1e-9 - np.max(np.abs(a - exact))], "probability")
+
+    return test
+
+
+def exact_counts(rng: np.random.Generator, gap_allowed: bool = True, reversed_sign: bool = False) -> Test:
+    """(c) on laws of a few values, in exact counts: a band of half-width c L^gamma accepts two lengths alike exactly if
+    no value of X/L^H lies between the two lengths' edges; else the longer more if gamma > H, less if gamma < H. x: of
+    the larger edge.
+    """
+    cases = []
+    for _ in range(400):
+        law, c = Discrete.draw(rng), rng.integers(1, 13, 2) / 8
+        gamma, H = rng.choice([0.0, 0.5, 1.0], 2)
+        first = int(rng.integers(0, 4))
+        lengths = 4.0 ** np.array([first, first + rng.integers(1, 3)])
+        rule = Rule("power", c[0], c[1], gamma=gamma, drift="kl", outside="mask", on="engine")
+        counts = []
+        for n in lengths:
+            R = law.values * n**H - n / 8
+            signs = np.where(law.weights % 2, 1.0, -1.0)  # a mask does not depend on the sign of A
+            kept = rule.apply(R, np.full(R.size, n), signs, -1 / 8).multiplier
+            counts.append(int(law.weights @ kept))
+        X = np.maximum(law.values / c[1], -law.values / c[0])
+        cases.append((X, np.sort(lengths ** (gamma - H)), gamma - H, counts, law.weights.sum()))
+
+    def test(x: float) -> Outcome:
+        broken = 0
+        for X, (inner, outer), above, counts, total in cases:
+            same = not np.any((inner < X) & (outer * (1 + x) >= X))
+            if not gap_allowed:
+                same = above == 0 or counts[0] in (0, total)
+            change = (counts[1] - counts[0]) * (np.sign(above) or 1.0) * (-1.0 if reversed_sign else 1.0)
+            broken += (counts[0] == counts[1]) != same or change < 0
+        return Outcome(0.5 - broken, "laws, exact counts", note=f"{broken} of {len(cases)} laws break it")
+
+    return test
+
+
+def simulated(rng: np.random.Generator, mu_error: float = 0.0, draws: int = 100_000) -> Test:
+    """Draws of Gaussian S through the rules: rloo's fixed and gspo's linear band accept each length as stated."""
+    lengths = np.array([16.0, 64, 256, 1024, 4096, 16384])
+    model, rules = GaussianTokens(MU, SIGMA), (preset("rloo").rule, preset("gspo").rule)
+    stated = [theory.band_acceptance(rule, lengths, MU * (1 - mu_error), SIGMA) for rule in rules]
+    return shares([band_counts(rng, rule, model, lengths, draws) for rule in rules], draws, stated)
+
+
+CHECKS = (
+    Check(
+        "T2",
+        Method.CLOSED,
+        "(a) the fixed band falls, the linear rises; limits of a(l1)/a(l2)",
+        directions,
+        {
+            "bands exchanged": partial(directions, swap=True),
+            "(l2/l1)^.45": partial(directions, power=0.45),
+            "mu = -.45 sigma^2": partial(directions, half=0.45),
+        },
+        "of exponent 1/2",
+        1e-6,
+    ),
+    Check(
+        "T2",
+        Method.CLOSED,
+        "(b) limits 1, 1/2, 0 of the linear band",
+        linear_limits,
+        {"threshold .499 sigma^2": partial(linear_limits, threshold=0.499)},
+        "of the threshold",
+        1e-6,
+    ),
+    Check(
+        "T2",
+        Method.CLOSED,
+        "GSPO accepts .09, .25, .31, .06; threshold .0245",
+        gspo_numbers,
+        {"sigma = .031": partial(gspo_numbers, sigma=0.031)},
+        "of sigma",
+        1e-8,
+    ),
+    Check(
+        "T2",
+        Method.ATTACKED,
+        "(c) order and equality at two lengths, in exact counts",
+        exact_counts,
+        {
+            "acceptance in (0, 1) is enough": partial(exact_counts, gap_allowed=False),
+            "sign reversed": partial(exact_counts, reversed_sign=True),
+        },
+        "of an edge",
+        0.1,
+    ),
+    Check(
+        "T2",
+        Method.SIMULATED,
+        "rloo's and gspo's bands through the rules",
+        simulated,
+        {"drift off by 10 %": partial(simulated, mu_error=0.1)},
+        "of a(l)",
+        0.05,
+    ),
+)

@@ -1,0 +1,269 @@
+"""T3: the exact worst case of a wrong drift or scale."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+
+import mpmath as mp
+import numpy as np
+from scipy.special import ndtr
+
+from fspo import theory
+from fspo.rules import Rule, preset
+from fspo.theory import Floats
+from proofs_check.frame import Check, Method, Outcome, Test
+from proofs_check.models import AutoregressiveTokens, GaussianTokens, Heteroscedastic
+from proofs_check.tools.compare import all_of, at_most, close, equal, shares, within
+from proofs_check.tools.sampling import band_counts
+from proofs_check.tools.settings import DIGITS, GRID, MU, SIGMA
+
+Pair = tuple[float, float]
+
+
+def accepted(u_lo: float | Floats, u_hi: float | Floats, x: Floats, s: float | Floats = 1.0) -> Floats:
+    """Return F(x, s), without fspo; intervals right of 0 are mirrored, where Phi is not near 1."""
+    low, high = np.broadcast_arrays((x - u_lo) / s, (u_hi + x) / s)
+    flip = low > 0
+    return ndtr(np.where(flip, -low, high)) - ndtr(np.where(flip, -high, low))
+
+
+def rectangles(rng: np.random.Generator, number: int) -> list[tuple[float, float, Pair, Pair]]:
+    """Draw half-widths and ranges of drift error and scale; some have the mean of S outside the band throughout."""
+    found = []
+    for i in range(number):
+        u = rng.uniform(0.1, 1.5, 2)
+        x = np.sort(rng.uniform(-1, 1, 2)) + (rng.uniform(2, 3) if i % 3 == 0 else 0)
+        s = np.sort(np.exp(rng.uniform(-1, 1, 2)))
+        found.append((float(u[0]), float(u[1]), (float(x[0]), float(x[1])), (float(s[0]), float(s[1]))))
+    return found
+
+
+def extreme(u_lo: float, u_hi: float, drift: Pair, scale: Pair, sign: float) -> float:
+    """Return the largest (``sign`` 1) or least (-1) F over a rectangle, by a grid that closes in on the best point."""
+    box = np.array([drift, scale])
+    ends = box.copy()
+    best = 0.0
+    for _ in range(9):
+        x, s = (np.linspace(low, high, 33) for low, high in ends)
+        F = accepted(u_lo, u_hi, x[:, None], s)
+        i, k = np.unravel_index(np.argmax(sign * F), F.shape)
+        best = float(F[i, k])
+        width = np.diff(ends, axis=1) / 16
+        ends = np.clip(np.array([[x[i]], [s[k]]]) + width * [-1, 1], box[:, :1], box[:, 1:])
+    return best
+
+
+def at_corners(u_lo: float, u_hi: float, drift: Pair, scale: Pair) -> float:
+    """Return the near miss in which the largest F is at a corner too."""
+    F = accepted(u_lo, u_hi, np.array(drift)[:, None], np.array(scale))
+    return float(F.max() / F.min() - 1)
+
+
+def at_least_scale(u_lo: float, u_hi: float, drift: Pair, scale: Pair) -> float:
+    """Return the near miss in which the largest F is at the least scale, wherever the mean of S lies."""
+    nearest = np.clip((u_lo - u_hi) / 2, *drift)
+    least = accepted(u_lo, u_hi, np.array(drift)[:, None], np.array(scale)).min()
+    return float(accepted(u_lo, u_hi, nearest, scale[0]) / least - 1)
+
+
+def worst(rng: np.random.Generator, formula: Callable[..., float] | None = None) -> Test:
+    """The supremum of the theorem against a grid over the rectangle that closes in on the extremes."""
+    cases = rectangles(rng, 60)
+    exact = [extreme(*case, 1) / extreme(*case, -1) - 1 for case in cases]
+    return equal([(formula or theory.worst_lre)(*case) for case in cases], exact, 1e-7)
+
+
+def never_above(rng: np.random.Generator, second: bool = False) -> Test:
+    """LRE_inf of lengths with any errors in the rectangle and any shares is at most the supremum, which two lengths
+    with nearly all of p on the lesser approach; section 3's definitions and orders. A near miss has LRE_2 for LRE_inf.
+    """
+    values, bounds, definitions = [], [], []
+    for u_lo, u_hi, drift, scale in rectangles(rng, 300):
+        bound = theory.worst_lre(u_lo, u_hi, drift, scale)
+        ends = [extreme(u_lo, u_hi, drift, scale, sign) for sign in (1, -1)] if len(values) % 10 == 0 else []
+        a = accepted(u_lo, u_hi, rng.uniform(*drift, 12), rng.uniform(*scale, 12))
+        for p, rates in ((rng.dirichlet(np.ones(12)), a), (np.array([1e-9, 1 - 1e-9]), np.array(ends or a[:2]))):
+            found, mean = theory.lre(p, rates), p @ rates
+            q = p * rates / mean
+            definitions.append([found.l1, found.l2**2, found.inf])
+            definitions.append([np.abs(q - p).sum(), ((q - p) ** 2 / p).sum(), np.max(np.abs(rates / mean - 1))])
+            values += [found.inf, found.l1, found.l2]
+            bounds += [bound, found.l2, found.l1 if second else found.inf]
+    exact = close(np.array(definitions[::2]) + 1, np.array(definitions[1::2]) + 1, 1e-12)
+    return all_of(at_most(values, bounds, 1e-9), lambda x: exact)
+
+
+def pointwise(rng: np.random.Generator, slope: bool = True, edges: float = 2.0, cases: int = 1_500) -> Test:
+    """|a(l) - a_0| <= B_l through the rule, for errors of drift and of scale. Near misses leave out the first-order
+    term of unlike ranges, or count one edge of two.
+    """
+    values, bounds = [], []
+    lengths = np.unique(np.round(10 ** np.linspace(0, 5, 12)))
+    for i in range(cases):
+        sigma = 10 ** rng.uniform(-2.5, -0.5)
+        u_lo, u_hi = 10 ** rng.uniform(-1.5, 1.0, 2) if i % 4 else (1.0, 1.0)
+        rule, a_0 = Rule("sqrt", u_lo * sigma, u_hi * sigma), float(theory.interval_probability(-u_lo, u_hi))
+        mu = -rng.choice([-1, 1]) * sigma**2 * 10 ** rng.uniform(-4, 0.5)
+        error, tau = -mu * np.sqrt(lengths) / sigma, 10 ** rng.uniform(-4, 0.5)
+        of_drift = theory.drift_error_bound(u_lo, u_hi, error) if slope else theory.PHI_1 * error**2
+        of_scale = np.full(lengths.size, theory.scale_error_bound(tau) * edges / 2)
+        off = sigma * np.exp(tau * rng.choice([-1, 1], lengths.size))
+        for a, bound in (
+            (theory.band_acceptance(rule, lengths, mu, sigma), of_drift),
+            (theory.band_acceptance(rule, lengths, 0.0, off), of_scale),
+        ):
+            seen = bound > 1e-6  # below, the change of acceptance is mostly rounding
+            values += np.abs(a - a_0)[seen].tolist()
+            bounds += bound[seen].tolist()
+    return at_most(values, bounds, 1e-7)
+
+
+def constant(rng: np.random.Generator, at: float = 1.0) -> Test:
+    """2 phi(1) is the supremum of |f''|, reached at u = 1, at 50 digits."""
+    del rng
+    with mp.workdps(DIGITS):
+        peak = mp.findroot(lambda t: mp.diff(lambda s: s * mp.npdf(s), t), 0.9)
+        exact = float(2 * peak * mp.npdf(peak))
+        curvature = float(-mp.diff(lambda x: mp.ncdf(1 + x) - mp.ncdf(-1 + x), 0, 2))
+    stated = theory.PHI_1 * at * math.exp((1 - at**2) / 2)
+    return equal([2 * stated, 2 * stated], [exact, curvature], 1e-12)
+
+
+def bounds_of_lre(
+    rng: np.random.Generator, drift_twice: bool = True, scale_twice: bool = True, cases: int = 700
+) -> Test:
+    """LRE_inf at the worst shares is at most 2B/(a_0 - B), and B/(a_0 - B) where the page says so. Near misses promise
+    the smaller bound for errors of both signs.
+    """
+    values, bounds = [], []
+    for kind in ("drift, one sign", "drift, both", "drift, both, equal ranges", "scale, one sign", "scale, both"):
+        one_sign, twice = "one" in kind, kind in ("drift, both", "scale, both")
+        promised = not twice or not (drift_twice if "drift" in kind else scale_twice)
+        for i in range(cases):
+            u_lo, u_hi = 10 ** rng.uniform(-1, 0.7, 2) if i % 4 else (1.0, 1.0)
+            u_hi = u_lo if "equal" in kind else u_hi
+            ends = np.array([0.0 if one_sign else -1.0, 1.0, *rng.uniform(0 if one_sign else -1, 1, 3)])
+            error = rng.choice([-1, 1]) * 10 ** rng.uniform(-4, 0.2) * ends
+            if "drift" in kind:
+                a, bound = accepted(u_lo, u_hi, error), float(np.max(theory.drift_error_bound(u_lo, u_hi, error)))
+            else:
+                a = accepted(u_lo, u_hi, np.zeros(5), np.exp(error))
+                bound = theory.scale_error_bound(float(np.max(np.abs(error))))
+            stated = theory.lre_bound(bound, float(accepted(u_lo, u_hi, np.zeros(1))[0]), one_sided=promised)
+            if stated is not None and bound > 1e-6:
+                values.append(a.max() / a.min() - 1)
+                bounds.append(stated)
+    return at_most(values, bounds, 1e-7)
+
+
+def simulated(rng: np.random.Generator, drift: bool = True, beta: float = 0.1, draws: int = 200_000) -> Test:
+    """Draws through the rule: drift none where the mean of S is -sigma^2 L/2, and a scale that is a power of l."""
+    plain, skew = preset("fspo").rule, preset("fspo-kl", range_hi=0.045).rule
+    models = GaussianTokens(MU, SIGMA), Heteroscedastic(MU, SIGMA, beta=0.1, l0=64.0)
+    found = [band_counts(rng, rule, model, GRID, draws) for rule, model in zip((plain, skew), models, strict=True)]
+    error, sigma = SIGMA * np.sqrt(GRID) / 2 * drift, SIGMA * (GRID / 64.0) ** beta
+    stated = accepted(0.03 / SIGMA, 0.03 / SIGMA, error), accepted(0.03 / sigma, 0.045 / sigma, np.zeros(6))
+    return shares(found, draws, stated)
+
+
+def models_within(rng: np.random.Generator, factor: float = 1.0, draws: int = 500_000) -> Test:
+    """The acceptance of drawn S is within B_l of a_0 for every model with an error of drift or scale: Gaussian with a
+    wrong centre, heteroscedastic, and AR(1) (T4). x: the bounds are smaller by the part x.
+    """
+    kl, length = preset("fspo-kl").rule, np.array([256.0])
+    x = np.array([-0.4, -0.2, 0.2, 0.4])
+    kept = [
+        band_counts(rng, Rule("sqrt", SIGMA, SIGMA), GaussianTokens(-v * SIGMA / 16, SIGMA), length, draws) for v in x
+    ]
+    bounds = [theory.drift_error_bound(1.0, 1.0, x)]
+    uneven = Heteroscedastic(MU, SIGMA, beta=0.03, l0=256.0)
+    kept.append(band_counts(rng, kl, uneven, GRID, draws))
+    bounds.append(np.array([theory.scale_error_bound(float(t)) for t in np.abs(uneven.scale_error(GRID))]))
+    for ar in (-0.6, 0.6):
+        kept.append(band_counts(rng, kl, AutoregressiveTokens(MU, SIGMA, ar), GRID, draws))
+        bounds.append(2 * theory.PHI_1 * np.log1p(2 * abs(ar) / ((1 - abs(ar)) * GRID)) / 2)
+    a_0, B = math.erf(1 / math.sqrt(2)), factor * np.concatenate(bounds)
+    counts = np.concatenate(kept)
+
+    def test(x: float) -> Outcome:
+        return within(counts, draws, a_0 - B * (1 - x) - 1e-12, a_0 + B * (1 - x) + 1e-12)
+
+    return test
+
+
+CHECKS = (
+    Check(
+        "T3",
+        Method.CLOSED,
+        "sup of LRE_inf over a rectangle of errors, by a closing grid",
+        worst,
+        {
+            "the largest F at a corner": partial(worst, formula=at_corners),
+            "the largest F at the least scale": partial(worst, formula=at_least_scale),
+        },
+        "of the supremum",
+        1e-6,
+    ),
+    Check(
+        "T3",
+        Method.ATTACKED,
+        "LRE_inf of any lengths and shares is at most that; LRE_1 <= LRE_2 <= LRE_inf",
+        never_above,
+        {"LRE_2 <= LRE_1": partial(never_above, second=True)},
+        "of the supremum",
+        1e-6,
+    ),
+    Check(
+        "T3",
+        Method.CLOSED,
+        "simple bounds: |a(l) - a_0| <= B_l through the rule",
+        pointwise,
+        {"slope of unlike ranges left out": partial(pointwise, slope=False), "one edge": partial(pointwise, edges=1.0)},
+        "of B_l",
+        1e-4,
+    ),
+    Check(
+        "T3",
+        Method.CLOSED,
+        "2 phi(1) is the supremum of |f''|, at 50 digits",
+        constant,
+        {"2 .95 phi(.95)": partial(constant, at=0.95)},
+        "of the constant",
+        1e-11,
+    ),
+    Check(
+        "T3",
+        Method.ATTACKED,
+        "simple bounds: LRE_inf at the worst shares, errors of one and of both signs",
+        bounds_of_lre,
+        {
+            "B/(a_0 - B) for drift errors of both signs": partial(bounds_of_lre, drift_twice=False),
+            "B/(a_0 - B) for scale errors of both signs": partial(bounds_of_lre, scale_twice=False),
+        },
+        "of the bound",
+        1e-3,
+    ),
+    Check(
+        "T3",
+        Method.SIMULATED,
+        "acceptance under a wrong drift and a wrong scale",
+        simulated,
+        {
+            "drift error forgotten": partial(simulated, drift=False),
+            "beta = .09": partial(simulated, beta=0.09),
+        },
+        "of a(l)",
+        0.02,
+    ),
+    Check(
+        "T3",
+        Method.SIMULATED,
+        "a(l) within B_l of a_0: wrong centre, heteroscedastic, AR(1)",
+        models_within,
+        {"B_l smaller by an eighth": partial(models_within, factor=0.875)},
+        "of B_l",
+        0.2,
+    ),
+)

@@ -1,0 +1,282 @@
+"""T4: how fast S given L becomes normal."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any
+
+import mpmath as mp
+import numpy as np
+from scipy import integrate, special, stats
+
+from fspo import theory
+from fspo.rules import Rule, preset
+from fspo.theory import Floats
+from fspo.theory.bounds import BERRY_ESSEEN_IID
+from proofs_check.frame import Check, Method, Outcome, Test
+from proofs_check.models import (
+    CHAIN,
+    AutoregressiveTokens,
+    ExponentialTokens,
+    MarkovTokens,
+    StoppedChain,
+    StudentTokens,
+    TokenByToken,
+    matching_means,
+)
+from proofs_check.tools.compare import all_of, at_most, equal, holds, shares
+from proofs_check.tools.sampling import band_counts
+from proofs_check.tools.settings import DIGITS, MU, SIGMA
+
+EXPONENTIAL, STUDENT = ExponentialTokens(MU, SIGMA), StudentTokens(MU, SIGMA, df=4.0)
+AR1 = AutoregressiveTokens(MU, SIGMA, 0.6)
+MOVED = StoppedChain.of([0.5, 0.5], [[[0.9, 0.1], [0.2, 0.8]], [[0.8, 0.2], [0.3, 0.7]]], [[0.02, 0.03], [0.025, 0.02]])
+"""A chain whose S spreads by much more than its last token adds, so that the limit is near at 100 tokens."""
+MARKOV = MarkovTokens(MU, SIGMA, persistence=0.9, share=0.2, mean_part=0.7, noise_ratio=3.0)
+
+
+def in_band(model: Any, rule: Rule, lengths: Floats) -> Floats:
+    """Return the acceptance of a rule's band by a model's distribution function."""
+    lo, hi = rule.band(lengths, rule.centre(matching_means(model)))
+    return model.cdf(hi, lengths) - model.cdf(lo, lengths)
+
+
+def envelope(rng: np.random.Generator, constant: float = BERRY_ESSEEN_IID) -> Test:
+    """(a): sums of exponential, +-1 and Student-t tokens are within the bound of Berry and Esseen of the normal law;
+    the third moment of the Student-t token by quadrature.
+    """
+    gaps, bounds, lengths = [], [], np.exp2(np.arange(17.0))
+
+    def add(model: Any, rho3: float, n: Floats, pairs: Floats) -> None:
+        for u_lo, u_hi in pairs:
+            gap = in_band(model, Rule("sqrt", u_lo * SIGMA, u_hi * SIGMA, drift="kl"), n)
+            gaps.extend(np.abs(gap - (special.ndtr(u_hi) - special.ndtr(-u_lo))))
+            bounds.extend(theory.berry_esseen_bound(rho3, n))
+
+    add(EXPONENTIAL, EXPONENTIAL.RHO3, lengths, 10 ** rng.uniform(-2, 0.6, (60, 2)))
+    for df in (3.5, 5.0):
+        scale = math.sqrt((df - 2) / df)
+        rho3 = 2 * integrate.quad(lambda t, d=df, c=scale: (c * t) ** 3 * stats.t.pdf(t, d), 0, np.inf)[0]
+        add(StudentTokens(MU, SIGMA, df), float(rho3), lengths[:11], rng.uniform(0.1, 2.5, (3, 2)))
+    even = lengths[1:]  # tokens +-1: a narrow band around 0 accepts P(S = 0), where the normal law has nothing
+    gaps.extend(stats.binom.pmf(even / 2, even, 0.5))
+    bounds.extend(theory.berry_esseen_bound(1.0, even))
+    return at_most(gaps, np.array(bounds) * constant / BERRY_ESSEEN_IID)
+
+
+def simulated(rng: np.random.Generator, normal: str = "", draws: int = 60_000) -> Test:
+    """Drawn sums of tokens, through the rule, follow the law that T4 approximates: exponential; Student-t against the
+    inverted characteristic function and AR(1) against its variance at each length, both token by token;
+    Markov-modulated against the mixture over occupation times. ``normal`` names the model for which a near miss takes
+    the normal law of the long-run variance, or "one step" for the Markov model's one-step variance.
+    """
+    rule, tests = preset("fspo-kl", range_hi=0.02).rule, []
+    for name, model, lengths, sampled in (
+        ("exponential", EXPONENTIAL, [1.0, 4, 16, 64, 1024], EXPONENTIAL),
+        ("student", STUDENT, [1.0, 2, 4, 16, 64], STUDENT),
+        ("ar1", AR1, [1.0, 3, 10, 40], TokenByToken(AR1)),
+        ("markov", MARKOV, [1.0, 4, 16, 64, 256, 1024], MARKOV),
+    ):
+        n = np.array(lengths)
+        stated = in_band(model, rule, n)
+        if name == normal or (name == "markov" and normal == "one step"):
+            scale = math.sqrt(MARKOV.one_step_variance) if normal == "one step" else SIGMA
+            stated = np.full(n.size, special.ndtr(0.02 / scale) - special.ndtr(-0.03 / scale))
+        tests.append(shares(band_counts(rng, rule, sampled, n, draws), draws, stated))
+    return all_of(*tests)
+
+
+def ar1(rng: np.random.Generator, sign: float = -1.0, opposite: bool = False) -> Test:
+    """(b): Var S_l/(l sigma^2) is the double sum of the autocovariances; |log s_l| is at most log(1 + t)/2 <= t/2, and
+    has the sign of -alpha. x: of the variance, and of the bounds.
+    """
+    stated, exact, values, bounds = [], [], [], []
+    lengths = np.array([1.0, 2, 5, 20, 60, 200])
+    for ar in [*rng.uniform(-0.95, 0.95, 40), 0.999, -0.999]:
+        gaps = [np.abs(np.subtract.outer(np.arange(n), np.arange(n))) for n in lengths.astype(int)]
+        direct = np.array([np.sum(ar**gap) / len(gap) for gap in gaps]) * (1 - ar) / (1 + ar)
+        stated.append(theory.ar1_variance_ratio(ar, lengths))
+        exact.append(direct)
+        size = -abs(ar) if opposite else abs(ar)
+        t = 2 * abs(ar) / ((1 - size) * lengths)
+        error = sign * np.sign(ar) * np.log(direct) / 2
+        values += [*error, *(-error / lengths), *(np.log1p(t) / 2)]
+        bounds += [*(np.log1p(t) / 2), *np.full(lengths.size, 1e-12), *(t / 2)]
+    # at one token log(1 + t)/2 is reached, since 1 + t = (1 + |alpha|)/(1 - |alpha|) is Var S_1/sigma^2 or its inverse
+    return all_of(equal(stated, exact, 1e-10), at_most(values, bounds, 1e-9))
+
+
+def markov_limit(rng: np.random.Generator, one_step: bool = False) -> Test:
+    """Tokens modulated by a chain of two states: the acceptance tends to that of normal S with the long-run variance,
+    and LRE_inf over l, 4 l, 16 l to 0, both like 1/l. x: of the long-run scale.
+    """
+    del rng
+    rule, lengths = preset("fspo-kl").rule, np.array([64.0, 256, 1024, 4096, 16384])
+    a = in_band(MARKOV, rule, lengths)
+    lre = np.array([theory.lre(np.ones(3), a[i : i + 3]).inf for i in range(3)])
+    scale = math.sqrt(MARKOV.one_step_variance) if one_step else SIGMA
+
+    def test(x: float) -> Outcome:
+        gap = np.abs(a - math.erf(SIGMA / (scale * (1 + x) * math.sqrt(2))))
+        # like 1/l: from one length to the next by 4, less what terms in 1/l^2 change
+        falls = np.concatenate([gap[:-1] / gap[1:], lre[:-1] / lre[1:]])
+        note = f"|a - a_0| {gap[0]:.1e} to {gap[-1]:.1e}, LRE_inf {lre[0]:.1e} to {lre[-1]:.1e}"
+        return holds(falls - 3, "fall per factor 4, less 3", note=note)
+
+    return test
+
+
+def exponents(chain: StoppedChain) -> tuple[float, float, float]:
+    """Return Lambda'(0), h = Lambda(1) - Lambda(0) and the integral of (1 - theta) Lambda''(theta) over [0, 1], of a
+    chain of two states, from the larger root of its characteristic polynomial, by mpmath.
+    """
+    P, Q = ([[mp.mpf(float(p)) for p in row] for row in moves] for moves in chain.moves)
+
+    def log_root(theta: Any) -> Any:
+        (a, b), (c, d) = (
+            [p ** (1 - theta) * q**theta for p, q in zip(*rows, strict=True)] for rows in zip(P, Q, strict=True)
+        )
+        return mp.log((a + d + mp.sqrt((a - d) ** 2 + 4 * b * c)) / 2)
+
+    with mp.workdps(DIGITS):
+        nodes, weights = np.polynomial.legendre.leggauss(12)
+        curved = sum(w / 2 * (1 - t) * mp.diff(log_root, t, 2) for t, w in zip((nodes + 1) / 2, weights, strict=True))
+        return float(mp.diff(log_root, 0)), float(log_root(1) - log_root(0)), float(curved)
+
+
+def centre(rng: np.random.Generator, instead: str = "") -> Test:
+    """(c): on a chain that stops the mean of S grows by m = h - int (1 - theta) Lambda'' a token, and
+    log(p_new/p_old) by h, against forward sums between 1,000 and 1,500 tokens.
+    """
+    del rng
+    _, h, curved = exponents(CHAIN)
+    m = {"kl": -CHAIN.kl_per_token(), "h": h, "other end": h + curved}.get(instead, h - curved)
+    one, two = CHAIN.given([1_000, 1_500])
+    grown = (two.mean - one.mean) / 500, math.log(two.ratio / one.ratio) / 500
+    return equal([m, h], grown, 1e-9)
+
+
+def exact_law(chain: StoppedChain, length: int) -> tuple[Floats, Floats]:
+    """Return the values of S given the length, sorted, and their probabilities, for a chain of two states: by counting
+    the paths with given numbers of visits and of runs.
+    """
+    (P, _), (e, _), (step, last) = chain.moves, chain.ends, chain.steps
+    visits, runs = np.meshgrid(np.arange(length + 1), np.arange(1, length + 1), indexing="ij")
+    values, logs = [], []
+    for first in (0, 1):
+        of_first, of_other = (runs + 1) // 2, runs // 2  # runs of the first token's state, and of the other
+        n_first, n_other = visits, length - visits
+        possible = (n_first >= of_first) & (n_other >= of_other) & ((of_other > 0) | (n_other == 0))
+        ways = 0.0
+        for n, r in ((n_first, of_first), (n_other, of_other)):  # C(n - 1, r - 1) ways to split n visits into r runs
+            split = [special.gammaln(np.maximum(k, 1)) for k in (n, r, n - r + 1)]
+            ways = ways + np.where(r > 0, split[0] - split[1] - split[2], 0.0)
+        other, ends = 1 - first, np.where(runs % 2, first, 1 - first)
+        counts = {
+            (first, first): n_first - of_first,
+            (other, other): n_other - of_other,
+            (first, other): runs // 2,
+            (other, first): (runs - 1) // 2,
+        }
+        log_p = np.log(chain.start[first]) + ways + np.log(e)[ends]
+        S = last[ends] + sum(count * step[move] for move, count in counts.items())
+        log_p = log_p + sum(count * np.log(P[move]) for move, count in counts.items())
+        values.append(S[possible])
+        logs.append(log_p[possible])
+    S, log_p = np.concatenate(values), np.concatenate(logs)
+    order = np.argsort(S)
+    p = np.exp(log_p[order] - log_p.max())
+    return S[order], p / p.sum()
+
+
+def chain_limit(rng: np.random.Generator, kl: bool = False) -> Test:
+    """(c): the law of S given L of a chain that stops, by counting paths at 32 to 512 tokens, tends to N(m l, s^2 l)
+    with an error that falls like l^(-1/2). x: of m.
+    """
+    del rng
+    lengths = (32, 128, 512)
+    m = -MOVED.kl_per_token() if kl else exponents(MOVED)[0]
+    one, two = MOVED.given([1_000, 1_500])
+    s, laws = math.sqrt((two.variance - one.variance) / 500), [exact_law(MOVED, n) for n in lengths]
+    gaps = [abs(p @ S / one.mean - 1) for (S, p), one in zip(laws, MOVED.given(lengths), strict=True)]
+    if not max(gaps) < 1e-9:
+        return lambda x: Outcome(-float(max(gaps)), "mean of S", note="counted paths and forward sums differ")
+
+    def test(x: float) -> Outcome:
+        errors = []
+        for (S, p), n in zip(laws, lengths, strict=True):
+            normal, F = special.ndtr((S - m * (1 + x) * n) / (s * math.sqrt(n))), np.cumsum(p)
+            errors.append(max(np.max(np.abs(F - normal)), np.max(np.abs(F - p - normal))))
+        found = ", ".join(f"{error:.3f}" for error in errors)
+        return holds(np.array(errors[:-1]) / errors[1:] - 1.8, "fall per factor 4, less 1.8", note=f"errors {found}")
+
+    return test
+
+
+CHECKS = (
+    Check(
+        "T4",
+        Method.CLOSED,
+        "(a) exponential, +-1 and Student-t tokens inside the Berry-Esseen bound",
+        envelope,
+        {"constant .39 (Esseen's lower limit is .4097)": partial(envelope, constant=0.39)},
+        "of the constant",
+        0.2,
+    ),
+    Check(
+        "T4",
+        Method.SIMULATED,
+        "drawn sums of exponential, Student-t, AR(1) and Markov-modulated tokens",
+        simulated,
+        {
+            "exponential tokens: normal law": partial(simulated, normal="exponential"),
+            "Student-t tokens: normal law": partial(simulated, normal="student"),
+            "AR(1): long-run variance": partial(simulated, normal="ar1"),
+            "Markov: long-run variance": partial(simulated, normal="markov"),
+            "Markov: one-step variance": partial(simulated, normal="one step"),
+        },
+        "of a(l)",
+        0.05,
+    ),
+    Check(
+        "T4",
+        Method.CLOSED,
+        "(b) AR(1): variance by double sums; |log s_l| <= log(1 + t)/2, and its sign",
+        ar1,
+        {"sign of alpha": partial(ar1, sign=1.0), "t with 1 + |alpha|": partial(ar1, opposite=True)},
+        "of variance or bound",
+        1e-8,
+    ),
+    Check(
+        "T4",
+        Method.CLOSED,
+        "Markov-modulated: a(l) to the long-run law, LRE_inf to 0, like 1/l",
+        markov_limit,
+        {"one-step variance": partial(markov_limit, one_step=True)},
+        "of the long-run scale",
+        0.01,
+    ),
+    Check(
+        "T4",
+        Method.CLOSED,
+        "(c) chain that stops: the mean of S grows by m, log(p_new/p_old) by h",
+        centre,
+        {
+            "-KL a token": partial(centre, instead="kl"),
+            "h": partial(centre, instead="h"),
+            "the slope of Lambda at 1": partial(centre, instead="other end"),
+        },
+        "of m and h",
+        1e-8,
+    ),
+    Check(
+        "T4",
+        Method.ENUMERATED,
+        "(c) all paths of a chain that stops: normal around m l, error like l^(-1/2)",
+        chain_limit,
+        {"-KL a token": partial(chain_limit, kl=True)},
+        "of m",
+        0.1,
+    ),
+)

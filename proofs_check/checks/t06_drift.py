@@ -1,0 +1,144 @@
+"""T6: the drift given the length."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import numpy as np
+
+from fspo import theory
+from proofs_check.frame import Check, Method, Outcome, Test
+from proofs_check.models import CHAIN
+from proofs_check.tools.compare import equal, holds, mean_is
+from proofs_check.tools.policy import make_bandit
+
+
+def enumerated(rng: np.random.Generator, shift: bool = True, reverse: bool = False) -> Test:
+    """(a) over all responses of softmax policies whose lengths shift. x: of the KL."""
+    kls, ratios, exact = [], [], []
+    for _ in range(10):
+        bandit = make_bandit(rng, step=0.6)
+        old, new = bandit.p_old, bandit.p_new
+        for length in np.unique(bandit.lengths):
+            at = bandit.lengths == length
+            p, q = old[at] / old[at].sum(), new[at] / new[at].sum()
+            kls.append(max(float((q if reverse else p) @ np.log(p / q)) * (-1 if reverse else 1), 0.0))
+            ratios.append(new[at].sum() / old[at].sum() if shift else 1.0)
+            exact.append(p @ bandit.log_ratio[at])
+
+    def test(x: float) -> Outcome:
+        stated = theory.drift_given_length(ratios, np.array(kls) * (1 + x))
+        return holds(1e-10 - np.abs(stated - exact), "nats of S")
+
+    return test
+
+
+def forward_sums(rng: np.random.Generator, shift: bool = True) -> Test:
+    """(a) on a chain that stops sooner, 10 to 1,000 tokens: the mean of S by forward sums over the states, the KL given
+    the length by the chain rule over the tokens of the conditioned chains. x: of the mean of S.
+    """
+    del rng
+    lengths = [10, 100, 1_000]
+    given = CHAIN.given(lengths)
+    kl = np.array([CHAIN.kl_given(n) for n in lengths])
+    stated = theory.drift_given_length([one.ratio if shift else 1.0 for one in given], kl)
+    return equal(stated, [one.mean for one in given], 1e-9)
+
+
+def fair_centre(rng: np.random.Generator, instead: str = "") -> Test:
+    """(b) there: the centre is within .01 standard deviations of the mean of S, whose law is nearly normal. x: of the
+    variance. Near misses: -KL a token times the length, and the log of the mean weight alone.
+    """
+    del rng
+    lengths = np.array([10, 100, 1_000])
+    given = CHAIN.given(lengths)
+    mean, var, ratio = (np.array([getattr(one, name) for one in given]) for name in ("mean", "variance", "ratio"))
+
+    def test(x: float) -> Outcome:
+        centre = theory.fair_centre(ratio, var * (1 + x))
+        centre = {"-KL": -CHAIN.kl_per_token() * lengths, "log": np.log(ratio)}.get(instead, centre)
+        off = np.abs(centre - mean) / np.sqrt(var)
+        return holds(0.01 - off, "standard deviations", note=f"off by at most {np.max(off):.1g} standard deviations")
+
+    return test
+
+
+def without_shift(rng: np.random.Generator, shifted: bool = False) -> Test:
+    """(c): a chain whose states stop alike under both policies, and whose moves differ alike in each state. No length
+    shifts, and each token but the first, whose law is the same, has the KL k: the mean of S is -k (l - 1). x: of k.
+    """
+    del rng
+    moves = np.array([[[0.7, 0.3], [0.3, 0.7]], [[0.6, 0.4], [0.4, 0.6]]])
+    ends = np.array([[0.02, 0.02], [0.03 if shifted else 0.02] * 2])
+    chain = type(CHAIN).of([0.5, 0.5], moves, ends)
+    k = 0.7 * math.log(7 / 6) + 0.3 * math.log(3 / 4)
+    lengths = np.array([2, 10, 100, 1_000])
+    return equal(-k * (lengths - 1), chain.mean(lengths), 1e-11)
+
+
+def drawn(rng: np.random.Generator, instead: str = "", draws: int = 40_000) -> Test:
+    """(a) on drawn responses of the chain at four lengths. x: in standard deviations of S."""
+    lengths = np.array([2.0, 20, 80, 160])
+    given = CHAIN.given(lengths)
+    kl = np.array([CHAIN.kl_given(int(n)) for n in lengths])
+    mean = theory.drift_given_length([one.ratio for one in given], kl)
+    mean = {"-KL": -CHAIN.kl_per_token() * lengths, "no shift": -kl}.get(instead, mean)
+    scale = np.sqrt([one.variance for one in given])
+    S = CHAIN.sample(rng, np.broadcast_to(lengths, (draws, 4)))
+    return lambda x: mean_is((S - mean) / scale, np.full(4, x))
+
+
+CHECKS = (
+    Check(
+        "T6",
+        Method.ENUMERATED,
+        "(a) softmax policies: shift of lengths less KL given the length",
+        enumerated,
+        {
+            "shift of lengths left out": partial(enumerated, shift=False),
+            "KL reversed": partial(enumerated, reverse=True),
+        },
+        "of the KL",
+        1e-7,
+    ),
+    Check(
+        "T6",
+        Method.CLOSED,
+        "(a) a chain that stops sooner: forward sums against the chain rule",
+        forward_sums,
+        {"shift of lengths left out": partial(forward_sums, shift=False)},
+        "of E[S | L]",
+        1e-8,
+    ),
+    Check(
+        "T6",
+        Method.CLOSED,
+        "(b) there the centre is the mean of S within .01 standard deviations",
+        fair_centre,
+        {
+            "-KL a token": partial(fair_centre, instead="-KL"),
+            "log E[e^S | L]": partial(fair_centre, instead="log"),
+        },
+        "of Var(S | L)",
+        0.2,
+    ),
+    Check(
+        "T6",
+        Method.CLOSED,
+        "(c) no shift of lengths and KL k (l - 1): mean -k (l - 1)",
+        without_shift,
+        {"lengths shift": partial(without_shift, shifted=True)},
+        "of k",
+        1e-10,
+    ),
+    Check(
+        "T6",
+        Method.SIMULATED,
+        "(a) drawn responses of that chain",
+        drawn,
+        {"-KL a token": partial(drawn, instead="-KL"), "shift of lengths left out": partial(drawn, instead="no shift")},
+        "standard deviations of S",
+        0.05,
+    ),
+)

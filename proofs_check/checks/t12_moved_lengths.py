@@ -1,0 +1,165 @@
+"""T12: what clipping can move."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import mpmath as mp
+import numpy as np
+
+from fspo import theory
+from fspo.rules import preset
+from fspo.theory import Floats
+from proofs_check.frame import Check, Method, Outcome, Test
+from proofs_check.tools.compare import all_of, at_most, equal, holds
+from proofs_check.tools.policy import Bandit, make_bandit, update_terms
+
+
+def moved_lengths(rng: np.random.Generator, support: bool = True, means: bool = False) -> Test:
+    """(a) over all responses of policies, with the narrowest sqrt band that holds all of them. With one symbol beside
+    the end all responses of a length are one, and the bound is reached. x: of the band. Near misses: an old policy that
+    cannot draw some responses of the new one, and a band that holds the mean of S of each length.
+    """
+    values, bounds = [], []
+    for i in range(24):
+        bandit = make_bandit(rng, vocabulary=1 + i % 3, max_length=5, step=0.05)
+        S, n, old, new = bandit.log_ratio, bandit.lengths, bandit.p_old, bandit.p_new
+        if not support:
+            old = np.where(rng.random(old.size) < 0.5, old, 0.0)
+            old[[int(np.flatnonzero(n == length)[0]) for length in np.unique(n)]] += 1e-6
+        lengths = np.unique(n)
+        at = n == lengths[:, None]
+        held = np.abs((at * old) @ S / (at @ old)) / np.sqrt(lengths) if means else np.abs(S) / np.sqrt(n)
+        rule = replace(preset("fspo").rule, range_lo=float(held.max()), range_hi=float(held.max()))
+        low, high = theory.length_shift_bounds(rule, lengths)
+        ratio = np.log((at @ new) / (at @ old))
+        values += np.abs(ratio).tolist()
+        bounds += np.where(ratio > 0, np.log(high), -np.log(low)).tolist()
+    return at_most(values, bounds, 1e-9)
+
+
+def default_range(rng: np.random.Generator, exponent: float = 0.5) -> Test:
+    """The page's numbers: c = .03 lets a length become 1.6, 6.8 and 47 times as frequent. x: of their logarithms."""
+    del rng
+    lengths = [256, 4_096, 16_384]
+    with mp.workdps(30):
+        exact = [float(mp.mpf(3) / 100 * mp.mpf(n) ** exponent) for n in lengths]
+    _, high = theory.length_shift_bounds(preset("fspo").rule, lengths)
+    printed = holds([0.05, 0.05, 0.5] - np.abs(np.exp(exact) - [1.6, 6.8, 47.0]), "half a digit")
+    return all_of(equal(np.log(high), exact, 1e-12), lambda x: printed)
+
+
+def stationary(rng: np.random.Generator) -> tuple[Bandit, Floats]:
+    """Return a policy that is a stationary point of its true objective, and a direction of length 1.
+
+    Advantages less their projection on the scores make g = 0.
+    """
+    bandit = make_bandit(rng, vocabulary=2, max_length=3, step=0.0)
+    root = np.sqrt(bandit.p_old)
+    fitted, *_ = np.linalg.lstsq(root[:, None] * bandit.psi, root * bandit.advantages, rcond=None)
+    away = rng.standard_normal(bandit.old.shape)
+    return replace(bandit, advantages=bandit.advantages - bandit.psi @ fitted), away / np.linalg.norm(away)
+
+
+def rollout(bandit: Bandit, name: str = "fspo") -> tuple[float, bool]:
+    """Return how far 20 clipped gradient steps of size .3 move a policy, and whether any response was clipped."""
+    rule, clipped, start = preset(name).rule, False, bandit.new
+    for _ in range(20):
+        terms, _ = update_terms(bandit, rule)
+        clipped |= bool(np.any(rule.apply(bandit.log_ratio, bandit.lengths, bandit.advantages).multiplier != 1))
+        step = (bandit.p_old @ terms).reshape(bandit.new.shape)
+        bandit = Bandit(bandit.old, bandit.new + 0.3 * step, bandit.responses, bandit.advantages)
+    return float(np.linalg.norm(bandit.new - start)), clipped
+
+
+def fixed_points(rng: np.random.Generator, far: bool = False, other: bool = False) -> Test:
+    """(b): a rollout of 20 clipped steps that starts at a stationary point stays there, and one that starts .001 away
+    has nothing clipped. x: distance of the start. Near misses: a start 1 away, and a point that is not stationary.
+    """
+    policies = [stationary(rng) for _ in range(6)]
+    if other:
+        policies = [(make_bandit(rng, vocabulary=2, max_length=3, step=0.0), away) for _, away in policies]
+    near = []
+    for bandit, away in policies:
+        moved = bandit.old + (1.0 if far else 1e-3) * away
+        near.append(rollout(Bandit(moved, moved, bandit.responses, bandit.advantages))[1])
+
+    def test(x: float) -> Outcome:
+        gone = []
+        for bandit, away in policies:
+            start = bandit.old + x * away
+            gone.append(rollout(Bandit(start, start, bandit.responses, bandit.advantages))[0])
+        if any(near):
+            return Outcome(-1.0, "response clipped", note="a response was clipped near a stationary point")
+        return holds(1e-11 - np.array(gone), "distance moved")
+
+    return test
+
+
+def bias_of_zero(rng: np.random.Generator, sign: float = -1.0, transposed: bool = False) -> Test:
+    """(c): the zero of g + tau b is theta* - tau H^-1 b + O(tau^2), for random cubic fields g with g(theta*) = 0 and
+    quadratic b: the distance from the stated zero falls like tau^2. x: of the stated shift.
+    """
+    shifts, stated, taus = [], [], np.array([1e-3, 1e-4])
+    for _ in range(10):
+        H, b, curved, bent = (rng.standard_normal(shape) for shape in ((3, 3), 3, (3, 3, 3), (3, 3)))
+        H += 4 * np.eye(3) * np.sign(rng.standard_normal())
+        used = H.T if transposed else H
+        for tau in taus:
+            zero = np.zeros(3)
+            for _ in range(100):  # H theta = -(the rest of the field): a contraction near 0
+                rest = (curved @ zero) @ zero + zero**3 + tau * (b + bent @ zero + zero**2)
+                zero = -np.linalg.solve(H, rest)
+            shifts.append(zero / tau)
+            stated.append(sign * np.linalg.solve(used, b))
+    found, exact = np.array(shifts).reshape(10, 2, 3), np.array(stated).reshape(10, 2, 3)
+
+    def test(x: float) -> Outcome:
+        gaps = np.linalg.norm(found - exact * (1 + x), axis=2) / np.linalg.norm(exact, axis=2)
+        return holds([0.02 - gaps[:, 0].max(), 0.002 - gaps[:, 1].max()], "relative, tau = 1e-3 and 1e-4")
+
+    return test
+
+
+CHECKS = (
+    Check(
+        "T12",
+        Method.ENUMERATED,
+        "(a) all S in a band: p_new/p_old of each length between its edges",
+        moved_lengths,
+        {
+            "old policy without full support": partial(moved_lengths, support=False),
+            "a band that holds the means of S": partial(moved_lengths, means=True),
+        },
+        "of the band",
+        1e-6,
+    ),
+    Check(
+        "T12",
+        Method.CLOSED,
+        "1.6, 6.8 and 47 times at 256, 4,096 and 16,384 tokens",
+        default_range,
+        {"exponent .51": partial(default_range, exponent=0.51)},
+        "of their logarithms",
+        1e-11,
+    ),
+    Check(
+        "T12",
+        Method.ENUMERATED,
+        "(b) clipped rollouts stay at stationary points; nothing is clipped near them",
+        fixed_points,
+        {"a start 1 away": partial(fixed_points, far=True), "not stationary": partial(fixed_points, other=True)},
+        "distance of the start",
+        1e-6,
+    ),
+    Check(
+        "T12",
+        Method.CLOSED,
+        "(c) a bias tau b moves a zero by -tau H^-1 b",
+        bias_of_zero,
+        {"+ for -": partial(bias_of_zero, sign=1.0), "H transposed": partial(bias_of_zero, transposed=True)},
+        "of the shift",
+        0.01,
+    ),
+)

@@ -1,0 +1,162 @@
+"""A policy that is a chain of a few states and stops at random, so that its lengths shift (T4 (c), T5, T6)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fspo.base.errors import UserError
+from fspo.theory import Floats
+from proofs_check.models.base import checked_lengths
+
+
+class GivenLength(NamedTuple):
+    """Numbers of a length l: probability under the old policy, mean and variance of S, and p_new(l)/p_old(l)."""
+
+    probability: float
+    mean: float
+    variance: float
+    ratio: float
+
+
+@dataclass(frozen=True, eq=False)
+class StoppedChain:
+    """The first token has a state drawn from ``start``. From state i the response ends with the probability ``ends[i]``
+    or goes on with a token of state j with the probability ``moves[i][j]``.
+
+    Attributes
+    ----------
+    start : array (K,)
+        The same for the old and the new policy.
+    moves, ends : arrays (2, K, K), (2, K)
+        Of the old and of the new policy; each row of moves with its end sums to 1. They are 0 at the same places.
+    """
+
+    start: Floats
+    moves: Floats
+    ends: Floats
+
+    def __post_init__(self) -> None:
+        total = self.moves.sum(axis=2) + self.ends
+        if not np.allclose(total, 1) or not np.isclose(self.start.sum(), 1):
+            raise UserError("start, and each state's moves with its end, must be probabilities that sum to 1")
+        if np.any((self.moves[0] > 0) != (self.moves[1] > 0)) or np.any((self.ends[0] > 0) != (self.ends[1] > 0)):
+            raise UserError("old and new policy must have probability 0 at the same places")
+
+    @classmethod
+    def of(cls, start: ArrayLike, going_on: ArrayLike, stops: ArrayLike) -> StoppedChain:
+        """Return a chain from laws of the next state given that the response goes on (2, K, K) and probabilities to
+        stop (2, K)."""
+        ends = np.asarray(stops, np.float64)
+        return cls(np.asarray(start, np.float64), np.asarray(going_on) * (1 - ends[..., None]), ends)
+
+    @cached_property
+    def steps(self) -> tuple[Floats, Floats]:
+        """Log-ratios of each move (K, K) and of the end in each state (K,); 0 where both have probability 0."""
+        found = []
+        for old, new in (self.moves, self.ends):
+            found.append(np.log(np.where(old > 0, new, 1.0) / np.where(old > 0, old, 1.0)))
+        return found[0], found[1]
+
+    def given(self, lengths: ArrayLike) -> list[GivenLength]:
+        """Return exact numbers of each length, by forward sums over the states."""
+        wanted = checked_lengths(lengths, whole=True).astype(int).tolist()
+        (P, Q), (e, f), (step, last) = self.moves, self.ends, self.steps
+        mass, weight = self.start, self.start
+        first = second = np.zeros_like(mass)
+        scale = ratio_scale = 0.0  # logarithms of what mass and weight were divided by
+        found: dict[int, GivenLength] = {}
+        for length in range(1, max(wanted) + 1):
+            if length in wanted:
+                m0, w0 = mass @ e, weight @ f
+                mean = (first + mass * last) @ e / m0
+                square = (second + 2 * first * last + mass * last**2) @ e / m0
+                ratio = float(w0 / m0 * np.exp(ratio_scale - scale))
+                found[length] = GivenLength(float(m0 * np.exp(scale)), float(mean), float(square - mean**2), ratio)
+            second = second @ P + 2 * first @ (P * step) + mass @ (P * step**2)
+            first, mass, weight = first @ P + mass @ (P * step), mass @ P, weight @ Q
+            size, other = mass.sum(), weight.sum()
+            mass, first, second, weight = mass / size, first / size, second / size, weight / other
+            scale, ratio_scale = scale + np.log(size), ratio_scale + np.log(other)
+        return [found[length] for length in wanted]
+
+    def mean(self, lengths: ArrayLike) -> Floats:
+        """Return E_old[S | L], nats."""
+        return np.reshape([one.mean for one in self.given(np.ravel(lengths))], np.shape(lengths))
+
+    def variance(self, lengths: ArrayLike) -> Floats:
+        """Return Var_old[S | L], nats squared."""
+        return np.reshape([one.variance for one in self.given(np.ravel(lengths))], np.shape(lengths))
+
+    def kl_per_token(self) -> float:
+        """Return KL(old || new) of a response over the mean length, nats per token."""
+        (P, _), (e, _), (step, last) = self.moves, self.ends, self.steps
+        visits = np.linalg.solve(np.eye(len(e)) - P.T, self.start)
+        return float(-visits @ ((P * step).sum(axis=1) + e * last) / visits.sum())
+
+    def paths_given(self, which: int, length: int) -> tuple[Floats, list[Floats]]:
+        """Return the laws of the states given the length: of the first (K,), and for each further token the law of its
+        state given the state before, (K, K) each. ``which``: 0 for the old policy, 1 for the new.
+        """
+        ahead = [self.ends[which]]
+        for _ in range(length - 1):
+            before = self.moves[which] @ ahead[-1]
+            ahead.append(before / before.sum())
+        laws = [self.moves[which] * b for b in ahead[-2::-1]]
+        start = self.start * ahead[-1]
+        return start / start.sum(), [law / law.sum(axis=1, keepdims=True) for law in laws]
+
+    def kl_given(self, length: int) -> float:
+        """Return KL(old || new) of the responses of one length, by the chain rule over their tokens."""
+        (at, old), (first, new) = self.paths_given(0, length), self.paths_given(1, length)
+        total = float(np.sum(at * np.log(np.where(at > 0, at, 1) / np.where(at > 0, first, 1))))
+        for P, Q in zip(old, new, strict=True):
+            inner = P * np.log(np.where(P > 0, P, 1) / np.where(P > 0, Q, 1))
+            total, at = total + float(at @ inner.sum(axis=1)), at @ P
+        return total
+
+    def sample(self, rng: np.random.Generator, lengths: ArrayLike) -> Floats:
+        """Draw one log-ratio S for each length under the old policy, by drawing the states given the length."""
+        n = np.broadcast_to(checked_lengths(lengths, whole=True), np.shape(lengths))
+        step, last = self.steps
+        S = np.empty(n.shape)
+        for length in np.unique(n):
+            at = np.nonzero(np.ravel(n == length))[0]
+            start, laws = self.paths_given(0, int(length))
+            state = np.searchsorted(np.cumsum(start)[:-1], rng.random(at.size), side="right")
+            total = np.zeros(at.size)
+            for law in laws:
+                ends = np.cumsum(law, axis=1)[:, :-1]
+                moved = (rng.random(at.size)[:, None] >= ends[state]).sum(axis=1)
+                total += step[state, moved]
+                state = moved
+            S.flat[at] = total + last[state]
+        return S
+
+    def sample_all(self, rng: np.random.Generator, draws: int) -> tuple[Floats, Floats]:
+        """Draw whole responses of the old policy until they end; return S and the length of each, (draws,) both."""
+        step, last = self.steps
+        state = rng.choice(self.start.size, draws, p=self.start)
+        S, n, live = np.zeros(draws), np.ones(draws), np.arange(draws)
+        while live.size:
+            ends = rng.random(live.size) < self.ends[0][state[live]]
+            S[live[ends]] += last[state[live[ends]]]
+            live = live[~ends]
+            law = self.moves[0] / self.moves[0].sum(axis=1, keepdims=True)
+            moved = (rng.random(live.size)[:, None] >= np.cumsum(law, axis=1)[state[live], :-1]).sum(axis=1)
+            S[live] += step[state[live], moved]
+            state[live] = moved
+            n[live] += 1
+        return S, n
+
+
+CHAIN = StoppedChain.of(
+    [0.5, 0.5],
+    [[[0.90, 0.10], [0.20, 0.80]], [[0.892, 0.108], [0.21, 0.79]]],
+    [[0.004, 0.006], [0.020, 0.024]],
+)
+"""A chain of two states whose new policy stops sooner: docs/theory.md T6."""
