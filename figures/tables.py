@@ -16,7 +16,7 @@ from analysis.tables.columns import names as columns_of
 from analysis.tables.files import TABLES, folder_name, options_of, read_summary, read_table
 from figures.style import OUTSIDE_MARKERS
 from fspo.base.errors import UserError, unknown_name
-from fspo.gradlog.run_folder import SUMMARY
+from fspo.gradlog.run_folder import SUMMARY, check_run
 from fspo.rules import Ratio
 
 COLUMNS: dict[str, tuple[str, ...]] = {name: columns_of(row) for name, row in TABLES.items()}
@@ -152,8 +152,7 @@ def load(runs: Sequence[Path], by: str = LENGTH.column, on: str = UPDATE.on) -> 
     for run, label in zip(runs, labels, strict=True):
         folder = run / folder_name(partition, ratio)
         cure = f"run fspo analyse {run}{options_of(partition, ratio)}"
-        if not run.is_dir():
-            raise UserError(f"{run} is no folder: give a run folder, or make one with `fspo import`")
+        check_run(run)
         found = {name: _read(folder, name, f"{cure} again") for name in TABLES}
         if all(frame is None for frame in found.values()):
             raise UserError(f"no analysis tables in {folder}: {cure} first")

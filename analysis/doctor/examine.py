@@ -13,7 +13,7 @@ from analysis.importing.run import import_run
 from analysis.importing.sources import find_sources
 from fspo.base.errors import UserError
 from fspo.gradlog.files import log_files, log_paths
-from fspo.gradlog.run_folder import METRICS
+from fspo.gradlog.run_folder import METRICS, check_run
 
 __all__ = ["CHECKS", "examine"]
 
@@ -38,8 +38,8 @@ def examine(run: str | Path, target: float | None = None) -> Diagnosis:
     if target is not None and not 0 < target < 1:
         raise UserError(f"--target {target}: an acceptance lies strictly between 0 and 1, for example 0.9")
     path = Path(run)
-    if not path.exists():
-        raise UserError(f"{path} does not exist: give a run folder, or make one of another log with `fspo import`")
+    if not path.is_file():
+        check_run(path)
     if not log_paths(path) and not (path / METRICS).is_file() and _scalars_of(path):
         with TemporaryDirectory() as folder:
             import_run(path, Path(folder) / "run")

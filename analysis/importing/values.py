@@ -42,7 +42,8 @@ class Values:
         array = self.array
         if pa.types.is_boolean(array.type) or pa.types.is_null(array.type):
             array = array.cast(pa.float64()) if not pa.types.is_boolean(array.type) else array.cast(pa.int8())
-        return np.asarray(array.cast(pa.float64()).to_numpy(zero_copy_only=False), np.float64)
+        # Whole numbers of 2^53 and more are rounded; identifiers are read by `ids`.
+        return np.asarray(array.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False), np.float64)
 
     def lists(self) -> tuple[Floats, Ints]:
         """Return the numbers of all rows' lists in one array, list after list, and for each number its row. Only for
@@ -108,7 +109,7 @@ def as_values(column: pa.Array | list[Any], *, listed: bool = False) -> Values:
     if pa.types.is_dictionary(kind):
         array = array.dictionary_decode()
         kind = array.type
-    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind) or pa.types.is_null(kind):
+    if _is_number(kind) or pa.types.is_null(kind):
         return Values("number", array)
     if _is_list(kind) and _is_list(kind.value_type) and not isinstance(column, list):
         return as_values(array.to_pylist())
@@ -141,7 +142,9 @@ def _is_list(kind: pa.DataType) -> bool:
 def _is_number(kind: pa.DataType) -> bool:
     import pyarrow as pa
 
-    return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+    return any(
+        test(kind) for test in (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_decimal)
+    )
 
 
 def _lists(array: pa.Array, listed: bool) -> pa.Array | None:

@@ -20,7 +20,7 @@ from analysis.rules.recompute import differing
 from fspo.base.errors import UserError
 from fspo.gradlog import gone_rule, header_rule, read_files
 from fspo.gradlog.files import LogFile, log_files
-from fspo.gradlog.run_folder import saved_config
+from fspo.gradlog.run_folder import check_run, saved_config
 from fspo.gradlog.schema import NO_ADVANTAGES
 from fspo.rules import Rule
 
@@ -136,8 +136,7 @@ def load_run(
         needs.
     """
     path = Path(path)
-    if not path.is_dir():
-        raise UserError(f"{path} is no folder: give a run folder, or make one with `fspo import {path}`")
+    check_run(path)
     files, damage = log_files(path, rollouts)
     metadata = next((file.metadata for file in files if file.metadata), {})
     seeds = {file.metadata["seed"]: file.path.name for file in files if "seed" in file.metadata}

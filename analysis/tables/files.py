@@ -24,7 +24,7 @@ from analysis.tables.population import PopulationRow
 from fspo.base.errors import UserError
 from fspo.base.files import refuse_foreign, whole_file, write_text, writing
 from fspo.gradlog.files import log_files
-from fspo.gradlog.run_folder import ANALYSIS, SUMMARY
+from fspo.gradlog.run_folder import ANALYSIS, SUMMARY, check_run
 
 TABLES: dict[str, Any] = {
     "acceptance": AcceptanceRow,
@@ -146,8 +146,7 @@ def read_tables(
     parts: dict[str, list[pd.DataFrame]] = {name: [] for name in TABLES}
     for run in runs:
         folder = Path(run) / folder_name(partition, on)
-        if not Path(run).is_dir():
-            raise UserError(f"{run} is no folder: give a run folder, or make one with `fspo import {run}`")
+        check_run(run)
         if not (folder / SUMMARY).is_file():
             # If the run folder holds no log at all, `log_files` raises a UserError with the advice for that.
             log_files(run)

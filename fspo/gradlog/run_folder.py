@@ -38,6 +38,14 @@ IMPORT = "import.json"
 """File in a run folder made by `fspo import`: what was read of another trainer's log."""
 
 
+def check_run(run: str | Path) -> None:
+    """Raise UserError unless there is such a folder."""
+    if not Path(run).exists():
+        raise UserError(f"{run} does not exist: give a run folder, or make one of another log with `fspo import`")
+    if not Path(run).is_dir():
+        raise UserError(f"{run} is no folder: give a run folder, or make one with `fspo import {run}`")
+
+
 def saved_config(run: str | Path) -> dict[str, Any]:
     """Read the options in a run's config.yaml; the result is empty if there is no such file or it holds no options.
 

@@ -54,7 +54,7 @@ def test_a_skipped_figure_is_listed_with_its_reason(case_runs, tmp_path, capsys)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["{none}"], "is no folder: give a run folder"),
+        (["{none}"], "does not exist: give a run folder"),
         (["{run}", "--width", "neurip"], "did you mean 'neurips'"),
         (["{run}", "--only", "[cosine_bond]"], "did you mean 'cosine_bound'"),
         (["{run}", "{run}"], "named twice"),

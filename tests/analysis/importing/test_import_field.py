@@ -4,6 +4,8 @@ import json
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from analysis.importing.digest import digest_of
@@ -270,6 +272,16 @@ def test_lengths_that_are_none_are_refused(tmp_path, name, lengths, message):
     with pytest.raises(UserError, match=message):
         import_run(write(tmp_path / name, table), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_decimals_are_numbers_and_a_step_of_19_digits_is_refused(tmp_path):
+    table = {"step": pa.array([0, 1]), "length": pa.array([3, 4]).cast(pa.decimal128(20, 0)), "log_ratio": [0.1, 0.2]}
+    pq.write_table(pa.table(table), tmp_path / "t.parquet")
+    import_run(tmp_path / "t.parquet", tmp_path / "run")
+    assert read_log(tmp_path / "run").column("length").tolist() == [3, 4]
+    pq.write_table(pa.table(table | {"step": pa.array([0, 10**18])}), tmp_path / "u.parquet")
+    with pytest.raises(UserError, match="step is 1000000000000000000 in row 2"):
+        import_run(tmp_path / "u.parquet", tmp_path / "other")
 
 
 def test_a_column_named_twice_is_refused(tmp_path):
