@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from fspo.repro.stages import Job
 from fspo.rules import COMPARED, COMPARED_ADVANTAGE
-from fspo.tasks.chain_add import ChainAddConfig, max_response_tokens
+from fspo.tasks.chain_add import ChainAdd, ChainAddConfig
 from fspo.tasks.products import MAX_RESPONSE_TOKENS
 
 Options = Mapping[str, Any]
@@ -18,7 +18,7 @@ TASKS: dict[str, Options] = {
     "chain-add": {},
     "chain-add-64": {
         "task.options.max_steps": 64,
-        "sampling.max_new_tokens": max_response_tokens(ChainAddConfig(max_steps=64)),
+        "sampling.max_new_tokens": ChainAdd(ChainAddConfig(max_steps=64)).max_response_tokens(),
     },
     "products": {
         "task.name": "gym:products",

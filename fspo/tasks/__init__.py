@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import is_dataclass
 from functools import lru_cache
+from importlib import import_module
 from typing import Any, TypeVar, cast, get_type_hints
 
 import numpy as np
@@ -35,9 +36,8 @@ def make_task(name: str, options: Mapping[str, Any] | None = None) -> Task:
     Parameters
     ----------
     name : str
-        One of `TASK_NAMES` (`fspo.config.TaskConfig` says what they are): a name of ``_BUILDERS``, ``"gym:<name>"`` for
-        any reasoning-gym dataset, or the name of a known training set (`fspo.tasks.sets`), which the option ``path``
-        reads from a local copy.
+        One of `TASK_NAMES` (`fspo.config.TaskConfig` says what they are). The option ``path`` of a known training set
+        (`fspo.tasks.sets`) names a local copy of it.
     options : mapping, optional
         Fields of the task's configuration class.
 
@@ -53,11 +53,13 @@ def make_task(name: str, options: Mapping[str, Any] | None = None) -> Task:
         from fspo.tasks.products import ProductsTask
 
         return make_gym_task(rest, options, ProductsTask if rest == "products" else GymTask)
-    if name in TRAINING_SETS:
-        return _make_dataset(known_options(TRAINING_SETS[name], options), name)
-    if name not in _BUILDERS:
+    known = TRAINING_SETS.get(name)
+    if known is None and name not in _TASKS:
         raise unknown_name("task", name, TASK_NAMES)
-    return _BUILDERS[name](options)
+    module, task, config = _TASKS[name if known is None else "dataset"]
+    found = import_module(f"fspo.tasks.{module}")
+    options = options if known is None else known_options(known, options)
+    return getattr(found, task)(build_config(getattr(found, config), options, f"option of task {name}"), name)
 
 
 def teaching_task(name: str, options: Mapping[str, Any] | None = None) -> TeachingTask:
@@ -79,30 +81,13 @@ def teaching_task(name: str, options: Mapping[str, Any] | None = None) -> Teachi
     return task
 
 
-def _make_chain_add(options: dict[str, Any]) -> Task:
-    from fspo.tasks.chain_add import ChainAdd, ChainAddConfig
-
-    return ChainAdd(build_config(ChainAddConfig, options, "option of task chain-add"))
-
-
-def _make_dataset(options: dict[str, Any], name: str = "dataset") -> Task:
-    from fspo.tasks.dataset import DatasetConfig, DatasetTask
-
-    return DatasetTask(build_config(DatasetConfig, options, f"option of task {name}"), name)
-
-
-def _make_even_tokens(options: dict[str, Any]) -> Task:
-    from fspo.tasks.even_tokens import NAME, EvenTokens, EvenTokensConfig
-
-    return EvenTokens(build_config(EvenTokensConfig, options, f"option of task {NAME}"))
-
-
-_BUILDERS: dict[str, Callable[[dict[str, Any]], Task]] = {
-    "chain-add": _make_chain_add,
-    "even-tokens": _make_even_tokens,
-    "dataset": _make_dataset,
+_TASKS = {
+    "chain-add": ("chain_add", "ChainAdd", "ChainAddConfig"),
+    "even-tokens": ("even_tokens", "EvenTokens", "EvenTokensConfig"),
+    "dataset": ("dataset", "DatasetTask", "DatasetConfig"),
 }
-TASK_NAMES: tuple[str, ...] = (*_BUILDERS, *TRAINING_SETS, "gym:<reasoning-gym dataset>")
+"""Name of a task -> its module in fspo/tasks, the task's class and that of its options."""
+TASK_NAMES: tuple[str, ...] = (*_TASKS, *TRAINING_SETS, "gym:<reasoning-gym dataset>")
 
 
 def build_config(cls: type[ConfigT], options: Mapping[str, Any], kind: str) -> ConfigT:

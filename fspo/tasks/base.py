@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 Split = Literal["train", "eval"]
 Prompt = str | list[dict[str, str]]
 Status = Literal["ok", "timeout", "error"]
-SPLITS: tuple[str, ...] = get_args(Split)
 STATUSES: tuple[str, ...] = get_args(Status)
 
 
@@ -77,10 +76,6 @@ class Rewards:
             bad = int(np.flatnonzero(~np.isfinite(self.values))[0])
             raise UserError(f"reward of response {bad} is {self.values[bad]}: a task must return finite rewards")
 
-    def count(self, status: str) -> int:
-        """Return for how many responses the verification ended with ``status``: "ok", "timeout" or "error"."""
-        return self.status.count(status)
-
 
 @runtime_checkable
 class Task(Protocol):
@@ -124,21 +119,6 @@ class TeachingTask(Task, Protocol):
         The prompt is never a held-out one. With ``slips`` some steps of the solution may be wrong.
         """
         ...
-
-
-def check_split(split: str) -> None:
-    """Raise UserError unless ``split`` is ``"train"`` or ``"eval"``."""
-    if split not in SPLITS:
-        raise UserError(f"unknown split {split!r}: use 'train' or 'eval'")
-
-
-def check_batch(examples: Sequence[Example], responses: Sequence[str], finished: Sequence[bool]) -> None:
-    """Raise UserError unless examples, responses and flags ``finished`` are equally many."""
-    if not len(examples) == len(responses) == len(finished):
-        raise UserError(
-            f"{len(examples)} examples, {len(responses)} responses and {len(finished)} finished flags: "
-            "pass one of each per response"
-        )
 
 
 def check_prompt(prompt: Any) -> str | None:

@@ -10,8 +10,8 @@ per step, 8 to 256 in all, and each step can be computed from the step before it
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,8 @@ import numpy as np
 
 from fspo.base.errors import UserError
 from fspo.base.keyed_noise import keyed_uniforms
-from fspo.tasks.base import Example, Rewards, Split, check_batch, check_split
+from fspo.config.ranges import SEEDS, check_ranges, number
+from fspo.tasks.base import Example, Rewards, Split
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -45,7 +46,8 @@ class ChainAddConfig:
     seed : int
         Seed of the examples.
     max_steps : int
-        Largest number of additions n, 1 to 99; n is log-uniform in 1..max_steps.
+        Largest number of additions n, at most 99, because the counter has two digits; n is log-uniform in
+        1..max_steps.
     double_share : float
         Probability that a step in the warm-up data with two or more additions left does two additions at once.
         Correct responses to one prompt then differ in length.
@@ -54,20 +56,13 @@ class ChainAddConfig:
         the accuracy that RL starts from, about (1 - slip) ** steps.
     """
 
-    seed: int = 0
-    max_steps: int = 32
-    double_share: float = 0.25
-    slip: float = 0.06
+    seed: int = number(0, 0, SEEDS)
+    max_steps: int = number(32, 1, 99)
+    double_share: float = number(0.25, 0, 1)
+    slip: float = number(0.06, 0, 1)
 
     def __post_init__(self) -> None:
-        """Raise UserError for values that chain-add cannot use."""
-        if self.seed < 0:
-            raise UserError(f"chain-add seed is {self.seed}: use 0 or more")
-        if not 1 <= self.max_steps <= 99:
-            raise UserError(f"chain-add max_steps is {self.max_steps}: use 1 to 99 (the counter has two digits)")
-        for name in ("double_share", "slip"):
-            if not 0.0 <= getattr(self, name) <= 1.0:
-                raise UserError(f"chain-add {name} is {getattr(self, name)}: use a share from 0 to 1")
+        check_ranges(self, "chain-add")
 
 
 def held_out(start: int, addend: int) -> bool:
@@ -112,19 +107,15 @@ def prompt_text(steps: int, start: int, addend: int) -> str:
 class ChainAdd:
     """The task chain-add. Both splits are endless, and each pair (start, addend) occurs in only one of them."""
 
-    name = "chain-add"
-
-    def __init__(self, config: ChainAddConfig | None = None) -> None:
-        self.config = config or ChainAddConfig()
+    def __init__(self, config: ChainAddConfig | None = None, name: str = "chain-add") -> None:
+        self.config, self.name = config or ChainAddConfig(), name
 
     def size(self, split: Split) -> int | None:
         """Return None for the number of examples, because both splits are endless."""
-        check_split(split)
         return None
 
     def example(self, split: Split, index: int) -> Example:
         """Return the example at ``index``; it depends on the task's options, the split and the index alone."""
-        check_split(split)
         steps, start, addend, _ = _problem(self.config, split, self.config.seed, index)
         return Example(
             prompt_id=f"{split}-{index}",
@@ -142,70 +133,40 @@ class ChainAdd:
         return build_tokenizer()
 
     def max_response_tokens(self) -> int:
-        """Return the limit of tokens in a response."""
-        return max_response_tokens(self.config)
+        """Return the limit of tokens in a response: the longest correct response plus one step.
+
+        A response with one step too many can thus end by itself and is not cut."""
+        return STEP_TOKENS * (self.config.max_steps + 1)
 
     def warmup_text(self, seed: int, index: int, slips: bool = True) -> tuple[str, str]:
-        """Return the prompt and the worked solution of the warm-up's example ``index``, as `TeachingTask` says."""
-        return warmup_text(self.config if slips else replace(self.config, slip=0.0), seed, index)
+        """Return the prompt and the worked solution of the warm-up's example ``index``, as `TeachingTask` says.
+
+        The pairs (start, addend) are those of the train split.
+        """
+        left, state, addend, draws = _problem(self.config, "warmup", seed, index)
+        prompt = prompt_text(left, state, addend)
+        steps = []
+        for double, slip, by, separator in draws.reshape(-1, 4):
+            size = 2 if left >= 2 and double < self.config.double_share else 1
+            left -= size
+            state = (state + size * addend) % MODULUS
+            if slips and slip < self.config.slip:
+                state = (state + 1 + int(by * (MODULUS - 1))) % MODULUS
+            steps.append(f"{two_digits(left)}{two_digits(state)}+{two_digits(addend)}")
+            if left == 0:
+                break
+            steps.append(SEPARATORS[int(separator * len(SEPARATORS))])
+        return prompt, "".join(steps)
 
     def score(self, examples: Sequence[Example], responses: Sequence[str], finished: Sequence[bool]) -> Rewards:
         """Give reward 1 if the response ended, its last step says that no addition is left (counter 0), and the sum
-        there (state) is right; else 0.
-
-        Parameters
-        ----------
-        examples : sequence of Example
-        responses : sequence of str
-            Decoded responses; the text of an end token at the end is ignored.
-        finished : sequence of bool
-            Whether the response ended with the end token.
+        there (state) is right; else 0. The text of an end token at the end of a response is ignored.
         """
-        check_batch(examples, responses, finished)
         values = np.zeros(len(examples))
         for i, (example, response, ended) in enumerate(zip(examples, responses, finished, strict=True)):
             last = _LAST_STEP.fullmatch(_SPLIT_STEPS.split(response.removesuffix(EOS))[-1])
-            values[i] = bool(
-                ended and last and last[1] == "00" and last[2] == two_digits(int(example.answer) % MODULUS)
-            )
+            values[i] = bool(ended and last and last[1] == "00" and last[2] == two_digits(int(example.answer)))
         return Rewards(values=values, status=["ok"] * len(examples))
-
-
-def warmup_text(config: ChainAddConfig, seed: int, index: int) -> tuple[str, str]:
-    """Return the prompt and the worked solution, without its end token, of the warm-up's example ``index``.
-
-    The result depends on the arguments alone. The pairs (start, addend) are those of the train split.
-    """
-    left, state, addend, draws = _problem(config, "warmup", seed, index)
-    prompt = prompt_text(left, state, addend)
-    steps = []
-    for double, slip, by, separator in draws.reshape(-1, 4):
-        size = 2 if left >= 2 and double < config.double_share else 1
-        left -= size
-        state = (state + size * addend) % MODULUS
-        if slip < config.slip:
-            state = (state + 1 + int(by * (MODULUS - 1))) % MODULUS
-        steps.append(f"{two_digits(left)}{two_digits(state)}+{two_digits(addend)}")
-        if left == 0:
-            break
-        steps.append(SEPARATORS[int(separator * len(SEPARATORS))])
-    return prompt, "".join(steps)
-
-
-def warmup_stream(seed: int, config: ChainAddConfig | None = None, start: int = 0) -> Iterator[tuple[str, str]]:
-    """Yield the warm-up's examples ``start``, ``start + 1``, ... (prompt and worked solution) without end."""
-    config = config or ChainAddConfig()
-    index = start
-    while True:
-        yield warmup_text(config, seed, index)
-        index += 1
-
-
-def max_response_tokens(config: ChainAddConfig) -> int:
-    """Return the limit of tokens in a response: the longest correct response plus one step.
-
-    A response with one step too many can thus end by itself and is not cut."""
-    return STEP_TOKENS * (config.max_steps + 1)
 
 
 def build_tokenizer(phrases: Sequence[str] = ()) -> PreTrainedTokenizerFast:

@@ -13,7 +13,7 @@ import numpy as np
 
 from fspo.base.errors import UserError
 from fspo.config.ranges import SEEDS, check_ranges, number
-from fspo.tasks.base import Example, Prompt, Rewards, Split, check_prompt, check_split
+from fspo.tasks.base import Example, Rewards, Split, check_prompt
 from fspo.tasks.rows import read_rows
 from fspo.tasks.sets import COLUMNS, MARK
 from fspo.tasks.verify import Verifier, VerifierConfig
@@ -65,66 +65,45 @@ class DatasetConfig:
 
 
 def _cell(row: Mapping[str, Any], column: str) -> Any:
-    """Return the value of a column (dots lead into nested columns); raise KeyError if the row lacks it."""
-    if column in row:
-        return row[column]
+    """Return the value of a column (dots lead into nested columns); None if the row lacks it."""
     value: Any = row
-    for part in column.split("."):
-        if not isinstance(value, Mapping) or part not in value:
-            raise KeyError(column)
-        value = value[part]
+    for part in [column] if column in row else column.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
     return value
 
 
 def _columns(config: DatasetConfig, row: Mapping[str, Any]) -> tuple[str, str]:
     """Return the columns of prompt and answer: those that the user names, and else the first known ones of a row."""
-    for prompt, answer in COLUMNS:
-        pair = config.prompt_column or prompt, config.answer_column or answer
-        try:
-            if all(_cell(row, column) is not None for column in pair):
-                return pair
-        except KeyError:
-            continue
-    return config.prompt_column or "prompt", config.answer_column or "answer"
+    pairs = [(config.prompt_column or prompt, config.answer_column or answer) for prompt, answer in COLUMNS]
+    whole = (pair for pair in pairs if all(_cell(row, column) is not None for column in pair))
+    return next(whole, (config.prompt_column or "prompt", config.answer_column or "answer"))
 
 
 def _answer(value: Any) -> str:
-    """Return an answer as text; raise ValueError if it is neither text nor a number, or if nothing is in it."""
+    """Return an answer as text, "" if nothing is in it; raise ValueError if it is neither text nor a number."""
     if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
         return str(value)
     if not isinstance(value, str):
         raise ValueError(f"the answer is {type(value).__name__}, not text or a number")
-    text = (value.partition(MARK)[2] or value).strip()
-    if not text:
-        raise ValueError("the answer is empty")
-    return text
+    return (value.partition(MARK)[2] or value).strip()
 
 
 def _example(config: DatasetConfig, columns: tuple[str, str], row: Any, prompt_id: str) -> Example:
     """Make the example in a row; raise ValueError with what is wrong with the row and how to mend it."""
-    found = []
-    for option, column in zip(("prompt_column", "answer_column"), columns, strict=True):
-        try:
-            found.append(_cell(row, column))
-        except KeyError:
+    prompt, given = (_cell(row, column) for column in columns)
+    for value, option, column in ((prompt, "prompt_column", columns[0]), (given, "answer_column", columns[1])):
+        if value is None:
             names = ", ".join(map(str, row))
-            raise ValueError(f"no column {column!r}: set {option} to one of {names}") from None
-    prompt, problem = found[0], check_prompt(found[0])
+            raise ValueError(f"column {column!r} is missing or null: set {option} to one of {names}")
+    answer = _answer(given)
+    problem = check_prompt(prompt) or ("" if answer else "the answer is empty")
     if problem:
-        raise ValueError(f"{problem} (column {columns[0]!r}): correct or remove the row")
-    try:
-        answer = _answer(found[1])
-    except ValueError as error:
-        raise ValueError(f"{error} (column {columns[1]!r}): correct or remove the row") from None
+        raise ValueError(f"{problem} (columns {', '.join(columns)}): correct or remove the row")
     if isinstance(prompt, str):
         return Example(prompt_id, prompt + config.suffix, answer)
     messages = [{"role": m["role"], "content": m["content"]} for m in prompt]
     messages[-1]["content"] += config.suffix
     return Example(prompt_id, messages, answer)
-
-
-def _key(prompt: Prompt) -> str:
-    return json.dumps(prompt, sort_keys=True)
 
 
 class DatasetTask:
@@ -168,7 +147,7 @@ class DatasetTask:
                 example = _example(self.config, columns, row, f"{prefix}-{place.split()[-1]}")
             except ValueError as error:
                 raise UserError(f"{path}, {place}: {error}") from error
-            first = examples.setdefault(_key(example.prompt), example)
+            first = examples.setdefault(json.dumps(example.prompt, sort_keys=True), example)
             repeated, conflicts = repeated + (first is not example), conflicts + (first.answer != example.answer)
         if not examples:
             raise UserError(f"{path}: no rows: give a file with at least one prompt and answer")
@@ -185,7 +164,6 @@ class DatasetTask:
 
     def size(self, split: Split) -> int:
         """Return the number of examples in a split."""
-        check_split(split)
         return len(self._examples[split])
 
     def example(self, split: Split, index: int) -> Example:

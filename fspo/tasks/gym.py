@@ -6,7 +6,7 @@ import re
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from fspo.base.errors import UserError, unknown_name
 from fspo.config.ranges import SEEDS, check_ranges, number
-from fspo.tasks.base import Example, Rewards, Split, check_batch, check_split
+from fspo.tasks.base import Example, Rewards, Split
 from fspo.tasks.verifier_pool import VerifierPool
 
 _ANSWER = re.compile(r"<answer>\s?(.*?)\s?</answer>", re.DOTALL)
@@ -87,11 +87,7 @@ def score_factory(name: str, options: Mapping[str, Any], seed: int, size: int) -
     import reasoning_gym
 
     dataset: Any = reasoning_gym.create_dataset(name, seed=seed, size=size, **options)
-
-    def score(response: str, entry: dict[str, Any]) -> float:
-        return float(dataset.score_answer(last_answer(response), entry) >= 1.0)
-
-    return score
+    return lambda response, entry: float(dataset.score_answer(last_answer(response), entry) >= 1.0)
 
 
 class GymTask:
@@ -124,7 +120,6 @@ class GymTask:
         # Some scorers evaluate an expression that the model wrote: workers can be killed.
         self._pool = VerifierPool(score_factory, (dataset, self.options, seed, total))
         self._entry = lru_cache(maxsize=CACHED_ENTRIES)(self._make_entry)
-        self._held_out: frozenset[str] | None = None
 
     def close(self) -> None:
         """Stop the worker processes that score."""
@@ -132,7 +127,6 @@ class GymTask:
 
     def size(self, split: Split) -> int:
         """Return the number of examples in a split."""
-        check_split(split)
         return self.config.size if split == "train" else self.config.eval_size
 
     def _make_entry(self, split: Split, index: int) -> dict[str, Any]:
@@ -140,7 +134,7 @@ class GymTask:
         if not 0 <= index < size:
             raise UserError(f"{self.name} has {size} {split} examples: index {index} does not exist")
         start = 0 if split == "eval" else self.config.eval_size
-        forbidden = frozenset() if split == "eval" else self._held_out_questions()
+        forbidden = frozenset() if split == "eval" else self._held_out
         problem = "each question tried is held out"
         for attempt in range(min(MAX_REDRAWS, size)):
             try:
@@ -154,31 +148,23 @@ class GymTask:
             f"{self.name} gives no {split} example {index} ({problem}): lower eval_size or widen the options"
         )
 
-    def _held_out_questions(self) -> frozenset[str]:
-        if self._held_out is None:
-            indices = tqdm(range(self.config.eval_size), desc=f"{self.name} held-out", delay=2, leave=False)
-            self._held_out = frozenset(self._entry("eval", i)["question"] for i in indices)
-        return self._held_out
+    @cached_property
+    def _held_out(self) -> frozenset[str]:
+        indices = tqdm(range(self.config.eval_size), desc=f"{self.name} held-out", delay=2, leave=False)
+        return frozenset(self._entry("eval", i)["question"] for i in indices)
 
     def example(self, split: Split, index: int) -> Example:
         """Return the example at ``index``, a pure function of the options, the split and the index."""
         entry = self._entry(split, int(index))
         question, answer = entry["question"], entry.get("answer")  # a question with many right answers names none
-        return Example(
-            prompt_id=f"{split}-{index}",
-            prompt=f"{self._instruction.strip()}\n\n{question}" if self._instruction else question,
-            answer="" if answer is None else str(answer),
-            info={
-                key: value
-                for key, value in (entry.get("metadata") or {}).items()
-                if isinstance(value, int | float | str) and not isinstance(value, bool)
-            },
-        )
+        prompt = f"{self._instruction.strip()}\n\n{question}" if self._instruction else question
+        told = {k: v for k, v in (entry.get("metadata") or {}).items() if type(v) in (int, float, str)}
+        return Example(f"{split}-{index}", prompt, "" if answer is None else str(answer), told)
 
     def score(self, examples: Sequence[Example], responses: Sequence[str], finished: Sequence[bool]) -> Rewards:
         """Return the rewards of ``responses[i]`` to ``examples[i]``, which must come from this task."""
-        check_batch(examples, responses, finished)
-        places = [example.prompt_id.partition("-") for example in examples]
-        entries = [self._entry(split, int(index)) for split, _, index in places]  # type: ignore[arg-type]
-        calls = [{"response": r, "entry": entry} for r, entry in zip(responses, entries, strict=True)]
+        calls = []
+        for example, response in zip(examples, responses, strict=True):
+            split, _, index = example.prompt_id.partition("-")
+            calls.append({"response": response, "entry": self._entry(split, int(index))})  # type: ignore[arg-type]
         return self._pool.score(calls)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from fspo.base.errors import UserError, unknown_name
+from fspo.base.errors import UserError
 from fspo.base.files import json_lines
 
 FILE_SUFFIXES = (".jsonl", ".parquet")
@@ -69,13 +69,9 @@ def _hub(path: str, subset: str | None, split: str) -> Any:
         if not any((Path(path) / name).exists() for name in ("state.json", "dataset_dict.json")):
             return datasets.load_dataset(path, subset, split=split)
         data = datasets.load_from_disk(path)
+        return data[split] if isinstance(data, datasets.DatasetDict) else data
     except Exception as error:  # the datasets library raises many types of exception, plain Exception among them
         text = " ".join(str(error).split())[:300]
         raise UserError(
             f"cannot load dataset {path!r} (subset {subset}, split {split}): {text}: check path, subset and split"
         ) from error
-    if not isinstance(data, datasets.DatasetDict):
-        return data
-    if split not in data:
-        raise unknown_name(f"split of {path}", split, [str(known) for known in data])
-    return data[split]

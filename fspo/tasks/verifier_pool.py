@@ -160,31 +160,30 @@ class VerifierPool:
         UserError
             If the workers cannot be started.
         """
-        values = np.zeros(len(calls))
-        status = ["ok"] * len(calls)
-        messages: Counter[str] = Counter()
-        todo = list(range(len(calls)))
+        ended: dict[int, tuple[float, str, str]] = {}
         for _ in range(2):
             # A worker that dies while idle (killed by the system, say) breaks the pool. The pool's unfinished calls are
             # then run once more, in a new pool.
-            broken = []
-            for i, future in zip(todo, self._schedule([calls[i] for i in todo]), strict=True):
-                if isinstance(future.exception(), BrokenProcessPool):
-                    broken.append(i)
-                    continue
-                values[i], status[i], message = self._outcome(future)
-                messages.update([message] if message else [])
-            if not broken:
-                self._log(messages)
-                return Rewards(values, status, dict(messages))
+            left = [i for i in range(len(calls)) if i not in ended]
+            for i, future in zip(left, self._run([calls[i] for i in left]), strict=True):
+                if not isinstance(future.exception(), BrokenProcessPool):
+                    ended[i] = self._outcome(future)
+            if len(ended) == len(calls):
+                break
             self.close()
-            todo = broken
-        raise UserError(
-            "the verifier's worker processes die at start: guard the script's entry point by "
-            'if __name__ == "__main__", and look above for the workers\' own error'
-        )
+        else:
+            raise UserError(
+                "the verifier's worker processes die at start: guard the script's entry point by "
+                'if __name__ == "__main__", and look above for the workers\' own error'
+            )
+        values, status, said = zip(*(ended[i] for i in range(len(calls))), strict=True) if calls else ((), (), ())
+        messages = Counter(filter(None, said))
+        for message in [m for m in messages if m not in self._logged][: MAX_LOGGED_MESSAGES - len(self._logged)]:
+            self._logged.add(message)
+            log.warning("verifier failed on %d response(s), counted apart: %s", messages[message], message)
+        return Rewards(np.array(values, np.float64), list(status), dict(messages))
 
-    def _schedule(self, calls: Sequence[Mapping[str, Any]]) -> list[Future]:
+    def _run(self, calls: Sequence[Mapping[str, Any]]) -> list[Future]:
         pool = self._running_pool()
         futures: list[Future] = [pool.schedule(_call, args=(dict(call),), timeout=self.timeout_s) for call in calls]
         pending = set(futures)
@@ -199,18 +198,12 @@ class VerifierPool:
         return futures
 
     def _outcome(self, future: Future) -> tuple[float, str, str]:
+        """Return the reward, the status and the error message ("" for none) of an ended call."""
         error = future.exception()
         if error is None:
             value, message = future.result()
             return value, "error" if message else "ok", message
         if isinstance(error, TimeoutError):
             return 0.0, "timeout", f"no result within {self.timeout_s:g} s"
-        if isinstance(error, ProcessExpired):
-            return 0.0, "error", f"the worker died (exit status {getattr(error, 'exitcode', 'unknown')})"
-        return 0.0, "error", f"{type(error).__name__}: {error}"
-
-    def _log(self, messages: Mapping[str, int]) -> None:
-        for message, count in messages.items():
-            if message not in self._logged and len(self._logged) < MAX_LOGGED_MESSAGES:
-                self._logged.add(message)
-                log.warning("verifier failed on %d response(s), counted apart: %s", count, message)
+        died = isinstance(error, ProcessExpired)
+        return 0.0, "error", f"the worker died (exit status {error.exitcode})" if died else repr(error)

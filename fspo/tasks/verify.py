@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from fspo.base.errors import UserError, unknown_name
-from fspo.tasks.base import Example, Rewards, check_batch
+from fspo.tasks.base import Example, Rewards
 from fspo.tasks.verifier_pool import VerifierPool
 
 VERIFIERS: tuple[str, ...] = ("exact", "math", "<module>:<function>")
@@ -135,7 +135,6 @@ class Verifier:
 
     def score(self, examples: Sequence[Example], responses: Sequence[str], finished: Sequence[bool]) -> Rewards:
         """Return the rewards of ``responses[i]`` to ``examples[i]``; a truncated response is judged like any other."""
-        check_batch(examples, responses, finished)
         pairs = [(response, example.answer) for response, example in zip(responses, examples, strict=True)]
         if self.pool is None:
             same = [normalise(response) == normalise(answer) for response, answer in pairs]

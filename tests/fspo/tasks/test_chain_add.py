@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
 
@@ -12,18 +11,7 @@ import pytest
 from fspo.base.errors import UserError
 from fspo.tasks import make_task
 from fspo.tasks.base import Example, Task, encode_prompt
-from fspo.tasks.chain_add import (
-    ALPHABET,
-    ChainAdd,
-    ChainAddConfig,
-    build_tokenizer,
-    held_out,
-    max_response_tokens,
-    prompt_text,
-    two_digits,
-    warmup_stream,
-    warmup_text,
-)
+from fspo.tasks.chain_add import ALPHABET, ChainAdd, ChainAddConfig, build_tokenizer, held_out, prompt_text, two_digits
 
 # The module docstring's example, worked by hand: 17, +25 three times -> 42, 67, 92.
 PROMPT = "?:3071+52="
@@ -36,8 +24,10 @@ def read(pair: str) -> int:
     return int(pair[::-1])
 
 
-def reward(response: str, finished: bool = True) -> float:
-    return float(ChainAdd().score([EXAMPLE], [response], [finished]).values[0])
+def taught(number: int, seed: int = 0, **options: float) -> list[tuple[str, str]]:
+    """The first examples of the warm-up."""
+    task = ChainAdd(ChainAddConfig(**options))
+    return [task.warmup_text(seed, i) for i in range(number)]
 
 
 def test_prompt_by_hand():
@@ -63,7 +53,7 @@ def test_prompt_by_hand():
     ],
 )
 def test_reward_by_hand(response: str, finished: bool, expected: float):
-    assert reward(response, finished) == expected
+    assert ChainAdd().score([EXAMPLE], [response], [finished]).values.tolist() == [expected]
 
 
 def test_examples_are_pure_and_consistent():
@@ -90,7 +80,7 @@ def test_splits_share_no_start_and_addend():
     }
     assert not pairs["train"] & pairs["eval"]
     assert 0.11 < np.mean([held_out(a, b) for a in range(100) for b in range(1, 100)]) < 0.14
-    for prompt, _ in itertools.islice(warmup_stream(0), 500):
+    for prompt, _ in taught(500):
         assert not held_out(read(prompt[4:6]), read(prompt[7:9]))
 
 
@@ -121,40 +111,28 @@ def parse(prompt: str, response: str) -> list[tuple[int, int, int, int, str]]:
 
 
 def test_warmup_without_slips_is_always_right():
-    config = ChainAddConfig(slip=0.0)
-    for prompt, response in itertools.islice(warmup_stream(1, config), 300):
+    assert [ChainAdd().warmup_text(1, i, slips=False) for i in range(9)] == taught(9, 1, slip=0.0)
+    for prompt, response in taught(300, 1, slip=0.0):
         for size, before, after, addend, _ in parse(prompt, response):
             assert size in (1, 2)
             assert after == (before + size * addend) % 100
         answer = str((read(prompt[4:6]) + read(prompt[2:4]) * read(prompt[7:9])) % 100)
         example = Example("x", prompt, answer)
-        assert ChainAdd(config).score([example], [response], [True]).values[0] == 1
+        assert ChainAdd().score([example], [response], [True]).values[0] == 1
 
 
 def test_warmup_rates():
-    config = ChainAddConfig(slip=0.06, double_share=0.25)
-    steps = [
-        (read(prompt[2:4]) > 1, step)
-        for prompt, response in itertools.islice(warmup_stream(2, config), 3000)
-        for step in parse(prompt, response)
-    ]
-    slips = np.mean([after != (before + size * d) % 100 for _, (size, before, after, d, _) in steps])
+    steps = [step for pair in taught(3000, 2, slip=0.06, double_share=0.25) for step in parse(*pair)]
+    slips = np.mean([after != (before + size * d) % 100 for size, before, after, d, _ in steps])
     assert abs(slips - 0.06) < 4.5 * math.sqrt(0.06 * 0.94 / len(steps))
-    separators = [step[4] for _, step in steps if step[4]]
+    separators = [step[4] for step in steps if step[4]]
     for separator in ",;|/":
         assert abs(separators.count(separator) / len(separators) - 0.25) < 0.02
     # A chain of n=2 has a double first step with probability double_share exactly.
-    pairs = [parse(*pair) for pair in (warmup_text(ChainAddConfig(max_steps=2), 2, i) for i in range(4000))]
+    pairs = [parse(*pair) for pair in taught(4000, 2, max_steps=2)]
     twos = [steps for steps in pairs if sum(step[0] for step in steps) == 2]
     share = np.mean([len(steps) == 1 for steps in twos])
     assert abs(share - 0.25) < 4.5 * math.sqrt(0.25 * 0.75 / len(twos))
-
-
-def test_warmup_is_a_function_of_seed_and_index():
-    config = ChainAddConfig()
-    stream = list(itertools.islice(warmup_stream(7, config, start=3), 5))
-    assert stream == [warmup_text(config, 7, 3 + i) for i in range(5)]
-    assert warmup_text(config, 8, 3) != stream[0]
 
 
 def test_tokenizer_is_character_level():
@@ -172,24 +150,13 @@ def test_tokenizer_is_character_level():
     assert padded["attention_mask"][1] == [0, 1]
 
 
-@pytest.mark.parametrize(
-    "options", [{"max_steps": 0}, {"max_steps": 100}, {"slip": 1.5}, {"double_share": -0.1}, {"seed": -1}]
-)
+@pytest.mark.parametrize("options", [{"max_steps": 100}, {"slip": 1.5}])
 def test_impossible_options(options):
     with pytest.raises(UserError, match="use"):
         ChainAddConfig(**options)
 
 
-def test_bad_requests():
-    with pytest.raises(UserError, match="split"):
-        ChainAdd().example("test", 0)  # type: ignore[arg-type]
-    with pytest.raises(UserError, match="index"):
-        ChainAdd().example("train", -1)
-
-
 def test_longest_response_fits():
-    config = ChainAddConfig(max_steps=4, double_share=0.0)
-    longest = max(len(response) + 1 for _, response in itertools.islice(warmup_stream(0, config), 200))
+    longest = max(len(response) + 1 for _, response in taught(200, max_steps=4, double_share=0.0))
     assert longest == 32
-    assert max_response_tokens(config) == 40
-    assert max_response_tokens(ChainAddConfig()) == 264
+    assert ChainAdd(ChainAddConfig(max_steps=4)).max_response_tokens() == 40

@@ -27,15 +27,6 @@ def dapo(number: int, answer: str = "34") -> dict[str, Any]:
 
 DEEPSCALER = {"problem": "What is $\\frac{1}{4}+\\frac{1}{4}$?", "answer": "\\frac{1}{2}", "solution": "Add them."}
 GSM8K = {"question": "Natalia sold 48 clips.", "answer": "She sold 48/2 = <<48/2=24>>24 clips.\n#### 1,072"}
-MATH500 = {
-    "problem": "Convert $(0,3)$ to polar coordinates.",
-    "solution": "We have $r = 3$.",
-    "answer": "\\left( 3, \\frac{\\pi}{2} \\right)",
-    "subject": "Precalculus",
-    "level": 2,
-    "unique_id": "test/precalculus/807.json",
-}
-AIME24 = {"id": 60, "problem": "Every morning Aya walks.", "solution": "204", "answer": "204", "year": "2024"}
 AIME25 = {"problem": "Find the sum of all bases.", "answer": 70, "id": 0}
 CAPITALS = {"ID": "2024-II-4", "Problem": "Let x, y, z be positive.", "Solution": "33", "Answer": 33}
 
@@ -54,13 +45,10 @@ def write(path: Path, rows: list[Any]) -> str:
         (dapo(1), "34"),
         (DEEPSCALER, "\\frac{1}{2}"),
         (GSM8K, "1,072"),
-        (MATH500, "\\left( 3, \\frac{\\pi}{2} \\right)"),
-        (AIME24, "204"),
         (AIME25, "70"),
         (CAPITALS, "33"),
         ({"prompt": "1+1", "answer": "2", "question": "not this"}, "2"),
         ({"prompt": "1+1", "solution": "2"}, "2"),
-        ({"question": "1+1", "answer": "2"}, "2"),
     ],
 )
 def test_columns_are_found_by_themselves(tmp_path: Path, row: dict[str, Any], answer: str) -> None:
@@ -84,7 +72,7 @@ def test_named_columns_win(tmp_path: Path) -> None:
     assert found(answer_column="result.value") == ("p", "r")
     assert found(answer_column="a.b") == ("p", "1")
     for column in ("result.none", "prompt.x", "none"):
-        with pytest.raises(UserError, match=f"no column '{column}'"):
+        with pytest.raises(UserError, match=f"column '{column}' is missing"):
             found(answer_column=column)
 
 
@@ -104,18 +92,13 @@ def test_dapo_by_name_drops_its_repeats_and_judges_by_math(tmp_path: Path, caplo
         task.close()
 
 
-def test_gsm8k_and_deepscaler_by_name(tmp_path: Path) -> None:
+def test_gsm8k_by_name(tmp_path: Path) -> None:
     task: Any = make_task("gsm8k", {"path": write(tmp_path / "gsm.jsonl", [GSM8K]), "eval_share": 0.0})
     try:
         example = task.example("train", 0)
         assert example.prompt == GSM8K["question"] + BOXED
         rewards = task.score([example] * 3, [r"\boxed{1072}", r"so \boxed{1,072}.", r"\boxed{72}"], [True] * 3)
         assert rewards.values.tolist() == [1, 1, 0]
-    finally:
-        task.close()
-    task = make_task("deepscaler", {"path": write(tmp_path / "ds.parquet", [DEEPSCALER]), "eval_share": 0.0})
-    try:
-        assert task.score([task.example("train", 0)], [r"\boxed{0.5}"], [True]).values.tolist() == [1]
     finally:
         task.close()
 

@@ -74,9 +74,8 @@ def workers_alive():
 @pytest.mark.parametrize(
     ("response", "answer", "reward"),
     [
-        ("  Paris\n", "Paris", 1),
         ("paris", "Paris", 0),
-        ("New \n York", "New York", 1),
+        (" New \n York\n", "New York", 1),
         ("\uff14\uff12", "42", 1),  # full-width digits
         ("the answer is Paris", "Paris", 0),
     ],
@@ -108,7 +107,7 @@ def test_math_verify_in_workers_with_a_real_hang_and_from_another_thread():
     assert rewards.status == ["ok"] * 5 + ["timeout"]
     again = score(verifier, pairs[:5] * 2)  # the killed worker was replaced
     assert again.values.tolist() == [1, 1, 1, 0, 0] * 2
-    assert again.count("ok") == 10
+    assert again.status == ["ok"] * 10
     verifier.close()
     assert workers_alive() == []
 
@@ -129,7 +128,6 @@ def test_user_function_that_hangs_dies_or_raises_is_counted_and_later_calls_work
     assert rewards.values.tolist() == [1] + [0] * 9 + [1, 0]
     e, t = "error", "timeout"
     assert rewards.status == ["ok", e, t, e, e, "ok", e, e, e, t, "ok", e]
-    assert rewards.count("timeout") == 2
     assert rewards.messages["KeyError: 'a column is missing'"] == 2
     score(verifier, [("raise", "7")] * 3)
     assert sum("a column is missing" in record.getMessage() for record in caplog.records) == 1
@@ -220,8 +218,3 @@ def test_interpreter_ends_although_the_pool_was_never_closed(tmp_path):
 def test_bad_configuration(options, message):
     with pytest.raises(UserError, match=message):
         Verifier(VerifierConfig(**options))
-
-
-def test_lengths_must_agree():
-    with pytest.raises(UserError, match="2 examples, 1 responses"):
-        Verifier(VerifierConfig()).score([example()] * 2, ["7"], [True])
