@@ -4,35 +4,29 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Literal
 
-from fspo.base.errors import UserError, unknown_name
+from fspo.base.errors import UserError
 from fspo.config.ranges import MOST, check_ranges, number
 
 
 @dataclass(frozen=True)
 class ScoreConfig:
-    """How scores (gradients of the log-probability of a response) are taken and stored.
+    """How scores (gradients of the log-probability of a response) are sketched.
 
     Parameters
     ----------
-    mode : "sketch" or "exact"
-        Store a hashed sketch of the score, or all entries of the score. "exact" suits small models alone: it stores one
-        number for each parameter and response.
     width : int or None
-        Entries of the sketch; None stores all entries of the projected score without hashing them to fewer.
+        Entries of the sketch; None stores all entries of the projected score without hashing them to fewer. With
+        projection None too, which suits small models alone, the sketch is the score itself.
     projection : int or None
         Number of rows, and of columns, to which random projections with entries +-1 reduce the gradient of each weight
         matrix; None projects nothing. Every rollout has projections of its own, so that sketch errors average out.
     """
 
-    mode: Literal["sketch", "exact"] = "sketch"
     width: int | None = number(2048, 1)
     projection: int | None = number(16, 1)
 
     def __post_init__(self) -> None:
-        if self.mode not in ("sketch", "exact"):
-            raise unknown_name("score mode", self.mode, ("sketch", "exact"))
         check_ranges(self, "log.scores")
 
 

@@ -52,6 +52,7 @@ class TrainConfig:
         "log.coverage_every": "leave it out, sketches are compared with full gradients in tests alone",
         "batch.padding_side": "leave it out, sequences are padded on the right",
         "batch.rounded_logits": "leave it out, logits have the precision of float32",
+        "log.scores.mode": "leave it out, and set width and projection to null for whole scores",
         "log.scores.redraw": "leave it out, every rollout has projections of its own",
         "batch.redraws": "leave it out, groups with equal rewards stay",
         "batch.drop=failed": "leave it out, a response that could not be judged has reward 0",

@@ -1,4 +1,4 @@
-"""The score psi = grad log pi(y) of every response of a batch, as a sketch or, for small models, in full.
+"""The score psi = grad log pi(y) of every response of a batch, as a sketch.
 
 `score` makes one forward and one backward pass. The backward pass stops at the embeddings and writes no gradient of a
 parameter. docs/theory.md section 1 defines psi and S.
@@ -17,25 +17,24 @@ from torch import nn
 
 from fspo.base.errors import UserError
 from fspo.config import ScoreConfig
-from fspo.distributed.tensors import is_part
 from fspo.policy.logprobs import token_log_probs
 from fspo.policy.score_hooks import ScoreHooks, unwrap
 
-__all__ = ["ScoreConfig", "ScoreHooks", "Scores", "exact_scores", "score"]
+__all__ = ["ScoreConfig", "ScoreHooks", "Scores", "score"]
 
 Batch = Mapping[str, torch.Tensor]
 
 
 @dataclass
 class Scores:
-    """Scores (gradients of the log-probability) of B responses, as sketches or in full.
+    """Sketches of the scores (gradients of the log-probability) of B responses.
 
     Attributes
     ----------
     norm : ndarray, shape (B,), float32
-        Norm of the SKETCH of psi (of psi itself in exact mode). So norm_i norm_j <unit_i, unit_j> =
+        Norm of the SKETCH of psi. So norm_i norm_j <unit_i, unit_j> =
         <sketch_i, sketch_j> is an unbiased estimate of the inner product of two scores. NaN where the score failed.
-    unit : ndarray, shape (B, D), float16 (exact mode: float32)
+    unit : ndarray, shape (B, D), float16
         Sketch divided by its norm. NaN where the score failed; files must hold nulls there, never zeros.
     log_prob : ndarray, shape (B,), float64
         Summed log-probability of each response's tokens, nats.
@@ -70,56 +69,6 @@ def _without_dropout(model: nn.Module) -> Iterator[None]:
     finally:
         for module, training in modes:
             module.training = training
-
-
-def _summed(
-    model: nn.Module, batch: Batch, temperature: float, logits: int | None, hooks: ScoreHooks | None = None
-) -> Float[torch.Tensor, " B"]:
-    """Return S up to a constant: the log-probability of each response (B,), nats."""
-    tokens, _ = token_log_probs(model, batch, temperature, logits=logits, scores=hooks)
-    return tokens.masked_fill(~batch["response_mask"].bool(), 0.0).sum(1)
-
-
-def exact_scores(
-    model: nn.Module, batch: Batch, temperature: float = 1.0, *, logits: int | None = None
-) -> tuple[Float[torch.Tensor, "B P"], Float[torch.Tensor, " B"]]:
-    """Compute the gradient of S in all trainable parameters, one response at a time.
-
-    `score` packs these gradients in exact mode.
-
-    Parameters
-    ----------
-    model, batch, temperature, logits
-        See `score`.
-
-    Returns
-    -------
-    gradients : Tensor, shape (B, P)
-        P is the number of trainable entries, in the order of `model.named_parameters()`. The type is the parameters'
-        widest dtype.
-    log_prob : Tensor, shape (B,)
-        Summed log-probability of each response's tokens, nats.
-
-    Raises
-    ------
-    UserError
-        If FSDP2 has sharded the parameters.
-    """
-    model = unwrap(model)
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    if any(is_part(p) for p in parameters):
-        raise UserError(
-            "exact gradients of one response need whole parameters, and FSDP2 has sharded these: set the score mode to "
-            "sketch, or check the sketch on a model that is not sharded"
-        )
-    gradients, sums = [], []
-    with torch.enable_grad(), _without_dropout(model):
-        for i in range(batch["input_ids"].shape[0]):
-            total = _summed(model, {k: v[i : i + 1] for k, v in batch.items()}, temperature, logits)
-            parts = torch.autograd.grad(total.sum(), parameters, allow_unused=True, materialize_grads=True)
-            gradients.append(torch.cat([part.flatten() for part in parts]))
-            sums.append(total.detach())
-    return torch.stack(gradients), torch.cat(sums)
 
 
 def score(
@@ -167,41 +116,22 @@ def score(
     tensors = {k: v for k, v in batch.items() if isinstance(v, torch.Tensor) and v.shape == shape}
     # If the batch has no position ids, make them: a model would otherwise count the padding on the left as positions.
     tensors.setdefault("position_ids", (batch["attention_mask"].long().cumsum(1) - 1).clamp(min=0))
-    model = unwrap(model)
-    if config.mode == "exact":
-        sketch, log_prob = exact_scores(model, tensors, temperature, logits=logits)
-        return _pack(sketch, log_prob, tensors, np.float32, {})
-    hooks = ScoreHooks(
-        model,
-        width=config.width,
-        projection=config.projection,
-        seed=seed,
-        rollout=rollout,
-    )
+    mask, model = batch["response_mask"].bool(), unwrap(model)
+    hooks = ScoreHooks(model, width=config.width, projection=config.projection, seed=seed, rollout=rollout)
     with torch.enable_grad(), _without_dropout(model), hooks:
-        log_prob = _summed(model, tensors, temperature, logits, hooks)
-        sketch, uncovered = hooks.backward(log_prob), hooks.uncovered
-    return _pack(sketch, log_prob.detach(), tensors, np.float16, uncovered)
-
-
-def _pack(
-    sketch: Float[torch.Tensor, "B D"],
-    log_prob: Float[torch.Tensor, " B"],
-    batch: Batch,
-    dtype: type,
-    uncovered: dict[str, str],
-) -> Scores:
-    vectors = sketch.detach().double().cpu().numpy()
-    sums = log_prob.double().cpu().numpy()
+        tokens, _ = token_log_probs(model, tensors, temperature, logits=logits, scores=hooks)
+        log_prob = tokens.masked_fill(~mask, 0.0).sum(1)
+        vectors, uncovered = hooks.backward(log_prob).double().cpu().numpy(), hooks.uncovered
+    sums = log_prob.detach().double().cpu().numpy()
     with np.errstate(all="ignore"):
         norm = np.linalg.norm(vectors, axis=1)
-        good = np.isfinite(norm) & np.isfinite(sums) & batch["response_mask"].bool().any(1).cpu().numpy()
+        good = np.isfinite(norm) & np.isfinite(sums) & mask.any(1).cpu().numpy()
         good &= norm <= np.finfo(np.float32).max
         unit = vectors / np.where(norm > 0, norm, 1.0)[:, None]
     norm[~good], unit[~good] = np.nan, np.nan
     return Scores(
         norm=norm.astype(np.float32),
-        unit=unit.astype(dtype),
+        unit=unit.astype(np.float16),
         log_prob=sums,
         status=["ok" if g else "failed" for g in good],
         uncovered=uncovered,

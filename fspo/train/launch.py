@@ -134,19 +134,3 @@ def load_policy(
     # Gradient checkpointing works only in train mode. Dropout is off, so train mode changes nothing else.
     model.train()
     return model, tokenizer
-
-
-def check_passes(sharded: bool, config: TrainConfig) -> None:
-    """Raise UserError if the weights are sharded (FSDP2) and an option is set that works only without sharding.
-
-    Such options are a lower sampling precision and exact scores.
-    """
-    if sharded and config.sampling.precision != "same":
-        raise UserError(
-            f"sampling.precision {config.sampling.precision} copies the weights and FSDP2 shards them: set it to same"
-        )
-    if sharded and config.log.scores.mode == "exact":
-        raise UserError(
-            "with sharded weights every process must run the same passes over whole microbatches: set log.scores.mode "
-            "to sketch"
-        )

@@ -36,23 +36,17 @@ class ScoreLog:
         self.config, self.rule, self.model, self.updater = config, rule, model, updater
         self.user_columns = {name: _kind(value) for name, value in task.example("train", 0).info.items()}
         self._warned = False
-        trainable = sum(p.numel() for p in model.parameters() if p.requires_grad)
-        scores = config.log.scores
+        scores, width = config.log.scores, 0
+        if config.log.score_every:
+            width = ScoreHooks(model, width=scores.width, projection=scores.projection).sketcher.width
         self.writer = gradlog.GradLogWriter(
             config.output,
             rank=updater.accelerator.process_index,
-            width=self._width(trainable) if config.log.score_every else 0,
-            exact=scores.mode == "exact",
+            width=width,
             metadata={"rule": rule.to_dict(), "seed": config.seed, "scores": asdict(scores)}
             | ({} if updater.correction is None else {"correction": updater.correction.to_dict()}),
             user_columns=self.user_columns,
         )
-
-    def _width(self, trainable: int) -> int:
-        scores = self.config.log.scores
-        if scores.mode == "exact":
-            return trainable
-        return ScoreHooks(self.model, width=scores.width, projection=scores.projection).sketcher.width
 
     def wanted(self, rollout: int, since: int) -> bool:
         """Whether the responses of an update are scored; ``since`` counts the rollout's updates before this update."""
@@ -81,7 +75,7 @@ class ScoreLog:
             names = ", ".join(f"{name} ({why})" for name, why in list(missing.items())[:3])
             more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
             tqdm.write(
-                f"warning: the scores leave out {names}{more}: for a small model set log.scores.mode to exact",
+                f"warning: the scores leave out {names}{more}: the cosines are those of the other parameters",
                 file=sys.stderr,
             )
         return found

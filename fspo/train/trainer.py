@@ -37,7 +37,7 @@ from fspo.train import checkpoint, guard
 from fspo.train.checkpoint import TrainState
 from fspo.train.folder_owner import claim_folder, release_folder, save_config
 from fspo.train.held_out import evaluate
-from fspo.train.launch import check_passes, load_policy, make_accelerator
+from fspo.train.launch import load_policy, make_accelerator
 from fspo.train.metrics import add_update
 from fspo.train.optimizers import learning_rate, make_optimizer
 from fspo.train.recorder import ScoreLog
@@ -90,7 +90,10 @@ class Trainer:
         self.raw = raw
         self.model, self.optimizer = self.accelerator.prepare(raw, self.optimizer)
         self.layout = layout_of(raw)
-        check_passes(self.layout.in_step, config)
+        if self.layout.in_step and config.sampling.precision != "same":
+            raise UserError(
+                f"sampling.precision {config.sampling.precision} copies weights that FSDP2 shards: set it to same"
+            )
         self.versions = Versions(raw, config.batch.staleness)
         self.state = self._restore()
         self.versions.add(self.state.step)

@@ -66,6 +66,21 @@ def batch_of(count: int = 4, side: str = "right", seed: int = 0, longest: int = 
     return make_batch(*responses(count, seed, longest), pad_token_id=0, padding_side=side)  # type: ignore[arg-type]
 
 
+def exact_scores(model, batch, temperature: float = 1.0) -> tuple[torch.Tensor, torch.Tensor]:
+    """The gradient of each response's S in all trainable parameters, (B, P), and S up to a constant, (B,): autograd on
+    one response at a time, without dropout."""
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    training, gradients, sums = model.training, [], []
+    model.eval()
+    for i in range(len(batch["input_ids"])):
+        total = token_log_probs(model, {k: v[i : i + 1] for k, v in batch.items()}, temperature)[0].sum()
+        parts = torch.autograd.grad(total, parameters, allow_unused=True, materialize_grads=True)
+        gradients.append(torch.cat([part.flatten() for part in parts]))
+        sums.append(total.detach())
+    model.train(training)
+    return torch.stack(gradients), torch.stack(sums)
+
+
 def sketches(model, batch, temperature: float = 1.0, **options) -> torch.Tensor:
     """Sketches in the model's full precision, from the public hooks in a plain forward pass."""
     with ScoreHooks(model, **options) as hooks:

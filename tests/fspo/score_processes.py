@@ -15,10 +15,9 @@ from torch import distributed, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from fspo.base.errors import UserError
 from fspo.policy import logprobs
 from fspo.policy.logprobs import token_log_probs
-from fspo.policy.scores import ScoreConfig, score
+from fspo.policy.scores import score
 
 ROWS = 6
 
@@ -85,11 +84,6 @@ def main(folder: Path) -> None:
         token_log_probs(model, batch, 0.8, logits=logits)[0].sum().backward()
         gradient = torch.stack([torch.linalg.vector_norm(full(p.grad)) for p in model.parameters()])
         assert counted == ([(VOCAB, 16)] * 2 if logits else [])  # tiles of the gathered weight
-        refused = ""
-        try:
-            score(model, batch, config=ScoreConfig(mode="exact"))
-        except UserError as error:
-            refused = str(error)
         np.savez(
             folder / f"{name}-{rank}.npz",
             norm=taken.norm,
@@ -97,7 +91,6 @@ def main(folder: Path) -> None:
             log_prob=taken.log_prob,
             uncovered=np.array(sorted(taken.uncovered)),
             gradient=gradient.numpy(),
-            refused=np.array(refused),
         )
     distributed.destroy_process_group()
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import peft
 import pytest
 import torch
-from score_models import BARE, MODELS, VOCAB, batch_of, build, reordered, sketches
+from score_models import BARE, MODELS, VOCAB, batch_of, build, exact_scores, reordered, sketches
 
 from fspo.base.errors import UserError
 from fspo.policy import linear_logprobs, logprobs
 from fspo.policy.linear_logprobs import TILE
 from fspo.policy.logprobs import token_log_probs
-from fspo.policy.scores import ScoreHooks, exact_scores, score
+from fspo.policy.scores import ScoreHooks, score
 
 
 @pytest.mark.parametrize("side", ["right", "left"])

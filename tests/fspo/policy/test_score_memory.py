@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 import torch
-from score_models import BARE, TINY, VOCAB, batch_of, build, reordered, sketches
+from score_models import BARE, TINY, VOCAB, batch_of, build, exact_scores, reordered, sketches
 from torch.profiler import ProfilerActivity, profile
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from fspo.policy import logprobs
 from fspo.policy.linear_logprobs import TILE
 from fspo.policy.logprobs import token_log_probs
-from fspo.policy.scores import ScoreHooks, exact_scores
+from fspo.policy.scores import ScoreHooks
 
 WIDE = TINY | {"hidden_size": 64, "intermediate_size": 192, "num_hidden_layers": 6, "head_dim": 16}
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from score_models import batch_of, build, sketches
+from score_models import batch_of, build, exact_scores, sketches
 
 from fspo.policy import sketch
-from fspo.policy.scores import exact_scores, score
+from fspo.policy.scores import score
 
 
 def z_scores(model, batch, draws: int = 96, **options) -> np.ndarray:
