@@ -27,7 +27,6 @@ from fspo.base.files import remove_folder, whole_folder, writing
 from fspo.distributed import files
 from fspo.distributed.tensors import Tensors, holders, is_part, local, whole_state
 from fspo.gradlog.run_folder import CHECKPOINTS, MODEL
-from fspo.rules import DriftStats
 from fspo.sampling.saving import save_model
 
 
@@ -226,9 +225,6 @@ def load(
     """
     with _reading(path):
         state = TrainState(**json.loads((path / "state.json").read_text(encoding="utf-8")))
-        if state.lagged is not None:  # checkpoints of earlier releases have entries that nothing uses
-            known = DriftStats.__dataclass_fields__
-            state.lagged = {name: value for name, value in state.lagged.items() if name in known}
         names = (_MODEL, _OPTIMIZER, *(_PAST.format(version) for version in state.past))
         weights, moments, *past = (files.listed(path / name, state.shards) for name in names)
     parameters = trainable(model)
@@ -256,8 +252,6 @@ def _load_moments(
     targets = {}
     for key, like in listed.items():
         kind, _, name = key.partition(".")
-        if "#" in kind:
-            raise UserError(f"{path} has moments of 8 bits, which are gone: go on with the release that wrote it")
         p = parameters[name]
         # Adam keeps its step count, a tensor without dimensions, on the CPU; moments go to the parameter's device.
         value = torch.empty_like(p, dtype=like.dtype) if like.ndim else torch.empty_like(like, device="cpu")

@@ -1,7 +1,6 @@
 """Run by torchrun (or alone) from test_distributed: updates on recorded responses; gradients and log rows to a folder.
 
-``two_processes.py FOLDER NAME DTYPE ARGUMENTS... [/ NAME DTYPE ARGUMENTS...]`` writes ``NAME.npy`` and leaves the
-log in ``FOLDER/NAME``.
+``two_processes.py FOLDER NAME ARGUMENTS...`` writes ``NAME.npy`` and leaves the log in ``FOLDER/NAME``.
 """
 
 import sys
@@ -41,11 +40,10 @@ def recorded(groups: int = 6, size: int = 4) -> RolloutBatch:
     )
 
 
-def main(folder: Path, name: str, dtype: str, *arguments: str) -> None:
-    net = tiny_run.model(dtype=getattr(torch, dtype), layers=2)
+def main(folder: Path, name: str, *arguments: str) -> None:
+    net = tiny_run.model(dtype=torch.float64, layers=2)
     trainer: Any = tiny_run.trainer(folder / name, "--log.score_minibatches", "[1,2]", *arguments, net=net)
-    if trainer.config.rule.kl_coef:  # the policy has left its reference
-        move(net)
+    move(net)  # the policy has left its reference
     batch, counts, gradients = recorded(), Counts(), []
     minibatches = [trainer.shards(batch, rows) for rows in plan_minibatches(batch, 2, 0)]
 
@@ -65,6 +63,5 @@ def main(folder: Path, name: str, dtype: str, *arguments: str) -> None:
 
 
 if __name__ == "__main__":
-    for case in " ".join(sys.argv[2:]).split(" / "):
-        main(Path(sys.argv[1]), *case.split())
+    main(Path(sys.argv[1]), *sys.argv[2:])
     torch.distributed.destroy_process_group()

@@ -27,57 +27,41 @@ def torchrun(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment, check=False)
 
 
-SLOW_STEPS = ["--optim.learning_rate", "3e-4", "--optim.warmup_updates", "0"]
-CASES = {
-    "float64": [
-        *("--rule.preset", "fspo-kl", "--rule.adapt", "range", "--rule.target", "0.7", "--batch.tokens", "100"),
-        *("--rule.kl_coef", "0.1"),
-        *("--correction.preset", "engine-sqrt", "--correction.weight", "geometric"),
-        *("--correction.range_lo", "2", "--correction.range_hi", "2"),
-        *SLOW_STEPS,
-    ],
-    "float32": ["--rule.preset", "gspo", "--rule.range_lo", "0.01", "--rule.range_hi", "0.01", *SLOW_STEPS],
-}
+OPTIONS = [
+    *("--rule.preset", "fspo-kl", "--rule.adapt", "range", "--rule.target", "0.7", "--batch.tokens", "100"),
+    *("--rule.kl_coef", "0.1"),
+    *("--correction.preset", "engine-sqrt", "--correction.weight", "geometric"),
+    *("--correction.range_lo", "2", "--correction.range_hi", "2"),
+    *("--optim.learning_rate", "3e-4", "--optim.warmup_updates", "0"),
+]
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Both cases on one process and, in one start of torchrun, on two."""
-    found = tmp_path_factory.mktemp("two")
-    starts: list[str] = []
-    for dtype, options in CASES.items():
-        two_processes.main(found, f"one-{dtype}", dtype, *options)
-        starts += ["/"] * bool(starts) + [f"two-{dtype}", dtype, *options, "--processes", "2"]
-    done = torchrun(str(SCRIPT), str(found), *starts)
+def test_two_processes_equal_one(tmp_path: Path) -> None:
+    """In float64, so that the order of a sum leaves nothing to see."""
+    folder, names, tolerance = tmp_path, ("one", "two"), 1e-9
+    two_processes.main(folder, "one", *OPTIONS)
+    done = torchrun(str(SCRIPT), str(folder), "two", *OPTIONS, "--processes", "2")
     assert done.returncode == 0, done.stderr
-    return found
-
-
-@pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-9), ("float32", 1e-5)])
-def test_two_processes_equal_one(folder: Path, dtype: str, tolerance: float) -> None:
-    names = f"one-{dtype}", f"two-{dtype}"
     one, two = (np.load(folder / f"{name}.npy") for name in names)
     for a, b in zip(one, two, strict=True):  # four updates, the last three at S != 0
         assert np.linalg.norm(a) > 0
         assert np.linalg.norm(a - b) <= tolerance * np.linalg.norm(a)
-    assert len(list((folder / names[1] / "gradlog").iterdir())) == 2
+    assert len(list((folder / "two" / "gradlog").iterdir())) == 2
     rows = [read_log(folder / name).table.to_pandas().sort_values(["step", "response_id"]) for name in names]
     assert len(rows[0]) == len(rows[1]) == 2 * 24
     exact = ["step", "times_used", "prompt_id", "response_id", "length", "side", "band_accept", "score_status"]
     for name in exact:
         assert rows[0][name].tolist() == rows[1][name].tolist(), name
     assert (rows[0].side != 0).any()
-    if dtype == "float64":  # the range is learnt from the rows of both processes, from the first update with S != 0 on
-        ranges = ((rows[0].hi - rows[0].lo) / rows[0].length ** 0.5).groupby(rows[0].step).mean().to_numpy()
-        assert np.unique(ranges.round(9)).size == 3
-        assert 0 < (rows[0].correction_side != 0).sum() < 48
-        for name in ("correction_drift", "correction_lo", "correction_weight"):  # the centre is of both processes' rows
-            np.testing.assert_allclose(rows[0][name], rows[1][name], rtol=1e-6, err_msg=name)
-    # log-probabilities of 20 tokens are sums near 60: float32 keeps 1e-5 of that
-    absolute = 1e-9 if dtype == "float64" else 1e-4
+    # the range is learnt from the rows of both processes, from the first update with S != 0 on
+    ranges = ((rows[0].hi - rows[0].lo) / rows[0].length ** 0.5).groupby(rows[0].step).mean().to_numpy()
+    assert np.unique(ranges.round(9)).size == 3
+    assert 0 < (rows[0].correction_side != 0).sum() < 48
+    for name in ("correction_drift", "correction_lo", "correction_weight"):  # the centre is of both processes' rows
+        np.testing.assert_allclose(rows[0][name], rows[1][name], rtol=1e-6, err_msg=name)
     close = ["log_ratio", "sum_sq_log_ratio", "k3_sum", "lo", "hi", "drift", "multiplier", "weight", "entropy"]
     for name in [*close, "advantage", "score_norm", "engine_log_ratio", "total_k3_sum"]:
-        np.testing.assert_allclose(rows[0][name], rows[1][name], rtol=tolerance, atol=absolute, err_msg=name)
+        np.testing.assert_allclose(rows[0][name], rows[1][name], rtol=tolerance, atol=1e-9, err_msg=name)
     for one_unit, two_unit in zip(rows[0].score_unit, rows[1].score_unit, strict=True):
         assert (one_unit is None) == (two_unit is None)
         if one_unit is not None:
@@ -86,7 +70,7 @@ def test_two_processes_equal_one(folder: Path, dtype: str, tolerance: float) -> 
     assert ours.keys() == theirs.keys()
     for name, value in ours.items():
         if name not in ("phase", "num_tokens"):
-            assert theirs[name] == pytest.approx(value, rel=max(tolerance, 1e-12) * 10, abs=absolute), name
+            assert theirs[name] == pytest.approx(value, rel=1e-8, abs=1e-9), name
 
 
 def test_wrong_number_of_processes_is_refused(tmp_path: Path) -> None:
@@ -123,7 +107,7 @@ for port in sys.argv[1:]:
 
 def test_processes_end() -> None:
     """With DDP's reducer as the group's last owner one of the two hangs, on a busy machine within a few ends."""
-    command = [sys.executable, "-c", ENDS, *map(str, tiny_run.free_ports(30))]
+    command = [sys.executable, "-c", ENDS, *map(str, tiny_run.free_ports(10))]
     world = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": "1"}
     world["PYTHONPATH"] = os.pathsep.join(sys.path)
     ranks = [{"RANK": rank, "LOCAL_RANK": rank} for rank in "01"]

@@ -122,12 +122,11 @@ def test_each_process_writes_its_rows(folder: Path) -> None:
     assert any(key.startswith("exp_avg_sq.") for key in load_file(plain / "optimizer.safetensors"))
 
 
-@pytest.mark.parametrize("name", ["model", "past-00000002"])
-def test_a_lost_shard_is_named(folder: Path, tmp_path: Path, name: str) -> None:
+def test_a_lost_shard_is_named(folder: Path, tmp_path: Path) -> None:
     damaged = Path(shutil.copytree(list_checkpoints(folder / "2")[-1], tmp_path / "step-00000004"))
-    sorted((damaged / name).iterdir())[-1].unlink()
+    sorted((damaged / "past-00000002").iterdir())[-1].unlink()
     net = build_embedded_model()
-    with pytest.raises(UserError, match=rf"is damaged \({name} has 1 of 2 files\): remove it to go on"):
+    with pytest.raises(UserError, match=r"is damaged \(past-00000002 has 1 of 2 files\): remove it to go on"):
         checkpoint.load(damaged, net, torch.optim.AdamW(net.parameters()))
 
 

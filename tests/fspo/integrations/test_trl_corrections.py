@@ -18,14 +18,6 @@ ONE_UPDATE = {"steps_per_generation": 2, "num_iterations": 1}
 """One update a generation: FSPOTrainer must compute the old log-probs that the correction needs."""
 MODES = {  # TRL's mode, its upper and its lower end: TRL's options and ours
     "token_truncate": (1.1, None, CLIP, OUR_CLIP | {"correction": "tis", "correction_range_hi": 0.1}),
-    "token_mask": (
-        *(1.1, 0.9, CLIP),
-        OUR_CLIP | {"correction": "icepop", "correction_range_lo": 0.1, "correction_range_hi": 0.1},
-    ),
-    "sequence_truncate": (
-        *(1.2, None, CLIP),
-        OUR_CLIP | {"correction": "mis", "correction_range_hi": 0.2, "correction_outside": "cap"},
-    ),
     "sequence_mask": (
         *(1.2, None, {"loss_type": "dr_grpo", "learning_rate": 0.3 * MAX_LENGTH, **ONE_UPDATE}),
         {"rule": "none", "aggregation": "response", "learning_rate": 0.3, **ONE_UPDATE}

@@ -2,7 +2,6 @@
 
 import copy
 import pickletools
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,6 @@ import tiny_run
 import torch
 
 from fspo.base.errors import UserError
-from fspo.rules import DriftStats
 from fspo.train import checkpoint
 from fspo.train.checkpoint import TrainState
 from fspo.train.folder_owner import clean
@@ -43,16 +41,6 @@ def test_round_trip_is_exact_and_trains_on_alike(tmp_path: Path, dtype: torch.dt
     assert all(torch.equal(a, b) for a, b in zip(net.parameters(), other.parameters(), strict=True))
 
 
-def test_the_lagged_drift_of_earlier_releases_is_read(tmp_path: Path) -> None:
-    net, optimizer = trained()
-    old = asdict(DriftStats(k3_sum=0.5, num_tokens=8.0)) | {"source": "lagged", "positive_sum": 0.1}
-    state = TrainState(rollout=1, lagged=old)
-    path = checkpoint.save(tmp_path, net, optimizer, state, keep=2)
-    found = checkpoint.load(path, net, optimizer)
-    assert found.lagged is not None
-    assert DriftStats(**found.lagged) == DriftStats(k3_sum=0.5, num_tokens=8.0)
-
-
 def test_nothing_is_pickled(tmp_path: Path) -> None:
     net, optimizer = trained()
     path = checkpoint.save(tmp_path, net, optimizer, TrainState(), keep=2)
@@ -71,14 +59,6 @@ def test_only_the_newest_are_kept_and_half_ones_removed(tmp_path: Path) -> None:
     assert [p.name for p in checkpoint.list_checkpoints(tmp_path)] == ["step-00000010", "step-00000012"]
     clean(tmp_path)
     assert not list((tmp_path / "checkpoints").glob(".part*"))
-
-
-def test_saving_a_step_again_replaces_it(tmp_path: Path) -> None:
-    net, optimizer = trained()
-    checkpoint.save(tmp_path, net, optimizer, TrainState(step=2, num_tokens=1), keep=2)
-    path = checkpoint.save(tmp_path, net, optimizer, TrainState(step=2, num_tokens=5), keep=2)
-    assert checkpoint.load(path, net, optimizer).num_tokens == 5
-    assert checkpoint.list_checkpoints(tmp_path) == [path]
 
 
 def test_another_model_is_refused(tmp_path: Path) -> None:

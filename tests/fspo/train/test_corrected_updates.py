@@ -21,15 +21,6 @@ CASES = {
     "tis": ("--correction.preset", "tis"),
     "mis": ("--correction.preset", "mis"),
     "engine-sqrt": WIDE,
-    "geometric": (
-        *("--correction.preset", "engine-sqrt", "--correction.range_hi", "0.3"),
-        "--correction.weight",
-        "geometric",
-        "--correction.outside",
-        "cap",
-        "--correction.drift",
-        "none",
-    ),
 }
 
 
@@ -46,9 +37,7 @@ def factors(name: str, E: np.ndarray, k3: float) -> np.ndarray:
         return np.minimum(np.exp(E), 2.0)
     if name == "mis":
         return np.full(L, math.exp(S) if 1 / 3 <= math.exp(S) <= 3 else 0.0)
-    if name == "engine-sqrt":
-        return np.full(L, math.exp(S) if abs(S + k3 * L) <= 0.3 * math.sqrt(L) else 0.0)
-    return np.full(L, math.exp(min(S, 0.3 * math.sqrt(L)) / L))
+    return np.full(L, math.exp(S) if abs(S + k3 * L) <= 0.3 * math.sqrt(L) else 0.0)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -35,14 +34,13 @@ def tree(folder: Path) -> dict[str, bytes | None]:
     return {str(p.relative_to(folder)): p.read_bytes() if p.is_file() else None for p in sorted(folder.rglob("*"))}
 
 
-@pytest.mark.parametrize("resume", ["true", "false"])
 @pytest.mark.parametrize(
-    "files",
+    ("files", "resume"),
     [
-        {"model/model.safetensors": "weights of years", "model/notes.txt": "mine"},
-        {"config.yaml": "rollouts: 3\nrule: {preset: gspo}\n"},  # written by hand for --config
-        {"checkpoints/step-1/x": "of another program", "metrics.jsonl": "{}\n"},
-        {".part-probe-of-mine/x": "1", "gradlog/x": "y"},
+        ({"model/model.safetensors": "weights of years", "model/notes.txt": "mine"}, "false"),
+        ({"config.yaml": "rollouts: 3\nrule: {preset: gspo}\n"}, "true"),  # written by hand for --config
+        ({"checkpoints/step-1/x": "of another program", "metrics.jsonl": "{}\n"}, "true"),
+        ({".part-probe-of-mine/x": "1", "gradlog/x": "y"}, "false"),
     ],
 )
 def test_a_folder_of_others_is_refused_and_left_as_it_is(tmp_path: Path, files: dict[str, str], resume: str) -> None:
@@ -151,17 +149,13 @@ def test_workers_end_with_a_killed_torchrun_and_a_second_command_is_refused(tmp_
         for pid in [launcher.pid, *filter(alive, workers)]:
             if pid != launcher.pid or launcher.poll() is None:
                 os.kill(pid, signal.SIGKILL)
-    done = max(line["rollout"] for line in tiny_run.metrics(run, "train"))
-    assert train.main([*words, "--rollouts", str(done + 2)]) == 0
-    assert [line["rollout"] for line in tiny_run.metrics(run, "train")] == list(range(done + 2))
 
 
-@pytest.mark.parametrize("gone", ["metrics.jsonl", "gradlog", "gradlog/rollout-00000000-rank-0000.parquet"])
+@pytest.mark.parametrize("gone", ["metrics.jsonl", "gradlog/rollout-00000000-rank-0000.parquet"])
 def test_a_run_whose_log_is_gone_does_not_go_on(tmp_path: Path, gone: str) -> None:
     run = tmp_path / "run"
     tiny_run.trainer(run).train()
-    path = run / gone
-    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    (run / gone).unlink()
     with pytest.raises(UserError, match=rf"after rollout 1, but rollout 0 is missing in its {gone.split('/')[0]}"):
         tiny_run.trainer(run, "--resume", "true", "--rollouts", "3")
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fspo.advantages import GroupStats
 from fspo.gradlog.metrics_file import MetricsFile
-from fspo.rollouts.counts import Counts, add_rollout, length_bins
+from fspo.rollouts.counts import Counts, add_rollout
 from fspo.train.metrics import add_update_rows, finished
 
 EDGES = (1, 4, 8)
@@ -70,21 +70,15 @@ def test_numbers_by_hand() -> None:
     assert values["lre_update/inf"] == pytest.approx(0)
 
 
-def test_dual_cuts_count_in_the_region() -> None:
-    counts = Counts()
-    add_update_rows(counts, rows(length=[2, 2, 2], cut_dual=[1, 0, 0], cut_low=[0, 1, 0]), EDGES, moved=True)
-    values = finished(counts, EDGES)
-    assert values["clip_ratio/region_mean"] == 2 / 3
-    assert values["clip_ratio/low_mean"] == 1 / 3
-
-
 def test_update_acceptance_counts_what_is_not_cut() -> None:
     """Bin 0 keeps 1 of 2, bin 1 keeps 1 of 1; the dual cut counts, and A = 0 does not."""
     counts = Counts()
     found = rows(length=[2, 2, 5, 6], cut_dual=[1, 0, 0, 0], advantage=[-1.0, 1.0, 1.0, 0.0])
     add_update_rows(counts, found, EDGES, moved=True)
+    values = finished(counts, EDGES)
     # p = (2/3, 1/3), a = (1/2, 1), mean 2/3, r = (-1/4, 1/2)
-    assert finished(counts, EDGES)["lre_update/l1"] == pytest.approx(2 / 3 / 4 + 1 / 3 / 2)
+    assert values["lre_update/l1"] == pytest.approx(2 / 3 / 4 + 1 / 3 / 2)
+    assert values["clip_ratio/region_mean"] == 1 / 3
 
 
 def test_before_the_first_update_only_clip_ratios_are_taken() -> None:
@@ -133,11 +127,6 @@ def test_rewards_by_group() -> None:
     assert values["verifier/error"] == pytest.approx(1 / 6)
     assert values["completions/clipped_ratio"] == pytest.approx(1 / 6)
     assert values["completions/mean_length"] == pytest.approx(rollout.lengths.mean())
-
-
-def test_length_bins_are_half_open_and_the_last_is_open() -> None:
-    masks = length_bins(np.array([1, 3, 4, 7, 8, 10_000]), EDGES)
-    assert [mask.tolist() for mask in masks] == [[1, 1, 0, 0, 0, 0], [0, 0, 1, 1, 0, 0], [0, 0, 0, 0, 1, 1]]
 
 
 def test_metrics_file_cuts_what_a_resumed_run_repeats(tmp_path: Path) -> None:

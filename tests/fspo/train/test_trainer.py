@@ -63,9 +63,15 @@ def test_a_run_writes_the_metrics_that_are_declared(tmp_path: Path) -> None:
 
 
 def test_metrics_agree_with_the_log(tmp_path: Path) -> None:
-    trainer = tiny_run.trainer(tmp_path / "run", "--rollouts", "1", "--batch.prompts", "8")
-    values = trainer.train()
-    rows = read_log(tmp_path / "run").table.to_pandas()
+    """With whole scores, of the last minibatch of the first pass; the live LRE by hand."""
+    net, whole = tiny_run.model(), ("--log.scores.width", "null", "--log.scores.projection", "null")
+    values = tiny_run.trainer(tmp_path / "run", "--rollouts", "1", "--batch.prompts", "8", *whole, net=net).train()
+    log = read_log(tmp_path / "run")
+    index, psi = log.scores()
+    assert psi.shape[1] == sum(p.numel() for p in net.parameters())
+    rows = log.table.drop_columns("score_unit").to_pandas()
+    scored = rows.iloc[index]
+    assert ((scored.updates_since_rollout == 1) & (scored.times_used == 0) & (scored.advantage != 0)).all()
     live, moved = rows[rows.advantage != 0], rows[rows.updates_since_rollout > 0]
     first = rows[rows.times_used == 0]
     assert values["clip_ratio/region_mean"] == pytest.approx((live.side != 0).mean())
@@ -77,23 +83,7 @@ def test_metrics_agree_with_the_log(tmp_path: Path) -> None:
     for i, (low, high) in enumerate([(1, 8), (8, 16), (16, 99)]):
         here = moved[(moved.length >= low) & (moved.length < high)]
         assert values[f"length_bin/{i}/out_of_band"] == pytest.approx(1 - here.band_accept.mean())
-
-
-def test_whole_scores_and_lre_by_hand(tmp_path: Path) -> None:
-    """From the log's rows: the last minibatch of the first pass is scored."""
-    net = tiny_run.model()
-    whole = ("--log.scores.width", "null", "--log.scores.projection", "null")
-    values = tiny_run.trainer(tmp_path / "run", "--rollouts", "1", "--batch.prompts", "8", *whole, net=net).train()
-    log = read_log(tmp_path / "run")
-    index, psi = log.scores()
-    assert psi.shape[1] == sum(p.numel() for p in net.parameters())
-    rows = log.table.drop_columns("score_unit").to_pandas().iloc[index]
-    assert (rows.updates_since_rollout == 1).all()
-    assert (rows.times_used == 0).all()
-    assert (rows.advantage != 0).all()
-    table = log.table.drop_columns("score_unit").to_pandas()
-    moved = table[(table.updates_since_rollout > 0) & (table.advantage != 0)]
-    moved = moved.assign(bin=np.digitize(moved.length, [8, 16]))
+    moved = moved[moved.advantage != 0].assign(bin=lambda here: np.digitize(here.length, [8, 16]))
     shares, accepted = moved.groupby("bin").size() / len(moved), moved.groupby("bin").multiplier.mean()
     relative = accepted / (shares @ accepted) - 1
     assert values["lre_update/inf"] == pytest.approx(relative.abs().max())
