@@ -22,20 +22,17 @@ from fspo.theory.bounds import (
     scale_error_bound,
     worst_lre,
 )
-from fspo.theory.caps import cap_error, cap_of_least_error
+from fspo.theory.caps import cap_of_least_error
 from fspo.theory.drift import (
     drift_given_length,
     fair_centre,
     length_shift_bounds,
-    mixture_exponent,
 )
 from fspo.theory.lemma import (
     CosineLemma,
     cosine,
     cosine_bound,
     cosine_lemma,
-    length_constants,
-    projection_acceptance,
 )
 from fspo.theory.reweighting import (
     LRE,
@@ -59,7 +56,6 @@ __all__ = [
     "ar1_variance_ratio",
     "band_acceptance",
     "berry_esseen_bound",
-    "cap_error",
     "cap_of_least_error",
     "cosine",
     "cosine_bound",
@@ -70,14 +66,11 @@ __all__ = [
     "fair_exponent_with_still",
     "gaussian_means",
     "interval_probability",
-    "length_constants",
     "length_shift_bounds",
     "lre",
     "lre_bound",
     "lre_with_still",
     "matching_sigma",
-    "mixture_exponent",
-    "projection_acceptance",
     "relative_acceptance",
     "scale_error_bound",
     "update_acceptance",

@@ -7,19 +7,6 @@ from numpy.typing import ArrayLike
 
 from fspo.base.arguments import number, numbers
 from fspo.base.errors import UserError
-from fspo.theory.reweighting import Floats
-
-
-def cap_error(weights: ArrayLike, probabilities: ArrayLike, R: float, n: float, cap: float) -> float:
-    """Return the mean squared error of the mean of min(w, K) A psi over n responses, over |E[A psi]|^2 (T11).
-
-    A psi is independent of w. It is E[(w - K)_+]^2 + (R E[min(w, K)^2] - E[min(w, K)]^2) / n.
-
-    Parameters are those of `cap_of_least_error`; ``cap`` is K.
-    """
-    w, p, R, n = _law(weights, probabilities, R, n)
-    held = np.minimum(w, number("cap", cap, 0))
-    return float((p @ (w - held)) ** 2 + (R * (p @ held**2) - (p @ held) ** 2) / n)
 
 
 def cap_of_least_error(weights: ArrayLike, probabilities: ArrayLike, R: float, n: float) -> float:
@@ -39,7 +26,10 @@ def cap_of_least_error(weights: ArrayLike, probabilities: ArrayLike, R: float, n
     n : float, >= 1
         Number of responses in the update.
     """
-    w, p, R, n = _law(weights, probabilities, R, n)
+    w, p = numbers("weights", weights, 0), numbers("probabilities", probabilities, 0)
+    if w.ndim != 1 or w.shape != p.shape or not p.sum() > 0 or not w @ p > 0:
+        raise UserError("weights and probabilities need one entry for each value, and a positive mean weight")
+    p, R, n = p / p.sum(), number("R", R, 1, why="E|A psi|^2 over |E[A psi]|^2"), number("n", n, 1)
     order = np.argsort(w)
     w, p = w[order], p[order]
     at = np.concatenate([[0.0], w])
@@ -51,10 +41,3 @@ def cap_of_least_error(weights: ArrayLike, probabilities: ArrayLike, R: float, n
         return float(w[-1])
     above = float(p[w > at[last]].sum())  # between two weights E[min(w, K)] rises with this slope
     return float(at[last] + excess[last] / ((n - 1) * above + R))
-
-
-def _law(weights: ArrayLike, probabilities: ArrayLike, R: float, n: float) -> tuple[Floats, Floats, float, float]:
-    w, p = numbers("weights", weights, 0), numbers("probabilities", probabilities, 0)
-    if w.ndim != 1 or w.shape != p.shape or not p.sum() > 0 or not w @ p > 0:
-        raise UserError("weights and probabilities need one entry for each value, and a positive mean weight")
-    return w, p / p.sum(), number("R", R, 1, why="E|A psi|^2 over |E[A psi]|^2"), number("n", n, 1)

@@ -6,7 +6,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fspo.base.arguments import checked_lengths, number, numbers, one_shape
-from fspo.base.errors import UserError
 from fspo.rules import Rule
 from fspo.theory.reweighting import Floats
 
@@ -45,43 +44,6 @@ def fair_centre(mean_weight: ArrayLike, variance: ArrayLike) -> Floats:
     variance = numbers("variance", variance, 0)
     one_shape("mean_weight and variance", weight, variance)
     return np.log(weight) - variance / 2
-
-
-def mixture_exponent(
-    shares: ArrayLike, trends: ArrayLike, tails: ArrayLike, densities: ArrayLike, own: ArrayLike, q: float
-) -> tuple[float, float]:
-    """Return the two terms whose sum is the exponent of a band that is fair near a length to a mixture of J laws (T10).
-
-    With X the factor on the band at which a response is just accepted, and q the quantile of X that the band accepts,
-    the exponent is d log q / d log l = sum pi d g / sum pi d + sum pi' t / (q sum pi d), a mean of the components' own
-    exponents and what the change of their shares adds (implicit differentiation; docs/proofs.md T10).
-
-    Parameters
-    ----------
-    shares, trends : arrays (J,)
-        pi_j, the components' shares at the length (sum 1), and their derivatives in log l (sum 0).
-    tails, densities : arrays (J,)
-        t_j = P(X > q) and the density d_j of X at q of each component.
-    own : array (J,)
-        g_j, the derivative in log l of the log of the component's quantile at its own level 1 - t_j.
-    q : float, > 0
-
-    Returns
-    -------
-    of_laws, of_shares : float
-        The two terms.
-    """
-    pi, t = numbers("shares", shares, 0, 1), numbers("tails", tails, 0, 1)
-    moved, d, g = numbers("trends", trends), numbers("densities", densities, 0), numbers("own", own)
-    q = number("q", q, 0, above=True)
-    if not (pi.ndim == 1 and pi.shape == t.shape == moved.shape == d.shape == g.shape):
-        raise UserError("shares, trends, tails, densities and own need one entry for each component")
-    if abs(pi.sum() - 1) > 1e-6 or abs(moved.sum()) > 1e-6 * (1 + np.abs(moved).sum()):
-        raise UserError("the shares must add up to 1 and their trends to 0")
-    total = float(pi @ d)
-    if not total > 0:
-        raise UserError("no component has a density at q, so the quantile is not defined")
-    return float(pi @ (d * g)) / total, float(moved @ t) / (q * total)
 
 
 def length_shift_bounds(rule: Rule, lengths: ArrayLike, m: float | None = None) -> tuple[Floats, Floats]:

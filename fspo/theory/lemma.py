@@ -65,7 +65,7 @@ class CosineLemma:
         return float(np.linalg.norm(self.e_in)) / self.g_norm
 
 
-def length_constants(p: ArrayLike, g: ArrayLike) -> tuple[float, float]:
+def length_constants(shares: Floats, means: Floats) -> tuple[float, float]:
     """Return the sharp constants of T7: the largest ||e_len|| over LRE_inf, and over LRE_2, for strata of these means.
 
     e_len = sum p r g, r the relative acceptance with sum p r = 0. Over all r with LRE_2 <= x its largest norm is x
@@ -77,24 +77,16 @@ def length_constants(p: ArrayLike, g: ArrayLike) -> tuple[float, float]:
 
     Parameters
     ----------
-    p : array (K,)
-        Share of each stratum (normalised here).
-    g : array (K, D)
-        Mean gradient of each stratum.
+    shares : array (K,), sum 1
+        p, the share of each stratum.
+    means : array (K, D)
+        g, the mean gradient of each stratum.
 
     Returns
     -------
     kappa_inf, kappa_2 : float
-        In the unit of g.
+        In the unit of g; NaN where an entry of g is not finite.
     """
-    shares, _, _ = relative_acceptance(p, np.ones(np.shape(p)))
-    means = numbers("g", g)
-    if means.ndim != 2 or len(means) != len(shares):
-        raise UserError(f"g must be a matrix with one row for each of the {len(shares)} strata")
-    return _length_constants(shares, means)
-
-
-def _length_constants(shares: Floats, means: Floats) -> tuple[float, float]:
     means, shares = means[shares > 0], shares[shares > 0]
     means = means - shares @ means
     if not np.all(np.isfinite(means)):
@@ -125,25 +117,6 @@ def _nearest_centre(p: Floats, g: Floats, steps: int = 50) -> float:
         pull = p / np.maximum(distance, 1e-12 * np.max(distance))
         centre = pull @ g / pull.sum()
     return least
-
-
-def projection_acceptance(g: ArrayLike, clipped: ArrayLike) -> Floats:
-    """Return a*(l) = max(0, <clipped_l, g_l>) / ||g_l||^2, T8's normaliser with the least loss inside each stratum.
-
-    clipped_l - a*(l) g_l is the shortest error that a multiple a >= 0 of g_l can leave, and orthogonal to g_l wherever
-    a*(l) > 0. It is one rate for rules that drop, truncate, cap or mask (docs/theory.md T8). 0 where g_l = 0.
-
-    Parameters
-    ----------
-    g, clipped : arrays (K, D)
-        Mean true and mean clipped gradient of each stratum.
-    """
-    g, clipped = numbers("g", g), numbers("clipped", clipped)
-    if g.ndim != 2 or g.shape != clipped.shape:
-        raise UserError(f"g and clipped must be matrices of one shape; these have shapes {g.shape} and {clipped.shape}")
-    squares = np.sum(g * g, axis=1)
-    along = np.maximum(np.sum(g * clipped, axis=1), 0.0)
-    return np.divide(along, squares, out=np.zeros(len(g)), where=squares > 0)
 
 
 def cosine(u: ArrayLike, v: ArrayLike) -> float:
@@ -226,7 +199,7 @@ def cosine_lemmas(p: Floats, a: Floats, g: Floats, clipped: Floats) -> Iterator[
         np.subtract(delta, g, out=delta, where=a[..., None] > 0)
         share = shares * (1 + r)
         e_len, e_in = (shares * r) @ g, (share[:, None] @ delta)[:, 0]
-        kappa_inf, kappa_2 = _length_constants(shares, g)
+        kappa_inf, kappa_2 = length_constants(shares, g)
         kappa_inf, kappa_2 = kappa_inf / norm, kappa_2 / norm
         eta = np.sum(share * np.linalg.norm(delta, axis=2), axis=1) / norm
         residual = np.linalg.norm(total_clipped / mean[:, None] - (total + e_len + e_in), axis=1) / norm

@@ -14,7 +14,6 @@ from analysis.stats.fair_exponent import (
     members_of,
     with_interval,
 )
-from fspo.theory import mixture_exponent
 
 DRAW = np.random.default_rng(4)
 L = np.repeat([32.0, 512.0], 40_000)
@@ -155,8 +154,8 @@ def test_the_exponent_of_both_signs_is_made_of_theirs_as_the_theory_says():
     spread, pi = np.array([at**0.3, 0.15 * at**0.8]), np.array([0.6, 0.4])
     q = optimize.brentq(lambda q: pi @ stats.norm.sf(q / spread) - (1 - share), 1e-3, 50)
     tails, densities = stats.norm.sf(q / spread), stats.norm.pdf(q / spread) / spread
-    of_laws, of_shares = mixture_exponent(pi, [-0.5, 0.5], tails, densities, [0.3, 0.8], q)
-    weights = pi * densities / (pi @ densities)
+    weights = pi * densities / (pi @ densities)  # by implicit differentiation of pi(l) @ P(X > q(l) | l) = 1 - share
+    of_laws, of_shares = weights @ [0.3, 0.8], (tails[1] - tails[0]) / 2 / (q * pi @ densities)
     for name, own, weight, moved, tail in zip(
         ("positive", "negative"), (0.3, 0.8), weights, (-0.5, 0.5), tails, strict=True
     ):

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
-from itertools import product
-from typing import Any
 
 import mpmath as mp
 import numpy as np
 import pytest
-from scipy.optimize import brentq
-from scipy.stats import lognorm, norm, t
+from scipy.stats import lognorm, norm
 
 from fspo import theory
 from fspo.rules import preset
+from fspo.theory.lemma import length_constants
 from proofs_check.tools.policy import make_bandit
 
 
@@ -147,7 +145,7 @@ def test_length_constants_are_attained_and_never_exceeded(seed):
     rng = np.random.default_rng(seed)
     K, D = int(rng.integers(2, 7)), int(rng.integers(1, 5))
     p, g = rng.dirichlet(np.ones(K)), rng.normal(size=(K, D)) * 10 ** rng.uniform(-2, 2)
-    inf, two = theory.length_constants(p, g)
+    inf, two = length_constants(p, g)
     mean = p @ g
     C = (g - mean).T @ (p[:, None] * (g - mean))
     values, vectors = np.linalg.eigh(C)
@@ -184,82 +182,16 @@ def test_length_constants_are_attained_and_never_exceeded(seed):
 def test_many_strata_take_the_geometric_median():
     rng = np.random.default_rng(0)
     p, g = rng.dirichlet(np.ones(30)), np.sort(rng.standard_exponential(30))[:, None]
-    inf, _ = theory.length_constants(p, g)
+    inf, _ = length_constants(p, g)
     median = g[np.searchsorted(np.cumsum(p), 0.5), 0]
     least = float(p @ np.abs(g[:, 0] - median))
     assert least <= inf <= least * 1.01 < float(p @ np.abs(g[:, 0] - p @ g[:, 0]))
 
 
-def test_projection_leaves_the_shortest_error():
-    g = np.array([[1.0, 0.0], [2.0, 2.0], [0.0, 0.0], [1.0, 1.0]])
-    clipped = np.array([[0.5, 3.0], [1.0, 0.0], [1.0, 0.0], [-1.0, 0.0]])
-    a = theory.projection_acceptance(g, clipped)
-    np.testing.assert_allclose(a, [0.5, 0.25, 0.0, 0.0])
-    at = np.linspace(0, 2, 2001)
-    for k in (0, 1, 3):
-        sizes = np.linalg.norm(clipped[k] - at[:, None] * g[k], axis=1)
-        assert np.linalg.norm(clipped[k] - a[k] * g[k]) <= sizes.min() + 1e-12
-
-
 # ---- T10
 
 
-def mixture_quantile(level: float, l: float) -> float:
-    moving = 0.4 + 0.1 * math.log(l / 16)
-
-    def tail(q: float) -> float:
-        return float(moving * 2 * norm.sf(q / l**0.5) + (1 - moving) * 2 * t.sf(q / l**0.8, 3)) - (1 - level)
-
-    root: Any = brentq(tail, 1e-9, 1e6, xtol=1e-14)
-    return float(root)
-
-
-@pytest.mark.parametrize("alpha", [0.6, 0.85, 0.99])
-def test_the_exponent_of_a_mixture_is_the_slope_of_its_quantile(alpha):
-    l, h = 64.0, 1e-4
-    q = mixture_quantile(alpha, l)
-    slope = math.log(mixture_quantile(alpha, l * math.exp(h)) / mixture_quantile(alpha, l * math.exp(-h))) / (2 * h)
-    v = 0.4 + 0.1 * math.log(l / 16)
-    z = q / np.array([l**0.5, l**0.8])
-    tails = [2 * norm.sf(z[0]), 2 * t.sf(z[1], 3)]
-    densities = [2 * norm.pdf(z[0]) / l**0.5, 2 * t.pdf(z[1], 3) / l**0.8]
-    terms = theory.mixture_exponent([v, 1 - v], [0.1, -0.1], tails, densities, [0.5, 0.8], q)
-    assert sum(terms) == pytest.approx(slope, rel=1e-5)
-    assert 0.5 <= terms[0] <= 0.8
-    assert terms[1] != pytest.approx(0, abs=1e-3)
-
-
-def test_still_responses_are_a_mixture():
-    """Two lengths that differ little, with a part still: the exponent of T10's closed form."""
-    v, H, alpha, h = 0.5, 0.5, 0.85, 1e-5
-    z = float(norm.isf((1 - alpha) / v / 2))
-    exact = theory.fair_exponent_with_still(
-        lambda level: float(norm.isf((1 - level) / 2)),
-        [v * math.exp(-0.3 * h), v * math.exp(0.3 * h)],
-        [64 * math.exp(-h), 64 * math.exp(h)],
-        alpha,
-        H,
-    )
-    terms = theory.mixture_exponent(
-        [v, 1 - v], [0.3 * v, -0.3 * v], [2 * norm.sf(z), 0.0], [2 * norm.pdf(z) / 8, 0.0], [H, 0.0], z * 8
-    )
-    assert sum(terms) == pytest.approx(exact, rel=1e-6)
-    assert terms[0] == pytest.approx(H)
-
-
 # ---- T11
-
-
-def test_the_error_of_a_cap_by_enumeration_of_all_samples():
-    w, p = np.array([0.2, 1.0, 3.0]), np.array([0.5, 0.3, 0.2])
-    x, px = np.array([2.0, -1.0]), np.array([0.6, 0.4])  # A psi, in one dimension
-    u, R = px @ x, (px @ x**2) / (px @ x) ** 2
-    n, cap, error = 3, 1.4, 0.0
-    law = [(min(a, cap) * b, pa * pb) for (a, pa), (b, pb) in product(zip(w, p, strict=True), zip(x, px, strict=True))]
-    for sample in product(law, repeat=n):
-        estimate = sum(value for value, _ in sample) / n
-        error += math.prod(mass for _, mass in sample) * (estimate - (w @ p) * u) ** 2
-    assert theory.cap_error(w, p, R, n, cap) == pytest.approx(error / u**2)
 
 
 @pytest.mark.parametrize(("R", "n"), [(1.0, 1), (1.0, 40), (5.0, 40), (200.0, 40), (200.0, 1e6)])
@@ -270,8 +202,12 @@ def test_no_cap_has_a_smaller_error(R, n, seed):
     best = theory.cap_of_least_error(w, p, R, n)
     held = np.minimum(w, best)
     assert n * (p @ (w - held)) == pytest.approx(R * best - p @ held, rel=1e-9, abs=1e-9)
-    least = theory.cap_error(w, p, R, n, best)
-    assert all(least <= theory.cap_error(w, p, R, n, cap) + 1e-12 for cap in np.linspace(0, 1.2 * w.max(), 2_000))
+
+    def error(cap):
+        held = np.minimum(w, cap)
+        return (p @ (w - held)) ** 2 + (R * (p @ held**2) - (p @ held) ** 2) / n
+
+    assert all(error(best) <= error(cap) + 1e-12 for cap in np.linspace(0, 1.2 * w.max(), 2_000))
 
 
 def test_the_best_cap_of_a_lognormal_law():

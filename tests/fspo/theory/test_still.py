@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import special
 
-from fspo.base.errors import UserError
 from fspo.theory import acceptance_with_still, fair_exponent_with_still, lre, lre_with_still
 
 
@@ -115,28 +114,3 @@ def test_no_exponent_where_too_few_responses_move():
 
     assert math.isnan(fair_exponent_with_still(logit, [0.4, 0.8], [16, 64], 0.79, 0.5))
     assert fair_exponent_with_still(logit, [0.4, 0.8], [16, 64], 0.81, 0.5) > 0.5
-
-
-@pytest.mark.parametrize(
-    ("call", "word"),
-    [
-        (lambda: acceptance_with_still(uniform, [0.0], [1], 1.0, 0.5, 0.5), "moving"),
-        (lambda: acceptance_with_still(uniform, [1.1], [1], 1.0, 0.5, 0.5), "moving"),
-        (lambda: acceptance_with_still(uniform, [0.5], [0.5], 1.0, 0.5, 0.5), "lengths"),
-        (lambda: acceptance_with_still(uniform, [0.5, 0.5], [1, 2, 3], 1.0, 0.5, 0.5), "one entry for each"),
-        (lambda: acceptance_with_still(uniform, [0.5], [1], 0.0, 0.5, 0.5), "f must"),
-        (lambda: acceptance_with_still(lambda x: 2 * x, [0.5], [1], 1.0, 0.5, 0.5), "distribution function"),
-        (lambda: lre_with_still([1, 1], [0.5, 0.0], 0.1), "moving"),
-        (lambda: lre_with_still([1, 1], [0.5, 0.5], 1.1), "cut"),
-        (lambda: lre_with_still([1, 1], [1.0, 1.0], 1.0), "every response is cut"),
-        (lambda: fair_exponent_with_still(exponential, [0.5], [16], 0.8, 0.5), "two entries"),
-        (lambda: fair_exponent_with_still(exponential, [0.5, 0.6], [16], 0.8, 0.5), "two entries"),
-        (lambda: fair_exponent_with_still(exponential, [0.5, 0.6], [16, 16], 0.8, 0.5), "two different"),
-        (lambda: fair_exponent_with_still(exponential, [0.5, 0.6], [16, 64], 1.0, 0.5), "between 0 and 1"),
-        (lambda: fair_exponent_with_still(exponential, [0.5, 0.6], [16, 64], 0.0, 0.5), "between 0 and 1"),
-        (lambda: fair_exponent_with_still(exponential, [0.5, 0.6], [16, 64], 0.8, math.nan), "H must"),
-    ],
-)
-def test_bad_input_is_refused_with_the_cure(call, word):
-    with pytest.raises(UserError, match=word):
-        call()

@@ -155,22 +155,6 @@ def test_lre_norms_are_ordered_and_l1_is_twice_total_variation(pairs):
     assert found.l2**2 == pytest.approx(((q - p / p.sum()) ** 2 / (p / p.sum())).sum(), rel=1e-6, abs=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("p", "a", "word"),
-    [
-        ([], [], "vectors"),
-        ([1.0], [0.5, 0.5], "vectors"),
-        ([0.5, -0.5], [1, 1], ">= 0"),
-        ([0, 0], [1, 1], ">= 0"),
-        ([0.5, 0.5], [0, 0], "a_bar = 0"),
-        ([0.5, math.nan], [1, 1], "finite"),
-    ],
-)
-def test_lre_refuses(p, a, word):
-    with pytest.raises(UserError, match=word):
-        lre(p, a)
-
-
 # ---- T3 to T4
 
 
@@ -353,17 +337,6 @@ def test_cosine_lemma_by_hand():
     assert found.cosine == pytest.approx((0.8 + 0.12 + 0.4) / (math.sqrt(2) * math.hypot(0.8, 0.52)))
 
 
-@pytest.mark.parametrize(("p", "a"), [([1, 1], [0.5]), ([1], [0.5, 0.5]), ([1, 1], [0.5, -0.5]), ([1, -1], [0.5, 0.5])])
-def test_shares_and_acceptances_that_cannot_be_are_refused(p, a):
-    with pytest.raises(UserError, match="p "):
-        lre(p, a)
-
-
-def test_vectors_of_two_lengths_have_no_cosine():
-    with pytest.raises(UserError, match="one length"):
-        cosine([1.0, 0.0], [1.0, 0.0, 0.0])
-
-
 def test_a_rule_that_accepts_nothing_is_named_among_several():
     g = np.array([[1.0, 0.0], [0.0, 1.0]])
     nothing, all_ = cosine_lemmas(np.ones(2), np.array([[0.0, 0.0], [1.0, 1.0]]), g, np.stack([0 * g, g]))
@@ -377,42 +350,10 @@ def test_a_stratum_without_acceptance_adds_nothing_inside():
     assert found.identity_residual < 1e-15
 
 
-def test_no_guarantee_is_none_not_zero():
-    assert cosine_bound(1.0) is None
-    assert cosine_bound(0.6) == pytest.approx(0.8)
-
-
 def test_cosine_of_nothing_is_nan():
+    assert cosine_bound(0.6) == pytest.approx(0.8)
     assert math.isnan(cosine([0.0], [1.0]))
     assert cosine([1.0, 1.0], [1.0, 0.0]) == pytest.approx(math.sqrt(0.5))
-
-
-@pytest.mark.parametrize(
-    ("call", "word"),
-    [
-        (lambda: band_acceptance(Rule("none"), [0.5], 0.0, 1.0), "lengths"),
-        (lambda: band_acceptance(Rule("none"), [1.0], 0.0, 0.0), "sigma"),
-        (lambda: scale_error_bound(-1), "tau"),
-        (lambda: lre_bound(-0.1, 0.5, one_sided=True), "a_0"),
-        (lambda: berry_esseen_bound(0.5, [1]), "Jensen"),
-        (lambda: ar1_variance_ratio(1.0, [1]), "stationary"),
-        (lambda: cosine_bound(math.nan), "rho"),
-        (lambda: cosine_lemma([1.0], [1.0], [[0.0]], [[0.0]]), "g = 0"),
-        (lambda: cosine_lemma([0.5, 0.5], [1.0, 0.0], [[1.0], [1.0]], [[1.0], [1.0]]), "normaliser"),
-        (lambda: cosine_lemma([0.5, 0.5], [1.0, 1.0], [1.0, 1.0], [1.0, 1.0]), "one row for each of the 2 strata"),
-        (lambda: cosine_lemma([0.5, 0.5], [1.0, 1.0], [[1.0]], [[1.0]]), "one row for each of the 2 strata"),
-        (lambda: cosine_lemma([1.0], [1.0], [[1e200, 1e-200]], [[1e200, 0.0]]), "overflow"),
-        (lambda: cosine_lemma([0.5, 0.5], [0.0, 0.0], [[1.0], [1.0]], [[0.0], [0.0]]), "accepted"),
-        (lambda: cosine([1e200], [1e200]), "overflow"),
-        (lambda: cosine([[1.0]], [[1.0]]), "two vectors"),
-        (lambda: interval_probability(0.2, 0.1), "lo <= hi"),
-        (lambda: update_acceptance(0.5, 0.1, 0.7, 0.5), "at most 1"),
-        (lambda: update_acceptance(1.5, 0.1, 0.1, 0.1), "positive"),
-    ],
-)
-def test_bad_input_is_refused_with_the_cure(call, word):
-    with pytest.raises(UserError, match=word):
-        call()
 
 
 def test_matching_sigma_gives_the_acceptance_that_was_asked_for() -> None:
@@ -428,8 +369,3 @@ def test_matching_sigma_gives_the_acceptance_that_was_asked_for() -> None:
     assert matching_sigma(preset("none").rule, lengths, p, 0.9) is None
     with pytest.raises(UserError, match="between 0 and 1"):
         matching_sigma(fspo, lengths, p, 1.0)
-
-
-def test_a_cosine_is_of_vectors():
-    with pytest.raises(UserError, match="two vectors"):
-        cosine(np.ones((2, 2)), np.ones((2, 2)))
