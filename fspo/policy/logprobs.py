@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -42,10 +42,8 @@ def make_batch(
     prompts: Sequence[Sequence[int] | Integer[np.ndarray, " _"]],
     responses: Sequence[Sequence[int] | Integer[np.ndarray, " _"]],
     pad_token_id: int,
-    padding_side: Literal["right", "left"] = "right",
-    device: torch.device | str | None = None,
 ) -> dict[str, Shaped[Tensor, "N T"]]:
-    """Make one padded batch of pairs of a prompt and its response.
+    """Make one batch of pairs of a prompt and its response, padded on the right.
 
     Parameters
     ----------
@@ -57,18 +55,14 @@ def make_batch(
     Returns
     -------
     dict of Tensor (N, T)
-        ``input_ids``, ``attention_mask`` (int64), ``position_ids`` (0 on each sequence's first token, whatever the
-        padding side), ``response_mask`` (bool, on the token's own position).
+        ``input_ids``, ``attention_mask`` (int64), ``position_ids`` (0 on each sequence's first token),
+        ``response_mask`` (bool, on the token's own position).
 
     Raises
     ------
     UserError
-        For an empty prompt, no pairs, lists of different lengths or an unknown ``padding_side``.
+        For an empty prompt.
     """
-    if padding_side not in ("right", "left"):
-        raise UserError(f"padding_side {padding_side!r}: use 'right' or 'left'")
-    if len(prompts) != len(responses) or not len(prompts):
-        raise UserError(f"{len(prompts)} prompts and {len(responses)} responses: give one response for each prompt")
     if any(len(prompt) == 0 for prompt in prompts):
         raise UserError("an empty prompt predicts nothing: begin it with the tokenizer's bos or eos token")
     sizes = [(len(p), len(r)) for p, r in zip(prompts, responses, strict=True)]
@@ -76,19 +70,16 @@ def make_batch(
     input_ids = torch.full((len(sizes), width), pad_token_id, dtype=torch.int64)
     attention_mask, response_mask = torch.zeros_like(input_ids), torch.zeros_like(input_ids, dtype=torch.bool)
     for i, (p, r) in enumerate(sizes):
-        start = width - p - r if padding_side == "left" else 0
-        input_ids[i, start : start + p] = torch.as_tensor(prompts[i], dtype=torch.int64)
-        input_ids[i, start + p : start + p + r] = torch.as_tensor(responses[i], dtype=torch.int64)
-        attention_mask[i, start : start + p + r] = 1
-        response_mask[i, start + p : start + p + r] = True
-    position_ids = (attention_mask.cumsum(-1) - 1).clamp(min=0)
-    batch = {
+        input_ids[i, :p] = torch.as_tensor(prompts[i], dtype=torch.int64)
+        input_ids[i, p : p + r] = torch.as_tensor(responses[i], dtype=torch.int64)
+        attention_mask[i, : p + r] = 1
+        response_mask[i, p : p + r] = True
+    return {
         "input_ids": input_ids,
         "attention_mask": attention_mask,
-        "position_ids": position_ids,
+        "position_ids": (attention_mask.cumsum(-1) - 1).clamp(min=0),
         "response_mask": response_mask,
     }
-    return {name: x.to(device) for name, x in batch.items()} if device is not None else batch
 
 
 def token_log_probs(

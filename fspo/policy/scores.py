@@ -15,14 +15,11 @@ import torch
 from jaxtyping import Float, Float32, Float64
 from torch import nn
 
-from fspo.base.errors import UserError
 from fspo.config import ScoreConfig
 from fspo.policy.logprobs import token_log_probs
 from fspo.policy.score_hooks import ScoreHooks, unwrap
 
 __all__ = ["ScoreConfig", "ScoreHooks", "Scores", "score"]
-
-Batch = Mapping[str, torch.Tensor]
 
 
 @dataclass
@@ -73,7 +70,7 @@ def _without_dropout(model: nn.Module) -> Iterator[None]:
 
 def score(
     model: nn.Module,
-    batch: Batch,
+    batch: Mapping[str, torch.Tensor],
     temperature: float = 1.0,
     *,
     config: ScoreConfig | None = None,
@@ -106,20 +103,15 @@ def score(
     Raises
     ------
     UserError
-        For a batch without a needed field, or a model that cannot be hooked (see `ScoreHooks`).
+        For a model that cannot be hooked (see `ScoreHooks`).
     """
     config = config or ScoreConfig()
-    missing = [key for key in ("input_ids", "attention_mask", "response_mask") if key not in batch]
-    if missing:
-        raise UserError(f"the batch to score lacks {', '.join(missing)}")
-    shape = batch["input_ids"].shape
-    tensors = {k: v for k, v in batch.items() if isinstance(v, torch.Tensor) and v.shape == shape}
     # If the batch has no position ids, make them: a model would otherwise count the padding on the left as positions.
-    tensors.setdefault("position_ids", (batch["attention_mask"].long().cumsum(1) - 1).clamp(min=0))
+    batch = {"position_ids": (batch["attention_mask"].long().cumsum(1) - 1).clamp(min=0)} | dict(batch)
     mask, model = batch["response_mask"].bool(), unwrap(model)
     hooks = ScoreHooks(model, width=config.width, projection=config.projection, seed=seed, rollout=rollout)
     with torch.enable_grad(), _without_dropout(model), hooks:
-        tokens, _ = token_log_probs(model, tensors, temperature, logits=logits, scores=hooks)
+        tokens, _ = token_log_probs(model, batch, temperature, logits=logits, scores=hooks)
         log_prob = tokens.masked_fill(~mask, 0.0).sum(1)
         vectors, uncovered = hooks.backward(log_prob).double().cpu().numpy(), hooks.uncovered
     sums = log_prob.detach().double().cpu().numpy()

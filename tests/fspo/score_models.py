@@ -62,8 +62,19 @@ def responses(count: int = 4, seed: int = 0, longest: int = 14) -> tuple[list[li
     return prompts, [rng.integers(1, VOCAB, rng.integers(1, longest)).tolist() for _ in range(count)]
 
 
-def batch_of(count: int = 4, side: str = "right", seed: int = 0, longest: int = 14) -> dict[str, torch.Tensor]:
-    return make_batch(*responses(count, seed, longest), pad_token_id=0, padding_side=side)  # type: ignore[arg-type]
+def batch_of(count: int = 4, seed: int = 0, longest: int = 14) -> dict[str, torch.Tensor]:
+    return make_batch(*responses(count, seed, longest), pad_token_id=0)
+
+
+def padded_left(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The batch as TRL pads it, without position ids."""
+    mask = batch["attention_mask"]
+    shifts = (mask.shape[1] - mask.sum(1)).tolist()
+    return {
+        name: torch.stack([row.roll(shift) for row, shift in zip(x, shifts, strict=True)])
+        for name, x in batch.items()
+        if name != "position_ids"
+    }
 
 
 def exact_scores(model, batch, temperature: float = 1.0) -> tuple[torch.Tensor, torch.Tensor]:

@@ -50,11 +50,8 @@ def checkpointed(model: Any) -> nn.Module:
 
 CASES: dict[str, tuple[str, Callable[[Any], nn.Module]]] = {
     "ddp": ("qwen3", ddp),
-    "fsdp-by-layer": ("qwen3", by_layer),
     "fsdp-tied": ("qwen3-tied", by_layer),
     "fsdp-checkpointed": ("qwen3", checkpointed),
-    "fsdp-each-alone": ("qwen3", each_alone),
-    "fsdp-tiles": ("qwen3", by_layer),
     "fsdp-tiles-each-alone": ("qwen3", each_alone),
     "fsdp-tiles-tied": ("qwen3-tied", by_layer),
     "fsdp-biases": ("gpt2", lambda model: fully_shard(model)),

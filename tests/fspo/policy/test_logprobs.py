@@ -1,12 +1,9 @@
-"""Log-probs against plain log_softmax, values and gradients, small and big vocabularies, both padding sides."""
+"""Log-probs against plain log_softmax, values and gradients, small and big vocabularies."""
 
-import math
 from contextlib import nullcontext
 
-import numpy as np
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import (
     CohereConfig,
     CohereForCausalLM,
@@ -21,6 +18,7 @@ from transformers import (
 from fspo.base.errors import UserError
 from fspo.policy.linear_logprobs import TILE
 from fspo.policy.logprobs import BIG_VOCABULARY, make_batch, token_log_probs
+from tests.fspo.policy.test_linear_logprobs import Watch
 
 BIG = BIG_VOCABULARY + 808
 PROMPTS = [[5, 6, 7], [8, 9, 10, 11, 12], [13, 14]]
@@ -75,13 +73,10 @@ def gradients(model, scalar):
     return {name: p.grad.clone() for name, p in model.named_parameters()}
 
 
-@pytest.mark.parametrize("side", ["right", "left"])
 @pytest.mark.parametrize("kind", ["small", "big", "tied", "gpt2", "gemma2", "cohere"])
-def test_values_entropies_and_gradients_are_log_softmaxs(kind, side, monkeypatch):
-    if (kind, side) == ("gemma2", "left"):
-        pytest.skip("transformers' eager mask gives NaN on fully masked rows in float64, for any use of the model")
+def test_values_entropies_and_gradients_are_log_softmaxs(kind, monkeypatch):
     monkeypatch.setitem(TILE, "cpu", 100)  # tiles of 10 tokens and 10 vocabulary entries, the last ones smaller
-    model, batch = build(kind), make_batch(PROMPTS, RESPONSES, 0, side)
+    model, batch = build(kind), make_batch(PROMPTS, RESPONSES, 0)
     weights = torch.rand(batch["response_mask"].shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     with said_of(kind):
         log_probs, entropy = token_log_probs(model, batch, 0.7, entropy=True)
@@ -127,30 +122,17 @@ def test_a_training_step_in_tiles_is_the_step_with_whole_logits(wrap):
         assert all(not torch.equal(after, start[name]) for name, after in whole.items())
 
 
-class _Largest(TorchDispatchMode):
-    """The most elements of a floating tensor that any operation makes."""
-
-    found = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        out = func(*args, **(kwargs or {}))
-        for x in out if isinstance(out, (tuple, list)) else (out,):
-            if isinstance(x, torch.Tensor) and x.is_floating_point() and func is not torch.ops.aten.t.default:
-                self.found = max(self.found, x.numel())
-        return out
-
-
 def test_no_tokens_by_vocabulary_tensor_is_ever_whole(monkeypatch):
     """Forward and backward, gradients of the output layer (BIG x 32) included, stay under 32 tokens' logits."""
     model = build("big", torch.float32)
     batch = make_batch([[5, 6]] * 8, [list(range(3, 43))] * 8, 0)  # 320 response tokens
     monkeypatch.setitem(TILE, "cpu", 2**12)
-    with _Largest() as lean:
+    with Watch() as lean:
         token_log_probs(model, batch)[0].sum().backward()
-    assert lean.found <= 32 * BIG
-    with _Largest() as whole:  # the control: the plain path does make one
+    assert lean.most <= 32 * BIG
+    with Watch() as whole:  # the control: the plain path does make one
         plain(model, batch, 1.0)[0].sum().backward()
-    assert whole.found >= 320 * BIG
+    assert whole.most >= 320 * BIG
 
 
 def test_bfloat16_models_give_float32_log_probs_from_upcast_logits():
@@ -171,27 +153,6 @@ def test_the_same_call_twice_gives_the_same_bits():
         assert torch.equal(first.detach(), second)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_sums_do_not_depend_on_the_padding_side(dtype):
-    model = build("small", dtype)
-    left, right = (
-        token_log_probs(model, make_batch(PROMPTS, RESPONSES, 0, side))[0].sum(1) for side in ("left", "right")
-    )
-    torch.testing.assert_close(left, right, rtol=1e-12 if dtype == torch.float64 else 1e-6, atol=0)
-    alone = token_log_probs(model, make_batch(PROMPTS[1:2], RESPONSES[1:2], 0))[0].sum(1)
-    torch.testing.assert_close(alone[0], right[1], rtol=1e-12 if dtype == torch.float64 else 1e-6, atol=0)
-
-
-def test_uniform_logits_by_hand():
-    model, batch = build("small"), make_batch([[5]], [[7, 9]], 0)
-    with torch.no_grad():
-        model.lm_head.weight.zero_()
-    log_probs, entropy = token_log_probs(model, batch, entropy=True)
-    np.testing.assert_allclose(log_probs.detach(), [[0, -math.log(50), -math.log(50)]])
-    assert entropy is not None
-    np.testing.assert_allclose(entropy, [[0, math.log(50), math.log(50)]])
-
-
 @pytest.mark.parametrize("kind", ["small", "big"])
 def test_a_batch_without_response_tokens_keeps_its_graph(kind):
     model, batch = build(kind), make_batch([[5, 6]], [[]], 0)
@@ -207,19 +168,12 @@ def test_batches_by_hand():
     assert right["attention_mask"].tolist() == [[1, 1, 1, 0], [1, 1, 1, 1]]
     assert right["position_ids"].tolist() == [[0, 1, 2, 2], [0, 1, 2, 3]]
     assert right["response_mask"].tolist() == [[False, False, True, False], [False, True, True, True]]
-    left = make_batch([[5, 6], [7]], [np.array([8]), np.array([9, 10, 11])], 99, "left")
-    assert left["input_ids"].tolist() == [[99, 5, 6, 8], [7, 9, 10, 11]]
-    assert left["position_ids"].tolist() == [[0, 0, 1, 2], [0, 1, 2, 3]]
-    assert left["response_mask"].tolist() == [[False, False, False, True], [False, True, True, True]]
 
 
 @pytest.mark.parametrize(
     ("call", "word"),
     [
         (lambda: make_batch([[]], [[1]], 0), "empty prompt"),
-        (lambda: make_batch([[1]], [], 0), "one response for each prompt"),
-        (lambda: make_batch([], [], 0), "one response for each prompt"),
-        (lambda: make_batch([[1]], [[1]], 0, "middle"), "padding_side"),
         (lambda: token_log_probs(build("small"), make_batch([[1]], [[1]], 0), 0.0), "temperature"),
         (
             lambda: token_log_probs(
