@@ -27,14 +27,14 @@ from transformers import AutoModelForCausalLM, PretrainedConfig
 
 from fspo.base.command_line import CommandParser
 from fspo.base.errors import UserError, run_cli
-from fspo.config import ObjectiveConfig, OptimConfig, SamplingConfig, ScoreConfig
+from fspo.config import ObjectiveConfig, OptimConfig, SamplingConfig
 from fspo.models.load import DTYPES, ready_for_training
 from fspo.models.shapes import embedded_config, shape_of
+from fspo.policy.scores import score
 from fspo.rollouts.batches import RolloutBatch, plan_microbatches
 from fspo.rules import preset
 from fspo.sampling.sample import sample
 from fspo.train.optimizers import make_optimizer
-from fspo.train.recorder import score_shards
 from fspo.train.updates import Updater
 
 MINIBATCHES = 8
@@ -139,13 +139,13 @@ def measure(options: Any) -> dict[str, Any]:
             updater.shard(batch, micro)
 
     def scores() -> None:
-        score_shards(model, shards, temperature=1.0, config=ScoreConfig(), seed=0, rollout=0)
+        for shard in shards:
+            score(model, shard.batch)
 
     def rollout() -> None:
         prompts = [p.tolist() for p in batch.prompts]
         settings = SamplingConfig(max_new_tokens=options.new_tokens, engine="fast")
-        # An end-of-sequence id outside the vocabulary lets no response end early, so that all rounds have the same
-        # work.
+        # With an end-of-sequence id outside the vocabulary no response ends early: all rounds have the same work.
         sample(
             model, prompts, rows, seed=0, rollout=0, config=settings, eos_token_id=config.vocab_size + 1, pad_token_id=0
         )

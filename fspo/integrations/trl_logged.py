@@ -193,7 +193,7 @@ class LoggedTrainer(GRPOTrainer):
             times_used=self._step % (self.first_pass * self.num_iterations) // self.first_pass,
         )
         found = records.to_numpy()
-        rows = log_rows(update, responses, found, drift=found["drift"], tokens=tokens, scores=scores)
+        rows = log_rows(update, responses, found, tokens=tokens, scores=scores)
         unknown = OF_THE_RULE if self.log_rule is None else ()
         self.log_writer.append({name: None if name in unknown else value for name, value in rows.items()})
 

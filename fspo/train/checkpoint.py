@@ -44,8 +44,8 @@ class TrainState:
         Number of updates that were skipped (the causes are in fspo/train/guard.py).
     num_tokens : int
         Number of tokens of all prompts and responses sampled for training.
-    prompts : int, optional
-        Number of the next prompt in the stream; None stands for ``rollout`` times ``batch.prompts``.
+    prompts : int
+        Number of the next prompt in the stream.
     lagged : dict
         Sums over the last minibatch's tokens from which the next drift is estimated (fspo.rules.DriftStats).
     online : dict
@@ -60,7 +60,7 @@ class TrainState:
     step: int = 0
     skipped: int = 0
     num_tokens: int = 0
-    prompts: int | None = None
+    prompts: int = 0
     lagged: dict[str, Any] | None = None
     online: dict[str, Any] | None = None
     past: list[int] = field(default_factory=list)

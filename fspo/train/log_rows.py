@@ -58,7 +58,6 @@ def log_rows(
     responses: ResponseColumns,
     records: Mapping[str, np.ndarray],
     *,
-    drift: np.ndarray | float | None = None,
     tokens: Mapping[str, list[np.ndarray]] | None = None,
     scores: Scores | None = None,
     user: Mapping[str, list[Any]] | None = None,
@@ -66,8 +65,8 @@ def log_rows(
     """Return the gradient log's columns for n responses of one update, for `fspo.gradlog.GradLogWriter.append`.
 
     ``records`` are arrays (n,) of `fspo.objective.Records`; those whose name is a column of the log are copied.
-    ``drift`` is the centre of the rule's band, nats per token. ``tokens`` (token log-ratios) and ``user`` (columns of
-    the task, without ``user.``) hold n values by column. Without ``scores`` the log's score_status is "not_taken".
+    ``tokens`` (token log-ratios) and ``user`` (columns of the task, without ``user.``) hold n values by column. Without
+    ``scores`` the log's score_status is "not_taken".
     """
     return {
         **update._asdict(),
@@ -75,7 +74,6 @@ def log_rows(
         **responses._asdict(),
         **{name: values for name, values in records.items() if name in LOG_COLUMNS},
         **(tokens or {}),
-        "drift": drift,
         "score_status": "not_taken" if scores is None else np.array(scores.status),
         **({} if scores is None else {"score_norm": scores.norm, "score_unit": scores.unit}),
         **{f"user.{name}": values for name, values in (user or {}).items()},

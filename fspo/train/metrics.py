@@ -90,8 +90,8 @@ def add_update(
             counts.add(metric.CORRECTION_WEIGHT, rows["correction_weight"][live].sum(), live.sum())
         if config.rule.kl_coef > 0:
             counts.add(metric.KL, rows["kl"].sum(), rows["length"].sum())
-        if record.drift is not None and rule.needs_stats and since > 0:
-            counts.add(metric.DRIFT, record.drift.sum(), len(record.drift))
+        if rule.needs_stats and since > 0:
+            counts.add(metric.DRIFT, rows["drift"].sum(), len(rows["drift"]))
 
 
 def finished(counts: Counts, edges: tuple[int, ...]) -> dict[str, float]:

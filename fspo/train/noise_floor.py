@@ -101,8 +101,7 @@ def measure(config: TrainConfig, **parts: Any) -> Path:
     trainer.
     """
     trainer = Trainer(noise_config(config), **parts)
-    updater, rule = trainer.updater, trainer.rule
-    batch = trainer.sample(0, Counts())
+    updater, batch = trainer.updater, trainer.sample(0, Counts())
     plan = plan_microbatches(
         np.arange(len(batch)),
         batch.total_lengths,
@@ -115,11 +114,7 @@ def measure(config: TrainConfig, **parts: Any) -> Path:
     writer = gradlog.GradLogWriter(
         trainer.run,
         rank=trainer.accelerator.process_index,
-        metadata={
-            "rule": rule.to_dict(),
-            "seed": config.seed,
-            "sources": SOURCES,
-        },
+        metadata={"rule": trainer.rule.to_dict(), "seed": config.seed, "sources": SOURCES},
         user_columns={SOURCE: "string"},
     )
     for source in tqdm(SOURCES, desc="noise floor", unit="source", disable=not trainer.is_main):
@@ -137,39 +132,21 @@ def _log(
     name: str,
     values: list[torch.Tensor],
 ) -> None:
-    stats = _stats(updater, shards, values) if updater.rule.needs_stats else None
+    """Log what one source of noise gives: ``values`` are the log-probs of each shard as that source computed them."""
+    rule, stats, source = updater.rule, None, "none"
+    if rule.needs_stats:
+        stats, source = DriftStats(), "two_pass"
+        for shard, new in zip(shards, values, strict=True):
+            stats += drift_stats(log_ratios(new.double(), shard.old, shard.mask), shard.mask)
+        stats = updater.over_processes(stats)
     for shard, new in zip(shards, values, strict=True):
-        old = shard.old.to(new.dtype)
-        m = updater.rule.centre(stats)
-        out = objective(
-            new,
-            old,
-            shard.mask,
-            shard.advantages,
-            updater.rule,
-            updater.objective,
-            m=m,
-            ref=new,
-            mismatch=shard.mismatch,
-        )
-        rows, source = out.records.to_numpy(), "none" if stats is None else "two_pass"
+        old, m, kl = shard.old.to(new.dtype), rule.centre(stats), updater.objective
+        out = objective(new, old, shard.mask, shard.advantages, rule, kl, m=m, ref=new, mismatch=shard.mismatch)
         writer.append(
             log_rows(
-                UpdateColumns(0, 0, batch.behaviour_version, updater.rule.label, source, "noise"),
+                UpdateColumns(0, 0, batch.behaviour_version, rule.label, source, "noise"),
                 responses_of(batch, shard),
-                rows,
-                drift=rows["drift"],
+                out.records.to_numpy(),
                 user={SOURCE: [name] * len(shard.micro.rows)},
             )
         )
-
-
-def _stats(updater: Updater, shards: list[Shard], values: list[torch.Tensor]) -> DriftStats:
-    """Compute the sums from which the rule's drift is estimated, over the tokens of all responses of all processes.
-
-    ``values`` are the log-probs of each shard as one source of noise computed them.
-    """
-    sums = DriftStats()
-    for shard, new in zip(shards, values, strict=True):
-        sums += drift_stats(log_ratios(new.double(), shard.old, shard.mask), shard.mask)
-    return updater.over_processes(sums)

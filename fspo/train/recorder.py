@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-import torch
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
 from fspo import gradlog
-from fspo.config import ScoreConfig, TrainConfig
+from fspo.config import TrainConfig
 from fspo.distributed.layout import layout_of
 from fspo.policy.score_hooks import ScoreHooks
 from fspo.policy.scores import score
@@ -59,16 +58,20 @@ class ScoreLog:
         A shard whose responses have no gradient gets no scores: without a KL term these are the responses with A = 0.
         If the scores leave out trainable parameters, a warning says so once in a run.
         """
-        config = self.config
-        found = score_shards(
-            self.model,
-            shards,
-            temperature=config.sampling.temperature,
-            config=config.log.scores,
-            seed=config.seed,
-            rollout=rollout,
-            logits=self.updater.logits,
-        )
+        config, found = self.config, list(shards)
+        for i, shard in enumerate(shards):
+            if shard.micro.trains and (not shard.micro.dummy or layout_of(self.model).in_step):
+                scores = score(
+                    self.model,
+                    shard.batch,
+                    config.sampling.temperature,
+                    config=config.log.scores,
+                    seed=config.seed,
+                    rollout=rollout,
+                    logits=self.updater.logits,
+                )
+                if not shard.micro.dummy:
+                    found[i] = replace(shard, scores=scores)
         missing = next((shard.scores.uncovered for shard in found if shard.scores and shard.scores.uncovered), None)
         if missing and not self._warned and self.updater.accelerator.is_main_process:
             self._warned = True
@@ -97,45 +100,12 @@ class ScoreLog:
                 for name, kind in self.user_columns.items()
                 if name in batch.info
             }
-            self.writer.append(
-                log_rows(
-                    update,
-                    responses_of(batch, shard),
-                    record.rows,
-                    drift=record.drift,
-                    tokens=record.tokens,
-                    scores=shard.scores,
-                    user=user,
-                )
-            )
+            responses, scores = responses_of(batch, shard), shard.scores
+            self.writer.append(log_rows(update, responses, record.rows, tokens=record.tokens, scores=scores, user=user))
 
     def flush(self, rollout: int) -> None:
         """Write this process's log file of a rollout."""
         self.writer.flush(rollout)
-
-
-def score_shards(
-    model: torch.nn.Module,
-    shards: Sequence[Shard],
-    *,
-    temperature: float,
-    config: ScoreConfig,
-    seed: int,
-    rollout: int,
-    logits: int | None = None,
-) -> list[Shard]:
-    """Take the scores of the responses in a minibatch's shards; return the shards with the scores filled in.
-
-    Only shards whose responses have a gradient are scored: without a KL term these are the responses with A != 0.
-    ``model`` is the model before accelerate wraps it.
-    """
-    found = list(shards)
-    for i, shard in enumerate(shards):
-        if shard.micro.trains and (not shard.micro.dummy or layout_of(model).in_step):
-            scores = score(model, shard.batch, temperature, config=config, seed=seed, rollout=rollout, logits=logits)
-            if not shard.micro.dummy:
-                found[i] = replace(shard, scores=scores)
-    return found
 
 
 def _kind(value: Any) -> str:

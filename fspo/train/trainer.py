@@ -147,15 +147,12 @@ class Trainer:
     def train(self) -> dict[str, float]:
         """Run all rollouts that are left and return the metrics of the last rollout and of the last evaluation."""
         try:
-            return self._train()
+            for warning in (*self.torn, *self.config.warnings()):
+                self.reporter.warn(warning, warning)
+            with self.reporter.training(self.rule.label, self.state.rollout, self.state.step):
+                return self._rollouts()
         finally:
             release_folder(self.run)
-
-    def _train(self) -> dict[str, float]:
-        for warning in (*self.torn, *self.config.warnings()):
-            self.reporter.warn(warning, warning)
-        with self.reporter.training(self.rule.label, self.state.rollout, self.state.step):
-            return self._rollouts()
 
     def _rollouts(self) -> dict[str, float]:
         config = self.config
@@ -216,7 +213,7 @@ class Trainer:
         UserError
             If the verifier failed on every response.
         """
-        config, position = self.config, self.state.prompts
+        config = self.config
         with self.versions.sampling_weights():
             drawn = draw(
                 self.collector,
@@ -224,7 +221,7 @@ class Trainer:
                 config,
                 rollout=rollout,
                 step=self.versions.sampling,
-                position=rollout * config.batch.prompts if position is None else position,
+                position=self.state.prompts,
             )
         status = drawn.batch.reward_status
         if (status != "ok").all():

@@ -80,15 +80,12 @@ class Record:
     shard : Shard
     rows : dict of (B,) arrays
         The columns of `fspo.objective.Records.to_numpy`.
-    drift : (B,) float64
-        Centre of the rule's band, nats per token.
     tokens : dict of lists of B arrays, optional
         Token log-ratios of each response, by the names of the gradient log's columns, if tokens are logged.
     """
 
     shard: Shard
     rows: dict[str, np.ndarray]
-    drift: np.ndarray
     tokens: dict[str, list[np.ndarray]] | None = None
 
     @property
@@ -148,11 +145,8 @@ class Updater:
 
     def tensors(self, batch: RolloutBatch, rows: np.ndarray) -> Tensors:
         """Pad the prompts and responses at ``rows`` and return them as tensors on the device."""
-        made = make_batch(
-            [batch.prompts[i].tolist() for i in rows],
-            [batch.responses[i].tolist() for i in rows],
-            self.pad_token_id,
-        )
+        prompts, responses = ([parts[i].tolist() for i in rows] for parts in (batch.prompts, batch.responses))
+        made = make_batch(prompts, responses, self.pad_token_id)
         return {name: tensor.to(self.accelerator.device) for name, tensor in made.items()}
 
     @torch.no_grad()
@@ -177,15 +171,8 @@ class Updater:
         sampler = torch.as_tensor(np.concatenate([batch.sampler_log_probs[i] for i in micro.rows]), device=old.device)
         sampler = torch.zeros_like(old, dtype=torch.float64).masked_scatter(mask, sampler.double())
         advantages = torch.as_tensor(batch.advantages[micro.rows], device=old.device)
-        return Shard(
-            micro,
-            tensors,
-            old,
-            ref,
-            Mismatch.of(old, sampler, mask, old if version is None else version),
-            advantages,
-            mean,
-        )
+        mismatch = Mismatch.of(old, sampler, mask, old if version is None else version)
+        return Shard(micro, tensors, old, ref, mismatch, advantages, mean)
 
     @torch.no_grad()
     def drift_stats(self, shards: Sequence[Shard]) -> DriftStats:
@@ -281,7 +268,7 @@ class Updater:
         denominator = float(self.accelerator.reduce(total, "sum"))  # type: ignore[arg-type]
         training = [s for s in shards if s.micro.trains]
         layout = layout_of(self.model)
-        correction, correction_stats = self.correction, self.correction_stats(shards)
+        correction_stats = self.correction_stats(shards)
         found = []
         for shard in shards:
             trains = shard.micro.trains
@@ -300,8 +287,8 @@ class Updater:
                     denominator=denominator,
                     ref=shard.ref,
                     mismatch=shard.mismatch,
-                    correction=correction,
-                    correction_m=correction and correction.centre(correction_stats),
+                    correction=self.correction,
+                    correction_m=self.correction and self.correction.centre(correction_stats),
                 )
                 if trains:
                     # Data parallelism averages gradients over processes, but the loss's denominator already counts the
@@ -309,7 +296,6 @@ class Updater:
                     scale = 0.0 if shard.micro.dummy else float(self.accelerator.num_processes)
                     self.accelerator.backward(loss * scale)
             if not shard.micro.dummy:
-                rows = records.to_numpy()
                 tokens = token_columns(new, shard.old, shard.mask, shard.mismatch) if self.tokens else None
-                found.append(Record(shard, rows, rows["drift"], tokens))
+                found.append(Record(shard, records.to_numpy(), tokens))
         return found
