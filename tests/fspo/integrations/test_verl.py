@@ -15,7 +15,6 @@ import torch
 pytest.importorskip("verl", reason="verl is not installed; `make test-verl` fetches it and runs these tests")
 
 from hydra import compose, initialize_config_dir
-from hydra.errors import InstantiationException
 from omegaconf import OmegaConf
 from tensordict import TensorDict
 from verl.trainer.ppo.core_algos import get_policy_loss_fn
@@ -70,24 +69,22 @@ def assert_same(ours, theirs):
     torch.testing.assert_close(ours[1], theirs[1], rtol=1e-5, atol=1e-7)
 
 
-@pytest.mark.parametrize("info", [None, GLOBAL], ids=["local", "global"])
 @pytest.mark.parametrize("open_band", [True, False])
-def test_our_gspo_is_verls(info, open_band):
+def test_our_gspo_is_verls(open_band):
     data = batch(1, 0.3)
     low, high = (0.99, 99.0) if open_band else (0.05, 0.06)
-    ours = actor(*OURS, SEQUENCE, *parts("rule=gspo", f"range_lo={low}", f"range_hi={high}"), info=info)
-    theirs = actor(SEQUENCE, f"{ACTOR}clip_ratio_low={low}", f"{ACTOR}clip_ratio_high={high}", info=info)
+    ours = actor(*OURS, SEQUENCE, *parts("rule=gspo", f"range_lo={low}", f"range_hi={high}"), info=GLOBAL)
+    theirs = actor(SEQUENCE, f"{ACTOR}clip_ratio_low={low}", f"{ACTOR}clip_ratio_high={high}", info=GLOBAL)
     found = run("fspo", ours, *data)
     assert_same(found, run("gspo", theirs, *data))
     assert (found[2]["actor/pg_clipfrac"] == 0) == open_band
 
 
-@pytest.mark.parametrize("info", [None, GLOBAL], ids=["local", "global"])
-def test_our_grpo_with_a_dual_clip_is_verls_vanilla(info):
+def test_our_grpo_with_a_dual_clip_is_verls_vanilla():
     data = batch(2, 1.2)
     dual = math.log(3.0) / math.log(1.2)  # verl's clip_ratio_c
-    found = run("fspo", actor(*OURS, SEQUENCE, *parts("rule=grpo", f"dual={dual}"), info=info), *data)
-    assert_same(found, run("vanilla", actor(SEQUENCE, info=info), *data))
+    found = run("fspo", actor(*OURS, SEQUENCE, *parts("rule=grpo", f"dual={dual}")), *data)
+    assert_same(found, run("vanilla", actor(SEQUENCE), *data))
     assert found[2]["actor/pg_clipfrac"] > 0
     assert found[2]["actor/pg_clipfrac_lower"] > 0
 
@@ -125,9 +122,7 @@ def test_the_documented_options_of_verl_are_our_corrections():
         FSPOLossConfig(rollout_correction=verls)
 
 
-@pytest.mark.parametrize(
-    ("name", "outside"), [("fspo", "drop"), ("fspo", "truncate"), ("fspo", "cap"), ("rloo", "drop")]
-)
+@pytest.mark.parametrize(("name", "outside"), [("fspo", "truncate"), ("rloo", "drop")])
 def test_with_a_rule_on_the_loss_is_ours(name, outside):
     new, old, mask, advantages = batch(3, 0.3 if name == "rloo" else 0.1)
     loss, gradient, metrics = run(
@@ -206,23 +201,6 @@ def test_settings_that_undo_the_rule_are_refused(overrides, line):
 def test_rules_that_cannot_work_are_refused(options, line):
     with pytest.raises(UserError, match=line):
         FSPOLossConfig(**options)
-
-
-@pytest.mark.parametrize(
-    "correction",
-    ["bypass_mode=true", "rollout_rs=token_k1"],
-    ids=lambda text: text.split("=")[0],
-)
-def test_the_example_refuses_a_rollout_correction(correction):
-    """It shows verl's own section to the plugin, resolved as verl resolves it before workers start."""
-    with initialize_config_dir(str(ROOT / "examples"), version_base=None):
-        config = compose("verl_fspo", overrides=[f"algorithm.rollout_correction.{correction}"])
-    OmegaConf.resolve(config)
-    name = correction.split("=")[0]
-    with pytest.raises(
-        InstantiationException, match=rf"UserError.*algorithm\.rollout_correction\.{name}=.*leave it out"
-    ):
-        omega_conf_to_dataclass(config.actor_rollout_ref.actor)
 
 
 def test_a_band_that_remembers_and_whose_actor_is_not_ours_is_refused():

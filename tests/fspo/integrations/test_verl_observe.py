@@ -14,7 +14,6 @@ from omegaconf import OmegaConf
 from verl.utils.config import omega_conf_to_dataclass
 from verl.workers.engine_workers import ActorRolloutRefWorker
 
-from analysis.__main__ import main
 from analysis.doctor.examine import examine
 from fspo.base.errors import UserError
 from fspo.gradlog import read_log
@@ -42,14 +41,17 @@ from tests.fspo.integrations.verl_worker import (
 pytestmark = pytest.mark.usefixtures("verl_process", "unwatched")
 
 
-@pytest.mark.parametrize("mode", ["vanilla", "gspo", "cispo", "gpg"])
+@pytest.mark.parametrize("mode", ["vanilla", "gpg"])
 def test_the_weights_are_the_same_with_and_without(tmp_path, mode):
-    mode = f"{ACTOR}policy_loss.loss_mode={mode}"
-    alone, _ = trained(None, mode)
-    watched, _ = trained(tmp_path / "run", mode)
+    option = f"{ACTOR}policy_loss.loss_mode={mode}"
+    alone, _ = trained(None, option)
+    watched, _ = trained(tmp_path / "run", option)
     assert torch.equal(alone.table, watched.table)
     assert not torch.equal(alone.table, table())
-    assert len(read_log(tmp_path / "run")) == 2 * ROWS
+    log = read_log(tmp_path / "run")
+    assert len(log) == 2 * ROWS
+    assert set(log.column("rule")) == {f"verl-{mode}"}
+    assert ("rule" in log.metadata) == ("lo" in log) == (mode == "vanilla")  # no rule of ours does what gpg does
 
 
 def test_every_column_by_hand(tmp_path):
@@ -115,8 +117,6 @@ def test_the_doctor_finds_nothing_in_a_healthy_run(tmp_path):
         ({"rollout_is": "token", "rollout_is_threshold": 1.1}, "token"),
         ({"rollout_is": "sequence", "rollout_is_threshold": "0.8_1.3"}, "fixed"),
         ({"rollout_rs": "seq_mean_k1", "rollout_rs_threshold": "0.95_1.05"}, "linear"),
-        ({"rollout_rs": "seq_sum_k1", "rollout_rs_threshold": "0.7_1.2"}, "fixed"),
-        ({"rollout_rs": "token_k1", "rollout_rs_threshold": "0.9_1.2"}, "token"),
         ({"rollout_rs": "token_k2", "rollout_rs_threshold": 0.02}, "token"),
     ],
 )
@@ -148,11 +148,6 @@ def test_ranks_write_files_of_their_own(tmp_path):
     assert names == ["rollout-00000000-rank-0000.parquet", "rollout-00000000-rank-0001.parquet"]
     log = read_log(tmp_path / "run")
     assert sorted(log.column("response_id")) == list(range(2 * ROWS))
-
-
-def test_one_process_of_a_model_parallel_group_writes(tmp_path):
-    trained(tmp_path / "run", rollouts=1, source=False)
-    assert not (tmp_path / "run").exists()
 
 
 def test_a_resumed_run_writes_its_repeated_rollouts_anew(tmp_path):
@@ -200,14 +195,6 @@ def test_a_batch_that_cannot_be_logged_ends_the_log_and_not_the_run(tmp_path, ca
     assert "rollout 1 is not logged: KeyError" in caplog.text
 
 
-def test_losses_without_a_rule_of_ours_have_none_in_the_header(tmp_path):
-    trained(tmp_path / "run", f"{ACTOR}policy_loss.loss_mode=gpg", rollouts=1)
-    log = read_log(tmp_path / "run")
-    assert "rule" not in log.metadata
-    assert "lo" not in log
-    assert set(log.column("rule")) == {"verl-gpg"}
-
-
 def test_in_bypass_mode_the_log_claims_no_mismatch(tmp_path):
     """verl's old log-probs are the sampler's there, so S is the total, and neither D nor E is known."""
     trained(
@@ -219,18 +206,6 @@ def test_in_bypass_mode_the_log_claims_no_mismatch(tmp_path):
     assert "engine_log_ratio" not in log
     assert log.metadata.keys().isdisjoint({"rule", "correction"})
     assert set(log.column("rule")) == {"verl-bypass_mode"}
-
-
-def test_the_table_has_a_row_of_verls_own_rejection(tmp_path, capsys):
-    """verl gives a response that it rejects the advantage 0; the printed shares count it all the same."""
-    correction = {"rollout_rs": "seq_mean_k1", "rollout_rs_threshold": "0.95_1.05"}
-    trained(tmp_path / "run", rollouts=6, correction=correction)
-    log = read_log(tmp_path / "run")
-    rejected = log.column("correction_weight") == 0
-    assert not log.column("advantage")[rejected].any()
-    assert main([str(tmp_path / "run"), "--on", "behaviour"]) == 0
-    row = next(line for line in capsys.readouterr().out.splitlines() if "verl-rs-seq_mean_k1, the run's own" in line)
-    assert float(row.split()[-1]) == pytest.approx(rejected.mean(), abs=0.006)
 
 
 def test_token_log_ratios_are_logged_if_wanted(tmp_path):

@@ -19,16 +19,7 @@ pytestmark = pytest.mark.usefixtures("verl_process", "unwatched")
 AUTO = {"adapt": "range", "target": 0.8}
 
 
-@pytest.mark.parametrize(
-    ("name", "changes"),
-    [
-        ("fspo-kl", {}),
-        ("fspo", {"drift": "gaussian"}),
-        ("fspo", {"drift": "tilted"}),
-        ("fspo", AUTO),
-        ("fspo-adaptive", {}),
-    ],
-)
+@pytest.mark.parametrize(("name", "changes"), [("fspo-kl", {}), ("fspo", {"drift": "tilted"}), ("fspo-adaptive", {})])
 def test_a_band_that_remembers_trains_what_the_objective_does(tmp_path, name, changes):
     """Drift and range of each update from the updates before it, by `OnlineRule` and by hand on whole minibatches."""
     rule = preset(name, **changes).rule
@@ -55,7 +46,7 @@ def test_a_band_that_remembers_trains_what_the_objective_does(tmp_path, name, ch
             n = mask[place].sum(1).double()
             if step > 4 * number:
                 online.observe(s.sum(1).numpy(), n.numpy(), A.numpy(), m)
-            by_hand = {"kl": -(s.exp() - 1 - s), "gaussian": -s * s / 2, "tilted": s * s / 2, "none": 0 * s}
+            by_hand = {"kl": -(s.exp() - 1 - s), "tilted": s * s / 2, "none": 0 * s}
             m = float(by_hand[rule.drift].sum() / n.sum())
             (gradient,) = torch.autograd.grad(out.loss, weights)
             with torch.no_grad():

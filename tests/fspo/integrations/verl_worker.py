@@ -67,7 +67,7 @@ class TableEngine(BaseEngine):
     """An engine whose model is a table of logits of the next token by the present one; the rest is verl's."""
 
     is_param_offload_enabled = is_optimizer_offload_enabled = False
-    rank, ranks, source = 0, 1, True
+    rank, ranks = 0, 1
 
     def __init__(self, **_):
         self.table = torch.nn.Parameter(table())
@@ -104,7 +104,7 @@ class TableEngine(BaseEngine):
         return None
 
     def is_mp_src_rank_with_outputs(self):
-        return self.source
+        return True
 
     def forward_backward_batch(self, data, loss_function, forward_only=False):
         self.before.append(self.table.detach().clone())
