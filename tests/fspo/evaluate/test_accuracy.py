@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats as sps
 
 from fspo.base.errors import UserError
-from fspo.evaluate.accuracy import budgets, measures, pass_at_k, rate
+from fspo.evaluate.accuracy import measures, pass_at_k, rate
 
 
 @settings(max_examples=60)
@@ -31,12 +31,6 @@ def test_pass_at_k_of_large_numbers() -> None:
         none *= Fraction(n - c - i, n - i)
     assert pass_at_k(n, [c], k)[0] == pytest.approx(float(1 - none), rel=1e-9)
     assert pass_at_k(n, [0, n], k).tolist() == [0, 1]
-
-
-def test_budgets() -> None:
-    assert budgets(1) == [1]
-    assert budgets(8) == [1, 2, 4, 8]
-    assert budgets(12) == [1, 2, 4, 8, 12]
 
 
 def test_measures_by_hand() -> None:

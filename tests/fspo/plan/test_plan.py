@@ -76,9 +76,7 @@ def measured(tmp_path: Path, shape: Qwen3Config, arguments: list[str], rows: int
 
 CASES = [
     # width, layers, prompt, response, tokens, rows, checkpointing, lora
-    (128, 2, 8, 56, 256, 12, False, False),
     (64, 4, 16, 240, 1024, 12, False, False),
-    (128, 8, 8, 120, 1024, 16, True, False),
     (128, 3, 8, 120, 512, 12, False, True),
     (128, 6, 8, 120, 1024, 16, True, True),
 ]
@@ -197,14 +195,15 @@ def test_command_names_a_cure_that_works(capsys: pytest.CaptureFixture[str]) -> 
     cure = re.search(r"it fits with (.*)", capsys.readouterr().out)
     assert cure is not None
     assert command.main([*tight, *cure[1].split()]) == 0
-    assert command.main([*TINY, "--machine.memory", "0.001"]) == 1
-    assert "no change of its options alone makes it fit" in capsys.readouterr().out
 
 
 def test_a_folder_with_a_config_is_enough(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     small(64).save_pretrained(tmp_path / "model")
-    assert command.main(["--model.name_or_path", str(tmp_path / "model"), "--machine.gpus", "2"]) == 0
-    assert "3 layers" in capsys.readouterr().out
+    model = ("--model.name_or_path", str(tmp_path / "model"), "--machine.gpus", "2")
+    assert command.main([*model, "--machine.memory", "0.001"]) == 1
+    printed = capsys.readouterr().out
+    assert "3 layers" in printed
+    assert "no change of its options alone makes it fit" in printed
 
 
 @pytest.mark.parametrize(

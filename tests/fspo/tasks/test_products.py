@@ -34,7 +34,6 @@ def taught(options) -> ProductsTask:
     [
         ((27, 21), draws(), "21720000,11727200,01724500,1-720450,0-727650,<answer>567</answer>"),
         ((27, 21), draws(double=0.2, separator=0.9), "21720000/01724500/1-720450/0-727650/<answer>567</answer>"),
-        ((9, 4), draws(double=0.2, separator=0.3), "4-900000;2-908100;0-906300;<answer>36</answer>"),
         ((99, 10), draws(), "10990000,00999900,0-990990,<answer>990</answer>"),
         # each sum after an addition is one too high: 28, 56, and after times ten 560 + 28
         ((27, 21), draws(slip=0.05), "21720000,11728200,01726500,1-720650,0-728850,<answer>588</answer>"),
@@ -89,7 +88,7 @@ def test_tokens_hold_prompts_and_solutions(instruction, tmp_path):
     assert tokenizer.decode(longest).endswith(f"{OPEN}9801{CLOSE}")
 
 
-@pytest.mark.parametrize("options", [{}, {"max_digits": 3}, {"max_digits": 2, "max_terms": 3}])
+@pytest.mark.parametrize("options", [{}, {"max_digits": 2, "max_terms": 3}])
 def test_what_no_solution_answers_is_refused(options):
     task = make_task("gym:products", options)
     assert isinstance(task, TeachingTask)

@@ -40,7 +40,6 @@ def rows():
         ("dataset", {}, "path"),
         ("dataset", {"path": "missing.jsonl"}, "no file missing.jsonl"),
         ("dataset", {"path": "x.jsonl", "judge": {"verifer": "math"}}, "did you mean 'verifier'"),
-        ("dataset", {"path": "x.jsonl", "judge": {"verifier": "maths"}}, "did you mean 'math'"),
         ("dataset", {"path": "x.jsonl", "eval_path": "y.jsonl", "eval_split": "test"}, "give one of them"),
     ],
 )

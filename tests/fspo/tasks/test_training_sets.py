@@ -44,7 +44,6 @@ def write(path: Path, rows: list[Any]) -> str:
     [
         (dapo(1), "34"),
         (DEEPSCALER, "\\frac{1}{2}"),
-        (GSM8K, "1,072"),
         (AIME25, "70"),
         (CAPITALS, "33"),
         ({"prompt": "1+1", "answer": "2", "question": "not this"}, "2"),
@@ -76,6 +75,12 @@ def test_named_columns_win(tmp_path: Path) -> None:
             found(answer_column=column)
 
 
+def test_gsm8k_by_name(tmp_path: Path) -> None:
+    task = make_task("gsm8k", {"path": write(tmp_path / "gsm.jsonl", [GSM8K]), "eval_share": 0.0})
+    example = task.example("train", 0)
+    assert (example.prompt, example.answer) == (GSM8K["question"] + BOXED, "1,072")
+
+
 def test_dapo_by_name_drops_its_repeats_and_judges_by_math(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     rows = [dapo(i) for i in range(10)] * 3 + [dapo(3, "35")]
     path = write(tmp_path / "dapo.parquet", rows)
@@ -88,17 +93,6 @@ def test_dapo_by_name_drops_its_repeats_and_judges_by_math(tmp_path: Path, caplo
         rewards = task.score([example] * 3, ["Answer: $34$", "Answer: 034", "Answer: 35"], [True] * 3)
         assert rewards.values.tolist() == [1, 1, 0]
         assert rewards.status == ["ok"] * 3
-    finally:
-        task.close()
-
-
-def test_gsm8k_by_name(tmp_path: Path) -> None:
-    task: Any = make_task("gsm8k", {"path": write(tmp_path / "gsm.jsonl", [GSM8K]), "eval_share": 0.0})
-    try:
-        example = task.example("train", 0)
-        assert example.prompt == GSM8K["question"] + BOXED
-        rewards = task.score([example] * 3, [r"\boxed{1072}", r"so \boxed{1,072}.", r"\boxed{72}"], [True] * 3)
-        assert rewards.values.tolist() == [1, 1, 0]
     finally:
         task.close()
 
