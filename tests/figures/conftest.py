@@ -20,7 +20,6 @@ from fspo.theory import band_acceptance
 EDGES = np.array([4, 16, 32, 64, 128, 257])
 MEANS = np.array([11.2, 24.1, 47.3, 92.8, 170.4])
 BANDS = ("rloo", "gspo", "fspo", "fspo-kl")
-EVERY = ("none", "rloo", "gspo", "fspo", "fspo-kl", "fspo-adaptive", "grpo")
 SIGMA = 0.03
 
 
@@ -223,12 +222,7 @@ CASES: dict[str, list[dict]] = {
         for seed in (0, 1)
     ],
     "one": [{"run": "fspo", "trained_rule": "fspo", "seed": 0, "rules": ("fspo",)}],
-    "every": [
-        {"run": rule, "trained_rule": rule, "seed": 0, "rules": EVERY if rule == "none" else (), "windows": 6}
-        for rule in EVERY
-    ],
     "near-one": [{"run": "none", "trained_rule": "none", "seed": 0, "near_one": True}],
-    "tiny": [{"run": "fspo", "trained_rule": "fspo", "seed": 0, "counts": 9, "windows": 2}],
     "spoiled": [{"run": "fspo", "trained_rule": "fspo", "seed": 0, "spoil": True}],
 }
 

@@ -17,7 +17,7 @@ def test_ground_floor_imports_nothing_heavy(module):
     assert found.stdout.split() == []
 
 
-@pytest.mark.parametrize("module", ["analysis.run", "analysis.rules.calibrate", "proofs_check.catalogue"])
+@pytest.mark.parametrize("module", ["analysis.run", "proofs_check.catalogue"])
 def test_diagnostics_and_checks_need_no_torch_and_no_plotting(module):
     code = f"import sys, {module}; print(*[m for m in {HEAVY!r} if m in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -36,17 +36,7 @@ print("status", status, *[m for m in {heavy} if m in sys.modules])
 
 
 @pytest.mark.parametrize("command", ["fspo.train", "fspo.plan", "fspo.evaluate"])
-@pytest.mark.parametrize(
-    ("words", "status"),
-    [
-        (["--help"], 0),
-        (["--no-such-option", "3"], 2),
-        (["--seed", "-1"], 2),
-        (["--seed", "x"], 2),
-        (["--batch_size", ".nan", "--optim.learning_rate", ".nan"], 2),
-    ],
-    ids=["help", "wrong name", "out of range", "wrong type", "not finite"],
-)
+@pytest.mark.parametrize(("words", "status"), [(["--help"], 0), (["--seed", "-1"], 2)], ids=["help", "out of range"])
 def test_help_and_a_refused_option_import_nothing_heavy(command, words, status):
     needed = ["m", "--benchmarks", "math500"] if command == "fspo.evaluate" else []
     code = COMMAND.format(heavy=HEAVY)

@@ -112,7 +112,7 @@ def arm(point: str, count: int) -> None:
     from fspo.distributed import files
     from fspo.gradlog.metrics_file import MetricsFile
     from fspo.rollouts import collect
-    from fspo.train import checkpoint, updates
+    from fspo.train import updates
 
     seen = 0
 
@@ -174,12 +174,9 @@ def arm(point: str, count: int) -> None:
         written(self, values)
 
     def around_rename(source: Any, target: Any) -> None:
-        of_checkpoint = Path(target).name.startswith("step-")
-        if of_checkpoint and point == "before-rename" and due():
+        if Path(target).name.startswith("step-") and due():
             die()
         replace(source, target)
-        if of_checkpoint and point == "after-rename" and due():
-            die()
 
     def remove_half(path: Any, *args: Any, **kwargs: Any) -> None:
         if Path(path).name.startswith(".part-old-step-") and Path(path).exists() and due():
@@ -201,7 +198,7 @@ def arm(point: str, count: int) -> None:
         pq.write_table = write_half
     elif point == "metrics":
         MetricsFile.write = write_half_a_line  # type: ignore[method-assign]
-    elif point in ("before-rename", "after-rename"):
+    elif point == "before-rename":
         os.replace = around_rename  # type: ignore[assignment]
     elif point == "nan":
         updates.objective = broken_loss
@@ -209,10 +206,6 @@ def arm(point: str, count: int) -> None:
         files.save_file = full(save_file)
     elif point == "full-log":
         pq.write_table = full(write_table)
-    elif point == "full-metrics":
-        MetricsFile.write = full(written)  # type: ignore[method-assign]
-    elif point == "full-export":
-        checkpoint.export = full(checkpoint.export)
     elif point == "remove":
         shutil.rmtree = remove_half  # type: ignore[assignment]
     else:

@@ -76,7 +76,7 @@ def test_other_partitions_have_names_of_their_own(by_entropy, tmp_path, capsys):
     assert "without --by" in left_out  # what is about length alone says so
 
 
-@pytest.mark.parametrize("name", ["acceptance_by_length", "clip_over_training", "cosine_by_rule"])
+@pytest.mark.parametrize("name", ["acceptance_by_length", "clip_over_training"])
 def test_figures_of_another_partition_are_legible(by_entropy, monkeypatch, name):
     style = Style("acl-column")
     with style.context():

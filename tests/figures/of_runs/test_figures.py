@@ -17,7 +17,7 @@ from figures.tables import NothingToDraw, Tables
 from fspo.base.errors import UserError
 from tests.figures.looking import assert_legible, bars, in_row, marked, titled
 
-CASES = ("usual", "one", "every", "near-one", "tiny", "spoiled")
+CASES = ("usual", "one", "near-one", "spoiled")
 
 
 def ends(
@@ -245,9 +245,9 @@ def skip_if_unclipped(name: str, case: str) -> None:
 @pytest.mark.parametrize(
     ("case", "width"),
     [
-        *((c, "acl-column") for c in ("usual", "every", "spoiled")),
+        *((c, "acl-column") for c in ("usual", "spoiled")),
         ("usual", "neurips"),
-        *(pytest.param(c, "acl-column", marks=pytest.mark.slow) for c in ("one", "near-one", "tiny")),
+        *(pytest.param(c, "acl-column", marks=pytest.mark.slow) for c in ("one", "near-one")),
     ],
 )
 def test_figures_are_legible_and_their_legend_names_each_thing_once(case_tables, monkeypatch, name, case, width):

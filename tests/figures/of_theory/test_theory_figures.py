@@ -204,10 +204,3 @@ def test_the_command_draws_them_all_with_their_numbers(tmp_path, capsys):
     assert capsys.readouterr().out.splitlines()[-1].startswith("4 figures drawn, 0 skipped: ")
     assert {p.name for p in tmp_path.glob("*.csv")} == {c["numbers"] for c in captions}
     assert {p.suffix for p in tmp_path.iterdir()} == {".pdf", ".png", ".csv", ".json"}
-
-
-def test_runs_and_theory_together(case_runs, tmp_path):
-    arguments = [str(case_runs("one")[0]), "--theory", "--output", str(tmp_path)]
-    assert main([*arguments, "--only", "[lre_by_rule,normal_approximation]"]) == 0
-    captions = json.loads((tmp_path / "captions.json").read_text())
-    assert [c["name"] for c in captions] == ["lre_by_rule", "normal_approximation"]

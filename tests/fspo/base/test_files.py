@@ -48,21 +48,6 @@ def test_a_folder_appears_whole_in_place_of_the_old_one(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_failing_block_keeps_the_old_folder(tmp_path: Path) -> None:
-    path = tmp_path / "model"
-    (path / "of-before").mkdir(parents=True)
-
-    def fail() -> None:
-        with whole_folder(path) as part:
-            (part / "weights").write_text("half")
-            raise OSError(28, "No space left on device")
-
-    with pytest.raises(UserError, match=r"cannot write .*model: No space left on device; make room"):
-        fail()
-    assert [file.name for file in path.iterdir()] == ["of-before"]
-    assert list(tmp_path.iterdir()) == [path]
-
-
 def test_only_half_written_things_of_the_name_are_removed(tmp_path: Path) -> None:
     for name in (".part-1-a", ".part-2-b", "a"):
         (tmp_path / name).mkdir()

@@ -151,14 +151,9 @@ def test_required_columns_are_enough(tmp_path):
         log.column("score_unit")
 
 
-@pytest.mark.parametrize("name", REQUIRED)
-def test_each_required_column_is_missed(tmp_path, name):
-    writer = GradLogWriter(tmp_path, width=WIDTH)
-    with pytest.raises(UserError, match=name):
-        writer.append({k: v for k, v in rows(2).items() if k != name})
-
-
-def test_unknown_columns_are_refused(tmp_path):
+def test_unknown_and_missing_columns_are_refused(tmp_path):
+    with pytest.raises(UserError, match=r"missing columns .*'length'"):
+        GradLogWriter(tmp_path, width=WIDTH).append({k: v for k, v in rows(2).items() if k != "length"})
     with pytest.raises(UserError, match="'sequence_length'"):
         GradLogWriter(tmp_path, width=WIDTH).append(rows(2) | {"sequence_length": 3})
 
@@ -171,14 +166,6 @@ def test_user_columns(tmp_path):
     log = read_log(tmp_path)
     assert log.column("user.difficulty").tolist() == [7, 8, 0, 0]
     assert log.column("user.source").tolist() == ["a", "b", "", ""]
-
-
-def test_two_processes_and_a_range_of_rollouts(tmp_path):
-    write(tmp_path, 0, 1, 2)
-    write(tmp_path, 0, 1, rank=1)
-    assert len(read_log(tmp_path)) == 5 * 6
-    assert sorted(set(read_log(tmp_path, rollouts=(1, 2)).column("rollout"))) == [1, 2]
-    assert len(read_log(tmp_path, rollouts=(2, 2))) == 6
 
 
 def test_phases_and_columns(tmp_path):
@@ -207,6 +194,7 @@ def test_a_later_minor_with_a_new_column_is_read(tmp_path):
     pq.write_table(newer.replace_schema_metadata({**table.schema.metadata, b"fspo.schema": b"1.9"}), path)
     log = read_log(tmp_path)
     assert len(log) == 12
+    assert len(read_log(tmp_path, rollouts=(1, 1))) == 6
     assert np.isnan(log.column("novelty")[:6]).all()
     assert log.column("novelty")[6:].tolist() == [0, 1, 2, 3, 4, 5]
 
@@ -227,19 +215,19 @@ def test_a_file_that_is_no_log_or_of_another_version_is_damage(tmp_path):
 
 
 def test_sound_row_groups_of_a_damaged_file_are_read(tmp_path):
-    write(tmp_path, 0, n=4000)
+    write(tmp_path, 0, n=400)
     path = tmp_path / "gradlog" / file_name(0, 0)
     whole = pq.read_table(path)
-    pq.write_table(whole, path, row_group_size=1000, write_page_checksum=True)
+    pq.write_table(whole, path, row_group_size=100, write_page_checksum=True)
     group = pq.read_metadata(path).row_group(2)
     start = group.column(whole.column_names.index("log_ratio")).data_page_offset
     data = bytearray(path.read_bytes())
     data[start + 400] ^= 0xFF
     path.write_bytes(data)
     log = read_log(tmp_path)
-    assert log.column("response_id").tolist() == whole["response_id"].to_numpy()[np.r_[:2000, 3000:4000]].tolist()
+    assert log.column("response_id").tolist() == whole["response_id"].to_numpy()[np.r_[:200, 300:400]].tolist()
     assert len(log.damage) == 1
-    assert "row group 2, 1000 rows lost" in log.damage[0]
+    assert "row group 2, 100 rows lost" in log.damage[0]
 
 
 def test_columns_of_other_types_are_converted_or_damage(tmp_path):
@@ -265,12 +253,12 @@ def test_sketches_of_two_widths_are_one_line(tmp_path):
         read_log(tmp_path)
 
 
-@pytest.mark.parametrize("kind", ["empty", "cut", "garbage"])
+@pytest.mark.parametrize("kind", ["empty", "cut"])
 def test_a_damaged_file_is_counted_and_the_others_read(tmp_path, kind):
     write(tmp_path, 0, 1, 2)
     path = tmp_path / "gradlog" / file_name(1, 0)
     whole = path.read_bytes()
-    path.write_bytes({"empty": b"", "cut": whole[: len(whole) // 2], "garbage": b"PAR1" + bytes(500) + b"PAR1"}[kind])
+    path.write_bytes(b"" if kind == "empty" else whole[: len(whole) // 2])
     log = read_log(tmp_path)
     assert len(log) == 12
     assert len(log.damage) == 1

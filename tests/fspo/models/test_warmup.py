@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from dataclasses import replace
 from itertools import pairwise
 
@@ -173,27 +168,10 @@ def test_gate_tries_the_next_seed_then_gives_up(tmp_path, monkeypatch, caplog):
 
 
 def test_killed_warm_up_starts_again(tmp_path):
-    code = (
-        "from fspo.models.warmup import *; from fspo.tasks.chain_add import ChainAddConfig;"
-        f"warm_up(WarmupConfig(steps=10**6), ChainAdd(ChainAddConfig(max_steps=4)), {str(tmp_path)!r})"
-    )
-    process = subprocess.Popen(
-        [sys.executable, "-c", code], stderr=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": "1"}
-    )
-    try:
-        deadline = time.monotonic() + 60
-        while not list(tmp_path.glob(".part-*")):
-            assert process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-    finally:
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-    (left,) = tmp_path.glob(".part-*")
-    # What the killed run left behind, under the name that the next one wants.
     name = f"warmup-{digest_of(dependencies(TINY, TASK))}"
-    left.rename(tmp_path / f".part-77-{name}")
-    (tmp_path / f".part-77-{name}" / "model.safetensors").write_bytes(b"half")
+    left = tmp_path / f".part-77-{name}"
+    left.mkdir()
+    (left / "model.safetensors").write_bytes(b"half")
     folder = warm_up(TINY, TASK, tmp_path)
     assert folder.name == name
     load_model(folder)

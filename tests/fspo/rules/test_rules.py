@@ -18,7 +18,6 @@ from fspo.rules import (
     DriftStats,
     Outside,
     Rule,
-    TokenMeans,
     calibrate,
     check_ratios,
     correction,
@@ -27,7 +26,6 @@ from fspo.rules import (
     preset,
     scaled,
     standardized_excess,
-    token_k3,
     token_sums,
 )
 
@@ -80,15 +78,6 @@ def test_sums_of_two_parts_are_those_of_the_whole():
     assert all(astuple(whole))
     rows = (np.array([0.1, 0.2]), np.array([0.3, 0.4]), np.array([3, 4]))
     assert astuple(DriftStats.of(*rows)) == pytest.approx((0.3, 0.7, 7.0))
-
-
-def test_centre_of_means_by_row():
-    means = TokenMeans(k3=np.array([0.1, 0.2]), sigma2=np.array([0.04, 0.06]))
-    centres = {drift: Rule("sqrt", 0.1, 0.1, drift=drift).centre(means) for drift in DRIFTS}
-    assert centres["none"] == 0.0
-    np.testing.assert_allclose(centres["kl"], [-0.1, -0.2])
-    np.testing.assert_allclose(centres["gaussian"], [-0.02, -0.03])
-    np.testing.assert_allclose(centres["tilted"], [0.02, 0.03])
 
 
 def test_every_preset_has_a_hand_worked_edge():
@@ -171,13 +160,6 @@ def test_exponent_cap_and_extremes():
     applied = RULES["truncate"].apply(np.array([60.0]), np.array([4]), np.array([1.0]))
     assert applied.multiplier[0] == pytest.approx(math.exp(0.06 - 20))
     assert applied.multiplier[0] * applied.weight[0] == pytest.approx(applied.clipped_weight[0])
-
-
-def test_k3_is_capped_and_both_edges_lie_in_the_band():
-    assert token_k3(np.array([21.0]))[0] == pytest.approx(math.expm1(20) - 21)
-    edges = Rule("sqrt", 0.03, 0.03).apply(np.array([-0.06, 0.06]), np.array([4, 4]), np.array([1.0, -1.0]))
-    assert edges.in_band.tolist() == [True, True]
-    assert edges.side.tolist() == [0, 0]
 
 
 def test_cap_excess_looks_at_the_upper_edge_alone():
@@ -296,16 +278,11 @@ def test_token_sums_against_mpmath():
     assert stats.sigma2 == pytest.approx((4.000001 + 0.25 + 1e-12) / 4)
 
 
-def test_no_tokens_means_no_drift():
-    assert preset("fspo-kl").rule.centre(DriftStats()) == 0.0
-
-
 @pytest.mark.parametrize(
     ("fields", "word"),
     [
         ({"shape": "sqr"}, "'sqrt'"),
         ({"shape": "sqrt"}, "range_lo"),
-        ({"shape": "sqrt", "range_lo": 0.1, "range_hi": -1}, "range_hi"),
         ({"shape": "sqrt", "range_lo": math.nan, "range_hi": 0.1}, "range_lo"),
         ({"shape": "fixed", "range_lo": 1.1, "range_hi": 0.2}, "at most 1"),
         ({"shape": "fixed", "range_lo": 0.1, "range_hi": 0.1, "dual": 2.0, "outside": "mask"}, "mask"),
@@ -313,7 +290,6 @@ def test_no_tokens_means_no_drift():
         ({"shape": "sqrt", "range_lo": 0.1, "range_hi": 0.1, "on": "sampler"}, "engine"),
         ({"shape": "power", "range_lo": 0.1, "range_hi": 0.1}, "gamma"),
         ({"shape": "sqrt", "range_lo": 0.1, "range_hi": 0.1, "gamma": 0.5}, "gamma"),
-        ({"shape": "power", "range_lo": 0.1, "range_hi": 0.1, "gamma": 3.0}, "gamma"),
         ({"shape": "power", "range_lo": 0.1, "range_hi": 0.1, "gamma": -0.5}, "gamma"),
         ({"shape": "fixed", "range_lo": 0.1, "range_hi": 0.1, "dual": 1.0}, "dual"),
         ({"shape": "fixed", "range_lo": 0.1, "range_hi": 0.1, "dual": 2.0, "outside": "cap"}, "cap"),
@@ -326,15 +302,6 @@ def test_no_tokens_means_no_drift():
 def test_impossible_rules_are_refused(fields, word):
     with pytest.raises(UserError, match=word):
         Rule(**fields)
-
-
-def test_a_power_of_0_is_a_fixed_half_width():
-    assert Rule("power", 0.1, 0.2, gamma=0.0).band(np.array([9.0])) == (-0.1, 0.2)
-
-
-@pytest.mark.parametrize("drift", DRIFTS)
-def test_every_drift_but_none_needs_the_sums_of_a_minibatch(drift):
-    assert Rule("sqrt", 0.1, 0.1, drift=drift).needs_stats == (drift != "none")
 
 
 def test_an_eps_cannot_express_any_width() -> None:
@@ -350,11 +317,6 @@ def test_every_way_outside_the_band_cuts_what_its_row_says():
     S, n, A = np.array([-9.0, -9.0, 9.0, 9.0]), np.full(4, 4.0), np.array([1.0, -1.0, 1.0, -1.0])
     sides = {way: Rule("sqrt", 0.1, 0.1, outside=way).apply(S, n, A).side.tolist() for way in get_args(Outside)}
     assert sides == {"drop": [0, -1, 1, 0], "truncate": [0, -1, 1, 0], "cap": [0, 0, 1, 1], "mask": [-1, -1, 1, 1]}
-
-
-def test_a_rule_that_clips_nothing_stays_so_when_scaled():
-    none = Rule("none")
-    assert scaled(none, 2.0) == none
 
 
 def test_a_range_without_a_lower_edge_stays_so_when_scaled():
@@ -379,7 +341,6 @@ ROWS = np.array([[0.1, 0.2], [4.0, 9.0], [1.0, -1.0]])  # S, n, A
 LOOSE = on("update")
 REFUSED = [
     (lambda: preset("ppo"), "is the rule 'grpo'"),
-    (lambda: preset("fspoo"), "did you mean 'fspo'"),
     (lambda: correction("tiss"), "did you mean 'tis'"),
     (lambda: correction("tis", range_lo=0.5), "range_lo has no effect"),
     (lambda: correction("engine-sqrt", on="update"), "is bounded by the clip rule"),
@@ -388,12 +349,8 @@ REFUSED = [
     (lambda: LOOSE.acceptance(*ROWS, rate="bands"), "did you mean 'band'"),
     (lambda: LOOSE.acceptance([0.1], [4.0], [0.0], rate="update"), "none with A != 0"),
     (lambda: calibrate(LOOSE, ROWS[0], ROWS[1], np.zeros(2), 0.5, rate="update"), "no rows"),
-    (lambda: LOOSE.acceptance([0.1], [0.5], [1.0]), "n must be >= 1"),
-    (lambda: LOOSE.acceptance([0.1], [4.0], [math.nan]), "A must be finite"),
     (lambda: standardized_excess(LOOSE, *ROWS, m=math.nan), "centre m is not finite"),
     (lambda: excess_quantiles(np.array([math.inf]), [0.5], "fspo"), "no rows to calibrate on"),
-    (lambda: drift_stats(np.zeros((2, 3)), np.ones((2, 2), bool)), "must have one shape"),
-    (lambda: drift_stats(np.array([[math.nan]]), np.ones((1, 1), bool)), "log-ratio is not finite"),
     (lambda: preset("fspo-cap"), "preset 'fspo-cap' is gone: use preset fspo with outside cap"),
     (lambda: preset("fspo", drift="signed"), "rule drift 'signed' is gone: use kl"),
     (lambda: Rule("prefix", 0.1, 0.1), "rule shape 'prefix' is gone: use sqrt or token"),

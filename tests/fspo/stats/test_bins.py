@@ -56,18 +56,6 @@ def test_edges_below_or_above_all_lengths_are_refused(edges):
         make_bins([5, 6], edges=edges)
 
 
-def test_no_length_and_no_bin_are_refused():
-    with pytest.raises(UserError):
-        quantile_bins([], 4)
-    with pytest.raises(UserError):
-        quantile_bins([1], 0)
-
-
-def test_an_edge_lies_where_the_bin_misses_its_share_least():
-    """Five lengths in two bins of 2.5: two bins are as near, and the edge comes after the third."""
-    assert quantile_bins([1, 2, 3, 4, 5], 2).edges == (1, 4, 6)
-
-
 def test_too_many_bins_and_edges_without_end_are_refused():
     assert len(Bins(tuple(range(1001)))) == 1000
     with pytest.raises(UserError, match="1001 bins are too many: give at most 1001 edges"):

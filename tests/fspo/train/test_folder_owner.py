@@ -40,7 +40,6 @@ def tree(folder: Path) -> dict[str, bytes | None]:
         ({"model/model.safetensors": "weights of years", "model/notes.txt": "mine"}, "false"),
         ({"config.yaml": "rollouts: 3\nrule: {preset: gspo}\n"}, "true"),  # written by hand for --config
         ({"checkpoints/step-1/x": "of another program", "metrics.jsonl": "{}\n"}, "true"),
-        ({".part-probe-of-mine/x": "1", "gradlog/x": "y"}, "false"),
     ],
 )
 def test_a_folder_of_others_is_refused_and_left_as_it_is(tmp_path: Path, files: dict[str, str], resume: str) -> None:
@@ -124,6 +123,7 @@ def test_a_run_from_before_an_option_goes_on_with_its_default(tmp_path: Path) ->
         tiny_run.trainer(run, *again)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_workers_end_with_a_killed_torchrun_and_a_second_command_is_refused(tmp_path: Path) -> None:
     run = tmp_path / "run"

@@ -100,16 +100,6 @@ def test_values_do_not_depend_on_the_partition(part_of: list[int]) -> None:
     assert finished(merged, EDGES) == pytest.approx(finished(whole, EDGES), rel=1e-12)
 
 
-def test_ratio_without_a_count_is_left_out() -> None:
-    counts = Counts()
-    counts.add("nothing", 0.0, 0.0)
-    counts.add("half", 1.0, 2.0)
-    assert counts.values() == {"half": 0.5}
-    assert counts.get("half") == 0.5
-    assert math.isnan(counts.get("nothing"))
-    assert math.isnan(counts.get("unknown"))
-
-
 def test_rewards_by_group() -> None:
     from tests.fspo.rollouts.test_batches import batch
 

@@ -41,7 +41,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("point", "count"),
     [
         ("update", 3),  # before the first checkpoint
-        ("sample", 5),  # in a later rollout; evaluations sample too
         ("log", 4),
         ("metrics", 6),
         ("checkpoint", 2),  # the first checkpoint's moments

@@ -102,14 +102,11 @@ def test_a_model_on_disk_trains_on_a_data_set(tmp_path: Path) -> None:
     ("more", "message"),
     [
         (["--model.name_or_path", "/nowhere/model"], r"cannot load '/nowhere/model'"),
-        (["--model.tokenizer", "/nowhere/tokenizer"], r"cannot load '/nowhere/tokenizer'"),
         (["--task.options", '{"path": "/nowhere/rows.jsonl"}'], r"no file /nowhere/rows.jsonl"),
         (["--model.name_or_path", "embedded"], r"has no worked solutions to warm up the embedded model on"),
         (["--task.max_prompt_tokens", "2"], r"every prompt exceeds task.max_prompt_tokens=2"),
         (["--sampling.max_new_tokens", "500"], r"128"),
-        (["--trackers", "[tensorbord]"], r"tensorbord"),
         (["--task.chat_template", "true"], r"chat_template|chat template"),
-        (["--model.attn_implementation", "flsh"], r"flsh"),
         (["--task.options.eval_share", "0", "--eval.every", "1"], r"eval\.every to 0"),
     ],
 )
