@@ -48,25 +48,21 @@ ALL_BINS = "all"
 
 
 def find_module(name: str) -> ModuleType:
-    """Return the module that draws the figure ``name``, from the folder (``of_runs`` or ``of_theory``) that lists
-    it.
-    """
+    """Return the module that draws the figure ``name``."""
     return import_module(f"{(of_theory if name in of_theory.FIGURES else of_runs).__name__}.{name}")
 
 
 def file_name(module: str, tables: Tables) -> str:
-    """Return the name of a figure's files without their endings: ``acceptance_by_length``, for example;
-    ``acceptance-by-entropy`` if responses are binned by entropy; ``acceptance_by_length-on-engine`` if the log-ratio is
-    the engine's.
+    """Return the name of a figure's files without their endings, such as ``acceptance_by_length``,
+    ``acceptance-by-entropy`` for bins of entropy, and ``acceptance_by_length-on-engine`` for the engine's log-ratio.
     """
     name = module if tables.by_length else f"{module.removesuffix('_by_length')}-by-{tables.partition.slug}"
     return name if tables.on == "update" else f"{name}-on-{tables.on}"
 
 
 def heading(module: ModuleType, tables: Tables) -> str:
-    """Return a figure's title: the module's TITLE if responses are binned by length. For bins of another quantity it is
-    the module's TITLE_BY, or, if the module has none, TITLE with that quantity's name. If the figure is about another
-    log-ratio than S, the title ends with that log-ratio's symbol.
+    """Return a figure's title: TITLE, or TITLE_BY for bins of another quantity than length; for another log-ratio than
+    S it ends with its symbol.
     """
     title = module.TITLE
     if not tables.by_length:
@@ -160,9 +156,7 @@ def _draw(module: ModuleType, tables: Tables, style: Style, output: Path, stem: 
 
 
 def numbers_of(rows: Frame) -> Frame:
-    """Return the drawn ``rows`` as a figure's CSV file has them: the column ``panel`` first, columns without any value
-    left out, and the text `ALL_BINS` in place of -1, the number that stands for all bins together.
-    """
+    """Return the drawn ``rows`` as a figure's CSV file has them: ``panel`` first, no empty column, no bin -1."""
     rows = rows.dropna(axis=1, how="all")
     if "bin" in rows:
         rows = rows.assign(bin=[ALL_BINS if number < 0 else f"{number:g}" for number in rows["bin"]])

@@ -38,16 +38,12 @@ _NO_CAPTIONS = "[]\n"
 
 
 def captions_file(folder: Path, by: str = "") -> Path:
-    """Return the path of the figures' captions: ``captions.json``, or for example
-    ``captions-by-entropy-on-engine.json`` for bins of entropy and the engine's log-ratio.
-    """
+    """Return the path of the figures' captions, such as ``captions.json`` or ``captions-by-entropy-on-engine.json``."""
     return folder / f"captions{by}.json"
 
 
 def described(results: list[DrawnFigure]) -> list[dict[str, Any]]:
-    """Return each figure's name, title, caption and details (or why it was not drawn) and the name of the CSV file of
-    its numbers.
-    """
+    """Return each figure's name, title, caption and details (or why it was not drawn), and its CSV file's name."""
     return [
         {"name": r.name, "title": r.title, "caption": r.caption, "details": r.details, "skipped": r.skipped}
         | ({"numbers": r.numbers.name} if r.numbers else {})
@@ -61,14 +57,7 @@ def write_captions(results: list[DrawnFigure], path: Path) -> None:
 
 
 def check_output(folder: Path) -> None:
-    """Refuse an output folder whose files ``fspo figures`` did not write.
-
-    Raises
-    ------
-    UserError
-        If ``folder`` is a file, holds a captions file that ``fspo figures`` did not write, or holds files but no
-        captions file.
-    """
+    """Raise UserError if ``fspo figures`` did not write the files in an output folder."""
     refuse_foreign(folder, {"captions*.json": '"skipped"'}, "fspo figures")
 
 

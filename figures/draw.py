@@ -28,11 +28,7 @@ def new_axes(ax: Axes | None) -> Axes:
 
 
 def intervals(data: Frame, ax: Axes, x: str, ends: Sequence[str], color: Any) -> None:
-    """Draw the interval of each row of a table as a vertical bar at the row's ``x``.
-
-    The bar reaches from the first to the second of the columns ``ends``. A row whose ends are not both finite gets no
-    bar.
-    """
+    """Draw at each row's ``x`` a vertical bar between the columns ``ends``, unless one of the ends is not finite."""
     told = np.isfinite(data[list(ends)].to_numpy(float)).all(axis=1)
     part = data[told]
     colors: Any = color if isinstance(color, str) else np.asarray(color)[told]
@@ -61,8 +57,6 @@ def curves(
     ----------
     data : DataFrame
         Rows to draw; those without a value in ``y`` are left out.
-    ax : Axes, optional
-        Where to draw; new axes if not given.
     x, y, hue : str
         Columns of the horizontal coordinate, of the vertical one, and of the value (such as the rule) that sets a
         line's colour and marker.
@@ -72,8 +66,6 @@ def curves(
         Columns of the interval; no bars are drawn if the table lacks them.
     known : mapping, optional
         Look of each value of ``hue``; `figures.style.looks` of rules if not given.
-    marks, lines : bool
-        Whether to draw markers and lines.
     step : float
         Distance between the points of two rules in one bin, see `beside`.
     look
@@ -133,8 +125,6 @@ def dots(
     ----------
     data : DataFrame
         Rows to draw; those without a finite value in ``x`` are left out.
-    ax : Axes, optional
-        Where to draw; new axes if not given.
     rows : sequence of str
         Categories from top to bottom: values of the column ``row``.
     by, order : str, sequence of str
@@ -188,10 +178,9 @@ def dots(
 def outside_dots(
     data: Frame, rules: Sequence[str], ax: Axes | None = None, *, x: str = "estimate", **more: Any
 ) -> Axes:
-    """Draw the numbers in the column ``x`` as dots, in one row of the panel for each rule.
+    """Draw the column ``x`` as dots in a row for each rule, which has a dot for each way outside the band.
 
-    A rule's row has one dot for each choice outside the band (column ``outside``): drop, truncate and cap, from top to
-    bottom. ``more`` are further arguments of `dots`.
+    ``more`` are further arguments of `dots`.
     """
     here = [name for name in OUTSIDE_MARKERS if (data["outside"] == name).any()]
     mapped = {"color": ("outside", OUTSIDE_COLORS), "marker": ("outside", OUTSIDE_MARKERS)}
@@ -201,9 +190,7 @@ def outside_dots(
 
 
 def rule_marks(column: str, known: Mapping[str, Look]) -> dict[str, tuple[str, Mapping[Any, Any]]]:
-    """Return the colour and marker of each rule in ``known`` as the argument ``mapped`` of `dots`; ``column`` holds the
-    rules.
-    """
+    """Return the colour and marker of each rule in ``known`` as the argument ``mapped`` of `dots`."""
     return {name: (column, {rule: getattr(k, name) for rule, k in known.items()}) for name in ("color", "marker")}
 
 
@@ -213,11 +200,8 @@ def spread(count: int, step: float) -> NDArray[np.float64]:
 
 
 def beside(values: ArrayLike, offset: ArrayLike, partition: Partition = LENGTH) -> NDArray[np.float64]:
-    """Return the bins' places on the axis, shifted by ``offset``, so that points of several rules in one bin stand side
-    by side.
-
-    Places of bins of length are multiplied by 2^offset. To places of other bins, offset / 5 of the distance from the
-    first to the last bin is added.
+    """Return the bins' places on the axis, shifted so that points of several rules in one bin stand side by side:
+    bins of length by the factor 2^offset, others by offset / 5 of the distance from the first to the last bin.
     """
     values, offset = np.asarray(values, float), np.asarray(offset, float)
     return values * 2.0**offset if partition == LENGTH else values + offset * float(np.ptp(values)) / 5

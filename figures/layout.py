@@ -4,21 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.offsetbox import AnnotationBbox, DrawingArea
-from numpy.typing import NDArray
 
-from figures.draw import spread
 from figures.style import OUTSIDE_COLORS, OUTSIDE_MARKERS, Look, Style, looks, rule_label
 from figures.tables import REFERENCES, Frame, split
-
-PIECE = 14
-"""Length, points, of the short piece of a rule's line that `name_lines` draws before the rule's name."""
 
 
 def key(color: str = "#444444", marker: str | None = None, **look: Any) -> Line2D:
@@ -42,9 +35,7 @@ def outside_keys(shown: Iterable[str]) -> dict[str, Line2D]:
 
 
 def legend_columns(labels: Iterable[str], style: Style) -> int:
-    """Return the number of columns for a legend of ``labels`` that fits the figure's width, with rows of nearly equal
-    size.
-    """
+    """Return the number of columns of a legend that fits the figure's width, with rows of nearly equal size."""
     printed = [len(re.sub(r"\\[a-zA-Z]+", "x", re.sub(r"[${}_^\s]", "", text))) for text in labels]
     most = max(1, min(len(printed), int(style.width / (0.38 + 0.046 * max(printed)))))
     return -(-len(printed) // -(-len(printed) // most))
@@ -88,14 +79,10 @@ def facets(
     height: float,
     legend: Mapping[str, Any] | None = None,
     *,
-    known: Mapping[str, Look] | None = None,
-    x: str = "",
-    y: str = "estimate",
-    hue: str = "rule",
     left: str = "",
     **options: Any,
-) -> tuple[Figure, list[Axes]]:
-    """Return a figure with a panel for each title, and its axes. ``plot`` draws a panel's rows into the panel's axes.
+) -> Figure:
+    """Return a figure with a panel for each title. ``plot`` draws a panel's rows into the panel's axes.
 
     Parameters
     ----------
@@ -105,26 +92,17 @@ def facets(
         Height of a panel, in inches.
     legend : mapping
         Marks of the legend by label.
-    known : mapping, optional
-        Look of each value of the column ``hue``, such as the rule, which tells the curves of a panel apart. A narrow
-        figure names these values in the legend, a wide figure at the right ends of the curves (`name_lines`, which
-        finds the ends by the columns ``x`` and ``y``).
     left : str
         The y label of the first panel in each row.
-    options
-        Further arguments of `panel_grid`.
     """
-    keys = rule_keys(known) if known and style.narrow else {}
-    figure, axes = panel_grid(style, len(panels), height, keys | dict(legend or {}), **options)
+    figure, axes = panel_grid(style, len(panels), height, legend, **options)
     for ax, (title, part) in zip(axes, panels.items(), strict=True):
         plot(part, ax)
         ax.set_title(title, linespacing=1.1)
         spec = ax.get_subplotspec()
         if left and spec is not None and spec.is_first_col():
             ax.set_ylabel(left)
-    if known and not style.narrow:
-        name_lines(axes, list(panels.values()), known, x=x, y=y, hue=hue)
-    return figure, axes
+    return figure
 
 
 ROW, LEAST, BESIDES = 0.16, 0.45, 0.42
@@ -183,56 +161,3 @@ def matrix(
             own[j].set_ylabel(title, fontweight="bold", labelpad=4)
     fig.align_ylabels(axes)
     return fig
-
-
-def name_lines(
-    axes: Sequence[Axes], parts: Sequence[Frame], known: Mapping[str, Look], *, x: str, y: str, hue: str
-) -> None:
-    """Write each rule's name at the right of the last panel that shows the rule, as high as its curve ends; before the
-    name, draw a short piece of the curve's line with its marker.
-
-    Call this function after the limits of the axes are set. ``parts`` are the rows of each panel.
-    """
-    named: set[str] = set()
-    height_of_figure = cast(Figure, axes[0].figure).get_figheight()
-    for ax, part in reversed(list(zip(axes, parts, strict=True))):
-        shown = part[part[y].notna() & ~part[hue].isin(named)].sort_values(x).groupby(hue)[y].last()
-        named |= set(shown.index)
-        ends = (
-            ax.transAxes.inverted().transform(ax.transData.transform([(ax.get_xlim()[1], v) for v in shown]))[:, 1]
-            if len(shown)
-            else np.empty(0)
-        )
-        gap = 8.5 / 72 / (0.72 * ax.get_position().height * height_of_figure)
-        order = np.argsort(ends)
-        places = apart(np.clip(ends[order], 0, 1), gap)
-        if len(places):
-            # The rules' names stand beside the panel: move all down if the highest would stand above the panel.
-            places = places - max(places[-1] - 1, 0)
-            places = places + max(-places[0], 0)
-        for at, rule in zip(places, shown.index[order], strict=True):
-            look, piece = known[rule], DrawingArea(PIECE, 0)
-            piece.add_artist(Line2D([0, PIECE / 2, PIECE], [0, 0, 0], color=look.color, linestyle=look.linestyle,
-                                    marker=look.marker, markevery=[1]))  # fmt: skip
-            box: dict[str, Any] = {"box_alignment": (0, 0.5), "frameon": False, "pad": 0}
-            ax.add_artist(AnnotationBbox(piece, (1.02, at), xycoords="axes fraction", annotation_clip=False, **box))
-            ax.annotate(rule_label(rule), (1.02, at), (PIECE + 3, 0), xycoords="axes fraction", color=look.color,
-                        textcoords="offset points", va="center", fontsize=7, annotation_clip=False)  # fmt: skip
-
-
-def apart(places: NDArray[np.float64], gap: float) -> NDArray[np.float64]:
-    """Return ascending ``places`` moved so that neighbours are at least ``gap`` apart. Places that lie too close
-    together are spread around their common mean.
-    """
-    groups = [[float(p)] for p in places]
-    means = [g[0] for g in groups]
-    i = 0
-    while i + 1 < len(groups):
-        half = gap * (len(groups[i]) + len(groups[i + 1])) / 2
-        if means[i + 1] - means[i] < half:
-            groups[i] += groups.pop(i + 1)
-            means[i : i + 2] = [float(np.mean(groups[i]))]
-            i = max(i - 1, 0)
-        else:
-            i += 1
-    return np.concatenate([m + spread(len(g), gap) for g, m in zip(groups, means, strict=True)] or [np.empty(0)])

@@ -70,11 +70,9 @@ GREY, PALE = "#6a6a6a", "#9a9a9a"
 
 
 def looks(rules: Iterable[str]) -> dict[str, Look]:
-    """Return colour, marker and line style of each rule, in the order in which figures list rules (those of ``LOOKS``
-    first).
+    """Return the look of each rule, in the order in which figures list rules: those of ``LOOKS`` first.
 
-    A rule that is not in ``LOOKS``, such as a new preset, gets a spare look that depends only on its name, unless
-    another rule of the same figure already has it.
+    Another rule gets a spare look that depends on its name alone, unless a rule of the same figure has it already.
     """
     found: dict[str, Look] = {}
     names = set(rules)
@@ -132,13 +130,7 @@ _RC: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Style:
-    """A venue's width and the fonts that go with it.
-
-    Parameters
-    ----------
-    venue : str
-        A key of ``WIDTHS``.
-    """
+    """A venue's width (``venue`` is a key of ``WIDTHS``) and the fonts that go with it."""
 
     venue: str = "neurips"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,9 +21,7 @@ from fspo.rules import Ratio
 COLUMNS: dict[str, tuple[str, ...]] = {name: columns_of(row) for name, row in TABLES.items()}
 """Names of the columns of each table of a run, by table name."""
 OF_OWN_RULE = ("over_time",)
-"""Tables about the rule with which the run trained. That is the clip rule; with ``--on engine`` or ``--on behaviour``,
-where the log-ratio is the engine's or the behaviour's, it is the correction.
-"""
+"""Tables about the rule with which the run trained: the clip rule, or with another log-ratio the correction."""
 _SCORES = "scores of responses, which fspo train logs (--log.score-every)"
 NEEDS = {
     "over_time": "a log that names the rule that trained (imported logs: fspo import --rule)",
@@ -35,15 +32,12 @@ NEEDS = {
 }
 """What a table needs that a log may lack, by the table's name."""
 AS_TRAINED = "as trained"
-TOO_LITTLE = "too little data"
 REFERENCES = ("none", "random", "exact")
 """Names in the column of rules that stand for no band on S: no clip, exact weights, random drops."""
 
 
 Frame = Any
-"""A pandas DataFrame or Series. It is typed Any, because pandas' type annotations do not allow to check how rows are
-selected.
-"""
+"""A pandas DataFrame or Series; pandas' type annotations do not allow to check how rows are selected."""
 
 
 class NothingToDraw(Exception):
@@ -64,27 +58,21 @@ class Tables:
         What responses are binned by.
     on : str
         The log-ratio that the tables are about (``fspo.rules.Ratio``).
-    outdated : dict of str
-        By name of a table that lacks a column of ``COLUMNS``: a message that names the column and the command to run.
-        Such a table is not in ``frames``.
     """
 
     frames: dict[str, Frame]
     summaries: dict[str, dict[str, Any]] = field(default_factory=dict)
     partition: Partition = LENGTH
     on: Ratio = "update"
-    outdated: dict[str, str] = field(default_factory=dict)
 
     @property
     def symbol(self) -> str:
-        """How captions write the log-ratio that the tables are about (see ``on``), for example "D + E"."""
+        """How captions write the log-ratio that the tables are about, for example "D + E"."""
         return WORDS[self.on].text
 
     @property
     def math(self) -> str:
-        """How axis labels write the log-ratio that the tables are about, between dollar signs (mathtext), for example
-        "D+E".
-        """
+        """How axis labels write this log-ratio, between dollar signs."""
         return WORDS[self.on].math
 
     @property
@@ -94,9 +82,7 @@ class Tables:
 
     @property
     def bin_word(self) -> str:
-        """Return the words for what responses are binned by in a caption: "length", or the name of another
-        partition.
-        """
+        """What responses are binned by, in the words of a caption."""
         return "length" if self.by_length else f"“{self.partition.label}”"
 
     def only_by_length(self, why: str) -> None:
@@ -126,8 +112,6 @@ class Tables:
 
     def __getitem__(self, name: str) -> Frame:
         frame = self.frames.get(name)
-        if name in self.outdated:
-            raise NothingToDraw(self.outdated[name])
         if frame is None or frame.empty:
             cure = f": it needs {NEEDS[name]}" if name in NEEDS else ""
             raise NothingToDraw(f"table '{name}' is missing or empty{cure}")
@@ -141,13 +125,14 @@ def load(runs: Sequence[Path], by: str = LENGTH.column, on: str = UPDATE.on) -> 
     Raises
     ------
     UserError
-        If a run does not exist or was not analysed by this partition and ratio, or one of these is unknown.
+        If a run does not exist, was not analysed by this partition and ratio, or by an earlier release whose tables
+        lack a column; or if the partition or the ratio is unknown.
     """
     runs, partition, ratio = [Path(run) for run in runs], find_partition(by), known_ratio(on)
     if not runs:
         raise UserError("name at least one run folder: fspo figures RUN")
     labels = _labels(runs)
-    parts: dict[str, list[tuple[Frame, str]]] = {}
+    parts: dict[str, list[Frame]] = {}
     summaries = {}
     for run, label in zip(runs, labels, strict=True):
         folder = run / folder_name(partition, ratio)
@@ -160,26 +145,14 @@ def load(runs: Sequence[Path], by: str = LENGTH.column, on: str = UPDATE.on) -> 
             summaries[label] = read_summary(folder, f"{cure} again")
         for name, frame in found.items():
             if frame is not None and not frame.empty:
+                if lacking := [column for column in COLUMNS[name] if column not in frame]:
+                    raise UserError(f"table '{name}' of {run} has no column '{lacking[0]}': {cure} again")
                 own: dict[str, Any] = {"run": label}
                 if name in OF_OWN_RULE and summaries.get(label, {}).get("own_rule"):
                     own |= {"trained_rule": summaries[label]["own_rule"]}
-                parts.setdefault(name, []).append((frame.assign(**own), f"{cure} again"))
-    return replace(_stacked(parts), summaries=summaries, partition=partition, on=ratio)
-
-
-def _stacked(parts: Mapping[str, Sequence[tuple[Frame, str]]]) -> Tables:
-    """Stack the parts of each table. A part is the table's rows of one run and the command that writes them again; if a
-    part lacks a column, a message names that command.
-    """
-    outdated = {
-        name: f"table '{name}' has no column '{column}': {cure}"
-        for name, found in parts.items()
-        for frame, cure in found
-        for column in COLUMNS[name]
-        if column not in frame
-    }
-    whole = {name: pd.concat([frame for frame, _ in found]) for name, found in parts.items() if name not in outdated}
-    return Tables({name: frame.reset_index(drop=True) for name, frame in whole.items()}, outdated=outdated)
+                parts.setdefault(name, []).append(frame.assign(**own))
+    frames = {name: pd.concat(found, ignore_index=True) for name, found in parts.items()}
+    return Tables(frames, summaries, partition, ratio)
 
 
 def _labels(runs: Sequence[Path]) -> list[str]:
@@ -195,10 +168,7 @@ def _read(folder: Path, name: str, cure: str) -> Frame | None:
 
 
 def prefer(frame: Frame, column: str, *values: str | float) -> Frame:
-    """Return the rows that have, in ``column``, the first of ``values`` that any row has; no rows if no row has one.
-
-    All rows are returned if the column is absent.
-    """
+    """Return the rows that have, in ``column``, the first of ``values`` that any row has; all without that column."""
     if column not in frame:
         return frame
     for value in values:
@@ -224,9 +194,7 @@ def reasons(frame: Frame) -> str:
 
 
 def plain_outside(frame: Frame) -> Frame:
-    """Return the rows with a single value of the column ``outside`` (what happens outside the band): drop for clip
-    rules, mask for corrections. If it is missing, the next value in the order of ``OUTSIDE_MARKERS`` is taken.
-    """
+    """Return the rows of one way outside the band: the first of ``OUTSIDE_MARKERS`` (drop, mask, ...) that there is."""
     return prefer(frame, "outside", *OUTSIDE_MARKERS)
 
 
@@ -244,9 +212,7 @@ def drawable(frame: Frame, columns: Sequence[str] = ("estimate",)) -> Frame:
 
 
 def shared_log(frame: Frame) -> Frame:
-    """Return the rows of one run, on whose log rules are compared: an unclipped run, else the run with the lowest
-    seed.
-    """
+    """Return the rows of the run on whose log rules are compared: an unclipped one, else that of the lowest seed."""
     order = frame[["run", "trained_rule", "seed"]].drop_duplicates()
     order = order.assign(clipped=order["trained_rule"] != "none")
     run = order.sort_values(["clipped", "seed", "run"], kind="stable")["run"].iloc[0]
@@ -302,18 +268,6 @@ def split(rows: Frame, column: str = "panel", names: Mapping[Any, str] | None = 
     return {name: parts[value] for value, name in names.items() if value in parts}
 
 
-def amount(rows: Frame) -> str:
-    """Return words that say that the data are too few for some estimates of a table, and how many times as many
-    responses they need. If the column ``reason`` of the table's rows names no such number, the words have its reasons.
-    """
-    found = [re.search(r"about ([\d.]+) times", str(reason)) for reason in rows["reason"].dropna()]
-    times = sorted({float(match[1]) for match in found if match})
-    if not times:
-        return f"{TOO_LITTLE}: {reasons(rows)}" if "reason" in rows and rows["reason"].any() else TOO_LITTLE
-    needed = f"{times[0]:g}" if len(times) == 1 else f"{times[0]:g} to {times[-1]:g}"
-    return f"{TOO_LITTLE}: {needed} times the responses needed"
-
-
 def first_use(frame: Frame) -> Frame:
     """Return the rows of responses at first use if there are any (docs/theory.md section 1), else rows of any use."""
     return prefer(frame, "use", "first", "all", "reused")
@@ -327,16 +281,6 @@ def lemma_updates(tables: Tables) -> tuple[Frame, str]:
     if (rows["updates"] == 1).any():
         return rows[rows["updates"] == 1], "for each scored update"
     return rows, "for each window"
-
-
-def noise_by_run(tables: Tables, column: str) -> list[tuple[str, Frame, Frame]]:
-    """Return, for each run, the rows of table ``noise_floor`` with a value in ``column``: over all lengths, and by
-    bin.
-    """
-    rows = tables.frames.get("noise_floor")
-    found = [] if rows is None else [(str(run), part[part[column].notna()]) for run, part in rows.groupby("run")]
-    split = [(run, own[own["bin"] < 0], own[own["bin"] >= 0].sort_values("bin", kind="stable")) for run, own in found]
-    return [(run, whole, by_bin) for run, whole, by_bin in split if len(whole)]
 
 
 def count_words(counts: Frame) -> str:

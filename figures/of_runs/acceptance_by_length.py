@@ -76,13 +76,8 @@ def plot_acceptance(
 ) -> Axes:
     """Draw acceptance against length for several rules: measured points with intervals side by side.
 
-    Parameters
-    ----------
-    data : DataFrame
-        Columns ``run``, ``rule``, ``bin_mean``, ``estimate``, ``ci_low``, ``ci_high``: a row for each bin.
-    law, noise : DataFrame, optional
-        Theory's curves, and the share that stays in the rule's band under numerical noise alone, as
-        `figures.of_runs.acceptance_series` returns them.
+    ``data`` has the columns ``run``, ``rule``, ``bin_mean``, ``estimate``, ``ci_low`` and ``ci_high``, a row for each
+    bin. ``law`` and ``noise`` are tables of `figures.of_runs.acceptance_series`.
     """
     ax, known = draw.new_axes(ax), looks(data["rule"])
     if law is not None and len(law):
@@ -127,6 +122,7 @@ def figure(tables: Tables, style: Style) -> Figure:
         curve = law[law["panel"] == part["panel"].iloc[0]]
         plot_acceptance(part, ax, tables.partition, curve, noise if part["log"].iloc[0] == "" else None)
 
-    legend = {"numerics alone": layout.key(**FLOOR_LOOK)} if len(noise) and (bins["log"] == "").any() else {}
-    known = looks(found["rule"])
-    return layout.facets(style, panels, plot, 1.6, legend, known=known, x="bin_mean", left="in the band (%)")[0]
+    legend = layout.rule_keys(looks(found["rule"]))
+    if len(noise) and (bins["log"] == "").any():
+        legend["numerics alone"] = layout.key(**FLOOR_LOOK)
+    return layout.facets(style, panels, plot, 1.6, legend, left="in the band (%)")

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from figures.tables import Frame, Tables, noise_by_run
+from figures.tables import Frame, Tables
 from fspo.rules import CORRECTIONS, PRESETS
 from fspo.theory import band_acceptance, matching_sigma
 
@@ -18,22 +18,10 @@ from fspo.theory import band_acceptance, matching_sigma
 def theory_curve(
     rule: str, lengths: NDArray[np.float64], shares: NDArray[np.float64], overall: float, at: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Return the acceptance that T1 and T2 give a preset at lengths ``at`` if S is normal with the band's centre as its
-    mean and variance sigma^2 L.
+    """Return the acceptance that T1 and T2 give a preset or a correction at lengths ``at`` (M,), if S is normal with
+    the band's centre as its mean and variance sigma^2 L; empty for a rule without a band on whole sequences.
 
-    sigma is chosen so that the mean acceptance is ``overall``.
-
-    Parameters
-    ----------
-    rule : str
-        Name of a preset or of a correction's band. The result is empty if the name is unknown, or if the rule has no
-        band on whole sequences.
-    lengths, shares : arrays (K,)
-        Mean length and share of responses of each bin.
-    overall : float
-        Acceptance over all lengths.
-    at : array (M,)
-        Lengths at which the curve is wanted.
+    sigma is such that the mean acceptance over bins with mean ``lengths`` and ``shares`` (K,) is ``overall``.
     """
     band = PRESETS[rule].rule if rule in PRESETS else CORRECTIONS.get(rule)
     if band is None or band.shape in ("none", "token") or not 0 < overall < 1:
@@ -67,8 +55,11 @@ def floors(tables: Tables) -> Frame:
     Sources that put no response out of the band are merged into one.
     """
     found: list[Frame] = [pd.DataFrame(columns=["run", "name", "bin"])]
-    for _, whole, by_bin in noise_by_run(tables, "out_of_band"):
-        own: Frame = pd.concat([whole, by_bin])
+    rows = tables.frames.get("noise_floor", pd.DataFrame({"run": []}))
+    for _, own in rows.groupby("run"):
+        own = own[own["out_of_band"].notna()].sort_values("bin", kind="stable")
+        if not (own["bin"] < 0).any():
+            continue
         quiet = own.groupby("source")["out_of_band"].transform("max") == 0
         own = own.assign(name=own["source"].where(~quiet, "every source" if quiet.all() else "other sources"))
         kept = own.drop_duplicates(["name", "bin"])

@@ -4,8 +4,6 @@ for the first, the middle and the last length bin.
 
 from __future__ import annotations
 
-from typing import Any
-
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
@@ -46,12 +44,10 @@ def bin_labels(found: Frame, by_length: bool = True) -> dict[int, str]:
     """Return the name of each bin: its range, or only its number if the runs have different bins."""
     bins = found[["bin", "bin_lo", "bin_hi"]].drop_duplicates().sort_values("bin")
     if bins["bin"].is_unique:
-        text = (
-            (lambda lo, hi: f"{int(lo)}–{int(hi) - 1} tokens")
-            if by_length
-            else (lambda lo, hi: f"{lo:.3g} to {hi:.3g}")
-        )
-        return {int(b): text(lo, hi) for b, lo, hi in bins.itertuples(index=False)}
+        ranges = {int(b): (lo, hi) for b, lo, hi in bins.itertuples(index=False)}
+        if by_length:
+            return {b: f"{int(lo)}–{int(hi) - 1} tokens" for b, (lo, hi) in ranges.items()}
+        return {b: f"{lo:.3g} to {hi:.3g}" for b, (lo, hi) in ranges.items()}
     last, (low, high) = int(bins["bin"].max()), ENDS[by_length]
     return {b: f"bin {b + 1}{f' ({low})' if b == 0 else f' ({high})' if b == last else ''}" for b in range(last + 1)}
 
@@ -89,9 +85,7 @@ def plot_rates(data: Frame, known: dict[str, Look], *, shaded: bool, ax: Axes | 
 
 
 def caption(tables: Tables) -> str:
-    """Return the caption of the figure of the share of responses out of the band over training, with the number of
-    runs.
-    """
+    """Return the caption of the share of responses out of the band over training, with the number of runs."""
     found = rows(tables)
     seeds = found.groupby("trained_rule")["run"].nunique()
     low, high = ENDS[tables.by_length]
@@ -119,5 +113,4 @@ def figure(tables: Tables, style: Style) -> Figure:
         plot_rates(part, known, shaded=shaded, ax=ax).set_ylim(0, min(1.02, 1.05 * top) if top > 0 else 1.0)
         ax.set_xlabel("rollout")
 
-    names: dict[str, Any] = {"known": known, "x": "window", "hue": "label", "left": "out of band (%)"}
-    return layout.facets(style, panels, plot, 1.35, **names, sharey=True)[0]
+    return layout.facets(style, panels, plot, 1.35, layout.rule_keys(known), left="out of band (%)", sharey=True)

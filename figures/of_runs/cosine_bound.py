@@ -36,14 +36,8 @@ def rows(tables: Tables) -> Frame:
 def plot_bound(data: Frame, ax: Axes | None = None, lowest: float = 0.0) -> Axes:
     """Draw each update's cosine over its rho, with the lower bound sqrt(1 - rho^2) of docs/theory.md T7.
 
-    Rho bounds the relative error of the clipped update. T7 says nothing where rho >= 1, so that part is shaded.
-
-    Parameters
-    ----------
-    data : DataFrame
-        Columns ``rule``, ``rho``, ``cosine``: a row for each update.
-    lowest : float
-        Where the y axis begins, if no cosine is lower.
+    T7 says nothing where rho >= 1, so that part is shaded. ``data`` has the columns ``rule``, ``rho`` and ``cosine``, a
+    row for each update; the y axis begins at ``lowest``, if no cosine is lower.
     """
     ax, known = draw.new_axes(ax), looks(data["rule"])
     high = float(data["rho"].max())
@@ -64,10 +58,7 @@ def plot_bound(data: Frame, ax: Axes | None = None, lowest: float = 0.0) -> Axes
 
 
 def guarantees(tables: Tables) -> dict[str, str]:
-    """Return, by panel of the figure of cosine against rho, in how many updates T7 gives no bound (rho >= 1).
-
-    The number is a text such as "3 of 12".
-    """
+    """Return by panel in how many updates T7 gives no bound (rho >= 1), as a text such as "3 of 12"."""
     return {
         panel: f"{(~part['guaranteed'].astype(bool)).sum()} of {len(part)}"
         for panel, part in split(rows(tables)).items()
@@ -93,4 +84,4 @@ def figure(tables: Tables, style: Style) -> Figure:
     def plot(part: Frame, ax: Axes) -> None:
         plot_bound(part, ax, lowest)
 
-    return layout.facets(style, titled, plot, 1.75, legend, left="cosine", sharey=True)[0]
+    return layout.facets(style, titled, plot, 1.75, legend, left="cosine", sharey=True)

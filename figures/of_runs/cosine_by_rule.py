@@ -43,15 +43,8 @@ def plot_cosines(data: Frame, rules: list[str], ax: Axes | None = None, part: st
     """Draw cosines with intervals: a row for each rule, with drop, truncate and cap below each other in it. A dashed
     line marks the cosine when as many responses are dropped at random.
 
-    Parameters
-    ----------
-    data : DataFrame
-        Columns ``rule`` ("random" for the control), ``outside``, ``log`` (the run on whose log rules are compared,
-        else ""), and the cosine ``part`` with its interval (`ENDS`).
-    rules : list of str
-        Rules from top to bottom.
-    part : str
-        Column of the cosine: over all lengths ("estimate") or in the bin where the cosine is least ("worst_bin").
+    ``data`` has the columns ``rule`` ("random" for the control), ``outside``, ``log`` (the run on whose log rules are
+    compared, else ""), and the cosine ``part`` ("estimate", or "worst_bin": where it is least) with its interval.
     """
     random = data["rule"] == "random"
     ax = draw.outside_dots(data[~random], rules, ax, x=part, ends=ENDS[part])

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from figures import draw, layout, scales
-from figures.style import GREY, Style, looks, styled
-from figures.tables import Frame, Tables, count_words, drawable, first_use, noise_by_run
+from figures.style import Style, looks, styled
+from figures.tables import Frame, Tables, count_words, drawable, first_use
 from fspo.stats.intervals import PERCENT
 
 TITLE = "Drift of the log-ratio by the sign of the advantage"
@@ -19,24 +17,13 @@ CAPTION = (
     "Drift of {S} per token, its mean over the mean length, by run, for all responses and by the sign of A (n = "
     f"{{n}} each; cluster-aware {PERCENT} intervals). Tick: minus the k3 estimate of KL(old‖new) per token, what the "
     "drift would be if it came from the KL alone (docs/theory.md sections 2 and 7; T9)."
-    "\n\nFirst use.{noise}"
+    "\n\nFirst use."
 )
-FLOOR = f" Grey, dotted: the drift at unchanged weights, which numerics alone make, with its {PERCENT} interval ({{}})."
 SIGNS = {
     "all": ("all responses", "#000000", "o"),
     "positive": ("$A > 0$", "#0072B2", "^"),
     "negative": ("$A < 0$", "#D55E00", "v"),
 }
-
-
-def floors(tables: Tables) -> Frame:
-    """Return, for each run with a measured noise floor, one row of table ``noise_floor``: that of the source of
-    numerical noise that makes the largest drift.
-    """
-    found = [
-        whole.loc[[whole["drift_per_token"].abs().idxmax()]] for _, whole, _ in noise_by_run(tables, "drift_per_token")
-    ]
-    return pd.concat(found) if found else pd.DataFrame()
 
 
 def rows(tables: Tables) -> Frame:
@@ -49,26 +36,14 @@ def rows(tables: Tables) -> Frame:
     return drawable(found[found["sign"].isin(list(SIGNS))], ("drift_per_token",))
 
 
-def plot_drifts(data: Frame, rules: Sequence[str], ax: Axes | None = None, noise: Frame | None = None) -> Axes:
+def plot_drifts(data: Frame, rules: Sequence[str], ax: Axes | None = None) -> Axes:
     """Draw drifts in 1e-3 nats per token. Each rule that trained has a row with the drifts of all responses, of A > 0
-    and of A < 0 below each other. Grey ticks are minus k3 (an estimate of KL) per token; grey strips are the drift that
-    numerical noise makes.
+    and of A < 0 below each other. Grey ticks are minus k3 (an estimate of KL) per token.
 
-    Parameters
-    ----------
-    data : DataFrame
-        Columns ``trained_rule``, ``run``, ``sign``, ``drift_per_token``, ``drift_ci_low``, ``drift_ci_high``,
-        ``k3_per_token``.
-    noise : DataFrame, optional
-        Columns ``trained_rule``, ``drift_per_token``, ``drift_per_token_ci_low``, ``drift_per_token_ci_high``.
+    ``data`` has the columns ``trained_rule``, ``run``, ``sign``, ``drift_per_token``, ``drift_ci_low``,
+    ``drift_ci_high`` and ``k3_per_token``.
     """
     ax = draw.new_axes(ax)
-    for floor in () if noise is None else noise.itertuples():
-        if floor.trained_rule in rules:
-            y = list(rules).index(floor.trained_rule) + np.array([-0.42, 0.42])
-            ends = 1e3 * floor.drift_per_token_ci_low, 1e3 * floor.drift_per_token_ci_high
-            ax.fill_betweenx(y, *ends, color=GREY, alpha=0.25, linewidth=0, zorder=1.1)
-            ax.plot(1e3 * np.full(2, floor.drift_per_token), y, color=GREY, linestyle=":", linewidth=1.0, zorder=1.3)
     data = data.sort_values(["trained_rule", "run"])
     milli = {"ci_low": data["drift_ci_low"], "ci_high": data["drift_ci_high"], "drift": data["drift_per_token"]}
     data = data.assign(**{name: 1e3 * column for name, column in milli.items()})
@@ -90,25 +65,18 @@ def plot_drifts(data: Frame, rules: Sequence[str], ax: Axes | None = None, noise
 
 
 def caption(tables: Tables) -> str:
-    """Return the caption of the figure of drifts per token, with the numbers of responses and the drift that numerics
-    alone make.
-    """
-    found = rows(tables)
-    words = [f"{floor.run}, {floor.meaning}: {floor.drift_per_token:.1e}" for floor in floors(tables).itertuples()]
-    noise = FLOOR.format("; ".join(words)) if words else ""
-    return CAPTION.format(n=count_words(found["count"]), noise=noise, S=tables.symbol)
+    """Return the caption of the figure of drifts per token, with the numbers of responses."""
+    return CAPTION.format(n=count_words(rows(tables)["count"]), S=tables.symbol)
 
 
 @styled
 def figure(tables: Tables, style: Style) -> Figure:
     """Draw the measured drift of S, for all responses and by the sign of A, in one panel with a row for each rule that
     trained."""
-    found, noise = rows(tables), floors(tables)
+    found = rows(tables)
     rules = list(looks(found["trained_rule"]))
     legend = {words: layout.key(c, m) for sign, (words, c, m) in SIGNS.items() if (found["sign"] == sign).any()}
     legend["$-$KL (k3)"] = layout.key("#7f7f7f", "|", markersize=7, markeredgewidth=1.2)
-    if len(noise):
-        legend["numerics alone"] = layout.key(GREY, linestyle=":", linewidth=1.0)
     fig, (ax,) = layout.panel_grid(style, 1, max(0.6, 0.3 * len(rules)) + 0.45, legend, columns=1)
-    plot_drifts(found, rules, ax, noise)
+    plot_drifts(found, rules, ax)
     return fig

@@ -40,12 +40,8 @@ def rows(tables: Tables) -> Frame:
 
 def plot_fair_exponents(data: Frame, rules: list[str], ax: Axes | None = None) -> Axes:
     """Draw fair exponents: each rule that trained has a row, in which those of both signs, of A > 0 and of A < 0 stand
-    below each other, one mark a run.
-
-    Parameters
-    ----------
-    data : DataFrame
-        Columns ``trained_rule``, ``run``, ``sign``, ``exponent``, ``exponent_ci_low``, ``exponent_ci_high``.
+    below each other, one mark a run. ``data`` has the columns ``trained_rule``, ``run``, ``sign``, ``exponent``,
+    ``exponent_ci_low`` and ``exponent_ci_high``.
     """
     colors, markers = ({sign: look[i] for sign, look in LOOKS.items()} for i in (1, 2))
     data = data.sort_values(["trained_rule", "run"]).rename(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
@@ -70,5 +68,4 @@ def caption(tables: Tables) -> str:
 def figure(tables: Tables, style: Style) -> Figure:
     """Draw the training curves, one panel for each metric that was logged."""
     found = rows(tables)
-    names: dict[str, Any] = {"known": looks(found["trained_rule"]), "x": "rollout", "y": "value", "hue": "trained_rule"}
-    return layout.facets(style, split(found), plot_curves, 1.55, **names)[0]
+    return layout.facets(style, split(found), plot_curves, 1.55, layout.rule_keys(looks(found["trained_rule"])))

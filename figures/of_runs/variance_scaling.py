@@ -12,8 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from figures import draw, layout, scales
-from figures.style import GREY, PALE, Style, looks, styled
-from figures.tables import Frame, NothingToDraw, Tables, count_words, drawable, first_use, need, noise_by_run, prefer
+from figures.style import PALE, Style, looks, styled
+from figures.tables import Frame, NothingToDraw, Tables, count_words, drawable, first_use, need, prefer
 from fspo.stats.intervals import PERCENT
 
 TITLE = "Variance of the log-ratio against length"
@@ -21,14 +21,8 @@ CAPTION = (
     "Left: variance of {S} in each length bin at its mean length (n = {n} responses for each run), with "
     f"cluster-aware {PERCENT} intervals; lines: fitted Var({{S}}|L) ∝ L^2H; grey: slope 1. Right: 2H with its "
     "interval, one mark a run; docs/theory.md T1 needs 2H = 1."
-    "\n\nFirst use, all responses.{noise}"
+    "\n\nFirst use, all responses."
 )
-FLOOR = " Dotted: mean square of S that numerics alone make at unchanged weights, of the source that makes most{}."
-FLOOR_LOOK = {"color": GREY, "marker": "_", "markersize": 5, "linestyle": ":", "linewidth": 0.8}
-IN_SIGHT = 1e-3
-"""Smallest noise floor that is drawn, as a share of the smallest measured variance; a lower one is only named in the
-caption, because drawing it would flatten the figure.
-"""
 
 
 def _usual(found: Frame) -> Frame:
@@ -52,34 +46,11 @@ def exponents(tables: Tables) -> Frame:
     return fits[(fits["sign"] == "all") & fits["slope_2H"].notna()]
 
 
-def noise_of(tables: Tables) -> Frame:
-    """Return, for each run with a measured noise floor, the mean square of S that the run's strongest source of
-    numerical noise makes, by length bin: the estimate ``square`` and the ends ``low`` and ``high`` of its interval.
-    """
-    found = [pd.DataFrame(columns=["run", "meaning", "square"])]
-    column = "mean_square_per_token"
-    for _, whole, by_bin in noise_by_run(tables, column):
-        loudest = whole.loc[whole[column].idxmax(), "source"]
-        part = by_bin[(by_bin["source"] == loudest) & (by_bin[column] > 0)]
-        ends = {"square": column, "low": f"{column}_ci_low", "high": f"{column}_ci_high"}
-        found.append(part.assign(**{name: part["bin_mean"] * part[source] for name, source in ends.items()}))
-    return pd.concat([frame for frame in found if len(frame)] or found[:1])
+def plot_variances(data: Frame, ax: Axes | None = None, fits: Frame | None = None, symbol: str = "S") -> Axes:
+    """Draw variances of S against length, fitted lines and a reference line of slope 1 on logarithmic axes.
 
-
-def plot_variances(
-    data: Frame, ax: Axes | None = None, fits: Frame | None = None, noise: Frame | None = None, symbol: str = "S"
-) -> Axes:
-    """Draw variances of S against length, fitted lines, a reference line of slope 1 and noise floors on logarithmic
-    axes.
-
-    Parameters
-    ----------
-    data : DataFrame
-        Columns ``run``, ``trained_rule``, ``bin_mean``, ``var_S``, ``var_S_ci_low``, ``var_S_ci_high``.
-    fits : DataFrame, optional
-        Columns ``run``, ``trained_rule``, ``slope_2H``, ``intercept`` of the lines.
-    noise : DataFrame, optional
-        Columns ``run``, ``bin_mean``, ``square``, ``low``, ``high``.
+    ``data`` has the columns ``run``, ``trained_rule``, ``bin_mean``, ``var_S``, ``var_S_ci_low`` and ``var_S_ci_high``;
+    ``fits`` has ``run``, ``trained_rule``, ``slope_2H`` and ``intercept`` of the lines.
     """
     ax, known = draw.new_axes(ax), looks(data["trained_rule"])
     length, variance = data["bin_mean"], data["var_S"]
@@ -96,11 +67,6 @@ def plot_variances(
         data, ax, x="bin_mean", y="var_S", hue="trained_rule", units="run", ends=("var_S_ci_low", "var_S_ci_high"),
         known=known, lines=False, step=min(0.05, 0.3 / len(known)),
     )  # fmt: skip
-    lowest = IN_SIGHT * variance.min()
-    for _, floor in () if noise is None else noise[noise["square"] >= lowest].groupby("run"):
-        # the lower end of an interval may reach 0, which a logarithmic axis cannot show
-        draw.intervals(floor.assign(low=floor["low"].clip(lower=lowest)), ax, "bin_mean", ("low", "high"), GREY)
-        ax.plot(floor["bin_mean"], floor["square"], zorder=2.4, **FLOOR_LOOK)
     scales.length_axis(ax, length)
     ax.set_yscale("log")
     ax.set(xlabel="response length $L$ (tokens)", ylabel=f"Var$({symbol}\\,|\\,L)$")
@@ -121,14 +87,9 @@ def plot_exponents(data: Frame, rules: Sequence[str], ax: Axes | None = None) ->
 
 
 def caption(tables: Tables) -> str:
-    """Return the caption of the variances, with numbers of responses and the sources of numerical noise."""
-    found, counts, words = rows(tables), _usual(tables["moments"]), []
-    for (run, meaning), floor in noise_of(tables).groupby(["run", "meaning"], sort=False):
-        highest = float(floor["square"].max())
-        hidden = highest < IN_SIGHT * found["var_S"].min()
-        words.append(f"{run}, {meaning}" + (f" (out of sight below: at most {highest:.0e})" if hidden else ""))
-    noise = FLOOR.format(f" ({'; '.join(words)})") if words else ""
-    return CAPTION.format(n=count_words(counts.loc[counts["bin"] < 0, "count"]), noise=noise, S=tables.symbol)
+    """Return the caption of the variances, with numbers of responses."""
+    counts = _usual(tables["moments"])
+    return CAPTION.format(n=count_words(counts.loc[counts["bin"] < 0, "count"]), S=tables.symbol)
 
 
 @styled
@@ -136,17 +97,15 @@ def figure(tables: Tables, style: Style) -> Figure:
     """Draw the variance of S by length and, in a second panel, the exponent with which it grows, fitted for each run
     and placed by rule (docs/theory.md T1).
     """
-    found, fits, noise = rows(tables), exponents(tables), noise_of(tables)
+    found, fits = rows(tables), exponents(tables)
     known = looks(found["trained_rule"])
     panels = 2 if len(fits) else 1
     # The panel of exponents names the rules at its axis, so the legend names them only if there is no such panel.
     legend = layout.rule_keys(known) if panels == 1 else {}
     legend["slope 1"] = layout.key(PALE, linestyle="-", linewidth=1.6)
-    if len(noise) and noise["square"].max() >= IN_SIGHT * found["var_S"].min():
-        legend["numerics alone"] = layout.key(**FLOOR_LOOK)
     height = 1.9 if not style.narrow else max(1.8, 0.15 * len(known) + 0.9)
     fig, axes = layout.panel_grid(style, panels, height, legend, columns=1 if style.narrow else panels)
-    plot_variances(found, axes[0], fits, noise, tables.math)
+    plot_variances(found, axes[0], fits, tables.math)
     if panels == 2:
         plot_exponents(fits, list(known), axes[1])
     return fig

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -59,5 +57,5 @@ def figure(tables: Tables, style: Style) -> Figure:
     """
     table = tables["acceptance_laws"]
     panels = {TITLES.get(panel, panel): part for panel, part in split(table).items()}
-    names: dict[str, Any] = {"known": looks(table["rule"]), "x": "length", "y": "acceptance", "left": "in the band (%)"}
-    return layout.facets(style, panels, plot_laws, 1.75, **names, most=2, sharey=True)[0]
+    legend = layout.rule_keys(looks(table["rule"]))
+    return layout.facets(style, panels, plot_laws, 1.75, legend, left="in the band (%)", most=2, sharey=True)

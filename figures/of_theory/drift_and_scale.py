@@ -29,12 +29,8 @@ LINES = {
 def plot_drift(data: Frame, ax: Axes | None = None) -> Axes:
     """Draw LRE and T3's two bounds on it over the largest drift error.
 
-    The y axis fits the values of LRE, so a bound far above them is cut off.
-
-    Parameters
-    ----------
-    data : DataFrame
-        Columns ``x`` (largest drift error), ``lre``, and T3's bounds ``one_sided`` and ``two_sided``.
+    The y axis fits the values of LRE, so a bound far above them is cut off. ``data`` has the columns ``x``, ``lre``,
+    ``one_sided`` and ``two_sided``.
     """
     long = data.melt("x", list(LINES), "line", "value")
     known = {name: look for name, (_, look) in LINES.items()}
@@ -67,4 +63,4 @@ def figure(tables: Tables, style: Style) -> Figure:
         signs = "both signs" if part["mixed_signs"].iloc[0] else "one sign"
         ranges = f"$u_-={part['u_lo'].iloc[0]:g}$, $u_+={part['u_hi'].iloc[0]:g}$"
         panels[f"{ranges}{chr(10) if style.narrow else ', '}{signs}"] = part.sort_values("x")
-    return layout.facets(style, panels, plot_drift, 1.75, legend, left="largest $LRE_\\infty$")[0]
+    return layout.facets(style, panels, plot_drift, 1.75, legend, left="largest $LRE_\\infty$")

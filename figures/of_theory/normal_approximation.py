@@ -59,4 +59,4 @@ def figure(tables: Tables, style: Style) -> Figure:
     def plot(part: Frame, ax: Axes) -> None:
         plot_distances(part, ax, lowest)
 
-    return layout.facets(style, panels, plot, 1.6, legend, left="$|a-a_{Gauss}|$", sharey=True)[0]
+    return layout.facets(style, panels, plot, 1.6, legend, left="$|a-a_{Gauss}|$", sharey=True)

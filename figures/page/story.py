@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from figures.tables import REFERENCES, TOO_LITTLE, Frame, amount, first_use, percent, plain_outside, reasons, shared_log
+from figures.tables import REFERENCES, Frame, first_use, percent, plain_outside, reasons, shared_log
 from fspo.rules import COMPARED
 
 MOST = 3
@@ -121,5 +121,5 @@ def _rate(row: Any) -> str:
 def _missing(what: str, rows: Frame) -> str:
     """Return the sentence "These runs do not show WHAT.", with the reason that the rows give, if they give one."""
     known = "reason" in rows and reasons(rows) != "no reason given"
-    why = f" ({amount(rows).removeprefix(f'{TOO_LITTLE}: ')})" if known else ""
+    why = f" ({reasons(rows)})" if known else ""
     return f"These runs do not show {what}{why}."

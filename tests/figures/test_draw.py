@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib.offsetbox import AnnotationBbox
 
-from figures import draw, layout
+from figures import draw
 from figures.of_runs.acceptance_by_length import plot_acceptance
-from figures.style import LOOKS, Style, looks
+from figures.style import LOOKS
 from tests.figures.looking import bars, marked
 
 
@@ -48,15 +45,3 @@ def test_rows_and_what_stands_below_each_other_in_them(table):
     # two estimates share a place: they are spread around it
     np.testing.assert_allclose(marked(ax, marker="D"), [[0.8, 1.09], [0.7, 1.15], [0.8, 0.09], [0.7, 0.15]])
     assert bars(ax, 0) == {(0.75, 0.85), (0.65, 0.75), (0.85, 0.95)}
-
-
-def test_a_name_stands_behind_a_piece_of_its_line():
-    table = pd.DataFrame({"rule": ["fspo", "fspo", "rloo", "rloo"], "x": [1, 2, 1, 2], "estimate": [1, 2, 3, 4]})
-    known, style = looks(table["rule"]), Style()
-    with style.context():
-        plot = partial(draw.curves, x="x")
-        _, (ax,) = layout.facets(style, {"panel": table}, plot, 1.5, known=known, x="x")
-    boxes = [box for box in ax.artists if isinstance(box, AnnotationBbox)]
-    pieces = [box.offsetbox.get_children()[0] for box in boxes]
-    assert [text.get_text() for text in ax.texts] == ["fspo", "rloo"]
-    assert [(p.get_color(), p.get_marker()) for p in pieces] == [("#0072B2", "o"), ("#D55E00", "s")]
