@@ -13,24 +13,3 @@ from fspo.config.rule import CorrectionConfig, ObjectiveConfig, RuleConfig
 from fspo.config.sampling import ENGINES, Engine, Precision, SamplingConfig
 from fspo.config.task import EvalConfig, TaskConfig
 from fspo.config.train import TrainConfig
-
-__all__ = [
-    "ENGINES",
-    "BatchConfig",
-    "CorrectionConfig",
-    "Dtype",
-    "Engine",
-    "EvalConfig",
-    "LogConfig",
-    "LoraOptions",
-    "ModelConfig",
-    "ObjectiveConfig",
-    "OptimConfig",
-    "Precision",
-    "RuleConfig",
-    "SamplingConfig",
-    "ScoreConfig",
-    "TaskConfig",
-    "TrainConfig",
-    "WarmupConfig",
-]

@@ -13,22 +13,3 @@ from fspo.objective.loss import (
 )
 from fspo.objective.ratios import Mismatch, log_ratios, ratio_tokens, response_log_ratio, token_columns
 from fspo.objective.records import Records, ratio_stats
-
-__all__ = [
-    "Mismatch",
-    "ObjectiveConfig",
-    "ObjectiveOutput",
-    "Records",
-    "aggregate",
-    "apply_rule",
-    "denominator_for",
-    "kl_terms",
-    "log_ratios",
-    "objective",
-    "ratio_stats",
-    "ratio_tokens",
-    "response_log_ratio",
-    "straight_through",
-    "surrogate",
-    "token_columns",
-]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float32, Float64
+from jaxtyping import Float, Float32, Float64, Shaped
 from torch import nn
 
 from fspo.config import ScoreConfig
@@ -70,7 +70,7 @@ def _without_dropout(model: nn.Module) -> Iterator[None]:
 
 def score(
     model: nn.Module,
-    batch: Mapping[str, torch.Tensor],
+    batch: Mapping[str, Shaped[torch.Tensor, "B T"]],
     temperature: float = 1.0,
     *,
     config: ScoreConfig | None = None,

@@ -14,19 +14,6 @@ from fspo.base.errors import UserError, unknown_name
 from fspo.tasks.base import Example, Rewards, Task, TeachingTask, encode_prompt
 from fspo.tasks.sets import TRAINING_SETS, known_options
 
-__all__ = [
-    "TASK_NAMES",
-    "Example",
-    "Rewards",
-    "Task",
-    "TeachingTask",
-    "build_config",
-    "encode_prompt",
-    "make_task",
-    "prompt_order",
-    "teaching_task",
-]
-
 ConfigT = TypeVar("ConfigT")
 
 

@@ -18,23 +18,3 @@ from proofs_check.models.scaled import (
 )
 from proofs_check.models.signed import AdvantageDrift
 from proofs_check.models.tokens import ExponentialTokens, MarkovTokens, StudentTokens, TokenByToken
-
-__all__ = [
-    "CHAIN",
-    "AdvantageDrift",
-    "AutoregressiveTokens",
-    "ExponentialTokens",
-    "FractionalNoise",
-    "GaussianTokens",
-    "Heteroscedastic",
-    "JointModel",
-    "LogRatioModel",
-    "MarkovTokens",
-    "ScaledGamma",
-    "ScaledStudent",
-    "StoppedChain",
-    "StudentTokens",
-    "TokenByToken",
-    "TokenModel",
-    "matching_means",
-]

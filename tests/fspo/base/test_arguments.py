@@ -172,8 +172,6 @@ def public(module: Any) -> set[Any]:
 
 def test_no_public_function_is_forgotten():
     assert set(CASES) | PASSED_ON | OF_RULES == public(theory) | public(rules)
-    for package in (theory, rules):
-        assert set(package.__all__) >= {f.__name__ for f in public(package)}
 
 
 def bad_calls():
