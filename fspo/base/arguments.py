@@ -13,12 +13,8 @@ from fspo.base.errors import UserError
 
 
 def as_numbers(name: str, value: ArrayLike) -> NDArray[np.float64]:
-    """Return ``value`` as a float64 array; NaN and infinities are kept.
-
-    Raises
-    ------
-    UserError
-        If ``value`` is not a number and not a regular array of numbers.
+    """Return ``value`` as a float64 array, NaN and infinities kept; raise UserError if it is no regular array of
+    numbers.
     """
     try:
         return np.asarray(value, np.float64)
@@ -76,12 +72,8 @@ def number(name: str, value: Any, low: float = -np.inf, high: float = np.inf, **
 
 
 def checked_count(name: str, value: int, low: int, high: int, why: str) -> int:
-    """Return a whole number after checking that it lies in [low, high].
-
-    Raises
-    ------
-    UserError
-        If the number lies outside the range; the message ends with ``why``, a reason or a cure in words.
+    """Return a whole number in [low, high]; else raise UserError, whose message ends with ``why``, a reason or a
+    cure.
     """
     if not low <= value <= high:
         raise UserError(f"{name} {value} must be at least {low} and at most {high}: {why}")

@@ -27,11 +27,6 @@ def writing(path: Path, *others: type[Exception]) -> Iterator[None]:
     """Turn a write error (a full disk, a read-only folder) inside a ``with`` block into a UserError of one line.
 
     ``others`` are exception classes beside OSError that a library raises for write errors.
-
-    Raises
-    ------
-    UserError
-        If the block raises OSError or one of ``others``.
     """
     try:
         yield
@@ -142,15 +137,9 @@ def refuse_foreign(folder: Path, ours: Mapping[str, str], writer: str, option: s
     Parameters
     ----------
     ours : mapping of str to str
-        Name (or pattern) of each file that the writer may write, and its mark: text that stands in the first MiB of
-        each such file.
+        Name (or pattern) of each file that the writer may write, and its mark: text in the first MiB of each such file.
     writer, option : str
         The command, and the option that named the folder, for the message.
-
-    Raises
-    ------
-    UserError
-        If ``folder`` is a file, or holds files that the writer did not write.
     """
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{option} {folder} is a file: name a folder".strip())

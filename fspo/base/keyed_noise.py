@@ -12,25 +12,11 @@ _WORDS_PER_BLOCK = 4  # 64-bit random numbers that Philox 4x64 makes for each va
 
 
 def keyed_uniforms(purpose: int, seed: int, address: tuple[int, int], start: int, count: int) -> np.ndarray:
-    """Return numbers ``start .. start + count - 1`` of the stream of uniform random numbers that the key names.
+    """Return numbers ``start .. start + count - 1`` of the stream of uniform random numbers that the key names: float64
+    (count,), in [0, 1), multiples of 2**-53.
 
-    The key is ``purpose``, ``seed`` and ``address`` together.
-
-    Parameters
-    ----------
-    purpose : int
-        A constant that the caller chooses; streams with different purposes are independent.
-    seed : int
-        In [0, 2**64).
-    address : tuple of int
-        Two numbers in [0, 2**64), for example (rollout, response).
-    start, count : int
-        Position of the first number in the stream, and how many numbers to return.
-
-    Returns
-    -------
-    numpy.ndarray
-        Float64 (count,), in [0, 1), multiples of 2**-53.
+    The key is a ``purpose``, a constant that the caller chooses, a ``seed`` and an ``address`` of two numbers, such as
+    (rollout, response), all in [0, 2**64). Streams with different keys are independent.
 
     Notes
     -----

@@ -19,18 +19,10 @@ from fspo.stats.intervals import proportion_interval
 
 
 def pass_at_k(n: int, c: ArrayLike, k: int) -> NDArray[np.float64]:
-    """Estimate for each prompt the probability that at least one of k responses is correct, without bias.
+    """Estimate for each of P prompts the probability that at least one of k responses is correct, without bias.
 
-    The estimate is ``1 - C(n-c, k) / C(n, k)`` (Chen et al. 2021, arXiv:2107.03374): among the subsets of k of a
-    prompt's n responses, the share that contain a correct response.
-
-    Parameters
-    ----------
-    n : int
-        Responses to each prompt, at least k.
-    c : array (P,)
-        Correct responses to each prompt.
-    k : int
+    ``c`` (P,) is the number of correct ones among n >= k responses to each prompt. The estimate is
+    ``1 - C(n-c, k) / C(n, k)`` (Chen et al. 2021, arXiv:2107.03374): the share of subsets of k with a correct response.
     """
     wrong = n - np.asarray(c, np.float64)
     some = wrong >= k  # with fewer than k wrong responses, each subset of k contains a correct one

@@ -39,13 +39,7 @@ def log_paths(run: str | Path) -> list[Path]:
 
 
 def rollout_of(path: Path) -> int:
-    """Return the number of the rollout in the name of a log file.
-
-    Raises
-    ------
-    ValueError
-        If the name is not that of a log file.
-    """
+    """Return the number of the rollout in the name of a log file; raise ValueError for another name."""
     match = NAME.fullmatch(path.name)
     if match is None:
         raise ValueError(f"{path.name} is no name of a log file")

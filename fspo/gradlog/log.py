@@ -223,12 +223,8 @@ class GradLog:
 def header_rule(header: Mapping[str, Any], name: str = "rule") -> Rule | None:
     """Return the clip rule ("rule") or the correction ("correction") that a log's header names; None if it names none.
 
-    The result is also None for a rule of an earlier release that is gone; `gone_rule` says which.
-
-    Raises
-    ------
-    UserError
-        If the header's entry is not a rule.
+    The result is also None for a rule of an earlier release that is gone; `gone_rule` says which. Raises UserError if
+    the entry is not a rule.
     """
     try:
         return _made(header, name)
@@ -266,8 +262,6 @@ def read_log(
 
     Parameters
     ----------
-    run : path
-        The run folder, which holds the folder ``gradlog/``.
     columns : sequence of str, optional
         Columns to read. Leave out ``score_unit`` to save memory if no sketch is needed.
     phases : iterable of str or None

@@ -28,13 +28,7 @@ class MetricsFile:
         self.write_all([values])
 
     def write_all(self, records: Iterable[Mapping[str, Any]]) -> None:
-        """Append several lines of metrics, one for each rollout or evaluation, to metrics.jsonl.
-
-        Raises
-        ------
-        UserError
-            If the file cannot be written.
-        """
+        """Append several lines of metrics, one for each rollout or evaluation, to metrics.jsonl."""
         with writing(self.path), self.path.open("a", encoding="utf-8") as file:
             file.writelines(json.dumps({k: _finite(v) for k, v in values.items()}) + "\n" for values in records)
 

@@ -187,21 +187,14 @@ def apply_rule(
     advantages: Float[Tensor, " B"],
     m: Float[Tensor, " B"] | float | None = None,
 ) -> Applied:
-    """Clip responses or tokens, whichever the rule's band is on.
+    """Clip responses or tokens, whichever the rule's band is on; return float64 tensors, (B,) or (B, T).
 
     Parameters
     ----------
     log_ratio : Tensor (B, T)
         Token log-ratios of the ratio that the rule is on (`ratio_tokens`), float64, nats; 0 outside the mask.
-    mask : Tensor (B, T), bool
-    advantages : Tensor (B,)
     m : float or Tensor (B,), optional
         Centre of the band, nats per token (`Rule.centre`); needed if the rule has a drift.
-
-    Returns
-    -------
-    Applied
-        float64 tensors, (B,) for sequence rules, (B, T) for token rules.
     """
     A = _with_tokens(advantages, mask)
     if rule.level == "sequence":

@@ -14,7 +14,7 @@ from fspo.rules import Ratio
 
 
 def log_ratios(new: Float[Tensor, "B T"], old: Float[Tensor, "B T"], mask: Bool[Tensor, "B T"]) -> Float[Tensor, "B T"]:
-    """Return the token log-ratios ``s_t = new - old`` in float32 or better, exactly 0 outside the mask.
+    """Return the token log-ratios ``s_t = new - old`` (B, T) in float32 or better, exactly 0 outside the mask.
 
     Parameters
     ----------
@@ -23,11 +23,6 @@ def log_ratios(new: Float[Tensor, "B T"], old: Float[Tensor, "B T"], mask: Bool[
         included, reach neither the value nor the gradient.
     mask : Tensor (B, T), bool
         True on response tokens; holes are allowed.
-
-    Returns
-    -------
-    Tensor (B, T)
-        float32, or float64 if one of the inputs is float64.
     """
     dtype = torch.promote_types(torch.promote_types(new.dtype, old.dtype), torch.float32)
     return torch.where(mask, new.to(dtype), 0.0) - torch.where(mask, old.detach().to(dtype), 0.0)
@@ -87,12 +82,8 @@ class Mismatch(NamedTuple):
 def ratio_tokens(on: Ratio, s: Float[Tensor, "B T"], mismatch: Mismatch | None) -> Float64[Tensor, "B T"]:
     """Return the token log-ratios (B, T) of the ratio ``on``, float64, detached.
 
-    ``s`` are the token log-ratios of the update (new less old); the other ratios also need ``mismatch``.
-
-    Raises
-    ------
-    UserError
-        If the ratio needs log-probs that are not known.
+    ``s`` are the token log-ratios of the update (new less old); the other ratios also need ``mismatch``, or they raise
+    UserError.
     """
     s = s.detach().to(torch.float64)
     if on == "update":

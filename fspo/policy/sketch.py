@@ -22,35 +22,17 @@ from jaxtyping import Float, Int8, Int64, UInt64
 
 
 def random_words(seed: int, rollout: int, name: str, count: int) -> UInt64[np.ndarray, " {count}"]:
-    """Draw `count` uint64 words that depend on (seed, rollout, name) alone.
+    """Return ``count`` uint64 words that depend on (seed, rollout, name) alone.
 
-    Philox is counter-based and its raw stream is fixed by NumPy's stability policy (NEP 19), so every
-    process, device and version draws the same words.
-
-    Parameters
-    ----------
-    seed, rollout : int
-        The run's seed and the rollout's number.
-    name : str
-        Name of what the words are used for; different names give independent words.
-    count : int
-        Number of words.
-
-    Returns
-    -------
-    ndarray of uint64, shape (count,)
+    Philox is counter-based and its raw stream is fixed by NumPy's stability policy (NEP 19), so every process, device
+    and version draws the same words.
     """
     digest = hashlib.blake2b(f"{seed}/{rollout}/{name}".encode(), digest_size=16).digest()
     return np.random.Philox(key=int.from_bytes(digest, "little")).random_raw(count).astype(np.uint64)
 
 
 def random_signs(seed: int, rollout: int, name: str, shape: tuple[int, ...]) -> Int8[np.ndarray, " ..."]:
-    """Draw independent signs, +1 or -1 with probability 1/2 each.
-
-    Returns
-    -------
-    ndarray of int8, shape `shape`
-    """
+    """Return independent signs, +1 or -1 with probability 1/2 each, as int8 of the shape ``shape``."""
     count = int(np.prod(shape))
     words = random_words(seed, rollout, name, -(-count // 64)).astype("<u8")
     bits = np.unpackbits(words.view(np.uint8), count=count, bitorder="little")

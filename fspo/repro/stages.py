@@ -36,12 +36,8 @@ def environment() -> dict[str, str]:
 
 
 def run_module(module: str, *arguments: str, quiet: bool = False, passing: Sequence[int] = (0,)) -> int:
-    """Run ``python -m module``, with its output on stderr (``quiet``: discarded), and return its exit status.
-
-    Raises
-    ------
-    UserError
-        If the exit status is none of those in ``passing``.
+    """Run ``python -m module``, its output on stderr (``quiet``: discarded), and return its exit status, one of
+    ``passing``.
     """
     command = [sys.executable, "-m", module, *arguments]
     out = subprocess.DEVNULL if quiet else sys.stderr

@@ -62,22 +62,16 @@ def calibrate(
 ) -> Rule:
     """Return the rule with both half-widths scaled so that it accepts the share ``target`` of the responses.
 
+    Its acceptance on these responses is within 1/N of the target if no two of them have the same excess.
+
     Parameters
     ----------
     S, n, A : arrays (N,)
         Log-ratios, lengths and advantages of responses, scored after at least one update since their rollout.
-    target : float
-        Wanted share, in (0, 1).
     m : float or array, optional
         Centre of the band, as in `Rule.apply`.
     rate : {"band", "update"}
         Band acceptance over all rows, or update acceptance over A != 0 (docs/theory.md section 1).
-
-    Returns
-    -------
-    Rule
-        It has the given rule's shape, and the same ratio of lower to upper half-width. Its acceptance on these
-        responses is within 1/N of the target if no two of them have the same excess.
 
     Raises
     ------
@@ -90,20 +84,7 @@ def calibrate(
 
 
 def excess_quantile(excess: Real[np.ndarray, " N"], target: float, label: str = "") -> float:
-    """Return the factor on both half-widths at which the share ``target`` of the responses is accepted.
-
-    Parameters
-    ----------
-    excess : array (N,)
-        Excess of each row, from `standardized_excess`; entries that are not finite are left out.
-    label : str
-        Name of the rule in error messages.
-
-    Raises
-    ------
-    UserError
-        If ``target`` does not lie in (0, 1), no excess is finite, or no factor above 0 gives the target.
-    """
+    """Return the factor on both half-widths at which the share ``target`` is accepted, as `excess_quantiles` does."""
     return excess_quantiles(excess, [target], label)[0]
 
 
@@ -111,7 +92,8 @@ def excess_quantiles(excess: Real[np.ndarray, " N"], targets: Sequence[float], l
     """Return for each target acceptance the factor on both half-widths at which that share of responses is accepted.
 
     A factor lies midway between two excesses (`standardized_excess`): that of the last accepted response and that of
-    the first response not accepted. Responses with equal excess are accepted together.
+    the first response not accepted. Responses with equal excess are accepted together; an ``excess`` (N,) that is not
+    finite is left out. ``label`` names the rule in messages.
 
     Raises
     ------

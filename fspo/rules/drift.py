@@ -51,13 +51,7 @@ class DriftStats:
 
     @staticmethod
     def of(k3_sum: Real[Array, " B"], sum_sq: Real[Array, " B"], n: Real[Array, " B"]) -> DriftStats:
-        """Add up the sums of the B responses of this process, as Python floats.
-
-        Parameters
-        ----------
-        k3_sum, sum_sq, n : arrays (B,)
-            Each response's sum of k3 and of ``s_t**2`` over its tokens, and its number of tokens.
-        """
+        """Add up the B responses' sums (B,) of k3 and of ``s_t**2`` over their tokens, and their numbers of tokens."""
         return DriftStats(*(float(x.sum()) for x in (k3_sum, sum_sq, n)))
 
     def __add__(self, other: DriftStats) -> DriftStats:

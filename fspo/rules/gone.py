@@ -34,12 +34,7 @@ class GoneError(UserError):
 def check_name(what: str, name: str, names: Sequence[str], gone: Mapping[str, str]) -> None:
     """Check that ``name`` is one of ``names``; ``what`` says what they name, as in "rule drift".
 
-    Raises
-    ------
-    GoneError
-        If the name is in ``gone``, the names of earlier releases; the message says what replaces it.
-    UserError
-        If the name is unknown; the message names the nearest known one.
+    Raises GoneError for a name of an earlier release, one of ``gone``, and else UserError with the nearest known name.
     """
     if name in names:
         return

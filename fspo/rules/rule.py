@@ -198,36 +198,20 @@ class Rule:
         return scale * self.range_lo, upper * self.range_hi
 
     def with_dual_at(self, ratio: float) -> Rule:
-        """Return the rule with a dual clip whose edge for a single token (n = 1) is the importance ratio ``ratio``.
-
-        The centre is taken as 0, so `dual` is log(ratio) over the upper half-width at n = 1.
-
-        Raises
-        ------
-        UserError
-            If ``ratio`` lies inside the band.
+        """Return the rule with a dual clip whose edge for a single token (n = 1) is the importance ratio ``ratio``,
+        if the band's centre is 0.
         """
         return replace(self, dual=math.log(ratio) / float(self.half_widths(np.ones(1))[1][0]))
 
     def centre(self, stats: DriftStats | TokenMeans | None = None) -> Float[Array, " ..."] | float:
-        """Compute the centre m of the band, nats per token; on a sum of n log-ratios the centre is m_L = m n.
-
-        docs/theory.md section 2 defines each drift.
+        """Compute the centre m of the band, nats per token (docs/theory.md section 2); on a sum of n log-ratios it is
+        m n.
 
         Parameters
         ----------
         stats : DriftStats or TokenMeans, optional
-            Statistics of the minibatch over all processes; needed if the rule has a drift.
-
-        Returns
-        -------
-        float, or array
-            One number for all rows; ``TokenMeans`` that hold arrays give an array.
-
-        Raises
-        ------
-        UserError
-            If the rule has a drift, and the statistics are missing.
+            Statistics of the minibatch over all processes; needed if the rule has a drift. ``TokenMeans`` that hold
+            arrays give an array.
         """
         if self.drift == "none":
             return 0.0
@@ -254,13 +238,7 @@ class Rule:
     def sum_centre(
         self, n: Float[Array, "*rows"], m: Real[Array, "#*rows"] | float | None = None
     ) -> Float[Array, "*rows"]:
-        """Return the centre m_L = m n of the band on a sum of n log-ratios, nats; 0 if the rule has no drift.
-
-        Raises
-        ------
-        UserError
-            If the rule has a drift and ``m`` is missing.
-        """
+        """Return the centre m_L = m n of the band on a sum of n log-ratios, nats; 0 if the rule has no drift."""
         if m is None and self.needs_stats:
             raise UserError(f"rule {self.label!r} centres its band on a drift: pass m=rule.centre(stats)")
         return (0.0 if m is None else m) * n

@@ -60,21 +60,9 @@ def interval_probability(lo: ArrayLike, hi: ArrayLike) -> Floats:
 def band_acceptance(rule: Rule, lengths: ArrayLike, mu: float, sigma: ArrayLike, m: float | None = None) -> Floats:
     """Return the probability a(l) that S of a response of length l lies in a rule's band, if S is N(mu l, sigma^2 l).
 
-    This is the Gaussian model of docs/theory.md section 4.
-
-    Parameters
-    ----------
-    lengths : array (K,), >= 1
-    mu : float, nats per token
-    sigma : float or array (K,), nats per root token, > 0
-    m : float, optional
-        Centre of the band, nats per token; needed if the rule has a drift. For the centre that the rule would take from
-        tokens of the Gaussian model, give ``rule.centre(gaussian_means(sigma))``.
-
-    Raises
-    ------
-    UserError
-        If sigma <= 0, mu is not finite, or a length < 1.
+    This is the Gaussian model of docs/theory.md section 4: ``mu`` in nats per token, ``sigma`` (one, or one for each
+    of K lengths) in nats per root token. ``m`` is the band's centre, nats per token; needed if the rule has a drift,
+    for example ``rule.centre(gaussian_means(sigma))``.
     """
     lengths, mu = checked_lengths(lengths), number("mu", mu)
     sigma = numbers("sigma", sigma, 0, above=True, why="nats per root token")
@@ -95,26 +83,9 @@ def weight_acceptance(rule: Rule, lengths: ArrayLike, mu: float, sigma: float, m
 
 
 def matching_sigma(rule: Rule, lengths: ArrayLike, p: ArrayLike, acceptance: float) -> float | None:
-    """Return the sigma at which a rule without drift has the given acceptance in the Gaussian model with mu = 0.
-
-    docs/theory.md section 4 defines the model.
-
-    Parameters
-    ----------
-    lengths, p : arrays (K,)
-        Lengths (tokens) and their shares, which this function normalises.
-    acceptance : float
-        Wanted mean of a(l), in (0, 1).
-
-    Returns
-    -------
-    float or None
-        Nats per root token; None if no sigma gives that acceptance, as for a rule without a band.
-
-    Raises
-    ------
-    UserError
-        If ``acceptance`` does not lie in (0, 1), or p is empty or negative.
+    """Return the sigma, nats per root token, at which a rule without drift has the given mean ``acceptance`` over
+    lengths with shares ``p`` (K,), in the Gaussian model with mu = 0 (docs/theory.md section 4); None if no sigma
+    gives it.
     """
     from scipy.optimize import brentq
 

@@ -13,16 +13,8 @@ from fspo.theory.reweighting import Floats
 def drift_given_length(length_ratio: ArrayLike, kl: ArrayLike) -> Floats:
     """Return E[S | L] in nats: log(p_new(l) / p_old(l)) - KL(old(.|l) || new(.|l)), for any two policies (T6).
 
-    Parameters
-    ----------
-    length_ratio : array (K,), > 0
-        p_new(l) / p_old(l), which is E[e^S | L = l].
-    kl : array (K,), nats, >= 0
-        KL divergence from the old to the new law of the responses of length l.
-
-    Notes
-    -----
-    Chain rule of relative entropy, Cover and Thomas, Elements of Information Theory, theorem 2.5.3.
+    ``length_ratio`` (K,) is p_new(l) / p_old(l) > 0, which is E[e^S | L = l]; ``kl`` (K,) is in nats. Chain rule of
+    relative entropy: Cover and Thomas, Elements of Information Theory, theorem 2.5.3.
     """
     ratio = numbers("length_ratio", length_ratio, 0, above=True, why="a ratio of probabilities")
     kl = numbers("kl", kl, 0, why="a KL divergence")
@@ -33,12 +25,7 @@ def drift_given_length(length_ratio: ArrayLike, kl: ArrayLike) -> Floats:
 def fair_centre(mean_weight: ArrayLike, variance: ArrayLike) -> Floats:
     """Return m_L = log E[e^S | L] - Var(S | L)/2 in nats: the mean of S given L if S is normal given L (T6).
 
-    Parameters
-    ----------
-    mean_weight : array (K,), > 0
-        E[e^S | L = l], the mean importance weight of the responses of each length.
-    variance : array (K,), nats^2, >= 0
-        Var(S | L = l).
+    ``mean_weight`` (K,) > 0 is E[e^S | L = l], ``variance`` (K,) is Var(S | L = l), nats^2.
     """
     weight = numbers("mean_weight", mean_weight, 0, above=True, why="a mean of e^S")
     variance = numbers("variance", variance, 0)
@@ -49,13 +36,8 @@ def fair_centre(mean_weight: ArrayLike, variance: ArrayLike) -> Floats:
 def length_shift_bounds(rule: Rule, lengths: ArrayLike, m: float | None = None) -> tuple[Floats, Floats]:
     """Return the least and largest p_new(l)/p_old(l) if all responses of length l end a rollout in the band (T12).
 
-    They are e^lo and e^hi, the band's edges, because the ratio is the mean of e^S given the length.
-
-    Parameters
-    ----------
-    lengths : array (K,), >= 1, tokens
-    m : float, optional
-        Centre of the band, nats per token; needed if the rule has a drift.
+    They are e^lo and e^hi, the band's edges, because the ratio is the mean of e^S given the length. ``m`` is the band's
+    centre, nats per token; needed if the rule has a drift.
     """
     if m is not None:
         number("m", m)

@@ -120,13 +120,7 @@ def _nearest_centre(p: Floats, g: Floats, steps: int = 50) -> float:
 
 
 def cosine(u: ArrayLike, v: ArrayLike) -> float:
-    """Return the cosine of two vectors; NaN if one is 0, because a zero vector has no direction.
-
-    Raises
-    ------
-    UserError
-        If an entry is not finite, or the lengths differ.
-    """
+    """Return the cosine of two vectors; NaN if one is 0, because a zero vector has no direction."""
     u, v = numbers("u", u), numbers("v", v)
     if u.ndim != 1 or u.shape != v.shape:
         raise UserError(f"a cosine needs two vectors of one length; these have shapes {u.shape} and {v.shape}")
@@ -142,15 +136,12 @@ def cosine_lemma(p: ArrayLike, a: ArrayLike, g: ArrayLike, clipped: ArrayLike) -
 
     Parameters
     ----------
-    p : array (K,)
-        Share of each stratum among responses with A != 0 (normalised here).
-    a : array (K,)
-        Acceptance of each stratum, by which its clipped gradient is normalised: the update acceptance for drop, the
-        weight acceptance for truncate and cap.
-    g : array (K, D)
-        Mean gradient of each stratum, g_l = E[w A psi | stratum].
-    clipped : array (K, D)
-        Mean clipped gradient of each stratum, E[M w A psi | stratum]; must be 0 where the acceptance a is 0.
+    p, a : arrays (K,)
+        Share of each stratum among responses with A != 0 (normalised here), and the acceptance by which its clipped
+        gradient is normalised: the update acceptance for drop, the weight acceptance for truncate and cap.
+    g, clipped : arrays (K, D)
+        Mean gradient of each stratum, E[w A psi | stratum], and mean clipped gradient, E[M w A psi | stratum], which
+        must be 0 where a is 0.
 
     Raises
     ------

@@ -29,18 +29,11 @@ def acceptance_with_still(
     ----------
     cdf : callable
         F, the distribution function of X/L^H of the moving responses; called with an array (K,), returns one.
-    moving : array (K,), in (0, 1]
-        v(l), the share of the responses of each length that moves.
-    lengths : array (K,), tokens
-    f : float, > 0
-        Factor on the band's half-widths at length 1.
-    gamma, H : float
-        Exponent of the band's half-widths, and of the spread of the log-ratios of the moving responses.
-
-    Raises
-    ------
-    UserError
-        For a share outside (0, 1], a length below 1, or f <= 0.
+    moving, lengths : arrays (K,)
+        v(l) in (0, 1], the share of the responses of each length that moves, and the lengths, tokens.
+    f, gamma, H : float
+        Factor (> 0) on the band's half-widths at length 1, their exponent, and that of the spread of the moving
+        responses.
     """
     v, n = _shares_by_length(moving, lengths)
     f, gamma, H = number("f", f, 0, above=True), number("gamma", gamma), number("H", H)
@@ -56,17 +49,10 @@ def lre_with_still(p: ArrayLike, moving: ArrayLike, cut: float) -> LRE:
 
     Parameters
     ----------
-    p : array (K,)
-        Shares of the lengths, which this function normalises.
-    moving : array (K,), in (0, 1]
-        v(l), the share of the responses of each length that moves.
+    p, moving : arrays (K,)
+        Shares of the lengths (normalised here), and v(l) in (0, 1], the share of each length's responses that moves.
     cut : float, in [0, 1]
         Share of the moving responses that the band cuts.
-
-    Raises
-    ------
-    UserError
-        For shares that cannot be, or if the band accepts nothing.
     """
     cut = number("cut", cut, 0, 1, why="share of the moving responses")
     of_moving = lre(p, numbers("moving", moving, 0, 1, above=True, why="the share that moves"))
@@ -89,26 +75,16 @@ def fair_exponent_with_still(
     ----------
     quantile : callable
         F^-1; called with a probability in (0, 1), returns the quantile of X/L^H of the moving responses.
-    moving : array (2,), in (0, 1]
-        v(l), the share of the responses of each of the two lengths that moves.
-    lengths : array (2,), tokens
-        Two different lengths, in any order.
-    alpha : float, in (0, 1)
-        Share of all responses that the band accepts at each of the two lengths.
-    H : float
-        Exponent of the spread of the log-ratios of the moving responses; with H = 0 the result is what the exponent of
-        all responses exceeds that of the moving ones by.
+    moving, lengths : arrays (2,)
+        v(l) in (0, 1] and l, tokens, of two different lengths in any order.
+    alpha, H : float
+        Share that the band accepts, in (0, 1), and exponent of the spread of the moving responses' log-ratios.
 
     Returns
     -------
     float
         NaN if no band accepts just the share ``alpha`` at both lengths, because at one of them too few responses move
         towards an edge: 1 - alpha is at least v(l) (1 - F(0)).
-
-    Raises
-    ------
-    UserError
-        For a share outside (0, 1], an ``alpha`` outside (0, 1), or lengths that are not two different ones.
     """
     v, n = _shares_by_length(moving, lengths)
     if v.shape != (2,) or n.shape != (2,) or n[0] == n[1]:

@@ -190,13 +190,7 @@ def _reading(path: Path) -> Iterator[None]:
 
 
 def rollouts_of(path: Path) -> int:
-    """Return the number of the next rollout at a checkpoint.
-
-    Raises
-    ------
-    UserError
-        If the checkpoint is damaged.
-    """
+    """Return the number of the next rollout at a checkpoint; raise UserError if the checkpoint is damaged."""
     with _reading(path):
         return int(json.loads((path / "state.json").read_text(encoding="utf-8"))["rollout"])
 

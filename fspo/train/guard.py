@@ -48,13 +48,7 @@ def find(accelerator: Accelerator, records: Sequence[Record]) -> str | None:
 
 
 def stop_if_many(skipped: int, limit: int, step: int, cause: str) -> None:
-    """Raise TrainingDiverged, which ends the run, if more than ``limit`` updates were skipped.
-
-    Raises
-    ------
-    TrainingDiverged
-        The message names the cause of the last skipped update.
-    """
+    """Raise TrainingDiverged, which names ``cause``, if more than ``limit`` updates were skipped."""
     if skipped > limit:
         raise TrainingDiverged(
             f"{skipped} updates were skipped, more than optim.max_skipped_updates={limit}; the last, update {step}: "

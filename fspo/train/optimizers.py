@@ -11,13 +11,7 @@ from fspo.config import OptimConfig
 
 
 def make_optimizer(parameters: Iterable[nn.Parameter], config: OptimConfig) -> torch.optim.AdamW:
-    """Build AdamW with the configuration's settings.
-
-    Parameters
-    ----------
-    parameters : iterable of Parameter
-        Parameters that need no gradient are left out.
-    """
+    """Build AdamW with the configuration's settings for the ``parameters`` that need a gradient."""
     # PyTorch's fused AdamW makes no temporary tensors, which would be as large as the largest parameter.
     return torch.optim.AdamW(
         [p for p in parameters if p.requires_grad],
@@ -29,11 +23,5 @@ def make_optimizer(parameters: Iterable[nn.Parameter], config: OptimConfig) -> t
 
 
 def learning_rate(step: int, config: OptimConfig) -> float:
-    """Return the learning rate of an update: it grows linearly over the warm-up, then stays.
-
-    Parameters
-    ----------
-    step : int
-        Number of updates that were made before.
-    """
+    """Return the learning rate after ``step`` updates: it grows linearly over the warm-up, then stays."""
     return config.learning_rate * min(1.0, (step + 1) / max(config.warmup_updates, 1))
