@@ -47,10 +47,7 @@ def whole_file(path: Path) -> Iterator[Path]:
     If the block fails, the temporary file is removed. Missing folders are created. A killed process leaves
     ``.part-PID-NAME`` behind, a name that no reader looks for.
 
-    Raises
-    ------
-    UserError
-        If the file cannot be written.
+    Raises UserError if the file cannot be written.
     """
     part = _part(path)
     try:
@@ -71,10 +68,7 @@ def whole_folder(path: Path, *others: type[Exception]) -> Iterator[Path]:
     If the block fails, the temporary folder is removed and an old folder at ``path`` stays. A killed process leaves
     ``.part-PID-NAME`` behind, which :func:`remove_parts` removes.
 
-    Raises
-    ------
-    UserError
-        If the block raises OSError or one of ``others``, as in :func:`writing`.
+    Raises UserError if the block raises OSError or one of ``others``, as in :func:`writing`.
     """
     path = path.resolve()
     part = _part(path)

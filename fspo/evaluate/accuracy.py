@@ -55,10 +55,7 @@ def measures(correct: ArrayLike) -> list[dict[str, Any]]:
 
     ``correct`` (P, n) says which of the n responses to each of P prompts are correct.
 
-    Raises
-    ------
-    UserError
-        If there is no response.
+    Raises UserError if there is no response.
     """
     marks = np.asarray(correct, np.float64)
     if not marks.size:

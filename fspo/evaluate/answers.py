@@ -51,11 +51,8 @@ def header(model: str, task: DatasetTask, settings: AnswerConfig) -> dict[str, A
 class AnswerFile:
     """The file with the answers of one model to one benchmark; ``lines`` holds them by the prompt's number.
 
-    Raises
-    ------
-    UserError
-        If the file holds answers of another model, to other prompts or with other settings than the ``header`` says, or
-        if a line before the last is damaged.
+    Raises UserError if the file holds answers of another model, to other prompts or with other settings than the
+    ``header`` says, or if a line before the last is damaged.
     """
 
     def __init__(self, path: Path, header: dict[str, Any]) -> None:

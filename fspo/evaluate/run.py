@@ -36,10 +36,7 @@ from fspo.tasks.sets import BENCHMARKS, known_options
 def load_benchmark(name: str) -> DatasetTask:
     """Load a benchmark of `fspo.tasks.sets.BENCHMARKS` from the hub, or any from a file; NAME.jsonl has NAME's options.
 
-    Raises
-    ------
-    UserError
-        If there is no such benchmark, or neither a file nor the hub has it.
+    Raises UserError if there is no such benchmark, or neither a file nor the hub has it.
     """
     short, from_file = Path(name).stem, name.endswith(FILE_SUFFIXES)
     if not from_file and name not in BENCHMARKS:

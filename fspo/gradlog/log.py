@@ -70,10 +70,7 @@ class GradLogWriter:
 
         ``score_unit`` is an array (N, width); rows whose ``score_status`` is not "ok" are stored as null.
 
-        Raises
-        ------
-        UserError
-            For an unknown column or a missing required one.
+        Raises UserError for an unknown column or a missing required one.
         """
         import pyarrow as pa
 
@@ -287,10 +284,7 @@ def read_files(
 ) -> GradLog:
     """Read the rows of some log files, or of some row groups of these files.
 
-    Raises
-    ------
-    UserError
-        If none of the files and row groups can be read.
+    Raises UserError if none of the files and row groups can be read.
     """
     import pyarrow as pa
 

@@ -37,10 +37,7 @@ class MetricsFile:
 
         Both lists are empty if there is no file.
 
-        Raises
-        ------
-        UserError
-            If it is no regular file: to open a pipe would wait for a writer for ever.
+        Raises UserError if it is no regular file: to open a pipe would wait for a writer for ever.
         """
         if not self.path.exists():
             return [], []

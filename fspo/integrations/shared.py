@@ -134,10 +134,7 @@ class UpdateMemory:
     def load(self, checkpoint: str | Path | None) -> None:
         """Take up what `save` wrote.
 
-        Raises
-        ------
-        UserError
-            If the rule adapts its range and the folder holds no state of it, or one that cannot be read.
+        Raises UserError if the rule adapts its range and the folder holds no state of it, or one that cannot be read.
         """
         if checkpoint is None or self.online.template.adapt == "none":
             return

@@ -227,10 +227,7 @@ class LoggedTrainer(GRPOTrainer):
 def keep_steps_before(run: str | Path, step: int) -> int:
     """Remove log rows of updates >= ``step``, which a resumed run repeats; return the number of the next rollout.
 
-    Raises
-    ------
-    UserError
-        If ``step`` is 0 and the folder already holds a log, which then belongs to another run.
+    Raises UserError if ``step`` is 0 and the folder already holds a log, which then belongs to another run.
     """
     import pyarrow.compute as pc
     import pyarrow.parquet as pq

@@ -137,10 +137,7 @@ def ready_for_training(
 ) -> PreTrainedModel:
     """Return the model in eval mode without dropout; add gradient checkpointing (non-reentrant) and adapters if asked.
 
-    Raises
-    ------
-    UserError
-        If an option is impossible for this model; the message calls the model ``name``.
+    Raises UserError if an option is impossible for this model; the message calls the model ``name``.
     """
     switch_dropout_off(model)
     if gradient_checkpointing:
@@ -179,10 +176,7 @@ def load_tokenizer(name_or_path: str | Path) -> PreTrainedTokenizerBase:
     A tokenizer without a pad token pads with its end token. That is safe, because masks and not token values tell
     padding from text.
 
-    Raises
-    ------
-    UserError
-        If the files are missing, or the tokenizer has no end token.
+    Raises UserError if the files are missing, or the tokenizer has no end token.
     """
     from transformers import AutoTokenizer
 

@@ -74,10 +74,7 @@ def sizes(shape: PretrainedConfig, lora: LoraOptions | None = None) -> tuple[int
     """Count the entries of a model's parameters: all, the trainable ones, those of the largest decoder layer, and those
     of the final norm with the output layer. FSDP2 gathers each such part as one. Tied parameters count once.
 
-    Raises
-    ------
-    UserError
-        If the model has no list of decoder layers.
+    Raises UserError if the model has no list of decoder layers.
     """
     model = meta_model(shape, "float32", False, lora)
     stacks = [m for m in model.modules() if isinstance(m, torch.nn.ModuleList) and len(m) > 0]
@@ -93,10 +90,7 @@ def sizes(shape: PretrainedConfig, lora: LoraOptions | None = None) -> tuple[int
 def plan(config: TrainConfig, machine: MachineConfig, shape: PretrainedConfig | None = None) -> MemoryPlan:
     """Compute the memory of a run; ``shape`` is the model's configuration, by default that of the model it names.
 
-    Raises
-    ------
-    UserError
-        If the model's configuration cannot be found, or if it is no decoder-only transformer.
+    Raises UserError if the model's configuration cannot be found, or if it is no decoder-only transformer.
     """
     shape = shape or shape_of(config.model.name_or_path)
     total, trainable, layer, head = sizes(shape, config.model.lora)

@@ -69,10 +69,7 @@ def plan_minibatches(batch: RolloutBatch, count: int, seed: int) -> list[np.ndar
 
     The responses to a prompt stay together, so that minibatches are independent of each other at their first use.
 
-    Raises
-    ------
-    UserError
-        If there are fewer prompts than minibatches.
+    Raises UserError if there are fewer prompts than minibatches.
     """
     groups = np.unique(batch.prompt_ids)
     if len(groups) < count:

@@ -32,11 +32,8 @@ def standardized_excess(
     ``rate="update"`` the result has only the responses with A != 0, and a response is accepted if it is not clipped
     (`fspo.rules.clip.Clip.excess`). The excess is NaN where S is NaN. ``m`` is the band's centre as in `Rule.apply`.
 
-    Raises
-    ------
-    UserError
-        For a ``rate`` that is neither "band" nor "update", lengths below 1, advantages or centres that are not finite,
-        or arrays whose shapes do not broadcast.
+    Raises UserError for a ``rate`` that is neither "band" nor "update", lengths below 1, advantages or centres that are
+    not finite, or arrays whose shapes do not broadcast.
     """
     S, n, A = checked_rows(S, n, A, rate)
     below, above = rule.half_widths(n)
@@ -95,10 +92,8 @@ def excess_quantiles(excess: Real[np.ndarray, " N"], targets: Sequence[float], l
     the first response not accepted. Responses with equal excess are accepted together; an ``excess`` (N,) that is not
     finite is left out. ``label`` names the rule in messages.
 
-    Raises
-    ------
-    UserError
-        If a target does not lie in (0, 1), no excess is finite, or no factor above 0 gives one of the targets.
+    Raises UserError if a target does not lie in (0, 1), no excess is finite, or no factor above 0 gives one of the
+    targets.
     """
     for target in targets:
         if not 0 < number("target acceptance", target) < 1:

@@ -63,10 +63,7 @@ def preset(name: str, **changes: Any) -> Preset:
 
     A ``gamma`` makes a band that grows as sqrt(L) one that grows as L**gamma.
 
-    Raises
-    ------
-    UserError
-        For an unknown preset or field; the message names the nearest known one.
+    Raises UserError for an unknown preset or field; the message names the nearest known one.
     """
     if name.lower() == "ppo":
         raise UserError(f"unknown rule {name!r}: PPO's clip of every token's ratio is the rule 'grpo'")
@@ -78,11 +75,8 @@ def preset(name: str, **changes: Any) -> Preset:
 def correction(name: str, **changes: Any) -> Rule | None:
     """Return the correction ``name``, a `Rule`, with new values for the fields in ``changes``; None for "none".
 
-    Raises
-    ------
-    UserError
-        For an unknown correction or field, a lower range for a correction that ignores the lower edge, or a correction
-        on the update's ratio, on which only a clip rule may act.
+    Raises UserError for an unknown correction or field, a lower range for a correction that ignores the lower edge, or
+    a correction on the update's ratio, on which only a clip rule may act.
     """
     if name == "none":
         return None
@@ -101,11 +95,8 @@ def correction(name: str, **changes: Any) -> Rule | None:
 def check_ratios(rule: Rule, correction: Rule | None) -> None:
     """Check that the log-ratios on which a clip rule and a correction act go together.
 
-    Raises
-    ------
-    UserError
-        If the clip rule is on the engine ratio E or the behaviour ratio D + E, which updates do not change, or if the
-        correction is on the update's ratio S, which updates change.
+    Raises UserError if the clip rule is on the engine ratio E or the behaviour ratio D + E, which updates do not
+    change, or if the correction is on the update's ratio S, which updates change.
     """
     if rule.on != "update":
         raise UserError(

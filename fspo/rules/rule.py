@@ -285,10 +285,8 @@ class Rule:
 
         ``m`` is the band's centre, nats per token.
 
-        Raises
-        ------
-        UserError
-            If there is no response, or under "update" none with A != 0, or if ``checked_rows`` refuses the arrays.
+        Raises UserError if there is no response, or under "update" none with A != 0, or if ``checked_rows`` refuses the
+        arrays.
         """
         S, n, A = checked_rows(S, n, A, rate)
         applied = self.apply(S, n, A, m)
@@ -303,10 +301,7 @@ def scaled(rule: Rule, factor: float, above: float | None = None) -> Rule:
 
     Where ``above`` is given, which no range that is an eps takes, it is the factor of the upper half-width.
 
-    Raises
-    ------
-    UserError
-        If the factor is not positive and finite, or if a range that is an eps cannot give so wide a band.
+    Raises UserError if the factor is not positive and finite, or if a range that is an eps cannot give so wide a band.
     """
     factor = number("factor", factor, 0, above=True)
     if rule.shape in EPS_SHAPES:
@@ -329,11 +324,8 @@ def checked_rows(
 
     S may be NaN: the callers leave out responses whose S is NaN.
 
-    Raises
-    ------
-    UserError
-        For a ``rate`` that is neither "band" nor "update", shapes that do not broadcast, a length below 1 or NaN, or an
-        advantage that is not finite.
+    Raises UserError for a ``rate`` that is neither "band" nor "update", shapes that do not broadcast, a length below 1
+    or NaN, or an advantage that is not finite.
     """
     if rate not in get_args(Rate):
         raise unknown_name("rate", str(rate), get_args(Rate))

@@ -77,10 +77,7 @@ class Server:
     def ask(self, path: str, body: dict[str, Any] | None = None) -> Any:
         """Send a request and return the JSON of the reply: POST if there is a body, else GET.
 
-        Raises
-        ------
-        UserError
-            If the server does not answer in time, or answers with an error.
+        Raises UserError if the server does not answer in time, or answers with an error.
         """
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.url.rstrip("/") + path, data, {"Content-Type": "application/json"})
@@ -103,10 +100,7 @@ class Server:
     def model(self) -> str:
         """Return the name under which the vLLM server serves the model in ``folder``.
 
-        Raises
-        ------
-        UserError
-            If the server serves another model.
+        Raises UserError if the server serves another model.
         """
         reply = self.ask("/v1/models")
         for served in reply.get("data", []) if isinstance(reply, dict) else []:
@@ -138,10 +132,7 @@ class Server:
     def complete(self, name: str, prompts: list[list[int]], options: dict[str, Any]) -> list[tuple[list, list]]:
         """Sample one response to each prompt; return their tokens and log-probs in the order of the prompts.
 
-        Raises
-        ------
-        UserError
-            If a response, a token or a log-prob is missing.
+        Raises UserError if a response, a token or a log-prob is missing.
         """
         body = {"model": name, "prompt": prompts, "logprobs": 0, "return_token_ids": True}
         # The server has no tokenizer, so it must return token ids and no text.
@@ -201,11 +192,8 @@ def write_weights(model: PreTrainedModel, folder: Path) -> None:
 
     Each file is written to a subfolder first and then moved into place, so the server never reads a partial file.
 
-    Raises
-    ------
-    UserError
-        If the folder holds files that this program did not write, if another process writes to it, or if it cannot be
-        written.
+    Raises UserError if the folder holds files that this program did not write, if another process writes to it, or if
+    it cannot be written.
     """
     if folder.is_dir() and any(folder.iterdir()) and not (folder / MARK).exists():
         raise UserError(

@@ -106,11 +106,8 @@ def _plain(edge: float, whole: bool) -> float:
 def make_bins(values: ArrayLike, number: int = DEFAULT_BINS, edges: Sequence[float] | None = None) -> Bins:
     """Return bins with the requested ``edges``, or without them quantile bins of ``values``.
 
-    Raises
-    ------
-    UserError
-        If the edges are infinite, do not increase or have no value between them. If no edges are given, the errors are
-        those of :func:`quantile_bins`.
+    Raises UserError if the edges are infinite, do not increase or have no value between them. If no edges are given,
+    the errors are those of :func:`quantile_bins`.
     """
     if edges is None:
         return quantile_bins(values, number)

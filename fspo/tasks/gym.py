@@ -51,10 +51,8 @@ class GymConfig:
 def make_gym_task(dataset: str, options: Mapping[str, Any], task: type[GymTask]) -> GymTask:
     """Build a task of the class ``task`` from one mapping of options: those of `GymConfig` and those of the dataset.
 
-    Raises
-    ------
-    UserError
-        If the package is missing, or for an unknown dataset or option (the message suggests the nearest known name).
+    Raises UserError if the package is missing, or for an unknown dataset or option (the message suggests the nearest
+    known name).
     """
     from fspo.tasks import build_config
 

@@ -82,10 +82,7 @@ class ProductsTask(GymTask):
     def data_options(self) -> dict[str, Any]:
         """Return the options that the warm-up texts depend on.
 
-        Raises
-        ------
-        UserError
-            If the questions are not products of two numbers below 100.
+        Raises UserError if the questions are not products of two numbers below 100.
         """
         given = self.dataset.config
         terms = given.min_terms == given.max_terms == 2

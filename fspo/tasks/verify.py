@@ -82,10 +82,7 @@ def math_factory() -> Callable[..., float]:
 def load_function(path: str) -> Callable[..., Any]:
     """Import the user's reward function ``module:function`` and check that it can be called with response and answer.
 
-    Raises
-    ------
-    UserError
-        If the module or function does not exist, or the function cannot be called so.
+    Raises UserError if the module or function does not exist, or the function cannot be called so.
     """
     module_name, _, name = path.partition(":")
     here = os.getcwd()
@@ -107,10 +104,7 @@ def load_function(path: str) -> Callable[..., Any]:
 class Verifier:
     """Judges responses to examples by the verifier that its configuration names.
 
-    Raises
-    ------
-    UserError
-        For an unknown verifier, a missing package, or a reward function that cannot be loaded.
+    Raises UserError for an unknown verifier, a missing package, or a reward function that cannot be loaded.
     """
 
     def __init__(self, config: VerifierConfig) -> None:

@@ -31,10 +31,7 @@ def interval_probability(lo: ArrayLike, hi: ArrayLike) -> Floats:
     density is integrated by Gauss-Legendre quadrature, which is exact to rounding there. A result below about 1e-308
     becomes 0.
 
-    Raises
-    ------
-    UserError
-        If an edge is NaN, or lo > hi.
+    Raises UserError if an edge is NaN, or lo > hi.
     """
     from scipy.special import ndtr
 

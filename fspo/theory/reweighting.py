@@ -36,10 +36,7 @@ def relative_acceptance(p: ArrayLike, a: ArrayLike) -> tuple[Floats, Floats, flo
 
     The relative acceptance of a length l is a(l)/a_bar - 1.
 
-    Raises
-    ------
-    UserError
-        If p is empty, negative or sums to 0, if a is negative, or if a_bar = 0.
+    Raises UserError if p is empty, negative or sums to 0, if a is negative, or if a_bar = 0.
     """
     shares, accepted = as_numbers("p", p), as_numbers("a", a)
     if shares.ndim != 1 or shares.shape != accepted.shape or shares.size == 0:

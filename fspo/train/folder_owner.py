@@ -38,11 +38,8 @@ def claim_folder(accelerator: Accelerator, config: TrainConfig) -> None:
     Half-written files are removed, run.lock is locked and run.json is written; nothing else in the folder is changed.
     Every process must call this function, but only the main process reads and writes.
 
-    Raises
-    ------
-    UserError
-        On every process, if the folder was not made by this trainer, if it holds another run, if it holds this run and
-        ``resume`` is off, if another process writes to it, or if it cannot be written.
+    Raises UserError on every process, if the folder was not made by this trainer, if it holds another run, if it holds
+    this run and ``resume`` is off, if another process writes to it, or if it cannot be written.
     """
     refused: list[str | None] = [None]
     if accelerator.is_main_process:
@@ -99,10 +96,7 @@ def _traces(run: Path) -> Iterator[Path]:
 def _lock(run: Path) -> None:
     """Become the only writer of a folder until this process ends or releases it.
 
-    Raises
-    ------
-    UserError
-        If another process writes to the folder.
+    Raises UserError if another process writes to the folder.
     """
     key = run.resolve()
     if key in _held:

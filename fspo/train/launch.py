@@ -35,12 +35,9 @@ is released first (torch 2.13)."""
 def make_accelerator(config: TrainConfig) -> Accelerator:
     """Make an Accelerator and check that as many processes run as were asked for.
 
-    Raises
-    ------
-    UserError
-        If another number of processes runs than was asked for (accelerate may silently run independent copies of the
-        training; see the launch commands in docs/train.md), if the model would not be sharded although FSDP was asked
-        for, if DeepSpeed was asked for, or if accelerate does not know or cannot load a tracker.
+    Raises UserError if another number of processes runs than was asked for (accelerate may silently run independent
+    copies of the training; see the launch commands in docs/train.md), if the model would not be sharded although FSDP
+    was asked for, if DeepSpeed was asked for, or if accelerate does not know or cannot load a tracker.
     """
     refuse_deepspeed()
     for name in config.tracker_names():
@@ -115,10 +112,8 @@ def load_policy(
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Return the model to train and its tokenizer: the given ones, or else those that the configuration names.
 
-    Raises
-    ------
-    UserError
-        If the model or the tokenizer cannot be loaded, or if the tokenizer has tokens that the model lacks.
+    Raises UserError if the model or the tokenizer cannot be loaded, or if the tokenizer has tokens that the model
+    lacks.
     """
     source = model_source(config, accelerator) if model is None else ""
     tokenizer = tokenizer or load_tokenizer(config.model.tokenizer or source)

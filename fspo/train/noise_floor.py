@@ -63,11 +63,9 @@ def noise_config(config: TrainConfig) -> TrainConfig:
 
     The measurement uses the trained model if the run has exported one, and writes to a folder inside the run folder.
 
-    Raises
-    ------
-    UserError
-        If that folder holds a measurement already, or if accelerate would shard the model. With sharded weights every
-        process must run the same number of passes, and the sources of noise run different numbers on each process.
+    Raises UserError if that folder holds a measurement already, or if accelerate would shard the model. With sharded
+    weights every process must run the same number of passes, and the sources of noise run different numbers on each
+    process.
     """
     if asked_for("FSDP"):
         raise UserError("the noise floor is measured on whole models: start it without FSDP")

@@ -208,10 +208,7 @@ class Trainer:
 
         The sums and counts of the rollout's metrics are added to ``counts``.
 
-        Raises
-        ------
-        UserError
-            If the verifier failed on every response.
+        Raises UserError if the verifier failed on every response.
         """
         config = self.config
         with self.versions.sampling_weights():
