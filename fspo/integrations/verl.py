@@ -122,7 +122,6 @@ def fspo_loss(
     loss_agg_mode : str
         Name of verl's aggregation: "seq-mean-token-mean" alone, whose denominator counts the responses of all
         processes.
-    config : ActorConfig
     rollout_is_weights : Tensor, optional
         Factor for each token from verl's correction; it multiplies the value and gradient of the token.
 

@@ -39,7 +39,6 @@ def warm_up(
 
     Parameters
     ----------
-    config : WarmupConfig, optional
     task : TeachingTask, optional
         The task on which the model is trained; chain-add by default.
     cache_dir : path, optional

@@ -53,10 +53,8 @@ def objective(
         from the same code path.
     mask : Tensor (B, T), bool
         True on response tokens; holes allowed.
-    advantages : Tensor (B,)
     rule : Rule
         The clip rule, on the ratio of the update.
-    config : ObjectiveConfig, optional
     m : float or Tensor (B,), optional
         Centre of the band, nats per token; needed if the rule has a drift. It is ``rule.centre(stats)``, where
         ``stats`` are sums of s^2 and k3 over the tokens of the minibatch, s the token log-ratio. A first pass gives
@@ -145,8 +143,6 @@ def surrogate(
     ----------
     s : Tensor (B, T)
         Token log-ratios from `log_ratios`, nats.
-    mask : Tensor (B, T), bool
-    advantages : Tensor (B,)
     m : float or Tensor (B,), optional
         Centre of the band, nats per token (`Rule.centre`); needed if the rule has a drift.
     factor : Tensor (B,) or (B, T), optional
@@ -252,7 +248,6 @@ def aggregate(
 
     Parameters
     ----------
-    terms : Tensor (B,) or (B, T)
     mask : Tensor (B, T), bool
         Responses without a token enter no sum and no count, so rows added as padding change nothing.
     denominator : float, optional

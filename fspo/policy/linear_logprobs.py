@@ -58,9 +58,6 @@ def linear_log_probs(
 
     Parameters
     ----------
-    hidden : Tensor (N, H)
-    weight, bias : Tensors (V, H) and (V,)
-    targets : Tensor (N,), int64
     entropy : bool
         Whether to return entropies too.
     tile : (int, int), optional

@@ -90,7 +90,6 @@ def score(
         token's own position; holes allowed).
     temperature : float
         Divides the logits, as in the loss.
-    config : ScoreConfig, optional
     seed, rollout : int
         Calls with the same seed and rollout use the same projections, so their scores can be compared.
     logits : int, optional

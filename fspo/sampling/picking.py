@@ -27,7 +27,6 @@ def pick_tokens(
         (B, V), any float type; the arithmetic is float32, the CDF float64.
     uniforms : torch.Tensor or None
         Float64 (B,) in [0, 1); not used at temperature 0.
-    temperature : float
     top_p : float
         Tokens are drawn only from the fewest most probable tokens that together have at least this probability.
 

@@ -81,7 +81,6 @@ def sample(
         Int64 (N,), the response's number within the rollout over all processes.
     seed, rollout : int
         The sampling noise depends on seed, rollout, the response's key and the token position.
-    config : SamplingConfig
     eos_token_id : int or sequence of int
         Tokens that end a response.
     pad_token_id : int

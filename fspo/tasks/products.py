@@ -47,7 +47,6 @@ def worked_solution(first: int, second: int, draws: np.ndarray, slip: float = SL
 
     Parameters
     ----------
-    first, second : int
     draws : numpy.ndarray
         Uniform numbers in [0, 1), float64 (MOST_STEPS, 4), one row for each step. Column 3 decides the separator after
         the step. The other columns decide on the next step: column 0 whether it adds twice at once, column 1 whether it

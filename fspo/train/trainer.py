@@ -52,7 +52,6 @@ class Trainer:
 
     Parameters
     ----------
-    config : TrainConfig
     model, tokenizer, task : optional
         Used instead of the model, tokenizer and task that the configuration names.
 

@@ -100,10 +100,8 @@ class Updater:
 
     Parameters
     ----------
-    accelerator : Accelerator
     model : torch.nn.Module
         The prepared (possibly wrapped) model.
-    rule, objective : Rule, ObjectiveConfig
     temperature : float
         The sampling temperature. Log-probs are computed at this temperature, because log-ratios compare with the policy
         that sampled.
