@@ -174,10 +174,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for name, made in GENERATED.items():
         files.append(File.generated(config, name, content=made()))
     for name in sorted(linked):
-        text = (ROOT / name).read_text(encoding="utf-8")
+        content = (ROOT / name).read_bytes()
         if name.endswith(".md"):  # a Markdown file outside docs/ links to docs/ from the repository's root
-            text = text.replace("](docs/", f"]({'../' * (1 + name.count('/'))}")
-        files.append(File.generated(config, f"files/{name}", content=text))
+            content = content.replace(b"](docs/", f"]({'../' * (1 + name.count('/'))}".encode())
+        files.append(File.generated(config, f"files/{name}", content=content))
     return files
 
 

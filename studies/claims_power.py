@@ -34,8 +34,8 @@ SLOPES = {
     ("products", 0.05): ((0.44, 0.27), (-0.30, 0.14), (0.02, 0.20)),
     ("products", 0.15): ((0.56, 0.11), (-0.04, 0.12), (0.27, 0.11)),
 }
-"""Mean and standard deviation between seeds of the slopes of the rules COMPARED, in its order, as in ``results/paper``
-(responses with A != 0)."""
+"""Mean and standard deviation between seeds of the slopes of the rules COMPARED, in its order, as the first
+design found them (docs/findings.md)."""
 REWARDS = {
     ("equal", "mean reward"): dict.fromkeys(COMPARED, (0.70, 0.03)),
     ("stress", "final reward"): {"none": (0.45, 0.2)} | dict.fromkeys(COMPARED, (0.94, 0.02)),

@@ -196,7 +196,9 @@ def of_trained(rows: Rows) -> Iterator[Found]:
         yield "clip rate", sign, "", "trained", rate
 
 
-def describe(run: Path, task: str, runs: str, arm: str, seed: int) -> tuple[list[Number], list[BinRate], list[Rollout]]:
+def describe(
+    run: Path, task: str, runs: str, arm: str, seed: int, planned: int
+) -> tuple[list[Number], list[BinRate], list[Rollout]]:
     """Return the rows of a finished run for numbers.csv, bins.csv and rollouts.csv.
 
     Parameters
@@ -205,6 +207,8 @@ def describe(run: Path, task: str, runs: str, arm: str, seed: int) -> tuple[list
         Run folder; the tables of its analysis are written into it.
     task, runs, arm : str
         Task, set of runs and name of the rule that trained.
+    planned : int
+        Number of rollouts that the run was to have; one that it did not reach has the reward 0.
 
     Raises
     ------
@@ -214,7 +218,8 @@ def describe(run: Path, task: str, runs: str, arm: str, seed: int) -> tuple[list
     rows = load_run(run).rows
     trained = rows.take((rows.updates > 0) & (rows.A != 0))
     clipped = {int(i): float(np.mean(trained.side[trained.rollout == i] != 0)) for i in np.unique(trained.rollout)}
-    rewards = [row["reward"] for row in MetricsFile(run).of_phase("train")]
+    rewards = [row["reward"] for row in MetricsFile(run).of_phase("train")][:planned]
+    rewards += [0.0] * (planned - len(rewards))
     rollouts = [
         Rollout(task, runs, seed, arm, i + 1, reward, clipped.get(i, np.nan)) for i, reward in enumerate(rewards)
     ]

@@ -31,6 +31,7 @@ from fspo.base.errors import UserError, run_cli
 from fspo.base.files import whole_file
 from fspo.gradlog.run_folder import MODEL
 from fspo.repro.presets import PRESETS, PlannedRun, planned
+from fspo.repro.stages import diverged
 from fspo.rules import COMPARED
 from fspo.stats.intervals import sample_interval
 from studies.described import BinRate, Number, Rollout, describe
@@ -65,10 +66,13 @@ def read(folder: Path) -> dict[str, Frame]:
 
 
 def finished(roots: Sequence[Path], pretrained: Path | None) -> Iterator[PlannedRun]:
-    """Yield the runs that are done: of the preset paper under its output folders, and of `studies.pretrained`."""
+    """Yield the runs that are done: of the preset paper under its output folders, and of `studies.pretrained`.
+
+    A run that diverged and stopped itself is done: rollouts that it did not reach count with the reward 0.
+    """
     runs = [run for root in roots for task in DESIGN.tasks for run in planned(DESIGN, task, root / task, 1)]
     runs += [] if pretrained is None else planned_runs(pretrained)
-    return (run for run in runs if (run.job.run / MODEL).is_dir())
+    return (run for run in runs if (run.job.run / MODEL).is_dir() or diverged(run.job))
 
 
 def holds(tables: dict[str, Frame], run: PlannedRun) -> bool:
@@ -82,7 +86,7 @@ def add(tables: dict[str, Frame], run: PlannedRun) -> dict[str, Frame]:
     """Return the tables with the rows of a finished run."""
     key = (run.task, run.runs, run.arm, run.seed)
     rows: dict[str, Sequence[Any]] = {"estimates": measure(run.job.run, *key, run.job.rollouts)}
-    rows |= dict(zip(("numbers", "bins", "rollouts"), describe(run.job.run, *key), strict=True))
+    rows |= dict(zip(("numbers", "bins", "rollouts"), describe(run.job.run, *key, run.job.rollouts), strict=True))
     new = {
         # Rounded as the files are, so that means and verdicts are those of the files.
         name: pd.DataFrame(found, columns=list(TABLES[name]._fields)).map(
@@ -122,6 +126,7 @@ def panel_words(task: str, table: Frame) -> str:
 def who_is_clipped(of_bins: Frame, style: Style) -> Figure:
     """Draw the clip rate by length of the compared rules: a column for each task, a row for each clip rate."""
     data = of_bins[(of_bins.sign == "both") & of_bins.rule.isin(COMPARED)]
+    data = data[2 * data.seeds > data.groupby("task").seeds.transform("max")]  # lengths that most seeds have
     data = data.assign(length=np.sqrt(data.bin_lo.clip(lower=4) * data.bin_hi))
     tasks, rates = [t for t in TASKS if (data.task == t).any()], sorted(data.clip_rate.unique())
     known = looks(COMPARED)
@@ -208,10 +213,13 @@ PANELS = {
 
 
 def of_arm(name: str) -> Look:
-    """Return how an arm is drawn: in its rule's colour, dashed where the upper range is wide."""
+    """Return how an arm is drawn: in its rule's colour, with a mark and dashes for default and for wide ranges."""
     rule = name.removesuffix("-default").removesuffix("-wide-above")
     look = looks([rule])[rule]
-    return Look(look.color, "v" if "-wide" in name else look.marker, (4.0, 1.6) if "-wide" in name else ())
+    marker, dashes = {"-default": ("P", (1.0, 1.6)), "-wide-above": ("v", (4.0, 1.6))}.get(
+        name.removeprefix(rule), (look.marker, ())
+    )
+    return Look(look.color, marker, dashes)
 
 
 @styled
@@ -229,6 +237,7 @@ def training(rollouts: Frame, style: Style) -> Figure:
         ax.set_title(title)
         ax.set_xlabel("rollout")
         scales.fixed_ticks(ax.xaxis, [1, 4, 8, 12])
+        ax.set_ylim(0, 1)
     axes[0].set_ylabel("training reward")
     return fig
 

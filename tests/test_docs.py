@@ -123,7 +123,7 @@ QUANTITIES = {"A != 0": "trend of A != 0", "all": "trend"}
 
 def change(task: str, rule: str, clipped: str, responses: str = "A != 0") -> float:
     """Percentage points by which the clip rate changes for each doubling of the length, of the judged runs."""
-    table = csv.DictReader((ROOT / "results" / "paper" / task / "rules.csv").open(encoding="utf-8"))
+    table = csv.DictReader((ROOT / "results" / "first-design" / task / "rules.csv").open(encoding="utf-8"))
     key = {"rule": rule, "at": f"{1 - int(clipped[:-2]) / 100:g}", "quantity": QUANTITIES[responses]}
     (row,) = [row for row in table if key.items() <= row.items()]
     return -100 * float(row["value"])
@@ -135,12 +135,31 @@ def cells(text: str, head: str) -> list[list[str]]:
     return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
 
 
-def test_numbers_of_the_findings_and_of_the_readme_are_those_of_the_results():
+def of_seeds(name: str, scale: float = 1, digits: int = 2, **key: str) -> str:
+    """A mean over seeds of chain-add with its interval, as documents print it."""
+    table = csv.DictReader((ROOT / "results" / "paper" / f"means_of_{name}.csv").open(encoding="utf-8"))
+    key |= {"task": "chain-add", "runs": "unclipped"}
+    (row,) = [row for row in table if key.items() <= row.items()]
+    mean, low, high = (f"{scale * float(row[c]):.{digits}f}" for c in ("mean", "ci_low", "ci_high"))
+    return f"{mean}{' %' if scale != 1 else ''} [{low}, {high}]"
+
+
+def test_numbers_of_the_first_design_are_those_of_the_results():
     for responses, clipped, rule, *said in cells(page("docs/findings.md"), "responses | share clipped"):
         assert said == [f"{change(task, rule, clipped, responses):.1f}" for task in TASKS]
-    for rule, *said in cells(page("README.md"), "rule | 5 % clipped"):
-        for clipped, numbers in zip(("5 %", "15 %"), said, strict=True):
-            assert numbers == ", ".join(f"{change(task, rule, clipped):.1f}" for task in TASKS)
+
+
+def test_numbers_of_the_second_design_are_those_of_the_results():
+    findings, readme = page("docs/findings.md"), page("README.md")
+    rows = {rule: said for rule, *said in cells(findings, "rule | clip rate for each doubling, 5 % clipped")}
+    for rule, *said in cells(readme, "rule | 5 % clipped"):
+        factor = {"estimand": "factor a doubling", "rule": rule}
+        expected = [of_seeds("estimates", **factor, clip_rate=rate) for rate in ("0.05", "0.15")]
+        signs = [{"quantity": "clip rate", "rule": rule, "setting": "5%", "responses": s} for s in ("A < 0", "A > 0")]
+        assert said == expected
+        assert rows[rule] == [f"x{x}" for x in expected] + [of_seeds("numbers", 100, 1, **sign) for sign in signs]
+    for responses, rate in (("A < 0", "5%"), ("A > 0", "5%"), ("A != 0", "5%"), ("A != 0", "15%"), ("A != 0", "30%")):
+        assert of_seeds("numbers", quantity="fair exponent", responses=responses, setting=rate) in findings
 
 
 def test_documents_name_the_confidence_level():

@@ -19,7 +19,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from fspo.base.errors import TrainingDiverged, UserError
+from fspo.base.errors import SKIPPED, TrainingDiverged, UserError
 from fspo.base.files import write_text
 from fspo.base.processes import end_with_parent
 from fspo.gradlog.metrics_file import MetricsFile
@@ -155,6 +155,13 @@ def is_finished(job: Job) -> bool:
 def _is_of(job: Job) -> bool:
     file = job.run / OPTIONS
     return file.is_file() and file.read_text(encoding="utf-8").splitlines() == [*job.arguments]
+
+
+def diverged(job: Job) -> bool:
+    """Return whether a job's run stopped itself because it diverged, as the last line of its log says."""
+    log = job.run / "train.log"
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.is_file() else []
+    return bool(lines) and SKIPPED in lines[-1]
 
 
 def prepare(job: Job) -> None:

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from analysis.claims.estimands import Estimate
+from fspo.base.errors import SKIPPED
 from fspo.repro.presets import PRESETS, planned
 from studies import findings
 from studies.described import bin_rates, describe, of_ranges
@@ -16,14 +17,22 @@ from tests.record.make_record import LOGS
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
-    """Two finished runs of the preset paper: one without a clip, one with; both hold a small committed log."""
+    """Runs of the preset paper that hold a small committed log: one without a clip, one with, one that diverged after
+    a rollout, and one that goes on.
+    """
     root = tmp_path_factory.mktemp("out") / "paper"
-    wanted = {("unclipped", "none", 41), ("stress", "fspo", 41)}
+    wanted = {("unclipped", "none", 41), ("stress", "fspo", 41), ("stress", "none", 41), ("stress", "rloo", 41)}
     for run in planned(PRESETS["paper"], "chain-add", root / "chain-add", 1):
         if (run.runs, run.arm, run.seed) in wanted:
             shutil.copytree(LOGS / "fspo-kl", run.job.run)
-            (run.job.run / "model").mkdir(exist_ok=True)
-            rewards = [{"rollout": i, "phase": "train", "reward": i / 10} for i in range(12)]
+            length = 12
+            if (run.runs, run.arm) in {("stress", "none"), ("stress", "rloo")}:
+                length = 2
+                last = f"error: 11 {SKIPPED}10; the last, update 7: ..." if run.arm == "none" else "rollout 2"
+                (run.job.run / "train.log").write_text(f"begun\n{last}\n")
+            else:
+                (run.job.run / "model").mkdir(exist_ok=True)
+            rewards = [{"rollout": i, "phase": "train", "reward": i / 10} for i in range(length)]
             (run.job.run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rewards))
     return root
 
@@ -38,8 +47,9 @@ def test_finished_runs_are_added_once_and_claims_stay_open(root, tmp_path, monke
     assert findings.main() == 0
     assert {path.name: path.read_bytes() for path in tmp_path.glob("*.csv")} == files
     assert {path.stem for path in tmp_path.glob("*.pdf")} == set(findings.FIGURES)
-    rollouts = pd.read_csv(tmp_path / "rollouts.csv")
-    assert rollouts.groupby("runs").reward.mean().to_dict() == pytest.approx({"stress": 0.55, "unclipped": 0.55})
+    estimates = pd.read_csv(tmp_path / "estimates.csv", keep_default_na=False)
+    rewards = estimates[estimates.estimand == "mean reward"].set_index("rule").value.astype(float)
+    assert rewards.to_dict() == pytest.approx({"fspo": 0.55, "none": 0.1 / 12})
 
 
 def test_without_runs_and_results_there_is_nothing_to_publish(tmp_path, monkeypatch):
@@ -91,12 +101,13 @@ def test_default_ranges_by_hand():
 
 
 def test_descriptions_of_a_log():
-    numbers, bins, rollouts = describe(LOGS / "fspo-kl", "chain-add", "equal", "fspo", 41)
+    numbers, bins, rollouts = describe(LOGS / "fspo-kl", "chain-add", "equal", "fspo", 41, 7)
     by_epoch = {n.responses: n.value for n in numbers}
     assert not bins
     assert set(by_epoch) >= {"A != 0, first epoch", "A < 0", "A > 0"}
     assert all(0 <= n.value <= 1 for n in numbers)
-    assert [r.rollout for r in rollouts] == list(range(1, len(rollouts) + 1))
+    assert [r.rollout for r in rollouts] == [1, 2, 3, 4, 5, 6, 7]
+    assert [r.reward for r in rollouts[5:]] == [0, 0]  # the run has 5 rollouts
 
 
 def test_clip_rates_by_length_add_up():
