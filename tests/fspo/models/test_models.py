@@ -124,14 +124,6 @@ def test_tokenizer_without_end_token(tmp_path):
         load_tokenizer(tmp_path)
 
 
-def test_all_end_tokens_are_found():
-    model = build_embedded_model()
-    model.generation_config.eos_token_id = [7, 1]
-    assert eos_token_ids(model, load_tokenizer("embedded")) == [1, 7]
-    model.generation_config.eos_token_id = None
-    assert eos_token_ids(model, load_tokenizer("embedded")) == [1]
-
-
 def test_tokenizer_larger_than_the_model():
     with pytest.raises(UserError, match="belongs to the model"):
         check_vocabulary(tiny_qwen(20), load_tokenizer("embedded"))

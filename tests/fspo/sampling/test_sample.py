@@ -191,15 +191,6 @@ def test_batching_and_order_change_nothing(engine):
     assert_same(half, Responses(whole.tokens[12:], whole.logprobs[12:], whole.truncated[12:]))
 
 
-def test_keys_and_rollouts_change_the_noise():
-    model = small_model("llama")
-    same_prompt = draw(model, [PROMPTS[3]] * 8)
-    assert len({tuple(row) for row in same_prompt.tokens}) > 4
-    assert draw(model, rollout=1).tokens[0].tolist() != draw(model).tokens[0].tolist()
-    repeated = draw(model, [PROMPTS[3]] * 3, keys=[4, 4, 5])
-    assert repeated.tokens[0].tolist() == repeated.tokens[1].tolist() != repeated.tokens[2].tolist()
-
-
 def test_end_token_is_kept_and_the_last_position_may_end():
     model = build_embedded_model()
     responses = draw(model, eos=1, max_new_tokens=30)

@@ -12,7 +12,6 @@ from scipy.stats import lognorm, norm
 from fspo import theory
 from fspo.rules import preset
 from fspo.theory.lemma import length_constants
-from proofs_check.tools.policy import make_bandit
 
 
 def phi(z: float):
@@ -64,66 +63,6 @@ def test_a_least_acceptance_of_zero_is_no_number():
 
 
 # ---- T5, T6, T12: any two policies
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_drift_and_weight_given_the_length_by_enumeration(seed):
-    bandit = make_bandit(np.random.default_rng(seed), step=0.6)
-    old, new, S = bandit.p_old, bandit.p_new, bandit.log_ratio
-    for length in np.unique(bandit.lengths):
-        at = bandit.lengths == length
-        p, q = old[at].sum(), new[at].sum()
-        kl = float(np.sum(old[at] / p * (np.log(old[at] / p) - np.log(new[at] / q))))
-        mean = float(old[at] @ S[at] / p)
-        assert theory.drift_given_length(q / p, kl) == pytest.approx(mean, abs=1e-12)
-        assert math.exp(S[at].min()) * (1 - 1e-12) <= q / p <= math.exp(S[at].max()) * (1 + 1e-12)
-
-
-def stopped_chain(most: int):
-    """Exact moments given the length of S of a chain of two states that stops, by forward sums over its states.
-
-    Under the new policy both states stop more often, so that responses become shorter.
-    """
-    move = [np.array([[0.90, 0.10], [0.20, 0.80]]), np.array([[0.892, 0.108], [0.21, 0.79]])]
-    stop = [np.array([0.004, 0.006]), np.array([0.020, 0.024])]
-    P, Q = (m * (1 - s)[:, None] for m, s in zip(move, stop, strict=True))
-    e, f, start = stop[0], stop[1], np.array([0.5, 0.5])
-    step, last = np.log(Q / P), np.log(f / e)
-    mass, first, second, weight = start.copy(), np.zeros(2), np.zeros(2), start.copy()
-    k = 0.0  # the mean KL of a token under the old policy
-    out = {}
-    for length in range(1, most + 1):
-        m0 = mass @ e
-        m1 = (first + mass * last) @ e
-        m2 = (second + 2 * first * last + mass * last**2) @ e
-        out[length] = (m1 / m0, m2 / m0 - (m1 / m0) ** 2, float(weight @ f / m0))
-        second = second @ P + 2 * first @ (P * step) + mass @ (P * step**2)
-        first = first @ P + mass @ (P * step)
-        mass, weight = mass @ P, weight @ Q
-    visits = np.linalg.solve(np.eye(2) - P.T, start)  # expected number of tokens in each state
-    k = float(visits @ (np.sum(P * -step, axis=1) - e * last) / visits.sum())
-    return out, k, (P, Q)
-
-
-def test_the_fair_centre_of_a_chain_that_stops_is_not_minus_kl():
-    moments, k, (P, Q) = stopped_chain(1_000)
-    for length in (100, 1_000):
-        mean, var, weight = moments[length]
-        sd = math.sqrt(var)
-        assert abs(float(theory.fair_centre(weight, var)) - mean) / sd < 0.01
-        assert abs(-k * length - mean) / sd > (3 if length == 100 else 7)
-    # T4: the mean of S grows by Lambda'(0) a token, Lambda = log of the Perron root of P^(1 - th) Q^th
-
-    def root(th):
-        matrix = np.exp((1 - th) * np.log(P) + th * np.log(Q))
-        return math.log(max(np.linalg.eigvals(matrix).real))
-
-    slope = (root(1e-4) - root(-1e-4)) / 2e-4
-    assert (moments[1_000][0] - moments[900][0]) / 100 == pytest.approx(slope, rel=1e-5)
-    curve = np.polynomial.legendre.leggauss(20)
-    th, w = (curve[0] + 1) / 2, curve[1] / 2
-    second = np.array([(root(x + 1e-3) - 2 * root(x) + root(x - 1e-3)) / 1e-6 for x in th])
-    assert slope == pytest.approx(root(1.0) - root(0.0) - w @ ((1 - th) * second), rel=1e-4)
 
 
 def test_the_fair_centre_of_a_normal_law_is_its_mean():

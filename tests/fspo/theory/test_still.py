@@ -5,11 +5,9 @@ import math
 import mpmath
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from scipy import special
 
-from fspo.theory import acceptance_with_still, fair_exponent_with_still, lre, lre_with_still
+from fspo.theory import acceptance_with_still, fair_exponent_with_still, lre_with_still
 
 
 def uniform(x):
@@ -46,21 +44,6 @@ def test_lre_of_all_responses_by_hand():
     assert found.l2 == pytest.approx(0.25 * math.sqrt(0.12))
     assert lre_with_still([1, 1], [0.3, 0.9], 0.0).inf == 0  # nothing is cut
     assert lre_with_still([1, 1], [0.7, 0.7], 0.5).l2 == 0  # the same share moves everywhere
-
-
-lengths_of = st.lists(st.tuples(st.floats(0.01, 1), st.floats(0.01, 1)), min_size=1, max_size=8)
-
-
-@given(lengths_of, st.floats(0, 0.99))
-def test_lre_of_all_responses_is_that_of_their_acceptance(pairs, cut):
-    p, v = map(np.array, zip(*pairs, strict=True))
-    found, direct = lre_with_still(p, v, cut), lre(p, 1 - cut * v)
-    np.testing.assert_allclose(
-        [found.inf, found.l1, found.l2, found.mean_acceptance],
-        [direct.inf, direct.l1, direct.l2, direct.mean_acceptance],
-        rtol=1e-9,
-        atol=1e-12,
-    )
 
 
 # ---- (b), (c)

@@ -16,7 +16,6 @@ from fspo.gradlog import metric_names as metric
 from fspo.gradlog import read_log
 from fspo.models.load import LoraOptions, _add_lora
 from fspo.rules import PRESETS
-from fspo.tasks import Rewards
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -124,44 +123,6 @@ def test_lora_trains_adapters_alone_and_resumes(tmp_path: Path) -> None:
     saved = load_file(sorted((tmp_path / "whole" / "checkpoints").iterdir())[-1] / "model.safetensors")
     assert all("lora_" in name for name in saved)
     assert (tmp_path / "whole" / "model" / "adapter_model.safetensors").is_file()
-
-
-def test_uncovered_parameters_are_named_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    net = tiny_run.model()
-
-    class Odd(torch.nn.Module):
-        """Scales by a parameter in a way that no rule knows."""
-
-        def __init__(self, inner: torch.nn.Module) -> None:
-            super().__init__()
-            self.inner, self.twist = inner, torch.nn.Parameter(torch.ones(32, 32).tril().triu())
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.inner(x) @ self.twist
-
-    net.model.layers[0].mlp = Odd(net.model.layers[0].mlp)
-    tiny_run.trainer(tmp_path / "run", net=net).train()
-    error = capfd.readouterr().err
-    assert error.count("warning: the scores leave out model.layers.0.mlp.twist") == 1
-
-
-class Flaky(tiny_run.Digits):
-    """A verifier that times out on every fourth response and fails on every eighth."""
-
-    def score(self, examples: Any, responses: Any, finished: Any) -> Rewards:
-        rewards = super().score(examples, responses, finished)
-        rewards.status = [
-            ["timeout", "ok", "ok", "ok", "timeout", "ok", "ok", "error"][i % 8] for i in range(len(responses))
-        ]
-        rewards.values = np.where(np.array(rewards.status) == "ok", rewards.values, 0.0)
-        return rewards
-
-
-def test_verifier_failures_are_counted_apart(tmp_path: Path) -> None:
-    values = tiny_run.trainer(tmp_path / "run", "--rollouts", "1", "--eval.every", "1", task=Flaky()).train()
-    assert values["verifier/timeout"] == 2 / 8
-    assert values["verifier/error"] == 1 / 8
-    assert values["eval/verifier_failed"] == 1 / 4
 
 
 def test_task_columns_of_mixed_type_do_not_stop_a_run(tmp_path: Path) -> None:
