@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from analysis.log.partition import LENGTH
 from analysis.log.ratio import UPDATE, known_ratio
 from analysis.rules.evaluate import TARGETS, candidates
-from fspo.base.arguments import checked_count, checked_seed
 from fspo.base.errors import UserError
+from fspo.base.number_checks import checked_count, checked_seed
 from fspo.stats.bins import DEFAULT_BINS
 
 MOST_DRAWS = 10_000

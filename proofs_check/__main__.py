@@ -90,7 +90,7 @@ def build_parser() -> CommandParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse the command line, run the checks, print the table and return the exit status."""
     options = build_parser().parse_args(arguments)
-    from fspo.base.arguments import checked_seed
+    from fspo.base.number_checks import checked_seed
     from proofs_check.catalogue import CHECKS, TITLES
     from proofs_check.checks.t08_identity import MOST_ROLLOUTS, log_checks
     from proofs_check.frame import select

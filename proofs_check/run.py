@@ -8,8 +8,8 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import active_children, get_context
 from typing import Any
 
-from fspo.base.arguments import checked_count
 from fspo.base.errors import UserError
+from fspo.base.number_checks import checked_count
 from fspo.base.processes import end_with_parent, without_interrupts
 from proofs_check.catalogue import CHECKS
 from proofs_check.frame import Check, Raw, Row, assemble, run_one

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fspo.base.arguments import checked_count
 from fspo.base.command_line import CommandParser
 from fspo.base.errors import UserError
+from fspo.base.number_checks import checked_count
 
 PORT = 5006
 

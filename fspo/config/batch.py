@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fspo.base.errors import UserError
-from fspo.config.ranges import check_ranges, number
+from fspo.config.option_ranges import check_ranges, number
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fspo.config.ranges import SEEDS, check_ranges, number
+from fspo.config.option_ranges import SEEDS, check_ranges, number
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from fspo.base.errors import UserError
-from fspo.config.ranges import MOST, check_ranges, number
+from fspo.config.option_ranges import MOST, check_ranges, number
 
 
 @dataclass(frozen=True)

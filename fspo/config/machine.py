@@ -7,7 +7,7 @@ from typing import Literal
 
 import psutil
 
-from fspo.config.ranges import check_ranges, number
+from fspo.config.option_ranges import check_ranges, number
 from fspo.config.train import TrainConfig
 
 

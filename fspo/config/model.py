@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from fspo.config.ranges import SEEDS, check_ranges, number
+from fspo.config.option_ranges import SEEDS, check_ranges, number
 
 Dtype = Literal["float32", "bfloat16"]
 

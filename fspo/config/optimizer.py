@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf
 
-from fspo.config.ranges import check_ranges, number
+from fspo.config.option_ranges import check_ranges, number
 
 
 @dataclass(frozen=True)

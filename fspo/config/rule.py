@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
 from fspo.base.errors import UserError, unknown_name
-from fspo.config.ranges import check_ranges, number
+from fspo.config.option_ranges import check_ranges, number
 from fspo.rules import (
     Adapt,
     Aggregation,

@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 from urllib.parse import urlsplit
 
 from fspo.base.errors import UserError, unknown_name
-from fspo.config.ranges import check_ranges, number
+from fspo.config.option_ranges import check_ranges, number
 
 Engine = Literal["auto", "fast", "generate", "vllm"]
 ENGINES: tuple[str, ...] = get_args(Engine)

@@ -10,7 +10,7 @@ from fspo.config.batch import BatchConfig
 from fspo.config.log import LogConfig
 from fspo.config.model import ModelConfig, WarmupConfig
 from fspo.config.optimizer import OptimConfig
-from fspo.config.ranges import SEEDS, check_ranges, number
+from fspo.config.option_ranges import SEEDS, check_ranges, number
 from fspo.config.rule import CorrectionConfig, RuleConfig
 from fspo.config.sampling import SamplingConfig
 from fspo.config.task import EvalConfig, TaskConfig

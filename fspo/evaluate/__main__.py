@@ -12,7 +12,7 @@ from fspo.base.command_line import CommandParser
 from fspo.base.errors import UserError
 from fspo.config import SamplingConfig
 from fspo.config.evaluation import AnswerConfig
-from fspo.tasks.sets import BENCHMARKS
+from fspo.tasks.known_sets import BENCHMARKS
 
 EXAMPLES = """examples:
   fspo evaluate out/fspo --benchmarks aime24,aime25 --samples 32 --max-new-tokens 8192

@@ -29,12 +29,12 @@ from fspo.models.load import check_vocabulary, load_model, load_tokenizer
 from fspo.rollouts.collect import Collector
 from fspo.tasks import build_config
 from fspo.tasks.dataset import DatasetConfig, DatasetTask
+from fspo.tasks.known_sets import BENCHMARKS, known_options
 from fspo.tasks.rows import FILE_SUFFIXES
-from fspo.tasks.sets import BENCHMARKS, known_options
 
 
 def load_benchmark(name: str) -> DatasetTask:
-    """Load a benchmark of `fspo.tasks.sets.BENCHMARKS` from the hub, or any from a file; NAME.jsonl has NAME's options.
+    """Load a benchmark of `known_sets.BENCHMARKS` from the hub, or any from a file; NAME.jsonl has NAME's options.
 
     Raises UserError if there is no such benchmark, or neither a file nor the hub has it.
     """

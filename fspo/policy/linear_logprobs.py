@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from fspo.policy.score_sites import HeadListener
+from fspo.policy.scored_layers import HeadListener
 
 TILE = {"cpu": 2**20}
 """Number of logits in one tile, by device type: 4 MiB of float32, which a CPU's caches hold. Other devices use

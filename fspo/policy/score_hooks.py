@@ -21,7 +21,7 @@ from torch import nn
 from fspo.base.errors import UserError
 from fspo.config import ScoreConfig
 from fspo.distributed.tensors import whole
-from fspo.policy.score_sites import (
+from fspo.policy.scored_layers import (
     HeadListener,
     Site,
     Tap,

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from fspo.base.arguments import checked_count
 from fspo.base.errors import UserError, unknown_name
+from fspo.base.number_checks import checked_count
 from fspo.repro.presets import PRESETS, TASKS, ReproductionDesign
 
 STAGES = ("checks", "training", "estimates", "figures-theory", "analysis", "doctor", "figures")

@@ -19,7 +19,7 @@ from fspo.config import TrainConfig
 from fspo.gradlog import metric_names as metric
 from fspo.rollouts.batches import RolloutBatch
 from fspo.rollouts.collect import Collector, Prompts, dropped, give_advantages
-from fspo.rollouts.counts import Counts, add_drops, add_rollout
+from fspo.rollouts.metric_sums import Counts, add_drops, add_rollout
 from fspo.tasks import prompt_order
 
 # The run stops if 20 x ``batch.prompts`` prompts were read in a row and still too few of them are short enough.

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float64, Real
 
-from fspo.base.arguments import as_numbers, number
 from fspo.base.errors import UserError
+from fspo.base.number_checks import as_numbers, number
 from fspo.rules.clip import Array
 from fspo.rules.rule import Rate, Rule, checked_rows, scaled
 

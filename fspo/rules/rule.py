@@ -16,8 +16,8 @@ import numpy as np
 from array_api_compat import array_namespace
 from jaxtyping import Float, Float64, Real
 
-from fspo.base.arguments import as_numbers, number, one_shape
 from fspo.base.errors import UserError, unknown_name
+from fspo.base.number_checks import as_numbers, number, one_shape
 from fspo.rules.clip import Applied, Array, Clip, Edges, Outside, Weight
 from fspo.rules.drift import DRIFTS, Drift, DriftSource, DriftStats, TokenMeans
 from fspo.rules.gone import GONE_PARTS, check_name

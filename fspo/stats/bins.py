@@ -12,8 +12,8 @@ import numpy as np
 from jaxtyping import Int64
 from numpy.typing import ArrayLike
 
-from fspo.base.arguments import checked_count
 from fspo.base.errors import UserError
+from fspo.base.number_checks import checked_count
 
 DEFAULT_BINS = 6
 MOST_BINS = 1000

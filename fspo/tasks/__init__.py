@@ -12,7 +12,7 @@ import numpy as np
 
 from fspo.base.errors import UserError, unknown_name
 from fspo.tasks.base import Example, Rewards, Task, TeachingTask, encode_prompt
-from fspo.tasks.sets import TRAINING_SETS, known_options
+from fspo.tasks.known_sets import TRAINING_SETS, known_options
 
 ConfigT = TypeVar("ConfigT")
 
@@ -24,7 +24,7 @@ def make_task(name: str, options: Mapping[str, Any] | None = None) -> Task:
     ----------
     name : str
         One of `TASK_NAMES` (`fspo.config.TaskConfig` says what they are). The option ``path`` of a known training set
-        (`fspo.tasks.sets`) names a local copy of it.
+        (`fspo.tasks.known_sets`) names a local copy of it.
     options : mapping, optional
         Fields of the task's configuration class.
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from fspo.base.errors import UserError
 from fspo.base.keyed_noise import keyed_uniforms
-from fspo.config.ranges import SEEDS, check_ranges, number
+from fspo.config.option_ranges import SEEDS, check_ranges, number
 from fspo.tasks.base import Example, Rewards, Split
 
 if TYPE_CHECKING:

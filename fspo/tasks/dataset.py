@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from fspo.base.errors import UserError
-from fspo.config.ranges import SEEDS, check_ranges, number
+from fspo.config.option_ranges import SEEDS, check_ranges, number
 from fspo.tasks.base import Example, Rewards, Split, check_prompt
+from fspo.tasks.known_sets import COLUMNS, MARK
 from fspo.tasks.rows import read_rows
-from fspo.tasks.sets import COLUMNS, MARK
 from fspo.tasks.verify import Verifier, VerifierConfig
 
 log = logging.getLogger("fspo.tasks")
@@ -39,7 +39,7 @@ class DatasetConfig:
     prompt_column, answer_column : str, optional
         Names of the columns. A prompt is text or a list of ``{"role", "content"}`` messages; an answer is text or a
         number, of a text with ``####`` what follows. A dot leads into a nested column. By default the first pair in
-        `fspo.tasks.sets.COLUMNS` that the first row has.
+        `fspo.tasks.known_sets.COLUMNS` that the first row has.
     suffix : str
         Text put after a prompt, for example ``"\\nPut the final answer in \\boxed{}."``.
     judge : VerifierConfig

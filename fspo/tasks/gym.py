@@ -13,7 +13,7 @@ import numpy as np
 from tqdm import tqdm
 
 from fspo.base.errors import UserError, unknown_name
-from fspo.config.ranges import SEEDS, check_ranges, number
+from fspo.config.option_ranges import SEEDS, check_ranges, number
 from fspo.tasks.base import Example, Rewards, Split
 from fspo.tasks.verifier_pool import VerifierPool
 

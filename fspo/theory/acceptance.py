@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fspo.base.arguments import checked_lengths, number, numbers, one_shape
 from fspo.base.errors import UserError
+from fspo.base.number_checks import checked_lengths, number, numbers, one_shape
 from fspo.rules import Rule, TokenMeans
 from fspo.theory.reweighting import Floats, relative_acceptance
 

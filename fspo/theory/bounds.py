@@ -10,8 +10,8 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fspo.base.arguments import checked_lengths, number, numbers
 from fspo.base.errors import UserError
+from fspo.base.number_checks import checked_lengths, number, numbers
 from fspo.theory.acceptance import interval_probability
 from fspo.theory.reweighting import Floats
 

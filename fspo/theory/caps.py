@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fspo.base.arguments import number, numbers
 from fspo.base.errors import UserError
+from fspo.base.number_checks import number, numbers
 
 
 def cap_of_least_error(weights: ArrayLike, probabilities: ArrayLike, R: float, n: float) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fspo.base.arguments import checked_lengths, number, numbers, one_shape
+from fspo.base.number_checks import checked_lengths, number, numbers, one_shape
 from fspo.rules import Rule
 from fspo.theory.reweighting import Floats
 

@@ -13,8 +13,8 @@ from itertools import product
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fspo.base.arguments import number, numbers
 from fspo.base.errors import UserError
+from fspo.base.number_checks import number, numbers
 from fspo.theory.reweighting import LRE, Floats, relative, relative_acceptance
 
 _ENUMERATED = 10  # largest number of strata whose r are enumerated: 10 * 2^9 vertices

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fspo.base.arguments import as_numbers
 from fspo.base.errors import UserError
+from fspo.base.number_checks import as_numbers
 
 Floats = NDArray[np.float64]
 

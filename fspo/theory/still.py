@@ -13,8 +13,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fspo.base.arguments import checked_lengths, number, numbers, one_shape
 from fspo.base.errors import UserError
+from fspo.base.number_checks import checked_lengths, number, numbers, one_shape
 from fspo.theory.reweighting import LRE, Floats, lre
 
 

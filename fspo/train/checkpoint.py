@@ -41,7 +41,7 @@ class TrainState:
     step : int
         Number of optimizer updates so far, skipped ones included.
     skipped : int
-        Number of updates that were skipped (the causes are in fspo/train/guard.py).
+        Number of updates that were skipped (the causes are in fspo/train/skipped_updates.py).
     num_tokens : int
         Number of tokens of all prompts and responses sampled for training.
     prompts : int
@@ -95,7 +95,7 @@ def save(
     ----------
     past : iterable of int
         Numbers of older versions of the weights. When the iterable yields a number, the model must hold that version's
-        weights (`fspo.train.versions.Versions.past` puts them there). They are stored beside the present weights.
+        weights (`fspo.train.past_weights.Versions.past` puts them there). They are stored beside the present weights.
 
     Raises
     ------

@@ -7,7 +7,7 @@ from transformers import PreTrainedModel
 
 from fspo.gradlog import metric_names as metric
 from fspo.rollouts.collect import Collector
-from fspo.rollouts.counts import length_bins
+from fspo.rollouts.metric_sums import length_bins
 
 
 def evaluate(

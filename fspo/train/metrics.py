@@ -15,7 +15,7 @@ import numpy as np
 from fspo.base.errors import UserError
 from fspo.config import TrainConfig
 from fspo.gradlog import metric_names as metric
-from fspo.rollouts.counts import Counts, length_bins
+from fspo.rollouts.metric_sums import Counts, length_bins
 from fspo.rules import Rule
 from fspo.theory import lre
 from fspo.train.updates import Record

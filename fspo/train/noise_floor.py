@@ -26,7 +26,7 @@ from fspo.gradlog.run_folder import CONFIG, MODEL, NOISE
 from fspo.models.shapes import EMBEDDED
 from fspo.objective import log_ratios, objective
 from fspo.rollouts.batches import RolloutBatch, plan_microbatches
-from fspo.rollouts.counts import Counts
+from fspo.rollouts.metric_sums import Counts
 from fspo.rules import DriftStats, drift_stats
 from fspo.train.log_rows import UpdateColumns, log_rows, responses_of
 from fspo.train.trainer import Trainer

@@ -18,7 +18,7 @@ from fspo.base.files import writing
 from fspo.config import TrainConfig
 from fspo.gradlog import metric_names as metric
 from fspo.gradlog.metrics_file import MetricsFile
-from fspo.rollouts.counts import Counts
+from fspo.rollouts.metric_sums import Counts
 from fspo.train.launch import init_trackers
 from fspo.train.metrics import finished
 

@@ -28,23 +28,23 @@ from fspo.gradlog.metrics_file import MetricsFile
 from fspo.gradlog.run_folder import MODEL
 from fspo.rollouts.batches import RolloutBatch, plan_microbatches, plan_minibatches
 from fspo.rollouts.collect import Collector, write_samples
-from fspo.rollouts.counts import Counts
 from fspo.rollouts.draw import draw
+from fspo.rollouts.metric_sums import Counts
 from fspo.rules import DriftStats
 from fspo.rules.online import OnlineRule
 from fspo.tasks import Task, make_task
-from fspo.train import checkpoint, guard
+from fspo.train import checkpoint, skipped_updates
 from fspo.train.checkpoint import TrainState
 from fspo.train.folder_owner import claim_folder, release_folder, save_config
 from fspo.train.held_out import evaluate
 from fspo.train.launch import load_policy, make_accelerator
 from fspo.train.metrics import add_update
 from fspo.train.optimizers import learning_rate, make_optimizer
-from fspo.train.recorder import ScoreLog
+from fspo.train.past_weights import Versions
 from fspo.train.reporter import Reporter
 from fspo.train.resume import whole_until
+from fspo.train.score_log import ScoreLog
 from fspo.train.updates import Shard, Updater
-from fspo.train.versions import Versions
 
 
 class Trainer:
@@ -275,7 +275,7 @@ class Trainer:
         rule = self.online.rule
         with self.reporter.timed("update"):
             records = self.updater.accumulate(shards, stats, rule, first=since == 0)
-            cause = self._step(counts, guard.find(self.accelerator, records))
+            cause = self._step(counts, skipped_updates.find(self.accelerator, records))
         return_freed_memory()
         if cause is None and rule.adapt != "none" and since > 0:
             # The adaptive band learns from every update that was not skipped, but not from a rollout's first update,
@@ -305,7 +305,7 @@ class Trainer:
     def _step(self, counts: Counts, cause: str | None) -> str | None:
         """Clip the gradient's norm and update the weights, or skip the update on all processes alike.
 
-        Returns why the update was skipped (a key of `fspo.train.guard.CAUSES`), or None if it was made.
+        Returns why the update was skipped (a key of `fspo.train.skipped_updates.CAUSES`), or None if it was made.
         """
         config = self.config.optim
         rate = learning_rate(self.state.step, config)
@@ -323,10 +323,10 @@ class Trainer:
             counts.add(metric.GRAD_NORM, norm if cause is None else 0.0, cause is None)
             counts.add(metric.LEARNING_RATE, rate)
             counts.add(metric.SKIPPED_UPDATES, cause is not None)
-            for name in guard.CAUSES:
+            for name in skipped_updates.CAUSES:
                 counts.add(metric.SKIPPED + name, cause == name)
         if cause is not None:
-            guard.stop_if_many(self.state.skipped, config.max_skipped_updates, self.state.step, cause)
+            skipped_updates.stop_if_many(self.state.skipped, config.max_skipped_updates, self.state.step, cause)
         return cause
 
     def _evaluate(self, done: int) -> dict[str, float]:

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from fspo.rollouts.batches import RolloutBatch
-from fspo.rollouts.counts import Counts
+from fspo.rollouts.metric_sums import Counts
 
 
 def rollout(trainer: Any) -> RolloutBatch:

@@ -13,7 +13,7 @@ import torch
 from tiny_updates import move
 
 from fspo.rollouts.batches import RolloutBatch, plan_minibatches
-from fspo.rollouts.counts import Counts
+from fspo.rollouts.metric_sums import Counts
 
 
 def recorded(groups: int = 6, size: int = 4) -> RolloutBatch:

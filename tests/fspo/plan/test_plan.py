@@ -22,7 +22,7 @@ from fspo.models.shapes import shape_of, small_qwen3
 from fspo.plan import __main__ as command
 from fspo.plan.memory import cache_bytes, plan, sizes
 from fspo.rollouts.batches import RolloutBatch
-from fspo.rollouts.counts import Counts
+from fspo.rollouts.metric_sums import Counts
 from tests.fspo.policy.test_score_memory import peak
 
 ROOT = Path(__file__).parents[3]

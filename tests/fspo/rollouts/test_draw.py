@@ -10,8 +10,8 @@ import tiny_run
 from fspo.base.errors import UserError
 from fspo.models.load import load_tokenizer
 from fspo.rollouts.collect import Collector, dropped, give_advantages
-from fspo.rollouts.counts import Counts, add_drops
 from fspo.rollouts.draw import DrawnRollout, draw
+from fspo.rollouts.metric_sums import Counts, add_drops
 from fspo.sampling.sample import SamplingConfig
 from tests.fspo.rollouts.test_batches import batch
 

@@ -10,7 +10,7 @@ import pytest
 
 from fspo.base.errors import UserError
 from fspo.tasks import make_task
-from fspo.tasks.sets import BENCHMARKS, BOXED, TRAINING_SETS, known_options
+from fspo.tasks.known_sets import BENCHMARKS, BOXED, TRAINING_SETS, known_options
 
 
 def dapo(number: int, answer: str = "34") -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Corrections in the trainer: gradient by an independent computation, columns and metrics of a run, the guard."""
+"""Corrections in the trainer: gradient by an independent computation, columns and metrics of a run, skipped updates."""
 
 import math
 from pathlib import Path
@@ -11,9 +11,9 @@ import torch
 from tiny_updates import gradients, log_probs, move, rollout
 
 from fspo.gradlog import read_log
-from fspo.rollouts.counts import Counts
+from fspo.rollouts.metric_sums import Counts
 from fspo.rules import Rule, drift_stats
-from fspo.train import guard
+from fspo.train import skipped_updates
 
 WIDE = ("--correction.preset", "engine-sqrt", "--correction.range_lo", "0.3", "--correction.range_hi", "0.3")
 EPOCHS = ("--rollouts", "1", "--batch.prompts", "8", "--sampling.precision", "bfloat16", "--rule.range_lo", "5")
@@ -154,8 +154,8 @@ def test_a_factor_without_bound_is_an_update_to_skip(tmp_path: Path) -> None:
     trainer.updater.correction = Rule("none", on="engine")
     batch = rollout(trainer)
     shards = trainer.shards(batch, np.arange(len(batch)))
-    assert guard.find(trainer.accelerator, trainer.updater.accumulate(shards, None)) is None
+    assert skipped_updates.find(trainer.accelerator, trainer.updater.accumulate(shards, None)) is None
     live = int(np.flatnonzero(batch.advantages)[0])
     batch.sampler_log_probs[live] = batch.sampler_log_probs[live] - 21.0
     shards = trainer.shards(batch, np.arange(len(batch)))
-    assert guard.find(trainer.accelerator, trainer.updater.accumulate(shards, None)) == "weight"
+    assert skipped_updates.find(trainer.accelerator, trainer.updater.accumulate(shards, None)) == "weight"

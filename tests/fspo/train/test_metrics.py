@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fspo.advantages import GroupStats
 from fspo.gradlog.metrics_file import MetricsFile
-from fspo.rollouts.counts import Counts, add_rollout
+from fspo.rollouts.metric_sums import Counts, add_rollout
 from fspo.train.metrics import add_update_rows, finished
 
 EDGES = (1, 4, 8)

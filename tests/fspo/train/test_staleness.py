@@ -17,7 +17,7 @@ from fspo.base.errors import UserError
 from fspo.gradlog import read_log
 from fspo.train import checkpoint
 from fspo.train.checkpoint import list_checkpoints
-from fspo.train.versions import Versions
+from fspo.train.past_weights import Versions
 from tests.fspo.sampling.test_sample import plain_logprobs
 from tests.fspo.train.test_resume import same
 
