@@ -92,7 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = build_parser().parse_args(arguments)
     from fspo.base.number_checks import checked_seed
     from proofs_check.catalogue import CHECKS, TITLES
-    from proofs_check.checks.t08_identity import MOST_ROLLOUTS, log_checks
+    from proofs_check.checks.t08_split import MOST_ROLLOUTS, log_checks
     from proofs_check.frame import select
     from proofs_check.report import format_list, format_table
     from proofs_check.tools.log_rows import log_damage

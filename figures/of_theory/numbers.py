@@ -18,10 +18,9 @@ from fspo.rules import COMPARED, Rule, preset, scaled
 from fspo.stats.intervals import CONFIDENCE
 from proofs_check.frame import generator
 from proofs_check.models import ExponentialTokens, GaussianTokens, StudentTokens, matching_means
-from proofs_check.tools.lemma_claims import Strata, sharp_strata
-from proofs_check.tools.lemma_search import random_strata
 from proofs_check.tools.policy import PRESETS, calibrated, make_bandit, strata
 from proofs_check.tools.settings import SIGMA
+from proofs_check.tools.strata import Strata, random_strata, sharp_strata
 
 Floats = theory.Floats
 Row = dict[str, Any]
@@ -122,7 +121,7 @@ def cosine_tightness(rng: np.random.Generator, draws: int) -> Iterator[Row]:
     """
 
     def row(source: str, case: Strata) -> Row:
-        lemma, (sine, _) = case.lemma(), case.sine()  # 1 - cosine^2 would lose the digits of a small sine
+        lemma, sine = case.lemma(), case.sine()  # 1 - cosine^2 would lose the digits of a small sine
         return {"source": source, "rho": lemma.rho, "cosine": lemma.cosine, "sine": sine}
 
     for _ in range(draws // 10):

@@ -13,7 +13,7 @@ from fspo.base.errors import UserError
 from fspo.gradlog import GradLogWriter
 from fspo.rules import Rule, preset
 from proofs_check import __main__ as cli
-from proofs_check.checks.t08_identity import corrupted, log_checks, permuted, residual, written_identity
+from proofs_check.checks.t08_split import log_checks, of_log, permuted, turned, written
 from proofs_check.frame import Verdict, exit_status
 from proofs_check.run import run_checks
 from proofs_check.tools.log_rows import ScoredUpdate, binned, direct, read_updates, sample_updates, write_update
@@ -40,7 +40,8 @@ def test_by_hand():
     np.testing.assert_allclose(true, g[0])
     np.testing.assert_allclose(true_clipped, [0.5, 0.0])
     assert size == pytest.approx((1 + math.exp(2)) / 2)
-    assert residual(update, update, update.n) < 1e-15
+    assert of_log(update, update, update.n)(0.0) < 1e-15
+    assert of_log(update, update, update.n)(1e-6) > 1e-8
 
 
 def test_what_is_read_is_what_was_written(tmp_path):
@@ -56,15 +57,15 @@ def test_what_is_read_is_what_was_written(tmp_path):
         np.testing.assert_allclose(read.psi, source.psi, atol=tolerance)
 
 
-@pytest.mark.parametrize("exact", [False, True])
-def test_identity_and_its_controls(exact):
-    def margin(**changes):
-        return written_identity(np.random.default_rng(4), exact, **changes).margin
+def test_identity_and_its_near_misses():
+    def margin(x=0.0, **changes):
+        return written(np.random.default_rng(4), **changes)(x).margin
 
     assert margin() > 0
+    assert margin(1e-6) < 0
     assert margin(tamper=permuted) < -5
-    assert margin(tamper=corrupted) < -5
-    assert margin(drop_inner=True) < -5
+    assert margin(tamper=turned) < -5
+    assert margin(inner=False) < -5
 
 
 def test_a_nan_in_the_log_is_not_a_pass():
@@ -74,7 +75,7 @@ def test_a_nan_in_the_log_is_not_a_pass():
         return replace(update, psi=psi)
 
     with pytest.raises(UserError, match="finite"):
-        written_identity(np.random.default_rng(4), tamper=spoil)
+        written(np.random.default_rng(4), tamper=spoil)(0.0)
 
 
 def test_a_users_run_passes_and_its_controls_fail(tmp_path):

@@ -1,0 +1,258 @@
+"""T7: the cosine lemma, with its sharp constants."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from fspo import theory
+from fspo.rules import OF_CLIP_RULES, calibrate, preset
+from fspo.theory import CosineLemma, Floats
+from proofs_check.frame import Check, Method, Outcome, Test
+from proofs_check.models import (
+    CHAIN,
+    AdvantageDrift,
+    AutoregressiveTokens,
+    FractionalNoise,
+    GaussianTokens,
+    Heteroscedastic,
+    MarkovTokens,
+    ScaledGamma,
+    ScaledStudent,
+    StudentTokens,
+)
+from proofs_check.tools.compare import all_of, at_most, close, equal
+from proofs_check.tools.policy import PRESETS, calibrated, make_bandit, strata
+from proofs_check.tools.settings import MU, SIGMA
+from proofs_check.tools.strata import Strata, random_strata, sharp_strata
+
+Rho = Callable[[CosineLemma], float]
+
+
+def stated(lemma: CosineLemma) -> float:
+    """Return T7's rho."""
+    return lemma.rho
+
+
+def without_kappa(lemma: CosineLemma) -> float:
+    """Return the near miss whose rho has the LRE itself."""
+    return lemma.lre.inf + lemma.eta
+
+
+def without_eta(lemma: CosineLemma) -> float:
+    """Return the near miss whose rho forgets the loss inside strata."""
+    return lemma.rho - lemma.eta
+
+
+def crossed(lemma: CosineLemma) -> float:
+    """Return the near miss whose rho has LRE_2 beside kappa_inf."""
+    return lemma.lre.l2 * lemma.kappa_inf + lemma.eta
+
+
+def lre_alone(lemma: CosineLemma) -> float:
+    """Return the near miss whose rho is the LRE and nothing else."""
+    return lemma.lre.inf
+
+
+def below(cases: Iterable[Strata], rho: Rho, needed: int) -> Test:
+    """Test that the sine is at most rho wherever rho < 1, and that this gives the bound of the cosine. x: of rho.
+
+    Left out are rho below 1e-6, and gradients that cancel in g to less than 1e-4, where rounding would decide.
+    """
+    sines, rhos, bounds = [], [], []
+    for case in cases:
+        lemma = case.lemma()
+        cancelled = lemma.g_norm < 1e-4 * float(case.p @ np.linalg.norm(case.g, axis=1))
+        if 1e-6 < rho(lemma) < 1 and not cancelled:
+            sines.append(case.sine())
+            rhos.append(rho(lemma))
+            if rho is stated:
+                bounds.append(math.sqrt((1 - lemma.rho) * (1 + lemma.rho)) - (lemma.bound or 0.0))
+    if len(sines) < needed:
+        return lambda x: Outcome(note=f"only {len(sines)} cases have rho < 1")
+    same = close(1 + np.array([0.0, *bounds]), 1, 1e-12)
+    return all_of(at_most(sines, rhos, 1e-8, note=f"{len(sines)} cases with rho < 1"), lambda x: same)
+
+
+def attacked(rng: np.random.Generator, rho: Rho = stated) -> Test:
+    """Random and degenerate strata, and strata that reach the bound, with and without a loss inside."""
+    cases = [random_strata(rng) for _ in range(600)]
+    cases += [sharp_strata(*rng.uniform(0.01, 0.99, 3)) for _ in range(100)]
+    return below(cases, rho, 300)
+
+
+def length_constants(p: Floats, g: Floats) -> tuple[float, float]:
+    """Return kappa_inf |g| and kappa_2 |g| as ``fspo.theory`` computes them."""
+    lemma = theory.cosine_lemma(p, np.ones(p.size), g, g)
+    return lemma.kappa_inf * lemma.g_norm, lemma.kappa_2 * lemma.g_norm
+
+
+def reached_by_signs(p: Floats, g: Floats, rng: np.random.Generator) -> float:
+    """Return the largest |sum p r g| over |r| <= 1 with sum p r = 0 that an ascent from 40 directions finds: r is the
+    sign of <g, u> less its median, and u the direction of the sum that it gives.
+    """
+    best = 0.0
+    for u in rng.normal(size=(40, g.shape[1])):
+        for _ in range(30):
+            along = g @ u
+            order = np.argsort(along)
+            median = along[order][min(np.searchsorted(np.cumsum(p[order]), 0.5), p.size - 1)]
+            r = np.sign(along - median)
+            tie = r == 0
+            r[tie] = -(p @ r) / p[tie].sum()
+            e = (p * r) @ g
+            if np.linalg.norm(e) <= best * (1 + 1e-15):
+                break
+            best, u = float(np.linalg.norm(e)), e
+    return best
+
+
+def constants(rng: np.random.Generator, unweighted: bool = False, exchanged: bool = False) -> Test:
+    """The constants of e_len are its suprema: reached by r along the first eigenvector of the covariance, and by signs
+    about a median, and never exceeded by random r. Near misses: the covariance without p, and LRE_2 beside kappa_inf.
+    """
+    found, exact, values, bounds = [], [], [], []
+    for _ in range(60):
+        K, D = int(rng.integers(2, 8)), int(rng.integers(1, 6))
+        p, g = rng.dirichlet(np.ones(K)), rng.normal(size=(K, D)) * 10 ** rng.uniform(-2, 2)
+        inf, two = length_constants(np.ones(K) if unweighted else p, g)
+        centred = g - p @ g
+        _, vectors = np.linalg.eigh((centred * p[:, None]).T @ centred)
+        r = centred @ vectors[:, -1]
+        found += [two, inf]
+        exact += [np.linalg.norm((p * r) @ g) / math.sqrt(p @ r**2), reached_by_signs(p, g, rng)]
+        for r in rng.uniform(-1, 1, (30, K)):
+            r = r - p @ r
+            size = np.linalg.norm((p * r) @ g)
+            values += [size, size]
+            bounds += [math.sqrt(p @ r**2) * two, (math.sqrt(p @ r**2) if exchanged else np.abs(r).max()) * inf]
+    many = []
+    for _ in range(10):  # more than 10 strata: a bound, not above the mean distance from the mean
+        p, g = rng.dirichlet(np.ones(30)), rng.normal(size=(30, 4))
+        inf, _ = length_constants(p, g)
+        many += [reached_by_signs(p, g, rng) / inf, inf / (p @ np.linalg.norm(g - p @ g, axis=1))]
+    return all_of(equal(found, exact, 1e-9), at_most([*values, *many], [*bounds, *np.ones(20)], 1e-9))
+
+
+def sharp(rng: np.random.Generator, orthogonal: bool = True) -> Test:
+    """T7s in float64, rho from 10^-5 to .999: sine rho, cosine and bound sqrt(1 - rho^2) >= (1 - rho)/(1 + rho)."""
+    rhos, cases = np.array([*10.0 ** np.arange(-5, 0), 0.2, 0.5, 0.9, 0.99, 0.999]), []
+    for rho in rhos:
+        eps = min(0.9, 10 ** rng.uniform(-2, -0.1))
+        cases.append(sharp_strata(float(rho), eps, float(rng.choice([0.0, 0.4])), orthogonal))
+    lemmas = [case.lemma() for case in cases]
+    cosines = np.sqrt((1 - rhos) * (1 + rhos))
+    weaker = bool(np.all(cosines >= (1 - rhos) / (1 + rhos)))
+    fixed = close(
+        [*(lemma.cosine for lemma in lemmas), *(lemma.bound or 0.0 for lemma in lemmas)], [*cosines, *cosines], 1e-9
+    )
+    found = equal([lemma.rho for lemma in lemmas], [case.sine() for case in cases], 1e-8)
+    return all_of(found, lambda x: fixed if weaker else replace(fixed, margin=-1.0))
+
+
+def policies(rng: np.random.Generator, rho: Rho = stated) -> Test:
+    """Softmax policies with their real scores, all responses: four rules with drop, truncate and cap."""
+    cases = []
+    for i in range(6):
+        bandit = make_bandit(rng, step=(0.02, 0.1, 0.3)[i % 3])
+        for name in PRESETS:
+            rule = calibrated(bandit, name, (0.99, 0.95, 0.85)[i % 3])
+            for outside in OF_CLIP_RULES:
+                p, g, clipped, a = strata(bandit, replace(rule, outside=outside))
+                cases.append(Strata.of_gradients(p, g, clipped, a))
+    return below(cases, rho, 10)
+
+
+MODELS = (
+    GaussianTokens(MU, SIGMA),
+    AutoregressiveTokens(MU, SIGMA, 0.6),
+    MarkovTokens(MU, SIGMA, persistence=0.9, share=0.2, mean_part=0.7, noise_ratio=3.0),
+    StudentTokens(MU, SIGMA, df=4.0),
+    ScaledGamma(MU, SIGMA, shape=0.5),
+    ScaledStudent(MU, SIGMA, df=3.0),
+    Heteroscedastic(MU, SIGMA, beta=0.15),
+    FractionalNoise(MU, SIGMA, hurst=0.65),
+    AdvantageDrift(MU, SIGMA, pull=2e-4),
+    CHAIN,
+)
+
+
+def simulated(rng: np.random.Generator, rho: Rho = stated, draws: int = 1_500) -> Test:
+    """Draws of every log-ratio model, and of one of which a part is still: T7 holds for the drawn responses themselves,
+    with scores that differ by length and follow S a little. The sqrt band accepts 90 %.
+    """
+    cases, lengths = [], np.array([4.0, 16, 64, 128])
+    for i, model in enumerate((*MODELS, MODELS[0])):
+        n = np.repeat(lengths, draws)
+        S = model.sample(rng, n)
+        S = S - np.repeat(S.reshape(4, draws).mean(axis=1), draws)  # around the mean of its length
+        if i == len(MODELS):
+            S = np.where(rng.random(n.size) < 0.4 + 0.1 * np.log2(n / 4), S, 0.0)
+        A = rng.choice([-1.0, 1.0], n.size)
+        rule = calibrate(preset("fspo").rule, S, n, A, 0.9, 0.0)
+        applied = rule.apply(S, n, A)
+        towards = np.array([1.0, 0, 0]) + 0.5 * rng.normal(size=(4, 3))
+        scores = np.repeat(towards, draws, axis=0) * A[:, None] + 0.2 * (S / np.std(S))[:, None] * rng.normal(size=3)
+        terms = (A * applied.weight)[:, None] * scores
+        g, clipped = (x.reshape(4, draws, 3).mean(axis=1) for x in (terms, applied.multiplier[:, None] * terms))
+        a = applied.multiplier.reshape(4, draws).mean(axis=1)
+        cases.append(Strata.of_gradients(np.full(4, 0.25), g, clipped, a))
+    return below(cases, rho, 8)
+
+
+NEAR_MISSES = {"LRE without kappa": without_kappa, "eta left out": without_eta, "LRE_2 beside kappa_inf": crossed}
+
+CHECKS = (
+    Check(
+        "T7",
+        Method.ATTACKED,
+        "sine at most rho: random, degenerate and sharp strata, dimension 1 to 64",
+        attacked,
+        {name: partial(attacked, rho=rho) for name, rho in NEAR_MISSES.items()},
+        "of rho",
+        1e-6,
+    ),
+    Check(
+        "T7",
+        Method.ATTACKED,
+        "kappa_2 and kappa_inf are the suprema of |e_len|: eigenvector, signs about a median",
+        constants,
+        {
+            "covariance without p": partial(constants, unweighted=True),
+            "LRE_2 beside kappa_inf": partial(constants, exchanged=True),
+        },
+        "of the constants",
+        1e-7,
+    ),
+    Check(
+        "T7",
+        Method.CLOSED,
+        "T7s: cosine sqrt(1 - rho^2) is reached, rho from 1e-5 to .999",
+        sharp,
+        {"e orthogonal to g instead of g + e": partial(sharp, orthogonal=False)},
+        "of rho",
+        1e-6,
+    ),
+    Check(
+        "T7",
+        Method.ENUMERATED,
+        "softmax policies, real scores: rules with drop, truncate, cap",
+        policies,
+        {"rho = LRE": partial(policies, rho=lre_alone), "eta left out": partial(policies, rho=without_eta)},
+        "of rho",
+        0.5,
+    ),
+    Check(
+        "T7",
+        Method.SIMULATED,
+        "drawn responses of every log-ratio model",
+        simulated,
+        {"rho = LRE": partial(simulated, rho=lre_alone), "eta left out": partial(simulated, rho=without_eta)},
+        "of rho",
+        0.5,
+    ),
+)

@@ -1,0 +1,90 @@
+"""Strata for the cosine lemma (T7, T8): random, degenerate, and those that reach its bound."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from fspo import theory
+from fspo.theory import Floats
+
+
+@dataclass(frozen=True)
+class Strata:
+    """Inputs of the cosine lemma for K strata: shares p and rates a (K,), true gradients g and errors delta (K, D). The
+    clipped gradient of a stratum is a (g + delta).
+    """
+
+    p: Floats
+    a: Floats
+    g: Floats
+    delta: Floats
+
+    @classmethod
+    def of_gradients(cls, p: Floats, g: Floats, clipped: Floats, a: Floats) -> Strata:
+        """Return strata with given mean true and clipped gradients (K, D); delta is 0 where a is 0."""
+        positive = (a > 0)[:, None]
+        return cls(p, a, g, np.where(positive, clipped / np.where(positive, a[:, None], 1.0) - g, 0.0))
+
+    @property
+    def clipped(self) -> Floats:
+        """Clipped gradient of each stratum, a (g + delta)."""
+        return self.a[:, None] * (self.g + self.delta)
+
+    def lemma(self) -> theory.CosineLemma:
+        """Return what ``fspo.theory`` computes for these strata."""
+        return theory.cosine_lemma(self.p, self.a, self.g, self.clipped)
+
+    def sine(self) -> float:
+        """Return the sine of the angle between true and clipped update, 1 if it is 90 degrees or more. It is computed
+        from the part of the clipped update across the true one, without ``fspo``: 1 - cosine^2 would lose digits.
+        """
+        true, update = self.p @ self.g, self.p @ self.clipped
+        along = float(true @ update) / float(true @ true)
+        if not along > 0:
+            return 1.0
+        return float(np.linalg.norm(update - along * true) / np.linalg.norm(update))
+
+
+def sharp_strata(rho: float, eps: float = 0.5, inside: float = 0.0, orthogonal: bool = True) -> Strata:
+    """Return T7s's two strata, whose clipped and true update have the cosine sqrt(1 - rho^2).
+
+    The true update is (1, 0), LRE_inf is ``eps``, and the error e has the norm rho and is orthogonal to the clipped
+    update, or to the true one if ``orthogonal`` is False (a near miss). The part ``inside`` of it is lost inside the
+    strata, the rest by their unequal rates.
+    """
+    e = rho * (np.array([-rho, math.sqrt((1 - rho) * (1 + rho))]) if orthogonal else np.array([0.0, 1.0]))
+    g, v = np.array([1.0, 0.0]), (1 - inside) * e / eps
+    return Strata(
+        np.array([0.5, 0.5]), np.array([1 + eps, 1 - eps]), np.stack([g + v, g - v]), inside * np.stack([e, e])
+    )
+
+
+def random_strata(rng: np.random.Generator) -> Strata:
+    """Draw 1 to 200 strata in dimension 1 to 64; some have shares or rates of 10^-12 or 0, some are small whole numbers
+    that repeat.
+    """
+    sizes = np.array([1, 2, 3, rng.integers(4, 41), rng.integers(41, 201)])
+    K = int(rng.choice(sizes, p=[0.05, 0.2, 0.15, 0.5, 0.1]))
+    D = int(2 ** rng.integers(0, 7))
+    p = np.maximum(rng.dirichlet(np.full(K, 10 ** rng.uniform(-1.5, 1))), 1e-12)
+    a = np.exp(10 ** rng.uniform(-3, 0) * rng.standard_normal(K))
+    kind = rng.integers(0, 6)
+    if kind == 0:  # small shares and rates
+        light = rng.random(K) < 0.3
+        p = np.where(light, p * 10 ** rng.uniform(-12, -2, K), p)
+        a = np.where(light, 10 ** rng.uniform(-12, 0, K), a)
+    elif kind == 1:  # rates of 0
+        a = np.where(rng.random(K) < 0.2, 0.0, a)
+        a[np.argmax(p)] = 1.0
+    centre, noise = rng.standard_normal(D), rng.standard_normal((K, D))
+    if kind == 2:  # gradients nearly parallel or nearly opposed
+        noise = rng.choice([-1.0, 1.0], (K, 1)) * rng.standard_normal(D) + 10 ** rng.uniform(-9, -1) * noise
+    elif kind == 3:  # few values
+        centre, noise = np.sign(centre), rng.integers(-2, 3, (K, D)).astype(float)
+        p, a = np.ones(K), 1 + rng.integers(-2, 3, K) / 10
+    g = centre + 10 ** rng.uniform(-2, 1) * noise
+    delta = 10 ** rng.uniform(-4, 0.5) * rng.standard_normal((K, D)) * (rng.random() < 0.7)
+    return Strata(p / p.sum(), a, g, delta * (a[:, None] > 0))
