@@ -22,7 +22,7 @@ class Command(NamedTuple):
 
 GROUPS: dict[str, dict[str, Command]] = {
     "you want to see what it does": {
-        "demo": Command("figures.demo", "two simulated runs, one of them sick", "--open"),
+        "demo": Command("figures.demo", "a sound and a faulty simulated run", "--open"),
     },
     "you have a run, or a log of another trainer": {
         "import": Command(

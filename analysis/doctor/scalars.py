@@ -139,13 +139,14 @@ def mismatch_trend(p: Patient) -> Answer:
     for label, values in differences.items():
         x = np.abs(values[:, 1])
         at = next((k for k in range(2, len(x) - 2) if x[k:].min() > JUMP * x[:k].max() > 0), None)
-        before, after = (x[:at].mean(), x[at:].mean()) if at else (x[: len(x) // 4].mean(), x[-(len(x) // 4) :].mean())
+        quarter = max(len(x) // 4, 1)
+        before, after = (x[:at].mean(), x[at:].mean()) if at else (x[:quarter].mean(), x[-quarter:].mean())
         if at is None and not (len(x) >= LINES and after > 1.5 * before and rises(x)):
             continue
         evidence = [Evidence(f"{_shown(label)} {when}", float(v)) for when, v in (("before", before), ("after", after))]
         text = f"{_shown(label)} {'jumps' if at else 'rises'} from {before:.3g} to {after:.3g}"
         for other, weights in _series(p, LARGEST).items():
-            top = float(np.median(weights[at or -len(x) // 4 :, 1]))
+            top = float(np.median(weights[at or -quarter :, 1]))
             evidence.append(Evidence(f"{_shown(other)} after", top))
             if top < 1 / FAR:
                 text += f", and the largest weight falls to {top:.1g}: every response is masked, the gradient is 0"

@@ -20,6 +20,7 @@ def clear(run):
     return {answer.id for answer in diagnosis.answers if answer.status == "clear"}
 
 
+@pytest.mark.slow  # it warms a model up
 def test_our_trainer(tmp_path):
     train_run(tmp_path / "run", "fspo", 5, rollouts=3)
     assert clear(tmp_path / "run") >= LAWS | {"band", "clip", "direction"}
