@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from scipy.optimize import minimize_scalar
@@ -63,7 +64,7 @@ def projection(rng: np.random.Generator, negative: bool = False, by_clipped: boo
         g, c = rng.standard_normal((2, int(rng.integers(1, 6))))
         along = float(c @ g) if negative else max(0.0, float(c @ g))
         a = along / float(c @ c if by_clipped else g @ g)
-        found = minimize_scalar(
+        found: Any = minimize_scalar(
             lambda b, c=c, g=g: np.sum((c - b * g) ** 2), bounds=(0, 1e3), method="bounded", options={"xatol": 1e-12}
         )
         stated.append(a)
