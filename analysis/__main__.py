@@ -125,13 +125,13 @@ def analyse_command(arguments: list[str] | None = None) -> int:
         summaries = analyse_runs(args.runs, options, progress, args.workers)
     for path, summary in summaries.items():
         passed = summary["integrity"]["pass"]
-        state = "sound" if passed else "INTEGRITY CHECK FAILED"
-        state = "without scores, so its cosines are not checked" if passed is None else state
+        state = "columns of the log agree" if passed else "INTEGRITY CHECK OF THE LOG FAILED"
+        state = "log without scores, so its cosines are not checked" if passed is None else state
         used, which = ("rows_first_use", "at first use")
         if on == Options.on:
             used, which = ("rows_after_an_update", "after an update")
         counts = summary["counts"]
-        print(f"{path}: {counts[used]} of {counts['rows']} rows ({which}), rule {summary['rule']}, log {state}")
+        print(f"{path}: {counts[used]} of {counts['rows']} rows ({which}), rule {summary['rule']}, {state}")
         for line in [*summary["damage"], *summary["warnings"]]:
             print(f"  {line}")
         folder = path / folder_name(find_partition(args.by), on)

@@ -28,7 +28,10 @@ def test_an_example_runs_and_analysis_reads_its_log(tmp_path, capsys, script, si
     runpy.run_path(str(EXAMPLES / script))["main"](str(tmp_path), size)
     assert len(read_log(tmp_path)) == rows
     assert analysis([str(tmp_path)]) == 0
-    assert f"{after_first} of {rows} rows (after an update), rule fspo, log sound" in capsys.readouterr().out
+    assert (
+        f"{after_first} of {rows} rows (after an update), rule fspo, columns of the log agree"
+        in capsys.readouterr().out
+    )
     for table in ("acceptance", "lre", "cosine"):
         assert len(pd.read_csv(tmp_path / "analysis" / f"{table}.csv")) > 0, table
 
