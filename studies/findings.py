@@ -127,7 +127,7 @@ def who_is_clipped(of_bins: Frame, style: Style) -> Figure:
     """Draw the clip rate by length of the compared rules: a column for each task, a row for each clip rate."""
     data = of_bins[(of_bins.sign == "both") & of_bins.rule.isin(COMPARED)]
     data = data[2 * data.seeds > data.groupby("task").seeds.transform("max")]  # lengths that most seeds have
-    data = data.assign(length=np.sqrt(data.bin_lo.clip(lower=4) * data.bin_hi))
+    data = data.assign(length=np.sqrt(data.bin_lo.clip(lower=4) * data.bin_hi))  # the middle of a doubling
     tasks, rates = [t for t in TASKS if (data.task == t).any()], sorted(data.clip_rate.unique())
     known = looks(COMPARED)
     fig, axes = layout.panel_grid(
@@ -204,6 +204,8 @@ ARMS = {
     "rloo-wide-above": "rloo, upper range times 5",
 }
 """Arms of the stress runs, as the figure names them."""
+FEW = 5
+"""Least number of seeds with which the figure of training shows intervals."""
 PANELS = {
     "32 updates a rollout, half clipped": ("stress", ["none", *COMPARED, "fspo-adaptive"]),
     "32 updates a rollout": ("stress", [arm for arm in ARMS if "-default" in arm or "-wide" in arm]),
@@ -227,6 +229,8 @@ def training(rollouts: Frame, style: Style) -> Figure:
     """Draw the training reward by rollout on chain-add: a panel for each part of `PANELS` that has runs."""
     known = {arm: of_arm(arm) for arm in ARMS}
     data = rollouts[rollouts.task == "chain-add"]
+    told = data.seeds >= FEW  # an interval over fewer seeds covers the panel and says nothing
+    data = data.assign(**{end: data[end].where(told) for end in ("ci_low", "ci_high")})
     some = {title: data[(data.runs == runs) & data.rule.isin(arms)] for title, (runs, arms) in PANELS.items()}
     some = {title: table for title, table in some.items() if len(table)}
     drawn = {rule for table in some.values() for rule in table.rule}
@@ -235,7 +239,8 @@ def training(rollouts: Frame, style: Style) -> Figure:
     for ax, (title, table) in zip(axes, some.items(), strict=False):
         draw.curves(table, ax, x="rollout", y="mean", known=known)
         ax.set_title(title)
-        ax.set_xlabel("rollout")
+        few, most = int(table.seeds.min()), int(table.seeds.max())
+        ax.set_xlabel(f"rollout (mean of {few if few == most else f'{few} to {most}'} seeds)")
         scales.fixed_ticks(ax.xaxis, [1, 4, 8, 12])
         ax.set_ylim(0, 1)
     axes[0].set_ylabel("training reward")

@@ -158,6 +158,15 @@ def test_numbers_of_the_second_design_are_those_of_the_results():
         signs = [{"quantity": "clip rate", "rule": rule, "setting": "5%", "responses": s} for s in ("A < 0", "A > 0")]
         assert said == expected
         assert rows[rule] == [f"x{x}" for x in expected] + [of_seeds("numbers", 100, 1, **sign) for sign in signs]
+    for rule in ("gspo", "fspo", "rloo"):
+        assert of_seeds("numbers", quantity="cosine", rule=rule, setting="5%") in findings
+    learnt = of_seeds("estimates", estimand="factor a doubling", rule="fspo-adaptive", clip_rate="0.05")
+    assert f"x{learnt}" in findings
+    default = [
+        of_seeds("numbers", 100, 0, quantity="clip rate", responses="A != 0", rule=rule, setting="default").split()[0]
+        for rule in ("fspo", "rloo", "gspo")
+    ]
+    assert "fspo and rloo clip {} and {} % of these responses, gspo {} %".format(*default) in findings
     for responses, rate in (("A < 0", "5%"), ("A > 0", "5%"), ("A != 0", "5%"), ("A != 0", "15%"), ("A != 0", "30%")):
         assert of_seeds("numbers", quantity="fair exponent", responses=responses, setting=rate) in findings
 
