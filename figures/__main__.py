@@ -43,7 +43,8 @@ def captions_file(folder: Path, by: str = "") -> Path:
 
 
 def described(results: list[DrawnFigure]) -> list[dict[str, Any]]:
-    """Return each figure's name, title, caption and details (or why it was not drawn), and its CSV file's name."""
+    """Return for each figure its name, title, caption and details, or why it was not drawn, and its CSV file's
+    name."""
     return [
         {"name": r.name, "title": r.title, "caption": r.caption, "details": r.details, "skipped": r.skipped}
         | ({"numbers": r.numbers.name} if r.numbers else {})

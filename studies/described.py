@@ -31,22 +31,26 @@ LEAST = 30
 """Least number of responses of a bin whose clip rate is told."""
 FAIR_RATES = (0.05, 0.15, 0.30)
 """Clip rates at which the fair exponent is estimated."""
-VARIED = {
-    "fspo c": {c: replace(preset("fspo").rule, range_lo=c, range_hi=c) for c in (0.01, 0.03, 0.1, 0.3)},
-    "rloo eps": {eps: replace(preset("rloo").rule, range_lo=eps, range_hi=eps) for eps in (0.1, 0.2, 0.4, 0.8)},
-}
-"""Symmetric ranges from narrow to wide; at most .8, since 1 - eps must lie above 0."""
+VARIED = {"fspo": ("c", (0.01, 0.03, 0.1, 0.3)), "rloo": ("eps", (0.1, 0.2, 0.4, 0.8))}
+"""Symmetric ranges from narrow to wide, by rule, with the letter of the range. eps lies below 1, since 1 - eps must lie
+above 0."""
 DUAL = 3.0
 """Importance ratio of the dual clip: as in PPO's variant with A < 0."""
 ERRORS = ("bias2_direction", "variance_direction", "mse_direction")
 
 
-class Number(NamedTuple):
-    """One number of one run, a row of ``numbers.csv``."""
+class SeedKey(NamedTuple):
+    """The columns of every table that name the seed of a set of runs on a task."""
 
     task: Annotated[str, "task of the run", "text"]
     runs: Annotated[str, "set of runs: unclipped, equal, stress or pretrained", "text"]
     seed: Annotated[int, "seed of the run and of its warm-up", "number"]
+
+
+class Number(NamedTuple):
+    """One number of one run, a row of ``numbers.csv``."""
+
+    key: SeedKey
     quantity: Annotated[str, "what is measured", "text"]
     responses: Annotated[str, "of which responses", "text"]
     rule: Annotated[str, "clip rule, with its way outside the band if that is not drop; empty if none matters", "text"]
@@ -57,9 +61,7 @@ class Number(NamedTuple):
 class BinRate(NamedTuple):
     """The clip rate of a bin of length in one run, a row of ``bins.csv``."""
 
-    task: Annotated[str, "task of the run", "text"]
-    runs: Annotated[str, "set of runs", "text"]
-    seed: Annotated[int, "seed of the run", "number"]
+    key: SeedKey
     rule: Annotated[str, "clip rule, applied offline", "text"]
     clip_rate: Annotated[float, "clip rate of all lengths together that the range is set to", "share"]
     sign: Annotated[str, "both, or the sign of the advantage", "text"]
@@ -73,9 +75,7 @@ class BinRate(NamedTuple):
 class Rollout(NamedTuple):
     """The training reward of one rollout, a row of ``rollouts.csv``."""
 
-    task: Annotated[str, "task of the run", "text"]
-    runs: Annotated[str, "set of runs", "text"]
-    seed: Annotated[int, "seed of the run", "number"]
+    key: SeedKey
     rule: Annotated[str, "arm of the set: the rule that trained", "text"]
     rollout: Annotated[int, "rollout, from 1", "number"]
     reward: Annotated[float, "mean training reward", "reward"]
@@ -103,10 +103,12 @@ def of_band(rule: Rule, rows: Rows, clip_rate: float) -> NDArray[np.bool_]:
 
 def of_ranges(rows: Rows) -> Iterator[Found]:
     """Yield clip rates and slopes of the rules at default ranges, at other ranges and with a dual clip."""
-    rules = {(name, "default"): preset(name).rule for name in COMPARED}
-    rules |= {(name, "dual clip"): preset(name).rule.with_dual_at(DUAL) for name in ("rloo", "fspo")}
-    rules |= {(name.split()[0], f"{name.split()[1]} {x:g}"): r for name, of in VARIED.items() for x, r in of.items()}
-    for (name, setting), rule in rules.items():
+    tried = [(name, "default", preset(name).rule) for name in COMPARED]
+    for name, (letter, ranges) in VARIED.items():
+        rule = preset(name).rule
+        tried.append((name, "dual clip", rule.with_dual_at(DUAL)))
+        tried += [(name, f"{letter} {x:g}", replace(rule, range_lo=x, range_hi=x)) for x in ranges]
+    for name, setting, rule in tried:
         cut = outside(rule, rows)
         yield "clip rate", "A != 0", name, setting, float(cut.mean())
         yield "slope", "A != 0", name, setting, slope(cut, rows.length)
@@ -134,7 +136,8 @@ def of_lengths(rows: Rows, every: Rows) -> Iterator[Found]:
 
 
 def of_tables(tables: dict[str, Frame]) -> Iterator[Found]:
-    """Yield the law of S, the LRE, and where scores are logged the numbers of the direction, from an analysis."""
+    """Yield numbers from the tables of an analysis: how S spreads and drifts, the LRE, and what clipping does to the
+    direction of the update, where scores are logged."""
     signs = {"all": "A != 0", "negative": "A < 0", "positive": "A > 0"}
     for row in tables["scaling"].query("use == 'first' and subset == 'nonzero'").itertuples():
         yield "exponent of the spread", signs[row.sign], "", "", row.slope_2H / 2
@@ -196,17 +199,17 @@ def of_trained(rows: Rows) -> Iterator[Found]:
         yield "clip rate", sign, "", "trained", rate
 
 
-def describe(
-    run: Path, task: str, runs: str, arm: str, seed: int, planned: int
-) -> tuple[list[Number], list[BinRate], list[Rollout]]:
+def describe(run: Path, key: SeedKey, arm: str, planned: int) -> tuple[list[Number], list[BinRate], list[Rollout]]:
     """Return the rows of a finished run for numbers.csv, bins.csv and rollouts.csv.
 
     Parameters
     ----------
     run : Path
         Run folder; the tables of its analysis are written into it.
-    task, runs, arm : str
-        Task, set of runs and name of the rule that trained.
+    key : SeedKey
+        Task, set of runs and seed.
+    arm : str
+        Name of the rule that trained.
     planned : int
         Number of rollouts that the run was to have; one that it did not reach has the reward 0.
 
@@ -220,17 +223,15 @@ def describe(
     clipped = {int(i): float(np.mean(trained.side[trained.rollout == i] != 0)) for i in np.unique(trained.rollout)}
     rewards = [row["reward"] for row in MetricsFile(run).of_phase("train")][:planned]
     rewards += [0.0] * (planned - len(rewards))
-    rollouts = [
-        Rollout(task, runs, seed, arm, i + 1, reward, clipped.get(i, np.nan)) for i, reward in enumerate(rewards)
-    ]
-    if runs not in OFFLINE:
-        return [Number(task, runs, seed, q, of, arm, s, x) for q, of, _, s, x in of_trained(rows)], [], rollouts
+    rollouts = [Rollout(key, arm, i + 1, reward, clipped.get(i, np.nan)) for i, reward in enumerate(rewards)]
+    if key.runs not in OFFLINE:
+        return [Number(key, q, of, arm, s, x) for q, of, _, s, x in of_trained(rows)], [], rollouts
     some = first_epoch(rows)
     every = rows.take((rows.used == 0) & (rows.updates > 0))
     tables = analyse(run, edges=EDGES, rules=COMPARED)
     found = [*of_ranges(some), *of_lengths(some, every), *of_tables(tables)]
     return (
-        [Number(task, runs, seed, *row) for row in found],
-        [BinRate(task, runs, seed, *row) for row in bin_rates(some)],
+        [Number(key, *row) for row in found],
+        [BinRate(key, *row) for row in bin_rates(some)],
         rollouts,
     )

@@ -23,18 +23,18 @@ from tqdm.auto import tqdm
 from analysis.claims.catalogue import TASKS
 from analysis.claims.estimands import Estimate, measure
 from analysis.claims.verdicts import judge, write_claims
+from analysis.tables.columns import frame, names
 from figures import draw, layout, scales
 from figures.of_runs.drift_by_sign import SIGNS
 from figures.style import Look, Style, looks, save, styled
 from figures.tables import Frame
 from fspo.base.errors import UserError, run_cli
 from fspo.base.files import whole_file
-from fspo.gradlog.run_folder import MODEL
 from fspo.repro.presets import PRESETS, PlannedRun, planned
-from fspo.repro.stages import diverged
+from fspo.repro.stages import is_over
 from fspo.rules import COMPARED
 from fspo.stats.intervals import sample_interval
-from studies.described import BinRate, Number, Rollout, describe
+from studies.described import BinRate, Number, Rollout, SeedKey, describe
 from studies.pretrained import planned_runs
 
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "paper"
@@ -57,8 +57,8 @@ def read(folder: Path) -> dict[str, Frame]:
     found = {}
     for name, row in TABLES.items():
         path = folder / f"{name}.csv"
-        table = pd.read_csv(path, keep_default_na=True) if path.is_file() else pd.DataFrame(columns=list(row._fields))
-        if list(table.columns) != list(row._fields):
+        table = pd.read_csv(path, keep_default_na=True) if path.is_file() else pd.DataFrame(columns=list(names(row)))
+        if list(table.columns) != list(names(row)):
             raise UserError(f"{path} has other columns than this version writes: move it away")
         text = [c for c in table if c in ("rule", "setting", "responses")]
         found[name] = table.fillna(dict.fromkeys(text, ""))
@@ -68,11 +68,11 @@ def read(folder: Path) -> dict[str, Frame]:
 def finished(roots: Sequence[Path], pretrained: Path | None) -> Iterator[PlannedRun]:
     """Yield the runs that are done: of the preset paper under its output folders, and of `studies.pretrained`.
 
-    A run that diverged and stopped itself is done: rollouts that it did not reach count with the reward 0.
+    A run that diverged and stopped itself is done too; rollouts that it did not reach count with the reward 0.
     """
     runs = [run for root in roots for task in DESIGN.tasks for run in planned(DESIGN, task, root / task, 1)]
     runs += [] if pretrained is None else planned_runs(pretrained)
-    return (run for run in runs if (run.job.run / MODEL).is_dir() or diverged(run.job))
+    return (run for run in runs if is_over(run.job.run))
 
 
 def holds(tables: dict[str, Frame], run: PlannedRun) -> bool:
@@ -84,14 +84,12 @@ def holds(tables: dict[str, Frame], run: PlannedRun) -> bool:
 
 def add(tables: dict[str, Frame], run: PlannedRun) -> dict[str, Frame]:
     """Return the tables with the rows of a finished run."""
-    key = (run.task, run.runs, run.arm, run.seed)
-    rows: dict[str, Sequence[Any]] = {"estimates": measure(run.job.run, *key, run.job.rollouts)}
-    rows |= dict(zip(("numbers", "bins", "rollouts"), describe(run.job.run, *key, run.job.rollouts), strict=True))
+    of, key = run.job, SeedKey(run.task, run.runs, run.seed)
+    rows: dict[str, Sequence[Any]] = {"estimates": measure(of.run, run.task, run.runs, run.arm, run.seed, of.rollouts)}
+    rows |= dict(zip(("numbers", "bins", "rollouts"), describe(of.run, key, run.arm, of.rollouts), strict=True))
     new = {
         # Rounded as the files are, so that means and verdicts are those of the files.
-        name: pd.DataFrame(found, columns=list(TABLES[name]._fields)).map(
-            lambda x: float(f"{x:{DIGITS}}") if isinstance(x, float) else x
-        )
+        name: frame(TABLES[name], found).map(lambda x: float(f"{x:{DIGITS}}") if isinstance(x, float) else x)
         for name, found in rows.items()
     }
     return {name: pd.concat([t for t in (tables[name], table) if len(t)] or [table]) for name, table in new.items()}
@@ -100,7 +98,8 @@ def add(tables: dict[str, Frame], run: PlannedRun) -> dict[str, Frame]:
 def means(name: str, table: Frame) -> Frame:
     """Return the mean over seeds of each number of a table, with its interval and standard deviation.
 
-    A slope of the log clip rate also gives the factor of the clip rate for each doubling of the length.
+    A bin's mean length is the mean of its seeds' means. A slope of the log clip rate also gives the factor of the clip
+    rate for each doubling of the length.
     """
     keys = ["task", "runs", *MEAN_OF[name]]
     rows = []
@@ -109,12 +108,14 @@ def means(name: str, table: Frame) -> Frame:
         mean, low, high = sample_interval(values)
         sd = values.std(ddof=1) if len(values) > 1 else np.nan
         of = dict(zip(keys, key, strict=True))
+        of |= {"length": some.length.mean()} if name == "bins" else {}
         rows.append(of | {"seeds": len(values), "mean": mean, "ci_low": low, "ci_high": high, "sd": sd})
         if "slope" in (of.get("estimand"), of.get("quantity")):
             what = "estimand" if name == "estimates" else "quantity"
             ends = {"mean": np.exp(mean), "ci_low": np.exp(low), "ci_high": np.exp(high)}
             rows.append(of | {what: "factor a doubling", "seeds": len(values), "sd": np.nan} | ends)
-    return pd.DataFrame(rows, columns=[*keys, "seeds", "mean", "ci_low", "ci_high", "sd"])
+    more = ["length"] if name == "bins" else []
+    return pd.DataFrame(rows, columns=[*keys, *more, "seeds", "mean", "ci_low", "ci_high", "sd"])
 
 
 def panel_words(task: str, table: Frame) -> str:
@@ -127,7 +128,6 @@ def who_is_clipped(of_bins: Frame, style: Style) -> Figure:
     """Draw the clip rate by length of the compared rules: a column for each task, a row for each clip rate."""
     data = of_bins[(of_bins.sign == "both") & of_bins.rule.isin(COMPARED)]
     data = data[2 * data.seeds > data.groupby("task").seeds.transform("max")]  # lengths that most seeds have
-    data = data.assign(length=np.sqrt(data.bin_lo.clip(lower=4) * data.bin_hi))  # the middle of a doubling
     tasks, rates = [t for t in TASKS if (data.task == t).any()], sorted(data.clip_rate.unique())
     known = looks(COMPARED)
     fig, axes = layout.panel_grid(
@@ -264,7 +264,7 @@ def publish(tables: dict[str, Frame], folder: Path) -> None:
     of_means = {name: means(name, table) for name, table in tables.items()}
     for name, row in TABLES.items():
         if name != "estimates":
-            write(tables[name].sort_values(list(row._fields[:-1]), kind="stable"), folder / f"{name}.csv")
+            write(tables[name].sort_values(list(names(row)[:-1]), kind="stable"), folder / f"{name}.csv")
         if name != "rollouts":
             write(of_means[name], folder / f"means_of_{name}.csv")
     style = Style()

@@ -167,6 +167,16 @@ def test_numbers_of_the_second_design_are_those_of_the_results():
         for rule in ("fspo", "rloo", "gspo")
     ]
     assert "fspo and rloo clip {} and {} % of these responses, gspo {} %".format(*default) in findings
+    # README rounds: 10 % of A < 0 and less than 1 % of A > 0 under each rule; about a tenth of the loss due to length.
+    assert "each rule clips 10 % of the responses with A < 0 and less than 1 % of those with A > 0" in readme
+    assert "About a tenth of the squared loss of direction is due to length" in readme
+    for rule in ("rloo", "gspo", "fspo"):
+        of_sign = {"quantity": "clip rate", "rule": rule, "setting": "5%"}
+        assert of_seeds("numbers", 100, 0, responses="A < 0", **of_sign).startswith("10 %")
+        assert float(of_seeds("numbers", 100, 1, responses="A > 0", **of_sign).split()[0]) < 1
+        for rate in ("5%", "15%"):
+            share = of_seeds("numbers", quantity="share of the loss due to length", rule=rule, setting=rate)
+            assert 0.05 < float(share.split()[0]) < 0.15
     for responses, rate in (("A < 0", "5%"), ("A > 0", "5%"), ("A != 0", "5%"), ("A != 0", "15%"), ("A != 0", "30%")):
         assert of_seeds("numbers", quantity="fair exponent", responses=responses, setting=rate) in findings
 

@@ -87,7 +87,7 @@ def plot_exponents(data: Frame, rules: Sequence[str], ax: Axes | None = None) ->
 
 
 def caption(tables: Tables) -> str:
-    """Return the caption of the variances, with numbers of responses."""
+    """Return the caption of the figure of Var(S | L), with the number of responses of each run."""
     counts = _usual(tables["moments"])
     return CAPTION.format(n=count_words(counts.loc[counts["bin"] < 0, "count"]), S=tables.symbol)
 

@@ -21,10 +21,6 @@ class UserError(ValueError):
     """Exit status of a command that this error ends."""
 
 
-SKIPPED = "updates were skipped, more than optim.max_skipped_updates="
-"""Words by which the log of a run shows that it diverged and stopped itself."""
-
-
 class TrainingDiverged(UserError):
     """Training stopped because weights, the optimizer's moments or updates became infinite or NaN, or importance
     weights became too large.

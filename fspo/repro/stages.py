@@ -19,7 +19,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from fspo.base.errors import SKIPPED, TrainingDiverged, UserError
+from fspo.base.errors import TrainingDiverged, UserError
 from fspo.base.files import write_text
 from fspo.base.processes import end_with_parent
 from fspo.gradlog.metrics_file import MetricsFile
@@ -145,6 +145,8 @@ def rollouts_done(run: Path) -> int:
 
 OPTIONS = "options.txt"
 """File in the run folder of a job: the job's options, one word a line."""
+DIVERGED = "diverged.txt"
+"""File in the run folder of a job whose run diverged and stopped itself: why, in one line."""
 
 
 def is_finished(job: Job) -> bool:
@@ -157,11 +159,9 @@ def _is_of(job: Job) -> bool:
     return file.is_file() and file.read_text(encoding="utf-8").splitlines() == [*job.arguments]
 
 
-def diverged(job: Job) -> bool:
-    """Return whether a job's run stopped itself because it diverged, as the last line of its log says."""
-    log = job.run / "train.log"
-    lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.is_file() else []
-    return bool(lines) and SKIPPED in lines[-1]
+def is_over(run: Path) -> bool:
+    """Return whether a run has ended: with a final model, or because it diverged and stopped itself."""
+    return (run / MODEL).is_dir() or (run / DIVERGED).is_file()
 
 
 def prepare(job: Job) -> None:
@@ -184,12 +184,12 @@ def put_aside(job: Job) -> None:
 
 
 def run_jobs(jobs: Sequence[Job], at_once: int, description: str = "training") -> dict[Path, str]:
-    """Run training processes, ``at_once`` at a time, with one progress bar; finished jobs are skipped.
+    """Run training processes, ``at_once`` at a time, with one progress bar; jobs that are over are skipped.
 
     Returns
     -------
     dict
-        Run folder -> last line of the log, for each run that diverged and stopped itself.
+        Run folder -> why, for each run that diverged and stopped itself, now or at an earlier start.
 
     Raises
     ------
@@ -199,12 +199,11 @@ def run_jobs(jobs: Sequence[Job], at_once: int, description: str = "training") -
     """
     from tqdm.auto import tqdm
 
-    waiting = [job for job in jobs if not is_finished(job)]
+    waiting = [job for job in jobs if not (is_over(job.run) and _is_of(job))]
     running: list[tuple[Job, subprocess.Popen[bytes]]] = []
-    stopped: dict[Path, str] = {}
 
     def done() -> int:
-        return sum(job.rollouts if is_finished(job) else rollouts_done(job.run) for job in jobs)
+        return sum(job.rollouts if is_over(job.run) and _is_of(job) else rollouts_done(job.run) for job in jobs)
 
     total = sum(job.rollouts for job in jobs)
     # The rollouts of earlier starts are not counted in the speed from which tqdm estimates the remaining time.
@@ -231,7 +230,7 @@ def run_jobs(jobs: Sequence[Job], at_once: int, description: str = "training") -
                     lines = (job.run / "train.log").read_text(encoding="utf-8", errors="replace").strip().splitlines()
                     last = lines[-1] if lines else "no output"
                     if status == TrainingDiverged.status:
-                        stopped[job.run] = last.removeprefix("error: ")
+                        write_text(job.run / DIVERGED, last.removeprefix("error: ") + "\n")
                         continue
                     raise UserError(
                         f"{job.run.name} stopped with status {status}: {last} "
@@ -246,4 +245,5 @@ def run_jobs(jobs: Sequence[Job], at_once: int, description: str = "training") -
         for _, process in running:
             process.wait()
         bar.close()
-    return stopped
+    files = {job.run: job.run / DIVERGED for job in jobs}
+    return {run: file.read_text(encoding="utf-8").strip() for run, file in files.items() if file.is_file()}

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from accelerate import Accelerator
 
-from fspo.base.errors import SKIPPED, TrainingDiverged
+from fspo.base.errors import TrainingDiverged
 from fspo.rules import MAX_EXPONENT
 from fspo.train.updates import Record
 
@@ -51,7 +51,7 @@ def stop_if_many(skipped: int, limit: int, step: int, cause: str) -> None:
     """Raise TrainingDiverged, which names ``cause``, if more than ``limit`` updates were skipped."""
     if skipped > limit:
         raise TrainingDiverged(
-            f"{skipped} {SKIPPED}{limit}; the last, update {step}: "
+            f"{skipped} updates were skipped, more than optim.max_skipped_updates={limit}; the last, update {step}: "
             f"{CAUSES[cause]}. Lower optim.learning_rate, raise optim.warmup_updates, or take a rule that clips; the "
             "checkpoints before are kept"
         )

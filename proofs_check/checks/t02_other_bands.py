@@ -33,7 +33,7 @@ def directions(rng: np.random.Generator, swap: bool = False, power: float = 0.5,
     lengths = np.unique(np.round(10 ** np.linspace(0, 5, 60)))
     for _ in range(40):
         sigma = 10 ** rng.uniform(-2.5, -1)
-        # Half-widths so small that float64 rounds no acceptance to 1: it could not rise strictly then.
+        # The half-widths are small, so that float64 rounds no acceptance to 1: acceptances of 1 could not rise.
         falls = theory.band_acceptance(symmetric("fixed", sigma * rng.uniform(0.5, 5.0)), lengths, 0.0, sigma)
         rises = theory.band_acceptance(symmetric("linear", sigma * rng.uniform(0.002, 0.015)), lengths, 0.0, sigma)
         falls, rises = (rises, falls) if swap else (falls, rises)

@@ -93,7 +93,7 @@ class StoppedChain:
         return np.reshape([one.variance for one in self.given(np.ravel(lengths))], np.shape(lengths))
 
     def kl_per_token(self) -> float:
-        """Return KL(old || new) of a response over the mean length, nats per token."""
+        """Return KL(old || new) per token, nats: that of a whole response divided by the mean length."""
         (P, _), (e, _), (step, last) = self.moves, self.ends, self.steps
         visits = np.linalg.solve(np.eye(len(e)) - P.T, self.start)
         return float(-visits @ ((P * step).sum(axis=1) + e * last) / visits.sum())

@@ -1,6 +1,7 @@
-"""Laws at 50 digits and of one form at all lengths, bands on them, and discrete laws for exact counts.
+"""Distributions of a log-ratio R given the length L, for which checks know the acceptance of a band.
 
-With drift m and an exponent H, the law of (R - m L)/L^H is the same at all lengths L.
+With drift m and an exponent H, (R - m L)/L^H has one distribution at all lengths L, computed at 50 digits. Discrete
+distributions give exact counts.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ the rounding of these products is left.
 
 
 class Pairs:
-    """Collects pairs of a number from a table and the exact number."""
+    """Numbers of a table, each with the exact number that it must be."""
 
     def __init__(self) -> None:
         self.values: list[float] = []

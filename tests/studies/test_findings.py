@@ -8,10 +8,11 @@ import pandas as pd
 import pytest
 
 from analysis.claims.estimands import Estimate
-from fspo.base.errors import SKIPPED
 from fspo.repro.presets import PRESETS, planned
+from fspo.repro.stages import DIVERGED
+from fspo.rules import preset
 from studies import findings
-from studies.described import bin_rates, describe, of_ranges
+from studies.described import SeedKey, bin_rates, describe, of_band, of_lengths, of_ranges, of_tables, of_trained
 from tests.record.make_record import LOGS
 
 
@@ -28,8 +29,8 @@ def root(tmp_path_factory):
             length = 12
             if (run.runs, run.arm) in {("stress", "none"), ("stress", "rloo")}:
                 length = 2
-                last = f"error: 11 {SKIPPED}10; the last, update 7: ..." if run.arm == "none" else "rollout 2"
-                (run.job.run / "train.log").write_text(f"begun\n{last}\n")
+                if run.arm == "none":
+                    (run.job.run / DIVERGED).write_text("11 updates were skipped\n")
             else:
                 (run.job.run / "model").mkdir(exist_ok=True)
             rewards = [{"rollout": i, "phase": "train", "reward": i / 10} for i in range(length)]
@@ -47,8 +48,15 @@ def test_finished_runs_are_added_once_and_claims_stay_open(root, tmp_path, monke
     assert findings.main() == 0
     assert {path.name: path.read_bytes() for path in tmp_path.glob("*.csv")} == files
     assert {path.stem for path in tmp_path.glob("*.pdf")} == set(findings.FIGURES)
+    runs = root / "chain-add" / "runs"
+    shutil.copytree(runs / "fspo-stress-seed41", runs / "fspo-stress-seed42")
+    assert findings.main() == 0
+    assert set(pd.read_csv(tmp_path / "rollouts.csv").query("rule == 'fspo'").seed) == {41, 42}
+    shutil.rmtree(runs / "fspo-stress-seed42")
     estimates = pd.read_csv(tmp_path / "estimates.csv", keep_default_na=False)
-    rewards = estimates[estimates.estimand == "mean reward"].set_index("rule").value.astype(float)
+    rewards = (
+        estimates[(estimates.estimand == "mean reward") & (estimates.seed == 41)].set_index("rule").value.astype(float)
+    )
     assert rewards.to_dict() == pytest.approx({"fspo": 0.55, "none": 0.1 / 12})
 
 
@@ -101,7 +109,7 @@ def test_default_ranges_by_hand():
 
 
 def test_descriptions_of_a_log():
-    numbers, bins, rollouts = describe(LOGS / "fspo-kl", "chain-add", "equal", "fspo", 41, 7)
+    numbers, bins, rollouts = describe(LOGS / "fspo-kl", SeedKey("chain-add", "equal", 41), "fspo", 7)
     by_epoch = {n.responses: n.value for n in numbers}
     assert not bins
     assert set(by_epoch) >= {"A != 0, first epoch", "A < 0", "A > 0"}
@@ -110,12 +118,87 @@ def test_descriptions_of_a_log():
     assert [r.reward for r in rollouts[5:]] == [0, 0]  # the run has 5 rollouts
 
 
+def test_numbers_of_an_analysis_stand_under_their_rule_and_clip_rate():
+    """A table of each kind with one row that each number comes from, and one that none may come from."""
+    law = {"use": "first", "subset": "nonzero", "slope_2H": 1.2, "drift_per_token": -0.1}
+    law |= {"weight_95": 0.9, "weight_85": 0.6, "of_shares_95": 0.2, "of_shares_85": 0.3}
+    rule = {"use": "first", "subset": "nonzero", "rule": "gspo", "outside": "drop", "source": "matched"}
+    lemma = rule | {"updates": 1, "e_len": 0.3, "e_in": 0.4, "guaranteed": True, "slack": 0.1}
+    tables = {
+        "scaling": [law | {"sign": "negative"}, law | {"sign": "positive", "use": "reused"}],
+        "lre": [
+            rule | {"target": t, "measure": "update", "norm": "l2", "estimate": e} for t, e in ((0.95, 1), (0.85, 2))
+        ],
+        "cosine": [rule | {"target": 0.95, "bin": b, "estimate": e} for b, e in ((-1, 0.7), (0, 0.8))],
+        "population": [rule | {"target": 0.85, "bin": -1, "quantity": "mse_direction", "estimate": 1.5}],
+        "lemma": [lemma | {"target": 0.95}, lemma | {"target": 0.95, "e_len": 0.0, "guaranteed": False, "slack": 0.2}],
+    }
+    tables["cosine"] += [rule | {"target": 0.95, "outside": "cap", "bin": -1, "estimate": 0.6}]
+    tables["lre"] += [rule | {"source": "given", "target": np.nan, "measure": "update", "norm": "inf", "estimate": 3}]
+    found = of_tables({name: pd.DataFrame(rows) for name, rows in tables.items()})
+    assert {(q, of, rule, s): v for q, of, rule, s, v in found} == pytest.approx({
+        ("exponent of the spread", "A < 0", "", ""): 0.6,
+        ("drift per token", "A < 0", "", ""): -0.1,
+        ("weight in the fair exponent", "A < 0", "", "5%"): 0.9,
+        ("weight in the fair exponent", "A < 0", "", "15%"): 0.6,
+        ("part of shares", "A < 0", "", "5%"): 0.2,
+        ("part of shares", "A < 0", "", "15%"): 0.3,
+        ("LRE_2", "A != 0", "gspo", "5%"): 1,
+        ("LRE_2", "A != 0", "gspo", "15%"): 2,
+        ("LRE_inf", "A != 0", "gspo", "default"): 3,
+        ("cosine", "A != 0", "gspo", "5%"): 0.7,
+        ("cosine", "A != 0", "gspo, cap", "5%"): 0.6,
+        ("mse_direction", "A != 0", "gspo", "15%"): 1.5,
+        ("share of the loss due to length", "A != 0", "gspo", "5%"): 0.09 / (0.09 + 2 * 0.16),
+        ("scored updates", "A != 0", "gspo", "5%"): 2,
+        ("updates whose cosine is bounded above 0", "A != 0", "gspo", "5%"): 0.5,
+        ("least slack of the bound", "A != 0", "gspo", "5%"): 0.1,
+    })  # fmt: skip
+
+
+def test_both_edges_clip_when_all_responses_count():
+    """Of 40 responses in two updates a band set to 5 % leaves the one of each update out that lies farthest, for its
+    width of sqrt(L), whatever its advantage.
+    """
+    rows = Few()
+    rows.length, rows.A, rows.updates = np.resize([10.0, 40], 40), np.zeros(40), np.repeat([1, 2], 20)
+    rows.S = np.linspace(-1, 1, 40) * np.sqrt(rows.length) / 10
+    assert np.flatnonzero(of_band(preset("fspo").rule, rows, 0.05)).tolist() == [0, 39]  # type: ignore[arg-type]
+    slopes = {(of, rule, s): v for q, of, rule, s, v in of_lengths(Clipped(), Clipped()) if q == "slope"}  # type: ignore
+    assert slopes["all", "rloo", "15%"] > slopes["all", "fspo", "15%"] > slopes["all", "gspo", "15%"]
+
+
+def test_a_run_that_clips_is_counted_by_epoch_and_sign():
+    rows = Few()
+    rows.used, rows.side = np.array([0, 0, 0, 0, 1, 1, 1, 1]), np.array([-1, 0, 0, 0, -1, 1, 0, -1])
+    rows.take = lambda which: rows  # type: ignore[method-assign]
+    found = {of: value for _, of, _, _, value in of_trained(rows)}  # type: ignore[arg-type]
+    assert found == pytest.approx({
+        "A != 0, first epoch": 1 / 4, "A != 0, later epochs": 3 / 4, "A < 0": 3.5 / 5, "A > 0": 1.5 / 5
+    })  # fmt: skip
+
+
+class Clipped(Few):
+    """4,000 responses of 8 to 256 tokens, S normal with a spread that grows with sqrt(L)."""
+
+    length = np.resize([8.0, 16, 32, 64, 128, 256], 4000)
+    S = np.random.default_rng(3).normal(size=4000) * np.sqrt(length)
+    A = np.resize([1.0, 1, -1], 4000)
+    updates, rollout, cluster = np.ones(4000, int), np.zeros(4000, int), np.arange(4000) // 4
+
+    def take(self, which):
+        some = Few()
+        for name in ("length", "S", "A", "updates", "rollout", "cluster"):
+            setattr(some, name, getattr(self, name)[which])
+        return some
+
+
 def test_clip_rates_by_length_add_up():
     """Over its bins of length, each rule clips the share that its range is set to; 3 of 60 here."""
     rng = np.random.default_rng(0)
     rows = Few()
-    rows.length, rows.A = np.repeat([10.0, 40], 30), np.resize([-1.0, 1], 60)
+    rows.length, rows.A = np.repeat([10.0, 16], 30), np.resize([-1.0, 1], 60)
     rows.S, rows.updates = rng.normal(size=60) * np.sqrt(rows.length), np.ones(60, int)
     found = [row for row in bin_rates(rows) if row[0] == "fspo" and row[1:3] == (0.05, "both")]  # type: ignore[arg-type]
-    assert [row[3:5] for row in found] == [(1, 16), (32, 64)]
+    assert [row[3:5] for row in found] == [(1, 16), (16, 32)]  # the edge belongs to the bin above
     assert sum(row[6] * row[7] for row in found) == pytest.approx(3)

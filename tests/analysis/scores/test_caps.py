@@ -50,6 +50,19 @@ def test_pairs_of_one_prompt_do_not_count():
         assert np.isnan(found).all()
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("seed", range(5))
+def test_a_bin_of_one_prompt_has_no_estimate(seed):
+    """Its products across prompts are what rounding leaves, a little above or below 0, over no pairs."""
+    rng, sums = np.random.default_rng(seed), CapSums(3)
+    cluster = np.repeat(np.arange(6), 8)
+    for _ in range(4):
+        sums.add(rng.standard_normal((48, 5)) * 0.1 + 1 / 3, np.minimum(cluster, 2), cluster, np.ones(48))
+    for found in sums.estimates().values():
+        assert np.isnan(found[0]).all()
+        assert np.isnan(found[1]).all()
+
+
 def test_two_prompts_by_hand():
     """Means over pairs across the prompts: (1 + 1) 2 / 2 in bin 0, 2 + 1.75 in bin 1; between the bins the three pairs
     have the products 1 2, 1 2 and 2 1."""

@@ -14,7 +14,7 @@ import pytest
 
 from fspo.base.errors import UserError
 from fspo.repro import stages
-from fspo.repro.stages import Job, Stages, is_finished, run_jobs
+from fspo.repro.stages import Job, Stages, is_finished, is_over, run_jobs
 
 
 def done(folder: Path, *options: int, force: str = "") -> list[tuple[str, bool, Any]]:
@@ -115,6 +115,13 @@ def test_a_run_that_diverged_stops_no_other(fake_train: Path) -> None:
     jobs = [job(fake_train / "runs" / "bad", "--fail", "3"), job(fake_train / "runs" / "good")]
     assert run_jobs(jobs, at_once=1) == {jobs[0].run: "no such luck"}
     assert [is_finished(j) for j in jobs] == [False, True]
+    assert [is_over(j.run) for j in jobs] == [True, True]
+    log = (jobs[0].run / "train.log").read_text()
+    assert run_jobs(jobs, at_once=1) == {jobs[0].run: "no such luck"}
+    assert (jobs[0].run / "train.log").read_text() == log  # it is not run again, for it would diverge again
+    changed = job(jobs[0].run)
+    assert run_jobs([changed], at_once=1) == {}
+    assert is_finished(changed)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's parent-death signal is Linux's")

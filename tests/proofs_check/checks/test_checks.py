@@ -19,7 +19,7 @@ HERE = [check for check in CHECKS if check.method is not Method.MACHINE_PROVED] 
 
 
 def evidence(check: Check, role: str = "claim"):
-    """What the evidence of a check, or of one of its near misses, says of a statement made false by x."""
+    """Return the test of a check, or of one of its near misses: it judges the statement made false by x."""
     run = check.run if role == "claim" else check.controls[role]
     return gathered(run, generator(SEED, check.key, role), on_error=math.nan)
 
