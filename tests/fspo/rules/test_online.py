@@ -110,6 +110,17 @@ def test_an_excess_that_is_not_finite_teaches_nothing(adapt):
     assert two.state == one.state
 
 
+def test_steps_shrink_like_one_over_the_root_of_their_number_down_to_the_least_gain():
+    """After the first update every response is accepted, .2 more than the target: by hand, log(range) falls by .2 times
+    1, 1/sqrt(2), 1/sqrt(3) and, from the fourth step on, 1/2."""
+    online, steps = auto(0.8), []
+    for excess in (np.ones(10), *[np.full(10, 1e-6)] * 5):
+        before = online.state["log_scale"]
+        online.learn(excess, np.ones(10), np.ones(10))
+        steps.append(before - online.state["log_scale"])
+    assert steps[1:] == pytest.approx([0.2, 0.2 / 2**0.5, 0.2 / 3**0.5, 0.1, 0.1])
+
+
 def test_updates_before_anything_moved_teach_nothing():
     online = auto(0.8)
     online.observe(np.zeros(8), np.ones(8), np.ones(8))

@@ -68,6 +68,8 @@ def test_wilson_by_hand_where_clusters_do_not_matter():
     low, high = proportion_interval(0.5, 0.0025, 100, 100)
     half = t * np.sqrt(0.25 / 100 + t**2 / 40000) / (1 + t**2 / 100)
     assert (float(low), float(high)) == pytest.approx((0.5 - half, 0.5 + half))
+    # a smaller variance does not make the effective size exceed the number of rows
+    np.testing.assert_allclose(proportion_interval(0.5, 0.001, 100, 100), [low, high])
 
 
 def test_few_clusters_are_nan():
@@ -122,6 +124,8 @@ def test_a_slope_has_an_interval_from_ten_clusters_with_a_cut_on(cuts, given):
     assert np.isfinite(found.slope)
     assert np.isfinite(found.ci_low) == np.isfinite(found.ci_high) == given
     assert (found.reason == "") == given
+    if given:  # nine degrees of freedom, for the ten clusters with a cut alone show the error
+        assert (found.ci_high - found.slope) / found.se == pytest.approx(2.26216, rel=1e-5)
 
 
 def test_the_slope_of_rare_cuts_has_its_coverage():
@@ -165,6 +169,8 @@ def test_the_symmetric_root_squares_to_the_covariance(rank):
 def test_max_t_is_wider_than_one_interval_and_narrower_than_bonferroni():
     half = simultaneous_half_widths(np.eye(6), 100_000)[0]
     assert 1.97 < half < sps.norm.ppf(1 - 0.05 / 12) + 0.03
+    # six estimates that always err alike need the width of one
+    assert simultaneous_half_widths(np.ones((6, 6)), 100_000) == pytest.approx(np.full(6, 1.96), abs=0.06)
 
 
 def clustered(rng, clusters=60, group=8):

@@ -1,6 +1,7 @@
 """Corrections in the trainer: gradient by an independent computation, columns and metrics of a run, skipped updates."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -158,4 +159,19 @@ def test_a_factor_without_bound_is_an_update_to_skip(tmp_path: Path) -> None:
     live = int(np.flatnonzero(batch.advantages)[0])
     batch.sampler_log_probs[live] = batch.sampler_log_probs[live] - 21.0
     shards = trainer.shards(batch, np.arange(len(batch)))
+    assert skipped_updates.find(trainer.accelerator, trainer.updater.accumulate(shards, None)) == "weight"
+
+
+def test_one_token_without_bound_among_many_is_an_update_to_skip(tmp_path: Path) -> None:
+    """Under a rule on tokens the logged weight is a mean over the response's tokens, which hides a single token."""
+    trainer = tiny_run.trainer(tmp_path / "run", "--rule.preset", "grpo")
+    batch = rollout(trainer)
+    batch.advantages[:] = -1.0  # a token above the band is clipped only where A > 0
+    shards = trainer.shards(batch, np.arange(len(batch)))
+    assert skipped_updates.find(trainer.accelerator, trainer.updater.accumulate(shards, None)) is None
+    longest = shards[-1]
+    assert longest.mask[0].sum() > 4
+    old = longest.old.clone()
+    old[0, int(longest.mask[0].nonzero()[0])] -= 21.0
+    shards[-1] = replace(longest, old=old)
     assert skipped_updates.find(trainer.accelerator, trainer.updater.accumulate(shards, None)) == "weight"

@@ -160,7 +160,8 @@ def test_a_run_whose_log_is_gone_does_not_go_on(tmp_path: Path, gone: str) -> No
         tiny_run.trainer(run, "--resume", "true", "--rollouts", "3")
 
 
-def test_weights_that_are_not_finite_are_never_saved(tmp_path: Path) -> None:
+@pytest.mark.parametrize("what", ["weight", "moment"])
+def test_weights_and_moments_that_are_not_finite_are_never_saved(tmp_path: Path, what: str) -> None:
     run = tmp_path / "run"
     trainer = tiny_run.trainer(run, "--rollouts", "3", "--checkpoint_every", "1")
     flush = trainer.log.flush
@@ -168,11 +169,15 @@ def test_weights_that_are_not_finite_are_never_saved(tmp_path: Path) -> None:
     def broken_after_the_second(rollout: int) -> None:  # between the last update and the checkpoint
         flush(rollout)
         if rollout == 1:
+            weight = next(iter(trainer.raw.parameters()))
+            broken = weight if what == "weight" else trainer.optimizer.state[weight]["exp_avg"]
             with torch.no_grad():
-                next(iter(trainer.raw.parameters()))[0, 0] = float("inf")
+                broken[0, 0] = float("inf")
 
     trainer.log.flush = broken_after_the_second
-    with pytest.raises(UserError, match=r"diverged: model\.embed_tokens\.weight has values that are not finite.*step-"):
+    with pytest.raises(
+        UserError, match=r"diverged: \S*embed_tokens\.weight has values that are not finite.*step-"
+    ):
         trainer.train()
     assert len(list((run / "checkpoints").glob("step-*"))) == 1
     assert not (run / "model").exists()
