@@ -175,9 +175,7 @@ def test_weights_and_moments_that_are_not_finite_are_never_saved(tmp_path: Path,
                 broken[0, 0] = float("inf")
 
     trainer.log.flush = broken_after_the_second
-    with pytest.raises(
-        UserError, match=r"diverged: \S*embed_tokens\.weight has values that are not finite.*step-"
-    ):
+    with pytest.raises(UserError, match=r"diverged: \S*embed_tokens\.weight has values that are not finite.*step-"):
         trainer.train()
     assert len(list((run / "checkpoints").glob("step-*"))) == 1
     assert not (run / "model").exists()
