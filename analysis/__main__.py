@@ -96,7 +96,7 @@ def analyse_command(arguments: list[str] | None = None) -> int:
 
     from analysis.run import analyse_runs
     from analysis.tables.files import folder_name, options_of
-    from analysis.tables.printed import at_one_rate, printed
+    from analysis.tables.printed import PRINTED, printed
 
     options = Options(
         bins=args.bins,
@@ -126,7 +126,7 @@ def analyse_command(arguments: list[str] | None = None) -> int:
     for path, summary in summaries.items():
         passed = summary["integrity"]["pass"]
         state = "columns of the log agree" if passed else "INTEGRITY CHECK OF THE LOG FAILED"
-        state = "log without scores, so its cosines are not checked" if passed is None else state
+        state = "no scores logged, so no cosines" if passed is None else state
         used, which = ("rows_first_use", "at first use")
         if on == Options.on:
             used, which = ("rows_after_an_update", "after an update")
@@ -135,11 +135,10 @@ def analyse_command(arguments: list[str] | None = None) -> int:
         for line in [*summary["damage"], *summary["warnings"]]:
             print(f"  {line}")
         folder = path / folder_name(find_partition(args.by), on)
-        partition, names = find_partition(args.by), ("acceptance", "trend", "lre")
-        tables = {name: pd.read_parquet(folder / f"{name}.parquet") for name in names}
-        for line in [*at_one_rate(tables, partition), *printed(tables["acceptance"], partition, on)]:
-            print(f"  {line}")
-        print(f"  tables: {folder} (acceptance.csv: what each rule keeps of each bin; make docs explains all)")
+        tables = {name: pd.read_parquet(folder / f"{name}.parquet") for name in PRINTED}
+        for line in printed(tables, find_partition(args.by), on):
+            print(line)
+        print(f"tables: {folder} (make docs explains each column)")
     view = options_of(find_partition(args.by), on)
     print(next_step("figures" if view else "report", summaries, view))
     return 1 if any(summary["integrity"]["pass"] is False for summary in summaries.values()) else 0

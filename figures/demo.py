@@ -8,7 +8,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from fspo.base.command_line import CommandParser
+from fspo.base.command_line import CommandParser, next_step
 from fspo.base.errors import run_cli
 
 DEFECT = "old_recomputed"
@@ -99,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     analyse_runs(runs, Options(rules=COMPARED, targets=(0.85, 0.95), draws=2))
     page = folder / "report.html"
     print(*write(runs, page, FIGURES), f"report: {page}", sep="\n")
-    print(f"next: fspo doctor {runs[1]} (evidence and cure); fspo import --help (a log of your own)")
+    print(next_step("doctor", runs[1:]))
     if args.open:
         show(page)
     return 0

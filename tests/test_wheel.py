@@ -30,7 +30,7 @@ def test_a_diagnosis_needs_the_wheel_alone(tmp_path: Path) -> None:
 
     demo = run(tmp_path, "demo", "--output", "demo")
     assert demo.returncode == 0, demo.stderr
-    assert "sound, 3072 rows: sound\nfaulty, 3072 rows: critical old_recomputed" in demo.stdout
+    assert "sound: no issue in 3,072 rows\nfaulty: 1 issue (critical) in 3,072 rows\n  old_recomputed: " in demo.stdout
     assert (tmp_path / "demo" / "report.html").stat().st_size > 50_000
 
     rng = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""The command ``fspo doctor RUN``: examine runs and print the findings."""
+"""The command ``fspo doctor RUN``: examine runs and print their issues."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ def build_parser() -> CommandParser:
     """Return the parser of ``fspo doctor``."""
     p = CommandParser(
         prog="fspo doctor",
-        description="Look for what is wrong with runs: findings with evidence (intervals) and a cure.\n"
-        "Exit status 0: nothing at or above --fail-on; 1: something; 2: no run that can be read, or no log-ratio.\n"
+        description="Look for issues in runs, each with its evidence (numbers, intervals) and a fix.\n"
+        "Exit status 0: no issue at or above --fail-on; 1: an issue; 2: no run that can be read, or no log-ratio.\n"
         "docs/doctor.md lists the checks, and what each sees; --verbose shows the answer of every check.",
         examples=EXAMPLES,
     )
     p.add_argument("runs", nargs="+", type=str, metavar="RUN", help="run folder, or another trainer's log of scalars")
     p.add_argument("--fail-on", type=str, default="warning", help="info, warning, critical, or a check's name")
-    p.add_argument("--target", type=float | None, default=None, help="band acceptance that was aimed at")
+    p.add_argument("--target", type=float | None, default=None, help="share inside the range that was aimed at")
     p.add_argument("--json", type=str | None, default=None, help="write all answers to this file")
-    p.add_argument("--verbose", action="store_true", help="show the evidence of clear checks too")
+    p.add_argument("--verbose", action="store_true", help="show the answers of all checks")
     return p
 
 
 def main(arguments: list[str]) -> int:
-    """Examine runs, print the findings and return the exit status."""
+    """Examine runs, print their issues and return the exit status."""
     args = build_parser().parse_args(arguments)
     from tqdm import tqdm  # imports are here so that --help does not wait for pandas and scipy
 

@@ -15,6 +15,9 @@ SCHEMA_VERSION = "2.0"
 major version changes or removes some.
 """
 
+SHOWN = 3
+"""Number of issues whose evidence and fix are printed without ``--verbose``."""
+
 
 class Severity(IntEnum):
     """How bad a finding of the doctor is."""
@@ -161,31 +164,43 @@ class Diagnosis:
             "notes": list(self.notes),
         }
 
+    @property
+    def verdict(self) -> str:
+        """What the checks found, in words: "no issue", or the number of issues and how bad the worst is."""
+        issues = self.findings
+        if issues:
+            worst = (issues[0].severity or Severity.INFO).label
+            return f"1 issue ({worst})" if len(issues) == 1 else f"{len(issues)} issues (worst: {worst})"
+        return "no issue" if any(a.status == "clear" for a in self.answers) else "nothing could be checked"
+
     def lines(self, *, verbose: bool = False) -> list[str]:
-        """Return the doctor's answers about the run as lines of text for the terminal."""
-        out = [f"{self.run}: {self.rows} rows, rule {self.rule}"]
+        """Return the doctor's answers about the run as lines of text for the terminal.
+
+        Without ``verbose`` only the worst `SHOWN` issues have their evidence and fix, and checks that found none, or
+        were not made, are counted.
+        """
+        out = [f"{self.run}: {self.rows} rows, rule {self.rule}: {self.verdict}"]
         out += [f"  note: {note}" for note in self.notes]
-        passed, left = ([a for a in self.answers if a.status == status] for status in ("clear", "not checked"))
-        if verbose:
-            for answer in passed:
-                out.append(f"  clear {answer.id}: {answer.summary}")
-                out += [f"    {evidence}" for evidence in answer.evidence]
-        elif passed:
-            out.append("  clear: " + ", ".join(a.id for a in passed))
-            out += [f"  {a.id}: {a.summary}" for a in passed if a.id == "mismatch"]
-        for why, group in groupby(sorted(left, key=lambda a: a.summary), key=lambda a: a.summary):
-            out.append(f"  not checked {', '.join(a.id for a in group)}: {why}")
-        for answer in self.findings:
-            assert answer.severity is not None
+        issues, shown = self.findings, len(self.findings) if verbose else SHOWN
+        for answer in issues[:shown]:
             since = "" if answer.since is None else f" (from rollout {answer.since} on)"
-            out.append(f"  {answer.severity.label.upper()} {answer.id}: {answer.summary}{since}")
+            label = (answer.severity or Severity.INFO).label.upper()
+            out.append(f"  {label} {answer.id}: {answer.summary}{since}")
             out += [f"    {evidence}" for evidence in answer.evidence]
-            out.append(f"    cure: {answer.cure}")
-        number = len(self.findings)
-        result = f"{number} finding{'s' * (number > 1)}" if number else "nothing found"
+            out.append(f"    fix: {answer.cure}")
+        if more := issues[shown:]:
+            out.append(f"  and {', '.join(answer.id for answer in more)} (--verbose)")
+        passed, left = ([a for a in self.answers if a.status == status] for status in ("clear", "not checked"))
+        for answer in passed if verbose else [a for a in passed if a.id == "mismatch"]:
+            out.append(f"  clear {answer.id}: {answer.summary}")
+            out += [f"    {evidence}" for evidence in answer.evidence if verbose]
+        for why, group in groupby(sorted(left, key=lambda a: a.summary), key=lambda a: a.summary) if verbose else ():
+            out.append(f"  not checked {', '.join(a.id for a in group)}: {why}")
         if self.blind:
             out.append("  the clip cannot be judged: no row has a log-ratio; log one, or import it (docs/diagnose.md)")
-        return [*out, f"  {result}; checks that are clear: {len(passed)}, not made: {len(left)}"]
+        lacking = f", {len(left)} could not be made" if left else ""
+        checks = f"{len(passed)} check{'s' * (len(passed) != 1)} found no issue{lacking}"
+        return [*out, f"  {checks}" + ("" if verbose else " (--verbose says which)")]
 
 
 def check_threshold(threshold: str, ids: list[str]) -> None:

@@ -1,99 +1,169 @@
-"""Make the lines that ``fspo analyse`` prints: which share of the responses each rule clips by length, and a comparison
-of rules that clip the same share of all responses."""
+"""Make the lines that ``fspo analyse`` prints of a run's tables: who is clipped, the direction of the update, and the
+exponent at which a range would clip all lengths alike."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import pandas as pd
 
-from analysis.log.partition import Partition
-from analysis.log.ratio import UPDATE
+from analysis.log.partition import LENGTH, Partition
+from analysis.log.ratio import CORRECTED
 from analysis.tables.acceptance import FACTOR
+from analysis.tables.moments import FAIR_SHARES
+from fspo.rules import COMPARED, OF_CLIP_RULES
 from fspo.stats.intervals import PERCENT
 
-ORDER = {"trained": 0, "given": 1, "matched": 2}
-"""Order of the printed lines by source of the rule's range: first the run's own, then a preset's, then matched ones."""
+PRINTED = ("acceptance", "trend", "cosine", "scaling")
+"""Names of the tables that are read."""
+PLAIN = (*OF_CLIP_RULES[:1], "mask")
+"""What happens outside the range in the rows that are printed: drop for clip rules, mask for corrections."""
+NO_SCORES = "not known, because the log has no scores (fspo train writes them)"
+Estimate = tuple[float, float, float]
+"""A number and the ends of its interval; NaN where it is not known."""
+NOTHING: Estimate = (math.nan, math.nan, math.nan)
 
 
-def printed(acceptance: pd.DataFrame, partition: Partition, on: str) -> list[str]:
-    """Return a line for each rule, with the share of responses outside its band by bin.
+def printed(tables: Mapping[str, pd.DataFrame], partition: Partition, on: str) -> list[str]:
+    """Return the result of an analysis as lines of text.
 
-    The rules are the one that trained, each rule whose range is matched to the lowest target acceptance, and, if
-    corrections are analysed, each preset at its own range. For a correction on tokens the share outside the band is not
-    defined. The line of such a correction shows the mean of the factors that it left the responses.
+    Parameters
+    ----------
+    tables : mapping of str -> DataFrame
+        The tables acceptance, trend, cosine and scaling of one run.
+    partition : Partition
+        What the responses are binned by.
+    on : str
+        The ratio that was analysed. On the update's ratio the lines are of the rule that trained and, at equal clip
+        rates, of the rules that the paper compares; on another ratio of the corrections, which are shown at their
+        default ranges too.
     """
-    table = acceptance.loc[(acceptance["measure"] == "band") & (acceptance["subset"] == "all")]
-    table = table.loc[(table["use"] == "first") & table["estimate"].notna()]
-    least = table["target"].min()
-    words = {"trained": "the run's own", "given": "preset", "matched": f"{1 - least:.0%} clipped"}
-    bins: dict[int, float] = {}
-    shares: dict[tuple[int, str], dict[int, str]] = {}
-    for row in table.to_dict("records"):
-        source = row["source"]
-        if (source == "given" and on == UPDATE.on) or (source == "matched" and row["target"] != least):
-            continue
-        bins[row["bin"]] = row["bin_lo"]
-        name = (ORDER[source], f"{row['rule']}, {words[source]}")
-        shares.setdefault(name, {})[row["bin"]] = f"{1 - row['estimate']:.2f}"
-    if not shares:
-        return []
-    own = acceptance.loc[(acceptance["measure"] == FACTOR) & acceptance["estimate"].notna()]
-    for row in own.to_dict("records"):
-        name = (ORDER["trained"], f"{row['rule']}, the run's own: mean factor")
-        shares.setdefault(name, {})[row["bin"]] = f"{row['estimate']:.2f}"
-    numbers = [*sorted(number for number in bins if number >= 0), -1]
-    lines = [(f"{partition.column} from", [*(f"{bins[number]:g}" for number in numbers[:-1]), "all"])]
-    for name in sorted(shares, key=lambda name: name[0]):
-        lines.append((name[1], [shares[name].get(number, "-") for number in numbers]))
-    said = "share outside the band, first uses; at other rates, with intervals, and of A != 0: acceptance.csv"
-    return [said, *_columns(lines)]
+    lines = [*who_is_clipped(tables, partition, on)]
+    lines.append(f"direction: {direction(tables['cosine'], on)}")
+    return [*lines, *fair_exponents(tables["scaling"])]
 
 
-def at_one_rate(tables: Mapping[str, pd.DataFrame], partition: Partition) -> list[str]:
-    """Return, as lines of text, the comparison of rules whose ranges clip the same share of all responses.
+def who_is_clipped(tables: Mapping[str, pd.DataFrame], partition: Partition, on: str) -> list[str]:
+    """Return the clip rates of the first and the last bin under each rule, their ratio, and the change of the clip rate
+    for each doubling of the length (of another column: for each standard deviation of it), with its interval.
 
-    A line for each target acceptance and rule shows the share clipped in the first and in the last bin, the change of
-    band acceptance for each doubling of the length, and LRE_2, the last two with their intervals. The result is empty
-    if no rule's range could be matched to a target.
+    The responses are those at first use with A != 0, whose clipping changes the update; all responses where the log has
+    no update acceptance.
     """
+    rates, slopes = (_at_first_use(tables[name]) for name in ("acceptance", "trend"))
+    known = rates["estimate"].notna() & (rates["bin"] >= 0)
+    nonzero = bool((known & (rates["measure"] == "update")).any())
+    wanted = ("update", "nonzero") if nonzero else ("band", "all")
+    kept = (rates["measure"] == wanted[0]) & (rates["subset"] == wanted[1])
+    factors = rates.loc[known & (rates["measure"] == FACTOR)]
+    slopes = slopes.loc[(slopes["measure"] == wanted[0]) & (slopes["subset"] == wanted[1])]
+    rates = rates.loc[known & kept]
+    if rates.empty and factors.empty:
+        return ["who is clipped: not known, see column reason of the table acceptance"]
+    ends = [rates if len(rates) else factors][0].sort_values("bin").iloc[[0, -1]]
+    unit = " tokens" if partition == LENGTH else f" {partition.column}"
+    spans = [f"{low:g} to {high:g}{unit}" for low, high in ends[["bin_lo", "bin_hi"]].to_numpy()]
+    step = "doubling" if partition == LENGTH else "standard deviation"
+    responses = ", responses with A != 0" if nonzero else ""
+    lines = [(f"who is clipped{responses}", [*spans, "ratio", f"points each {step} [{PERCENT}]"])]
+    for name, of_rule in _rules(rates, on):
+        slope = slopes.loc[_same(slopes, of_rule.iloc[0]), ["slope", "ci_low", "ci_high"]]
+        lines.append((f"  {name}", _rates(of_rule, *(slope.iloc[0] if len(slope) else NOTHING))))
+    for rule, own in factors.groupby("rule", sort=False):
+        few, many = own.sort_values("bin")["estimate"].iloc[[0, -1]]
+        lines.append((f"  {rule}, as trained: mean factor", [f"{few:.3f}", f"{many:.3f}", _number(many / few), "-"]))
+    return _columns(lines)
 
-    def matched(name: str) -> pd.DataFrame:
-        table = tables[name]
-        of_bands = (table["measure"] == "band") & (table["subset"] == "all") & (table["use"] == "first")
-        return table.loc[of_bands & (table["source"] == "matched")]
 
-    shares, trends, errors = matched("acceptance"), matched("trend"), matched("lre")
-    errors = errors.loc[errors["norm"] == "l2"]
-    shares = shares.loc[shares["bin"].ge(0) & shares["estimate"].notna()]
-    if shares.empty:
+def direction(cosine: pd.DataFrame, on: str = "update") -> str:
+    """Return the cosine of the clipped with the unclipped gradient under each rule at the lower clip rate."""
+    if cosine.empty:
+        return NO_SCORES
+    rows = _at_first_use(cosine.loc[cosine["bin"] < 0])
+    rows = rows.loc[(rows["source"] == "matched") & rows["estimate"].notna()]
+    rows = rows.loc[rows["target"] == rows["target"].max()]
+    rows = rows.loc[rows["rule"].isin(COMPARED) if on not in CORRECTED else rows["rule"] != "random"]
+    if rows.empty:
+        return "not known, see column reason of the table cosine"
+    shown = (f"{row['rule']} {_interval(*_estimate(row))}" for row in rows.to_dict("records"))
+    word = "masked" if on in CORRECTED else "clipped"
+    return f"cosine with the unclipped gradient at {1 - rows['target'].iloc[0]:.0%} {word}: {', '.join(shown)}"
+
+
+def fair_exponents(scaling: pd.DataFrame) -> list[str]:
+    """Return a line with the exponent at which a range clips all lengths alike, of both signs of A and of each; no line
+    where the table has none.
+    """
+    if scaling.empty:
         return []
-    first, last = shares["bin"].min(), shares["bin"].max()
-    spans = [shares.loc[shares["bin"] == at, ["bin_lo", "bin_hi"]].iloc[0] for at in (first, last)]
-    names = " and ".join(f"{span['bin_lo']:g} to {span['bin_hi']:g}" for span in spans)
-    lines: list[tuple[str, list[str]]] = []
-    for target in sorted(shares["target"].unique(), reverse=True):
-        level = f"[{PERCENT}]"
-        lines.append((f"{1 - target:.0%} clipped", ["first bin", "last bin", "trend", level, "LRE_2", level]))
-        for rule, own in shares.loc[shares["target"] == target].groupby("rule", sort=False):
-            ends = own.sort_values("bin")["estimate"].iloc[[0, -1]]
-            cells = [f"{1 - share:.2f}" for share in ends]
-            for table, column in ((trends, "slope"), (errors, "estimate")):
-                of_rule = (table["rule"] == rule) & (table["target"] == target)
-                found = table.loc[of_rule, [column, "ci_low", "ci_high"]]
-                cells += _estimate(*(found.iloc[0] if len(found) else [math.nan] * 3))
-            lines.append((f"  {rule}", cells))
-    said = (
-        f"rules at one clip rate; first and last bin of {partition.column}: {names}; trend: acceptance, each doubling"
-    )
-    return [said, *_columns(lines)]
+    column = f"fair_{FAIR_SHARES[0] * 100:.0f}"
+    rows = scaling.loc[(scaling["use"] == "first") & scaling[column].notna()]
+    rows = rows.loc[rows["subset"] == ("nonzero" if (rows["subset"] == "nonzero").any() else "all")]
+    words = {"all": "all", "positive": "A > 0", "negative": "A < 0"}
+    told = [
+        f"{words[row['sign']]} {_interval(*_estimate(row, column, f'{column}_'))}" for row in rows.to_dict("records")
+    ]
+    return [f"fair exponent at {1 - FAIR_SHARES[0]:.0%} clipped: {', '.join(told)}"] if told else []
 
 
-def _estimate(value: float, low: float, high: float) -> tuple[str, str]:
-    """Return a number and its interval as two texts; "-" for a number or an interval that is not known."""
-    known = "-" if math.isnan(value) else f"{value:.3f}"
-    return known, "-" if math.isnan(low) or math.isnan(high) else f"[{low:.3f}, {high:.3f}]"
+def _at_first_use(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of responses at first use, and of a rule one way outside its range."""
+    if table.empty:
+        return table
+    return table.loc[(table["use"] == "first") & (table["outside"].isin(PLAIN) | (table["source"] == "trained"))]
+
+
+def _rules(rates: pd.DataFrame, on: str) -> Iterator[tuple[str, pd.DataFrame]]:
+    """Yield the rules to print, each with its name and its rows of the bins: first the one that trained, then those at
+    an equal clip rate, from the lowest one on; corrections also at their default ranges.
+    """
+    word = "masked" if on in CORRECTED else "clipped"
+    told = rates.loc[(rates["rule"] != "none") & (rates["rule"] != "random")]
+    yield from ((f"{rule}, as trained", rows) for rule, rows in _of(told, "trained"))
+    if on in CORRECTED:
+        yield from ((f"{rule}, default range", rows) for rule, rows in _of(told, "given"))
+    else:
+        told = told.loc[told["rule"].isin(COMPARED)]
+    matched = told.loc[told["source"] == "matched"]
+    for target in sorted(matched["target"].unique(), reverse=True):
+        of_target = matched.loc[matched["target"] == target]
+        yield from ((f"{rule}, {1 - target:.0%} {word}", rows) for rule, rows in _of(of_target, "matched"))
+
+
+def _of(rates: pd.DataFrame, source: str) -> Iterator[tuple[Any, pd.DataFrame]]:
+    return iter(rates.loc[rates["source"] == source].groupby("rule", sort=False))
+
+
+def _same(table: pd.DataFrame, row: pd.Series) -> Any:
+    """Return which rows of a table are of the rule, range and treatment outside it of a row of another table."""
+    of_target = table["target"].eq(row["target"]) | (table["target"].isna() & pd.isna(row["target"]))
+    return table["rule"].eq(row["rule"]) & table["source"].eq(row["source"]) & of_target
+
+
+def _rates(rows: pd.DataFrame, slope: float, low: float, high: float) -> list[str]:
+    """Return the cells of a rule: both clip rates, the ratio of the longest's to the shortest's, and the slope."""
+    few, many = 1 - rows.sort_values("bin")["estimate"].iloc[[0, -1]]
+    ratio = _number(many / few) if few > 0 else "-"
+    points = "-" if math.isnan(low) else _interval(*(-100 * value for value in (slope, high, low)), form="+.1f")
+    return [f"{100 * few:.1f} %", f"{100 * many:.1f} %", ratio, points]
+
+
+def _estimate(row: Mapping[Any, Any], name: str = "estimate", before: str = "") -> Estimate:
+    return row[name], row[f"{before}ci_low"], row[f"{before}ci_high"]
+
+
+def _number(value: float) -> str:
+    return f"{value:.2g}" if value < 10 else f"{value:.0f}"
+
+
+def _interval(value: float, low: float, high: float, form: str = ".2f") -> str:
+    """Return a number with its interval, or alone if that is not known; "-" without a number."""
+    if math.isnan(value):
+        return "-"
+    ends = "" if math.isnan(low) or math.isnan(high) else f" [{low:{form}}, {high:{form}}]"
+    return f"{value:{form}}{ends}"
 
 
 def _columns(lines: list[tuple[str, list[str]]]) -> list[str]:
@@ -101,6 +171,6 @@ def _columns(lines: list[tuple[str, list[str]]]) -> list[str]:
     left = max(len(name) for name, _ in lines)
     wide = [max(map(len, column)) for column in zip(*(cells for _, cells in lines), strict=True)]
     return [
-        f"  {name:<{left}}  " + " ".join(f"{cell:>{width}}" for cell, width in zip(cells, wide, strict=True))
+        f"{name:<{left}}  " + "  ".join(f"{cell:>{width}}" for cell, width in zip(cells, wide, strict=True))
         for name, cells in lines
     ]

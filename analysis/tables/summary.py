@@ -42,8 +42,8 @@ def summarize(
                 f"ERROR: the logged {name} differs in {share:.1%} of the rows from what follows from "
                 f"{FOLLOWS_FROM[name]}: see `fspo doctor RUN`"
             )
-    if scored["first"] == 0:
-        warnings.append("no scores of first-use responses with A != 0: the tables cosine and lemma hold no such rows")
+    if scored["first"] == 0 and integrity["pass"] is not None:
+        warnings.append("no scores of responses of the first epoch with A != 0: cosine and lemma hold no such rows")
     warnings.extend(words.format(scored[name]) for name, words in LEFT_OUT.items() if scored[name])
     return {
         "run": run.name,

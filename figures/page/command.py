@@ -36,7 +36,7 @@ def write(runs: Sequence[Path], path: Path, only: Sequence[str] = ()) -> list[st
     Returns
     -------
     list of str
-        A line for each run: its name, its number of rows, and what the doctor found in it.
+        A line for each run, what the doctor found in how many rows, and a line for each of its worst issues.
 
     Raises
     ------
@@ -44,6 +44,7 @@ def write(runs: Sequence[Path], path: Path, only: Sequence[str] = ()) -> list[st
         If a run has no finished analysis, or ``path`` is a folder or a file that ``fspo report`` did not write.
     """
     from analysis.doctor.examine import examine
+    from analysis.doctor.findings import SHOWN
     from analysis.tables.files import read_tables
     from figures import draw_all
     from figures.__main__ import check_output, described, write_captions
@@ -53,7 +54,8 @@ def write(runs: Sequence[Path], path: Path, only: Sequence[str] = ()) -> list[st
 
     refuse_foreign_file(path, BEGINNING, "fspo report")
     read_tables(runs)  # only to raise UserError for a run without a finished analysis
-    diagnoses = [examine(run).to_dict() for run in runs]
+    examined = [examine(run) for run in runs]
+    diagnoses = [diagnosis.to_dict() for diagnosis in examined]
     folder = path.parent / "figures"
     check_output(folder)
     shown = [name for names in SECTIONS.values() for name in names]
@@ -61,11 +63,11 @@ def write(runs: Sequence[Path], path: Path, only: Sequence[str] = ()) -> list[st
     write_captions(drawn, folder / "captions.json")
     title = f"FSPO: {', '.join(run.name for run in runs)}"
     write_report(path, title=title, runs=runs, diagnoses=diagnoses, folder=folder, captions=described(drawn))
-    summary = []
-    for run in diagnoses:
-        found = [f"{answer['severity']} {answer['id']}: {answer['summary']}" for answer in run["findings"]]
-        summary.append(f"{Path(run['run']).name}, {run['rows']} rows: " + ("; ".join(found) or "sound"))
-    return summary
+    lines = []
+    for run, diagnosis in zip(runs, examined, strict=True):
+        lines.append(f"{run.name}: {diagnosis.verdict} in {diagnosis.rows:,} rows")
+        lines += [f"  {issue.id}: {issue.summary}" for issue in diagnosis.findings[:SHOWN]]
+    return lines
 
 
 def show(path: Path) -> None:

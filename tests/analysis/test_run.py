@@ -284,7 +284,7 @@ def test_a_log_without_scores_is_not_called_sound(simulate, capsys):
     run = simulate(rollouts=1, width=0)
     assert main([str(run), "--rules", "fspo", "--draws", "2", "--edges", "1,40,400"]) == 0
     first = capsys.readouterr().out.splitlines()[0]
-    assert first.endswith("rule fspo, log without scores, so its cosines are not checked")
+    assert first.endswith("rule fspo, no scores logged, so no cosines")
 
 
 def test_exit_status_two_and_no_traceback():

@@ -19,7 +19,7 @@ from scipy import stats as sps
 from analysis.__main__ import main
 from analysis.doctor.doctor import CHECKS, ON_KEPT_ROWS, Doctor
 from analysis.doctor.examine import examine
-from analysis.doctor.findings import Severity
+from analysis.doctor.findings import Answer, Diagnosis, Evidence, Severity, clear, found, not_checked
 from fspo.base.errors import UserError
 from fspo.base.options import option_names
 from fspo.config import TrainConfig
@@ -434,14 +434,14 @@ def test_scalars_go_to_rldoctor_where_it_is_installed(tmp_path, monkeypatch, cap
     )
     package.__spec__ = ModuleSpec("rl_doctor", None)
     run = scalars(tmp_path / "run", **{"imported/actor/entropy": 3.0, "imported/actor/ppo_kl": 3.0, "reward": None})
-    assert main(["doctor", str(run)]) == 0
+    assert main(["doctor", str(run), "--verbose"]) == 0
     assert "pip install rldoctor" in capsys.readouterr().out
     monkeypatch.setitem(sys.modules, "rl_doctor", package)
     monkeypatch.setattr("analysis.doctor.scalars.version", lambda _: "0.2.0")
     assert main(["doctor", str(run)]) == 1
     out = capsys.readouterr().out
     assert "CRITICAL rldoctor: kl_drift: KL is 3" in out
-    assert "cure: lower it" in out
+    assert "fix: lower it" in out
     assert "rldoctor 0.2.0 looked at 10 lines" in out
     assert len(seen) == 10
     assert seen[3]["actor/entropy"] == 3.0
@@ -465,6 +465,25 @@ def test_another_trainers_scalars_are_examined_where_they_lie(tmp_path, capsys):
         assert f"{place}: 0 rows" in out
         assert "CRITICAL advantages_zero" in out
     assert [path.name for path in tmp_path.iterdir()] == ["trainer_state.json"]
+
+
+def test_the_worst_issues_are_printed_with_their_fix_and_the_rest_is_named():
+    def issue(name: str, severity: Severity) -> Answer:
+        return found(name, severity, f"{name} is wrong", f"mend {name}", Evidence("share", 0.5, unit="share"), since=3)
+
+    answers = [issue("a", Severity.INFO), issue("b", Severity.WARNING), issue("c", Severity.CRITICAL)]
+    answers += [issue("d", Severity.WARNING), issue("e", Severity.INFO), clear("f", "good"), not_checked("g", "no x")]
+    few = Diagnosis("run", "fspo", 10, tuple(answers))
+    head, *lines, last = few.lines()
+    assert head == "run: 10 rows, rule fspo: 5 issues (worst: critical)"
+    assert lines[:3] == ["  CRITICAL c: c is wrong (from rollout 3 on)", "    share: 50.00%", "    fix: mend c"]
+    assert [line.split()[1] for line in lines[3:-1:3]] == ["b:", "d:"]
+    assert lines[-1] == "  and a, e (--verbose)"
+    assert last == "  1 check found no issue, 1 could not be made (--verbose says which)"
+    every = few.lines(verbose=True)
+    assert {"    fix: mend a", "    fix: mend e", "  clear f: good", "  not checked g: no x"} <= set(every)
+    assert Diagnosis("run", "fspo", 10, (clear("f", "good"),)).lines()[0] == "run: 10 rows, rule fspo: no issue"
+    assert Diagnosis("run", "", 0, (not_checked("g", "no x"),)).verdict == "nothing could be checked"
 
 
 VALUE = st.one_of(st.floats(-50, 50), st.sampled_from([0.0, math.nan, math.inf, -math.inf]))

@@ -1,65 +1,121 @@
 """The lines that ``fspo analyse`` prints of the tables, from tables made by hand."""
 
+import math
+
 import pandas as pd
 
-from analysis.log.partition import LENGTH
-from analysis.tables.printed import at_one_rate, printed
+from analysis.log.partition import LENGTH, Partition
+from analysis.tables.printed import direction, fair_exponents, who_is_clipped
 
-MATCHED = {"source": "matched", "measure": "band", "subset": "all", "use": "first"}
-
-
-def rows(*found: dict[str, object]) -> pd.DataFrame:
-    return pd.DataFrame([MATCHED | row for row in found])
+NAN = math.nan
+FIRST = {"use": "first", "outside": "drop"}
+SPANS = [(1, 10), (10, 100), (100, 200)]
 
 
-def shares(rule: str, target: float, *kept: float) -> list[dict[str, object]]:
-    spans = [(1, 10), (10, 100), (100, 200)]
-    bins: list[dict[str, object]] = [
-        {"rule": rule, "target": target, "bin": at, "bin_lo": low, "bin_hi": high, "estimate": value}
-        for at, ((low, high), value) in enumerate(zip(spans, kept, strict=True))
+def kept(rule: str, source: str, target: float, *shares: float, **others: object) -> list[dict[str, object]]:
+    """Rows of table acceptance in the three bins, which are not in order, and one of all bins."""
+    key = FIRST | {"measure": "update", "subset": "nonzero", "rule": rule, "source": source, "target": target} | others
+    rows = [
+        key | {"bin": i, "bin_lo": low, "bin_hi": high, "estimate": share}
+        for i, ((low, high), share) in enumerate(zip(SPANS, shares, strict=True))
     ]
-    whole: dict[str, object] = {"rule": rule, "target": target, "bin": -1, "estimate": target}
-    whole |= {"bin_lo": 1, "bin_hi": 200}
-    return [*reversed(bins), whole, bins[0] | {"use": "reused", "estimate": 0.5}, bins[0] | {"measure": "update"}]
+    return [*reversed(rows), key | {"bin": -1, "bin_lo": 1, "bin_hi": 200, "estimate": 0.5}]
 
 
-def test_rules_at_one_clip_rate() -> None:
-    acceptance = [*shares("rloo", 0.85, 1.0, 0.9, 0.5), *shares("rloo", 0.95, 1.0, 0.99, 0.75)]
-    acceptance += shares("fspo", 0.85, 0.84, 0.85, 0.86)
+def slope(rule: str, source: str, target: float, *values: float, **others: object) -> dict[str, object]:
+    key = FIRST | {"measure": "update", "subset": "nonzero", "rule": rule, "source": source, "target": target} | others
+    return key | dict(zip(("slope", "ci_low", "ci_high"), values, strict=True))
+
+
+def tables(acceptance: list[dict[str, object]], trend: list[dict[str, object]]) -> dict[str, pd.DataFrame]:
+    return {"acceptance": pd.DataFrame(acceptance), "trend": pd.DataFrame(trend)}
+
+
+DECOYS = [
+    *kept("rloo", "matched", 0.95, 0.1, 0.2, 0.3, use="reused"),
+    *kept("rloo", "matched", 0.95, 0.1, 0.2, 0.3, measure="band", subset="all"),
+    *kept("fspo", "matched", 0.95, 0.1, 0.2, 0.3, outside="truncate"),
+    *kept("fspo-kl", "matched", 0.95, 0.1, 0.2, 0.3),
+    *kept("gspo", "given", NAN, 0.1, 0.2, 0.3),
+]
+"""Rows of other epochs, acceptances, ways outside, rules and ranges, which are not printed."""
+
+
+def test_clip_rates_of_the_own_rule_and_of_three_at_equal_clip_rates():
+    acceptance = [*DECOYS, *kept("mine", "trained", NAN, 0.9, 0.8, 0.6), *kept("rloo", "matched", 0.85, 1.0, 0.9, 0.5)]
+    acceptance += [*kept("rloo", "matched", 0.95, 0.99, 0.9, 0.75), *kept("fspo", "matched", 0.95, 0.84, 0.9, 0.92)]
     trend = [
-        {"rule": "rloo", "target": 0.85, "slope": -0.1234, "ci_low": -0.15, "ci_high": -0.1},
-        {"rule": "fspo", "target": 0.85, "slope": 0.002, "ci_low": float("nan"), "ci_high": float("nan")},
+        slope("mine", "trained", NAN, -0.1234, -0.15, -0.1),
+        slope("rloo", "matched", 0.85, -0.5, -0.6, -0.4),
+        slope("rloo", "matched", 0.95, 0.5, 0.5, 0.5, use="reused"),
+        slope("rloo", "matched", 0.95, -0.02, -0.03, 0.01),
+        slope("fspo", "matched", 0.95, 0.002, NAN, NAN),
     ]
-    lre = [
-        {"rule": "rloo", "target": 0.85, "norm": "l2", "estimate": 0.176, "ci_low": 0.1, "ci_high": 0.25},
-        {"rule": "rloo", "target": 0.85, "norm": "l1", "estimate": 0.9, "ci_low": 0.8, "ci_high": 1.0},
-        {"rule": "fspo", "target": 0.85, "norm": "l2", "estimate": float("nan")},
+    head, *lines = who_is_clipped(tables(acceptance, trend), LENGTH, "update")
+    assert head.startswith("who is clipped, responses with A != 0")
+    for words in ("1 to 10 tokens", "100 to 200 tokens", "ratio", "points each doubling [95 %]"):
+        assert words in head
+    assert [" ".join(line.split()) for line in lines] == [
+        "mine, as trained 10.0 % 40.0 % 4 +12.3 [+10.0, +15.0]",
+        "rloo, 5% clipped 1.0 % 25.0 % 25 +2.0 [-1.0, +3.0]",
+        "fspo, 5% clipped 16.0 % 8.0 % 0.5 -",
+        "rloo, 15% clipped 0.0 % 50.0 % - +50.0 [+40.0, +60.0]",
     ]
-    tables = {"acceptance": rows(*acceptance), "trend": rows(*trend), "lre": rows(*lre)}
-    first, five, of_five, heads, rloo, fspo = at_one_rate(tables, LENGTH)
-    assert "first and last bin of length: 1 to 10 and 100 to 200" in first
-    assert five.split()[:2] == ["5%", "clipped"]
-    assert of_five.split() == ["rloo", "0.00", "0.25", "-", "-", "-", "-"]
-    assert heads.split()[:2] == ["15%", "clipped"]
-    assert " LRE_2 " in heads
-    assert rloo.split() == ["rloo", "0.00", "0.50", "-0.123", "[-0.150,", "-0.100]", "0.176", "[0.100,", "0.250]"]
-    assert fspo.split() == ["fspo", "0.16", "0.14", "0.002", "-", "-", "-"]
-    nothing = {name: table.assign(source="given") for name, table in tables.items()}
-    assert at_one_rate(nothing, LENGTH) == []
+    assert len({len(line) for line in (head, *lines)}) == 1
 
 
-def test_shares_by_bin_are_of_first_uses_at_the_least_target() -> None:
-    acceptance = [*shares("rloo", 0.95, 1.0, 0.99, 0.75), *shares("rloo", 0.85, 1.0, 0.9, 0.5)]
-    acceptance += [
-        row | {"rule": "fspo", "source": "trained", "target": None} for row in shares("", 0.8, 0.7, 0.8, 0.9)
+def test_without_advantages_all_responses_are_told_by_the_band():
+    acceptance = kept("fspo", "matched", 0.95, 0.96, 0.95, 0.94, measure="band", subset="all")
+    trend = [slope("fspo", "matched", 0.95, -0.01, -0.02, 0.0, measure="band", subset="all")]
+    head, line = who_is_clipped(tables(acceptance, trend), Partition("entropy", "H"), "update")
+    assert head.split("  ")[0] == "who is clipped"
+    assert "1 to 10 entropy" in head
+    assert "each standard deviation" in head
+    assert " ".join(line.split()) == "fspo, 5% clipped 4.0 % 6.0 % 1.5 +1.0 [-0.0, +2.0]"
+
+
+def test_corrections_are_told_at_their_default_range_too_and_those_on_tokens_by_their_factor():
+    mask = {"outside": "mask"}
+    acceptance = [*kept("none", "given", NAN, 1, 1, 1), *kept("mis", "given", NAN, 1.0, 1.0, 0.98, **mask)]
+    acceptance += kept("geo-mask", "matched", 0.95, 0.9, 0.95, 1.0, **mask)
+    acceptance += kept("tis", "trained", NAN, 0.5, 0.7, 0.75, measure="factor", subset="all", outside="cap")
+    _, *lines = who_is_clipped(tables(acceptance, [slope("x", "given", NAN, 1, 1, 1)]), LENGTH, "engine")
+    assert [" ".join(line.split()) for line in lines] == [
+        "mis, default range 0.0 % 2.0 % - -",
+        "geo-mask, 5% masked 10.0 % 0.0 % 0 -",
+        "tis, as trained: mean factor 0.500 0.750 1.5 -",
     ]
-    acceptance += [row | {"rule": "gspo", "source": "given", "target": None} for row in shares("", 0.6, 0.1, 0.2, 0.3)]
-    _, heads, *lines = printed(rows(*acceptance), LENGTH, "update")
-    assert heads.split() == ["length", "from", "1", "10", "100", "all"]
-    assert [line.split() for line in lines] == [
-        ["fspo,", "the", "run's", "own", "0.30", "0.20", "0.10", "0.20"],
-        ["rloo,", "15%", "clipped", "0.00", "0.10", "0.50", "0.15"],
-    ]
-    lines = [line.split() for line in printed(rows(*acceptance), LENGTH, "engine")]
-    assert ["gspo,", "preset", "0.90", "0.80", "0.70", "0.40"] in lines
-    assert printed(rows(*acceptance).iloc[:0], LENGTH, "update") == []
+
+
+def test_no_rate_is_told_in_one_line():
+    acceptance = kept("fspo", "matched", 0.95, NAN, NAN, NAN)
+    (line,) = who_is_clipped(tables(acceptance, [slope("fspo", "matched", 0.95, NAN, NAN, NAN)]), LENGTH, "update")
+    assert line == "who is clipped: not known, see column reason of the table acceptance"
+
+
+def cosine(rule: str, value: float, **others: object) -> dict[str, object]:
+    row = FIRST | {"rule": rule, "source": "matched", "target": 0.95, "bin": -1, "estimate": value}
+    return row | {"ci_low": value - 0.01, "ci_high": value + 0.01} | others
+
+
+def test_the_direction_is_the_cosine_over_all_lengths_at_the_lower_clip_rate():
+    rows = [cosine("rloo", 0.9), cosine("fspo", 0.95), cosine("random", 0.5), cosine("fspo-kl", 0.5)]
+    rows += [cosine("rloo", 0.1, target=0.85), cosine("rloo", 0.2, bin=3), cosine("fspo", 0.3, use="reused")]
+    rows += [cosine("fspo", 0.4, outside="cap"), cosine("fspo", 0.5, source="trained")]
+    told = "cosine with the unclipped gradient at 5% clipped: rloo 0.90 [0.89, 0.91], fspo 0.95 [0.94, 0.96]"
+    assert direction(pd.DataFrame(rows)) == told
+    assert direction(pd.DataFrame([cosine("rloo", NAN)])) == "not known, see column reason of the table cosine"
+    assert "no scores" in direction(pd.DataFrame())
+
+
+def test_fair_exponents_are_those_by_sign_where_the_log_has_advantages():
+    def row(subset: str, sign: str, value: float, low: float = NAN, use: str = "first") -> dict[str, object]:
+        ends = {"fair_95": value, "fair_95_ci_low": low, "fair_95_ci_high": value + 0.1}
+        return {"use": use, "subset": subset, "sign": sign} | ends
+
+    rows = [row("all", "all", 0.9, 0.8), row("nonzero", "all", 0.5, 0.4), row("nonzero", "positive", 0.7)]
+    rows += [row("nonzero", "negative", 0.3, 0.2), row("nonzero", "all", 0.1, 0.1, "reused")]
+    (line,) = fair_exponents(pd.DataFrame(rows))
+    assert line == "fair exponent at 5% clipped: all 0.50 [0.40, 0.60], A > 0 0.70, A < 0 0.30 [0.20, 0.40]"
+    assert fair_exponents(pd.DataFrame(rows[:1])) == ["fair exponent at 5% clipped: all 0.90 [0.80, 1.00]"]
+    assert fair_exponents(pd.DataFrame([row("all", "all", NAN)])) == []
