@@ -63,8 +63,7 @@ def who_is_clipped(tables: Mapping[str, pd.DataFrame], partition: Partition, on:
     if rates.empty and factors.empty:
         return ["who is clipped: not known, see column reason of the table acceptance"]
     ends = [rates if len(rates) else factors][0].sort_values("bin").iloc[[0, -1]]
-    unit = " tokens" if partition == LENGTH else f" {partition.column}"
-    spans = [f"{low:g} to {high:g}{unit}" for low, high in ends[["bin_lo", "bin_hi"]].to_numpy()]
+    spans = [_span(low, high, partition) for low, high in ends[["bin_lo", "bin_hi"]].to_numpy()]
     step = "doubling" if partition == LENGTH else "standard deviation"
     responses = ", responses with A != 0" if nonzero else ""
     lines = [(f"who is clipped{responses}", [*spans, "ratio", f"points each {step} [{PERCENT}]"])]
@@ -89,7 +88,7 @@ def direction(cosine: pd.DataFrame, on: str = "update") -> str:
         return "not known, see column reason of the table cosine"
     shown = (f"{row['rule']} {_interval(*_estimate(row))}" for row in rows.to_dict("records"))
     word = "masked" if on in CORRECTED else "clipped"
-    return f"cosine with the unclipped gradient at {1 - rows['target'].iloc[0]:.0%} {word}: {', '.join(shown)}"
+    return f"cosine with the unclipped gradient at {_clipped(rows['target'].iloc[0])} {word}: {', '.join(shown)}"
 
 
 def fair_exponents(scaling: pd.DataFrame) -> list[str]:
@@ -105,7 +104,17 @@ def fair_exponents(scaling: pd.DataFrame) -> list[str]:
     told = [
         f"{words[row['sign']]} {_interval(*_estimate(row, column, f'{column}_'))}" for row in rows.to_dict("records")
     ]
-    return [f"fair exponent at {1 - FAIR_SHARES[0]:.0%} clipped: {', '.join(told)}"] if told else []
+    return [f"fair exponent at {_clipped(FAIR_SHARES[0])} clipped: {', '.join(told)}"] if told else []
+
+
+def _clipped(acceptance: float) -> str:
+    return f"{100 * (1 - acceptance):.0f} %"
+
+
+def _span(low: float, high: float, partition: Partition) -> str:
+    if partition != LENGTH:
+        return f"{low:g} to {high:g} {partition.column}"
+    return f"{low:g} to {high - 1:g} tokens" if high - 1 > low else f"{low:g} tokens"
 
 
 def _at_first_use(table: pd.DataFrame) -> pd.DataFrame:
@@ -129,7 +138,7 @@ def _rules(rates: pd.DataFrame, on: str) -> Iterator[tuple[str, pd.DataFrame]]:
     matched = told.loc[told["source"] == "matched"]
     for target in sorted(matched["target"].unique(), reverse=True):
         of_target = matched.loc[matched["target"] == target]
-        yield from ((f"{rule}, {1 - target:.0%} {word}", rows) for rule, rows in _of(of_target, "matched"))
+        yield from ((f"{rule}, {_clipped(target)} {word}", rows) for rule, rows in _of(of_target, "matched"))
 
 
 def _of(rates: pd.DataFrame, source: str) -> Iterator[tuple[Any, pd.DataFrame]]:

@@ -53,13 +53,13 @@ def test_clip_rates_of_the_own_rule_and_of_three_at_equal_clip_rates():
     ]
     head, *lines = who_is_clipped(tables(acceptance, trend), LENGTH, "update")
     assert head.startswith("who is clipped, responses with A != 0")
-    for words in ("1 to 10 tokens", "100 to 200 tokens", "ratio", "points each doubling [95 %]"):
+    for words in ("1 to 9 tokens", "100 to 199 tokens", "ratio", "points each doubling [95 %]"):
         assert words in head
     assert [" ".join(line.split()) for line in lines] == [
         "mine, as trained 10.0 % 40.0 % 4 +12.3 [+10.0, +15.0]",
-        "rloo, 5% clipped 1.0 % 25.0 % 25 +2.0 [-1.0, +3.0]",
-        "fspo, 5% clipped 16.0 % 8.0 % 0.5 -",
-        "rloo, 15% clipped 0.0 % 50.0 % - +50.0 [+40.0, +60.0]",
+        "rloo, 5 % clipped 1.0 % 25.0 % 25 +2.0 [-1.0, +3.0]",
+        "fspo, 5 % clipped 16.0 % 8.0 % 0.5 -",
+        "rloo, 15 % clipped 0.0 % 50.0 % - +50.0 [+40.0, +60.0]",
     ]
     assert len({len(line) for line in (head, *lines)}) == 1
 
@@ -71,7 +71,7 @@ def test_without_advantages_all_responses_are_told_by_the_band():
     assert head.split("  ")[0] == "who is clipped"
     assert "1 to 10 entropy" in head
     assert "each standard deviation" in head
-    assert " ".join(line.split()) == "fspo, 5% clipped 4.0 % 6.0 % 1.5 +1.0 [-0.0, +2.0]"
+    assert " ".join(line.split()) == "fspo, 5 % clipped 4.0 % 6.0 % 1.5 +1.0 [-0.0, +2.0]"
 
 
 def test_corrections_are_told_at_their_default_range_too_and_those_on_tokens_by_their_factor():
@@ -82,7 +82,7 @@ def test_corrections_are_told_at_their_default_range_too_and_those_on_tokens_by_
     _, *lines = who_is_clipped(tables(acceptance, [slope("x", "given", NAN, 1, 1, 1)]), LENGTH, "engine")
     assert [" ".join(line.split()) for line in lines] == [
         "mis, default range 0.0 % 2.0 % - -",
-        "geo-mask, 5% masked 10.0 % 0.0 % 0 -",
+        "geo-mask, 5 % masked 10.0 % 0.0 % 0 -",
         "tis, as trained: mean factor 0.500 0.750 1.5 -",
     ]
 
@@ -102,7 +102,7 @@ def test_the_direction_is_the_cosine_over_all_lengths_at_the_lower_clip_rate():
     rows = [cosine("rloo", 0.9), cosine("fspo", 0.95), cosine("random", 0.5), cosine("fspo-kl", 0.5)]
     rows += [cosine("rloo", 0.1, target=0.85), cosine("rloo", 0.2, bin=3), cosine("fspo", 0.3, use="reused")]
     rows += [cosine("fspo", 0.4, outside="cap"), cosine("fspo", 0.5, source="trained")]
-    told = "cosine with the unclipped gradient at 5% clipped: rloo 0.90 [0.89, 0.91], fspo 0.95 [0.94, 0.96]"
+    told = "cosine with the unclipped gradient at 5 % clipped: rloo 0.90 [0.89, 0.91], fspo 0.95 [0.94, 0.96]"
     assert direction(pd.DataFrame(rows)) == told
     assert direction(pd.DataFrame([cosine("rloo", NAN)])) == "not known, see column reason of the table cosine"
     assert "no scores" in direction(pd.DataFrame())
@@ -116,6 +116,6 @@ def test_fair_exponents_are_those_by_sign_where_the_log_has_advantages():
     rows = [row("all", "all", 0.9, 0.8), row("nonzero", "all", 0.5, 0.4), row("nonzero", "positive", 0.7)]
     rows += [row("nonzero", "negative", 0.3, 0.2), row("nonzero", "all", 0.1, 0.1, "reused")]
     (line,) = fair_exponents(pd.DataFrame(rows))
-    assert line == "fair exponent at 5% clipped: all 0.50 [0.40, 0.60], A > 0 0.70, A < 0 0.30 [0.20, 0.40]"
-    assert fair_exponents(pd.DataFrame(rows[:1])) == ["fair exponent at 5% clipped: all 0.90 [0.80, 1.00]"]
+    assert line == "fair exponent at 5 % clipped: all 0.50 [0.40, 0.60], A > 0 0.70, A < 0 0.30 [0.20, 0.40]"
+    assert fair_exponents(pd.DataFrame(rows[:1])) == ["fair exponent at 5 % clipped: all 0.90 [0.80, 1.00]"]
     assert fair_exponents(pd.DataFrame([row("all", "all", NAN)])) == []
