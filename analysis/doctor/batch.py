@@ -10,6 +10,7 @@ import pandas as pd
 from analysis.doctor.findings import Answer, Evidence, Severity, clear, found, not_checked
 from analysis.doctor.patient import MIN_ROWS, Patient, Rows, enough
 from fspo.gradlog import metric_names as metric
+from fspo.stats.intervals import sample_interval
 
 FEW_ADVANTAGES = 0.1
 """A run is reported if fewer than this share of its responses have A != 0, because nearly no response has a gradient.
@@ -20,6 +21,11 @@ WHOLE_GROUPS = 0.1
 MIN_LENGTHS = 20
 """If a log does not mark truncated responses, the check truncation takes its longest responses as truncated. It does so
 only if the log has at least this many different lengths.
+"""
+MIN_ROLLOUTS = 3
+NO_GAP, END_TOKEN = 0.02, 0.05
+"""Distance of the log's mean length from the metrics' that counts as none; distance from one token for each ended
+response up to which the end-of-sequence token is named as lacking. In tokens.
 """
 DROPPED = 0.002
 """Greatest share of responses without a row, a token or a gradient at which the check dropped_sequences reports
@@ -303,4 +309,38 @@ def length_weighted(p: Patient) -> Answer:
         "is fair in length cannot mend that",
         "average over responses: rule.aggregation response here, loss_type grpo in TRL, seq-mean-token-mean in verl",
         *evidence,
+    )
+
+
+def mean_length(p: Patient) -> Answer:
+    """Check whether the log's lengths have the mean that the trainer's metrics give, rollout by rollout."""
+    name, told = "mean_length", np.array(p.metrics.get(metric.MEAN_LENGTH, []))
+    rows = p.responses.take(p.responses["length"] >= 1)
+    if not len(told) or enough(rows) or dropped_sequences(p).found:
+        return not_checked(name, "no mean length in the metrics, or responses are missing or too few")
+    number, index = np.unique(rows["rollout"], return_inverse=True)
+    logged = np.bincount(index, rows.L) / np.bincount(index)
+    said = {r: told[told[:, 0] == r, 1].mean() for r in np.unique(told[:, 0])}
+    off = np.array([said[r] - x for r, x in zip(number, logged, strict=True) if r in said])
+    if len(off) < MIN_ROLLOUTS:
+        return not_checked(name, f"{len(off)} rollouts with a mean length in the metrics, {MIN_ROLLOUTS} are wanted")
+    gap = Evidence(f"{metric.MEAN_LENGTH} less the log's mean length, mean", *sample_interval(off), "tokens")
+    ended = Evidence("responses that are not truncated", float(np.mean(rows["truncated"] != 1)), unit="share")
+    if np.median(np.abs(off)) < NO_GAP:
+        return clear(name, "the log's lengths are those of the metrics", gap)
+    lacks_end = abs(gap.value - ended.value) < END_TOKEN
+    return found(
+        name,
+        Severity.WARNING,
+        f"the mean length in the metrics is {gap.value:+.3g} tokens from the log's: "
+        + (
+            "the log's lengths lack the end-of-sequence token"
+            if lacks_end
+            else "the log counts padding or other tokens"
+            if gap.value < 0
+            else "the log lacks tokens, or whole responses"
+        ),
+        "count in L each token of the loss's mask, the end-of-sequence token included",
+        gap,
+        ended,
     )

@@ -35,6 +35,14 @@ MARKED = 3
 that length is taken as the token limit.
 """
 ONE_LIMIT = 0.9
+CUT_OFF, TIMES = 0.01, 4.0
+"""Where no response is marked as truncated, the greatest length is taken for a token limit if at least this share of
+the responses has it, and this many times as many as any length in the upper half of the lengths below it.
+"""
+UNCHANGED = 0.5
+"""S is reported as not computed again if at least this share of the later uses have exactly the S of the use before."""
+ONE_LENGTH = 0.9
+"""Lengths are reported as those of padded minibatches if in this share of them all responses have one length."""
 SORTED = 0.3
 """Minibatches are reported as sorted by length if the share of the variance of log length that lies between minibatches
 exceeds the share to be expected by chance by at least this.
@@ -66,7 +74,8 @@ class Coincidences:
     # rollout that has it.
     held: dict[str, tuple[float, int, int, int]] = field(default_factory=dict)
     coarse: Counter[str] = field(default_factory=Counter)
-    zero: int = 0
+    again: Floats = field(default_factory=lambda: np.zeros(2))  # later uses of moved responses; those with S unchanged
+    batches: Floats = field(default_factory=lambda: np.zeros(2))  # minibatches of several prompts; those of one length
     lengths: Counter[int] = field(default_factory=Counter)  # number of responses by length
     truncated: Counter[int] = field(default_factory=Counter)  # those marked as truncated
     flagged: bool = False
@@ -87,6 +96,10 @@ class Coincidences:
         if len(moved):
             self._copies(moved)
             self._held(moved)
+            order = np.lexsort((moved["step"], moved["response_id"], moved["rollout"]))
+            key, S = numbered(moved["rollout"], moved["response_id"])[order], moved.S[order]
+            later = (key[1:] == key[:-1]) & (np.diff(moved["step"][order]) > 0)
+            self.again += (later.sum(), np.sum(later & (S[1:] == S[:-1])))
         first = rows.take(rows.first & (rows["length"] >= 1))
         if len(first):
             self._lengths(first)
@@ -162,6 +175,12 @@ class Coincidences:
             step[prompt] = here["step"]
             batch = numbered(step)
             number = int(batch.max()) + 1
+            rows_of = numbered(here["step"])
+            longest, least = np.zeros(number), np.full(number, np.inf)
+            np.maximum.at(longest, rows_of, here.L)
+            np.minimum.at(least, rows_of, here.L)
+            several = np.bincount(batch) >= 2
+            self.batches += (several.sum(), np.sum(several & (longest == least)))
             if number < 2 or len(mean) < 2 * number or mean.std() < 1e-9:
                 continue
             size = np.bincount(batch)
@@ -221,6 +240,15 @@ class Coincidences:
             return not_checked(name, f"{rows} rows with S other than 0")
         ends = {end: v for end, v in self.held.items() if v[1] >= HELD * rows and v[2] >= LEAST_HELD}
         coarse = next((kind for kind in ("bfloat16", "float16") if self.coarse[kind] > 0.99 * rows), "")
+        if self.again[0] >= MIN_ROWS and self.again[1] > UNCHANGED * self.again[0]:
+            return found(
+                name,
+                Severity.CRITICAL,
+                f"{self.again[1] / self.again[0]:.0%} of the responses have the same S, to the last bit, at a later "
+                "update: new log-probs are not computed again after updates",
+                "compute the new log-probabilities at each update, under the weights that it changes",
+                Evidence("later uses with an unchanged S", self.again[1] / self.again[0], unit="share"),
+            )
         if ends:
             end, (value, count, prompts, since) = next(iter(ends.items()))
             return found(
@@ -251,10 +279,25 @@ class Coincidences:
         name = "length_pile"
         if not self.flagged or not len(self.lengths):
             return not_checked(name, "the log does not say which responses are truncated")
+        if self.batches[0] >= LENGTHS and self.batches[1] >= ONE_LENGTH * self.batches[0] and len(self.lengths) > 2:
+            return found(
+                name,
+                Severity.WARNING,
+                f"in {self.batches[1]:.0f} of {self.batches[0]:.0f} minibatches all responses have one length: padding "
+                "counts in the length",
+                "count the tokens of the loss's mask, which ends with the end-of-sequence token",
+                Evidence("minibatches of one length", self.batches[1] / self.batches[0], unit="share"),
+            )
         marked, limit = self.truncated.total(), self.limit
         usual, times = max(self.truncated.items(), key=lambda item: item[1], default=(0, 0))
         if marked >= MARKED and times >= ONE_LIMIT * marked:
             limit = usual
+        guessed = False
+        if not marked and (largest := max(self.lengths)) and (limit is None or largest < limit):
+            upper = [n for length, n in self.lengths.items() if largest / 2 <= length < largest]
+            here = self.lengths[largest]
+            if here >= max(CUT_OFF * self.lengths.total(), LEAST_PILE, TIMES * max(upper, default=here)):
+                limit, guessed = largest, True
         if limit is None:
             return not_checked(name, "neither the configuration nor responses marked as truncated show a token limit")
         different = sum(length < limit for length in self.lengths)
@@ -273,8 +316,11 @@ class Coincidences:
             return clear(name, "no pile of ended responses at the token limit, and none beyond", *evidence)
         return found(
             name,
-            Severity.WARNING,
-            f"{wrong:.0f} responses have {limit} tokens, the limit, or more, and are not marked as truncated",
+            Severity.INFO if guessed else Severity.WARNING,
+            f"{wrong:.0f} responses have exactly {limit} tokens, the most, and none is marked as truncated: they may "
+            "be cut off at a limit"
+            if guessed
+            else f"{wrong:.0f} responses have {limit} tokens, the limit, or more, and are not marked as truncated",
             "mark responses that meet the token limit (column truncated), do not reward them as ended, and count no "
             "padding in the length",
             *evidence,

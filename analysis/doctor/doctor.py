@@ -43,6 +43,7 @@ ON_KEPT_ROWS = {
     "truncation": batch.truncation,
     "dropped_sequences": batch.dropped_sequences,
     "length_weighted": batch.length_weighted,
+    "mean_length": batch.mean_length,
     "drift": band.drift,
     "heavy_weights": band.heavy_weights,
     "acceptance": band.acceptance,
@@ -52,7 +53,7 @@ ON_KEPT_ROWS = {
 """
 ON_ALL_ROWS = (
     *("band", "clip", "sums", "uses", "estimator", "counters", "log"),
-    *("before_update", "mean_weight", "k1_k3", "weight_by_length", "drift_sign", "direction"),
+    *("before_update", "mean_weight", "k1_k3", "spread_of_s", "weight_by_length", "drift_sign", "direction"),
     *("counted_twice", "values_of_s", "length_pile", "sorted_minibatches", "advantage_by_length"),
     *("mismatch", "correction", "staleness", "selection", "tokens"),
 )

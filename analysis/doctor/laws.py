@@ -49,6 +49,10 @@ TOKEN_MARGIN = 0.1
 """Smallest difference between E[k1] = -E[S] and E[k3], relative to E[k3], that is reported. k3 is the sum of e^s - 1 -
 s over a response's token log-ratios s.
 """
+STILL_SPREAD, SURE = 0.8, 5.0
+"""S is reported as too small if the mean of (S + k3)^2 lies below this share of its least value, by this many standard
+errors. It is not among the tests: it has no level that holds for every distribution.
+"""
 FLOOR = 3.0
 """S before the first update is reported if its root mean square is more than this many times the noise floor."""
 
@@ -75,6 +79,9 @@ class Laws:
     weight: AnytimeMean = field(default_factory=lambda: AnytimeMean(EACH))
     likelihood: AnytimeMean = field(default_factory=lambda: AnytimeMean(EACH, bets=np.ones(1)))
     token: AnytimeMean = field(default_factory=lambda: AnytimeMean(EACH, LOST, GAINED))
+    # Sums over responses of x^2, v, x^4, x^2 v and v^2: x = S + k3, v = (1 - e^-r)^2 with r the root of the sum of s^2
+    # over the response's tokens.
+    spread: Floats = field(default_factory=lambda: np.zeros(5))
     longer: AnytimeMean = field(default_factory=lambda: AnytimeMean(EACH))
     shorter: AnytimeMean = field(default_factory=lambda: AnytimeMean(EACH))
     # Sums over responses of how far the log length lies above (first entry) or below (second entry) the mean log length
@@ -84,6 +91,7 @@ class Laws:
     before: Line = field(default_factory=Line)
     mismatch: Line = field(default_factory=Line)
     S: float = 0.0  # sum of the tested log-ratio (S or S + D + E) over the rows counted in `weight`
+    SL: float = 0.0  # the same sum with S times the length in the place of S
     k3: float = 0.0
     # For each prompt: the last rollout in which it occurred, and its mean log length there.
     lengths: dict[int, tuple[int, float]] = field(default_factory=dict)
@@ -104,17 +112,24 @@ class Laws:
         E = ratio(c, "behaviour")
         self.mismatch.add(E, L, rollout, rows["behaviour_k3_sum"])
         apart = self.mismatch.n and self.mismatch.rms > FLOAT32
-        x, k3 = (S + E, rows["total_k3_sum"]) if apart else (S, rows["k3_sum"])
+        x, k3, square = (S, rows["k3_sum"], rows["sum_sq_log_ratio"])
+        if apart:
+            x, k3, square = (S + E, rows["total_k3_sum"], rows["total_sum_sq"])
         lag = rows["policy_version"] - since - rows["behaviour_version"]
         # Stale rows without a behaviour ratio are left out: if the staleness D is unknown, no tested equality holds for
         # S (T13).
         stale = (lag > 0) & ~np.isfinite(rows["behaviour_log_ratio"])
         fresh = fair & (since >= 1) & ~(used > 0) & np.isfinite(x) & (rows["length"] >= 1) & ~stale
         x, k3, at = x[fresh], k3[fresh], rollout[fresh]
+        known = np.isfinite(k3) & (square[fresh] >= 0)
+        a, b = (x + k3)[known] ** 2, np.expm1(-np.sqrt(square[fresh][known])) ** 2
+        with np.errstate(over="ignore"):
+            self.spread += [float(v.sum()) for v in (a, b, a * a, a * b, b * b)]
         weight = importance_weight(x) - 1
         self.weight.add(weight, at)
         self.likelihood.add(weight, at)
         self.S += float(x.sum())
+        self.SL += float((S[fresh] * (L[fresh] - 1) + x).sum())
         self.token.add(k3 + x, at)
         self.k3 += float(np.nansum(k3))
         z = self._beyond_mates(rows)[fresh]
@@ -188,6 +203,16 @@ class Laws:
         return self.before.systematic((self.mismatch if self.mismatch.n else self.before).of_tokens)
 
     @property
+    def _explained(self) -> bool:
+        """Whether S before the first update, or a mismatch that is no noise, explains that a law is broken."""
+        return self._unlike_before or self.mismatch.systematic()
+
+    @property
+    def _of_mean(self) -> bool:
+        """Whether S times the length, and not S, has the mean that k3 asks for."""
+        return self.k3 > 0 and abs(self.SL / self.k3 + 1) < 0.25 and abs(self.S / self.k3 + 1) > 0.25
+
+    @property
     def _floor(self) -> float:
         """Return the largest root mean square of S / sqrt(L) that numerical noise explains in rows logged before the
         first update of their rollout; inf if unknown.
@@ -200,7 +225,8 @@ class Laws:
         """Return one answer (a finding, clear or not checked) for each of the doctor's checks of laws that hold at
         first use, such as E[e^S] = 1.
         """
-        return [self._before(), self._weight(), self._token(), self._by_length(), self._drift(), self._direction()]
+        known = [self._before(), self._weight(), self._token(), self._spread_of_s(), self._by_length()]
+        return [*known, self._drift(), self._direction()]
 
     def _before(self) -> Answer:
         name, line = "before_update", self.before
@@ -213,7 +239,7 @@ class Laws:
         if large and not self._unlike_before:
             why = (
                 f"its root mean square is {line.rms:.2g} nats per root token, where noise makes {self._floor:.2g} at "
-                "most: old and new log-probs are of other weights, or dropout is on"
+                "most: it is noise of a lower precision (bfloat16), dropout, or other code for old and new log-probs"
             )
         elif not known:
             why = "the log has no E, so it does not say whether the old log-probs or the sampler's law is at fault"
@@ -234,7 +260,7 @@ class Laws:
         evidence = Evidence("mean weight at first use (law: 1)", 1 + mean, 1 + low, 1 + high)
         if law.count < 30:
             return not_checked(name, FEW.format(law.count))
-        if law.above is None or mean < WEIGHT_MARGIN + self._noise or self._unlike_before:
+        if law.above is None or mean < WEIGHT_MARGIN + self._noise or self._explained:
             return clear(name, "E[e^S] is not above 1 at first use (T5); of a mean below 1 nothing is said", evidence)
         return found(
             name,
@@ -257,17 +283,51 @@ class Laws:
         )
         since = law.above if mean > 0 else law.below
         noise = self._noise * law.count / self.k3
-        if since is None or abs(mean) < TOKEN_MARGIN + noise or self._unlike_before:
+        if since is None or abs(mean) < TOKEN_MARGIN + noise or self._explained:
             return clear(name, "-E[S] = E[k3] at first use (T5): both estimate one KL", *evidence)
         return found(
             name,
             Severity.WARNING,
             f"-E[S] is {1 - mean:.2g} times E[k3] at first use and ought to equal it (T5): "
-            + ("rows were trained on before, S has a token more, or noise raises k3" if mean > 0 else "S loses tokens")
+            + (
+                "S is a mean over the tokens and not their sum"
+                if self._of_mean
+                else "rows were trained on before, S has a token more, or noise raises k3"
+                if mean > 0
+                else "S loses tokens"
+            )
             + ", or the responses were drawn at another temperature or by other weights",
             "compare the tokens that S and k3 sum over, and the law that sampled with the one of the old log-probs",
             *evidence,
             since=since,
+        )
+
+    def _spread_of_s(self) -> Answer:
+        """Check whether S spreads as its tokens do (T5).
+
+        S + k3 is the sum of the tokens' e^s - 1, each of mean 0 after its prefix, so the mean of its square is that of
+        the sum of (e^s - 1)^2, which is at least v = (1 - e^-r)^2, r^2 the sum of s^2.
+        """
+        name, law = "spread_of_s", self.token
+        square, least, fourth, product, squares = self.spread.tolist()
+        if law.count < MIN_ROWS or not least > 0:
+            return not_checked(name, "the log has no sums over tokens at first use after an update")
+        ratio = square / least
+        error = math.sqrt(max(fourth - 2 * ratio * product + ratio**2 * squares, 0.0)) / least
+        evidence = Evidence("mean of (S + k3)^2 over its least value (law: 1 or more)", ratio, ratio - 2 * error)
+        if ratio + SURE * error > STILL_SPREAD:
+            return clear(name, "S spreads at least as its tokens do", evidence)
+        return found(
+            name,
+            Severity.CRITICAL,
+            f"S spreads {math.sqrt(ratio):.2g} times as much as its tokens ask for at least: "
+            + (
+                "it is a mean over the tokens and not their sum"
+                if self._of_mean
+                else "it is scaled down, or loses tokens"
+            ),
+            "log S as the sum of new less old log-probabilities over the response's tokens, and clip that",
+            evidence,
         )
 
     def _by_length(self) -> Answer:
@@ -288,7 +348,7 @@ class Laws:
         allowed = WEIGHT_MARGIN + self._noise + 2 * shift * self.longer.count / float(self.apart.min())
         rise = longer - shorter
         since = self.longer.above if rise > 0 else self.shorter.above
-        if since is None or abs(rise) < allowed or self._unlike_before:
+        if since is None or abs(rise) < allowed or self._explained:
             return clear(name, "among responses to one prompt weights do not depend on the length (T5)", *evidence)
         return found(
             name,
@@ -309,7 +369,7 @@ class Laws:
             Evidence("mean S at first use (law: -KL, below 0)", mean, unit="nats"),
             Evidence("sum of S at first use", self.S, unit="nats"),
         )
-        if law.above is None or mean < WEIGHT_MARGIN or self._unlike_before:
+        if law.above is None or mean < WEIGHT_MARGIN or self._explained:
             return clear(name, "E[S] is not above 0 at first use", *evidence)
         return found(
             name,

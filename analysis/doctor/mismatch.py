@@ -224,6 +224,9 @@ class Mismatch:
                 "let the sampler return processed log-probabilities of the tokens that it drew (temperature and top-p "
                 "included), sum both over the same tokens, and compare weights and versions"
             )
+        elif line.systematic():
+            what = f"it is small, and not noise alone: {line.cause(SAMPLER)}"
+            fix = "compare weights' versions, temperature and truncated sampling of sampler and trainer"
         elif self.same and line.rms > FLOAT32:
             what = "sampler and trainer are one program at one precision, and E is not 0: its mean is that of noise"
             fix = "compare temperature, weights' version and precision of sampler and trainer"

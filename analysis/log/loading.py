@@ -19,7 +19,7 @@ from analysis.log.usable import ROW_COLUMNS, columns_of, nothing, usable
 from analysis.rules.recompute import differing
 from fspo.base.errors import UserError
 from fspo.gradlog import gone_rule, header_rule, read_files
-from fspo.gradlog.files import LogFile, log_files
+from fspo.gradlog.files import LogFile, log_files, log_paths, rollout_of
 from fspo.gradlog.run_folder import check_run, saved_config
 from fspo.gradlog.schema import NO_ADVANTAGES
 from fspo.rules import Rule
@@ -187,6 +187,11 @@ def load_run(
         warnings.append(
             f"the headers of {len(others)} of {len(files)} files name another rule than the first ({others[0]}, ...): "
             "the rule's own rows are judged by the first"
+        )
+    numbers = {rollout_of(path) for path in log_paths(path)} if rollouts is None and not imported else set()
+    if numbers and (absent := max(numbers) - min(numbers) + 1 - len(numbers)):
+        warnings.append(
+            f"{absent} of the rollouts {min(numbers)} to {max(numbers)} are not in the log: tables are of the others"
         )
     warnings += [f"no column {name}: {how}" for name, how in COUNTED.items() if name not in logged]
     sampled: dict[str, Any] = {}

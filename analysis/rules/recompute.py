@@ -19,6 +19,7 @@ from analysis.log.rows import appearances, numbered
 from fspo.gradlog import GradLog
 from fspo.gradlog.schema import RATIO_COLUMNS
 from fspo.rules import MAX_EXPONENT, Rule, TokenMeans, token_k3
+from fspo.rules.online import OnlineRule
 
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -254,7 +255,7 @@ def _clip(columns: Columns, rule: Rule, prefix: str, x: Floats) -> Iterator[tupl
     A, n, m = (_get(columns, name) for name in ("advantage", "length", f"{prefix}drift"))
     lo, hi = _get(columns, f"{prefix}lo"), _get(columns, f"{prefix}hi")
     m = m if rule.needs_stats else np.zeros_like(n)
-    edges = rule.band(n, m) if rule.adapt == "none" else _followed(columns, rule, n, m, hi - lo)
+    edges = rule.band(n, m) if rule.adapt == "none" else _followed(columns, rule, n, m, lo, hi)
     for name, logged, expected in zip(("lo", "hi"), (lo, hi), edges, strict=True):
         yield prefix + name, _close(logged, expected)
     lo, hi = (np.where(np.isnan(a), b, a) for a, b in zip((lo, hi), edges, strict=True))
@@ -282,28 +283,34 @@ def _clip(columns: Columns, rule: Rule, prefix: str, x: Floats) -> Iterator[tupl
         yield name, Compared(compared, compared & ~same)
 
 
-def _followed(columns: Columns, rule: Rule, n: Floats, m: Floats, width: Floats) -> tuple[Floats, Floats]:
-    """Return the edges, for a band that follows a target, that fit the logged widths hi - lo (N,) best in log space.
+def _followed(columns: Columns, rule: Rule, n: Floats, m: Floats, lo: Floats, hi: Floats) -> tuple[Floats, Floats]:
+    """Return the edges, for a band that follows a target, that fit the logged edges (N,) best in log space.
 
     Within one step, a band that follows a target multiplies the half-widths of the rule in the log's header. The
     factor is one number if the rule's ``adapt`` is "range", and a number times a power of the length if it is
-    "exponent".
+    "exponent". A band with two sides has such a factor for each.
     """
     below, above = rule.half_widths(n)
-    factor = np.log(width / (below + above))
     group = numbered(columns["step"])
-    good = np.isfinite(factor)
+    z = np.log(np.maximum(n, 1))
 
-    def mean(x: Floats) -> Floats:
-        count = np.bincount(group, good)
-        return (np.bincount(group, np.where(good, x, 0.0)) / np.maximum(count, 1))[group]
+    def fitted(factor: Floats) -> Floats:
+        good = np.isfinite(factor)
 
-    fitted = mean(factor)
-    if rule.adapt == "exponent":
-        z = np.log(np.maximum(n, 1)) - mean(np.log(np.maximum(n, 1)))
-        spread = mean(z * z)
-        fitted = fitted + np.where(spread > 0, mean(z * factor) / spread, 0.0) * z
-    return m * n - below * np.exp(fitted), m * n + above * np.exp(fitted)
+        def mean(x: Floats) -> Floats:
+            return (np.bincount(group, np.where(good, x, 0.0)) / np.maximum(np.bincount(group, good), 1))[group]
+
+        away = z - mean(z)
+        spread = mean(away * away)
+        slope = np.where(spread > 0, mean(away * factor) / spread, 0.0) if rule.adapt == "exponent" else 0.0
+        return np.exp(mean(factor) + slope * away)
+
+    if OnlineRule(rule).two_sided:
+        return m * n - below * fitted(np.log((m * n - lo) / below)), m * n + above * fitted(
+            np.log((hi - m * n) / above)
+        )
+    factor = fitted(np.log((hi - lo) / (below + above)))
+    return m * n - below * factor, m * n + above * factor
 
 
 def _sums(x: Floats, n: Floats, square: Floats, k3: Floats, names: Any) -> Iterator[tuple[str, Compared]]:

@@ -441,3 +441,53 @@ TEN = (
 had missed, and before any check was run on the ten."""
 DEFECTS = (*FORTY, *TEN)
 """All defects with which the study of `fspo doctor` spoils sound logs."""
+
+
+def _frozen(c: Columns) -> Columns:
+    """Return a log's columns with a defect: at later updates a response keeps the S, and the sums, of its first use
+    after an update."""
+    order = np.argsort(c["step"], kind="stable")
+    order = order[after(c)[order]]
+    response, first = np.unique(c["response_id"][order], return_index=True)
+    at = np.searchsorted(response, c["response_id"])
+    known = after(c) & (at < len(response))
+    source = np.where(known, order[first][np.minimum(at, len(first) - 1)], np.arange(len(at)))
+    return again(c | {name: c[name][source] for name in ("log_ratio", "sum_sq_log_ratio", "k3_sum")})
+
+
+def _longest_of_minibatch(c: Columns) -> Columns:
+    """Return a log's columns with a defect: every length is that of the longest response of its minibatch."""
+    longest = {step: c["length"][c["step"] == step].max() for step in np.unique(c["step"])}
+    return lengthened(c, np.array([longest[step] for step in c["step"]]))
+
+
+AUDITED = (
+    Defect(
+        "lengths lack the end-of-sequence token",
+        "mean_length~end-of-sequence",
+        lambda c, r, i: lengthened(c, np.maximum(c["length"] - 1, 1)),
+    ),
+    Defect("S is 1.3 times too large", "sums k1_k3", lambda c, r, i: again(c | {"log_ratio": 1.3 * c["log_ratio"]})),
+    Defect(
+        "responses are cut off at 160 tokens and not marked as truncated",
+        "length_pile~160",
+        lambda c, r, i: lengthened(c | {"truncated": c["truncated"] & False}, np.minimum(c["length"], 160)),
+    ),
+    Defect("S is not computed again after later updates", "values_of_s~computed", lambda c, r, i: _frozen(c)),
+    Defect(
+        "S is a mean over the tokens",
+        "spread_of_s~mean k1_k3~mean",
+        lambda c, r, i: again(c | {"log_ratio": c["log_ratio"] / c["length"]}),
+    ),
+    Defect(
+        "padding counts: each length is that of the longest of its minibatch",
+        "length_pile~padding mean_length~padding",
+        lambda c, r, i: _longest_of_minibatch(c),
+    ),
+    Defect(
+        "the sampler's weights are stale, which lowers E in proportion to the length",
+        "mismatch~weights",
+        lambda c, r, i: add(rough(c, 0.02, r, engine=True), -0.003 * c["length"], engine=True),
+    ),
+)
+"""Seven defects of an audit, of which the doctor had seen some by a symptom alone and others not at all."""

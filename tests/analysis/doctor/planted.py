@@ -42,6 +42,8 @@ class Plan:
         If True, every reward is 0.
     not_finite : float
         Share of rows whose S is NaN.
+    uncounted : int
+        Number of tokens that the logged length of each response leaves out, such as 1 for the end-of-sequence token.
     aggregation : str
         How the loss is averaged, as the log's header says: over responses or over tokens.
     """
@@ -61,6 +63,7 @@ class Plan:
     drop_above: int | None = None
     broken_verifier: bool = False
     not_finite: float = 0.0
+    uncounted: int = 0
     aggregation: str = "response"
 
 
@@ -75,6 +78,7 @@ DEFECTS: dict[str, Plan] = {
     "truncation": Plan(limit=256),
     "dropped_sequences": Plan(drop_above=384),
     "length_weighted": Plan(aggregation="token"),
+    "mean_length": Plan(uncounted=1),
     "drift": Plan(sigma=0.06, lengths=(16, 2048), rule=preset("fspo", range_lo=0.1, range_hi=0.1).rule),
     "heavy_weights": Plan(sigma=0.045, lengths=(256, 1024), rule=preset("none").rule),
     "heavy_weights-tilted": Plan(
@@ -115,7 +119,7 @@ def write_run(run: Path, plan: Plan, seed: int) -> Path:
                 old = walk.copy()
             at = np.arange(first, first + size)
             at = at[kept[at]]
-            L = length[at].astype(float)
+            L = length[at].astype(float) - plan.uncounted
             if plan.noise:
                 noise = plan.noise * rng.standard_normal(len(walk))
             tokens = walk - old + noise
@@ -134,7 +138,7 @@ def write_run(run: Path, plan: Plan, seed: int) -> Path:
                     "behaviour_version": step - update,
                     "prompt_id": prompt[at],
                     "response_id": rollout * n + at,
-                    "length": length[at],
+                    "length": length[at] - plan.uncounted,
                     "truncated": truncated[at],
                     "reward": reward[at],
                 }

@@ -288,12 +288,12 @@ def test_groups_of_one_text_are_not_counted_twice(tmp_path, mixed):
 @pytest.mark.parametrize(
     ("limit", "marked", "found"),
     [
-        (None, None, False),  # a pile at 100 may be what the answers are
-        (200, None, False),
-        (100, None, True),
-        (90, None, True),  # longer than the limit
-        (None, 100, True),
-        (None, 200, False),
+        (None, None, Severity.INFO),  # a pile at 100 may be what the answers are
+        (200, None, Severity.INFO),
+        (100, None, Severity.WARNING),
+        (90, None, Severity.WARNING),  # longer than the limit
+        (None, 100, Severity.WARNING),
+        (None, 200, None),
     ],
 )
 def test_a_pile_of_lengths_is_a_truncation_only_at_the_token_limit(tmp_path, limit, marked, found):
@@ -310,7 +310,8 @@ def test_a_pile_of_lengths_is_a_truncation_only_at_the_token_limit(tmp_path, lim
     run = write(tmp_path, length=length, truncated=truncated)
     if limit:
         (run / "config.yaml").write_text(f"sampling: {{max_new_tokens: {limit}}}\n")
-    assert ("length_pile" in findings(run)) == found
+    answer = findings(run).get("length_pile")
+    assert (answer and answer.severity) == found
 
 
 def test_responses_of_one_length_are_no_pile(tmp_path):

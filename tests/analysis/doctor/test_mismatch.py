@@ -49,8 +49,10 @@ def test_a_cause_of_the_mismatch_is_named_only_where_its_test_says_so():
     assert "another temperature" in said(engine(noise + 0.02 * L, L, k3))
     assert "a token less" in said(engine(noise / 5 - 0.4, L, k3 / 25, same=True))
     assert "top-p" in said(engine(-0.02 * L * rng.uniform(0.5, 1.5, n), L, 0 * L))
-    assert "one program" in said(engine(noise / 5, L, k3 / 25, same=True))
-    assert "mismatch" not in engine(noise / 5, L, k3 / 25)
+    little = (noise + k3) / 5 - k3 / 25  # its mean is -E[k3], as that of the larger noise
+    assert "one program" in said(engine(little, L, k3 / 25, same=True))
+    assert "mismatch" not in engine(little, L, k3 / 25)
+    assert "not noise alone: it grows with the length" in said(engine(little - 0.003 * L, L, k3 / 25))
 
 
 def test_what_rivals_cut_is_told_for_the_shortest_and_the_longest_responses():

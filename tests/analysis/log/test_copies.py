@@ -80,3 +80,10 @@ def test_numbers_are_those_of_sorted_tuples(spread):
     rng = np.random.default_rng(0)
     keys = [rng.integers(3, 9, 500) * spread, rng.integers(-2, 4, 500) * spread]
     assert np.array_equal(numbered(*keys), np.unique(np.stack(keys, 1), axis=0, return_inverse=True)[1].reshape(-1))
+
+
+def test_a_rollout_that_is_not_there_is_told(tmp_path):
+    run = write_log(tmp_path / "run", Plan(rollouts=4, prompts=6, width=0))
+    assert load_run(run).notes.warnings == []
+    next((run / "gradlog").glob("rollout-00000002-*")).unlink()
+    assert "1 of the rollouts 0 to 3 are not in the log: tables are of the others" in load_run(run).notes.warnings

@@ -131,6 +131,16 @@ def test_a_band_that_follows_a_target_keeps_its_form(rule):
     assert recompute(columns, rule)["hi"].wrong.sum() > 100
 
 
+@pytest.mark.parametrize(("adapt", "wrong_rows"), [("exponent", 0), ("range", 2 * N)])
+def test_the_sides_of_a_band_that_learns_an_exponent_have_ranges_and_exponents_of_their_own(adapt, wrong_rows):
+    rule = preset("fspo-adaptive", adapt=adapt).rule
+    columns = log(rule)
+    L = columns["length"].astype(float)
+    columns |= {"lo": -0.02 * L**0.3, "hi": 0.05 * L**0.8}
+    wrong_of = recompute(columns, rule)
+    assert [int(wrong_of[edge].wrong.sum()) for edge in ("lo", "hi")] == [wrong_rows] * 2
+
+
 def rewards(kind="binary"):
     rng = np.random.default_rng(6)
     r = rng.random(N) if kind == "continuous" else (rng.random(N) < 0.4) * 1.0

@@ -1,0 +1,42 @@
+"""Each defect of an audit of rewritten logs is named, on a log with metrics or on one with a sampler's log-ratio."""
+
+import numpy as np
+import pytest
+
+from analysis.doctor.examine import examine
+from analysis.doctor.laws import Laws
+from tests.analysis.doctor.defects import AUDITED
+from tests.analysis.doctor.healthy import SimulatedRun, write_simulated_run
+from tests.analysis.doctor.log_changes import rewritten
+from tests.analysis.doctor.made import rows_of
+from tests.analysis.doctor.planted import Plan, write_run
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sound")
+    metrics = write_run(folder / "metrics", Plan(rollouts=6), 5)
+    return metrics, write_simulated_run(folder / "engine", SimulatedRun(engine=0.01), 9200)
+
+
+@pytest.mark.parametrize("defect", AUDITED, ids=lambda defect: defect.says)
+def test_a_defect_of_the_audit_is_named(tmp_path, sound, defect):
+    base = sound[defect.rightly.split("~")[0] != "mean_length"]
+    assert not any(a.found for a in examine(base).answers if a.severity and a.severity > 1)
+    findings = examine(rewritten(base, tmp_path / "spoilt", defect.change, 1)).findings
+    assert defect.named_by(findings), [a.summary for a in findings]
+
+
+@pytest.mark.parametrize(("factor", "found"), [(1.0, False), (0.9, False), (0.3, True)])
+def test_s_must_spread_as_its_tokens_do(factor, found):
+    """Each response has one token that is e^s = 2 or 0 with equal chances, so S + k3 = e^s - 1 is 1 or -1: its square
+    is 1, and the least value is (1 - e^-|s|)^2 = .25 for e^s = 2 and nearly 1 for e^s near 0, on average .625."""
+    e = np.where(np.arange(4000) % 2, 2.0, 1e-9)
+    s = np.log(e)
+    laws = Laws()
+    k3 = factor * (e - 1) - factor * s  # S and S + k3 are both held to the share
+    columns = {"length": np.full(4000, 9.0), "log_ratio": factor * s, "k3_sum": k3, "sum_sq_log_ratio": s * s}
+    laws.add(rows_of(4000, **columns), np.ones(4000, bool))
+    (answer,) = [a for a in laws.answers() if a.id == "spread_of_s"]
+    assert answer.evidence[0].value == pytest.approx(factor**2 / 0.625, rel=1e-6)
+    assert answer.found == found
