@@ -1,4 +1,4 @@
-"""Read what a run of the record wrote, as arrays by place: logs, metrics, weights, tables and the doctor's answers."""
+"""Read what a run of the record wrote, as arrays by place: logs, metrics, weights and tables."""
 
 from __future__ import annotations
 

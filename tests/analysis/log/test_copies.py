@@ -85,6 +85,6 @@ def test_numbers_are_those_of_sorted_tuples(spread):
 
 def test_a_rollout_that_is_not_there_is_told(tmp_path):
     run = write_run(tmp_path / "run", Plan(rollouts=4, prompts=8), 0)
-    assert load_run(run).notes.warnings == []
+    assert not load_run(run).notes.warnings
     next((run / "gradlog").glob("rollout-00000002-*")).unlink()
     assert "1 of the rollouts 0 to 3 are not in the log: tables are of the others" in load_run(run).notes.warnings
