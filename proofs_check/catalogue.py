@@ -9,7 +9,7 @@ from pkgutil import iter_modules
 
 from proofs_check import checks
 from proofs_check.formal import checks as formal_checks
-from proofs_check.frame import Check
+from proofs_check.frame import MADE, Check
 
 MODULES = (
     *(import_module(f"{checks.__name__}.{module.name}") for module in iter_modules(checks.__path__)),
@@ -18,7 +18,10 @@ MODULES = (
 """The modules of the folder ``checks``, ordered by name, and last the module of the machine-checked (Coq) proofs."""
 
 CHECKS: tuple[Check, ...] = tuple(
-    sorted((check for module in MODULES for check in module.CHECKS), key=lambda check: int(check.statement[1:]))
+    sorted(
+        [*MADE, *(check for module in MODULES for check in getattr(module, "CHECKS", ()))],
+        key=lambda check: int(check.statement[1:]),
+    )
 )
 
 _FIRST_LINES = [(module.__doc__ or "").splitlines()[0].rstrip(".") for module in MODULES]

@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -118,6 +119,33 @@ class Check:
     def key(self) -> str:
         """Return a name of the check that no other check has: statement, method and name."""
         return f"{self.statement}/{self.method}/{self.name}"
+
+
+MADE: list[Check] = []
+"""The checks that `check` has made, in the order in which their modules were imported."""
+_NEAR: dict[Callable[..., Any], dict[str, Function]] = {}
+
+
+def near_miss(name: str, **wrong: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Decorate a check's function with a near miss: the same function, called with the arguments ``wrong``."""
+
+    def add(run: Callable[..., Any]) -> Callable[..., Any]:
+        _NEAR[run] = {name: partial(run, **wrong), **_NEAR.get(run, {})}
+        return run
+
+    return add
+
+
+def check(
+    statement: str, method: Method, name: str, false: str = "", sees: float = math.inf
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Decorate a function, above its near misses, so that it is a `Check` of the catalogue."""
+
+    def make(run: Callable[..., Any]) -> Callable[..., Any]:
+        MADE.append(Check(statement, method, name, run, _NEAR.pop(run, {}), false, sees))
+        return run
+
+    return make
 
 
 @dataclass(frozen=True)

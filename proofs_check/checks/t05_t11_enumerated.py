@@ -12,36 +12,11 @@ from fspo import theory
 from fspo.rules import Rule, calibrate, preset
 from proofs_check.frame import Check, Method, Outcome
 from proofs_check.models import GaussianTokens, LogRatioModel, ScaledGamma, matching_means
-from proofs_check.tools.compare import close, frequencies, holds, homogeneous, mean_is, worst
+from proofs_check.tools.compare import frequencies, holds, homogeneous
 from proofs_check.tools.policy import (
-    Bandit,
-    calibrated,
     make_bandit,
     strata,
-    update_terms,
 )
-
-
-def edge_supremum(rng: np.random.Generator, drift: str = "gaussian") -> Outcome:
-    """Check T11 (size of the weights): an optimiser over the length L finds that the upper edge of the sqrt band around
-    -sigma^2 L/2 is largest at L = (u/sigma)^2, and there u^2/2 nats; u is the range over the scale sigma.
-    """
-    from scipy.optimize import fminbound
-
-    outcomes = []
-    for _ in range(40):
-        sigma, u = 10 ** rng.uniform(-2.5, -1), rng.uniform(0.2, 3.0)
-        rule = Rule("sqrt", 0.5 * u * sigma, u * sigma, drift=drift)  # type: ignore[arg-type]
-        m = rule.centre(theory.gaussian_means(sigma))
-
-        def edge(log_length: float, rule=rule, m=m) -> float:
-            return -float(rule.band(np.array([math.exp(log_length)]), m)[1][0])
-
-        centre = 2 * math.log(u / sigma)
-        top = np.asarray(fminbound(edge, centre - 3, centre + 3, xtol=1e-10)).item()
-        outcomes.append(close(math.exp(-edge(top)), theory.upper_edge_supremum(u), 1e-8))
-        outcomes.append(close(math.exp(top), (u / sigma) ** 2, 1e-4))
-    return worst(*outcomes)
 
 
 def sign_identity(rng: np.random.Generator, crossed: bool = False) -> Outcome:
@@ -126,45 +101,6 @@ def sign_closed(rng: np.random.Generator, c_ratio: float = 1.0, dual: float | No
     return holds(1e-12 - largest, "LRE_inf below 1e-12", note=f"largest LRE_inf {largest:.1e}")
 
 
-def _price_terms(rng: np.random.Generator) -> tuple[Bandit, np.ndarray, np.ndarray]:
-    """Return a policy and, for each of its responses, the clipped gradient M w A psi and the true one w A psi, whose
-    means differ clearly.
-    """
-    while True:
-        bandit = make_bandit(rng, vocabulary=2, max_length=4, step=0.3)
-        clipped, true = update_terms(bandit, calibrated(bandit, "fspo", 0.6))
-        p = bandit.p_old / bandit.p_old.sum()
-        if np.linalg.norm(p @ (clipped - true)) > 0.3 * np.linalg.norm(p @ true):  # a bias that a check can see
-            return bandit, clipped, true
-
-
-def price(rng: np.random.Generator, with_bias: bool = True, prompts: int = 400, updates: int = 20_000) -> Outcome:
-    """Check T11: the mean squared error of simulated clipped updates of n = 400 prompts is |bias|^2 plus the trace of
-    the covariance of one prompt's clipped gradient, divided by n. Both terms are computed as sums over all responses.
-    """
-    bandit, clipped, true = _price_terms(rng)
-    p = bandit.p_old / bandit.p_old.sum()
-    bias = p @ (clipped - true)
-    variance = float(p @ (clipped**2).sum(axis=1) - ((p @ clipped) ** 2).sum())
-    counts = rng.multinomial(prompts, p, size=updates)
-    errors = ((counts @ clipped / prompts - p @ true) ** 2).sum(axis=1)
-    expected = (bias @ bias if with_bias else 0.0) + variance / prompts
-    return mean_is(errors[:, None], np.array([expected]), wanted=0.1, updates=updates, prompts=prompts)
-
-
-def bias_pairs(rng: np.random.Generator, plug_in: bool = False, prompts: int = 40, updates: int = 20_000) -> Outcome:
-    """Check T11: let d be a prompt's clipped gradient less its true one. The mean inner product of d over pairs of
-    different prompts is an unbiased estimate of the squared norm of the clipped update's bias.
-    """
-    bandit, clipped, true = _price_terms(rng)
-    p, d = bandit.p_old / bandit.p_old.sum(), clipped - true
-    counts = rng.multinomial(prompts, p, size=updates)
-    total = ((counts @ d) ** 2).sum(axis=1)
-    own = counts @ (d**2).sum(axis=1)
-    estimates = total / prompts**2 if plug_in else (total - own) / (prompts * (prompts - 1))
-    return mean_is(estimates[:, None], np.array([(p @ d) @ (p @ d)]), wanted=0.2, updates=updates, prompts=prompts)
-
-
 def sign_simulated(rng: np.random.Generator, forget_sign: bool = False, draws: int = 100_000) -> Outcome:
     """Check T9: if the two ranges differ and the share of A > 0 varies with the length, the share of drawn responses
     that is not clipped equals T9's formula, which needs the shares of S above and below the band and the share of A >
@@ -186,13 +122,6 @@ def sign_simulated(rng: np.random.Generator, forget_sign: bool = False, draws: i
 _SKEWED = ScaledGamma(mu=-0.0005, sigma=0.03, shape=0.5)
 
 CHECKS = (
-    Check(
-        "T11",
-        Method.CLOSED,
-        "largest upper edge exp(u^2/2) at L = (u/sigma)^2",
-        edge_supremum,
-        {"drift none": partial(edge_supremum, drift="none"), "drift tilted": partial(edge_supremum, drift="tilted")},
-    ),
     Check(
         "T9",
         Method.ENUMERATED,
@@ -225,19 +154,5 @@ CHECKS = (
         "asymmetric ranges through rule.apply",
         sign_simulated,
         {"share of positive A taken as 1/2": partial(sign_simulated, forget_sign=True)},
-    ),
-    Check(
-        "T11",
-        Method.SIMULATED,
-        "squared error = ||bias||^2 + tr Cov/n",
-        price,
-        {"bias left out": partial(price, with_bias=False)},
-    ),
-    Check(
-        "T11",
-        Method.SIMULATED,
-        "pairs of different prompts estimate ||bias||^2",
-        bias_pairs,
-        {"plug-in": partial(bias_pairs, plug_in=True)},
     ),
 )

@@ -213,3 +213,8 @@ def all_of(*tests: Test, note: str = "") -> Test:
         return together(found, note or "; ".join(one.note for one in found))
 
     return test
+
+
+def beside(test: Test, fixed: Outcome) -> Test:
+    """Test a statement with an x and, beside it, an outcome that has none and must hold too."""
+    return lambda x: fixed if not fixed.margin >= 0 else test(x)

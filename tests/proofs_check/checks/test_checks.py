@@ -76,6 +76,10 @@ FORMULAS = [
     ("T6", "forward sums", "drift_given_length"),
     ("T6", "within .01", "fair_centre"),
     ("T6", "drawn", "drift_given_length"),
+    ("T11", "all outcomes of n", "cap_of_least_error"),
+    ("T11", "lognormal", "cap_of_least_error"),
+    ("T11", "several lengths", "cap_of_least_error"),
+    ("T11", "remark (i)", "upper_edge_supremum"),
 ]
 """Checks by statement and part of their name, and the formula of ``fspo.theory`` that they would see broken: made
 smaller by twice what the check must notice."""
