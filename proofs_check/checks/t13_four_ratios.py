@@ -1,0 +1,306 @@
+"""T13: four ratios, where another law drew the responses."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import combinations_with_replacement
+
+import numpy as np
+from scipy import special, stats
+
+from fspo.rules import correction, token_k3
+from fspo.theory import Floats
+from proofs_check.frame import Method, Outcome, Test, check, near_miss
+from proofs_check.models import AutoregressiveTokens, FractionalNoise, GaussianTokens, StudentTokens
+from proofs_check.models.base import TokenModel
+from proofs_check.tools.chain import SAMPLERS, Chain, make_chain, truncated
+from proofs_check.tools.compare import all_of, at_most, beside, equal, holds, means, shares, within
+from proofs_check.tools.policy import all_responses, next_symbol, scores, token_log_probs
+
+
+def prefixes(chain: Chain) -> Iterator[tuple[int, int, np.ndarray]]:
+    """Yield each prefix that a response of the sampler can have, as three things: the position of the symbol after the
+    prefix, the last symbol of the prefix, and the indices of the responses that begin with it.
+    """
+    symbols = chain.responses.symbols
+    for t in range(symbols.shape[1]):
+        live = np.flatnonzero(chain.drawn & (symbols[:, t] >= 0))
+        _, group = np.unique(symbols[live, :t], axis=0, return_inverse=True)
+        for one in np.unique(group):
+            rows = live[group.ravel() == one]
+            yield t, int(symbols[rows[0], t - 1]) if t else chain.draw.shape[1] - 1, rows
+
+
+def masses_by_length(table: Floats, drawn: np.ndarray) -> Floats:
+    """Return, for each length 1..T, a policy's probability of the responses of that length that a sampler can draw, by
+    forward recursion over the tables of the next symbol's probability and of what can be drawn (T, V + 1, V + 1)."""
+    reached, masses = np.eye(table.shape[1])[-1], []
+    for step, counted in zip(table, drawn, strict=True):
+        ends = reached @ np.where(counted, step, 0.0)
+        masses.append(ends[-1])
+        reached = np.append(ends[:-1], 0.0)
+    masses[-1] += reached.sum()  # the responses that are cut off at the last position
+    return np.array(masses)
+
+
+@check("T13", Method.ENUMERATED, "(a), (b) means of e^R by length, of e^r, r, k3 after each prefix", "of a mean", 1e-8)
+@near_miss("mean 1 for k", mass=False)
+@near_miss("KL the other way round", reversed_kl=True)
+@near_miss("responses that cannot be drawn counted", all_of_p=True)
+def after_prefix(
+    rng: np.random.Generator, mass: bool = True, reversed_kl: bool = False, all_of_p: bool = False
+) -> Test:
+    """Q is the law that draws, with temperature, top-p and top-k, P the policy. Also -KL <= log k."""
+    stated, exact, slack = [], [], []
+    for sampler in SAMPLERS:
+        chain = make_chain(rng, max_length=4, **sampler)
+        Q, P = next_symbol(chain.draw), next_symbol(chain.sampling)
+        r = chain.token_log_ratios(chain.sampling, chain.draw)
+        for t, previous, rows in prefixes(chain):
+            q, p = Q[t, previous], P[t, previous]
+            on = q > 0
+            k = p[on].sum() if mass else 1.0
+            kl = float((p if reversed_kl else q)[on] @ np.log(q[on] / p[on]))
+            law, r_t = chain.p_draw[rows] / chain.p_draw[rows].sum(), r[rows, t]
+            found = law @ np.exp(r_t), law @ r_t, law @ token_k3(r_t)
+            stated += [k, -kl, kl - (1 - k)]
+            exact += found
+            slack.append(np.log(k) - found[1])
+        weight = chain.p_draw * np.exp(chain.engine)
+        of_p = masses_by_length(P, np.ones_like(Q, bool) if all_of_p else Q > 0)
+        of_q = masses_by_length(Q, Q > 0)
+        for n in np.flatnonzero(of_q > 0):
+            at = chain.lengths == n + 1
+            stated.append(of_p[n] / of_q[n])
+            exact.append(weight[at].sum() / chain.p_draw[at].sum())
+        stated.append(of_p.sum())
+        exact.append(weight.sum())
+    return beside(equal(stated, exact, 1e-9), holds(slack, "log k less the mean of r, nats", 1e-12))
+
+
+@check("T13", Method.ENUMERATED, "(c) reported log-probs of another temperature: sum p q/q_hat", "of a mean", 1e-10)
+@near_miss("mean 1", one=True)
+@near_miss("KL the other way round", reversed_kl=True)
+def wrong_log_probs(rng: np.random.Generator, one: bool = False, reversed_kl: bool = False) -> Test:
+    """The sampler draws from q and reports q_hat, p is the trainer's law. If p itself drew, the mean of e^r is 1 +
+    chi^2(p, q_hat) and that of r is KL(p, q_hat); both are at least 1 and 0."""
+    stated, exact, slack = [], [], []
+    for temperature in (0.5, 0.8, 1.25, 2.0):
+        chain = make_chain(rng, max_length=4, noise=0.0, temperature=temperature)
+        logits = {"p": chain.sampling, "q": chain.draw}
+        tables = {name: next_symbol(theta) for name, theta in logits.items()}
+        for drawn, computed, reported in (("q", "q", "p"), ("q", "p", "q"), ("q", "p", "p"), ("p", "p", "q")):
+            law, p, q_hat = (tables[name] for name in (drawn, computed, reported))
+            probability = chain.probability(logits[drawn])
+            r = chain.token_log_ratios(logits[computed], logits[reported])
+            for t, previous, rows in prefixes(chain):
+                share, at = probability[rows] / probability[rows].sum(), (t, previous)
+                mean, mean_r = share @ np.exp(r[rows, t]), share @ r[rows, t]
+                stated.append(1.0 if one else float(law[at] @ (p[at] / q_hat[at])))
+                exact.append(mean)
+                if computed == drawn:
+                    first, second = (q_hat[at], p[at]) if reversed_kl else (p[at], q_hat[at])
+                    stated += [
+                        1 + float(((p[at] - q_hat[at]) ** 2 / q_hat[at]).sum()),
+                        special.rel_entr(first, second).sum(),
+                    ]
+                    exact += [mean, mean_r]
+                    slack += [mean_r, mean - 1]
+    return beside(equal(stated, exact, 1e-11), holds(slack, "excess of the mean of e^r and of r", 1e-14))
+
+
+RANGES = {"mis": (0.2, 0.25), "geo-mask": (0.1, 0.1), "engine-sqrt": (0.15, 0.2)}
+"""Lower and upper range of each correction that treats a response as a whole. With these ranges each correction changes
+the factor of some responses of a small policy.
+"""
+
+
+def kept_factor(chain: Chain, name: str) -> Floats:
+    """Return the factor by which the correction ``name`` on D + E multiplies each response's gradient, (N,); 1 if
+    ``name`` is "none".
+    """
+    R = chain.staleness + chain.engine
+    if name == "none":
+        return np.ones_like(R)
+    lo, hi = RANGES[name]
+    rule = correction(name, on="behaviour", drift="none", range_lo=lo, range_hi=hi)
+    assert rule is not None
+    return rule.apply(R, chain.lengths.astype(np.float64), np.ones_like(R)).clipped_weight
+
+
+def bias_parts(p: Floats, lengths: np.ndarray, c: Floats, u: Floats) -> tuple[Floats, Floats, float]:
+    """Return the bias of an update that multiplies gradients by a wrong factor, split as in T13: the part between
+    lengths (D,), the part inside lengths (D,), and T13's bound on the norm of the part inside lengths.
+
+    Parameters
+    ----------
+    p, lengths, c : arrays (N,)
+        Of each response that can be drawn: its probability, its length, and the factor that the update uses less the
+        right factor (e to the ignored log-ratio).
+    u : array (N, D)
+        The responses' gradients before that factor: e to the log-ratio that is not ignored, times A psi.
+    """
+    between, inside, bound = np.zeros(u.shape[1]), np.zeros(u.shape[1]), 0.0
+    for length in np.unique(lengths):
+        at = lengths == length
+        share = float(p[at].sum())
+        q = p[at] / share
+        mean_c, mean_u = q @ c[at], q @ u[at]
+        left, right = c[at] - mean_c, u[at] - mean_u
+        between += share * mean_c * mean_u
+        inside += share * (q * left) @ right
+        bound += share * math.sqrt(float(q @ left**2) * float(q @ (right**2).sum(axis=1)))
+    return between, inside, bound
+
+
+def true_update(chain: Chain, step: float = 1e-5) -> Floats:
+    """Return the true update, over responses that the sampler can draw: the gradient of the new policy's expected
+    advantage, computed by central differences.
+    """
+    A = np.where(chain.drawn, chain.advantages, 0.0)
+    found = np.empty(chain.new.size)
+    for i in range(found.size):
+        shift = np.zeros(chain.new.size)
+        shift[i] = step
+        ends = (chain.probability(chain.new + sign * shift.reshape(chain.new.shape)) @ A for sign in (1.0, -1.0))
+        found[i] = (next(ends) - next(ends)) / (2 * step)
+    return found
+
+
+@check("T13", Method.ENUMERATED, "(d) bias of three corrections and none by finite differences", "of the bias", 1e-3)
+@near_miss("sign reversed", sign=-1.0)
+@near_miss("weight e^S dropped", weighted=False)
+@near_miss("inside part left out", inner=False)
+def bias(rng: np.random.Generator, sign: float = 1.0, weighted: bool = True, inner: bool = True) -> Test:
+    """Updates with a wrong factor for e^(D + E), 1 or that of a correction: the update less the gradient of the
+    expected advantage is the sum of the parts between and inside lengths."""
+    errors, stated, sizes = [], [], []
+    for sampler in SAMPLERS:
+        chain = make_chain(rng, vocabulary=2, max_length=4, **sampler)
+        truth, on = true_update(chain), chain.drawn
+        for name in ("none", *RANGES):
+            f = kept_factor(chain, name)
+            u = (np.exp(chain.update) * chain.advantages)[:, None] * chain.psi
+            rest = u if weighted else chain.advantages[:, None] * chain.psi
+            lost = sign * (f - np.exp(chain.staleness + chain.engine))
+            parts = bias_parts(chain.p_draw[on], chain.lengths[on], lost[on], rest[on])
+            errors.append((chain.p_draw * f) @ u - truth)
+            stated.append(parts[0] + parts[1] if inner else parts[0])
+            sizes.append(np.linalg.norm(truth))
+
+    def test(x: float) -> Outcome:
+        gaps = np.linalg.norm(np.array(errors) - (1 + x) * np.array(stated), axis=1) / np.array(sizes)
+        return holds(1e-6 - gaps, "of the true update")
+
+    return test
+
+
+@check("T13", Method.ATTACKED, "(d) the bound on the part inside lengths holds and is reached", "of the bound", 1e-8)
+@near_miss("second moments over all lengths", centred=False)
+def bound_reached(rng: np.random.Generator, centred: bool = True) -> Test:
+    """Random factors and gradients, and gradients that are the factor times one vector, which reach the bound."""
+    values, bounds, reached = [], [], []
+    for _ in range(60):
+        lengths, p = rng.integers(1, 5, 40), rng.dirichlet(np.ones(40))
+        c = 1 - np.exp(rng.normal(0.2, 0.5, 40) * np.sqrt(lengths))
+        for u in (c[:, None] * rng.standard_normal(6), rng.standard_normal((40, 6))):
+            _, inside, bound = bias_parts(p, lengths, c, u)
+            values.append(np.linalg.norm(inside))
+            bounds.append(bound if centred else math.sqrt(float(p @ c**2) * float(p @ (u**2).sum(axis=1))))
+        reached += [bounds[-2], values[-2]]
+    return all_of(at_most(values, bounds, 1e-9), equal(reached[::2], reached[1::2], 1e-9))
+
+
+@check("T13", Method.ENUMERATED, "(e) centred token ratios of two parts: same-token terms", "of the covariance", 1e-8)
+@near_miss("not centred", centred=False)
+@near_miss("given one length", one_length=True)
+@near_miss("no cross terms", cross=False)
+def increments(rng: np.random.Generator, centred: bool = True, cross: bool = True, one_length: bool = False) -> Test:
+    """Covariances of S, D and E, centred token by token, over all responses of four samplers."""
+    found, stated, sizes = [], [], []
+    for sampler in SAMPLERS:
+        chain = make_chain(rng, **sampler)
+        symbol = chain.responses.symbols
+        start = np.full((len(symbol), 1), chain.draw.shape[1] - 1)
+        previous, position = np.concatenate([start, symbol[:, :-1]], axis=1), np.arange(symbol.shape[1])
+        Q, parts = next_symbol(chain.draw), []
+        for top, bottom in ((chain.new, chain.old), (chain.old, chain.sampling), (chain.sampling, chain.draw)):
+            with np.errstate(invalid="ignore", divide="ignore"):
+                table = np.where(Q > 0, np.log(next_symbol(top)) - np.log(next_symbol(bottom)), 0.0)
+            if centred:
+                table = table - (Q * table).sum(axis=-1, keepdims=True)
+            parts.append(np.where(symbol >= 0, table[position, previous, symbol], 0.0))
+        p = chain.p_draw
+        if one_length:
+            likeliest = np.bincount(chain.lengths, p).argmax()
+            p = np.where(chain.lengths == likeliest, p, 0.0) / p[chain.lengths == likeliest].sum()
+        for x, z in combinations_with_replacement(parts, 2):
+            sums = x.sum(axis=1), z.sum(axis=1)
+            found.append(p @ (sums[0] * sums[1]) - (p @ sums[0]) * (p @ sums[1]))
+            stated.append(p @ (x * z).sum(axis=1) if cross or x is z else 0.0)
+            sizes.append(max(math.sqrt((p @ sums[0] ** 2) * (p @ sums[1] ** 2)), 1e-9))
+
+    def test(x: float) -> Outcome:
+        gaps = np.abs(np.array(found) - (1 + x) * np.array(stated)) / np.array(sizes)
+        return holds(1e-10 - gaps, "of the two standard deviations")
+
+    return test
+
+
+@check("T13", Method.SIMULATED, "(a) after a training step: E at any use, D + E at first use", "of the mass", 0.05)
+@near_miss("D + E on the responses of the step", seen="trained on")
+@near_miss("D alone", ratio="staleness")
+def first_use(
+    rng: np.random.Generator, seen: str = "fresh", ratio: str = "behaviour", batches: int = 1_500, size: int = 32
+) -> Test:
+    """The old weights come from the sampling weights by a training step on one batch. The mean of e^E, even over that
+    batch, is the sampling policy's probability of what the sampler can draw; that of e^(D + E) is the old policy's on
+    fresh responses alone. The sampler adds noise to the logits and keeps top-p .8."""
+    responses = all_responses(2, 4)
+    sampling = 0.5 * rng.standard_normal((4, 3, 3))
+    draw = truncated(sampling + 0.3 * rng.standard_normal(sampling.shape), top_p=0.8)
+    q = np.exp(token_log_probs(draw, responses).sum(axis=1))
+    drawn, log_v = q > 0, token_log_probs(sampling, responses).sum(axis=1)
+    weight_e = np.divide(np.exp(log_v), q, out=np.zeros_like(q), where=drawn)
+    psi, reward = scores(sampling, responses), (responses.symbols == 1).sum(axis=1) / 4
+    found = []
+    for _ in range(batches):
+        rows = rng.choice(q.size, size, p=q / q.sum())
+        old = sampling + (2.0 * reward[rows] @ psi[rows] / size).reshape(sampling.shape)
+        log_old = token_log_probs(old, responses).sum(axis=1)
+        kept = np.exp(log_old)[drawn].sum()
+        at = rows if seen == "trained on" else rng.choice(q.size, size, p=q / q.sum())
+        weight = np.exp(log_old - log_v) * (weight_e if ratio == "behaviour" else 1.0)
+        found.append((1 + weight_e[rows].mean() - np.exp(log_v)[drawn].sum(), 1 + weight[at].mean() - kept))
+    return means(np.array(found), np.ones(2))
+
+
+@check("T13", Method.SIMULATED, "(f) largest token of drawn responses: (1 - q)^l, fair thresholds", "of a(l)", 0.05)
+@near_miss("(1 - q)^l for AR(1) tokens", dependent=True)
+@near_miss("threshold like sqrt(l)", root=True)
+@near_miss("one threshold is fair", one=True)
+def largest_token(
+    rng: np.random.Generator, dependent: bool = False, root: bool = False, one: bool = False, draws: int = 10_000
+) -> Test:
+    """Independent normal and Student-t tokens through one threshold, and through that which a token passes with
+    probability 1 - alpha^(1/l); AR(1) tokens and fractional noise: a(l) between 1 - l q and 1 - q."""
+    lengths, alpha, q, tests = np.array([4, 16, 64, 256]), 0.8, 0.004, []
+
+    def kept(model: TokenModel, thresholds: Floats) -> list[int]:
+        pairs = zip(lengths.tolist(), thresholds, strict=True)
+        return [int((model.paths(rng, draws, n).max(axis=1) <= t).sum()) for n, t in pairs]
+
+    laws = (stats.norm(), stats.t(4.0, scale=math.sqrt(0.5)))  # both with the variance 1
+    models: tuple[TokenModel, ...] = (GaussianTokens(0.0, 1.0), StudentTokens(0.0, 1.0, df=4.0))
+    if dependent:
+        models = (AutoregressiveTokens(0.0, 3.0, 0.8), models[1])  # tokens of the variance 1
+    for model, law in zip(models, laws, strict=True):
+        fair = law.ppf(alpha ** (1 / lengths))
+        used = fair[0] * np.sqrt(lengths / lengths[0]) if root else fair[:1].repeat(4) if one else fair
+        tests.append(shares(kept(model, np.full(4, law.isf(q))), draws, (1 - q) ** lengths))
+        tests.append(shares(kept(model, used), draws, np.full(4, alpha)))
+    for model in (AutoregressiveTokens(0.0, 3.0, 0.8), FractionalNoise(0.0, 1.0, hurst=0.65)):
+        counts = kept(model, np.full(4, stats.norm.isf(q)))
+        tests.append(lambda x, counts=counts: within(counts, draws, 1 - lengths * q, 1 - q))
+    return all_of(*tests)
