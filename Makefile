@@ -15,6 +15,7 @@ VERL_TREE ?= .verl
 TRL_TREE ?= .trl
 MUTATION_TREE ?= .mutation
 MUTANTS ?= 40
+SHAPES ?= full
 # vLLM asks for an older transformers too, and the server is a process of its own: so is its environment.
 VLLM_ENV ?= .vllm
 # The wheel alone, as pip installs it: no torch, no package of an extra.
@@ -129,8 +130,8 @@ check: $(READY) ## ruff and pyright
 bench: $(READY) ## all benchmarks, into benchmarks/results
 	for script in $(filter-out %/measuring.py %/gpu.py,$(wildcard benchmarks/*.py)); do $(BIN)/python $$script || exit 1; done
 
-bench-gpu: $(READY) ## an update at Qwen3-8B's shape, on a GPU
-	$(BIN)/python benchmarks/gpu.py
+bench-gpu: $(READY) ## this package on a GPU, in parts; SHAPES=tiny runs the same code on a CPU
+	$(BIN)/python benchmarks/gpu.py --shapes $(SHAPES)
 
 clean: ## remove the virtual environments and the browser; results under out/ stay
 	rm -rf $(VENV) $(TRL_TREE) $(MUTATION_TREE) $(VERL_TREE) $(VLLM_ENV) $(WHEEL_ENV) $(BROWSER_TREE)

@@ -1,216 +1,420 @@
-"""Measure one update of a model of Qwen3-8B's shape with random weights on one GPU: tokens/s, memory, FLOP/s, and the
-share of a rollout's time that the scores of the gradient log take.
+"""Check and measure this package on one GPU, in parts that can be chosen; each part has a time limit, and its results
+are written as soon as they are known.
 
-    python benchmarks/gpu.py                    # 8 responses x 4,096 tokens, AdamW, bfloat16
-    python benchmarks/gpu.py --tiny --out FILE  # the same code at a tiny shape, on a CPU
+    python benchmarks/gpu.py                                               # all parts, on a GPU
+    python benchmarks/gpu.py --parts '[correctness,qwen3-8b-lora]' --minutes 4 --out results/gpu.json
+    python benchmarks/gpu.py --shapes tiny                                 # the same code at tiny shapes, on a CPU
 
-Old log-probs, the score pass, the update (forward, backward, optimizer step) and a short rollout are timed apart, each
-the median of several rounds after a warm-up. The update's FLOP/s are divided by those of a large matrix product on the
-same GPU. They are counted in two ways: `model` counts 6 FLOPs for each parameter and token, and those of attention;
-`hardware` adds the FLOPs of recomputing activations.
+- ``correctness``: numbers on the device against float64, autograd and each other;
+- ``qwen3-8b-lora``, ``qwen3-8b-all``: rollouts of 64 x 8 responses of up to 512 tokens at Qwen3-8B's shape, bfloat16,
+  random weights: seconds of each phase, memory beside `fspo plan`, share of the device's matrix product rate, clip
+  rates and cosines by length;
+- ``learning``: a model of 99M parameters learns chain-add: the estimands of the claims;
+- ``trl``: a rollout step at Qwen3-0.6B's shape beside TRL's.
+
+On a machine without a network, with Python 3.12, torch 2.11, transformers 5.17, accelerate, peft, pandas, pyarrow,
+scipy, seaborn and jinja2: carry the wheels that benchmarks/gpu_wheels.txt names, and start with PYTHONPATH=. from the
+repository's root.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from accelerate import Accelerator
 from measuring import RESULTS, machine, peak_mib, write_results
-from transformers import AutoModelForCausalLM, PretrainedConfig
+from transformers import PretrainedConfig, PreTrainedModel
 
+from analysis.claims.estimands import measure as estimates_of
+from analysis.log.loading import load_run
+from analysis.run import analyse_runs
+from analysis.tables.files import read_tables
+from fspo import config as c
 from fspo.base.command_line import CommandParser
-from fspo.base.errors import UserError, run_cli
-from fspo.config import ObjectiveConfig, OptimConfig, SamplingConfig
-from fspo.models.load import DTYPES, ready_for_training
-from fspo.models.shapes import embedded_config, shape_of
+from fspo.base.errors import UserError, run_cli, unknown_name
+from fspo.base.options import parse
+from fspo.config.machine import MachineConfig
+from fspo.gradlog import read_log
+from fspo.gradlog.metrics_file import MetricsFile
+from fspo.models.load import build_embedded_model, build_random_model, load_tokenizer, ready_for_training
+from fspo.models.shapes import RANDOM, shape_of, small_qwen3
+from fspo.models.warmup_training import measure as accuracy_of
+from fspo.models.warmup_training import train as warm_up
+from fspo.plan.memory import plan
+from fspo.policy.logprobs import make_batch, token_log_probs
 from fspo.policy.scores import score
-from fspo.rollouts.batches import RolloutBatch, plan_microbatches
-from fspo.rules import preset
+from fspo.repro.presets import EQUAL, ONE_EPOCH, UNCLIPPED
+from fspo.rules import COMPARED_ADVANTAGE
 from fspo.sampling.sample import sample
-from fspo.train.optimizers import make_optimizer
-from fspo.train.updates import Updater
+from fspo.tasks.chain_add import ChainAdd
+from fspo.tasks.even_tokens import END, EvenTokensConfig
+from fspo.train.trainer import Trainer
 
-MINIBATCHES = 8
-"""Number of updates in a rollout, as in the presets for Qwen3-8B. Scores are computed for the responses of one of these
-updates only.
-"""
-AIMS = {"gradient_log_share": 0.02, "share_of_matmul_rate": 0.40}
-
-
-def random_batch(responses: int, prompt: int, tokens: int, vocabulary: int) -> RolloutBatch:
-    """Return a rollout of responses of random tokens, half of them with advantage 1 and half with -1."""
-    draw = np.random.default_rng(0)
-    return RolloutBatch(
-        rollout=0,
-        behaviour_version=0,
-        prompts=[draw.integers(2, vocabulary, prompt) for _ in range(responses)],
-        responses=[draw.integers(2, vocabulary, tokens) for _ in range(responses)],
-        sampler_log_probs=[np.zeros(tokens)] * responses,
-        truncated=np.zeros(responses, bool),
-        rewards=np.zeros(responses),
-        advantages=np.where(np.arange(responses) % 2, 1.0, -1.0),
-        reward_status=np.full(responses, "ok"),
-        prompt_ids=np.zeros(responses, np.int64),
-        response_ids=np.arange(responses),
-        info={},
-    )
+Found = Iterator[tuple[str, Any]]
+"""Results of a part, each with its name, as they become known."""
+END_EVERY = 200
+"""Of Qwen3-8B's shape one token in this number ends a response, so that lengths spread from 1 to 512."""
 
 
-def update_flop(config: PretrainedConfig, parameters: int, rows: int, length: int, passes: int) -> float:
-    """Return the number of floating-point operations of an update.
+@dataclass(frozen=True)
+class Place:
+    """Where a part runs: on tiny shapes or not, for how many seconds, and the folder of its files."""
 
-    A forward pass has 2 for each parameter and token, and those of the two matrix products of causal attention. The
-    embedding is a look-up and is left out. ``passes`` is the cost of the update in forward passes: 1 for the forward
-    pass, 2 for the backward pass, and 1 more if activations are recomputed.
-    """
-    used = parameters - (0 if config.tie_word_embeddings else config.vocab_size * config.hidden_size)
-    # causal attention needs only half of each of its two matrix products: a token attends to no later token
-    attention = 2 * length * config.num_attention_heads * config.head_dim * config.num_hidden_layers
-    return passes * rows * length * (2.0 * used + attention)
+    tiny: bool
+    seconds: float
+    folder: Path
 
+    @property
+    def device(self) -> torch.device:
+        """The device of the models: the CPU for tiny shapes, else the GPU."""
+        return torch.device("cpu" if self.tiny else "cuda")
 
-def median_seconds(work: Callable[[], object], device: torch.device, rounds: int) -> float:
-    """Return the median seconds that ``work`` takes, after one warm-up, until the device has done what it queued."""
-    taken = []
-    for _ in range(rounds + 1):
-        wait(device)
-        start = time.perf_counter()
-        work()
-        wait(device)
-        taken.append(time.perf_counter() - start)
-    return float(np.median(taken[1:]))
+    def shape(self, name: str) -> str:
+        """Return the name of a model with random weights: of the named shape, or of a tiny one."""
+        if not self.tiny:
+            return RANDOM + name
+        small_qwen3(width=64, vocab_size=9000).save_pretrained(self.folder / "tiny")
+        return f"{RANDOM}{self.folder / 'tiny'}"
 
 
-def wait(device: torch.device) -> None:
-    """Wait until the device has finished its queued work."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
-def matmul_rate(device: torch.device, dtype: torch.dtype, size: int, rounds: int) -> float:
-    """Return how many FLOP/s the device reaches in a product of two square matrices."""
-    a, b = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
-    return 2.0 * size**3 / median_seconds(lambda: a @ b, device, rounds)
-
-
-def peak_bytes(device: torch.device) -> int:
-    """Return the largest memory so far, bytes: of torch's tensors on a GPU, of the whole process on a CPU."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    return int(peak_mib() * 2**20)
-
-
-def measure(options: Any) -> dict[str, Any]:
-    """Time old log-probs, score pass, update and a short rollout; return their seconds, tokens/s, FLOP/s and memory."""
-    accelerator = Accelerator(cpu=options.tiny)
-    device = accelerator.device
-    config = embedded_config() if options.tiny else shape_of("Qwen3-8B-Base")
-    if options.prompt + options.tokens > config.max_position_embeddings:
-        raise UserError(f"the model has {config.max_position_embeddings} positions: lower --tokens")
-    dtype = DTYPES["float32" if options.tiny else "bfloat16"]
-    torch.manual_seed(0)
+def copies(shape: PretrainedConfig, *dtypes: torch.dtype, device: torch.device) -> Iterator[PreTrainedModel]:
+    """Yield models of one shape with the same random bfloat16 weights, in each of the types."""
     with torch.device(device):
-        model = AutoModelForCausalLM.from_config(config, dtype=dtype)
-    model = ready_for_training(model, "the model", gradient_checkpointing=True).train()
-    parameters = sum(p.numel() for p in model.parameters())
-    optimizer = make_optimizer(model.parameters(), OptimConfig(learning_rate=1e-6))
-    rule = preset("fspo", range_lo=0.03, range_hi=0.03).rule
-    updater = Updater(accelerator, model, rule, ObjectiveConfig(), 1.0, pad_token_id=0, entropy=False)
-    batch = random_batch(options.responses, options.prompt, options.tokens, config.vocab_size)
-    rows = np.arange(options.responses)
-    plan = plan_microbatches(rows, batch.total_lengths, np.ones(len(rows), bool), options.microbatch)
-    shards = [updater.shard(batch, micro) for micro in plan]
+        first = build_random_model(shape, "bfloat16", seed=0)
+        for dtype in dtypes:
+            model = type(first)._from_config(shape, dtype=dtype)
+            model.load_state_dict(first.state_dict())
+            yield model.eval()
 
-    def update() -> None:
-        updater.accumulate(shards, None)
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
 
-    def old_log_probs() -> None:
-        for micro in plan:
-            updater.shard(batch, micro)
+def random_batch(vocabulary: int, rows: int, tokens: int, device: torch.device) -> dict[str, torch.Tensor]:
+    """Return a batch of prompts of 8 random tokens with responses of 2 to ``tokens`` random tokens."""
+    draw = np.random.default_rng(0)
+    prompts, lengths = draw.integers(1, vocabulary, (rows, 8)), np.linspace(2, tokens, rows).astype(int)
+    batch = make_batch(list(prompts), [draw.integers(1, vocabulary, n) for n in lengths], pad_token_id=0)
+    return {name: tensor.to(device) for name, tensor in batch.items()}
 
-    def scores() -> None:
-        for shard in shards:
-            score(model, shard.batch)
 
-    def rollout() -> None:
-        prompts = [p.tolist() for p in batch.prompts]
-        settings = SamplingConfig(max_new_tokens=options.new_tokens, engine="fast")
-        # With an end-of-sequence id outside the vocabulary no response ends early: all rounds have the same work.
-        sample(
-            model, prompts, rows, seed=0, rollout=0, config=settings, eos_token_id=config.vocab_size + 1, pad_token_id=0
-        )
+def check_log_probs(at: Place) -> dict[str, Any]:
+    """Compare token log-probs, computed tile by tile, and those of the whole logits, with the latter in float64.
 
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-    rounds = options.rounds
-    taken = {"update": median_seconds(update, device, rounds)}
-    memory = {"update": peak_bytes(device)}
-    taken["old_log_probs"] = median_seconds(old_log_probs, device, rounds)
-    taken["score_pass"] = median_seconds(scores, device, rounds)
-    taken["rollout"] = median_seconds(rollout, device, rounds)
-    memory["all"] = peak_bytes(device)
-    rate = matmul_rate(device, dtype, options.matmul, 20)
-    length = options.prompt + options.tokens
-    flop = {name: update_flop(config, parameters, len(rows), length, n) for name, n in (("model", 3), ("hardware", 4))}
-    step = MINIBATCHES * (taken["old_log_probs"] + taken["update"]) + taken["score_pass"]
+    Tiles pass if their largest error is no more than twice that of the whole logits in the same type.
+    """
+    shape, found = shape_of(at.shape("Qwen3-0.6B-Base")), {}
+    batch = random_batch(shape.vocab_size, 4, 64, at.device)
+    mask, exact = batch["response_mask"], torch.empty(0)
+    inputs = {name: batch[name] for name in ("input_ids", "attention_mask", "position_ids")}
+    for model in copies(shape, torch.float64, torch.float32, torch.bfloat16, device=at.device):
+        with torch.no_grad():
+            logits = model(**inputs).logits[:, :-1]
+            whole = logits.to(max(model.dtype, torch.float32, key=lambda kind: kind.itemsize)).log_softmax(-1)
+            whole = whole.gather(-1, batch["input_ids"][:, 1:, None])[..., 0][mask[:, 1:]].double()
+            if model.dtype == torch.float64:
+                exact = whole
+            tiles = token_log_probs(model, batch, logits=4 * shape.vocab_size)[0][mask].double()
+        if model.dtype != torch.float64:
+            errors = {"tiles": float((tiles - exact).abs().max()), "whole": float((whole - exact).abs().max())}
+            found[str(model.dtype)] = errors | {"pass": errors["tiles"] <= 2 * errors["whole"]}
+    return found
+
+
+def check_scores(at: Place) -> dict[str, Any]:
+    """Compare the scores' cosines and norms with those of autograd's gradients, each response by itself, in float64.
+
+    Scores are stored in float16, so cosines may differ by twice 2^-11.
+    """
+    exact, model = copies(small_qwen3(), torch.float64, torch.float32, device=at.device)
+    batch = random_batch(24, 8, 64, at.device)
+    scores = score(model, batch, config=c.ScoreConfig(width=None, projection=None))
+    kept = [p for name, p in exact.named_parameters() if name not in scores.uncovered]
+    sums = token_log_probs(exact, batch)[0].sum(1)
+    rows = [torch.cat([g.flatten() for g in torch.autograd.grad(s, kept, retain_graph=True)]) for s in sums]
+    norms = torch.stack(rows).norm(dim=1).cpu().numpy()
+    unit, ours = torch.nn.functional.normalize(torch.stack(rows)).cpu().numpy(), scores.unit.astype(np.float64)
+    cosine = float(np.abs(ours @ ours.T - unit @ unit.T).max())
+    norm = float(np.abs(scores.norm / norms - 1).max())
+    return {"cosine_error": cosine, "norm_error": norm, "pass": cosine <= 2 * 2.0**-11 and norm <= 2.0**-11}
+
+
+def check_engines(at: Place) -> dict[str, Any]:
+    """Sample with both engines in float32, count equal responses; they may differ where logits do in the last bits."""
+    name = at.shape("Qwen3-0.6B-Base")
+    with torch.device(at.device):
+        model = build_random_model(shape_of(name), "float32", seed=0)
+    prompts, keys = [[7, 8, 9, 10 + i // 4] for i in range(32)], np.arange(32)
+    fixed: dict[str, Any] = {"eos_token_id": model.generation_config.eos_token_id, "pad_token_id": END}
+    fixed |= {"seed": 0, "rollout": 0}
+    settings = [c.SamplingConfig(max_new_tokens=64, engine=engine) for engine in ("fast", "generate")]
+    drawn = [sample(model, prompts, keys, config=config, **fixed) for config in settings]
+    equal = float(np.mean([np.array_equal(a, b) for a, b in zip(drawn[0].tokens, drawn[1].tokens, strict=True)]))
+    return {"equal_responses": equal, "tokens": int(drawn[0].lengths.sum()), "pass": equal >= 0.9}
+
+
+def check_trainer(at: Place) -> dict[str, Any]:
+    """Train in bfloat16: S must be 0 before the first update, and a run that is resumed must repeat the whole run."""
+    logs = []
+    for folder, steps in (("whole", (2,)), ("resumed", (1, 2))):
+        for rollouts in steps:
+            config = training(at, "Qwen3-0.6B-Base", folder, rollouts=rollouts, resume=rollouts > 1)
+            config = replace(config, batch=replace(config.batch, prompts=4), checkpoint_every=1)
+            Trainer(replace(config, sampling=replace(config.sampling, max_new_tokens=24))).train()
+        logs.append(read_log(at.folder / folder))
+    S, since = (logs[0].column(name) for name in ("log_ratio", "updates_since_rollout"))
+    first = float(np.abs(S[since == 0]).max())
+    difference = float(np.abs(S - logs[1].column("log_ratio")).max())
+    moved = float(np.abs(S[since > 0]).max())
     return {
-        "parameters": parameters,
-        "microbatches": len(plan),
-        "seconds": taken,
-        "tokens_per_second": {
-            "update": len(rows) * length / taken["update"],
-            "rollout": len(rows) * options.new_tokens / taken["rollout"],
-        },
-        "peak_bytes": memory,
-        "gradient_log_share": taken["score_pass"] / step,
-        "flop_of_update": flop,
-        "matmul_flops": rate,
-        "share_of_matmul_rate": {name: value / taken["update"] / rate for name, value in flop.items()},
+        "S_before_first_update": {"largest": first, "largest_later": moved, "pass": first == 0 < moved},
+        "resume": {"largest_difference_of_S": difference, "pass": difference == 0},
     }
 
 
+def correctness(at: Place) -> Found:
+    """Check the numbers on the device."""
+    yield "log_probs", check_log_probs(at)
+    yield "scores", check_scores(at)
+    yield "engines", check_engines(at)
+    yield from check_trainer(at).items()
+
+
+def training(at: Place, shape: str, run: str, **options: Any) -> c.TrainConfig:
+    """Return the options of a run on even-tokens of a model with random weights, bfloat16, without LoRA."""
+    return c.TrainConfig(
+        output=str(at.folder / run),
+        cpu=at.tiny,
+        trackers=(),
+        model=c.ModelConfig(at.shape(shape), dtype="bfloat16", gradient_checkpointing=True),
+        task=c.TaskConfig("even-tokens", max_prompt_tokens=EvenTokensConfig().prompt_tokens),
+        optim=c.OptimConfig(learning_rate=1e-5, warmup_updates=2),
+        batch=c.BatchConfig(prompts=64, responses=8, minibatches=4, epochs=1, tokens=16384),
+        sampling=c.SamplingConfig(max_new_tokens=512, batch_size=256),
+        eval=c.EvalConfig(every=0),
+        **options,
+    )
+
+
+def train(at: Place, config: c.TrainConfig, began: float, seconds: float, **parts: Any) -> list[dict[str, Any]]:
+    """Train for as many rollouts as fit into ``seconds`` since ``began``, save no weights; return their metrics."""
+
+    class Limited(Trainer):
+        def _rollouts(self) -> dict[str, float]:
+            last: dict[str, float] = {}
+            for rollout in range(config.rollouts):
+                start = time.monotonic()
+                last = self._rollout(rollout)
+                if 2 * time.monotonic() - start > began + seconds:  # another one would end too late
+                    break
+            return last
+
+    Limited(config, **parts).train()
+    return MetricsFile(config.output).of_phase("train")
+
+
+def forward_flop(shape: PretrainedConfig, parameters: int, lengths: np.ndarray) -> float:
+    """Return the floating-point operations of a forward pass over sequences of these lengths, in tokens.
+
+    There are 2 for each parameter and token, and those of the two matrix products of causal attention, in which a token
+    attends to half of the sequence on average. The embedding is a look-up and is left out.
+    """
+    used = parameters - (0 if shape.tie_word_embeddings else shape.vocab_size * shape.hidden_size)
+    attention = 2 * shape.num_attention_heads * shape.head_dim * shape.num_hidden_layers
+    return float(np.sum(2.0 * used * lengths + attention * np.square(lengths, dtype=float)))
+
+
+def matmul_rate(device: torch.device, size: int) -> float:
+    """Return the FLOP/s that the device reaches in a bfloat16 product of two square matrices: the best of 10."""
+    a, b = (torch.randn(size, size, device=device, dtype=torch.bfloat16) for _ in range(2))
+    taken = []
+    for _ in range(10):
+        start = time.perf_counter()
+        (a @ b)[0, 0].item()  # waits for the device
+        taken.append(time.perf_counter() - start)
+    return 2.0 * size**3 / min(taken)
+
+
+def qwen3_8b(at: Place, lora: bool) -> Found:
+    """Train a model of Qwen3-8B's shape: seconds, memory, share of the matrix product rate, and the analysed log."""
+    began = time.monotonic()
+    config = training(at, "Qwen3-8B-Base", "run", rollouts=2 if at.tiny else 5)
+    if at.tiny:
+        config = replace(config, batch=replace(config.batch, prompts=12), sampling=c.SamplingConfig(max_new_tokens=24))
+    if lora:
+        adapters = replace(config.model, lora=c.LoraOptions())
+        config = replace(config, model=adapters, optim=replace(config.optim, learning_rate=1e-3))
+    planned = plan(config, MachineConfig(device="cpu" if at.tiny else "gpu", gpus=1))
+    yield "planned_gib", {name: total / 2**30 for name, total in planned.totals.items()}
+    rate, shape = matmul_rate(at.device, 256 if at.tiny else 8192), shape_of(config.model.name_or_path)
+    yield "matmul_flops", rate
+    with torch.device(at.device):
+        model = build_random_model(shape, "bfloat16", seed=0)
+    model.generation_config.eos_token_id = list(range(END, shape.vocab_size, END_EVERY))
+    parameters = sum(p.numel() for p in model.parameters())
+    model = ready_for_training(model, "the model", gradient_checkpointing=True, lora=config.model.lora)
+    tokenizer = load_tokenizer(config.model.name_or_path)
+    lines = train(at, config, began, 0.8 * at.seconds, model=model, tokenizer=tokenizer)
+    peak = peak_mib() / 2**10 if at.tiny else torch.cuda.max_memory_allocated() / 2**30
+    of_plan = peak * 2**30 / planned.peak
+    yield "peak_gib", {"measured": peak, "planned": planned.peak / 2**30, "measured_over_planned": of_plan}
+    timed = lines[1:] or lines  # the first rollout warms up
+    phases = [key for key in lines[0] if key.startswith(("time/", "step_"))]
+    seconds = {key: float(np.mean([line[key] for line in timed])) for key in phases}
+    rows = load_run(config.output).rows
+    lengths = rows.length[rows.rollout >= len(lines) - len(timed)] + config.task.max_prompt_tokens
+    # In forward passes: one backward pass of all weights is 2, of adapters about 1; checkpointing adds 1.
+    passes = {"time/old_log_probs": 1, "time/update": 3 if lora else 4}
+    flop = forward_flop(shape, parameters, lengths) / len(timed)
+    yield (
+        "rollouts",
+        {
+            "number": len(lines),
+            "parameters": parameters,
+            "tokens": float(lengths.sum() / len(timed)),
+            "seconds": seconds,
+            "share_of_matmul_rate": {name: n * flop / seconds[name] / rate for name, n in passes.items()},
+            "share_of_score_passes": seconds["time/scores"] / seconds["step_time"],
+        },
+    )
+    analyse_runs([config.output])
+    yield "by_length", by_length(config.output)
+
+
+def by_length(run: str) -> dict[str, Any]:
+    """Return, for each rule at its own range, the clip rate (A != 0) and the cosine of the updates by length bin."""
+    tables, found = read_tables([run]), {}
+    for name, measure in (("acceptance", "update"), ("cosine", None)):
+        table: Any = tables[name]
+        table = table[(table.source == "given") & (table.use == "first") & (table.subset == "nonzero")]
+        table = table[table.measure == measure] if measure else table
+        for row in table[table.estimate.notna()].itertuples():
+            value = 1 - row.estimate if measure else row.estimate
+            words = f"{row.bin_lo:g} to {row.bin_hi:g}" if row.bin >= 0 else "all"
+            found.setdefault(name, {}).setdefault(f"{row.rule} {row.outside}", {})[words] = value
+    return found
+
+
+def learning(at: Place) -> Found:
+    """Warm a model up on chain-add, then train it under each rule; measure the estimands of the claims."""
+    task, began = ChainAdd(), time.monotonic()
+    size = {} if at.tiny else {"width": 768, "heads": 12, "num_hidden_layers": 14}
+    model: Any = build_embedded_model(0, small_qwen3(vocab_size=len(task.build_tokenizer()), **size))
+    model = model.to(at.device)
+    warmup = c.WarmupConfig(steps=20) if at.tiny else c.WarmupConfig(steps=600, examples_per_step=64, adamw_lr=1e-3)
+    accuracy = accuracy_of(warm_up(warmup, task, model), task, 16 if at.tiny else 512)
+    parameters = sum(p.numel() for p in model.parameters())
+    yield "warmup", {"parameters": parameters, "seconds": time.monotonic() - began, **accuracy, **asdict(warmup)}
+    start = at.folder / "warmed"
+    model.save_pretrained(start)
+    task.build_tokenizer().save_pretrained(start)
+    sets = (("unclipped", UNCLIPPED), ("equal", EQUAL))
+    arms = {f"{name} {kind}": options for kind, some in sets for name, options in some.items()}
+    spent = time.monotonic()
+    for number, (arm, own) in enumerate(arms.items(), 1):
+        # the unclipped run, from which most estimands come, has half of the time
+        until = (0.9 * at.seconds - (spent - began)) * (number + len(arms) - 2) / (2 * len(arms) - 2)
+        options = {"output": at.folder / arm, "model.name_or_path": start, "rule.advantage": COMPARED_ADVANTAGE}
+        options |= {"rollouts": 2 if at.tiny else 20, "cpu": at.tiny, "trackers": [], "batch.tokens": 16384}
+        options |= {**ONE_EPOCH, **own} | ({"batch.prompts": 8, "sampling.max_new_tokens": 24} if at.tiny else {})
+        config = parse(c.TrainConfig, [word for key, value in options.items() for word in (f"--{key}", str(value))])
+        lines = train(at, config, spent, until)
+        rule, kind = arm.split()
+        found = estimates_of(Path(config.output), "chain-add", kind, rule, config.seed, len(lines))
+        yield (
+            arm,
+            {
+                "rollouts": len(lines),
+                "seconds_of_a_rollout": float(np.mean([line["step_time"] for line in lines])),
+                "rewards": [line["reward"] for line in lines],
+                "estimates": [{k: v for k, v in row._asdict().items() if v == v} for row in found],
+            },
+        )
+
+
+def trl(at: Place) -> Found:
+    """Run the comparison with TRL (benchmarks/trl_rollout_step.py) at Qwen3-0.6B's shape on the device."""
+    out = at.folder / "trl.json"
+    command = [sys.executable, str(Path(__file__).with_name("trl_rollout_step.py")), "--out", str(out), "--rounds", "1"]
+    case = "tiny" if at.tiny else "qwen3-0.6b-gpu"
+    command += ["--cases", case, "--rollouts", "2" if at.tiny else "3", "--model", at.shape("Qwen3-0.6B-Base")]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    yield case, json.loads(out.read_text())["cases"][case]["sides"]
+
+
+PARTS: Mapping[str, tuple[Callable[[Place], Found], float]] = {
+    "correctness": (correctness, 2),
+    "qwen3-8b-lora": (lambda at: qwen3_8b(at, lora=True), 4),
+    "qwen3-8b-all": (lambda at: qwen3_8b(at, lora=False), 3),
+    "learning": (learning, 4),
+    "trl": (trl, 2.5),
+}
+"""The parts by name, each with its time limit in minutes."""
+
+
+def child(name: str, shapes: str, seconds: str, out: str) -> None:
+    """Run one part in this process, and write its results to a file after each."""
+    found: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for key, value in PARTS[name][0](Place(shapes == "tiny", float(seconds), Path(folder))):
+            found[key] = value
+            write_results(found, Path(out))
+
+
+def run_part(name: str, shapes: str, seconds: float, out: Path) -> dict[str, Any]:
+    """Run a part in a process of its own, end it at its time limit; return its status and what it found till then."""
+    out.unlink(missing_ok=True)
+    code = "import sys, gpu; gpu.child(*sys.argv[1:])"
+    paths = [str(Path(__file__).parent), str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    command = [sys.executable, "-c", code, name, shapes, str(seconds), str(out)]
+    variables = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "TQDM_DISABLE": "1"}
+    start = time.perf_counter()
+    process = subprocess.Popen(command, env=variables, start_new_session=True)
+    try:
+        ended = process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        ended = None
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    status = "time limit" if ended is None else "done" if ended == 0 else f"failed with status {ended}"
+    found = json.loads(out.read_text()) if out.exists() else {}
+    out.unlink(missing_ok=True)
+    return {"status": status, "seconds": time.perf_counter() - start, "limit_seconds": seconds, "found": found}
+
+
 def main(args: list[str] | None = None) -> int:
-    """Time an update at the shape of Qwen3-8B, print the numbers and write them to a file."""
+    """Run the parts that the command line names, and write what was found after each; 1 if a part did not end."""
     parser = CommandParser(prog="python benchmarks/gpu.py", description=__doc__ or "")
-    parser.add_argument("--tiny", action="store_true", help="the embedded model on the CPU, with few tokens")
-    parser.add_argument("--responses", type=int, default=8, help="responses of the update")
-    parser.add_argument("--prompt", type=int, default=128, help="tokens of each prompt")
-    parser.add_argument("--tokens", type=int, default=4096, help="tokens of each response")
-    parser.add_argument("--new_tokens", type=int, default=64, help="tokens of each response of the rollout")
-    parser.add_argument("--microbatch", type=int, default=8448, help="padded tokens of a microbatch")
-    parser.add_argument("--rounds", type=int, default=3, help="timed rounds, of which the median counts")
-    parser.add_argument("--matmul", type=int, default=8192, help="size of the matrices of the card's rate")
+    parser.add_argument("--parts", type=list[str], default=list(PARTS), help=f"any of {', '.join(PARTS)}")
+    parser.add_argument("--shapes", choices=("full", "tiny"), default="full", help="tiny: on the CPU")
+    parser.add_argument("--minutes", type=float, default=0.0, help="time limit of each part; 0: its own")
     parser.add_argument("--out", default=str(RESULTS / "gpu.json"), help="results file")
-    words = list(sys.argv[1:] if args is None else args)
-    options = parser.parse_args(words)
-    for name in ("responses", "prompt", "tokens", "new_tokens", "microbatch", "rounds", "matmul"):
-        if getattr(options, name) < 1:
-            raise UserError(f"--{name} is {getattr(options, name)}: use 1 or more")
-    if options.tiny:
-        options.prompt, options.tokens = min(options.prompt, 8), min(options.tokens, 48)
-        options.new_tokens, options.matmul = min(options.new_tokens, 8), min(options.matmul, 256)
-        options.microbatch = min(options.microbatch, 128)
-    elif not torch.cuda.is_available():
-        raise UserError("Qwen3-8B's shape needs a GPU: add --tiny to run the same code on a CPU")
-    found = measure(options)
-    wanted = {k: v for k, v in vars(options).items() if k != "out"}
-    result = {"command": " ".join(["benchmarks/gpu.py", *words]), "tiny": options.tiny, "aims": AIMS}
-    gpu = torch.cuda.get_device_name(0) if torch.cuda.is_available() else None
-    described = {"gpu": gpu, "cuda": torch.version.cuda, **machine("torch", "transformers", "accelerate", "fspo")}
-    result |= {"options": wanted, **found, "machine": described}
-    print(json.dumps(found, indent=1))
-    write_results(result, Path(options.out))
-    return 0
+    options = parser.parse_args(args)
+    for name in options.parts:
+        if name not in PARTS:
+            raise unknown_name("part", name, tuple(PARTS))
+    if options.shapes == "full" and not torch.cuda.is_available():
+        raise UserError("the full shapes need a GPU: add --shapes tiny to run the same code on a CPU")
+    out, gpu = Path(options.out), torch.cuda.get_device_name(0) if torch.cuda.is_available() else None
+    described = {"gpu": gpu, "cuda": torch.version.cuda}
+    described |= machine("torch", "transformers", "accelerate", "peft", "trl", "fspo")
+    parts: dict[str, Any] = {}
+    for name in options.parts:
+        seconds = 60 * (options.minutes or PARTS[name][1])
+        parts[name] = run_part(name, options.shapes, seconds, out.with_suffix(f".{name}.json"))
+        print(name, json.dumps(parts[name], indent=1))
+        write_results({"shapes": options.shapes, "machine": described, "parts": parts}, out)
+    return int(any(part["status"] != "done" for part in parts.values()))
 
 
 if __name__ == "__main__":

@@ -55,6 +55,7 @@ class TrainedCase:
     microbatches: tuple[int, ...]
     model: str = ""
     dtype: Literal["float32", "bfloat16"] = "float32"
+    cpu: bool = True
 
     @property
     def minibatch(self) -> int:
@@ -77,8 +78,12 @@ CASES = {
     "embedded": TrainedCase("chain-add", 64, 8, 4, 2, 264, 2e-4, 24, (128, 32, 8)),
     "qwen3-0.6b": QWEN,
     "qwen3-0.6b-bfloat16": replace(QWEN, dtype="bfloat16"),
+    "qwen3-0.6b-gpu": replace(QWEN, prompts=32, responses=8, microbatches=(64, 16), dtype="bfloat16", cpu=False),
+    "tiny": replace(QWEN, prompts=2, minibatches=2, max_new_tokens=8, microbatches=(4,)),
 }
-"""Cases by name: the embedded model (0.4M parameters) after its warm-up; Qwen3-0.6B's shape with random weights."""
+"""Cases by name: the embedded model (0.4M parameters) after its warm-up; Qwen3-0.6B's shape with random weights, on the
+CPU and on a GPU. The case tiny is for the GPU benchmark's own test, which names a model."""
+ON_CPU = ("embedded", "qwen3-0.6b", "qwen3-0.6b-bfloat16")
 KEPT = ("completions/mean_length", "reward")
 
 
@@ -118,7 +123,7 @@ def run_fspo(case: TrainedCase, rollouts: int, threads: int, folder: str) -> dic
             threads=threads,
             checkpoint_every=0,
             trackers=(),
-            cpu=True,
+            cpu=case.cpu,
             model=c.ModelConfig(name_or_path=case.model, dtype=case.dtype),
             task=c.TaskConfig(name=case.task),
             rule=c.RuleConfig(preset="gspo"),
@@ -177,7 +182,7 @@ def run_trl(case: TrainedCase, rollouts: int, threads: int, folder: str, microba
         save_strategy="no",
         disable_tqdm=True,
         logging_steps=case.updates,
-        use_cpu=True,
+        use_cpu=case.cpu,
         bf16=False,
         gradient_checkpointing=False,
         dataloader_pin_memory=False,
@@ -223,6 +228,10 @@ def child(side: str, case: TrainedCase, rollouts: int, threads: int, result: str
         raise RuntimeError(f"{side}: {len(clocks) - 1} rollouts were timed, not {rollouts}")
     steps = [(b[0] - a[0], b[1] - a[1]) for a, b in pairwise(clocks)]
     found |= {"wall_s": [s[0] for s in steps], "cpu_s": [s[1] for s in steps], "peak_mib": peak_mib()}
+    if not case.cpu:
+        import torch
+
+        found["peak_mib"] = torch.cuda.max_memory_allocated() / 2**20
     Path(result).write_text(json.dumps(found), encoding="utf-8")
 
 
@@ -280,7 +289,9 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=int, default=2, help="turns of each side")
     parser.add_argument("--threads", type=int, default=2, help="torch threads of each process")
-    parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES), help="what is trained")
+    parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(ON_CPU), help="what is trained")
+    parser.add_argument("--model", default="", help="another model than the case's")
+    parser.add_argument("--out", default=str(RESULT), help="results file")
     for name in ("--child", "--told", "--result"):
         parser.add_argument(name, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -288,7 +299,7 @@ def main() -> None:
         child(options.child, TrainedCase(**json.loads(options.told)), options.rollouts, options.threads, options.result)
         return
     for name in options.cases:
-        case = CASES[name]
+        case = replace(CASES[name], model=options.model or CASES[name].model)
         if not case.model:
             from fspo.models.warmup import warm_up
 
@@ -304,8 +315,9 @@ def main() -> None:
             "machine": f"{platform.system()} {platform.machine()}",
             **machine("torch", "transformers", "trl", "accelerate", "fspo"),
         }
-        found = json.loads(RESULT.read_text(encoding="utf-8"))["cases"] if RESULT.exists() else {}
-        write_results({"cases": found | {name: report}}, RESULT)
+        out = Path(options.out)
+        found = json.loads(out.read_text(encoding="utf-8"))["cases"] if out.exists() else {}
+        write_results({"cases": found | {name: report}}, out)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ at which it learns depends on the seed (after 900 steps the accuracy is .43 with
 from __future__ import annotations
 
 import math
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -35,15 +35,17 @@ def untrained(task: TeachingTask, seed: int) -> PreTrainedModel:
     return build_embedded_model(seed, small_qwen3(vocab_size=len(task.build_tokenizer())))
 
 
-def train(config: WarmupConfig, task: TeachingTask) -> PreTrainedModel:
-    """Train a new embedded model on the warm-up data and return it in eval mode.
+def train(config: WarmupConfig, task: TeachingTask, model: PreTrainedModel | None = None) -> PreTrainedModel:
+    """Train a new embedded model, or ``model``, on the warm-up data and return it in eval mode.
 
     The trained weights depend on the arguments and the machine alone.
     """
-    model, tokenizer = cast(Any, untrained(task, config.seed)).train(), task.build_tokenizer()
-    inner = [p for name, p in model.named_parameters() if p.ndim == 2 and ".layers." in name]
+    net: Any = untrained(task, config.seed) if model is None else model
+    net.train()
+    tokenizer = task.build_tokenizer()
+    inner = [p for name, p in net.named_parameters() if p.ndim == 2 and ".layers." in name]
     ids = {id(p) for p in inner}
-    outer = [p for p in model.parameters() if id(p) not in ids]
+    outer = [p for p in net.parameters() if id(p) not in ids]
     optimizers = [
         torch.optim.Muon(inner, lr=config.muon_lr, weight_decay=0.0),
         torch.optim.AdamW(outer, lr=config.adamw_lr, betas=(0.9, 0.95), weight_decay=0.0, fused=True),
@@ -54,11 +56,11 @@ def train(config: WarmupConfig, task: TeachingTask) -> PreTrainedModel:
     ]
     with torch.enable_grad(), tqdm(total=config.steps, desc="warm-up", unit="step", dynamic_ncols=True) as bar:
         for step in range(config.steps):
-            tokens, positions, labels = batch(config, task, tokenizer, step)
-            logits = model(input_ids=tokens, position_ids=positions, use_cache=False).logits
+            tokens, positions, labels = (part.to(net.device) for part in batch(config, task, tokenizer, step))
+            logits = net(input_ids=tokens, position_ids=positions, use_cache=False).logits
             loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
             loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
             for optimizer, schedule in zip(optimizers, schedules, strict=True):
                 optimizer.step()
                 optimizer.zero_grad(set_to_none=True)
@@ -66,7 +68,7 @@ def train(config: WarmupConfig, task: TeachingTask) -> PreTrainedModel:
             bar.update()
             if step % 10 == 0:
                 bar.set_postfix(loss=f"{loss.item():.3f}", refresh=False)
-    return model.eval()
+    return net.eval()
 
 
 def learning_rate_scale(step: int, steps: int) -> float:

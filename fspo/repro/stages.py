@@ -149,11 +149,6 @@ DIVERGED = "diverged.txt"
 """File in the run folder of a job whose run diverged and stopped itself: why, in one line."""
 
 
-def is_finished(job: Job) -> bool:
-    """Return whether a job is done: its run folder holds a final model, and was made with the job's options."""
-    return (job.run / MODEL).is_dir() and _is_of(job)
-
-
 def _is_of(job: Job) -> bool:
     file = job.run / OPTIONS
     return file.is_file() and file.read_text(encoding="utf-8").splitlines() == [*job.arguments]

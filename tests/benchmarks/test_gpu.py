@@ -1,4 +1,4 @@
-"""The GPU benchmark's own code at a tiny shape, and its FLOP by hand."""
+"""The whole GPU benchmark at tiny shapes on a CPU, its FLOP by hand, and what it does with a part that does not end."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -22,23 +23,34 @@ def script() -> Any:
     sys.path.insert(0, str(FILE.parent))  # where python finds a script's neighbours
     spec = importlib.util.spec_from_file_location("gpu", FILE)
     module = importlib.util.module_from_spec(spec)
+    sys.modules["gpu"] = module  # its dataclasses look their module up
     spec.loader.exec_module(module)
     return module
 
 
-def test_it_runs_at_a_tiny_shape(script: Any, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_every_part_runs_at_tiny_shapes(script: Any, tmp_path: Path) -> None:
     out = tmp_path / "results.json"
-    assert script.main(["--tiny", "--responses", "4", "--rounds", "1", "--out", str(out)]) == 0
+    assert script.main(["--shapes", "tiny", "--out", str(out)]) == 0
     found = json.loads(out.read_text())
-    assert found["parameters"] == 400_128
-    assert found["microbatches"] == 2  # 4 rows of 56 tokens, at most 128 together
-    assert set(found["seconds"]) == {"update", "old_log_probs", "score_pass", "rollout"}
-    taken = found["seconds"]
-    step = 8 * (taken["old_log_probs"] + taken["update"]) + taken["score_pass"]
-    assert found["gradient_log_share"] == pytest.approx(taken["score_pass"] / step)
-    assert found["tokens_per_second"]["update"] == pytest.approx(4 * 56 / taken["update"])
+    assert found["shapes"] == "tiny"
     assert found["machine"]["versions"]["torch"] == torch.__version__
-    assert found["tiny"]
+    assert {name: part["status"] for name, part in found["parts"].items()} == dict.fromkeys(script.PARTS, "done")
+    parts = {name: part["found"] for name, part in found["parts"].items()}
+    checks = parts["correctness"]
+    assert all(one["pass"] for one in [*checks.pop("log_probs").values(), *checks.values()])
+    for name in ("qwen3-8b-lora", "qwen3-8b-all"):
+        run = parts[name]["rollouts"]
+        assert run["number"] == 2
+        assert 0 < run["share_of_matmul_rate"]["time/update"] < 1
+        assert parts[name]["peak_gib"]["planned"] > 0
+        assert "fspo drop" in parts[name]["by_length"]["acceptance"]
+        assert "fspo drop" in parts[name]["by_length"]["cosine"]
+    learnt = parts["learning"]
+    assert learnt["warmup"]["parameters"] == 400_128
+    arms = ("none unclipped", "rloo equal", "gspo equal", "fspo equal")
+    assert all(len(learnt[arm]["rewards"]) == learnt[arm]["rollouts"] >= 1 for arm in arms)
+    assert set(parts["trl"]["tiny"]) == {"fspo", "trl-4"}
 
 
 def test_flop_by_hand(script: Any) -> None:
@@ -46,10 +58,19 @@ def test_flop_by_hand(script: Any) -> None:
     config, length = shape_of("Qwen3-8B-Base"), 4096
     layer = 2 * (2 * 4096 * 4096 + 2 * 4096 * 1024 + 3 * 4096 * 12_288) + 2 * 2 * (length // 2) * 4096
     token = 36 * layer + 2 * 4096 * 151_936
-    assert script.update_flop(config, 8_190_735_360, 8, length, 3) == pytest.approx(3 * 8 * length * token, rel=1e-3)
+    found = script.forward_flop(config, 8_190_735_360, np.full(8, length))
+    assert found == pytest.approx(8 * length * token, rel=1e-3)
+
+
+def test_a_part_that_does_not_end_is_stopped_and_keeps_what_it_found(script: Any, tmp_path: Path) -> None:
+    part = script.run_part("correctness", "tiny", 0.5, tmp_path / "part.json")
+    assert part["status"] == "time limit"
+    assert part["seconds"] < 30
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="has a GPU")
-def test_without_a_gpu_it_names_the_cure(script: Any) -> None:
-    with pytest.raises(UserError, match="needs a GPU: add --tiny"):
+def test_without_a_gpu_and_with_a_wrong_part_it_names_the_cure(script: Any) -> None:
+    with pytest.raises(UserError, match="need a GPU: add --shapes tiny"):
         script.main([])
+    with pytest.raises(UserError, match="did you mean 'learning'"):
+        script.main(["--parts", "[learnin]"])

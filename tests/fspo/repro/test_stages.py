@@ -14,7 +14,11 @@ import pytest
 
 from fspo.base.errors import UserError
 from fspo.repro import stages
-from fspo.repro.stages import Job, Stages, is_finished, is_over, run_jobs
+from fspo.repro.stages import OPTIONS, Job, Stages, is_over, run_jobs
+
+
+def is_finished(job: Job) -> bool:
+    return is_over(job.run) and (job.run / OPTIONS).read_text().splitlines() == [*job.arguments]
 
 
 def done(folder: Path, *options: int, force: str = "") -> list[tuple[str, bool, Any]]:
