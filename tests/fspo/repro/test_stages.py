@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 
 from fspo.base.errors import UserError
+from fspo.gradlog.run_folder import MODEL
 from fspo.repro import stages
 from fspo.repro.stages import OPTIONS, Job, Stages, is_over, run_jobs
 
 
 def is_finished(job: Job) -> bool:
-    return is_over(job.run) and (job.run / OPTIONS).read_text().splitlines() == [*job.arguments]
+    return (job.run / MODEL).is_dir() and (job.run / OPTIONS).read_text().splitlines() == [*job.arguments]
 
 
 def done(folder: Path, *options: int, force: str = "") -> list[tuple[str, bool, Any]]:
