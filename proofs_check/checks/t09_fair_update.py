@@ -1,0 +1,226 @@
+"""T9: when a fair band is a fair update."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import mpmath as mp
+import numpy as np
+from scipy.special import ndtr
+
+from fspo import theory
+from fspo.rules import Rule, calibrate, preset
+from fspo.theory import Floats
+from proofs_check.frame import Method, Outcome, Test, check, near_miss
+from proofs_check.models import (
+    AdvantageDrift,
+    GaussianTokens,
+    LogRatioModel,
+    ScaledGamma,
+    ScaledStudent,
+    matching_means,
+)
+from proofs_check.tools.compare import alike, all_of, at_most, beside, equal, holds, means, shares
+from proofs_check.tools.laws import Discrete, normal_share
+from proofs_check.tools.policy import make_bandit, strata, token_log_probs
+from proofs_check.tools.settings import GRID, MU, SIGMA
+
+
+@check("T9", Method.ENUMERATED, "(a) a_upd by sign of A is E[M | l] of policies, dual clip or not", "of a_upd", 1e-10)
+@near_miss("sides exchanged", crossed=True)
+@near_miss("dual edge left out", beyond=False)
+def by_sign(rng: np.random.Generator, crossed: bool = False, beyond: bool = True) -> Test:
+    """All responses of policies; each of the formula's probabilities is a sum over the responses of one sign."""
+    stated, exact = [], []
+    for i in range(12):
+        bandit = make_bandit(rng, step=0.3)
+        S, n, A = bandit.log_ratio, bandit.lengths, bandit.advantages
+        m = preset("fspo-kl").rule.centre(bandit.drift_stats())
+        rule = calibrate(preset("fspo-kl", range_hi=0.02).rule, S, n, A, 0.7, m)
+        rule = replace(rule, dual=1.5) if i % 2 else rule
+        lo, hi = rule.band(n, m)
+        dual = m * n + 1.5 * (hi - m * n) if i % 2 else np.full(n.size, math.inf)
+        _, _, _, a = strata(bandit, rule)
+        for k, length in enumerate(np.unique(n[A != 0])):
+            mass = [np.where((n == length) & (np.sign(A) == sign), bandit.p_old, 0.0) for sign in (1, -1)]
+            total = [max(float(part.sum()), 1e-300) for part in mass]
+            high, low, far = (
+                mass[0] @ (hi < S) / total[0],
+                mass[1] @ (lo > S) / total[1],
+                mass[1] @ (dual < S) / total[1],
+            )
+            if crossed:
+                high, low, far = mass[0] @ (lo > S) / total[0], mass[1] @ (hi < S) / total[1], 0.0
+            positive = total[0] / (total[0] + total[1])
+            stated.append(theory.update_acceptance(positive, high, low, far if beyond else 0.0))
+            exact.append(a[k])
+    return equal(stated, exact, 1e-11)
+
+
+@check("T9", Method.ATTACKED, "(a) symmetric laws, any shares of A > 0: exact counts", "of the upper range", 0.2)
+@near_miss("dual clip", dual=2.0)
+@near_miss("law not symmetric", mirrored=False)
+@near_miss("S larger by 1/8 sqrt(L) where A > 0", shift=1)
+def exact_counts(rng: np.random.Generator, dual: float | None = None, mirrored: bool = True, shift: int = 0) -> Test:
+    """Laws of a few values in eighths, lengths that are powers of 4: accepted counts are whole numbers."""
+    cases = [(Discrete.draw(rng), int(rng.integers(1, 13)), rng.integers(0, 9, 5)) for _ in range(300)]
+
+    def test(x: float) -> Outcome:
+        broken = 0
+        for law, c, positive in cases:
+            z = np.concatenate([law.values, -law.values if mirrored else law.values])
+            half, kept = c / 8 + 1 / 16, []
+            rule = Rule("sqrt", half, half * (1 + x), drift="kl", dual=dual)
+            for length, share in zip(4.0 ** np.arange(5), positive.tolist(), strict=True):
+                total = 0
+                for sign, part in ((1.0, share), (-1.0, 8 - share)):
+                    S = (z + (shift / 8 if sign > 0 else 0.0)) * math.sqrt(length) - 3 / 8 * length
+                    held = rule.apply(S, np.full(z.size, length), np.full(z.size, sign), -3 / 8).multiplier == 1
+                    total += part * int(np.tile(law.weights, 2) @ held)
+                kept.append(total)
+            broken += max(kept) != min(kept)
+        return Outcome(0.5 - broken, "laws, exact counts", note=f"{broken} of {len(cases)} laws break it")
+
+    return test
+
+
+@check("T9", Method.SIMULATED, "(a) drawn: alike under the hypotheses, by the formula without them", "of a_upd", 0.03)
+@near_miss("c_hi = 1.2 c_lo is fair", c_hi=0.036)
+@near_miss("dual clip is fair", dual=1.5)
+@near_miss("a skewed law is fair", models=(ScaledGamma(MU, SIGMA, shape=0.5),))
+@near_miss("share of A > 0 taken as 1/2", half=True)
+@near_miss("S taken as independent of A", pull=0.0)
+def drawn(
+    rng: np.random.Generator, c_hi: float = 0.03, dual: float | None = None,
+    models: tuple[LogRatioModel, ...] = (GaussianTokens(MU, SIGMA), ScaledStudent(MU, SIGMA, df=3.0)),
+    half: bool = False, pull: float = 2e-4, draws: int = 100_000,
+) -> Test:  # fmt: skip
+    """Normal and Student S with a share of A > 0 from .1 to .9; then unlike ranges, and a drift by the sign of A."""
+    n, tests = np.broadcast_to(GRID, (draws, GRID.size)), []
+    positive = np.linspace(0.1, 0.9, GRID.size)
+    fair, unlike = (preset("fspo-kl", range_hi=c, dual=d).rule for c, d in ((c_hi, dual), (0.045, None)))
+    for model in models:
+        A = np.where(rng.random(n.shape) < positive, 1.0, -1.0)
+        kept = fair.apply(model.sample(rng, n), n, A, fair.centre(matching_means(model))).multiplier == 1
+        tests.append(alike(kept.sum(axis=0), draws))
+    signed = AdvantageDrift(MU, SIGMA, pull=2e-4, positive=0.3, trend=0.4, l0=64.0)
+    S, A = signed.sample_pair(rng, n)
+    kept = unlike.apply(S, n, A, unlike.centre(matching_means(signed))).multiplier == 1
+    moved, share = pull * np.sqrt(GRID) / SIGMA, np.full(GRID.size, 0.5) if half else signed.positive_share(GRID)
+    stated = theory.update_acceptance(share, ndtr(moved - 0.045 / SIGMA), ndtr(moved - 0.03 / SIGMA))
+    return all_of(*tests, shares(kept.sum(axis=0), draws, stated))
+
+
+@check("T9", Method.ENUMERATED, "(b) steps of one law on softmax policies cut A < 0 as often", "of P(S < -b)", 1e-6)
+@near_miss("logits that are cubes of the parameters", power=3)
+@near_miss("other responses where A < 0", others=True)
+@near_miss("A < 0 is cut less often", reversed_signs=True)
+def saturating(rng: np.random.Generator, power: int = 1, others: bool = False, reversed_signs: bool = False) -> Test:
+    """P(S > b | A > 0) <= P(S < -b | A < 0): steps along each response's own score and random ones, any law of both."""
+    values, bounds = [], []
+    for _ in range(12):
+        bandit = make_bandit(rng, vocabulary=2, max_length=4, step=0.0)
+        base, size = np.cbrt(bandit.old) if power == 3 else bandit.old, 10 ** rng.uniform(-2, 0.3)
+        N = bandit.lengths.size
+        steps = size * np.stack([bandit.psi.reshape(N, *base.shape), rng.standard_normal((N, *base.shape))])
+        S = np.empty((2, 2, N))  # sign, kind of step, response
+        for sign, kind, i in np.ndindex(2, 2, N):
+            at = (i + 1) % N if others and sign else i
+            new = (base + (1 - 2 * sign) * steps[kind, at]) ** power
+            S[sign, kind, i] = token_log_probs(new, bandit.responses)[i].sum()
+        S -= np.log(bandit.p_old)
+        p = rng.dirichlet(np.full(2 * N, 0.1)).reshape(2, N)
+        for b in S[0][S[0] > 0] * (1 - 1e-9):
+            above, below = float(((b < S[0]) * p).sum()), float(((-b > S[1]) * p).sum())
+            if above > 1e-9:
+                values.append(below if reversed_signs else above)
+                bounds.append(max(above if reversed_signs else below, 1e-12))
+    return at_most(values, bounds, 1e-9)
+
+
+def kept_weight(rule: Rule, length: float, sigma: float) -> float:
+    """Return b(l) of a mask for normal S by quadrature of e^s times its density, at 30 digits."""
+    with mp.workdps(30):
+        mu = -(mp.mpf(sigma) ** 2) / 2
+        centre = {"none": 0, "gaussian": mu, "tilted": -mu}[rule.drift] * length
+        mean, scale = mu * length, mp.mpf(sigma) * mp.sqrt(length)
+        ends = mp.linspace(centre - rule.range_lo * mp.sqrt(length), centre + rule.range_hi * mp.sqrt(length), 5)
+        return float(mp.quad(lambda s: mp.e**s * mp.npdf(s, mean, scale), ends) / mp.e ** (mean + scale**2 / 2))
+
+
+@check("T9", Method.CLOSED, "(c) b(l) by quadrature; tilted makes b constant, and a = b for none", "of b(l)", 1e-9)
+@near_miss("a for b", as_band=True)
+@near_miss("drift gaussian makes b constant", tilted="gaussian")
+def weights(rng: np.random.Generator, as_band: bool = False, tilted: str = "tilted") -> Test:
+    """Random scales, lengths and ranges of Gaussian S. Beside it: with m = mu, b falls over three lengths."""
+    stated, exact, falls = [], [], []
+    formula = theory.band_acceptance if as_band else theory.weight_acceptance
+    for i in range(18):
+        sigma, length = 10 ** rng.uniform(-2, -1), float(np.round(10 ** rng.uniform(0.5, 3)))
+        u_lo, u_hi = rng.uniform(0.3, 2.0, 2)
+        mu, means_of = -(sigma**2) / 2, theory.gaussian_means(sigma)
+        rules = {d: Rule("sqrt", u_lo * sigma, u_hi * sigma, drift=d) for d in ("none", "gaussian", "tilted")}  # type: ignore[arg-type]
+        centre = {d: rule.centre(means_of) for d, rule in rules.items()}
+        drift = ("none", "gaussian", "tilted")[i % 3]
+        stated += formula(rules[drift], [length], mu, sigma, centre[drift]).tolist()
+        exact.append(kept_weight(rules[drift], length, sigma))
+        stated += theory.weight_acceptance(rules[tilted], [1.0, 1e2, 1e4], mu, sigma, centre[tilted]).tolist()
+        exact += [normal_share(-u_lo, u_hi)] * 3
+        even = replace(rules["none"], range_hi=u_lo * sigma)
+        stated += theory.band_acceptance(even, [1.0, 10.0, 100.0], mu, sigma).tolist()
+        exact += theory.weight_acceptance(even, [1.0, 10.0, 100.0], mu, sigma).tolist()
+        b = theory.weight_acceptance(rules["gaussian"], [1.0, 1e2, 1e4], mu, sigma, centre["gaussian"])
+        falls.append(np.ptp(b) - 1e-6)
+    return beside(equal(stated, exact, 1e-10), holds(falls, "spread of b"))
+
+
+@check("T9", Method.CLOSED, "examples: cosine .848 at LRE 0 of a; two lengths alike by accident", "of sigma", 0.002)
+@near_miss("u = 1.05", u=1.05)
+@near_miss("g_2 = (-.5, .87)", second=-0.5)
+def examples(rng: np.random.Generator, u: float = 1.0, second: float = -0.6) -> Test:
+    """The page's digits: .683 of responses and .495 of weight at l = 1000, .630 of both for drift none, cosine .848."""
+    del rng
+
+    def test(x: float) -> Outcome:
+        sigma = 0.03 * (1 + x)
+        means_of, mu, pair = theory.gaussian_means(sigma), -(sigma**2) / 2, [10.0, 2000.0]
+        centred, plain = (Rule("sqrt", 0.03 * u, 0.03 * u, drift=d) for d in ("gaussian", "none"))  # type: ignore[arg-type]
+        m = centred.centre(means_of)
+        g = np.array([[1.0, 0.0], [second, math.sqrt(1 - second**2)]])
+        a, b = (f(centred, pair, mu, sigma, m) for f in (theory.band_acceptance, theory.weight_acceptance))
+        lemma = theory.cosine_lemma(np.full(2, 0.5), a, g, b[:, None] * g)
+        found = [f(centred, [1000.0], mu, sigma, m)[0] for f in (theory.band_acceptance, theory.weight_acceptance)]
+        found += [f(plain, [1000.0], mu, sigma)[0] for f in (theory.band_acceptance, theory.weight_acceptance)]
+        gaps = np.abs([*found, lemma.cosine] - np.array([0.683, 0.495, 0.630, 0.630, 0.848]))
+        near = 0.025 * (1 + x)
+        skew = Rule("sqrt", near, 2 * near, drift="gaussian")
+        accident = theory.weight_acceptance(skew, [100.0, 900.0], -(near**2) / 2, near, -(near**2) / 2)
+        return holds(
+            [5e-4 - gaps.max(), 1e-9 - lemma.lre.inf, 1e-3 - abs(accident[0] / accident[1] - 1)], "half a digit"
+        )
+
+    return test
+
+
+@check("T9", Method.SIMULATED, "(c) drawn, A psi independent of S: c_l = b(l) g_l under mask and cap", "of c_l", 0.02)
+@near_miss("a for b", as_band=True)
+@near_miss("A psi follows S", follows=0.3)
+@near_miss("drop for mask", outside="drop")
+def independent(
+    rng: np.random.Generator, as_band: bool = False, follows: float = 0.0, outside: str = "mask", draws: int = 100_000
+) -> Test:
+    """The mean of M w A psi through the rule, E[w] = 1; b of a cap from the lognormal law."""
+    lengths = np.array([16.0, 64, 256, 1000])
+    model, n = GaussianTokens(MU, SIGMA), np.broadcast_to(lengths, (draws, 4))
+    S, sign = model.sample(rng, n), np.where(rng.random(n.shape) < 0.7, 1.0, -1.0)
+    gradient = sign + 0.5 + follows * (S - MU * n) / (SIGMA * np.sqrt(n))
+    kl, tests = preset("fspo-kl").rule, []
+    m, hi = kl.centre(matching_means(model)), kl.band(lengths, kl.centre(matching_means(model)))[1]
+    scale = SIGMA * np.sqrt(lengths)
+    formula = theory.band_acceptance if as_band else theory.weight_acceptance
+    capped: Floats = ndtr(hi / scale - scale / 2) + np.exp(hi) * ndtr(-hi / scale - scale / 2)
+    for kind, b in ((outside, formula(kl, lengths, MU, SIGMA, m)), ("cap", capped)):
+        applied = replace(kl, outside=kind).apply(S, n, sign, m)  # type: ignore[arg-type]
+        tests.append(means(applied.clipped_weight * gradient, b * 0.9))
+    return all_of(*tests)
