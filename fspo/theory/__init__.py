@@ -40,8 +40,3 @@ from fspo.theory.reweighting import (
     lre,
     relative_acceptance,
 )
-from fspo.theory.still import (
-    acceptance_with_still,
-    fair_exponent_with_still,
-    lre_with_still,
-)

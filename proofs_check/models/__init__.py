@@ -6,7 +6,7 @@ Each model has a drift ``mu`` and a scale ``sigma`` per token, from which the ce
 
 from __future__ import annotations
 
-from proofs_check.models.base import JointModel, LogRatioModel, TokenModel, matching_means
+from proofs_check.models.base import LogRatioModel, TokenModel, matching_means
 from proofs_check.models.chain import CHAIN, StoppedChain
 from proofs_check.models.scaled import (
     AutoregressiveTokens,

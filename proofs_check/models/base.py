@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -36,21 +36,6 @@ class LogRatioModel(Protocol):
         UserError
             If ``lengths`` is empty, below 1 or not finite, or not an integer where the model counts tokens.
         """
-        ...
-
-
-@runtime_checkable
-class JointModel(LogRatioModel, Protocol):
-    """A law of (S, A) given L (T9); ``sample`` draws S alone. A is +1 or -1, because rules use only its sign. ``mu``
-    is the drift less the part that depends on A. ``sigma`` is the scale of S given A.
-    """
-
-    def sample_pair(self, rng: np.random.Generator, lengths: ArrayLike) -> tuple[Floats, Floats]:
-        """Draw one (S, A) for each entry of ``lengths``; both have the shape of ``lengths``."""
-        ...
-
-    def positive_share(self, lengths: ArrayLike) -> Floats:
-        """Return P(A > 0 | L) in the shape of ``lengths``."""
         ...
 
 

@@ -25,18 +25,11 @@ NO_NUMBERS = {"rule", "stats", "rate", "label", "identical", "one_sided", "name"
 }
 """Parameters that are no numbers."""
 
-
-def _exceeds_one(x: Any) -> Any:
-    """Return 2 + x, which is no distribution function, because it exceeds 1."""
-    return 2 + x
-
-
 P, RATES = {"p": [0.5, 0.5], "a": [0.5, 0.6]}, [[0.0, 0.0], [-1.0, 1.0], [INF, 1.0]]
 NO_P, NO_LENGTHS, NO_SCALE = [[], [-1.0, 2.0], [0.0, 0.0]], [[], [0.5], [INF]], [0.0, -1.0, INF]
-NO_SHARE, NO_MOVING = [0.0, 1.0, INF], [[0.0, 1.0], [0.5, 1.5], [0.5] * 3]
+NO_SHARE = [0.0, 1.0, INF]
 BAND = {"rule": FSPO, "lengths": [1.0, 9.0], "mu": 0.0, "sigma": 0.1, "m": None}
 ROWS = {"rule": FSPO, "S": S, "n": N, "A": A, "m": None, "rate": "band"}
-STILL = {"moving": [0.5, 1.0], "lengths": [4.0, 16.0], "H": 0.5}
 CUT = {"positive": [0.5, 0.5], "cut_high": [0.1, 0.1], "cut_low": 0.1, "cut_dual": 0.0}
 CAP = {"weights": [0.5, 2.0], "probabilities": [0.5, 0.5], "R": 2.0, "n": 10.0}
 LEMMA = P | {"g": [[1.0], [2.0]], "clipped": [[0.5], [1.0]]}
@@ -104,18 +97,6 @@ CASES: dict[Any, tuple[dict[str, Any], dict[str, list[Any]]]] = {
             "g": [[[0.0], [0.0]], [[1.0], [-1.0]], [1.0, 2.0], [[INF], [0.0]], [[1e200], [1.0 - 1e200]]],
             "clipped": [[[1.0]], [[1.0, 2.0], [1.0, 2.0]], [[INF], [0.0]]],
         },
-    ),
-    theory.acceptance_with_still: (
-        STILL | {"cdf": np.tanh, "f": 1.0, "gamma": 0.6},
-        {"cdf": [_exceeds_one], "moving": NO_MOVING, "lengths": NO_LENGTHS, "f": NO_SCALE, "gamma": [INF], "H": [INF]},
-    ),
-    theory.lre_with_still: (
-        {"p": [0.5, 0.5], "moving": [0.5, 1.0], "cut": 0.2},
-        {"p": NO_P, "moving": NO_MOVING, "cut": [-0.1, 1.1, INF, [0.1, 0.2]]},
-    ),
-    theory.fair_exponent_with_still: (
-        STILL | {"quantile": np.arctanh, "alpha": 0.9},
-        {"moving": NO_MOVING, "lengths": [[0.5, 4.0], [4.0, 4.0], [4.0]], "alpha": NO_SHARE, "H": [INF]},
     ),
     rules.excess_quantiles: (
         {"excess": [0.5, 1.0, 2.0], "targets": [0.5]},

@@ -1,0 +1,398 @@
+"""T10: the fair exponent."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from fractions import Fraction
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import mpmath as mp
+import numpy as np
+from scipy import special
+
+from fspo import theory
+from fspo.rules import Rule
+from fspo.theory import Floats
+from proofs_check.frame import Method, Outcome, Test, check, near_miss
+from proofs_check.models import FractionalNoise, GaussianTokens, ScaledGamma, ScaledStudent
+from proofs_check.models.scaled import ScaleFamily
+from proofs_check.tools.compare import alike, all_of, beside, equal, holds, shares
+from proofs_check.tools.laws import Discrete, Law, accepted, gamma_law, logistic, mask, student
+from proofs_check.tools.settings import DIGITS, GRID, SIGMA
+from proofs_check.tools.tails import (
+    FAR_TAILS,
+    JUMP,
+    LAWS,
+    LONG,
+    NORMAL,
+    SHORT,
+    STILL,
+    STUDENT,
+    FarTail,
+    Mixture,
+    MovingLaw,
+    in_steps,
+    inverse,
+    jumps_exponent,
+    jumps_quantile,
+    log_logistic,
+    scaled,
+)
+
+Pair = tuple[float, float]
+
+
+def fair_exponent(
+    quantile: Callable[[float], float], v: Floats | Pair, lengths: Floats | Pair, alpha: float, H: float
+) -> float:
+    """Return (c)'s fair exponent of two lengths of which the shares v move; NaN if there is none."""
+    levels = 1 - (1 - alpha) / np.asarray(v)
+    if not np.all(levels > 0):
+        return math.nan
+    z = np.array([quantile(float(level)) for level in levels])
+    return H + math.log(z[1] / z[0]) / math.log(lengths[1] / lengths[0]) if np.all(z > 0) else math.nan
+
+
+def drawn_pair(rng: np.random.Generator, quantile: Callable[[float], float]) -> tuple[Floats, Floats, float, float]:
+    """Draw shares that move at two lengths, the lengths, alpha and H, with a fair exponent in [0, 2], as rules have."""
+    while True:
+        v, H = rng.uniform(0.3, 1.0, 2), float(rng.choice([0.3, 0.5, 0.65, 1.0]))
+        lengths = np.exp(rng.uniform(0, math.log(64))) * np.array([1.0, rng.uniform(4, 512)])
+        alpha = float(rng.uniform(0.75, 0.995))
+        if 0 <= fair_exponent(quantile, v, lengths, alpha, H) <= 2:
+            return v, lengths, alpha, H
+
+
+def root_of_equal_acceptance(law: MovingLaw, v: Floats | Pair, lengths: Floats | Pair, alpha: float, H: float) -> float:
+    """Return the exponent gamma at which two lengths have the acceptance ``alpha``, by bisection with 50 digits: for
+    each gamma the range f is set so that the band accepts alpha at the first length. No quantile is used."""
+    with mp.workdps(DIGITS):
+        (v_1, v_2), (l_1, l_2) = map(mp.mpf, map(float, v)), map(mp.mpf, map(float, lengths))
+        alpha, H = mp.mpf(alpha), mp.mpf(H)
+        bisect = partial(mp.findroot, solver="bisect")
+        edge = mp.exp(bisect(lambda y: 1 - v_1 * law.tail(mp.exp(y)) - alpha, (-30, 8)))
+
+        def excess(gamma: Any) -> Any:
+            f = edge * l_1 ** (H - gamma)
+            return 1 - v_2 * law.tail(f * l_2 ** (gamma - H)) - alpha
+
+        return float(bisect(excess, (H - 4, H + 4)))
+
+
+@check("T10", Method.CLOSED, "(a), (c) still responses: the exponent by root search", "of the exponent", 1e-8)
+@near_miss("share that moves ignored", v_ignored=True)
+@near_miss("normal quantiles for every law", normal=True)
+def by_root_search(rng: np.random.Generator, v_ignored: bool = False, normal: bool = False) -> Test:
+    """Light and heavy tails, two edges and one. The exponent is above H exactly if more of the longer length moves."""
+    roots, stated, signs = [], [], []
+    for law in LAWS:
+        for _ in range(3):
+            v, lengths, alpha, H = drawn_pair(rng, law.quantile)
+            roots.append(root_of_equal_acceptance(law, v, lengths, alpha, H))
+            quantile = NORMAL.quantile if normal else law.quantile
+            stated.append(fair_exponent(quantile, np.ones(2) if v_ignored else v, lengths, alpha, H))
+            signs.append((roots[-1] - H) * np.sign(v[1] - v[0]))
+    return beside(equal(stated, roots, 1e-9), holds(signs, "exponent less H, in the direction of v"))
+
+
+MOVING: Pair = (0.4, 0.8)
+BETWEEN: Pair = (16.0, 128.0)
+"""The page's example of still responses: the shares that move at two lengths, and the lengths."""
+
+
+@check("T10", Method.CLOSED, "the page's digits: still responses, tokens that rarely move", "of the exponents", 2e-3)
+@near_miss("42 % move at 16 tokens", moving=(0.42, 0.8))
+@near_miss("exponent of the variance of rare moves", of_variance=True)
+def digits(rng: np.random.Generator, moving: Pair = MOVING, of_variance: bool = False) -> Test:
+    """Also: at 60 % there is no exponent, and just above it grows by log(1000)/log(8) where alpha - .6 is a thousandth;
+    for Student's law the limit is H + beta/3."""
+    del rng
+    exact = [root_of_equal_acceptance(NORMAL, moving, BETWEEN, alpha, 0.5) for alpha in (0.75, 0.85, 0.95, 0.99)]
+    exact += [0.5 if of_variance else jumps_exponent(alpha) for alpha in (0.3, 0.5, 0.85, 0.99)]
+    printed = np.array([0.849, 0.690, 0.593, 0.552, 0.795, 0.600, 0.505, 0.444])
+    edge = [fair_exponent(NORMAL.quantile, MOVING, BETWEEN, 0.6 + e, 0.5) for e in (0.0, 1e-4, 1e-7, 1e-10)]
+    far = fair_exponent(STUDENT.quantile, MOVING, BETWEEN, 1 - 1e-9, 0.5)
+    gaps = np.append(np.diff(edge[1:]) - math.log(1000) / math.log(8), far - 0.5 - math.log(2) / (3 * math.log(8)))
+    fixed = holds([*(5e-4 - np.abs(gaps)), 0.0 if math.isnan(edge[0]) else -1.0], "exponent")
+    return beside(lambda x: holds(5e-4 - np.abs(np.array(exact) - printed * (1 + x)), "half a digit"), fixed)
+
+
+@check("T10", Method.CLOSED, "(b) mixtures: the two terms against the slope of the quantile", "of the exponent", 1e-8)
+@near_miss("second term left out", second=0.0)
+@near_miss("weights without densities", densities=False)
+@near_miss("growth of the mixture's own level", own_level=False)
+def mixture(rng: np.random.Generator, second: float = 1.0, densities: bool = True, own_level: bool = True) -> Test:
+    """Two or three components, one of a law that changes with the length, and still ones; shares that change. The
+    exponent of two lengths is the mean of the local ones, by Gauss-Legendre quadrature over log l."""
+    stated, exact = [], []
+    nodes, weights = np.polynomial.legendre.leggauss(12)
+    for i in range(8):
+        (H_1, H_2), power, change = rng.uniform(0.3, 0.8, 2).tolist(), rng.uniform(2, 3), rng.uniform(-0.2, 0.3)
+        laws = [scaled(NORMAL, 0.5), scaled(STUDENT, H_1)][: 1 + i % 2]
+        laws += [log_logistic(H_2, float(power), float(change)), STILL]
+        level, slope = rng.normal(0, 0.4, len(laws)), rng.normal(0, 0.3, len(laws))
+        alpha, low = mp.mpf(float(rng.uniform(0.8, 0.97))), float(rng.uniform(0.5, 1.5))
+
+        made = Mixture(laws, level.tolist(), slope.tolist(), 1 - alpha)
+
+        def local(z: Any, made: Mixture = made) -> float:
+            q, shares_of = mp.exp(made.log_quantile(z)), made.shares(z)
+            tails = [one.tail(z, q) for one in made.laws]
+            d = [-mp.diff(lambda y, one=one: one.tail(z, y), q) for one in made.laws]
+            mass = mp.fdot(shares_of, d)
+            growth = [one.growth(z, t if own_level else made.tail) for one, t in zip(made.laws, tails, strict=True)]
+            weight = [p * (y if densities else 1) for p, y in zip(shares_of, d, strict=True)]
+            moved = [mp.diff(lambda y, j=j: made.shares(y)[j], z) for j in range(len(made.laws))]
+            return float(mp.fdot(weight, growth) / mp.fsum(weight) + second * mp.fdot(moved, tails) / (q * mass))
+
+        with mp.workdps(DIGITS):
+            stated.append(local(mp.mpf(low)))
+            exact.append(float(mp.diff(made.log_quantile, mp.mpf(low))))
+        if i < 2:
+            with mp.workdps(25):
+                stated.append(float(weights @ [local(mp.mpf(low + 0.75 * (1 + x))) for x in nodes]) / 2)
+                exact.append(float((made.log_quantile(mp.mpf(low + 1.5)) - made.log_quantile(mp.mpf(low))) / 1.5))
+    return equal(stated, exact, 1e-9)
+
+
+@check("T10", Method.ATTACKED, "(c) a part moves: order and equality at two lengths, exact counts", "of H", 0.05)
+@near_miss("any gamma", any_gamma=True)
+@near_miss("also where the same share moves", ties=True)
+def order(rng: np.random.Generator, any_gamma: bool = False, ties: bool = False) -> Test:
+    """Laws of a few values. gamma = H cuts the same share t of the moving ones, so t v(l) of all; gamma <= H accepts
+    less of the longer length if more of it moves and something is cut there, and the other way round."""
+    cases = []
+    for _ in range(600):
+        law, moving, still = Discrete.draw(rng), rng.integers(1, 5, 2).tolist(), rng.integers(0, 31, 2).tolist()
+        c, (gamma, H) = rng.integers(1, 13, 2) / 8, rng.choice([0.0, 0.5, 1.0], 2)
+        first = int(rng.integers(0, 4))
+        cases.append((law, moving, still, c + 1 / 16, gamma, H, (first, first + int(rng.integers(1, 3)))))
+
+    def broken(
+        x: float, law: Discrete, moving: list[int], still: list[int], c: Floats, gamma: float, H: float, powers: Pair
+    ) -> bool:
+        rule = Rule("power", c[0], c[1], gamma=gamma, drift="kl", outside="mask", on="engine")
+        kept_share, cut_moving, v = [], [], []
+        for power, copies, others in zip(powers, moving, still, strict=True):
+            n = 4.0**power
+            R = np.append(law.values * n ** (H + x), 0.0) - n / 8  # the last is still, at the band's centre
+            weight = [*(copies * law.weights).tolist(), others]
+            kept = rule.apply(R, np.full(R.size, n), np.ones(R.size), -1 / 8).multiplier
+            lost = sum(w for w, k in zip(weight, kept, strict=True) if not k)
+            v.append(Fraction(sum(weight[:-1]), sum(weight)))
+            cut_moving.append(Fraction(lost, sum(weight[:-1])))
+            kept_share.append(1 - Fraction(lost, sum(weight)))
+        (a_1, a_2), (v_1, v_2) = kept_share, v
+        unequal = gamma == H and any(a != 1 - s * cut_moving[0] for a, s in zip(kept_share, v, strict=True))
+        if (v_1 < v_2 or (ties and v_1 == v_2)) and (gamma <= H or any_gamma) and a_2 < 1:
+            return unequal or not a_1 > a_2
+        if v_1 > v_2 and (gamma >= H or any_gamma) and a_1 < 1:
+            return unequal or not a_1 < a_2
+        return unequal
+
+    def test(x: float) -> Outcome:
+        found = sum(broken(x, *case) for case in cases)
+        return Outcome(0.5 - found, "laws, exact counts", note=f"{found} of {len(cases)} break it")
+
+    return test
+
+
+def of_all(rule: Rule, lengths: Floats, law: Law, H: float, v: Floats) -> Floats:
+    """Return the share of all responses that a rule's band accepts at each length, of which the shares v move."""
+    return v * accepted(rule, lengths, law, H, -3e-4) + (1 - v)
+
+
+@check("T10", Method.CLOSED, "(c) by rules: LRE at gamma = H, alpha at the stated exponent", "of 1 - a and LRE", 1e-8)
+@near_miss("gamma = H + .25 cuts the moving alike", gamma_off=0.25)
+@near_miss("without the factor (1 - a_bar)/a_bar", of_moving=True)
+@near_miss("gamma = H is fair", at_H=True)
+def by_rules(rng: np.random.Generator, gamma_off: float = 0.0, of_moving: bool = False, at_H: bool = False) -> Test:
+    """Logistic, Student and skewed laws of the moving responses; also a(l) = 1 - t v(l)."""
+    found, stated, lengths = [], [], np.array([2.0, 9, 60, 333, 4096])
+    for law in (logistic, student, gamma_law):
+        for H in (0.3, 0.5, 0.75):
+            p, v, c = rng.dirichlet(np.ones(5)), rng.uniform(0.2, 1.0, 5), rng.uniform(0.5, 2.0, 2)
+            t = 1 - float(law(c[1:], 1.0)[0] - law(-c[:1], 1.0)[0])
+            a = of_all(mask("power", c[0], c[1], H + gamma_off), lengths, law, H, v)
+            mean, lre, of_v = 1 - t * float(p @ v), theory.lre(p, a), theory.lre(p, v)
+            factor = 1.0 if of_moving else (1 - mean) / mean
+            found += [*(1 - a), lre.inf, lre.l1, lre.l2]
+            stated += [*(t * v), *(factor * np.array([of_v.inf, of_v.l1, of_v.l2]))]
+
+            quantile = inverse(lambda x, law=law, c=c: float(law(c[1:] * x, 1.0)[0] - law(-c[:1] * x, 1.0)[0]))
+            pair, ends, alpha, _ = drawn_pair(rng, quantile)
+            gamma = H if at_H else fair_exponent(quantile, pair, ends, alpha, H)
+            if 0 <= gamma <= 2:
+                f = quantile(1 - (1 - alpha) / pair[0]) * ends[0] ** (H - gamma)
+                found += (1 - of_all(mask("power", f * c[0], f * c[1], gamma), ends, law, H, pair)).tolist()
+                stated += [1 - alpha] * 2
+    return equal(stated, found, 1e-9)
+
+
+@check("T10", Method.CLOSED, "(d) limits as alpha tends to 1, down to 1 - alpha = e^(-10^8)", "of beta", 5e-3)
+@near_miss("limit H for tails like x^-k", light=True)
+@near_miss("limit of x^-3 for the normal tail", tails={"normal": FAR_TAILS["normal"]._replace(k=3.0)})
+@near_miss("lighter than any power is enough", tails={"in steps": FarTail(in_steps, math.inf)})
+def limits(rng: np.random.Generator, tails: dict[str, FarTail] | None = None, light: bool = False) -> Test:
+    """(gamma_alpha - H)/beta comes ever nearer to 1/k, and is within a thousandth of it at the end."""
+    paths = []
+    for tail in (tails or FAR_TAILS).values():
+        for v in (rng.uniform(0.2, 0.5), rng.uniform(0.6, 1.0)), (rng.uniform(0.7, 1.0), rng.uniform(0.3, 0.6)):
+            with mp.workdps(2 * DIGITS):
+                logs = [mp.log(mp.mpf(share)) for share in v]
+                path = []
+                for n in tail.steps:
+                    y = n**2 - sum(logs) / 2  # y = -log(1 - alpha)
+                    path.append((tail.log_z(y + logs[1]) - tail.log_z(y + logs[0])) / (logs[1] - logs[0]))
+                paths.append([one - (0 if light else 1 / mp.mpf(tail.k)) for one in path])
+    nearer = [1 - float(abs(later) / abs(earlier)) for path in paths for earlier, later in pairwise(path)]
+    last = np.array([float(path[-1]) for path in paths])
+    return beside(lambda x: holds(1e-3 - np.abs(last + x), "of beta"), holds(nearer, "part of the distance"))
+
+
+@check("T10", Method.CLOSED, "(d) gamma less H is beta over the tail's local power, and shrinks", "of gamma - H", 0.02)
+@near_miss("hazard in the place of the power", of_density=True)
+@near_miss("grows as alpha rises", rises=True)
+def local_power(rng: np.random.Generator, of_density: bool = False, rises: bool = False) -> Test:
+    """k(x) = x F'(x)/(1 - F(x)) by differentiation with 50 digits at both edges; for these laws k rises."""
+    inverse, ends, distances = [], [], []
+    for law in LAWS:
+        for ratio_of_v in (0.6, 0.99, 1.01, 1.7):
+            first, between = rng.uniform(0.5, 0.58), float(np.exp(rng.uniform(1, 6)))
+            v = np.array([first, first * ratio_of_v])
+            beta, path = math.log(ratio_of_v) / math.log(between), []
+            for alpha in (0.86, 0.93, 0.97, 0.995):
+                above = fair_exponent(law.quantile, v, (2.0, 2 * between), alpha, 0.5) - 0.5
+                with mp.workdps(DIGITS):
+                    z = [law.quantile(1 - (1 - alpha) / share) for share in v]
+                    k = [float(-mp.diff(law.log_tail, mp.log(one)) / (one if of_density else 1)) for one in z]
+                inverse.append(beta / above)
+                ends.append((min(k), max(k)))
+                path.append(abs(above))
+            distances += list(np.diff(path) if rises else -np.diff(path))
+    low, high, found = np.array(ends)[:, 0], np.array(ends)[:, 1], np.array(inverse)
+
+    def test(x: float) -> Outcome:
+        return holds([*(found / (1 + x) - low), *(high - found / (1 + x))], "power within its ends", 1e-9)
+
+    return beside(test, holds(distances, "step towards H"))
+
+
+@check("T10", Method.ATTACKED, "(e) update acceptance of two signs under drop, exact counts", "of the upper edge", 0.2)
+@near_miss("alike only where both signs are cut alike", either=False)
+@near_miss("mask in the place of drop", outside="mask")
+def two_signs(rng: np.random.Generator, either: bool = True, outside: str = "drop") -> Test:
+    """Laws of three values for A > 0, A < 0 and A = 0: a_upd as stated, alike at two lengths exactly if both signs lose
+    the same share or the lengths have one ratio of signs."""
+    cases = []
+    for _ in range(400):
+        atoms = [rng.choice(np.arange(-24, 25), 3, replace=False) / 8 for _ in range(2)]
+        weights, copies = rng.integers(1, 6, (2, 3)), rng.integers(1, 4, (2, 3))
+        cases.append((atoms, weights, copies, rng.integers(1, 13, 2) / 8 + 1 / 16, float(rng.choice([0.0, 0.5, 1.0]))))
+
+    def broken(x: float, atoms: list[Floats], weights: np.ndarray, copies: np.ndarray, c: Floats, H: float) -> bool:
+        rule = Rule("power", c[0], c[1] * (1 + x), gamma=H, outside=outside)  # type: ignore[arg-type]
+        total = weights.sum(axis=1).tolist()
+        beyond = weights[0] @ (atoms[0] > c[1]), weights[1] @ (-atoms[1] > c[0])
+        t = [Fraction(int(lost), n) for lost, n in zip(beyond, total, strict=True)]
+        kept, ratio, wrong = [], [], False
+        for power, (plus, minus, zero) in enumerate(copies.tolist()):
+            n = 4.0 ** (1 + 2 * power)
+            S = np.concatenate([*atoms, atoms[0]]) * n**H  # A = 0 has the values of A > 0; no edge may cut it
+            mass = np.concatenate([plus * weights[0], minus * weights[1], zero * weights[0]])
+            lost = int(mass @ (rule.apply(S, np.full(9, n), np.repeat([1.0, -1.0, 0.0], 3)).multiplier == 0))
+            of_sign = plus * total[0], minus * total[1]
+            kept.append(1 - Fraction(lost, sum(of_sign)))
+            ratio.append(Fraction(*of_sign))
+            wrong |= kept[-1] != 1 - (of_sign[0] * t[0] + of_sign[1] * t[1]) / sum(of_sign)
+        return wrong or (kept[0] == kept[1]) != (t[0] == t[1] or (either and ratio[0] == ratio[1]))
+
+    def test(x: float) -> Outcome:
+        found = sum(broken(x, *case) for case in cases)
+        return Outcome(0.5 - found, "laws, exact counts", note=f"{found} of {len(cases)} break it")
+
+    return test
+
+
+MOVES: Floats = np.linspace(0.35, 0.9, GRID.size)
+"""The share of responses that move at each length of ``GRID``."""
+
+
+@check("T10", Method.SIMULATED, "(c), (e) drawn: a = 1 - t v(l); each sign with its own law and edge", "of a(l)", 0.03)
+@near_miss("share that moves ignored", v_ignored=True)
+@near_miss("mixture of the signs changes with the length", changes=0.4)
+@near_miss("another H for A < 0", hurst=0.53)
+def sqrt_band(
+    rng: np.random.Generator, v_ignored: bool = False, changes: float = 0.0, hurst: float = 0.5, draws: int = 100_000
+) -> Test:
+    """Skewed S where A > 0, normal where A < 0, the others still: the sqrt band accepts 1 - t v(l) of all, and of A !=
+    0 the same share at every length, as of each sign."""
+    n, v = np.broadcast_to(GRID, (draws, GRID.size)), np.ones(GRID.size) if v_ignored else MOVES
+    sign = np.where(rng.random(n.shape) < 0.6 + changes * np.linspace(-0.5, 0.5, GRID.size), 1.0, -1.0)
+    A = np.where(rng.random(n.shape) < MOVES, sign, 0.0)
+    plus, minus = ScaledGamma(0.0, SIGMA, shape=2.0, sign=1), FractionalNoise(0.0, SIGMA, hurst=hurst)
+    S = np.where(A > 0, plus.sample(rng, n), np.where(A < 0, minus.sample(rng, n), 0.0))
+    applied = Rule("sqrt", 1.1 * SIGMA, 1.4 * SIGMA).apply(S, n, A)
+    cut, t_minus = applied.side != 0, special.ndtr(-1.1)
+    t_plus = special.gammaincc(2.0, 2 + 1.4 * math.sqrt(2))  # (G - 2)/sqrt(2) above 1.4, G of shape 2
+    below_plus = special.gammainc(2.0, max(2 - 1.1 * math.sqrt(2), 0.0))
+    both = 0.6 * (t_plus + below_plus) + 0.4 * (t_minus + special.ndtr(-1.4))
+    tests = [shares(applied.in_band.sum(axis=0), draws, 1 - v * both)]
+    tests.append(shares((~cut).sum(axis=0), draws, 1 - v * (1 - theory.update_acceptance(0.6, t_plus, t_minus))))
+    return all_of(*tests, *(alike((~cut & of).sum(axis=0), of.sum(axis=0)) for of in (A != 0, A > 0, A < 0)))
+
+
+@check("T10", Method.SIMULATED, "(a), (c) drawn: stated exponents accept 80 and 85 % at both lengths", "of alpha", 0.02)
+@near_miss("gamma = H", at_H=True)
+@near_miss("exponent of 90 % accepted", exponent_of=0.9)
+@near_miss("exponent of 50 % for rare moves", rare=0.5)
+def stated_exponent(
+    rng: np.random.Generator, at_H: bool = False, exponent_of: float = 0.8, rare: float = 0.85, draws: int = 100_000
+) -> Test:
+    """A part moves by fractional noise, Student's or a skewed law with unlike ranges; and tokens that rarely move."""
+    lengths, v, tests = np.array([32.0, 1024]), np.array([0.4, 0.85]), []
+    laws: tuple[tuple[ScaleFamily, float], ...] = (
+        (FractionalNoise(0.0, SIGMA, hurst=0.65), 0.65),
+        (ScaledStudent(0.0, SIGMA, df=3.0), 0.5),
+        (ScaledGamma(0.0, SIGMA, shape=2.0), 0.5),
+        (GaussianTokens(0.0, SIGMA), 0.5),
+    )
+    c_lo, c_hi = 0.9 * SIGMA, 1.3 * SIGMA
+    for model, H in laws:
+        quantile = inverse(lambda x, model=model: float(model.cdf(c_hi * x, 1.0) - model.cdf(-c_lo * x, 1.0)))
+        gamma = H if at_H else fair_exponent(quantile, v, lengths, exponent_of, H)
+        f = quantile(1 - 0.2 / float(v[0])) * float(lengths[0]) ** (H - gamma)
+        n = np.broadcast_to(lengths, (draws, 2))
+        S = np.where(rng.random(n.shape) < v, model.sample(rng, n), 0.0)
+        kept = Rule("power", f * c_lo, f * c_hi, gamma=gamma).apply(S, n, np.ones_like(n)).in_band
+        tests.append(shares(kept.sum(axis=0), draws, 0.8))
+    gamma = jumps_exponent(rare)
+    n = np.broadcast_to([float(SHORT), float(LONG)], (draws, 2))
+    c = float(jumps_quantile(0.85, SHORT)) / SHORT**gamma
+    R = np.sqrt(rng.binomial(n.astype(int), JUMP)) * rng.standard_normal(n.shape)
+    kept = Rule("power", c, c, gamma=gamma, outside="mask", on="engine").apply(R, n, np.ones_like(n)).multiplier == 1
+    return all_of(*tests, shares(kept.sum(axis=0), draws, 0.85))
+
+
+@check("T10", Method.CLOSED, "(f) local exponent of a sum of parts, by differentiation", "of the exponent", 1e-10)
+@near_miss("plain mean", weighted=False)
+@near_miss("falls", falling=True)
+def local_exponent(rng: np.random.Generator, weighted: bool = True, falling: bool = False) -> Test:
+    """Half the slope of log variance on log L is the mean of the H_i by shares of the variance, and rises with L."""
+    stated, exact, rises = [], [], []
+    for _ in range(20):
+        H, v = rng.uniform(0.3, 0.9, 3), 10 ** rng.uniform(-4, 0, 3)
+
+        def log_variance(x: Any, H: Floats = H, v: Floats = v) -> Any:
+            return mp.log(mp.fdot(v.tolist(), [mp.exp(2 * mp.mpf(h) * x) for h in H.tolist()]))
+
+        for length in (1.0, 10.0, 100.0, 1000.0):
+            with mp.workdps(DIGITS):
+                exact.append(float(mp.diff(log_variance, mp.log(length)) / 2))
+            share = v * length ** (2 * H) if weighted else np.ones(3)
+            stated.append(share @ H / share.sum())
+        rises += list(np.diff(exact[-4:]) * (-1 if falling else 1))
+    return beside(equal(stated, exact, 1e-11), holds(rises, "exponent"))

@@ -1,0 +1,163 @@
+"""Laws of the excess X of moving responses (T10): tails near and far, mixtures, and tokens that rarely move."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple
+
+import mpmath as mp
+from scipy import optimize, special
+
+from proofs_check.tools.settings import DIGITS
+
+
+class MovingLaw(NamedTuple):
+    """A law of X/L^H of the moving responses: ``tail`` is 1 - F at an mpmath number, ``quantile`` F's inverse."""
+
+    tail: Callable[[Any], Any]
+    quantile: Callable[[float], float]
+
+    def log_tail(self, t: Any) -> Any:
+        """Return log(1 - F) at e^t."""
+        return mp.log(self.tail(mp.exp(t)))
+
+
+NORMAL = MovingLaw(lambda x: mp.erfc(x / mp.sqrt(2)), lambda p: float(special.ndtri((1 + p) / 2)))
+"""|Z| with Z standard normal."""
+STUDENT = MovingLaw(
+    lambda x: 2 / mp.pi * (mp.atan(mp.sqrt(3) / x) - (x / mp.sqrt(3)) / (1 + x**2 / 3)),
+    lambda p: float(special.stdtrit(3.0, (1 + p) / 2)),
+)
+"""|Z| with Z a Student-t variable of 3 degrees of freedom."""
+LOGISTIC = MovingLaw(lambda x: 2 / (1 + mp.exp(x)), lambda p: 2 * math.atanh(p))
+"""|Z| with Z logistic."""
+ONE_EDGE = MovingLaw(lambda x: 1 / (1 + mp.exp(x)), lambda p: float(special.logit(p)))
+"""Z itself, logistic, for a band with one edge: half of the moving responses move away from it, F(0) = 1/2."""
+LAWS = (NORMAL, STUDENT, LOGISTIC, ONE_EDGE)
+
+
+def inverse(cdf: Callable[[float], float]) -> Callable[[float], float]:
+    """Return the quantiles of a law on x > 0, by root search."""
+
+    def quantile(p: float) -> float:
+        found: Any = optimize.brentq(lambda x: cdf(x) - p, 0.0, 1e6, xtol=1e-14)
+        return float(found)
+
+    return quantile
+
+
+class Component(NamedTuple):
+    """A component of a mixture near a length: its tail P(X > q) as a function of log l and q, and by (b) the growth g
+    of its quantile with the tail t."""
+
+    tail: Callable[[Any, Any], Any]
+    growth: Callable[[Any, Any], Any]
+
+
+def scaled(law: MovingLaw, H: float) -> Component:
+    """Return a component of which X/l^H has one law."""
+    return Component(lambda z, q: law.tail(q * mp.exp(-H * z)), lambda z, t: H)
+
+
+def log_logistic(H: float, power: float, slope: float) -> Component:
+    """Return a component with the tail 1/(1 + (q/l^H)^k), k = power + slope log l: its law changes with the length."""
+
+    def k(z: Any) -> Any:
+        return power + slope * z
+
+    def growth(z: Any, t: Any) -> Any:  # its quantile at the tail t is l^H ((1 - t)/t)^(1/k)
+        return H - slope / k(z) ** 2 * mp.log((1 - t) / t)
+
+    return Component(lambda z, q: 1 / (1 + (q * mp.exp(-H * z)) ** k(z)), growth)
+
+
+STILL = Component(lambda z, q: mp.mpf(0), lambda z, t: mp.mpf(0))
+"""Responses with X = 0, for which d g is 0."""
+
+
+class Mixture(NamedTuple):
+    """Components with shares proportional to exp(level + slope log l), and the tail of which the quantile is sought."""
+
+    laws: list[Component]
+    level: list[float]
+    slope: list[float]
+    tail: Any
+
+    def shares(self, z: Any) -> list[Any]:
+        """Return the components' shares at log l = z."""
+        raw = [mp.exp(a + b * z) for a, b in zip(self.level, self.slope, strict=True)]
+        return [x / mp.fsum(raw) for x in raw]
+
+    def log_quantile(self, z: Any) -> Any:
+        """Return the log of the quantile at log l = z, by root search."""
+        pi = self.shares(z)
+
+        def beyond(y: Any) -> Any:
+            return mp.fsum(p * one.tail(z, mp.exp(y)) for p, one in zip(pi, self.laws, strict=True)) - self.tail
+
+        return mp.findroot(beyond, (-12, 12), solver="anderson", tol=1e-40)
+
+
+class FarTail(NamedTuple):
+    """A tail 1 - F far out: ``log_z(y)`` is the log of the x at which -log(1 - F(x)) = y; it falls like x^-k (infinity
+    if faster than any power). ``steps`` are the n at which the limit is looked at, where y is about n^2."""
+
+    log_z: Callable[[Any], Any]
+    k: float
+    steps: tuple[int, ...] = (10, 100, 1000, 10_000)
+
+
+def solved(tail: Callable[[Any], Any], guess: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return ``log_z`` of a tail, by root search from ``guess(y)``."""
+    return lambda y: mp.findroot(lambda t: mp.log(tail(mp.exp(t))) + y, (guess(y), guess(y) * (1 + mp.mpf(10) ** -6)))
+
+
+def in_steps(y: Any) -> Any:
+    """Return ``log_z`` of a law that is lighter than any power and falls in steps: 1 - F is e^(-n^2) at 4^n and
+    e^(-n^2 - 2^-n) at 2 4^n, log-linear in between. Its tail is not rapidly varying."""
+    n = int(mp.floor(mp.sqrt(y)))
+    flat, past = mp.mpf(2) ** -n, y - n**2
+    if past <= flat:
+        return n * mp.log(4) + past / flat * mp.log(2)
+    return n * mp.log(4) + mp.log(2) * (1 + (past - flat) / (2 * n + 1 - flat))
+
+
+FAR_TAILS = {
+    "normal": FarTail(solved(NORMAL.tail, lambda y: mp.log(2 * y) / 2), math.inf),
+    "logistic": FarTail(lambda y: mp.log(mp.log(2 * mp.exp(y) - 1)), math.inf),
+    "lognormal": FarTail(solved(lambda x: mp.erfc(mp.log(x) / mp.sqrt(2)) / 2, lambda y: mp.sqrt(2 * y)), math.inf),
+    "bounded": FarTail(lambda y: mp.log1p(-mp.exp(-y)), math.inf),
+    "Student": FarTail(solved(STUDENT.tail, lambda y: y / 3), 3.0, (4, 6, 8, 10)),
+    "1/(1 + x^2)": FarTail(lambda y: mp.log(mp.exp(y) - 1) / 2, 2.0, (4, 6, 8, 10)),
+}
+
+
+JUMP, SHORT, LONG = 0.05, 32, 512
+"""The page's example of tokens that rarely move: the probability that a token's log-ratio is not 0, two lengths."""
+
+
+@cache
+def jumps_quantile(alpha: float, length: int) -> Any:
+    """Return x with P(|R| <= x) = ``alpha``, to 30 digits, for R the sum of ``length`` tokens that are 0, or with
+    probability JUMP standard normal."""
+    jump = mp.mpf(JUMP)
+
+    def cdf(x: Any) -> Any:
+        total = (1 - jump) ** length
+        for k in range(1, length + 1):
+            share = mp.binomial(length, k) * jump**k * (1 - jump) ** (length - k)
+            total += share * mp.erf(x / mp.sqrt(2 * k))
+            if k > length * jump and share < mp.mpf(10) ** -(DIGITS - 10):
+                break
+        return total
+
+    guess = math.sqrt(length * JUMP) * float(special.ndtri((1 + alpha) / 2))
+    return mp.findroot(lambda x: cdf(x) - mp.mpf(alpha), (guess, 0.9 * guess), tol=1e-30)
+
+
+def jumps_exponent(alpha: float) -> float:
+    """Return the exponent of (a) of tokens that rarely move."""
+    with mp.workdps(DIGITS):
+        return float(mp.log(jumps_quantile(alpha, LONG) / jumps_quantile(alpha, SHORT)) / mp.log(mp.mpf(LONG) / SHORT))
