@@ -17,7 +17,7 @@ from analysis.log.partition import find_partition
 from analysis.log.ratio import known_ratio
 from analysis.log.workers import known_workers
 from analysis.options import Options
-from analysis.rules.evaluate import Case, candidates, make_cases, trained_case
+from analysis.rules.evaluate import Case, candidates, criterion_cases, make_cases, trained_case
 from analysis.rules.replay import replay_log
 from analysis.rules.tally import Tally
 from analysis.scores.sketch_error import effective_width
@@ -73,7 +73,8 @@ def analyse(
     states, rows = _before(run, bins, options)
     cases = make_cases(options.bands, options.targets, None if run.streamed else run.rows, states, run.ratio.on)
     trained = trained_case(run)
-    tally, found = look_through(run, bins, cases, options.window, partial(progress, "acceptance"), workers)
+    judged = [*cases, *criterion_cases(options.targets, run.ratio.on)]
+    tally, found = look_through(run, bins, judged, options.window, partial(progress, "acceptance"), workers)
     # Take the counts of the complete log: those in ``run`` are of a sample of the rows if the log is streamed.
     run = replace(run, counts=found.notes.counts)
     rows |= vars(tables_of(run, tally))

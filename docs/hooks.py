@@ -85,8 +85,8 @@ def log_page() -> str:
     from fspo.gradlog.schema import LOG_COLUMNS, REQUIRED, SCHEMA_VERSION, USER_PREFIX
 
     rows = (
-        (f"`{name}`", kind, meaning, unit, "no" if name in REQUIRED else "yes", since)
-        for name, (kind, meaning, unit, since) in LOG_COLUMNS.items()
+        (f"`{name}`", kind, meaning, unit, "no" if name in REQUIRED else "yes")
+        for name, (kind, meaning, unit) in LOG_COLUMNS.items()
     )
     metrics = ((f"`{name}`", metric.meaning, metric.unit) for name, metric in METRICS.items())
     return f"""# The gradient log
@@ -95,7 +95,7 @@ Schema {".".join(map(str, SCHEMA_VERSION))}; older minor versions are read. `RUN
 Parquet file for each rollout and process, one row for each response and update. Its metadata holds the version and the
 rule. A user's own columns are named `{USER_PREFIX}NAME`.
 
-{grid(("column", "type", "meaning", "unit", "may be null", "since"), rows)}
+{grid(("column", "type", "meaning", "unit", "may be null"), rows)}
 ## Metrics
 
 A line of `metrics.jsonl` for each rollout and evaluation. A word in capitals stands for several names, I for a bin.

@@ -15,6 +15,7 @@ from analysis.importing.names import COLUMNS, COPIED, ROLLOUT_VERSIONS, canonica
 from analysis.importing.tables import Chunk
 from analysis.importing.values import Floats, Ints, as_values
 from analysis.importing.watch import Watch, at, notice
+from analysis.log.ratio import LARGEST
 from fspo.advantages import advantages
 from fspo.base.errors import UserError, unknown_name
 from fspo.base.keyed_noise import hashed
@@ -266,6 +267,11 @@ class Converter:
                 s = np.where(told[row], sum(sign * lists[name] for name, sign in terms), np.nan)
                 out |= {column: np.bincount(row, values, n) for column, values in (
                     (names.sum_sq, s * s), (names.k3_sum, token_k3(s)))}  # fmt: skip
+                if ratio == "behaviour":
+                    for column, values in zip(LARGEST, (s * s / 2, token_k3(s)), strict=True):
+                        out[column] = np.zeros(n)
+                        with np.errstate(invalid="ignore"):
+                            np.maximum.at(out[column], row, values)
                 if self.options.tokens and (column := _TOKEN_LISTS.get(ratio)):
                     out[column] = np.split(s.astype(np.float32), np.cumsum(np.bincount(row, minlength=n))[:-1])
         return out

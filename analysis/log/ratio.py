@@ -46,6 +46,8 @@ RATIOS = tuple(RATIO_COLUMNS[on].log_ratio for on in WORDS)
 """The columns of the gradient log that hold a response's log-ratio: update, engine or behaviour."""
 CORRECTED: tuple[Ratio, ...] = ("engine", "behaviour")
 """The log-ratios that corrections act on, E and D + E; clip rules act on S."""
+LARGEST = ("behaviour_k2_max", "behaviour_k3_max")
+"""Columns with the largest k2 and k3 of a token of D + E, and so of E where D is 0."""
 _CLIP = {name: name for name in ("lo", "hi", "drift", "band_accept", "side", "multiplier", "weight")}
 _CORRECTION = {name: f"correction_{name}" for name in ("lo", "hi", "drift", "side")} | {
     "multiplier": "correction_weight"
@@ -113,7 +115,8 @@ class LoggedRatio:
     @property
     def columns(self) -> tuple[str, ...]:
         """Names of all columns of the gradient log that an analysis of this log-ratio reads."""
-        return (self.column, self.sum_sq, self.k3_sum, *self.done.values())
+        known = (self.column, self.sum_sq, self.k3_sum, *self.done.values())
+        return (*known, "staleness_log_ratio", *LARGEST) if self.once else known
 
     @property
     def header(self) -> str:

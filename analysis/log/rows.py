@@ -41,6 +41,9 @@ class Rows:
     prompt: Ints
     reward: Floats  # reward; NaN if not logged
     k3_sum: Floats  # sum of k3 = e^s - 1 - s over the response's tokens, nats; NaN if not logged
+    k2_sum: Floats  # sum of k2 = s^2 / 2 over the tokens; of it and of k3 the largest of a token, NaN if not known
+    k2_max: Floats
+    k3_max: Floats
     k3: Floats  # mean k3 per token over the row's minibatch, nats
     sigma2: Floats  # mean s^2 per token over the row's minibatch, s the token log-ratio
     k3_lagged: Floats  # mean k3 per token over the previous minibatch, nats

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from analysis.log.copies import find_copies
 from analysis.log.partition import LENGTH, Partition, coordinates
-from analysis.log.ratio import UPDATE, LoggedRatio
+from analysis.log.ratio import LARGEST, UPDATE, LoggedRatio
 from analysis.log.rows import (
     Floats,
     Ints,
@@ -198,6 +198,10 @@ def _rows(log: GradLog, partition: Partition, spread: float | None, ratio: Logge
     S, length = ratio.of(log).astype(np.float64, copy=False), column("length", 1, np.float64)
     A = column("advantage", np.nan, np.float64)
     k3_sum, sum_sq = (column(name, np.nan, np.float64) for name in (ratio.k3_sum, ratio.sum_sq))
+    largest = [column(name if ratio.once else "", np.nan, np.float64) for name in LARGEST]
+    if ratio.on == "engine":
+        same = column("staleness_log_ratio", np.nan, np.float64) == 0
+        largest = [np.where(same, values, np.nan) for values in largest]
     known = ratio.k3_sum in log and ratio.sum_sq in log
     batch = dense(step)
     drifts = _drifts(k3_sum, sum_sq, length, batch) if known else np.full((4, n), np.nan)
@@ -215,6 +219,9 @@ def _rows(log: GradLog, partition: Partition, spread: float | None, ratio: Logge
         prompt=prompt,
         reward=reward,
         k3_sum=k3_sum,
+        k2_sum=sum_sq / 2,
+        k2_max=largest[0],
+        k3_max=largest[1],
         k3=drifts[0],
         sigma2=drifts[1],
         k3_lagged=drifts[2],

@@ -28,6 +28,7 @@ from analysis.rules.replay import half_widths, replay
 from fspo.base.errors import UserError, unknown_name
 from fspo.rules import (
     CORRECTIONS,
+    CRITERIA,
     OF_CLIP_RULES,
     PRESETS,
     Edges,
@@ -70,6 +71,8 @@ class Case:
     target: float = float("nan")
     states: Mapping[int, Rule] | None = field(default=None, compare=False, repr=False)
     """For a band whose range follows a target: the rule in force at each step of the log."""
+    of: str = "S"
+    """What the band is on: S or, of a criterion, another field of `analysis.log.rows.Rows`."""
 
     @property
     def key(self) -> dict[str, Any]:
@@ -97,13 +100,16 @@ class Band:
     ----------
     rule : Rule
         The rule in force at the rows' last step.
+    value : array (N,)
+        What the band is on: S, or the number of a criterion.
     centre, below, above : array (N,)
         Centre m_L, and half-widths on either side of it, nats.
     over, under : array (N,)
-        Factors by which the half-widths would have to be multiplied for the upper edge, or the lower edge, to lie at S.
+        Factors by which the half-widths would have to be multiplied for the upper, or the lower, edge to lie at value.
     """
 
     rule: Rule
+    value: Floats
     centre: Floats
     below: Floats
     above: Floats
@@ -113,16 +119,17 @@ class Band:
     @staticmethod
     def of(case: Case, rows: Rows) -> Band | None:
         """Place the band; return None if the log lacks the columns from which its centre is computed."""
-        m = rows.centre(case.rule)
-        if not np.all(np.isfinite(m)):
+        m, value = rows.centre(case.rule), getattr(rows, case.of)
+        if not (np.all(np.isfinite(m)) and np.all(np.isfinite(value) | np.isnan(rows.S))):
             return None
         below, above, rule = half_widths(case.rule, case.states, rows)
         centre = case.rule.sum_centre(rows.length, m)
-        return Band(rule, centre, below, above, (rows.S - centre) / above, (centre - rows.S) / below)
+        return Band(rule, value, centre, below, above, (value - centre) / above, (centre - value) / below)
 
     def take(self, at: Ints) -> Band:
         """Return the band of the rows with the numbers ``at``."""
-        return Band(self.rule, *(x[at] for x in (self.centre, self.below, self.above, self.over, self.under)))
+        arrays = (self.value, self.centre, self.below, self.above, self.over, self.under)
+        return Band(self.rule, *(x[at] for x in arrays))
 
     def factor(self, case: Case, A: Floats, rate: Rate) -> float:
         """Return the factor on the half-widths at which the case accepts its target share of these rows; 1 if its range
@@ -205,6 +212,16 @@ def make_cases(
     return cases
 
 
+def criterion_cases(targets: Sequence[float], on: Ratio) -> list[Case]:
+    """Make the cases of verl's criteria (`CRITERIA`), each at the bounds that accept the ``targets``; none for S."""
+    criteria = CRITERIA.items() if on in CORRECTED else ()
+    return [
+        Case(replace(rule, on=on, name=name), name, "matched", float(target), of=of)
+        for name, (of, rule) in criteria
+        for target in targets
+    ]
+
+
 def trained_case(run: Run) -> Case | None:
     """Return the rule that trained as a case; None if the log names no rule, or one on tokens or prefixes."""
     if run.rule is None or run.rule.level != "sequence":
@@ -236,7 +253,7 @@ def evaluate(case: Case, rows: Rows, window: Ints, rate: Rate) -> CaseEffect:
     if case.source == "trained":
         m = rows.drift if rule.needs_stats else np.zeros(n)
         if not np.all(np.isfinite(m)):
-            return failed(lacking(rule))
+            return failed(lacking(case))
         if rule.edges_vary and np.any(np.isnan(rows.lo) | np.isnan(rows.hi)):
             return failed("the log lacks the edges of a band that changes from row to row (lo, hi)")
         edges = rows.edges(rule)
@@ -244,7 +261,7 @@ def evaluate(case: Case, rows: Rows, window: Ints, rate: Rate) -> CaseEffect:
         return CaseEffect(applied.side, applied.in_band, applied.weight, applied.clipped_weight, edges[1])
     band = Band.of(case, rows)
     if band is None:
-        return failed(lacking(rule))
+        return failed(lacking(case))
     factor = np.ones(n)
     for first in np.unique(window) if case.source == "matched" else ():
         here = np.flatnonzero(window == first)
@@ -253,12 +270,16 @@ def evaluate(case: Case, rows: Rows, window: Ints, rate: Rate) -> CaseEffect:
         except UserError as error:
             return failed(f"window {first}: {error}")
     edges = band.edges(factor)
-    applied = rule.clip.apply(rows.S, rows.length, rows.A, edges)
+    applied = rule.clip.apply(band.value, rows.length, rows.A, edges)
     return CaseEffect(applied.side, applied.in_band, applied.weight, applied.clipped_weight, edges.hi)
 
 
-def lacking(rule: Rule) -> str:
-    """Say which columns the log lacks to compute the centre of a rule's band."""
+def lacking(case: Case) -> str:
+    """Say which columns the log lacks to compute the centre of a case's band, or what the band is on."""
+    rule = case.rule
+    if case.of != "S":
+        where = f"behaviour_{case.of}, and D = 0" if case.of.endswith("max") else "the sums of squares and of k3"
+        return f"the log lacks what {case.name} needs ({where})"
     return f"the log lacks what drift {rule.drift!r} needs (k3_sum, sum_sq_log_ratio, drift)"
 
 

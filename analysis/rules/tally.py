@@ -291,7 +291,7 @@ class Tally:
                 bands[case.name] = None if band is None else (band, band.take(nonzero))
             placed = bands[case.name]
             if placed is None:
-                sums.reasons |= dict.fromkeys(((i, rate) for rate in RATES), lacking(case.rule))
+                sums.reasons |= dict.fromkeys(((i, rate) for rate in RATES), lacking(case))
                 continue
             for rate, band, part in zip(RATES, placed, parts, strict=True):
                 if rate == "band" and not case.rule.clip.zeroes:
@@ -302,10 +302,10 @@ class Tally:
                     sums.no_range.setdefault((i, rate), {})[first] = str(error)
                     continue
                 if rate == "band":
-                    outside = np.flatnonzero(~((edges.lo <= part.S) & (edges.hi >= part.S)))
+                    outside = np.flatnonzero(~((edges.lo <= band.value) & (edges.hi >= band.value)))
                     self._band(i, outside, nonzero, sums, *parts)
                 else:
-                    self._update(i, case, edges, sums, part)
+                    self._update(i, case, band.value, edges, sums, part)
 
     @staticmethod
     def _band(i: int, outside: Ints, nonzero: Ints, sums: Sums, whole: Part, acting: Part) -> None:
@@ -318,14 +318,14 @@ class Tally:
         sums.add((i, "band", "nonzero"), acting.accepted(some[some >= 0]))
 
     @staticmethod
-    def _update(i: int, case: Case, edges: Edges, sums: Sums, part: Part) -> None:
-        """Add a window's rows with A != 0 to the sums of update and weight acceptance."""
+    def _update(i: int, case: Case, value: Floats, edges: Edges, sums: Sums, part: Part) -> None:
+        """Add a window's rows with A != 0, whose band is on ``value``, to the sums of update and weight acceptance."""
         clip, kind = case.rule.clip, case.rule.weight
-        side = np.asarray(clip.side(part.S, part.A, edges))
+        side = np.asarray(clip.side(value, part.A, edges))
         cut = np.flatnonzero(side)
         y = part.denominator(kind).w.copy()
         at = Edges(*(x[cut] for x in edges))
-        y[cut] = clip.clipped_weight(side[cut], clip.edge_weight(part.S[cut], part.L[cut], side[cut], at))
+        y[cut] = clip.clipped_weight(side[cut], clip.edge_weight(value[cut], part.L[cut], side[cut], at))
         sums.add((i, "update", "nonzero"), part.accepted(cut))
         sums.add((i, "weight", "nonzero"), part.weighted(kind, y, cut))
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     import pyarrow as pa
 
-SCHEMA_VERSION = (1, 1)
+SCHEMA_VERSION = (1, 2)
 """Version (major, minor) of the log's columns. Logs of any minor version are read; another major version is refused."""
 NO_ADVANTAGES = "none"
 """Value of ``advantage`` in the header of a log that was imported from a table without advantages.
@@ -19,13 +19,11 @@ USER_PREFIX = "user."
 
 
 class LogColumn(NamedTuple):
-    """One column of the gradient log: its Arrow type, meaning and unit, and the first version of the log that has
-    it."""
+    """One column of the gradient log: its Arrow type, meaning and unit."""
 
     kind: str
     meaning: str
     unit: str
-    since: str = "1.0"
 
 
 LOG_COLUMNS: dict[str, LogColumn] = {
@@ -37,7 +35,7 @@ LOG_COLUMNS: dict[str, LogColumn] = {
     "policy_version": LogColumn("int32", "step of the parameters that S and the score psi were computed at", "updates"),
     "behaviour_version": LogColumn("int32", "step of the parameters that sampled the response", "updates"),
     "behaviour_version_last": LogColumn(
-        "int32", "step of the parameters that sampled its last token; null: the same as the first's", "updates", "1.1"
+        "int32", "step of the parameters that sampled its last token; null: the same as the first's", "updates"
     ),
     "prompt_id": LogColumn("int64", "prompt number over the run; (rollout, prompt_id) is a cluster", "number"),
     "response_id": LogColumn("int64", "response number over the run", "number"),
@@ -50,21 +48,20 @@ LOG_COLUMNS: dict[str, LogColumn] = {
     ),
     "sum_sq_log_ratio": LogColumn("float64", "sum over tokens of s_t^2", "nats squared"),
     "k3_sum": LogColumn("float64", "sum over tokens of exp(s_t)-1-s_t", "nats"),
-    "engine_sum_sq": LogColumn("float64", "sum over tokens of e_t^2", "nats squared", "1.1"),
-    "engine_k3_sum": LogColumn("float64", "sum over tokens of exp(e_t)-1-e_t", "nats", "1.1"),
+    "engine_sum_sq": LogColumn("float64", "sum over tokens of e_t^2", "nats squared"),
+    "engine_k3_sum": LogColumn("float64", "sum over tokens of exp(e_t)-1-e_t", "nats"),
     "staleness_log_ratio": LogColumn(
-        "float64",
-        "D, sum over tokens of old less sampling weights' log-probability; null: unknown",
-        "nats",
-        "1.1",
+        "float64", "D, sum over tokens of old less sampling weights' log-probability; null: unknown", "nats"
     ),
     "behaviour_log_ratio": LogColumn(
-        "float64", "D + E, old log-probability less the sampler's, summed over tokens", "nats", "1.1"
+        "float64", "D + E, old log-probability less the sampler's, summed over tokens", "nats"
     ),
-    "behaviour_sum_sq": LogColumn("float64", "sum over tokens of (d_t+e_t)^2", "nats squared", "1.1"),
-    "behaviour_k3_sum": LogColumn("float64", "sum over tokens of exp(d_t+e_t)-1-d_t-e_t", "nats", "1.1"),
-    "total_sum_sq": LogColumn("float64", "sum over tokens of (s_t+d_t+e_t)^2", "nats squared", "1.1"),
-    "total_k3_sum": LogColumn("float64", "sum over tokens of exp(x_t)-1-x_t with x = s+d+e", "nats", "1.1"),
+    "behaviour_sum_sq": LogColumn("float64", "sum over tokens of (d_t+e_t)^2", "nats squared"),
+    "behaviour_k3_sum": LogColumn("float64", "sum over tokens of exp(d_t+e_t)-1-d_t-e_t", "nats"),
+    "behaviour_k2_max": LogColumn("float64", "largest (d_t+e_t)^2/2 of a token", "nats squared"),
+    "behaviour_k3_max": LogColumn("float64", "largest exp(d_t+e_t)-1-d_t-e_t of a token", "nats"),
+    "total_sum_sq": LogColumn("float64", "sum over tokens of (s_t+d_t+e_t)^2", "nats squared"),
+    "total_k3_sum": LogColumn("float64", "sum over tokens of exp(x_t)-1-x_t with x = s+d+e", "nats"),
     "reward": LogColumn("float32", "reward of the response", "reward"),
     "advantage": LogColumn("float32", "A, the value that the objective used", "number"),
     "rule": LogColumn("string", "label of the rule that trained", "text"),
@@ -76,23 +73,18 @@ LOG_COLUMNS: dict[str, LogColumn] = {
     "side": LogColumn("int8", "-1 cut below, 0 kept, +1 cut above, 2 dual clip", "number"),
     "multiplier": LogColumn("float32", "M, what the clip multiplies the weight by", "number"),
     "weight": LogColumn("float32", "w = exp(S) or exp(S/L), the exponent capped", "number"),
-    "correction_lo": LogColumn("float64", "lower edge of the correction's band on its ratio", "nats", "1.1"),
-    "correction_hi": LogColumn("float64", "upper edge of the correction's band on its ratio", "nats", "1.1"),
-    "correction_drift": LogColumn("float64", "centre of the correction's band per token", "nats per token", "1.1"),
-    "correction_side": LogColumn("int8", "-1 the correction cuts below, 0 keeps, +1 cuts above", "number", "1.1"),
+    "correction_lo": LogColumn("float64", "lower edge of the correction's band on its ratio", "nats"),
+    "correction_hi": LogColumn("float64", "upper edge of the correction's band on its ratio", "nats"),
+    "correction_drift": LogColumn("float64", "centre of the correction's band per token", "nats per token"),
+    "correction_side": LogColumn("int8", "-1 the correction cuts below, 0 keeps, +1 cuts above", "number"),
     "correction_weight": LogColumn(
-        "float32",
-        "factor M w that the correction leaves on the gradient (token rules: its mean)",
-        "number",
-        "1.1",
+        "float32", "factor M w that the correction leaves on the gradient (token rules: its mean)", "number"
     ),
-    "token_log_ratio": LogColumn("tokens", "s_t of each token, in the order of the response", "nats", "1.1"),
-    "token_behaviour_log_ratio": LogColumn("tokens", "d_t + e_t of each token", "nats", "1.1"),
+    "token_log_ratio": LogColumn("tokens", "s_t of each token, in the order of the response", "nats"),
+    "token_behaviour_log_ratio": LogColumn("tokens", "d_t + e_t of each token", "nats"),
     "score_status": LogColumn("string", "ok, not_taken or failed", "text"),
     "score_norm": LogColumn(
-        "float32",
-        "norm of the stored score psi (gradient of log-probability)",
-        "nats per unit of the parameters",
+        "float32", "norm of the stored score psi (gradient of log-probability)", "nats per unit of the parameters"
     ),
     "score_unit": LogColumn(
         "list", "psi over its norm, float16 (exact scores: float32); null where not taken", "number"
@@ -151,7 +143,7 @@ def schema(
             nullable=name not in REQUIRED,
             metadata={"doc": f"{meaning}; {unit}"},
         )
-        for name, (kind, meaning, unit, _) in LOG_COLUMNS.items()
+        for name, (kind, meaning, unit) in LOG_COLUMNS.items()
         if name != "score_unit" or width > 0
     ]
     fields += [

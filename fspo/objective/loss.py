@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fspo.base.errors import UserError
 from fspo.config import ObjectiveConfig
-from fspo.objective.ratios import Mismatch, log_ratios, ratio_tokens, response_log_ratio
+from fspo.objective.ratios import Mismatch, log_ratios, ratio_tokens
 from fspo.objective.records import Records, clip_columns, mismatch_columns, token_mean
 from fspo.rules import Applied, Rule, capped, check_ratios, token_sums
 
@@ -119,7 +119,7 @@ def objective(
     k3_sum, sum_sq, _ = token_sums(s, mask)
     records = Records(
         length=mask.sum(-1),
-        log_ratio=response_log_ratio(s),
+        log_ratio=s.sum(-1),
         sum_sq_log_ratio=sum_sq,
         k3_sum=k3_sum,
         kl=torch.zeros_like(k3_sum) if kl is None else kl.detach().to(torch.float64).sum(-1),
@@ -168,7 +168,7 @@ def surrogate(
         of_response = token_mean(factor, mask) if factor.ndim == 2 else factor
         edge_weight = edge_weight * (of_response if rule.level == "sequence" else of_tokens)
     if rule.level == "sequence":
-        moved = response_log_ratio(moved)
+        moved = moved.sum(-1)
         if rule.weight == "geometric":
             moved = moved / mask.sum(-1).clamp(min=1).to(moved.dtype)
     else:
@@ -194,7 +194,7 @@ def apply_rule(
     """
     A = _with_tokens(advantages, mask)
     if rule.level == "sequence":
-        return rule.apply(response_log_ratio(log_ratio), mask.sum(-1).clamp(min=1), A, m)
+        return rule.apply(log_ratio.sum(-1), mask.sum(-1).clamp(min=1), A, m)
     return rule.apply(log_ratio, torch.ones_like(log_ratio), A[:, None], m)
 
 

@@ -28,11 +28,6 @@ def log_ratios(new: Float[Tensor, "B T"], old: Float[Tensor, "B T"], mask: Bool[
     return torch.where(mask, new.to(dtype), 0.0) - torch.where(mask, old.detach().to(dtype), 0.0)
 
 
-def response_log_ratio(s: Float[Tensor, "B T"]) -> Float[Tensor, " B"]:
-    """Sum the masked token log-ratios s_t (B, T) of each response to its log-ratio S (B,), nats."""
-    return s.sum(-1)
-
-
 class Mismatch(NamedTuple):
     """How far the law that drew the tokens is from the old policy: token log-ratios (B, T), float64, nats, detached.
 

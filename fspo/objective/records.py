@@ -13,8 +13,8 @@ from jaxtyping import Bool, Float, Float64, Int8, Int64, Shaped
 from torch import Tensor
 
 from fspo.gradlog.schema import RATIO_COLUMNS
-from fspo.objective.ratios import Mismatch, ratio_tokens, response_log_ratio
-from fspo.rules import Applied, DriftStats, Ratio, token_sums
+from fspo.objective.ratios import Mismatch, ratio_tokens
+from fspo.rules import Applied, DriftStats, Ratio, token_k3, token_sums
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,9 @@ class Records:
     behaviour_log_ratio: Float64[Tensor, " B"] | None = None  # behaviour log-ratio D + E, nats
     behaviour_sum_sq: Float64[Tensor, " B"] | None = None
     behaviour_k3_sum: Float64[Tensor, " B"] | None = None
-    # sum over the tokens of the squared sum of the token's log-ratios (of S + D + E)
-    total_sum_sq: Float64[Tensor, " B"] | None = None
+    behaviour_k2_max: Float64[Tensor, " B"] | None = None  # largest over the tokens of k2 = (d_t + e_t)^2 / 2
+    behaviour_k3_max: Float64[Tensor, " B"] | None = None
+    total_sum_sq: Float64[Tensor, " B"] | None = None  # sum over the tokens of (s_t + d_t + e_t)^2
     total_k3_sum: Float64[Tensor, " B"] | None = None
     missing: Int64[Tensor, " B"] | None = None  # number of tokens for which the sampler gave no log-probability
     correction_lo: Float64[Tensor, " B"] | None = None  # lower edge of the correction's band on E or D + E, nats
@@ -81,10 +82,6 @@ class Records:
         """Return each field that is not None as a numpy array (B,), by name."""
         known = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: column.cpu().numpy() for name, column in known.items() if column is not None}
-
-    def drift_stats(self, on: Ratio = "update") -> DriftStats:
-        """Return the sums over this microbatch's tokens from which a rule on the ratio ``on`` estimates its drift."""
-        return ratio_stats(vars(self), on)
 
 
 def ratio_stats(columns: Mapping[str, Any], on: Ratio = "update") -> DriftStats:
@@ -139,7 +136,8 @@ def mismatch_columns(
     """Return the fields of `Records` that describe the mismatch between sampler and trainer; none if it is unknown.
 
     For each known ratio (engine, behaviour) these are the response's log-ratio, and its sums over tokens of k3 and of
-    the squared token log-ratio. Of the sum of all three log-ratios, S + D + E, they are the two sums alone.
+    the squared token log-ratio. Of the sum of all three log-ratios, S + D + E, they are the two sums alone; of D + E
+    there are the largest k2 and k3 of a token too.
     """
     if mismatch is None:
         return {}
@@ -148,10 +146,12 @@ def mismatch_columns(
     for on in known:
         names, tokens = RATIO_COLUMNS[on], ratio_tokens(on, s, mismatch)
         columns[names.k3_sum], columns[names.sum_sq], _ = token_sums(tokens, mask)
-        columns[names.log_ratio] = response_log_ratio(tokens)
+        columns[names.log_ratio] = tokens.sum(-1)
+    columns["behaviour_k2_max"] = (mismatch.behaviour**2).amax(-1) / 2
+    columns["behaviour_k3_max"] = token_k3(mismatch.behaviour).amax(-1)
     columns["total_k3_sum"], columns["total_sum_sq"], _ = token_sums(s + mismatch.behaviour, mask)
     if mismatch.engine is not None:
-        columns["staleness_log_ratio"] = response_log_ratio(mismatch.behaviour - mismatch.engine)
+        columns["staleness_log_ratio"] = (mismatch.behaviour - mismatch.engine).sum(-1)
     return columns
 
 

@@ -28,6 +28,7 @@ from fspo.rules.presets import (
     COMPARED,
     COMPARED_ADVANTAGE,
     CORRECTIONS,
+    CRITERIA,
     PRESETS,
     RIVALS,
     Aggregation,

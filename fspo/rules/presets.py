@@ -50,6 +50,18 @@ e^R; those outside [1/3, 3] become 0. geo-mask: weight 1 for responses with e^{R
 token weights e^{r_t}; those outside [.5, 5] become 0. engine-sqrt: sequence weights e^E, kept where E lies within
 c sqrt(L) of its expected value, which is -L times the estimated KL of a token; else 0."""
 
+CRITERIA: dict[str, tuple[str, Rule]] = {
+    "seq_sum_k2": ("k2_sum", Rule("fixed", 1.0, 1.0, outside="mask", weight="none")),
+    "seq_mean_k2": ("k2_sum", Rule("linear", 1.0, 1.0, outside="mask", weight="none")),
+    "seq_max_k2": ("k2_max", Rule("fixed", 1.0, 1.0, outside="mask", weight="none")),
+    "seq_sum_k3": ("k3_sum", Rule("fixed", 1.0, 1.0, outside="mask", weight="none")),
+    "seq_mean_k3": ("k3_sum", Rule("linear", 1.0, 1.0, outside="mask", weight="none")),
+    "seq_max_k3": ("k3_max", Rule("fixed", 1.0, 1.0, outside="mask", weight="none")),
+}
+"""verl's criteria that reject a response: a number that is made of its tokens' k2 = x^2/2 or k3 = e^x - 1 - x, and the
+band that it must not exceed (verl publishes no threshold). verl's seq_sum_k1 and seq_mean_k1 are the bands of mis and
+geo-mask; its token_k1 to token_k3 mask tokens, one or more in the responses that a seq_max rejects."""
+
 RIVALS = ("rloo", "gspo")
 """The presets that the paper's comparison puts beside fspo."""
 COMPARED = (*RIVALS, "fspo")

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from fspo.objective import objective
+from fspo.objective import objective, ratio_stats
 from fspo.rules import Drift, Rule, drift_stats
 from fspo.rules.clip import WAYS, Outside
 from fspo.theory import Floats
@@ -50,7 +50,7 @@ def by_loss(rule: Rule, bandit: Bandit) -> Floats:
     new, old = (torch.tensor(token_log_probs(theta, bandit.responses)) for theta in (bandit.new, bandit.old))
     mask = torch.tensor(bandit.responses.symbols >= 0)
     A = torch.tensor(bandit.advantages)
-    stats = objective(new, old, mask, A, Rule("none")).records.drift_stats()
+    stats = ratio_stats(vars(objective(new, old, mask, A, Rule("none")).records))
     new.requires_grad_()
     objective(new, old, mask, A, rule, m=rule.centre(stats)).loss.backward()
     assert new.grad is not None

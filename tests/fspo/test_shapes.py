@@ -96,7 +96,6 @@ CALLS = {
     "objective.log_ratios(x, x, x > 0)": True,
     "objective.log_ratios(x, x, x[:1] > 0)": False,
     "objective.log_ratios(x, x, x)": False,  # a mask is bool
-    "objective.response_log_ratio(x[0])": False,
     "clip.Clip('drop', None, 'sequence').side(x, x, clip.Edges(x, x, x))": True,
     "clip.Clip('drop', None, 'sequence').side(x, x[:, :2], clip.Edges(x, x, x))": False,
 }

@@ -118,14 +118,14 @@ def test_masks_at_matched_acceptance_cut_as_t2_says(tmp_path):
     runs = [write_log(tmp_path / f"run{seed}", replace(plan, seed=seed)) for seed in range(3)]
     assert main([*map(str, runs), "--bins", "4", "--on", "engine"]) == 0
     tables = read_tables(runs, on="engine")
-    trends = tables["trend"].query("target == 0.85 and measure == 'band' and subset == 'all'")
+    trends = tables["trend"].query("target == 0.85 and measure == 'band' and subset == 'all' and reason == ''")
     trend = trends.query("run == 'run0'").set_index("rule")
     assert trend.loc["mis", "ci_high"] < -0.05
     assert trend.loc["geo-mask", "ci_low"] > 0.05
     assert trend.loc["engine-sqrt", "ci_low"] < 0 < trend.loc["engine-sqrt", "ci_high"]
     assert trend.loc["engine-sqrt", "ci_high"] - trend.loc["engine-sqrt", "ci_low"] < 0.02
     assert set(trends["clusters"]) == {6 * 128}
-    assert np.all(tables["acceptance"].query("bin == -1 and subset == 'all'")["count"] == 6 * 1024)
+    assert np.all(tables["acceptance"].query("bin == -1 and subset == 'all' and reason == ''")["count"] == 6 * 1024)
     weight = tables["moments"].query("subset == 'all' and bin >= 0")
     assert np.all((weight["mean_weight_ci_low"] < 1.03) & (weight["mean_weight_ci_high"] > 0.97))
     assert set(tables["scaling"]["use"]) == {"first"}

@@ -7,8 +7,10 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -18,7 +20,10 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 from tensordict import TensorDict
 from verl.trainer.ppo.core_algos import get_policy_loss_fn
-from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_and_rejection_mask
+from verl.trainer.ppo.rollout_corr_helper import (
+    compute_rollout_correction_and_rejection_mask,
+    compute_rollout_rejection_mask,
+)
 from verl.utils.config import omega_conf_to_dataclass
 from verl.workers.utils.losses import ppo_loss
 
@@ -27,7 +32,8 @@ from fspo.base.errors import UserError
 from fspo.integrations.verl import FSPOLossConfig
 from fspo.integrations.verl_rules import correction_of
 from fspo.objective import ObjectiveConfig, objective
-from fspo.rules import CORRECTIONS, preset
+from fspo.objective.ratios import Mismatch
+from fspo.rules import CORRECTIONS, CRITERIA, Rule, preset
 from tests.fspo.integrations.verl_worker import ACTOR, OURS, ROOT, SEQUENCE, actor, parts
 
 GLOBAL = {"dp_size": 2, "batch_num_tokens": 91, "global_batch_size": 24, "loss_scale_factor": 40}
@@ -108,6 +114,23 @@ def test_verls_rollout_weights_are_factors_beside_the_clip(name, level):
     assert found[2]["actor/pg_clipfrac"] > 0
     plain = run("fspo", ours, new, old, mask, advantages)
     assert not torch.allclose(found[1], plain[1], rtol=0.1)
+
+
+@pytest.mark.parametrize("name", CRITERIA)
+@pytest.mark.parametrize("seed", range(5))
+def test_our_criteria_reject_what_verls_own_function_rejects(name, seed):
+    _, old, mask, advantages = batch(seed, 0.3, size=64)
+    x = torch.where(mask, 0.3 * torch.randn(old.shape, generator=torch.Generator().manual_seed(seed)), 0.0)
+    mismatch = Mismatch.of(old, old - x, mask, old)
+    found = objective(old, old, mask, advantages, Rule("none"), mismatch=mismatch).records.to_numpy()
+    of, rule = CRITERIA[name]
+    value = found["behaviour_sum_sq"] / 2 if of == "k2_sum" else found[f"behaviour_{of}"]
+    per = found["length"] if rule.shape == "linear" else 1
+    threshold = float(np.median(value / per)) * 1.0001
+    theirs, _ = compute_rollout_rejection_mask(x, mask, name, threshold)
+    ours = replace(rule, range_hi=math.expm1(threshold)).apply(value, found["length"], np.ones(64))
+    assert (ours.side == 0).tolist() == (theirs.sum(-1) > 0).tolist()
+    assert 20 <= (ours.side == 0).sum() <= 44
 
 
 def test_the_documented_options_of_verl_are_our_corrections():

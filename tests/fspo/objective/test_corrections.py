@@ -85,6 +85,8 @@ def test_records_of_the_mismatch_by_hand():
         "behaviour_log_ratio": -0.16,
         "behaviour_sum_sq": 0.0144 + 0.0784,
         "behaviour_k3_sum": k3(b),
+        "behaviour_k2_max": 0.28**2 / 2,
+        "behaviour_k3_max": E(-0.28) - 1 + 0.28,
         "total_sum_sq": 0.0289 + 0.0529,
         "total_k3_sum": k3(x),
         "missing": 0,

@@ -9,7 +9,7 @@ import torch
 from objective_run import RULES, SEQUENCE, STATS, run
 
 from fspo.base.errors import UserError
-from fspo.objective import ObjectiveConfig, aggregate, kl_terms, objective
+from fspo.objective import ObjectiveConfig, aggregate, kl_terms, objective, ratio_stats
 from fspo.rules import DriftStats, preset
 
 E = math.exp
@@ -192,7 +192,7 @@ def test_records_by_hand():
     assert r.side.tolist() == [-1, 0]
     assert r.band_accept.tolist() == [False, False]
     assert (r.cut_low.tolist(), r.cut_high.tolist(), r.count.tolist()) == ([1, 0], [0, 0], [1, 0])
-    stats = r.drift_stats()
+    stats = ratio_stats(vars(r))
     assert (stats.num_tokens, stats.sum_sq) == (5.0, pytest.approx(0.1012))
 
 
