@@ -11,8 +11,9 @@ TITLE speaks of length, ``TITLE_BY`` is the title of the figure when responses a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -125,21 +126,35 @@ def draw_all(
 
     from figures.style import Style
     from figures.tables import NothingToDraw
+    from fspo.base.processes import cores, in_processes
 
     style = Style(width)
     check_names(only, modules)
     own = tables.only(rules) if rules else tables
-    results = []
-    for name in tqdm(
-        [n for n in modules if not only or n in only], desc="figures", unit="figure", leave=False, disable=None
-    ):
-        module = find_module(name)
-        stem, title = file_name(name, tables), heading(module, tables)
-        try:
-            results.append(_draw(module, own, style, Path(output), stem, title))
-        except NothingToDraw as reason:
-            results.append(DrawnFigure(stem, title, skipped=str(reason)))
-    return results
+    wanted = [name for name in modules if not only or name in only]
+
+    def draw(names: Sequence[str], step: Callable[[], None]) -> dict[str, DrawnFigure]:
+        """Draw some of the figures in this process, and return what became of each."""
+        drawn = {}
+        for name in names:
+            module = find_module(name)
+            stem, title = file_name(name, tables), heading(module, tables)
+            try:
+                drawn[name] = _draw(module, own, style, Path(output), stem, title)
+            except NothingToDraw as reason:
+                drawn[name] = DrawnFigure(stem, title, skipped=str(reason))
+            step()
+        return drawn
+
+    number = max(min(cores(), len(wanted)), 1)
+    with tqdm(total=len(wanted), desc="figures", unit="figure", leave=False, disable=None) as bar:
+
+        def step() -> None:
+            bar.update()
+
+        parts = in_processes([partial(draw, wanted[k::number]) for k in range(number)], step)
+    drawn = {name: figure for part in parts for name, figure in part.items()}
+    return [drawn[name] for name in wanted]
 
 
 def _draw(module: ModuleType, tables: Tables, style: Style, output: Path, stem: str, title: str) -> DrawnFigure:

@@ -192,5 +192,6 @@ def save(figure: Figure, folder: Path, name: str, style: Style) -> list[Path]:
             path = folder / f"{name}.{kind}"
             with whole_file(path) as part:
                 figure.savefig(part, format=kind, dpi=DPI, metadata=fields)
+            figure.set_layout_engine("none")  # the first file's layout serves the second, and is not computed again
             written.append(path)
     return written

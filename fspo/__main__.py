@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -86,6 +87,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if name not in COMMANDS:
         raise unknown_name("command", name, tuple(COMMANDS))
     command = COMMANDS[name]
+    # numpy reads this once. Threads that wait for each other cost more than they give on the small matrices here.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     return getattr(import_module(command.module), command.function)(words)
 
 

@@ -46,6 +46,8 @@ def main(args: list[str] | None = None) -> int:
     from fspo.base.options import parse
     from fspo.config import TrainConfig
     from fspo.gradlog.run_folder import CONFIG, MODEL
+    from fspo.tasks import make_task
+    from fspo.train.folder_owner import check_folder
 
     words = list(sys.argv[1:] if args is None else args)
     noise_floor = NOISE_FLOOR in words
@@ -56,10 +58,13 @@ def main(args: list[str] | None = None) -> int:
         folder = measure(config)
         print(f"noise floor: {folder}", next_step("analyse", [config.output]), sep="\n", file=sys.stderr)
         return 0
+    if os.environ.get("RANK", "0") == "0":  # refuse a wrong folder before the seconds that it takes to load torch
+        check_folder(Path(config.output), config)
+    task = make_task(config.task.name, config.task.options)
     from fspo.train.trainer import Trainer
 
     try:
-        trainer = Trainer(config)
+        trainer = Trainer(config, task=task)
         trainer.train()
     except KeyboardInterrupt:
         from fspo.train.checkpoint import list_checkpoints

@@ -57,7 +57,8 @@ def claim_folder(accelerator: Accelerator, config: TrainConfig) -> None:
         raise UserError(refused[0])
 
 
-def _claim(run: Path, config: TrainConfig) -> None:
+def check_folder(run: Path, config: TrainConfig) -> None:
+    """Raise UserError if a run with these options may not write to the folder ``run``; nothing is changed."""
     if run.exists() and not run.is_dir():
         raise UserError(f"--output {run} is a file: name a folder")
     names = [path.name for path in run.iterdir()] if run.exists() else []
@@ -72,6 +73,10 @@ def _claim(run: Path, config: TrainConfig) -> None:
         if not (run / CONFIG).exists():
             raise UserError(f"{run} holds {trace.name} but no {CONFIG}, so no run to resume: choose another --output")
         check_same_run(config, run)
+
+
+def _claim(run: Path, config: TrainConfig) -> None:
+    check_folder(run, config)
     run.mkdir(parents=True, exist_ok=True)
     _lock(run)
     clean(run)
