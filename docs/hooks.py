@@ -120,13 +120,16 @@ Others are kept as `{known.FOREIGN}` and their name.
 
 
 def checks_page() -> str:
-    """Return the page of the theory's checks: by statement the method, what is checked, and its controls."""
+    """Return the page of the theory's checks: by statement the method, what is checked, and its near misses."""
     from proofs_check.catalogue import CHECKS, STATEMENTS
 
-    parts = ["# All checks", "What `fspo check` runs. A control is the same check with the claim made false."]
+    parts = [
+        "# All checks",
+        "What `fspo check` runs. A near miss is a false neighbour of the statement.",
+    ]
     for statement in STATEMENTS:
-        found = [(str(c.method), c.name, "; ".join(c.controls)) for c in CHECKS if c.statement == statement]
-        rows = grid(("method", "what is checked", "controls"), found)
+        found = [(str(c.method), c.name, "; ".join(c.near_misses)) for c in CHECKS if c.statement == statement]
+        rows = grid(("method", "what is checked", "near misses"), found)
         parts.append(f"## {statement}\n\n[The statement](theory.md#{statement.lower()})\n\n{rows}")
     return "\n\n".join(parts)
 

@@ -1,1 +1,1 @@
-"""Check every statement of docs/theory.md by independent methods, each check with a control that must fail."""
+"""Check every statement of docs/theory.md by independent methods, each check with near misses that must fail."""

@@ -11,18 +11,10 @@ from proofs_check import checks
 from proofs_check.formal import checks as formal_checks
 from proofs_check.frame import MADE, Check
 
-MODULES = (
-    *(import_module(f"{checks.__name__}.{module.name}") for module in iter_modules(checks.__path__)),
-    formal_checks,
-)
-"""The modules of the folder ``checks``, ordered by name, and last the module of the machine-checked (Coq) proofs."""
+MODULES = [import_module(f"{checks.__name__}.{module.name}") for module in iter_modules(checks.__path__)]
+"""The modules of the folder ``checks``, ordered by name; importing one makes its checks."""
 
-CHECKS: tuple[Check, ...] = tuple(
-    sorted(
-        [*MADE, *(check for module in MODULES for check in getattr(module, "CHECKS", ()))],
-        key=lambda check: int(check.statement[1:]),
-    )
-)
+CHECKS: tuple[Check, ...] = tuple(sorted([*MADE, *formal_checks.CHECKS], key=lambda check: int(check.statement[1:])))
 
 _FIRST_LINES = [(module.__doc__ or "").splitlines()[0].rstrip(".") for module in MODULES]
 TITLES = dict(line.split(": ", 1) for line in _FIRST_LINES if line.startswith("T") and ": " in line)

@@ -1,7 +1,7 @@
 """What a check is, how its outcome is judged, and when the suite reports success.
 
 A check compares a formula of ``fspo.theory`` or a rule of ``fspo.rules`` with an independent computation. Two things
-show that it could have failed. Its controls are near misses, false neighbours of the statement: one that passes is a
+show that it could have failed. Its near misses are false neighbours of the statement: one that passes is a
 failure of the suite. Its resolution is measured: evidence is gathered once and the statement is judged on it as it
 stands and made false by a number x, larger and larger; the resolution is the smallest x that is noticed.
 """
@@ -12,7 +12,7 @@ import math
 import time
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 from typing import Any
@@ -59,19 +59,15 @@ class Outcome:
     """The result of a check's function.
 
     Deterministic checks give ``margin``, the distance from failing in the unit ``unit``, negative if the statement is
-    false. Checks on simulated data give ``p_value``, corrected for the several tests inside the check, and
-    ``resolution``, the largest half-width of the intervals of what they estimate; a check whose resolution is above
-    ``wanted`` is undecided. A check that could not be run gives the reason in ``not_run``. ``details`` is the full
-    output of a prover such as Coq, which the report prints after the table.
+    false; checks on simulated data give ``p_value``, corrected for the several tests inside the check. NaN in either
+    says that there was too little data. A check that could not be run gives the reason in ``not_run``. ``details`` is
+    the full output of a prover such as Coq, which the report prints after the table.
     """
 
     margin: float = math.nan
     unit: str = ""
     p_value: float | None = None
-    resolution: float = 0.0
-    wanted: float = math.inf
     note: str = ""
-    parameters: Mapping[str, Any] = field(default_factory=dict)
     not_run: str = ""
     details: str = ""
 
@@ -94,9 +90,9 @@ class Check:
         What exactly is checked. No two checks of one statement by one method have the same name.
     run : function of a Generator
         Tests the statement as it stands.
-    controls : dict of name -> function
-        Near misses. Each name says in words how the statement is made false; the function tests that false variant.
-        There is at least one.
+    near_misses : dict of name -> function
+        Each name says in words how the statement is made false; the function tests that false variant. There is at
+        least one.
     false : str
         What x changes, after a number: "of a(l)", "nats of S". Empty if the statement has no x, as Coq's have not.
     sees : float
@@ -107,13 +103,13 @@ class Check:
     method: Method
     name: str
     run: Function
-    controls: Mapping[str, Function]
+    near_misses: Mapping[str, Function]
     false: str = ""
     sees: float = math.inf
 
     def __post_init__(self) -> None:
-        if not self.controls:
-            raise UserError(f"check {self.key!r} has no control: a check that cannot fail shows nothing")
+        if not self.near_misses:
+            raise UserError(f"check {self.key!r} has no near miss: a check that cannot fail shows nothing")
 
     @property
     def key(self) -> str:
@@ -150,7 +146,7 @@ def check(
 
 @dataclass(frozen=True)
 class Row:
-    """One row of the report: a check with its verdict, its measured resolution, and the verdicts of its controls."""
+    """One row of the report: a check with its verdict, its measured resolution, and the verdicts of its near misses."""
 
     statement: str
     method: str
@@ -158,12 +154,10 @@ class Row:
     verdict: Verdict
     margin: float
     unit: str
-    control: Verdict
-    controls: Mapping[str, str]
+    near_misses: Mapping[str, Verdict]
     p_value: float | None
     p_adjusted: float | None
     note: str
-    parameters: Mapping[str, Any]
     seconds: float
     details: str = ""
     resolution: float | None = None
@@ -171,10 +165,10 @@ class Row:
 
     @property
     def sound(self) -> bool:
-        """Return whether the check passed and all its controls failed, or the check was not run."""
+        """Return whether the check passed and all its near misses failed, or the check was not run."""
         if self.verdict is Verdict.NOT_RUN:
             return True
-        return self.verdict is Verdict.PASS and self.control is Verdict.FAIL
+        return self.verdict is Verdict.PASS and set(self.near_misses.values()) == {Verdict.FAIL}
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -202,14 +196,12 @@ def judge(outcome: Outcome, p_adjusted: float | None = None) -> Verdict:
     p = outcome.p_value if p_adjusted is None else p_adjusted
     if math.isnan(p):
         return Verdict.UNDECIDED
-    if p < ALPHA:
-        return Verdict.FAIL
-    return Verdict.PASS if outcome.resolution <= outcome.wanted else Verdict.UNDECIDED
+    return Verdict.FAIL if p < ALPHA else Verdict.PASS
 
 
 def generator(seed: int, key: str, role: str) -> np.random.Generator:
     """Return a random stream that depends only on the seed, the check's name and the role (the check itself, or one of
-    its controls), and not on which other checks run.
+    its near misses), and not on which other checks run.
     """
     words = (zlib.crc32(key.encode()), zlib.crc32(role.encode()))
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=words))
@@ -217,30 +209,30 @@ def generator(seed: int, key: str, role: str) -> np.random.Generator:
 
 @dataclass(frozen=True)
 class Raw:
-    """Outcomes of a check and its controls, before Holm's correction for the number of checks on simulated data."""
+    """Outcomes of a check and its near misses, before Holm's correction for the number of checks on simulated data."""
 
     index: int
     outcome: Outcome
-    controls: Mapping[str, Outcome]
+    near_misses: Mapping[str, Outcome]
     seconds: float
     resolution: float | None = None
 
 
 def run_one(index: int, check: Check, seed: int) -> Raw:
-    """Run one check and its controls, and measure its resolution. ``index``: the check's place in the list.
+    """Run one check and its near misses, and measure its resolution. ``index``: the check's place in the list.
 
-    If the check itself raises an exception, it has failed. A control that raises an exception is undecided, because it
-    did not show the false variant to be false, as a control must.
+    If the check itself raises an exception, it has failed. A near miss that raises one is undecided, because it did not
+    show the false variant to be false.
     """
     start = time.perf_counter()
     test = gathered(check.run, generator(seed, check.key, "claim"), on_error=-math.inf)
     outcome = test(0.0)
-    controls = {
+    near_misses = {
         name: gathered(run, generator(seed, check.key, name), on_error=math.nan)(0.0)
-        for name, run in check.controls.items()
+        for name, run in check.near_misses.items()
     }
     found = resolution(test) if check.false and not outcome.not_run else None
-    return Raw(index, outcome, controls, time.perf_counter() - start, found)
+    return Raw(index, outcome, near_misses, time.perf_counter() - start, found)
 
 
 def gathered(run: Function, rng: np.random.Generator, on_error: float) -> Test:
@@ -287,8 +279,8 @@ def resolution(test: Test) -> float:
 def assemble(checks: Sequence[Check], raws: Sequence[Raw]) -> list[Row]:
     """Judge the outcomes of all checks. Holm's method corrects the p-values for the number of checks on simulated data.
 
-    A control's p-value is multiplied by the number of checks on simulated data, the harshest correction that Holm gives
-    a p-value: a control that fails here would have failed as a check too.
+    A near miss's p-value is multiplied by the number of checks on simulated data, the harshest correction that Holm
+    gives a p-value: a near miss that fails here would have failed as a check too.
     """
     simulated = [raw.index for raw in raws if raw.outcome.p_value is not None]
     p_values = [p for raw in raws if (p := raw.outcome.p_value) is not None]
@@ -297,8 +289,9 @@ def assemble(checks: Sequence[Check], raws: Sequence[Raw]) -> list[Row]:
 
 
 def _row(check: Check, raw: Raw, p_adjusted: float | None, family: int) -> Row:
-    outcome = raw.outcome
-    verdicts = {name: judge(c, None if c.p_value is None else family * c.p_value) for name, c in raw.controls.items()}
+    outcome, verdicts = raw.outcome, {}
+    for name, found in raw.near_misses.items():
+        verdicts[name] = judge(found, None if found.p_value is None else family * found.p_value)
     if p_adjusted is not None:
         margin = math.nan if math.isnan(p_adjusted) else math.log10(max(p_adjusted, 1e-300) / ALPHA)
         outcome = replace(outcome, margin=margin, unit="log10(p / alpha)")
@@ -307,8 +300,6 @@ def _row(check: Check, raw: Raw, p_adjusted: float | None, family: int) -> Row:
         verdict = Verdict.UNDECIDED
         note = f"notices {raw.resolution:.0e} {check.false} and no less; it should notice {check.sees:.0e}"
         outcome = replace(outcome, note=note)
-    # Every control of a check must fail. So the report shows the verdict of the control that is farthest from failing.
-    order = (Verdict.PASS, Verdict.NOT_RUN, Verdict.UNDECIDED, Verdict.FAIL)
     return Row(
         check.statement,
         str(check.method),
@@ -316,12 +307,10 @@ def _row(check: Check, raw: Raw, p_adjusted: float | None, family: int) -> Row:
         verdict,
         outcome.margin,
         outcome.unit,
-        min(verdicts.values(), key=order.index),
-        {name: str(verdict) for name, verdict in verdicts.items()},
+        verdicts,
         outcome.p_value,
         p_adjusted,
         outcome.not_run or outcome.note,
-        outcome.parameters,
         raw.seconds,
         outcome.details,
         raw.resolution,
@@ -330,7 +319,7 @@ def _row(check: Check, raw: Raw, p_adjusted: float | None, family: int) -> Row:
 
 
 def exit_status(rows: Iterable[Row], strict: bool = False) -> int:
-    """Return 0 if at least one check ran, none failed or is undecided, and every control failed; else 1.
+    """Return 0 if at least one check ran, none failed or is undecided, and every near miss failed; else 1.
     With ``strict`` every check must have run."""
     rows = list(rows)
     ran = [row for row in rows if row.verdict is not Verdict.NOT_RUN]

@@ -27,12 +27,12 @@ def resolution_text(row: Row) -> str:
     return "" if row.resolution is None or row.verdict is Verdict.NOT_RUN else f"{row.resolution:.0e} {row.false}"
 
 
-def control_text(row: Row) -> str:
+def near_misses_text(row: Row) -> str:
     """Return how many of a check's near misses failed, as they must; "" for a check that could not be run."""
     if row.verdict is Verdict.NOT_RUN:
         return ""
-    failed = sum(verdict == Verdict.FAIL for verdict in row.controls.values())
-    return f"{failed}/{len(row.controls)} fail"
+    failed = sum(verdict == Verdict.FAIL for verdict in row.near_misses.values())
+    return f"{failed}/{len(row.near_misses)} fail"
 
 
 def _cells(row: Row) -> tuple[str, ...]:
@@ -43,7 +43,7 @@ def _cells(row: Row) -> tuple[str, ...]:
         str(row.verdict),
         margin_text(row),
         resolution_text(row),
-        control_text(row),
+        near_misses_text(row),
         f"{row.seconds:.1f}",
     )
 
@@ -58,7 +58,7 @@ def format_list(checks: Sequence[Check], titles: Mapping[str, str]) -> str:
         for check in checks:
             if check.statement == statement:
                 lines.append(f"  {check.method:15} {check.name}")
-                lines.append(f"  {'':15}   near misses: {'; '.join(check.controls)}")
+                lines.append(f"  {'':15}   near misses: {'; '.join(check.near_misses)}")
                 if check.false:
                     lines.append(f"  {'':15}   must notice: {check.sees:.0e} {check.false}")
     return "\n".join(lines[1:])
@@ -84,7 +84,8 @@ def format_table(rows: Sequence[Row]) -> str:
         if row.verdict is not Verdict.PASS:
             lines.append(f"{row.verdict}: {row.statement} {row.name}: {row.note}")
         elif not row.sound:
-            passing = ", ".join(f"{name} ({verdict})" for name, verdict in row.controls.items() if verdict != "fail")
+            other = {name: verdict for name, verdict in row.near_misses.items() if verdict is not Verdict.FAIL}
+            passing = ", ".join(f"{name} ({verdict})" for name, verdict in other.items())
             lines.append(f"near miss did not fail: {row.statement} {row.name}: {passing}")
     lines += [f"not run: {row.statement} {row.name}: {row.note}" for row in rows if row.verdict is Verdict.NOT_RUN]
     return "\n".join(lines)
@@ -99,10 +100,10 @@ def summary(rows: Sequence[Row]) -> str:
     """Return one line with the numbers of checks by verdict and of near misses that failed."""
     count = {verdict: sum(row.verdict is verdict for row in rows) for verdict in Verdict}
     ran = [row for row in rows if row.verdict is not Verdict.NOT_RUN]
-    controls = [verdict for row in ran for verdict in row.controls.values()]
-    failed = sum(verdict == Verdict.FAIL for verdict in controls)
-    verdicts = ", ".join(f"{number} {verdict}" for verdict, number in count.items() if number)
-    return f"{len(rows)} checks: {verdicts}; {failed} of {len(controls)} near misses fail, as they must"
+    verdicts = [verdict for row in ran for verdict in row.near_misses.values()]
+    failed = sum(verdict is Verdict.FAIL for verdict in verdicts)
+    of_checks = ", ".join(f"{number} {verdict}" for verdict, number in count.items() if number)
+    return f"{len(rows)} checks: {of_checks}; {failed} of {len(verdicts)} near misses fail, as they must"
 
 
 def to_markdown(rows: Sequence[Row]) -> str:
@@ -145,7 +146,7 @@ def _tex(text: str) -> str:
 
 
 def to_json(rows: Sequence[Row], **run: Any) -> str:
-    """Return the checks (id, method, verdict, margin, control, ...) and the run's parameters as strict JSON: NaN is
+    """Return the checks (id, method, verdict, margin, near misses, ...) and the run's parameters as strict JSON: NaN is
     written as null, infinity as a string.
     """
     records = []

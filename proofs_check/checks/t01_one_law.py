@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 from scipy import special
 from scipy.optimize import brentq
 
 from fspo import theory
 from fspo.rules import Rule
-from proofs_check.frame import Check, Method, Outcome, Test
+from proofs_check.frame import Method, Outcome, Test, check, near_miss
 from proofs_check.models import (
     FractionalNoise,
     GaussianTokens,
@@ -41,6 +39,9 @@ def band(c_lo: float, c_hi: float, gamma: float = 0.5, drift: str = "gaussian") 
     return Rule(range_lo=c_lo, range_hi=c_hi, drift=drift, **shape)  # type: ignore[arg-type]
 
 
+@check("T1", Method.CLOSED, "a(l) = Phi(u+) - Phi(-u-) of Gaussian S, at 50 digits", "of a(l)", 1e-8)
+@near_miss("gamma = .45", gamma=0.45)
+@near_miss("drift dropped", drift="none")
 def gaussian(rng: np.random.Generator, gamma: float = 0.5, drift: str = "gaussian") -> Test:
     """The acceptance of Gaussian S at ten lengths up to 10^7, for random ranges and scales, at 50 digits."""
     stated, exact = [], []
@@ -59,6 +60,8 @@ def changing(z: np.ndarray, length: float) -> np.ndarray:
     return special.stdtr(2.0 + np.sqrt(length), z)
 
 
+@check("T1", Method.CLOSED, "two lengths are accepted alike at gamma = H alone, by root search", "of H", 1e-7)
+@near_miss("a law that changes with the length", laws=(changing,))
 def only_at_H(rng: np.random.Generator, laws: tuple[Law, ...] = (normal, logistic, student, gamma_law)) -> Test:
     """Where R spreads like L^H by one law, a root search over gamma finds that a band of half-width c L^gamma accepts
     two lengths alike at gamma = H; the shorter more at H - .25, the longer more at H + .25.
@@ -81,6 +84,9 @@ def only_at_H(rng: np.random.Generator, laws: tuple[Law, ...] = (normal, logisti
     return equal(H_of, roots, 1e-8, note=f"{len(roots)} pairs of lengths")
 
 
+@check("T1", Method.ATTACKED, "all ranges alike exactly if one law, in exact counts", "of exponent of S", 0.02)
+@near_miss("symmetric ranges are enough", symmetric=True)
+@near_miss("one range is enough", first_alone=True)
 def all_ranges(rng: np.random.Generator, symmetric: bool = False, first_alone: bool = False) -> Test:
     """In exact counts, on laws of a few values of (S - m L)/sqrt(L) at two lengths: the same, mirrored or any two. All
     ranges accept the two lengths alike exactly if the laws are one. Near misses ask for symmetric ranges alone, or for
@@ -115,6 +121,13 @@ def all_ranges(rng: np.random.Generator, symmetric: bool = False, first_alone: b
 ONE_LAW = (GaussianTokens(MU, SIGMA), ScaledGamma(MU, SIGMA, shape=0.5), ScaledStudent(MU, SIGMA, df=3.0))
 
 
+@check(
+    "T1", Method.SIMULATED, "normal, skewed and heavy-tailed S through the rule", "of a(l), shortest to longest", 0.03
+)
+@near_miss("gamma = .48", gamma=0.48)
+@near_miss("drift dropped", drift="none")
+@near_miss("fractional noise, H = .53", models=(FractionalNoise(MU, SIGMA, 0.53),))
+@near_miss("scale grows like l^.03", models=(Heteroscedastic(MU, SIGMA, beta=0.03),))
 def simulated(
     rng: np.random.Generator, models: tuple[LogRatioModel, ...] = ONE_LAW, draws: int = 100_000, **wrong: object
 ) -> Test:
@@ -123,6 +136,9 @@ def simulated(
     return all_of(*(alike(band_counts(rng, rule, model, GRID, draws), draws) for model in models))
 
 
+@check("T1", Method.SIMULATED, "fractional noise: Phi(c l^(1/2-H)/sigma), and c l^H is fair", "of a(l)", 0.02)
+@near_miss("formula of H = 1/2", formula=0.5)
+@near_miss("H off by .01", formula=0.64)
 def fractional(rng: np.random.Generator, formula: float | None = None, draws: int = 100_000) -> Test:
     """Draws of fractional noise, H = .35 and .65: the sqrt band accepts Phi(c l^(1/2-H)/sigma), which changes with l,
     and the band of half-width c l^H the same share at every length.
@@ -135,60 +151,3 @@ def fractional(rng: np.random.Generator, formula: float | None = None, draws: in
         tests.append(shares(band_counts(rng, band(0.03, 0.045, drift="kl"), model, GRID, draws), draws, stated))
         tests.append(alike(band_counts(rng, band(0.03, 0.03, hurst, "kl"), model, GRID, draws), draws))
     return all_of(*tests)
-
-
-CHECKS = (
-    Check(
-        "T1",
-        Method.CLOSED,
-        "a(l) = Phi(u+) - Phi(-u-) of Gaussian S, at 50 digits",
-        gaussian,
-        {"gamma = .45": partial(gaussian, gamma=0.45), "drift dropped": partial(gaussian, drift="none")},
-        "of a(l)",
-        1e-8,
-    ),
-    Check(
-        "T1",
-        Method.CLOSED,
-        "two lengths are accepted alike at gamma = H alone, by root search",
-        only_at_H,
-        {"a law that changes with the length": partial(only_at_H, laws=(changing,))},
-        "of H",
-        1e-7,
-    ),
-    Check(
-        "T1",
-        Method.ATTACKED,
-        "all ranges alike exactly if one law, in exact counts",
-        all_ranges,
-        {
-            "symmetric ranges are enough": partial(all_ranges, symmetric=True),
-            "one range is enough": partial(all_ranges, first_alone=True),
-        },
-        "of exponent of S",
-        0.02,
-    ),
-    Check(
-        "T1",
-        Method.SIMULATED,
-        "normal, skewed and heavy-tailed S through the rule",
-        simulated,
-        {
-            "gamma = .48": partial(simulated, gamma=0.48),
-            "drift dropped": partial(simulated, drift="none"),
-            "fractional noise, H = .53": partial(simulated, models=(FractionalNoise(MU, SIGMA, 0.53),)),
-            "scale grows like l^.03": partial(simulated, models=(Heteroscedastic(MU, SIGMA, beta=0.03),)),
-        },
-        "of a(l), shortest to longest",
-        0.03,
-    ),
-    Check(
-        "T1",
-        Method.SIMULATED,
-        "fractional noise: Phi(c l^(1/2-H)/sigma), and c l^H is fair",
-        fractional,
-        {"formula of H = 1/2": partial(fractional, formula=0.5), "H off by .01": partial(fractional, formula=0.64)},
-        "of a(l)",
-        0.02,
-    ),
-)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 from typing import Any
 
 import mpmath as mp
@@ -11,7 +10,7 @@ import numpy as np
 
 from fspo import theory
 from fspo.rules import Rule, preset
-from proofs_check.frame import Check, Method, Outcome, Test
+from proofs_check.frame import Method, Outcome, Test, check, near_miss
 from proofs_check.models import GaussianTokens
 from proofs_check.tools.compare import all_of, close, holds, shares
 from proofs_check.tools.laws import Discrete, normal_share
@@ -24,6 +23,12 @@ def symmetric(shape: Any, edge: float) -> Rule:
     return Rule(shape, -math.expm1(-edge), math.expm1(edge))
 
 
+@check(
+    "T2", Method.CLOSED, "(a) the fixed band falls, the linear rises; limits of a(l1)/a(l2)", "of exponent 1/2", 1e-6
+)
+@near_miss("bands exchanged", swap=True)
+@near_miss("(l2/l1)^.45", power=0.45)
+@near_miss("mu = -.45 sigma^2", half=0.45)
 def directions(rng: np.random.Generator, swap: bool = False, power: float = 0.5, half: float = 0.5) -> Test:
     """(a), and the last sentence of (b): acceptance falls strictly for the fixed band and rises strictly for the linear
     one, mu = 0; as the fixed band narrows, a(l1)/a(l2) tends to sqrt(l2/l1), and to sqrt(l2/l1) e^(sigma^2 (l2-l1)/8)
@@ -51,6 +56,8 @@ def directions(rng: np.random.Generator, swap: bool = False, power: float = 0.5,
     return all_of(lambda x: holds(np.array(steps) - 1e-13, "least step"), limit)
 
 
+@check("T2", Method.CLOSED, "(b) limits 1, 1/2, 0 of the linear band", "of the threshold", 1e-6)
+@near_miss("threshold .499 sigma^2", threshold=0.499)
 def linear_limits(rng: np.random.Generator, threshold: float = 0.5) -> Test:
     """(b): the acceptance of l [log(1 - eps_lo), ...] tends to 1, 1/2 or 0 where -log(1 - eps_lo) is above, at or below
     sigma^2/2; at 10^11/sigma^2 tokens, a ten-thousandth above and below. x: of the threshold.
@@ -69,6 +76,8 @@ def linear_limits(rng: np.random.Generator, threshold: float = 0.5) -> Test:
     return test
 
 
+@check("T2", Method.CLOSED, "GSPO accepts .09, .25, .31, .06; threshold .0245", "of sigma", 1e-8)
+@near_miss("sigma = .031", sigma=0.031)
 def gspo_numbers(rng: np.random.Generator, sigma: float = 0.03) -> Test:
     """The page's example: at sigma = .03 GSPO accepts .09, .25, .31 and .06 of 10^2 to 10^5 tokens, and its threshold
     is .0245; and the code's four acceptances are those of mpmath. x: of sigma.
@@ -90,6 +99,9 @@ def gspo_numbers(rng: np.random.Generator, sigma: float = 0.03) -> Test:
     return test
 
 
+@check("T2", Method.ATTACKED, "(c) order and equality at two lengths, in exact counts", "of an edge", 0.1)
+@near_miss("acceptance in (0, 1) is enough", gap_allowed=False)
+@near_miss("sign reversed", reversed_sign=True)
 def exact_counts(rng: np.random.Generator, gap_allowed: bool = True, reversed_sign: bool = False) -> Test:
     """(c) on laws of a few values, in exact counts: a band of half-width c L^gamma accepts two lengths alike exactly if
     no value of X/L^H lies between the two lengths' edges; else the longer more if gamma > H, less if gamma < H. x: of
@@ -124,65 +136,11 @@ def exact_counts(rng: np.random.Generator, gap_allowed: bool = True, reversed_si
     return test
 
 
+@check("T2", Method.SIMULATED, "rloo's and gspo's bands through the rules", "of a(l)", 0.05)
+@near_miss("drift off by 10 %", mu_error=0.1)
 def simulated(rng: np.random.Generator, mu_error: float = 0.0, draws: int = 100_000) -> Test:
     """Draws of Gaussian S through the rules: rloo's fixed and gspo's linear band accept each length as stated."""
     lengths = np.array([16.0, 64, 256, 1024, 4096, 16384])
     model, rules = GaussianTokens(MU, SIGMA), (preset("rloo").rule, preset("gspo").rule)
     stated = [theory.band_acceptance(rule, lengths, MU * (1 - mu_error), SIGMA) for rule in rules]
     return shares([band_counts(rng, rule, model, lengths, draws) for rule in rules], draws, stated)
-
-
-CHECKS = (
-    Check(
-        "T2",
-        Method.CLOSED,
-        "(a) the fixed band falls, the linear rises; limits of a(l1)/a(l2)",
-        directions,
-        {
-            "bands exchanged": partial(directions, swap=True),
-            "(l2/l1)^.45": partial(directions, power=0.45),
-            "mu = -.45 sigma^2": partial(directions, half=0.45),
-        },
-        "of exponent 1/2",
-        1e-6,
-    ),
-    Check(
-        "T2",
-        Method.CLOSED,
-        "(b) limits 1, 1/2, 0 of the linear band",
-        linear_limits,
-        {"threshold .499 sigma^2": partial(linear_limits, threshold=0.499)},
-        "of the threshold",
-        1e-6,
-    ),
-    Check(
-        "T2",
-        Method.CLOSED,
-        "GSPO accepts .09, .25, .31, .06; threshold .0245",
-        gspo_numbers,
-        {"sigma = .031": partial(gspo_numbers, sigma=0.031)},
-        "of sigma",
-        1e-8,
-    ),
-    Check(
-        "T2",
-        Method.ATTACKED,
-        "(c) order and equality at two lengths, in exact counts",
-        exact_counts,
-        {
-            "acceptance in (0, 1) is enough": partial(exact_counts, gap_allowed=False),
-            "sign reversed": partial(exact_counts, reversed_sign=True),
-        },
-        "of an edge",
-        0.1,
-    ),
-    Check(
-        "T2",
-        Method.SIMULATED,
-        "rloo's and gspo's bands through the rules",
-        simulated,
-        {"drift off by 10 %": partial(simulated, mu_error=0.1)},
-        "of a(l)",
-        0.05,
-    ),
-)

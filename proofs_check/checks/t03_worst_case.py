@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
 
 import mpmath as mp
 import numpy as np
@@ -13,7 +12,7 @@ from scipy.special import ndtr
 from fspo import theory
 from fspo.rules import Rule, preset
 from fspo.theory import Floats
-from proofs_check.frame import Check, Method, Outcome, Test
+from proofs_check.frame import Method, Outcome, Test, check, near_miss
 from proofs_check.models import AutoregressiveTokens, GaussianTokens, Heteroscedastic
 from proofs_check.tools.compare import all_of, at_most, close, equal, shares, within
 from proofs_check.tools.sampling import band_counts
@@ -68,6 +67,9 @@ def at_least_scale(u_lo: float, u_hi: float, drift: Pair, scale: Pair) -> float:
     return float(accepted(u_lo, u_hi, nearest, scale[0]) / least - 1)
 
 
+@check("T3", Method.CLOSED, "sup of LRE_inf over a rectangle of errors, by a closing grid", "of the supremum", 1e-6)
+@near_miss("the largest F at a corner", formula=at_corners)
+@near_miss("the largest F at the least scale", formula=at_least_scale)
 def worst(rng: np.random.Generator, formula: Callable[..., float] | None = None) -> Test:
     """The supremum of the theorem against a grid over the rectangle that closes in on the extremes."""
     cases = rectangles(rng, 60)
@@ -75,6 +77,14 @@ def worst(rng: np.random.Generator, formula: Callable[..., float] | None = None)
     return equal([(formula or theory.worst_lre)(*case) for case in cases], exact, 1e-7)
 
 
+@check(
+    "T3",
+    Method.ATTACKED,
+    "LRE_inf of any lengths and shares is at most that; LRE_1 <= LRE_2 <= LRE_inf",
+    "of the supremum",
+    1e-6,
+)
+@near_miss("LRE_2 <= LRE_1", second=True)
 def never_above(rng: np.random.Generator, second: bool = False) -> Test:
     """LRE_inf of lengths with any errors in the rectangle and any shares is at most the supremum, which two lengths
     with nearly all of p on the lesser approach; section 3's definitions and orders. A near miss has LRE_2 for LRE_inf.
@@ -95,6 +105,9 @@ def never_above(rng: np.random.Generator, second: bool = False) -> Test:
     return all_of(at_most(values, bounds, 1e-9), lambda x: exact)
 
 
+@check("T3", Method.CLOSED, "simple bounds: |a(l) - a_0| <= B_l through the rule", "of B_l", 1e-4)
+@near_miss("slope of unlike ranges left out", slope=False)
+@near_miss("one edge", edges=1.0)
 def pointwise(rng: np.random.Generator, slope: bool = True, edges: float = 2.0, cases: int = 1_500) -> Test:
     """|a(l) - a_0| <= B_l through the rule, for errors of drift and of scale. Near misses leave out the first-order
     term of unlike ranges, or count one edge of two.
@@ -120,6 +133,8 @@ def pointwise(rng: np.random.Generator, slope: bool = True, edges: float = 2.0, 
     return at_most(values, bounds, 1e-7)
 
 
+@check("T3", Method.CLOSED, "2 phi(1) is the supremum of |f''|, at 50 digits", "of the constant", 1e-11)
+@near_miss("2 .95 phi(.95)", at=0.95)
 def constant(rng: np.random.Generator, at: float = 1.0) -> Test:
     """2 phi(1) is the supremum of |f''|, reached at u = 1, at 50 digits."""
     del rng
@@ -131,6 +146,15 @@ def constant(rng: np.random.Generator, at: float = 1.0) -> Test:
     return equal([2 * stated, 2 * stated], [exact, curvature], 1e-12)
 
 
+@check(
+    "T3",
+    Method.ATTACKED,
+    "simple bounds: LRE_inf at the worst shares, errors of one and of both signs",
+    "of the bound",
+    1e-3,
+)
+@near_miss("B/(a_0 - B) for drift errors of both signs", drift_twice=False)
+@near_miss("B/(a_0 - B) for scale errors of both signs", scale_twice=False)
 def bounds_of_lre(
     rng: np.random.Generator, drift_twice: bool = True, scale_twice: bool = True, cases: int = 700
 ) -> Test:
@@ -158,6 +182,9 @@ def bounds_of_lre(
     return at_most(values, bounds, 1e-7)
 
 
+@check("T3", Method.SIMULATED, "acceptance under a wrong drift and a wrong scale", "of a(l)", 0.02)
+@near_miss("drift error forgotten", drift=False)
+@near_miss("beta = .09", beta=0.09)
 def simulated(rng: np.random.Generator, drift: bool = True, beta: float = 0.1, draws: int = 200_000) -> Test:
     """Draws through the rule: drift none where the mean of S is -sigma^2 L/2, and a scale that is a power of l."""
     plain, skew = preset("fspo").rule, preset("fspo-kl", range_hi=0.045).rule
@@ -168,6 +195,8 @@ def simulated(rng: np.random.Generator, drift: bool = True, beta: float = 0.1, d
     return shares(found, draws, stated)
 
 
+@check("T3", Method.SIMULATED, "a(l) within B_l of a_0: wrong centre, heteroscedastic, AR(1)", "of B_l", 0.2)
+@near_miss("B_l smaller by an eighth", factor=0.875)
 def models_within(rng: np.random.Generator, factor: float = 1.0, draws: int = 500_000) -> Test:
     """The acceptance of drawn S is within B_l of a_0 for every model with an error of drift or scale: Gaussian with a
     wrong centre, heteroscedastic, and AR(1) (T4). x: the bounds are smaller by the part x.
@@ -191,79 +220,3 @@ def models_within(rng: np.random.Generator, factor: float = 1.0, draws: int = 50
         return within(counts, draws, a_0 - B * (1 - x) - 1e-12, a_0 + B * (1 - x) + 1e-12)
 
     return test
-
-
-CHECKS = (
-    Check(
-        "T3",
-        Method.CLOSED,
-        "sup of LRE_inf over a rectangle of errors, by a closing grid",
-        worst,
-        {
-            "the largest F at a corner": partial(worst, formula=at_corners),
-            "the largest F at the least scale": partial(worst, formula=at_least_scale),
-        },
-        "of the supremum",
-        1e-6,
-    ),
-    Check(
-        "T3",
-        Method.ATTACKED,
-        "LRE_inf of any lengths and shares is at most that; LRE_1 <= LRE_2 <= LRE_inf",
-        never_above,
-        {"LRE_2 <= LRE_1": partial(never_above, second=True)},
-        "of the supremum",
-        1e-6,
-    ),
-    Check(
-        "T3",
-        Method.CLOSED,
-        "simple bounds: |a(l) - a_0| <= B_l through the rule",
-        pointwise,
-        {"slope of unlike ranges left out": partial(pointwise, slope=False), "one edge": partial(pointwise, edges=1.0)},
-        "of B_l",
-        1e-4,
-    ),
-    Check(
-        "T3",
-        Method.CLOSED,
-        "2 phi(1) is the supremum of |f''|, at 50 digits",
-        constant,
-        {"2 .95 phi(.95)": partial(constant, at=0.95)},
-        "of the constant",
-        1e-11,
-    ),
-    Check(
-        "T3",
-        Method.ATTACKED,
-        "simple bounds: LRE_inf at the worst shares, errors of one and of both signs",
-        bounds_of_lre,
-        {
-            "B/(a_0 - B) for drift errors of both signs": partial(bounds_of_lre, drift_twice=False),
-            "B/(a_0 - B) for scale errors of both signs": partial(bounds_of_lre, scale_twice=False),
-        },
-        "of the bound",
-        1e-3,
-    ),
-    Check(
-        "T3",
-        Method.SIMULATED,
-        "acceptance under a wrong drift and a wrong scale",
-        simulated,
-        {
-            "drift error forgotten": partial(simulated, drift=False),
-            "beta = .09": partial(simulated, beta=0.09),
-        },
-        "of a(l)",
-        0.02,
-    ),
-    Check(
-        "T3",
-        Method.SIMULATED,
-        "a(l) within B_l of a_0: wrong centre, heteroscedastic, AR(1)",
-        models_within,
-        {"B_l smaller by an eighth": partial(models_within, factor=0.875)},
-        "of B_l",
-        0.2,
-    ),
-)

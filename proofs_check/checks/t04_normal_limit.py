@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 from typing import Any
 
 import mpmath as mp
@@ -14,7 +13,7 @@ from fspo import theory
 from fspo.rules import Rule, preset
 from fspo.theory import Floats
 from fspo.theory.bounds import BERRY_ESSEEN_IID
-from proofs_check.frame import Check, Method, Outcome, Test
+from proofs_check.frame import Method, Outcome, Test, check, near_miss
 from proofs_check.models import (
     CHAIN,
     AutoregressiveTokens,
@@ -42,6 +41,14 @@ def in_band(model: Any, rule: Rule, lengths: Floats) -> Floats:
     return model.cdf(hi, lengths) - model.cdf(lo, lengths)
 
 
+@check(
+    "T4",
+    Method.CLOSED,
+    "(a) exponential, +-1 and Student-t tokens inside the Berry-Esseen bound",
+    "of the constant",
+    0.2,
+)
+@near_miss("constant .39 (Esseen's lower limit is .4097)", constant=0.39)
 def envelope(rng: np.random.Generator, constant: float = BERRY_ESSEEN_IID) -> Test:
     """(a): sums of exponential, +-1 and Student-t tokens are within the bound of Berry and Esseen of the normal law;
     the third moment of the Student-t token by quadrature.
@@ -65,6 +72,14 @@ def envelope(rng: np.random.Generator, constant: float = BERRY_ESSEEN_IID) -> Te
     return at_most(gaps, np.array(bounds) * constant / BERRY_ESSEEN_IID)
 
 
+@check(
+    "T4", Method.SIMULATED, "drawn sums of exponential, Student-t, AR(1) and Markov-modulated tokens", "of a(l)", 0.05
+)
+@near_miss("exponential tokens: normal law", normal="exponential")
+@near_miss("Student-t tokens: normal law", normal="student")
+@near_miss("AR(1): long-run variance", normal="ar1")
+@near_miss("Markov: long-run variance", normal="markov")
+@near_miss("Markov: one-step variance", normal="one step")
 def simulated(rng: np.random.Generator, normal: str = "", draws: int = 60_000) -> Test:
     """Drawn sums of tokens, through the rule, follow the law that T4 approximates: exponential; Student-t against the
     inverted characteristic function and AR(1) against its variance at each length, both token by token;
@@ -87,6 +102,15 @@ def simulated(rng: np.random.Generator, normal: str = "", draws: int = 60_000) -
     return all_of(*tests)
 
 
+@check(
+    "T4",
+    Method.CLOSED,
+    "(b) AR(1): variance by double sums; |log s_l| <= log(1 + t)/2, and its sign",
+    "of variance or bound",
+    1e-8,
+)
+@near_miss("sign of alpha", sign=1.0)
+@near_miss("t with 1 + |alpha|", opposite=True)
 def ar1(rng: np.random.Generator, sign: float = -1.0, opposite: bool = False) -> Test:
     """(b): Var S_l/(l sigma^2) is the double sum of the autocovariances; |log s_l| is at most log(1 + t)/2 <= t/2, and
     has the sign of -alpha. x: of the variance, and of the bounds.
@@ -107,6 +131,14 @@ def ar1(rng: np.random.Generator, sign: float = -1.0, opposite: bool = False) ->
     return all_of(equal(stated, exact, 1e-10), at_most(values, bounds, 1e-9))
 
 
+@check(
+    "T4",
+    Method.CLOSED,
+    "Markov-modulated: a(l) to the long-run law, LRE_inf to 0, like 1/l",
+    "of the long-run scale",
+    0.01,
+)
+@near_miss("one-step variance", one_step=True)
 def markov_limit(rng: np.random.Generator, one_step: bool = False) -> Test:
     """Tokens modulated by a chain of two states: the acceptance tends to that of normal S with the long-run variance,
     and LRE_inf over l, 4 l, 16 l to 0, both like 1/l. x: of the long-run scale.
@@ -145,6 +177,10 @@ def exponents(chain: StoppedChain) -> tuple[float, float, float]:
         return float(mp.diff(log_root, 0)), float(log_root(1) - log_root(0)), float(curved)
 
 
+@check("T4", Method.CLOSED, "(c) chain that stops: the mean of S grows by m, log(p_new/p_old) by h", "of m and h", 1e-8)
+@near_miss("-KL a token", instead="kl")
+@near_miss("h", instead="h")
+@near_miss("the slope of Lambda at 1", instead="other end")
 def centre(rng: np.random.Generator, instead: str = "") -> Test:
     """(c): on a chain that stops the mean of S grows by m = h - int (1 - theta) Lambda'' a token, and
     log(p_new/p_old) by h, against forward sums between 1,000 and 1,500 tokens.
@@ -190,6 +226,10 @@ def exact_law(chain: StoppedChain, length: int) -> tuple[Floats, Floats]:
     return S[order], p / p.sum()
 
 
+@check(
+    "T4", Method.ENUMERATED, "(c) all paths of a chain that stops: normal around m l, error like l^(-1/2)", "of m", 0.1
+)
+@near_miss("-KL a token", kl=True)
 def chain_limit(rng: np.random.Generator, kl: bool = False) -> Test:
     """(c): the law of S given L of a chain that stops, by counting paths at 32 to 512 tokens, tends to N(m l, s^2 l)
     with an error that falls like l^(-1/2). x: of m.
@@ -212,71 +252,3 @@ def chain_limit(rng: np.random.Generator, kl: bool = False) -> Test:
         return holds(np.array(errors[:-1]) / errors[1:] - 1.8, "fall per factor 4, less 1.8", note=f"errors {found}")
 
     return test
-
-
-CHECKS = (
-    Check(
-        "T4",
-        Method.CLOSED,
-        "(a) exponential, +-1 and Student-t tokens inside the Berry-Esseen bound",
-        envelope,
-        {"constant .39 (Esseen's lower limit is .4097)": partial(envelope, constant=0.39)},
-        "of the constant",
-        0.2,
-    ),
-    Check(
-        "T4",
-        Method.SIMULATED,
-        "drawn sums of exponential, Student-t, AR(1) and Markov-modulated tokens",
-        simulated,
-        {
-            "exponential tokens: normal law": partial(simulated, normal="exponential"),
-            "Student-t tokens: normal law": partial(simulated, normal="student"),
-            "AR(1): long-run variance": partial(simulated, normal="ar1"),
-            "Markov: long-run variance": partial(simulated, normal="markov"),
-            "Markov: one-step variance": partial(simulated, normal="one step"),
-        },
-        "of a(l)",
-        0.05,
-    ),
-    Check(
-        "T4",
-        Method.CLOSED,
-        "(b) AR(1): variance by double sums; |log s_l| <= log(1 + t)/2, and its sign",
-        ar1,
-        {"sign of alpha": partial(ar1, sign=1.0), "t with 1 + |alpha|": partial(ar1, opposite=True)},
-        "of variance or bound",
-        1e-8,
-    ),
-    Check(
-        "T4",
-        Method.CLOSED,
-        "Markov-modulated: a(l) to the long-run law, LRE_inf to 0, like 1/l",
-        markov_limit,
-        {"one-step variance": partial(markov_limit, one_step=True)},
-        "of the long-run scale",
-        0.01,
-    ),
-    Check(
-        "T4",
-        Method.CLOSED,
-        "(c) chain that stops: the mean of S grows by m, log(p_new/p_old) by h",
-        centre,
-        {
-            "-KL a token": partial(centre, instead="kl"),
-            "h": partial(centre, instead="h"),
-            "the slope of Lambda at 1": partial(centre, instead="other end"),
-        },
-        "of m and h",
-        1e-8,
-    ),
-    Check(
-        "T4",
-        Method.ENUMERATED,
-        "(c) all paths of a chain that stops: normal around m l, error like l^(-1/2)",
-        chain_limit,
-        {"-KL a token": partial(chain_limit, kl=True)},
-        "of m",
-        0.1,
-    ),
-)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import mpmath as mp
 import numpy as np
 
 from fspo.rules import preset
-from proofs_check.frame import Check, Method, Test
+from proofs_check.frame import Method, Test, check, near_miss
 from proofs_check.models import CHAIN
 from proofs_check.tools.compare import all_of, close, equal, means
 from proofs_check.tools.policy import (
@@ -22,6 +20,16 @@ from proofs_check.tools.policy import (
 from proofs_check.tools.settings import DIGITS
 
 
+@check(
+    "T5",
+    Method.ENUMERATED,
+    "softmax policies: E_old[e^S | L] = p_new/p_old; e^{s_t} - 1 uncorrelated",
+    "of p_new/p_old",
+    1e-9,
+)
+@near_miss("means under the new policy", law="new")
+@near_miss("s_t itself uncorrelated", centred=False)
+@near_miss("uncorrelated given one length", first="common")
 def enumerated(rng: np.random.Generator, law: str = "old", first: str = "all", centred: bool = True) -> Test:
     """Over all responses of softmax policies whose lengths shift: the mean of e^S at length l is p_new(l)/p_old(l); the
     e^{s_t} - 1 have mean 0 and are uncorrelated between positions. x: of the ratio. Near misses: means under the new
@@ -46,6 +54,11 @@ def enumerated(rng: np.random.Generator, law: str = "old", first: str = "all", c
     return all_of(equal(stated, exact, 1e-10), lambda x: close(1 + np.array(sizes), 1, 1e-11))
 
 
+@check(
+    "T5", Method.ATTACKED, "the same from flat to nearly deterministic policies, at 50 digits", "of p_new/p_old", 1e-13
+)
+@near_miss("old policy without full support", banned=True)
+@near_miss("first token left out of S", skip_first=True)
 def fifty_digits(rng: np.random.Generator, banned: bool = False, skip_first: bool = False) -> Test:
     """Policies from flat to nearly deterministic, in 50 digits where float64 seems to refute: the mean weight at each
     length, and the correlations. Near misses: an old policy that never draws a symbol, and S without its first token.
@@ -86,6 +99,11 @@ def token_probabilities(theta: np.ndarray, responses: PolicyResponses) -> np.nda
     return found
 
 
+@check(
+    "T5", Method.SIMULATED, "a chain that stops sooner: mean weights by length and over all", "of the mean weight", 0.02
+)
+@near_miss("1 at each length", instead="one")
+@near_miss("normal S with drift -KL", instead="-KL")
 def chain(rng: np.random.Generator, instead: str = "", draws: int = 60_000) -> Test:
     """Drawn responses of a chain that stops sooner: the mean of e^S at four lengths, and 1 over all responses. Near
     misses: 1 at each length, and the mean weight of normal S with the chain's drift and scale.
@@ -103,6 +121,14 @@ def chain(rng: np.random.Generator, instead: str = "", draws: int = 60_000) -> T
     return all_of(given_length, means(np.exp(S)[:, None], [1.0]))
 
 
+@check(
+    "T5",
+    Method.SIMULATED,
+    "first use: mean weight 1 on fresh responses after a training step",
+    "of the mean weight",
+    0.05,
+)
+@near_miss("responses that were trained on", trained_on=True)
 def first_use(rng: np.random.Generator, trained_on: bool = False, batches: int = 1_500, size: int = 32) -> Test:
     """After a training step on a batch the mean of e^S is 1 on fresh responses; a near miss takes those of the step."""
     responses = all_responses(2, 4)
@@ -117,50 +143,3 @@ def first_use(rng: np.random.Generator, trained_on: bool = False, batches: int =
         seen = rows if trained_on else rng.choice(p.size, size, p=p)
         found.append(np.exp(token_log_probs(new, responses).sum(axis=1) - log_old)[seen].mean())
     return means(np.array(found)[:, None], [1.0])
-
-
-CHECKS = (
-    Check(
-        "T5",
-        Method.ENUMERATED,
-        "softmax policies: E_old[e^S | L] = p_new/p_old; e^{s_t} - 1 uncorrelated",
-        enumerated,
-        {
-            "means under the new policy": partial(enumerated, law="new"),
-            "s_t itself uncorrelated": partial(enumerated, centred=False),
-            "uncorrelated given one length": partial(enumerated, first="common"),
-        },
-        "of p_new/p_old",
-        1e-9,
-    ),
-    Check(
-        "T5",
-        Method.ATTACKED,
-        "the same from flat to nearly deterministic policies, at 50 digits",
-        fifty_digits,
-        {
-            "old policy without full support": partial(fifty_digits, banned=True),
-            "first token left out of S": partial(fifty_digits, skip_first=True),
-        },
-        "of p_new/p_old",
-        1e-13,
-    ),
-    Check(
-        "T5",
-        Method.SIMULATED,
-        "a chain that stops sooner: mean weights by length and over all",
-        chain,
-        {"1 at each length": partial(chain, instead="one"), "normal S with drift -KL": partial(chain, instead="-KL")},
-        "of the mean weight",
-        0.02,
-    ),
-    Check(
-        "T5",
-        Method.SIMULATED,
-        "first use: mean weight 1 on fresh responses after a training step",
-        first_use,
-        {"responses that were trained on": partial(first_use, trained_on=True)},
-        "of the mean weight",
-        0.05,
-    ),
-)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 
 import numpy as np
 
 from fspo import theory
-from proofs_check.frame import Check, Method, Outcome, Test
+from proofs_check.frame import Method, Outcome, Test, check, near_miss
 from proofs_check.models import CHAIN
 from proofs_check.tools.compare import equal, holds, mean_is
 from proofs_check.tools.policy import make_bandit
 
 
+@check("T6", Method.ENUMERATED, "(a) softmax policies: shift of lengths less KL given the length", "of the KL", 1e-7)
+@near_miss("shift of lengths left out", shift=False)
+@near_miss("KL reversed", reverse=True)
 def enumerated(rng: np.random.Generator, shift: bool = True, reverse: bool = False) -> Test:
     """(a) over all responses of softmax policies whose lengths shift. x: of the KL."""
     kls, ratios, exact = [], [], []
@@ -34,6 +36,8 @@ def enumerated(rng: np.random.Generator, shift: bool = True, reverse: bool = Fal
     return test
 
 
+@check("T6", Method.CLOSED, "(a) a chain that stops sooner: forward sums against the chain rule", "of E[S | L]", 1e-8)
+@near_miss("shift of lengths left out", shift=False)
 def forward_sums(rng: np.random.Generator, shift: bool = True) -> Test:
     """(a) on a chain that stops sooner, 10 to 1,000 tokens: the mean of S by forward sums over the states, the KL given
     the length by the chain rule over the tokens of the conditioned chains. x: of the mean of S.
@@ -46,6 +50,11 @@ def forward_sums(rng: np.random.Generator, shift: bool = True) -> Test:
     return equal(stated, [one.mean for one in given], 1e-9)
 
 
+@check(
+    "T6", Method.CLOSED, "(b) there the centre is the mean of S within .01 standard deviations", "of Var(S | L)", 0.2
+)
+@near_miss("-KL a token", instead="-KL")
+@near_miss("log E[e^S | L]", instead="log")
 def fair_centre(rng: np.random.Generator, instead: str = "") -> Test:
     """(b) there: the centre is within .01 standard deviations of the mean of S, whose law is nearly normal. x: of the
     variance. Near misses: -KL a token times the length, and the log of the mean weight alone.
@@ -64,6 +73,8 @@ def fair_centre(rng: np.random.Generator, instead: str = "") -> Test:
     return test
 
 
+@check("T6", Method.CLOSED, "(c) no shift of lengths and KL k (l - 1): mean -k (l - 1)", "of k", 1e-10)
+@near_miss("lengths shift", shifted=True)
 def without_shift(rng: np.random.Generator, shifted: bool = False) -> Test:
     """(c): a chain whose states stop alike under both policies, and whose moves differ alike in each state. No length
     shifts, and each token but the first, whose law is the same, has the KL k: the mean of S is -k (l - 1). x: of k.
@@ -77,6 +88,9 @@ def without_shift(rng: np.random.Generator, shifted: bool = False) -> Test:
     return equal(-k * (lengths - 1), chain.mean(lengths), 1e-11)
 
 
+@check("T6", Method.SIMULATED, "(a) drawn responses of that chain", "standard deviations of S", 0.05)
+@near_miss("-KL a token", instead="-KL")
+@near_miss("shift of lengths left out", instead="no shift")
 def drawn(rng: np.random.Generator, instead: str = "", draws: int = 40_000) -> Test:
     """(a) on drawn responses of the chain at four lengths. x: in standard deviations of S."""
     lengths = np.array([2.0, 20, 80, 160])
@@ -87,58 +101,3 @@ def drawn(rng: np.random.Generator, instead: str = "", draws: int = 40_000) -> T
     scale = np.sqrt([one.variance for one in given])
     S = CHAIN.sample(rng, np.broadcast_to(lengths, (draws, 4)))
     return lambda x: mean_is((S - mean) / scale, np.full(4, x))
-
-
-CHECKS = (
-    Check(
-        "T6",
-        Method.ENUMERATED,
-        "(a) softmax policies: shift of lengths less KL given the length",
-        enumerated,
-        {
-            "shift of lengths left out": partial(enumerated, shift=False),
-            "KL reversed": partial(enumerated, reverse=True),
-        },
-        "of the KL",
-        1e-7,
-    ),
-    Check(
-        "T6",
-        Method.CLOSED,
-        "(a) a chain that stops sooner: forward sums against the chain rule",
-        forward_sums,
-        {"shift of lengths left out": partial(forward_sums, shift=False)},
-        "of E[S | L]",
-        1e-8,
-    ),
-    Check(
-        "T6",
-        Method.CLOSED,
-        "(b) there the centre is the mean of S within .01 standard deviations",
-        fair_centre,
-        {
-            "-KL a token": partial(fair_centre, instead="-KL"),
-            "log E[e^S | L]": partial(fair_centre, instead="log"),
-        },
-        "of Var(S | L)",
-        0.2,
-    ),
-    Check(
-        "T6",
-        Method.CLOSED,
-        "(c) no shift of lengths and KL k (l - 1): mean -k (l - 1)",
-        without_shift,
-        {"lengths shift": partial(without_shift, shifted=True)},
-        "of k",
-        1e-10,
-    ),
-    Check(
-        "T6",
-        Method.SIMULATED,
-        "(a) drawn responses of that chain",
-        drawn,
-        {"-KL a token": partial(drawn, instead="-KL"), "shift of lengths left out": partial(drawn, instead="no shift")},
-        "standard deviations of S",
-        0.05,
-    ),
-)

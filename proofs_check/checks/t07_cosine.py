@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 
 from fspo import theory
 from fspo.rules import OF_CLIP_RULES, calibrate, preset
 from fspo.theory import CosineLemma, Floats
-from proofs_check.frame import Check, Method, Outcome, Test
+from proofs_check.frame import Method, Outcome, Test, check, near_miss
 from proofs_check.models import (
     CHAIN,
     AdvantageDrift,
@@ -78,6 +77,12 @@ def below(cases: Iterable[Strata], rho: Rho, needed: int) -> Test:
     return all_of(at_most(sines, rhos, 1e-8, note=f"{len(sines)} cases with rho < 1"), lambda x: same)
 
 
+@check(
+    "T7", Method.ATTACKED, "sine at most rho: random, degenerate and sharp strata, dimension 1 to 64", "of rho", 1e-6
+)
+@near_miss("LRE without kappa", rho=without_kappa)
+@near_miss("eta left out", rho=without_eta)
+@near_miss("LRE_2 beside kappa_inf", rho=crossed)
 def attacked(rng: np.random.Generator, rho: Rho = stated) -> Test:
     """Random and degenerate strata, and strata that reach the bound, with and without a loss inside."""
     cases = [random_strata(rng) for _ in range(600)]
@@ -111,6 +116,15 @@ def reached_by_signs(p: Floats, g: Floats, rng: np.random.Generator) -> float:
     return best
 
 
+@check(
+    "T7",
+    Method.ATTACKED,
+    "kappa_2 and kappa_inf are the suprema of |e_len|: eigenvector, signs about a median",
+    "of the constants",
+    1e-7,
+)
+@near_miss("covariance without p", unweighted=True)
+@near_miss("LRE_2 beside kappa_inf", exchanged=True)
 def constants(rng: np.random.Generator, unweighted: bool = False, exchanged: bool = False) -> Test:
     """The constants of e_len are its suprema: reached by r along the first eigenvector of the covariance, and by signs
     about a median, and never exceeded by random r. Near misses: the covariance without p, and LRE_2 beside kappa_inf.
@@ -138,6 +152,8 @@ def constants(rng: np.random.Generator, unweighted: bool = False, exchanged: boo
     return all_of(equal(found, exact, 1e-9), at_most([*values, *many], [*bounds, *np.ones(20)], 1e-9))
 
 
+@check("T7", Method.CLOSED, "T7s: cosine sqrt(1 - rho^2) is reached, rho from 1e-5 to .999", "of rho", 1e-6)
+@near_miss("e orthogonal to g instead of g + e", orthogonal=False)
 def sharp(rng: np.random.Generator, orthogonal: bool = True) -> Test:
     """T7s in float64, rho from 10^-5 to .999: sine rho, cosine and bound sqrt(1 - rho^2) >= (1 - rho)/(1 + rho)."""
     rhos, cases = np.array([*10.0 ** np.arange(-5, 0), 0.2, 0.5, 0.9, 0.99, 0.999]), []
@@ -154,6 +170,9 @@ def sharp(rng: np.random.Generator, orthogonal: bool = True) -> Test:
     return all_of(found, lambda x: fixed if weaker else replace(fixed, margin=-1.0))
 
 
+@check("T7", Method.ENUMERATED, "softmax policies, real scores: rules with drop, truncate, cap", "of rho", 0.5)
+@near_miss("rho = LRE", rho=lre_alone)
+@near_miss("eta left out", rho=without_eta)
 def policies(rng: np.random.Generator, rho: Rho = stated) -> Test:
     """Softmax policies with their real scores, all responses: four rules with drop, truncate and cap."""
     cases = []
@@ -181,6 +200,9 @@ MODELS = (
 )
 
 
+@check("T7", Method.SIMULATED, "drawn responses of every log-ratio model", "of rho", 0.5)
+@near_miss("rho = LRE", rho=lre_alone)
+@near_miss("eta left out", rho=without_eta)
 def simulated(rng: np.random.Generator, rho: Rho = stated, draws: int = 1_500) -> Test:
     """Draws of every log-ratio model, and of one of which a part is still: T7 holds for the drawn responses themselves,
     with scores that differ by length and follow S a little. The sqrt band accepts 90 %.
@@ -202,57 +224,3 @@ def simulated(rng: np.random.Generator, rho: Rho = stated, draws: int = 1_500) -
         a = applied.multiplier.reshape(4, draws).mean(axis=1)
         cases.append(Strata.of_gradients(np.full(4, 0.25), g, clipped, a))
     return below(cases, rho, 8)
-
-
-NEAR_MISSES = {"LRE without kappa": without_kappa, "eta left out": without_eta, "LRE_2 beside kappa_inf": crossed}
-
-CHECKS = (
-    Check(
-        "T7",
-        Method.ATTACKED,
-        "sine at most rho: random, degenerate and sharp strata, dimension 1 to 64",
-        attacked,
-        {name: partial(attacked, rho=rho) for name, rho in NEAR_MISSES.items()},
-        "of rho",
-        1e-6,
-    ),
-    Check(
-        "T7",
-        Method.ATTACKED,
-        "kappa_2 and kappa_inf are the suprema of |e_len|: eigenvector, signs about a median",
-        constants,
-        {
-            "covariance without p": partial(constants, unweighted=True),
-            "LRE_2 beside kappa_inf": partial(constants, exchanged=True),
-        },
-        "of the constants",
-        1e-7,
-    ),
-    Check(
-        "T7",
-        Method.CLOSED,
-        "T7s: cosine sqrt(1 - rho^2) is reached, rho from 1e-5 to .999",
-        sharp,
-        {"e orthogonal to g instead of g + e": partial(sharp, orthogonal=False)},
-        "of rho",
-        1e-6,
-    ),
-    Check(
-        "T7",
-        Method.ENUMERATED,
-        "softmax policies, real scores: rules with drop, truncate, cap",
-        policies,
-        {"rho = LRE": partial(policies, rho=lre_alone), "eta left out": partial(policies, rho=without_eta)},
-        "of rho",
-        0.5,
-    ),
-    Check(
-        "T7",
-        Method.SIMULATED,
-        "drawn responses of every log-ratio model",
-        simulated,
-        {"rho = LRE": partial(simulated, rho=lre_alone), "eta left out": partial(simulated, rho=without_eta)},
-        "of rho",
-        0.5,
-    ),
-)

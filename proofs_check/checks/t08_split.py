@@ -21,7 +21,7 @@ from fspo.base.errors import UserError
 from fspo.gradlog import read_log
 from fspo.rules import preset
 from fspo.theory import Floats
-from proofs_check.frame import Check, Function, Method, Outcome, Test
+from proofs_check.frame import Check, Function, Method, Outcome, Test, check, near_miss
 from proofs_check.tools.compare import all_of, at_most, close
 from proofs_check.tools.log_rows import ScoredUpdate, binned, direct, read_updates, sample_updates, write_update
 from proofs_check.tools.policy import make_bandit, strata
@@ -42,6 +42,8 @@ def residual(
     return lambda x: float(np.linalg.norm(left - total - (e_len + inner * e_in) * (1 + x))) / size
 
 
+@check("T8", Method.CLOSED, "g_clip/a_bar = g + e_len + e_in on random strata", "of e_len + e_in", 1e-9)
+@near_miss("e_in left out", inner=False)
 def identity(rng: np.random.Generator, inner: bool = True) -> Test:
     """g_clip/a_bar = g + e_len + e_in on random strata, in extended precision. x: of e_len + e_in."""
     gaps = []
@@ -55,6 +57,9 @@ def identity(rng: np.random.Generator, inner: bool = True) -> Test:
     return lambda x: close(1 + np.array([gap(x) for gap in gaps]), 1, 1e-11)
 
 
+@check("T8", Method.CLOSED, "a* leaves the shortest loss inside, by a scalar search", "of a*", 1e-4)
+@near_miss("a* < 0 allowed", negative=True)
+@near_miss("over |c|^2", by_clipped=True)
 def projection(rng: np.random.Generator, negative: bool = False, by_clipped: bool = False) -> Test:
     """Of all a >= 0, a* = max(0, <c, g>)/|g|^2 leaves the shortest c - a g, by a scalar search; what is left is
     orthogonal to g where a* > 0. x: of a*. Near misses allow a* < 0, or divide by |c|^2.
@@ -75,6 +80,8 @@ def projection(rng: np.random.Generator, negative: bool = False, by_clipped: boo
     return all_of(lambda x: close(1 + np.array(stated) * (1 + x), 1 + np.array(exact), 1e-6), lambda x: orthogonal)
 
 
+@check("T8", Method.ENUMERATED, "g is the gradient of E_new[A]", "of g", 1e-6)
+@near_miss("weight w left out", weighted=False)
 def true_update(rng: np.random.Generator, weighted: bool = True) -> Test:
     """The true update, summed over all responses, is the gradient of E_new[A] by central differences. x: of g."""
     bandit, h = make_bandit(rng, vocabulary=2, max_length=4), 1e-5
@@ -126,6 +133,16 @@ def of_log(
     return lambda x: max(first, gap(x)) if np.isfinite(first) else math.nan
 
 
+@check(
+    "T8",
+    Method.IDENTITY,
+    "gradient logs written and read back, float16 sketches and float32 gradients",
+    "of e_len + e_in",
+    1e-8,
+)
+@near_miss("advantages permuted", tamper=permuted)
+@near_miss("one direction turned", tamper=turned)
+@near_miss("e_in left out", inner=False)
 def written(rng: np.random.Generator, tamper: Tamper = untouched, inner: bool = True) -> Test:
     """On logs written with the trainer's writer and read back, with sketches in float16 and gradients in float32:
     against the rows rounded to the file's type only float64's rounding may be left, against the exact rows only the
@@ -241,47 +258,3 @@ def log_checks(run: Path) -> tuple[Check, ...]:
         ),
         Check("T7", Method.IDENTITY, f"cosine bound {label}", partial(log_bound, run=run), smaller, "of rho"),
     )
-
-
-CHECKS = (
-    Check(
-        "T8",
-        Method.CLOSED,
-        "g_clip/a_bar = g + e_len + e_in on random strata",
-        identity,
-        {"e_in left out": partial(identity, inner=False)},
-        "of e_len + e_in",
-        1e-9,
-    ),
-    Check(
-        "T8",
-        Method.CLOSED,
-        "a* leaves the shortest loss inside, by a scalar search",
-        projection,
-        {"a* < 0 allowed": partial(projection, negative=True), "over |c|^2": partial(projection, by_clipped=True)},
-        "of a*",
-        1e-4,
-    ),
-    Check(
-        "T8",
-        Method.ENUMERATED,
-        "g is the gradient of E_new[A]",
-        true_update,
-        {"weight w left out": partial(true_update, weighted=False)},
-        "of g",
-        1e-6,
-    ),
-    Check(
-        "T8",
-        Method.IDENTITY,
-        "gradient logs written and read back, float16 sketches and float32 gradients",
-        written,
-        {
-            "advantages permuted": partial(written, tamper=permuted),
-            "one direction turned": partial(written, tamper=turned),
-            "e_in left out": partial(written, inner=False),
-        },
-        "of e_len + e_in",
-        1e-8,
-    ),
-)

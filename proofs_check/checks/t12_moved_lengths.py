@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 
 import mpmath as mp
 import numpy as np
@@ -11,11 +10,16 @@ import numpy as np
 from fspo import theory
 from fspo.rules import preset
 from fspo.theory import Floats
-from proofs_check.frame import Check, Method, Outcome, Test
+from proofs_check.frame import Method, Outcome, Test, check, near_miss
 from proofs_check.tools.compare import all_of, at_most, equal, holds
 from proofs_check.tools.policy import Bandit, make_bandit, update_terms
 
 
+@check(
+    "T12", Method.ENUMERATED, "(a) all S in a band: p_new/p_old of each length between its edges", "of the band", 1e-6
+)
+@near_miss("old policy without full support", support=False)
+@near_miss("a band that holds the means of S", means=True)
 def moved_lengths(rng: np.random.Generator, support: bool = True, means: bool = False) -> Test:
     """(a) over all responses of policies, with the narrowest sqrt band that holds all of them. With one symbol beside
     the end all responses of a length are one, and the bound is reached. x: of the band. Near misses: an old policy that
@@ -39,6 +43,8 @@ def moved_lengths(rng: np.random.Generator, support: bool = True, means: bool = 
     return at_most(values, bounds, 1e-9)
 
 
+@check("T12", Method.CLOSED, "1.6, 6.8 and 47 times at 256, 4,096 and 16,384 tokens", "of their logarithms", 1e-11)
+@near_miss("exponent .51", exponent=0.51)
 def default_range(rng: np.random.Generator, exponent: float = 0.5) -> Test:
     """The page's numbers: c = .03 lets a length become 1.6, 6.8 and 47 times as frequent. x: of their logarithms."""
     del rng
@@ -73,6 +79,15 @@ def rollout(bandit: Bandit, name: str = "fspo") -> tuple[float, bool]:
     return float(np.linalg.norm(bandit.new - start)), clipped
 
 
+@check(
+    "T12",
+    Method.ENUMERATED,
+    "(b) clipped rollouts stay at stationary points; nothing is clipped near them",
+    "distance of the start",
+    1e-6,
+)
+@near_miss("a start 1 away", far=True)
+@near_miss("not stationary", other=True)
 def fixed_points(rng: np.random.Generator, far: bool = False, other: bool = False) -> Test:
     """(b): a rollout of 20 clipped steps that starts at a stationary point stays there, and one that starts .001 away
     has nothing clipped. x: distance of the start. Near misses: a start 1 away, and a point that is not stationary.
@@ -97,6 +112,9 @@ def fixed_points(rng: np.random.Generator, far: bool = False, other: bool = Fals
     return test
 
 
+@check("T12", Method.CLOSED, "(c) a bias tau b moves a zero by -tau H^-1 b", "of the shift", 0.01)
+@near_miss("+ for -", sign=1.0)
+@near_miss("H transposed", transposed=True)
 def bias_of_zero(rng: np.random.Generator, sign: float = -1.0, transposed: bool = False) -> Test:
     """(c): the zero of g + tau b is theta* - tau H^-1 b + O(tau^2), for random cubic fields g with g(theta*) = 0 and
     quadratic b: the distance from the stated zero falls like tau^2. x: of the stated shift.
@@ -120,46 +138,3 @@ def bias_of_zero(rng: np.random.Generator, sign: float = -1.0, transposed: bool 
         return holds([0.02 - gaps[:, 0].max(), 0.002 - gaps[:, 1].max()], "relative, tau = 1e-3 and 1e-4")
 
     return test
-
-
-CHECKS = (
-    Check(
-        "T12",
-        Method.ENUMERATED,
-        "(a) all S in a band: p_new/p_old of each length between its edges",
-        moved_lengths,
-        {
-            "old policy without full support": partial(moved_lengths, support=False),
-            "a band that holds the means of S": partial(moved_lengths, means=True),
-        },
-        "of the band",
-        1e-6,
-    ),
-    Check(
-        "T12",
-        Method.CLOSED,
-        "1.6, 6.8 and 47 times at 256, 4,096 and 16,384 tokens",
-        default_range,
-        {"exponent .51": partial(default_range, exponent=0.51)},
-        "of their logarithms",
-        1e-11,
-    ),
-    Check(
-        "T12",
-        Method.ENUMERATED,
-        "(b) clipped rollouts stay at stationary points; nothing is clipped near them",
-        fixed_points,
-        {"a start 1 away": partial(fixed_points, far=True), "not stationary": partial(fixed_points, other=True)},
-        "distance of the start",
-        1e-6,
-    ),
-    Check(
-        "T12",
-        Method.CLOSED,
-        "(c) a bias tau b moves a zero by -tau H^-1 b",
-        bias_of_zero,
-        {"+ for -": partial(bias_of_zero, sign=1.0), "H transposed": partial(bias_of_zero, transposed=True)},
-        "of the shift",
-        0.01,
-    ),
-)

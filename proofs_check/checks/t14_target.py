@@ -6,7 +6,6 @@ All checks run the class that the trainer uses.
 from __future__ import annotations
 
 import math
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ import numpy as np
 from fspo.rules import Rule, standardized_excess
 from fspo.rules.online import GAIN, OnlineRule
 from fspo.theory import Floats
-from proofs_check.frame import Check, Method, Test
+from proofs_check.frame import Method, Test, check, near_miss
 from proofs_check.models import (
     AutoregressiveTokens,
     FractionalNoise,
@@ -52,6 +51,15 @@ def drawn(rng: np.random.Generator, model: LogRatioModel, number: int) -> tuple[
     return model.sample(rng, n), n
 
 
+@check(
+    "T14",
+    Method.ATTACKED,
+    "errors at most D/(T G_T) and 2 (B - A + 1)/T: every model, jumps, an adversary",
+    "of D/(T G_T)",
+    0.1,
+)
+@near_miss("G_1 for G_T", first_gain=True)
+@near_miss("2 (B - A)/T", added=1e-12)
 def long_run(rng: np.random.Generator, first_gain: bool = False, added: float = 1.0) -> Test:
     """The error of the mean acceptance is at most D/(T G_T) and 2 (B - A + 1)/T, and under ``exponent`` that of the
     covariance with z at most D/(T G_T) of eta: rows of every log-ratio model whose scale jumps between updates, an
@@ -102,6 +110,8 @@ def long_run(rng: np.random.Generator, first_gain: bool = False, added: float = 
     return at_most(values, bounds, 1e-9)
 
 
+@check("T14", Method.CLOSED, "log(range) moves by the sum of G_t (target - a_t)", "of the gains", 1e-6)
+@near_miss("gains 1/t", power=1.0)
 def telescoping(rng: np.random.Generator, power: float = 0.5) -> Test:
     """log(range) moves by the sum of G_t (target - a_t), with G_t = max(1/2, 1/sqrt(t)). x: of the gains."""
     moved, found = [], []
@@ -119,6 +129,16 @@ def telescoping(rng: np.random.Generator, power: float = 0.5) -> Test:
     return lambda x: close(np.array(moved) * (1 + x) + 10, np.array(found) + 10, 1e-10)
 
 
+@check(
+    "T14",
+    Method.SIMULATED,
+    "learnt bands accept the target at each length where a power of L scales S",
+    "of the target",
+    0.03,
+)
+@near_miss("another target by .02", adapts=("range",), target=TARGET + 0.02)
+@near_miss("range alone, scale grows like l^.15", adapts=("range",), model=MODELS[4])
+@near_miss("range alone, fractional noise", adapts=("range",), model=MODELS[5])
 def learnt(
     rng: np.random.Generator, adapts: tuple[str, ...] = ("range", "exponent"), model: LogRatioModel | None = None,
     target: float = TARGET, chains: int = 40,
@@ -142,38 +162,3 @@ def learnt(
             found.append(np.mean(kept, axis=0).reshape(16, LENGTHS.size).mean(axis=0))
         tests.append(means(np.array(found), np.full(LENGTHS.size, target)))
     return all_of(*tests)
-
-
-CHECKS = (
-    Check(
-        "T14",
-        Method.ATTACKED,
-        "errors at most D/(T G_T) and 2 (B - A + 1)/T: every model, jumps, an adversary",
-        long_run,
-        {"G_1 for G_T": partial(long_run, first_gain=True), "2 (B - A)/T": partial(long_run, added=1e-12)},
-        "of D/(T G_T)",
-        0.1,
-    ),
-    Check(
-        "T14",
-        Method.CLOSED,
-        "log(range) moves by the sum of G_t (target - a_t)",
-        telescoping,
-        {"gains 1/t": partial(telescoping, power=1.0)},
-        "of the gains",
-        1e-6,
-    ),
-    Check(
-        "T14",
-        Method.SIMULATED,
-        "learnt bands accept the target at each length where a power of L scales S",
-        learnt,
-        {
-            "another target by .02": partial(learnt, adapts=("range",), target=TARGET + 0.02),
-            "range alone, scale grows like l^.15": partial(learnt, adapts=("range",), model=MODELS[4]),
-            "range alone, fractional noise": partial(learnt, adapts=("range",), model=MODELS[5]),
-        },
-        "of the target",
-        0.03,
-    ),
-)

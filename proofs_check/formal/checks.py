@@ -1,7 +1,7 @@
-"""Statements that Coq's kernel has checked, and near misses that it has refuted (the controls).
+"""Statements that Coq's kernel has checked, and near misses that it has refuted.
 
-A near miss is a false neighbour of the statement. Its negation is a theorem too, so that a control fails only because
-Coq accepts the proof that it is false.
+A near miss is a false neighbour of the statement. Its negation is a theorem too, so that it fails only because Coq
+accepts the proof that it is false.
 """
 
 from __future__ import annotations
@@ -19,34 +19,34 @@ def proved(rng: np.random.Generator, theorems: Sequence[str], refuted: bool = Fa
     """Look up theorems among those that Coq has proved; each must be as in ``statements.txt``, and so must
     the definitions and the axioms.
 
-    With ``refuted`` (a control) the theorems are negations of near misses.
+    With ``refuted`` the theorems are negations of near misses.
 
     Returns
     -------
     Outcome
         Margin 0 if all are proved as reviewed, else minus the number of those that are not, so that the check fails.
-        For a control the margin is -1 if the negations are proved, so that the near miss fails, else 0. ``not_run``
+        For a near miss the margin is -1 if the negations are proved, else 0. ``not_run``
         says so if there is no Coq. ``details`` holds the statements as Coq prints them.
     """
-    known, parameters = reviewed(), {"theorems": list(theorems)}
+    known = reviewed()
     try:
         found = printed()
     except CoqMissing as reason:
-        return Outcome(not_run=str(reason), parameters=parameters)
+        return Outcome(not_run=str(reason))
     except CoqRefused as error:
-        return Outcome(0.0 if refuted else -1.0, "scripts refused", note=str(error), parameters=parameters)
+        return Outcome(0.0 if refuted else -1.0, "scripts refused", note=str(error))
     other = [name for name in (*theorems, DEFINITIONS, AXIOMS) if name not in found or found[name] != known.get(name)]
     if refuted:
-        return Outcome(0.0 if other else -1.0, "near misses refuted", parameters=parameters)
+        return Outcome(0.0 if other else -1.0, "near misses refuted")
     note = f"not as reviewed in statements.txt: {', '.join(other)}" if other else found[AXIOMS][:200]
     details = "\n".join(f"{name}: {found[name]}" for name in (*theorems, AXIOMS) if name in found)
-    return Outcome(-float(len(other)), "theorems not as reviewed", note=note, parameters=parameters, details=details)
+    return Outcome(-float(len(other)), "theorems not as reviewed", note=note, details=details)
 
 
 def _check(statement: str, name: str, theorems: Sequence[str], near_misses: Mapping[str, str]) -> Check:
     run = partial(proved, theorems=theorems)
-    controls = {words: partial(proved, theorems=(of,), refuted=True) for words, of in near_misses.items()}
-    return Check(statement, Method.MACHINE_PROVED, name, run, controls)
+    refutations = {words: partial(proved, theorems=(of,), refuted=True) for words, of in near_misses.items()}
+    return Check(statement, Method.MACHINE_PROVED, name, run, refutations)
 
 
 CHECKS = (

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -15,44 +14,40 @@ from proofs_check.frame import Outcome, Test
 TINY = 1e-300
 
 
-def close(value: ArrayLike, exact: ArrayLike, tolerance: float, note: str = "", **parameters: Any) -> Outcome:
+def close(value: ArrayLike, exact: ArrayLike, tolerance: float, note: str = "") -> Outcome:
     """Return the outcome of a comparison of values with exact ones. The margin is log10 of ``tolerance`` over the
     largest relative error.
     """
     value, exact = np.asarray(value, np.float64), np.asarray(exact, np.float64)
     error = float(np.max(np.abs(value - exact) / np.maximum(np.abs(exact), TINY)))
     if math.isnan(error):
-        return Outcome(math.nan, "decades", note="a compared value is NaN", parameters=parameters)
+        return Outcome(math.nan, "decades", note="a compared value is NaN")
     margin = math.log10(tolerance / max(error, 1e-17))
-    return Outcome(margin, "decades", note=note or f"max relative error {error:.1e}", parameters=parameters)
+    return Outcome(margin, "decades", note=note or f"max relative error {error:.1e}")
 
 
-def holds(slack: ArrayLike, unit: str, rounding: float = 0.0, note: str = "", **parameters: Any) -> Outcome:
+def holds(slack: ArrayLike, unit: str, rounding: float = 0.0, note: str = "") -> Outcome:
     """Return the outcome of a check of an inequality, given its slack (larger side less smaller side) at several
     points. The margin is the least slack plus ``rounding``, an allowance for rounding errors.
     """
     least = float(np.min(slack))
-    return Outcome(least + rounding, unit, note=note, parameters=parameters)
+    return Outcome(least + rounding, unit, note=note)
 
 
 def worst(*outcomes: Outcome, note: str = "") -> Outcome:
     """Return, of several outcomes, one whose margin is NaN, or else the one with the smallest margin."""
     undecided = [outcome for outcome in outcomes if math.isnan(outcome.margin)]
     found = undecided[0] if undecided else min(outcomes, key=lambda outcome: outcome.margin)
-    return Outcome(found.margin, found.unit, note=note or found.note, parameters=found.parameters)
+    return Outcome(found.margin, found.unit, note=note or found.note)
 
 
-def frequencies(
-    counts: ArrayLike, trials: ArrayLike, expected: ArrayLike, wanted: float = math.inf, **parameters: Any
-) -> Outcome:
+def frequencies(counts: ArrayLike, trials: ArrayLike, expected: ArrayLike) -> Outcome:
     """Test counts of independent events against stated probabilities: binomial tests, Bonferroni-corrected.
 
     Parameters
     ----------
     counts, trials, expected : arrays (K,)
         Successes, trials and stated probabilities.
-    wanted : float
-        The outcome is undecided if four standard errors of a frequency are more than this.
 
     Returns
     -------
@@ -71,13 +66,12 @@ def frequencies(
     if np.any(np.abs(expected - inside) > 1e-12):
         p_value = 0.0
     observed = counts / trials
-    resolution = 4 * float(np.max(np.sqrt(np.maximum(observed * (1 - observed), 1 / trials) / trials)))
     worst_gap = float(np.max(np.abs(observed - expected)))
     note = f"largest gap {worst_gap:.4f} over {counts.size} frequencies"
-    return Outcome(p_value=p_value, resolution=resolution, wanted=wanted, note=note, parameters=parameters)
+    return Outcome(p_value=p_value, note=note)
 
 
-def within(counts: ArrayLike, trials: int, low: ArrayLike, high: ArrayLike, wanted: float = math.inf) -> Outcome:
+def within(counts: ArrayLike, trials: int, low: ArrayLike, high: ArrayLike) -> Outcome:
     """Test that each of several events has a probability between ``low`` and ``high``, from its counts among trials:
     binomial tests against both ends, Bonferroni-corrected.
     """
@@ -87,13 +81,8 @@ def within(counts: ArrayLike, trials: int, low: ArrayLike, high: ArrayLike, want
     tails = np.concatenate([binom.cdf(k, trials, low), binom.sf(k - 1, trials, high)])
     share = k / trials
     room = float(np.min(np.minimum(share - low, high - share)))
-    return Outcome(
-        p_value=bonferroni(tails),
-        resolution=4 * float(np.sqrt(np.max(share * (1 - share)) / trials)),
-        wanted=wanted,
-        note=f"least room in the envelope {room:+.4f} over {k.size} frequencies",
-        parameters={"draws": trials},
-    )
+    note = f"least room in the envelope {room:+.4f} over {k.size} frequencies"
+    return Outcome(p_value=bonferroni(tails), note=note)
 
 
 def bonferroni(p_values: ArrayLike) -> float:
@@ -102,25 +91,13 @@ def bonferroni(p_values: ArrayLike) -> float:
     return float(np.minimum(1.0, p_values.size * np.min(p_values)))
 
 
-def together(outcomes: Sequence[Outcome], note: str = "", details: str = "") -> Outcome:
-    """Combine the outcomes of several tests on simulated data into one outcome. Its p-value is the least of theirs,
-    Bonferroni-corrected; its ``resolution`` (half-width of an interval) is that which is largest relative to the
-    ``wanted`` resolution of its test.
-    """
+def together(outcomes: Sequence[Outcome], note: str = "") -> Outcome:
+    """Combine the outcomes of several tests on simulated data: the least of their p-values, Bonferroni-corrected."""
     p_values = [math.nan if one.p_value is None else one.p_value for one in outcomes]
-    coarsest = max(outcomes, key=lambda one: one.resolution / one.wanted)
-    return Outcome(
-        p_value=bonferroni(p_values),
-        resolution=coarsest.resolution,
-        wanted=coarsest.wanted,
-        note=note,
-        details=details,
-    )
+    return Outcome(p_value=bonferroni(p_values), note=note)
 
 
-def homogeneous(
-    counts: ArrayLike, trials: ArrayLike, wanted: float = math.inf, pattern: ArrayLike = 1.0, **parameters: Any
-) -> Outcome:
+def homogeneous(counts: ArrayLike, trials: ArrayLike, pattern: ArrayLike = 1.0) -> Outcome:
     """Test that the probabilities of K events are proportional to ``pattern``, whatever they are, by Pearson's
     chi-square test. Event k happened ``counts[k]`` times in ``trials[k]`` draws.
     """
@@ -128,43 +105,27 @@ def homogeneous(
 
     counts, trials = (np.asarray(x, np.float64) for x in np.broadcast_arrays(counts, trials))
     observed = counts / trials
-    resolution = 4 * float(np.max(np.sqrt(np.maximum(observed * (1 - observed), 1 / trials) / trials)))
     if counts.sum() in (0, trials.sum()):
-        return Outcome(p_value=math.nan, resolution=resolution, wanted=wanted, note="all or none accepted")
+        return Outcome(p_value=math.nan, note="all or none accepted")
     shape = np.asarray(pattern, np.float64)
     pooled = counts.sum() / np.sum(trials * shape) * shape
     statistic = float(np.sum((counts - pooled * trials) ** 2 / (pooled * (1 - pooled) * trials)))
     p_value = float(chi2.sf(statistic, counts.size - 1))
     note = f"frequencies {observed.min():.4f} to {observed.max():.4f}"
-    return Outcome(p_value=p_value, resolution=resolution, wanted=wanted, note=note, parameters=parameters)
+    return Outcome(p_value=p_value, note=note)
 
 
-def mean_is(samples: np.ndarray, expected: ArrayLike, wanted: float = math.inf, **parameters: Any) -> Outcome:
-    """Test the means of K columns of N independent rows against stated values, by Hotelling's T^2 with its F law.
-
-    Parameters
-    ----------
-    samples : array (N, K)
-    expected : array (K,)
-    wanted : float
-        The outcome is undecided if four standard errors of the means, relative to the norm of ``expected``, are more
-        than this.
-    """
+def mean_is(samples: np.ndarray, expected: ArrayLike) -> Outcome:
+    """Test the means of K columns of N independent rows (N, K) against stated values (K,), by Hotelling's T^2 with its
+    F law."""
     from scipy.stats import f
 
     count, width = samples.shape
     gap = samples.mean(axis=0) - np.asarray(expected, np.float64)
     covariance = np.atleast_2d(np.cov(samples, rowvar=False)) / count
     statistic = float(gap @ np.linalg.solve(covariance, gap))
-    scale = max(float(np.linalg.norm(expected)), TINY)
-    resolution = 4 * math.sqrt(float(np.max(np.diag(covariance)))) / scale
-    return Outcome(
-        p_value=float(f.sf(statistic * (count - width) / (width * (count - 1)), width, count - width)),
-        resolution=resolution,
-        wanted=wanted,
-        note=f"T^2 = {statistic:.1f} on {width} degrees of freedom",
-        parameters=parameters,
-    )
+    p_value = float(f.sf(statistic * (count - width) / (width * (count - 1)), width, count - width))
+    return Outcome(p_value=p_value, note=f"T^2 = {statistic:.1f} on {width} degrees of freedom")
 
 
 def equal(stated: ArrayLike, exact: ArrayLike, tolerance: float, note: str = "") -> Test:

@@ -146,7 +146,7 @@ class Accepted:
         """Return the slope of the straight line of acceptance over log2 of the length, by least squares. ``within``:
         among the responses of a window, with one slope for all windows.
 
-        Each response has the weight ``whole`` in the fit; without ``weighted`` (for a control), it has the weight 1.
+        Each response has the weight ``whole`` in the fit; without ``weighted`` (for a near miss), it has the weight 1.
         """
         weight, x = self.mass * (self.whole if weighted else 1.0), np.log2(self.lengths)
         place = self.window if within else 0 * self.window
@@ -163,8 +163,8 @@ def matched_factor(
     rounding does not matter.
 
     ``at`` and ``A`` (n,) are the responses' indices and advantages. For ``measure`` band, all responses count and are
-    accepted inside the band; else those with A != 0, if the rule leaves them alone. ``later`` (for a control) takes the
-    range that accepts so many more different values.
+    accepted inside the band; else those with A != 0, if the rule leaves them alone. ``later``, for a near miss, takes
+    the range that accepts so many more different values.
     """
     values = np.sort(needed_factors(bandit, at, A, outside, measure))
     last = values[round(target * values.size) - 1]

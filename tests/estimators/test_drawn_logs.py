@@ -56,7 +56,7 @@ def covered(found: Mapping[str, dict[str, Any]], truth: Mapping[str, float], wan
         z.append(float(np.divide(gap, se, out=np.full((), np.inf), where=se > 0)) if gap > 1e-9 else 0.0)
         coarse.append(4 * se / max(abs(truth[name]), 0.05))
     note = f"the largest of {len(z)} errors has {np.max(z):.1f} standard errors"
-    return Outcome(p_value=bonferroni(2 * norm.sf(z)), resolution=float(np.max(coarse)), wanted=wanted, note=note)
+    return Outcome(p_value=bonferroni(2 * norm.sf(z)) if np.max(coarse) <= wanted else np.nan, note=note)
 
 
 def held(
@@ -97,14 +97,14 @@ def held(
     resolution = float(errors * np.sqrt(0.95 * 0.05 / logs))
     note = f"{100 * min(shares):.1f} % to {100 * max(shares):.1f} % of {logs} intervals hold the true value"
     note += f"; resolves {100 * resolution:.1f} percentage points of coverage"
-    return Outcome(p_value=bonferroni(tails), resolution=resolution, wanted=0.06, note=note)
+    return Outcome(p_value=bonferroni(tails) if resolution <= 0.06 else np.nan, note=note)
 
 
 def acceptance(rng: np.random.Generator, sign: float = 1.0, first: bool = True) -> Outcome:
     """Check band, update and weight acceptance by length, and LRE_2: the tables made from drawn groups of responses
     must agree with the true values. Some groups have equal rewards, so that their advantages are 0.
 
-    Two controls: with ``sign`` -1 the true values are computed from advantages of the wrong sign; without ``first``,
+    Near misses: with ``sign`` -1 the true values are computed from advantages of the wrong sign; without ``first``,
     table rows about responses that were trained on take the place of those about first use.
     """
     groups = Groups(small_policy(rng), rng.integers(0, 2, 15).astype(float), np.zeros(GROUP))
@@ -134,7 +134,7 @@ def small_logs(rng: np.random.Generator, logs: int = 350, plug_in: bool = False,
     The mean of LRE_2^2 is tested jointly with those of the numbers that it is made of (share of the first bin, accepted
     shares), whose true values are known. So chance in these numbers does not hide a bias.
 
-    Three controls: ``plug_in`` takes the plug-in for the estimate, which lacks the correction of its bias; two numbers
+    Near misses: ``plug_in`` takes the plug-in for the estimate, which lacks the correction of its bias; two numbers
     ``width`` multiply the intervals, so that they hold the true value in about 83 % or 99.8 % of the logs.
     """
     edges, prompts = (1, 3, LENGTHS[-1] + 1), 100
@@ -161,7 +161,7 @@ def small_logs(rng: np.random.Generator, logs: int = 350, plug_in: bool = False,
         share = rates[0].count / rates[-1].count
         parts = share, share * rates[0].estimate.value, rates[-1].estimate.value
         samples.append([squared.plug_in if plug_in else squared.estimate.value, *parts])
-    on_average = mean_is(np.array(samples), [p @ r**2, p[0], p[0] * a[0], p @ a], wanted=0.2)
+    on_average = mean_is(np.array(samples), [p @ r**2, p[0], p[0] * a[0], p @ a])
     intervals = held(found, truth, width, calibrated=tuple(truth))
     return together([on_average, intervals], f"{on_average.note}; {intervals.note}")
 
@@ -170,7 +170,7 @@ def small_scored_logs(rng: np.random.Generator, logs: int = 300, width: float = 
     """Check many small logs with scores, each of two updates of 60 groups: the intervals of the cosine on the same
     batch must hold the true value as often as they say, and not more often.
 
-    The true cosine lies between .3 and .7, where its estimate has no skewed law. Two numbers ``width`` (controls)
+    The true cosine lies between .3 and .7, where its estimate has no skewed law. Two numbers ``width`` (near misses)
     multiply the intervals, so that they hold the true value in about 83 % or 99.8 % of the logs.
     """
     updates, prompts, true = 2, 60, 1.0
@@ -200,7 +200,7 @@ def population(
     The log is long because a cosine near 1 has a skewed law: with 30 rollouts 2 of 80 p-values were below .002, with
     120 the least of 60 was .016.
 
-    Two controls: ``bias`` multiplies the squared bias in the true values; ``other`` takes the true values of another
+    Near misses: ``bias`` multiplies the squared bias in the true values; ``other`` takes the true values of another
     choice of what happens outside the band.
     """
     groups = Groups(small_policy(rng), rng.normal(size=15), np.array([0.0, 0.31, 0.53]))
@@ -239,7 +239,7 @@ def lemma(rng: np.random.Generator, lost: str = "") -> Outcome:
     cosine, acceptance, LRE, effective sample size) must be those computed from these probabilities, up to the rounding
     of the log's float32.
 
-    ``lost`` (a control) names a quantity that is compared with a wrong value, so that the check must fail.
+    ``lost`` (a near miss) names a quantity that is compared with a wrong value, so that the check must fail.
     """
     bandit, counts = counted(rng)
     rows = tables(lambda run: write_counted(run, bandit, counts))

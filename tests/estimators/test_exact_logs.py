@@ -52,7 +52,7 @@ def cosines(
     """Check the table ``cosine`` on a log that is its law: the cosine at each length, that of the length where it is
     smallest, and the cosine less that of another rule or of the same rule with drop.
 
-    Three controls: ``worst`` picks the length with the largest cosine in place of the smallest; ``less`` names the way
+    Near misses: ``worst`` picks the length with the largest cosine in place of the smallest; ``less`` names the way
     to clip whose cosine is subtracted in place of that of drop; ``band`` takes the place of the band of `OTHER`.
     """
     bandit, counts = counted(rng, step=0.15, other=True)
@@ -92,7 +92,7 @@ def acceptances(rng: np.random.Generator, later: int = 0, weighted: bool = True,
     A response stands in the log many times, and all its rows are accepted together. Some targets are the share of the
     rows up to the last row of a response; others need one row more, so that the next response is accepted too.
 
-    Three controls: ``later`` 1 takes the range that accepts the next value too; without ``weighted``, each response
+    Near misses: ``later`` 1 takes the range that accepts the next value too; without ``weighted``, each response
     counts alike in the trend of the weight acceptance; without ``some``, matched update acceptance counts A = 0 too.
     """
     bandit, counts = counted(rng)
@@ -147,7 +147,7 @@ def exponent(rng: np.random.Generator, of_update: bool = True, still: bool = Fal
     The log has two updates. In the second, S is twice that of the first. So the mean of S is 3/2, and its variance
     within an update is 5/2, of those of the first update. The standardised z is the same in both.
 
-    Two controls: without ``of_update``, S of both updates is standardised by the same number; with ``still``, responses
+    Near misses: without ``of_update``, S of both updates is standardised by the same number; with ``still``, responses
     with A = 0 count among those with A != 0.
     """
     bandit, counts = counted(rng)
@@ -259,7 +259,7 @@ def outcomes(rng: np.random.Generator, prompts: int = 3, zeros: bool = False, pl
     to different prompts count, and over all updates these are independent. The numbers about the responses of 2 tokens
     alone are means over such pairs in each update.
 
-    Two controls: ``zeros`` takes as true T11's variance, in which prompts with A = 0 count as zeros; with ``plug_in`` 1
+    Near misses: ``zeros`` takes as true T11's variance, in which prompts with A = 0 count as zeros; with ``plug_in`` 1
     the true squared bias is inflated by the covariance of one update, as that of the plug-in is.
     """
     groups = even_policy(rng)

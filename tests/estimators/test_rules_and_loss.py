@@ -69,7 +69,7 @@ def section_2(
     """Check that the coefficient M w A of every response is the one that section 2 of docs/theory.md defines, for each
     drift and each way to clip.
 
-    ``read`` (a control) replaces the formula of one drift by that of another, so that the comparison must fail.
+    ``read`` (a near miss) replaces the formula of one drift by that of another, so that the comparison must fail.
     """
     bandit = make_bandit(rng, vocabulary=3, max_length=5, step=0.3)
     bandit = replace(bandit, advantages=rng.choice([-1.5, -0.5, 0.0, 0.5, 2.0], len(bandit.advantages)))
@@ -92,19 +92,19 @@ def section_2(
 
 
 def dual_at_the_upper_edge(outside: str, dual: float | None, *row: float) -> float:
-    """Return a false multiplier M (a control), by which the dual clip holds the weight at the band's upper edge."""
+    """Return a false multiplier M (a near miss), by which the dual clip holds the weight at the band's upper edge."""
     S, A, _, hi, _ = row
     M = defined.multiplier(outside, dual, *row)
     return M if dual is None or outside == "drop" or not (A < 0 and hi < S and M < 1) else float(np.exp(hi - S))
 
 
 def cap_by_sign(outside: str, dual: float | None, *row: float) -> float:
-    """Return a false multiplier M (a control), by which cap never changes a response with A < 0."""
+    """Return a false multiplier M (a near miss), by which cap never changes a response with A < 0."""
     return 1.0 if outside == "cap" and row[1] < 0 else defined.multiplier(outside, dual, *row)
 
 
 def at_most_1(*row: Any) -> float:
-    """Return a false multiplier (a control): the true multiplier M, but at most 1."""
+    """Return a false multiplier (a near miss): the true multiplier M, but at most 1."""
     return min(1.0, defined.multiplier(*row))
 
 

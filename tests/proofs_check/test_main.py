@@ -26,9 +26,9 @@ def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess:
     )
 
 
-def made(verdict: float, control: float = -1.0, name: str = "a_b & 50 % | x") -> Check:
+def made(verdict: float, near_miss: float = -1.0, name: str = "a_b & 50 % | x") -> Check:
     return Check(
-        "T1", Method.CLOSED, name, lambda rng: Outcome(verdict, "unit"), {"c": lambda rng: Outcome(control, "unit")}
+        "T1", Method.CLOSED, name, lambda rng: Outcome(verdict, "unit"), {"c": lambda rng: Outcome(near_miss, "unit")}
     )
 
 
@@ -39,7 +39,7 @@ def test_a_real_run_writes_the_report_and_exits_0(tmp_path):
     assert "check" in done.stderr  # the progress bar
     data = json.loads((tmp_path / "report/proofs_check.json").read_text())
     assert {row["id"] for row in data["rows"]} == {"T2", "T11"}
-    assert {"id", "method", "verdict", "margin", "control", "parameters", "seconds"} <= set(data["rows"][0])
+    assert {"id", "method", "verdict", "margin", "near_misses", "seconds"} <= set(data["rows"][0])
     assert data["exit_status"] == 0
     assert sorted(path.name for path in (tmp_path / "report").iterdir()) == [
         "proofs_check.json",
@@ -67,7 +67,7 @@ def test_list_runs_nothing(tmp_path, capsys):
 
 @pytest.mark.parametrize(
     ("check", "status"),
-    [(made(1.0), 0), (made(-1.0), 1), (made(math.nan), 1), (made(1.0, control=1.0), 1), (made(1.0, math.nan), 1)],
+    [(made(1.0), 0), (made(-1.0), 1), (made(math.nan), 1), (made(1.0, near_miss=1.0), 1), (made(1.0, math.nan), 1)],
 )
 def test_exit_status_of_the_command(monkeypatch, tmp_path, capsys, check, status):
     monkeypatch.setattr("proofs_check.catalogue.CHECKS", (check,))
@@ -79,7 +79,7 @@ def test_exit_status_of_the_command(monkeypatch, tmp_path, capsys, check, status
 
 
 def test_not_run_comes_last_and_counts_only_when_strict(monkeypatch, tmp_path, capsys):
-    absent = Check("T1", Method.CLOSED, "absent", lambda rng: Outcome(not_run="no prover here"), made(1.0).controls)
+    absent = Check("T1", Method.CLOSED, "absent", lambda rng: Outcome(not_run="no prover here"), made(1.0).near_misses)
     monkeypatch.setattr("proofs_check.catalogue.CHECKS", (absent, made(1.0)))
     arguments = ["--no-progress", "--jobs", "1", "--out", str(tmp_path)]
     assert cli.main(arguments) == 0
@@ -87,7 +87,7 @@ def test_not_run_comes_last_and_counts_only_when_strict(monkeypatch, tmp_path, c
     table = [line for line in lines if line.startswith("T1 ")]
     assert "absent" in table[-1]
     assert "not run: T1 absent: no prover here" in lines[-3]
-    assert "1 of 1 near misses fail" in lines[-4]  # a control of a check that was not run says nothing
+    assert "1 of 1 near misses fail" in lines[-4]  # a near miss of a check that was not run says nothing
     for name in ("proofs_check.md", "proofs_check.tex"):
         text = (tmp_path / name).read_text()
         assert text.index("absent") > text.index("50")

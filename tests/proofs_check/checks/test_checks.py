@@ -20,7 +20,7 @@ HERE = [check for check in CHECKS if check.method is not Method.MACHINE_PROVED] 
 
 def evidence(check: Check, role: str = "claim"):
     """Return the test of a check, or of one of its near misses: it judges the statement made false by x."""
-    run = check.run if role == "claim" else check.controls[role]
+    run = check.run if role == "claim" else check.near_misses[role]
     return gathered(run, generator(SEED, check.key, role), on_error=math.nan)
 
 
@@ -28,7 +28,7 @@ def evidence(check: Check, role: str = "claim"):
 def test_check_passes_and_its_near_misses_and_its_resolution_fail(check):
     test = evidence(check)
     assert judge(test(0.0)) is Verdict.PASS, test(0.0).note
-    for name in check.controls:
+    for name in check.near_misses:
         assert noticed(evidence(check, name), 0.0), name
     if check.false:
         found = resolution(test)

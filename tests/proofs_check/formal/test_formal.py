@@ -35,8 +35,8 @@ def changed(tmp_path, monkeypatch):
 def test_check_passes_and_near_misses_are_refuted(check):
     (row,) = frame.assemble([check], [frame.run_one(0, check, 5)])
     assert row.verdict is Verdict.PASS, row.note
-    assert set(row.controls.values()) == {"fail"}, row.controls
-    for theorem in row.parameters["theorems"]:
+    assert set(row.near_misses.values()) == {Verdict.FAIL}, row.near_misses
+    for theorem in check.run.keywords["theorems"]:
         assert f"{theorem}: " in row.details
 
 
@@ -50,10 +50,12 @@ def test_the_reviewed_statements_are_of_all_theorems_and_rest_on_coqs_reals_alon
     }
 
 
-def test_every_check_asks_for_theorems_and_every_negation_is_a_control():
+def test_every_check_asks_for_theorems_and_every_negation_is_a_near_miss():
     known = coq.reviewed()
     asked = {name for check in checks.CHECKS for name in check.run.keywords["theorems"]}
-    refuted = {name for check in checks.CHECKS for run in check.controls.values() for name in run.keywords["theorems"]}
+    refuted = {
+        name for check in checks.CHECKS for run in check.near_misses.values() for name in run.keywords["theorems"]
+    }
     assert asked <= set(known)
     assert refuted == {name for name in known if name.endswith("_is_false")}
     assert all(re.search(r"(^|-> )~ \(forall", known[name].split(" : ", 1)[1]) for name in refuted)
@@ -102,6 +104,6 @@ def test_without_coq_the_verdict_is_not_run(monkeypatch, tmp_path):
     check = checks.CHECKS[0]
     (row,) = frame.assemble([check], [frame.run_one(0, check, 0)])
     assert row.verdict is Verdict.NOT_RUN
-    assert row.control is Verdict.NOT_RUN
+    assert set(row.near_misses.values()) == {Verdict.NOT_RUN}
     assert "install coq" in row.note
     assert frame.exit_status([row], strict=True) == 1

@@ -32,47 +32,41 @@ def test_worst_prefers_nan_then_the_smallest():
 
 
 def test_frequencies_is_the_binomial_test_with_bonferroni():
-    outcome = frequencies([60, 50], 100, [0.5, 0.5], wanted=1.0)
+    outcome = frequencies([60, 50], 100, [0.5, 0.5])
     tail = stats.binom.sf(59, 100, 0.5)
     assert outcome.p_value == pytest.approx(2 * 2 * tail)
-    assert frequencies([50], 100, [0.5], wanted=1.0).p_value == 1.0
-    assert frequencies([0], 1000, [0.5], wanted=1.0).p_value < 1e-100
-
-
-def test_frequencies_resolution_shrinks_with_draws():
-    few, many = (frequencies([n // 2], n, [0.5], wanted=0.01) for n in (100, 1_000_000))
-    assert few.resolution == pytest.approx(4 * 0.05)
-    assert few.resolution > few.wanted > many.resolution
+    assert frequencies([50], 100, [0.5]).p_value == 1.0
+    assert frequencies([0], 1000, [0.5]).p_value < 1e-100
 
 
 def test_homogeneous_is_pearsons_chi_square():
     counts, trials = np.array([30, 50, 45]), np.array([100, 120, 110])
     expected = stats.chi2_contingency(np.stack([counts, trials - counts]))[1]
-    assert homogeneous(counts, trials, wanted=1.0).p_value == pytest.approx(expected)
-    assert math.isnan(homogeneous([0, 0], 10, wanted=1.0).p_value)
+    assert homogeneous(counts, trials).p_value == pytest.approx(expected)
+    assert math.isnan(homogeneous([0, 0], 10).p_value)
 
 
 def test_mean_is_one_column_is_the_t_test():
     x = np.random.default_rng(0).normal(0.3, 1.0, (9, 1))
-    assert mean_is(x, [0.0], wanted=1.0).p_value == pytest.approx(stats.ttest_1samp(x[:, 0], 0.0).pvalue)
+    assert mean_is(x, [0.0]).p_value == pytest.approx(stats.ttest_1samp(x[:, 0], 0.0).pvalue)
 
 
 def test_p_values_are_uniform_or_larger_under_true_claims():
     rng = np.random.default_rng(1)
     counts = rng.binomial(500, 0.3, (400, 4))
-    p = [frequencies(row, 500, [0.3] * 4, wanted=1.0).p_value for row in counts]
-    q = [homogeneous(row, 500, wanted=1.0).p_value for row in counts]
-    m = [mean_is(rng.standard_normal((300, 3)), np.zeros(3), wanted=math.inf).p_value for _ in range(400)]
-    few = [mean_is(rng.standard_normal((8, 3)), np.zeros(3), wanted=math.inf).p_value for _ in range(400)]
+    p = [frequencies(row, 500, [0.3] * 4).p_value for row in counts]
+    q = [homogeneous(row, 500).p_value for row in counts]
+    m = [mean_is(rng.standard_normal((300, 3)), np.zeros(3)).p_value for _ in range(400)]
+    few = [mean_is(rng.standard_normal((8, 3)), np.zeros(3)).p_value for _ in range(400)]
     for values in (p, q, m, few):
         assert np.mean(np.array(values, float) < 0.05) < 0.05 + 4 * math.sqrt(0.05 * 0.95 / 400)
 
 
 def test_what_is_no_probability_never_passes():
-    nan = frequencies([50, 50], 100, [0.5, math.nan], wanted=1.0)
+    nan = frequencies([50, 50], 100, [0.5, math.nan])
     assert math.isnan(nan.p_value)
     assert judge(nan) is Verdict.UNDECIDED
     for wrong in (1.2, -0.1):
-        assert judge(frequencies([50, 50], 100, [0.5, wrong], wanted=1.0)) is Verdict.FAIL
-    assert judge(frequencies([100], 100, [1 + 1e-15], wanted=1.0)) is Verdict.PASS
-    assert judge(within([50, 50], 100, [0.1, math.nan], [0.9, math.nan], 1.0)) is Verdict.UNDECIDED
+        assert judge(frequencies([50, 50], 100, [0.5, wrong])) is Verdict.FAIL
+    assert judge(frequencies([100], 100, [1 + 1e-15])) is Verdict.PASS
+    assert judge(within([50, 50], 100, [0.1, math.nan], [0.9, math.nan])) is Verdict.UNDECIDED
