@@ -30,8 +30,9 @@ class TrainConfig:
         Number of rollouts to train for.
     seed : int
         Seed of the run; the sampling noise depends on it too.
-    threads : int
-        Torch threads of each process on the CPU; 0 leaves torch's choice.
+    threads : int, optional
+        Torch threads of each process on the CPU; 0 leaves torch's choice. By default 1 for the embedded model, whose
+        operations are too small to share, and else torch's choice.
     checkpoint_every : int
         Rollouts between checkpoints; 0 keeps only the last.
     keep_checkpoints : int
@@ -63,7 +64,7 @@ class TrainConfig:
     output: str = "out/run"
     rollouts: int = number(30, 1)
     seed: int = number(0, 0, SEEDS)
-    threads: int = number(2, 0, 1024)
+    threads: int | None = number(None, 0, 1024)
     checkpoint_every: int = number(5, 0)
     keep_checkpoints: int = number(2, 1)
     trackers: tuple[str, ...] | None = None
@@ -102,6 +103,12 @@ class TrainConfig:
                 f"log.score_minibatches names update {wrong[0]}, but a rollout has the updates 0 to {updates - 1} "
                 f"(or {first} to -1, counted from the end of the first pass)"
             )
+
+    @property
+    def torch_threads(self) -> int:
+        """The number of torch's threads, as the option ``threads`` says; 0 leaves torch's choice."""
+        embedded = self.model.name_or_path == ModelConfig.name_or_path
+        return int(embedded) if self.threads is None else self.threads
 
     def scored_updates(self) -> set[int]:
         """Return the numbers (from 0) of a rollout's updates whose responses are scored."""

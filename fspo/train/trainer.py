@@ -72,8 +72,8 @@ class Trainer:
     ) -> None:
         self.config = config
         self.run = Path(config.output)
-        if config.threads:
-            torch.set_num_threads(config.threads)
+        if config.torch_threads:
+            torch.set_num_threads(config.torch_threads)
         self.accelerator = make_accelerator(config)
         self.is_main = self.accelerator.is_main_process
         self.rule = config.rule.rule()

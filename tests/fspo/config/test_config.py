@@ -107,3 +107,13 @@ def test_corrections_by_name(name: str) -> None:
     if name != "none":
         changed = made("--correction.preset", name, "--correction.range_hi", "0.7", "--correction.on", "behaviour")
         assert changed.correction.rule() == replace(CORRECTIONS[name], range_hi=0.7, on="behaviour")
+
+
+def test_only_the_embedded_model_has_one_thread_by_default() -> None:
+    other = ("--model.name_or_path", "Qwen/Qwen3-0.6B")
+    assert [made(*words).torch_threads for words in ((), ("--threads", "3"), other, (*other, "--threads", "3"))] == [
+        1,
+        3,
+        0,
+        3,
+    ]
