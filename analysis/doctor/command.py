@@ -55,7 +55,7 @@ def main(arguments: list[str]) -> int:
         print(f"all answers: {args.json}")
     logged: dict[str, list[str]] = {}
     for run, seen in zip(args.runs, diagnoses, strict=True):
-        if seen.ratio_known and log_paths(Path(run)):
+        if seen.on and log_paths(Path(run)):
             logged.setdefault("" if seen.on == "update" else f" --on {seen.on}", []).append(run)
     for on, runs in logged.items():
         print(next_step("analyse", runs, on))

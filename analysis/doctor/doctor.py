@@ -219,10 +219,12 @@ class Doctor:
         answers += self.coincidences.answers() + self.mismatch.answers() + [selection, self.tokens.answer()]
         answers += [check(patient) for check in ON_SCALARS.values()]
         label = self.kept.rule.label if self.kept.rule else "unknown"
-        ratios_known = [on for on in ("update", "engine", "behaviour") if patient.rows.has(RATIO_COLUMNS[on].log_ratio)]
-        known = bool(ratios_known)
-        notes = patient.notes if known or not self.kept.rows else (*patient.notes, NO_RATIO)
-        return Diagnosis(str(self.path), label, self.kept.rows, tuple(answers), notes, known, *ratios_known[:1])
+        rows, ratios = patient.rows, ("update", "engine", "behaviour")
+        ratios = [on for on in ratios if rows.has(RATIO_COLUMNS[on].log_ratio)]
+        notes = patient.notes if ratios or not self.kept.rows else (*patient.notes, NO_RATIO)
+        moved = np.isfinite(rows["log_ratio"]) & (rows["updates_since_rollout"] >= 1)
+        told = [on for on in ratios if (rows["length"] >= 1).any() and (on != "update" or moved.any())]
+        return Diagnosis(str(self.path), label, self.kept.rows, tuple(answers), notes, bool(ratios), (*told, "")[0])
 
     def _note(self, *lines: str) -> None:
         self.notes += [line for line in lines if line not in self.notes]

@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from analysis.importing.chunk import TOKENS, ChunkColumns
-from analysis.importing.names import COLUMNS, COPIED, ROLLOUT_VERSIONS, canonical, is_log_probability, role_of
+from analysis.importing.names import (
+    COLUMNS,
+    COPIED,
+    ROLLOUT_VERSIONS,
+    canonical,
+    inner_name,
+    is_log_probability,
+    role_of,
+)
 from analysis.importing.tables import Chunk
 from analysis.importing.values import Floats, Ints, as_values
 from analysis.importing.watch import Watch, at, notice
@@ -30,7 +38,7 @@ VERSIONS = ("behaviour_version", "behaviour_version_last")
 _TOKEN_LISTS: dict[str, str] = {"update": "token_log_ratio", "behaviour": "token_behaviour_log_ratio"}
 # verl names a response {sample}_{rollout}_{output}, of which {sample} alone identifies the prompt
 _VERL_UID = re.compile(r"^(.+)_\d+_\d+$")
-_STEP_IN_NAME = re.compile(r"step[_-]?(\d+)")
+_STEP_IN_NAME = re.compile(r"(?:step|iter|iteration|rollout|batch)[_-]?(\d+)|^(\d+)(?=\.)")
 PAIRS = (("old", "sampler"), ("new", "sampler"), ("new", "old"))
 """Columns of which the first is compared with the second, in the order of preference."""
 SLIGHT, MANY = 0.05, 0.05
@@ -70,15 +78,16 @@ def choose_columns(available: Collection[str], given: Mapping[str, str] | None =
     Raise UserError if a key of ``given`` is not in `COLUMNS`, or the table lacks the column that ``given`` names.
     """
     present: dict[str, str] = {}
-    for name in available:
-        present.setdefault(canonical(str(name)), str(name))
+    for spelled in (str, inner_name):
+        for name in available:
+            present.setdefault(canonical(spelled(name)), str(name))
     chosen: dict[str, str] = {}
     for ours, theirs in (given or {}).items():
         if ours not in COLUMNS:
             raise unknown_name("column", ours, tuple(COLUMNS))
         if canonical(theirs) not in present:
             raise UserError(
-                f"--columns {ours}: the table has no column {theirs!r}; it has {', '.join(present.values())}"
+                f"--columns {ours}: the table has no column {theirs!r}; it has {', '.join(map(str, available))}"
             )
         chosen[ours] = present[canonical(theirs)]
     taken = {theirs for ours, theirs in chosen.items() if ours in TOKENS}
@@ -95,7 +104,7 @@ def choose_columns(available: Collection[str], given: Mapping[str, str] | None =
     if "length" in chosen or not {"total_length", "prompt_length"} <= chosen.keys():
         chosen = {ours: theirs for ours, theirs in chosen.items() if ours not in ("total_length", "prompt_length")}
     for role in ("sampler", "old", "new"):
-        hits = [name for name in present.values() if role_of(name) == role and name not in taken]
+        hits = [name for name in map(str, available) if role_of(name) == role and name not in taken]
         if role not in chosen and len(hits) == 1:
             chosen[role] = hits[0]
             taken.add(hits[0])
@@ -147,9 +156,9 @@ class Converter:
             return columns.numbers(name) if name in got else np.full(n, default)
 
         step = np.floor(np.nan_to_num(column("step", 0.0)))
-        if not {"step", "rollout"} & got.keys() and (named := _STEP_IN_NAME.findall(path.name)):
-            step += int(named[-1])
-            self.notes[f"step: {named[-1]}, as the file's name says"] = None
+        if not {"step", "rollout"} & got.keys() and (named := _STEP_IN_NAME.findall(path.name.lower())):
+            step += int(max(named[-1]))
+            self.notes["step: as the names of the files say"] = None
         each = self.options.updates_per_rollout
         since = np.maximum(step - self.first_step, 0)
         updates = column("updates_since_rollout") if "updates_since_rollout" in got else since % each

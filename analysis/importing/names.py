@@ -21,7 +21,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     # Each key is our name of a column. Its value lists the names that other trainers have for the column, the most
     # specific first. Case does not matter.
     "rollout": ("rollout", "rollout_id", "generation_step"),
-    "step": ("step", "global_step", "training_step", "train_step", "iteration"),
+    "step": ("step", "global_step", "training_step", "train_step", "iteration", "iter", "_step"),
     "phase": ("phase",),
     "behaviour_version": (
         *("behaviour_version", "behavior_version", "policy_versions", "min_global_steps", "weight_versions"),
@@ -74,6 +74,11 @@ def canonical(name: str) -> str:
     name = name.lower()
     words = re.split(r"[\W_]+", re.sub(r"(?<![a-z])log[\W_]?p(?:rob(?:abilit(?:y|ies)|s)?|s)?(?![a-z])", "logp", name))
     return "_".join(sorted({*words} - {"per", "token", "tokens"})) if "logp" in words else name
+
+
+def inner_name(name: str) -> str:
+    """Return the name of a value in an object, as reward of ``episode.reward``; other names are returned unchanged."""
+    return name.rpartition(".")[2]
 
 
 def is_log_probability(name: str) -> bool:

@@ -20,6 +20,7 @@ class Report:
     rows: int = 0
     rollouts: int = 0
     known: dict[str, int] = field(default_factory=dict)  # for each log-ratio: number of imported rows that have it
+    moved: bool = False  # whether a row with S came after an update of its rollout
     columns: dict[str, str] = field(default_factory=dict)  # our column -> the table's that it was copied from
     derived: dict[str, str] = field(default_factory=dict)  # our column -> what it was computed from
     user_columns: list[str] = field(default_factory=list)
@@ -65,11 +66,11 @@ class Report:
         out += [f"  damaged: {line}" for line in self.damage]
         out += [f"  not read: {line}" for line in self.ignored]
         out += [f"  note: {note}" for note in self.notes]
-        on = next((f" --on {name}" for name in ("engine", "behaviour") if self.known.get(name)), "")
         if self.rows or self.metric_lines:
             out.append(next_step("doctor", [self.run]))
-        if any(self.known.values()):
-            out.append(next_step("analyse", [self.run], on))
+        if "length" in self.columns | self.derived:
+            on = next((f" --on {name}" for name in ("engine", "behaviour") if self.known.get(name)), "")
+            out += [next_step("analyse", [self.run], view) for view in [""] * self.moved + [on] * bool(on)]
         return out
 
 

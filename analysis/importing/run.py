@@ -11,6 +11,7 @@ import numpy as np
 
 from analysis.importing.chunk import TOKENS
 from analysis.importing.convert import (
+    VERSIONS,
     Converter,
     ImportOptions,
     choose_columns,
@@ -22,8 +23,9 @@ from analysis.importing.names import COLUMNS, canonical, is_log_probability, rol
 from analysis.importing.report import Report
 from analysis.importing.scalars import NO_STEP, import_scalars
 from analysis.importing.sources import Sources, find_sources
-from analysis.importing.tables import read_chunks
+from analysis.importing.tables import read_chunks, unnested
 from analysis.importing.values import as_values
+from analysis.log.usable import counted_updates
 from fspo.base.errors import UserError, unknown_name
 from fspo.base.files import whole_folder, write_text
 from fspo.gradlog import GradLogWriter
@@ -92,7 +94,7 @@ def _import_table(
     frames: list[pd.DataFrame] = []
     seen: dict[str, None] = {}
     user: dict[str, str] = {}
-    for file, chunk in ((path, rows) for path in sources.table for rows in read_chunks(path, report.damage)):
+    for file, chunk in ((path, unnested(rows)) for path in sources.table for rows in read_chunks(path, report.damage)):
         present = {canonical(name) for name in chunk}  # a later file may lack a column of the first
         given = {k: v for k, v in options.columns.items() if not frames or canonical(v) in present}
         chosen = choose_columns(list(chunk), given)
@@ -128,11 +130,16 @@ def _import_table(
         writer.append(typed_columns(rows))
         writer.flush(int(cast(float, rollout)))
     report.rows, report.rollouts = len(frame), len(frame["rollout"].unique())
+    if {*VERSIONS} <= {*frame} and (several := int((frame[VERSIONS[0]] < frame[VERSIONS[1]]).sum())):
+        report.notes.append(f"{several} of {len(frame)} responses were sampled by several versions of the weights")
     names = {ratio: columns.log_ratio for ratio, columns in RATIO_COLUMNS.items()}
     of = {
         ratio: frame[name].to_numpy() if name in frame else np.full(len(frame), np.nan) for ratio, name in names.items()
     }
     of["total"] = of["update"] + of["behaviour"]
+    updates, _ = counted_updates(*(frame[name].to_numpy(np.int64) for name in ("rollout", "step")), of["update"])
+    updates = frame.get("updates_since_rollout", pd.Series(updates)).to_numpy()
+    report.moved = bool(np.any(np.isfinite(of["update"]) & (updates >= 1)))
     report.known = {ratio: int(np.isfinite(values).sum()) for ratio, values in of.items()}
     report.digest = convert.watch.finished()
     report.notes += [*convert.watch.notes(), *convert.notes]
@@ -159,8 +166,8 @@ def _derived(convert: Converter, options: ImportOptions, report: Report) -> None
                 "which these are), where S is 0; later updates have neither ratio. If the trainer clips the ratio to "
                 f"the sampler's, say --columns old={used['sampler']}"
             )
-        if not {"policy_version", "behaviour_version"} <= used.keys():
-            notes.append("no versions of the weights: D + E is known, and neither D nor E alone")
+        if lacking := [name for name in ("policy_version", "behaviour_version") if name not in used]:
+            notes.append(f"no {' and no '.join(lacking)}: D + E is known, and neither D nor E alone")
         else:
             derived["engine_log_ratio"] = "D + E where the versions are equal"
     if listed:

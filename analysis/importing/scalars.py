@@ -60,7 +60,7 @@ def _scalars(sources: Sources, given: Mapping[str, str], report: Report) -> Iter
         break
     for file in sources.scalars:
         for chunk in read_chunks(file, report.damage):
-            columns = {str(n): c if isinstance(c, list) else c.to_pylist() for n, c in chunk.items()}
+            columns = _of_one_run(file, {str(n): c if isinstance(c, list) else c.to_pylist() for n, c in chunk.items()})
             for i in range(len(next(iter(columns.values())))):
                 row = dict(_flat({name: values[i] for name, values in columns.items() if values[i] is not None}))
                 name = given.get("step") or step_column(row)
@@ -72,6 +72,17 @@ def _scalars(sources: Sources, given: Mapping[str, str], report: Report) -> Iter
     for file in sources.events:
         for step, tag, value in events(file, report.damage):
             yield from _numbers(step, {tag: value}, report)
+
+
+def _of_one_run(path: Path, columns: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    """Return columns without the run's name that Weights & Biases puts before each, and without its extremes.
+
+    Raise UserError if they are of several runs.
+    """
+    runs = {name.partition(" - ")[0] for name in columns if " - " in name}
+    if len(runs) > 1:
+        raise UserError(f"{path} has the scalars of {len(runs)} runs ({', '.join(sorted(runs)[:3])}): export one run")
+    return {n.rpartition(" - ")[2]: c for n, c in columns.items() if not n.endswith(("__MIN", "__MAX"))}
 
 
 def _flat(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:

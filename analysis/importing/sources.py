@@ -16,6 +16,7 @@ from analysis.importing.names import (
     STATE,
     TRL_TABLE,
     canonical,
+    inner_name,
     is_log_probability,
     step_column,
 )
@@ -122,7 +123,7 @@ def kind_of(path: Path, given: Mapping[str, str] | None = None) -> Kind | None:
             )
         return "scalars" if printed else None
     present = column_names(path)
-    names = {canonical(str(name)) for name in present}
+    names = {canonical(part) for name in present for part in (str(name), inner_name(str(name)))}
     if not names:
         raise UserError(f"{path} is empty: name a file with a row for each response")
     told = {ours for ours, theirs in (given or {}).items() if canonical(theirs) in names and ours in COLUMNS}

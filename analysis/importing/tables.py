@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from analysis.importing.values import NUMPY_NUMBER
+from analysis.importing.values import NUMPY_NUMBER, paired
 from fspo.base.errors import UserError
 from fspo.base.files import json_lines
 
@@ -25,6 +25,8 @@ CHUNK_BYTES = 32 * 2**20
 TABLES = (".parquet", ".csv", ".tsv", ".jsonl", ".jsonl.gz")
 NESTS = ("data", "metrics", "scalars")
 """Names under which a line of scalars holds them as one object."""
+TEXTS = ("prompt", "completion", "response", "messages")
+"""Columns that are texts even where they hold objects."""
 VERL_LINE = r"\bstep:(\d+) - (\S+:\S.*)"
 NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|nan|-?inf"
 Chunk = dict[str, "pa.Array | list[Any]"]
@@ -40,7 +42,7 @@ def column_names(path: Path) -> list[str]:
         import pyarrow.parquet as pq
 
         try:
-            return _once(path, pq.read_schema(path).names)
+            return _once(path, _names(pq.read_schema(path)))
         except (pa.ArrowInvalid, OSError) as error:
             raise unreadable(path, error) from error
     if path.name.endswith((".csv", ".tsv")):
@@ -51,10 +53,17 @@ def column_names(path: Path) -> list[str]:
             raise unreadable(path, "it is not text in UTF-8") from error
     damage: list[str] = []
     for chunk in _json_lines(path, damage, rows=1):
-        return list(chunk)
+        return list(unnested(chunk))
     if damage:
         raise UserError(damage[0])
     return []
+
+
+def _names(fields: Any, before: str = "") -> list[str]:
+    import pyarrow as pa
+
+    nested = ((before + f.name, f.type if pa.types.is_struct(f.type) else ()) for f in fields)
+    return [inner for name, within in nested for inner in (_names(within, f"{name}.") if within else [name])]
 
 
 def _once(path: Path, names: list[str]) -> list[str]:
@@ -163,20 +172,41 @@ def _json_lines(path: Path, damage: list[str], rows: int) -> Iterator[Chunk]:
 
 
 def _columns(records: list[dict[str, Any]]) -> Chunk:
-    records = [_plain(record) for record in records]
+    records = [row for record in records for row in _rows(record)]
     names = dict.fromkeys(name for record in records for name in record)
     return {name: [record.get(name) for record in records] for name in names}
 
 
-def _plain(record: dict[str, Any]) -> dict[str, Any]:
-    """Return a record without lists of one around each value (NeMo-RL writes them) and without a nest of scalars."""
+def unnested(chunk: Chunk) -> Chunk:
+    """Return a chunk with a column ``outer.inner`` for each value of a column of objects, texts of prompts excepted."""
+    import pyarrow as pa
+
+    out: Chunk = {}
+    for name, column in chunk.items():
+        objects = column if isinstance(column, list) else column.to_pylist() if pa.types.is_struct(column.type) else []
+        inner = dict.fromkeys(key for value in objects if isinstance(value, dict) for key in value)
+        if not inner or name.lower() in TEXTS:
+            out[name] = column
+        else:
+            values = {f"{name}.{key}": [v.get(key) if isinstance(v, dict) else None for v in objects] for key in inner}
+            out |= unnested(values)
+    return out
+
+
+def _rows(record: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the rows of a record: one, or as many as each of its lists has values, if some of these are lists.
+
+    NeMo-RL writes lists of one, and others a batch in one line. A nest of scalars is dissolved.
+    """
     for name in NESTS:
         if isinstance(record.get(name), dict):
             record = {k: v for k, v in record.items() if k != name} | record[name]
-    lists = [value for value in record.values() if isinstance(value, list)]
-    if len(lists) > 1 and all(len(value) == 1 for value in lists) and any(isinstance(v[0], list) for v in lists):
-        return {name: value[0] if isinstance(value, list) else value for name, value in record.items()}
-    return record
+    lists = {name: value for name, value in record.items() if isinstance(value, list)}
+    sizes = {len(value) for value in lists.values()}
+    batch = any(all(isinstance(v, list) for v in value) and not paired([value]) for value in lists.values())
+    if len(lists) < 2 or len(sizes) > 1 or not batch:
+        return [record]
+    return [record | {name: value[i] for name, value in lists.items()} for i in range(sizes.pop())]
 
 
 def console(path: Path) -> str:

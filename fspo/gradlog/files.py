@@ -21,7 +21,7 @@ from fspo.gradlog.run_folder import GRADLOG
 if TYPE_CHECKING:
     import pyarrow as pa
 
-NAME = re.compile(r"rollout-(\d{8})-rank-(\d{4})\.parquet")
+NAME = re.compile(r"rollout-(\d{8,})-rank-(\d{4,})\.parquet")
 FEW_VALUES = tuple(name for name, column in gradschema.LOG_COLUMNS.items() if column.kind == "string")
 """The log's columns of text, which have few distinct values: they are read as dictionary codes to save memory."""
 
@@ -35,7 +35,8 @@ def log_paths(run: str | Path) -> list[Path]:
     """List the paths of a run's log files by rollout, then process, including files that cannot be read."""
     folder = Path(run) / GRADLOG
     # glob would pass over a folder that may not be read
-    return sorted(path for path in folder.iterdir() if NAME.fullmatch(path.name)) if folder.is_dir() else []
+    paths = [path for path in folder.iterdir() if NAME.fullmatch(path.name)] if folder.is_dir() else []
+    return sorted(paths, key=lambda path: (len(path.name), path.name))
 
 
 def rollout_of(path: Path) -> int:

@@ -41,6 +41,50 @@ def test_lists_of_one_and_a_step_in_the_files_name(tmp_path):
     assert report.lines()[-1].endswith("--on behaviour")
 
 
+def test_a_batch_in_a_line_and_a_step_in_other_names_of_files(tmp_path):
+    batch = {"rewards": [1.0, 0.0], "generation_logprobs": [[-1.0, -2.0, 0], [-0.5, 0, 0]], "idx": [3, 4]}
+    batch |= {"prev_logprobs": [[-1.5, -1.75, 0], [-1.0, 0, 0]], "token_loss_mask": [[1, 1, 0], [1, 0, 0]]}
+    for step in (9, 10):
+        (tmp_path / "dumps").mkdir(exist_ok=True)
+        records(tmp_path / "dumps" / f"rollout_{step}.jsonl", [batch])
+    import_run(tmp_path / "dumps", tmp_path / "run")
+    log = read_log(tmp_path / "run")
+    assert log.column("step").tolist() == [9, 9, 10, 10]
+    assert log.column("length").tolist() == [2, 1, 2, 1]
+    assert log.column("behaviour_log_ratio") == pytest.approx([-0.25, -0.5] * 2)
+    assert log.column("reward").tolist() == [1.0, 0.0] * 2
+
+
+def test_objects_in_a_line_are_columns(tmp_path):
+    one = {"episode": {"group": "a", "reward": 1.0, "step": 3}, "logprobs": {"trainer": [-1.0], "generator": [-1.5]}}
+    report, log = taken(tmp_path, [one, {**one, "episode": {"group": "a", "reward": 0.0, "step": 3}}])
+    assert (report.columns["new"], report.columns["sampler"]) == ("logprobs.trainer", "logprobs.generator")
+    assert log.column("behaviour_log_ratio").tolist() == [0.5, 0.5]
+    assert (log.column("step").tolist(), log.column("reward").tolist()) == ([3, 3], [1.0, 0.0])
+    table = pa.table({"out": [{"log_ratio": 0.25, "length": 7}], "step": [1]})
+    pq.write_table(table, tmp_path / "s.parquet")
+    import_run(tmp_path / "s.parquet", tmp_path / "struct", ImportOptions(columns={"length": "out.length"}))
+    assert read_log(tmp_path / "struct").column("log_ratio").tolist() == [0.25]
+
+
+def test_scalars_that_weights_and_biases_exported(tmp_path):
+    head = "_step,mine - critic/score/mean,mine - critic/score/mean__MIN,mine - x,"
+    (tmp_path / "w.csv").write_text(head.rstrip(",") + "\n4,0.5,0.1,2\n")
+    import_run(tmp_path / "w.csv", tmp_path / "run")
+    assert scalars(tmp_path / "run") == [{"rollout": 4, "step": 4, "phase": "train", "reward": 0.5, "imported/x": 2.0}]
+    (tmp_path / "w.csv").write_text("_step,mine - x,other - x\n4,0.5,0.1\n")
+    with pytest.raises(UserError, match=r"scalars of 2 runs \(mine, other\): export one run"):
+        import_run(tmp_path / "w.csv", tmp_path / "two")
+
+
+def test_versions_within_a_response_and_a_rollout_of_ten_digits(tmp_path):
+    row = {"step": 2_147_000_000, "prompt": "p", "weight_versions": ["3", "4"], "log_probs": [-1.0, -2.0]}
+    row["rollout_log_probs"] = [-1.5, -2.0]
+    report, _ = taken(tmp_path, [row, {**row, "step": 99_999_999}])
+    assert "2 of 2 responses were sampled by several versions of the weights" in report.notes
+    assert read_log(tmp_path / "run").column("rollout").tolist() == [99_999_999, 2_147_000_000]
+
+
 def test_steps_with_a_prefix_on_alternating_lines(tmp_path):
     rows = [{"rollout/step": 4, "rollout/raw_reward": 0.5}, {"train/step": 4, "train/ois": 0.9}]
     report = import_run(records(tmp_path / "s.jsonl", rows), tmp_path / "run")
@@ -50,13 +94,13 @@ def test_steps_with_a_prefix_on_alternating_lines(tmp_path):
 
 
 def test_nested_metrics_and_columns_that_reach_scalars(tmp_path):
-    rows = [{"iter": 3, "metrics": {"mine": 0.25, "actor": {"kl": 0.5}}}]
+    rows = [{"tick": 3, "who": "x", "metrics": {"mine": 0.25, "actor": {"kl": 0.5}}}]
     source = records(tmp_path / "s.jsonl", rows)
     with pytest.raises(UserError, match="no column of steps"):
         import_run(source, tmp_path / "run")
     with pytest.raises(UserError, match="no line has a number as its step"):
-        import_run(source, tmp_path / "run", ImportOptions(columns={"step": "actor"}))
-    import_run(source, tmp_path / "run", ImportOptions(columns={"step": "iter", "reward": "mine"}))
+        import_run(source, tmp_path / "run", ImportOptions(columns={"step": "who"}))
+    import_run(source, tmp_path / "run", ImportOptions(columns={"step": "tick", "reward": "mine"}))
     (line,) = scalars(tmp_path / "run")
     assert (line["step"], line["reward"], line["imported/actor/kl"]) == (3, 0.25, 0.5)
 

@@ -153,7 +153,7 @@ def test_verls_rollout_dumps_and_file_logger(tmp_path):
     first = lines(tmp_path / "run")[0]
     assert (first["reward"], first["completions/mean_length"]) == (0.4, 81.0)
     assert "grad_norm" not in first
-    assert report.unknown_columns == ["gts"]
+    assert report.unknown_columns == ["gts.answer"]
 
 
 def test_trls_and_verls_names_of_log_probs(tmp_path):
