@@ -122,7 +122,7 @@ MADE: list[Check] = []
 _NEAR: dict[Callable[..., Any], dict[str, Function]] = {}
 
 
-def near_miss(name: str, **wrong: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def near_miss(name: str, /, **wrong: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Decorate a check's function with a near miss: the same function, called with the arguments ``wrong``."""
 
     def add(run: Callable[..., Any]) -> Callable[..., Any]:

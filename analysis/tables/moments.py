@@ -1,4 +1,4 @@
-"""The tables moments and scaling: mean, variance and law of S by length (assumptions of docs/theory.md section 7).
+"""The tables moments and scaling: mean, variance and law of S by length (assumptions of docs/theory.md).
 
 The rows of several updates and windows are pooled, and the variance of S changes as training goes on. So normality and
 the exponent H are measured on z, which is S / (scale_s sqrt(L)) less its mean in the bin, where ``scale_s`` is the root
@@ -37,7 +37,7 @@ Use = Annotated[str, "first: no update has used the response before; reused: som
 class MomentRow(NamedTuple):
     """Moments of the log-ratio S in a bin: one row for each set of rows and bin.
 
-    Written for every run. docs/theory.md section 7, T1, T4, T5.
+    Written for every run. docs/theory.md T1, T4, T5.
     """
 
     run: RunKey
@@ -76,7 +76,7 @@ class ScalingRow(NamedTuple):
     """How Var(S|L) grows with length, the drift, and the exponent of a fair band: one row for each set of rows and sign
     of the advantage A.
 
-    Written for every run. docs/theory.md section 7, T1, T9, T10. The fair exponents are of responses at first use.
+    Written for every run. docs/theory.md T1, T9, T10. The fair exponents are of responses at first use.
     """
 
     run: RunKey

@@ -29,7 +29,7 @@ SOURCE = "user.source"
 class NoiseRow(NamedTuple):
     """What numerics alone do to S, with the same weights: one row for each source of noise and bin.
 
-    Written where ``fspo train --noise-floor`` measured it (RUN/noise); else empty. docs/theory.md section 7.
+    Written where ``fspo train --noise-floor`` measured it (RUN/noise); else empty.
     """
 
     run: RunKey

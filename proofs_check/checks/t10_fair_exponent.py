@@ -375,24 +375,3 @@ def stated_exponent(
     R = np.sqrt(rng.binomial(n.astype(int), JUMP)) * rng.standard_normal(n.shape)
     kept = Rule("power", c, c, gamma=gamma, outside="mask", on="engine").apply(R, n, np.ones_like(n)).multiplier == 1
     return all_of(*tests, shares(kept.sum(axis=0), draws, 0.85))
-
-
-@check("T10", Method.CLOSED, "(f) local exponent of a sum of parts, by differentiation", "of the exponent", 1e-10)
-@near_miss("plain mean", weighted=False)
-@near_miss("falls", falling=True)
-def local_exponent(rng: np.random.Generator, weighted: bool = True, falling: bool = False) -> Test:
-    """Half the slope of log variance on log L is the mean of the H_i by shares of the variance, and rises with L."""
-    stated, exact, rises = [], [], []
-    for _ in range(20):
-        H, v = rng.uniform(0.3, 0.9, 3), 10 ** rng.uniform(-4, 0, 3)
-
-        def log_variance(x: Any, H: Floats = H, v: Floats = v) -> Any:
-            return mp.log(mp.fdot(v.tolist(), [mp.exp(2 * mp.mpf(h) * x) for h in H.tolist()]))
-
-        for length in (1.0, 10.0, 100.0, 1000.0):
-            with mp.workdps(DIGITS):
-                exact.append(float(mp.diff(log_variance, mp.log(length)) / 2))
-            share = v * length ** (2 * H) if weighted else np.ones(3)
-            stated.append(share @ H / share.sum())
-        rises += list(np.diff(exact[-4:]) * (-1 if falling else 1))
-    return beside(equal(stated, exact, 1e-11), holds(rises, "exponent"))

@@ -73,6 +73,7 @@ def rollout(bandit: Bandit, name: str = "fspo") -> tuple[float, bool]:
     rule, clipped, start = preset(name).rule, False, bandit.new
     for _ in range(20):
         terms, _ = update_terms(bandit, rule)
+        terms = terms / bandit.lengths[:, None] if rule.weight == "geometric" else terms  # 1/L: section 2
         clipped |= bool(np.any(rule.apply(bandit.log_ratio, bandit.lengths, bandit.advantages).multiplier != 1))
         step = (bandit.p_old @ terms).reshape(bandit.new.shape)
         bandit = Bandit(bandit.old, bandit.new + 0.3 * step, bandit.responses, bandit.advantages)
@@ -88,7 +89,8 @@ def rollout(bandit: Bandit, name: str = "fspo") -> tuple[float, bool]:
 )
 @near_miss("a start 1 away", far=True)
 @near_miss("not stationary", other=True)
-def fixed_points(rng: np.random.Generator, far: bool = False, other: bool = False) -> Test:
+@near_miss("the weight e^(S/L) of gspo", name="gspo")
+def fixed_points(rng: np.random.Generator, far: bool = False, other: bool = False, name: str = "fspo") -> Test:
     """(b): a rollout of 20 clipped steps that starts at a stationary point stays there, and one that starts .001 away
     has nothing clipped. x: distance of the start. Near misses: a start 1 away, and a point that is not stationary.
     """
@@ -104,7 +106,7 @@ def fixed_points(rng: np.random.Generator, far: bool = False, other: bool = Fals
         gone = []
         for bandit, away in policies:
             start = bandit.old + x * away
-            gone.append(rollout(Bandit(start, start, bandit.responses, bandit.advantages))[0])
+            gone.append(rollout(Bandit(start, start, bandit.responses, bandit.advantages), name)[0])
         if any(near):
             return Outcome(-1.0, "response clipped", note="a response was clipped near a stationary point")
         return holds(1e-11 - np.array(gone), "distance moved")

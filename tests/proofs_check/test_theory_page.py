@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 
 from analysis.claims.verdicts import ALPHA
+from analysis.tables.files import TABLES
 from fspo.rules import CORRECTIONS, PRESETS
 from proofs_check.catalogue import STATEMENTS
 
@@ -25,6 +26,19 @@ def section(number: int) -> str:
 
 def test_every_statement_is_stated_once_and_checked():
     assert sorted(STATED.findall(THEORY), key=lambda s: int(s[1:])) == list(STATEMENTS)
+
+
+def test_each_row_of_the_bridge_names_a_check_or_a_table_that_exists():
+    bridge = THEORY.split("| the paper says |")[1].split("\n\n")[0].splitlines()[2:]
+    assert len(bridge) > 8
+    for row in bridge:
+        see = row.strip("| ").split("|")[-1]
+        tables, checks = re.findall(r"table `(\w+)`", see), re.findall(r"\bT\d+", see)
+        assert tables or checks, row
+        assert set(tables) <= set(TABLES), row
+        assert set(checks) <= set(STATEMENTS), row
+        columns = set(re.findall(r"`(\w+)`", see)) - set(tables)
+        assert columns <= {name for table in tables for name in TABLES[table]._fields}, row
 
 
 def test_the_theory_page_agrees_with_the_presets():
