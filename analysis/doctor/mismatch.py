@@ -59,6 +59,10 @@ BY_TOKENS = {
         "other weights or another input",
         "compare weights, prompt and template of sampler and trainer, and mask these responses",
     ),
+    "temperature": (
+        "the sampler's log-probs belong to another temperature than the trainer's",
+        "divide the trainer's logits by the sampling temperature, and let the sampler return processed log-probs",
+    ),
     "nucleus": (
         "the sampler's log-probs are normalised over a nucleus (top-p or top-k): they lie above the trainer's at "
         "nearly all uncertain tokens",

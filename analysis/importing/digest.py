@@ -48,6 +48,9 @@ class TokenDigest:
         Mean and root mean square of d (nats), and the mean of exp(d) with d held within 20.
     uncertain, below : int, float
         Number of uncertain tokens, and the share of them with d < 0: near 1 if the sampler kept to a nucleus.
+    temperature : float
+        Standard deviation of ``base`` over that of ``against`` at uncertain tokens: the temperature of ``against``, as
+        a multiple of that of ``base``, if nothing else differs.
     shifts : dict
         "-1", "0", "1" -> root mean square of base[t + shift] less against[t] over uncertain tokens that have a
         neighbour on both sides; nats.
@@ -66,8 +69,8 @@ class TokenDigest:
         Up to 5 responses with the largest |d| of a token, the largest first: the row as in `Noticed`, "d" (nats) and
         "mean_error", the mean of exp(|d|) over its tokens.
     cause : str
-        The first of "shift", "weights" and "nucleus" whose test says so of the tokens; else "placeholder" or "mask" if
-        there are such tokens, which were left out; else "".
+        The first of "temperature", "shift", "weights" and "nucleus" whose test says so of the tokens; else
+        "placeholder" or "mask" if there are such tokens, which were left out; else "".
     """
 
     base: str = ""
@@ -80,6 +83,7 @@ class TokenDigest:
     mean_ratio: float = 1.0
     uncertain: int = 0
     below: float = 0.0
+    temperature: float = 1.0
     shifts: dict[str, float] = field(default_factory=dict)
     placeholder: Noticed = field(default_factory=Noticed)
     zeros: Noticed = field(default_factory=Noticed)

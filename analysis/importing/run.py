@@ -137,8 +137,9 @@ def _import_table(
         ratio: frame[name].to_numpy() if name in frame else np.full(len(frame), np.nan) for ratio, name in names.items()
     }
     of["total"] = of["update"] + of["behaviour"]
-    updates, _ = counted_updates(*(frame[name].to_numpy(np.int64) for name in ("rollout", "step")), of["update"])
-    updates = frame.get("updates_since_rollout", pd.Series(updates)).to_numpy()
+    rollout, step = (np.asarray(frame[name], np.int64) for name in ("rollout", "step"))
+    counted = counted_updates(rollout, step, of["update"])[0]
+    updates = np.asarray(frame["updates_since_rollout"]) if "updates_since_rollout" in frame else counted
     report.moved = bool(np.any(np.isfinite(of["update"]) & (updates >= 1)))
     report.known = {ratio: int(np.isfinite(values).sum()) for ratio, values in of.items()}
     report.digest = convert.watch.finished()

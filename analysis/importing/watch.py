@@ -12,6 +12,8 @@ from analysis.importing.values import Floats, Ints
 Ids = dict[str, int | float | str]
 UNCERTAIN, NUCLEUS = np.log(0.8), 0.9
 """Log-probability below which a token is uncertain; share of d < 0 at such tokens above which a nucleus explains it."""
+SCALED = 0.03
+"""Logarithm of a temperature's ratio from which on it is named, if it is twice what noise leaves unexplained."""
 LARGE_ERROR = 2.0  # mean exp(|d|) of a response above which an import names it
 
 
@@ -68,6 +70,7 @@ class Watch:
     def __init__(self) -> None:
         self.digest = TokenDigest()
         self._sums = np.zeros(5)  # of d, d^2, exp(d), uncertain tokens, those of them with d < 0
+        self._moments = np.zeros((3, 3))  # over uncertain tokens, of 1, base and against
         self._shifts = np.zeros(4)  # sums of squares at shifts -1, 0, 1, and the number of tokens in each
         self._errors: list[Floats] = []
 
@@ -112,6 +115,8 @@ class Watch:
             return
         sure = (against > np.log(0.5)) & (d <= -2)
         notice(digest.confident, d[sure], row[sure], ids)
+        uncertain = np.stack([np.ones(unsure.sum()), base[unsure], against[unsure]])
+        self._moments += uncertain @ uncertain.T
         inner = np.flatnonzero(unsure[1:-1] & (row[2:] == row[:-2])) + 1
         self._shifts[:3] += [np.sum((base[inner + shift] - against[inner]) ** 2) for shift in (-1, 0, 1)]
         self._shifts[3] += len(inner)
@@ -130,7 +135,15 @@ class Watch:
         if self._shifts[3]:
             rms = np.sqrt(self._shifts[:3] / self._shifts[3])
             digest.shifts = dict(zip(("-1", "0", "1"), map(float, rms), strict=True))
-        digest.cause = _cause(digest, int(self._shifts[3]))
+        scaled = False
+        if (uncertain := self._moments[0, 0]) >= 100:
+            mean = self._moments / uncertain
+            covariance = mean[1:, 1:] - np.outer(mean[0, 1:], mean[0, 1:])
+            squares = np.diag(covariance)
+            digest.temperature = float(np.sqrt(squares[0] / squares[1]))
+            apart = np.log(digest.temperature) ** 2
+            scaled = apart > SCALED**2 and apart > 4 * (1 - covariance[0, 1] ** 2 / np.prod(squares))
+        digest.cause = "temperature" if scaled else _cause(digest, int(self._shifts[3]))
         return digest
 
     def notes(self) -> list[str]:
@@ -167,6 +180,11 @@ class Watch:
             out.append(
                 f"{d} has rms {seen.shifts['0']:.3g} nats at uncertain tokens, and {seen.shifts[shift]:.3g} with "
                 f"{seen.base} moved by {shift}: the lists are misaligned by one token; align them"
+            )
+        elif seen.cause == "temperature":
+            out.append(
+                f"at uncertain tokens {seen.base} is {seen.temperature:.2f} times {seen.against}, as at so many "
+                "times the temperature: take both log-probabilities at the temperature of sampling"
             )
         elif seen.cause == "nucleus":
             out.append(

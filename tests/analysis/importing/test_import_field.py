@@ -238,6 +238,29 @@ def test_a_shift_of_one_token(tmp_path, shift):
     assert "misaligned by one token" in notes
 
 
+def laws(differ, number=6000):
+    """Log-probs of tokens that the second of two laws over 50 symbols drew, by each; ``differ`` makes the second."""
+    rng = np.random.default_rng(3)
+    logits = 2.5 * rng.standard_normal((number, 50))
+    first, second = (x - np.log(np.exp(x).sum(1, keepdims=True)) for x in (logits, differ(logits, rng)))
+    drawn = (second + rng.gumbel(size=second.shape)).argmax(1)[:, None]
+    return [np.take_along_axis(x, drawn, 1).reshape(-1, 30) for x in (first, second)]
+
+
+@pytest.mark.parametrize("temperature", [0.7, 0.9, 1.2])
+def test_another_temperature(tmp_path, temperature):
+    found, notes, _ = noticed(tmp_path, *laws(lambda x, rng: x / temperature))
+    assert found.cause == "temperature"
+    assert found.temperature == pytest.approx(temperature, abs=0.05)
+    assert "at the temperature of sampling" in notes
+
+
+@pytest.mark.parametrize("spread", [0.03, 0.3, 1.0])
+def test_other_logits_are_no_temperature(tmp_path, spread):
+    found, _, _ = noticed(tmp_path, *laws(lambda x, rng: x + spread * rng.standard_normal(x.shape)))
+    assert found.cause in ("", "weights")
+
+
 def test_confident_disagreement_means_other_weights_and_one_row_does_not(tmp_path):
     old, sampler = pairs()
     sure = np.argwhere(sampler > -0.1)[::15]
