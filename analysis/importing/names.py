@@ -138,6 +138,7 @@ METRICS: dict[str, str] = {
     "rollout/truncated_ratio": metric.TRUNCATED,
     # Scalars of NeMo-RL.
     "mean_gen_tokens_per_sample": metric.MEAN_LENGTH,
+    "truncation_rate": metric.TRUNCATED,
     # This project's own metrics keep their names; another trainer's run has them if it logged them through a tracker.
     **{
         name: name for name in (metric.OUT_OF_BAND, metric.LOG_RATIO_MEAN, metric.LOG_RATIO_STD, metric.LOG_RATIO_DRIFT)

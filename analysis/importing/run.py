@@ -66,7 +66,7 @@ def import_run(
         # TRL's files of completions hold neither lengths nor log-ratios, but texts
         told_by = {"length", "log_ratio", "behaviour_log_ratio", "response"}
         if report.rows and not told_by & (report.columns | report.derived).keys():
-            have = ", ".join([*report.undecided, *report.user_columns, *report.unknown_columns])
+            have = ", ".join(dict.fromkeys([*report.undecided, *report.user_columns, *report.unknown_columns]))
             raise UserError(
                 f"{source} has neither lengths nor log-ratios, so nothing could be told by length: name their "
                 "columns with --columns length=COLUMN,log_ratio=COLUMN or, where tokens' log-probabilities are "

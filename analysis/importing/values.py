@@ -99,6 +99,9 @@ def as_values(column: pa.Array | list[Any], *, listed: bool = False) -> Values:
     if isinstance(column, list):
         if paired(column):
             column = [row and [pair[0] for pair in row] for row in column]
+        tokens = [token for row in column if isinstance(row, list) for token in row]
+        if tokens and all(isinstance(token, dict) and "logprob" in token for token in tokens):  # as vLLM's server does
+            column = [row and [token["logprob"] for token in row] for row in column]
         try:
             array = pa.array(column)
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):

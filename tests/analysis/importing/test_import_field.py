@@ -151,6 +151,13 @@ def test_pairs_of_sglang_and_a_reference_are_told_apart(tmp_path):
     assert "ref_log_probs" not in report.columns.values()
 
 
+def test_tokens_that_are_objects(tmp_path):
+    row = {"step": 0, "prompt": "p", "old_logprobs": [-1.0, -2.0]}
+    row["logprobs"] = {"content": [{"token": "a", "logprob": -1.5}, {"token": "b", "logprob": -2.0}]}
+    _, log = taken(tmp_path, [row], sampler="logprobs.content")
+    assert log.column("behaviour_log_ratio").item() == 0.5
+
+
 def test_one_column_may_serve_two_of_ours(tmp_path):
     row = {"step": 5, "prompt": "p", "length": 3, "log_ratio": 0.5}
     _, log = taken(tmp_path, [row], policy_version="step")
