@@ -22,8 +22,10 @@ from analysis.log.loading import load_run
 from analysis.log.rows import Rows
 from analysis.stats.fair_exponent import ResponseSet, fair_exponents
 from figures.tables import Frame
+from fspo.gradlog import read_log
 from fspo.gradlog.metrics_file import MetricsFile
-from fspo.rules import COMPARED, Rule, excess_quantile, preset, standardized_excess
+from fspo.rules import COMPARED, MAX_EXPONENT, Rule, excess_quantile, preset, standardized_excess
+from fspo.theory import fair_centre
 
 EDGES = (1, 16, 32, 64, 128, 256, 513)
 """Edges of the bins of length, tokens: one bin a doubling, the last open to the longest response of any task."""
@@ -135,6 +137,87 @@ def of_lengths(rows: Rows, every: Rows) -> Iterator[Found]:
             yield "fair exponent", responses, "", f"{rate:.0%}", exponent.value
 
 
+def of_centres(rows: Rows, every: Rows) -> Iterator[Found]:
+    """Yield the slopes of fspo's clip rate under three centres of its band: 0, the drift kl, and the fair centre of
+    each bin of length (T6), estimated from the mean weight and the variance of S there.
+
+    ``rows`` are those with A != 0 of ``every`` row of the first epoch after an update.
+    """
+    fair = np.zeros(len(rows))
+    for low, high in pairwise(EDGES):
+        of_bin = every.S[(every.length >= low) & (every.length < high)]
+        if len(of_bin) >= LEAST:
+            at = (rows.length >= low) & (rows.length < high)
+            fair[at] = fair_centre(float(np.exp(np.minimum(of_bin, MAX_EXPONENT)).mean()), float(of_bin.var()))
+    for name, centre in (("0", 0.0), ("drift kl", -rows.k3 * rows.length), ("drift given the length", fair)):
+        centred = replace(rows, S=rows.S - centre)
+        for clip_rate in CLIP_RATES:
+            cut = clipped_offline(preset("fspo").rule, centred, clip_rate)
+            yield f"slope, centre {name}", "A != 0", "fspo", f"{clip_rate:.0%}", slope(cut, rows.length)
+
+
+def of_strata(run: Path, rows: Rows) -> Iterator[Found]:
+    """Yield the share of the squared loss of direction that lies between strata: of length, of sign, and of both.
+
+    The loss of an update is the mean of (M / a - 1) w A psi, with M the rule's multiplier and a its mean; between
+    strata it is the mean of (a_s / a - 1) w A psi, a_s the mean of M in the response's stratum (T8). Rates are those of
+    the run's first epoch. Squared norms are means over pairs of different prompts of one update, which chance does not
+    raise, and are added up over the scored updates.
+    """
+    log = read_log(run)
+    index, scores = log.scores() if "score_unit" in log else ((), ())
+    if not len(index):
+        return
+    names = ("rollout", "step", "response_id")
+    place = {key: i for i, key in enumerate(zip(rows.rollout, rows.step, rows.response, strict=True))}
+    keys = zip(*(log.column(name)[index] for name in names), strict=True)
+    found = [(i, place[key]) for i, key in enumerate(keys) if key in place]
+    of_score, at = (np.array(x) for x in zip(*found, strict=True))
+    weight = np.exp(np.minimum(rows.S[at], MAX_EXPONENT)) * rows.A[at]
+    vectors, step, prompt = weight[:, None] * scores[of_score], rows.step[at], rows.prompt[at]
+    length, sign = np.digitize(rows.length, EDGES[1:-1]), (rows.A > 0).astype(int)
+    strata = {"length": length, "sign": sign, "length and sign": 2 * length + sign}
+    for clip_rate in CLIP_RATES:
+        for name in COMPARED:
+            losses = lost(~clipped_offline(preset(name).rule, rows, clip_rate), strata)
+            squares = {of: between_prompts(loss[at, None] * vectors, step, prompt) for of, loss in losses.items()}
+            for of in strata:
+                share = squares[of] / squares["all"] if squares["all"] > 0 else np.nan
+                yield f"share of the loss between strata of {of}", "A != 0", name, f"{clip_rate:.0%}", share
+
+
+def lost(kept: NDArray[np.bool_], strata: dict[str, NDArray[np.int64]]) -> dict[str, NDArray[np.float64]]:
+    """Return M / a - 1 of each response (N,) under "all", and a_s / a - 1 under the name of each partition."""
+    found = {"all": kept / kept.mean() - 1}
+    for of, stratum in strata.items():
+        rates = np.bincount(stratum, kept) / np.maximum(np.bincount(stratum), 1)
+        found[of] = rates[stratum] / kept.mean() - 1
+    return found
+
+
+def between_prompts(vectors: NDArray[np.float64], step: NDArray[np.int64], prompt: NDArray[np.int64]) -> float:
+    """Return the sum over updates of the mean inner product of two responses' vectors (N, D) to different prompts."""
+    total = 0.0
+    for update in np.unique(step):
+        at = step == update
+        number, code = np.unique(prompt[at], return_inverse=True)
+        sums = np.zeros((len(number), vectors.shape[1]))
+        np.add.at(sums, code, vectors[at])
+        pairs = at.sum() ** 2 - np.sum(np.bincount(code) ** 2)
+        total += float(np.sum(sums.sum(0) ** 2) - np.sum(sums**2)) / pairs if pairs else 0.0
+    return total
+
+
+def of_caps(tables: dict[str, Frame]) -> Iterator[Found]:
+    """Yield, by bin of length, the log cap on weights of least error (T11), rloo's and fspo's upper edge at its default
+    range, and how far the bin's update is aligned with that of the other bins."""
+    table = tables["population"].query("bin >= 0 and quantity in ('log_cap', 'log_edge', 'alignment')")
+    table = table[(table.source == "given") & (table.outside == "drop") & table.estimate.notna()]
+    for row in table[table.rule.isin(["none", "rloo", "fspo"])].itertuples():
+        rule = "" if row.rule == "none" else row.rule
+        yield row.quantity.replace("_", " "), "A != 0", rule, f"from {row.bin_lo:g} tokens", row.estimate
+
+
 def of_tables(tables: dict[str, Frame]) -> Iterator[Found]:
     """Yield numbers from the tables of an analysis: how S spreads and drifts, the LRE, and what clipping does to the
     direction of the update, where scores are logged."""
@@ -229,7 +312,8 @@ def describe(run: Path, key: SeedKey, arm: str, planned: int) -> tuple[list[Numb
     some = first_epoch(rows)
     every = rows.take((rows.used == 0) & (rows.updates > 0))
     tables = analyse(run, edges=EDGES, rules=COMPARED)
-    found = [*of_ranges(some), *of_lengths(some, every), *of_tables(tables)]
+    found = [*of_ranges(some), *of_lengths(some, every), *of_centres(some, every), *of_strata(run, some)]
+    found += [*of_tables(tables), *of_caps(tables)]
     return (
         [Number(key, *row) for row in found],
         [BinRate(key, *row) for row in bin_rates(some)],

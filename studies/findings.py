@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from matplotlib.figure import Figure
 from tqdm.auto import tqdm
 
 from analysis.claims.catalogue import TASKS
-from analysis.claims.estimands import Estimate, measure
+from analysis.claims.estimands import OFFLINE, Estimate, measure
 from analysis.claims.verdicts import judge, write_claims
 from analysis.tables.columns import frame, names
 from figures import draw, layout, scales
@@ -82,6 +83,16 @@ def holds(tables: dict[str, Frame], run: PlannedRun) -> bool:
     return bool(same.any())
 
 
+def without(tables: dict[str, Frame], run: PlannedRun) -> dict[str, Frame]:
+    """Return the tables without the rows of a run."""
+    kept = {}
+    for name, table in tables.items():
+        own = (table.task == run.task) & (table.runs == run.runs) & (table.seed == run.seed)
+        shared = name in ("numbers", "bins") or run.runs in OFFLINE  # their rules are those applied offline
+        kept[name] = table[~(own if shared else own & (table.rule == run.arm))]
+    return kept
+
+
 def add(tables: dict[str, Frame], run: PlannedRun) -> dict[str, Frame]:
     """Return the tables with the rows of a finished run."""
     of, key = run.job, SeedKey(run.task, run.runs, run.seed)
@@ -116,6 +127,29 @@ def means(name: str, table: Frame) -> Frame:
             rows.append(of | {what: "factor a doubling", "seeds": len(values), "sd": np.nan} | ends)
     more = ["length"] if name == "bins" else []
     return pd.DataFrame(rows, columns=[*keys, *more, "seeds", "mean", "ci_low", "ci_high", "sd"])
+
+
+def differences(tables: dict[str, Frame]) -> Frame:
+    """Return the mean over seeds of the difference of two rules, paired by seed, with its interval.
+
+    The numbers are the slopes of the clip rate, how far each lies from 0, and the training reward.
+    """
+    rewards = tables["rollouts"].groupby([*SeedKey._fields, "rule"], as_index=False).reward.mean()
+    slopes = tables["estimates"].query("estimand == 'slope'").rename(columns={"value": "reward"})
+    told = {"reward, mean over rollouts": rewards.assign(clip_rate=np.nan), "slope": slopes}
+    told["size of the slope"] = slopes.assign(reward=slopes.reward.abs())
+    rows = []
+    for quantity, table in told.items():
+        for (task, runs, rate), some in table.groupby(["task", "runs", "clip_rate"], dropna=False):
+            wide = some.pivot(index="seed", columns="rule", values="reward")
+            for other, one in combinations(sorted(wide.columns), 2):
+                gaps = (wide[one] - wide[other]).dropna().to_numpy(float)
+                if len(gaps) > 1:
+                    names = ("mean", "ci_low", "ci_high")
+                    of = {"task": task, "runs": runs, "clip_rate": rate, "quantity": quantity, "rule": one}
+                    of |= {"less": other, "seeds": len(gaps)}
+                    rows.append(of | dict(zip(names, sample_interval(gaps), strict=True)))
+    return pd.DataFrame(rows)
 
 
 def panel_words(task: str, table: Frame) -> str:
@@ -267,6 +301,7 @@ def publish(tables: dict[str, Frame], folder: Path) -> None:
             write(tables[name].sort_values(list(names(row)[:-1]), kind="stable"), folder / f"{name}.csv")
         if name != "rollouts":
             write(of_means[name], folder / f"means_of_{name}.csv")
+    write(differences(tables), folder / "differences.csv")
     style = Style()
     for name, (figure, of) in FIGURES.items():
         save(figure(of_means[of], style), folder, name, style)
@@ -286,13 +321,14 @@ def main() -> int:
     p.add_argument("runs", type=Path, nargs="*", help="output folders of the preset paper, such as out/paper")
     p.add_argument("--pretrained", type=Path, help="output folder of studies.pretrained")
     p.add_argument("--results", type=Path, default=RESULTS, help="folder of the published tables and figures")
+    p.add_argument("--again", action="store_true", help="measure runs again whose numbers are held already")
     args = p.parse_args()
     tables = read(args.results)
-    found = [run for run in finished(args.runs, args.pretrained) if not holds(tables, run)]
+    found = [run for run in finished(args.runs, args.pretrained) if args.again or not holds(tables, run)]
     if not found and not len(tables["rollouts"]):
         raise UserError("no finished run of the preset paper: name the folder OUTPUT/paper of fspo reproduce")
     for run in tqdm(found, desc="runs", unit="run", dynamic_ncols=True):
-        tables = add(tables, run)
+        tables = add(without(tables, run), run)
     publish(tables, args.results)
     return 0
 

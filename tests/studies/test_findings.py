@@ -7,12 +7,26 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.claims.estimands import Estimate
+from analysis.claims.estimands import Estimate, clipped_offline, first_epoch, slope
+from analysis.log.loading import load_run
 from fspo.repro.presets import PRESETS, planned
 from fspo.repro.stages import DIVERGED
 from fspo.rules import preset
 from studies import findings
-from studies.described import SeedKey, bin_rates, describe, of_band, of_lengths, of_ranges, of_tables, of_trained
+from studies.described import (
+    SeedKey,
+    between_prompts,
+    bin_rates,
+    describe,
+    lost,
+    of_band,
+    of_centres,
+    of_lengths,
+    of_ranges,
+    of_strata,
+    of_tables,
+    of_trained,
+)
 from tests.record.make_record import LOGS
 
 
@@ -202,3 +216,43 @@ def test_clip_rates_by_length_add_up():
     found = [row for row in bin_rates(rows) if row[0] == "fspo" and row[1:3] == (0.05, "both")]  # type: ignore[arg-type]
     assert [row[3:5] for row in found] == [(1, 16), (16, 32)]  # the edge belongs to the bin above
     assert sum(row[6] * row[7] for row in found) == pytest.approx(3)
+
+
+def test_losses_between_strata_by_hand():
+    """Three of four are kept, a = .75: M / a - 1 is 1/3 or -1. Of length 0 one of two is kept, of length 1 both."""
+    found = lost(np.array([True, False, True, True]), {"length": np.array([0, 0, 1, 1])})
+    assert found["all"] == pytest.approx([1 / 3, -1, 1 / 3, 1 / 3])
+    assert found["length"] == pytest.approx([-1 / 3, -1 / 3, 1 / 3, 1 / 3])
+
+
+def test_pairs_are_of_different_prompts_of_one_update():
+    """Update 0: (1, 0) and (2, 0) to prompt 5, (3, 1) to prompt 6: both ordered pairs of prompts give 9, 4 pairs of
+    responses. Update 1: two responses to one prompt are no pair."""
+    vectors = np.array([[1.0, 0.0], [2.0, 0.0], [3.0, 1.0], [7.0, 7.0], [8.0, 8.0]])
+    step, prompt = np.array([0, 0, 0, 1, 1]), np.array([5, 5, 6, 5, 5])
+    assert between_prompts(vectors, step, prompt) == pytest.approx(2 * 9 / 4)
+
+
+def test_strata_and_centres_of_a_log():
+    rows = first_epoch(load_run(LOGS / "fspo-kl").rows)
+    shares = {(of, rule, rate): x for of, _, rule, rate, x in of_strata(LOGS / "fspo-kl", rows)}
+    assert {of.rpartition(" of ")[2] for of, _, _ in shares} == {"length", "sign", "length and sign"}
+    some = {(of, rate): x for of, _, _, rate, x in of_centres(rows, rows)}
+    for rate in (0.05, 0.15):
+        plain = slope(clipped_offline(preset("fspo").rule, rows, rate), rows.length)
+        assert some["slope, centre 0", f"{rate:.0%}"] == plain
+
+
+def test_differences_are_paired_by_seed():
+    """rloo less fspo: .2 and .4 in rewards over the seeds 1 and 2, mean .3 with half-width 12.706 x .1; gspo has
+    no seed in common with another rule."""
+    rewards = {("fspo", 1): 0.5, ("fspo", 2): 0.1, ("rloo", 1): 0.7, ("rloo", 2): 0.5, ("gspo", 3): 0.9}
+    rollouts = pd.DataFrame(
+        [("chain-add", "equal", seed, rule, 1, x, 0.05) for (rule, seed), x in rewards.items()],
+        columns=["task", "runs", "seed", "rule", "rollout", "reward", "clip_rate"],
+    )
+    (row,) = findings.differences(
+        {"rollouts": rollouts, "estimates": pd.DataFrame(columns=Estimate._fields)}
+    ).itertuples()
+    assert (row.rule, row.less, row.seeds) == ("rloo", "fspo", 2)
+    assert (row.mean, row.ci_low) == pytest.approx((0.3, 0.3 - 12.7062 * 0.1), abs=1e-4)
