@@ -34,7 +34,7 @@ EXAMPLES = """examples:
   fspo analyse RUN --on engine   # the mismatch between sampler and trainer, and what corrections of it cut
   fspo sweep RUN   # other ranges, drifts, dual clips ... on the same log
   fspo calibrate RUN   # ranges that give every rule one acceptance, from an unclipped run
-  fspo import --help   # read the logs of TRL, verl or TensorBoard, or a table of responses
+  fspo import --help   # read the logs of TRL, verl and others, or a table of responses
   fspo doctor --help   # what is wrong with a run, with evidence and a cure
 """
 

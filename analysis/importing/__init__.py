@@ -1,1 +1,1 @@
-"""Turn other trainers' logs (TRL, verl, TensorBoard, plain tables) into a run folder without sketches."""
+"""Turn other trainers' logs (TRL, verl and others, plain tables) into a run folder without sketches."""

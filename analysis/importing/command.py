@@ -12,7 +12,7 @@ from fspo.base.command_line import CommandParser
 from fspo.rules import PRESETS
 
 EXAMPLES = """examples:
-  fspo import trl-output                        # trainer_state.json, completions/, TensorBoard files
+  fspo import trl-output                        # trainer_state.json, completions/
   fspo import rollouts.parquet --rule gspo --updates-per-rollout 8
   fspo import log.csv --columns log_ratio=my_S,reward=accuracy --output out/theirs
   fspo import RUN/token_exports --output out/prime # prime-rl; then: fspo analyse out/prime --on behaviour

@@ -400,27 +400,19 @@ def group_advantages(frame: pd.DataFrame, estimator: Estimator) -> Floats:
     return response.map(by_response).where(np.isfinite(frame["reward"])).to_numpy(np.float64)
 
 
-def _unknown(values: Any) -> bool:
-    return isinstance(values, np.ndarray) and values.dtype.kind == "f" and bool(np.all(np.isnan(values)))
-
-
 def typed_columns(frame: pd.DataFrame) -> dict[str, Any]:
-    """Return the columns with the gradient log's types, without optional ones whose values are all NaN."""
-    columns = {str(name): frame[name].to_numpy() for name in frame}
-    return {n: _typed(n, values) for n, values in columns.items() if n in REQUIRED or not _unknown(values)}
-
-
-def _typed(name: str, values: np.ndarray) -> Any:
-    """Convert values to the type of the log's column ``name``; NaN becomes null in an integer or boolean column."""
-    kind = LOGGED[name].kind if name in LOGGED else ""
-    if values.dtype == object:
-        return [None if isinstance(v, float) and np.isnan(v) else v for v in values]
-    if not kind.startswith(("int", "bool")):
-        return values
-    cast = bool if kind == "bool" else int
-    if np.all(np.isfinite(values)):
-        return values.astype(cast)
-    return [cast(v) if np.isfinite(v) else None for v in values]
+    """Return the columns with the gradient log's types, NaN as null, without optional ones without a value."""
+    out: dict[str, Any] = {}
+    for name, column in frame.items():
+        kind = LOGGED[str(name)].kind[:3] if str(name) in LOGGED else ""
+        if column.dtype == object:
+            out[str(name)] = column.where(column.notna(), None).tolist()
+        elif str(name) in REQUIRED or column.notna().any():
+            column = np.trunc(column).astype("Int64") if kind == "int" else column
+            column = column.astype("boolean") if kind == "boo" else column
+            nulls = kind in ("int", "boo") and column.isna().any()
+            out[str(name)] = column.to_numpy(object, na_value=None) if nulls else column.to_numpy()
+    return out
 
 
 def _refuse_unfit(name: str, values: Any, columns: ChunkColumns) -> None:

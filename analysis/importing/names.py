@@ -12,8 +12,8 @@ from collections.abc import Collection
 from fspo.gradlog import metric_names as metric
 from fspo.gradlog import schema
 
-STATE, TRL_TABLE, EVENTS = "trainer_state.json", "completions_", "events.out.tfevents"
-"""Names of Hugging Face's file of scalars, of TRL's tables (their beginning) and of TensorBoard's files (a part)."""
+STATE, TRL_TABLE = "trainer_state.json", "completions_"
+"""Names of Hugging Face's file of scalars, and of TRL's tables (their beginning)."""
 ROLLOUT_VERSIONS = ("min_global_steps", "max_global_steps")
 """Columns of verl that give the version of the weights in rollouts; all other columns of versions count updates."""
 

@@ -57,7 +57,7 @@ def import_run(
         raise UserError(f"{target} is there already: name another folder with --output")
     sources = find_sources(source, options.columns)
     report = Report(str(source), str(target), ignored=list(sources.ignored))
-    for kind in ("table", "state", "scalars", "events"):
+    for kind in ("table", "state", "scalars"):
         if files := getattr(sources, kind):
             report.files[kind] = [file.name for file in files]
     with whole_folder(target) as part:

@@ -15,7 +15,7 @@ from typing import Any
 from analysis.importing.names import FOREIGN, metric_name, step_column
 from analysis.importing.report import Report
 from analysis.importing.sources import Sources, state_records
-from analysis.importing.tables import events, read_chunks
+from analysis.importing.tables import read_chunks
 from fspo.base.errors import UserError
 from fspo.gradlog.metrics_file import MetricsFile
 
@@ -69,9 +69,6 @@ def _scalars(sources: Sources, given: Mapping[str, str], report: Report) -> Iter
                     report.not_stored[NO_STEP] += 1
                     continue
                 yield from _numbers(int(step), {n: v for n, v in row.items() if n != name}, report)
-    for file in sources.events:
-        for step, tag, value in events(file, report.damage):
-            yield from _numbers(step, {tag: value}, report)
 
 
 def _of_one_run(path: Path, columns: dict[str, list[Any]]) -> dict[str, list[Any]]:

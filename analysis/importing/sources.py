@@ -11,7 +11,6 @@ from typing import Any, Literal
 
 from analysis.importing.names import (
     COLUMNS,
-    EVENTS,
     MARKS,
     STATE,
     TRL_TABLE,
@@ -24,7 +23,7 @@ from analysis.importing.tables import TABLES, column_names, console
 from fspo.base.errors import UserError
 from fspo.gradlog.run_folder import GRADLOG
 
-Kind = Literal["state", "scalars", "events", "table"]
+Kind = Literal["state", "scalars", "table"]
 CONSOLES = (".txt", ".log", ".out")
 _MARKING = {canonical(alias) for name in MARKS for alias in COLUMNS[name]}
 
@@ -35,7 +34,6 @@ class Sources:
 
     state: list[Path] = field(default_factory=list)  # TRL's trainer_state.json; a later one repeats earlier ones
     scalars: list[Path] = field(default_factory=list)  # scalars as JSON lines or CSV, one line for each step
-    events: list[Path] = field(default_factory=list)  # event files of TensorBoard
     table: list[Path] = field(default_factory=list)  # tables of another trainer, one row for each response
     ignored: list[str] = field(default_factory=list)  # files that were left out, each with the reason
 
@@ -45,7 +43,7 @@ class Sources:
         return int(bool(self.state) or any(file.name.startswith(TRL_TABLE) for file in self.table))
 
     def __bool__(self) -> bool:
-        return bool(self.state or self.scalars or self.events or self.table)
+        return bool(self.state or self.scalars or self.table)
 
 
 def find_sources(source: str | Path, given: Mapping[str, str] | None = None) -> Sources:
@@ -68,8 +66,8 @@ def find_sources(source: str | Path, given: Mapping[str, str] | None = None) -> 
             )
         if kind is None:
             raise UserError(
-                f"{path} is neither {STATE}, a TensorBoard file, verl's console text, nor a .jsonl, .csv or .parquet "
-                "of scalars or responses: name such a file, or the folder that holds it"
+                f"{path} is neither {STATE}, verl's console text, nor a .jsonl, .csv or .parquet of scalars or "
+                "responses: name such a file, or the folder that holds it"
             )
         getattr(found, kind).append(path)
         return found
@@ -94,8 +92,8 @@ def find_sources(source: str | Path, given: Mapping[str, str] | None = None) -> 
     if not found:
         why = f" ({found.ignored[0]})" if found.ignored else ""
         raise UserError(
-            f"{path} holds no log that can be read{why}: looked for {STATE}, TensorBoard files, and "
-            " .jsonl, .csv or .parquet with scalars by step or one row a response"
+            f"{path} holds no log that can be read{why}: looked for {STATE} and .jsonl, .csv or "
+            ".parquet with scalars by step or one row a response"
         )
     return found
 
@@ -112,8 +110,8 @@ def kind_of(path: Path, given: Mapping[str, str] | None = None) -> Kind | None:
     """
     if path.name == STATE:
         return "state"
-    if EVENTS in path.name:
-        return "events"
+    if ".tfevents." in path.name:
+        raise UserError(f"{path} is a file of TensorBoard, which is not read: name {STATE} or a CSV of its scalars")
     if not path.name.endswith(TABLES):
         printed = console(path) if path.name.endswith(CONSOLES) else ""
         if printed == "hugging face":

@@ -1,4 +1,4 @@
-"""Read tables, console texts and TensorBoard's files; a list ``damage`` receives a line for each part not read."""
+"""Read tables and console texts; a list ``damage`` receives a line for each part not read."""
 
 from __future__ import annotations
 
@@ -228,30 +228,3 @@ def _console(path: Path) -> Iterator[Chunk]:
                 values = {name: float(value) for name, _, value in pairs if name and re.fullmatch(NUMBER, value)}
                 records.append({"step": int(found[1])} | values)
     yield _columns(records)
-
-
-def events(path: Path, damage: list[str]) -> Iterator[tuple[int, str, float]]:
-    """Yield (step, tag, value) for each scalar of a TensorBoard file; ``damage`` receives a line if part is unreadable.
-
-    Raise UserError if tensorboard is not installed.
-    """
-    try:
-        from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
-        from tensorboard.util import tensor_util
-    except ImportError as error:
-        raise UserError(f"{path} needs tensorboard: pip install 'fspo[tensorboard]'") from error
-    last, why = None, "it holds no event of TensorBoard's"
-    try:
-        for event in EventFileLoader(str(path)).Load() if path.stat().st_size else ():
-            last = event.step
-            for value in event.summary.value:
-                if value.metadata.plugin_data.plugin_name in ("scalars", "") and value.HasField("tensor"):
-                    number = tensor_util.make_ndarray(value.tensor)
-                    if number.size == 1 and number.dtype.kind in "fiu":
-                        yield int(event.step), value.tag, float(number.reshape(-1)[0])
-    except Exception as error:  # tensorboard's DataLossError and protobuf's DecodeError share no narrower base class
-        why = _reason(error)
-        if last is not None:
-            damage.append(f"{path}: what follows step {last} cannot be read: {why}")
-    if last is None:
-        damage.append(str(unreadable(path, why)))
