@@ -131,13 +131,13 @@ def draw_all(
     style = Style(width)
     check_names(only, modules)
     own = tables.only(rules) if rules else tables
-    wanted = [name for name in modules if not only or name in only]
+    wanted = {name: find_module(name) for name in modules if not only or name in only}
 
     def draw(names: Sequence[str], step: Callable[[], None]) -> dict[str, DrawnFigure]:
         """Draw some of the figures in this process, and return what became of each."""
         drawn = {}
         for name in names:
-            module = find_module(name)
+            module = wanted[name]
             stem, title = file_name(name, tables), heading(module, tables)
             try:
                 drawn[name] = _draw(module, own, style, Path(output), stem, title)
@@ -152,7 +152,7 @@ def draw_all(
         def step() -> None:
             bar.update()
 
-        parts = in_processes([partial(draw, wanted[k::number]) for k in range(number)], step)
+        parts = in_processes([partial(draw, [*wanted][k::number]) for k in range(number)], step)
     drawn = {name: figure for part in parts for name, figure in part.items()}
     return [drawn[name] for name in wanted]
 

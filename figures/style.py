@@ -113,7 +113,6 @@ _RC: dict[str, Any] = {
     "legend.columnspacing": 1.2,
     "legend.borderaxespad": 0.3,
     "savefig.dpi": DPI,
-    "figure.constrained_layout.use": True,
     "figure.constrained_layout.h_pad": 0.02,
     "figure.constrained_layout.w_pad": 0.02,
     "figure.constrained_layout.hspace": 0.03,
@@ -192,6 +191,6 @@ def save(figure: Figure, folder: Path, name: str, style: Style) -> list[Path]:
             path = folder / f"{name}.{kind}"
             with whole_file(path) as part:
                 figure.savefig(part, format=kind, dpi=DPI, metadata=fields)
-            figure.set_layout_engine("none")  # the first file's layout serves the second, and is not computed again
+            figure.set_layout_engine(None)  # the first file's layout serves the second, and is not computed again
             written.append(path)
     return written
