@@ -61,7 +61,7 @@ class Records:
     behaviour_log_ratio: Float64[Tensor, " B"] | None = None  # behaviour log-ratio D + E, nats
     behaviour_sum_sq: Float64[Tensor, " B"] | None = None
     behaviour_k3_sum: Float64[Tensor, " B"] | None = None
-    behaviour_k2_max: Float64[Tensor, " B"] | None = None  # largest over the tokens of k2 = (d_t + e_t)^2 / 2
+    behaviour_k2_max: Float64[Tensor, " B"] | None = None  # largest k2 = (d_t + e_t)^2 / 2 of a token
     behaviour_k3_max: Float64[Tensor, " B"] | None = None
     total_sum_sq: Float64[Tensor, " B"] | None = None  # sum over the tokens of (s_t + d_t + e_t)^2
     total_k3_sum: Float64[Tensor, " B"] | None = None
@@ -136,8 +136,7 @@ def mismatch_columns(
     """Return the fields of `Records` that describe the mismatch between sampler and trainer; none if it is unknown.
 
     For each known ratio (engine, behaviour) these are the response's log-ratio, and its sums over tokens of k3 and of
-    the squared token log-ratio. Of the sum of all three log-ratios, S + D + E, they are the two sums alone; of D + E
-    there are the largest k2 and k3 of a token too.
+    the squared token log-ratio; of D + E the largest k2 and k3 of a token too. Of S + D + E they are the two sums.
     """
     if mismatch is None:
         return {}

@@ -87,7 +87,8 @@ def main(args: list[str] | None = None) -> int:
         return 1
     if trainer.is_main:
         model = f"run: {config.output}; model and tokenizer for transformers: {Path(config.output) / MODEL}"
-        print(model, next_step("analyse", [config.output]), sep="\n", file=sys.stderr)
+        command = "analyse" if config.batch.updates > 1 else "doctor"  # with one update a rollout every S is 0
+        print(model, next_step(command, [config.output]), sep="\n", file=sys.stderr)
     return 0
 
 

@@ -122,6 +122,12 @@ def test_output_that_cannot_be_written(tmp_path: Path) -> None:
         train.main(arguments(tmp_path, "--output", str(tmp_path / "file" / "run")))
 
 
+def test_a_run_whose_S_is_0_is_sent_to_the_doctor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    once = ["--batch.minibatches", "1", "--batch.epochs", "1", "--rollouts", "1"]
+    assert train.main(arguments(tmp_path, *once)) == 0
+    assert capsys.readouterr().err.splitlines()[-1] == f"next: fspo doctor {tmp_path / 'run'}"
+
+
 def test_keyboard_interrupt_says_how_to_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
