@@ -88,8 +88,8 @@ def without(tables: dict[str, Frame], run: PlannedRun) -> dict[str, Frame]:
     kept = {}
     for name, table in tables.items():
         own = (table.task == run.task) & (table.runs == run.runs) & (table.seed == run.seed)
-        shared = name in ("numbers", "bins") or run.runs in OFFLINE  # their rules are those applied offline
-        kept[name] = table[~(own if shared else own & (table.rule == run.arm))]
+        # The rules in the rows of an unclipped run are those that are applied offline.
+        kept[name] = table[~(own if run.runs in OFFLINE else own & (table.rule == run.arm))]
     return kept
 
 
@@ -180,7 +180,7 @@ def who_is_clipped(of_bins: Frame, style: Style) -> Figure:
             ax.set_ylabel(f"clipped (%), {100 * rate:.0f} in all")
         if k >= len(axes) - len(tasks):
             ax.set_xlabel("length (tokens)")
-        ax.set_ylim(bottom=0)
+        ax.set_ylim(0, 1.03 * data[data.clip_rate == rate][["mean", "ci_high"]].max(axis=None))
     return fig
 
 
@@ -209,9 +209,9 @@ def fair_exponents(numbers: Frame, style: Style) -> Figure:
 
 @styled
 def lost_direction(numbers: Frame, style: Style) -> Figure:
-    """Draw the cosine of the clipped with the unclipped update, and the part of the loss that is due to length."""
+    """Draw the cosine of the clipped with the unclipped update, and the share of its loss that lies between lengths."""
     quantities = {"cosine": "cosine with the unclipped update",
-                  "share of the loss due to length": "share of the loss due to length"}  # fmt: skip
+                  "share of the loss between strata of length": "share of the loss between lengths"}  # fmt: skip
     data = numbers[numbers.quantity.isin(list(quantities)) & numbers.rule.isin(COMPARED)]
     data = data[data.setting.isin(["5%", "15%"])].assign(row=lambda t: t.setting + ", " + t.task)
     rows = [f"{rate}, {task}" for rate in ("5%", "15%") for task in TASKS if (data.task == task).any()]
@@ -224,7 +224,7 @@ def lost_direction(numbers: Frame, style: Style) -> Figure:
         ax.set_xlabel(label)
         scales.few_ticks(ax.xaxis)
     axes[1].set_yticklabels([])
-    scales.from_zero(axes[1:])
+    draw.reference(axes[1], 0, along="x")
     return fig
 
 
