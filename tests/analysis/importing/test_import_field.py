@@ -55,6 +55,12 @@ def test_a_batch_in_a_line_and_a_step_in_other_names_of_files(tmp_path):
     assert log.column("reward").tolist() == [1.0, 0.0] * 2
 
 
+def test_lists_of_other_sizes_are_of_one_response(tmp_path):
+    row = {"step": 0, "prompt": "p", "old_logprobs": [-1.0, -2.0, -3.0], "sampler_logprobs": [-1.0, -2.0, -2.5]}
+    _, log = taken(tmp_path, [row | {"tools": [["a"], ["b"]]}])
+    assert (log.column("length").tolist(), log.column("behaviour_log_ratio").tolist()) == ([3], [-0.5])
+
+
 def test_objects_in_a_line_are_columns(tmp_path):
     one = {"episode": {"group": "a", "reward": 1.0, "step": 3}, "logprobs": {"trainer": [-1.0], "generator": [-1.5]}}
     report, log = taken(tmp_path, [one, {**one, "episode": {"group": "a", "reward": 0.0, "step": 3}}])
@@ -229,7 +235,8 @@ def test_zeros_in_runs_ask_for_a_mask_and_those_of_a_nucleus_do_not(tmp_path):
     assert found.zeros.first["uid"] == "u5"
     assert "--columns mask=COLUMN" in notes
     old, sampler = pairs()
-    nucleus = np.where(old > np.log(0.9), 0.0, old + 0.1)
+    noise = 0.06 * np.random.default_rng(5).standard_normal(old.shape)  # puts 1 token in 20 on the other side
+    nucleus = np.where(old > np.log(0.9), 0.0, np.minimum(old + 0.1 + noise, 0.0))
     (tmp_path / "two").mkdir()
     found, notes, _ = noticed(tmp_path / "two", old, nucleus)
     assert (found.zeros.count, found.cause) == (0, "nucleus")

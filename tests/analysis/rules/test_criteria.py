@@ -69,6 +69,16 @@ def test_a_sum_and_a_largest_token_reject_long_responses_and_a_mean_short_ones(t
         assert trend.loc[name, "ci_low"] > 0 if how == "mean" else trend.loc[name, "ci_high"] < 0
 
 
+def test_the_largest_token_of_the_engine_is_that_of_the_mismatch_where_D_is_0(tmp_path):
+    versions = {"policy_version": [0] * 5, "behaviour_version": [0] * 5}
+    imported(tmp_path, table(X) | versions)
+    engine, both = (load_run(tmp_path / "run", on=on).rows for on in ("engine", "behaviour"))
+    assert (
+        engine.k2_max.tolist() == both.k2_max.tolist() == pytest.approx(np.array(BY_HAND["seq_max_k2"])[both.response])
+    )
+    assert engine.k3_max.tolist() == both.k3_max.tolist()
+
+
 def test_a_log_without_the_largest_token_says_so(tmp_path):
     imported(
         tmp_path,
