@@ -130,7 +130,7 @@ def _import_table(
         writer.append(typed_columns(rows))
         writer.flush(int(cast(float, rollout)))
     report.rows, report.rollouts = len(frame), len(frame["rollout"].unique())
-    if {*VERSIONS} <= {*frame} and (several := int((frame[VERSIONS[0]] < frame[VERSIONS[1]]).sum())):
+    if {*VERSIONS} <= {*frame} and (several := np.count_nonzero(frame[VERSIONS[0]] < frame[VERSIONS[1]])):
         report.notes.append(f"{several} of {len(frame)} responses were sampled by several versions of the weights")
     names = {ratio: columns.log_ratio for ratio, columns in RATIO_COLUMNS.items()}
     of = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -97,11 +98,9 @@ def as_values(column: pa.Array | list[Any], *, listed: bool = False) -> Values:
     import pyarrow as pa
 
     if isinstance(column, list):
-        if paired(column):
-            column = [row and [pair[0] for pair in row] for row in column]
-        tokens = [token for row in column if isinstance(row, list) for token in row]
-        if tokens and all(isinstance(token, dict) and "logprob" in token for token in tokens):  # as vLLM's server does
-            column = [row and [token["logprob"] for token in row] for row in column]
+        key = 0 if paired(column) else "logprob"  # a token of vLLM's server is an object
+        if key == 0 or _all_tokens(column, lambda token: isinstance(token, dict) and key in token):
+            column = [row and [token[key] for token in row] for row in column]
         try:
             array = pa.array(column)
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
@@ -129,11 +128,18 @@ def as_values(column: pa.Array | list[Any], *, listed: bool = False) -> Values:
 
 def paired(column: list[Any]) -> bool:
     """Whether each token of each row is a pair of log-probability and token id, as SGLang writes them."""
-    pairs = [pair for row in column if isinstance(row, list) for pair in row]
-    return bool(pairs) and all(
-        isinstance(p, list) and 2 <= len(p) <= 3 and isinstance(p[0], (int, float)) and isinstance(p[1], int)
-        for p in pairs
-    )
+
+    def pair(p: Any) -> bool:
+        two = isinstance(p, list) and 2 <= len(p) <= 3
+        return two and isinstance(p[0], (int, float)) and isinstance(p[1], int)
+
+    return _all_tokens(column, pair)
+
+
+def _all_tokens(column: list[Any], kind: Callable[[Any], bool]) -> bool:
+    """Whether there are tokens, and each token of each row is of a kind; the first that is not ends the search."""
+    tokens = [row for row in column if isinstance(row, list) and row]
+    return bool(tokens) and all(kind(token) for row in tokens for token in row)
 
 
 def _is_list(kind: pa.DataType) -> bool:

@@ -139,10 +139,10 @@ class Watch:
         if (uncertain := self._moments[0, 0]) >= 100:
             mean = self._moments / uncertain
             covariance = mean[1:, 1:] - np.outer(mean[0, 1:], mean[0, 1:])
-            squares = np.diag(covariance)
+            squares = np.maximum(np.diag(covariance), 1e-12)
             digest.temperature = float(np.sqrt(squares[0] / squares[1]))
-            apart = np.log(digest.temperature) ** 2
-            scaled = apart > SCALED**2 and apart > 4 * (1 - covariance[0, 1] ** 2 / np.prod(squares))
+            apart, left = np.log(digest.temperature) ** 2, 1 - covariance[0, 1] ** 2 / squares[0] / squares[1]
+            scaled = bool(SCALED**2 < apart > 4 * left and left < 0.2)
         digest.cause = "temperature" if scaled else _cause(digest, int(self._shifts[3]))
         return digest
 

@@ -269,6 +269,12 @@ def test_another_temperature(tmp_path, temperature):
     assert "at the temperature of sampling" in notes
 
 
+def test_a_constant_is_no_temperature(tmp_path):
+    old, sampler = pairs()
+    found, _, _ = noticed(tmp_path, old, np.full_like(sampler, -0.5))
+    assert found.cause in ("", "weights")
+
+
 @pytest.mark.parametrize("spread", [0.03, 0.3, 1.0])
 def test_other_logits_are_no_temperature(tmp_path, spread):
     found, _, _ = noticed(tmp_path, *laws(lambda x, rng: x + spread * rng.standard_normal(x.shape)))
