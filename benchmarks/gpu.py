@@ -9,6 +9,7 @@ are written as soon as they are known.
 - ``qwen3-8b-lora``, ``qwen3-8b-all``: rollouts of 64 x 8 responses of up to 512 tokens at Qwen3-8B's shape, bfloat16,
   random weights: seconds of each phase, memory beside `fspo plan`, share of the device's matrix product rate, clip
   rates and cosines by length;
+- ``qwen3-0.6b``: the same at Qwen3-0.6B's shape, with 8 x 4 responses of up to 64 tokens; runs on a CPU too;
 - ``learning``: a model of 99M parameters learns chain-add: the estimands of the claims;
 - ``trl``: a rollout step at Qwen3-0.6B's shape beside TRL's.
 
@@ -77,8 +78,8 @@ class Place:
 
     @property
     def device(self) -> torch.device:
-        """The device of the models: the CPU for tiny shapes, else the GPU."""
-        return torch.device("cpu" if self.tiny else "cuda")
+        """The device of the models: the CPU for tiny shapes and without a GPU, else the GPU."""
+        return torch.device("cuda" if torch.cuda.is_available() and not self.tiny else "cpu")
 
     def shape(self, name: str) -> str:
         """Return the name of a model with random weights: of the named shape, or of a tiny one."""
@@ -192,7 +193,7 @@ def training(at: Place, shape: str, run: str, **options: Any) -> c.TrainConfig:
     """Return the options of a run on even-tokens of a model with random weights, bfloat16, without LoRA."""
     return c.TrainConfig(
         output=str(at.folder / run),
-        cpu=at.tiny,
+        cpu=at.device.type == "cpu",
         trackers=(),
         model=c.ModelConfig(at.shape(shape), dtype="bfloat16", gradient_checkpointing=True),
         task=c.TaskConfig("even-tokens", max_prompt_tokens=EvenTokensConfig().prompt_tokens),
@@ -243,18 +244,24 @@ def matmul_rate(device: torch.device, size: int) -> float:
     return 2.0 * size**3 / min(taken)
 
 
-def qwen3_8b(at: Place, lora: bool) -> Found:
-    """Train a model of Qwen3-8B's shape: seconds, memory, share of the matrix product rate, and the analysed log."""
-    began = time.monotonic()
-    config = training(at, "Qwen3-8B-Base", "run", rollouts=2 if at.tiny else 5)
-    if at.tiny:
-        config = replace(config, batch=replace(config.batch, prompts=12), sampling=c.SamplingConfig(max_new_tokens=24))
+def qwen3(at: Place, size: str, lora: bool) -> Found:
+    """Train a model of a Qwen3's shape: seconds, memory, share of the matrix product rate, and the analysed log."""
+    began, small, on_cpu = time.monotonic(), at.tiny or size != "8B", at.device.type == "cpu"
+    config = training(at, f"Qwen3-{size}-Base", "run", rollouts=2 if small else 5)
+    if small:
+        batch = (
+            replace(config.batch, prompts=12, responses=8) if at.tiny else replace(config.batch, prompts=8, responses=4)
+        )
+        config = replace(config, batch=batch, sampling=c.SamplingConfig(max_new_tokens=24 if at.tiny else 64))
     if lora:
         adapters = replace(config.model, lora=c.LoraOptions())
         config = replace(config, model=adapters, optim=replace(config.optim, learning_rate=1e-3))
-    planned = plan(config, MachineConfig(device="cpu" if at.tiny else "gpu", gpus=1))
+    planned = plan(config, MachineConfig(device="cpu" if on_cpu else "gpu", gpus=1))
     yield "planned_gib", {name: total / 2**30 for name, total in planned.totals.items()}
-    rate, shape = matmul_rate(at.device, 256 if at.tiny else 8192), shape_of(config.model.name_or_path)
+    rate, shape = (
+        matmul_rate(at.device, 256 if at.tiny else 2048 if on_cpu else 8192),
+        shape_of(config.model.name_or_path),
+    )
     yield "matmul_flops", rate
     with torch.device(at.device):
         model = build_random_model(shape, "bfloat16", seed=0)
@@ -263,7 +270,7 @@ def qwen3_8b(at: Place, lora: bool) -> Found:
     model = ready_for_training(model, "the model", gradient_checkpointing=True, lora=config.model.lora)
     tokenizer = load_tokenizer(config.model.name_or_path)
     lines = train(at, config, began, 0.8 * at.seconds, model=model, tokenizer=tokenizer)
-    peak = peak_mib() / 2**10 if at.tiny else torch.cuda.max_memory_allocated() / 2**30
+    peak = peak_mib() / 2**10 if on_cpu else torch.cuda.max_memory_allocated() / 2**30
     of_plan = peak * 2**30 / planned.peak
     yield "peak_gib", {"measured": peak, "planned": planned.peak / 2**30, "measured_over_planned": of_plan}
     timed = lines[1:] or lines  # the first rollout warms up
@@ -350,10 +357,13 @@ def trl(at: Place) -> Found:
     yield case, json.loads(out.read_text())["cases"][case]["sides"]
 
 
+ON_CPU = "qwen3-0.6b"
+"""The part whose full shape a CPU can run."""
 PARTS: Mapping[str, tuple[Callable[[Place], Found], float]] = {
     "correctness": (correctness, 2),
-    "qwen3-8b-lora": (lambda at: qwen3_8b(at, lora=True), 4),
-    "qwen3-8b-all": (lambda at: qwen3_8b(at, lora=False), 3),
+    "qwen3-8b-lora": (lambda at: qwen3(at, "8B", lora=True), 4),
+    "qwen3-8b-all": (lambda at: qwen3(at, "8B", lora=False), 3),
+    ON_CPU: (lambda at: qwen3(at, "0.6B", lora=False), 5),
     "learning": (learning, 4),
     "trl": (trl, 2.5),
 }
@@ -403,7 +413,7 @@ def main(args: list[str] | None = None) -> int:
     for name in options.parts:
         if name not in PARTS:
             raise unknown_name("part", name, tuple(PARTS))
-    if options.shapes == "full" and not torch.cuda.is_available():
+    if options.shapes == "full" and not torch.cuda.is_available() and options.parts != [ON_CPU]:
         raise UserError("the full shapes need a GPU: add --shapes tiny to run the same code on a CPU")
     out, gpu = Path(options.out), torch.cuda.get_device_name(0) if torch.cuda.is_available() else None
     described = {"gpu": gpu, "cuda": torch.version.cuda}

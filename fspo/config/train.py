@@ -107,17 +107,19 @@ class TrainConfig:
     @property
     def torch_threads(self) -> int:
         """The number of torch's threads, as the option ``threads`` says; 0 leaves torch's choice."""
-        embedded = self.model.name_or_path == ModelConfig.name_or_path
-        return int(embedded) if self.threads is None else self.threads
+        return int(self.model.name_or_path == ModelConfig.name_or_path) if self.threads is None else self.threads
 
     def scored_updates(self) -> set[int]:
         """Return the numbers (from 0) of a rollout's updates whose responses are scored."""
         return {m + self.batch.minibatches if m < 0 else m for m in self.log.score_minibatches}
 
     def tracker_names(self) -> tuple[str, ...]:
-        """Return the names of accelerate's trackers that this run uses."""
+        """Return the names of accelerate's trackers that this run uses; raise UserError if one is not installed."""
         if self.trackers is None:
             return ("tensorboard",) if find_spec("tensorboard") else ()
+        for name in self.trackers:
+            if find_spec(name) is None:
+                raise UserError(f"tracker {name!r} is not installed: pip install {name}, or leave it out of trackers")
         return self.trackers
 
     def warnings(self) -> list[str]:

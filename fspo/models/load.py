@@ -13,7 +13,7 @@ import torch
 
 from fspo.base.errors import UserError, unknown_name
 from fspo.config import Dtype, LoraOptions
-from fspo.models.shapes import EMBEDDED, RANDOM, embedded_config, shape_of
+from fspo.models.shapes import EMBEDDED, RANDOM, check_place, embedded_config, shape_of
 from fspo.tasks import even_tokens
 from fspo.tasks.even_tokens import END, END_EVERY
 
@@ -222,9 +222,7 @@ def check_vocabulary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase)
 @contextmanager
 def _readable(name_or_path: str | Path) -> Iterator[None]:
     """Turn a library's error on loading a model or tokenizer in a ``with`` block into a UserError of one line."""
-    place = Path(name_or_path)
-    if not place.exists() and place.parent != Path() and place.parent.is_dir():
-        raise UserError(f"there is no folder {place}: give the folder of a model or a run, or a Hugging Face name")
+    check_place(name_or_path)
     from safetensors import SafetensorError
 
     try:

@@ -42,6 +42,13 @@ BUILT_IN: dict[str, dict[str, Any]] = {
 """Configurations of models that need no config.json, by the part of the model's name after the last slash."""
 
 
+def check_place(name_or_path: str | Path) -> None:
+    """Raise UserError if a model's or tokenizer's name is the path of a folder that is missing."""
+    place = Path(name_or_path)
+    if not place.exists() and place.parent != Path() and place.parent.is_dir():
+        raise UserError(f"there is no folder {place}: give the folder of a model or a run, or a Hugging Face name")
+
+
 def embedded_config() -> Qwen3Config:
     """Return the configuration of the embedded model, a small Qwen3."""
     from fspo.tasks.chain_add import build_tokenizer

@@ -46,6 +46,7 @@ def main(args: list[str] | None = None) -> int:
     from fspo.base.options import parse
     from fspo.config import TrainConfig
     from fspo.gradlog.run_folder import CONFIG, MODEL
+    from fspo.models.shapes import check_place
     from fspo.tasks import make_task
     from fspo.train.folder_owner import check_folder
 
@@ -58,8 +59,10 @@ def main(args: list[str] | None = None) -> int:
         folder = measure(config)
         print(f"noise floor: {folder}", next_step("analyse", [config.output]), sep="\n", file=sys.stderr)
         return 0
-    if os.environ.get("RANK", "0") == "0":  # refuse a wrong folder before the seconds that it takes to load torch
+    if os.environ.get("RANK", "0") == "0":  # refuse what is wrong before the seconds that it takes to load torch
         check_folder(Path(config.output), config)
+        check_place(config.model.name_or_path)
+        config.tracker_names()
     task = make_task(config.task.name, config.task.options)
     from fspo.train.trainer import Trainer
 

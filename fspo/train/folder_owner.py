@@ -44,7 +44,11 @@ def claim_folder(accelerator: Accelerator, config: TrainConfig) -> None:
     refused: list[str | None] = [None]
     if accelerator.is_main_process:
         try:
-            _claim(Path(config.output), config)
+            run = Path(config.output)
+            check_folder(run, config)
+            run.mkdir(parents=True, exist_ok=True)
+            _lock(run)
+            clean(run)
         except UserError as error:
             refused[0] = str(error)
         except OSError as error:
@@ -73,13 +77,6 @@ def check_folder(run: Path, config: TrainConfig) -> None:
         if not (run / CONFIG).exists():
             raise UserError(f"{run} holds {trace.name} but no {CONFIG}, so no run to resume: choose another --output")
         check_same_run(config, run)
-
-
-def _claim(run: Path, config: TrainConfig) -> None:
-    check_folder(run, config)
-    run.mkdir(parents=True, exist_ok=True)
-    _lock(run)
-    clean(run)
 
 
 def clean(run: Path) -> None:

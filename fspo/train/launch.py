@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -40,12 +39,6 @@ def make_accelerator(config: TrainConfig) -> Accelerator:
     was asked for, if DeepSpeed was asked for, or if accelerate does not know or cannot load a tracker.
     """
     refuse_deepspeed()
-    for name in config.tracker_names():
-        if find_spec(name) is None:
-            raise UserError(
-                f"tracker {name!r} is not installed: pip install {name}, or leave it out of trackers (metrics.jsonl is "
-                "always written)"
-            )
     try:
         accelerator = Accelerator(
             cpu=config.cpu or not torch.cuda.is_available(),
