@@ -1,6 +1,8 @@
-"""Measure time and memory of `fspo analyse` and `fspo doctor` by number of rows, and of `fspo analyse` with sketches.
+"""Measure time and memory of `fspo analyse` and `fspo doctor` by number of rows, of `fspo analyse` with sketches, and
+of the commands that users wait for.
 
     python benchmarks/analysis_scale.py [--rows 100000000] [--scored 100000] [--folder KEEP]
+    python benchmarks/analysis_scale.py --run RUN      # analyse, doctor, figures, report, check, refusals
 
 The benchmark first writes gradient logs with the trainer's writer. A rollout has 5,000 responses in groups of 8. Each
 is used in 2 passes of 4 updates, which makes 10,000 rows. Then the analyses of the logs are timed, one after the
@@ -20,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 from measuring import RESULTS, machine, watch, write_results
 
 from fspo.base.command_line import CommandParser
@@ -60,35 +63,15 @@ def write_rollout(writer: GradLogWriter, rollout: int, prompts: int, width: int,
         # raised to 1.1 S^2 / L where it is smaller.
         square = np.maximum(SIGMA**2 * L * update * rng.gamma(50, 1 / 50, size), 1.1 * S**2 / L)
         done = rule.apply(S, L, A)
-        rows: dict[str, Any] = {
-            "rollout": rollout,
-            "step": rollout * MINIBATCHES * EPOCHS + update,
-            "updates_since_rollout": update,
-            "times_used": update // MINIBATCHES,
-            "phase": "train",
-            "policy_version": rollout * MINIBATCHES * EPOCHS + update,
-            "behaviour_version": rollout * MINIBATCHES * EPOCHS,
-            "prompt_id": prompt[at],
-            "response_id": rollout * n + at,
-            "length": length[at],
-            "truncated": length[at] == 8192,
-            "entropy": rng.gamma(4, 0.1, size),
-            "log_ratio": S,
-            "sum_sq_log_ratio": square,
-            "k3_sum": 0.5 * square,
-            "reward": reward[at],
-            "advantage": A,
-            "rule": rule.label,
-            "lo": done.lo,
-            "hi": done.hi,
-            "drift": 0.0,
-            "drift_source": "none",
-            "band_accept": done.in_band,
-            "side": done.side,
-            "multiplier": done.multiplier,
-            "weight": done.weight,
-            "score_status": "ok" if width else "not_taken",
-        }
+        step = rollout * MINIBATCHES * EPOCHS + update
+        rows: dict[str, Any] = {"rollout": rollout, "step": step, "updates_since_rollout": update, "phase": "train"}
+        rows |= {"times_used": update // MINIBATCHES, "prompt_id": prompt[at], "response_id": rollout * n + at}
+        rows |= {"policy_version": step, "behaviour_version": step - update, "drift": 0.0, "drift_source": "none"}
+        rows |= {"length": length[at], "truncated": length[at] == 8192, "entropy": rng.gamma(4, 0.1, size)}
+        rows |= {"log_ratio": S, "sum_sq_log_ratio": square, "k3_sum": 0.5 * square, "rule": rule.label}
+        rows |= {"reward": reward[at], "advantage": A, "band_accept": done.in_band}
+        rows |= {name: getattr(done, name) for name in ("lo", "hi", "side", "multiplier", "weight")}
+        rows["score_status"] = "ok" if width else "not_taken"
         if width:
             psi = rng.standard_normal((size, width), dtype=np.float32) + 0.1
             norm = np.linalg.norm(psi, axis=1)
@@ -109,13 +92,13 @@ def write_log(run: Path, rows: int, width: int = 0, prompts: int = PROMPTS) -> P
 
 
 def timed(*arguments: str | Path) -> dict[str, float]:
-    """Run `fspo analyse` with these arguments, or `fspo doctor` if the first argument is "doctor".
+    """Run `fspo` with these arguments.
 
     Return wall seconds, CPU seconds, highest memory, and the machine's load average before the run.
     """
-    load, command = os.getloadavg()[0], [sys.executable, "-m", "analysis", *map(str, arguments)]
+    load, command = os.getloadavg()[0], [sys.executable, "-m", "fspo", *map(str, arguments)]
     took = watch(command, 0.1, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    if took.status:
+    if took.status and arguments[0] != "train":  # its refusals are timed
         raise UserError(f"{' '.join(command)} ended with {took.status}")
     return {"seconds": took.wall, "cpu_seconds": took.cpu, "peak_mib": took.peak / 2**20, "load": load}
 
@@ -126,7 +109,11 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=10**7, help="rows of the largest log without sketches")
     parser.add_argument("--scored", type=int, default=10**5, help="rows of the log with sketches; 0: none")
     parser.add_argument("--folder", type=str, default="", help="keep the logs here, and use those that are there")
+    parser.add_argument("--run", type=str, default="", help="time the commands on this trained run instead")
     options = parser.parse_args()
+    if options.run:
+        write_results(commands(Path(options.run)), RESULTS / "commands.json")
+        return
     if options.rows < 1000 * A_ROLLOUT:
         raise UserError(f"--rows {options.rows}: at least {1000 * A_ROLLOUT}, of which a thousandth is one rollout")
     folder = Path(options.folder or tempfile.mkdtemp(prefix="analysis-scale-"))
@@ -137,6 +124,19 @@ def main() -> None:
             shutil.rmtree(folder, ignore_errors=True)
     print(json.dumps(results, indent=1))
     write_results(results, RESULTS / "analysis_scale.json")
+
+
+def commands(run: Path) -> dict[str, Any]:
+    """Time the commands on a trained run, `fspo check`, and refusals of `fspo train`."""
+    with tempfile.TemporaryDirectory() as scratch:
+        words = {name: (name, str(run)) for name in ("analyse", "doctor", "figures", "report")}
+        words["check"] = ("check", "--output", scratch)
+        words["train: folder of another run"] = ("train", "--output", str(run))
+        words["train: no such model"] = ("train", "--output", f"{scratch}/a", "--model.name_or_path", f"{scratch}/b")
+        words["train: no such rule"] = ("train", "--output", f"{scratch}/a", "--rule.preset", "fspoo")
+        found = {name: timed(*some) for name, some in words.items()}
+    rows = sum(pq.read_metadata(path).num_rows for path in log_paths(run))
+    return {"rows": rows, "commands": found} | machine("numpy", "pandas", "pyarrow", "matplotlib", "seaborn", "fspo")
 
 
 def measure(folder: Path, most: int, scored: int) -> dict[str, Any]:
@@ -153,20 +153,15 @@ def measure(folder: Path, most: int, scored: int) -> dict[str, Any]:
             for path in log_paths(whole)[: rows // A_ROLLOUT]:
                 os.link(path, run / GRADLOG / path.name)
         number = {"rows": rows // A_ROLLOUT * A_ROLLOUT}
-        by_rows.append(number | timed(run))
-        # Time `fspo doctor` right after the analysis, so that the load of the machine is the same for both.
+        by_rows.append(number | timed("analyse", run))
         doctor.append(number | timed("doctor", run))
-    results: dict[str, Any] = {
-        "by_rows": by_rows,
-        "doctor": doctor,
-        "doctor_over_analysis": {name: doctor[-1][name] / by_rows[-1][name] for name in ("seconds", "cpu_seconds")},
-    }
+    results: dict[str, Any] = {"by_rows": by_rows, "doctor": doctor}
     if scored:
         run = folder / f"scored-{scored}"
         if not run.exists():
             with whole_folder(run) as part:
                 write_log(part, scored, WIDTH, prompts=64)
-        results["with_sketches"] = {"rows": scored, "width": WIDTH, **timed(run)}
+        results["with_sketches"] = {"rows": scored, "width": WIDTH, **timed("analyse", run)}
     return results | machine("numpy", "scipy", "pandas", "pyarrow", "fspo")
 
 

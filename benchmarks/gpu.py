@@ -9,7 +9,7 @@ are written as soon as they are known.
 - ``qwen3-8b-lora``, ``qwen3-8b-all``: rollouts of 64 x 8 responses of up to 512 tokens at Qwen3-8B's shape, bfloat16,
   random weights: seconds of each phase, memory beside `fspo plan`, share of the device's matrix product rate, clip
   rates and cosines by length;
-- ``qwen3-0.6b``: the same at Qwen3-0.6B's shape, with 8 x 4 responses of up to 64 tokens; runs on a CPU too;
+- ``qwen3-0.6b``: the same at Qwen3-0.6B's shape, with 4 x 4 responses of up to 32 tokens; runs on a CPU too;
 - ``learning``: a model of 99M parameters learns chain-add: the estimands of the claims;
 - ``trl``: a rollout step at Qwen3-0.6B's shape beside TRL's.
 
@@ -249,19 +249,16 @@ def qwen3(at: Place, size: str, lora: bool) -> Found:
     began, small, on_cpu = time.monotonic(), at.tiny or size != "8B", at.device.type == "cpu"
     config = training(at, f"Qwen3-{size}-Base", "run", rollouts=2 if small else 5)
     if small:
-        batch = (
-            replace(config.batch, prompts=12, responses=8) if at.tiny else replace(config.batch, prompts=8, responses=4)
-        )
-        config = replace(config, batch=batch, sampling=c.SamplingConfig(max_new_tokens=24 if at.tiny else 64))
+        prompts, responses, tokens = (12, 8, 24) if at.tiny else (4, 4, 32)
+        batch = replace(config.batch, prompts=prompts, responses=responses)
+        config = replace(config, batch=batch, sampling=c.SamplingConfig(max_new_tokens=tokens))
     if lora:
         adapters = replace(config.model, lora=c.LoraOptions())
         config = replace(config, model=adapters, optim=replace(config.optim, learning_rate=1e-3))
     planned = plan(config, MachineConfig(device="cpu" if on_cpu else "gpu", gpus=1))
     yield "planned_gib", {name: total / 2**30 for name, total in planned.totals.items()}
-    rate, shape = (
-        matmul_rate(at.device, 256 if at.tiny else 2048 if on_cpu else 8192),
-        shape_of(config.model.name_or_path),
-    )
+    rate = matmul_rate(at.device, 256 if at.tiny else 2048 if on_cpu else 8192)
+    shape = shape_of(config.model.name_or_path)
     yield "matmul_flops", rate
     with torch.device(at.device):
         model = build_random_model(shape, "bfloat16", seed=0)

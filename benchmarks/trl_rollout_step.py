@@ -19,13 +19,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
-import subprocess
-import sys
 import tempfile
 import time
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
+from multiprocessing import get_context
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
@@ -203,52 +202,37 @@ def run_trl(case: TrainedCase, rollouts: int, threads: int, folder: str, microba
         warmup_steps=case.warmup_updates,
         adam_beta2=0.95,
     )
-    trainer = GRPOTrainer(
-        model=model,
-        reward_funcs=reward,
-        args=args,
-        train_dataset=data,
-        processing_class=tokenizer,
-        callbacks=[Clock()],
-    )
-    trainer.train()
+    GRPOTrainer(model, reward, args, data, processing_class=tokenizer, callbacks=[Clock()]).train()
     return {"clocks": clocks, "parts": parts}
 
 
-def child(side: str, case: TrainedCase, rollouts: int, threads: int, result: str) -> None:
-    """Train in this process with one of the compared trainers (``side``: TRL's or this project's), and write seconds
-    and memory to the file ``result``."""
+def run_side(side: str, case: TrainedCase, rollouts: int, threads: int) -> dict[str, Any]:
+    """Train in this process with one of the compared trainers (``side``: TRL's or this project's); return seconds and
+    memory."""
     with tempfile.TemporaryDirectory() as folder:
-        if side.startswith("trl"):
-            found = run_trl(case, rollouts, threads, folder, int(side.split("-")[1]))
-        else:
+        if side == OURS:
             found = run_fspo(case, rollouts, threads, f"{folder}/run")
+        else:
+            found = run_trl(case, rollouts, threads, folder, int(side.split("-")[1]))
     clocks = found.pop("clocks")
     if len(clocks) != rollouts + 1:
         raise RuntimeError(f"{side}: {len(clocks) - 1} rollouts were timed, not {rollouts}")
     steps = [(b[0] - a[0], b[1] - a[1]) for a, b in pairwise(clocks)]
-    found |= {"wall_s": [s[0] for s in steps], "cpu_s": [s[1] for s in steps], "peak_mib": peak_mib()}
+    peak = peak_mib()
     if not case.cpu:
         import torch
 
-        found["peak_mib"] = torch.cuda.max_memory_allocated() / 2**20
-    Path(result).write_text(json.dumps(found), encoding="utf-8")
+        peak = torch.cuda.max_memory_allocated() / 2**20
+    return found | {"wall_s": [s[0] for s in steps], "cpu_s": [s[1] for s in steps], "peak_mib": peak}
 
 
 def measure(case: TrainedCase, rollouts: int, rounds: int, threads: int) -> dict[str, list[dict[str, Any]]]:
     """Run every compared trainer once in each round, each in a process started for it."""
     runs: dict[str, list[dict[str, Any]]] = {side: [] for side in case.sides}
-    environment = os.environ | {"OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false"}
-    for side in case.sides * rounds:
-        with tempfile.TemporaryDirectory() as folder:
-            result = Path(folder) / "result.json"
-            told = json.dumps(asdict(case))
-            command = [sys.executable, __file__, "--child", side, "--told", told, "--result", str(result)]
-            command += ["--rollouts", str(rollouts), "--threads", str(threads)]
-            done = subprocess.run(command, env=environment, capture_output=True, text=True)
-            if done.returncode:
-                sys.exit(f"{side} failed:\n{done.stderr[-3000:]}")
-            runs[side].append(json.loads(result.read_text(encoding="utf-8")))
+    os.environ |= {"OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false"}  # the processes inherit it
+    with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as process:
+        for side in case.sides * rounds:
+            runs[side].append(process.submit(run_side, side, case, rollouts, threads).result())
     return runs
 
 
@@ -284,20 +268,13 @@ def main() -> None:
     """Compare this project's trainer with TRL's, print what was measured and write it to benchmarks/results."""
     # Parse with argparse, because the imports of fspo.base.command_line would count in the memory measured for TRL.
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--rollouts", type=int, default=4, help="rollouts of each process, of two or more without the first"
-    )
+    parser.add_argument("--rollouts", type=int, default=4, help="rollouts of each process")
     parser.add_argument("--rounds", type=int, default=2, help="turns of each side")
     parser.add_argument("--threads", type=int, default=2, help="torch threads of each process")
     parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(ON_CPU), help="what is trained")
     parser.add_argument("--model", default="", help="another model than the case's")
     parser.add_argument("--out", default=str(RESULT), help="results file")
-    for name in ("--child", "--told", "--result"):
-        parser.add_argument(name, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.child:
-        child(options.child, TrainedCase(**json.loads(options.told)), options.rollouts, options.threads, options.result)
-        return
     for name in options.cases:
         case = replace(CASES[name], model=options.model or CASES[name].model)
         if not case.model:
@@ -312,7 +289,6 @@ def main() -> None:
             "rollouts": options.rollouts,
             "rounds": options.rounds,
             "threads": options.threads,
-            "machine": f"{platform.system()} {platform.machine()}",
             **machine("torch", "transformers", "trl", "accelerate", "fspo"),
         }
         out = Path(options.out)
