@@ -53,7 +53,8 @@ def column_names(path: Path) -> list[str]:
             raise unreadable(path, "it is not text in UTF-8") from error
     damage: list[str] = []
     for chunk in _json_lines(path, damage, rows=1):
-        return list(unnested(chunk))
+        found = unnested(chunk)  # a number in an object may be a scalar, which is named outer/inner
+        return [name.replace(".", "/") if isinstance(found[name][0], (int, float)) else name for name in found]
     if damage:
         raise UserError(damage[0])
     return []

@@ -73,6 +73,14 @@ def test_objects_in_a_line_are_columns(tmp_path):
     assert read_log(tmp_path / "struct").column("log_ratio").tolist() == [0.25]
 
 
+def test_scalars_in_objects_are_no_responses(tmp_path):
+    row = {"train": {"step": 3, "advantages": 0.5, "mask": 1.0, "reward": 0.25}}
+    import_run(records(tmp_path / "s.jsonl", [row]), tmp_path / "run")
+    assert scalars(tmp_path / "run") == [
+        {"rollout": 3, "step": 3, "phase": "train", "imported/advantages": 0.5, "imported/mask": 1.0, "reward": 0.25}
+    ]
+
+
 def test_scalars_that_weights_and_biases_exported(tmp_path):
     head = "_step,mine - critic/score/mean,mine - critic/score/mean__MIN,mine - x,"
     (tmp_path / "w.csv").write_text(head.rstrip(",") + "\n4,0.5,0.1,2\n")
