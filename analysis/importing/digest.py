@@ -44,8 +44,8 @@ class TokenDigest:
         Whether ``against`` is the sampler's. If not, only ``placeholder``, ``overflow``, ``above_zero`` are looked for.
     tokens, responses : int
         Tokens that count and have both log-probabilities, without placeholders and zeros; responses with such a token.
-    mean, rms, mean_ratio : float
-        Mean and root mean square of d (nats), and the mean of exp(d) with d held within 20.
+    rms, mean_ratio : float
+        Root mean square of d (nats), and the mean of exp(d) with d held within 20.
     uncertain, below : int, float
         Number of uncertain tokens, and the share of them with d < 0: near 1 if the sampler kept to a nucleus.
     temperature : float
@@ -78,7 +78,6 @@ class TokenDigest:
     sampler: bool = True
     tokens: int = 0
     responses: int = 0
-    mean: float = 0.0
     rms: float = 0.0
     mean_ratio: float = 1.0
     uncertain: int = 0

@@ -14,7 +14,7 @@ from typing import Any
 
 from analysis.importing.names import FOREIGN, metric_name, step_column
 from analysis.importing.report import Report
-from analysis.importing.sources import Sources, state_records
+from analysis.importing.sources import Sources
 from analysis.importing.tables import read_chunks
 from fspo.base.errors import UserError
 from fspo.gradlog.metrics_file import MetricsFile
@@ -49,16 +49,9 @@ def import_scalars(
 
 
 def _scalars(sources: Sources, given: Mapping[str, str], report: Report) -> Iterator[tuple[int, str, float]]:
-    for file in reversed(sources.state):
-        try:
-            records = state_records(file)
-        except UserError as error:
-            report.damage.append(str(error))
-            continue
-        for step, values in records:
-            yield from _numbers(step, values, report)
-        break
-    for file in sources.scalars:
+    states = ((file, list(read_chunks(file, report.damage))) for file in reversed(sources.state))
+    newest = next((file for file, chunks in states if chunks), None)
+    for file in [*([newest] if newest else []), *sources.scalars]:
         for chunk in read_chunks(file, report.damage):
             columns = _of_one_run(file, {str(n): c if isinstance(c, list) else c.to_pylist() for n, c in chunk.items()})
             for i in range(len(next(iter(columns.values())))):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -130,15 +129,3 @@ def kind_of(path: Path, given: Mapping[str, str] | None = None) -> Kind | None:
     if (told or step_column(present)) and not path.name.endswith(".parquet"):
         return "scalars"
     return None
-
-
-def state_records(path: Path) -> list[tuple[int, dict[str, Any]]]:
-    """Return (step, scalars) for each entry of the log history in TRL's trainer_state.json, or raise UserError."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} is no JSON: {error}; it may have been cut off, name an older checkpoint's") from error
-    if not isinstance(content, dict) or not isinstance(content.get("log_history"), list):
-        raise UserError(f"{path} has no log_history: it is not the {STATE} of a Hugging Face trainer")
-    entries = [entry for entry in content["log_history"] if isinstance(entry, dict)]
-    return [(entry.pop("step"), entry) for entry in entries if isinstance(entry.get("step"), int)]

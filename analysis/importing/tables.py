@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import json
 import re
 import zlib
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from analysis.importing.names import STATE
 from analysis.importing.values import NUMPY_NUMBER, paired
 from fspo.base.errors import UserError
 from fspo.base.files import json_lines
@@ -87,6 +89,8 @@ def read_chunks(path: Path, damage: list[str], rows: int = CHUNK) -> Iterator[Ch
 
     ``damage`` receives one line if some rows, or the complete file, cannot be read.
     """
+    if path.name == STATE:
+        return _state(path, damage)
     if not path.name.endswith(TABLES):
         return _console(path)
     if path.name.endswith(".parquet"):
@@ -208,6 +212,17 @@ def _rows(record: dict[str, Any]) -> list[dict[str, Any]]:
     if len(lists) < 2 or len(sizes) > 1 or not batch:
         return [record]
     return [record | {name: value[i] for name, value in lists.items()} for i in range(sizes.pop())]
+
+
+def _state(path: Path, damage: list[str]) -> Iterator[Chunk]:
+    """Yield the scalars of TRL's trainer_state.json, with their steps."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        yield _columns([dict(entry) for entry in content["log_history"] if "step" in entry])
+    except (OSError, ValueError) as error:
+        damage.append(f"{path} is no JSON: {error}; it may have been cut off, name an older checkpoint's")
+    except (KeyError, TypeError):
+        damage.append(f"{path} has no log_history: it is not the {STATE} of a Hugging Face trainer")
 
 
 def console(path: Path) -> str:

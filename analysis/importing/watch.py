@@ -69,7 +69,7 @@ class Watch:
 
     def __init__(self) -> None:
         self.digest = TokenDigest()
-        self._sums = np.zeros(5)  # of d, d^2, exp(d), uncertain tokens, those of them with d < 0
+        self._sums = np.zeros(4)  # of d^2, exp(d), uncertain tokens, those of them with d < 0
         self._moments = np.zeros((3, 3))  # over uncertain tokens, of 1, base and against
         self._shifts = np.zeros(4)  # sums of squares at shifts -1, 0, 1, and the number of tokens in each
         self._errors: list[Floats] = []
@@ -110,7 +110,7 @@ class Watch:
             digest.largest.append({**ids(int(rows[i])), "d": float(far[i]), "mean_error": float(error[i])})
         digest.largest = sorted(digest.largest, key=lambda one: -abs(float(one["d"])))[:5]
         unsure = against < UNCERTAIN
-        self._sums += [d.sum(), d @ d, held.sum(), unsure.sum(), np.sum(d[unsure] < 0)]
+        self._sums += [d @ d, held.sum(), unsure.sum(), np.sum(d[unsure] < 0)]
         if not digest.sampler:
             return
         sure = (against > np.log(0.5)) & (d <= -2)
@@ -129,8 +129,8 @@ class Watch:
         lost = digest.placeholder.count + digest.zeros.count
         for seen in (digest.placeholder, digest.zeros, digest.confident, digest.overflow, digest.above_zero):
             seen.share = seen.count / (n + lost)
-        total, squares, ratios, unsure, below = self._sums
-        digest.mean, digest.rms, digest.mean_ratio = float(total / n), float(np.sqrt(squares / n)), float(ratios / n)
+        squares, ratios, unsure, below = self._sums
+        digest.rms, digest.mean_ratio = float(np.sqrt(squares / n)), float(ratios / n)
         digest.uncertain, digest.below = int(unsure), float(below / max(unsure, 1))
         if self._shifts[3]:
             rms = np.sqrt(self._shifts[:3] / self._shifts[3])

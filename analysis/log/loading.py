@@ -263,12 +263,13 @@ def _nothing(counts: Mapping[str, int], ratio: LoggedRatio, imported: bool) -> s
     if counts["rows_without_S"] == counts["rows"] and not ratio.once:
         return (
             "S is missing in every row (log_ratio is NaN): log each response's sum of log-ratios, or the new and the "
-            "old log-probabilities of its tokens, from which import makes S (fspo import --help)"
+            "old log-probabilities of its tokens, from which import makes S (fspo import --help); where the sampler's "
+            "are known, --on behaviour analyses the mismatch"
         )
     if counts["rows_not_finite"] == counts["rows"]:
         return (
             f"no row has a finite {ratio.words.text} and A and a length of 1 or more: log the advantages (import: "
-            "--columns advantage=NAME), and look for log-probabilities or rewards that are NaN"
+            "--columns advantage=NAME, length=NAME), and look for log-probabilities or rewards that are NaN"
         )
     if ratio.once:
         return "no row at first use has a value of the column to bin by: choose another with --by"
