@@ -408,7 +408,7 @@ def typed_columns(frame: pd.DataFrame) -> dict[str, Any]:
         if column.dtype == object:
             out[str(name)] = column.where(column.notna(), None).tolist()
         elif str(name) in REQUIRED or column.notna().any():
-            column = np.trunc(column).astype("Int64") if kind == "int" else column
+            column = (column // 1).astype("Int64") if kind == "int" else column
             column = column.astype("boolean") if kind == "boo" else column
             nulls = kind in ("int", "boo") and column.isna().any()
             out[str(name)] = column.to_numpy(object, na_value=None) if nulls else column.to_numpy()
