@@ -132,12 +132,21 @@ def means(name: str, table: Frame) -> Frame:
 def differences(tables: dict[str, Frame]) -> Frame:
     """Return the mean over seeds of the difference of two rules, paired by seed, with its interval.
 
-    The numbers are the slopes of the clip rate, how far each lies from 0, and the training reward.
+    The numbers are the training reward, the slopes of the clip rate and how far each lies from 0; also the slopes of
+    fspo's band around other centres, and those at default ranges without and with a dual clip.
     """
     rewards = tables["rollouts"].groupby([*SeedKey._fields, "rule"], as_index=False).reward.mean()
     slopes = tables["estimates"].query("estimand == 'slope'").rename(columns={"value": "reward"})
     told = {"reward, mean over rollouts": rewards.assign(clip_rate=np.nan), "slope": slopes}
     told["size of the slope"] = slopes.assign(reward=slopes.reward.abs())
+    numbers = tables["numbers"].rename(columns={"value": "reward"}).assign(clip_rate=np.nan)
+    centres = numbers[numbers.quantity.str.startswith("slope, centre ")]
+    rates = centres.setting.str.rstrip("%").astype(float) / 100
+    told["slope, other centre"] = centres.assign(rule=centres.quantity.str.removeprefix("slope, "), clip_rate=rates)
+    ranges = numbers.query("quantity == 'slope' and setting in ('default', 'dual clip')")
+    told["slope, default ranges"] = ranges.assign(
+        rule=ranges.rule + ranges.setting.map({"default": "", "dual clip": ", dual clip"})
+    )
     rows = []
     for quantity, table in told.items():
         for (task, runs, rate), some in table.groupby(["task", "runs", "clip_rate"], dropna=False):

@@ -251,11 +251,21 @@ def test_differences_are_paired_by_seed():
         [("chain-add", "equal", seed, rule, 1, x, 0.05) for (rule, seed), x in rewards.items()],
         columns=["task", "runs", "seed", "rule", "rollout", "reward", "clip_rate"],
     )
-    (row,) = findings.differences(
-        {"rollouts": rollouts, "estimates": pd.DataFrame(columns=Estimate._fields)}
+    slopes = [("slope", "default", 0.2), ("slope", "dual clip", 0.3)]
+    slopes += [("slope, centre 0", "5%", 0.1), ("slope, centre drift kl", "5%", -0.4)]
+    numbers = pd.DataFrame(
+        [("chain-add", "unclipped", s, q, "A != 0", "rloo", at, x * s) for s in (1, 2) for q, at, x in slopes],
+        columns=["task", "runs", "seed", "quantity", "responses", "rule", "setting", "value"],
+    )
+    empty = pd.DataFrame(columns=Estimate._fields)
+    row, centre, dual = findings.differences(
+        {"rollouts": rollouts, "estimates": empty, "numbers": numbers}
     ).itertuples()
     assert (row.rule, row.less, row.seeds) == ("rloo", "fspo", 2)
     assert (row.mean, row.ci_low) == pytest.approx((0.3, 0.3 - 12.7062 * 0.1), abs=1e-4)
+    assert (centre.rule, centre.less, centre.clip_rate) == ("centre drift kl", "centre 0", 0.05)
+    assert centre.mean == pytest.approx(-0.75)  # -.5 and -1
+    assert (dual.rule, dual.less, dual.mean) == ("rloo, dual clip", "rloo", pytest.approx(0.15))
 
 
 def test_a_run_that_is_measured_again_takes_no_other_arms_numbers(root):
