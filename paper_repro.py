@@ -66,7 +66,7 @@ class Reproduction:
         self.draw("figures-theory", self.root / "figures-theory", "--theory")
         told = {"claims": [claim._asdict() for claim in claims], "parts": [part._asdict() for part in parts]}
         pages = [self.report(task, mine, checks=checks, **told) for task in self.tasks]
-        self.tell(claims, checks, stopped)
+        self.tell(told, checks, stopped)
         print(*(f"report: {page}" for page in pages), sep="\n")
         if self.options.preset != "paper":
             print(next_step("reproduce", [], " --preset paper"))
@@ -145,10 +145,13 @@ class Reproduction:
         command = (*arguments, "--output", str(folder), "--width", self.options.width)
         return self.stages.module(stage, "figures", *command, result=folder / "captions.json")
 
-    def tell(self, claims: Sequence[Any], checks: dict[str, Any], stopped: dict[str, str]) -> None:
-        """Print every verdict, whether the theory checks hold, and which runs diverged."""
-        for claim in claims:
-            print(f"{claim.claim:3} {claim.verdict:9} {claim.sentence}")
+    def tell(self, told: dict[str, Any], checks: dict[str, Any], stopped: dict[str, str]) -> None:
+        """Print every verdict with the number that decides it, whether the checks hold, and which runs diverged."""
+        from figures.page.report import decision
+
+        for claim in told["claims"]:
+            print(f"{claim['claim']:3} {claim['verdict']:9} {claim['sentence']}")
+            print(f"{'':13} {decision(claim, told['parts'])}")
         print(f"numbers: {self.root}/claims.csv, parts.csv, estimates.csv")
         held = "all hold" if checks["exit_status"] == 0 else "SOME FAIL"
         print(f"{len(checks['rows'])} theory checks: {held} ({self.root / 'checks'})")

@@ -82,7 +82,9 @@ def check_outputs(out: Path, start: subprocess.CompletedProcess[str]) -> None:
     assert set(parts[parts.claim.astype(str) != "6"].seeds) == {2}
     assert set(parts[parts.claim.astype(str) == "6"].seeds) == {0}  # its runs are planned, those of rivals are not
     for claim in claims.itertuples():
-        assert re.search(rf"^{claim.claim} +{claim.verdict} +{re.escape(claim.sentence)}$", start.stdout, re.M)
+        number = re.escape(claim.decides) + (r"; found .*\[.*\], 2 seeds" if str(claim.claim) != "6" else "")
+        says = rf"^{claim.claim} +{claim.verdict} +{re.escape(claim.sentence)}\n +{number}$"
+        assert re.search(says, start.stdout, re.M), claim.claim
     checks = json.loads((out / "checks" / "proofs_check.json").read_text())["rows"]
     assert {row["id"] for row in checks} == set(PRESETS["smoke"].checks.split(","))  # make proofs has all of them
     assert f"{len(checks)} theory checks: all hold" in start.stdout
