@@ -4,6 +4,7 @@ are written as soon as they are known.
     python benchmarks/gpu.py                                               # all parts, on a GPU
     python benchmarks/gpu.py --parts '[correctness,qwen3-8b-lora]' --minutes 4 --out results/gpu.json
     python benchmarks/gpu.py --shapes tiny                                 # the same code at tiny shapes, on a CPU
+    python benchmarks/gpu.py --parts '[qwen3-0.6b]' --out benchmarks/results/qwen3-0.6b-cpu.json            # on a CPU
 
 - ``correctness``: numbers on the device against float64, autograd and each other;
 - ``qwen3-8b-lora``, ``qwen3-8b-all``: rollouts of 64 x 8 responses of up to 512 tokens at Qwen3-8B's shape, bfloat16,
