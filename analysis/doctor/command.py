@@ -10,6 +10,7 @@ from fspo.base.command_line import CommandParser, next_step
 EXAMPLES = """examples:
   fspo doctor out/quick/runs/fspo-seed0
   fspo doctor RUN --target 0.9 --fail-on acceptance --json findings.json
+  fspo doctor RUN --follow --fail-on critical || kill TRAINER
 """
 
 
@@ -25,6 +26,11 @@ def build_parser() -> CommandParser:
     p.add_argument("runs", nargs="+", type=str, metavar="RUN", help="run folder, or another trainer's log of scalars")
     p.add_argument("--fail-on", type=str, default="warning", help="info, warning, critical, or a check's name")
     p.add_argument("--target", type=float | None, default=None, help="share inside the range that was aimed at")
+    p.add_argument(
+        "--follow",
+        action="store_true",
+        help="read one run as it trains, until there is an issue of --fail-on or Ctrl-C",
+    )
     p.add_argument("--json", type=str | None, default=None, help="write all answers to this file")
     p.add_argument("--verbose", action="store_true", help="show the answers of all checks")
     return p
@@ -35,9 +41,10 @@ def main(arguments: list[str]) -> int:
     args = build_parser().parse_args(arguments)
     from tqdm import tqdm  # imports are here so that --help does not wait for pandas and scipy
 
-    from analysis.doctor.examine import CHECKS, examine
+    from analysis.doctor.examine import CHECKS, check_target, examine
     from analysis.doctor.findings import check_threshold
     from analysis.tables.files import write_json
+    from fspo.base.errors import UserError
     from fspo.base.files import refuse_foreign_file
     from fspo.gradlog.files import log_paths
 
@@ -45,7 +52,14 @@ def main(arguments: list[str]) -> int:
     if args.json is not None:
         refuse_foreign_file(Path(args.json), '"findings"', "fspo doctor")
     diagnoses = []
-    for run in tqdm(args.runs, desc="doctor", unit="run", disable=not sys.stderr.isatty()):
+    if args.follow:
+        from analysis.live.follow import Follower
+
+        if len(args.runs) > 1:
+            raise UserError(f"--follow reads one run, and {len(args.runs)} are named: start fspo doctor for each")
+        check_target(args.target)
+        diagnoses.append(Follower(args.runs[0], target=args.target).until(args.fail_on))
+    for run in [] if args.follow else tqdm(args.runs, desc="doctor", unit="run", disable=not sys.stderr.isatty()):
         diagnoses.append(examine(run, args.target))
     if args.json is not None:
         write_json(Path(args.json), [d.to_dict() for d in diagnoses])

@@ -15,7 +15,7 @@ from fspo.base.errors import UserError
 from fspo.gradlog.files import log_files, log_paths
 from fspo.gradlog.run_folder import METRICS, check_run
 
-__all__ = ["CHECKS", "examine"]
+__all__ = ["CHECKS", "check_target", "examine"]
 
 
 def examine(run: str | Path, target: float | None = None) -> Diagnosis:
@@ -35,8 +35,7 @@ def examine(run: str | Path, target: float | None = None) -> Diagnosis:
     UserError
         If there is no log to examine, or the target does not lie strictly between 0 and 1.
     """
-    if target is not None and not 0 < target < 1:
-        raise UserError(f"--target {target}: an acceptance lies strictly between 0 and 1, for example 0.9")
+    check_target(target)
     path = Path(run)
     if not path.is_file():
         check_run(path)
@@ -64,6 +63,12 @@ def examine(run: str | Path, target: float | None = None) -> Diagnosis:
     if not doctor.kept.rows:
         raise UserError(f"{path}: no row of phase train: name a run folder whose trainer has made updates")
     return doctor.findings()
+
+
+def check_target(target: float | None) -> None:
+    """Refuse a target acceptance that does not lie strictly between 0 and 1."""
+    if target is not None and not 0 < target < 1:
+        raise UserError(f"--target {target}: an acceptance lies strictly between 0 and 1, for example 0.9")
 
 
 def _scalars_of(path: Path) -> bool:

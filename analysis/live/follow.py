@@ -70,6 +70,8 @@ class Follower:
         Run folder; it need not exist yet.
     bins : Bins, optional
         Bins of lengths; by default quantiles of the first rollout with a row logged after an update.
+    target : float, optional
+        The band acceptance that the rule was meant to have.
 
     Attributes
     ----------
@@ -84,8 +86,8 @@ class Follower:
         For each finding in the doctor's last answers, the number of the newest rollout when the finding appeared.
     """
 
-    def __init__(self, path: str | Path, bins: Bins | None = None) -> None:
-        self.path, self.bins = Path(path), bins
+    def __init__(self, path: str | Path, bins: Bins | None = None, target: float | None = None) -> None:
+        self.path, self.bins, self.target = Path(path), bins, target
         self.starts = 0
         self._restart()
 
@@ -135,6 +137,23 @@ class Follower:
             changed = True
         return changed
 
+    def until(self, threshold: str, wait: float = 2.0) -> Diagnosis:
+        """Read rollouts as they are written until the doctor reports ``threshold``, and return its answers then.
+
+        Parameters
+        ----------
+        threshold : str
+            A severity or the name of a check, as ``--fail-on`` takes it.
+        wait : float
+            Seconds between two looks at the files of a log without new rollouts.
+        """
+        while True:
+            changed = self.poll()
+            if changed and self.diagnosis is not None and self.diagnosis.fails(threshold):
+                return self.diagnosis
+            if not changed:
+                time.sleep(wait)
+
     def acceptance(self) -> tuple[Ratios, Floats] | None:
         """Return how often the rule that trained kept responses at first use whose A is not 0, by bin of lengths over
         all rollouts read, and the mean length in each bin (K,); None if the log does not say.
@@ -182,7 +201,7 @@ class Follower:
             view = self._look(number, files)
             if self._doctor is None:
                 metadata = next((file.metadata for file in files if file.metadata), {})
-                self._doctor = Doctor.of(self.path, metadata, most=DOCTOR_ROWS)
+                self._doctor = Doctor.of(self.path, metadata, self.target, most=DOCTOR_ROWS)
             self._doctor.read_these(files, damage)
         except UserError as error:
             self._note(f"rollout {number}: {error}")
