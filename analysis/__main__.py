@@ -33,9 +33,9 @@ EXAMPLES = """examples:
   fspo analyse RUN --by entropy   # or any other column of numbers: rollout, reward, user.COLUMN
   fspo analyse RUN --on engine   # the mismatch between sampler and trainer, and what corrections of it cut
   fspo sweep RUN   # other ranges, drifts, dual clips ... on the same log
-  fspo calibrate RUN   # ranges that give every rule one acceptance, from an unclipped run
+  fspo calibrate RUN   # ranges that give every rule an equal clip rate, from an unclipped run
   fspo import --help   # read the logs of TRL, verl and others, or a table of responses
-  fspo doctor --help   # what is wrong with a run, with evidence and a cure
+  fspo doctor --help   # what is wrong with a run, with evidence and a fix
 """
 
 
@@ -67,7 +67,12 @@ def build_parser() -> CommandParser:
         help=f"bands to evaluate, all by default: {', '.join(BANDS)}; on engine and behaviour "
         + ", ".join(candidates("engine")),
     )
-    p.add_argument("--targets", type=list[float], default=list(TARGETS), help="matched acceptances")
+    p.add_argument(
+        "--targets",
+        type=list[float],
+        default=list(TARGETS),
+        help="acceptances (1 - clip rate) at which rules are compared",
+    )
     p.add_argument("--draws", type=int, default=Options.draws, help="draws of the random-drop control")
     p.add_argument("--seed", type=int, default=Options.seed, help="seed of the control")
     p.add_argument(
@@ -127,7 +132,7 @@ def analyse_command(arguments: list[str] | None = None) -> int:
         passed = summary["integrity"]["pass"]
         state = "columns of the log agree" if passed else "INTEGRITY CHECK OF THE LOG FAILED"
         state = "no scores logged, so no cosines" if passed is None else state
-        used, which = ("rows_first_use", "at first use")
+        used, which = ("rows_first_use", "in the first epoch")
         if on == Options.on:
             used, which = ("rows_after_an_update", "after an update")
         counts = summary["counts"]

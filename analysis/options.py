@@ -25,13 +25,13 @@ class Options:
     edges : list of numbers, optional
         Edges of the bins, instead of quantiles (in tokens, for lengths).
     window : int
-        Number of rollouts in a window. In each window matched ranges are calibrated anew, and the quantities of the
-        cosine lemma (docs/theory.md T7) are pooled.
+        Number of rollouts in a block. In each block ranges are calibrated anew to the targets, and the quantities
+        of the cosine lemma (docs/theory.md T7) are pooled.
     rules : list of str, optional
         Names of the bands that are evaluated counterfactually; by default all bands for the log-ratio ``on``
         (`analysis.rules.evaluate.candidates`).
     targets : list of float
-        Acceptances that matched ranges are calibrated to.
+        Acceptances (1 - clip rate) that ranges are calibrated to, so that rules are compared at an equal clip rate.
     draws : int
         Number of times that responses are dropped at random. The cosines of these random drops are the control with
         which the rules' cosines are compared.
@@ -57,7 +57,7 @@ class Options:
         if self.rules is None:
             object.__setattr__(self, "rules", tuple(candidates(known_ratio(self.on))))
         checked_count("--draws", self.draws, 1, MOST_DRAWS, "the random control keeps all draws in memory")
-        checked_count("--window", self.window, 1, 2**31, "a window has at least 1 rollout")
+        checked_count("--window", self.window, 1, 2**31, "a block of rollouts has at least 1 rollout")
         checked_seed("--seed", self.seed)
         for name, given in (("--rules", self.bands), ("--targets", self.targets)):
             if len(set(given)) < len(given):

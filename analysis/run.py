@@ -156,7 +156,7 @@ def _without_a_range(tally: Tally) -> Notes:
     """Return a warning that says how many windows have no range that gives a target, and their number."""
     found = [windows for sums in tally.uses.values() for windows in sums.no_range.values()]
     number = len(set().union(*found))
-    words = f"{number} {'window' if number == 1 else 'windows'} without a matched range for some rules"
+    words = f"{number} {'block' if number == 1 else 'blocks'} of rollouts: no range at the clip rate for some rules"
     warning = (f"{words}: see column reason of the table acceptance",) if number else ()
     return Notes(warnings=warning, counts={"windows_without_a_range": number})
 

@@ -1,5 +1,5 @@
 """Write a gradient log of a TRL run that keeps TRL's own loss. This takes one more line of code; from the log,
-`fspo analyse` tells responses of which lengths a correction would cut.
+`fspo analyse` tells responses of which lengths a correction would clip.
 
     pip install '.[trl]'
     python examples/trl_observe.py out/watched 6   # the run folder, the number of updates

@@ -75,7 +75,7 @@ def of_ratio(tables: Tables) -> str:
     """Return the sentence of the caption that names the log-ratio which the figure is about; "" if it is S."""
     if tables.on == "update":
         return ""
-    return f" Log-ratio: {tables.symbol} ({tables.on}), each response once, at first use."
+    return f" Log-ratio: {tables.symbol} ({tables.on}), each response once, in the first epoch."
 
 
 def check_names(only: Sequence[str], modules: Sequence[str]) -> None:

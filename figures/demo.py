@@ -34,8 +34,8 @@ def build_parser() -> CommandParser:
 def simulate(run: Path, *, recomputed: bool) -> None:
     """Simulate a run of the rule fspo and write its gradient log.
 
-    Each token's log-ratio is a random walk: an update adds a normal step of mean -sigma^2 / 2, so that E[e^S] = 1 at
-    first use, and raises S of each response that it trains on in proportion to A. With ``recomputed`` the old
+    Each token's log-ratio is a random walk: an update adds a normal step of mean -sigma^2 / 2, so that E[e^S] = 1 in
+    the first epoch, and raises S of each response that it trains on in proportion to A. With ``recomputed`` the old
     log-probs are taken again at each update.
     """
     import numpy as np

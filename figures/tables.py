@@ -269,18 +269,19 @@ def split(rows: Frame, column: str = "panel", names: Mapping[Any, str] | None = 
 
 
 def first_use(frame: Frame) -> Frame:
-    """Return the rows of responses at first use if there are any (docs/theory.md section 1), else rows of any use."""
+    """Return the rows of responses in the first epoch if there are any (docs/theory.md section 1), else rows of any
+    use."""
     return prefer(frame, "use", "first", "all", "reused")
 
 
 def lemma_updates(tables: Tables) -> tuple[Frame, str]:
-    """Return the rows of table ``lemma`` at first use, and the words "for each scored update" or "for each window". The
-    rows are those of single updates if there are any, else those of windows of rollouts.
+    """Return the rows of table ``lemma`` in the first epoch, and the words "for each scored update" or "for each
+    window". The rows are those of single updates if there are any, else those of windows of rollouts.
     """
     rows = first_use(tables["lemma"])
     if (rows["updates"] == 1).any():
         return rows[rows["updates"] == 1], "for each scored update"
-    return rows, "for each window"
+    return rows, "for each block of rollouts"
 
 
 def count_words(counts: Frame) -> str:

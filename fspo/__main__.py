@@ -29,12 +29,12 @@ GROUPS: dict[str, dict[str, Command]] = {
         "import": Command(
             "analysis.importing.command", "make a run folder of another log", "rollouts.csv --output RUN"
         ),
-        "doctor": Command("analysis.doctor.command", "what is wrong with a run, and the cure", "RUN"),
+        "doctor": Command("analysis.doctor.command", "what is wrong with a run, and the fix", "RUN"),
         "watch": Command("analysis.live.command", "a local page that follows runs as they train", "RUN"),
         "analyse": Command("analysis.__main__", "tables by response length", "RUN", "analyse_command"),
         "figures": Command("figures.__main__", "publication figures from the tables", "RUN --width neurips"),
         "report": Command("figures.page.command", "one page: findings and figures", "RUN --open"),
-        "calibrate": Command("analysis.rules.calibrate", "ranges that give all rules one acceptance", "RUN"),
+        "calibrate": Command("analysis.rules.calibrate", "ranges that give all rules an equal clip rate", "RUN"),
         "sweep": Command("analysis.sweeps.command", "what other settings would have done", "RUN"),
     },
     "you want to train": {

@@ -21,7 +21,7 @@ EXAMPLES = """examples:
   fspo check --only T3,T7 --method simulated --jobs 2
   fspo check --list
   fspo check --only T7,T8 --log runs/mine
-      T7 and T8 also on the gradient log of a run of your own (training rows at first use with scores)
+      T7 and T8 also on the gradient log of a run of your own (training rows of the first epoch with scores)
 """
 
 

@@ -224,10 +224,8 @@ def alike(run: Path, on: Ratio) -> Interval:
 
 
 def cross_term(run: Path, on: Ratio) -> float:
-    """Return Var(S + E) / (Var S + Var E) (T13) over responses at first use, logged after an update. E stands here for
-    the log-ratio that ``on`` names.
-
-    The quotient is 1 if S and E are uncorrelated.
+    """Return Var(S + E) / (Var S + Var E) (T13) over responses of the first epoch, logged after an update. E stands
+    here for the log-ratio that ``on`` names. The quotient is 1 if S and E are uncorrelated.
     """
     column = RATIO_COLUMNS[on].log_ratio
     log = read_log(run, columns=["log_ratio", column, "times_used", "updates_since_rollout"]).table.to_pandas()

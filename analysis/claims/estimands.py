@@ -64,7 +64,7 @@ def first_epoch(rows: Rows) -> Rows:
 
 
 def clipped_offline(rule: Rule, rows: Rows, clip_rate: float) -> NDArray[np.bool_]:
-    """Return which of the rows (N,) the rule clips with its range set on the log to one clip rate.
+    """Return which of the rows (N,) the rule clips with its range set on the log to an equal clip rate.
 
     The range is set for each number of updates since the rollout by itself, because S spreads with the updates. All
     rows must have A != 0.

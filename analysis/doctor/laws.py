@@ -1,4 +1,4 @@
-"""Test equalities, here called laws, that hold at first use in every sound run, whatever the policy, task and rule.
+"""Test equalities, here called laws, that hold in the first epoch in every sound run, for any policy, task and rule.
 
 Over responses drawn by the old policy, the weight e^S has mean 1, and so has e^s of each token given the tokens before
 it (docs/theory.md, T5; S is the log-ratio, s that of a token). All tests together give a false alarm with probability
@@ -59,7 +59,7 @@ FLOOR = 3.0
 PROMPTS = 4096
 """About how many prompts are followed from rollout to rollout, to see how far their responses' mean length shifts."""
 
-FEW = "{} rows at first use after an update, 30 are wanted (stale rows without a behaviour ratio do not count)"
+FEW = "{} rows in the first epoch after an update, 30 are wanted (stale rows without a behaviour ratio do not count)"
 
 
 @dataclass
@@ -257,16 +257,18 @@ class Laws:
     def _weight(self) -> Answer:
         name, law = "mean_weight", self.weight
         mean, low, high = law.interval()
-        evidence = Evidence("mean weight at first use (law: 1)", 1 + mean, 1 + low, 1 + high)
+        evidence = Evidence("mean weight in the first epoch (law: 1)", 1 + mean, 1 + low, 1 + high)
         if law.count < 30:
             return not_checked(name, FEW.format(law.count))
         if law.above is None or mean < WEIGHT_MARGIN + self._noise or self._explained:
-            return clear(name, "E[e^S] is not above 1 at first use (T5); of a mean below 1 nothing is said", evidence)
+            return clear(
+                name, "E[e^S] is not above 1 in the first epoch (T5); of a mean below 1 nothing is said", evidence
+            )
         return found(
             name,
             Severity.WARNING,
-            f"the mean weight at first use is {1 + mean:.3g} and not 1 (T5): S is too large: rows were trained on "
-            "before, or new and old log-probs differ by noise or by tokens",
+            f"the mean weight in the first epoch is {1 + mean:.3g} and not 1 (T5): S is too large: rows were trained "
+            "on before, or new and old log-probs differ by noise or by tokens",
             "compare the temperature, mask and tokens of the sampler with those of the old and new log-probabilities",
             evidence,
             since=law.above,
@@ -275,20 +277,22 @@ class Laws:
     def _token(self) -> Answer:
         name, law = "k1_k3", self.token
         if law.count < 30 or not self.k3:
-            return not_checked(name, "the log has no k3_sum at first use after an update (total_k3_sum under mismatch)")
+            return not_checked(
+                name, "the log has no k3_sum in the first epoch after an update (total_k3_sum under mismatch)"
+            )
         mean, low, high = (v * law.count / self.k3 for v in law.interval())
         evidence = (
-            Evidence("k1 over k3 at first use (law: 1)", 1 - mean, 1 - high, 1 - low),
+            Evidence("k1 over k3 in the first epoch (law: 1)", 1 - mean, 1 - high, 1 - low),
             Evidence("mean k3 of a response", self.k3 / law.count, unit="nats"),
         )
         since = law.above if mean > 0 else law.below
         noise = self._noise * law.count / self.k3
         if since is None or abs(mean) < TOKEN_MARGIN + noise or self._explained:
-            return clear(name, "-E[S] = E[k3] at first use (T5): both estimate one KL", *evidence)
+            return clear(name, "-E[S] = E[k3] in the first epoch (T5): both estimate one KL", *evidence)
         return found(
             name,
             Severity.WARNING,
-            f"-E[S] is {1 - mean:.2g} times E[k3] at first use and ought to equal it (T5): "
+            f"-E[S] is {1 - mean:.2g} times E[k3] in the first epoch and ought to equal it (T5): "
             + (
                 "S is a mean over the tokens and not their sum"
                 if self._of_mean
@@ -311,7 +315,7 @@ class Laws:
         name, law = "spread_of_s", self.token
         square, least, fourth, product, squares = self.spread.tolist()
         if law.count < MIN_ROWS or not least > 0:
-            return not_checked(name, "the log has no sums over tokens at first use after an update")
+            return not_checked(name, "the log has no sums over tokens in the first epoch after an update")
         ratio = square / least
         error = math.sqrt(max(fourth - 2 * ratio * product + ratio**2 * squares, 0.0)) / least
         evidence = Evidence("mean of (S + k3)^2 over its least value (law: 1 or more)", ratio, ratio - 2 * error)
@@ -333,7 +337,7 @@ class Laws:
     def _by_length(self) -> Answer:
         name = "weight_by_length"
         if self.longer.count < 30 or not np.all(self.apart > 0):
-            return not_checked(name, "too few rows at first use after an update whose mates have other lengths")
+            return not_checked(name, "too few rows in the first epoch after an update whose mates have other lengths")
         longer, shorter = (law.total / h for law, h in zip((self.longer, self.shorter), self.apart, strict=True))
         ends = [
             [v * law.count / h for v in law.interval()[1:]]
@@ -366,15 +370,15 @@ class Laws:
             return not_checked(name, FEW.format(law.count))
         mean = self.S / law.count
         evidence = (
-            Evidence("mean S at first use (law: -KL, below 0)", mean, unit="nats"),
-            Evidence("sum of S at first use", self.S, unit="nats"),
+            Evidence("mean S in the first epoch (law: -KL, below 0)", mean, unit="nats"),
+            Evidence("sum of S in the first epoch", self.S, unit="nats"),
         )
         if law.above is None or mean < WEIGHT_MARGIN or self._explained:
-            return clear(name, "E[S] is not above 0 at first use", *evidence)
+            return clear(name, "E[S] is not above 0 in the first epoch", *evidence)
         return found(
             name,
             Severity.CRITICAL,
-            "E[S] is above 0 at first use, which no ratio to the law that drew the responses can be (E[S] = -KL)",
+            "E[S] is above 0 in the first epoch, which no ratio to the law that drew the responses can be (E[S] = -KL)",
             "look at the sign of S (new less old), and whether these responses were trained on before",
             *evidence,
             since=law.above,

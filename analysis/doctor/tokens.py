@@ -107,13 +107,13 @@ class TokenLaw:
         law = self.mean
         since = law.above if law.total > 0 else law.below
         if since is None or abs(law.mean) < WEIGHT_MARGIN / 10 or math.isnan(law.mean):
-            return clear(name, "token log-ratios add up to S, and E[e^s] = 1 at first use (T5)", *evidence)
+            return clear(name, "token log-ratios add up to S, and E[e^s] = 1 in the first epoch (T5)", *evidence)
         off = [at for at, m, e in zip(places, mean.tolist(), error.tolist(), strict=True) if abs(m) > 5 * e]
         where = f"from position {off[0]} on" if off else "over all positions"
         return found(
             name,
             Severity.WARNING,
-            f"E[e^s] of a token after its prefix is {1 + law.mean:.3g} at first use and not 1 (T5), {where}",
+            f"E[e^s] of a token after its prefix is {1 + law.mean:.3g} in the first epoch and not 1 (T5), {where}",
             "compare new and old log-probabilities of the same token: one of them may be shifted by a token",
             *evidence,
             since=since,

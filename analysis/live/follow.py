@@ -155,8 +155,8 @@ class Follower:
                 time.sleep(wait)
 
     def acceptance(self) -> tuple[Ratios, Floats] | None:
-        """Return how often the rule that trained kept responses at first use whose A is not 0, by bin of lengths over
-        all rollouts read, and the mean length in each bin (K,); None if the log does not say.
+        """Return how often the rule that trained did not clip responses of the first epoch whose A is not 0, by bin of
+        lengths over all rollouts read, and the mean length in each bin (K,); None if the log does not say.
         """
         if not self._sums:
             return None
@@ -250,7 +250,8 @@ class Follower:
             return np.append(sums, sums.sum()) / np.append(rows, rows.sum())
 
     def _add(self, rows: Rows, cut: np.ndarray) -> None:
-        """Keep sums by cluster and bin (C, K) over responses at first use whose A is not 0: count, kept, length."""
+        """Keep sums by cluster and bin (C, K) over responses in the first epoch whose A is not 0: count, kept,
+        length."""
         assert self.bins is not None
         at = np.flatnonzero((rows.used == 0) & np.isfinite(rows.A) & (rows.A != 0))
         cluster, place = dense(rows.cluster[at]), self.bins.index(rows.length[at])
@@ -259,7 +260,8 @@ class Follower:
         self._sums.append((count, kept, length))
 
     def _spread(self, run: Run) -> Floats:
-        """Return the standard deviation of the log-ratio, over rows at first use, by bin and for all lengths (K+1,).
+        """Return the standard deviation of the log-ratio, over rows in the first epoch, by bin and for all lengths
+        (K+1,).
 
         A bin with fewer than `MIN_CLUSTERS` clusters gets NaN.
         """
@@ -283,7 +285,7 @@ class Follower:
 
 
 def _cut(run: Run, rows: Rows) -> np.ndarray | None:
-    """Return which of a run's rows (N,) the rule that trained cut; None if the log does not say."""
+    """Return which of a run's rows (N,) the rule that trained clipped; None if the log does not say."""
     case = trained_case(run)
     if case is not None:
         outcome = evaluate(case, rows, rows.rollout, "update")

@@ -1,4 +1,4 @@
-"""The page of ``fspo watch``: plots of a run that a Bokeh server fills, and the findings of ``fspo doctor``."""
+"""The page of ``fspo watch``: plots of a run that a Bokeh server fills, and the issues that ``fspo doctor`` found."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ COLOURS = ("#7b6fd6", "#4c8fe0", "#2aa5b8", "#3fae6a", "#9aa82e", "#d19a1c")
 """A colour for each bin of lengths, the shortest lengths first."""
 BEHAVIOUR, ENGINE = WORDS["behaviour"].text, WORDS["engine"].text
 PANELS = {
-    "clip": ("Clip rate", "share of rows cut"),
-    "spread": ("Spread of S at first use", "sd of S, nats"),
+    "clip": ("Clip rate", "share of rows clipped"),
+    "spread": ("Spread of S in the first epoch", "sd of S, nats"),
     "reward": ("Reward", "mean reward"),
-    "behaviour": (f"Mismatch with staleness, {BEHAVIOUR}", f"sd of {BEHAVIOUR}, nats"),
+    "behaviour": (f"Mismatch with policy lag, {BEHAVIOUR}", f"sd of {BEHAVIOUR}, nats"),
     "engine": (f"Mismatch of the engine, {ENGINE}", f"sd of {ENGINE}, nats"),
 }
 """Title and vertical axis of the panels whose horizontal axis is the rollout; one without data is not shown."""
@@ -138,7 +138,9 @@ def _over_time(title: str, axis: str, source: ColumnDataSource) -> Any:
 
 
 def _by_length(source: ColumnDataSource) -> Any:
-    plot = _figure("Acceptance by length, at first use", "length, tokens", "share kept, all rollouts", log=True)
+    plot = _figure(
+        "Acceptance by length, in the first epoch", "length, tokens", "share not clipped, all rollouts", log=True
+    )
     plot.add_layout(Whisker(base="x", lower="low", upper="high", source=source, line_color=ALL_COLOUR))
     plot.line("x", "y", source=source, color=ALL_COLOUR)
     dots = plot.scatter("x", "y", source=source, size=7, color=ALL_COLOUR)
@@ -181,18 +183,18 @@ def _state(follower: Follower) -> str:
 
 
 def _doctor(follower: Follower) -> str:
-    """Return the findings of ``fspo doctor`` on a followed run as HTML."""
+    """Return the issues that ``fspo doctor`` found on a followed run as HTML."""
     diagnosis = follower.diagnosis
     if diagnosis is None:
         return '<div class="card faint">The doctor has not looked yet.</div>'
     found = "".join(
         f'<li><b class="{answer.severity.label}">{answer.severity.label} {escape(answer.id)}</b>: '
-        f"{escape(answer.summary)} <span class='faint'>first seen at rollout {follower.first_found[answer.id]}; cure: "
+        f"{escape(answer.summary)} <span class='faint'>first seen at rollout {follower.first_found[answer.id]}; fix: "
         f"{escape(answer.cure)}</span></li>"
         for answer in diagnosis.findings
         if answer.severity is not None
     )
-    head = f"The doctor of {follower.asked} rollouts: " + ("what is wrong" if found else "nothing found")
+    head = f"The doctor of {follower.asked} rollouts: " + ("what is wrong" if found else "no issue")
     notes = "".join(f"<li class='faint'>{escape(note)}</li>" for note in diagnosis.notes)
     return f'<div class="card">{head}<ul>{found}{notes}</ul></div>'
 

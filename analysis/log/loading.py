@@ -62,8 +62,8 @@ class Run:
         Names of the columns that have a value in the log. A column that says what the run's own rule did is listed
         under the name of the field of ``rows`` that holds it: ``correction_weight`` as ``multiplier``, for example.
     counts : mapping of str to int
-        Number of rows of each kind (left out, at first use, ...), by the names of the counts in ``summary.json``. Rows
-        of the log are counted; of a streamed run, rows of the sample.
+        Number of rows of each kind (left out, in the first epoch, ...), by the names of the counts in ``summary.json``.
+        Rows of the log are counted; of a streamed run, rows of the sample.
     notes : Notes
         Warnings, and parts of the log that could not be read, as found by `load_run`. Later steps of an analysis
         return separate notes.
@@ -176,7 +176,7 @@ def load_run(
     if own is not None and rule is None:
         warnings.append(f"the run's {ratio.header} {own.label!r} acts on another ratio: --on {own.on} has its rows")
     if own is None and ratio.on in CORRECTED:
-        warnings.append("no correction ran, or the log names none: the tables say what each would have cut")
+        warnings.append("no correction ran, or the log names none: the tables say what each would have masked")
     if rule is not None and rule.level != "sequence" and ratio.on in CORRECTED:
         warnings.append(
             f"the run's correction {rule.label!r} acts on tokens and keeps no share of responses: table acceptance has "
@@ -218,8 +218,8 @@ def _sampled(rows: Rows, rollouts: int, of: int) -> dict[str, Any]:
     number = {"all": len(rows), "first": int(np.count_nonzero(rows.used == 0))}
     groups = ("; ".join(name for name, use in SAMPLED.items() if use == which) for which in number)
     text = (
-        "the log is large: of {} rows, all of {} of its {} rollouts, are made: {}; of the {} among them at first use: "
-        "{}. Everything else is of all rows"
+        "the log is large: of {} rows, all of {} of its {} rollouts, are made: {}; of the {} among them in the first "
+        "epoch: {}. Everything else is of all rows"
     ).format(number["all"], rollouts, of, next(groups), number["first"], next(groups))
     rows_of = {name: number[use] for name, use in SAMPLED.items()}
     return {"rows": rows_of, "rollouts": rollouts, "of_rollouts": of, "text": text}
@@ -272,7 +272,7 @@ def _nothing(counts: Mapping[str, int], ratio: LoggedRatio, imported: bool) -> s
             "--columns advantage=NAME, length=NAME), and look for log-probabilities or rewards that are NaN"
         )
     if ratio.once:
-        return "no row at first use has a value of the column to bin by: choose another with --by"
+        return "no row in the first epoch has a value of the column to bin by: choose another with --by"
     if counts["rows_before_an_update"] and counts["rows_without_coordinate"] == 0:
         told = "no row with an update since its rollout, so S is 0 everywhere; "
         if imported:

@@ -1,9 +1,9 @@
 """The log-ratio that an analysis is about, and where a log holds it: in which columns and in which rows.
 
 The update's log-ratio S is analysed on every row after an update. The log-ratios E and D + E are analysed on one row of
-each response, the row at first use, because they belong to the sampling of a response and are the same at every use.
-Before the first update of a rollout S is 0, but E and D need not be 0, so a row at first use is analysed even if no
-update came before it.
+each response, the row in the first epoch, because they belong to the sampling of a response and are the same at every
+use. Before the first update of a rollout S is 0, but E and D need not be 0, so a row in the first epoch is analysed
+even if no update came before it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Words(NamedTuple):
     zero: str
 
 
-_ONCE = "each response once, at first use, before or after an update"
+_ONCE = "each response once, in the first epoch, before or after an update"
 _SAME = "the sampler's log-probabilities were logged as the trainer's, or both programs are the same"
 WORDS: dict[Ratio, Words] = {
     "update": Words(
@@ -85,8 +85,8 @@ class LoggedRatio:
     def find(on: str, logged: Iterable[str], header: Mapping[str, Any]) -> LoggedRatio:
         """Find the logged columns that hold a log-ratio (update, engine or behaviour).
 
-        A log without the column ``behaviour_log_ratio`` (schema 1.0) does not record the staleness D, so its engine
-        ratio E is used as the behaviour ratio D + E.
+        A log without the column ``behaviour_log_ratio`` (schema 1.0) does not record the policy lag D, so its engine
+        ratio E is used as the rollout-policy ratio D + E.
 
         Raises
         ------
@@ -130,7 +130,8 @@ class LoggedRatio:
 
     @property
     def once(self) -> bool:
-        """Whether each response is analysed once, at its first use; otherwise every row after an update is analysed."""
+        """Whether each response is analysed once, in its first epoch; otherwise every row after an update is
+        analysed."""
         return self.on != "update"
 
     def fields(self, logged: Iterable[str]) -> frozenset[str]:

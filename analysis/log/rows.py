@@ -1,6 +1,7 @@
 """The rows of a log that an analysis uses, as arrays. :mod:`analysis.log.usable` makes these arrays from the log.
 
-Tables keep rows at first use (``times_used`` = 0) apart from reused rows (docs/theory.md section 1, "First use").
+Tables keep rows of the first epoch (``times_used`` = 0) apart from rows of later epochs (docs/theory.md
+section 1).
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class Rows:
         return Rows(**{f.name: getattr(self, f.name)[which] for f in fields(self)})
 
     def use(self, use: str) -> Rows:
-        """Return the rows at first use ("first"), the reused rows ("reused"), or all ("all")."""
+        """Return the rows of the first epoch ("first"), the rows of later epochs ("reused"), or all ("all")."""
         if use == "all":
             return self
         return self.take(self.used == 0 if use == "first" else self.used > 0)
@@ -193,7 +194,7 @@ def appearances(rollout: Ints, response: Ints, step: Ints) -> Ints:
 def windows(rollout: Ints, size: int) -> Ints:
     """Return for each row (N,) the first rollout of its window; a window is ``size`` successive rollouts of the log."""
     if size < 1:
-        raise UserError(f"--window {size}: a window has at least 1 rollout, so give 1 or more")
+        raise UserError(f"--window {size}: a block of rollouts has at least 1 rollout, so give 1 or more")
     numbers = np.unique(rollout)
     place = np.searchsorted(numbers, rollout)
     return numbers[(place // size) * size]

@@ -1,7 +1,7 @@
 """Select the rows of a log that can be analysed (:class:`analysis.log.rows.Rows`), and count the rows left out.
 
 An analysis is about one log-ratio (`analysis.log.ratio`). A row can be analysed if its log-ratio is finite and if an
-update came before it (for S) or it is at first use (for the other log-ratios). `usable` lists all conditions.
+update came before it (for S) or it is of the first epoch (for the other log-ratios). `usable` lists all conditions.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def usable(
     A row is left out if its ratio or A is not finite, if its length is below 1, if an earlier row has the same response
     in the same update, if it is a copy under another id (`analysis.log.copies`), or if it has no coordinate. For the
     update's ratio, rows before the first update since the rollout are left out too; for any other ratio, rows after the
-    response's first use.
+    response's first epoch.
 
     Parameters
     ----------

@@ -125,7 +125,7 @@ def build_parser() -> CommandParser:
     """Return the parser of ``fspo calibrate``."""
     parser = CommandParser(
         prog="fspo calibrate",
-        description="Calibrate clip ranges on an unclipped run, so that rules are compared at one acceptance.",
+        description="Calibrate clip ranges on an unclipped run, so that rules are compared at an equal clip rate.",
         examples=EXAMPLES,
     )
     parser.add_argument("run", type=str, help="folder of the unclipped run")

@@ -6,7 +6,7 @@ calibrated in each window to a target acceptance: to a band acceptance where ban
 update acceptance on the rows with A != 0; docs/theory.md section 2).
 
 The cases depend on the ratio that is analysed (`candidates`): clip rules act on the update's ratio S, corrections on
-the engine and the behaviour ratio.
+the engine and the rollout-policy ratio.
 
 A band whose range follows a target is replayed (:mod:`analysis.rules.replay`). Its "given" case is what the trainer
 would have done at the preset's target. Its "matched" case multiplies the half-widths of the replayed band, in each
@@ -44,7 +44,7 @@ BANDS = tuple(name for name, (rule, _, _) in PRESETS.items() if rule.level == "s
 """Presets of clip rules that are evaluated on each log; each clips whole responses."""
 TREATED = "fspo"
 """The preset that is evaluated with each treatment of responses outside its band (`OF_CLIP_RULES`)."""
-NO_ADVANTAGE = UserError("every response of this window has A = 0: no update acceptance is to be matched")
+NO_ADVANTAGE = UserError("every response of this block of rollouts has A = 0: no update acceptance is to be matched")
 UNCORRECTED = "none"
 """Name of the case that corrects nothing: it leaves every response the factor 1."""
 
@@ -63,7 +63,7 @@ def candidates(on: Ratio) -> dict[str, Rule]:
 @dataclass(frozen=True)
 class Case:
     """A rule that is evaluated: a band and what happens outside it, the source of its range, and the target acceptance
-    of a matched range."""
+    of a calibrated range."""
 
     rule: Rule
     name: str
@@ -268,7 +268,7 @@ def evaluate(case: Case, rows: Rows, window: Ints, rate: Rate) -> CaseEffect:
         try:
             factor[here] = band.take(here).factor(case, rows.A[here], rate)
         except UserError as error:
-            return failed(f"window {first}: {error}")
+            return failed(f"block of rollouts {first}: {error}")
     edges = band.edges(factor)
     applied = rule.clip.apply(band.value, rows.length, rows.A, edges)
     return CaseEffect(applied.side, applied.in_band, applied.weight, applied.clipped_weight, edges.hi)
@@ -304,6 +304,6 @@ def measured(outcome: CaseEffect, measure: str) -> tuple[Floats, Floats]:
 
 
 def rate_of(measure: str) -> Rate:
-    """Return which acceptance matched ranges are set by in rows about the acceptance ``measure``: by band acceptance
+    """Return which acceptance calibrated ranges are set by in rows about the acceptance ``measure``: by band acceptance
     for "band", by update acceptance for "update" and "weight"."""
     return "band" if measure == "band" else "update"

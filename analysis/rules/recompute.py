@@ -60,7 +60,7 @@ FOLLOWS_FROM = {
     "engine_k3_sum": "E, L and the sum of squares, which bound it",
     "behaviour_sum_sq": "D + E and L: at least (D + E)^2 / L",
     "behaviour_k3_sum": "D + E, L and the sum of squares, which bound it",
-    "behaviour_log_ratio": "the sum of staleness and engine ratio",
+    "behaviour_log_ratio": "the sum of policy lag and engine ratio",
     "correction_lo": "the correction's rule and drift",
     "correction_hi": "the correction's rule and drift",
     "correction_side": "the correction's ratio, A and the edges",
@@ -165,7 +165,7 @@ def recompute(
 def ratio(columns: Columns, which: str) -> Floats:
     """Return one of the log-ratios update, engine and behaviour of each row (N,), nats; NaN if not logged."""
     found = _get(columns, RATIO_COLUMNS[which].log_ratio)
-    if which == "behaviour" and not np.isfinite(found).any():  # format version 1.0 logs no behaviour ratio: take E
+    if which == "behaviour" and not np.isfinite(found).any():  # format version 1.0 logs no rollout-policy ratio: take E
         return _get(columns, RATIO_COLUMNS["engine"].log_ratio)
     return found
 

@@ -55,7 +55,7 @@ def replay(rule: Rule, rows: Rows) -> dict[int, Rule]:
     rule : Rule
         A rule whose range follows a target (``adapt``).
     rows : Rows
-        All rows of the run, at first use and reused, because the trainer learns from all of them.
+        All rows of the run, in the first epoch and reused, because the trainer learns from all of them.
 
     Returns
     -------

@@ -90,7 +90,7 @@ class CaseCounts:
     Attributes
     ----------
     rows, cut : array (G, K)
-        Number of rows, and of those that are cut (band: outside the band), in each of G groups and K bins.
+        Number of rows, and of those that are clipped (band: outside the band), in each of G groups and K bins.
     d, y : array (G, K)
         Sums of d and of y.
     squares : array (K,)

@@ -42,7 +42,7 @@ class CapSums:
 
         ``alignment`` is the cosine of the bin's E[A psi] with that of all other bins, ``log_cap`` the log of T11's cap,
         nats, for the number of responses with a score that an update has in the bin. The interval comes from a
-        jackknife over updates; it leaves out the error of the law of w.
+        jackknife over updates; it leaves out the error of the distribution of w.
         """
         parts = [np.stack(part) for part in zip(*self.sums, strict=True)]
         whole = [part.sum(0) for part in parts]
@@ -53,7 +53,7 @@ class CapSums:
             self._of([total - part[u] for total, part in zip(whole, parts, strict=True)], updates - 1, weights)
             for u in range(updates)
         ]) if updates > 1 else np.full((1, *value.shape), np.nan)  # fmt: skip
-        with np.errstate(invalid="ignore"):  # a log cap may be infinite: the law of w then asks for none
+        with np.errstate(invalid="ignore"):  # a log cap may be infinite: the distribution of w then asks for none
             se = np.sqrt((updates - 1) / updates * np.sum((without - without.mean(0)) ** 2, axis=0))
         half = t_quantile(max(updates - 1, 1)) * se
         # The squared norms of the bin's update and of the others' must lie above 0, their intervals too.

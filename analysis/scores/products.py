@@ -27,8 +27,8 @@ parallel."""
 
 @dataclass
 class Products:
-    """A quantity of each update, such as the inner product of clipped and true update: computed once from all clusters,
-    and again with each cluster deleted in turn.
+    """A quantity of each update, such as the inner product of clipped and unclipped gradient: computed once from all
+    clusters, and again with each cluster deleted in turn.
 
     Attributes
     ----------
@@ -123,7 +123,8 @@ class UpdateGram:
 
 
 def pooled_cosines(inner: Products, left: Products, right: Products) -> tuple[list[Floats], list[NDArray[np.bool_]]]:
-    """Compute the cosine of the clipped and the true update for each of R rules, in each of K bins and over all bins.
+    """Compute the cosine of the clipped and the unclipped gradient for each of R rules, in each of K bins and over all
+    bins.
 
     Inner products and squared norms are summed over a run's updates before they are divided. Each cosine is computed
     once from all C clusters, and C times with one cluster deleted. It is NaN where a squared norm is not positive. With
@@ -133,25 +134,25 @@ def pooled_cosines(inner: Products, left: Products, right: Products) -> tuple[li
     Parameters
     ----------
     inner : Products
-        Inner products of the rules' clipped updates with the true update.
+        Inner products of the rules' clipped gradients with the unclipped gradient.
     left, right : Products
-        Squared norms of the clipped updates, and of the true update.
+        Squared norms of the clipped gradients, and of the unclipped gradient.
 
     Returns
     -------
     cosines : [array (K+1, R), array (C, K+1, R)]
         From all clusters, and with each deleted.
     nothing_left : [bool array (K+1, R), bool array (C, K+1, R)]
-        True where the clipped update is 0 and the true update is not: the rule left no gradient.
+        True where the clipped gradient is 0 and the unclipped gradient is not: the rule left no gradient.
     """
     cosines: list[Floats] = []
     nothing_left: list[NDArray[np.bool_]] = []
     lefts, rights = left.replicates(), right.replicates()
     for i, num in enumerate(inner.replicates()):
         a, b = lefts[i], rights[i]
-        # ``a`` and ``b`` are the squared norms of the clipped and of the true update, by which a cosine is divided.
-        # Over all clusters (i = 0) they must be above 0, and with one cluster deleted (i = 1) above ROUNDING times the
-        # same norm over all clusters. Else the cosine is NaN.
+        # ``a`` and ``b`` are the squared norms of the clipped and of the unclipped gradient, by which a cosine is
+        # divided. Over all clusters (i = 0) they must be above 0, and with one cluster deleted (i = 1) above
+        # ROUNDING times the same norm over all clusters. Else the cosine is NaN.
         some_left, some_right = a > i * ROUNDING * lefts[0], b > i * ROUNDING * rights[0]
         with np.errstate(invalid="ignore", divide="ignore"):
             square = a * b
@@ -253,15 +254,15 @@ class SketchTerms:
     """The numbers from which the error that sketching adds to cosines is computed.
 
     They are arrays (U, K+1, R): for each of U updates, for each of K bins and last for all bins together, and for each
-    of R rules. ``inner`` holds the inner product of the clipped and the true update, ``left`` the squared norm of the
-    clipped update and ``right`` that of the true update. ``width`` is the sketch's width.
+    of R rules. ``inner`` holds the inner product of the clipped and the unclipped gradient, ``left`` the squared norm
+    of the clipped gradient and ``right`` that of the unclipped gradient. ``width`` is the sketch's width.
     """
 
     inner: Floats
     left: Floats
     right: Floats
     width: float
-    # By name of a reference rule: inner products of each rule's clipped update with that of the reference rule, (U,
+    # By name of a reference rule: inner products of each rule's clipped gradient with that of the reference rule, (U,
     # K+1, R), for U updates, for each of K bins and last all bins together, and for R rules.
     cross: dict[str, Floats] = field(default_factory=dict)
 
@@ -308,7 +309,7 @@ class CosineColumns:
     cluster: Ints
     degrees: int
     sketch: SketchTerms
-    nothing_left: list[NDArray[np.bool_]]  # where the clipped update is 0 but not the true one: `pooled_cosines`
+    nothing_left: list[NDArray[np.bool_]]  # where the clipped gradient is 0 but not the true one: `pooled_cosines`
 
     @staticmethod
     def of(
@@ -323,7 +324,7 @@ class CosineColumns:
         """Compute the cosines of each bin and of all bins together, and append the smallest of the bins' cosines.
 
         A bin of which the rule leaves no gradient has no cosine; as the smallest it counts as 0, since nothing of the
-        true update's direction is left there.
+        unclipped gradient's direction is left there.
 
         ``update`` and ``cluster`` (C,) say which cluster of which update each replicate deletes. Leave ``cluster`` out
         if no cluster has responses in two updates.

@@ -43,14 +43,14 @@ def cosine_covariance(
 ) -> Floats:
     """Return the covariance that sketching gives the cosines of two rules, ``sum <c,w> / sqrt(sum <c,c> sum <w,w>)``.
 
-    Here c is the clipped update of a rule, w the true update, and sums are over U updates.
+    Here c is the clipped gradient of a rule, w the unclipped gradient, and sums are over U updates.
 
     Parameters
     ----------
     first, second : pairs of arrays (U, ...)
         ``<c, w>`` and ``<c, c>`` of each update, for the two rules; equal pairs give a variance.
     cross : array (U, ...)
-        Inner product of the two rules' clipped updates, for each update.
+        Inner product of the two rules' clipped gradients, for each update.
     right : array (U, ...)
         ``<w, w>`` of each update, the same for both rules.
     width : float

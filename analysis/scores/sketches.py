@@ -29,14 +29,14 @@ from fspo.stats.clusters import dense
 
 @dataclass(frozen=True)
 class ScoredWindow:
-    """The rows of one window and one use (first or reused) that have a score and A != 0.
+    """The rows of one window and one use ("first" or "reused" epochs) that have a score and A != 0.
 
     Attributes
     ----------
     rows : Rows (n,)
     vectors : array (n, D), float64
-        A psi, without the importance weight. If the engine or behaviour ratio is analysed: exp(S) A psi, because the
-        factor of a correction multiplies the gradient beside exp(S).
+        A psi, without the importance weight. If the engine or rollout-policy ratio is analysed: exp(S) A psi, because
+        the factor of a correction multiplies the gradient beside exp(S).
     bins, update : int arrays (n,)
         Bin of each row, and number of the row's update within the window.
     """
@@ -50,7 +50,7 @@ class ScoredWindow:
     _outcomes: dict[Case, CaseEffect] = field(default_factory=dict, repr=False, compare=False)
 
     def outcome(self, case: Case) -> CaseEffect:
-        """Return what a case does to the window's rows. A matched range gives these rows the target acceptance."""
+        """Return what a case does to the window's rows. A calibrated range gives these rows the target acceptance."""
         if case not in self._outcomes:
             self._outcomes[case] = evaluate(case, self.rows, np.full(len(self.rows), self.window), "update")
         return self._outcomes[case]
@@ -107,7 +107,7 @@ class ScoredWindows:
             yield from self._window(first, known, log)
 
     def _window(self, first: int, known: Rows, log: GradLog) -> Iterator[ScoredWindow]:
-        """Yield a window's scored rows, first those at first use, then reused ones.
+        """Yield a window's scored rows, first those in the first epoch, then those of later epochs.
 
         ``known`` are the window's training rows that can be analysed, read without scores. ``log`` are all training
         rows of the same rollouts, read again with the columns of scores.

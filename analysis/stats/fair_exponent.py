@@ -2,8 +2,9 @@
 
 Theory: docs/theory.md T1 and T10. A band accepts a response where X <= f L^gamma; X is how far S lies from 0, and f is
 the range. In each window of a log, f is set so that the band accepts the share ``share`` of the responses. With one f
-for all windows, a law of S that changes between windows would look like a law that changes with the length. By T10 (a),
-the exponent gamma is fair (every length is accepted alike) if the ``share``-quantile of X given L grows as L^gamma.
+for all windows, a distribution of S that changes between windows would look like a distribution that changes with the
+length. By T10 (a), the exponent gamma is fair (every length is accepted alike) if the ``share``-quantile of X given L
+grows as L^gamma.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from fspo.stats.intervals import t_quantile
 
 ResponseSet = Literal["all", "A != 0, both edges", "A != 0", "A > 0", "A < 0"]
 """A set of responses of a log, and which edges of a band count. In the first two sets a response is accepted where S
-lies in the band. In the others the band cuts a response only at the edge of its active side: the upper edge if A > 0,
+lies in the band. In the others the band clips a response only at the edge of its active side: the upper edge if A > 0,
 the lower one if A < 0."""
 BOTH_EDGES: tuple[ResponseSet, ...] = ("all", "A != 0, both edges")
 WINDOW = Options.window
@@ -51,7 +52,7 @@ def members_of(A: Floats, responses: ResponseSet) -> NDArray[np.bool_]:
 
 
 def distance(S: Floats, A: Floats, responses: ResponseSet) -> Floats:
-    """Return how far each S (N,) lies from 0 towards the edges that can cut the response, nats.
+    """Return how far each S (N,) lies from 0 towards the edges that can clip the response, nats.
 
     This is |S| if both edges can (`BOTH_EDGES`), else S where A > 0 and -S where A < 0.
     """

@@ -147,7 +147,7 @@ def usable(found: Ratios) -> np.ndarray:
 
 
 def number_showing(found: Ratios) -> int:
-    """Return the number of clusters that show the rarer outcome: a row that is cut, or one that is kept."""
+    """Return the number of clusters that show the rarer outcome: a row that is clipped, or one that is kept."""
     lost = np.abs(found.base - found.sums) > ROUNDING * found.base
     kept = found.sums > ROUNDING * found.base
     return int(min(lost.any(1).sum(), kept.any(1).sum()))

@@ -29,7 +29,7 @@ FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
 
 
 class SweepRow(NamedTuple):
-    """What a preset with one setting changed would have done to the logged responses at first use.
+    """What a preset with one setting changed would have done to the logged responses in the first epoch.
 
     There is one row for each setting, value of the setting, rule and quantity. Written by ``fspo sweep RUN``; with
     ``--on`` the rule clips another log-ratio than the update's S. docs/theory.md sections 1 to 3.
@@ -55,7 +55,7 @@ class Setting(NamedTuple):
 
 def settings(run: Run) -> Iterator[Setting]:
     """Yield every setting of a rule that ``fspo sweep`` tries on a run's log: settings of corrections if the engine or
-    behaviour ratio is analysed, otherwise settings of clip rules."""
+    rollout-policy ratio is analysed, otherwise settings of clip rules."""
     corrections, known = run.ratio.on in CORRECTED, candidates(run.ratio.on)
     compared, named = (OF_SEQUENCES, "engine-sqrt") if corrections else (COMPARED, "fspo")
     base = known[named]

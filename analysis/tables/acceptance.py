@@ -30,7 +30,7 @@ FACTOR = "factor"
 """Name of the measure that is the mean of the factors which the run's own correction on tokens left the responses."""
 Measure = Annotated[
     str,
-    "band: a_band, share in the band; update: a_upd, share that is not cut; weight: b, sum of M w over sum of w; "
+    "band: a_band, share in the band; update: a_upd, share that is not clipped; weight: b, sum of M w over sum of w; "
     "factor (table acceptance): mean factor that the run's correction on tokens left",
     "text",
 ]
@@ -86,7 +86,7 @@ class TrendRow(NamedTuple):
     clusters: Annotated[int, "groups of clusters that the error is estimated from", "clusters"]
     reason: Reason
     within_slope: Annotated[
-        Interval, "slope among responses of the same window only", "share for each doubling", "within_"
+        Interval, "slope among responses of the same block of rollouts only", "share for each doubling", "within_"
     ]
 
     @staticmethod
@@ -108,7 +108,7 @@ class AcceptanceTables:
 
 @dataclass(frozen=True)
 class BinnedRows:
-    """Rows of one use (first or reused) with their bins, windows and cluster numbers, arrays (N,)."""
+    """Rows of one use ("first" or "reused" epochs) with their bins, windows and cluster numbers, arrays (N,)."""
 
     rows: Rows
     bins: Ints
@@ -135,7 +135,7 @@ class BinnedRows:
 def tables_of(run: Run, tally: Tally, uses: Sequence[str] = USES) -> AcceptanceTables:
     """Make the tables acceptance, lre and trend from the sums over the log's rows.
 
-    ``tally`` holds the sums, for each rule and each of ``uses`` (first, reused).
+    ``tally`` holds the sums, for each rule and each of ``uses`` ("first", "reused").
 
     What happens outside the band does not change band acceptance. So of the counterfactual cases with the same band,
     only the case with outside = "drop" (for corrections "mask") gets rows of band acceptance.
@@ -214,14 +214,15 @@ def _left_out(sums: Sums, i: int, rate: str, subset: str, counted: float) -> str
         return ""
     first = min(window for window, why in windows.items() if why != str(NO_ADVANTAGE))
     share = 1 - counted / number
-    return f"{share:.1%} of the rows left out, where no range gives the target; window {first}: {windows[first]}"
+    left = f"{share:.1%} of the rows left out, where no range gives the target"
+    return f"{left}; block of rollouts {first}: {windows[first]}"
 
 
 def _unusual(count: Floats, cut: Floats, between: bool) -> int:
     """Count the clusters with a row of the rarer outcome: cut if most rows are accepted, else accepted.
 
-    ``count`` and ``cut`` (C,) are the numbers of rows and of cut rows by cluster. If most rows are cut, and a cut row
-    may keep a part of its weight (``between``), every cluster is counted.
+    ``count`` and ``cut`` (C,) are the numbers of rows and of cut rows by cluster. If most rows are clipped, and a cut
+    row may keep a part of its weight (``between``), every cluster is counted.
     """
     if 2 * cut.sum() <= count.sum():
         return int(np.count_nonzero(cut))

@@ -68,10 +68,12 @@ class RuleKey(NamedTuple):
     source: Annotated[
         str,
         "trained: the rule that trained, at its logged drift; given: a preset with its own parameters; matched: a "
-        "preset whose range is calibrated in each window to the acceptance in target",
+        "preset whose range is calibrated in each block of rollouts to the acceptance in target",
         "text",
     ]
-    target: Annotated[float, "acceptance that a matched range is calibrated to; empty for other sources", "share"]
+    target: Annotated[
+        float, "acceptance (1 - clip rate) that the range is calibrated to; empty for other sources", "share"
+    ]
 
     @staticmethod
     def of(run: RunKey, case: Case) -> RuleKey:

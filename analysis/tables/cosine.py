@@ -1,7 +1,8 @@
-"""The table cosine: alignment of the clipped with the true update of the same responses (docs/theory.md section 5).
+"""The table cosine: alignment of the clipped with the unclipped gradient of the same responses (docs/theory.md section
+5).
 
-The responses of an update have the vectors A psi, and K is the matrix of their inner products. The true update g adds
-these vectors with the weights w, the clipped update g_clip of a rule with the coefficients c = M w. So
+The responses of an update have the vectors A psi, and K is the matrix of their inner products. The unclipped gradient g
+adds these vectors with the weights w, the clipped gradient g_clip of a rule with the coefficients c = M w. So
 ``<g_clip, g> = c' K w``, and all rules share K. For a window or a run, inner products and squared norms are summed over
 its updates before the cosine divides them.
 
@@ -12,11 +13,11 @@ epoch. The error that sketching adds to a cosine is part of its interval. The in
 cosine at the log's number of responses an update. g_clip and g share their noise, so the same-batch cosine is higher
 than the cosine with a population (analysis.tables.population).
 
-If a correction is analysed (``--on engine`` or ``behaviour``), S is the engine or the behaviour log-ratio, and the
-vectors are ``e^S_update A psi``, where S_update is the log-ratio of the update. So the true update weights each
-response by exp(S_update) and by exp(S), as in T13. The clipped update replaces exp(S) by the factor M w of the
+If a correction is analysed (``--on engine`` or ``behaviour``), S is the engine or the rollout-policy log-ratio, and the
+vectors are ``e^S_update A psi``, where S_update is the log-ratio of the update. So the unclipped gradient weights each
+response by exp(S_update) and by exp(S), as in T13. The clipped gradient replaces exp(S) by the factor M w of the
 correction. The case "none" leaves every response the factor 1, so its row shows what ignoring the mismatch costs. With
-``--on engine`` neither the true nor the clipped update contains the staleness D.
+``--on engine`` neither the unclipped nor the clipped gradient contains the policy lag D.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ REFERENCE_BAND, REFERENCE_MASK = "fspo", "engine-sqrt"
 
 
 class CosineRow(NamedTuple):
-    """Cosine of the clipped and the true update on the same batch: one row for each rule, use and bin.
+    """Cosine of the clipped and the unclipped gradient on the same batch: one row for each rule, use and bin.
 
     Every clip rule takes the common weight exp(S). The rule random drops as many responses at random: the mean over
     draws. Empty for a run without scores. docs/theory.md section 5.
@@ -193,8 +194,8 @@ class CosineTable:
 
 
 class _Use:
-    """Collects the inner products of clipped and true updates, of all rules and of the random control's draws, update
-    by update, for one use (first or reused)."""
+    """Collects the inner products of clipped and unclipped gradients, of all rules and of the random control's draws,
+    update by update, for one use ("first" or "reused" epochs)."""
 
     def __init__(self, number: int) -> None:
         self.inner, self.left, self.right = Products(), Products(), Products()
@@ -243,5 +244,5 @@ class _Use:
 
 
 def rows_weight(window: ScoredWindow) -> Floats:
-    """Return the weight exp(S) (n,) of each row in the true update; the exponent is at most MAX_EXPONENT."""
+    """Return the weight exp(S) (n,) of each row in the unclipped gradient; the exponent is at most MAX_EXPONENT."""
     return importance_weight(window.rows.S)

@@ -1,8 +1,8 @@
 """The table lemma: T7 and T8 on every scored update and window, and the check of both (docs/theory.md section 5).
 
-T7 bounds the cosine of the clipped and the true update from below, T8 splits the error of the clipped update into a
-part across bins and a part inside bins. With means over the rows of a finite log in place of expectations, both hold
-exactly, up to rounding. So a violation is an error in the log or in the code, and summary.json reports it. What a
+T7 bounds the cosine of the clipped and the unclipped gradient from below, T8 splits the error of the clipped gradient
+into a part across bins and a part inside bins. With means over the rows of a finite log in place of expectations, both
+hold exactly, up to rounding. So a violation is an error in the log or in the code, and summary.json reports it. What a
 reader learns from the table is rho, the slack (the cosine less its bound), and the two parts of the error.
 """
 
@@ -26,8 +26,8 @@ from fspo.theory import CosineLemma
 from fspo.theory.lemma import cosine_lemmas
 
 TOLERANCE = 1e-8
-"""Largest residual of T8's identity, over the norm ||g|| of the true update, and largest violation of T7's bound that
-count as float64 rounding."""
+"""Largest residual of T8's identity, over the norm ||g|| of the unclipped gradient, and largest violation of T7's bound
+that count as float64 rounding."""
 BLOCK = 2**22
 """Largest number of entries of clipped gradients in memory at once. If all rules together have more entries, the rules
 are evaluated in blocks."""
@@ -41,14 +41,14 @@ class LemmaRow(NamedTuple):
     """
 
     case: CaseKey
-    window: Annotated[int, "first rollout of the window; of a single update its rollout", "rollout"]
+    window: Annotated[int, "first rollout of the block of rollouts; of a single update its rollout", "rollout"]
     rollouts: Annotated[int, "rollouts that the row is about", "rollouts"]
     updates: Annotated[float, "updates that the row is about; empty where the rule could not be evaluated", "updates"]
     step: Annotated[int, "optimizer updates done before this update; -1: several updates", "updates"]
     rho: Annotated[float, "rho of T7", "number"] = np.nan
     bound: Annotated[float, "T7's lower bound of the cosine; empty where rho >= 1", "cosine"] = np.nan
     guaranteed: Annotated[bool, "rho < 1", "yes or no"] = False
-    cosine: Annotated[float, "cosine of the clipped and the true update", "cosine"] = np.nan
+    cosine: Annotated[float, "cosine of the clipped and the unclipped gradient", "cosine"] = np.nan
     slack: Annotated[float, "cosine less bound", "cosine"] = np.nan
     kappa_inf: Annotated[float, "largest e_len over LRE_inf that these bins allow (T7)", "number"] = np.nan
     kappa_2: Annotated[float, "the same over LRE_2", "number"] = np.nan
@@ -167,9 +167,9 @@ def filled(rows: Sequence[LemmaRow], strata: StrataSums, at: Ints) -> Iterator[L
 
     If the numbers of a rule cannot be computed, its row gets the reason.
     """
-    # ``through`` is the clipped update summed by bin less the clipped update summed without bins: a rounding error. Its
-    # norm is divided by a_bar ||g||, as in T8, because the weight acceptance a_bar can reach 1e9 and rounding errors
-    # grow with a_bar.
+    # ``through`` is the clipped gradient summed by bin less the clipped gradient summed without bins: a rounding error.
+    # Its norm is divided by a_bar ||g||, as in T8, because the weight acceptance a_bar can reach 1e9 and rounding
+    # errors grow with a_bar.
     through = strata.g_clip[:, at].sum(2) - strata.direct[:, at]
     off = np.linalg.norm(through.reshape(len(through), -1), axis=1)
     norm = float(np.linalg.norm(strata.g[at].sum(1)))

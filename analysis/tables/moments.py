@@ -1,4 +1,4 @@
-"""The tables moments and scaling: mean, variance and law of S by length (assumptions of docs/theory.md).
+"""The tables moments and scaling: mean, variance and distribution of S by length (assumptions of docs/theory.md).
 
 The rows of several updates and windows are pooled, and the variance of S changes as training goes on. So normality and
 the exponent H are measured on z, which is S / (scale_s sqrt(L)) less its mean in the bin, where ``scale_s`` is the root
@@ -26,9 +26,10 @@ from fspo.stats.intervals import CONFIDENCE, simultaneous_half_widths, t_quantil
 
 SIGNS = {"all": 0, "positive": 1, "negative": -1}
 FAIR_SHARES = (0.95, 0.85)
-"""Shares of the responses that are kept where the table scaling gives the fair exponent."""
+"""Shares of the responses that are not clipped where the table scaling gives the fair exponent."""
 GRID = special.ndtri(np.arange(1, 20) / 20)
-"""The 19 points at which the law of z (standardised S) is compared with the normal law: its quantiles 1/20 to 19/20."""
+"""The 19 points at which the distribution of z (standardised S) is compared with the normal distribution: its quantiles
+1/20 to 19/20."""
 
 Subset = Annotated[str, "all: every response; nonzero: responses whose advantage A is not 0", "text"]
 Use = Annotated[str, "first: no update has used the response before; reused: some update has", "text"]
@@ -50,12 +51,12 @@ class MomentRow(NamedTuple):
     var_S: Annotated[Interval, "variance of S about the bin's mean", "nats squared"]
     k3_per_token: Annotated[float, "sum of k3 over sum of L: the estimate of KL(old||new)", "nats per token"]
     mean_weight: Annotated[
-        Interval, f"mean of exp(S), the exponent at most {MAX_EXPONENT:g}; 1 at first use (T5)", "number"
+        Interval, f"mean of exp(S), the exponent at most {MAX_EXPONENT:g}; 1 in the first epoch (T5)", "number"
     ]
     ks_distance: Annotated[
         Interval,
-        "largest |F(t) - Phi(t)| over the twentieths of the normal law, F the law of z over its standard deviation, z "
-        "being S less its bin's mean over (root of sum S^2 / sum L of the update) sqrt(L)",
+        "largest |F(t) - Phi(t)| over the twentieths of the normal distribution, F that of z over its standard "
+        "deviation, z being S less its bin's mean over (root of sum S^2 / sum L of the update) sqrt(L)",
         "probability",
         "ks_",
     ]
@@ -64,8 +65,8 @@ class MomentRow(NamedTuple):
 
 FairExponent = Annotated[
     Interval,
-    "fair exponent at this share kept (T10): of all responses where subset is all; where it is nonzero, clipped at the "
-    "edge of the active side, of both signs and of each alone at its own share kept",
+    "fair exponent at this share not clipped (T10): of all responses where subset is all; where it is nonzero, clipped "
+    "at the edge of the active side, of both signs, and of each at its own share not clipped",
     "number",
 ]
 FairWeight = Annotated[float, "weight of this sign's exponent in that of both signs (T10)", "share"]
@@ -76,7 +77,7 @@ class ScalingRow(NamedTuple):
     """How Var(S|L) grows with length, the drift, and the exponent of a fair band: one row for each set of rows and sign
     of the advantage A.
 
-    Written for every run. docs/theory.md T1, T9, T10. The fair exponents are of responses at first use.
+    Written for every run. docs/theory.md T1, T9, T10. The fair exponents are of responses in the first epoch.
     """
 
     run: RunKey
@@ -181,11 +182,12 @@ def variance_interval(x: Floats, cluster: Ints, level: float = CONFIDENCE) -> In
 
 
 def normal_distance(z: Floats, cluster: Ints) -> Interval:
-    """Return how far the law of the numbers z (N,) is from a normal law, with an interval.
+    """Return how far the distribution of the numbers z (N,) is from a normal distribution, with an interval.
 
     It is the largest difference, at the points ``GRID``, between the distribution functions of z, scaled to unit
-    variance, and of the normal law: how far the share of S below an edge can be from the share under a normal law. Its
-    interval comes from simultaneous confidence limits at all points; it lies above 0 if normality is rejected.
+    variance, and of the normal distribution: how far the share of S below an edge can be from the share under a normal
+    distribution. Its interval comes from simultaneous confidence limits at all points; it lies above 0 if normality is
+    rejected.
     """
     clusters = int(cluster.max()) + 1
     sd = float(z.std())
@@ -216,9 +218,9 @@ def of_standardising(u: Floats, cluster: Ints, clusters: int) -> Floats:
     """Return the part of each cluster's influence on the distribution function of u that is due to u (N,) being
     standardised by an estimated mean and standard deviation.
 
-    The result (C, 19) is at the 19 points of ``GRID`` and summed over the cluster's rows. Near a normal law, an
-    estimated mean that is too large by e raises the distribution function at t by e phi(t), and an estimated standard
-    deviation that is too large by e raises it by e t phi(t) (phi: the normal density).
+    The result (C, 19) is at the 19 points of ``GRID`` and summed over the cluster's rows. Near a normal distribution,
+    an estimated mean that is too large by e raises the distribution function at t by e phi(t), and an estimated
+    standard deviation that is too large by e raises it by e t phi(t) (phi: the normal density).
     """
     density = np.exp(-(GRID**2) / 2) / np.sqrt(2 * np.pi)
     shift, stretch = (np.bincount(cluster, x, clusters) for x in (u, (u**2 - 1) / 2))
@@ -270,8 +272,8 @@ def exponent(y: Floats, L: Floats, cluster: Ints) -> tuple[Interval, str]:
     value is a text that says why there is no slope, or "".
 
     With x = log L and a model ``log mu = b0 + b1 x`` of the mean mu of y, the equation ``sum (1, x) (y / mu - 1) = 0``
-    is solved for b0 and the slope b1. So every row has equal weight whatever its length, and no law of y is assumed
-    beyond the model of its mean.
+    is solved for b0 and the slope b1. So every row has equal weight whatever its length, and no distribution of y is
+    assumed beyond the model of its mean.
 
     Parameters
     ----------

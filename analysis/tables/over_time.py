@@ -20,7 +20,7 @@ from fspo.stats.intervals import proportion_interval
 
 
 class OverTimeRow(NamedTuple):
-    """How often responses lay outside the band of the rule that trained: one row for each rollout and bin, first use
+    """How often responses lay outside the band of the rule that trained: one row for each rollout and bin, first epoch
     and reuse together.
 
     Empty if the log neither names the rule that trained nor says which responses lay in its band. docs/theory.md
@@ -51,7 +51,8 @@ class TrainingRow(NamedTuple):
 
 
 def over_time_rows(run: Run, bins: Bins, rows: Rows, outcome: CaseEffect | None) -> list[OverTimeRow]:
-    """Make the rows of the table over_time, by rollout and bin, from rows at first use and reused rows together.
+    """Make the rows of the table over_time, by rollout and bin, from rows in the first epoch and rows of later epochs
+    together.
 
     Parameters
     ----------

@@ -25,7 +25,7 @@ from fspo.stats.bins import Bins
 
 @dataclass
 class Found:
-    """Results of one pass over the log: sums for the acceptance tables by use (first, reused), rows of the table
+    """Results of one pass over the log: sums for the acceptance tables by use ("first", "reused"), rows of the table
     over_time, and notes."""
 
     uses: dict[str, Sums] = field(default_factory=dict)

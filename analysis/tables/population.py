@@ -1,18 +1,19 @@
-"""The table population: cosine and squared error of the clipped update as an estimate of a population's update.
+"""The table population: cosine and squared error of the clipped gradient as an estimate of a population's update.
 
-On one batch the clipped update and the true update share their noise, which raises their cosine. Let u_i and v_j be the
-coefficients (M w A or w A) of responses i and j. Over pairs of responses to *different* prompts the mean of
+On one batch the clipped gradient and the unclipped gradient share their noise, which raises their cosine. Let u_i and
+v_j be the coefficients (M w A or w A) of responses i and j. Over pairs of responses to *different* prompts the mean of
 ``u_i v_j <psi_i, psi_j>`` is an unbiased inner product of the expected updates (docs/theory.md section 5, "Population
 cosine"). Together with the products within prompts, that mean gives bias, variance and mean squared error of the update
 (T11). Inner products and squared norms are summed over the updates before they are divided.
 
-Only responses at first use count, because the expectations under the old policy do not hold for reused responses.
+Only responses in the first epoch count, because the expectations under the old policy do not hold for responses of
+later epochs.
 
 Each cosine or error is a ratio of such sums; it is consistent, not unbiased. Its interval comes from a jackknife of the
 ratio itself that deletes one prompt at a time, from all updates that hold its responses. For the errors of the
-direction, the clipped update is first divided by its mean acceptance a_bar. The jackknife estimates a_bar again without
-each prompt: with a fixed a_bar, intervals were up to 1.5 times too long, or too short by a third. If the squared norm
-in the denominator cannot be told from 0, the result is NaN with the reason.
+direction, the clipped gradient is first divided by its mean acceptance a_bar. The jackknife estimates a_bar again
+without each prompt: with a fixed a_bar, intervals were up to 1.5 times too long, or too short by a third. If the
+squared norm in the denominator cannot be told from 0, the result is NaN with the reason.
 """
 
 from __future__ import annotations
@@ -41,14 +42,14 @@ from fspo.stats.intervals import t_quantile
 
 ERRORS = ("bias2", "variance", "mse", "bias2_direction", "variance_direction", "mse_direction")
 """Names of the errors of an update (T11). Each error is divided by the variance of the unclipped update, so clipping
-helps if mse is below 1. The errors of the "direction" are of the clipped update divided by its mean acceptance."""
+helps if mse is below 1. The errors of the "direction" are of the clipped gradient divided by its mean acceptance."""
 
 
 class PopulationRow(NamedTuple):
-    """The clipped update as an estimate of a population's: one row for each rule, quantity and bin.
+    """The clipped gradient as an estimate of a population's: one row for each rule, quantity and bin.
 
-    Only responses at first use count. Empty for a run without scores. docs/theory.md section 5 ("Population cosine"),
-    T11.
+    Only responses in the first epoch count. Empty for a run without scores. docs/theory.md section 5 ("Population
+    cosine"), T11.
     """
 
     case: CaseKey
@@ -72,8 +73,8 @@ class PopulationRow(NamedTuple):
 
 @dataclass
 class _Pool:
-    """Inner products of all rules' clipped updates with the true update, update by update, and numbers of responses and
-    prompts.
+    """Inner products of all rules' clipped gradients with the unclipped gradient, update by update, and numbers of
+    responses and prompts.
 
     An update adds 0 to a bin in which it has no pair of responses to different prompts.
     """
@@ -135,7 +136,8 @@ class PopulationTable:
         self.cases = [unclipped, *(common_weight(case) for case in cases if case.name != unclipped.name)]
 
     def add(self, window: ScoredWindow) -> None:
-        """Add one window's scores to the sums of the table ``population``; a window of reused rows is ignored."""
+        """Add one window's scores to the sums of the table ``population``; a window of rows of later epochs is
+        ignored."""
         if window.use != "first":
             return
         rows, number = window.rows, len(self.bins)
@@ -171,8 +173,8 @@ class PopulationTable:
             self._pool.add(found, *counts)
 
     def rows(self) -> list[PopulationRow]:
-        """Return the rows of the table population: cosine and errors of each rule's clipped update as an estimate of a
-        population's update (T11).
+        """Return the rows of the table population: cosine and errors of each rule's clipped gradient as an estimate of
+        a population's update (T11).
         """
         out: list[PopulationRow] = []
         pool = self._pool
@@ -234,8 +236,8 @@ class PopulationTable:
                 why = f"nothing is accepted in {self._cut[i]} of {len(pool.update)} updates: they have no direction"
             found = UNKNOWN
             if not why and quantity == "cosine":
-                why = judge.positive(values["right"][0][k, 0], values["right"][1][:, k, 0], "the true update g")
-                why = why or judge.positive(values["left"][0][k, i], values["left"][1][:, k, i], "the clipped update")
+                why = judge.positive(values["right"][0][k, 0], values["right"][1][:, k, 0], "the unclipped gradient g")
+                why = why or judge.positive(values["left"][0][k, i], values["left"][1][:, k, i], "the clipped gradient")
             if not why:
                 j = 0 if denominator[0].shape[1] == 1 else i
                 noise = self._sketch_error(k, i, quantity, values)
@@ -304,11 +306,12 @@ def _scale(accepted: Floats, whole: Floats, cluster: Ints) -> tuple[Floats, Floa
 def _terms(gram: PairGram, c: Floats, w: Floats, scale: tuple[Floats, Floats]) -> dict[str, tuple[Floats, Floats]]:
     """Return the estimates from which the cosines and errors of the table ``population`` are made, by name.
 
-    A response's clipped gradient is c A psi, its part of the clipped update; its reference gradient is w A psi, its
-    part of the true update. "inner", "left" and "right" are mean inner products over pairs of responses to different
-    prompts: of clipped with reference gradients, clipped with clipped, and reference with reference. "variance" is the
-    variance of the clipped update; "bias2_direction" and "variance_direction" are the squared bias and the variance of
-    the clipped update divided by its mean acceptance (T11). ``scale`` is 1 / (mean acceptance) (:func:`_scale`).
+    A response's clipped gradient is c A psi, its part of the clipped gradient; its reference gradient is w A psi, its
+    part of the unclipped gradient. "inner", "left" and "right" are mean inner products over pairs of responses to
+    different prompts: of clipped with reference gradients, clipped with clipped, and reference with reference.
+    "variance" is the variance of the clipped gradient; "bias2_direction" and "variance_direction" are the squared bias
+    and the variance of the clipped gradient divided by its mean acceptance (T11). ``scale`` is 1 / (mean acceptance)
+    (:func:`_scale`).
     """
     inner, left, right = gram.between(c, w), gram.between(c, c), gram.between(w, w)
     variance = gram.variance(c, left)
@@ -340,7 +343,7 @@ def _ratio(
     quantity: str, values: dict[str, tuple[Floats, Floats]]
 ) -> tuple[tuple[Floats, Floats], tuple[Floats, Floats]]:
     """Return the numerator and the denominator of one quantity of the table population: the cosine of clipped and true
-    update, or the squared bias, variance or mean squared error of the clipped update. Each is a pair: the value from
+    update, or the squared bias, variance or mean squared error of the clipped gradient. Each is a pair: the value from
     all prompts, and the values of the replicates."""
 
     def each(f: Any) -> tuple[Floats, Floats]:

@@ -49,8 +49,8 @@ def who_is_clipped(tables: Mapping[str, pd.DataFrame], partition: Partition, on:
     """Return the clip rates of the first and the last bin under each rule, their ratio, and the change of the clip rate
     for each doubling of the length (of another column: for each standard deviation of it), with its interval.
 
-    The responses are those at first use with A != 0, whose clipping changes the update; all responses where the log has
-    no update acceptance.
+    The responses are those in the first epoch with A != 0, whose clipping changes the update; all responses where the
+    log has no update acceptance.
     """
     rates, slopes = (_at_first_use(tables[name]) for name in ("acceptance", "trend"))
     known = rates["estimate"].notna() & (rates["bin"] >= 0)
@@ -118,7 +118,7 @@ def _span(low: float, high: float, partition: Partition) -> str:
 
 
 def _at_first_use(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of responses at first use, and of a rule one way outside its range."""
+    """Return the rows of responses in the first epoch, and of a rule one way outside its range."""
     if table.empty:
         return table
     return table.loc[(table["use"] == "first") & (table["outside"].isin(PLAIN) | (table["source"] == "trained"))]

@@ -66,7 +66,7 @@ def summarize(
 
 def key_numbers(tables: dict[str, pd.DataFrame]) -> dict[str, Any]:
     """Return the numbers that a reader looks for first: acceptances, LRE, trends, cosine, rho and others of the rule
-    that trained, at first use, over all lengths."""
+    that trained, in the first epoch, over all lengths."""
     out: dict[str, Any] = {}
 
     def pick(name: str, **where: Any) -> list[dict[Any, Any]]:

@@ -1,5 +1,5 @@
-"""Share of responses kept (acceptance) by length under each rule: measured points and the Gaussian law's curve (T1,
-T2).
+"""Share of responses kept (acceptance) by length under each rule: measured points and the Gaussian distribution's curve
+(T1, T2).
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ CAPTION = (
     f"bins with cluster-aware {PERCENT} intervals (n = {{n}} responses for each rule and panel).{{curves}} {{what}}."
     "\n\nPoints stand at the bins' means, rules side by side.{details}{noise}"
 )
-CURVES = " Curves: the Gaussian law of docs/theory.md T1 and T2 at the rule's overall acceptance."
+CURVES = " Curves: the Gaussian distribution of docs/theory.md T1 and T2 at the rule's overall acceptance."
 CURVE_DETAILS = (
-    " The law of docs/theory.md T1 and T2 has no drift error; its one parameter is set by the rule's overall "
+    " The distribution of docs/theory.md T1 and T2 has no drift error; its one parameter is set by the rule's overall "
     "acceptance. There is no curve where a rule is no band on whole sequences."
 )
 FLOOR = (
@@ -50,7 +50,7 @@ FLOOR_LOOK: dict[str, Any] = {"color": GREY, "marker": "_", "markersize": 5, "li
 
 
 def rows(tables: Tables) -> Frame:
-    """Return the table rows that give band acceptance, over all responses at first use, by bin and over all bins.
+    """Return the table rows that give band acceptance, over all responses in the first epoch, by bin and over all bins.
 
     The column ``panel`` names the panel. In a panel for a target acceptance all rules meet the target on one log; a
     further panel shows the rules with which the runs were trained.

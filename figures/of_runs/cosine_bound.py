@@ -1,5 +1,5 @@
-"""Cosine between clipped and true update against rho, the cosine lemma's bound on the clipped update's relative error
-(T7)."""
+"""Cosine between clipped and unclipped gradient against rho, the cosine lemma's bound on the clipped gradient's
+relative error (T7)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fspo.theory import cosine_bound
 
 TITLE = "Cosine against the bound of T7"
 CAPTION = (
-    "Cosine of the clipped and the true update against ρ, one point {unit} (rules that drop; A ≠ 0). Black: the "
+    "Cosine of the clipped and the unclipped gradient against ρ, one point {unit} (rules that drop; A ≠ 0). Black: the "
     "bound √(1 − ρ²) of docs/theory.md T7; shaded: ρ ≥ 1, where T7 promises nothing. {what}."
     "\n\nPoints have no intervals, since T7 holds for the logged vectors themselves. Noise "
     "of finitely many responses biases ρ upward as a rule. Without a guarantee: {n}."

@@ -1,5 +1,5 @@
-"""Cosine between clipped and true update by rule, for drop, truncate and cap (T7), beside the cosine when as many
-responses are dropped at random.
+"""Cosine between clipped and unclipped gradient by rule, for drop, truncate and cap (T7), beside the cosine when as
+many responses are dropped at random.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from figures.style import OUTSIDE_MARKERS, RANDOM_LABEL, Style, styled
 from figures.tables import Frame, Tables, count_words, drawable, first_use, view_words, views
 from fspo.stats.intervals import PERCENT
 
-TITLE = "Cosine of the clipped and the true update"
+TITLE = "Cosine of the clipped and the unclipped gradient"
 CAPTION = (
-    "Same-batch cosine of the clipped and the true update (docs/theory.md section 5): over all {all}, and in the "
-    f"{{by}} bin where it is lowest. Dashed line: as many responses dropped at random. Bars: {PERCENT} intervals. "
+    "Same-batch cosine of the clipped and the unclipped gradient (docs/theory.md section 5): over all {all}, and in "
+    f"the {{by}} bin where it is lowest. Dashed line: as many responses dropped at random. Bars: {PERCENT} intervals. "
     "{what}."
     "\n\nOne common weight exp({S}) and one common g. What happens outside the band: {outside}. n = {n} scored "
-    "responses with A ≠ 0, first use. Intervals: jackknife over prompts, Fisher's z."
+    "responses with A ≠ 0, first epoch. Intervals: jackknife over prompts, Fisher's z."
 )
 ENDS = {"estimate": ("ci_low", "ci_high"), "worst_bin": ("worst_ci_low", "worst_ci_high")}
 

@@ -1,4 +1,4 @@
-"""The two parts of the clipped update's error (T8): e_len, because clipping changes the shares of lengths, and e_in,
+"""The two parts of the clipped gradient's error (T8): e_len, because clipping changes the shares of lengths, and e_in,
 because clipping changes the mean gradient of a length.
 """
 
@@ -16,7 +16,7 @@ from figures.tables import Frame, Tables, drawable, lemma_updates, view_words, v
 TITLE = "Lost alignment: across lengths and inside a length"
 TITLE_BY = "Lost alignment: across bins and inside a bin (bins: {label})"
 CAPTION = (
-    "The two parts of docs/theory.md T8 relative to the true update, one point {unit}: ‖e_len‖/‖g‖ ({bins} "
+    "The two parts of docs/theory.md T8 relative to the unclipped gradient, one point {unit}: ‖e_len‖/‖g‖ ({bins} "
     "reweighted) above, ‖e_in‖/‖g‖ (clipping inside a {bin}) below; A ≠ 0. {what}."
     "\n\n{n} updates for each rule; every update is drawn, so there are no intervals. Points are spread in height "
     "to be told apart."
@@ -28,7 +28,7 @@ COMPONENTS = {
 
 
 def rows(tables: Tables) -> Frame:
-    """Return the rows of table ``lemma`` that have e_len and e_in, the two parts of the clipped update's error.
+    """Return the rows of table ``lemma`` that have e_len and e_in, the two parts of the clipped gradient's error.
 
     The column ``panel`` names the panel. In a panel for a target acceptance all rules meet the target on one run's log.
     If there is no such panel, one panel shows each run's own rule on its own log.
@@ -57,7 +57,7 @@ def plot_split(data: Frame, rules: Sequence[str], ax: Axes | None = None) -> Axe
 
 
 def caption(tables: Tables) -> str:
-    """Return the caption of the two parts of the clipped update's error, e_len and e_in (T8), with the number of
+    """Return the caption of the two parts of the clipped gradient's error, e_len and e_in (T8), with the number of
     updates.
     """
     found = rows(tables)
@@ -70,8 +70,8 @@ def caption(tables: Tables) -> str:
 
 @styled
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw the two parts of the clipped updates' errors, e_len and e_in (T8): a panel for each target acceptance, in it
-    a row for each rule and each choice of what happens outside the band.
+    """Draw the two parts of the clipped gradients' errors, e_len and e_in (T8): a panel for each target acceptance, in
+    it a row for each rule and each choice of what happens outside the band.
     """
     found = rows(tables)
     plain = found["outside"].isin(["drop", "mask"])

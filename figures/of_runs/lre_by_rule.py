@@ -21,12 +21,12 @@ TITLE = "Length Reweighting Error by rule"
 TITLE_BY = "Reweighting error by rule (bins: {label})"
 CAPTION = (
     "{error} (docs/theory.md section 3) of the rules that drop; 0 is fair. Left to right: of the share in the band "
-    f"(all responses), of the share not cut and of the kept weight (A ≠ 0). Bars: {PERCENT} intervals. "
+    f"(all responses), of the share not clipped and of the kept weight (A ≠ 0). Bars: {PERCENT} intervals. "
     "{what}.{missing}"
     "\n\nUpper row LRE_2, bias-corrected, with intervals by test inversion; lower row LRE_inf, plug-in, with those of "
     "simultaneous bands."
 )
-MEASURES = {"band": "in the band", "update": "not cut", "weight": "weight kept"}
+MEASURES = {"band": "in the band", "update": "not clipped", "weight": "weight kept"}
 NORMS = {"l2": "LRE$_2$", "inf": "LRE$_\\infty$"}
 VIEW_MARKERS: tuple[tuple[str, bool], ...] = (("o", True), ("o", False), ("D", True), ("D", False))
 

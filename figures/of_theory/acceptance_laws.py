@@ -10,7 +10,7 @@ from figures.style import Style, looks, rule_label, styled
 from figures.tables import Frame, Tables, count_words, percent, split
 from fspo.stats.intervals import PERCENT
 
-TITLE = "Acceptance laws"
+TITLE = "Acceptance by length, in theory"
 CAPTION = (
     "Share of responses that each rule's band accepts, by length, for Gaussian log-ratios (docs/theory.md T1, T2); "
     "every rule accepts {target} on average. Curves: closed forms; points: simulations. Right: with drift μ = "

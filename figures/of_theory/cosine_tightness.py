@@ -1,4 +1,4 @@
-"""The figure of angles between clipped and true update, beside the bound of the cosine lemma (T7).
+"""The figure of angles between clipped and unclipped gradient, beside the bound of the cosine lemma (T7).
 
 One example in docs/theory.md, T7s, reaches the bound.
 """
@@ -16,8 +16,8 @@ from fspo.theory import cosine_bound
 
 TITLE = "The cosine lemma is tight"
 CAPTION = (
-    "Angle between clipped and true update against ρ of docs/theory.md T7, one point for each set of strata: its "
-    "cosine with the bound √(1 − ρ²), and its sine with the same bound, sin ≤ ρ. Points on the curve: T7s by "
+    "Angle between clipped and unclipped gradient against ρ of docs/theory.md T7, one point for each set of strata: "
+    "its cosine with the bound √(1 − ρ²), and its sine with the same bound, sin ≤ ρ. Points on the curve: T7s by "
     "construction. Largest sin/ρ: {reached}."
     "\n\nAll values are exact, so there are no intervals. {counts}."
 )
@@ -40,8 +40,9 @@ def clouds(tables: Tables) -> Frame:
 
 
 def plot_angles(data: Frame, y: str, ax: Axes | None = None) -> Axes:
-    """Draw the cosine or the sine (``y``: "cosine" or "sine") of the angle between clipped and true update against the
-    cosine lemma's rho (columns ``source``, ``rho``), and the lemma's bound (T7); the axes of the sine are logarithmic.
+    """Draw the cosine or the sine (``y``: "cosine" or "sine") of the angle between clipped and unclipped gradient
+    against the cosine lemma's rho (columns ``source``, ``rho``), and the lemma's bound (T7); the axes of the sine are
+    logarithmic.
     """
     ax = draw.new_axes(ax)
     rho = np.linspace(0, 1, 400)[:-1] if y == "cosine" else np.array([SMALLEST, 1.0])
@@ -71,7 +72,7 @@ def caption(tables: Tables) -> str:
 
 @styled
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw angles between clipped and true update: the cosine in the left panel, the sine in the right one."""
+    """Draw angles between clipped and unclipped gradient: the cosine in the left panel, the sine in the right one."""
     data = clouds(tables)
     legend = {SOURCES[s][0]: layout.key(SOURCES[s][1].color, SOURCES[s][1].marker) for s in data["source"].unique()}
     legend["bound"] = layout.key("black", linestyle="-", linewidth=1.0)

@@ -1,5 +1,5 @@
-"""How far the share of responses in a band is from the share under a Gaussian law of S, and the Berry-Esseen bound on
-that distance (T4).
+"""How far the share of responses in a band is from the share under a Gaussian distribution of S, and the Berry-Esseen
+bound on that distance (T4).
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ LABELS = {"envelope": "envelope", "difference": "worst band"}
 
 
 def plot_distances(data: Frame, ax: Axes | None = None, lowest: float = 1e-5) -> Axes:
-    """Draw over length how far acceptance is from its value under a Gaussian law (column ``difference``), and the
-    Berry-Esseen bound on that distance (``envelope``). Both axes are logarithmic; distances below ``lowest`` are not
-    shown.
+    """Draw over length how far acceptance is from its value under a Gaussian distribution (column ``difference``), and
+    the Berry-Esseen bound on that distance (``envelope``). Both axes are logarithmic; distances below ``lowest`` are
+    not shown.
     """
     long = data.melt("length", list(CURVES), "line", "value")
     ax = draw.curves(long, ax, x="length", y="value", hue="line", ends=(), known=CURVES, marks=False)
@@ -40,7 +40,7 @@ def plot_distances(data: Frame, ax: Axes | None = None, lowest: float = 1e-5) ->
 
 def caption(tables: Tables) -> str:
     """Return the caption of the Berry-Esseen figure, with the largest share of the bound that the distance reaches
-    under each law of token log-ratios.
+    under each distribution of token log-ratios.
     """
     table = tables["normal_approximation"]
     reached = (table["difference"] / table["envelope"]).groupby(table["law"], sort=False).max()
@@ -49,7 +49,8 @@ def caption(tables: Tables) -> str:
 
 @styled
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw how far acceptance is from its value under a Gaussian law, one panel for each law of token log-ratios."""
+    """Draw how far acceptance is from its value under a Gaussian distribution, one panel for each distribution of token
+    log-ratios."""
     table = tables["normal_approximation"]
     lowest = float(table["difference"].min()) / 1.5
     laws = split(table, "law")

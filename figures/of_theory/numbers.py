@@ -116,7 +116,7 @@ def drift_and_scale(rng: np.random.Generator, draws: int) -> Iterator[Row]:
 
 
 def cosine_tightness(rng: np.random.Generator, draws: int) -> Iterator[Row]:
-    """Yield rows that show how near the cosine of clipped and true update comes to T7's bound: for random strata
+    """Yield rows that show how near the cosine of clipped and unclipped gradient comes to T7's bound: for random strata
     (``draws``/10), for softmax policies with their lengths as strata, and for strata that reach the bound (T7s).
     """
 
@@ -137,7 +137,7 @@ def cosine_tightness(rng: np.random.Generator, draws: int) -> Iterator[Row]:
 
 def edge_errors(law: str, length: int) -> tuple[Any, Any]:
     """Return places z of a band's edge, in standard deviations of S, and F(z) - Phi(z) at each: F is the distribution
-    function of S, a sum of ``length`` tokens of the law ``law``, and Phi the standard normal one.
+    function of S, a sum of ``length`` tokens of the distribution ``law``, and Phi the standard normal one.
 
     Where F jumps, z occurs twice: once with F's limit from the left, once with F's value.
     """
@@ -151,7 +151,7 @@ def edge_errors(law: str, length: int) -> tuple[Any, Any]:
         return z, EXPONENTIAL.cdf(z * math.sqrt(length), length) - ndtr(z)
     z = np.linspace(0, 4, 61)
     error = STUDENT.cdf(z * math.sqrt(length), length) - ndtr(z)
-    # The law of a Student-t token is symmetric, so the error at -z is minus the error at z.
+    # The distribution of a Student-t token is symmetric, so the error at -z is minus the error at z.
     return np.concatenate([-z[:0:-1], z]), np.concatenate([-error[:0:-1], error])
 
 
@@ -165,8 +165,8 @@ def worst_band(z: Floats, error: Floats) -> float:
 
 
 def normal_approximation(rng: np.random.Generator, draws: int) -> Iterator[Row]:
-    """Yield rows of T4 for each law of the tokens and each length: the largest distance of a band's acceptance from
-    that under Gaussian S, and the Berry-Esseen bound of that distance.
+    """Yield rows of T4 for each distribution of the tokens and each length: the largest distance of a band's acceptance
+    from that under Gaussian S, and the Berry-Esseen bound of that distance.
     """
     del rng, draws
     for law, rho3 in (("exponential", float(EXPONENTIAL.RHO3)), ("signs", 1.0), ("student", STUDENT.rho3)):

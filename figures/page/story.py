@@ -36,7 +36,7 @@ def as_trained(acceptance: Frame) -> str:
 
 def at_equal_rates(acceptance: Frame) -> str:
     """Say how often each rule that the paper compares clips the longest and the shortest responses of one run, with
-    ranges at which all rules have one clip rate.
+    ranges at which all rules have an equal clip rate.
     """
     rows, where = _matched(_by_length(acceptance))
     told = []

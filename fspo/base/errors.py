@@ -15,7 +15,7 @@ from typing import Any, NoReturn, TextIO
 
 
 class UserError(ValueError):
-    """Bad input: one line that says what is wrong and names the cure."""
+    """Bad input: one line that says what is wrong and how to fix it."""
 
     status = 2
     """Exit status of a command that this error ends."""
@@ -61,7 +61,7 @@ _CURES = {
     errno.EROFS: "name a place that can be written",
     errno.ENAMETOOLONG: "give a shorter name",
 }
-"""Cures of errors of the operating system, by number; of others the cure is to check the path."""
+"""Fixes of errors of the operating system, by number; of others the fix is to check the path."""
 
 
 def in_one_line(error: Exception) -> tuple[str, int]:

@@ -131,7 +131,7 @@ class TrainConfig:
                 "batch.epochs above 1"
             )
         elif self.batch.minibatches == 1:
-            found.append("one minibatch leaves no first-use rows with S != 0: set batch.minibatches to 2 or more")
+            found.append("one minibatch leaves no first-epoch rows with S != 0: set batch.minibatches to 2 or more")
         if self.model.dtype == "bfloat16" and self.model.lora is None:
             found.append(
                 "bfloat16 weights lose AdamW's updates below 1/512 of their size: train float32 weights with mixed "

@@ -115,7 +115,7 @@ METRICS = {
         "tokens whose log-probability the sampler did not give; it is taken as equal to the trainer's",
         "share of tokens",
     ),
-    CORRECTION_CUT: Metric(f"{LIVE} that the correction cuts (one on tokens: their tokens)", f"share of {LIVE}"),
+    CORRECTION_CUT: Metric(f"{LIVE} that the correction clips (one on tokens: their tokens)", f"share of {LIVE}"),
     CORRECTION_WEIGHT: Metric(
         f"mean over {LIVE} of the factor by which the correction multiplies their gradient; inside TRL the mean over "
         "microbatches of such means",

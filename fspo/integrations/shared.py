@@ -52,7 +52,7 @@ def given(options: Any, config: type, prefix: str = "") -> dict[str, Any]:
 
 
 def check_drift(rule: Rule, trainer: str, option: str) -> None:
-    """Raise UserError if the rule's drift is that of the whole minibatch; ``option`` names the cure."""
+    """Raise UserError if the rule's drift is that of the whole minibatch; ``option`` names the fix."""
     if rule.needs_stats and rule.drift_source != "lagged":
         raise UserError(
             f"rule {rule.label!r} centres its band on the whole minibatch, of which {trainer} shows a loss one "

@@ -255,7 +255,7 @@ def mismatch(batch: dict[str, Any], old: Tensor) -> Mismatch | None:
     """Return the mismatch between the trainer's old log-probabilities ``old`` (B, T), nats, and the sampler's; None if
     the batch has no log-probabilities of the sampler.
 
-    TRL sends the trainer's weights to the sampler before every generation, so the staleness D is 0.
+    TRL sends the trainer's weights to the sampler before every generation, so the policy lag D is 0.
     """
     sampled = batch.get("sampling_per_token_logps")
     return None if sampled is None else Mismatch.of(old, sampled, loss_mask(batch), version=old)

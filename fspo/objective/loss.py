@@ -2,8 +2,8 @@
 
 Each response (or token) has a surrogate term ``j``, which is maximised: ``loss = -sum(j) / denominator``. The clip
 rule computes M and w from detached numbers in float64, so the gradient is ``M w A grad S``, exactly as docs/theory.md
-section 1 defines the clipped update. Where the log-probs of the program that sampled are known, a correction multiplies
-the gradient of token t by a factor f_t.
+section 1 defines the clipped gradient. Where the log-probs of the program that sampled are known, a correction
+multiplies the gradient of token t by a factor f_t.
 """
 
 from __future__ import annotations
@@ -66,14 +66,14 @@ def objective(
         one KL term for each token, and `aggregate` adds the KL terms up by the same formula as surrogate terms:
         "response" sums them over a response's tokens. A correction does not change the KL terms.
     mismatch : Mismatch, optional
-        How far the sampler's law is from the old policy; needed by a correction.
+        How far the sampler's distribution is from the old policy; needed by a correction.
     correction : Rule, optional
-        A rule on the engine or the behaviour ratio. The factor M w that it leaves each response or token multiplies
-        value and gradient.
+        A rule on the engine or the rollout-policy ratio. The factor M w that it leaves each response or token
+        multiplies value and gradient.
     correction_m : float or Tensor (B,), optional
         Centre of the correction's band, nats per token; needed if the correction has a drift. It is
         ``correction.centre(stats)``, where ``stats`` are such sums as for ``m``, with s the token log-ratio of the
-        engine or behaviour ratio that the correction acts on.
+        engine or rollout-policy ratio that the correction acts on.
     factor : Tensor (B,) or (B, T), optional
         Factor of each response or each token that the caller computed; it replaces the factor of a correction.
 

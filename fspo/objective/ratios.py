@@ -29,14 +29,15 @@ def log_ratios(new: Float[Tensor, "B T"], old: Float[Tensor, "B T"], mask: Bool[
 
 
 class Mismatch(NamedTuple):
-    """How far the law that drew the tokens is from the old policy: token log-ratios (B, T), float64, nats, detached.
+    """How far the distribution that drew the tokens is from the old policy: token log-ratios (B, T), float64, nats,
+    detached.
 
     The log-ratios are 0 outside the mask.
 
     Attributes
     ----------
     behaviour : Tensor (B, T)
-        d_t + e_t, the token's old log-probability less the sampler's: staleness d_t and engine log-ratio e_t together.
+        d_t + e_t, the token's old log-probability less the sampler's: policy lag d_t and engine log-ratio e_t together.
     engine : Tensor (B, T) or None
         e_t, the log-probability that the trainer computes with the weights that sampled, less the sampler's; None if it
         is unknown.
@@ -62,7 +63,7 @@ class Mismatch(NamedTuple):
         ----------
         version : Tensor (B, T), optional
             Log-probs that the trainer computes with the weights that sampled: ``old`` if these are the old weights.
-            Without them only the sum of staleness and engine log-ratio is known.
+            Without them only the sum of policy lag and engine log-ratio is known.
         """
         mask = mask.to(torch.bool)
         old, sampler = old.detach().double(), sampler.detach().double()

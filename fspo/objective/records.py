@@ -58,7 +58,7 @@ class Records:
     engine_sum_sq: Float64[Tensor, " B"] | None = None
     engine_k3_sum: Float64[Tensor, " B"] | None = None
     staleness_log_ratio: Float64[Tensor, " B"] | None = None  # staleness log-ratio D, nats
-    behaviour_log_ratio: Float64[Tensor, " B"] | None = None  # behaviour log-ratio D + E, nats
+    behaviour_log_ratio: Float64[Tensor, " B"] | None = None  # rollout-policy log-ratio D + E, nats
     behaviour_sum_sq: Float64[Tensor, " B"] | None = None
     behaviour_k3_sum: Float64[Tensor, " B"] | None = None
     behaviour_k2_max: Float64[Tensor, " B"] | None = None  # largest k2 = (d_t + e_t)^2 / 2 of a token

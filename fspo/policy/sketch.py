@@ -40,7 +40,7 @@ def random_signs(seed: int, rollout: int, name: str, shape: tuple[int, ...]) -> 
 
 
 class Sketcher:
-    """The random projections, buckets and signs of one rollout, made for each part at its first use.
+    """The random projections, buckets and signs of one rollout, made for each part when it is first used.
 
     Parameters
     ----------

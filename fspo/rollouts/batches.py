@@ -67,7 +67,7 @@ class RolloutBatch:
 def plan_minibatches(batch: RolloutBatch, count: int, seed: int) -> list[np.ndarray]:
     """Divide the responses into ``count`` minibatches at random and return the rows of each.
 
-    The responses to a prompt stay together, so that minibatches are independent of each other at their first use.
+    The responses to a prompt stay together, so that minibatches are independent of each other in their first epoch.
 
     Raises UserError if there are fewer prompts than minibatches.
     """

@@ -1,7 +1,7 @@
-"""The clip: which rows it cuts, at which edge, and what is left of their weights (docs/theory.md section 2).
+"""The clip: which rows it clips, at which edge, and what is left of their weights (docs/theory.md section 2).
 
 No other code decides what is clipped. The trainer and the evaluation of a log's rows call ``Clip.apply``. Sums over a
-complete log use ``Clip.excess`` to find the rows that a band may cut, and call ``Clip.side`` and ``Clip.edge_weight``
+complete log use ``Clip.excess`` to find the rows that a band may clip, and call ``Clip.side`` and ``Clip.edge_weight``
 for these alone. The same code computes with numpy arrays and with torch tensors.
 """
 
@@ -22,10 +22,10 @@ Weight = Literal["sequence", "geometric", "none"]
 class Way(NamedTuple):
     """One way to treat what lies outside a band.
 
-    ``cuts`` says which responses are cut: "active" (A > 0: above the band; A < 0: below it), "above" (whatever the sign
-    of A), or "both" (above or below, whatever the sign of A). A response that is cut loses its weight if ``zeroes``;
-    else it keeps the weight of the edge. ``clips`` and ``corrects`` say whether tables and figures evaluate each clip
-    rule, or each correction of the mismatch, with this way.
+    ``cuts`` says which responses are clipped: "active" (A > 0: above the band; A < 0: below it), "above" (whatever the
+    sign of A), or "both" (above or below, whatever the sign of A). A response that is clipped loses its weight if
+    ``zeroes``; else it keeps the weight of the edge. ``clips`` and ``corrects`` say whether tables and figures evaluate
+    each clip rule, or each correction of the mismatch, with this way.
     """
 
     cuts: Literal["active", "above", "both"]
@@ -42,9 +42,9 @@ WAYS: dict[Outside, Way] = {
 }
 """The values of `Clip.outside`."""
 ZEROING = tuple(name for name, way in WAYS.items() if way.zeroes)
-"""Values of `Clip.outside` with which a response that is cut loses all its weight.
+"""Values of `Clip.outside` with which a response that is clipped loses all its weight.
 
-With the other values a response that is cut keeps the weight of the edge."""
+With the other values a response that is clipped keeps the weight of the edge."""
 OF_CLIP_RULES = tuple(name for name, way in WAYS.items() if way.clips)
 """Values of `Clip.outside` with which tables and figures evaluate each clip rule."""
 OF_CORRECTIONS = tuple(name for name, way in WAYS.items() if way.corrects)
@@ -97,11 +97,11 @@ class Applied(NamedTuple):
     """What a rule does to each response (or token): arrays of the shape of S.
 
     ``clipped_weight`` is M*w, computed without M; it multiplies ``A * psi`` in the gradient. ``edge_weight`` is the
-    importance weight at the edge that cuts the response, or ``weight`` if none cuts it; ``edge_weight * A`` is the
+    importance weight at the edge that clips the response, or ``weight`` if none clips it; ``edge_weight * A`` is the
     response's value in the objective.
     """
 
-    # int8: -1 cut at the lower edge, 0 not cut, 1 cut at the upper edge, 2 cut at the edge of the dual clip
+    # int8: -1 clipped at the lower edge, 0 not clipped, 1 at the upper edge, 2 at the edge of the dual clip
     side: Int8[Array, "*rows"]
     multiplier: Float[Array, "*rows"]  # M >= 0; a rule that truncates or caps holds log M within +-80
     weight: Float[Array, "*rows"]  # w = exp(S) or exp(S/n), exponent capped at MAX_EXPONENT
@@ -114,25 +114,25 @@ class Applied(NamedTuple):
 
 
 class Clip(NamedTuple):
-    """Decides which rows a rule cuts, given the edges of its band, and what weight is left to a row that is cut.
+    """Decides which rows a rule clips, given the edges of its band, and what weight is left to a row that is clipped.
 
     ============ ==================================================================== ===========================
-    ``outside``  rows that are cut                                                    weight of a row that is cut
+    ``outside``  rows that are clipped                                                weight of a clipped row
     ============ ==================================================================== ===========================
     drop         A > 0: above the band; A < 0: below it, or above the dual edge       0 (as by the min in PPO)
-    truncate     the rows that "drop" cuts                                            the weight at the edge
+    truncate     the rows that "drop" clips                                           the weight at the edge
     cap          above the band, whatever the sign of A                               the weight at the edge
     mask         above or below the band, whatever the sign of A                      0
     ============ ==================================================================== ===========================
 
-    A row is a response, or a token under a rule by tokens. A row with A = 0 is never cut, because
+    A row is a response, or a token under a rule by tokens. A row with A = 0 is never clipped, because
     it has no gradient under any rule; nor is a row whose S is NaN.
 
     Attributes
     ----------
     outside : {"drop", "truncate", "cap", "mask"}
     dual : float, optional
-        d > 1: a row with A < 0 is also cut above the dual edge ``m_L + d (hi - m_L)``, m_L the centre of the band.
+        d > 1: a row with A < 0 is also clipped above the dual edge ``m_L + d (hi - m_L)``, m_L the centre of the band.
     weight : {"sequence", "geometric", "none"}
         exp(S), exp(S/n), or 1.
     """
@@ -148,12 +148,12 @@ class Clip(NamedTuple):
         if self.dual is not None and self.outside == "cap":
             raise UserError(f"{label}: 'cap' already bounds A < 0; drop the dual clip or use 'truncate'")
         if self.dual is not None and self.outside == "mask":
-            raise UserError(f"{label}: 'mask' already cuts A < 0 above the band; drop the dual clip")
+            raise UserError(f"{label}: 'mask' already clips A < 0 above the band; drop the dual clip")
         if self.weight == "none" and not self.zeroes:
             raise UserError(f"{label}: {self.outside!r} holds a weight, and weight is 'none'; use 'mask'")
 
     def side(self, S: Float[Array, "*rows"], A: Float[Array, "*rows"], edges: Edges) -> Int8[Array, "*rows"]:
-        """Return which edge of the band cuts each response: int8, -1 lower, +1 upper, 2 dual edge, 0 none."""
+        """Return which edge of the band clips each response: int8, -1 lower, +1 upper, 2 dual edge, 0 none."""
         xp = array_namespace(S)
         above = edges.hi < S
         if WAYS[self.outside].cuts == "above":
@@ -166,7 +166,7 @@ class Clip(NamedTuple):
         return side
 
     def edge(self, S: Float[Array, "*rows"], side: Int8[Array, "*rows"], edges: Edges) -> Float[Array, "*rows"]:
-        """Return the edge of the band that cuts each response, nats; for a response that is not cut, its S."""
+        """Return the edge of the band that clips each response, nats; for a response that is not clipped, its S."""
         xp = array_namespace(S)
         edge = xp.where(side == 1, edges.hi, xp.where(side == -1, edges.lo, S))
         return edge if self.dual is None else xp.where(side == 2, self._dual_edge(edges), edge)
@@ -174,20 +174,20 @@ class Clip(NamedTuple):
     def edge_weight(
         self, S: Float[Array, "*rows"], n: Float[Array, "*rows"], side: Int8[Array, "*rows"], edges: Edges
     ) -> Float[Array, "*rows"]:
-        """Return the importance weight at the edge that cuts each response; its own weight if no edge cuts it."""
+        """Return the importance weight at the edge that clips each response; its own weight if no edge clips it."""
         return importance_weight(exponent(self.edge(S, side, edges), n, self.weight))
 
     def clipped_weight(self, side: Int8[Array, "*rows"], edge_weight: Float[Array, "*rows"]) -> Float[Array, "*rows"]:
-        """Return M*w, the weight left to each response: w if it is not cut, else 0 or the weight of the edge."""
+        """Return M*w, the weight left to each response: w if it is not clipped, else 0 or the weight of the edge."""
         xp = array_namespace(edge_weight)
         return xp.where(side != 0, xp.zeros_like(edge_weight), edge_weight) if self.zeroes else edge_weight
 
     def excess(
         self, over: Float[Array, "*rows"], under: Float[Array, "*rows"], A: Float[Array, "*rows"]
     ) -> Float[Array, "*rows"]:
-        """Return each response's excess: the smallest factor on both half-widths at which the response is not cut.
+        """Return each response's excess: the smallest factor on both half-widths at which the response is not clipped.
 
-        A band whose half-widths are multiplied by f cuts the response if and only if f is below the excess.
+        A band whose half-widths are multiplied by f clips the response if and only if f is below the excess.
 
         Parameters
         ----------
@@ -232,12 +232,12 @@ class Clip(NamedTuple):
 
     @property
     def zeroes(self) -> bool:
-        """Whether a response that is cut loses all its weight. If not, it keeps the weight of the edge."""
+        """Whether a response that is clipped loses all its weight. If not, it keeps the weight of the edge."""
         return WAYS[self.outside].zeroes
 
     @property
     def has_lower_edge(self) -> bool:
-        """Whether a response may be cut below the band."""
+        """Whether a response may be clipped below the band."""
         return WAYS[self.outside].cuts != "above"
 
     def _dual_edge(self, edges: Edges) -> Float[Array, "*rows"]:

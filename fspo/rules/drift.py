@@ -21,8 +21,8 @@ class TokenMeans(NamedTuple):
     """Means over a minibatch's tokens, from which `Rule.centre` makes the centre of a band.
 
     Each mean is one number, or an array (N,) with one number for each response. This class is used where the means are
-    known without any tokens, for example from the law of a log-ratio model. Where there are tokens, `DriftStats`
-    computes the means from sums over them.
+    known without any tokens, for example from the distribution of a log-ratio model. Where there are tokens,
+    `DriftStats` computes the means from sums over them.
     """
 
     k3: Float[Array, " ..."] | float  # mean over tokens of k3 = exp(s_t) - 1 - s_t, nats

@@ -45,10 +45,10 @@ CORRECTIONS: dict[str, Rule] = {
 """Corrections of the mismatch between sampler and trainer: rules on another ratio than the update's.
 
 A correction leaves each response, or each token, the factor M w, which multiplies its gradient. Let R = D + E be the
-behaviour log-ratio of a response and r_t that of a token. tis: token weights min(e^{r_t}, 2). mis: sequence weights
-e^R; those outside [1/3, 3] become 0. geo-mask: weight 1 for responses with e^{R/L} within .001 of 1, else 0. icepop:
-token weights e^{r_t}; those outside [.5, 5] become 0. engine-sqrt: sequence weights e^E, kept where E lies within
-c sqrt(L) of its expected value, which is -L times the estimated KL of a token; else 0."""
+rollout-policy log-ratio of a response and r_t that of a token. tis: token weights min(e^{r_t}, 2). mis: sequence
+weights e^R; those outside [1/3, 3] become 0. geo-mask: weight 1 for responses with e^{R/L} within .001 of 1, else 0.
+icepop: token weights e^{r_t}; those outside [.5, 5] become 0. engine-sqrt: sequence weights e^E, kept where E lies
+within c sqrt(L) of its expected value, which is -L times the estimated KL of a token; else 0."""
 
 CRITERIA: dict[str, tuple[str, Rule]] = {
     "seq_sum_k2": ("k2_sum", Rule("fixed", 1.0, 1.0, outside="mask", weight="none")),
@@ -97,7 +97,7 @@ def correction(name: str, **changes: Any) -> Rule | None:
     rule = _changed(CORRECTIONS[name], changes)
     if "range_lo" in changes and not rule.clip.has_lower_edge:
         raise UserError(
-            f"correction {name!r}: range_lo has no effect, because outside={rule.outside!r} cuts at the upper edge "
+            f"correction {name!r}: range_lo has no effect, because outside={rule.outside!r} clips at the upper edge "
             "alone: leave range_lo out, or set outside='mask'"
         )
     check_ratios(Rule("none"), rule)
@@ -107,7 +107,7 @@ def correction(name: str, **changes: Any) -> Rule | None:
 def check_ratios(rule: Rule, correction: Rule | None) -> None:
     """Check that the log-ratios on which a clip rule and a correction act go together.
 
-    Raises UserError if the clip rule is on the engine ratio E or the behaviour ratio D + E, which updates do not
+    Raises UserError if the clip rule is on the engine ratio E or the rollout-policy ratio D + E, which updates do not
     change, or if the correction is on the update's ratio S, which updates change.
     """
     if rule.on != "update":

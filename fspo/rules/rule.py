@@ -29,7 +29,7 @@ Ratio = Literal["update", "engine", "behaviour"]
 """The log-ratio of a response that a rule acts on (docs/theory.md section 1).
 
 update: S, new less old. engine: E, the sampling weights' log-probability by the trainer less that by the sampler.
-behaviour: D + E, old less the sampler's, with D the staleness, old less the sampling weights'."""
+behaviour: D + E, old less the sampler's, with D the policy lag, old less the sampling weights'."""
 
 EPS_SHAPES = ("fixed", "linear", "token")
 """Shapes whose range is an eps: the band on the ratio is [1 - range_lo, 1 + range_hi] at n = 1."""
@@ -77,10 +77,10 @@ class Rule:
         weight at the edge; above the band the weight at the upper edge, whatever the sign of A; or no gradient on both
         sides, whatever the sign of A.
     dual : float, optional
-        Dual clip d > 1: a response with A < 0 and S > m_L + d (hi - m_L) is cut too, with m_L the centre of the band
-        and hi its upper edge.
+        Dual clip d > 1: a response with A < 0 and S > m_L + d (hi - m_L) is clipped too, with m_L the centre of the
+        band and hi its upper edge.
     weight : {"sequence", "geometric", "none"}
-        Importance weight: exp(S); exp(S/n), whose gradient has a factor 1/n (GSPO); or 1, so that the rule only cuts.
+        Importance weight: exp(S); exp(S/n), whose gradient has a factor 1/n (GSPO); or 1, so that the rule only clips.
     adapt : {"none", "range", "exponent"}
         What is changed during training to reach ``target`` (fspo/rules/online.py): nothing, the range, or the range and
         the exponent of a ``power`` band. Training starts from the ranges above.
@@ -253,16 +253,16 @@ class Rule:
     ) -> Applied:
         """Clip responses (or tokens): return their sides, multipliers and weights, as an `Applied`.
 
-        docs/theory.md section 2, "Active side", says which responses are cut.
+        docs/theory.md section 2, "Active side", says which responses are clipped.
 
         Parameters
         ----------
         S : array, floating
-            Sums of log-ratios, nats. NaN is passed through, never cut.
+            Sums of log-ratios, nats. NaN is passed through, never clipped.
         n : array
             Number of log-ratios in each sum, same shape or broadcastable.
         A : array, floating
-            Advantages, same shape or broadcastable. A = 0 is never cut: it has no gradient under any rule.
+            Advantages, same shape or broadcastable. A = 0 is never clipped: it has no gradient under any rule.
         m : float or array, optional
             Centre of the band, nats per token, from `centre`; needed where the rule has a drift.
         logged : pair of arrays, optional

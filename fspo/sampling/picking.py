@@ -35,8 +35,8 @@ def pick_tokens(
     tokens : torch.Tensor
         Int64 (B,); never a token of probability 0.
     logprobs : torch.Tensor
-        Float32 (B,), under the law that drew the tokens: at the sampling temperature, and with top-p renormalised over
-        the tokens that are left.
+        Float32 (B,), under the distribution that drew the tokens: at the sampling temperature, and with top-p
+        renormalised over the tokens that are left.
     """
     logits = logits.float()
     if temperature == 0 or uniforms is None:

@@ -20,8 +20,8 @@ def lowered(model: PreTrainedModel, precision: Precision) -> PreTrainedModel:
     With ``"int8"`` the weight of each linear layer but the output layer is rounded to a multiple of its row's step,
     which is the row's largest absolute value / 127. Weights and activations are multiplied in the model's type, as by
     kernels for int8 weights. Activations are not rounded: torch's dynamic quantisation takes one scale for a whole
-    batch, so the law of a response would depend on the responses beside it. Parameters that keep their values are
-    shared with the model.
+    batch, so the distribution of a response would depend on the responses beside it. Parameters that keep their values
+    are shared with the model.
     """
     if precision == "same":
         return model

@@ -41,8 +41,8 @@ class Responses:
     tokens : list of numpy.ndarray
         Int64 (L_i,), L_i >= 1; the end token is included when it was sampled.
     logprobs : list of numpy.ndarray
-        Float32 (L_i,), log-probability of each token under the law that drew it (weights in the sampler's precision,
-        sampling temperature, top-p), nats; 0 under greedy sampling, whose distribution is a point mass.
+        Float32 (L_i,), log-probability of each token under the distribution that drew it (weights in the sampler's
+        precision, sampling temperature, top-p), nats; 0 under greedy sampling, whose distribution is a point mass.
     truncated : numpy.ndarray
         Bool (N,), True when max_new_tokens ended the response.
     """

@@ -125,7 +125,7 @@ class Server:
         only = {"temperature": 1.0, "max_tokens": 1, "allowed_token_ids": [end]}
         if abs(self.complete(name, [[end]], only)[0][1][0]) > 1e-6:
             raise UserError(
-                f"the vLLM server at {self.url} gives log-probs of another law than it samples from: start it with "
+                f"the vLLM server at {self.url} gives log-probs of another distribution than it samples: start it with "
                 f"`{self.command()}`"
             )
 
@@ -160,8 +160,8 @@ def run_vllm(
 ) -> Iterator[tuple[np.ndarray, np.ndarray, bool]]:
     """Send the model's weights to the server, then sample a response to each prompt.
 
-    Yields its tokens int64 (L,), their log-probs float32 (L,) under the law that drew them (0 under greedy sampling),
-    and whether the limit of tokens cut it. Raises UserError if the server does not answer or fails.
+    Yields its tokens int64 (L,), their log-probs float32 (L,) under the distribution that drew them (0 under greedy
+    sampling), and whether the limit of tokens cut it. Raises UserError if the server does not answer or fails.
     """
     check_alone(PartialState().num_processes, hasattr(model, "peft_config"))
     server.send(model, eos[0])

@@ -47,7 +47,7 @@ class Shard:
         Log-probs of the response tokens under the weights before the rollout's updates, and under the reference model.
         ref is None without a KL term.
     mismatch : Mismatch
-        How far the sampler's law is from the old policy.
+        How far the sampler's distribution is from the old policy.
     advantages : tensor (B,)
     entropy : (B,) float64
         Mean entropy over the response's tokens, nats, at the weights of the old log-probs; NaN if entropy is not

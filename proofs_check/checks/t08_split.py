@@ -194,8 +194,8 @@ def usable(run: Path) -> tuple[list[tuple[int, ScoredUpdate]], str]:
     if clipped:
         return clipped, ""
     if found:
-        return [], f"nothing was clipped in {found} scored updates at first use, so T7 and T8 say 0 = 0"
-    return [], "no row at first use has a score (score_status 'ok', A != 0): T7 and T8 cannot be checked without psi"
+        return [], f"nothing was clipped in {found} scored updates of the first epoch, so T7 and T8 say 0 = 0"
+    return [], "no row of the first epoch has a score (score_status 'ok', A != 0), which T7 and T8 are about"
 
 
 def length_bins(n: np.ndarray) -> np.ndarray:

@@ -248,7 +248,7 @@ def increments(rng: np.random.Generator, centred: bool = True, cross: bool = Tru
     return test
 
 
-@check("T13", Method.SIMULATED, "(a) after a training step: E at any use, D + E at first use", "of the mass", 0.05)
+@check("T13", Method.SIMULATED, "(a) after a step: E in any epoch, D + E in the first", "of the mass", 0.05)
 @near_miss("D + E on the responses of the step", seen="trained on")
 @near_miss("D alone", ratio="staleness")
 def first_use(

@@ -163,7 +163,7 @@ def log_damage(run: Path, most: int | None = None) -> list[str]:
 def read_updates(
     run: Path, rollouts: list[int] | None = None, most: int | None = None
 ) -> Iterator[tuple[int, ScoredUpdate]]:
-    """Yield, for each update of a log, its step and its rows that were trained on (not those of audits), at first use,
+    """Yield, for each update of a log, its step and its rows of the first epoch that were trained on (not audits),
     with a score and with A != 0.
 
     Raises

@@ -320,7 +320,7 @@ def write_drawn(
 ) -> None:
     """Write a gradient log of groups of ``GROUP`` responses drawn independently from the policy.
 
-    Each rollout of the log has one update on responses at first use, rows of responses freshly drawn from the new
+    Each rollout of the log has one update on responses in the first epoch, rows of responses freshly drawn from the new
     policy (phase ``audit``, as older logs have), and one update on responses that were trained on. In the rows of this
     last update S has another law. So a table about first use is wrong if it counts these or the audit's rows.
     """
@@ -356,7 +356,7 @@ def write_groups(
     rollouts: int,
     scored: bool = True,
 ) -> None:
-    """Write a gradient log of given groups: one update in each rollout, on responses at first use.
+    """Write a gradient log of given groups: one update in each rollout, on responses in the first epoch.
 
     Parameters
     ----------

@@ -27,7 +27,9 @@ def test_figures_of_another_ratio_say_so(tmp_path):
     assert [c["name"] for c in captions] == [f"{name}-on-engine" for name in names]
     assert [c["title"].endswith(": E") for c in captions] == [True] * 5
     assert [c["skipped"] for c in captions] == [""] * 4 + ["it is about no log-ratio: draw it without --on"]
-    assert all(c["caption"].endswith("Log-ratio: E (engine), each response once, at first use.") for c in captions[:4])
+    assert all(
+        c["caption"].endswith("Log-ratio: E (engine), each response once, in the first epoch.") for c in captions[:4]
+    )
     tables = load([run], on="engine")
     fig = find_module("variance_scaling").figure(tables, Style())
     assert fig.axes[0].get_ylabel() == r"Var$(E\,|\,L)$"

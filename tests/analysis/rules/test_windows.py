@@ -51,7 +51,7 @@ def test_a_window_of_equal_rewards_takes_no_number_from_the_others(run: Run) -> 
         assert (got["reason"] == "").all()
         same(got, expected["acceptance"].query(where))
     assert summary["counts"]["windows_without_a_range"] == 1
-    assert any("1 window without a matched range" in line for line in summary["warnings"])
+    assert any("1 block of rollouts: no range at the clip rate" in line for line in summary["warnings"])
 
 
 def test_a_window_without_a_range_is_left_out_alone(run: Run) -> None:
@@ -61,7 +61,11 @@ def test_a_window_without_a_range_is_left_out_alone(run: Run) -> None:
     found, summary = tables(still)
     expected, _ = tables(without(run, (2, 3)))
     matched = found["acceptance"].query("source == 'matched'")
-    assert matched["reason"].str.contains("of the rows left out, where no range gives the target; window 2: ").all()
+    assert (
+        matched["reason"]
+        .str.contains("of the rows left out, where no range gives the target; block of rollouts 2: ")
+        .all()
+    )
     assert matched["reason"].str.contains("accepts more than 90% at any range").all()
     same(matched, expected["acceptance"].query("source == 'matched'"))
     given = found["acceptance"].query("source == 'given'")
