@@ -45,7 +45,7 @@ def plot_angles(data: Frame, y: str, ax: Axes | None = None) -> Axes:
     logarithmic.
     """
     ax = draw.new_axes(ax)
-    rho = np.linspace(0, 1, 400)[:-1] if y == "cosine" else np.array([SMALLEST, 1.0])
+    rho = np.sin(np.linspace(0, np.pi / 2, 200)) if y == "cosine" else np.array([SMALLEST, 1.0])
     bound = [cosine_bound(r) or 0.0 for r in rho] if y == "cosine" else rho
     ax.plot(rho, bound, color="black", linewidth=1.0, zorder=2.2)
     known = {name: look for name, (_, look) in SOURCES.items()}

@@ -23,9 +23,7 @@ def symmetric(shape: Any, edge: float) -> Rule:
     return Rule(shape, -math.expm1(-edge), math.expm1(edge))
 
 
-@check(
-    "T2", Method.CLOSED, "(a) the fixed band falls, the linear rises; limits of a(l1)/a(l2)", "of exponent 1/2", 1e-6
-)
+@check("T2", Method.CLOSED, "(a) the fixed band falls, the linear rises; the limits", "of exponent 1/2", 1e-6)
 @near_miss("bands exchanged", swap=True)
 @near_miss("(l2/l1)^.45", power=0.45)
 @near_miss("mu = -.45 sigma^2", half=0.45)

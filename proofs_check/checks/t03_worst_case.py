@@ -80,7 +80,7 @@ def worst(rng: np.random.Generator, formula: Callable[..., float] | None = None)
 @check(
     "T3",
     Method.ATTACKED,
-    "LRE_inf of any lengths and shares is at most that; LRE_1 <= LRE_2 <= LRE_inf",
+    "LRE_inf of any lengths is at most that; LRE_1 <= LRE_2 <= LRE_inf",
     "of the supremum",
     1e-6,
 )
@@ -146,13 +146,7 @@ def constant(rng: np.random.Generator, at: float = 1.0) -> Test:
     return equal([2 * stated, 2 * stated], [exact, curvature], 1e-12)
 
 
-@check(
-    "T3",
-    Method.ATTACKED,
-    "simple bounds: LRE_inf at the worst shares, errors of one and of both signs",
-    "of the bound",
-    1e-3,
-)
+@check("T3", Method.ATTACKED, "simple bounds: LRE_inf at the worst shares, one and both signs", "of the bound", 1e-3)
 @near_miss("B/(a_0 - B) for drift errors of both signs", drift_twice=False)
 @near_miss("B/(a_0 - B) for scale errors of both signs", scale_twice=False)
 def bounds_of_lre(

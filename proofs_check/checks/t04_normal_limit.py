@@ -18,7 +18,6 @@ from proofs_check.models import (
     CHAIN,
     AutoregressiveTokens,
     ExponentialTokens,
-    MarkovTokens,
     StoppedChain,
     StudentTokens,
     TokenByToken,
@@ -32,7 +31,6 @@ EXPONENTIAL, STUDENT = ExponentialTokens(MU, SIGMA), StudentTokens(MU, SIGMA, df
 AR1 = AutoregressiveTokens(MU, SIGMA, 0.6)
 MOVED = StoppedChain.of([0.5, 0.5], [[[0.9, 0.1], [0.2, 0.8]], [[0.8, 0.2], [0.3, 0.7]]], [[0.02, 0.03], [0.025, 0.02]])
 """A chain whose S spreads by much more than its last token adds, so that the limit is near at 100 tokens."""
-MARKOV = MarkovTokens(MU, SIGMA, persistence=0.9, share=0.2, mean_part=0.7, noise_ratio=3.0)
 
 
 def in_band(model: Any, rule: Rule, lengths: Floats) -> Floats:
@@ -41,13 +39,7 @@ def in_band(model: Any, rule: Rule, lengths: Floats) -> Floats:
     return model.cdf(hi, lengths) - model.cdf(lo, lengths)
 
 
-@check(
-    "T4",
-    Method.CLOSED,
-    "(a) exponential, +-1 and Student-t tokens inside the Berry-Esseen bound",
-    "of the constant",
-    0.2,
-)
+@check("T4", Method.CLOSED, "(a) exponential, +-1, Student-t tokens within the bound", "of the constant", 0.2)
 @near_miss("constant .39 (Esseen's lower limit is .4097)", constant=0.39)
 def envelope(rng: np.random.Generator, constant: float = BERRY_ESSEEN_IID) -> Test:
     """(a): sums of exponential, +-1 and Student-t tokens are within the bound of Berry and Esseen of the normal law;
@@ -72,43 +64,29 @@ def envelope(rng: np.random.Generator, constant: float = BERRY_ESSEEN_IID) -> Te
     return at_most(gaps, np.array(bounds) * constant / BERRY_ESSEEN_IID)
 
 
-@check(
-    "T4", Method.SIMULATED, "drawn sums of exponential, Student-t, AR(1) and Markov-modulated tokens", "of a(l)", 0.05
-)
+@check("T4", Method.SIMULATED, "drawn sums of exponential, Student-t and AR(1) tokens", "of a(l)", 0.05)
 @near_miss("exponential tokens: normal law", normal="exponential")
 @near_miss("Student-t tokens: normal law", normal="student")
 @near_miss("AR(1): long-run variance", normal="ar1")
-@near_miss("Markov: long-run variance", normal="markov")
-@near_miss("Markov: one-step variance", normal="one step")
 def simulated(rng: np.random.Generator, normal: str = "", draws: int = 60_000) -> Test:
     """Drawn sums of tokens, through the rule, follow the law that T4 approximates: exponential; Student-t against the
-    inverted characteristic function and AR(1) against its variance at each length, both token by token;
-    Markov-modulated against the mixture over occupation times. ``normal`` names the model for which a near miss takes
-    the normal law of the long-run variance, or "one step" for the Markov model's one-step variance.
-    """
+    inverted characteristic function and AR(1) against its variance at each length, both token by token. ``normal``
+    names the model for which a near miss takes the normal law of the long-run variance."""
     rule, tests = preset("fspo-kl", range_hi=0.02).rule, []
     for name, model, lengths, sampled in (
         ("exponential", EXPONENTIAL, [1.0, 4, 16, 64, 1024], EXPONENTIAL),
         ("student", STUDENT, [1.0, 2, 4, 16, 64], STUDENT),
         ("ar1", AR1, [1.0, 3, 10, 40], TokenByToken(AR1)),
-        ("markov", MARKOV, [1.0, 4, 16, 64, 256, 1024], MARKOV),
     ):
         n = np.array(lengths)
         stated = in_band(model, rule, n)
-        if name == normal or (name == "markov" and normal == "one step"):
-            scale = math.sqrt(MARKOV.one_step_variance) if normal == "one step" else SIGMA
-            stated = np.full(n.size, special.ndtr(0.02 / scale) - special.ndtr(-0.03 / scale))
+        if name == normal:
+            stated = np.full(n.size, special.ndtr(0.02 / SIGMA) - special.ndtr(-0.03 / SIGMA))
         tests.append(shares(band_counts(rng, rule, sampled, n, draws), draws, stated))
     return all_of(*tests)
 
 
-@check(
-    "T4",
-    Method.CLOSED,
-    "(b) AR(1): variance by double sums; |log s_l| <= log(1 + t)/2, and its sign",
-    "of variance or bound",
-    1e-8,
-)
+@check("T4", Method.CLOSED, "(b) AR(1): variance by double sums; bound and sign of log s_l", "of the bound", 1e-8)
 @near_miss("sign of alpha", sign=1.0)
 @near_miss("t with 1 + |alpha|", opposite=True)
 def ar1(rng: np.random.Generator, sign: float = -1.0, opposite: bool = False) -> Test:
@@ -129,34 +107,6 @@ def ar1(rng: np.random.Generator, sign: float = -1.0, opposite: bool = False) ->
         bounds += [*(np.log1p(t) / 2), *np.full(lengths.size, 1e-12), *(t / 2)]
     # at one token log(1 + t)/2 is reached, since 1 + t = (1 + |alpha|)/(1 - |alpha|) is Var S_1/sigma^2 or its inverse
     return all_of(equal(stated, exact, 1e-10), at_most(values, bounds, 1e-9))
-
-
-@check(
-    "T4",
-    Method.CLOSED,
-    "Markov-modulated: a(l) to the long-run law, LRE_inf to 0, like 1/l",
-    "of the long-run scale",
-    0.01,
-)
-@near_miss("one-step variance", one_step=True)
-def markov_limit(rng: np.random.Generator, one_step: bool = False) -> Test:
-    """Tokens modulated by a chain of two states: the acceptance tends to that of normal S with the long-run variance,
-    and LRE_inf over l, 4 l, 16 l to 0, both like 1/l. x: of the long-run scale.
-    """
-    del rng
-    rule, lengths = preset("fspo-kl").rule, np.array([64.0, 256, 1024, 4096, 16384])
-    a = in_band(MARKOV, rule, lengths)
-    lre = np.array([theory.lre(np.ones(3), a[i : i + 3]).inf for i in range(3)])
-    scale = math.sqrt(MARKOV.one_step_variance) if one_step else SIGMA
-
-    def test(x: float) -> Outcome:
-        gap = np.abs(a - math.erf(SIGMA / (scale * (1 + x) * math.sqrt(2))))
-        # like 1/l: from one length to the next by 4, less what terms in 1/l^2 change
-        falls = np.concatenate([gap[:-1] / gap[1:], lre[:-1] / lre[1:]])
-        note = f"|a - a_0| {gap[0]:.1e} to {gap[-1]:.1e}, LRE_inf {lre[0]:.1e} to {lre[-1]:.1e}"
-        return holds(falls - 3, "fall per factor 4, less 3", note=note)
-
-    return test
 
 
 def exponents(chain: StoppedChain) -> tuple[float, float, float]:
@@ -226,9 +176,7 @@ def exact_law(chain: StoppedChain, length: int) -> tuple[Floats, Floats]:
     return S[order], p / p.sum()
 
 
-@check(
-    "T4", Method.ENUMERATED, "(c) all paths of a chain that stops: normal around m l, error like l^(-1/2)", "of m", 0.1
-)
+@check("T4", Method.ENUMERATED, "(c) all paths of a chain: normal around m l, error like l^(-1/2)", "of m", 0.1)
 @near_miss("-KL a token", kl=True)
 def chain_limit(rng: np.random.Generator, kl: bool = False) -> Test:
     """(c): the law of S given L of a chain that stops, by counting paths at 32 to 512 tokens, tends to N(m l, s^2 l)

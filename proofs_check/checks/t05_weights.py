@@ -20,13 +20,7 @@ from proofs_check.tools.policy import (
 from proofs_check.tools.settings import DIGITS
 
 
-@check(
-    "T5",
-    Method.ENUMERATED,
-    "softmax policies: E_old[e^S | L] = p_new/p_old; e^{s_t} - 1 uncorrelated",
-    "of p_new/p_old",
-    1e-9,
-)
+@check("T5", Method.ENUMERATED, "softmax policies: E_old[e^S | L] and e^{s_t} - 1 uncorrelated", "of p_new/p_old", 1e-9)
 @near_miss("means under the new policy", law="new")
 @near_miss("s_t itself uncorrelated", centred=False)
 @near_miss("uncorrelated given one length", first="common")
@@ -54,9 +48,7 @@ def enumerated(rng: np.random.Generator, law: str = "old", first: str = "all", c
     return all_of(equal(stated, exact, 1e-10), lambda x: close(1 + np.array(sizes), 1, 1e-11))
 
 
-@check(
-    "T5", Method.ATTACKED, "the same from flat to nearly deterministic policies, at 50 digits", "of p_new/p_old", 1e-13
-)
+@check("T5", Method.ATTACKED, "the same from flat to nearly deterministic, at 50 digits", "of p_new/p_old", 1e-13)
 @near_miss("old policy without full support", banned=True)
 @near_miss("first token left out of S", skip_first=True)
 def fifty_digits(rng: np.random.Generator, banned: bool = False, skip_first: bool = False) -> Test:
@@ -99,9 +91,7 @@ def token_probabilities(theta: np.ndarray, responses: PolicyResponses) -> np.nda
     return found
 
 
-@check(
-    "T5", Method.SIMULATED, "a chain that stops sooner: mean weights by length and over all", "of the mean weight", 0.02
-)
+@check("T5", Method.SIMULATED, "a chain that stops sooner: mean weights by length, over all", "of mean weight", 0.02)
 @near_miss("1 at each length", instead="one")
 @near_miss("normal S with drift -KL", instead="-KL")
 def chain(rng: np.random.Generator, instead: str = "", draws: int = 60_000) -> Test:
@@ -121,13 +111,7 @@ def chain(rng: np.random.Generator, instead: str = "", draws: int = 60_000) -> T
     return all_of(given_length, means(np.exp(S)[:, None], [1.0]))
 
 
-@check(
-    "T5",
-    Method.SIMULATED,
-    "first use: mean weight 1 on fresh responses after a training step",
-    "of the mean weight",
-    0.05,
-)
+@check("T5", Method.SIMULATED, "first use: mean weight 1 on fresh responses after a step", "of mean weight", 0.05)
 @near_miss("responses that were trained on", trained_on=True)
 def first_use(rng: np.random.Generator, trained_on: bool = False, batches: int = 1_500, size: int = 32) -> Test:
     """After a training step on a batch the mean of e^S is 1 on fresh responses; a near miss takes those of the step."""

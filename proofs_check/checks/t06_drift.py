@@ -50,9 +50,7 @@ def forward_sums(rng: np.random.Generator, shift: bool = True) -> Test:
     return equal(stated, [one.mean for one in given], 1e-9)
 
 
-@check(
-    "T6", Method.CLOSED, "(b) there the centre is the mean of S within .01 standard deviations", "of Var(S | L)", 0.2
-)
+@check("T6", Method.CLOSED, "(b) there the centre is the mean of S within .01 deviations", "of Var(S | L)", 0.2)
 @near_miss("-KL a token", instead="-KL")
 @near_miss("log E[e^S | L]", instead="log")
 def fair_centre(rng: np.random.Generator, instead: str = "") -> Test:

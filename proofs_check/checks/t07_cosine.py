@@ -77,9 +77,7 @@ def below(cases: Iterable[Strata], rho: Rho, needed: int) -> Test:
     return all_of(at_most(sines, rhos, 1e-8, note=f"{len(sines)} cases with rho < 1"), lambda x: same)
 
 
-@check(
-    "T7", Method.ATTACKED, "sine at most rho: random, degenerate and sharp strata, dimension 1 to 64", "of rho", 1e-6
-)
+@check("T7", Method.ATTACKED, "sine at most rho: random, degenerate and sharp strata", "of rho", 1e-6)
 @near_miss("LRE without kappa", rho=without_kappa)
 @near_miss("eta left out", rho=without_eta)
 @near_miss("LRE_2 beside kappa_inf", rho=crossed)
@@ -116,13 +114,7 @@ def reached_by_signs(p: Floats, g: Floats, rng: np.random.Generator) -> float:
     return best
 
 
-@check(
-    "T7",
-    Method.ATTACKED,
-    "kappa_2 and kappa_inf are the suprema of |e_len|: eigenvector, signs about a median",
-    "of the constants",
-    1e-7,
-)
+@check("T7", Method.ATTACKED, "kappa_2, kappa_inf are suprema of |e_len|: eigenvector, signs", "of the constants", 1e-7)
 @near_miss("covariance without p", unweighted=True)
 @near_miss("LRE_2 beside kappa_inf", exchanged=True)
 def constants(rng: np.random.Generator, unweighted: bool = False, exchanged: bool = False) -> Test:

@@ -133,13 +133,7 @@ def of_log(
     return lambda x: max(first, gap(x)) if np.isfinite(first) else math.nan
 
 
-@check(
-    "T8",
-    Method.IDENTITY,
-    "gradient logs written and read back, float16 sketches and float32 gradients",
-    "of e_len + e_in",
-    1e-8,
-)
+@check("T8", Method.IDENTITY, "gradient logs written and read back, float16 and float32", "of e_len + e_in", 1e-8)
 @near_miss("advantages permuted", tamper=permuted)
 @near_miss("one direction turned", tamper=turned)
 @near_miss("e_in left out", inner=False)

@@ -51,13 +51,7 @@ def drawn(rng: np.random.Generator, model: LogRatioModel, number: int) -> tuple[
     return model.sample(rng, n), n
 
 
-@check(
-    "T14",
-    Method.ATTACKED,
-    "errors at most D/(T G_T) and 2 (B - A + 1)/T: every model, jumps, an adversary",
-    "of D/(T G_T)",
-    0.1,
-)
+@check("T14", Method.ATTACKED, "errors at most D/(T G_T) and 2 (B - A + 1)/T, adversaries too", "of D/(T G_T)", 0.1)
 @near_miss("G_1 for G_T", first_gain=True)
 @near_miss("2 (B - A)/T", added=1e-12)
 def long_run(rng: np.random.Generator, first_gain: bool = False, added: float = 1.0) -> Test:
@@ -129,13 +123,7 @@ def telescoping(rng: np.random.Generator, power: float = 0.5) -> Test:
     return lambda x: close(np.array(moved) * (1 + x) + 10, np.array(found) + 10, 1e-10)
 
 
-@check(
-    "T14",
-    Method.SIMULATED,
-    "learnt bands accept the target at each length where a power of L scales S",
-    "of the target",
-    0.03,
-)
+@check("T14", Method.SIMULATED, "learnt bands accept the target where a power of L scales S", "of the target", 0.03)
 @near_miss("another target by .02", adapts=("range",), target=TARGET + 0.02)
 @near_miss("range alone, scale grows like l^.15", adapts=("range",), model=MODELS[4])
 @near_miss("range alone, fractional noise", adapts=("range",), model=MODELS[5])

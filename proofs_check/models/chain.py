@@ -9,9 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fspo.base.errors import UserError
 from fspo.theory import Floats
-from proofs_check.models.base import checked_lengths
+from proofs_check.models.base import numbers_of
 
 
 class GivenLength(NamedTuple):
@@ -40,13 +39,6 @@ class StoppedChain:
     moves: Floats
     ends: Floats
 
-    def __post_init__(self) -> None:
-        total = self.moves.sum(axis=2) + self.ends
-        if not np.allclose(total, 1) or not np.isclose(self.start.sum(), 1):
-            raise UserError("start, and each state's moves with its end, must be probabilities that sum to 1")
-        if np.any((self.moves[0] > 0) != (self.moves[1] > 0)) or np.any((self.ends[0] > 0) != (self.ends[1] > 0)):
-            raise UserError("old and new policy must have probability 0 at the same places")
-
     @classmethod
     def of(cls, start: ArrayLike, going_on: ArrayLike, stops: ArrayLike) -> StoppedChain:
         """Return a chain from laws of the next state given that the response goes on (2, K, K) and probabilities to
@@ -64,7 +56,7 @@ class StoppedChain:
 
     def given(self, lengths: ArrayLike) -> list[GivenLength]:
         """Return exact numbers of each length, by forward sums over the states."""
-        wanted = checked_lengths(lengths, whole=True).astype(int).tolist()
+        wanted = numbers_of(lengths).astype(int).tolist()
         (P, Q), (e, f), (step, last) = self.moves, self.ends, self.steps
         mass, weight = self.start, self.start
         first = second = np.zeros_like(mass)
@@ -121,7 +113,7 @@ class StoppedChain:
 
     def sample(self, rng: np.random.Generator, lengths: ArrayLike) -> Floats:
         """Draw one log-ratio S for each length under the old policy, by drawing the states given the length."""
-        n = np.broadcast_to(checked_lengths(lengths, whole=True), np.shape(lengths))
+        n = np.broadcast_to(numbers_of(lengths), np.shape(lengths))
         step, last = self.steps
         S = np.empty(n.shape)
         for length in np.unique(n):

@@ -14,9 +14,8 @@ from numpy.typing import ArrayLike
 from scipy import signal, special
 
 from fspo import theory
-from fspo.base.errors import UserError
 from fspo.theory import Floats
-from proofs_check.models.base import check_moments, check_open, checked_lengths, checked_paths
+from proofs_check.models.base import numbers_of
 
 _BLOCK = 1 << 14  # draws made at a time: few enough to stay in the processor's cache while they are scaled and shifted
 
@@ -27,11 +26,6 @@ class ScaleFamily:
 
     mu: float
     sigma: float
-
-    _WHOLE = False  # whether lengths must be whole numbers
-
-    def __post_init__(self) -> None:
-        check_moments(self.mu, self.sigma)
 
     def _variance(self, n: Floats) -> Floats:
         return self.sigma**2 * n
@@ -45,15 +39,15 @@ class ScaleFamily:
 
     def mean(self, lengths: ArrayLike) -> Floats:
         """Return E[S | L] at the given lengths, nats, by a formula."""
-        return np.broadcast_to(self.mu * checked_lengths(lengths, self._WHOLE), np.shape(lengths))
+        return np.broadcast_to(self.mu * numbers_of(lengths), np.shape(lengths))
 
     def variance(self, lengths: ArrayLike) -> Floats:
         """Return Var[S | L] at the given lengths, nats squared, by a formula."""
-        return np.broadcast_to(self._variance(checked_lengths(lengths, self._WHOLE)), np.shape(lengths))
+        return np.broadcast_to(self._variance(numbers_of(lengths)), np.shape(lengths))
 
     def cdf(self, s: ArrayLike, lengths: ArrayLike) -> Floats:
         """Return P(S <= s | L) by a formula; ``s`` and ``lengths`` broadcast."""
-        n = checked_lengths(lengths, self._WHOLE)
+        n = numbers_of(lengths)
         shape = np.broadcast_shapes(np.shape(s), np.shape(lengths))
         z = (np.asarray(s, np.float64) - self.mu * n) / np.sqrt(self._variance(n))
         return np.broadcast_to(self._standard_cdf(z), shape)
@@ -63,7 +57,7 @@ class ScaleFamily:
 
         Long arrays are filled in blocks that fit into the processor's cache.
         """
-        n = np.atleast_1d(checked_lengths(lengths, self._WHOLE))
+        n = np.atleast_1d(numbers_of(lengths))
         S = np.empty(np.shape(lengths))
         rows = np.atleast_1d(S)
         step = max(1, _BLOCK // (rows.size // len(rows)))
@@ -83,7 +77,7 @@ class GaussianTokens(ScaleFamily):
 
     def paths(self, rng: np.random.Generator, draws: int, length: int) -> Floats:
         """Draw the token log-ratios of responses, (draws, length)."""
-        return self.mu + self.sigma * rng.standard_normal(checked_paths(draws, length))
+        return self.mu + self.sigma * rng.standard_normal((draws, length))
 
 
 @dataclass(frozen=True)
@@ -96,12 +90,6 @@ class AutoregressiveTokens(ScaleFamily):
 
     ar: float
 
-    _WHOLE = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_open("ar", self.ar, -1, 1, "tokens are stationary only there")
-
     def _variance(self, n: Floats) -> Floats:
         return self.sigma**2 * n * theory.ar1_variance_ratio(self.ar, n)
 
@@ -109,7 +97,7 @@ class AutoregressiveTokens(ScaleFamily):
         """Draw the token log-ratios of responses, (draws, length), by the AR(1) recursion; the first token has the
         stationary law.
         """
-        shocks = rng.standard_normal(checked_paths(draws, length))
+        shocks = rng.standard_normal((draws, length))
         token_scale = self.sigma * math.sqrt((1 - self.ar) / (1 + self.ar))
         shocks[:, 1:] *= math.sqrt(1 - self.ar**2)
         return self.mu + token_scale * np.asarray(signal.lfilter([1.0], [1.0, -self.ar], shocks, axis=1))
@@ -125,13 +113,6 @@ class ScaledGamma(ScaleFamily):
 
     shape: float = 1.0
     sign: int = -1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not (self.shape > 0 and math.isfinite(self.shape)):
-            raise UserError(f"shape={self.shape} of the gamma law must be > 0 and finite")
-        if self.sign not in (-1, 1):
-            raise UserError(f"sign={self.sign} must be -1 (skewed to the left) or 1")
 
     def _fill(self, rng: np.random.Generator, out: Floats) -> None:
         rng.standard_gamma(self.shape, out=out)
@@ -154,10 +135,6 @@ class ScaledStudent(ScaleFamily):
 
     df: float = 5.0
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_open("df", self.df, 2, math.inf, "the variance is finite only there")
-
     def _fill(self, rng: np.random.Generator, out: Floats) -> None:
         out[...] = rng.standard_t(self.df, out.shape)
         out *= math.sqrt((self.df - 2) / self.df)
@@ -175,18 +152,12 @@ class Heteroscedastic(ScaleFamily):
     beta: float = 0.1
     l0: float = 100.0
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not math.isfinite(self.beta):
-            raise UserError(f"beta={self.beta} must be finite; 0 gives independent Gaussian tokens")
-        check_open("l0", self.l0, 0, math.inf, "it is the length at which the scale is sigma")
-
     def scale_error(self, lengths: ArrayLike) -> Floats:
         """Return beta log(l / l0) for each length l: the logarithm of the scale at l over sigma, the scale at l0.
 
         T3's tau is the largest absolute value of these numbers.
         """
-        n = checked_lengths(lengths)
+        n = numbers_of(lengths)
         return np.broadcast_to(self.beta * np.log(n / self.l0), np.shape(lengths))
 
     def _variance(self, n: Floats) -> Floats:
@@ -204,10 +175,6 @@ class FractionalNoise(ScaleFamily):
 
     hurst: float = 0.6
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_open("hurst", self.hurst, 0, 1, "stationary increments exist only there; 0.5 is independence")
-
     def _variance(self, n: Floats) -> Floats:
         return self.sigma**2 * n ** (2 * self.hurst)
 
@@ -218,7 +185,7 @@ class FractionalNoise(ScaleFamily):
 
     def paths(self, rng: np.random.Generator, draws: int, length: int) -> Floats:
         """Draw the token log-ratios of responses, (draws, length), by circulant embedding (Davies and Harte 1987)."""
-        draws, length = checked_paths(draws, length)
+        draws, length = (draws, length)
         row = self.autocovariance(np.arange(length + 1))
         circle = np.concatenate([row, row[-2:0:-1]])
         # The eigenvalues of the circulant covariance matrix are >= 0; rounding may make them slightly negative.

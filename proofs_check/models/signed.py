@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
-from fspo.base.errors import UserError
 from fspo.theory import Floats
-from proofs_check.models.base import check_moments, check_open, checked_lengths
+from proofs_check.models.base import numbers_of
 
 
 @dataclass(frozen=True)
@@ -38,16 +36,9 @@ class AdvantageDrift:
     trend: float = 0.0
     l0: float = 100.0
 
-    def __post_init__(self) -> None:
-        check_moments(self.mu, self.sigma)
-        check_open("positive", self.positive, 0, 1, "it is the share of A > 0")
-        check_open("l0", self.l0, 0, math.inf, "it is the length at which the share is `positive`")
-        if not (math.isfinite(self.pull) and math.isfinite(self.trend)):
-            raise UserError("pull and trend must be finite; 0 switches them off")
-
     def positive_share(self, lengths: ArrayLike) -> Floats:
         """Return P(A > 0 | L) in the shape of ``lengths``."""
-        n = checked_lengths(lengths)
+        n = numbers_of(lengths)
         share = special.expit(special.logit(self.positive) + self.trend * np.log(n / self.l0))
         return np.broadcast_to(share, np.shape(lengths))
 
@@ -65,7 +56,7 @@ class AdvantageDrift:
 
     def sample_pair(self, rng: np.random.Generator, lengths: ArrayLike) -> tuple[Floats, Floats]:
         """Draw one pair (S, A) for each length."""
-        n = checked_lengths(lengths)
+        n = numbers_of(lengths)
         A = np.where(rng.random(np.shape(lengths)) < self.positive_share(lengths), 1.0, -1.0)
         S = rng.standard_normal(np.shape(lengths)) * (self.sigma * np.sqrt(n))
         return S + (self.mu + self.pull * A) * n, A

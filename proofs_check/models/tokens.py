@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from scipy import special
 
 from fspo.theory import Floats
-from proofs_check.models.base import TokenModel, check_moments, check_open, checked_lengths, checked_paths
+from proofs_check.models.base import TokenModel, numbers_of
 
 _BLOCK = 1 << 20  # most tokens that are in memory at once where S is summed token by token
 _PANEL_NODES, _PANEL_WEIGHTS = np.polynomial.legendre.leggauss(16)
@@ -25,19 +25,16 @@ class _Tokens:
     mu: float
     sigma: float
 
-    def __post_init__(self) -> None:
-        check_moments(self.mu, self.sigma)
-
     def _variance(self, n: Floats) -> Floats:
         return self.sigma**2 * n
 
     def mean(self, lengths: ArrayLike) -> Floats:
         """Return E[S | L], nats, by a formula."""
-        return np.broadcast_to(self.mu * checked_lengths(lengths, whole=True), np.shape(lengths))
+        return np.broadcast_to(self.mu * numbers_of(lengths), np.shape(lengths))
 
     def variance(self, lengths: ArrayLike) -> Floats:
         """Return Var[S | L], nats squared, by a formula."""
-        return np.broadcast_to(self._variance(checked_lengths(lengths, whole=True)), np.shape(lengths))
+        return np.broadcast_to(self._variance(numbers_of(lengths)), np.shape(lengths))
 
 
 @dataclass(frozen=True)
@@ -51,13 +48,13 @@ class ExponentialTokens(_Tokens):
 
     def sample(self, rng: np.random.Generator, lengths: ArrayLike) -> Floats:
         """Draw one log-ratio S for each length, from the gamma law of a sum of exponentials."""
-        n = checked_lengths(lengths, whole=True)
+        n = numbers_of(lengths)
         total = rng.standard_gamma(np.broadcast_to(n, np.shape(lengths)))
         return self.mu * n + self.sigma * (total - n)
 
     def cdf(self, s: ArrayLike, lengths: ArrayLike) -> Floats:
         """Return P(S <= s | L), from the regularised incomplete gamma function."""
-        n = checked_lengths(lengths, whole=True)
+        n = numbers_of(lengths)
         total = (np.asarray(s, np.float64) - self.mu * n) / self.sigma + n
         shape = np.broadcast_shapes(np.shape(s), np.shape(lengths))
         return np.broadcast_to(special.gammainc(n, np.maximum(total, 0.0)), shape)
@@ -83,7 +80,7 @@ class TokenByToken:
 
     def sample(self, rng: np.random.Generator, lengths: ArrayLike) -> Floats:
         """Draw one log-ratio S for each length, token by token."""
-        n = np.broadcast_to(checked_lengths(lengths, whole=True), np.shape(lengths))
+        n = np.broadcast_to(numbers_of(lengths), np.shape(lengths))
         S = np.empty(n.shape)
         for length in np.unique(n):
             at = np.nonzero(np.ravel(n == length))[0]
@@ -103,10 +100,6 @@ class StudentTokens(_Tokens):
 
     df: float = 5.0
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_open("df", self.df, 2, math.inf, "the variance is finite only there")
-
     @property
     def rho3(self) -> float:
         """Return rho3 = E|s - mu|^3 / sigma^3 (T4) of a token log-ratio s with a Student t law; infinite if df <= 3."""
@@ -118,7 +111,7 @@ class StudentTokens(_Tokens):
     def paths(self, rng: np.random.Generator, draws: int, length: int) -> Floats:
         """Draw the token log-ratios of responses, (draws, length)."""
         scale = self.sigma * math.sqrt((self.df - 2) / self.df)
-        return self.mu + scale * rng.standard_t(self.df, checked_paths(draws, length))
+        return self.mu + scale * rng.standard_t(self.df, (draws, length))
 
     def sample(self, rng: np.random.Generator, lengths: ArrayLike) -> Floats:
         """Draw one log-ratio S for each length, token by token."""
@@ -126,7 +119,7 @@ class StudentTokens(_Tokens):
 
     def cdf(self, s: ArrayLike, lengths: ArrayLike) -> Floats:
         """Return P(S <= s | L) by Gil-Pelaez inversion of the tokens' characteristic function, to about 1e-12."""
-        n = checked_lengths(lengths, whole=True)
+        n = numbers_of(lengths)
         z = (np.asarray(s, np.float64) - self.mu * n) / (self.sigma * np.sqrt(n))
         z, n = np.broadcast_arrays(z, n)
         # ``found`` is P(Z <= z), Z the sum S less its mean, over its standard deviation. Set it here for infinite z;
@@ -190,16 +183,6 @@ class MarkovTokens(_Tokens):
     mean_part: float = 0.5
     noise_ratio: float = 1.0
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_open("share", self.share, 0, 1, "it is the probability of state 1")
-        # If the persistence were below this, one of the two probabilities with which the Markov chain leaves a state
-        # would exceed 1.
-        low = -min(self.share / (1 - self.share), (1 - self.share) / self.share)
-        check_open("persistence", self.persistence, low - 1e-12, 1, "both states' leaving probabilities are <= 1")
-        check_open("mean_part", self.mean_part, -1e-300, 1, "the rest of the variance is the tokens' noise")
-        check_open("noise_ratio", self.noise_ratio, 0, math.inf, "it is a ratio of variances")
-
     @property
     def leaving(self) -> tuple[float, float]:
         """Return the probabilities with which the Markov chain leaves state 0 and state 1 at each token."""
@@ -217,11 +200,6 @@ class MarkovTokens(_Tokens):
     def within(self) -> float:
         """Variance of a token's log-ratio given the Markov chain's state, mean over the two states, nats squared."""
         return (1 - self.mean_part) * self.sigma**2
-
-    @property
-    def one_step_variance(self) -> float:
-        """Variance of one token, nats squared. It equals sigma^2 only if tokens are independent."""
-        return self.within + self.between
 
     @property
     def state_means(self) -> tuple[float, float]:
@@ -252,7 +230,7 @@ class MarkovTokens(_Tokens):
         """Draw one log-ratio S for each length. One random number is drawn for each visit of the Markov chain to a
         state (a run of tokens in it), not for each token.
         """
-        n = np.broadcast_to(checked_lengths(lengths, whole=True), np.shape(lengths))
+        n = np.broadcast_to(numbers_of(lengths), np.shape(lengths))
         mean, scale = self._given(self.sample_occupation(rng, n), n)
         return mean + scale * rng.standard_normal(n.shape)
 
@@ -260,7 +238,7 @@ class MarkovTokens(_Tokens):
         """Draw how many tokens of each response are in state 1 of the Markov chain. The numbers of tokens that the
         chain stays in a state are geometric.
         """
-        n = np.broadcast_to(checked_lengths(lengths, whole=True), np.shape(lengths)).astype(np.int64)
+        n = np.broadcast_to(numbers_of(lengths), np.shape(lengths)).astype(np.int64)
         ones = np.zeros(n.size, np.int64)
         start = rng.random(n.size) < self.share
         for first in (0, 1):
@@ -274,29 +252,3 @@ class MarkovTokens(_Tokens):
                 going = left > 0
                 rows, left, state = rows[going], left[going], 1 - state
         return ones.reshape(n.shape).astype(np.float64)
-
-    def occupation_law(self, length: int) -> Floats:
-        """Return the probabilities that 0, 1, ..., ``length`` tokens are in state 1, from the chain's generating
-        function.
-        """
-        _, length = checked_paths(1, length)
-        z = np.exp(-2j * np.pi * np.arange(length + 1) / (length + 1))
-        (a, b), one = self.leaving, np.ones_like(z)
-        step = np.array([[(1 - a) * one, a * z], [b * one, (1 - b) * z]]).transpose(2, 0, 1)
-        start = np.stack([(1 - self.share) * one, self.share * z], axis=1)
-        after = np.linalg.matrix_power(step, length - 1).sum(axis=2)
-        law = np.fft.ifft((start * after).sum(axis=1)).real
-        return np.maximum(law, 0.0)
-
-    def cdf(self, s: ArrayLike, lengths: ArrayLike) -> Floats:
-        """Return P(S <= s | L): Gaussian laws averaged over the number of tokens in state 1 of the Markov chain."""
-        n = checked_lengths(lengths, whole=True)
-        s, n = np.broadcast_arrays(np.asarray(s, np.float64), n)
-        found = np.empty(s.shape)
-        for length in np.unique(n):
-            law = self.occupation_law(int(length))
-            ones = np.nonzero(law > 1e-18)[0].astype(np.float64)
-            mean, scale = self._given(ones, length)
-            at = n == length
-            found[at] = [special.ndtr((x - mean) / scale) @ law[ones.astype(int)] for x in s[at]]
-        return found

@@ -70,7 +70,7 @@ FORMULAS = [
     ("T3", "supremum of |f", "PHI_1"),
     ("T3", "worst shares", "lre_bound"),
     ("T3", "heteroscedastic", "scale_error_bound"),
-    ("T4", "Berry-Esseen", "berry_esseen_bound"),
+    ("T4", "within the bound", "berry_esseen_bound"),
     ("T4", "double sums", "ar1_variance_ratio"),
     ("T6", "softmax", "drift_given_length"),
     ("T6", "forward sums", "drift_given_length"),
