@@ -15,7 +15,7 @@ def findings(run):
 
 
 def rows_of(n, group=8, **columns):
-    """Rows in the first epoch after an update, in groups of ``group`` and 10 rollouts; columns that are not given are NaN."""
+    """Rows of the first epoch, in groups of ``group`` and 10 rollouts; columns that are not given are NaN."""
     i = np.arange(n)
     made = {name: np.full(n, np.nan) for name in READ}
     made |= {

@@ -1,9 +1,10 @@
 """Simulate runs with one defect each, which the doctor must find, and healthy runs, for which it must report nothing.
 
 Each token's log-ratio is a random walk. Each update adds a normal step of variance sigma^2 and mean -sigma^2 / 2 to it,
-so that E[e^S] = 1 in the first epoch. It also shifts S of each response in its minibatch in proportion to A. The responses
-of a group share length and difficulty. Rewards are 0 or 1 and rise as the run learns; advantages are standardised in
-the group, as in GRPO. The metrics are what a trainer would log of these rows, under TRL's names, one line an update.
+so that E[e^S] = 1 in the first epoch. It also shifts S of each response in its minibatch in proportion to A. The
+responses of a group share length and difficulty. Rewards are 0 or 1 and rise as the run learns; advantages are
+standardised in the group, as in GRPO. The metrics are what a trainer would log of these rows, under TRL's names, one
+line an update.
 """
 
 from __future__ import annotations
