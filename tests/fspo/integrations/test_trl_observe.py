@@ -138,7 +138,7 @@ def test_training_stops_with_a_checkpoint_at_the_issue_that_stop_on_names(tmp_pa
     monkeypatch.setattr(trl_runs, "digits", lambda completion_ids, **_: [0.0] * len(completion_ids))
     with pytest.warns(UserWarning, match="training ends after step 9: .*advantages_zero: every"):
         run = train(tmp_path, observe(GRPOTrainer, stop_on="advantages_zero"), max_steps=12)
-    assert run.state.global_step == 9  # the first update after two rollouts of 4: the 8 prompts of one are too few
+    assert run.state.global_step == 9  # the first update after two rollouts of 4: the 32 responses of one are too few
     assert (tmp_path / "checkpoint-9" / "trainer_state.json").is_file()
     assert not (tmp_path / "checkpoint-10").exists()
 
