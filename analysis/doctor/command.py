@@ -48,7 +48,7 @@ def main(arguments: list[str]) -> int:
     from fspo.base.files import refuse_foreign_file
     from fspo.gradlog.files import log_paths
 
-    check_threshold(args.fail_on, list(CHECKS))
+    check_threshold("--fail-on", args.fail_on, list(CHECKS))
     if args.json is not None:
         refuse_foreign_file(Path(args.json), '"findings"', "fspo doctor")
     diagnoses = []

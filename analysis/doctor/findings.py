@@ -203,8 +203,8 @@ class Diagnosis:
         return [*out, f"  {checks}" + ("" if verbose else " (--verbose says which)")]
 
 
-def check_threshold(threshold: str, ids: list[str]) -> None:
-    """Refuse, before any work, a ``--fail-on`` that is neither the name of a check nor a severity.
+def check_threshold(option: str, threshold: str, ids: list[str]) -> None:
+    """Refuse, before any work, an option's value that is neither the name of a check nor a severity.
 
     Raises
     ------
@@ -214,4 +214,4 @@ def check_threshold(threshold: str, ids: list[str]) -> None:
     try:
         Diagnosis("", "", 0, tuple(not_checked(i, "") for i in ids)).fails(threshold)
     except UserError as error:
-        raise UserError(f"--fail-on: {error}") from error
+        raise UserError(f"{option}: {error}") from error

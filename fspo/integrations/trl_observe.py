@@ -55,7 +55,7 @@ def observe(trainer: type, *, score_every: int = 0, tokens: bool = False, stop_o
         from analysis.doctor.doctor import CHECKS
         from analysis.doctor.findings import check_threshold
 
-        check_threshold(stop_on, list(CHECKS))
+        check_threshold("stop_on", stop_on, list(CHECKS))
     options = {"score_every": score_every, "tokens": tokens, "stop_on": stop_on}
     return type(f"Observed{trainer.__name__}", (_ObservedTrainer, trainer), options)
 
