@@ -27,7 +27,7 @@ from fspo.integrations.shared import UpdateMemory, remembers
 from fspo.integrations.trl_logged import PREFIX, LoggedTrainer, loss_mask, mismatch, missing_methods, model_inputs
 from fspo.integrations.trl_observe import observe
 from fspo.integrations.trl_options import FSPOConfig
-from fspo.objective import Records, denominator_for, objective
+from fspo.objective import Records, denominator_for, objective, ratio_stats
 from fspo.rules import DriftStats, Rule
 
 __all__ = ["FSPOConfig", "FSPOTrainer", "observe"]
@@ -112,7 +112,8 @@ class FSPOTrainer(LoggedTrainer):
             raise _no_sampler(self.correction)
         if not self.correction.needs_stats:
             return
-        stats = objective(old, old, mask, A, Rule("none"), mismatch=sampled).records.drift_stats(self.correction.on)
+        records = objective(old, old, mask, A, Rule("none"), mismatch=sampled).records
+        stats = ratio_stats(vars(records), self.correction.on)
         centre = self.correction.centre(sum(gather_object([stats]), DriftStats()))
         output[PREFIX + "correction_centre"] = torch.zeros_like(A, dtype=torch.float64) + centre
 

@@ -58,7 +58,7 @@ def objective(
     m : float or Tensor (B,), optional
         Centre of the band, nats per token; needed if the rule has a drift. It is ``rule.centre(stats)``, where
         ``stats`` are sums of s^2 and k3 over the tokens of the minibatch, s the token log-ratio. A first pass gives
-        them for each microbatch (`Records.drift_stats`); ``+`` adds them up over microbatches and processes.
+        them for each microbatch (`ratio_stats`); ``+`` adds them up over microbatches and processes.
     denominator : float, optional
         See `aggregate`. If data parallelism averages gradients, multiply the loss by the number of processes.
     ref : Tensor (B, T), optional

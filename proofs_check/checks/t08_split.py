@@ -189,7 +189,7 @@ def usable(run: Path) -> tuple[list[tuple[int, ScoredUpdate]], str]:
         return clipped, ""
     if found:
         return [], f"nothing was clipped in {found} scored updates of the first epoch, so T7 and T8 say 0 = 0"
-    return [], "no row of the first epoch has a score (score_status 'ok', A != 0), which T7 and T8 are about"
+    return [], "no row of the first epoch has a score (score_status 'ok', A != 0): without psi T7 and T8 say nothing"
 
 
 def length_bins(n: np.ndarray) -> np.ndarray:

@@ -150,5 +150,5 @@ def test_training_goes_on_without_that_issue(tmp_path):
 
 
 def test_stop_on_names_an_issue_or_a_severity():
-    with pytest.raises(UserError, match="stop_on: .*critical"):
+    with pytest.raises(UserError, match=r"stop_on: .*critical"):
         observe(GRPOTrainer, stop_on="criticl")
