@@ -129,7 +129,7 @@ def main() -> None:
 def commands(run: Path) -> dict[str, Any]:
     """Time the commands on a trained run, `fspo check`, and refusals of `fspo train`."""
     with tempfile.TemporaryDirectory() as scratch:
-        words = {name: (name, str(run)) for name in ("analyse", "doctor", "figures", "report")}
+        words: dict[str, Any] = {name: (name, str(run)) for name in ("analyse", "doctor", "figures", "report")}
         words["check"] = ("check", "--output", scratch)
         words["train: folder of another run"] = ("train", "--output", str(run))
         words["train: no such model"] = ("train", "--output", f"{scratch}/a", "--model.name_or_path", f"{scratch}/b")

@@ -44,9 +44,9 @@ PYTHON_LINES, TEST_LINES = 44_225, 27_210
 """Ceilings of all Python outside tests, and of tests; they fall to 40,000 and 20,000."""
 WORDS = 28_000
 """Ceiling of the words in all Markdown files."""
-PAGES = {"README.md": 900, "docs/findings.md": 2_500, "docs/theory.md": 4_900, "docs/proofs.md": 4_000}
-"""Ceilings of the words of single pages, words that hold a letter or a digit; that of theory.md falls to 4,500."""
-OPTIONS, TABLE_COUNT, COLUMNS, FIGURE_COUNT, PRESET_COUNT, CHECK_COUNT = 150, 11, 231, 14, 12, 96
+PAGES = {"README.md": 900, "docs/findings.md": 2_500, "docs/theory.md": 4_500, "docs/proofs.md": 4_000}
+"""Ceilings of the words of single pages, words that hold a letter or a digit."""
+OPTIONS, TABLE_COUNT, COLUMNS, FIGURE_COUNT, PRESET_COUNT, CHECK_COUNT = 150, 11, 231, 14, 12, 81
 
 
 def tracked(pattern: str) -> list[str]:

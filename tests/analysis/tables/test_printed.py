@@ -110,7 +110,7 @@ def test_the_direction_is_the_cosine_over_all_lengths_at_the_lower_clip_rate():
 
 def test_fair_exponents_are_those_by_sign_where_the_log_has_advantages():
     def row(subset: str, sign: str, value: float, low: float = NAN, use: str = "first") -> dict[str, object]:
-        ends = {"fair_95": value, "fair_95_ci_low": low, "fair_95_ci_high": value + 0.1}
+        ends: dict[str, object] = {"fair_95": value, "fair_95_ci_low": low, "fair_95_ci_high": value + 0.1}
         return {"use": use, "subset": subset, "sign": sign} | ends
 
     rows = [row("all", "all", 0.9, 0.8), row("nonzero", "all", 0.5, 0.4), row("nonzero", "positive", 0.7)]
