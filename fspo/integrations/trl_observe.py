@@ -21,7 +21,7 @@ from fspo.objective import objective, token_columns
 from fspo.rules import Rule
 
 
-def observe(trainer: type, *, score_every: int = 0, tokens: bool = False, stop_on: str | None = None) -> type:
+def observe(trainer: type, *, score_every: int = 0, tokens: bool = False) -> type:
     """Return a subclass of TRL's trainer that also writes the gradient log and trains exactly as that trainer.
 
     The log has a row for each response and update: S, A, L, versions, the reward, whether the response was truncated
@@ -37,26 +37,17 @@ def observe(trainer: type, *, score_every: int = 0, tokens: bool = False, stop_o
         Rollouts between score passes (`FSPOConfig`); 0 for never.
     tokens : bool
         Log the token log-ratios of each response beside their sums.
-    stop_on : str, optional
-        A severity or a check of ``fspo doctor``, for example "critical": at such an issue in the rollouts written so
-        far, training ends after the step, and TRL writes a checkpoint.
 
     Raises
     ------
     UserError
-        If ``trainer`` is another class, or ``stop_on`` names nothing of the doctor. When training begins: if
-        ``output_dir`` holds the log of another run.
+        If ``trainer`` is another class. When training begins: if ``output_dir`` holds the log of another run.
     """
     if not (isinstance(trainer, type) and issubclass(trainer, GRPOTrainer)):
         raise UserError(f"observe takes trl.GRPOTrainer or a subclass of it: {trainer!r} is none")
     for name in missing_methods():
         warnings.warn(f"TRL has no GRPOTrainer.{name} any more: the log lacks what the method gave", stacklevel=2)
-    if stop_on is not None:
-        from analysis.doctor.doctor import CHECKS
-        from analysis.doctor.findings import check_threshold
-
-        check_threshold("stop_on", stop_on, list(CHECKS))
-    options = {"score_every": score_every, "tokens": tokens, "stop_on": stop_on}
+    options = {"score_every": score_every, "tokens": tokens}
     return type(f"Observed{trainer.__name__}", (_ObservedTrainer, trainer), options)
 
 
@@ -65,7 +56,6 @@ class _ObservedTrainer(LoggedTrainer):
 
     corrected: bool
     tokens: bool = False
-    stop_on: str | None = None
     _seen: tuple[Tensor, Tensor | None, Any] | None = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -91,10 +81,6 @@ class _ObservedTrainer(LoggedTrainer):
                 stacklevel=2,
             )
         self.open_log(rule, correction)
-        if self.stop_on is not None:
-            from analysis.live.stop import Stop
-
-            self.add_callback(Stop(self, self.stop_on))
 
     def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
         self._seen = super()._get_per_token_logps_and_entropies(*args, **kwargs)

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-import trl_runs
 from datasets import Dataset
 from trl import GRPOConfig, GRPOTrainer
 from trl_batch import assert_same, our_loss, rows, trl_loss
@@ -132,23 +131,3 @@ def test_without_a_rule_the_log_still_has_the_ratios(tmp_path):
 def test_another_class_is_refused():
     with pytest.raises(UserError, match=r"observe takes trl\.GRPOTrainer or a subclass"):
         observe(Dataset)
-
-
-def test_training_stops_with_a_checkpoint_at_the_issue_that_stop_on_names(tmp_path, monkeypatch):
-    monkeypatch.setattr(trl_runs, "digits", lambda completion_ids, **_: [0.0] * len(completion_ids))
-    with pytest.warns(UserWarning, match="training ends after step 9: .*advantages_zero: every"):
-        run = train(tmp_path, observe(GRPOTrainer, stop_on="advantages_zero"), max_steps=12)
-    assert run.state.global_step == 9  # the first update after two rollouts of 4: the 32 responses of one are too few
-    assert (tmp_path / "checkpoint-9" / "trainer_state.json").is_file()
-    assert not (tmp_path / "checkpoint-10").exists()
-
-
-def test_training_goes_on_without_that_issue(tmp_path):
-    run = train(tmp_path, observe(GRPOTrainer, stop_on="advantages_zero"))
-    assert run.state.global_step == UPDATES
-    assert not list(tmp_path.glob("checkpoint-*"))
-
-
-def test_stop_on_names_an_issue_or_a_severity():
-    with pytest.raises(UserError, match=r"stop_on: .*critical"):
-        observe(GRPOTrainer, stop_on="criticl")
