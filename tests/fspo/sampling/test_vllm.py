@@ -129,7 +129,7 @@ def test_a_server_that_does_not_serve_the_folder_is_refused(server: Running, tmp
 def test_raw_log_probs_are_refused(tmp_path: Path) -> None:
     folder = tmp_path / "weights"
     vllm.write_weights(net(), folder)
-    refused = pytest.raises(UserError, match=r"log-probs of another law .*--logprobs-mode processed_logprobs")
+    refused = pytest.raises(UserError, match=r"log-probs of another distribution .*--logprobs-mode processed_logprobs")
     with serve(folder, logprobs="raw_logprobs") as running, refused:
         draw(net(), running, folder)
 
