@@ -1,8 +1,13 @@
 """`observe` inside the real TRL: the same weights as without it, and a log of what TRL did."""
 
+import re
+import tomllib
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
+import trl_runs
 from datasets import Dataset
 from trl import GRPOConfig, GRPOTrainer
 from trl_batch import assert_same, our_loss, rows, trl_loss
@@ -131,3 +136,55 @@ def test_without_a_rule_the_log_still_has_the_ratios(tmp_path):
 def test_another_class_is_refused():
     with pytest.raises(UserError, match=r"observe takes trl\.GRPOTrainer or a subclass"):
         observe(Dataset)
+
+
+@pytest.fixture
+def declared(tmp_path, monkeypatch):
+    """A package that declares this project's stops, whether it is installed or not, and one of its own."""
+    declares = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]["entry-points"]
+    stops = declares["fspo.stops"] | {"own": "own_stop:rows", "never": "own_stop:none"}
+    package = tmp_path / "package" / "own-1.dist-info"
+    package.mkdir(parents=True)
+    lines = "".join(f"{name} = {value}\n" for name, value in stops.items())
+    (package / "entry_points.txt").write_text("[fspo.stops]\n" + lines)
+    (package / "METADATA").write_text("Name: own\nVersion: 1\n")
+    (package.parent / "own_stop.py").write_text(
+        "from fspo.gradlog import read_log\n\n"
+        "def rows(run):\n    return f'{len(read_log(run))} rows'\n\n"
+        "def none(run):\n    return None\n"
+    )
+    monkeypatch.syspath_prepend(package.parent)
+
+
+@pytest.mark.parametrize(
+    ("name", "reward", "step", "reason"),
+    [
+        ("critical", 0.0, 9, "advantages_zero: every .*; fix: "),  # two rollouts of 4: the doctor wants 50 rows
+        ("warning", 0.0, 9, "advantages_zero: every"),
+        ("own", 1.0, 5, "64 rows"),
+        ("never", 1.0, 12, None),
+    ],
+)
+@pytest.mark.usefixtures("declared")
+def test_training_ends_with_a_checkpoint_where_stop_on_has_a_reason(
+    tmp_path, monkeypatch, recwarn, name, reward, step, reason
+):
+    digits = trl_runs.digits
+    monkeypatch.setattr(trl_runs, "digits", lambda **given: [reward * x for x in digits(**given)])
+    run = train(tmp_path / "out", observe(GRPOTrainer, stop_on=name), max_steps=12)
+    assert run.state.global_step == step
+    told = [str(one.message) for one in recwarn if "training ends after" in str(one.message)]
+    assert [path.name for path in (tmp_path / "out").glob("checkpoint-*")] == [f"checkpoint-{step}"] * len(told)
+    assert bool(told) == (reason is not None)
+    if reason is not None:
+        assert (tmp_path / "out" / f"checkpoint-{step}" / "trainer_state.json").is_file()
+        assert re.match(f"training ends after step {step}: {reason}", told[0])
+
+
+@pytest.mark.usefixtures("declared")
+def test_stop_on_is_a_declared_name(monkeypatch):
+    with pytest.raises(UserError, match=r"did you mean 'critical'\? choose from critical, never, own, warning$"):
+        observe(GRPOTrainer, stop_on="criticl")
+    monkeypatch.setattr("fspo.integrations.trl_observe.entry_points", lambda **_: [])
+    with pytest.raises(UserError, match=r"install fspo again \(pip install -e \.\)"):
+        observe(GRPOTrainer, stop_on="critical")

@@ -1,0 +1,32 @@
+"""Stops that `fspo.integrations.trl.observe` takes by name: the functions of this package's entry points fspo.stops."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from analysis.doctor.findings import Severity
+from analysis.live.follow import Follower
+
+_follower = lru_cache(maxsize=1)(Follower)
+
+
+def critical(run: str) -> str | None:
+    """Return why training should end: the doctor's critical issues of the log in the folder ``run``; None if none.
+
+    A later call with the same folder reads only the rollouts that are new.
+    """
+    return _reason(run, Severity.CRITICAL)
+
+
+def warning(run: str) -> str | None:
+    """Return why training should end, as `critical` does, at issues that are a warning or worse."""
+    return _reason(run, Severity.WARNING)
+
+
+def _reason(run: str, least: Severity) -> str | None:
+    follower = _follower(run)
+    while follower.poll():
+        pass
+    issues = follower.diagnosis.findings if follower.diagnosis else []
+    told = [f"{one.id}: {one.summary}; fix: {one.cure}" for one in issues if (one.severity or 0) >= least]
+    return "; ".join(told) or None
